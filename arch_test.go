@@ -1,0 +1,120 @@
+package doze_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "doze"
+
+// imports is the architecture: for each package, the packages of ours that it
+// may import. A package that is not a key may not exist; an entry that is not
+// used is an error too, so the table never grows stale.
+var imports = map[string][]string{
+	".":                            {},
+	"client":                       {".", "internal/httpx"},
+	"cmd/doze":                     {".", "client"},
+	"cmd/doze-agent":               {"internal/agent"},
+	"cmd/doze-sentry":              {"internal/launcher"},
+	"cmd/dozed":                    {".", "internal/access", "internal/control", "internal/daemon", "internal/disk", "internal/edge", "internal/hostnet", "internal/machine/gvisor", "internal/node", "internal/peer", "internal/store"},
+	"internal/access":              {"."},
+	"internal/agent":               {".", "internal/httpx"},
+	"internal/control":             {".", "internal/access", "internal/httpx", "internal/peer", "internal/store"},
+	"internal/daemon":              {},
+	"internal/disk":                {"."},
+	"internal/edge":                {".", "internal/access", "internal/httpx", "internal/peer"},
+	"internal/hostnet":             {"."},
+	"internal/httpx":               {"."},
+	"internal/launcher":            {"internal/machine/gvisor"},
+	"internal/machine":             {},
+	"internal/machine/gvisor":      {"internal/machine"},
+	"internal/machine/machinetest": {"internal/machine"},
+	"internal/node":                {".", "internal/disk", "internal/hostnet", "internal/machine", "internal/peer"},
+	"internal/peer":                {"."},
+	"internal/store":               {"."},
+}
+
+func TestArchitecture(t *testing.T) {
+	used, docs := map[string][]string{}, map[string]int{}
+	for name, f := range sources(t) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		dir := path.Dir(filepath.ToSlash(name))
+		used[dir] = slices.Concat(used[dir], ours(f))
+		if f.Doc != nil {
+			docs[dir]++
+		}
+	}
+	for dir, got := range used {
+		allowed, known := imports[dir]
+		if !known {
+			t.Errorf("package %s is not in the table", dir)
+		}
+		if docs[dir] != 1 {
+			t.Errorf("package %s has %d package comments, want 1", dir, docs[dir])
+		}
+		for _, imp := range got {
+			if !slices.Contains(allowed, imp) {
+				t.Errorf("%s may not import %s", dir, imp)
+			}
+		}
+		for _, imp := range allowed {
+			if !slices.Contains(got, imp) {
+				t.Errorf("%s does not import %s: drop it from the table", dir, imp)
+			}
+		}
+	}
+	for dir := range imports {
+		if _, ok := used[dir]; !ok {
+			t.Errorf("package %s is in the table only", dir)
+		}
+	}
+}
+
+// sources parses every Go file of the module.
+func sources(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files, fset := map[string]*ast.File{}, token.NewFileSet()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "tools" || len(name) > 1 && name[0] == '.'):
+			return fs.SkipDir
+		case !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		files[name] = f
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// ours returns the packages of this module that f imports, without the prefix.
+func ours(f *ast.File) (dirs []string) {
+	for _, imp := range f.Imports {
+		p := strings.Trim(imp.Path.Value, `"`)
+		switch rest, ok := strings.CutPrefix(p, module+"/"); {
+		case p == module:
+			dirs = append(dirs, ".")
+		case ok:
+			dirs = append(dirs, rest)
+		}
+	}
+	return dirs
+}

@@ -1,0 +1,115 @@
+// Package httpx turns typed functions into HTTP handlers and typed errors
+// into HTTP responses, and back. It is the only package that writes an error
+// body or picks a status code.
+package httpx
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+
+	"doze"
+)
+
+// maxBody bounds every request body we decode.
+const maxBody = 8 << 20
+
+// None is the input or output of a call that has none.
+type None struct{}
+
+// Handle adapts fn. The body, if any, is decoded into In; path values stay on
+// the request, where fn reads them with r.PathValue.
+func Handle[In, Out any](fn func(ctx context.Context, r *http.Request, in In) (Out, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in, err := decode[In](w, r)
+		if err != nil {
+			WriteError(w, r, err)
+			return
+		}
+		out, err := fn(r.Context(), r, in)
+		if err != nil {
+			WriteError(w, r, err)
+			return
+		}
+		WriteJSON(w, http.StatusOK, out)
+	})
+}
+
+func decode[In any](w http.ResponseWriter, r *http.Request) (in In, err error) {
+	if _, none := any(in).(None); none {
+		return in, nil
+	}
+	err = json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in)
+	if err != nil {
+		return in, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect")
+	}
+	return in, nil
+}
+
+// Body makes the error body of one of the two public APIs.
+type Body func(*doze.Error) any
+
+// ControlBody is {error, code, message} (spec section 7), with the error's own
+// name and fields where it has them.
+func ControlBody(e *doze.Error) any {
+	b := map[string]any{}
+	maps.Copy(b, e.Fields)
+	b["error"], b["code"], b["message"] = e.Kind.String(), e.Kind.Status(), e.Message
+	if e.Name != "" {
+		b["error"] = e.Name
+	}
+	return b
+}
+
+// SandboxBody is {error} (spec 4.2).
+func SandboxBody(e *doze.Error) any { return map[string]string{"error": e.Message} }
+
+// WriteError reports err in the form of the control API.
+func WriteError(w http.ResponseWriter, r *http.Request, err error) {
+	WriteErrorAs(w, r, err, ControlBody)
+}
+
+// WriteErrorAs reports err to the caller in the form of body and, when it is
+// ours, to the log.
+func WriteErrorAs(w http.ResponseWriter, r *http.Request, err error, body Body) {
+	e := doze.Public(err)
+	if e.Kind.Status() >= http.StatusInternalServerError {
+		slog.ErrorContext(r.Context(), "request failed", "route", r.Pattern, "kind", e.Kind, "err", err)
+	}
+	WriteJSON(w, e.Kind.Status(), body(e))
+}
+
+// ReadError is the inverse of WriteError, for our own clients. It returns nil
+// for a successful response.
+func ReadError(resp *http.Response) error {
+	if resp.StatusCode < http.StatusBadRequest {
+		return nil
+	}
+	var b struct{ Error, Message string }
+	err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&b)
+	if err != nil || b.Error == "" {
+		return doze.Wrap(errors.Join(err, errors.New(resp.Status)), doze.Unavailable, "the server did not answer as expected")
+	}
+	return &doze.Error{Kind: kindOf(b.Error, resp.StatusCode), Name: b.Error, Message: cmp.Or(b.Message, b.Error)}
+}
+
+// kindOf finds the kind of an error body: by its name, or by the status if the
+// name is a finer one.
+func kindOf(name string, status int) doze.Kind {
+	if k := doze.ParseKind(name); k != doze.Internal {
+		return k
+	}
+	return doze.KindOfStatus(status)
+}
+
+// WriteJSON writes v with status.
+func WriteJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
+}

@@ -1,0 +1,38 @@
+package httpx_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+func TestErrorsSurviveTheWire(t *testing.T) {
+	for k := doze.Internal; k <= doze.TooLarge; k++ {
+		t.Run(k.String(), func(t *testing.T) {
+			h := httpx.Handle(func(context.Context, *http.Request, httpx.None) (httpx.None, error) {
+				return httpx.None{}, doze.Wrap(errors.New("disk sda is on fire"), k, "try later")
+			})
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+
+			resp := w.Result()
+			defer resp.Body.Close()
+			if resp.StatusCode != k.Status() {
+				t.Errorf("status %d, want %d", resp.StatusCode, k.Status())
+			}
+			got := doze.Public(httpx.ReadError(resp))
+			if got.Kind != k || got.Message != "try later" {
+				t.Errorf("got %v %q", got.Kind, got.Message)
+			}
+			if strings.Contains(w.Body.String(), "sda") {
+				t.Error("the cause left the process")
+			}
+		})
+	}
+}

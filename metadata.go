@@ -1,0 +1,107 @@
+package doze
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of names and labels (spec section 8; label limits are ours, so that
+// one record stays small).
+const (
+	NameMax        = 49
+	DisplayNameMax = 63
+	ExternalIDMax  = 64
+	LabelsMax      = 64
+	LabelKeyMax    = 128
+	LabelValueMax  = 512
+)
+
+// Metadata is what most resources share (spec 2.1). The fields below Labels
+// are set by the system; what a caller sends in them is ignored.
+type Metadata struct {
+	Name        string            `json:"name"`
+	DisplayName string            `json:"displayName,omitempty"`
+	ExternalID  string            `json:"externalId,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+
+	Plan      string `json:"plan,omitempty"`
+	URL       string `json:"url,omitempty"`
+	Workspace string `json:"workspace,omitempty"`
+	CreatedAt Time   `json:"createdAt,omitzero"`
+	UpdatedAt Time   `json:"updatedAt,omitzero"`
+	CreatedBy string `json:"createdBy,omitempty"`
+	UpdatedBy string `json:"updatedBy,omitempty"`
+}
+
+// Event is one thing that happened to a resource (spec 2.8).
+type Event struct {
+	Type           string `json:"type"`
+	Status         string `json:"status"`
+	Message        string `json:"message"`
+	Time           Time   `json:"time"`
+	Revision       string `json:"revision,omitempty"`
+	CanaryRevision string `json:"canaryRevision,omitempty"`
+}
+
+var (
+	nameForm       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+	externalIDForm = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+)
+
+// Problems collects every mistake of one input, so that a caller reads all of
+// them at once.
+type Problems []string
+
+// Add appends one mistake: the field it is in and what is wrong with it.
+func (p *Problems) Add(field, format string, args ...any) {
+	*p = append(*p, field+" "+fmt.Sprintf(format, args...))
+}
+
+// Err is nil for no problems and otherwise one Invalid error that names all.
+func (p Problems) Err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return Errorf(Invalid, "%s", strings.Join(p, "; "))
+}
+
+// CheckName adds what is wrong with a resource name (spec 2.1).
+func CheckName(p *Problems, field, name string) {
+	switch {
+	case name == "":
+		p.Add(field, "is required")
+	case len(name) > NameMax:
+		p.Add(field, "is %d characters long; at most %d are allowed", len(name), NameMax)
+	case !nameForm.MatchString(name):
+		p.Add(field, "must be lowercase letters, digits and hyphens, and begin and end with a letter or digit")
+	}
+}
+
+// Check adds the mistakes in what a caller may set.
+func (m *Metadata) Check(p *Problems) {
+	CheckName(p, "metadata.name", m.Name)
+	if n := utf8.RuneCountInString(m.DisplayName); n > DisplayNameMax {
+		p.Add("metadata.displayName", "is %d characters long; at most %d are allowed", n, DisplayNameMax)
+	}
+	if m.ExternalID != "" {
+		CheckExternalID(p, "metadata.externalId", m.ExternalID)
+	}
+	if len(m.Labels) > LabelsMax {
+		p.Add("metadata.labels", "has %d entries; at most %d are allowed", len(m.Labels), LabelsMax)
+	}
+	for k, v := range m.Labels {
+		if k == "" || len(k) > LabelKeyMax || len(v) > LabelValueMax {
+			p.Add("metadata.labels", "needs keys of 1 to %d bytes and values of at most %d bytes", LabelKeyMax, LabelValueMax)
+			break
+		}
+	}
+}
+
+// CheckExternalID adds what is wrong with an external id (spec 2.1).
+func CheckExternalID(p *Problems, field, id string) {
+	if len(id) > ExternalIDMax || !externalIDForm.MatchString(id) {
+		p.Add(field, "must be 1 to %d letters, digits and dashes", ExternalIDMax)
+	}
+}

@@ -1,0 +1,248 @@
+package doze
+
+import (
+	"encoding/json"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Limits and defaults of a sandbox. MemoryMin is what the engine and a shell
+// need to run at all.
+const (
+	MemoryDefault Megabytes = 4096
+	MemoryMin     Megabytes = 128
+	MemoryMax     Megabytes = 1 << 20
+	ImageDefault            = "blaxel/base-image:latest"
+	ImageMax                = 512
+	EnvsMax                 = 256
+	EnvBytesMax             = 256 << 10
+	PortsMax                = 64
+	GraceMax                = 600
+	Generation              = "mk3.1" // what nodeGeneration reports (spec section 9)
+	AgentPort               = 8080    // where the agent listens inside every sandbox
+)
+
+// Megabytes is an amount of memory in MiB.
+type Megabytes int
+
+// CPUs is the share of the host's processors that goes with an amount of
+// memory (spec 2.4): 4096 MB give 2.
+func (m Megabytes) CPUs() float64 { return float64(m) / 2048 }
+
+// Bytes returns m in bytes.
+func (m Megabytes) Bytes() int64 { return int64(m) << 20 }
+
+// Sandbox is a machine that runs a caller's code (spec 2.2).
+type Sandbox struct {
+	Metadata Metadata    `json:"metadata"`
+	Spec     SandboxSpec `json:"spec"`
+	Observed             // read-only; embedded so that one assignment clears it
+}
+
+// Observed is what the platform knows and a caller cannot set.
+type Observed struct {
+	Events         []Event `json:"events,omitempty"`
+	ExpiresIn      *int64  `json:"expiresIn,omitempty"` // seconds; nil without a deadline
+	LastUsedAt     Time    `json:"lastUsedAt,omitzero"`
+	NodeGeneration string  `json:"nodeGeneration,omitempty"`
+	State          string  `json:"state,omitempty"`
+	Status         string  `json:"status,omitempty"`
+}
+
+// SandboxSpec is what a caller wants (spec 2.3).
+type SandboxSpec struct {
+	Enabled   *bool              `json:"enabled,omitempty"` // nil means true
+	Lifecycle *Lifecycle         `json:"lifecycle,omitempty"`
+	Network   *Network           `json:"network,omitempty"`
+	Region    string             `json:"region,omitempty"`
+	Runtime   Runtime            `json:"runtime"`
+	Volumes   []VolumeAttachment `json:"volumes,omitempty"`
+	VPC       string             `json:"vpc,omitempty"`
+}
+
+// IsEnabled reports whether the sandbox may accept connections.
+func (s *SandboxSpec) IsEnabled() bool { return s.Enabled == nil || *s.Enabled }
+
+// Runtime is the machine of a sandbox (spec 2.4).
+type Runtime struct {
+	Envs      []Env             `json:"envs,omitempty"`
+	Expires   string            `json:"expires,omitempty"` // RFC 3339
+	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
+	Image     string            `json:"image,omitempty"`
+	Memory    Megabytes         `json:"memory,omitempty"`
+	Ports     []Port            `json:"ports,omitempty"`
+	Grace     int               `json:"terminationGracePeriodSeconds,omitempty"`
+	TTL       string            `json:"ttl,omitempty"` // a Duration
+}
+
+// Env is one environment variable (spec 2.4). ValueFrom is the Kubernetes form
+// and is kept as it came.
+type Env struct {
+	Name      string          `json:"name"`
+	Value     string          `json:"value,omitempty"`
+	Secret    bool            `json:"secret,omitempty"`
+	ValueFrom json.RawMessage `json:"valueFrom,omitempty"`
+}
+
+// MaskedValue stands for the value of a secret variable in every answer. A
+// caller that sends it back means "unchanged".
+const MaskedValue = "********"
+
+// Port is a port that a sandbox serves.
+type Port struct {
+	Target   int    `json:"target"`
+	Name     string `json:"name,omitempty"`
+	Protocol string `json:"protocol,omitempty"`
+}
+
+var (
+	envNameForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+	portProtocol = []string{"HTTP", "TCP", "UDP", "TLS"}
+	extraArgKeys = []string{"iptables", "nfs", "tun"}
+	// imageForm is [registry[:port]/]path[:tag][@digest], as registries take it.
+	imageForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+)
+
+// Default fills in what a caller left out and the spec gives a default for.
+func (s *Sandbox) Default(region string) {
+	r := &s.Spec.Runtime
+	if r.Image == "" {
+		r.Image = ImageDefault
+	}
+	if r.Memory == 0 {
+		r.Memory = MemoryDefault
+	}
+	if s.Spec.Region == "" {
+		s.Spec.Region = region
+	}
+	for i := range r.Ports {
+		if r.Ports[i].Protocol == "" {
+			r.Ports[i].Protocol = "HTTP"
+		}
+	}
+	for i := range s.Spec.Volumes {
+		if s.Spec.Volumes[i].Type == "" {
+			s.Spec.Volumes[i].Type = VolumePersistent
+		}
+	}
+}
+
+// Validate reports every mistake of s at once. It expects defaults to be
+// filled in.
+func (s *Sandbox) Validate() error {
+	var p Problems
+	s.Metadata.Check(&p)
+	s.Spec.Runtime.check(&p)
+	s.Spec.Lifecycle.check(&p)
+	for i := range s.Spec.Volumes {
+		s.Spec.Volumes[i].check(&p, "spec.volumes["+strconv.Itoa(i)+"]")
+	}
+	return p.Err()
+}
+
+func (r *Runtime) check(p *Problems) {
+	if len(r.Image) > ImageMax || !imageForm.MatchString(r.Image) {
+		p.Add("spec.runtime.image", "%q is not an image reference like name:tag or registry/name@sha256:…", clip(r.Image))
+	}
+	if r.Memory < MemoryMin || r.Memory > MemoryMax {
+		p.Add("spec.runtime.memory", "is %d; it must be %d to %d megabytes", r.Memory, MemoryMin, MemoryMax)
+	}
+	if r.Grace < 0 || r.Grace > GraceMax {
+		p.Add("spec.runtime.terminationGracePeriodSeconds", "is %d; it must be 0 to %d", r.Grace, GraceMax)
+	}
+	if r.TTL != "" {
+		if _, err := ParseDuration(r.TTL); err != nil {
+			p.Add("spec.runtime.ttl", "%v", err)
+		}
+	}
+	if r.Expires != "" {
+		if _, err := ParseTime(r.Expires); err != nil {
+			p.Add("spec.runtime.expires", "%v", err)
+		}
+	}
+	for k, v := range r.ExtraArgs {
+		if !slices.Contains(extraArgKeys, k) {
+			p.Add("spec.runtime.extraArgs", "has the unknown key %q; known are %s", clip(k), strings.Join(extraArgKeys, ", "))
+		} else if v != "enabled" && v != "disabled" {
+			p.Add("spec.runtime.extraArgs."+k, "must be enabled or disabled")
+		}
+	}
+	r.checkPorts(p)
+	r.checkEnvs(p)
+}
+
+func (r *Runtime) checkPorts(p *Problems) {
+	if len(r.Ports) > PortsMax {
+		p.Add("spec.runtime.ports", "has %d entries; at most %d are allowed", len(r.Ports), PortsMax)
+	}
+	for _, port := range r.Ports {
+		if port.Target < 1 || port.Target > 65535 {
+			p.Add("spec.runtime.ports", "has the target %d; it must be 1 to 65535", port.Target)
+		}
+		if !slices.Contains(portProtocol, port.Protocol) {
+			p.Add("spec.runtime.ports", "has the protocol %q; it must be one of %s", clip(port.Protocol), strings.Join(portProtocol, ", "))
+		}
+	}
+}
+
+func (r *Runtime) checkEnvs(p *Problems) {
+	if len(r.Envs) > EnvsMax {
+		p.Add("spec.runtime.envs", "has %d entries; at most %d are allowed", len(r.Envs), EnvsMax)
+	}
+	bytes := 0
+	for _, e := range r.Envs {
+		bytes += len(e.Name) + len(e.Value)
+		if !envNameForm.MatchString(e.Name) {
+			p.Add("spec.runtime.envs", "has the name %q; it must be letters, digits and _ and not begin with a digit", clip(e.Name))
+		}
+		if strings.ContainsRune(e.Value, 0) {
+			p.Add("spec.runtime.envs", "has a NUL byte in the value of %s", clip(e.Name))
+		}
+	}
+	if bytes > EnvBytesMax {
+		p.Add("spec.runtime.envs", "has %d bytes; at most %d are allowed", bytes, EnvBytesMax)
+	}
+}
+
+// clip bounds what an error message repeats of a caller's input.
+func clip(s string) string {
+	const most = 80
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
+
+// Volume types (spec 2.7).
+const (
+	VolumePersistent = "persistent"
+	VolumeEphemeral  = "ephemeral"
+)
+
+// VolumeAttachment puts a volume into a sandbox (spec 2.7).
+type VolumeAttachment struct {
+	MountPath string    `json:"mountPath"`
+	Name      string    `json:"name"`
+	ReadOnly  bool      `json:"readOnly"`
+	SizeMB    Megabytes `json:"sizeMb,omitempty"`
+	Type      string    `json:"type,omitempty"`
+}
+
+func (v *VolumeAttachment) check(p *Problems, field string) {
+	CheckName(p, field+".name", v.Name)
+	if !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/" {
+		p.Add(field+".mountPath", "must be a clean absolute path other than /")
+	}
+	switch v.Type {
+	case VolumePersistent:
+	case VolumeEphemeral:
+		if v.SizeMB < 1 {
+			p.Add(field+".sizeMb", "is required for an ephemeral volume")
+		}
+	default:
+		p.Add(field+".type", "must be %s or %s", VolumePersistent, VolumeEphemeral)
+	}
+}
