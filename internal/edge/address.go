@@ -1,0 +1,187 @@
+package edge
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"doze"
+)
+
+const (
+	hostPrefix = "sbx-"      // of the label that names a sandbox
+	localTLD   = "localhost" // works without any DNS, next to the platform domain
+	pathPrefix = "/run/"     // of addresses without a host of their own
+	labelMax   = 63          // bytes in one label of a host name (RFC 1035)
+)
+
+// Addresses knows where sandboxes are found: under a host of their own,
+// sbx-<sandbox>-<workspace>.<region>.<domain>, or under a path of the
+// listener, /run/<workspace>/sandboxes/<sandbox>.
+type Addresses struct {
+	scheme string   // of every address: that of the public base URL
+	port   string   // ":8443", or empty if the scheme implies it
+	base   string   // the public base URL without a slash at its end
+	region string   // lower case
+	domain string   // lower case; empty without a platform domain
+	hosts  []string // suffixes of host addresses, each with its dot in front
+}
+
+// NewAddresses returns the addresses of a listener that the world reaches at
+// the URL public. Without a domain, host addresses work under localhost only.
+func NewAddresses(region, domain, public string) (Addresses, error) {
+	u, err := url.Parse(public)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return Addresses{}, doze.Errorf(doze.Invalid, "the public URL %q must look like https://host[:port]", public)
+	}
+	if region == "" {
+		return Addresses{}, doze.Errorf(doze.Invalid, "a region is required")
+	}
+	a := Addresses{
+		scheme: u.Scheme,
+		base:   u.Scheme + "://" + u.Host + strings.TrimRight(u.EscapedPath(), "/"),
+		region: strings.ToLower(region),
+		domain: strings.ToLower(strings.Trim(domain, ".")),
+	}
+	if p := u.Port(); p != "" {
+		a.port = ":" + p
+	}
+	for _, d := range []string{a.domain, localTLD} {
+		if d != "" {
+			a.hosts = append(a.hosts, "."+a.region+"."+d)
+		}
+	}
+	return a, nil
+}
+
+// URL returns the public address of a sandbox, without a slash at its end. It
+// is the path form where DNS has no room for the host form.
+func (a Addresses) URL(workspace, name string) string {
+	label := hostPrefix + name + "-" + workspace
+	if a.domain == "" || len(label) > labelMax {
+		return a.base + pathPrefix + workspace + "/sandboxes/" + name
+	}
+	return a.scheme + "://" + label + "." + a.region + "." + a.domain + a.port
+}
+
+// Matches reports whether r is for a sandbox, by its host or by its path.
+func (a Addresses) Matches(r *http.Request) bool {
+	if _, ok := a.label(r.Host); ok {
+		return true
+	}
+	path, _ := target(r)
+	return strings.HasPrefix(path, pathPrefix)
+}
+
+// label returns <sandbox>-<workspace> of a host address.
+func (a Addresses) label(host string) (string, bool) {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	for _, suffix := range a.hosts {
+		label, ok := strings.CutSuffix(host, suffix)
+		if !ok {
+			continue
+		}
+		label, ok = strings.CutPrefix(label, hostPrefix)
+		if ok && label != "" && !strings.Contains(label, ".") {
+			return label, true
+		}
+	}
+	return "", false
+}
+
+// place is the sandbox that an address names, and what is asked of it.
+type place struct {
+	sandbox string
+	path    string // escaped, as it came; begins with a slash
+}
+
+// locate reads the address of r for a caller of one workspace. It is false
+// when the address cannot name a sandbox there.
+//
+// Names and workspaces both contain hyphens, so a host address may be read in
+// several ways. At most one of them ends in the only workspace that the
+// caller may enter.
+func (a Addresses) locate(r *http.Request, workspace string) (place, bool) {
+	path, _ := target(r)
+	if label, ok := a.label(r.Host); ok {
+		name, ok := strings.CutSuffix(label, "-"+workspace)
+		return place{sandbox: name, path: path}, ok && name != "" && workspace != ""
+	}
+	ws, name, rest, ok := splitRun(path)
+	return place{sandbox: name, path: rest}, ok && ws == workspace && workspace != ""
+}
+
+// splitRun takes an escaped path address apart. The rest keeps its bytes, and
+// is / if there is none.
+func splitRun(path string) (workspace, sandbox, rest string, ok bool) {
+	path, ok = strings.CutPrefix(path, pathPrefix)
+	if !ok {
+		return "", "", "", false
+	}
+	workspace, path, _ = strings.Cut(path, "/")
+	kind, path, _ := strings.Cut(path, "/")
+	sandbox, _, _ = strings.Cut(path, "/")
+	rest = path[len(sandbox):]
+	if rest == "" {
+		rest = "/"
+	}
+	return workspace, sandbox, rest, kind == "sandboxes" && workspace != "" && sandbox != ""
+}
+
+// splitPort takes /port/<n>/<rest> apart. It is false for any other path.
+func splitPort(path string) (port uint16, rest string, ok bool, err error) {
+	path, ok = strings.CutPrefix(path, "/port/")
+	if !ok {
+		return 0, "", false, nil
+	}
+	digits, _, _ := strings.Cut(path, "/")
+	rest = path[len(digits):]
+	if rest == "" {
+		rest = "/"
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || n == 0 || digits[0] == '0' {
+		return 0, "", true, fmt.Errorf("%q is not a port", clip(digits))
+	}
+	return uint16(n), rest, true, nil
+}
+
+// rest returns the escaped path that a sandbox gets of r, or false if r has no
+// address of a sandbox.
+func (a Addresses) rest(r *http.Request) (string, bool) {
+	path, _ := target(r)
+	if _, ok := a.label(r.Host); ok {
+		return path, true
+	}
+	_, _, rest, ok := splitRun(path)
+	return rest, ok
+}
+
+// target returns the escaped path and the query of r exactly as they came. A
+// query begins with its question mark. Only the request line has them: url.URL
+// may spell the same path in another way.
+func target(r *http.Request) (path, query string) {
+	path = r.RequestURI
+	if !strings.HasPrefix(path, "/") { // the absolute form, or a request that no server read
+		path = r.URL.RequestURI()
+	}
+	if i := strings.IndexByte(path, '?'); i >= 0 {
+		return path[:i], path[i:]
+	}
+	return path, ""
+}
+
+// clip bounds what a message or a log line repeats of a caller's input.
+func clip(s string) string {
+	const most = 256
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

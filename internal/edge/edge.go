@@ -1,0 +1,288 @@
+// Package edge is the gateway in front of sandboxes. It finds the sandbox that
+// a request is for, proves who asks, and passes the request on, byte for byte.
+// It holds no record, runs no sandbox and speaks no word of the sandbox API.
+//
+// What must always hold: a request without a valid credential wakes nothing;
+// a credential of the platform never reaches a sandbox; a sandbox of another
+// workspace looks like one that does not exist.
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/peer"
+)
+
+// scope is what a credential needs to use a sandbox of its workspace.
+const scope = "sandboxes:control"
+
+// maxBody bounds one request. Files come in parts of a few megabytes; a larger
+// body is a mistake or an attack, and would keep a sandbox awake for hours.
+const maxBody = 512 << 20
+
+// Config is what an [Edge] needs.
+type Config struct {
+	Addresses Addresses
+	Directory *peer.Directory
+	Gate      peer.Gate
+	// Authenticate proves who sent a request, by its headers. It is called
+	// again for requests that stay open, so that it must not block.
+	Authenticate func(*http.Request) (access.Caller, error)
+}
+
+// Edge serves the requests for which Matches is true.
+type Edge struct {
+	Addresses
+
+	directory    *peer.Directory
+	gate         peer.Gate
+	authenticate func(*http.Request) (access.Caller, error)
+	streams      *streams
+	buffers      buffers
+	bodyMax      int64
+}
+
+// New returns an edge. It needs [Edge.Run] beside it.
+func New(c Config) *Edge {
+	return &Edge{
+		Addresses: c.Addresses, directory: c.Directory, gate: c.Gate, authenticate: c.Authenticate,
+		streams: newStreams(), bodyMax: maxBody,
+	}
+}
+
+// Run ends the requests whose credential stops being valid, within a second.
+// When ctx ends, it ends all of them, refuses new ones, and returns.
+func (e *Edge) Run(ctx context.Context) error {
+	e.streams.run(ctx, func(s *stream) bool {
+		caller, err := e.authenticate(s.probe)
+		return err == nil && caller.Workspace == s.workspace && caller.May(scope)
+	})
+	return nil
+}
+
+// visit is one request on its way.
+type visit struct {
+	id     string // of the request
+	caller access.Caller
+	route  peer.Route
+	port   uint16
+	path   string // escaped, as the sandbox gets it
+	query  string // the same, with its question mark
+}
+
+func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start, rec := time.Now(), &recorder{ResponseWriter: w}
+	v := &visit{id: rand.Text()}
+	defer func() { record(r, v, rec.status, time.Since(start)) }() // after a panic too
+	if r.Method == http.MethodOptions {
+		if _, sent := e.bearing(r); !sent {
+			preflight(rec)
+			return
+		}
+	}
+	if err := e.serve(rec, r, v); err != nil {
+		rec.Header().Set("X-Request-Id", v.id)
+		refuse(rec, r, err)
+	}
+}
+
+// serve passes r on, or says why not.
+func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if r.Method == http.MethodConnect {
+		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
+	}
+	probe, err := e.admit(r, v)
+	if err != nil {
+		return err
+	}
+	if r.ContentLength > e.bodyMax {
+		return errTooLarge
+	}
+	ctx, cut := context.WithCancelCause(r.Context())
+	defer cut(nil)
+	control := http.NewResponseController(w)
+	done, err := e.streams.add(&stream{probe: probe, workspace: v.caller.Workspace, cut: cut, control: control})
+	if err != nil {
+		return err
+	}
+	defer done()
+	if r.ContentLength != 0 {
+		// A caller may still send while it reads the answer. HTTP/2 always can.
+		_ = control.EnableFullDuplex()
+	}
+	e.forward(w, r.WithContext(ctx), v)
+	return nil
+}
+
+// admit proves that r may reach a sandbox, and fills in which. Nothing has
+// been woken when it returns. The request it returns carries the credential.
+func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error) {
+	probe, sent := e.bearing(r)
+	if !sent {
+		_, err := access.Token(r)
+		return nil, &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Message: doze.Public(err).Message}
+	}
+	if v.caller, err = e.authenticate(probe); err != nil {
+		return nil, err
+	}
+	at, ok := e.locate(r, v.caller.Workspace)
+	if !ok {
+		return nil, errNotFound
+	}
+	if v.route, ok = e.directory.Find(v.caller.Workspace, at.sandbox); !ok {
+		return nil, errNotFound
+	}
+	if !v.caller.May(scope) {
+		return nil, errForbidden
+	}
+	if !v.route.Enabled {
+		return nil, errDisabled
+	}
+	return probe, v.aim(r, at.path)
+}
+
+// aim decides which port of the sandbox gets r, and as what path.
+func (v *visit) aim(r *http.Request, path string) error {
+	_, v.query = target(r)
+	v.port, v.path = doze.AgentPort, path
+	port, rest, ok, err := splitPort(path)
+	switch {
+	case err != nil:
+		return doze.Wrap(err, doze.Invalid, "the path must be /port/<1 to 65535>/…: %v", err)
+	case ok:
+		v.port, v.path = port, rest
+	}
+	if v.port == doze.AgentPort {
+		if isPrivate(v.path) {
+			return errPrivate
+		}
+		if strings.HasPrefix(v.path, terminalPrefix) {
+			v.query = withoutToken(v.query)
+		}
+	}
+	return nil
+}
+
+// forward carries r to the sandbox and the answer back.
+func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
+	limited := &limitedBody{ReadCloser: r.Body, left: e.bodyMax, in: r}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = limited
+	}
+	proxy := httputil.ReverseProxy{
+		Transport:     e.gate.Transport(v.route.UID, v.port),
+		Rewrite:       func(pr *httputil.ProxyRequest) { e.rewrite(pr, v, limited) },
+		FlushInterval: -1, // every byte at once
+		BufferPool:    &e.buffers,
+		ErrorLog:      slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // record tells how it ended
+		ModifyResponse: func(resp *http.Response) error {
+			cleanResponse(resp.Header)
+			resp.Header.Set("X-Request-Id", v.id)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			w.Header().Set("X-Request-Id", v.id)
+			cause, cut := errors.AsType[*doze.Error](context.Cause(r.Context()))
+			switch {
+			case cut:
+				w.Header().Set("Connection", "close") // its deadline has passed
+				refuse(w, r, cause)
+			case limited.exceeded():
+				w.Header().Set("Connection", "close") // the rest of the body is on its way
+				refuse(w, r, errTooLarge)
+			case r.Context().Err() != nil: // the client went away: nobody is left to tell
+				panic(http.ErrAbortHandler)
+			default:
+				refuse(w, r, classify(r, err))
+			}
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// rewrite makes the request that the sandbox gets out of the one that came.
+func (e *Edge) rewrite(pr *httputil.ProxyRequest, v *visit, limited *limitedBody) {
+	out := pr.Out
+	out.URL = exactly(v.path, v.query)
+	out.Trailer = limited.trailer()
+	for name := range out.Header {
+		if isOurs(name) {
+			delete(out.Header, name)
+		}
+	}
+	withoutOurCookies(out.Header)
+	pr.SetXForwarded()
+	out.Header.Set("X-Forwarded-Proto", e.scheme) // TLS may have ended before us
+	out.Header.Set("X-Request-Id", v.id)
+	out.Header.Set("X-Blaxel-Subject-Id", v.caller.Sub)
+	out.Header.Set("X-Blaxel-Subject-Type", v.caller.SubType)
+}
+
+// exactly returns a URL that is sent as the given bytes. One kind is not: a
+// path that both begins with two slashes and has bytes that no URL may have
+// gets these escaped, since two slashes there would look like a host.
+func exactly(path, query string) *url.URL {
+	u := &url.URL{Scheme: "http", Host: "sandbox", RawPath: path, RawQuery: strings.TrimPrefix(query, "?"), ForceQuery: query == "?"}
+	if decoded, err := url.PathUnescape(path); err == nil {
+		u.Path = decoded
+	} else {
+		u.Path, u.RawPath = path, ""
+	}
+	if u.EscapedPath() != path && !strings.HasPrefix(path, "//") {
+		u.Opaque = path
+	}
+	return u
+}
+
+// cleanResponse drops what only the platform may say.
+func cleanResponse(h http.Header) {
+	for name := range h {
+		if strings.HasPrefix(name, "X-Blaxel-") {
+			delete(h, name)
+		}
+	}
+	cookies := h["Set-Cookie"]
+	delete(h, "Set-Cookie")
+	for _, c := range cookies {
+		if !isOurCookie(c) {
+			h["Set-Cookie"] = append(h["Set-Cookie"], c)
+		}
+	}
+}
+
+// preflight answers the question of a browser whether it may send a
+// credential. The answer is the same for every address, and wakes nothing.
+func preflight(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization, X-Blaxel-Authorization, X-Blaxel-Workspace, Blaxel-Version")
+	h.Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// buffers lends the memory through which answers are copied.
+type buffers struct{ pool sync.Pool }
+
+// bufferBytes is one read of an answer.
+const bufferBytes = 32 << 10
+
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, bufferBytes)
+}
+
+func (b *buffers) Put(buf []byte) { b.pool.Put(&buf) }

@@ -1,0 +1,154 @@
+package edge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+// Codes of the errors that the edge itself reports.
+const (
+	routeNotFound    = "ROUTE_NOT_FOUND"
+	workloadNotFound = "WORKLOAD_NOT_FOUND"
+	workloadDisabled = "WORKLOAD_UNAVAILABLE"
+	workloadFailed   = "WORKLOAD_FAILED"
+	workloadTimeout  = "WORKLOAD_TIMEOUT"
+	authRequired     = "AUTHENTICATION_REQUIRED"
+	authFailed       = "AUTHENTICATION_FAILED"
+	forbidden        = "FORBIDDEN"
+	badRequest       = "BAD_REQUEST"
+	bodyTooLarge     = "REQUEST_ENTITY_TOO_LARGE"
+	rateLimited      = "RATE_LIMITED"
+	internalError    = "INTERNAL_ERROR"
+)
+
+// advice is what a client may do about an error.
+type advice struct {
+	retryable bool
+	action    string
+	doNot     string
+}
+
+// advices has a row for each code.
+var advices = map[string]advice{
+	routeNotFound:    {false, "check the path", "do not retry: nothing is served there"},
+	workloadNotFound: {false, "check the name of the sandbox and the workspace of the credential", "do not retry without a change"},
+	workloadDisabled: {true, "retry with a growing delay, and check that the sandbox is enabled", "do not retry in a tight loop"},
+	workloadFailed:   {false, "read the events of the sandbox, then delete and create it again", "do not retry: it will not recover by itself"},
+	workloadTimeout:  {true, "retry with a growing delay", "do not retry in a tight loop"},
+	authRequired:     {false, "send the header Authorization: Bearer <API key>", "do not retry without a credential"},
+	authFailed:       {false, "use a valid API key", "do not retry with the same credential"},
+	forbidden:        {false, "use a credential that may control sandboxes", "do not retry with the same credential"},
+	badRequest:       {false, "correct the request", "do not retry without a change"},
+	bodyTooLarge:     {false, "send the body in parts, by a multipart upload", "do not retry with the same body"},
+	rateLimited:      {true, "retry with a growing delay", "do not retry in a tight loop"},
+	internalError:    {true, "retry once, then tell the operator the request id", "do not retry in a tight loop"},
+}
+
+// codes says which code reports a kind that has no name of its own.
+var codes = map[doze.Kind]string{
+	doze.Internal:        internalError,
+	doze.Invalid:         badRequest,
+	doze.Unauthenticated: authFailed,
+	doze.Forbidden:       forbidden,
+	doze.NotFound:        workloadNotFound,
+	doze.Conflict:        workloadFailed,
+	doze.Exhausted:       rateLimited,
+	doze.Unavailable:     workloadDisabled,
+	doze.Timeout:         workloadTimeout,
+	doze.Unsupported:     badRequest,
+	doze.Unprocessable:   badRequest,
+	doze.TooLarge:        bodyTooLarge,
+}
+
+// codeOf returns the code of e, which is one of advices.
+func codeOf(e *doze.Error) string {
+	if _, ok := advices[e.Name]; ok {
+		return e.Name
+	}
+	return cmp.Or(codes[e.Kind], internalError)
+}
+
+// Errors with the same text for every caller, so that a sandbox that exists
+// elsewhere cannot be told from one that does not.
+var (
+	errNotFound  = &doze.Error{Kind: doze.NotFound, Name: workloadNotFound, Message: "there is no such sandbox in the workspace of this credential"}
+	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
+	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}
+	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
+	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
+	errStopping  = &doze.Error{Kind: doze.Unavailable, Name: workloadDisabled, Message: "the gateway is shutting down; try again"}
+	errTooLarge  = &doze.Error{Kind: doze.TooLarge, Name: bodyTooLarge, Message: "the body of one request may have at most 512 MiB"}
+)
+
+// body is the form of an error of the platform, as opposed to one of the
+// sandbox.
+func body(e *doze.Error) any {
+	code := codeOf(e)
+	retryable := advices[code].retryable
+	if v, ok := e.Fields["retryable"].(bool); ok {
+		retryable = v
+	}
+	return map[string]any{"error": map[string]any{
+		"action":    advices[code].action,
+		"code":      code,
+		"do_not":    advices[code].doNot,
+		"docs_url":  "",
+		"message":   e.Message,
+		"origin":    "platform",
+		"retryable": retryable,
+		"status":    e.Kind.Status(),
+		"timestamp": time.Now().UTC().Format(time.RFC3339Nano),
+	}}
+}
+
+// refuse reports err in the form of the platform. A browser on another origin
+// may read it too.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	e := doze.Public(err)
+	h := w.Header()
+	h.Set("X-Blaxel-Source", "platform")
+	h.Set("X-Blaxel-Error-Code", codeOf(e))
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Cache-Control", "no-store")
+	if e.Kind == doze.Unauthenticated {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if e.Kind == doze.Conflict {
+		h.Set("X-Should-Retry", "false") // some clients repeat any 409
+	}
+	if v, ok := e.Fields["retryable"].(bool); ok && !v {
+		h.Set("X-Should-Retry", "false")
+	}
+	httpx.WriteErrorAs(w, r, err, body)
+}
+
+// idempotent methods may be repeated when nobody knows how far they came.
+var idempotent = []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions}
+
+// classify turns an error of the way to a sandbox into one for the caller.
+func classify(r *http.Request, err error) error {
+	if e, ok := errors.AsType[*doze.Error](err); ok {
+		switch e.Kind {
+		case doze.Internal, doze.Invalid, doze.Unauthenticated, doze.Forbidden: // of us, not of the caller
+			return doze.Wrap(err, doze.Internal, "internal error")
+		default:
+			return err
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return doze.Wrap(err, doze.Timeout, "the sandbox took too long")
+	}
+	// The connection broke, perhaps after the sandbox had seen the request.
+	return &doze.Error{
+		Kind: doze.Unavailable, Err: err,
+		Message: "the sandbox closed the connection without an answer",
+		Fields:  map[string]any{"retryable": slices.Contains(idempotent, r.Method)},
+	}
+}

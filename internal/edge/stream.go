@@ -1,0 +1,128 @@
+package edge
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"doze"
+)
+
+const (
+	// recheck is how often the credentials of open requests are looked at
+	// again. A revoked key must not reach a sandbox for longer than a second.
+	recheck = 500 * time.Millisecond
+	// lastWords is what a request that is cut off has left for its error.
+	lastWords = 100 * time.Millisecond
+)
+
+// stream is a request in flight.
+type stream struct {
+	probe     *http.Request // its credential
+	workspace string
+	cut       context.CancelCauseFunc
+	control   *http.ResponseController
+}
+
+// streams are the requests in flight. It is safe for concurrent use.
+type streams struct {
+	opened chan struct{} // has room for one: tells Run that there is something to do
+
+	mu     sync.Mutex
+	open   map[*stream]struct{} // guarded by mu
+	closed bool                 // guarded by mu; no stream may open any more
+}
+
+func newStreams() *streams {
+	return &streams{opened: make(chan struct{}, 1), open: map[*stream]struct{}{}}
+}
+
+// add registers s until done is called.
+func (ss *streams) add(s *stream) (done func(), err error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.closed {
+		return nil, errStopping
+	}
+	ss.open[s] = struct{}{}
+	select {
+	case ss.opened <- struct{}{}:
+	default:
+	}
+	return func() {
+		ss.mu.Lock()
+		defer ss.mu.Unlock()
+		delete(ss.open, s)
+	}, nil
+}
+
+// run checks the credentials of open streams until ctx ends, and then ends
+// all streams. It sleeps while there are none.
+func (ss *streams) run(ctx context.Context, valid func(*stream) bool) {
+	defer ss.end()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ss.opened:
+		}
+		for ss.wait(ctx) {
+			for _, s := range ss.snapshot() {
+				if !valid(s) {
+					ss.cut(s, errRevoked)
+				}
+			}
+		}
+	}
+}
+
+// wait lets the time between two checks pass. It is false when there is
+// nothing to check.
+func (ss *streams) wait(ctx context.Context) bool {
+	timer := time.NewTimer(recheck)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return len(ss.open) > 0
+}
+
+func (ss *streams) snapshot() []*stream {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	all := make([]*stream, 0, len(ss.open))
+	for s := range ss.open {
+		all = append(all, s)
+	}
+	return all
+}
+
+// cut ends s if it is still open. A client that does not read cannot keep it.
+func (ss *streams) cut(s *stream, why *doze.Error) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if _, open := ss.open[s]; !open {
+		return // its connection may serve another request by now
+	}
+	delete(ss.open, s)
+	s.cut(why)
+	// A connection that can have no deadline is closed by its own handler.
+	_ = s.control.SetReadDeadline(time.Now())
+	_ = s.control.SetWriteDeadline(time.Now().Add(lastWords))
+}
+
+// end cuts everything, hijacked connections too: a server that shuts down
+// does not know of those.
+func (ss *streams) end() {
+	ss.mu.Lock()
+	ss.closed = true
+	ss.mu.Unlock()
+	for _, s := range ss.snapshot() {
+		ss.cut(s, errStopping)
+	}
+}
