@@ -1,0 +1,189 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+
+	"doze"
+)
+
+// cursorLife is how long a cursor is good for (section 4 of the public API).
+const cursorLife = 24 * time.Hour
+
+// Sort is the order of a list.
+type Sort string
+
+// The orders; the zero value is the newest first.
+const (
+	NewestFirst Sort = "createdAt:desc"
+	OldestFirst Sort = "createdAt:asc"
+	NameUp      Sort = "name:asc"
+	NameDown    Sort = "name:desc"
+)
+
+// sorts says how each order is expressed.
+var sorts = map[Sort]struct {
+	column string
+	down   bool
+}{
+	NewestFirst: {"created_at", true},
+	OldestFirst: {"created_at", false},
+	NameUp:      {"name", false},
+	NameDown:    {"name", true},
+}
+
+// Valid reports whether s is one of the orders.
+func (s Sort) Valid() bool { _, ok := sorts[s]; return ok }
+
+// ByTime reports whether s orders by the moment of creation.
+func (s Sort) ByTime() bool { return sorts[s].column == "created_at" }
+
+// A Query says which sandboxes of a workspace to list.
+type Query struct {
+	Workspace  string
+	Text       string       // substring of name, display name or a label, in any case
+	ExternalID string       // exactly
+	Phases     []doze.Phase // only these; nil is all but terminated
+	Terminated bool         // with nil phases: terminated ones too
+	Sort       Sort
+	Limit      int
+	Cursor     string // from the page before; empty is the first page
+	Tail       bool   // the last page instead of the first
+}
+
+// Page is a part of a list. Records have no events.
+type Page struct {
+	Sandboxes []Sandbox
+	Next      string // cursor of the next page; empty on the last
+	Total     int    // of the workspace, whatever the filters
+}
+
+// cursor is where a page ended.
+type cursor struct {
+	Time  int64  `json:"t,omitempty"` // by time: the last record's creation
+	Name  string `json:"n,omitempty"` // by name: the last record's name
+	UID   string `json:"u"`
+	Bound uint64 `json:"b"` // hash of workspace, filters and order
+	Made  int64  `json:"m"`
+}
+
+// List returns a page of the sandboxes of a workspace. A cursor that is
+// damaged, older than a day, or of another query is Invalid.
+func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page, err error) {
+	if q.Sort == "" {
+		q.Sort = NewestFirst
+	}
+	p.Total, err = one(ctx, s.read, func(r row) (n int, err error) { return n, r.Scan(&n) }, "",
+		`SELECT COUNT(*) FROM sandboxes WHERE workspace = $1 AND phase <> 'terminated'`, q.Workspace)
+	if err != nil {
+		return p, wrap(err, "count sandboxes")
+	}
+	text, args, err := q.sql(now)
+	if err != nil {
+		return p, err
+	}
+	p.Sandboxes, err = collect(ctx, s.read, scanSandbox, text, args...)
+	if err != nil {
+		return p, wrap(err, "list sandboxes")
+	}
+	switch {
+	case q.Tail:
+		slices.Reverse(p.Sandboxes)
+	case len(p.Sandboxes) > q.Limit:
+		p.Sandboxes = p.Sandboxes[:q.Limit]
+		p.Next = q.cursor(p.Sandboxes[q.Limit-1], now)
+	}
+	return p, nil
+}
+
+// sql is the statement for one row more than the page has, which tells whether
+// there is a next one; for exactly the page with Tail, backwards.
+func (q *Query) sql(now time.Time) (string, []any, error) {
+	var where []string
+	var args []any
+	arg := func(v any) string {
+		args = append(args, v)
+		return fmt.Sprintf("$%d", len(args))
+	}
+	where = append(where, "workspace = "+arg(q.Workspace))
+	switch {
+	case q.Phases != nil:
+		names := []string{"''"} // an empty list is no SQL
+		for _, p := range q.Phases {
+			names = append(names, arg(p.String()))
+		}
+		where = append(where, "phase IN ("+strings.Join(names, ", ")+")")
+	case !q.Terminated:
+		where = append(where, "phase <> 'terminated'")
+	}
+	if q.Text != "" {
+		escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+		where = append(where, "search LIKE "+arg("%"+escape.Replace(strings.ToLower(q.Text))+"%")+` ESCAPE '\'`)
+	}
+	if q.ExternalID != "" {
+		where = append(where, "external_id = "+arg(q.ExternalID))
+	}
+
+	by := sorts[q.Sort]
+	down, limit := by.down, q.Limit+1
+	if q.Tail {
+		down, limit = !down, q.Limit
+	}
+	direction, after := "ASC", ">"
+	if down {
+		direction, after = "DESC", "<"
+	}
+	if q.Cursor != "" {
+		c, err := q.parse(now)
+		if err != nil {
+			return "", nil, err
+		}
+		last := any(c.Name)
+		if q.Sort.ByTime() {
+			last = c.Time
+		}
+		where = append(where, fmt.Sprintf("(%s, uid) %s (%s, %s)", by.column, after, arg(last), arg(c.UID)))
+	}
+	return fmt.Sprintf("SELECT %s FROM sandboxes WHERE %s ORDER BY %s %s, uid %s LIMIT %s",
+		sandboxColumns, strings.Join(where, " AND "), by.column, direction, direction, arg(limit)), args, nil
+}
+
+func (q *Query) cursor(last Sandbox, now time.Time) string {
+	c := cursor{UID: last.UID, Bound: q.bound(), Made: millis(now)}
+	if q.Sort.ByTime() {
+		c.Time = millis(last.Metadata.CreatedAt.Time)
+	} else {
+		c.Name = last.Metadata.Name
+	}
+	b, _ := json.Marshal(c) // numbers and strings always encode
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parse reads the cursor of q. It needs no signature: whoever forges one sees
+// another part of the same list.
+func (q *Query) parse(now time.Time) (c cursor, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
+	if err != nil || json.Unmarshal(b, &c) != nil || c.UID == "" {
+		return c, doze.Errorf(doze.Invalid, "cursor is not one of ours: start again without it")
+	}
+	if age := now.Sub(moment(c.Made)); age > cursorLife || age < -cursorLife {
+		return c, doze.Errorf(doze.Invalid, "cursor is older than %s: start again without it", cursorLife)
+	}
+	if c.Bound != q.bound() {
+		return c, doze.Errorf(doze.Invalid, "cursor belongs to a list with other filters or another order: start again without it")
+	}
+	return c, nil
+}
+
+// bound identifies the list that a cursor belongs to.
+func (q *Query) bound() uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%q %q %q %v %t %t %q", q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Sort)
+	return h.Sum64()
+}

@@ -1,0 +1,453 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"doze"
+)
+
+// Sandbox is the record of a sandbox.
+type Sandbox struct {
+	UID      string // its identity, from [NewID]; never reused
+	Machine  string // what nodes know it by: at first the UID, after a redeploy a new id
+	Phase    doze.Phase
+	Seq      uint64 // of the last report about the machine
+	Revision int64  // grows when metadata, spec or machine change
+	Metadata doze.Metadata
+	Spec     doze.SandboxSpec
+	Events   []doze.Event // filled by the methods that say so
+	LastUsed time.Time    // as far as the store was told
+	Ended    time.Time    // zero until it is terminated
+	Deadline time.Time    // when control has to look at it again; zero is never
+}
+
+// content is the body of a record.
+type content struct {
+	Metadata doze.Metadata    `json:"metadata"`
+	Spec     doze.SandboxSpec `json:"spec"`
+}
+
+const (
+	sandboxColumns = `uid, machine, phase, seq, revision, last_used_at, ended_at, deadline, body`
+	// alive are the records that hold their name.
+	alive = `phase NOT IN ('deleting', 'terminated')`
+)
+
+// InsertSandbox adds the record of a sandbox that does not run yet, in the
+// phase pending. A name that another living sandbox has is a Conflict.
+func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) {
+	sb.Phase, sb.Machine, sb.Revision = doze.Pending, sb.UID, 1
+	body, err := json.Marshal(content{sb.Metadata, sb.Spec})
+	if err != nil {
+		return sb, wrap(err, "encode sandbox")
+	}
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes
+			(uid, workspace, name, external_id, search, machine, phase, seq, revision, created_at, last_used_at, ended_at, deadline, body)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, $10, 0, $11, $12)`,
+			sb.UID, sb.Metadata.Workspace, sb.Metadata.Name, sb.Metadata.ExternalID, searchText(sb.Metadata), sb.Machine,
+			sb.Phase.String(), sb.Revision, millis(sb.Metadata.CreatedAt.Time), millis(sb.LastUsed), nullable(sb.Deadline), string(body))
+		if err != nil {
+			return err
+		}
+		return appendEvent(ctx, tx, sb.UID, deployment, sb.Phase, "", sb.Metadata.CreatedAt.Time)
+	})
+	if duplicate(err) {
+		return sb, doze.Errorf(doze.Conflict, "the sandbox %s already exists", sb.Metadata.Name)
+	}
+	return sb, wrap(err, "insert sandbox")
+}
+
+// Sandbox returns a record with its events, or NotFound.
+func (s *Store) Sandbox(ctx context.Context, uid string) (Sandbox, error) {
+	return s.full(ctx, "there is no such sandbox", `uid = $1`, uid)
+}
+
+// SandboxByName returns the living sandbox of a name, or else the one that
+// ended last and is not purged yet, with its events; or NotFound.
+func (s *Store) SandboxByName(ctx context.Context, workspace, name string) (Sandbox, error) {
+	return s.full(ctx, fmt.Sprintf("there is no sandbox %q", name), `workspace = $1 AND name = $2
+		ORDER BY CASE WHEN `+alive+` THEN 0 ELSE 1 END, created_at DESC, uid`, workspace, name)
+}
+
+// LatestByExternalID returns the youngest living sandbox with an external id,
+// with its events; or NotFound.
+func (s *Store) LatestByExternalID(ctx context.Context, workspace, id string) (Sandbox, error) {
+	return s.full(ctx, fmt.Sprintf("no active sandbox has the external id %q", id), `workspace = $1 AND external_id = $2
+		AND external_id <> '' AND `+alive+` ORDER BY created_at DESC, uid`, workspace, id)
+}
+
+func (s *Store) full(ctx context.Context, missing, where string, args ...any) (Sandbox, error) {
+	sb, err := one(ctx, s.read, scanSandbox, missing, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where+` LIMIT 1`, args...)
+	if err != nil {
+		return sb, wrap(err, "read sandbox")
+	}
+	sb.Events, err = events(ctx, s.read, sb.UID)
+	return sb, wrap(err, "read events")
+}
+
+// EachLiving calls fn for every record that is neither deleted nor terminated,
+// without events, until fn returns an error.
+func (s *Store) EachLiving(ctx context.Context, fn func(Sandbox) error) (err error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+alive)
+	if err != nil {
+		return wrap(err, "read sandboxes")
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		sb, err := scanSandbox(rows)
+		if err != nil {
+			return wrap(err, "read sandboxes")
+		}
+		if err := fn(sb); err != nil {
+			return err
+		}
+	}
+	return wrap(rows.Err(), "read sandboxes")
+}
+
+// Unfinished returns up to limit records in phases that control has to lead
+// on from: pending, starting, disabling and deleting. Events are left out.
+func (s *Store) Unfinished(ctx context.Context, limit int) ([]Sandbox, error) {
+	all, err := collect(ctx, s.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+		WHERE phase IN ('pending', 'starting', 'disabling', 'deleting') LIMIT $1`, limit)
+	return all, wrap(err, "read unfinished sandboxes")
+}
+
+// Update writes the metadata, the spec and the deadline of sb. If the record
+// changed since sb was read, it is a Conflict.
+func (s *Store) Update(ctx context.Context, sb Sandbox) (Sandbox, error) {
+	return s.change(ctx, sb.UID, sb.Revision, func(tx *sql.Tx, now *Sandbox) error {
+		now.Metadata, now.Spec, now.Deadline = sb.Metadata, sb.Spec, sb.Deadline
+		now.Revision++
+		return save(ctx, tx, now)
+	})
+}
+
+// Step moves a sandbox on along [doze.Transitions].
+type Step struct {
+	On       doze.Trigger
+	Message  string    // public: why, in one clause; empty stands for the usual one
+	At       time.Time // now
+	Revision int64     // if not 0, a record that changed since is a Conflict
+	Write    *Sandbox  // if set, its metadata, spec and deadline are written too
+	Machine  string    // if set, the sandbox gets this fresh machine, and the old one is a leftover
+}
+
+// Apply moves a sandbox on, writes the event if its status changed, and
+// returns the record without events. Being there already is no error, and
+// nothing is written; a step that the phase forbids is a Conflict.
+//
+// The recorded phase trails the node's, which moves on its own between the
+// phases of one status. What is allowed in one of them is allowed in all.
+func (s *Store) Apply(ctx context.Context, uid string, st Step) (Sandbox, error) {
+	return s.change(ctx, uid, st.Revision, func(tx *sql.Tx, sb *Sandbox) error {
+		to, err := follow(sb.Phase, st.On)
+		if err != nil || to == sb.Phase {
+			return err
+		}
+		if st.Write != nil {
+			sb.Metadata, sb.Spec, sb.Deadline = st.Write.Metadata, st.Write.Spec, st.Write.Deadline
+			sb.Revision++
+		}
+		if st.Machine != "" {
+			if err := leave(ctx, tx, sb.Machine); err != nil {
+				return err
+			}
+			sb.Machine, sb.Seq = st.Machine, 0
+			sb.Revision++
+		}
+		return move(ctx, tx, sb, to, st.Message, st.At)
+	})
+}
+
+// follow returns the phase after a step of control, or from itself if the step
+// is done already.
+func follow(from doze.Phase, on doze.Trigger) (doze.Phase, error) {
+	to, err := doze.Next(from, on)
+	if err == nil {
+		return to, nil
+	}
+	for _, t := range doze.Transitions {
+		if t.On == on && t.To.Status() == from.Status() {
+			return from, nil
+		}
+	}
+	for p := doze.Pending; p <= doze.Failed; p++ {
+		if p.Status() != from.Status() {
+			continue
+		}
+		if to, err := doze.Next(p, on); err == nil {
+			return to, nil
+		}
+	}
+	return from, err
+}
+
+// A Report is what a node says about a machine.
+type Report struct {
+	Machine  string
+	Seq      uint64
+	Phase    doze.Phase
+	Message  string
+	At       time.Time
+	LastUsed time.Time // zero if the node does not know
+	Note     bool      // the phase did not change, the message is an event of its own
+}
+
+// Accept records reports, in order and in one transaction, and returns the
+// records that moved, without events. It skips a report about an unknown
+// machine, one that is not newer than the last, and a phase that no step of
+// the node leads to from the recorded one. Reports may be lost: several steps
+// at once are fine.
+func (s *Store) Accept(ctx context.Context, reports []Report) (moved []Sandbox, err error) {
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		for _, r := range reports {
+			sb, err := one(ctx, tx, scanSandbox, "", `SELECT `+sandboxColumns+` FROM sandboxes WHERE machine = $1`, r.Machine)
+			if e, ok := errors.AsType[*doze.Error](err); ok && e.Kind == doze.NotFound {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			ok, err := accept(ctx, tx, &sb, r)
+			if err != nil {
+				return err
+			}
+			if ok {
+				moved = append(moved, sb)
+			}
+		}
+		return nil
+	})
+	return moved, wrap(err, "accept reports")
+}
+
+// accept records one report and says whether it moved sb.
+func accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (bool, error) {
+	if r.Seq <= sb.Seq || r.Seq > math.MaxInt64 {
+		return false, nil
+	}
+	sb.Seq = r.Seq
+	if r.LastUsed.After(sb.LastUsed) {
+		sb.LastUsed = r.LastUsed
+	}
+	switch {
+	case r.Note:
+		if err := appendEvent(ctx, tx, sb.UID, notice, sb.Phase, r.Message, r.At); err != nil {
+			return false, err
+		}
+	case r.Phase != sb.Phase && slices.Contains(ahead[sb.Phase], r.Phase):
+		return true, move(ctx, tx, sb, r.Phase, r.Message, r.At)
+	}
+	return false, save(ctx, tx, sb)
+}
+
+// ahead are, for each phase, those that a node may lead to on its own.
+var ahead = func() map[doze.Phase][]doze.Phase {
+	all := map[doze.Phase][]doze.Phase{}
+	for from := doze.Pending; from <= doze.Failed; from++ {
+		queue := []doze.Phase{from}
+		for len(queue) > 0 {
+			p := queue[0]
+			queue = queue[1:]
+			for _, t := range doze.Transitions {
+				if t.By == doze.ByNode && slices.Contains(t.From, p) && !slices.Contains(all[from], t.To) {
+					all[from] = append(all[from], t.To)
+					queue = append(queue, t.To)
+				}
+			}
+		}
+	}
+	return all
+}()
+
+// move writes sb with its next phase, and the event if the status changes.
+func move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message string, at time.Time) error {
+	from := sb.Phase
+	sb.Phase = to
+	switch to { //nolint:exhaustive // only the end of a life changes what control has to look at
+	case doze.Deleting:
+		sb.Deadline = time.Time{}
+	case doze.Terminated:
+		sb.Ended = moment(millis(at))
+		sb.Deadline = sb.Ended.Add(sb.Spec.Lifecycle.Retention())
+	}
+	if err := save(ctx, tx, sb); err != nil {
+		return err
+	}
+	if from.Status() == to.Status() {
+		return nil
+	}
+	return appendEvent(ctx, tx, sb.UID, deployment, to, message, at)
+}
+
+// change reads a record, hands it to fn in the same transaction, and returns
+// what fn made of it.
+func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(*sql.Tx, *Sandbox) error) (sb Sandbox, err error) {
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		sb, err = one(ctx, tx, scanSandbox, "there is no such sandbox", `SELECT `+sandboxColumns+` FROM sandboxes WHERE uid = $1`, uid)
+		if err != nil {
+			return err
+		}
+		if revision != 0 && revision != sb.Revision {
+			return doze.Errorf(doze.Conflict, "the sandbox was changed meanwhile: read it again")
+		}
+		return fn(tx, &sb)
+	})
+	return sb, wrap(err, "change sandbox")
+}
+
+// save writes every column of sb that can change.
+func save(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
+	body, err := json.Marshal(content{sb.Metadata, sb.Spec})
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET external_id = $1, search = $2, machine = $3, phase = $4, seq = $5,
+		revision = $6, last_used_at = $7, ended_at = $8, deadline = $9, body = $10 WHERE uid = $11`,
+		sb.Metadata.ExternalID, searchText(sb.Metadata), sb.Machine, sb.Phase.String(), seqColumn(sb.Seq),
+		sb.Revision, millis(sb.LastUsed), millis(sb.Ended), nullable(sb.Deadline), string(body), sb.UID)
+	return err
+}
+
+// NextDeadline returns the earliest deadline of all records, or the zero time.
+func (s *Store) NextDeadline(ctx context.Context) (time.Time, error) {
+	at, err := one(ctx, s.read, func(r row) (ms sql.Null[int64], err error) { return ms, r.Scan(&ms) },
+		"", `SELECT MIN(deadline) FROM sandboxes WHERE deadline IS NOT NULL`)
+	if err != nil || !at.Valid {
+		return time.Time{}, wrap(err, "read the next deadline")
+	}
+	return moment(at.V), nil
+}
+
+// Due returns up to limit living records whose deadline has come, the earliest
+// first, without events.
+func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]Sandbox, error) {
+	all, err := collect(ctx, s.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+		WHERE deadline <= $1 AND `+alive+` ORDER BY deadline LIMIT $2`, millis(now), limit)
+	return all, wrap(err, "read due sandboxes")
+}
+
+// SetDeadline moves the deadline of a record that is still at revision;
+// otherwise it does nothing.
+func (s *Store) SetDeadline(ctx context.Context, uid string, revision int64, at time.Time) error {
+	_, err := s.write.ExecContext(ctx, `UPDATE sandboxes SET deadline = $1 WHERE uid = $2 AND revision = $3 AND `+alive,
+		nullable(at), uid, revision)
+	return wrap(err, "move a deadline")
+}
+
+// Touch records when sandboxes were last used, by machine. An earlier moment
+// than the recorded one is ignored.
+func (s *Store) Touch(ctx context.Context, used map[string]time.Time) error {
+	err := s.update(ctx, func(tx *sql.Tx) error {
+		for machine, at := range used {
+			_, err := tx.ExecContext(ctx, `UPDATE sandboxes SET last_used_at = $1 WHERE machine = $2 AND last_used_at < $1`, millis(at), machine)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return wrap(err, "record the use of sandboxes")
+}
+
+// Purge removes up to limit terminated records whose retention is over, and
+// says how many it removed.
+func (s *Store) Purge(ctx context.Context, now time.Time, limit int) (int64, error) {
+	res, err := s.write.ExecContext(ctx, `DELETE FROM sandboxes WHERE uid IN (SELECT uid FROM sandboxes
+		WHERE deadline <= $1 AND phase = 'terminated' ORDER BY deadline LIMIT $2)`, millis(now), limit)
+	if err != nil {
+		return 0, wrap(err, "purge")
+	}
+	return res.RowsAffected()
+}
+
+// Remove erases a record at once, as if it had never been; its machine becomes
+// a leftover.
+func (s *Store) Remove(ctx context.Context, uid string) error {
+	_, err := s.change(ctx, uid, 0, func(tx *sql.Tx, sb *Sandbox) error {
+		if err := leave(ctx, tx, sb.Machine); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE uid = $1`, uid)
+		return err
+	})
+	return err
+}
+
+// leave notes that nobody needs a machine any more.
+func leave(ctx context.Context, tx *sql.Tx, machine string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO leftovers (machine) VALUES ($1) ON CONFLICT (machine) DO NOTHING`, machine)
+	return err
+}
+
+// Leftovers returns up to limit machines that nodes may still have and that no
+// sandbox needs.
+func (s *Store) Leftovers(ctx context.Context, limit int) ([]string, error) {
+	all, err := collect(ctx, s.read, scanText, `SELECT machine FROM leftovers LIMIT $1`, limit)
+	return all, wrap(err, "read leftovers")
+}
+
+// ForgetLeftover notes that nothing of a machine is left.
+func (s *Store) ForgetLeftover(ctx context.Context, machine string) error {
+	_, err := s.write.ExecContext(ctx, `DELETE FROM leftovers WHERE machine = $1`, machine)
+	return wrap(err, "forget a leftover")
+}
+
+func scanSandbox(r row) (sb Sandbox, err error) {
+	var phase, body string
+	var seq, used, ended int64
+	var deadline sql.Null[int64]
+	if err := r.Scan(&sb.UID, &sb.Machine, &phase, &seq, &sb.Revision, &used, &ended, &deadline, &body); err != nil {
+		return sb, err
+	}
+	if sb.Phase, err = doze.ParsePhase(phase); err != nil {
+		return sb, err
+	}
+	sb.Seq, sb.LastUsed, sb.Ended = uint64(max(seq, 0)), moment(used), moment(ended)
+	if deadline.Valid {
+		sb.Deadline = moment(deadline.V)
+	}
+	var c content
+	if err := json.Unmarshal([]byte(body), &c); err != nil {
+		return sb, fmt.Errorf("the body of sandbox %s is damaged: %w", sb.UID, err)
+	}
+	sb.Metadata, sb.Spec = c.Metadata, c.Spec
+	return sb, nil
+}
+
+// seqColumn is a sequence number as a column keeps it.
+func seqColumn(n uint64) int64 {
+	if n > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(n)
+}
+
+// nullable is a deadline as its column keeps it.
+func nullable(t time.Time) sql.Null[int64] {
+	return sql.Null[int64]{V: millis(t), Valid: !t.IsZero()}
+}
+
+// between keeps a search from matching across two values.
+const between = "\x1f"
+
+// searchText is what a list is searched for (q): name, display name, and the
+// keys and values of labels.
+func searchText(m doze.Metadata) string {
+	text := []string{m.Name, m.DisplayName}
+	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
+		text = append(text, k, m.Labels[k])
+	}
+	return strings.ToLower(strings.Join(text, between))
+}
