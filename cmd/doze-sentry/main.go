@@ -1,0 +1,89 @@
+// Command doze-sentry is the launcher that runs beside the sandboxes of a node,
+// and, by the name it is started under, gVisor's own processes. It is the only
+// binary that links gVisor.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+	"gvisor.dev/gvisor/runsc/version"
+
+	"doze/internal/launcher"
+	"doze/internal/launcher/filters"
+	"doze/internal/launcher/tune"
+)
+
+func init() { //nolint:gochecknoinits // only here is it certain that we are on the main thread
+	// gVisor takes the main thread's namespaces for the process's own: no
+	// goroutine may ever change them there.
+	runtime.LockOSThread()
+}
+
+func main() {
+	switch name := os.Args[0]; {
+	case name == "runsc-sandbox":
+		engine(tune.Sandbox, filters.RegisterBoot)
+	case name == "runsc-gofer":
+		engine(filters.RegisterGofer)
+	case strings.HasPrefix(name, "runsc") || name == "/proc/self/exe":
+		engine()
+	default:
+		if err := launch(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "doze-sentry:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+// engine becomes a process of gVisor.
+func engine(prepare ...func()) {
+	runtime.UnlockOSThread() // gVisor has its own ideas about threads
+	os.Args = launcher.Size(os.Args)
+	for _, do := range prepare {
+		do()
+	}
+	maincli.Main()
+}
+
+// launch serves a node until it is told to stop. The sandboxes live on.
+func launch(args []string) error {
+	flags := flag.NewFlagSet("doze-sentry", flag.ContinueOnError)
+	var o launcher.Options
+	flags.StringVar(&o.Run, "run", "/run/doze", "directory of the run state")
+	flags.StringVar(&o.Cgroup, "cgroup", "doze", "parent of the cgroups")
+	socket := flags.String("socket", "/run/doze/launcher.sock", "unix socket to listen on")
+	show := flags.Bool("version", false, "print the engine's version and exit")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *show {
+		fmt.Println(version.Version())
+		return nil
+	}
+	// Our own log keeps its file: the launcher turns the standard streams over
+	// to the sandboxes.
+	log, err := syscall.Dup(int(os.Stderr.Fd()))
+	if err != nil {
+		return fmt.Errorf("keep the log: %w", err)
+	}
+	syscall.CloseOnExec(log)
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.NewFile(uintptr(log), "log"), nil)))
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	signal.Ignore(syscall.SIGHUP)
+	l, err := launcher.Open(o)
+	if err != nil {
+		return err
+	}
+	return l.Serve(ctx, *socket)
+}

@@ -1,0 +1,289 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cgroups limit a machine and count what it costs. gVisor can make them, but
+// on cgroup v1 it joins them with the calling process and everything in it, so
+// we make our own and put the engine's process there before its first
+// instruction.
+
+const (
+	cgroupRoot = "/sys/fs/cgroup"
+
+	// engineMemory is what the engine needs besides the memory it gives to its
+	// guest, so that a guest gets what it was promised.
+	engineMemory = 96 << 20
+
+	// pidsMax bounds the host's tasks of one machine. Every task of the guest
+	// is at most one of them.
+	pidsMax = 16 << 10
+
+	// The kernel counts a kill a little after it tells about the shortage.
+	oomSettle, oomPatience = 20 * time.Millisecond, 2 * time.Second
+)
+
+// groups is the place of all cgroups of one launcher.
+type groups struct {
+	name    string // below the root of each hierarchy
+	unified bool   // cgroup v2
+}
+
+// controllers that we use, in every hierarchy where v1 has one each.
+var controllers = []string{"memory", "cpu", "pids"}
+
+// openGroups finds out how the host does it and prepares the parent.
+func openGroups(name string) (groups, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(cgroupRoot, &st); err != nil {
+		return groups{}, fmt.Errorf("%s: %w", cgroupRoot, err)
+	}
+	g := groups{name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
+	for _, dir := range g.dirs("") {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return g, fmt.Errorf("make %s: %w", dir, err)
+		}
+	}
+	if !g.unified {
+		return g, nil
+	}
+	for _, dir := range []string{cgroupRoot, filepath.Join(cgroupRoot, name)} {
+		for _, c := range controllers {
+			if err := write(dir, "cgroup.subtree_control", "+"+c); err != nil {
+				return g, fmt.Errorf("enable the %s controller: %w", c, err)
+			}
+		}
+	}
+	return g, nil
+}
+
+// dirs returns the directories of one group, or of the parent for no id.
+func (g groups) dirs(id string) []string {
+	if g.unified {
+		return []string{filepath.Join(cgroupRoot, g.name, id)}
+	}
+	var dirs []string
+	for _, c := range controllers {
+		dirs = append(dirs, filepath.Join(cgroupRoot, c, g.name, id))
+	}
+	return dirs
+}
+
+func (g groups) open(id string) *group {
+	dirs := g.dirs(id)
+	if g.unified {
+		return &group{dirs: dirs, memory: dirs[0], cpu: dirs[0], unified: true}
+	}
+	return &group{dirs: dirs, memory: dirs[0], cpu: dirs[1]}
+}
+
+// make creates the group of a machine with its memory limit. The processor is
+// limited later (limitCPU), so that a start or a wake is not slowed down.
+func (g groups) make(id string, memory int64) (*group, error) {
+	made := g.open(id)
+	for _, dir := range made.dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), made.remove())
+		}
+	}
+	limit := strconv.FormatInt(memory+engineMemory, 10)
+	pids := made.dirs[len(made.dirs)-1]
+	err := write(pids, "pids.max", strconv.Itoa(pidsMax))
+	if g.unified {
+		err = errors.Join(err, write(made.memory, "memory.max", limit), write(made.memory, "memory.oom.group", "0"))
+	} else {
+		err = errors.Join(err, write(made.memory, "memory.limit_in_bytes", limit))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("limit a cgroup: %w", err), made.remove())
+	}
+	return made, nil
+}
+
+// sweep removes the groups of machines that are not there any more.
+func (g groups) sweep(keep func(id string) bool) error {
+	var errs []error
+	for _, parent := range g.dirs("") {
+		entries, err := os.ReadDir(parent)
+		errs = append(errs, err)
+		for _, e := range entries {
+			if e.IsDir() && !keep(e.Name()) {
+				errs = append(errs, g.open(e.Name()).remove())
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// group is the cgroup of one machine.
+type group struct {
+	dirs        []string // all of it
+	memory, cpu string   // where those two controllers are
+	unified     bool
+}
+
+// add moves processes in, with all their threads.
+func (g *group) add(pids []int) error {
+	for _, dir := range g.dirs {
+		for _, pid := range pids {
+			if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("move process %d into its cgroup: %w", pid, err)
+			}
+		}
+	}
+	return nil
+}
+
+// limitCPU bounds the group's share of the host's processors.
+func (g *group) limitCPU(cpus float64) error {
+	quota := strconv.Itoa(int(math.Ceil(cpus * cpuPeriod)))
+	if g.unified {
+		return write(g.cpu, "cpu.max", quota+" "+strconv.Itoa(cpuPeriod))
+	}
+	return write(g.cpu, "cpu.cfs_quota_us", quota)
+}
+
+// usage returns the bytes of memory that the group is charged for.
+func (g *group) usage() (int64, error) {
+	name := "memory.usage_in_bytes"
+	if g.unified {
+		name = "memory.current"
+	}
+	raw, err := os.ReadFile(filepath.Join(g.memory, name))
+	if err != nil {
+		return 0, fmt.Errorf("read the memory in use: %w", err)
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+}
+
+// kills returns how many processes the kernel killed for lack of memory.
+func (g *group) kills() int64 {
+	name := "memory.oom_control"
+	if g.unified {
+		name = "memory.events"
+	}
+	raw, err := os.ReadFile(filepath.Join(g.memory, name))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(count), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// watch calls report whenever the kernel killed processes of the group, with
+// their number since the last time, until end is closed.
+func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
+	alarm, err := g.alarm()
+	if err != nil {
+		return // the host does not tell; the end of a machine is still noticed
+	}
+	rung := make(chan struct{}, 1)
+	go func() {
+		defer close(rung)
+		buffer := make([]byte, 4096)
+		for {
+			if _, err := alarm.Read(buffer); err != nil {
+				return
+			}
+			select {
+			case rung <- struct{}{}:
+			default: // one is waiting to be seen
+			}
+		}
+	}()
+	defer func() {
+		_ = alarm.Close()
+		for range rung { //nolint:revive // empty-block: waits until the reader is gone
+		}
+	}()
+	seen := g.kills()
+	for {
+		select {
+		case <-end:
+			return
+		case _, ok := <-rung:
+			if !ok {
+				return
+			}
+		}
+		for patience := oomPatience; patience > 0; patience -= oomSettle {
+			if now := g.kills(); now > seen {
+				report(now - seen)
+				seen = now
+				break
+			}
+			select {
+			case <-end:
+				return
+			case <-time.After(oomSettle):
+			}
+		}
+	}
+}
+
+// alarm returns a file that can be read whenever memory ran out: an eventfd on
+// cgroup v1, an inotify watch on v2.
+func (g *group) alarm() (*os.File, error) {
+	if g.unified {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+		if err != nil {
+			return nil, fmt.Errorf("inotify: %w", err)
+		}
+		file := os.NewFile(uintptr(fd), "inotify")
+		if _, err := unix.InotifyAddWatch(fd, filepath.Join(g.memory, "memory.events"), unix.IN_MODIFY); err != nil {
+			return nil, errors.Join(fmt.Errorf("watch memory events: %w", err), file.Close())
+		}
+		return file, nil
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "eventfd")
+	control, err := os.Open(filepath.Join(g.memory, "memory.oom_control"))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watch memory: %w", err), file.Close())
+	}
+	defer control.Close()
+	if err := write(g.memory, "cgroup.event_control", fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch memory: %w", err), file.Close())
+	}
+	return file, nil
+}
+
+// remove deletes the group. The kernel refuses as long as a process is ending
+// in it.
+func (g *group) remove() error {
+	var errs []error
+	for _, dir := range g.dirs {
+		err := unix.Rmdir(dir)
+		for patience := oomPatience; errors.Is(err, unix.EBUSY) && patience > 0; patience -= oomSettle {
+			time.Sleep(oomSettle)
+			err = unix.Rmdir(dir)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func write(dir, name, value string) error {
+	return os.WriteFile(filepath.Join(dir, name), []byte(value), 0)
+}

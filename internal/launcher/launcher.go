@@ -1,0 +1,283 @@
+// Package launcher drives gVisor in process: it creates, pauses, checkpoints,
+// restores and adopts sandboxes for a node that asks over a unix socket. It is
+// the only package that imports gVisor, and it is linked into doze-sentry only.
+//
+// A launcher has no other job, so that what gVisor does to the process that
+// hosts it (standard streams, namespaces of threads, file limits, panics) hurts
+// nobody. It outlives the node's process; if it dies itself, its sandboxes live
+// on and its successor adopts them from the run directory.
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/specutils"
+	"gvisor.dev/gvisor/runsc/version"
+
+	"doze/internal/machine/gvisor"
+)
+
+// errGone says that a launcher has no machine of that name.
+var errGone = errors.New("no such machine")
+
+// unversioned is what gVisor calls itself when nobody gave it a version. Two
+// such engines take each other's checkpoints for their own.
+const unversioned = "VERSION_MISSING"
+
+// Options are the settings of a launcher.
+type Options struct {
+	Run    string // run state: control sockets, bundles; belongs in a tmpfs
+	Cgroup string // parent of all cgroups of this launcher, such as doze-1a2b3c4d
+}
+
+// Launcher owns the machines below one run directory.
+type Launcher struct {
+	options Options
+	conf    *config.Config
+	groups  groups
+	feed    feed
+	tasks   sync.WaitGroup
+
+	mu       sync.Mutex
+	machines map[string]*sandbox // guarded by mu
+}
+
+// Open returns a launcher that has adopted every live machine of its run
+// directory and removed what is left of dead ones.
+func Open(o Options) (*Launcher, error) {
+	if version.Version() == unversioned {
+		return nil, errors.New("doze-sentry was built without an engine version; build it with make build")
+	}
+	state := filepath.Join(o.Run, "state")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	conf, err := configFor(state)
+	if err != nil {
+		return nil, fmt.Errorf("configure the engine: %w", err)
+	}
+	g, err := openGroups(o.Cgroup)
+	if err != nil {
+		return nil, fmt.Errorf("prepare cgroups: %w", err)
+	}
+	// gVisor starts its processes by this path, and donates our standard
+	// streams to them.
+	specutils.ExePath = "/proc/self/exe"
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the null device: %w", err)
+	}
+	os.Stdin, os.Stdout, os.Stderr = null, null, null
+
+	l := &Launcher{options: o, conf: conf, groups: g, machines: map[string]*sandbox{}}
+	return l, l.adopt()
+}
+
+// configFor is the configuration of every sandbox. The names are gVisor's.
+func configFor(root string) (*config.Config, error) {
+	set := flag.NewFlagSet("doze-sentry", flag.ContinueOnError)
+	config.RegisterFlags(set)
+	for name, value := range map[string]string{
+		"root":                    root,
+		"platform":                "systrap",
+		"network":                 "sandbox",
+		"ignore-cgroups":          "true", // on cgroup v1 it would move this process about; see cgroup.go
+		"host-settings":           "ignore",
+		"allow-connected-on-save": "true", // connections survive a sleep on disk
+	} {
+		if err := set.Set(name, value); err != nil {
+			return nil, fmt.Errorf("%s=%s: %w", name, value, err)
+		}
+	}
+	return config.NewFromFlags(set)
+}
+
+// adopt takes over the machines of an earlier launcher.
+func (l *Launcher) adopt() error {
+	ids, err := container.List(l.conf.RootDir)
+	if err != nil {
+		return fmt.Errorf("list machines: %w", err)
+	}
+	for _, id := range ids {
+		c, err := container.Load(l.conf.RootDir, id, container.LoadOpts{Exact: true})
+		if err != nil || !alive(c.SandboxPid()) {
+			slog.Warn("removing what is left of a machine", "sandbox", id.ContainerID, "err", err)
+			l.scrub(c, id.ContainerID)
+			continue
+		}
+		s := l.newSandbox(id.ContainerID)
+		s.group = l.groups.open(id.ContainerID)
+		if err := s.live(c); err != nil {
+			return fmt.Errorf("adopt %s: %w", id.ContainerID, err)
+		}
+		l.machines[id.ContainerID] = s
+		slog.Info("adopted", "sandbox", id.ContainerID, "state", string(c.Status))
+	}
+	return l.groups.sweep(func(id string) bool { return l.machines[id] != nil })
+}
+
+// scrub removes the run state of a machine whose processes are gone.
+func (l *Launcher) scrub(c *container.Container, id string) {
+	if c != nil {
+		if err := guard(c.Destroy); err != nil {
+			slog.Warn("destroy", "sandbox", id, "err", err)
+		}
+	}
+	for _, pattern := range []string{id + "_sandbox:*", "runsc-" + id + ".sock"} {
+		names, _ := filepath.Glob(filepath.Join(l.conf.RootDir, pattern)) // the pattern is well formed
+		for _, name := range names {
+			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				slog.Warn("remove run state", "sandbox", id, "err", err)
+			}
+		}
+	}
+	if err := os.RemoveAll(l.bundle(id)); err != nil {
+		slog.Warn("remove bundle", "sandbox", id, "err", err)
+	}
+}
+
+func (l *Launcher) bundle(id string) string { return filepath.Join(l.options.Run, "bundles", id) }
+
+// Version returns what the engine calls itself.
+func (l *Launcher) Version() gvisor.Version {
+	return gvisor.Version{Engine: version.Version(), PID: os.Getpid()}
+}
+
+// Machines returns what lives here.
+func (l *Launcher) Machines() []gvisor.Found {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found := []gvisor.Found{}
+	for id, s := range l.machines {
+		if state := s.now(); state != "" {
+			found = append(found, gvisor.Found{ID: id, State: state})
+		}
+	}
+	return found
+}
+
+// machine returns a machine by its id.
+func (l *Launcher) machine(id string) (*sandbox, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.machines[id]; s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("%s: %w", id, errGone)
+}
+
+// claim registers a new machine, so that no second one of its name starts.
+func (l *Launcher) claim(id string) (*sandbox, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.machines[id] != nil {
+		return nil, fmt.Errorf("%s: there is such a machine already", id)
+	}
+	s := l.newSandbox(id)
+	l.machines[id] = s
+	return s, nil
+}
+
+func (l *Launcher) drop(s *sandbox) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.machines[s.id] == s {
+		delete(l.machines, s.id)
+	}
+}
+
+// Boot creates and starts a machine.
+func (l *Launcher) Boot(ctx context.Context, c gvisor.Config) error {
+	s, err := l.create(ctx, c)
+	if err != nil {
+		return err
+	}
+	return s.start(ctx)
+}
+
+// Prepare creates the processes of a machine that Restore fills later.
+func (l *Launcher) Prepare(ctx context.Context, c gvisor.Config) error {
+	_, err := l.create(ctx, c)
+	return err
+}
+
+func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error) {
+	s, err := l.claim(c.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.create(ctx, c); err != nil {
+		return nil, errors.Join(fmt.Errorf("create: %w", err), s.kill(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// Restore makes a machine run out of an image, in the processes that Prepare
+// made, if it did.
+func (l *Launcher) Restore(ctx context.Context, r gvisor.Restore) error {
+	s, err := l.machine(r.Config.ID)
+	if errors.Is(err, errGone) {
+		s, err = l.create(ctx, r.Config)
+	}
+	if err != nil {
+		return err
+	}
+	return s.restore(ctx, r)
+}
+
+// Pause makes the processes of a machine stand still.
+func (l *Launcher) Pause(ctx context.Context, id string) error {
+	return l.with(id, func(s *sandbox) error { return s.pause(ctx) })
+}
+
+// Resume lets the processes of a machine go on.
+func (l *Launcher) Resume(ctx context.Context, id string) error {
+	return l.with(id, func(s *sandbox) error { return s.resume(ctx) })
+}
+
+// Checkpoint writes an image of a paused machine.
+func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) error {
+	return l.with(c.ID, func(s *sandbox) error { return s.checkpoint(ctx, c.Dir) })
+}
+
+// Loaded waits until the memory of a restored machine is there.
+func (l *Launcher) Loaded(ctx context.Context, id string) error {
+	return l.with(id, func(s *sandbox) error { return s.loaded(ctx) })
+}
+
+// Stats returns what a machine costs in memory.
+func (l *Launcher) Stats(id string) (stats gvisor.Stats, err error) {
+	err = l.with(id, func(s *sandbox) error {
+		stats.MemoryBytes, err = s.group.usage()
+		return err
+	})
+	return stats, err
+}
+
+// Kill ends a machine at once and removes its run state. It is no error if
+// there is none.
+func (l *Launcher) Kill(ctx context.Context, id string) error {
+	s, err := l.machine(id)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return s.kill(ctx)
+}
+
+func (l *Launcher) with(id string, do func(*sandbox) error) error {
+	s, err := l.machine(id)
+	if err != nil {
+		return err
+	}
+	return do(s)
+}

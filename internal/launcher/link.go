@@ -1,0 +1,142 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+
+	"doze/internal/machine"
+)
+
+// Sizes of gVisor's own packet sockets (runsc/sandbox/network.go).
+const (
+	packetBuffer = 4 << 20
+	gsoMax       = 64 << 10
+)
+
+// ethPAll is ETH_P_ALL in network byte order, as a packet socket binds it.
+const ethPAll = 0x0300
+
+// inNetNS runs do in a network namespace, on a thread that is thrown away: no
+// other goroutine ever runs on it.
+func inNetNS(path string, do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		done <- func() error {
+			ns, err := os.Open(path)
+			if err != nil {
+				return fmt.Errorf("open network namespace: %w", err)
+			}
+			defer ns.Close()
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("enter network namespace: %w", err)
+			}
+			return do()
+		}()
+	}()
+	return <-done
+}
+
+// dress puts address, neighbour and route on the guest's end of a link, from
+// where the engine copies them when it starts a machine and takes them off.
+func dress(l machine.Link) error {
+	return inNetNS(l.NetNS, func() error {
+		link, err := netlink.LinkByName(l.Name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", l.Name, err)
+		}
+		mac, err := net.ParseMAC(l.GatewayMAC)
+		if err != nil {
+			return fmt.Errorf("gateway: %w", err)
+		}
+		index, gateway := link.Attrs().Index, net.ParseIP(l.Gateway)
+		own := &net.IPNet{IP: net.ParseIP(l.IP), Mask: net.CIDRMask(l.PrefixLen, 32)}
+		if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: own}); err != nil {
+			return fmt.Errorf("set the address: %w", err)
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return fmt.Errorf("set %s up: %w", l.Name, err)
+		}
+		if err := netlink.NeighSet(&netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: gateway, HardwareAddr: mac}); err != nil {
+			return fmt.Errorf("set the neighbour: %w", err)
+		}
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: index, Gw: gateway}); err != nil {
+			return fmt.Errorf("set the route: %w", err)
+		}
+		return nil
+	})
+}
+
+// linkArgs describes a link to a machine that is restored: an open packet
+// socket on the guest's end, which has no address of its own, because the host
+// would answer for it (with a reset) next to the guest.
+func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
+	mac, err := net.ParseMAC(l.MAC)
+	if err != nil {
+		return nil, fmt.Errorf("address of the link: %w", err)
+	}
+	gatewayMAC, err := net.ParseMAC(l.GatewayMAC)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	socket, err := packetSocket(l)
+	if err != nil {
+		return nil, err
+	}
+	own, gateway := net.ParseIP(l.IP).To4(), net.ParseIP(l.Gateway).To4()
+	mask, everywhere := net.CIDRMask(l.PrefixLen, 32), net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	args := &boot.CreateLinksAndRoutesArgs{
+		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
+		FDBasedLinks: []boot.FDBasedLink{{
+			Name: l.Name, MTU: l.MTU, LinkAddress: mac, NumChannels: 1,
+			Addresses:         []boot.IPWithPrefix{{Address: own, PrefixLen: l.PrefixLen}},
+			Routes:            []boot.Route{{Destination: net.IPNet{IP: own.Mask(mask), Mask: mask}}},
+			Neighbors:         []boot.Neighbor{{IP: gateway, HardwareAddr: gatewayMAC}},
+			RXChecksumOffload: true, QDisc: config.QDiscFIFO,
+			GSOMaxSize: gsoMax, GVisorGSOEnabled: true,
+		}},
+		Defaultv4Gateway:     boot.DefaultRoute{Name: l.Name, Route: boot.Route{Destination: everywhere, Gateway: gateway}},
+		AllowConnectedOnSave: true,
+		IsRestore:            true,
+	}
+	args.Files = []*os.File{socket}
+	return args, nil
+}
+
+func packetSocket(l machine.Link) (socket *os.File, err error) {
+	err = inNetNS(l.NetNS, func() error {
+		link, err := net.InterfaceByName(l.Name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", l.Name, err)
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open a packet socket: %w", err)
+		}
+		err = errors.Join(
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll, Ifindex: link.Index}),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, packetBuffer),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, packetBuffer),
+		)
+		if err != nil {
+			return errors.Join(fmt.Errorf("set up a packet socket: %w", err), unix.Close(fd))
+		}
+		socket = os.NewFile(uintptr(fd), "packet")
+		return nil
+	})
+	return socket, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // the engine has its own copy
+	}
+}

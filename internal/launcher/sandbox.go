@@ -1,0 +1,285 @@
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/runsc/container"
+	runsc "gvisor.dev/gvisor/runsc/sandbox"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"doze/internal/machine/gvisor"
+)
+
+// sandbox is one machine. container.Container is not safe for concurrent use,
+// so every use of it holds mu.
+type sandbox struct {
+	l  *Launcher
+	id string
+
+	mu        sync.Mutex
+	container *container.Container // guarded by mu; nil before create and after the end
+	config    gvisor.Config        // guarded by mu; empty if adopted
+	group     *group               // set by create or adopt, then constant
+	pid       atomic.Int64         // of the engine's process; 0 before create
+	exited    chan struct{}        // closed when that process is gone
+}
+
+func (l *Launcher) newSandbox(id string) *sandbox {
+	return &sandbox{l: l, id: id, exited: make(chan struct{})}
+}
+
+// now returns the state of s, or nothing if it has no processes.
+func (s *sandbox) now() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return ""
+	}
+	select {
+	case <-s.exited:
+		return ""
+	default:
+		return string(s.container.Status)
+	}
+}
+
+// create makes the processes of s, in its cgroup, without a first instruction.
+func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config = c
+	g, err := s.l.groups.make(c.ID, c.Memory)
+	if err != nil {
+		return err
+	}
+	s.group = g
+
+	bundle := s.l.bundle(c.ID)
+	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
+		return fmt.Errorf("make the bundle: %w", err)
+	}
+	raw, err := json.Marshal(specFor(c, filepath.Join(bundle, "root")))
+	if err != nil {
+		return fmt.Errorf("write the spec: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), raw, 0o600); err != nil {
+		return fmt.Errorf("write the spec: %w", err)
+	}
+	spec, err := specutils.ReadSpec(bundle, s.l.conf)
+	if err != nil {
+		return fmt.Errorf("read the spec: %w", err)
+	}
+	var made *container.Container
+	err = watch(ctx, gvisor.LimitStart, func() {}, func() (err error) {
+		made, err = container.New(s.l.conf, container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// What starts from here on is born in the group.
+	if err := g.add(tree(made.SandboxPid())); err != nil {
+		return errors.Join(err, made.Destroy())
+	}
+	return s.settle(made)
+}
+
+// live takes over a container that runs already.
+func (s *sandbox) live(c *container.Container) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settle(c)
+}
+
+// settle watches a container's process from now on. Preconditions: mu is held.
+func (s *sandbox) settle(c *container.Container) error {
+	end, err := waiter(c.SandboxPid())
+	if err != nil {
+		return err
+	}
+	s.container = c
+	s.pid.Store(int64(c.SandboxPid()))
+	s.l.tasks.Go(func() {
+		end()
+		s.ended()
+	})
+	s.l.tasks.Go(func() { s.group.watch(s.exited, s.outOfMemory) })
+	return nil
+}
+
+// ended reports the end of the engine's process. Who ends it on purpose drops
+// the sandbox first.
+func (s *sandbox) ended() {
+	oom := s.group.kills() > 0
+	close(s.exited)
+	s.l.mu.Lock()
+	wanted := s.l.machines[s.id] != s
+	s.l.mu.Unlock()
+	if wanted {
+		return
+	}
+	why := "its machine ended by itself"
+	if oom {
+		why = "the machine ran out of memory and was killed"
+	}
+	slog.Warn("machine ended", "sandbox", s.id, "out_of_memory", oom)
+	s.l.drop(s)
+	s.clear()
+	s.l.feed.send(gvisor.Event{ID: s.id, Exited: true, OutOfMemory: oom, Message: why})
+}
+
+// outOfMemory reports that the kernel killed processes of a machine that goes
+// on. The machine's end, if it ends, is reported by ended.
+func (s *sandbox) outOfMemory(kills int64) {
+	select {
+	case <-s.exited:
+	default:
+		s.l.feed.send(gvisor.Event{
+			ID: s.id, OutOfMemory: true,
+			Message: fmt.Sprintf("the memory limit was reached: the kernel killed %d of its processes", kills),
+		})
+	}
+}
+
+// do runs one call to the engine with a time limit. A call that hangs is ended
+// by killing the engine's process, which breaks its control connection.
+func (s *sandbox) do(ctx context.Context, limit time.Duration, call func(c *container.Container) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	return watch(ctx, limit, s.shoot, func() error { return call(s.container) })
+}
+
+// start runs the first instruction.
+func (s *sandbox) start(ctx context.Context) error {
+	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
+		// The engine copies addresses and routes from the guest's end of the
+		// link and takes them off it.
+		if err := dress(s.config.Link); err != nil {
+			return fmt.Errorf("address the link: %w", err)
+		}
+		return c.Start(s.l.conf)
+	})
+	return s.begun(ctx, err)
+}
+
+// restore fills the created processes with an image and lets them run.
+func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
+	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
+		link, err := linkArgs(r.Config.Link)
+		if err != nil {
+			return fmt.Errorf("open the link: %w", err)
+		}
+		defer closeAll(link.Files)
+		return c.Restore(s.l.conf, r.Dir, r.Direct, true, link)
+	})
+	return s.begun(ctx, err)
+}
+
+// begun finishes a start: the guest's processes become the first victims when
+// memory runs out, and the share of the processor is limited from now on. A
+// start that did not work leaves nothing.
+func (s *sandbox) begun(ctx context.Context, err error) error {
+	if err == nil {
+		spare(int(s.pid.Load()))
+		err = s.group.limitCPU(s.config.CPUs)
+	}
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
+}
+
+func (s *sandbox) loaded(ctx context.Context) error {
+	return s.do(ctx, gvisor.LimitCheckpoint, (*container.Container).WaitRestore)
+}
+
+func (s *sandbox) pause(ctx context.Context) error {
+	return s.do(ctx, gvisor.LimitFlip, func(c *container.Container) error {
+		if c.Status == container.Paused {
+			return nil
+		}
+		return c.Pause()
+	})
+}
+
+func (s *sandbox) resume(ctx context.Context) error {
+	return s.do(ctx, gvisor.LimitFlip, func(c *container.Container) error {
+		if c.Status == container.Running {
+			return nil
+		}
+		return c.Resume()
+	})
+}
+
+// checkpoint writes an image and leaves the machine paused. It never lets the
+// engine end the machine itself: gVisor does that after a failed write too, and
+// the memory would be lost.
+func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
+	return s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error {
+		if c.Status != container.Paused {
+			return errors.New("a machine must be paused before its checkpoint")
+		}
+		return c.Checkpoint(s.l.conf, dir, runsc.CheckpointOpts{
+			Compression: statefile.CompressionLevelNone, // pages in a file of their own, which can be read in any order
+			Resume:      true,
+		})
+	})
+}
+
+// kill ends the machine and removes everything but its images.
+func (s *sandbox) kill(ctx context.Context) error {
+	s.l.drop(s)
+	s.shoot() // without mu: a call that hangs holds it
+	if s.pid.Load() != 0 {
+		select {
+		case <-s.exited:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(gvisor.LimitKill):
+			return fmt.Errorf("kill %s: process %d does not end", s.id, s.pid.Load())
+		}
+	}
+	s.clear()
+	return nil
+}
+
+// shoot kills the engine's process; the guest's processes die with it.
+func (s *sandbox) shoot() {
+	select {
+	case <-s.exited: // the number may belong to somebody else by now
+	default:
+		if pid := s.pid.Load(); pid != 0 {
+			_ = unix.Kill(int(pid), unix.SIGKILL) // its end is seen by settle's waiter
+		}
+	}
+}
+
+// clear removes the run state and the cgroup of a machine whose processes are
+// gone.
+func (s *sandbox) clear() {
+	s.mu.Lock()
+	c := s.container
+	s.container = nil
+	g := s.group
+	s.mu.Unlock()
+	s.l.scrub(c, s.id)
+	if g != nil {
+		if err := g.remove(); err != nil {
+			slog.Warn("remove cgroup", "sandbox", s.id, "err", err)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"doze/internal/machine/gvisor"
+)
+
+// requestMax bounds what we decode. A request carries one machine's
+// environment, which the API limits to far less.
+const requestMax = 4 << 20
+
+// headerTime bounds how long a caller may take to say what it wants.
+const headerTime = 10 * time.Second
+
+// Serve answers on a unix socket until ctx ends. The machines live on.
+func (l *Launcher) Serve(ctx context.Context, socket string) error {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the old socket: %w", err)
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("protect the socket: %w", err), listener.Close())
+	}
+	server := &http.Server{Handler: l.handler(), ReadHeaderTimeout: headerTime}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}
+
+func (l *Launcher) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+gvisor.PathVersion, func(w http.ResponseWriter, _ *http.Request) { answer(w, l.Version(), nil) })
+	mux.HandleFunc("GET "+gvisor.PathMachines, func(w http.ResponseWriter, _ *http.Request) { answer(w, l.Machines(), nil) })
+	mux.HandleFunc("GET "+gvisor.PathEvents, l.events)
+	post(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
+	post(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
+	post(mux, gvisor.PathRestore, l.Restore)
+	post(mux, gvisor.PathCheckpoint, l.Checkpoint)
+	for path, do := range map[string]func(context.Context, string) error{
+		gvisor.PathPause: l.Pause, gvisor.PathResume: l.Resume, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
+	} {
+		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
+	}
+	mux.HandleFunc("POST "+gvisor.PathStats, func(w http.ResponseWriter, r *http.Request) {
+		t, err := decode[gvisor.Target](w, r)
+		var stats gvisor.Stats
+		if err == nil {
+			stats, err = l.Stats(t.ID)
+		}
+		answer(w, stats, err)
+	})
+	return mux
+}
+
+// post serves a call that has no result. It goes on to its end if the caller
+// leaves: half of a boot or of a kill helps nobody.
+func post[In any](mux *http.ServeMux, path string, do func(context.Context, In) error) {
+	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		in, err := decode[In](w, r)
+		if err == nil {
+			err = do(context.WithoutCancel(r.Context()), in)
+		}
+		answer(w, struct{}{}, err)
+	})
+}
+
+func decode[In any](w http.ResponseWriter, r *http.Request) (in In, err error) {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, requestMax)).Decode(&in); err != nil {
+		return in, fmt.Errorf("decode: %w", err)
+	}
+	return in, nil
+}
+
+func answer(w http.ResponseWriter, v any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone)}
+	}
+	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
+}
+
+// events streams what happens, one JSON object per line.
+func (l *Launcher) events(w http.ResponseWriter, r *http.Request) {
+	feed, stop := l.feed.listen()
+	defer stop()
+	out := http.NewResponseController(w)
+	w.WriteHeader(http.StatusOK)
+	if out.Flush() != nil {
+		return
+	}
+	encoder := json.NewEncoder(w)
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e, ok := <-feed:
+			if !ok || encoder.Encode(e) != nil || out.Flush() != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package launcher
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"doze/internal/machine"
+	"doze/internal/machine/gvisor"
+)
+
+// Annotations by which gVisor mounts a root file system from an EROFS file,
+// with a writable layer in memory above it, without a process that serves
+// files.
+const (
+	annotationSource  = "dev.gvisor.spec.rootfs.source"
+	annotationType    = "dev.gvisor.spec.rootfs.type"
+	annotationOverlay = "dev.gvisor.spec.rootfs.overlay"
+)
+
+// cpuPeriod is the kernel's default, in microseconds.
+const cpuPeriod = 100_000
+
+// cpusMin is what a guest sees at least: programs drop locks when they believe
+// to be alone on one processor (gVisor uses the same floor).
+const cpusMin = 2
+
+const filesMax = 1 << 20
+
+// capabilities is what root may do inside: what container engines give by
+// default. They hold towards gVisor's kernel, never towards the host's.
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+	"CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+	"CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
+}
+
+// specFor is the OCI spec of a machine. Everything but paths, names and
+// environment must be the same at every restore.
+func specFor(c gvisor.Config, root string) *specs.Spec {
+	period, quota := uint64(cpuPeriod), int64(math.Ceil(c.CPUs*cpuPeriod))
+	args := c.Args
+	if len(args) == 0 {
+		args = []string{machine.AgentDir + "/doze-agent"}
+	}
+	return &specs.Spec{
+		Version:  "1.0.2",
+		Hostname: c.Hostname,
+		Root:     &specs.Root{Path: root},
+		Process: &specs.Process{
+			Args: args, Cwd: "/", Env: c.Env,
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
+			},
+			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: filesMax, Soft: filesMax}},
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs"},
+			{Destination: machine.AgentDir, Type: "erofs", Source: c.Agent, Options: []string{"ro"}},
+		},
+		Annotations: map[string]string{
+			annotationSource:  c.Root,
+			annotationType:    "erofs",
+			annotationOverlay: "memory",
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: c.Link.NetNS},
+			},
+			Resources: &specs.LinuxResources{
+				Memory: &specs.LinuxMemory{Limit: &c.Memory},
+				CPU:    &specs.LinuxCPU{Period: &period, Quota: &quota},
+			},
+		},
+	}
+}
+
+// Size tells the engine's process how large its guest is. gVisor learns that
+// from cgroups which it makes itself; we make them (see cgroup.go), so our
+// main puts the numbers of the spec, which the process inherits as an open
+// file, into its arguments. It is called before gVisor's own main.
+func Size(args []string) []string {
+	spec, ok := inheritedSpec(args)
+	if !ok || spec.Linux == nil || spec.Linux.Resources == nil {
+		return args
+	}
+	limits := spec.Linux.Resources
+	if limits.Memory != nil && limits.Memory.Limit != nil {
+		args = setFlag(args, "--total-memory", strconv.FormatInt(*limits.Memory.Limit, 10))
+	}
+	if cpu := limits.CPU; cpu != nil && cpu.Quota != nil && *cpu.Quota > 0 {
+		n := max(cpusMin, int(math.Ceil(float64(*cpu.Quota)/cpuPeriod)))
+		args = setFlag(args, "--cpu-num", strconv.Itoa(n))
+	}
+	return args
+}
+
+// inheritedSpec reads the spec without moving the file's offset.
+func inheritedSpec(args []string) (spec specs.Spec, ok bool) {
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--spec-fd=") })
+	if i < 0 {
+		return spec, false
+	}
+	number, err := strconv.Atoi(strings.TrimPrefix(args[i], "--spec-fd="))
+	if err != nil {
+		return spec, false
+	}
+	raw, err := os.ReadFile("/proc/self/fd/" + strconv.Itoa(number))
+	return spec, err == nil && json.Unmarshal(raw, &spec) == nil
+}
+
+// setFlag sets a flag of the boot command: in place, if it is there, or right
+// behind the command's name.
+func setFlag(args []string, name, value string) []string {
+	for i, a := range args {
+		if a == name && i+1 < len(args) {
+			args[i+1] = value
+			return args
+		}
+		if strings.HasPrefix(a, name+"=") {
+			args[i] = name + "=" + value
+			return args
+		}
+	}
+	if i := slices.Index(args, "boot"); i >= 0 {
+		return slices.Insert(args, i+1, name+"="+value)
+	}
+	return args
+}

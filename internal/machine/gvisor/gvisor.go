@@ -1,0 +1,304 @@
+// Package gvisor runs sandboxes under gVisor by asking a launcher, and puts
+// them to sleep in tiers. It owns the images on disk: when one is complete, and
+// when one counts no more. It links nothing of gVisor.
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"doze/internal/machine"
+)
+
+const (
+	// launchTime bounds the start of a launcher, which adopts what it finds.
+	launchTime = 30 * time.Second
+	launchPoll = 5 * time.Millisecond
+	// reconnect is the pause between attempts to hear events again.
+	reconnect = 200 * time.Millisecond
+)
+
+// Options are the settings of a driver.
+type Options struct {
+	Sentry string // path of the doze-sentry binary
+	Run    string // directory of run state; belongs in a tmpfs
+	Cgroup string // parent of the cgroups
+	// Dial connects to a port at the far end of a link.
+	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
+}
+
+// Driver asks one launcher, which it starts when there is none.
+type Driver struct {
+	options Options
+	engine  string // version; images are bound to it
+	run     string // run directory of this engine version
+	client  *client
+	start   sync.Mutex // held while a launcher is started
+
+	mu       sync.Mutex
+	machines map[string]*sandbox // guarded by mu; those with processes
+}
+
+// Open returns the driver of the engine that o.Sentry is, with its launcher
+// running.
+func Open(ctx context.Context, o Options) (*Driver, error) {
+	out, err := exec.CommandContext(ctx, o.Sentry, "-version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for its version: %w", o.Sentry, err)
+	}
+	engine := strings.TrimSpace(string(out))
+	run := filepath.Join(o.Run, fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(engine)))) // socket paths are short
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	d := &Driver{
+		options: o, engine: engine, run: run, machines: map[string]*sandbox{},
+		client: newClient(filepath.Join(run, "launcher.sock")),
+	}
+	return d, d.ensure(ctx)
+}
+
+// ensure starts a launcher unless one answers. It is a process of its own
+// session: it stays when we go.
+func (d *Driver) ensure(ctx context.Context) error {
+	d.start.Lock()
+	defer d.start.Unlock()
+	if d.client.ping(ctx) == nil {
+		return nil
+	}
+	log, err := os.OpenFile(filepath.Join(d.run, "launcher.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the launcher's log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(d.options.Sentry, "-run", d.run, "-cgroup", d.options.Cgroup, "-socket", d.client.socket) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the launcher: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the launcher, or with us
+	slog.Info("started a launcher", "pid", cmd.Process.Pid, "engine", d.engine)
+
+	deadline := time.NewTimer(launchTime)
+	defer deadline.Stop()
+	for {
+		if d.client.ping(ctx) == nil {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("the launcher ended at once (%w): see %s", errors.Join(err), log.Name())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-deadline.C:
+			return fmt.Errorf("the launcher does not answer: see %s", log.Name())
+		case <-time.After(launchPoll):
+		}
+	}
+}
+
+// call asks the launcher, and asks its successor if it has died.
+func (d *Driver) call(ctx context.Context, path string, in, out any) error {
+	err := d.client.post(ctx, path, in, out)
+	if !errors.Is(err, errNoLauncher) {
+		return err
+	}
+	if err := d.ensure(ctx); err != nil {
+		return err
+	}
+	return d.client.post(ctx, path, in, out)
+}
+
+// Boot implements [machine.Driver].
+func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the machine's directory: %w", err)
+	}
+	s := d.sandbox(c, machine.Awake)
+	d.know(s)
+	if err := d.call(ctx, PathBoot, Boot{Config: c}, nil); err != nil {
+		return nil, errors.Join(fmt.Errorf("boot: %w", err), s.Close(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// Adopt implements [machine.Driver].
+func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	state, err := d.find(ctx, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := sweepImages(c); err != nil {
+		return nil, fmt.Errorf("remove unfinished images: %w", err)
+	}
+	_, saved := hasImage(c)
+	switch {
+	case state == StateRunning: // an image is older than what runs
+		if err := retire(c); err != nil {
+			return nil, err
+		}
+		return d.know(d.sandbox(c, machine.Awake)), sweepImages(c)
+	case state == StatePaused && saved:
+		return d.know(d.sandbox(c, machine.Saved)), nil
+	case state == StatePaused:
+		return d.know(d.sandbox(c, machine.Paused)), nil
+	case state != "": // it never ran: the process of a wake that was cut short
+		if err := d.call(ctx, PathKill, Target{c.ID}, nil); err != nil {
+			return nil, fmt.Errorf("remove an unfinished machine: %w", err)
+		}
+	}
+	if saved {
+		return d.sandbox(c, machine.OnDisk), nil
+	}
+	return nil, machine.ErrGone
+}
+
+// find returns the state of a machine in the launcher, or nothing.
+func (d *Driver) find(ctx context.Context, id string) (string, error) {
+	found, err := d.list(ctx)
+	if err != nil {
+		return "", err
+	}
+	return found[id], nil
+}
+
+func (d *Driver) list(ctx context.Context) (map[string]string, error) {
+	if err := d.ensure(ctx); err != nil {
+		return nil, err
+	}
+	var found []Found
+	if err := d.client.get(ctx, PathMachines, &found); err != nil {
+		return nil, fmt.Errorf("list machines: %w", err)
+	}
+	states := map[string]string{}
+	for _, f := range found {
+		states[f.ID] = f.State
+	}
+	return states, nil
+}
+
+// Sweep implements [machine.Driver].
+func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
+	states, err := d.list(ctx)
+	for id := range states {
+		if !keep(id) {
+			slog.Warn("removing a machine that nobody knows", "sandbox", id)
+			err = errors.Join(err, d.call(ctx, PathKill, Target{id}, nil))
+		}
+	}
+	return err
+}
+
+// know registers a machine with processes, whose end is an event.
+func (d *Driver) know(s *sandbox) *sandbox {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.machines[s.config.ID] = s
+	return s
+}
+
+func (d *Driver) forget(s *sandbox) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.machines[s.config.ID] == s {
+		delete(d.machines, s.config.ID)
+	}
+}
+
+// Events implements [machine.Driver]. After a launcher's death it tells which
+// machines ended meanwhile.
+func (d *Driver) Events(ctx context.Context) (<-chan machine.Event, error) {
+	stream, err := d.client.events(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listen for events: %w", err)
+	}
+	out := make(chan machine.Event)
+	go func() { // ends with ctx
+		defer close(out)
+		for {
+			for e := range stream {
+				if !d.pass(ctx, out, e) {
+					return
+				}
+			}
+			if stream = d.again(ctx, out); stream == nil {
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// pass hands on an event of a machine that we know.
+func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.Event) bool {
+	d.mu.Lock()
+	s := d.machines[e.ID]
+	d.mu.Unlock()
+	if s == nil {
+		return true
+	}
+	if e.Exited {
+		d.forget(s)
+	}
+	select {
+	case out <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// again reconnects to the launcher, or to its successor, and reports the ends
+// that nobody told us about. It returns nil when ctx ends.
+func (d *Driver) again(ctx context.Context, out chan<- machine.Event) <-chan machine.Event {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
+		}
+		if err := d.ensure(ctx); err != nil {
+			slog.Error("no launcher", "err", err)
+			continue
+		}
+		stream, err := d.client.events(ctx)
+		if err != nil {
+			continue
+		}
+		states, err := d.list(ctx)
+		if err != nil {
+			continue
+		}
+		for _, id := range d.missing(states) {
+			if !d.pass(ctx, out, machine.Event{ID: id, Exited: true, Message: "its machine ended together with its launcher"}) {
+				return nil
+			}
+		}
+		return stream
+	}
+}
+
+func (d *Driver) missing(states map[string]string) (ids []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id := range d.machines {
+		if states[id] == "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,251 @@
+package gvisor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"doze/internal/machine"
+)
+
+// Names in a machine's directory. An image is made in dirMaking, becomes
+// dirImage in one rename, and leaves in another to dirStale, so that there is
+// never a doubt which one counts.
+const (
+	dirImage  = "image"
+	dirMaking = "image.making"
+	dirStale  = "image.stale"
+)
+
+const (
+	// format is the version of the manifest. Another one is refused.
+	format = 1
+	// chunk is how much of a file one checksum covers: small enough that all
+	// processors have work on a small image.
+	chunk = 4 << 20
+	// manifestMax bounds what we read of a manifest: 4 TiB of memory need less.
+	manifestMax = 64 << 20
+)
+
+// castagnoli is computed by an instruction of its own on every processor we run
+// on: checking an image costs about as much as reading memory once. It finds
+// accidents; the directory's mode keeps others away.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// manifest says what a complete image is. It is written last.
+type manifest struct {
+	Format int       `json:"format"`
+	ID     string    `json:"id"`
+	Engine string    `json:"engine"`
+	Root   string    `json:"root"`  // file name of the root file system, which never changes
+	Agent  string    `json:"agent"` // file name of the agent's file system
+	Made   time.Time `json:"made"`
+	Files  []file    `json:"files"`
+}
+
+type file struct {
+	Name   string   `json:"name"`
+	Bytes  int64    `json:"bytes"`
+	Chunks []uint32 `json:"chunks"` // CRC-32C of each chunk
+}
+
+// sealed is a manifest as it is on disk: its own bytes are checked too.
+type sealed struct {
+	Manifest json.RawMessage `json:"manifest"`
+	Sum      uint32          `json:"sum"`
+}
+
+// commit turns the files that the engine wrote in dir/image.making into the
+// image of c: checksums, manifest, sync, rename, sync. Until the rename the
+// image does not exist; after it, it is complete.
+func commit(ctx context.Context, c Config, engine string) error {
+	making := filepath.Join(c.Dir, dirMaking)
+	m := manifest{
+		Format: format, ID: c.ID, Engine: engine, Made: time.Now().UTC(),
+		Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
+	}
+	for _, name := range []string{FileState, FilePageMeta, FilePages} {
+		f, err := measure(ctx, filepath.Join(making, name))
+		if err != nil {
+			return fmt.Errorf("checksum %s: %w", name, err)
+		}
+		m.Files = append(m.Files, f)
+	}
+	if err := writeManifest(filepath.Join(making, FileManifest), m); err != nil {
+		return fmt.Errorf("write the manifest: %w", err)
+	}
+	for _, name := range []string{FileState, FilePageMeta, FilePages, FileManifest, "."} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := syncPath(filepath.Join(making, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(making, filepath.Join(c.Dir, dirImage)); err != nil {
+		return fmt.Errorf("publish the image: %w", err)
+	}
+	return syncPath(c.Dir)
+}
+
+func writeManifest(name string, m manifest) error {
+	body, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(sealed{Manifest: body, Sum: crc32.Checksum(body, castagnoli)})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, raw, 0o600)
+}
+
+// readManifest returns the manifest of c's image, if this engine may run it.
+// Its errors are [machine.ErrDamaged], but for an image that is not there.
+func readManifest(c Config, engine string) (m manifest, err error) {
+	f, err := os.Open(filepath.Join(c.Dir, dirImage, FileManifest))
+	if err != nil {
+		return m, fmt.Errorf("open the manifest: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, manifestMax))
+	if err != nil {
+		return m, fmt.Errorf("read the manifest: %w", err)
+	}
+	return parseManifest(raw, c, engine)
+}
+
+func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) {
+	var s sealed
+	if err := json.Unmarshal(raw, &s); err != nil || crc32.Checksum(s.Manifest, castagnoli) != s.Sum {
+		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
+	}
+	if err := json.Unmarshal(s.Manifest, &m); err != nil {
+		return m, fmt.Errorf("%w: its manifest is of no known form", machine.ErrDamaged)
+	}
+	for what, pair := range map[string][2]string{
+		"engine":           {m.Engine, engine},
+		"machine":          {m.ID, c.ID},
+		"root file system": {m.Root, filepath.Base(c.Root)},
+		"agent":            {m.Agent, filepath.Base(c.Agent)},
+	} {
+		if pair[0] != pair[1] {
+			return m, fmt.Errorf("%w: it belongs to the %s %q, and this is %q", machine.ErrDamaged, what, pair[0], pair[1])
+		}
+	}
+	if m.Format != format || len(m.Files) != 3 {
+		return m, fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, format)
+	}
+	return m, nil
+}
+
+// verify reads all of an image and compares it with its manifest.
+func verify(ctx context.Context, c Config, m manifest) error {
+	for _, want := range m.Files {
+		got, err := measure(ctx, filepath.Join(c.Dir, dirImage, filepath.Base(want.Name)))
+		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", machine.ErrDamaged, want.Name, err)
+		}
+		if got.Bytes != want.Bytes {
+			return fmt.Errorf("%w: %s has %d bytes and should have %d", machine.ErrDamaged, want.Name, got.Bytes, want.Bytes)
+		}
+		for i := range want.Chunks {
+			if i >= len(got.Chunks) || got.Chunks[i] != want.Chunks[i] {
+				return fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, want.Name, int64(i)*chunk)
+			}
+		}
+	}
+	return nil
+}
+
+// measure reads a file on all processors.
+func measure(ctx context.Context, name string) (file, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return file{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return file{}, err
+	}
+	out := file{Name: filepath.Base(name), Bytes: info.Size(), Chunks: make([]uint32, (info.Size()+chunk-1)/chunk)}
+	var next atomic.Int64
+	workers, ctx := errgroup.WithContext(ctx)
+	for range min(runtime.GOMAXPROCS(0), len(out.Chunks)) {
+		workers.Go(func() error {
+			buffer := make([]byte, chunk)
+			for {
+				i := next.Add(1) - 1
+				if i >= int64(len(out.Chunks)) {
+					return nil
+				}
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				n, err := f.ReadAt(buffer, i*chunk)
+				if err != nil && !errors.Is(err, io.EOF) {
+					return err
+				}
+				out.Chunks[i] = crc32.Checksum(buffer[:n], castagnoli)
+			}
+		})
+	}
+	return out, workers.Wait()
+}
+
+// hasImage reports whether a committed image is there, and its size.
+func hasImage(c Config) (bytes int64, ok bool) {
+	entries, err := os.ReadDir(filepath.Join(c.Dir, dirImage))
+	if err != nil {
+		return 0, false
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			bytes += info.Size()
+			ok = ok || e.Name() == FileManifest
+		}
+	}
+	return bytes, ok
+}
+
+// retire makes an image count no more, at once and in one step; what takes
+// time, giving its blocks back, is sweepImages' work.
+func retire(c Config) error {
+	stale := filepath.Join(c.Dir, dirStale)
+	if err := os.RemoveAll(stale); err != nil {
+		return fmt.Errorf("remove an old image: %w", err)
+	}
+	if err := os.Rename(filepath.Join(c.Dir, dirImage), stale); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("retire the image: %w", err)
+	}
+	return nil
+}
+
+// sweepImages removes what counts no more, or does not yet.
+func sweepImages(c Config) error {
+	return cmp.Or(os.RemoveAll(filepath.Join(c.Dir, dirStale)), os.RemoveAll(filepath.Join(c.Dir, dirMaking)))
+}
+
+func syncPath(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

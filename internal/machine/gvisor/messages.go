@@ -1,0 +1,100 @@
+package gvisor
+
+import (
+	"time"
+
+	"doze/internal/machine"
+)
+
+// What the node and a launcher say to each other: JSON over HTTP on a unix
+// socket that only root can open. An answer other than 200 has the body
+// [Failure].
+const (
+	PathVersion    = "/version"    // GET: Version
+	PathMachines   = "/machines"   // GET: []Found
+	PathEvents     = "/events"     // GET: machine.Event, one per line, until the caller leaves
+	PathBoot       = "/boot"       // POST Boot
+	PathPrepare    = "/prepare"    // POST Boot: creates the process that Restore will fill
+	PathPause      = "/pause"      // POST Target
+	PathResume     = "/resume"     // POST Target
+	PathCheckpoint = "/checkpoint" // POST Checkpoint
+	PathRestore    = "/restore"    // POST Restore
+	PathLoaded     = "/loaded"     // POST Target: waits until all memory is loaded
+	PathStats      = "/stats"      // POST Target: machine.Stats
+	PathKill       = "/kill"       // POST Target; also for a machine that is not there
+)
+
+// Version says what a launcher is.
+type Version struct {
+	Engine string `json:"engine"` // checkpoints are readable by the same engine only
+	PID    int    `json:"pid"`
+}
+
+// Config is what a launcher needs to run a machine.
+type Config = machine.Config
+
+// Event is what a launcher tells about a machine.
+type Event = machine.Event
+
+// Stats is what a machine costs.
+type Stats = machine.Stats
+
+// States of a machine in a launcher.
+const (
+	StateCreated = "created"
+	StateRunning = "running"
+	StatePaused  = "paused"
+)
+
+// Found is a machine that lives in a launcher.
+type Found struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+}
+
+// Boot asks for a new machine.
+type Boot struct {
+	Config Config `json:"config"`
+}
+
+// Target names a machine.
+type Target struct {
+	ID string `json:"id"`
+}
+
+// Checkpoint asks for an image of a paused machine, which stays paused.
+type Checkpoint struct {
+	ID  string `json:"id"`
+	Dir string `json:"dir"` // an empty directory
+}
+
+// Restore asks for a machine out of an image. The machine runs when the call
+// returns; its memory may still be loading.
+type Restore struct {
+	Config Config `json:"config"`
+	Dir    string `json:"dir"`
+	Direct bool   `json:"direct"` // read around the page cache
+}
+
+// Failure is the body of an error.
+type Failure struct {
+	Error string `json:"error"`
+	Gone  bool   `json:"gone"` // there is no such machine
+}
+
+// Time limits of the calls. A call that takes longer is taken for hanging: the
+// launcher kills the machine's processes, which ends it.
+const (
+	LimitStart      = 60 * time.Second // boot, prepare, restore
+	LimitFlip       = 10 * time.Second // pause, resume
+	LimitCheckpoint = 10 * time.Minute // a large memory on a slow disk
+	LimitKill       = 30 * time.Second
+)
+
+// Files of an image. The engine writes the first three, the driver the last.
+const (
+	FileState    = "checkpoint.img"
+	FilePageMeta = "pages_meta.img"
+	FilePages    = "pages.img"
+	FileManifest = "manifest.json"
+)

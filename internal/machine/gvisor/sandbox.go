@@ -1,0 +1,221 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"doze/internal/machine"
+)
+
+// sandbox is one machine of this driver.
+type sandbox struct {
+	d      *Driver
+	config machine.Config
+	tier   atomic.Uint32
+	tasks  sync.WaitGroup // what a wake leaves to be done after it
+	bytes  atomic.Int64   // size of the image
+}
+
+func (d *Driver) sandbox(c machine.Config, t machine.Tier) *sandbox {
+	s := &sandbox{d: d, config: c}
+	s.tier.Store(uint32(t))
+	if n, ok := hasImage(c); ok {
+		s.bytes.Store(n)
+	}
+	return s
+}
+
+// Tier implements [machine.Machine].
+func (s *sandbox) Tier() machine.Tier { return machine.Tier(s.tier.Load()) } //nolint:gosec // G115: we store tiers only
+
+func (s *sandbox) reach(t machine.Tier) { s.tier.Store(uint32(t)) }
+
+// Suspend implements [machine.Machine]. The tiers are walked down one by one.
+func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
+	for s.Tier() < to {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.down(ctx, s.Tier()+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
+	switch to {
+	case machine.Paused:
+		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{s.config.ID}, nil)
+	case machine.Saved:
+		err = s.save(ctx)
+	case machine.OnDisk:
+		// The image is complete: from here on the memory may go.
+		s.d.forget(s)
+		err = s.d.call(context.WithoutCancel(ctx), PathKill, Target{s.config.ID}, nil)
+		if err != nil {
+			s.d.know(s)
+		}
+	case machine.Awake:
+	}
+	if err != nil {
+		return fmt.Errorf("to %s: %w", to, err)
+	}
+	s.reach(to)
+	return nil
+}
+
+// save makes the image of the paused machine. Whatever goes wrong, the machine
+// is paused as before, and no image is there.
+func (s *sandbox) save(ctx context.Context) (err error) {
+	s.tasks.Wait() // a wake may still be loading memory, out of the old image
+	if err := sweepImages(s.config); err != nil {
+		return fmt.Errorf("remove old images: %w", err)
+	}
+	making := filepath.Join(s.config.Dir, dirMaking)
+	if err := os.Mkdir(making, 0o700); err != nil {
+		return fmt.Errorf("make room for the image: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sweepImages(s.config))
+		}
+	}()
+	// The engine cannot stop half-way, so neither do we.
+	if err := s.d.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, making}, nil); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := commit(ctx, s.config, s.d.engine); err != nil {
+		return err
+	}
+	bytes, _ := hasImage(s.config)
+	s.bytes.Store(bytes)
+	return nil
+}
+
+// Resume implements [machine.Machine].
+func (s *sandbox) Resume(ctx context.Context) error {
+	switch s.Tier() {
+	case machine.Awake:
+		return nil
+	case machine.Paused:
+		if err := s.d.call(ctx, PathResume, Target{s.config.ID}, nil); err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+	case machine.Saved:
+		if err := s.resumeSaved(ctx); err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+	case machine.OnDisk:
+		if err := s.restore(ctx); err != nil {
+			return fmt.Errorf("restore: %w", err)
+		}
+	}
+	s.reach(machine.Awake)
+	return nil
+}
+
+// resumeSaved lets the machine go on and makes its image count no more, at the
+// same time: neither waits for the other, and both are done when it returns.
+func (s *sandbox) resumeSaved(ctx context.Context) error {
+	var both errgroup.Group
+	both.Go(func() error { return retire(s.config) })
+	both.Go(func() error { return s.d.call(ctx, PathResume, Target{s.config.ID}, nil) })
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	s.tasks.Go(s.discard)
+	return nil
+}
+
+// restore runs the image. It is read and compared with its manifest while the
+// engine's process is created; the first instruction waits for both.
+func (s *sandbox) restore(ctx context.Context) error {
+	m, err := readManifest(s.config, s.d.engine)
+	if err != nil {
+		return err
+	}
+	both, work := errgroup.WithContext(ctx)
+	both.Go(func() error { return verify(work, s.config, m) })
+	both.Go(func() error {
+		// A created process that nobody fills is removed below.
+		return s.d.call(context.WithoutCancel(ctx), PathPrepare, Boot{Config: s.config}, nil)
+	})
+	if err := both.Wait(); err != nil {
+		return errors.Join(err, s.kill(ctx))
+	}
+	s.d.know(s)
+	dir := filepath.Join(s.config.Dir, dirImage)
+	if err := s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: dir}, nil); err != nil {
+		return errors.Join(err, s.kill(ctx))
+	}
+	s.tasks.Go(s.finishRestore)
+	return nil
+}
+
+func (s *sandbox) kill(ctx context.Context) error {
+	s.d.forget(s)
+	return s.d.call(context.WithoutCancel(ctx), PathKill, Target{s.config.ID}, nil)
+}
+
+// finishRestore waits until all memory is loaded; then the image counts no
+// more. If loading fails the engine ends the machine, which is an event, and
+// the image stays.
+func (s *sandbox) finishRestore() {
+	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
+	defer cancel()
+	if err := s.d.call(ctx, PathLoaded, Target{s.config.ID}, nil); err != nil {
+		slog.Error("load memory", "sandbox", s.config.ID, "err", err)
+		return
+	}
+	if err := retire(s.config); err != nil {
+		slog.Error("retire an image", "sandbox", s.config.ID, "err", err)
+		return
+	}
+	s.discard()
+}
+
+func (s *sandbox) discard() {
+	if err := sweepImages(s.config); err != nil {
+		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
+	}
+	s.bytes.Store(0)
+}
+
+// Dial implements [machine.Machine].
+func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	return s.d.options.Dial(ctx, s.config.Link, port)
+}
+
+// Stats implements [machine.Machine].
+func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
+	stats := machine.Stats{DiskBytes: s.bytes.Load()}
+	if s.Tier() == machine.OnDisk {
+		return stats, nil
+	}
+	var live machine.Stats
+	if err := s.d.call(ctx, PathStats, Target{s.config.ID}, &live); err != nil {
+		return stats, fmt.Errorf("stats: %w", err)
+	}
+	stats.MemoryBytes = live.MemoryBytes
+	return stats, nil
+}
+
+// Close implements [machine.Machine].
+func (s *sandbox) Close(ctx context.Context) error {
+	if err := s.kill(ctx); err != nil {
+		return fmt.Errorf("kill: %w", err)
+	}
+	s.tasks.Wait() // the kill ended what they wait for
+	s.reach(machine.OnDisk)
+	return os.RemoveAll(s.config.Dir)
+}

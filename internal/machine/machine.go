@@ -1,0 +1,120 @@
+// Package machine defines what a sandbox runs in. The drivers are its
+// sub-packages; machinetest is the suite that each of them passes.
+//
+// A machine never runs twice: a driver that cannot prove that an older
+// incarnation is gone refuses to start a new one.
+package machine
+
+import (
+	"context"
+	"errors"
+	"net"
+)
+
+// Tier says where the memory of a machine is. A higher tier costs less and
+// takes longer to leave.
+type Tier uint8
+
+const (
+	Awake  Tier = iota // its processes run
+	Paused             // its processes stand still; its memory is in RAM
+	Saved              // as Paused, and a complete checkpoint is on disk
+	OnDisk             // only the checkpoint exists
+)
+
+var tiers = [...]string{Awake: "awake", Paused: "paused", Saved: "saved", OnDisk: "disk"}
+
+func (t Tier) String() string { return tiers[t] }
+
+// ErrGone is what a driver returns for a machine of which neither processes
+// nor a checkpoint are left.
+var ErrGone = errors.New("neither processes nor a checkpoint are left")
+
+// ErrDamaged is what Resume returns for a checkpoint that must not be run: it
+// is incomplete, altered, or was made by another engine. The checkpoint stays
+// where it is.
+var ErrDamaged = errors.New("the checkpoint cannot be run")
+
+// Link is the network interface of a machine: the guest's end of a pair whose
+// host end belongs to whoever leased it.
+type Link struct {
+	NetNS      string // path of the network namespace that holds the guest's end
+	Name       string // of the guest's end
+	MAC        string
+	IP         string
+	PrefixLen  int
+	Gateway    string
+	GatewayMAC string
+	MTU        int
+}
+
+// Config is everything that a driver must know to run a machine, and to find
+// it again after a crash.
+type Config struct {
+	ID       string // unique on the host for ever; [a-z0-9-]
+	Dir      string // the driver keeps checkpoints here; survives a reboot
+	Root     string // file of the read-only root file system (EROFS)
+	Agent    string // file with the agent, mounted read-only at AgentDir (EROFS)
+	Hostname string
+	Env      []string
+	Args     []string // of the first process; by default the agent
+	Memory   int64    // bytes the guest may use
+	CPUs     float64  // share of the host's processors
+	Link     Link
+}
+
+// AgentDir is where the agent is mounted in every machine.
+const AgentDir = "/.doze"
+
+// Stats is what a machine costs now.
+type Stats struct {
+	MemoryBytes int64
+	DiskBytes   int64
+}
+
+// Event is something that happened to a machine by itself.
+type Event struct {
+	ID string
+	// Exited says that the machine ended. Otherwise it goes on.
+	Exited bool
+	// OutOfMemory says that the memory limit made the kernel kill processes in
+	// it, or the whole machine if Exited.
+	OutOfMemory bool
+	Message     string // public: one clause
+}
+
+// A Machine is one virtual machine or container. Its methods are called by one
+// goroutine at a time, except Dial and Stats, which are safe at any time.
+type Machine interface {
+	// Tier returns where the machine's memory is.
+	Tier() Tier
+	// Suspend moves the machine down to a tier. If it cannot, the error says
+	// why and the machine is in a tier between the old and the wanted one,
+	// with nothing lost; ctx ends the attempt early in the same way.
+	Suspend(ctx context.Context, to Tier) error
+	// Resume makes the machine run exactly where it stopped, from any tier.
+	// If it cannot, the tier and the checkpoint are as before.
+	Resume(ctx context.Context) error
+	// Dial connects to a TCP port inside.
+	Dial(ctx context.Context, port uint16) (net.Conn, error)
+	// Stats returns what the machine costs now.
+	Stats(ctx context.Context) (Stats, error)
+	// Close destroys the machine and its checkpoint. It may be called in any
+	// state, more than once.
+	Close(ctx context.Context) error
+}
+
+// A Driver makes machines.
+type Driver interface {
+	// Boot starts a new machine; its first process runs when Boot returns. On
+	// an error nothing of the machine is left.
+	Boot(ctx context.Context, c Config) (Machine, error)
+	// Adopt finds a machine that an earlier process booted, in the tier it is
+	// in, and repairs what a crash left half done. It returns [ErrGone] if
+	// there is nothing to adopt.
+	Adopt(ctx context.Context, c Config) (Machine, error)
+	// Sweep destroys every machine that keep does not name.
+	Sweep(ctx context.Context, keep func(id string) bool) error
+	// Events returns what happens to machines from now on, until ctx ends.
+	Events(ctx context.Context) (<-chan Event, error)
+}
