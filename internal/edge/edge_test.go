@@ -1,0 +1,761 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/peer"
+)
+
+// gate is a node whose sandboxes are all one real server.
+type gate struct {
+	backend string
+	wakes   atomic.Int32
+	err     error // instead of an answer
+
+	mu      sync.Mutex
+	seen    []string      // guarded by mu; uid:port
+	held    int           // guarded by mu
+	changed chan struct{} // guarded by mu; closed and replaced when held changes
+}
+
+func (g *gate) hold(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held += n
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// awaitHeld waits until n requests hold a sandbox.
+func (g *gate) awaitHeld(t *testing.T, n int) {
+	t.Helper()
+	late := time.After(5 * time.Second)
+	for {
+		g.mu.Lock()
+		held, changed := g.held, g.changed
+		g.mu.Unlock()
+		if held == n {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("%d requests hold a sandbox, want %d", held, n)
+		}
+	}
+}
+
+func (g *gate) Transport(uid string, port uint16) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		g.wakes.Add(1)
+		g.mu.Lock()
+		g.seen = append(g.seen, fmt.Sprintf("%s:%d", uid, port))
+		g.mu.Unlock()
+		if g.err != nil {
+			return nil, g.err
+		}
+		tr := &http.Transport{
+			DisableCompression: true, DisableKeepAlives: true, ExpectContinueTimeout: 5 * time.Second,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "tcp", g.backend)
+			},
+		}
+		g.hold(1)
+		resp, err := tr.RoundTrip(r)
+		if err != nil {
+			g.hold(-1)
+			return nil, err
+		}
+		resp.Body = hold(resp.Body, func() { g.hold(-1) })
+		return resp, nil
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type held struct {
+	io.ReadWriteCloser
+	release func()
+}
+
+type heldBody struct {
+	io.ReadCloser
+	release func()
+}
+
+func (h held) Close() error     { defer h.release(); return h.ReadWriteCloser.Close() }
+func (h heldBody) Close() error { defer h.release(); return h.ReadCloser.Close() }
+
+func hold(b io.ReadCloser, release func()) io.ReadCloser {
+	release = sync.OnceFunc(release)
+	if rw, ok := b.(io.ReadWriteCloser); ok {
+		return held{rw, release}
+	}
+	return heldBody{b, release}
+}
+
+// world is an edge in front of one backend, with two tenants.
+type world struct {
+	*Edge
+	gate    *gate
+	addr    string // of the edge
+	revoked sync.Map
+}
+
+const host = "sbx-web-acme.eu-1.localhost"
+
+func newWorld(t *testing.T, backend http.Handler) *world {
+	t.Helper()
+	back := httptest.NewServer(backend)
+	t.Cleanup(back.Close)
+	w := &world{gate: &gate{backend: back.Listener.Addr().String(), changed: make(chan struct{})}}
+	dir := peer.NewDirectory()
+	for _, r := range []peer.Route{
+		{UID: "u-acme-web", Workspace: "acme", Name: "web", Enabled: true},
+		{UID: "u-corp-web", Workspace: "corp", Name: "web", Enabled: true},
+		{UID: "u-corp-only", Workspace: "corp", Name: "only", Enabled: true},
+		{UID: "u-acme-off", Workspace: "acme", Name: "off"},
+	} {
+		dir.Put(r)
+	}
+	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Gate: w.gate, Authenticate: w.login})
+	front := httptest.NewUnstartedServer(w.Edge)
+	front.Config.Protocols = new(http.Protocols)
+	front.Config.Protocols.SetHTTP1(true)
+	front.Config.Protocols.SetUnencryptedHTTP2(true)
+	front.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	front.Start()
+	w.addr = front.Listener.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- w.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ran; front.Close() })
+	return w
+}
+
+// login takes the keys acme and corp, and weak, which may only look.
+func (w *world) login(r *http.Request) (access.Caller, error) {
+	token, err := access.Token(r)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	_, gone := w.revoked.Load(token)
+	scopes := map[string][]string{"acme": {"admin"}, "corp": {"sandboxes:control"}, "weak": {"sandboxes:get"}}[token]
+	if gone || scopes == nil {
+		return access.Caller{}, doze.Errorf(doze.Unauthenticated, "the API key is not valid")
+	}
+	workspace := strings.Replace(token, "weak", "acme", 1)
+	return access.Caller{Sub: "sub-" + token, SubType: "user", Workspace: workspace, Scopes: scopes, Key: "id-" + token}, nil
+}
+
+// do sends a request with a key, or without one, to a host of the edge.
+func (w *world) do(t *testing.T, method, host, path, key string, body io.Reader, header ...string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+w.addr+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: 5 * time.Second}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// platformError reads the body of an error that must be of the platform.
+func platformError(t *testing.T, resp *http.Response) map[string]any {
+	t.Helper()
+	var b struct{ Error map[string]any }
+	if err := json.NewDecoder(resp.Body).Decode(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []string{"action", "code", "do_not", "docs_url", "message", "origin", "retryable", "status", "timestamp"} {
+		if _, ok := b.Error[k]; !ok {
+			t.Errorf("the body has no %s", k)
+		}
+	}
+	if b.Error["code"] != resp.Header.Get("X-Blaxel-Error-Code") || resp.Header.Get("X-Blaxel-Source") != "platform" ||
+		b.Error["status"] != float64(resp.StatusCode) || b.Error["origin"] != "platform" {
+		t.Errorf("status %d, header %v, body %v", resp.StatusCode, resp.Header, b.Error)
+	}
+	return b.Error
+}
+
+func text(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestWhoMayEnterWhat(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "in") }))
+	cases := map[string]struct {
+		host, path, key string
+		status          int
+		code            string
+		uid             string
+	}{
+		"own, by host":          {host, "/", "acme", 200, "", "u-acme-web:8080"},
+		"own, by path":          {"x", "/run/acme/sandboxes/web/health", "acme", 200, "", "u-acme-web:8080"},
+		"other tenant, own":     {"sbx-web-corp.eu-1.localhost", "/", "corp", 200, "", "u-corp-web:8080"},
+		"port":                  {host, "/port/3000/x", "acme", 200, "", "u-acme-web:3000"},
+		"port without rest":     {host, "/port/3000", "acme", 200, "", "u-acme-web:3000"},
+		"terminal token":        {host, "/terminal/ws?token=acme", "", 200, "", "u-acme-web:8080"},
+		"foreign, by host":      {"sbx-only-corp.eu-1.localhost", "/", "acme", 404, workloadNotFound, ""},
+		"foreign, by path":      {"x", "/run/corp/sandboxes/only/", "acme", 404, workloadNotFound, ""},
+		"foreign, same name":    {"x", "/run/corp/sandboxes/web/", "acme", 404, workloadNotFound, ""},
+		"unknown":               {"sbx-nope-acme.eu-1.localhost", "/", "acme", 404, workloadNotFound, ""},
+		"not an address":        {"x", "/run/", "acme", 404, workloadNotFound, ""},
+		"disabled":              {"sbx-off-acme.eu-1.localhost", "/", "acme", 404, workloadDisabled, ""},
+		"no credential":         {host, "/", "", 401, authRequired, ""},
+		"bad credential":        {host, "/", "guess", 401, authFailed, ""},
+		"no scope":              {host, "/", "weak", 403, forbidden, ""},
+		"no scope, not there":   {"sbx-nope-acme.eu-1.localhost", "/", "weak", 404, workloadNotFound, ""},
+		"token elsewhere":       {host, "/health?token=acme", "", 401, authRequired, ""},
+		"token on a port":       {host, "/port/3000/terminal/ws?token=acme", "", 401, authRequired, ""},
+		"private":               {host, "/doze/freeze", "acme", 404, routeNotFound, ""},
+		"private, encoded":      {host, "/%2Fdoze/freeze", "acme", 404, routeNotFound, ""},
+		"private, by the port":  {host, "/port/8080/doze/freeze", "acme", 404, routeNotFound, ""},
+		"private on other port": {host, "/port/3000/doze/x", "acme", 200, "", "u-acme-web:3000"},
+		"port 0":                {host, "/port/0/", "acme", 400, badRequest, ""},
+		"port 65536":            {host, "/port/65536/", "acme", 400, badRequest, ""},
+		"port +1":               {host, "/port/+1/", "acme", 400, badRequest, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w.gate.seen = nil
+			resp := w.do(t, http.MethodGet, c.host, c.path, c.key, nil)
+			if resp.StatusCode != c.status {
+				t.Fatalf("status %d, want %d", resp.StatusCode, c.status)
+			}
+			if c.code != "" && platformError(t, resp)["code"] != c.code {
+				t.Errorf("code %s, want %s", resp.Header.Get("X-Blaxel-Error-Code"), c.code)
+			}
+			if diff := cmp.Diff(strings.Fields(c.uid), w.gate.seen, cmp.Transformer("len", func(s []string) string { return fmt.Sprint(s) })); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestAForeignSandboxLooksLikeNone(t *testing.T) {
+	w := newWorld(t, http.NotFoundHandler())
+	var bodies []string
+	for _, path := range []string{"/run/corp/sandboxes/only/", "/run/corp/sandboxes/nope/", "/run/none/sandboxes/nope/", "/run/acme/sandboxes/nope/"} {
+		resp := w.do(t, http.MethodGet, "x", path, "acme", nil)
+		b := platformError(t, resp)
+		delete(b, "timestamp")
+		resp.Header.Del("X-Request-Id")
+		resp.Header.Del("Date")
+		resp.Header.Del("Content-Length") // timestamps differ in length
+		bodies = append(bodies, fmt.Sprint(resp.StatusCode, resp.Header, b))
+	}
+	if len(slices.Compact(bodies)) != 1 {
+		t.Errorf("they differ:\n%s", strings.Join(bodies, "\n"))
+	}
+}
+
+func TestBadRequestsWakeNothing(t *testing.T) {
+	w := newWorld(t, http.NotFoundHandler())
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	bad := []struct{ method, host, path, key string }{
+		{"GET", host, "/", ""},
+		{"POST", host, "/process", "guess"},
+		{"GET", host, "/terminal/ws?token=guess", ""},
+		{"OPTIONS", host, "/process", ""},
+		{"GET", "sbx-web-corp.eu-1.localhost", "/", "acme"},
+		{"GET", "sbx-off-acme.eu-1.localhost", "/", "acme"},
+		{"DELETE", host, "/", "weak"},
+		{"GET", host, "/doze/x", "acme"},
+		{"GET", host, "/port/x/", "acme"},
+		{"GET", "y", "/run/../../etc", "acme"},
+	}
+	for i := range 1000 {
+		b := bad[i%len(bad)]
+		r, err := http.NewRequestWithContext(t.Context(), b.method, "http://"+w.addr+b.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = b.host
+		if b.key != "" {
+			r.Header.Set("X-Blaxel-Authorization", "Bearer "+b.key)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode < 400 && b.method != http.MethodOptions {
+			t.Errorf("%v: %d", b, resp.StatusCode)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	if n := w.gate.wakes.Load(); n != 0 {
+		t.Errorf("%d wakes", n)
+	}
+}
+
+func TestCredentialsStayOutside(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Blaxel-Source", "platform")
+		w.Header().Add("Set-Cookie", "doze_session=stolen")
+		w.Header().Add("Set-Cookie", "app=1")
+		io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(w, "%s %s\n", r.Method, r.RequestURI)
+		r.Header.Write(w)
+		r.Trailer.Write(w)
+	}))
+	raw := "POST /terminal/ws?a=1&token=hunter2&b HTTP/1.1\r\nHost: " + host + "\r\nConnection: close, X-Blaxel-Subject-Id\r\n" +
+		"X-Blaxel-Authorization: Bearer acme\r\nAuthorization: Bearer hunter2\r\nProxy-Authorization: hunter2\r\n" +
+		"X-Blaxel-Subject-Id: hunter2\r\nX_Blaxel_Subject_Type: hunter2\r\nX-Subject-Id: hunter2\r\nX-Blaxel-Preview-Token: hunter2\r\n" +
+		"X-Forwarded-For: hunter2\r\nX-Forwarded-User: hunter2\r\nX-Forwarded-Host: hunter2\r\nForwarded: for=hunter2\r\nX-Real-IP: hunter2\r\nX-Request-Id: hunter2\r\n" +
+		"Cookie: app=kept; __Host-doze_session=hunter2; b=2\r\n" +
+		"Trailer: Authorization, X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n" +
+		"1\r\nx\r\n0\r\nAuthorization: hunter2\r\nX-Sum: good\r\n\r\n"
+	conn, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, raw)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := text(t, resp)
+	if strings.Contains(got, "hunter2") || strings.Contains(got, "Bearer") {
+		t.Errorf("the sandbox sees:\n%s", got)
+	}
+	for _, want := range []string{
+		"POST /terminal/ws?a=1&b\n", "X-Blaxel-Subject-Id: sub-acme\r\n", "X-Blaxel-Subject-Type: user\r\n", "X-Request-Id: ",
+		"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: " + host + "\r\n", "Cookie: app=kept; b=2\r\n", "X-Sum: good\r\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in:\n%s", want, got)
+		}
+	}
+	if resp.Header.Get("X-Blaxel-Source") != "" || !slices.Equal(resp.Header["Set-Cookie"], []string{"app=1"}) {
+		t.Errorf("the sandbox speaks for the platform: %v", resp.Header)
+	}
+}
+
+// TestBytesAreExact compares request lines on raw sockets, since every HTTP
+// library has its own idea of a path.
+func TestBytesAreExact(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 1)
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			rd := bufio.NewReader(conn)
+			line, _ := rd.ReadString('\n')
+			for h := ""; h != "\r\n"; {
+				if h, err = rd.ReadString('\n'); err != nil {
+					break
+				}
+			}
+			io.WriteString(conn, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+			conn.Close()
+			lines <- line
+		}
+	})
+	defer served.Wait()
+	defer ln.Close()
+
+	w := newWorld(t, http.NotFoundHandler())
+	w.gate.backend = ln.Addr().String()
+	for _, want := range []string{
+		"/", "/filesystem/%2Ftmp%2Fa%20b%2Fc.txt", "/filesystem//tmp//b", "/filesystem%2Ftmp/a.txt", "//filesystem/x", "///", "/a/../b/./c", "/a/..%2f..%2Fb",
+		"/%7euser/%7E", "/a?b=1&b=%zz;c&&=", "/a?", "/a??", "/?x=/../y//z", "/a;b=c/d,e:f@g!$'()*+", `/a"b<c>^d|e{f}` + "`", "/h\xc3\xa9", "/a#b", "/%",
+	} {
+		if want == "/%" {
+			continue // no server reads it; the fuzz target has it
+		}
+		for _, prefix := range []string{"", "/run/acme/sandboxes/web", "/port/3000", "/run/acme/sandboxes/web/port/3000"} {
+			conn, err := net.Dial("tcp", w.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := host
+			if strings.HasPrefix(prefix, "/run") {
+				at = "doze.example.com"
+			}
+			fmt.Fprintf(conn, "GET %s%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer acme\r\nConnection: close\r\n\r\n", prefix, want, at)
+			answer, _ := io.ReadAll(conn)
+			conn.Close()
+			if !bytes.HasPrefix(answer, []byte("HTTP/1.1 204")) {
+				t.Fatalf("%s%s: %s", prefix, want, answer)
+			}
+			if got := <-lines; got != "GET "+want+" HTTP/1.1\r\n" {
+				t.Errorf("%s%s arrived as %q", prefix, want, got)
+			}
+		}
+	}
+}
+
+func TestStreamsPassBothWaysAtOnce(t *testing.T) {
+	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		rc.EnableFullDuplex()
+		w.Header().Set("Trailer", "X-Sum")
+		w.WriteHeader(200)
+		rc.Flush()
+		buf := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(buf)
+			w.Write(buf[:n])
+			rc.Flush()
+			if err != nil {
+				break
+			}
+		}
+		w.Header().Set("X-Sum", "good")
+	})
+	h2c := new(http.Protocols)
+	h2c.SetUnencryptedHTTP2(true)
+	for name, tr := range map[string]*http.Transport{"HTTP/1.1": {}, "HTTP/2": {Protocols: h2c}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, echo)
+			defer tr.CloseIdleConnections()
+			up, in := io.Pipe()
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.addr+"/", up)
+			r.Host = host
+			r.Header.Set("Authorization", "Bearer acme")
+			resp, err := tr.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			buf := make([]byte, 100)
+			for i := range 10 {
+				sent := fmt.Sprintf("message %d", i)
+				io.WriteString(in, sent)
+				n, err := resp.Body.Read(buf)
+				if err != nil || string(buf[:n]) != sent {
+					t.Fatalf("sent %q, got %q, %v", sent, buf[:n], err)
+				}
+			}
+			in.Close()
+			io.Copy(io.Discard, resp.Body)
+			if resp.Trailer.Get("X-Sum") != "good" {
+				t.Errorf("trailer %v", resp.Trailer)
+			}
+			w.gate.awaitHeld(t, 0)
+		})
+	}
+}
+
+func TestExpectContinueReachesTheSandbox(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		w.Write(b)
+	}))
+	resp := w.do(t, http.MethodPut, host, "/x", "acme", strings.NewReader("body"), "Expect", "100-continue")
+	if got := text(t, resp); got != "body" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestWebSocketEcho(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		for {
+			kind, b, err := c.Read(r.Context())
+			if err != nil || c.Write(r.Context(), kind, b) != nil {
+				return
+			}
+		}
+	}))
+	c, _, err := websocket.Dial(t.Context(), "http://"+w.addr+"/terminal/ws?token=acme&cols=80", &websocket.DialOptions{Host: host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	for i := range 10 {
+		want := fmt.Sprintf("message %d", i)
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(want)); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, err := c.Read(t.Context()); err != nil || string(got) != want {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+	w.gate.awaitHeld(t, 1)
+	c.Close(websocket.StatusNormalClosure, "")
+	w.gate.awaitHeld(t, 0)
+}
+
+func TestTheSandboxHearsThatTheClientLeft(t *testing.T) {
+	gone := make(chan struct{})
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		close(gone)
+	}))
+	resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
+	resp.Body.Close()
+	select {
+	case <-gone:
+	case <-time.After(5 * time.Second):
+		t.Fatal("it never heard")
+	}
+	w.gate.awaitHeld(t, 0)
+}
+
+func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
+	flood := func(w http.ResponseWriter, r *http.Request) {
+		for block := make([]byte, 64<<10); ; {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	}
+	quiet := func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+	cases := map[string]struct {
+		backend http.HandlerFunc
+		reads   bool
+	}{
+		"quiet stream":           {quiet, true},
+		"client that reads":      {flood, true},
+		"client that never does": {flood, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, c.backend)
+			resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
+			other := w.do(t, http.MethodGet, "sbx-web-corp.eu-1.localhost", "/", "corp", nil)
+			w.revoked.Store("acme", true)
+			start := time.Now()
+			if c.reads {
+				io.Copy(io.Discard, resp.Body)
+			}
+			w.gate.awaitHeld(t, 1)
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("took %v", took)
+			}
+			if other.StatusCode != 200 {
+				t.Error("the other tenant was cut off")
+			}
+		})
+	}
+	t.Run("WebSocket", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, err := websocket.Accept(w, r, nil)
+			if err == nil {
+				defer c.CloseNow()
+				_, _, _ = c.Read(r.Context())
+			}
+		}))
+		c, _, err := websocket.Dial(t.Context(), "http://"+w.addr+"/terminal/ws?token=acme", &websocket.DialOptions{Host: host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.CloseNow()
+		w.revoked.Store("acme", true)
+		start := time.Now()
+		if _, _, err := c.Read(t.Context()); err == nil || time.Since(start) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		w.gate.awaitHeld(t, 0)
+	})
+	t.Run("before an answer", func(t *testing.T) {
+		t.Parallel()
+		asked := make(chan struct{})
+		w := newWorld(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			close(asked)
+			<-r.Context().Done()
+		}))
+		go func() {
+			<-asked
+			w.revoked.Store("acme", true)
+		}()
+		resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
+		if resp.StatusCode != 401 || platformError(t, resp)["code"] != authFailed {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	})
+}
+
+func TestNothingStaysOpenAfterRun(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
+	w.streams.end()
+	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+		t.Error("the stream ended as if complete")
+	}
+	if resp := w.do(t, http.MethodGet, host, "/", "acme", nil); resp.StatusCode != 503 {
+		t.Errorf("a new request: %d", resp.StatusCode)
+	}
+}
+
+func TestBodiesAreBounded(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	w.bodyMax = 1 << 20
+	for name, body := range map[string]io.Reader{
+		"announced": bytes.NewReader(make([]byte, 1<<20+1)),
+		"chunked":   io.MultiReader(bytes.NewReader(make([]byte, 1<<20+1))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			// A client that pushes on regardless may see a reset before the answer.
+			resp := w.do(t, http.MethodPost, host, "/", "acme", body, "Expect", "100-continue")
+			if resp.StatusCode != 413 || platformError(t, resp)["code"] != bodyTooLarge {
+				t.Errorf("status %d", resp.StatusCode)
+			}
+		})
+	}
+	if resp := w.do(t, http.MethodPost, host, "/", "acme", bytes.NewReader(make([]byte, 1<<20))); resp.StatusCode != 200 {
+		t.Errorf("the largest body: %d", resp.StatusCode)
+	}
+}
+
+func TestErrorsOfTheNode(t *testing.T) {
+	cases := map[string]struct {
+		err       error
+		method    string
+		status    int
+		code      string
+		retryable bool
+	}{
+		"unavailable":   {doze.Errorf(doze.Unavailable, "the node is full"), "POST", 503, workloadDisabled, true},
+		"timeout":       {doze.Errorf(doze.Timeout, "it did not wake"), "POST", 504, workloadTimeout, true},
+		"deadline":      {context.DeadlineExceeded, "POST", 504, workloadTimeout, true},
+		"gone":          {doze.Errorf(doze.NotFound, "it is gone"), "GET", 404, workloadNotFound, false},
+		"failed":        {doze.Errorf(doze.Conflict, "the sandbox is failed"), "GET", 409, workloadFailed, false},
+		"ours":          {doze.Errorf(doze.Invalid, "bad order"), "GET", 500, internalError, true},
+		"broken, GET":   {io.ErrUnexpectedEOF, "GET", 503, workloadDisabled, true},
+		"broken, POST":  {io.ErrUnexpectedEOF, "POST", 503, workloadDisabled, false},
+		"with a secret": {fmt.Errorf("dial 10.0.0.1: %w", errors.New("hunter2")), "GET", 503, workloadDisabled, true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, http.NotFoundHandler())
+			w.gate.err = c.err
+			resp := w.do(t, c.method, host, "/", "acme", nil)
+			b := platformError(t, resp)
+			if resp.StatusCode != c.status || b["code"] != c.code || b["retryable"] != c.retryable {
+				t.Errorf("%d %v", resp.StatusCode, b)
+			}
+			if m := fmt.Sprint(b["message"]); strings.Contains(m, "hunter2") || strings.Contains(m, "bad order") {
+				t.Errorf("the cause got out: %s", m)
+			}
+		})
+	}
+}
+
+func TestASandboxThatBreaksOffClosesTheConnection(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		io.WriteString(w, "half")
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
+	if b, err := io.ReadAll(resp.Body); err == nil || string(b) != "half" {
+		t.Errorf("read %q, %v", b, err)
+	}
+	if resp := w.do(t, http.MethodGet, host, "/health", "", nil); resp.StatusCode != 401 {
+		t.Errorf("afterwards: %d", resp.StatusCode)
+	}
+}
+
+func TestPreflightNeedsNoCredential(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) }))
+	for _, h := range []string{host, "sbx-nope-nope.eu-1.localhost"} {
+		resp := w.do(t, http.MethodOptions, h, "/process", "", nil)
+		if resp.StatusCode != 204 || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+			t.Errorf("%s: %d %v", h, resp.StatusCode, resp.Header)
+		}
+	}
+	if resp := w.do(t, http.MethodOptions, host, "/process", "acme", nil); resp.StatusCode != 299 {
+		t.Errorf("with a credential: %d", resp.StatusCode)
+	}
+}
+
+func TestOneLogLineWithoutSecrets(t *testing.T) {
+	var log bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(old)
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(207) }))
+	w.ServeHTTP(httptest.NewRecorder(), func() *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/port/3000/x?a=1&token=hunter2&my_Password=hunter2", nil)
+		r.Host = host
+		r.Header.Set("Authorization", "Bearer acme")
+		return r
+	}())
+	got := log.String()
+	if strings.Count(got, "\n") != 1 || strings.Contains(got, "hunter2") {
+		t.Errorf("logged:\n%s", got)
+	}
+	for _, want := range []string{"msg=request", "/port/3000/x?a=1&token=[hidden]", "sandbox=u-acme-web", "workspace=acme", "status=207", "took=", "key=id-acme"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is missing in %s", want, got)
+		}
+	}
+}
+
+func TestEveryKindHasACodeWithAdvice(t *testing.T) {
+	for k := doze.Internal; k <= doze.TooLarge; k++ {
+		a, ok := advices[codes[k]]
+		if !ok || a.action == "" || a.doNot == "" {
+			t.Errorf("%v: code %q has no advice", k, codes[k])
+		}
+	}
+}
