@@ -1,0 +1,485 @@
+// Package disk makes a root file system out of an image, cheaply: one
+// read-only EROFS file per image, which all sandboxes of that image share.
+// Images come from three places: our own recipes (Debian packages, put
+// together on this machine), registries, and tar archives of the operator.
+package disk
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+// buildsMax is how many images are made at the same time. Each one uses a
+// processor and the disk to the full.
+const buildsMax = 2
+
+// Options are the operator's choices. The zero value is a working one.
+type Options struct {
+	// Suite is the Debian release that our own images are made of, such as
+	// bookworm. Empty means the release of this machine.
+	Suite string
+	// PrivateRegistries lets references name registries on loopback and
+	// private addresses. Callers choose references, so with it they can make
+	// this machine send requests into its own network.
+	PrivateRegistries bool
+}
+
+// Library keeps the images of one machine. It is safe for concurrent use, and
+// several processes may have the same directory open.
+type Library struct {
+	dir    string // images/, tmp/ and lock
+	o      Options
+	limits limits
+	slots  chan struct{}  // one element for each build under way
+	builds sync.WaitGroup // of the goroutines that make images
+
+	mu      sync.Mutex
+	images  map[string]Image   // guarded by mu; by reference key
+	flights map[string]*flight // guarded by mu; by reference key
+	closed  bool               // guarded by mu
+}
+
+var errClosed = doze.Errorf(doze.Unavailable, "the image library is shutting down")
+
+// Open reads the library in dir, which it creates if needed, and removes what
+// a killed process left half-made.
+func Open(dir string, o Options) (*Library, error) {
+	l := &Library{
+		dir: dir, o: o, limits: limitsDefault,
+		slots:   make(chan struct{}, buildsMax),
+		images:  map[string]Image{},
+		flights: map[string]*flight{},
+	}
+	for _, d := range []string{l.imageDir(), l.tempDir()} {
+		if err := os.MkdirAll(d, 0o755); err != nil { //nolint:gosec // G301: apt reads the tree that it fills as its own user
+			return nil, fmt.Errorf("open the image library: %w", err)
+		}
+	}
+	unlock, err := l.lock()
+	if err != nil {
+		return nil, fmt.Errorf("open the image library: %w", err)
+	}
+	defer unlock()
+	if err := errors.Join(l.load(), l.sweep()); err != nil {
+		return nil, fmt.Errorf("open the image library: %w", err)
+	}
+	return l, nil
+}
+
+// Close ends all builds under way and waits for them.
+func (l *Library) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	for _, f := range l.flights {
+		f.cancel(errClosed)
+	}
+	l.mu.Unlock()
+	l.builds.Wait()
+	return nil
+}
+
+func (l *Library) imageDir() string { return filepath.Join(l.dir, "images") }
+func (l *Library) tempDir() string  { return filepath.Join(l.dir, "tmp") }
+
+// Check returns an Invalid error named INVALID_IMAGE for a reference that can
+// never be run here. It makes and pulls nothing, so nil is no promise.
+func (l *Library) Check(ref string) error {
+	r, err := parse(ref)
+	if err != nil {
+		return err
+	}
+	if _, ok := l.find(r.key); !ok && r.recipe == nil && r.remote == nil {
+		return unknown(ref)
+	}
+	return nil
+}
+
+// Ensure returns the image of a reference and makes or pulls it if it is
+// missing. Concurrent calls for one image share the work; it goes on when a
+// caller's ctx ends, and leaves nothing if it fails. progress may be nil; it
+// is called in the caller's goroutine.
+func (l *Library) Ensure(ctx context.Context, ref string, progress func(Progress)) (Image, error) {
+	r, err := parse(ref)
+	if err != nil {
+		return Image{}, err
+	}
+	if img, ok := l.find(r.key); ok {
+		return img, nil
+	}
+	if r.recipe == nil && r.remote == nil {
+		return Image{}, unknown(ref)
+	}
+	f, err := l.join(ctx, r)
+	if err != nil {
+		return Image{}, err
+	}
+	return f.wait(ctx, progress)
+}
+
+// ImportTar makes an image of a tar archive, which may be compressed with
+// gzip. A second import under the same reference replaces the first for new
+// sandboxes; importing a name of ours replaces what we would make ourselves.
+func (l *Library) ImportTar(ctx context.Context, ref string, archive io.Reader) (Image, error) {
+	r, err := parse(ref)
+	if err != nil {
+		return Image{}, err
+	}
+	return l.build(ctx, r.key, func(ctx context.Context, tree string) (config, error) {
+		return importTar(ctx, tree, archive, l.limits)
+	})
+}
+
+// Images returns what is there, by reference.
+func (l *Library) Images() []Image {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.SortedFunc(maps.Values(l.images), func(a, b Image) int { return strings.Compare(a.Ref, b.Ref) })
+}
+
+func unknown(ref string) error {
+	return invalid(ref, "there is no image %q: use an image of the platform, an imported one, or write the registry in front, as in registry.example.com/%s", ref, ref)
+}
+
+// find looks in memory and then, since another process may have been at work,
+// on disk.
+func (l *Library) find(key string) (Image, bool) {
+	l.mu.Lock()
+	img, ok := l.images[key]
+	l.mu.Unlock()
+	if ok {
+		return img, true
+	}
+	if err := l.load(); err != nil {
+		slog.Warn("the image library cannot be read", "dir", l.dir, "err", err)
+		return Image{}, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	img, ok = l.images[key]
+	return img, ok
+}
+
+// load reads all records from disk.
+func (l *Library) load() error {
+	records, broken, err := read(l.imageDir())
+	if err != nil {
+		return err
+	}
+	for _, err := range broken {
+		slog.Warn("an image is not whole and is not used", "err", err)
+	}
+	images, since := map[string]Image{}, map[string]time.Time{}
+	for _, r := range records {
+		for ref, at := range r.Refs {
+			if known, ok := since[ref]; ok && known.After(at) {
+				continue
+			}
+			images[ref], since[ref] = r.as(ref), at
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.images = images
+	return nil
+}
+
+// join returns the flight that makes r, and starts one if there is none.
+func (l *Library) join(ctx context.Context, r reference) (*flight, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, errClosed
+	}
+	if f, ok := l.flights[r.key]; ok {
+		return f, nil
+	}
+	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	f := newFlight(cancel)
+	l.flights[r.key] = f
+	l.builds.Go(func() {
+		defer cancel(nil)
+		f.image, f.err = l.make(life, r, f.report)
+		l.mu.Lock()
+		delete(l.flights, r.key)
+		l.mu.Unlock()
+		close(f.done)
+	})
+	return f, nil
+}
+
+// make makes or pulls the image of r.
+func (l *Library) make(ctx context.Context, r reference, report func(Progress)) (Image, error) {
+	report(Progress{Step: "waiting for other builds"})
+	select {
+	case l.slots <- struct{}{}:
+		defer func() { <-l.slots }()
+	case <-ctx.Done():
+		return Image{}, context.Cause(ctx)
+	}
+	begin := time.Now()
+	slog.Info("making an image", "image", r.key)
+	img, err := l.source(ctx, r, report)
+	if err != nil {
+		if stopped := context.Cause(ctx); stopped != nil {
+			return Image{}, stopped
+		}
+		slog.Warn("an image could not be made", "image", r.key, "took", time.Since(begin), "err", err)
+		return Image{}, err
+	}
+	slog.Info("made an image", "image", r.key, "digest", img.Digest, "bytes", img.Bytes, "took", time.Since(begin))
+	return img, nil
+}
+
+// source chooses where the image of r comes from.
+func (l *Library) source(ctx context.Context, r reference, report func(Progress)) (Image, error) {
+	if r.recipe != nil {
+		return l.build(ctx, r.key, func(ctx context.Context, tree string) (config, error) {
+			c, err := r.recipe.cook(ctx, tree, l.o.Suite, report)
+			report(Progress{Step: "writing the image", Percent: 95})
+			return c, err
+		})
+	}
+	p, err := l.resolve(ctx, r.remote)
+	if err != nil {
+		return Image{}, err
+	}
+	if img, ok, err := l.adopt(r.key, p.digest); ok || err != nil {
+		return img, err
+	}
+	return l.build(ctx, r.key, func(ctx context.Context, tree string) (config, error) {
+		c, err := p.unpack(ctx, tree, l.limits, report)
+		report(Progress{Step: "writing the image", Percent: 95})
+		return c, err
+	})
+}
+
+// config is what the maker of an image says about the process in it. digest,
+// if set, is its identity; otherwise its bytes are.
+type config struct {
+	env     []string
+	user    string
+	workDir string
+	digest  string
+}
+
+// build lets fill put files into an empty directory and makes an image of it.
+func (l *Library) build(ctx context.Context, key string, fill func(ctx context.Context, tree string) (config, error)) (_ Image, err error) {
+	work, err := l.workspace()
+	if err != nil {
+		return Image{}, err
+	}
+	defer func() { err = errors.Join(err, work.discard()) }()
+
+	tree := filepath.Join(work.dir, "tree")
+	if err := os.Mkdir(tree, 0o755); err != nil { //nolint:gosec // G301: this is the root directory of the image
+		return Image{}, fmt.Errorf("make a root: %w", err)
+	}
+	c, err := fill(ctx, tree)
+	if err != nil {
+		return Image{}, err
+	}
+	file := filepath.Join(work.dir, "image"+imageSuffix)
+	size, sum, err := seal(ctx, tree, file)
+	if err != nil {
+		return Image{}, err
+	}
+	if c.digest == "" {
+		c.digest = "sha256:" + sum
+	}
+	return l.commit(file, record{
+		Image: Image{Ref: key, Digest: c.digest, Bytes: size, Env: c.env, User: c.user, WorkDir: c.workDir},
+	})
+}
+
+// commit moves a finished file into the library. The record comes last: it is
+// what makes the image exist.
+func (l *Library) commit(file string, r record) (Image, error) {
+	unlock, err := l.lock()
+	if err != nil {
+		return Image{}, err
+	}
+	defer unlock()
+	r.Path = filepath.Join(l.imageDir(), r.hex()+imageSuffix)
+	if old, err := readRecord(l.imageDir(), r.hex()); err == nil {
+		r.Refs = old.Refs
+		r.Bytes = old.Bytes // sandboxes may have the old file open: it stays
+	} else if err := os.Rename(file, r.Path); err != nil {
+		return Image{}, fmt.Errorf("keep the image: %w", err)
+	}
+	return r.as(r.Ref), l.put(r)
+}
+
+// adopt gives an image that is there already one more reference.
+func (l *Library) adopt(key, digest string) (img Image, ok bool, err error) {
+	unlock, err := l.lock()
+	if err != nil {
+		return Image{}, false, err
+	}
+	defer unlock()
+	r, err := readRecord(l.imageDir(), strings.TrimPrefix(digest, "sha256:"))
+	if err != nil {
+		return Image{}, false, nil //nolint:nilerr // what is missing or damaged is made anew
+	}
+	r.Ref = key
+	return r.Image, true, l.put(r)
+}
+
+// put writes the record of an image whose file is in place, with r.Ref among
+// its references, and only then shows the image to callers. Preconditions:
+// the library is locked.
+func (l *Library) put(r record) error {
+	if r.Refs == nil {
+		r.Refs = map[string]time.Time{}
+	}
+	r.Refs[r.Ref] = time.Now().UTC()
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write the record of %s: %w", r.Ref, err)
+	}
+	if len(b) > recordBytesMax {
+		return doze.Errorf(doze.Invalid, "the environment of %s is longer than %d bytes", r.Ref, recordBytesMax)
+	}
+	file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
+	if err := errors.Join(write(file+".new", b), os.Rename(file+".new", file), syncDir(l.imageDir())); err != nil {
+		return fmt.Errorf("write the record of %s: %w", r.Ref, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.images[r.Ref] = r.Image
+	return nil
+}
+
+// lock keeps other processes out of the directory while records change.
+func (l *Library) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(l.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { f.Close() }, nil
+}
+
+// sweep removes what has no owner: work directories whose process is gone, and
+// files of images that never got their record. Preconditions: the library is
+// locked.
+func (l *Library) sweep() error {
+	temps, err := os.ReadDir(l.tempDir())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range temps {
+		w, err := adoptWorkspace(filepath.Join(l.tempDir(), e.Name()))
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, w.discard())
+	}
+	files, err := os.ReadDir(l.imageDir())
+	errs = append(errs, err)
+	for _, e := range files {
+		hex, isImage := strings.CutSuffix(e.Name(), imageSuffix)
+		_, err := os.Stat(filepath.Join(l.imageDir(), hex+recordSuffix))
+		if isImage && errors.Is(err, os.ErrNotExist) || strings.HasSuffix(e.Name(), ".new") {
+			errs = append(errs, os.Remove(filepath.Join(l.imageDir(), e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A workspace is a directory for one build. It is locked as long as its
+// process lives, so that others can tell it from a leftover.
+type workspace struct {
+	dir  string
+	hold *os.File
+}
+
+func (l *Library) workspace() (*workspace, error) {
+	unlock, err := l.lock() // a sweep must not see it before it is held
+	if err != nil {
+		return nil, fmt.Errorf("make a work directory: %w", err)
+	}
+	defer unlock()
+	dir, err := os.MkdirTemp(l.tempDir(), "build-")
+	if err != nil {
+		return nil, fmt.Errorf("make a work directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // G302: apt reads the tree below as its own user
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return adoptWorkspace(dir)
+}
+
+func adoptWorkspace(dir string) (*workspace, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &workspace{dir, f}, nil
+}
+
+func (w *workspace) discard() error {
+	return errors.Join(os.RemoveAll(w.dir), w.hold.Close())
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// write makes a file that is on the disk when it returns.
+func write(file string, b []byte) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644) //nolint:gosec // G302: there is nothing secret in a record
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// checksum reads f to its end.
+func checksum(f io.Reader) (string, error) {
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,88 @@
+package disk
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"doze"
+)
+
+// A reference is what a caller wrote, understood. Exactly one of three things
+// makes its image: a recipe, a registry, or an import that has happened.
+type reference struct {
+	key    string         // the one spelling under which the library keeps it
+	recipe *recipe        // of an image of ours
+	remote name.Reference // of an image in a registry
+}
+
+// pathForm and tagForm are the grammar that registries share.
+var (
+	pathForm   = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagForm    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	digestForm = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
+)
+
+const tagDefault = "latest"
+
+// parse understands [registry/]path[:tag][@digest]. The registry is optional
+// only for images of ours and for imported ones: a bare name never means one
+// particular registry of the world.
+func parse(s string) (reference, error) {
+	if len(s) > doze.ImageMax {
+		return reference{}, invalid(s, "an image reference has at most %d characters", doze.ImageMax)
+	}
+	rest, digest, pinned := strings.Cut(s, "@")
+	if pinned && !digestForm.MatchString(digest) {
+		return reference{}, invalid(s, "%q has a malformed digest: it must be sha256: and 64 lowercase hexadecimal digits", s)
+	}
+	host, path := "", rest
+	if first, after, ok := strings.Cut(rest, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
+		host, path = first, after
+	}
+	path, tag, tagged := strings.Cut(path, ":")
+	if tagged && !tagForm.MatchString(tag) {
+		return reference{}, invalid(s, "%q has a malformed tag: letters, digits, dots, underscores and dashes are allowed", s)
+	}
+	if !pathForm.MatchString(path) {
+		return reference{}, invalid(s, "%q is not an image reference like blaxel/base-image:latest or registry.example.com/team/image:1.0", s)
+	}
+	if host != "" {
+		remote, err := name.ParseReference(s, name.WithDefaultTag(tagDefault))
+		if err != nil {
+			return reference{}, invalid(s, "%q is not an image reference: check the registry and the path", s)
+		}
+		return reference{key: remote.Name(), remote: remote}, nil
+	}
+
+	r, missing, ours := platform(path)
+	switch {
+	case missing != "":
+		return reference{}, invalid(s, "%q is not available here: this installation does not ship %s", s, missing)
+	case ours && pinned:
+		return reference{}, invalid(s, "%q pins a digest, but images of the platform are made on this machine: leave it out", s)
+	case ours:
+		return reference{key: r.name, recipe: r}, nil
+	case pinned:
+		return reference{}, invalid(s, "%q pins a digest and so needs a registry: write registry.example.com/%s", s, rest)
+	}
+	if !tagged {
+		tag = tagDefault
+	}
+	return reference{key: path + ":" + tag}, nil
+}
+
+// invalid says that no image will ever come of a reference.
+func invalid(ref, format string, args ...any) error {
+	return &doze.Error{
+		Kind:    doze.Invalid,
+		Name:    "INVALID_IMAGE",
+		Message: fmt.Sprintf(format, args...),
+		Fields: map[string]any{"details": map[string]any{
+			"requested_image":  ref[:min(len(ref), doze.ImageMax)],
+			"supported_images": supported(),
+		}},
+	}
+}
