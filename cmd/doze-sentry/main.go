@@ -76,7 +76,8 @@ func launch(args []string) error {
 		return fmt.Errorf("keep the log: %w", err)
 	}
 	syscall.CloseOnExec(log)
-	slog.SetDefault(slog.New(slog.NewJSONHandler(os.NewFile(uintptr(log), "log"), nil)))
+	o.Log = os.NewFile(uintptr(log), "log")
+	slog.SetDefault(slog.New(slog.NewJSONHandler(o.Log, nil)))
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -12,12 +12,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
 
+	glog "gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
@@ -38,6 +40,7 @@ const unversioned = "VERSION_MISSING"
 type Options struct {
 	Run    string // run state: control sockets, bundles; belongs in a tmpfs
 	Cgroup string // parent of all cgroups of this launcher, such as doze-1a2b3c4d
+	Log    io.Writer
 }
 
 // Launcher owns the machines below one run directory.
@@ -78,6 +81,8 @@ func Open(o Options) (*Launcher, error) {
 		return nil, fmt.Errorf("open the null device: %w", err)
 	}
 	os.Stdin, os.Stdout, os.Stderr = null, null, null
+	glog.SetTarget(glog.GoogleEmitter{Writer: &glog.Writer{Next: o.Log}})
+	glog.SetLevel(glog.Warning)
 
 	l := &Launcher{options: o, conf: conf, groups: g, machines: map[string]*sandbox{}}
 	return l, l.adopt()
