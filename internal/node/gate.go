@@ -1,0 +1,228 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"doze"
+)
+
+const (
+	// relisten is how long after a wake from disk a refused connection may
+	// only mean that the listeners are not back. They take 1 to 3 ms.
+	relisten = time.Second
+	redial   = 200 * time.Microsecond
+
+	// dialTimeout bounds a connection to a running machine: it is one packet
+	// each way on the same host.
+	dialTimeout = 5 * time.Second
+
+	// idleConns bounds the connections that wait for the next request to a
+	// sandbox; they are closed when it goes to sleep.
+	idleConns = 32
+
+	// askTimeout bounds what we ask an agent by ourselves. One that does not
+	// answer has lost its say.
+	askTimeout = 2 * time.Second
+	askMax     = 4 << 10
+)
+
+// transport returns the HTTP client side of a box. The "host" of a request is
+// the port.
+func (b *Box) transport() *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			_, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil {
+				return nil, fmt.Errorf("port %q: %w", port, err)
+			}
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return b.dial(ctx, uint16(n))
+		},
+		DisableCompression:  true, // bytes pass as they are
+		MaxIdleConnsPerHost: idleConns,
+	}
+}
+
+// gate is a [http.RoundTripper] to one port of one sandbox.
+type gate struct {
+	n    *Node
+	uid  string
+	port uint16
+}
+
+// Transport implements [peer.Gate].
+func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gate{n, uid, port} }
+
+// RoundTrip wakes the sandbox, sends the request, and lets go of the sandbox
+// when the response has been read.
+func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
+	b := g.n.box(g.uid)
+	if b == nil {
+		return nil, doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
+	}
+	release, err := b.Hold(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	out := r.Clone(r.Context())
+	out.URL.Scheme, out.URL.Host = "http", "sandbox:"+strconv.Itoa(int(g.port))
+	resp, err := b.client.RoundTrip(out)
+	if err != nil {
+		release()
+		return nil, dialFailure(err, g.port)
+	}
+	resp.Body = held(resp.Body, release)
+	return resp, nil
+}
+
+// dialFailure classifies an error of the way to a sandbox.
+func dialFailure(err error, port uint16) error {
+	switch {
+	case refused(err):
+		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d of the sandbox", port)
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	if _, ok := errors.AsType[*doze.Error](err); ok {
+		return err
+	}
+	return doze.Wrap(err, doze.Unavailable, "the sandbox closed the connection on port %d", port)
+}
+
+func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// held ties a release to the end of a body. A body that is a connection, after
+// an upgrade, stays one.
+func held(body io.ReadCloser, release func()) io.ReadCloser {
+	if conn, ok := body.(io.ReadWriteCloser); ok {
+		return &heldConn{conn, release}
+	}
+	return &heldBody{body, release}
+}
+
+type heldBody struct {
+	io.ReadCloser
+	release func()
+}
+
+func (h *heldBody) Close() error {
+	defer h.release()
+	return h.ReadCloser.Close()
+}
+
+type heldConn struct {
+	io.ReadWriteCloser
+	release func()
+}
+
+func (h *heldConn) Close() error {
+	defer h.release()
+	return h.ReadWriteCloser.Close()
+}
+
+// busy reports whether a process inside asked that the sandbox stay awake. A
+// sandbox that gives no sensible answer is not busy: the host decides.
+func (n *Node) busy(b *Box) bool {
+	var answer struct {
+		KeepAlive int `json:"keepAlive"`
+	}
+	if err := b.ask(http.MethodGet, "/doze/keepalive", &answer); err != nil {
+		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
+		return false
+	}
+	return answer.KeepAlive > 0
+}
+
+// greet tells the agent that it came back from disk.
+func (b *Box) greet() {
+	if err := b.ask(http.MethodPost, "/doze/wake", nil); err != nil {
+		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
+	}
+}
+
+// ask makes a private request to the agent of a running box, without waking it.
+func (b *Box) ask(method, path string, out any) error {
+	ctx, cancel := context.WithTimeout(b.life, askTimeout)
+	defer cancel()
+	return b.get(ctx, method, path, out)
+}
+
+func (b *Box) get(ctx context.Context, method, path string, out any) error {
+	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + path
+	r, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := b.client.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, askMax))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %s: %s", method, path, resp.Status)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, out)
+}
+
+// reports is the queue from the boxes to control. It never blocks a box.
+type reports[T any] struct {
+	mu    sync.Mutex
+	list  []T           // guarded by mu
+	ready chan struct{} // holds one token while list is not empty
+}
+
+func newReports[T any]() *reports[T] { return &reports[T]{ready: make(chan struct{}, 1)} }
+
+func (q *reports[T]) put(v T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, v)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// run hands reports on, in order, until ctx ends and the queue is empty.
+func (q *reports[T]) run(ctx context.Context, send func(T)) {
+	for {
+		q.mu.Lock()
+		list := q.list
+		q.list = nil
+		q.mu.Unlock()
+		for _, v := range list {
+			send(v)
+		}
+		if len(list) > 0 {
+			continue
+		}
+		select {
+		case <-q.ready:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
