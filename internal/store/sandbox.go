@@ -75,14 +75,14 @@ func (s *Store) Sandbox(ctx context.Context, uid string) (Sandbox, error) {
 // SandboxByName returns the living sandbox of a name, or else the one that
 // ended last and is not purged yet, with its events; or NotFound.
 func (s *Store) SandboxByName(ctx context.Context, workspace, name string) (Sandbox, error) {
-	return s.full(ctx, fmt.Sprintf("there is no sandbox %q", name), `workspace = $1 AND name = $2
+	return s.full(ctx, fmt.Sprintf("there is no sandbox %.80q", name), `workspace = $1 AND name = $2
 		ORDER BY CASE WHEN `+alive+` THEN 0 ELSE 1 END, created_at DESC, uid`, workspace, name)
 }
 
 // LatestByExternalID returns the youngest living sandbox with an external id,
 // with its events; or NotFound.
 func (s *Store) LatestByExternalID(ctx context.Context, workspace, id string) (Sandbox, error) {
-	return s.full(ctx, fmt.Sprintf("no active sandbox has the external id %q", id), `workspace = $1 AND external_id = $2
+	return s.full(ctx, fmt.Sprintf("no active sandbox has the external id %.80q", id), `workspace = $1 AND external_id = $2
 		AND external_id <> '' AND `+alive+` ORDER BY created_at DESC, uid`, workspace, id)
 }
 
@@ -144,7 +144,7 @@ type Step struct {
 }
 
 // Apply moves a sandbox on, writes the event if its status changed, and
-// returns the record without events. Being there already is no error, and
+// returns the record with its events. Being there already is no error, and
 // nothing is written; a step that the phase forbids is a Conflict.
 //
 // The recorded phase trails the node's, which moves on its own between the
@@ -152,22 +152,33 @@ type Step struct {
 func (s *Store) Apply(ctx context.Context, uid string, st Step) (Sandbox, error) {
 	return s.change(ctx, uid, st.Revision, func(tx *sql.Tx, sb *Sandbox) error {
 		to, err := follow(sb.Phase, st.On)
-		if err != nil || to == sb.Phase {
+		if err != nil {
 			return err
 		}
-		if st.Write != nil {
-			sb.Metadata, sb.Spec, sb.Deadline = st.Write.Metadata, st.Write.Spec, st.Write.Deadline
-			sb.Revision++
-		}
-		if st.Machine != "" {
-			if err := leave(ctx, tx, sb.Machine); err != nil {
+		if to != sb.Phase {
+			if err := step(ctx, tx, sb, to, st); err != nil {
 				return err
 			}
-			sb.Machine, sb.Seq = st.Machine, 0
-			sb.Revision++
 		}
-		return move(ctx, tx, sb, to, st.Message, st.At)
+		sb.Events, err = events(ctx, tx, uid)
+		return err
 	})
+}
+
+// step writes one step of control.
+func step(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, st Step) error {
+	if st.Write != nil {
+		sb.Metadata, sb.Spec, sb.Deadline = st.Write.Metadata, st.Write.Spec, st.Write.Deadline
+		sb.Revision++
+	}
+	if st.Machine != "" {
+		if err := leave(ctx, tx, sb.Machine); err != nil {
+			return err
+		}
+		sb.Machine, sb.Seq = st.Machine, 0
+		sb.Revision++
+	}
+	return move(ctx, tx, sb, to, st.Message, st.At)
 }
 
 // follow returns the phase after a step of control, or from itself if the step

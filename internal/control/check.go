@@ -1,0 +1,100 @@
+package control
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+const (
+	// ownLabels is the prefix of labels that the platform may give a meaning.
+	ownLabels = "doze."
+	// anyRegion leaves the choice of the region to us.
+	anyRegion = "auto"
+	// defaultNetwork is the only VPC.
+	defaultNetwork = "default"
+)
+
+// check reports every mistake in what a caller wants, at once, and then what
+// is right but not built yet.
+func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) error {
+	if err := sb.Validate(); err != nil {
+		*p = append(*p, doze.Public(err).Message)
+	}
+	if sb.Spec.Region != s.Region {
+		p.Add("spec.region", "is %q; this platform has the region %s", clip(sb.Spec.Region), s.Region)
+	}
+	for k := range sb.Metadata.Labels {
+		if strings.HasPrefix(k, ownLabels) {
+			p.Add("metadata.labels", "has the key %q; the prefix %s is reserved", clip(k), ownLabels)
+		}
+	}
+	if err := p.Err(); err != nil {
+		return err
+	}
+	return supported(&sb.Spec)
+}
+
+// supported refuses what we understand but cannot do yet. To ignore it would
+// be worse: a caller who asks for a firewall must not get a sandbox without.
+func supported(spec *doze.SandboxSpec) error {
+	var missing []string
+	lacks := func(is bool, what string) {
+		if is {
+			missing = append(missing, what)
+		}
+	}
+	lacks(len(spec.Volumes) > 0, "spec.volumes")
+	lacks(spec.VPC != "" && spec.VPC != defaultNetwork, "spec.vpc other than "+defaultNetwork)
+	lacks(!spec.Network.IsZero(), "spec.network")
+	for k, v := range spec.Runtime.ExtraArgs {
+		lacks(v == "enabled", "spec.runtime.extraArgs."+k)
+	}
+	for _, e := range spec.Runtime.Envs {
+		lacks(len(e.ValueFrom) > 0 && string(e.ValueFrom) != "null", "spec.runtime.envs with valueFrom")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return doze.Errorf(doze.Unsupported, "this platform does not support %s yet: leave it out", strings.Join(missing, " and "))
+}
+
+// invalidImage is the name of the error for an image that cannot be run.
+const invalidImage = "INVALID_IMAGE"
+
+// fromNode decides what a caller hears of an error of the node. A mistake in
+// an image is the caller's; where the node cannot help, the caller may try
+// later; anything else is ours.
+func fromNode(err error, doing string) error {
+	e, ok := errors.AsType[*doze.Error](err)
+	if !ok {
+		return doze.Wrap(err, doze.Public(err).Kind, "%s did not work: %s", doing, doze.Public(err).Message)
+	}
+	switch e.Kind { //nolint:exhaustive // the others are our own mistakes
+	case doze.NotFound, doze.Conflict, doze.Exhausted, doze.Unavailable, doze.Timeout, doze.Unsupported:
+		return err
+	case doze.Invalid:
+		if e.Name == invalidImage {
+			return err
+		}
+	}
+	return doze.Wrap(err, doze.Internal, "%s did not work", doing)
+}
+
+// order is what a node gets to run.
+func order(sb store.Sandbox) peer.Order {
+	r := sb.Spec.Runtime
+	env := make([]string, len(r.Envs))
+	for i, e := range r.Envs {
+		env[i] = e.Name + "=" + e.Value
+	}
+	return peer.Order{
+		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
+		Image: r.Image, Memory: r.Memory, Env: env,
+		Grace: time.Duration(r.Grace) * time.Second,
+	}
+}

@@ -1,0 +1,152 @@
+// Package control is the control API and its loops: it authorises a call,
+// changes the record, and tells the node. It holds no machine and proxies no
+// byte.
+//
+// The record comes first. What a process began and did not finish is in the
+// records, so that the next one can finish it: see [Server.Recover].
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+// Config is what a Server works with. Every field but Hub is required.
+type Config struct {
+	Store     *store.Store
+	Node      peer.Node
+	Directory *peer.Directory
+	Keys      *access.Keys
+	Region    string                              // the one region we serve
+	URL       func(workspace, name string) string // the address of a sandbox, for metadata.url
+	Hub       []HubImage
+}
+
+// Server serves the control API.
+type Server struct {
+	Config
+	turns   *turns
+	reports queue
+	expiry  bell // a deadline may have become earlier
+	mending bell // something is left to finish
+}
+
+// New returns a server that serves and reports at once; [Server.Recover] and
+// [Server.Run] belong to it.
+func New(c Config) *Server {
+	return &Server{
+		Config: c, turns: newTurns(),
+		reports: queue{rang: newBell()}, expiry: newBell(), mending: newBell(),
+	}
+}
+
+// Run expires, purges and cleans up sandboxes and records reports until ctx
+// ends.
+func (s *Server) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.expire(ctx) })
+	tasks.Go(func() { s.mend(ctx) })
+	tasks.Go(func() { s.record(ctx) })
+	tasks.Go(func() { s.noteKeys(ctx) })
+	tasks.Wait()
+	return context.Cause(ctx)
+}
+
+// Recover takes over from a process that ended at any moment. Call it once,
+// before requests come in: it fills the directory, and fails sandboxes that
+// were being started. What is left on a node, Run cleans up.
+func (s *Server) Recover(ctx context.Context) error {
+	var stuck []string
+	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		switch sb.Phase { //nolint:exhaustive // all others have a machine that can be found
+		case doze.Pending, doze.Starting:
+			stuck = append(stuck, sb.UID)
+		case doze.Failed:
+		default:
+			s.Directory.Put(routeOf(sb))
+		}
+		return nil
+	})
+	for _, uid := range stuck {
+		err = errors.Join(err, s.abandon(ctx, uid))
+	}
+	s.mending.ring()
+	return err
+}
+
+// abandon fails a sandbox whose start nobody waits for any more.
+// Preconditions: nobody else has its turn.
+func (s *Server) abandon(ctx context.Context, uid string) error {
+	sb, err := s.Store.Sandbox(ctx, uid)
+	if err != nil || sb.Phase.Status() != doze.Starting.Status() {
+		return err
+	}
+	_, err = s.Store.Apply(ctx, uid, store.Step{
+		On: doze.Broke, At: time.Now(), Machine: store.NewID(),
+		Message: "the platform stopped while the sandbox was being started: delete it and create it again",
+	})
+	s.mending.ring()
+	return err
+}
+
+// A bell wakes a loop. Ringing it twice before the loop listens is as good as
+// once.
+type bell chan struct{}
+
+func newBell() bell { return make(bell, 1) }
+
+func (b bell) ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// wait blocks until the bell rings or d is over, and reports whether ctx is
+// still alive.
+func (b bell) wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-b:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// keysNoted is how old the recorded last use of an API key may be.
+const keysNoted = time.Minute
+
+// noteKeys records when API keys were last used.
+func (s *Server) noteKeys(ctx context.Context) {
+	for never := newBell(); never.wait(ctx, keysNoted); {
+		used := s.Keys.Used()
+		if len(used) == 0 {
+			continue
+		}
+		if err := s.Store.TouchAPIKeys(ctx, used); err != nil && ctx.Err() == nil {
+			slog.WarnContext(ctx, "the last use of API keys is not recorded", "err", err)
+		}
+	}
+}
+
+// routeOf is where the edge finds a sandbox.
+func routeOf(sb store.Sandbox) peer.Route {
+	return peer.Route{
+		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
+		Enabled: sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled,
+	}
+}
+
+func (s *Server) drop(sb store.Sandbox) {
+	s.Directory.Drop(sb.Metadata.Workspace, sb.Metadata.Name, sb.Machine)
+}

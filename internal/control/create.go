@@ -1,0 +1,231 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+const (
+	// createTimeout bounds a create, of which the pull of a large image over a
+	// slow line is the longest part. It goes on when its caller goes away.
+	createTimeout = 10 * time.Minute
+	// endTimeout bounds the writes that end a change that did not work, which
+	// may be why: its own time was over.
+	endTimeout = 30 * time.Second
+	// namesTried is how many names we generate; two equal ones of 50 random
+	// bits are already unlikely.
+	namesTried = 3
+)
+
+// createSandbox answers when the sandbox is deployed.
+func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
+	c := callerOf(ctx)
+	var p doze.Problems
+	var sb doze.Sandbox
+	decodeSandbox(&sb.Metadata, &sb.Spec, body, &p)
+	sb.Metadata.Workspace = c.Workspace
+	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
+
+	reuse := r.URL.Query().Get("createIfNotExist") == "true"
+	if reuse && sb.Metadata.Name != "" {
+		found, ok, err := s.reuse(ctx, sb.Metadata)
+		if err != nil || ok {
+			return found, err
+		}
+	}
+	generated := sb.Metadata.Name == ""
+	if generated {
+		sb.Metadata.Name = newName()
+	}
+	if sb.Spec.Region == anyRegion {
+		sb.Spec.Region = s.Region
+	}
+	sb.Default(s.Region)
+	if err := s.check(&sb, &p); err != nil {
+		return doze.Sandbox{}, err
+	}
+	if err := s.Node.CheckImage(ctx, sb.Spec.Runtime.Image); err != nil {
+		return doze.Sandbox{}, fromNode(err, "the look at the image")
+	}
+	for try := 1; ; try++ {
+		out, err := s.create(ctx, sb)
+		if e := (taken{}); !errors.As(err, &e) {
+			return out, err
+		}
+		switch {
+		case generated && try < namesTried:
+			sb.Metadata.Name = newName()
+		case reuse:
+			if found, ok, err := s.reuse(ctx, sb.Metadata); err != nil || ok {
+				return found, err
+			}
+		default:
+			return doze.Sandbox{}, s.conflict(ctx, sb.Metadata, err)
+		}
+	}
+}
+
+// taken is an insert that found its name in use.
+type taken struct{ error }
+
+func (t taken) Unwrap() error { return t.error }
+
+// create records a sandbox and starts it. Of concurrent callers with one name,
+// one does; the others get a taken error.
+func (s *Server) create(ctx context.Context, want doze.Sandbox) (doze.Sandbox, error) {
+	now := time.Now()
+	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, LastUsed: now}
+	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
+	sb.Deadline = deadline(sb, now)
+
+	// The turn comes before the record, so that whoever finds it can wait.
+	life, release, err := s.take(ctx, sb.UID)
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	defer release()
+	if sb, err = s.Store.InsertSandbox(life, sb); err != nil {
+		if doze.Public(err).Kind == doze.Conflict {
+			err = taken{err}
+		}
+		return doze.Sandbox{}, err
+	}
+	s.expiry.ring()
+	if sb, err = s.Store.Apply(life, sb.UID, store.Step{On: doze.Placed, At: time.Now()}); err == nil {
+		sb, err = s.boot(life, sb)
+	}
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	if !sb.Spec.IsEnabled() {
+		if err := s.disable(life, sb, nil); err != nil {
+			return doze.Sandbox{}, err
+		}
+	}
+	return s.answer(life, sb.UID)
+}
+
+// take waits for the turn of a sandbox as long as its caller does. The context
+// that it returns does not end with the caller: what is begun is completed.
+func (s *Server) take(ctx context.Context, uid string) (context.Context, func(), error) {
+	held, release, err := s.turns.take(ctx, uid)
+	if err != nil {
+		return nil, nil, doze.Wrap(err, doze.Timeout, "another change of the sandbox takes too long")
+	}
+	life, cancel := context.WithTimeout(held, createTimeout)
+	return life, func() {
+		deleted := errors.Is(context.Cause(life), errDeleted)
+		cancel()
+		release()
+		if deleted {
+			s.mending.ring() // it found the turn taken
+		}
+	}, nil
+}
+
+// boot gives a sandbox in the phase starting its machine. If that does not
+// work, the record fails, or goes where the error belongs to the caller.
+func (s *Server) boot(ctx context.Context, sb store.Sandbox) (store.Sandbox, error) {
+	err := s.Node.Create(ctx, order(sb))
+	if err == nil {
+		// Whoever deletes the sandbox does so before the route is there, then
+		// the step fails; or after the step, and removes the route.
+		s.Directory.Put(routeOf(sb))
+		booted, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Booted, At: time.Now()})
+		if err == nil {
+			return booted, nil
+		}
+		s.drop(sb)
+		return sb, s.unboot(ctx, sb, err)
+	}
+	return sb, s.unboot(ctx, sb, fromNode(err, "the start of the sandbox"))
+}
+
+// unboot ends a start that err ended, and returns what its caller hears.
+func (s *Server) unboot(ctx context.Context, sb store.Sandbox, err error) error {
+	if errors.Is(context.Cause(ctx), errDeleted) {
+		return errDeleted
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	defer s.mending.ring() // its machine is a leftover
+
+	public := doze.Public(err)
+	if public.Name == invalidImage {
+		return errors.Join(err, s.Store.Remove(ctx, sb.UID))
+	}
+	failed, err2 := s.Store.Apply(ctx, sb.UID, store.Step{
+		On: doze.Broke, Message: public.Message, At: time.Now(), Machine: store.NewID(),
+	})
+	if err2 != nil {
+		slog.ErrorContext(ctx, "a failed start is not recorded yet", "sandbox", sb.UID, "err", err2)
+		return err
+	}
+	if public.Kind == doze.Exhausted || public.Kind == doze.Unavailable {
+		// Clients try these again by themselves; the name must be free then.
+		_, err2 = s.end(ctx, failed, 0, public.Message)
+	}
+	return errors.Join(err, err2)
+}
+
+// reuse returns the sandbox of a name for createIfNotExist, or false if the
+// name is free. It waits for a start in progress; a failed sandbox it deletes.
+func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool, error) {
+	for {
+		sb, err := s.Store.SandboxByName(ctx, m.Workspace, m.Name)
+		if doze.Public(err).Kind == doze.NotFound {
+			return doze.Sandbox{}, false, nil
+		}
+		if err != nil {
+			return doze.Sandbox{}, false, err
+		}
+		switch sb.Phase { //nolint:exhaustive // all others can be used, or will be
+		case doze.Deleting, doze.Terminated:
+			return doze.Sandbox{}, false, nil
+		case doze.Failed:
+			_, err := s.end(ctx, sb, 0, "a new sandbox takes the place of the failed one")
+			return doze.Sandbox{}, false, err
+		case doze.Pending, doze.Starting:
+			life, release, err := s.take(ctx, sb.UID)
+			if err != nil {
+				return doze.Sandbox{}, false, err
+			}
+			err = s.abandon(life, sb.UID) // does nothing if the start was completed
+			release()
+			if err != nil {
+				return doze.Sandbox{}, false, err
+			}
+		default:
+			return s.view(sb), true, nil
+		}
+	}
+}
+
+// conflict is the error for a name in use, in the form that clients look for.
+func (s *Server) conflict(ctx context.Context, m doze.Metadata, err error) error {
+	e := &doze.Error{
+		Kind: doze.Conflict, Name: "SANDBOX_ALREADY_EXISTS", Err: err,
+		Message: "the sandbox " + m.Name + " already exists",
+		Fields:  map[string]any{"status_code": doze.Conflict.Status(), "sandbox_name": m.Name, "workspace": m.Workspace},
+	}
+	sb, err := s.Store.SandboxByName(ctx, m.Workspace, m.Name)
+	switch {
+	case err != nil: // it was deleted meanwhile: the caller may try again
+	case sb.Phase.Status() == doze.Starting.Status():
+		e.Fields["reason"] = "CREATION_IN_PROGRESS"
+	case sb.Phase == doze.Failed:
+		e.Message += " and is failed: delete it, or create with createIfNotExist=true"
+	}
+	return e
+}
+
+// newName makes the name of a sandbox whose caller gave none.
+func newName() string { return "sandbox-" + strings.ToLower(rand.Text())[:10] }

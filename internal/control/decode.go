@@ -1,0 +1,190 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"doze"
+)
+
+// bodyMax is far above any sandbox within its limits (256 KiB of variables).
+const bodyMax = 1 << 20
+
+// readBody reads the JSON object in the body of r. A body that is empty or
+// null is an empty object.
+func readBody(r *http.Request) (map[string]any, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyMax))
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return nil, doze.Errorf(doze.TooLarge, "the body is larger than %d bytes", bodyMax)
+	}
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Invalid, "the body ended early")
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return map[string]any{}, nil
+	}
+	var tree any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(&tree); err != nil {
+		return nil, doze.Wrap(err, doze.Invalid, "the body is not valid JSON")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, doze.Errorf(doze.Invalid, "the body has something after its JSON object")
+	}
+	switch t := tree.(type) {
+	case nil:
+		return map[string]any{}, nil
+	case map[string]any:
+		return t, nil
+	}
+	return nil, doze.Errorf(doze.Invalid, "the body must be a JSON object")
+}
+
+// member is tree[name] if that is an object; otherwise an empty one. What is
+// wrong with it is added to p.
+func member(tree map[string]any, name string, p *doze.Problems) map[string]any {
+	switch t := tree[name].(type) {
+	case nil:
+	case map[string]any:
+		return t
+	default:
+		p.Add(name, "must be an object")
+	}
+	return map[string]any{}
+}
+
+// decode writes a JSON object onto the struct that dst points to, and adds
+// each value of a wrong type to p under its path. Unlike encoding/json it
+// reports all of them, and it takes names in their exact case. Members that
+// are absent stay as they are, null makes them zero, unknown ones are ignored;
+// lists, maps and optional objects are replaced whole.
+func decode(dst any, tree map[string]any, path string, p *doze.Problems) {
+	object(reflect.ValueOf(dst).Elem(), tree, path, p)
+}
+
+func object(dst reflect.Value, tree map[string]any, path string, p *doze.Problems) {
+	for i := range dst.NumField() {
+		name, _, _ := strings.Cut(dst.Type().Field(i).Tag.Get("json"), ",")
+		if v, ok := tree[name]; ok && name != "" && name != "-" {
+			value(dst.Field(i), v, strings.TrimPrefix(path+"."+name, "."), p)
+		}
+	}
+}
+
+func value(dst reflect.Value, v any, path string, p *doze.Problems) {
+	if v == nil {
+		dst.SetZero()
+		return
+	}
+	if u, ok := dst.Addr().Interface().(json.Unmarshaler); ok {
+		if b, err := json.Marshal(v); err != nil || u.UnmarshalJSON(b) != nil {
+			p.Add(path, "has a value of a wrong type")
+		}
+		return
+	}
+	switch dst.Kind() { //nolint:exhaustive // the kinds that the dictionary uses
+	case reflect.Pointer:
+		fresh := reflect.New(dst.Type().Elem())
+		value(fresh.Elem(), v, path, p)
+		dst.Set(fresh)
+	case reflect.Struct:
+		if t, ok := v.(map[string]any); ok {
+			object(dst, t, path, p)
+			return
+		}
+		p.Add(path, "must be an object")
+	case reflect.Slice:
+		list(dst, v, path, p)
+	case reflect.Map:
+		mapping(dst, v, path, p)
+	default:
+		scalar(dst, v, path, p)
+	}
+}
+
+func list(dst reflect.Value, v any, path string, p *doze.Problems) {
+	all, ok := v.([]any)
+	if !ok {
+		p.Add(path, "must be an array")
+		return
+	}
+	fresh := reflect.MakeSlice(dst.Type(), len(all), len(all))
+	for i, e := range all {
+		value(fresh.Index(i), e, path+"["+strconv.Itoa(i)+"]", p)
+	}
+	dst.Set(fresh)
+}
+
+func mapping(dst reflect.Value, v any, path string, p *doze.Problems) {
+	all, ok := v.(map[string]any)
+	if !ok {
+		p.Add(path, "must be an object")
+		return
+	}
+	fresh := reflect.MakeMapWithSize(dst.Type(), len(all))
+	for k, e := range all {
+		elem := reflect.New(dst.Type().Elem()).Elem()
+		value(elem, e, path+"."+clip(k), p)
+		fresh.SetMapIndex(reflect.ValueOf(k), elem)
+	}
+	dst.Set(fresh)
+}
+
+func scalar(dst reflect.Value, v any, path string, p *doze.Problems) {
+	switch dst.Kind() { //nolint:exhaustive // the kinds that the dictionary uses
+	case reflect.String:
+		if s, ok := v.(string); ok {
+			dst.SetString(s)
+			return
+		}
+		p.Add(path, "must be a string")
+	case reflect.Bool:
+		if b, ok := v.(bool); ok {
+			dst.SetBool(b)
+			return
+		}
+		p.Add(path, "must be true or false")
+	case reflect.Int:
+		if n, ok := whole(v); ok {
+			dst.SetInt(n)
+			return
+		}
+		p.Add(path, "must be a whole number")
+	default:
+		p.Add(path, "cannot be set") // a kind that the dictionary does not use yet
+	}
+}
+
+// whole reads a whole number, also in the forms 4096.0 and 4.096e3, which some
+// encoders write.
+func whole(v any) (int64, bool) {
+	num, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	if n, err := num.Int64(); err == nil {
+		return n, true
+	}
+	f, err := num.Float64()
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// clip bounds what an error message repeats of a caller's input.
+func clip(s string) string {
+	const most = 80
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

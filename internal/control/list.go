@@ -1,0 +1,139 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+// Limits of lists (section 4 of the public API). A bare list has no way to
+// the next page, so it is long; beyond that, callers need a newer version.
+const (
+	limitDefault = 50
+	limitMax     = 200
+	limitBare    = 10_000
+	searchMin    = 2 // shorter ones are ignored
+	searchMax    = 200
+)
+
+// statuses are the values that a status filter may have (spec 2.9), and those
+// that clients know besides.
+var statuses = []string{
+	"DELETING", "TERMINATED", "FAILED", "DEACTIVATED", "DEACTIVATING", "UPLOADING", "BUILDING", "DEPLOYING",
+	"DEPLOYED", "BUILT", "ARCHIVING", "ARCHIVED", "UNARCHIVING",
+}
+
+// envelope is a list in the paged form.
+type envelope struct {
+	Data []doze.Sandbox `json:"data"`
+	Meta meta           `json:"meta"`
+}
+
+type meta struct {
+	HasMore    bool   `json:"hasMore"`
+	NextCursor string `json:"nextCursor,omitempty"`
+	Total      int    `json:"total"`
+}
+
+// listSandboxes answers an envelope or, in the oldest version, a bare array.
+func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (any, error) {
+	version, err := versionOf(r)
+	if err != nil {
+		return nil, err
+	}
+	q, err := parseQuery(r.URL.Query(), version == bareLists)
+	if err != nil {
+		return nil, err
+	}
+	q.Workspace = callerOf(ctx).Workspace
+	page, err := s.Store.List(ctx, q, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	data := make([]doze.Sandbox, len(page.Sandboxes))
+	for i, sb := range page.Sandboxes {
+		data[i] = s.view(sb)
+	}
+	if version == bareLists {
+		return data, nil
+	}
+	return envelope{data, meta{page.Next != "", page.Next, page.Total}}, nil
+}
+
+// parseQuery reads the parameters of a list and reports every mistake.
+func parseQuery(v url.Values, bare bool) (store.Query, error) {
+	var p doze.Problems
+	q := store.Query{
+		ExternalID: v.Get("externalId"), Terminated: v.Get("showTerminated") == "true",
+		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: limitDefault,
+	}
+	most := limitMax
+	if bare {
+		q.Limit, most = limitBare, limitBare
+	}
+	if text := v.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			p.Add("limit", "must be a whole number from 1 to %d", most)
+		}
+		q.Limit = min(n, most)
+	}
+	if text := v.Get("sort"); text != "" {
+		q.Sort = store.Sort(text)
+		if !q.Sort.Valid() {
+			p.Add("sort", "must be createdAt:desc, createdAt:asc, name:asc or name:desc")
+		}
+	}
+	switch v.Get("anchor") {
+	case "", "start":
+	case "end":
+		q.Tail = true
+		if !q.Sort.ByTime() || q.Cursor != "" {
+			p.Add("anchor", "end needs a sort by createdAt, and no cursor")
+		}
+	default:
+		p.Add("anchor", "must be end or left out")
+	}
+	if text := v.Get("q"); len(text) > searchMax {
+		p.Add("q", "is %d bytes long; at most %d are allowed", len(text), searchMax)
+	} else if len(text) >= searchMin {
+		q.Text = text
+	}
+	if q.ExternalID != "" {
+		doze.CheckExternalID(&p, "externalId", q.ExternalID)
+	}
+	if text := v.Get("status"); text != "" {
+		q.Phases = phasesOf(text, &p)
+	}
+	return q, p.Err()
+}
+
+// phasesOf reads a comma list of statuses. The result is never nil: a status
+// that no sandbox can have gives an empty list.
+func phasesOf(text string, p *doze.Problems) []doze.Phase {
+	phases := []doze.Phase{}
+	asked := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		status := strings.ToUpper(strings.TrimSpace(part))
+		known := false
+		for _, s := range statuses {
+			known = known || s == status
+		}
+		if !known {
+			p.Add("status", "has the value %q; known are %s", clip(part), strings.Join(statuses, ", "))
+		}
+		asked[status] = true
+	}
+	for phase := doze.Pending; phase <= doze.Failed; phase++ {
+		if asked[phase.Status()] {
+			phases = append(phases, phase)
+		}
+	}
+	return phases
+}

@@ -1,0 +1,222 @@
+package control
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/httpx"
+)
+
+// prefix is the version segment in front of every path (spec section 9).
+const prefix = "/v0"
+
+// A route is one row of the control API.
+type route struct {
+	method  string
+	pattern string // segments; one in braces is a path value
+	scope   string // what a credential needs; empty is open to everybody
+	handler func(*Server) http.Handler
+}
+
+// routes is the whole control API. If it is not here, we do not serve it.
+var routes = []route{
+	{"GET", "/health", "", read((*Server).health)},
+
+	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes)},
+	{"POST", "/sandboxes", "sandboxes:create", write((*Server).createSandbox)},
+	{"GET", "/sandboxes/{name}", "sandboxes:get", read((*Server).sandbox)},
+	{"PUT", "/sandboxes/{name}", "sandboxes:update", write((*Server).updateSandbox)},
+	{"DELETE", "/sandboxes/{name}", "sandboxes:delete", read((*Server).deleteSandbox)},
+	{"GET", "/sandboxes/by-external-id/{externalId}", "sandboxes:get", read((*Server).sandboxByExternalID)},
+	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
+
+	{"GET", "/api_keys", "apiKey:list", read((*Server).listAPIKeys)},
+	{"POST", "/api_keys", "apiKey:write", write((*Server).createAPIKey)},
+	{"DELETE", "/api_keys/{id}", "apiKey:write", read((*Server).deleteAPIKey)},
+
+	{"GET", "/workspaces", "workspaces:list", read((*Server).listWorkspaces)},
+	{"GET", "/workspaces/{workspace}", "workspaces:get", read((*Server).workspace)},
+}
+
+// Handler returns the control API below /v0. It matches the escaped path as it
+// came: nothing is cleaned, and nothing redirects.
+func (s *Server) Handler() http.Handler {
+	handlers := make([]http.Handler, len(routes))
+	for i, rt := range routes {
+		handlers[i] = s.guard(rt.scope, rt.handler(s))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began, rec := time.Now(), &recorder{ResponseWriter: w, status: http.StatusOK}
+		i, values, allowed := match(r.Method, r.URL.EscapedPath())
+		switch {
+		case i >= 0:
+			r.Pattern = routes[i].method + " " + prefix + routes[i].pattern
+			for name, v := range values {
+				r.SetPathValue(name, v)
+			}
+			handlers[i].ServeHTTP(rec, r)
+		case len(allowed) > 0:
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			httpx.WriteJSON(rec, http.StatusMethodNotAllowed, map[string]any{
+				"error": "method_not_allowed", "code": http.StatusMethodNotAllowed,
+				"message": "this path answers " + strings.Join(allowed, ", ") + " only",
+			})
+		default:
+			httpx.WriteError(rec, r, doze.Errorf(doze.NotFound, "there is no such path; paths begin with %s", prefix))
+		}
+		slog.DebugContext(r.Context(), "request", "method", r.Method, "route", r.Pattern, "status", rec.status, "took", time.Since(began))
+	})
+}
+
+// guard lets a request through to h if its credential holds scope and it asks
+// for a version that we know. An empty scope is open.
+func (s *Server) guard(scope string, h http.Handler) http.Handler {
+	if scope == "" {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := s.Keys.Authenticate(r)
+		if err == nil && !c.May(scope) {
+			err = doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
+		}
+		if err == nil {
+			_, err = versionOf(r)
+		}
+		if err != nil {
+			if doze.Public(err).Kind == doze.Unauthenticated {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+			}
+			httpx.WriteError(w, r, err)
+			return
+		}
+		h.ServeHTTP(w, r.WithContext(withCaller(r.Context(), c)))
+	})
+}
+
+// match finds the row of a request, or -1 and the methods that its path has.
+func match(method, path string) (row int, values map[string]string, allowed []string) {
+	rest, ok := strings.CutPrefix(path, prefix+"/")
+	if !ok {
+		return -1, nil, nil
+	}
+	segments := strings.Split(rest, "/")
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	for i, rt := range routes {
+		values, ok := fit(rt.pattern, segments)
+		if ok && rt.method == method {
+			return i, values, nil
+		}
+		if ok && !slices.Contains(allowed, rt.method) {
+			allowed = append(allowed, rt.method)
+		}
+	}
+	return -1, nil, allowed
+}
+
+// fit compares the segments of an escaped path with a pattern.
+func fit(pattern string, segments []string) (map[string]string, bool) {
+	want := strings.Split(pattern[1:], "/")
+	if len(want) != len(segments) {
+		return nil, false
+	}
+	values := map[string]string{}
+	for i, w := range want {
+		name, isValue := strings.CutPrefix(w, "{")
+		if !isValue {
+			if segments[i] != w {
+				return nil, false
+			}
+			continue
+		}
+		v, err := url.PathUnescape(segments[i])
+		if err != nil || v == "" {
+			return nil, false
+		}
+		values[strings.TrimSuffix(name, "}")] = v
+	}
+	return values, true
+}
+
+// recorder notes the status of a response, and tells clients not to repeat
+// what is a conflict each time: some of them do so after any 409.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *recorder) WriteHeader(status int) {
+	w.status = status
+	if status == http.StatusConflict {
+		w.Header().Set("x-should-retry", "false")
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// The versions of the interface (section 1 of the public API). The oldest is
+// the default.
+const (
+	bareLists  = "2026-04-16"
+	pagedLists = "2026-04-28"
+)
+
+// versionOf returns the version that a request asks for.
+func versionOf(r *http.Request) (string, error) {
+	asked := r.Header.Get("Blaxel-Version")
+	switch v := strings.TrimSuffix(asked, ".preview"); v {
+	case "":
+		if asked == "" {
+			return bareLists, nil
+		}
+	case bareLists, pagedLists:
+		return v, nil
+	}
+	return "", &doze.Error{
+		Kind: doze.Invalid, Name: "invalid_api_version",
+		Message: "the header blaxel-version must be " + bareLists + " or " + pagedLists,
+	}
+}
+
+// read and write lift a method into a route; write hands it the body.
+func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)) func(*Server) http.Handler {
+	return func(s *Server) http.Handler {
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) {
+			return fn(s, ctx, r)
+		})
+	}
+}
+
+func write[Out any](fn func(*Server, context.Context, *http.Request, map[string]any) (Out, error)) func(*Server) http.Handler {
+	return func(s *Server) http.Handler {
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
+			body, err := readBody(r)
+			if err != nil {
+				return out, err
+			}
+			return fn(s, ctx, r, body)
+		})
+	}
+}
+
+type callerKey struct{}
+
+func withCaller(ctx context.Context, c access.Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+func callerOf(ctx context.Context) access.Caller {
+	c, _ := ctx.Value(callerKey{}).(access.Caller)
+	return c
+}
+
+func (s *Server) health(context.Context, *http.Request) (map[string]string, error) {
+	return map[string]string{"status": "ok"}, nil
+}

@@ -1,0 +1,121 @@
+package control
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/store"
+)
+
+// sandbox answers one sandbox: the living one of a name, or the one that ended
+// last while its record is kept.
+func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
+	c := callerOf(ctx)
+	reveal := r.URL.Query().Get("show_secrets") == "true"
+	if reveal && !c.May(access.Admin) {
+		return doze.Sandbox{}, doze.Errorf(doze.Forbidden, "show_secrets needs the scope %s", access.Admin)
+	}
+	sb, err := s.Store.SandboxByName(ctx, c.Workspace, r.PathValue("name"))
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	if reveal {
+		return s.bare(sb), nil
+	}
+	return s.view(sb), nil
+}
+
+func (s *Server) sandboxByExternalID(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
+	sb, err := s.Store.LatestByExternalID(ctx, callerOf(ctx).Workspace, r.PathValue("externalId"))
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	return s.view(sb), nil
+}
+
+// deleteSandbox answers the record as it is being deleted. To delete it twice
+// is no error; a terminated one is gone.
+func (s *Server) deleteSandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
+	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, r.PathValue("name"))
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	if sb.Phase == doze.Terminated {
+		return doze.Sandbox{}, doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
+	}
+	if sb, err = s.end(ctx, sb, 0, "a caller deleted the sandbox"); err != nil {
+		return doze.Sandbox{}, err
+	}
+	return s.view(sb), nil
+}
+
+// answer reads a record again, for a caller who changed it.
+func (s *Server) answer(ctx context.Context, uid string) (doze.Sandbox, error) {
+	sb, err := s.Store.Sandbox(ctx, uid)
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	return s.view(sb), nil
+}
+
+// view is a sandbox as callers see it, with its secrets masked.
+func (s *Server) view(sb store.Sandbox) doze.Sandbox {
+	out := s.bare(sb)
+	out.Spec.Runtime.Envs = slices.Clone(out.Spec.Runtime.Envs)
+	for i := range out.Spec.Runtime.Envs {
+		if e := &out.Spec.Runtime.Envs[i]; e.Secret {
+			e.Value = doze.MaskedValue
+		}
+	}
+	return out
+}
+
+// bare is a sandbox as admins may see it.
+func (s *Server) bare(sb store.Sandbox) doze.Sandbox {
+	now := time.Now()
+	out := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
+	out.Metadata.URL = s.URL(sb.Metadata.Workspace, sb.Metadata.Name)
+	used := s.lastUsed(sb, now)
+	out.Observed = doze.Observed{
+		Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation,
+		Status: sb.Phase.Status(), State: sb.Phase.State(),
+	}
+	// Between the phases of one status the node moves on its own, ahead of
+	// what it reported.
+	if st, ok := s.Node.Status(sb.Machine); ok && st.Phase.Status() == sb.Phase.Status() {
+		out.State = st.Phase.State()
+	}
+	if at, _ := sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, used, true); !at.IsZero() && !sb.Phase.Ended() {
+		left := max(int64((at.Sub(now)+time.Second-1)/time.Second), 0)
+		out.ExpiresIn = &left
+	}
+	return out
+}
+
+// deadline is when control has to look at a sandbox that was last used at used.
+func deadline(sb store.Sandbox, used time.Time) time.Time {
+	at, _ := sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, used, true)
+	return at
+}
+
+// settable is what a caller may set of a sandbox.
+type settable struct {
+	Name        string            `json:"name"`
+	DisplayName string            `json:"displayName"`
+	ExternalID  string            `json:"externalId"`
+	Labels      map[string]string `json:"labels"`
+}
+
+// decodeSandbox writes a body onto a sandbox. The members that only we set are
+// not read, whatever their types.
+func decodeSandbox(m *doze.Metadata, spec *doze.SandboxSpec, body map[string]any, p *doze.Problems) {
+	set := settable{m.Name, m.DisplayName, m.ExternalID, maps.Clone(m.Labels)}
+	decode(&set, member(body, "metadata", p), "metadata", p)
+	m.Name, m.DisplayName, m.ExternalID, m.Labels = set.Name, set.DisplayName, set.ExternalID, set.Labels
+	decode(spec, member(body, "spec", p), "spec", p)
+}

@@ -1,0 +1,220 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+// updateSandbox changes a sandbox to what the body says (section 6.3 of the
+// public API): in place where that is possible, on a fresh machine otherwise.
+func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
+	c := callerOf(ctx)
+	found, err := s.Store.SandboxByName(ctx, c.Workspace, r.PathValue("name"))
+	if err == nil && found.Phase.Ended() {
+		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
+	}
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	life, release, err := s.take(ctx, found.UID)
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	defer release()
+	if err := s.abandon(life, found.UID); err != nil {
+		return doze.Sandbox{}, err
+	}
+	sb, err := s.Store.Sandbox(life, found.UID)
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	want, err := s.wanted(sb, body)
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	now := time.Now()
+	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, c.Sub
+	want.Deadline = deadline(want, s.lastUsed(sb, now))
+	if err := s.turnInto(life, sb, want); err != nil {
+		return doze.Sandbox{}, err
+	}
+	s.expiry.ring()
+	return s.answer(life, sb.UID)
+}
+
+// wanted is sb with the changes of body, or all mistakes in them.
+func (s *Server) wanted(sb store.Sandbox, body map[string]any) (store.Sandbox, error) {
+	var p doze.Problems
+	want := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
+	decodeSandbox(&want.Metadata, &want.Spec, body, &p)
+
+	// Every member that is absent stays as it is, but for the network.
+	if spec, ok := body["spec"].(map[string]any); ok && spec["network"] == nil {
+		want.Spec.Network = nil
+	}
+	if want.Metadata.Name = cmp.Or(want.Metadata.Name, sb.Metadata.Name); want.Metadata.Name != sb.Metadata.Name {
+		p.Add("metadata.name", "cannot be changed: create another sandbox")
+	}
+	if want.Spec.Region == "" || want.Spec.Region == anyRegion {
+		want.Spec.Region = sb.Spec.Region
+	}
+	now, was := &want.Spec.Runtime, sb.Spec.Runtime
+	now.Image = cmp.Or(now.Image, was.Image)
+	now.Memory = cmp.Or(now.Memory, was.Memory)
+	for k := range was.ExtraArgs {
+		if v, ok := now.ExtraArgs[k]; ok && v != was.ExtraArgs[k] {
+			p.Add("spec.runtime.extraArgs."+k, "cannot be changed: create another sandbox")
+		}
+	}
+	for k, v := range now.ExtraArgs {
+		if _, ok := was.ExtraArgs[k]; !ok && v != "disabled" {
+			p.Add("spec.runtime.extraArgs."+clip(k), "cannot be changed: create another sandbox")
+		}
+	}
+	now.ExtraArgs = was.ExtraArgs
+	now.Envs = unmask(was.Envs, now.Envs, &p)
+	want.Default(s.Region)
+	if err := s.check(&want, &p); err != nil {
+		return sb, err
+	}
+	sb.Metadata, sb.Spec = want.Metadata, want.Spec
+	return sb, nil
+}
+
+// unmask returns the variables that a caller wants, with the stored value for
+// each that came back masked or without one: callers send back what they were
+// shown. A value that was kept secret stays secret. Of variables with the same
+// name, the nth stands for the nth.
+func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
+	stored := map[string][]doze.Env{}
+	for _, e := range was {
+		stored[e.Name] = append(stored[e.Name], e)
+	}
+	now = slices.Clone(now)
+	for i := range now {
+		e := &now[i]
+		var old *doze.Env
+		if same := stored[e.Name]; len(same) > 0 {
+			old, stored[e.Name] = &same[0], same[1:]
+		}
+		switch {
+		case e.Value != "" && e.Value != doze.MaskedValue:
+		case old != nil:
+			e.Value, e.Secret = old.Value, e.Secret || old.Secret
+		case e.Value == doze.MaskedValue:
+			p.Add("spec.runtime.envs", "has the masked value of %s, of which no value is stored", clip(e.Name))
+		}
+	}
+	return now
+}
+
+// needsMachine reports whether a change needs a fresh machine.
+func needsMachine(was, now doze.Runtime) bool {
+	return was.Image != now.Image || was.Memory != now.Memory || !slices.Equal(was.Ports, now.Ports) ||
+		!slices.EqualFunc(was.Envs, now.Envs, func(a, b doze.Env) bool { return a.Name == b.Name && a.Value == b.Value })
+}
+
+// turnInto makes sb what is wanted. Preconditions: the turn of sb is held.
+func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
+	off := sb.Phase == doze.Disabling || sb.Phase == doze.Disabled
+	enable, disable := off && want.Spec.IsEnabled(), !off && !want.Spec.IsEnabled()
+	// A failed sandbox has nothing to lose, and no other way back.
+	fresh := needsMachine(sb.Spec.Runtime, want.Spec.Runtime) || sb.Phase == doze.Failed && want.Spec.IsEnabled()
+
+	if fresh {
+		if off && !enable || disable {
+			return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
+		}
+		if err := s.Node.CheckImage(ctx, want.Spec.Runtime.Image); err != nil {
+			return fromNode(err, "the look at the image")
+		}
+	}
+	if enable {
+		enabled, err := s.enable(ctx, sb, want)
+		if err != nil {
+			return err
+		}
+		sb = enabled
+	}
+	switch {
+	case fresh:
+		return s.redeploy(ctx, sb, want)
+	case enable:
+		return nil
+	case disable && sb.Phase != doze.Failed:
+		return s.disable(ctx, sb, &want)
+	}
+	_, err := s.Store.Update(ctx, want)
+	return err
+}
+
+// enable lets requests in again. The node comes first: if we stop in between,
+// the sandbox is still disabled for everybody.
+func (s *Server) enable(ctx context.Context, sb, want store.Sandbox) (store.Sandbox, error) {
+	if sb.Phase == doze.Disabling {
+		if err := s.finishDisable(ctx, sb); err != nil {
+			return sb, fromNode(err, "the disabling of the sandbox")
+		}
+	}
+	if err := s.Node.Enable(ctx, sb.Machine); err != nil {
+		return sb, fromNode(err, "the enabling of the sandbox")
+	}
+	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{
+		On: doze.Enable, Message: "the sandbox is enabled", At: time.Now(), Revision: sb.Revision, Write: &want,
+	})
+	if err == nil {
+		s.route(ctx, sb)
+	}
+	return sb, err
+}
+
+// disable lets no request in any more. The record comes first, and the loop
+// that mends completes what we leave.
+func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sandbox) error {
+	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{
+		On: doze.Disable, At: time.Now(), Revision: sb.Revision, Write: want,
+	})
+	if err != nil {
+		return err
+	}
+	s.route(ctx, sb)
+	if err := s.finishDisable(ctx, sb); err != nil {
+		slog.WarnContext(ctx, "disabling is tried again", "sandbox", sb.UID, "err", err)
+	}
+	return nil
+}
+
+// route lets the edge find sb, unless it was deleted meanwhile.
+func (s *Server) route(ctx context.Context, sb store.Sandbox) {
+	s.Directory.Put(routeOf(sb))
+	// Deleted before Put, its route would stay. What ends after this look,
+	// removes the route itself.
+	if now, err := s.Store.Sandbox(ctx, sb.UID); err != nil || now.Phase.Ended() {
+		s.drop(sb)
+	}
+}
+
+// redeploy gives a sandbox a fresh machine. What was on the old one is lost.
+func (s *Server) redeploy(ctx context.Context, sb, want store.Sandbox) error {
+	old := sb
+	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{
+		On: doze.Redeploy, Message: "the sandbox is redeployed", At: time.Now(),
+		Revision: sb.Revision, Write: &want, Machine: store.NewID(),
+	})
+	if err != nil {
+		return err
+	}
+	s.drop(old)
+	if err := s.clear(ctx, old.Machine); err != nil {
+		return s.unboot(ctx, sb, fromNode(err, "the end of the machine before"))
+	}
+	_, err = s.boot(ctx, sb)
+	return err
+}
