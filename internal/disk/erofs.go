@@ -3,8 +3,10 @@ package disk
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,10 +19,12 @@ import (
 
 // sealOptions make a file that gVisor can map: not compressed, no extended
 // attributes (so file capabilities are lost), and no data beside inodes. The
-// rest makes equal trees equal files; hard links stay links.
+// rest makes equal trees equal files but for the date in the superblock, and
+// gives each file its own time: Python believes its caches by it. Hard links
+// stay links.
 var sealOptions = []string{
-	"-x-1", "-Enoinline_data",
-	"-T1", "--preserve-mtime", "-U00000000-0000-0000-0000-000000000000",
+	"-x-1", "-Enoinline_data,force-inode-extended",
+	"--preserve-mtime", "-U00000000-0000-0000-0000-000000000000",
 	"--quiet",
 }
 
@@ -39,11 +43,14 @@ func seal(ctx context.Context, tree, file string) (size int64, sum string, err e
 	if _, err := run(ctx, nil, "mkfs.erofs", append(sealOptions, file, tree)...); err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
 	defer f.Close()
+	if err := undate(f); err != nil {
+		return 0, "", fmt.Errorf("write the image: %w", err)
+	}
 	info, err := f.Stat()
 	if err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
@@ -53,6 +60,35 @@ func seal(ctx context.Context, tree, file string) (size int64, sum string, err e
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
 	return info.Size(), sum, nil
+}
+
+// The superblock of EROFS: where it is, and what of it we touch.
+const (
+	superOffset  = 1024
+	superMagic   = 0xE0F5E1E2
+	superSum     = 4  // of the rest of the first block, with this field zero
+	superDate    = 24 // seconds in 8 bytes, nanoseconds in 4
+	superDateLen = 12
+	firstBlock   = 4096
+)
+
+// undate takes the date of its making out of an image. mkfs.erofs can only
+// do so by giving all files the same date.
+func undate(f *os.File) error {
+	super := make([]byte, firstBlock-superOffset)
+	if _, err := f.ReadAt(super, superOffset); err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint32(super) != superMagic {
+		return doze.Errorf(doze.Internal, "mkfs.erofs wrote something else")
+	}
+	clear(super[superDate : superDate+superDateLen])
+	clear(super[superSum : superSum+4])
+	// EROFS leaves out the inversion at the end of CRC-32C.
+	sum := ^crc32.Checksum(super, crc32.MakeTable(crc32.Castagnoli))
+	binary.LittleEndian.PutUint32(super[superSum:], sum)
+	_, err := f.WriteAt(super, superOffset)
+	return err
 }
 
 // addMountPoints adds the directories that are missing. A link in the place
