@@ -1,0 +1,101 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"doze"
+)
+
+// pageSize is the most that a server puts into one page.
+const pageSize = 200
+
+// Filter selects sandboxes. The zero Filter selects all that live.
+type Filter struct {
+	Query      string // part of a name, display name or label
+	Status     string // comma-separated
+	ExternalID string
+	Terminated bool // those too that have ended and are still on record
+}
+
+// Create makes a sandbox and returns it when it is ready. A name that is taken
+// is a Conflict, or with ifNotExists, the answer is the sandbox that has it.
+func (c *Client) Create(ctx context.Context, s doze.Sandbox, ifNotExists bool) (doze.Sandbox, error) {
+	address := c.base + "/sandboxes"
+	if ifNotExists {
+		address += "?createIfNotExist=true"
+	}
+	return exchange[doze.Sandbox](ctx, c, http.MethodPost, address, s)
+}
+
+// Sandbox returns one by its name.
+func (c *Client) Sandbox(ctx context.Context, name string) (doze.Sandbox, error) {
+	return exchange[doze.Sandbox](ctx, c, http.MethodGet, c.sandbox(name), nil)
+}
+
+// ByExternalID returns the newest sandbox with an external id that has not
+// ended.
+func (c *Client) ByExternalID(ctx context.Context, id string) (doze.Sandbox, error) {
+	return exchange[doze.Sandbox](ctx, c, http.MethodGet, c.base+"/sandboxes/by-external-id/"+url.PathEscape(id), nil)
+}
+
+// Update replaces what a caller can set of a sandbox.
+func (c *Client) Update(ctx context.Context, s doze.Sandbox) (doze.Sandbox, error) {
+	return exchange[doze.Sandbox](ctx, c, http.MethodPut, c.sandbox(s.Metadata.Name), s)
+}
+
+// Delete ends a sandbox and returns it as it was.
+func (c *Client) Delete(ctx context.Context, name string) (doze.Sandbox, error) {
+	return exchange[doze.Sandbox](ctx, c, http.MethodDelete, c.sandbox(name), nil)
+}
+
+func (c *Client) sandbox(name string) string { return c.base + "/sandboxes/" + url.PathEscape(name) }
+
+// page is one part of a list.
+type page struct {
+	Data []doze.Sandbox `json:"data"`
+	Meta struct {
+		NextCursor string `json:"nextCursor"`
+	} `json:"meta"`
+}
+
+// Sandboxes returns all that match f, newest first, page by page. It ends
+// after the first error.
+func (c *Client) Sandboxes(ctx context.Context, f Filter) iter.Seq2[doze.Sandbox, error] {
+	return func(yield func(doze.Sandbox, error) bool) {
+		q := url.Values{"limit": {strconv.Itoa(pageSize)}}
+		for name, v := range map[string]string{"q": f.Query, "status": f.Status, "externalId": f.ExternalID} {
+			if v != "" {
+				q.Set(name, v)
+			}
+		}
+		if f.Terminated {
+			q.Set("showTerminated", "true")
+		}
+		for seen := map[string]bool{"": true}; ; {
+			p, err := exchange[page](ctx, c, http.MethodGet, c.base+"/sandboxes?"+q.Encode(), nil)
+			if err != nil {
+				yield(doze.Sandbox{}, err)
+				return
+			}
+			for _, s := range p.Data {
+				if !yield(s, nil) {
+					return
+				}
+			}
+			if seen[p.Meta.NextCursor] { // the last page, or a server that goes in circles
+				return
+			}
+			seen[p.Meta.NextCursor] = true
+			q.Set("cursor", p.Meta.NextCursor)
+		}
+	}
+}
+
+// Workspaces returns those that the key may enter.
+func (c *Client) Workspaces(ctx context.Context) ([]doze.Workspace, error) {
+	return exchange[[]doze.Workspace](ctx, c, http.MethodGet, c.base+"/workspaces", nil)
+}
