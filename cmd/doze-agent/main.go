@@ -1,0 +1,55 @@
+// Command doze-agent is the first process of every sandbox (PID 1). It serves
+// the sandbox API; package agent says how.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"doze/internal/agent"
+)
+
+// version is set by the linker: -ldflags "-X main.version=…".
+var version = "dev"
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "doze-agent:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("doze-agent", flag.ContinueOnError)
+	listen := flags.String("listen", ":8080", "serve the sandbox API on this `address`")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+
+	agent.Prepare("/", os.Environ())
+	a, err := agent.New(agent.Config{
+		Version: version,
+		Env:     os.Environ(),
+		Init:    os.Getpid() == 1,
+	})
+	if err != nil {
+		return err
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", *listen)
+	if err != nil {
+		return fmt.Errorf("serve the sandbox API: %w", err)
+	}
+	return a.Run(ctx, ln)
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// The server has no read or write timeout: both bound the whole life of a
+// request and would cut every stream.
+const (
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	headerMax     = 1 << 20
+
+	// stopGrace is how long Run lets requests and processes end by themselves.
+	// The host kills the sandbox when its own, configured grace is over.
+	stopGrace = 10 * time.Second
+)
+
+// Config is what an agent needs to know. Its zero value works.
+type Config struct {
+	Version string
+	// Env is the environment of the agent, as KEY=value: commands and
+	// terminals inherit it, and WORKDIR, HOME, SHELL, SHELL_ARGS and
+	// DISABLE_TERMINAL steer the agent.
+	Env []string
+	// LogDir keeps the output of processes; empty means /var/log/doze. What an
+	// earlier agent left there is deleted.
+	LogDir string
+	// Init says that orphans of the whole system become children of this
+	// process, which then has to collect them.
+	Init bool
+}
+
+// Agent is the API of one sandbox. Create it with [New]; it does its work
+// while [Agent.Run] runs.
+type Agent struct {
+	version   string
+	env       environ
+	workDir   string
+	started   time.Time
+	children  *reaper
+	processes *table
+	terminals *terminals
+
+	mu    sync.Mutex
+	wakes int       // guarded by mu
+	woken time.Time // guarded by mu
+}
+
+// New returns an agent that listens to nobody yet.
+func New(cfg Config) (*Agent, error) {
+	env := environ(cfg.Env).complete()
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/" // deleted under us; absolute paths still work
+	}
+	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
+	if err := os.RemoveAll(logs); err != nil {
+		return nil, fmt.Errorf("remove the output of earlier processes: %w", err)
+	}
+	children := newReaper(cfg.Init)
+	return &Agent{
+		version:   cmp.Or(cfg.Version, "dev"),
+		env:       env,
+		workDir:   filepath.Join("/", cmp.Or(env.get("WORKDIR"), dir)),
+		started:   time.Now(),
+		children:  children,
+		processes: newTable(children, env, logs),
+		terminals: newTerminals(children, env),
+	}, nil
+}
+
+// Run serves ln until ctx ends; then it stops every process and terminal, and
+// returns when the last of them is gone. It closes ln.
+func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
+	srv := &http.Server{
+		Handler:           a,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    headerMax,
+	}
+	reaping, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
+	var tasks sync.WaitGroup
+	tasks.Go(func() { a.children.run(reaping) })
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }() // drained below
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+		served <- http.ErrServerClosed
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	a.terminals.close()
+	a.processes.close(grace) // ends the streams, too
+	if srv.Shutdown(grace) != nil {
+		_ = srv.Close() // what still runs has had its time
+	}
+	stopReaping()
+	tasks.Wait()
+	if e := <-served; err == nil && !errors.Is(e, http.ErrServerClosed) {
+		err = e
+	}
+	return err
+}

@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"doze"
+)
+
+// attempt is one start of a command. A process has several if it restarts.
+type attempt struct {
+	*child
+	pumps [2]*pump
+	stdin *os.File // nil without one
+	alarm *time.Timer
+}
+
+// launcher starts commands.
+type launcher struct {
+	children *reaper
+	env      environ
+}
+
+// start runs c in a process group of its own. Every error is Unprocessable and
+// says what is missing.
+func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
+	if c.WorkingDir != "" {
+		info, err := os.Stat(c.WorkingDir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' because folder '%s' does not exist", c.Command, c.WorkingDir)
+		}
+		if err != nil || !info.IsDir() {
+			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' because '%s' is not a folder", c.Command, c.WorkingDir)
+		}
+	}
+	shell := l.env.shell("bash", "sh")
+	if shell == "" {
+		return nil, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because the image has no shell: neither $SHELL nor bash nor sh is in PATH", c.Command)
+	}
+	args := strings.Fields(l.env.get("SHELL_ARGS"))
+	if len(args) == 0 {
+		args = []string{"-c"}
+	}
+
+	a := &attempt{}
+	files := make([]uintptr, 0, 3)
+	defer func() {
+		for _, fd := range files {
+			_ = syscall.Close(int(fd)) // the child has its own
+		}
+		if err != nil {
+			a.discard()
+		}
+	}()
+	in, err := a.openStdin(c.Stdin)
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s': %v", c.Command, err)
+	}
+	files = append(files, uintptr(in))
+	for s := range a.pumps {
+		p, fd, err := newPump(func(b []byte) { out.write(stream(s), b) })
+		if err != nil {
+			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s': %v", c.Command, err)
+		}
+		a.pumps[s] = p
+		files = append(files, uintptr(fd))
+	}
+	a.child, err = l.children.start(shell, append(append([]string{shell}, args...), c.Command), &syscall.ProcAttr{
+		Dir:   c.WorkingDir,
+		Env:   l.env.with(c.Env),
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s: %v", clip(c.Command), shell, err)
+	}
+	return a, nil
+}
+
+// openStdin returns the end for the child.
+func (a *attempt) openStdin(writable bool) (int, error) {
+	if !writable {
+		return syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	}
+	var fds [2]int
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		return 0, err
+	}
+	if err := syscall.SetNonblock(fds[1], true); err != nil {
+		_ = syscall.Close(fds[0])
+		_ = syscall.Close(fds[1])
+		return 0, err
+	}
+	a.stdin = os.NewFile(uintptr(fds[1]), "stdin")
+	return fds[0], nil
+}
+
+// discard closes our ends after a start that failed.
+func (a *attempt) discard() {
+	for _, p := range a.pumps {
+		if p != nil {
+			_ = p.pipe.Close() // nothing was read
+		}
+	}
+	if a.stdin != nil {
+		_ = a.stdin.Close() // nobody reads it
+	}
+}

@@ -1,0 +1,290 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+const (
+	// Proxies cut connections that are silent for too long.
+	execKeepAlive = 5 * time.Second
+	logsKeepAlive = 30 * time.Second
+
+	// listOutputMax bounds the output in a list of all processes. The older
+	// ones are listed without it.
+	listOutputMax = 16 << 20
+	// stdinMax bounds one write to a process.
+	stdinMax = 8 << 20
+)
+
+// runProcess starts a process and answers at once, when it serves its ports,
+// when it ends, or with a stream of what it writes.
+func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) error {
+	b, err := body(w, r, bodyMax)
+	if err != nil {
+		return err
+	}
+	c, err := parseCommand(b, a.env)
+	if err != nil {
+		return err
+	}
+	streams := strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream")
+	p, err := a.processes.run(c)
+	if err != nil {
+		if streams && doze.Public(err).Kind == doze.Unprocessable {
+			newEvents(w).send("error", doze.Public(err).Message)
+			return nil
+		}
+		return err
+	}
+	if streams {
+		streamProcess(r.Context(), w, p)
+		return nil
+	}
+
+	ctx, cancel := r.Context(), context.CancelFunc(func() {})
+	if patience := c.patience(); patience > 0 {
+		ctx, cancel = context.WithTimeout(ctx, patience)
+	}
+	defer cancel()
+	if err := awaitPorts(ctx, p); err != nil {
+		return err
+	}
+	if !c.WaitForCompletion {
+		httpx.WriteJSON(w, http.StatusOK, p.brief())
+		return nil
+	}
+	select {
+	case <-p.done:
+		httpx.WriteJSON(w, http.StatusOK, p.info(logsMax))
+		return nil
+	case <-ctx.Done():
+		return doze.Errorf(doze.Unprocessable, "process timed out after %d seconds; it goes on as %s", int64(c.patience().Seconds()), p.Name)
+	}
+}
+
+// events is a stream of JSON lines.
+type events struct {
+	enc   *json.Encoder
+	flush func() error
+}
+
+type event struct {
+	Type string `json:"type"`
+	Data string `json:"data,omitempty"`
+}
+
+func newEvents(w http.ResponseWriter) events {
+	startStream(w, "application/x-ndjson")
+	return events{json.NewEncoder(w), http.NewResponseController(w).Flush}
+}
+
+// send reports false when the caller is gone.
+func (e events) send(kind, data string) bool {
+	return e.enc.Encode(event{kind, data}) == nil && e.flush() == nil
+}
+
+// startStream sends the headers at once, so that the caller sees that the
+// stream is there.
+func startStream(w http.ResponseWriter, contentType string) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush() // the first write reports what is wrong
+}
+
+// streamProcess sends what p writes until it is over. A caller that leaves
+// does not end the process.
+func streamProcess(ctx context.Context, w http.ResponseWriter, p *process) {
+	f := p.out.follow()
+	defer f.close()
+	out := newEvents(w)
+	var text [2]carry
+	whole := f.each(ctx, execKeepAlive, func(piece piece) bool {
+		switch {
+		case piece.notice != "":
+			return out.send("stdout", piece.notice)
+		case piece.lost && !out.send(piece.of.String(), truncate):
+			return false
+		}
+		data := text[piece.of].add(piece.data)
+		return data == "" || out.send(piece.of.String(), data)
+	}, func() bool { return out.send("keepalive", "") })
+	if !whole {
+		return
+	}
+	<-p.done // at once
+	for s := range text {
+		if rest := text[s].rest(); rest != "" && !out.send(stream(s).String(), rest) {
+			return
+		}
+	}
+	result, err := json.Marshal(p.info(logsMax))
+	if err != nil {
+		out.send("error", "the result cannot be encoded")
+		return
+	}
+	out.send("result", string(result))
+}
+
+// each calls take for every piece until the process is over, and idle when
+// there was none for a while. It reports false when the caller is gone.
+func (f *follower) each(ctx context.Context, silence time.Duration, take func(piece) bool, idle func() bool) bool {
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
+	buf := make([]byte, chunkMax)
+	for {
+		p, wait, ok := f.read(buf)
+		switch {
+		case ok:
+			if !take(p) {
+				return false
+			}
+			continue
+		case wait == nil:
+			return true
+		}
+		select {
+		case <-wait:
+		case <-quiet.C:
+			if !idle() {
+				return false
+			}
+			quiet.Reset(silence)
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// followLogs sends the lines of a process, from the first that is kept to its
+// last, each once and with the name of its stream in front.
+func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) error {
+	p, err := a.processes.find(id)
+	if err != nil {
+		return err
+	}
+	f := p.out.follow()
+	defer f.close()
+	startStream(w, "text/plain; charset=utf-8")
+	flush := http.NewResponseController(w).Flush
+	var (
+		cut  lines
+		fail error
+	)
+	emit := func(s stream, line string) {
+		if fail == nil {
+			_, fail = w.Write([]byte(s.String() + ":" + line + "\n"))
+		}
+	}
+	whole := f.each(r.Context(), logsKeepAlive, func(p piece) bool {
+		switch {
+		case p.notice != "":
+			var notice lines
+			notice.add(stdout, []byte(p.notice), emit)
+		case p.lost:
+			cut.flush(p.of, emit)
+			emit(p.of, strings.TrimSuffix(truncate, "\n"))
+		}
+		cut.add(p.of, p.data, emit)
+		return fail == nil && flush() == nil
+	}, func() bool {
+		_, err := w.Write([]byte("[keepalive]\n"))
+		return err == nil && flush() == nil
+	})
+	if whole {
+		cut.flush(stdout, emit)
+		cut.flush(stderr, emit)
+	}
+	return nil
+}
+
+// listProcesses describes all processes, the newest first.
+func (a *Agent) listProcesses(*http.Request, string) ([]processInfo, error) {
+	a.processes.prune(time.Now())
+	all := []processInfo{}
+	left := int64(listOutputMax)
+	for _, p := range slices.Backward(a.processes.list()) {
+		i := p.info(min(tailMax, left/4)) // each byte is there twice
+		left -= 2 * int64(len(*i.Logs))
+		left = max(left, 0)
+		if *i.CompletedAt == "" {
+			i.CompletedAt = nil
+		}
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+func (a *Agent) readProcess(_ *http.Request, id string) (processInfo, error) {
+	p, err := a.processes.find(id)
+	if err != nil {
+		return processInfo{}, err
+	}
+	return p.info(tailMax), nil
+}
+
+type processLogs struct {
+	Stdout string `json:"stdout"`
+	Stderr string `json:"stderr"`
+	Logs   string `json:"logs"`
+}
+
+func (a *Agent) readLogs(_ *http.Request, id string) (processLogs, error) {
+	p, err := a.processes.find(id)
+	if err != nil {
+		return processLogs{}, err
+	}
+	i := p.info(logsMax)
+	return processLogs{i.Stdout, i.Stderr, *i.Logs}, nil
+}
+
+func (a *Agent) stopProcess(_ *http.Request, id string) (success, error) {
+	return a.finishProcess(id, syscall.SIGTERM, stopped, "Process stopped successfully")
+}
+
+func (a *Agent) killProcess(_ *http.Request, id string) (success, error) {
+	return a.finishProcess(id, syscall.SIGKILL, killed, "Process killed successfully")
+}
+
+func (a *Agent) finishProcess(id string, sig syscall.Signal, s status, message string) (success, error) {
+	p, err := a.processes.find(id)
+	if err != nil {
+		return success{}, err
+	}
+	return success{Message: message}, p.finish(sig, s)
+}
+
+func (a *Agent) writeStdin(w http.ResponseWriter, r *http.Request, id string) error {
+	p, err := a.processes.find(id)
+	if err != nil {
+		return err
+	}
+	b, err := body(w, r, stdinMax)
+	if err != nil {
+		return err
+	}
+	if err := p.feed(r.Context().Done(), b); err != nil {
+		return err
+	}
+	httpx.WriteJSON(w, http.StatusOK, success{Message: "Input written successfully"})
+	return nil
+}
+
+func (a *Agent) closeStdin(_ *http.Request, id string) (success, error) {
+	p, err := a.processes.find(id)
+	if err != nil {
+		return success{}, err
+	}
+	return success{Message: "Input closed successfully"}, p.closeInput()
+}

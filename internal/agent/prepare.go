@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+)
+
+const (
+	// The workload, not the agent, is to be killed when memory runs out.
+	agentOOMScore = -500
+	// heapShare of the memory, at least heapMin, is where the collector begins
+	// to work harder: a sandbox has no swap for a burst of garbage.
+	heapShare = 20 // percent
+	heapMin   = 64 << 20
+)
+
+// Prepare makes a minimal image usable: it creates the directories and files
+// below root that every program expects, and sets what the agent wants of its
+// own process. All of it is best effort: the root may be read-only.
+func Prepare(root string, env []string) {
+	syscall.Umask(int(umask))
+	_ = setOOMScore("self", agentOOMScore) // without the file, the kernel has no such killer
+	if environ(env).get("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(heapMin, memory()/100*heapShare))
+	}
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "sandbox"
+	}
+	prepareRoot(root, host)
+}
+
+// Names of hosts that every image must resolve, and where to ask for others if
+// the host that runs the sandbox did not say.
+const (
+	hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	// resolver is the first hop: the host side of the sandbox's link decides
+	// what is answered.
+	resolver = "nameserver %s\n"
+)
+
+func prepareRoot(root, host string) {
+	for _, d := range []struct {
+		name string
+		mode os.FileMode
+	}{
+		{"tmp", 0o777 | os.ModeSticky}, {"run", 0o755}, {"var/log", 0o755}, {"etc", 0o755},
+	} {
+		dir := filepath.Join(root, d.name)
+		if _, err := os.Stat(dir); err != nil && os.MkdirAll(dir, 0o755) == nil {
+			_ = os.Chmod(dir, d.mode) // past the umask
+		}
+	}
+	fillIn(filepath.Join(root, "etc/hostname"), host+"\n")
+	fillIn(filepath.Join(root, "etc/hosts"), hosts+"127.0.1.1\t"+host+"\n")
+	fillIn(filepath.Join(root, "etc/resolv.conf"), fmt.Sprintf(resolver, gateway(filepath.Join(root, "proc/net/route"))))
+}
+
+// fillIn writes a file that is absent or empty.
+func fillIn(name, content string) {
+	if info, err := os.Stat(name); err == nil && info.Size() > 0 {
+		return
+	}
+	_ = os.WriteFile(name, []byte(content), 0o644) //nolint:gosec // every user of the image reads these
+}
+
+// gateway returns the address of the default route, 127.0.0.1 without one.
+func gateway(table string) string {
+	b, _ := os.ReadFile(table) // without it there is no route
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 2 && f[1] == "00000000" {
+			var word uint32
+			if _, err := fmt.Sscanf(f[2], "%X", &word); err == nil && word != 0 {
+				return fmt.Sprintf("%d.%d.%d.%d", word&math.MaxUint8, word>>8&math.MaxUint8, word>>16&math.MaxUint8, word>>24)
+			}
+		}
+	}
+	return "127.0.0.1"
+}

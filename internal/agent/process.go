@@ -1,0 +1,368 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"doze"
+)
+
+// restartDelay keeps a command that fails at once from spinning.
+const restartDelay = time.Second
+
+// status is how a process looks from outside.
+type status string
+
+const (
+	running   status = "running"
+	completed status = "completed"
+	failed    status = "failed"
+	stopped   status = "stopped"
+	killed    status = "killed"
+)
+
+// outcome decides what an exit means. asked is how the caller wanted the
+// process to end, if so.
+func outcome(exit syscall.WaitStatus, asked status) (s status, code int) {
+	code = exit.ExitStatus() // -1 after a signal
+	switch {
+	case code == 0:
+		return completed, 0
+	case asked != "":
+		return asked, code
+	}
+	return failed, code
+}
+
+// timeForm is how the API writes the times of a process, in UTC.
+const timeForm = "Mon, 02 Jan 2006 15:04:05 GMT"
+
+// processInfo describes a process in answers. All members are always present.
+type processInfo struct {
+	PID              string  `json:"pid"` // of the first start
+	Name             string  `json:"name"`
+	Command          string  `json:"command"`
+	WorkingDir       string  `json:"workingDir"`
+	Status           status  `json:"status"`
+	StartedAt        string  `json:"startedAt"`
+	CompletedAt      *string `json:"completedAt"`
+	ExitCode         int     `json:"exitCode"`
+	Logs             *string `json:"logs"` // stdout, then stderr
+	Stdout           string  `json:"stdout"`
+	Stderr           string  `json:"stderr"`
+	RestartOnFailure bool    `json:"restartOnFailure"`
+	MaxRestarts      int     `json:"maxRestarts"`
+	RestartCount     int     `json:"restartCount"`
+	KeepAlive        bool    `json:"keepAlive"`
+	Stdin            bool    `json:"stdin"`
+}
+
+// process is a command that runs or did. One goroutine, in [process.live],
+// decides what happens to it.
+type process struct {
+	command
+	pid   int // of the first start; it may be somebody else's by now
+	out   *output
+	start launcher
+	done  chan struct{} // closed when it is over and its output is complete
+	halt  chan struct{} // closed when it must not restart
+	ended atomic.Int64  // unix nanoseconds; 0 while it runs
+
+	stdinTurn chan struct{}  // holds a token while nobody writes to stdin
+	pumps     sync.WaitGroup // the ones of all attempts
+
+	mu          sync.Mutex
+	now         *attempt  // guarded by mu; nil between and after attempts
+	status      status    // guarded by mu
+	asked       status    // guarded by mu: stopped or killed, if a caller wanted that
+	code        int       // guarded by mu
+	startedAt   time.Time // guarded by mu
+	completedAt time.Time // guarded by mu
+	restarted   int       // guarded by mu
+	awake       bool      // guarded by mu: the sandbox must not sleep
+	stdinClosed bool      // guarded by mu
+	carrying    []*pump   // guarded by mu: of all attempts
+	group       int       // guarded by mu: pid of the last attempt
+}
+
+// newProcess starts c.
+func newProcess(c command, out *output, start launcher) (*process, error) {
+	p := &process{
+		command:   c,
+		out:       out,
+		start:     start,
+		done:      make(chan struct{}),
+		halt:      make(chan struct{}),
+		stdinTurn: make(chan struct{}, 1),
+		awake:     c.KeepAlive,
+	}
+	p.stdinTurn <- struct{}{}
+	a, err := start.start(&p.command, out)
+	if err != nil {
+		return nil, err
+	}
+	p.pid = a.pid
+	p.begin(a)
+	return p, nil
+}
+
+// begin takes a new attempt in.
+func (p *process) begin(a *attempt) {
+	for _, pump := range a.pumps {
+		p.pumps.Go(pump.run)
+	}
+	p.mu.Lock()
+	p.carrying = append(slices.DeleteFunc(p.carrying, (*pump).over), a.pumps[:]...)
+	p.mu.Unlock()
+	if life := p.lifetime(); life > 0 {
+		a.alarm = time.AfterFunc(life, func() { _ = p.finish(syscall.SIGKILL, killed) }) // it may have just ended
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now, p.group, p.startedAt, p.completedAt = a, a.pid, time.Now(), time.Time{}
+	switch {
+	case p.asked != "": // while it started again
+		p.start.children.signal(a.child, syscall.SIGKILL)
+	case p.stdinClosed && a.stdin != nil:
+		_ = a.stdin.Close() // its end is all that the child shall see
+	default:
+		p.status = running
+	}
+}
+
+// live follows the process from its first start to its end. It calls over once
+// the process is over, though children that it left behind may still write.
+func (p *process) live(over func()) {
+	for {
+		p.mu.Lock()
+		a := p.now
+		p.mu.Unlock()
+		<-a.exited
+		for _, pump := range a.pumps {
+			pump.drain()
+		}
+		if !p.again(a) {
+			break
+		}
+	}
+	p.ended.Store(time.Now().UnixNano())
+	p.out.end()
+	over() // whoever waited for the end may use the name again
+	close(p.done)
+	p.pumps.Wait() // children that it left behind
+	p.out.close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.carrying = nil
+}
+
+// again ends an attempt and begins the next one, if there is to be one.
+func (p *process) again(a *attempt) bool {
+	if a.alarm != nil {
+		a.alarm.Stop()
+	}
+	p.mu.Lock()
+	s, code := outcome(a.status, p.asked)
+	p.now, p.code = nil, code
+	if a.stdin != nil {
+		_ = a.stdin.Close() // nobody reads it any more
+	}
+	n := p.restarted + 1
+	if s != failed || !p.restarts(p.restarted) {
+		p.over(s)
+		p.mu.Unlock()
+		return false
+	}
+	p.mu.Unlock()
+
+	most := strconv.Itoa(p.MaxRestarts)
+	if p.MaxRestarts < 0 {
+		most = "unlimited"
+	}
+	p.out.write(stdout, fmt.Appendf(nil, "\n[Process failed with exit code %d. Attempting restart %d/%s...]\n", code, n, most))
+	delay := time.NewTimer(restartDelay)
+	defer delay.Stop()
+	select {
+	case <-delay.C:
+	case <-p.halt:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.over(p.asked)
+		return false
+	}
+	next, err := p.start.start(&p.command, p.out)
+	if err != nil {
+		p.out.write(stderr, []byte(doze.Public(err).Message+"\n"))
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.over(cmp.Or(p.asked, failed))
+		return false
+	}
+	p.mu.Lock()
+	p.restarted = n
+	p.mu.Unlock()
+	p.begin(next)
+	return true
+}
+
+// over notes the end. Preconditions: mu is held.
+func (p *process) over(s status) {
+	p.status, p.awake, p.completedAt = s, false, time.Now()
+}
+
+// How attached readers learn of a stop and of a kill. It is no output of the
+// process and not kept.
+var endings = map[status]string{
+	stopped: "\n[Process is being gracefully terminated]\n",
+	killed:  "\n[Process is being forcefully killed]\n",
+}
+
+// finish signals the whole process group and keeps the process from starting
+// again. It is NotFound when the process is over.
+func (p *process) finish(sig syscall.Signal, s status) error {
+	p.mu.Lock()
+	select {
+	case <-p.done:
+		p.mu.Unlock()
+		return doze.Errorf(doze.NotFound, "process is not running any more")
+	default:
+	}
+	if !p.completedAt.IsZero() && p.now == nil {
+		p.mu.Unlock()
+		return doze.Errorf(doze.NotFound, "process is not running any more")
+	}
+	if p.asked == "" {
+		close(p.halt)
+	}
+	first := p.asked != s
+	if p.asked != killed { // a stop does not take a kill back
+		p.asked, p.status = s, s
+	}
+	p.awake = false
+	a := p.now
+	p.mu.Unlock()
+
+	if first {
+		p.out.notice(endings[s])
+	}
+	if a != nil {
+		p.start.children.signal(a.child, sig) // if it is gone, that is what we want
+	}
+	return nil
+}
+
+// abandon stops reading what children of the process still write, so that
+// nothing waits for them.
+func (p *process) abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pump := range p.carrying {
+		_ = pump.pipe.Close() // the pump may have ended
+	}
+}
+
+// leader returns the pid of the last attempt.
+func (p *process) leader() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.group
+}
+
+// info describes the process with at most limit bytes of each stream.
+func (p *process) info(limit int64) processInfo {
+	i := p.brief()
+	i.Stdout, i.Stderr = p.out.text(stdout, limit), p.out.text(stderr, limit)
+	logs := i.Stdout + i.Stderr
+	i.Logs = &logs
+	return i
+}
+
+// brief describes the process without its output.
+func (p *process) brief() processInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	completedAt := ""
+	if !p.completedAt.IsZero() {
+		completedAt = p.completedAt.UTC().Format(timeForm)
+	}
+	return processInfo{
+		PID:              strconv.Itoa(p.pid),
+		Name:             p.Name,
+		Command:          p.Command,
+		WorkingDir:       p.WorkingDir,
+		Status:           p.status,
+		StartedAt:        p.startedAt.UTC().Format(timeForm),
+		CompletedAt:      &completedAt,
+		ExitCode:         p.code,
+		RestartOnFailure: p.RestartOnFailure,
+		MaxRestarts:      p.MaxRestarts,
+		RestartCount:     p.restarted,
+		KeepAlive:        p.awake,
+		Stdin:            p.Stdin,
+	}
+}
+
+// stdinStall is how long a process may leave what we write to it unread.
+const stdinStall = 10 * time.Second
+
+// feed writes b to the process, in one piece with respect to other writers.
+// It is a Conflict when there is nobody to write to, and Unavailable when the
+// process does not read.
+func (p *process) feed(cancelled <-chan struct{}, b []byte) error {
+	select {
+	case <-p.stdinTurn:
+	case <-cancelled:
+		return doze.Errorf(doze.Unavailable, "the caller went away")
+	case <-p.done:
+		return doze.Errorf(doze.Conflict, "the process is over")
+	}
+	defer func() { p.stdinTurn <- struct{}{} }()
+	p.mu.Lock()
+	a, closed := p.now, p.stdinClosed
+	p.mu.Unlock()
+	switch {
+	case !p.Stdin:
+		return doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
+	case closed || a == nil:
+		return doze.Errorf(doze.Conflict, "the stdin of the process is closed")
+	}
+	for len(b) > 0 {
+		_ = a.stdin.SetWriteDeadline(time.Now().Add(stdinStall)) // the write reports what is wrong
+		n, err := a.stdin.Write(b[:min(len(b), chunkMax)])
+		b = b[n:]
+		switch {
+		case n > 0:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return doze.Wrap(err, doze.Unavailable, "the process stopped reading; %d bytes were not written", len(b))
+		case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
+			return doze.Wrap(err, doze.Conflict, "the process closed its stdin; %d bytes were not written", len(b))
+		case err != nil:
+			return doze.Wrap(err, doze.Internal, "write to stdin: %v", err)
+		}
+	}
+	return nil
+}
+
+// closeInput gives the process the end of its input. Closing twice is fine.
+func (p *process) closeInput() error {
+	if !p.Stdin {
+		return doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
+	}
+	<-p.stdinTurn // what was written before comes before the end
+	defer func() { p.stdinTurn <- struct{}{} }()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now != nil && !p.stdinClosed {
+		_ = p.now.stdin.Close() // the process may have closed its end first
+	}
+	p.stdinClosed = true
+	return nil
+}

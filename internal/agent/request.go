@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"crypto/rand"
+	"strings"
+	"time"
+
+	"doze"
+)
+
+const (
+	nameMax    = 256
+	portsMax   = 64
+	envMax     = 4096 // variables of one request
+	timeoutMax = 366 * 24 * time.Hour
+	// keepAliveDefault ends a process that keeps the sandbox awake, unless the
+	// caller asks for another time.
+	keepAliveDefault = 600 * time.Second
+)
+
+// command is what a caller wants to run: the body of POST /process.
+type command struct {
+	Command           string            `json:"command"`
+	Name              string            `json:"name"`
+	WorkingDir        string            `json:"workingDir"`
+	Env               map[string]string `json:"env"`
+	WaitForCompletion bool              `json:"waitForCompletion"`
+	Timeout           *int64            `json:"timeout"` // seconds
+	WaitForPorts      []int             `json:"waitForPorts"`
+	RestartOnFailure  bool              `json:"restartOnFailure"`
+	MaxRestarts       int               `json:"maxRestarts"` // negative means no limit
+	KeepAlive         bool              `json:"keepAlive"`
+	Stdin             bool              `json:"stdin"`
+}
+
+// parseCommand reads and checks the body of POST /process and fills in the
+// name. Every error is Invalid.
+func parseCommand(b []byte, env environ) (command, error) {
+	c, err := parse[command](b)
+	if err != nil {
+		return c, err
+	}
+	if c.WorkingDir == "~" || strings.HasPrefix(c.WorkingDir, "~/") {
+		c.WorkingDir = env.get("HOME") + c.WorkingDir[1:]
+	}
+	if c.Name == "" {
+		c.Name = "proc-" + strings.ToLower(rand.Text()[:8])
+	}
+	switch {
+	case strings.TrimSpace(c.Command) == "":
+		return c, doze.Errorf(doze.Invalid, "command is required")
+	case strings.ContainsRune(c.Command+c.Name+c.WorkingDir, 0):
+		return c, doze.Errorf(doze.Invalid, "command, name and workingDir must not have a NUL byte")
+	case len(c.Name) > nameMax:
+		return c, doze.Errorf(doze.Invalid, "name has %d bytes; at most %d are allowed", len(c.Name), nameMax)
+	case len(c.Env) > envMax:
+		return c, doze.Errorf(doze.Invalid, "env has %d variables; at most %d are allowed", len(c.Env), envMax)
+	case len(c.WaitForPorts) > portsMax:
+		return c, doze.Errorf(doze.Invalid, "waitForPorts has %d entries; at most %d are allowed", len(c.WaitForPorts), portsMax)
+	}
+	for k, v := range c.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return c, doze.Errorf(doze.Invalid, "env has the entry %q; a name must not be empty or have a =, and neither part a NUL byte", clip(k))
+		}
+	}
+	for _, port := range c.WaitForPorts {
+		if port < 1 || port > 65535 {
+			return c, doze.Errorf(doze.Invalid, "waitForPorts has the port %d; it must be 1 to 65535", port)
+		}
+	}
+	return c, nil
+}
+
+// patience returns how long the call may wait; 0 means for ever.
+func (c *command) patience() time.Duration {
+	if c.Timeout == nil || *c.Timeout <= 0 {
+		return 0
+	}
+	return time.Duration(min(*c.Timeout, int64(timeoutMax/time.Second))) * time.Second
+}
+
+// lifetime returns when a process that keeps the sandbox awake is killed; 0
+// means never.
+func (c *command) lifetime() time.Duration {
+	switch {
+	case !c.KeepAlive || c.Timeout != nil && *c.Timeout == 0:
+		return 0
+	case c.patience() == 0:
+		return keepAliveDefault
+	}
+	return c.patience()
+}
+
+// restarts reports whether a failure is followed by attempt n+1.
+func (c *command) restarts(n int) bool {
+	return c.RestartOnFailure && (c.MaxRestarts < 0 || n < c.MaxRestarts)
+}

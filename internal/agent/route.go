@@ -1,0 +1,221 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+// bodyMax bounds a JSON body, which is held in memory. Larger files go as
+// multipart/form-data, which is not.
+const bodyMax = 64 << 20
+
+// handler answers one route. An error that it returns is reported to the
+// caller, so it must not have written anything then.
+type handler func(a *Agent, w http.ResponseWriter, r *http.Request, arg string) error
+
+// route is one row of the API. The pattern has at most one variable: {id}, one
+// segment, or {path...}, the rest of the path. The first row that matches wins.
+type route struct {
+	method  string
+	pattern string
+	serve   handler
+}
+
+var routes = []route{
+	{"GET", "/", answer((*Agent).welcome)},
+	{"POST", "/", answer((*Agent).welcome)},
+	{"PUT", "/", answer((*Agent).welcome)},
+	{"DELETE", "/", answer((*Agent).welcome)},
+	{"PATCH", "/", answer((*Agent).welcome)},
+	{"GET", "/health", answer((*Agent).health)},
+
+	{"GET", "/filesystem/tree/{path...}", answer((*Agent).readTree)},
+	{"PUT", "/filesystem/tree/{path...}", accept((*Agent).writeTree)},
+	{"DELETE", "/filesystem/tree/{path...}", answer((*Agent).deleteTree)},
+	{"GET", "/filesystem/{path...}", (*Agent).readFile},
+	{"PUT", "/filesystem/{path...}", (*Agent).writeFile},
+	{"DELETE", "/filesystem/{path...}", answer((*Agent).deleteFile)},
+
+	{"GET", "/process", answer((*Agent).listProcesses)},
+	{"POST", "/process", (*Agent).runProcess},
+	{"GET", "/process/{id}", answer((*Agent).readProcess)},
+	{"DELETE", "/process/{id}", answer((*Agent).stopProcess)},
+	{"DELETE", "/process/{id}/kill", answer((*Agent).killProcess)},
+	{"GET", "/process/{id}/logs", answer((*Agent).readLogs)},
+	{"GET", "/process/{id}/logs/stream", (*Agent).followLogs},
+	{"POST", "/process/{id}/stdin", (*Agent).writeStdin},
+	{"DELETE", "/process/{id}/stdin", answer((*Agent).closeStdin)},
+
+	{"GET", "/terminal/ws", (*Agent).openTerminal},
+
+	// For the host alone: the edge passes nothing below /doze/ on.
+	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
+	{"POST", "/doze/wake", answer((*Agent).wake)},
+}
+
+// answer adapts a call that has no body.
+func answer[Out any](fn func(a *Agent, r *http.Request, arg string) (Out, error)) handler {
+	return func(a *Agent, w http.ResponseWriter, r *http.Request, arg string) error {
+		out, err := fn(a, r, arg)
+		if err == nil {
+			httpx.WriteJSON(w, http.StatusOK, out)
+		}
+		return err
+	}
+}
+
+// accept adapts a call with a JSON body.
+func accept[In, Out any](fn func(a *Agent, arg string, in In) (Out, error)) handler {
+	return func(a *Agent, w http.ResponseWriter, r *http.Request, arg string) error {
+		in, err := decode[In](w, r)
+		if err != nil {
+			return err
+		}
+		out, err := fn(a, arg, in)
+		if err == nil {
+			httpx.WriteJSON(w, http.StatusOK, out)
+		}
+		return err
+	}
+}
+
+// decode reads a JSON body. Unknown members are ignored.
+func decode[In any](w http.ResponseWriter, r *http.Request) (in In, err error) {
+	b, err := body(w, r, bodyMax)
+	if err != nil {
+		return in, err
+	}
+	return parse[In](b)
+}
+
+func parse[In any](b []byte) (in In, err error) {
+	if len(b) == 0 {
+		return in, doze.Errorf(doze.Invalid, "the body is empty; send a JSON object")
+	}
+	if err := json.Unmarshal(b, &in); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+			return in, doze.Wrap(err, doze.Invalid, "the field %q must be of the type %s, not %s", wrong.Field, wrong.Type, wrong.Value)
+		}
+		return in, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect: %v", err)
+	}
+	return in, nil
+}
+
+// body reads a whole body of at most limit bytes.
+func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return nil, doze.Wrap(err, doze.TooLarge, "the body has more than %d MiB; send it in parts or as multipart/form-data", limit>>20)
+	}
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Invalid, "the body ended early; send it again")
+	}
+	return b, nil
+}
+
+// match finds the row of a request. It works on the path as it was sent: a
+// cleaned one has lost which slashes were doubled or escaped.
+func match(method, decoded, escaped string) (rt *route, arg string) {
+	for i := range routes {
+		rt := &routes[i]
+		if rt.method != method {
+			continue
+		}
+		if arg, ok := rt.arg(decoded, escaped); ok {
+			return rt, arg
+		}
+	}
+	return nil, ""
+}
+
+// arg matches the pattern and returns the value of its variable.
+func (rt *route) arg(decoded, escaped string) (arg string, ok bool) {
+	before, after, variable := strings.Cut(rt.pattern, "{")
+	switch {
+	case !variable:
+		return "", escaped == before || escaped == before+"/" && before != "/"
+	case after == "path...}":
+		prefix := strings.TrimSuffix(before, "/")
+		if prefix == treePrefix {
+			if decoded == prefix {
+				return "/", true
+			}
+			return decoded[min(len(prefix), len(decoded)):], strings.HasPrefix(decoded, before)
+		}
+		return tail(decoded, escaped, prefix), strings.HasPrefix(decoded, before)
+	}
+	after = strings.TrimPrefix(after, "id}")
+	arg, ok = strings.CutPrefix(escaped, before)
+	if !ok {
+		return "", false
+	}
+	arg, ok = strings.CutSuffix(strings.TrimSuffix(arg, "/"), after)
+	if !ok || arg == "" || strings.Contains(arg, "/") {
+		return "", false
+	}
+	arg, err := url.PathUnescape(arg)
+	return arg, err == nil
+}
+
+// ServeHTTP answers every request: by the table, or with 404. It never
+// redirects and knows no 405.
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization")
+	h.Set("Cache-Control", "no-cache, no-store, must-revalidate")
+	h.Set("Pragma", "no-cache")
+	h.Set("Expires", "0")
+	h.Set("X-Content-Type-Options", "nosniff")
+
+	method := r.Method
+	switch method {
+	case http.MethodOptions:
+		w.WriteHeader(http.StatusNoContent)
+		return
+	case http.MethodHead: // asks whether the route exists, nothing else
+		method = http.MethodGet
+	}
+	rt, arg := match(method, r.URL.Path, r.URL.EscapedPath())
+	if rt == nil || r.Method == http.MethodHead && rt.pattern == "/" {
+		notFound(w)
+		return
+	}
+	if r.Method == http.MethodHead {
+		return
+	}
+	r.Pattern = rt.pattern
+	defer recovered(w, r)
+	if err := rt.serve(a, w, r, arg); err != nil {
+		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
+	}
+}
+
+// notFound is the answer to what is not in the table.
+func notFound(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = io.WriteString(w, "404 page not found") // the caller went away: nobody is left to tell
+}
+
+// recovered keeps a bug in one handler from ending the others.
+func recovered(w http.ResponseWriter, r *http.Request) {
+	switch v := recover(); v {
+	case nil:
+	case http.ErrAbortHandler: // cut the connection: the answer is incomplete
+		panic(v)
+	default:
+		slog.ErrorContext(r.Context(), "handler panicked", "route", r.Pattern, "err", v, "stack", string(debug.Stack()))
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+}

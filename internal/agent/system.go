@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"doze"
+)
+
+// Welcome is the answer at the root.
+type welcome struct {
+	Message       string `json:"message"`
+	Documentation string `json:"documentation"`
+	Description   string `json:"description"`
+}
+
+func (*Agent) welcome(*http.Request, string) (welcome, error) {
+	return welcome{
+		Message:       "Welcome to your Doze sandbox",
+		Documentation: "Files are at /filesystem, processes at /process, terminals at /terminal/ws.",
+		Description:   "The API of one sandbox: files, processes and terminals.",
+	}, nil
+}
+
+// Upgrade is the state of an upgrade in place. The agent belongs to the
+// platform, which replaces it from outside; so there never is one.
+type upgrade struct {
+	Status  string `json:"status"`
+	Step    string `json:"step"`
+	Version string `json:"version"`
+}
+
+type health struct {
+	Status        string  `json:"status"`
+	Version       string  `json:"version"`
+	GitCommit     string  `json:"gitCommit"`
+	BuildTime     string  `json:"buildTime"`
+	GoVersion     string  `json:"goVersion"`
+	OS            string  `json:"os"`
+	Arch          string  `json:"arch"`
+	Uptime        string  `json:"uptime"`
+	UptimeSeconds float64 `json:"uptimeSeconds"`
+	UpgradeCount  int     `json:"upgradeCount"`
+	StartedAt     string  `json:"startedAt"`
+	LastUpgrade   upgrade `json:"lastUpgrade"`
+
+	WakeCount int       `json:"wakeCount"` // wakes from disk
+	LastWake  doze.Time `json:"lastWake,omitzero"`
+}
+
+func (a *Agent) health(*http.Request, string) (health, error) {
+	up := time.Since(a.started)
+	commit, built := revision()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return health{
+		Status:        "ok",
+		Version:       a.version,
+		GitCommit:     commit,
+		BuildTime:     built,
+		GoVersion:     runtime.Version(),
+		OS:            runtime.GOOS,
+		Arch:          runtime.GOARCH,
+		Uptime:        up.Round(time.Second).String(),
+		UptimeSeconds: up.Seconds(),
+		StartedAt:     a.started.UTC().Format(time.RFC3339),
+		LastUpgrade:   upgrade{Status: "idle", Step: "none", Version: a.version},
+		WakeCount:     a.wakes,
+		LastWake:      doze.Time{Time: a.woken},
+	}, nil
+}
+
+// revision returns the commit that the agent was built from, and its time.
+func revision() (commit, at string) {
+	commit, at = "unknown", "unknown"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return commit, at
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			commit = s.Value
+		case "vcs.time":
+			at = s.Value
+		}
+	}
+	return commit, at
+}
+
+type keepAlive struct {
+	KeepAlive int `json:"keepAlive"`
+}
+
+// keepAlive counts the processes that must not be put to sleep. The host asks
+// before it suspends the sandbox.
+func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
+	return keepAlive{a.processes.keptAlive()}, nil
+}
+
+// wake is called by the host after the sandbox was restored from disk. All
+// randomness of the agent comes from the kernel at the time of use, which the
+// restore renews, so there is nothing to seed: it only notes the event.
+func (a *Agent) wake(*http.Request, string) (struct{}, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.wakes++
+	a.woken = time.Now()
+	return struct{}{}, nil
+}

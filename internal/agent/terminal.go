@@ -1,0 +1,280 @@
+package agent
+
+import (
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/creack/pty"
+
+	"doze"
+)
+
+const (
+	terminalsMax = 64
+	viewersMax   = 64        // of one terminal
+	replayMax    = 100 << 10 // of output, for those who connect later
+	queueMax     = 64        // chunks that a slow viewer may be behind
+	// terminalIdle is how long a terminal lives without a viewer.
+	terminalIdle = 10 * time.Minute
+	// terminalFlush is how long the kernel may take to hand over what a shell
+	// wrote before it ended.
+	terminalFlush = 200 * time.Millisecond
+	// typingStall is how long a shell may leave what was typed unread.
+	typingStall = 10 * time.Second
+)
+
+// window is the size of a terminal in characters.
+type window struct{ cols, rows uint16 }
+
+// opening is what a viewer asks for when it connects.
+type opening struct {
+	session string
+	shell   string // empty means the one of the image
+	dir     string
+	window  window
+}
+
+// terminals keeps the shells that people look at, by session.
+type terminals struct {
+	children *reaper
+	env      environ
+	tasks    sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[string]*terminal // guarded by mu
+	closed bool                 // guarded by mu
+}
+
+func newTerminals(children *reaper, env environ) *terminals {
+	return &terminals{children: children, env: env, open: map[string]*terminal{}}
+}
+
+// view connects to the terminal of a session, which it starts if there is
+// none. The caller must leave the viewer.
+func (t *terminals) view(o opening) (*viewer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if term := t.open[o.session]; term != nil {
+		v, err := term.join(o.window)
+		if v != nil || err != nil {
+			return v, err
+		}
+	}
+	switch {
+	case t.closed:
+		return nil, doze.Errorf(doze.Unavailable, "the sandbox is stopping")
+	case len(t.open) >= terminalsMax:
+		return nil, doze.Errorf(doze.Unprocessable, "%d terminals are open, which is the most; close some", terminalsMax)
+	}
+	term, err := t.start(o)
+	if err != nil {
+		return nil, err
+	}
+	t.open[o.session] = term
+	t.tasks.Go(term.pump.run)
+	t.tasks.Go(func() {
+		term.live()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.open[o.session] == term {
+			delete(t.open, o.session)
+		}
+	})
+	return term.join(o.window)
+}
+
+// start runs a shell in a session of its own.
+func (t *terminals) start(o opening) (*terminal, error) {
+	shell := t.env.look(o.shell)
+	if o.shell == "" {
+		shell = t.env.shell("zsh", "bash", "sh", "ash")
+	}
+	if shell == "" {
+		return nil, doze.Errorf(doze.Unprocessable, "the image has no shell %s", clip(o.shell))
+	}
+	env := t.env
+	if env.get("TERM") == "" {
+		env = env.with(map[string]string{"TERM": "xterm-256color"})
+	}
+	master, tty, err := pty.Open()
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
+	}
+	defer tty.Close()
+	fd := tty.Fd()
+	if err := syscall.SetNonblock(int(fd), false); err != nil { // programs do not expect otherwise
+		_ = master.Close()
+		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
+	}
+	c, err := t.children.start(shell, []string{shell}, &syscall.ProcAttr{
+		Dir:   o.dir,
+		Env:   env,
+		Files: []uintptr{fd, fd, fd},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0},
+	})
+	if err != nil {
+		_ = master.Close()
+		return nil, doze.Wrap(err, doze.Unprocessable, "start %s in %q: %v", shell, clip(o.dir), err)
+	}
+	term := &terminal{
+		child:    c,
+		children: t.children,
+		pty:      master,
+		done:     make(chan struct{}),
+		viewers:  map[*viewer]bool{},
+	}
+	term.pump = pumpOf(master, term.show)
+	return term, nil
+}
+
+// close ends all terminals and waits for them.
+func (t *terminals) close() {
+	t.mu.Lock()
+	t.closed = true
+	for _, term := range t.open {
+		term.end()
+	}
+	t.mu.Unlock()
+	t.tasks.Wait()
+}
+
+// terminal is a shell on a pseudo-terminal. It outlives its viewers.
+type terminal struct {
+	child    *child
+	children *reaper
+	pty      *os.File
+	pump     *pump
+	split    carry         // of the pump
+	done     chan struct{} // closed after the last output
+
+	mu      sync.Mutex
+	viewers map[*viewer]bool // guarded by mu; nil once it is over
+	replay  []byte           // guarded by mu: the last output
+	idle    *time.Timer      // guarded by mu: ends it when nobody looks
+}
+
+// viewer is one connection to a terminal.
+type viewer struct {
+	*terminal
+	past   string      // what was there before it came
+	output chan string // closed when the terminal is over
+}
+
+// live follows the shell to its end.
+func (t *terminal) live() {
+	<-t.child.exited
+	killSession(t.child.pid)
+	flush := time.NewTimer(terminalFlush)
+	defer flush.Stop()
+	select {
+	case <-t.pump.ended:
+	case <-flush.C: // somebody outside the session holds it open
+		t.pump.drain()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for v := range t.viewers {
+		close(v.output)
+	}
+	t.viewers = nil
+	_ = t.pty.Close() // the pump has closed it, or ends now
+	if t.idle != nil {
+		t.idle.Stop()
+	}
+}
+
+// end kills the shell; live does the rest.
+func (t *terminal) end() { t.children.signal(t.child, syscall.SIGKILL) }
+
+// join adds a viewer, whose window counts from now on. Both results are nil
+// when the terminal is over.
+func (t *terminal) join(size window) (*viewer, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.viewers == nil:
+		return nil, nil
+	case len(t.viewers) >= viewersMax:
+		return nil, doze.Errorf(doze.Unprocessable, "%d viewers look at this terminal, which is the most", viewersMax)
+	}
+	if t.idle != nil {
+		t.idle.Stop()
+	}
+	v := &viewer{terminal: t, past: string(t.replay), output: make(chan string, queueMax)}
+	t.viewers[v] = true
+	t.resize(size)
+	return v, nil
+}
+
+// leave ends a view. The last one out starts the clock.
+func (v *viewer) leave() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.viewers == nil {
+		return
+	}
+	delete(v.viewers, v)
+	if len(v.viewers) == 0 {
+		v.idle = time.AfterFunc(terminalIdle, v.end)
+	}
+}
+
+// show passes output on. A viewer that is too slow loses it; the shell never
+// waits.
+func (t *terminal) show(b []byte) {
+	text := t.split.add(b)
+	if text == "" {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.replay = append(t.replay, text...)
+	if over := len(t.replay) - replayMax; over > 0 {
+		for over < len(t.replay) && !utf8.RuneStart(t.replay[over]) {
+			over++
+		}
+		t.replay = append(t.replay[:0], t.replay[over:]...)
+	}
+	for v := range t.viewers {
+		select {
+		case v.output <- text:
+		default:
+		}
+	}
+}
+
+// enter types text. A shell that does not read loses it.
+func (t *terminal) enter(text string) {
+	_ = t.pty.SetWriteDeadline(time.Now().Add(typingStall)) // the write reports what is wrong
+	_, _ = t.pty.WriteString(text)                          // the viewer sees that nothing happens
+}
+
+// resize sets the window; a side of zero leaves it as it is.
+func (t *terminal) resize(size window) {
+	if size.cols > 0 && size.rows > 0 {
+		_ = pty.Setsize(t.pty, &pty.Winsize{Cols: size.cols, Rows: size.rows}) // cosmetic
+	}
+}
+
+// killSession kills whoever is left of a session after its leader.
+func killSession(session int) {
+	for _, t := range processes("/proc") {
+		if t.session != session {
+			continue
+		}
+		// The handle pins the process, so look again before the shot.
+		p, err := os.FindProcess(t.pid)
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(t.pid) + "/stat")
+		if s, ok := parseStat(t.pid, stat); err == nil && ok && s.session == session {
+			_ = p.Kill() // it may have ended
+		}
+		_ = p.Release() // it only closes the handle
+	}
+}

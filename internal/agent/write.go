@@ -1,0 +1,342 @@
+package agent
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+const (
+	dirMode  fs.FileMode = 0o755
+	fileMode fs.FileMode = 0o644
+	umask    fs.FileMode = 0o022
+
+	linksMax = 40  // as many links as the kernel follows in one path
+	partsMax = 100 // of a multipart body; clients send three
+	fieldMax = 64  // bytes of a multipart field that is not the file
+)
+
+// success is the answer to most calls that change something.
+type success struct {
+	Path    string `json:"path"`
+	Message string `json:"message"`
+}
+
+// fileWrite is the JSON body of a write.
+type fileWrite struct {
+	Content     string `json:"content"`
+	IsDirectory bool   `json:"isDirectory"`
+	Permissions string `json:"permissions"`
+}
+
+// writeFile creates or replaces a file, or creates a directory.
+func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) error {
+	at, err := a.place(arg)
+	if err != nil {
+		return err
+	}
+	var done success
+	if form, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); form == "multipart/form-data" {
+		if err != nil || params["boundary"] == "" {
+			return doze.Wrap(err, doze.Invalid, "the multipart body has no valid boundary; let an HTTP library set Content-Type")
+		}
+		done, err = writeUpload(at, multipart.NewReader(r.Body, params["boundary"]))
+		if err != nil {
+			return err
+		}
+	} else {
+		in, err := decode[fileWrite](w, r)
+		if err != nil {
+			return err
+		}
+		if done, err = writeContentOf(at, in); err != nil {
+			return err
+		}
+	}
+	httpx.WriteJSON(w, http.StatusOK, done)
+	return nil
+}
+
+func writeContentOf(at place, in fileWrite) (success, error) {
+	if in.IsDirectory {
+		perm, err := parseMode(in.Permissions, dirMode)
+		if err != nil {
+			return success{}, err
+		}
+		if err := os.MkdirAll(at.abs, perm); err != nil {
+			return success{}, writeError(err)
+		}
+		return success{at.shown, "Directory created successfully"}, nil
+	}
+	perm, err := parseMode(in.Permissions, fileMode)
+	if err != nil {
+		return success{}, err
+	}
+	if err := writeTo(at, perm, strings.NewReader(in.Content)); err != nil {
+		return success{}, err
+	}
+	return success{at.shown, "File created/updated successfully"}, nil
+}
+
+// writeUpload stores the first part that is named file. Permissions count if
+// they come before it; all other parts are ignored.
+func writeUpload(at place, parts *multipart.Reader) (success, error) {
+	perm := fileMode
+	for range partsMax {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			return success{}, doze.Errorf(doze.Invalid, "the multipart body has no part named file")
+		}
+		if err != nil {
+			return success{}, doze.Wrap(err, doze.Invalid, "the multipart body is broken: %v", err)
+		}
+		switch name := part.FormName(); {
+		case name == "permissions" && part.FileName() == "":
+			text, err := io.ReadAll(io.LimitReader(part, fieldMax))
+			if err != nil {
+				return success{}, doze.Wrap(err, doze.Invalid, "the multipart body is broken: %v", err)
+			}
+			if perm, err = parseMode(string(text), fileMode); err != nil {
+				return success{}, err
+			}
+		case name == "file" && part.FileName() == "":
+			return success{}, doze.Errorf(doze.Invalid, "the part named file has no filename")
+		case name == "file":
+			if err := writeTo(at, perm, part); err != nil {
+				return success{}, err
+			}
+			return success{at.shown, "Binary file uploaded successfully"}, nil
+		}
+	}
+	return success{}, doze.Errorf(doze.Invalid, "the multipart body has more than %d parts before one named file", partsMax)
+}
+
+// parseMode reads octal permissions. Only the nine low bits count, and the
+// umask takes its share of them.
+func parseMode(s string, without fs.FileMode) (fs.FileMode, error) {
+	if s == "" {
+		return without, nil
+	}
+	bits, err := strconv.ParseUint(s, 8, 32)
+	if err != nil {
+		return 0, doze.Wrap(err, doze.Invalid, "the permissions %q are not octal like 0644", clip(s))
+	}
+	return fs.FileMode(bits) & fs.ModePerm &^ umask, nil
+}
+
+// writeTo puts src at the place, with its missing parents.
+func writeTo(at place, perm fs.FileMode, src io.Reader) error {
+	if strings.HasSuffix(at.shown, "/") || at.abs == "/" {
+		return doze.Errorf(doze.Unprocessable, "%s is a directory", at.shown)
+	}
+	abs, err := follow(at.abs)
+	if err != nil {
+		return writeError(err)
+	}
+	if err := os.MkdirAll(path.Dir(abs), dirMode); err != nil {
+		return writeError(err)
+	}
+	root, err := os.OpenRoot(path.Dir(abs))
+	if err != nil {
+		return writeError(err)
+	}
+	defer root.Close()
+	return replace(root, path.Base(abs), perm, src)
+}
+
+// follow returns where a write to abs ends up, which need not exist: the
+// target of the link that abs may be.
+func follow(abs string) (string, error) {
+	for range linksMax {
+		target, err := os.Readlink(abs)
+		if err != nil {
+			return abs, nil //nolint:nilerr // no link: this is the place
+		}
+		dir, base := path.Split(target)
+		if !path.IsAbs(target) {
+			dir = path.Dir(abs) + "/" + dir
+		}
+		// Links before a .. make a lexical answer wrong.
+		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+			return "", err
+		}
+		abs = path.Join(dir, base)
+	}
+	return "", &fs.PathError{Op: "open", Path: abs, Err: syscall.ELOOP}
+}
+
+// source remembers whether reading failed, to tell a broken upload from a
+// full disk.
+type source struct {
+	io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
+}
+
+// replace makes src the content of name, whole or not at all. A new file gets
+// perm; an old one keeps its mode and owner.
+func replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error {
+	old, err := root.Lstat(name)
+	if err == nil && !old.Mode().IsRegular() {
+		return overwrite(root, name, old.Mode(), src)
+	}
+	tmp := path.Join(path.Dir(name), ".doze-"+rand.Text())
+	f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return writeError(err)
+	}
+	from := &source{Reader: src}
+	err = fill(f, from, perm, old)
+	if err == nil {
+		err = root.Rename(tmp, name)
+	}
+	if errors.Is(err, syscall.EBUSY) { // the file is a mount point, like /etc/hosts
+		err = refill(root, tmp, name)
+		_ = root.Remove(tmp)
+	}
+	if err == nil {
+		return nil
+	}
+	_ = root.Remove(tmp) // the first error is the one to report
+	if from.err != nil {
+		return doze.Wrap(err, doze.Invalid, "the body ended early; the file is unchanged")
+	}
+	return writeError(err)
+}
+
+// fill writes the new file and gives it the mode and the owner of the old one.
+func fill(f *os.File, src io.Reader, perm fs.FileMode, old fs.FileInfo) error {
+	_, err := io.Copy(f, src)
+	if old != nil {
+		perm = old.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
+		if st, ok := old.Sys().(*syscall.Stat_t); ok && err == nil {
+			_ = f.Chown(int(st.Uid), int(st.Gid)) // without the right to, it is ours
+		}
+	}
+	if err == nil {
+		err = f.Chmod(perm)
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func refill(root *os.Root, tmp, name string) error {
+	f, err := root.Open(tmp)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return overwrite(root, name, 0, f)
+}
+
+// overwrite writes into what is there: a link's target, a device, a mounted
+// file.
+func overwrite(root *os.Root, name string, mode fs.FileMode, src io.Reader) error {
+	switch {
+	case mode.IsDir():
+		return doze.Errorf(doze.Unprocessable, "%s is a directory", name)
+	case mode&(fs.ModeNamedPipe|fs.ModeSocket) != 0:
+		return doze.Errorf(doze.Unprocessable, "%s is not a regular file; use a process to write to it", name)
+	}
+	flags := os.O_WRONLY | os.O_TRUNC | syscall.O_NONBLOCK
+	if mode&fs.ModeSymlink != 0 {
+		flags |= os.O_CREATE
+	}
+	f, err := root.OpenFile(name, flags, fileMode)
+	if err != nil {
+		return writeError(err)
+	}
+	from := &source{Reader: src}
+	_, err = io.Copy(f, from)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	switch {
+	case from.err != nil:
+		return doze.Wrap(err, doze.Invalid, "the body ended early; %s is incomplete", name)
+	case err != nil:
+		return writeError(err)
+	}
+	return nil
+}
+
+// deleteFile removes a file, a link, or a directory that is empty or that the
+// caller wants gone with all that is in it.
+func (a *Agent) deleteFile(r *http.Request, arg string) (success, error) {
+	at, err := a.place(arg)
+	if err != nil {
+		return success{}, err
+	}
+	if at.abs == "/" || at.abs == a.workDir {
+		return success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.shown)
+	}
+	info, err := os.Stat(at.abs)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return success{}, doze.Wrap(err, doze.NotFound, "file or directory not found")
+	}
+	if err != nil {
+		return success{}, writeError(err)
+	}
+	remove, what := os.Remove, "File"
+	if info.IsDir() {
+		what = "Directory"
+		if r.URL.Query().Get("recursive") == "true" {
+			remove = os.RemoveAll // a link is removed, not followed
+		}
+	}
+	if err := remove(at.abs); err != nil {
+		return success{}, writeError(err)
+	}
+	return success{at.shown, what + " deleted successfully"}, nil
+}
+
+// writeError reports what cannot be done to the file system, in its own words
+// but without the names of our temporary files.
+func writeError(err error) error {
+	if _, ok := errors.AsType[*doze.Error](err); ok {
+		return err
+	}
+	text := err.Error()
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		text = fmt.Sprintf("%s: %v", path.Base(e.Path), e.Err)
+		if strings.Contains(e.Path, "/.doze-") || strings.HasPrefix(e.Path, ".doze-") {
+			text = e.Err.Error()
+		}
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		text = e.Err.Error()
+	}
+	return doze.Wrap(err, doze.Unprocessable, "write: %s", text)
+}
+
+// clip bounds what an error message repeats of a caller's input.
+func clip(s string) string {
+	const most = 80
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
