@@ -1,0 +1,172 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/control"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+// platform is a control plane on a real database, with a node in memory.
+type platform struct {
+	t     *testing.T
+	file  string
+	store *store.Store
+	node  *node
+	dir   *peer.Directory
+	keys  *access.Keys
+	ctl   *control.Server
+	http  http.Handler
+	key   string // of an admin of the workspace "main"
+	stop  func()
+}
+
+// start opens a platform; run says whether its loops run.
+func start(t *testing.T, run bool) *platform {
+	t.Helper()
+	p := &platform{t: t, file: filepath.Join(t.TempDir(), "doze.db"), node: newNode()}
+	p.open(run)
+	secret, created, err := p.ctl.Bootstrap(t.Context(), "main")
+	if err != nil || !created {
+		t.Fatalf("bootstrap: %v, %v", created, err)
+	}
+	p.key = secret.Reveal()
+	return p
+}
+
+// open starts a control plane on the file; the node lives on.
+func (p *platform) open(run bool) {
+	t := p.t
+	t.Helper()
+	st, err := store.Open(t.Context(), p.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := control.LoadKeys(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.store, p.keys, p.dir = st, keys, peer.NewDirectory()
+	p.ctl = control.New(control.Config{
+		Store: st, Node: p.node, Directory: p.dir, Keys: keys, Region: "here-1",
+		URL: func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
+		Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
+	})
+	p.node.mu.Lock()
+	p.node.report = p.ctl.Report
+	p.node.mu.Unlock()
+	p.http = p.ctl.Handler()
+	if err := p.ctl.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	if run {
+		loops.Go(func() { _ = p.ctl.Run(ctx) })
+	}
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		loops.Wait()
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(p.stop)
+}
+
+// reopen is a crash at this moment and the start after it.
+func (p *platform) reopen(run bool) {
+	p.t.Helper()
+	p.stop()
+	p.open(run)
+}
+
+// do sends a request; headers are pairs.
+func (p *platform) do(method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	p.t.Helper()
+	return p.doAs(p.t.Context(), method, path, body, headers...)
+}
+
+func (p *platform) doAs(ctx context.Context, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, method, "/", strings.NewReader(body))
+	u, err := r.URL.Parse("http://control.test/v0" + path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r.URL = u
+	r.Header.Set("Authorization", "Bearer "+p.key)
+	for pair := range slices.Chunk(headers, 2) {
+		r.Header.Set(pair[0], pair[1])
+	}
+	w := httptest.NewRecorder()
+	p.http.ServeHTTP(w, r)
+	return w
+}
+
+// want sends a request and decodes its answer, which must have status.
+func want[T any](p *platform, status int, method, path, body string, headers ...string) (out T) {
+	p.t.Helper()
+	w := p.do(method, path, body, headers...)
+	if w.Code != status {
+		p.t.Fatalf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, status)
+	}
+	if got := w.Header().Get("Content-Type"); got != "application/json" {
+		p.t.Errorf("%s %s: content type %q", method, path, got)
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
+		p.t.Fatalf("%s %s: %v in %s", method, path, err, w.Body)
+	}
+	return out
+}
+
+type sandbox = doze.Sandbox
+
+func (p *platform) create(body string) sandbox {
+	p.t.Helper()
+	return want[sandbox](p, 200, "POST", "/sandboxes", body)
+}
+
+func (p *platform) get(name string) sandbox {
+	p.t.Helper()
+	return want[sandbox](p, 200, "GET", "/sandboxes/"+name, "")
+}
+
+// named is the smallest body of a create.
+func named(name string) string { return `{"metadata":{"name":"` + name + `"}}` }
+
+// inBubble runs fn in virtual time; a platform that it starts stops with it.
+func inBubble(t *testing.T, fn func(*testing.T, *platform)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, true)
+		fn(t, p)
+		p.stop()
+	})
+}
+
+// after lets d pass, and everything that then happens.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// statuses are those of the events of a sandbox.
+func statuses(sb sandbox) (all []string) {
+	for _, e := range sb.Events {
+		all = append(all, e.Status)
+	}
+	return all
+}

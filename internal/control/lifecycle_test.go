@@ -1,0 +1,224 @@
+package control_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+)
+
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		spec string
+		used []time.Duration // moments of use
+		ends time.Duration
+	}{
+		"ttl":              {`"runtime":{"ttl":"1h"}`, nil, time.Hour},
+		"ttl though used":  {`"runtime":{"ttl":"1h"}`, []time.Duration{59 * time.Minute}, time.Hour},
+		"max age":          {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-max-age","value":"2h"}]}`, nil, 2 * time.Hour},
+		"date":             {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"date","value":"2000-01-01T03:00:00Z"}]}`, nil, 3 * time.Hour},
+		"expires":          {`"runtime":{"expires":"2000-01-02"}`, nil, 24 * time.Hour},
+		"idle":             {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}`, nil, 30 * time.Minute},
+		"idle moves":       {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}`, []time.Duration{20 * time.Minute, 45 * time.Minute}, 75 * time.Minute},
+		"first one counts": {`"runtime":{"ttl":"1h"},"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"50m"}]}`, []time.Duration{20 * time.Minute}, time.Hour},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, p *platform) {
+				born := time.Now()
+				p.create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
+				for _, at := range tt.used {
+					after(time.Until(born.Add(at)))
+					p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() })
+				}
+				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.get("a"); sb.Status != "DEPLOYED" || sb.ExpiresIn == nil || *sb.ExpiresIn != 1 {
+					t.Fatalf("before the deadline: %s, expires in %v", sb.Status, sb.ExpiresIn)
+				}
+				after(100 * time.Millisecond)
+				sb := p.get("a")
+				if sb.Status != "TERMINATED" || sb.ExpiresIn != nil {
+					t.Fatalf("after the deadline: %s, expires in %v", sb.Status, sb.ExpiresIn)
+				}
+				if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "DELETING", "TERMINATED"}, statuses(sb)); diff != "" {
+					t.Error(diff)
+				}
+				if p.node.count() != 0 {
+					t.Error("its machine is still there")
+				}
+				if _, ok := p.dir.Find("main", "a"); ok {
+					t.Error("its route is still there")
+				}
+			})
+		})
+	}
+}
+
+func TestInUseIsNotIdle(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
+		p.node.with("a", func(_ string, m *machine) { m.inUse = true })
+		after(10 * time.Hour)
+		if sb := p.get("a"); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1800 || !sb.LastUsedAt.Equal(time.Now()) {
+			t.Fatalf("in use for hours: %s, expires in %d, used %v", sb.Status, *sb.ExpiresIn, sb.LastUsedAt)
+		}
+		p.node.with("a", func(_ string, m *machine) { m.inUse, m.lastUsed = false, time.Now() })
+		after(30*time.Minute + 100*time.Millisecond)
+		if sb := p.get("a"); sb.Status != "TERMINATED" {
+			t.Fatalf("idle for 30 minutes: %s", sb.Status)
+		}
+	})
+}
+
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spec string
+		kept time.Duration
+	}{
+		"default": {`{}`, doze.RetentionDefault},
+		"own":     {`{"lifecycle":{"terminatedRetention":"2h"}}`, 2 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, p *platform) {
+				p.create(`{"metadata":{"name":"a"},"spec":` + tt.spec + `}`)
+				if sb := want[sandbox](p, 200, "DELETE", "/sandboxes/a", ""); sb.Status != "DELETING" {
+					t.Errorf("delete answers %s", sb.Status)
+				}
+				after(tt.kept - 10*time.Millisecond)
+				if sb := p.get("a"); sb.Status != "TERMINATED" {
+					t.Errorf("during retention: %s", sb.Status)
+				}
+				want[any](p, 404, "DELETE", "/sandboxes/a", "")
+				want[any](p, 404, "PUT", "/sandboxes/a", "{}")
+				after(110 * time.Millisecond)
+				want[any](p, 404, "GET", "/sandboxes/a", "")
+			})
+		})
+	}
+}
+
+func TestLongerTTLWinsOverTheTimer(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
+		after(59 * time.Minute)
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"2h"}}}`)
+		after(59 * time.Minute)
+		if sb := p.get("a"); sb.Status != "DEPLOYED" {
+			t.Fatalf("%s", sb.Status)
+		}
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":null}}}`)
+		after(48 * time.Hour)
+		if sb := p.get("a"); sb.Status != "DEPLOYED" || sb.ExpiresIn != nil || sb.Spec.Runtime.TTL != "" {
+			t.Fatalf("cleared: %s %v %q", sb.Status, sb.ExpiresIn, sb.Spec.Runtime.TTL)
+		}
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"1h"}}}`) // long over
+		after(100 * time.Millisecond)
+		if sb := p.get("a"); sb.Status != "TERMINATED" {
+			t.Fatalf("a ttl in the past: %s", sb.Status)
+		}
+	})
+}
+
+func TestDeleteIsTriedUntilTheNodeAgrees(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		p.create(named("a"))
+		p.node.set("delete", errors.New("busy"))
+		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
+		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "") // twice is fine
+		p.create(named("a"))                                // the name is free at once
+		after(time.Minute)
+		if p.node.count() != 2 {
+			t.Fatalf("%d machines", p.node.count())
+		}
+		p.node.set("delete", nil)
+		after(10 * time.Second)
+		if p.node.count() != 1 {
+			t.Errorf("%d machines", p.node.count())
+		}
+		if sb := p.get("a"); sb.Status != "DEPLOYED" {
+			t.Errorf("the new one is %s", sb.Status)
+		}
+	})
+}
+
+func TestDeleteEndsACreate(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		release := p.node.hold()
+		defer release()
+		done := make(chan int)
+		go func() { done <- p.do("POST", "/sandboxes", named("a")).Code }()
+		synctest.Wait()
+		if sb := p.get("a"); sb.Status != "DEPLOYING" {
+			t.Fatalf("during the create: %s", sb.Status)
+		}
+		w := p.do("POST", "/sandboxes", named("a"))
+		if w.Code != 409 || !strings.Contains(w.Body.String(), "CREATION_IN_PROGRESS") {
+			t.Errorf("a second create: %d %s", w.Code, w.Body)
+		}
+		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
+		if code := <-done; code != http.StatusConflict {
+			t.Errorf("the create answers %d", code)
+		}
+		synctest.Wait()
+		if sb := p.get("a"); sb.Status != "TERMINATED" {
+			t.Errorf("afterwards: %s", sb.Status)
+		}
+	})
+}
+
+func TestReportsMoveTheRecord(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		p.create(named("a"))
+		steps := []struct {
+			to     doze.Phase
+			state  string
+			status string
+		}{
+			{doze.Suspending, "RUNNING", "DEPLOYED"},
+			{doze.Standby, "STANDBY", "DEPLOYED"},
+			{doze.Waking, "STANDBY", "DEPLOYED"},
+			{doze.Running, "RUNNING", "DEPLOYED"},
+			{doze.Failed, "", "FAILED"},
+		}
+		for _, s := range steps {
+			p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, s.to, "because") })
+			synctest.Wait()
+			if sb := p.get("a"); sb.State != s.state || sb.Status != s.status {
+				t.Errorf("%v: state %q, status %q", s.to, sb.State, sb.Status)
+			}
+		}
+		sb := p.get("a")
+		if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "FAILED"}, statuses(sb)); diff != "" {
+			t.Error(diff)
+		}
+		if got := sb.Events[2].Message; got != "because" {
+			t.Errorf("message %q", got)
+		}
+		if _, ok := p.dir.Find("main", "a"); ok {
+			t.Error("a failed sandbox has a route")
+		}
+		// A failed one comes back on a fresh machine.
+		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" {
+			t.Errorf("after a PUT: %s", sb.Status)
+		}
+		synctest.Wait()
+		if p.node.count() != 1 {
+			t.Errorf("%d machines", p.node.count())
+		}
+	})
+}

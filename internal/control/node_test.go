@@ -1,0 +1,163 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+// node is a host with machines in memory. It keeps the promises of
+// [peer.Node], reports like a real one, and fails when told to.
+type node struct {
+	report func(peer.Report)
+
+	mu       sync.Mutex
+	machines map[string]*machine // guarded by mu
+	creates  []peer.Order        // guarded by mu
+	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable
+	block    chan struct{}       // guarded by mu; if set, creates wait until it is closed
+}
+
+type machine struct {
+	order    peer.Order
+	phase    doze.Phase
+	seq      uint64
+	lastUsed time.Time
+	inUse    bool
+}
+
+func newNode() *node { return &node{machines: map[string]*machine{}, fail: map[string]error{}} }
+
+func (n *node) CheckImage(_ context.Context, ref string) error {
+	if strings.Contains(ref, "nonsense") {
+		return &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "the image " + ref + " cannot be run"}
+	}
+	return nil
+}
+
+func (n *node) Create(ctx context.Context, o peer.Order) error {
+	n.mu.Lock()
+	n.creates = append(n.creates, o)
+	err, block := n.fail["create"], n.block
+	n.mu.Unlock()
+	if block != nil {
+		select {
+		case <-block:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.machines[o.UID] != nil {
+		return errors.New("created twice")
+	}
+	n.machines[o.UID] = &machine{order: o, lastUsed: time.Now()}
+	n.move(o.UID, doze.Running, "")
+	return nil
+}
+
+func (n *node) Delete(_ context.Context, uid string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.fail["delete"]; err != nil {
+		return err
+	}
+	if n.machines[uid] != nil {
+		n.move(uid, doze.Terminated, "")
+		delete(n.machines, uid)
+	}
+	return nil
+}
+
+func (n *node) Disable(_ context.Context, uid string) error { return n.turn("disable", uid, doze.Disabled) }
+func (n *node) Enable(_ context.Context, uid string) error  { return n.turn("enable", uid, doze.Standby) }
+
+func (n *node) turn(call, uid string, to doze.Phase) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.fail[call]; err != nil {
+		return err
+	}
+	if n.machines[uid] == nil {
+		return doze.Errorf(doze.NotFound, "no such machine")
+	}
+	n.move(uid, to, "")
+	return nil
+}
+
+func (n *node) Status(uid string) (peer.Status, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[uid]
+	if m == nil {
+		return peer.Status{}, false
+	}
+	st := peer.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse}
+	if m.inUse {
+		st.LastUsed = time.Now()
+	}
+	return st, true
+}
+
+// move changes a phase and reports it. Preconditions: mu is held.
+func (n *node) move(uid string, to doze.Phase, message string) {
+	m := n.machines[uid]
+	m.phase = to
+	m.seq++
+	n.report(peer.Report{UID: uid, Seq: m.seq, Phase: to, Message: message, At: time.Now()})
+}
+
+// set makes call fail with err from now on; nil heals it.
+func (n *node) set(call string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fail[call] = err
+}
+
+// hold makes creates wait until the returned function is called.
+func (n *node) hold() (release func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	block := make(chan struct{})
+	n.block = block
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.block = nil
+		close(block)
+	}
+}
+
+// with calls fn on the machine of a name.
+func (n *node) with(name string, fn func(uid string, m *machine)) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for uid, m := range n.machines {
+		if m.order.Name == name {
+			fn(uid, m)
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.machines)
+}
+
+func (n *node) ordered() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.creates)
+}
