@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+// stopTimeout bounds the attempt to stop a command that nobody waits for any
+// more.
+const stopTimeout = 5 * time.Second
+
+func (a *app) exec() *cobra.Command {
+	var (
+		run     client.Command
+		envs    []string
+		detach  bool
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "exec NAME -- COMMAND [ARGUMENT…]",
+		Short: "Run a command in a sandbox",
+		Long: `Run a command in a sandbox. Its output becomes ours as it comes, and its exit
+code too. A single argument is text for the shell; several are one command,
+whose arguments the shell does not change. An interrupt stops the command.`,
+		Example: "  doze sandbox exec web -- 'ls /tmp | wc -l'\n  doze sandbox exec web -w /app -e CI=1 -- npm test",
+		Args:    takes(2, -1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if run.Env, err = a.envMap(envs); err != nil {
+				return err
+			}
+			switch {
+			case timeout < 0 || timeout > 0 && timeout < time.Second:
+				return usagef("--timeout must be at least 1s")
+			case detach && timeout > 0 && !run.KeepAlive:
+				return usagef("--timeout of a detached command needs --keep-alive")
+			}
+			if run.KeepAlive {
+				seconds := int(timeout / time.Second) // 0: no end
+				run.Timeout = &seconds
+			}
+			run.Command = shellText(args[1:])
+			box, err := a.enter(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if detach {
+				return a.detached(cmd.Context(), box, run)
+			}
+			return a.attached(cmd.Context(), box, run, timeout)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&run.WorkingDir, "workdir", "w", "", "directory to run it in")
+	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, NAME=value, or NAME to take the one of here; may be repeated")
+	f.BoolVarP(&detach, "detach", "d", false, "print the name of the process and do not wait for it")
+	f.BoolVar(&run.KeepAlive, "keep-alive", false, "keep the sandbox awake while it runs")
+	f.DurationVar(&timeout, "timeout", 0, "stop it after this time, such as 90s or 10m")
+	return cmd
+}
+
+// shellText makes the text for a shell. One argument is that already.
+func shellText(args []string) string {
+	if len(args) == 1 {
+		return args[0]
+	}
+	quoted := make([]string, len(args))
+	for i, s := range args {
+		quoted[i] = quote(s)
+	}
+	return strings.Join(quoted, " ")
+}
+
+// plain are the characters that no shell touches.
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+"
+
+func quote(s string) string {
+	if s != "" && strings.Trim(s, plain) == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func (a *app) detached(ctx context.Context, box *client.Box, run client.Command) error {
+	p, err := box.Start(ctx, run)
+	switch {
+	case err != nil:
+		return err
+	case a.asJSON():
+		return a.printJSON(p)
+	default:
+		return copyOut(a.out, printable(p.Name)+"\n")
+	}
+}
+
+var errTooLong = errors.New("the command took too long")
+
+// attached runs a command to its end, or to ours.
+func (a *app) attached(ctx context.Context, box *client.Box, run client.Command, timeout time.Duration) error {
+	run.Name = "exec-" + strings.ToLower(rand.Text()) // to stop it by
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errTooLong)
+		defer cancel()
+	}
+	p, err := box.Run(ctx, run, a.print)
+	if ctx.Err() != nil {
+		err = a.stop(context.WithoutCancel(ctx), box, run.Name, context.Cause(ctx), timeout)
+	}
+	if err != nil {
+		return err
+	}
+	if a.asJSON() {
+		if err := a.printJSON(p); err != nil {
+			return err
+		}
+	}
+	if p.ExitCode != 0 {
+		return exitCode(max(p.ExitCode&0xff, exitFailed)) // what a process can exit with
+	}
+	return nil
+}
+
+// print passes output on, unless the answer is printed whole at the end.
+func (a *app) print(from client.Channel, data string) error {
+	switch {
+	case a.asJSON():
+		return nil
+	case from == client.Stdout:
+		return copyOut(a.out, data)
+	default:
+		return copyOut(a.err, data)
+	}
+}
+
+// stop ends a command that we gave up on, and returns why.
+func (a *app) stop(ctx context.Context, box *client.Box, name string, why error, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	_, err := box.Stop(ctx, name)
+	if doze.Public(err).Kind == doze.NotFound {
+		err = nil // it ended just now
+	}
+	if errors.Is(why, errTooLong) {
+		why = fmt.Errorf("the command ran for longer than %v and was stopped", timeout)
+	}
+	if err != nil {
+		return fmt.Errorf("the command may still run: %w", err)
+	}
+	return why
+}

@@ -1,0 +1,146 @@
+// Command doze is the command line of Doze. It calls the public APIs, and
+// knows nothing that another client could not know.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+// Exit codes. A command that runs in a sandbox brings its own.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as shells report an interrupt
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second interrupt ends us at once
+	a := app{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
+	if dir, err := os.UserConfigDir(); err == nil {
+		a.config = filepath.Join(dir, "doze", "config.json")
+	}
+	os.Exit(a.run(ctx, os.Args[1:]))
+}
+
+// app is everything a command may touch.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	getenv   func(string) string
+	config   string // path of the configuration; empty if this host has no place for it
+	format   string // how answers are printed
+}
+
+// exitCode is the error of a command that ran to its end in a sandbox.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// usageError is a mistake in the command line itself.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run executes one command line and returns its exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if code, ok := errors.AsType[exitCode](err); ok {
+		return int(code)
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return exitInterrupted
+	}
+	text := strings.Join(strings.Fields(printable(err.Error())), " ")
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintf(a.err, "doze: %s; see --help\n", text)
+		return exitUsage
+	}
+	if e, ok := errors.AsType[*doze.Error](err); ok && e.Kind == doze.Unauthenticated {
+		text += " (doze login stores a key)"
+	}
+	fmt.Fprintf(a.err, "doze: %s\n", text)
+	return exitFailed
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "doze",
+		Short:         "Sandboxes that sleep when nobody uses them",
+		SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.ArbitraryArgs, RunE: group,
+	}
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers: table or json")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
+	root.AddCommand(a.login(), a.sandbox(), a.version())
+	return root
+}
+
+// group is what a command does that only has others below it.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s has no command %q", cmd.CommandPath(), args[0])
+	}
+	return cmd.Help()
+}
+
+// takes checks the number of arguments. Most below 0 means any number.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usagef("%s needs more arguments", cmd.CommandPath())
+		case most >= 0 && len(args) > most:
+			return usagef("%s has too many arguments", cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// connect returns a client as the configuration says.
+func (a *app) connect() (*client.Client, error) {
+	s, err := a.settings()
+	if err != nil {
+		return nil, err
+	}
+	if s.Address == "" || s.Key == "" {
+		return nil, errors.New("no server is known: run doze login, or set DOZE_ADDRESS and DOZE_KEY")
+	}
+	return client.New(client.Config(s))
+}
+
+// enter returns the inside of a sandbox.
+func (a *app) enter(ctx context.Context, name string) (*client.Box, error) {
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.Sandbox(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return c.Box(s)
+}

@@ -1,0 +1,382 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// server speaks as much of both APIs as the commands need.
+type server struct {
+	*httptest.Server
+	got []string // requests, but for GET of a sandbox
+}
+
+const sandboxJSON = `{"metadata":{"name":%q,"url":%q},"spec":{"runtime":{"image":"base","memory":4096}},"lastUsedAt":"2026-01-02T03:04:05.000Z","state":"STANDBY","status":"DEPLOYED"}`
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	var in struct{ Command, Name string }
+	_ = json.Unmarshal(body, &in)
+	if strings.HasPrefix(in.Name, "exec-") {
+		body = bytes.ReplaceAll(body, []byte(in.Name), []byte("NAME"))
+	}
+	call := strings.TrimSpace(r.Method + " " + r.RequestURI + " " + string(body))
+	name := strings.TrimPrefix(r.URL.Path, "/v0/sandboxes/")
+	box := s.URL + "/run/w/sandboxes/web"
+	w.Header().Set("Content-Type", "application/json")
+	if r.Header.Get("Authorization") != "Bearer good" {
+		w.WriteHeader(401)
+		io.WriteString(w, `{"error":"unauthenticated","code":401,"message":"the API key is not valid"}`)
+		return
+	}
+	if call != "GET /v0/sandboxes/web" {
+		s.got = append(s.got, call)
+	}
+	switch rest := strings.TrimPrefix(r.URL.Path, "/run/w/sandboxes/web"); {
+	case r.URL.Path == "/v0/workspaces":
+		io.WriteString(w, `[{"name":"w"}]`)
+	case r.URL.Path == "/v0/sandboxes" && r.Method == http.MethodGet && r.FormValue("cursor") == "":
+		fmt.Fprintf(w, `{"data":[`+sandboxJSON+`],"meta":{"nextCursor":"c"}}`, "web", box)
+	case r.URL.Path == "/v0/sandboxes" && r.Method == http.MethodGet:
+		page := fmt.Sprintf(`{"data":[`+sandboxJSON+`],"meta":{}}`, "EVIL", box)
+		io.WriteString(w, strings.Replace(page, "EVIL", `\u001b[31m`, 1))
+	case r.URL.Path == "/v0/sandboxes", name == "web":
+		fmt.Fprintf(w, sandboxJSON, "web", box)
+	case rest == "/process" && r.Method == http.MethodGet:
+		io.WriteString(w, `[{"pid":"7","name":"p","status":"running","command":"make"},{"pid":"8","name":"q","status":"failed","exitCode":2}]`)
+	case rest == "/process" && r.Header.Get("Accept") != "text/event-stream":
+		io.WriteString(w, `{"pid":"7","name":"p"}`)
+	case rest == "/process":
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		io.WriteString(w, `{"type":"stdout","data":"out\n"}`+"\n"+`{"type":"stderr","data":"err\n"}`+"\n")
+		if in.Command == "forever" {
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		}
+		code := map[string]int{"false": 1, "exit 42": 42, "killed": -1, "wrap": 256}[in.Command]
+		result, _ := json.Marshal(map[string]string{"type": "result", "data": fmt.Sprintf(`{"pid":"7","name":"p","exitCode":%d}`, code)})
+		w.Write(result)
+	case rest == "/process/p/logs":
+		io.WriteString(w, `{"stdout":"out\n","stderr":"err\n","logs":"out\nerr\n"}`)
+	case rest == "/process/p/logs/stream":
+		io.WriteString(w, "stdout:out\nstderr:err\n")
+	case r.Method == http.MethodDelete && strings.HasPrefix(rest, "/process/exec-"):
+		s.got[len(s.got)-1] = "DELETE /process/NAME"
+		io.WriteString(w, `{"message":"stopped","path":""}`)
+	default:
+		w.WriteHeader(404)
+		io.WriteString(w, `{"error":"not_found","code":404,"message":"there is no such\nsandbox"}`)
+	}
+}
+
+// command runs a command line as a user of s.
+func (s *server) command(ctx context.Context, t *testing.T, in string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	env := map[string]string{"DOZE_ADDRESS": s.URL, "DOZE_KEY": "good", "DOZE_WORKSPACE": "w", "HERE": "local"}
+	a := app{in: strings.NewReader(in), out: &o, err: &e, getenv: func(k string) string { return env[k] }, config: filepath.Join(t.TempDir(), "c.json")}
+	code = a.run(ctx, args)
+	return code, o.String(), e.String()
+}
+
+func TestCommands(t *testing.T) {
+	const header = "NAME  STATUS    STATE    IMAGE  MEMORY  LAST USED             URL\n"
+	const row = "web   DEPLOYED  STANDBY  base   4096    2026-01-02 03:04:05Z  BASE/run/w/sandboxes/web\n"
+	cases := map[string]struct {
+		args      string // split at |
+		code      int
+		out, errs string
+		calls     []string
+	}{
+		"create": {
+			"sandbox|create|web|--image|img|--memory|512|--env|A=b=c|-e|HERE|--label|k=v|--port|80|--port|81|--ttl|1h|--external-id|x|--if-not-exists",
+			0, header + row, "",
+			[]string{`POST /v0/sandboxes?createIfNotExist=true {"metadata":{"name":"web","externalId":"x","labels":{"k":"v"}},"spec":{"runtime":{"envs":[{"name":"A","value":"b=c"},{"name":"HERE","value":"local"}],"image":"img","memory":512,"ports":[{"target":80},{"target":81}],"ttl":"1h"}}}`},
+		},
+		"create, no name":   {"sandbox|create", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":""},"spec":{"runtime":{}}}`}},
+		"create, bad label": {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
+		"get":               {"sandbox|get|web", 0, header + row, "", nil},
+		"get, unknown":      {"sandbox|get|nope", 1, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope"}},
+		"rm, one is gone":   {"sandbox|rm|web|nope", 1, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope"}},
+		"exec, shell text":  {"sandbox|exec|web|--|ls; wc -l", 0, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"ls; wc -l","name":"NAME","waitForCompletion":true}`}},
+		"exec, quoted": {
+			"sandbox|exec|web|-w|/app|-e|A=b|--|echo|-n|it's|$HOME||*", 0, "out\n", "err\n",
+			[]string{`POST /run/w/sandboxes/web/process {"command":"echo -n 'it'\\''s' '$HOME' '' '*'","name":"NAME","workingDir":"/app","env":{"A":"b"},"waitForCompletion":true}`},
+		},
+		"exec, exit code": {"sandbox|exec|web|--|exit 42", 42, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"exit 42","name":"NAME","waitForCompletion":true}`}},
+		"exec, signal":    {"sandbox|exec|web|--|killed", 255, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"killed","name":"NAME","waitForCompletion":true}`}},
+		"exec, odd code":  {"sandbox|exec|web|--|wrap", 1, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"wrap","name":"NAME","waitForCompletion":true}`}},
+		"exec, detached":  {"sandbox|exec|web|-d|--keep-alive|--|serve", 0, "p\n", "", []string{`POST /run/w/sandboxes/web/process {"command":"serve","keepAlive":true,"timeout":0}`}},
+		"exec, timeout": {
+			"sandbox|exec|web|--timeout|1s|--|forever", 1, "out\n", "err\ndoze: the command ran for longer than 1s and was stopped\n",
+			[]string{`POST /run/w/sandboxes/web/process {"command":"forever","name":"NAME","waitForCompletion":true}`, "DELETE /process/NAME"},
+		},
+		"exec, no command":     {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
+		"exec, lost timeout":   {"sandbox|exec|web|-d|--timeout|1s|--|x", 2, "", "doze: --timeout of a detached command needs --keep-alive; see --help\n", nil},
+		"logs":                 {"sandbox|logs|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs"}},
+		"logs, followed":       {"sandbox|logs|-f|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs/stream"}},
+		"ps":                   {"sandbox|ps|web", 0, "PID  NAME  STATUS   EXIT  STARTED  COMMAND\n7    p     running  -     -        make\n8    q     failed   2     -        -\n", "", []string{"GET /run/w/sandboxes/web/process"}},
+		"shell, no terminal":   {"sandbox|shell|web", 1, "", "doze: standard input is not a terminal: use doze sandbox exec\n", nil},
+		"unknown command":      {"sandboxen", 2, "", "doze: doze has no command \"sandboxen\"; see --help\n", nil},
+		"unknown subcommand":   {"sandbox|fly", 2, "", "doze: doze sandbox has no command \"fly\"; see --help\n", nil},
+		"unknown flag":         {"version|--loud", 2, "", "doze: unknown flag: --loud; see --help\n", nil},
+		"unknown format":       {"version|-o|xml", 2, "", "doze: --output must be table or json, not \"xml\"; see --help\n", nil},
+		"too many arguments":   {"sandbox|get|a|b", 2, "", "doze: doze sandbox get has too many arguments; see --help\n", nil},
+		"JSON of one":          {"sandbox|get|web|-o|json", 0, "", "", nil},
+		"JSON of an execution": {"sandbox|exec|web|-o|json|--|false", 1, "", "", []string{`POST /run/w/sandboxes/web/process {"command":"false","name":"NAME","waitForCompletion":true}`}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			code, out, errs := s.command(t.Context(), t, "", strings.Split(c.args, "|")...)
+			if strings.Contains(c.args, "-o|json") {
+				if !json.Valid([]byte(out)) {
+					t.Errorf("no JSON: %s", out)
+				}
+				out = ""
+			}
+			if code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			for what, d := range map[string]string{
+				"stdout": cmp.Diff(columns(strings.ReplaceAll(c.out, "BASE", s.URL)), columns(out)), "stderr": cmp.Diff(c.errs, errs), "calls": cmp.Diff(c.calls, s.got),
+			} {
+				if d != "" {
+					t.Errorf("%s: %s", what, d)
+				}
+			}
+		})
+	}
+}
+
+// columns makes the width of columns irrelevant: addresses differ in length.
+func columns(s string) []string {
+	var out []string
+	for line := range strings.Lines(s) {
+		out = append(out, strings.Join(strings.Fields(line), " "))
+	}
+	return out
+}
+
+func TestListReadsAllPagesAndDrawsNothing(t *testing.T) {
+	s := newServer(t)
+	code, out, errs := s.command(t.Context(), t, "", "sandbox", "ls")
+	if code != 0 || strings.Count(out, "\n") != 3 || strings.Contains(out, "\x1b") || errs != "" {
+		t.Errorf("code %d\n%q\n%s", code, out, errs)
+	}
+	code, out, _ = s.command(t.Context(), t, "", "sandbox", "ls", "-o", "json")
+	var all []doze.Sandbox
+	if err := json.Unmarshal([]byte(out), &all); code != 0 || err != nil || len(all) != 2 {
+		t.Errorf("code %d, %v, %s", code, err, out)
+	}
+}
+
+func TestInterruptStopsTheCommand(t *testing.T) {
+	s := newServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var out interrupting = func(p []byte) { cancel() }
+	a := app{out: out, err: io.Discard, getenv: func(k string) string {
+		return map[string]string{"DOZE_ADDRESS": s.URL, "DOZE_KEY": "good"}[k]
+	}}
+	if code := a.run(ctx, []string{"sandbox", "exec", "web", "--", "forever"}); code != exitInterrupted {
+		t.Errorf("exit code %d", code)
+	}
+	if last := s.got[len(s.got)-1]; last != "DELETE /process/NAME" {
+		t.Errorf("the last call was %s", last)
+	}
+}
+
+type interrupting func([]byte)
+
+func (f interrupting) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+func TestLogin(t *testing.T) {
+	s := newServer(t)
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, "admin.key"), []byte("good\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		in   string
+		args []string
+		code int
+		errs string
+	}{
+		"key":             {"", []string{"--key", "good"}, 0, "logged in to BASE, workspace w\n"},
+		"standard input":  {"good\n", nil, 0, "logged in to BASE, workspace w\n"},
+		"no newline":      {"good", nil, 0, "logged in to BASE, workspace w\n"},
+		"data":            {"", []string{"--data", data}, 0, "logged in to BASE, workspace w\n"},
+		"workspace":       {"good", []string{"--workspace", "w"}, 0, "logged in to BASE, workspace w\n"},
+		"other workspace": {"good", []string{"--workspace", "v"}, 1, "doze: the key has no workspace \"v\"; it has w\n"},
+		"bad key":         {"", []string{"--key", "bad"}, 1, "doze: the API key is not valid (doze login stores a key)\n"},
+		"nothing":         {"", nil, 2, "doze: give a key on standard input, or with --key or --data; see --help\n"},
+		"both":            {"", []string{"--data", data, "--key", "k"}, 2, "doze: give --key or --data, not both; see --help\n"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var errs bytes.Buffer
+			a := app{in: strings.NewReader(c.in), out: io.Discard, err: &errs, getenv: func(string) string { return "" }, config: filepath.Join(t.TempDir(), "doze", "config.json")}
+			code := a.run(t.Context(), append([]string{"login", "--address", s.URL}, c.args...))
+			if want := strings.ReplaceAll(c.errs, "BASE", s.URL); code != c.code || errs.String() != want {
+				t.Errorf("code %d\n%s%s", code, errs.String(), want)
+			}
+			info, err := os.Stat(a.config)
+			if c.code != 0 {
+				if err == nil {
+					t.Error("it was stored")
+				}
+				return
+			}
+			if err != nil || info.Mode().Perm() != 0o600 {
+				t.Fatalf("%v %v", info, err)
+			}
+			a.out = &errs
+			if code := a.run(t.Context(), []string{"sandbox", "get", "web"}); code != 0 {
+				t.Errorf("afterwards: %s", errs.String())
+			}
+		})
+	}
+}
+
+func TestNobodyIsLoggedIn(t *testing.T) {
+	var errs bytes.Buffer
+	a := app{out: io.Discard, err: &errs, getenv: func(string) string { return "" }, config: filepath.Join(t.TempDir(), "none")}
+	if code := a.run(t.Context(), []string{"sandbox", "ls"}); code != 1 || !strings.Contains(errs.String(), "run doze login") {
+		t.Errorf("code %d, %s", code, errs.String())
+	}
+	if err := os.WriteFile(a.config, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	errs.Reset()
+	if code := a.run(t.Context(), []string{"sandbox", "ls"}); code != 1 || strings.Count(errs.String(), "\n") != 1 {
+		t.Errorf("code %d, %s", code, errs.String())
+	}
+}
+
+// TestQuoting asks a real shell what it makes of our quotes.
+func TestQuoting(t *testing.T) {
+	for _, args := range [][]string{{"a", "b c", "it's", "$HOME `id` $(id)", "", "*", "\\", "\n", "é", "-n", "a=b", "~", "#x", "!x"}} {
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", shellText(append([]string{"printf", `%s\0`}, args...))).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(args, strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestAttach(t *testing.T) {
+	resized := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		for {
+			_, b, err := c.Read(r.Context())
+			if err != nil {
+				return
+			}
+			if strings.Contains(string(b), "resize") {
+				close(resized)
+				c.Write(r.Context(), websocket.MessageText, []byte(`{"type":"output","data":"bye"}`))
+				c.Close(websocket.StatusNormalClosure, "")
+				return
+			}
+			c.Write(r.Context(), websocket.MessageText, []byte(`{"type":"output","data":"$ "}`))
+		}
+	}))
+	defer srv.Close()
+	c, err := client.New(client.Config{Address: srv.URL, Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := c.Box(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, err := box.Terminal(t.Context(), client.Screen{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer term.Close()
+	looks := 0
+	screen := func() (int, int) { looks++; return 80 + looks, 24 }
+	var out strings.Builder
+	if err := attach(t.Context(), term, strings.NewReader("ls\n"), &out, screen); err != nil {
+		t.Fatal(err)
+	}
+	<-resized
+	if out.String() != "$ bye" {
+		t.Errorf("saw %q", out.String())
+	}
+	if err := attach(t.Context(), term, strings.NewReader(""), &out, screen); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("a closed terminal: %v", err)
+	}
+}
+
+func TestHelpIsCurrent(t *testing.T) {
+	a := app{out: io.Discard, err: io.Discard, getenv: func(string) string { return "" }}
+	var b strings.Builder
+	var print func(cmd *cobra.Command)
+	print = func(cmd *cobra.Command) {
+		fmt.Fprintf(&b, "$ %s --help\n", cmd.CommandPath())
+		cmd.InitDefaultHelpFlag()
+		cmd.SetOut(&b)
+		if err := cmd.Help(); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n")
+		for _, sub := range cmd.Commands() {
+			print(sub)
+		}
+	}
+	print(a.root())
+
+	const file = "testdata/help.golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("%s is stale: run go test ./cmd/doze -update\n%s", file, diff)
+	}
+}
