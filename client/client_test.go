@@ -350,7 +350,7 @@ func TestTerminal(t *testing.T) {
 	var got []string
 	for {
 		s, err := term.Read(ctx)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -124,7 +124,7 @@ func (a *app) attached(ctx context.Context, box *client.Box, run client.Command,
 		}
 	}
 	if p.ExitCode != 0 {
-		return exitCode(max(p.ExitCode&0xff, exitFailed)) // what a process can exit with
+		return exitError(max(p.ExitCode&0xff, exitFailed)) // what a process can exit with
 	}
 	return nil
 }

@@ -20,8 +20,10 @@ import (
 	"doze/client"
 )
 
-// keyMax bounds a key that is read, in bytes.
-const keyMax = 4096
+const (
+	keyMax       = 4096                    // bytes of a key that is read
+	localAddress = "http://localhost:8080" // of a server on this host, unless told otherwise
+)
 
 // settings is the file that login writes.
 type settings struct {
@@ -94,6 +96,9 @@ DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 				return err
 			}
 			in.Address = cmp.Or(in.Address, old.Address)
+			if data != "" {
+				in.Address = cmp.Or(in.Address, localAddress)
+			}
 			if in.Address == "" {
 				return usagef("--address is required")
 			}
@@ -139,9 +144,9 @@ func (a *app) readKey(data string) (string, error) {
 		return key, nil
 	}
 	if f, ok := a.in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		fmt.Fprint(a.err, "API key: ")
+		a.say("API key: ")
 		b, err := term.ReadPassword(int(f.Fd()))
-		fmt.Fprintln(a.err)
+		a.say("\n")
 		return strings.TrimSpace(string(b)), err
 	}
 	line, err := bufio.NewReader(io.LimitReader(a.in, keyMax)).ReadString('\n')

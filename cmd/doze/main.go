@@ -45,10 +45,10 @@ type app struct {
 	format   string // how answers are printed
 }
 
-// exitCode is the error of a command that ran to its end in a sandbox.
-type exitCode int
+// exitError is the error of a command that ran to its end in a sandbox.
+type exitError int
 
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+func (c exitError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // usageError is a mistake in the command line itself.
 type usageError struct{ error }
@@ -63,7 +63,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return 0
 	}
-	if code, ok := errors.AsType[exitCode](err); ok {
+	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -71,13 +71,13 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	text := strings.Join(strings.Fields(printable(err.Error())), " ")
 	if _, ok := errors.AsType[usageError](err); ok {
-		fmt.Fprintf(a.err, "doze: %s; see --help\n", text)
+		a.say("doze: " + text + "; see --help\n")
 		return exitUsage
 	}
 	if e, ok := errors.AsType[*doze.Error](err); ok && e.Kind == doze.Unauthenticated {
 		text += " (doze login stores a key)"
 	}
-	fmt.Fprintf(a.err, "doze: %s\n", text)
+	a.say("doze: " + text + "\n")
 	return exitFailed
 }
 
@@ -98,6 +98,9 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.login(), a.sandbox(), a.version())
 	return root
 }
+
+// say tells the user something. Nothing can be done if that fails.
+func (a *app) say(text string) { _, _ = io.WriteString(a.err, text) }
 
 // group is what a command does that only has others below it.
 func group(cmd *cobra.Command, args []string) error {

@@ -54,7 +54,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	box := s.URL + "/run/w/sandboxes/web"
 	w.Header().Set("Content-Type", "application/json")
 	if r.Header.Get("Authorization") != "Bearer good" {
-		w.WriteHeader(401)
+		w.WriteHeader(http.StatusUnauthorized)
 		io.WriteString(w, `{"error":"unauthenticated","code":401,"message":"the API key is not valid"}`)
 		return
 	}
@@ -94,7 +94,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		s.got[len(s.got)-1] = "DELETE /process/NAME"
 		io.WriteString(w, `{"message":"stopped","path":""}`)
 	default:
-		w.WriteHeader(404)
+		w.WriteHeader(http.StatusNotFound)
 		io.WriteString(w, `{"error":"not_found","code":404,"message":"there is no such\nsandbox"}`)
 	}
 }
@@ -351,8 +351,8 @@ func TestAttach(t *testing.T) {
 func TestHelpIsCurrent(t *testing.T) {
 	a := app{out: io.Discard, err: io.Discard, getenv: func(string) string { return "" }}
 	var b strings.Builder
-	var print func(cmd *cobra.Command)
-	print = func(cmd *cobra.Command) {
+	var show func(cmd *cobra.Command)
+	show = func(cmd *cobra.Command) {
 		fmt.Fprintf(&b, "$ %s --help\n", cmd.CommandPath())
 		cmd.InitDefaultHelpFlag()
 		cmd.SetOut(&b)
@@ -361,10 +361,10 @@ func TestHelpIsCurrent(t *testing.T) {
 		}
 		b.WriteString("\n")
 		for _, sub := range cmd.Commands() {
-			print(sub)
+			show(sub)
 		}
 	}
-	print(a.root())
+	show(a.root())
 
 	const file = "testdata/help.golden"
 	if *update {

@@ -10,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func addresses(t testing.TB, domain string) Addresses {
-	t.Helper()
+func addresses(tb testing.TB, domain string) Addresses {
+	tb.Helper()
 	a, err := NewAddresses("eu-1", domain, "https://doze.example.com:8443/")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return a
 }

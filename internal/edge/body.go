@@ -40,7 +40,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		b.over.Store(true)
 		return 0, errBodyTooLarge
 	}
-	if err == io.EOF { //nolint:errorlint // bodies return it as it is
+	if err == io.EOF {
 		for name := range b.out {
 			b.out[name] = b.in.Trailer[name]
 		}

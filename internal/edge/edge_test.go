@@ -440,7 +440,7 @@ func TestStreamsPassBothWaysAtOnce(t *testing.T) {
 		rc := http.NewResponseController(w)
 		rc.EnableFullDuplex()
 		w.Header().Set("Trailer", "X-Sum")
-		w.WriteHeader(200)
+		w.WriteHeader(http.StatusOK)
 		rc.Flush()
 		buf := make([]byte, 100)
 		for {
@@ -534,7 +534,7 @@ func TestWebSocketEcho(t *testing.T) {
 func TestTheSandboxHearsThatTheClientLeft(t *testing.T) {
 	gone := make(chan struct{})
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(200)
+		w.WriteHeader(http.StatusOK)
 		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 		close(gone)
@@ -558,7 +558,7 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 		}
 	}
 	quiet := func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(200)
+		w.WriteHeader(http.StatusOK)
 		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}
@@ -585,7 +585,7 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("took %v", took)
 			}
-			if other.StatusCode != 200 {
+			if other.StatusCode != http.StatusOK {
 				t.Error("the other tenant was cut off")
 			}
 		})
@@ -623,7 +623,7 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 			w.revoked.Store("acme", true)
 		}()
 		resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
-		if resp.StatusCode != 401 || platformError(t, resp)["code"] != authFailed {
+		if resp.StatusCode != http.StatusUnauthorized || platformError(t, resp)["code"] != authFailed {
 			t.Errorf("status %d", resp.StatusCode)
 		}
 	})
@@ -631,7 +631,7 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 
 func TestNothingStaysOpenAfterRun(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(200)
+		w.WriteHeader(http.StatusOK)
 		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
@@ -640,7 +640,7 @@ func TestNothingStaysOpenAfterRun(t *testing.T) {
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("the stream ended as if complete")
 	}
-	if resp := w.do(t, http.MethodGet, host, "/", "acme", nil); resp.StatusCode != 503 {
+	if resp := w.do(t, http.MethodGet, host, "/", "acme", nil); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a new request: %d", resp.StatusCode)
 	}
 }
@@ -655,12 +655,12 @@ func TestBodiesAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// A client that pushes on regardless may see a reset before the answer.
 			resp := w.do(t, http.MethodPost, host, "/", "acme", body, "Expect", "100-continue")
-			if resp.StatusCode != 413 || platformError(t, resp)["code"] != bodyTooLarge {
+			if resp.StatusCode != http.StatusRequestEntityTooLarge || platformError(t, resp)["code"] != bodyTooLarge {
 				t.Errorf("status %d", resp.StatusCode)
 			}
 		})
 	}
-	if resp := w.do(t, http.MethodPost, host, "/", "acme", bytes.NewReader(make([]byte, 1<<20))); resp.StatusCode != 200 {
+	if resp := w.do(t, http.MethodPost, host, "/", "acme", bytes.NewReader(make([]byte, 1<<20))); resp.StatusCode != http.StatusOK {
 		t.Errorf("the largest body: %d", resp.StatusCode)
 	}
 }
@@ -710,7 +710,7 @@ func TestASandboxThatBreaksOffClosesTheConnection(t *testing.T) {
 	if b, err := io.ReadAll(resp.Body); err == nil || string(b) != "half" {
 		t.Errorf("read %q, %v", b, err)
 	}
-	if resp := w.do(t, http.MethodGet, host, "/health", "", nil); resp.StatusCode != 401 {
+	if resp := w.do(t, http.MethodGet, host, "/health", "", nil); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("afterwards: %d", resp.StatusCode)
 	}
 }
@@ -719,7 +719,7 @@ func TestPreflightNeedsNoCredential(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) }))
 	for _, h := range []string{host, "sbx-nope-nope.eu-1.localhost"} {
 		resp := w.do(t, http.MethodOptions, h, "/process", "", nil)
-		if resp.StatusCode != 204 || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+		if resp.StatusCode != http.StatusNoContent || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
 			t.Errorf("%s: %d %v", h, resp.StatusCode, resp.Header)
 		}
 	}
@@ -733,7 +733,7 @@ func TestOneLogLineWithoutSecrets(t *testing.T) {
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(old)
-	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(207) }))
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMultiStatus) }))
 	w.ServeHTTP(httptest.NewRecorder(), func() *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/port/3000/x?a=1&token=hunter2&my_Password=hunter2", nil)
 		r.Host = host
