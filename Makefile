@@ -1,0 +1,77 @@
+# Doze. On a fresh Debian machine with Go: make run, make test.
+# As root, or with sudo installed.
+
+SHELL := /bin/bash
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+GO := go
+ENGINE := $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
+STATIC := CGO_ENABLED=0 $(GO) build -trimpath
+DATA ?= /var/lib/doze
+LISTEN ?= 127.0.0.1:7080
+ARGS ?=
+
+.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create clean help
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
+
+run: deps build ## install what is missing, build, start
+	$(SUDO) bin/dozed all --data $(DATA) --listen $(LISTEN) $(ARGS)
+
+build: ## the four binaries, static, in bin/
+	@mkdir -p bin
+	$(STATIC) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o bin/doze-sentry ./cmd/doze-sentry
+	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/doze-agent ./cmd/doze-agent
+	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/dozed ./cmd/dozed
+	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/doze ./cmd/doze
+
+# What images are made with; and what the tests need besides.
+DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils ip:iproute2
+DEPS_TEST := node:nodejs npm:npm gcc:gcc curl:curl unshare:util-linux
+define install
+	@missing=""; for d in $(1); do command -v $${d%%:*} >/dev/null || PATH=$$PATH:/usr/sbin:/sbin command -v $${d%%:*} >/dev/null || missing="$$missing $${d##*:}"; done; \
+	if [ -n "$$missing" ]; then echo "installing:$$missing"; $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+endef
+deps: ## install what running needs
+	$(call install,$(DEPS))
+deps-test: deps
+	$(call install,$(DEPS_TEST))
+	@test -e test/e2e/node_modules/.package-lock.json || (cd test/e2e && npm ci --no-audit --no-fund --loglevel=error)
+
+test: deps-test build ## every test; real sandboxes need root
+	$(GO) test -p 2 -timeout 20m ./...
+
+race: deps-test build ## the same with the race detector, without the real sandboxes
+	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...
+
+check: bin/golangci-lint ## vet, lint, generated files
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./cmd/doze ./client
+	GOOS=windows $(GO) vet ./cmd/doze ./client
+	$(GO) mod verify >/dev/null
+	bin/golangci-lint run ./...
+
+bin/golangci-lint: tools/go.mod tools/go.sum
+	@mkdir -p bin
+	cd tools && $(GO) build -o ../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+FUZZTIME ?= 5s
+fuzz: ## every fuzz target for FUZZTIME (5s)
+	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r f; do \
+	  for target in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
+	    echo "$$(dirname $$f) $$target"; $(GO) test ./$$(dirname $$f) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME); done; done
+
+gen: ## generated code, diagrams and golden files
+	$(GO) generate ./...
+	$(GO) test . ./cmd/... -update
+
+# Benchmarks print a table; JSON=FILE writes the rows as JSON lines too.
+JSON ?=
+BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(JSON))
+bench-wake: deps build ## latency of a request to awake, paused and on-disk sandboxes
+	$(BENCH) wake
+bench-create: deps build ## from create to the first finished exec
+	$(BENCH) create
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/control"
+	"doze/internal/daemon"
+	"doze/internal/disk"
+	"doze/internal/doctor"
+	"doze/internal/edge"
+	"doze/internal/hostnet"
+	"doze/internal/httpx"
+	"doze/internal/machine"
+	"doze/internal/machine/gvisor"
+	"doze/internal/node"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+const (
+	// headerTime and keepAlive bound a connection, never a request: streams
+	// are as long as they like.
+	headerTime = 30 * time.Second
+	keepAlive  = 2 * time.Minute
+	// drainTime is what requests get to end in when dozed stops.
+	drainTime = 10 * time.Second
+
+	keyFile = "admin.key"
+	apiPath = "/v0"
+)
+
+// all serves everything in one process.
+func all(ctx context.Context, args []string) error {
+	c, rest, err := load("all", args)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("what is %q?", rest)
+	}
+	if err == nil {
+		err = c.validate()
+	}
+	if err != nil {
+		return err
+	}
+	level, err := logLevel(c.Log)
+	if err != nil {
+		return err
+	}
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
+		return errors.New("this host cannot run sandboxes: see MISSING above")
+	}
+	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	unlock, err := lock(c.Data)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	p, err := open(ctx, c)
+	if err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// notable leaves out what needs nobody's attention.
+func notable(found []doctor.Finding) (worth []doctor.Finding) {
+	for _, f := range found {
+		if f.Verdict == doctor.Missing {
+			worth = append(worth, f)
+		}
+	}
+	return worth
+}
+
+// platform is all roles of one process.
+type platform struct {
+	config   config
+	store    *store.Store
+	net      *hostnet.Net
+	images   *disk.Library
+	node     *node.Node
+	control  *control.Server
+	edge     *edge.Edge
+	listener net.Listener
+	server   *http.Server
+	key      string // the admin key, if this start made it
+}
+
+// open builds the platform from the ground up: images, network, engine, node,
+// records, API, edge. What was opened is closed again if a later step fails.
+func open(ctx context.Context, c config) (_ *platform, err error) {
+	p := &platform{config: c}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	// The address first: if it is taken, nothing else should move.
+	var listen net.ListenConfig
+	if p.listener, err = listen.Listen(ctx, "tcp", c.Listen); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	addresses, err := edge.NewAddresses(c.Region, c.Domain, c.PublicURL)
+	if err != nil {
+		return nil, err
+	}
+	if p.images, err = disk.Open(c.ImagesDir, disk.Options{PrivateRegistries: c.PrivateRegistries}); err != nil {
+		return nil, err
+	}
+	for _, name := range c.Images {
+		if _, err := p.images.Ensure(ctx, name, progress(os.Stderr, name)); err != nil {
+			return nil, fmt.Errorf("image %s: %w", name, err)
+		}
+	}
+	if p.store, err = store.Open(ctx, filepath.Join(c.Data, "doze.db")); err != nil {
+		return nil, err
+	}
+	if err := p.openNode(ctx); err != nil {
+		return nil, err
+	}
+	keys, err := control.LoadKeys(ctx, p.store)
+	if err != nil {
+		return nil, fmt.Errorf("load the keys: %w", err)
+	}
+	directory := peer.NewDirectory()
+	p.control = control.New(control.Config{
+		Store: p.store, Node: p.node, Directory: directory, Keys: keys,
+		Region: c.Region, URL: addresses.URL, Hub: hub(),
+	})
+	if err := p.bootstrap(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.control.Recover(ctx); err != nil {
+		return nil, fmt.Errorf("recover: %w", err)
+	}
+	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Gate: p.node, Authenticate: keys.Authenticate})
+
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	p.server = &http.Server{
+		Handler: p.handler(), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	return p, nil
+}
+
+// openNode starts the engine and adopts the sandboxes.
+func (p *platform) openNode(ctx context.Context) (err error) {
+	c := p.config
+	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressOpen}); err != nil {
+		return fmt.Errorf("open the network: %w", err)
+	}
+	agent, err := p.agent(ctx)
+	if err != nil {
+		return fmt.Errorf("prepare the agent: %w", err)
+	}
+	driver, err := gvisor.Open(ctx, gvisor.Options{
+		Sentry: beside("doze-sentry"), Run: c.Run, Cgroup: c.Cgroup,
+		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
+			return p.net.Dial(ctx, l.IP, port)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("open the engine: %w", err)
+	}
+	p.node, err = node.Open(ctx, node.Options{
+		Dir: filepath.Join(c.Data, "sandboxes"), Agent: agent, Driver: driver,
+		CheckImage: p.images.Check,
+		Image: func(ctx context.Context, ref string) (node.Image, error) {
+			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))
+			return node.Image{Path: image.Path, Env: image.Env}, err
+		},
+		Lease:   p.lease,
+		Release: p.net.Release,
+		Report:  func(r peer.Report) { p.control.Report(r) },
+
+		Available: available, Reserve: c.ReserveMB << 20,
+		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
+		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration),
+	})
+	return err
+}
+
+func (p *platform) lease(ctx context.Context, id string) (machine.Link, error) {
+	s, err := p.net.Lease(ctx, id)
+	return machine.Link{
+		NetNS: s.Path, Name: s.Link, MAC: s.MAC.String(), IP: s.IP.String(), PrefixLen: s.PrefixLen,
+		Gateway: s.Gateway.String(), GatewayMAC: s.GatewayMAC.String(), MTU: s.MTU,
+	}, err
+}
+
+// bootstrap makes a fresh platform usable and keeps the admin key where root
+// finds it again.
+func (p *platform) bootstrap(ctx context.Context) error {
+	secret, created, err := p.control.Bootstrap(ctx, p.config.Workspace)
+	if err != nil {
+		return fmt.Errorf("create the workspace: %w", err)
+	}
+	if !created {
+		return nil
+	}
+	p.key = secret.Reveal()
+	return os.WriteFile(filepath.Join(p.config.Data, keyFile), []byte(p.key+"\n"), 0o600)
+}
+
+// handler shares one listener between the edge and the control API.
+func (p *platform) handler() http.Handler {
+	api := http.StripPrefix(apiPath, p.control.Handler())
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case p.edge.Matches(r):
+			p.edge.ServeHTTP(w, r)
+		case r.URL.Path == apiPath || strings.HasPrefix(r.URL.Path, apiPath+"/"):
+			api.ServeHTTP(w, r)
+		case r.URL.Path == "/health":
+			httpx.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": version})
+		default:
+			httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "nothing is here: the API is below %s, sandboxes below /run/", apiPath))
+		}
+	})
+}
+
+// run serves until ctx ends. Sandboxes stay: they run or sleep on, and the next
+// start adopts them.
+func (p *platform) run(ctx context.Context) error {
+	p.greet()
+	err := daemon.Run(ctx,
+		daemon.Service{Name: "control", Run: p.control.Run},
+		daemon.Service{Name: "node", Run: p.node.Run},
+		daemon.Service{Name: "http", Run: p.serve},
+		daemon.Service{Name: "edge", Run: p.edge.Run}, // ends open requests, before http waits for them
+	)
+	return errors.Join(err, p.close())
+}
+
+// greet tells a newcomer what to do next.
+func (p *platform) greet() {
+	key := p.key
+	if key == "" {
+		key = "$(cat " + filepath.Join(p.config.Data, keyFile) + ")"
+		fmt.Printf("\nDoze is ready at %s\n", p.config.PublicURL)
+	} else {
+		fmt.Printf("\nDoze is ready at %s\nThe admin key, shown this once and kept in %s:\n  %s\n", p.config.PublicURL, filepath.Join(p.config.Data, keyFile), key)
+	}
+	fmt.Printf(`A first call:
+  curl -s -H "Authorization: Bearer %s" \
+    -d '{"metadata":{"name":"hello"}}' %s%s/sandboxes
+`, key, p.config.PublicURL, apiPath)
+}
+
+func (p *platform) serve(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- p.server.Serve(p.listener) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if err := p.server.Shutdown(drain); err != nil {
+		return errors.Join(err, p.server.Close())
+	}
+	return nil
+}
+
+// close closes what is open, in reverse.
+func (p *platform) close() error {
+	var errs []error
+	if p.net != nil {
+		errs = append(errs, p.net.Close())
+	}
+	if p.store != nil {
+		errs = append(errs, p.store.Close())
+	}
+	if p.images != nil {
+		errs = append(errs, p.images.Close())
+	}
+	if p.listener != nil {
+		if err := p.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hub is the list of images that the platform makes itself.
+func hub() (list []control.HubImage) {
+	for _, o := range disk.Hub() {
+		list = append(list, control.HubImage{
+			Name: o.Name, DisplayName: o.DisplayName, Image: o.Image, Memory: o.Memory, Ports: o.Ports, Description: o.Description,
+			Categories: []string{},
+		})
+	}
+	return list
+}
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:4])
+}
+
+// available is MemAvailable of /proc/meminfo, in bytes.
+func available() (int64, error) {
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("/proc/meminfo has no MemAvailable")
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/daemon"
+)
+
+// config is every setting of dozed. A new field must have a useful zero value
+// or a default: an old file still starts a new binary.
+type config struct {
+	Data       string          `json:"data"`       // directory of everything that must survive
+	Run        string          `json:"run"`        // directory of run state; a tmpfs
+	ImagesDir  string          `json:"imagesDir"`  // directory of images; several data directories may share it
+	Cgroup     string          `json:"cgroup"`     // parent of all cgroups
+	Listen     string          `json:"listen"`     // address of the API and of the edge
+	PublicURL  string          `json:"publicUrl"`  // how the world reaches it; by default http://<listen>
+	Workspace  string          `json:"workspace"`  // name of the first workspace
+	Region     string          `json:"region"`     // name of the one region
+	Domain     string          `json:"domain"`     // platform domain of sandboxes' host names; may be empty
+	PauseAfter daemon.Duration `json:"pauseAfter"` // unused for this long, a sandbox is paused
+	SaveAfter  daemon.Duration `json:"saveAfter"`  // paused for this long, it is safe on disk as well
+	DiskAfter  daemon.Duration `json:"diskAfter"`  // paused for this long, its memory is given back
+	ReserveMB  int64           `json:"reserveMb"`  // with less free memory, sleeping sandboxes move to disk early
+	Egress     string          `json:"egress"`     // closed, or open: what sandboxes may reach
+	Images     []string        `json:"images"`     // made before the first request
+	Log        string          `json:"log"`        // debug, info, warn or error
+	// PrivateRegistries lets images come from registries on private addresses.
+	PrivateRegistries bool `json:"privateRegistries"`
+}
+
+// defaults works on any host.
+func defaults() config {
+	return config{
+		Data: "/var/lib/doze", Listen: "127.0.0.1:7080", Workspace: "main", Region: "local",
+		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
+		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
+		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
+		ReserveMB:  512, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+	}
+}
+
+// What sandboxes may reach.
+const (
+	egressClosed = "closed"
+	egressOpen   = "open"
+)
+
+// bind makes flags of the settings that people change.
+func (c *config) bind(flags *flag.FlagSet) {
+	flags.StringVar(&c.Data, "data", c.Data, "`directory` of everything that must survive")
+	flags.StringVar(&c.Run, "run", c.Run, "`directory` of run state (default: below /run/doze, one for each data directory)")
+	flags.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "`directory` of images (default: in the data directory)")
+	flags.StringVar(&c.Cgroup, "cgroup", c.Cgroup, "`name` of the parent of all cgroups (default: one for each data directory)")
+	flags.StringVar(&c.Listen, "listen", c.Listen, "`address` of the API and of the edge")
+	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>)")
+	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
+	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
+	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
+	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `long`")
+	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `long`")
+	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `long`")
+	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this is free")
+	flags.StringVar(&c.Egress, "egress", c.Egress, "closed: sandboxes reach nothing; open: they reach public addresses")
+	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
+	flags.StringVar(&c.Log, "log", c.Log, "debug, info, warn or error")
+	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", func(s string) error {
+		c.Images = nil
+		for name := range strings.SplitSeq(s, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				c.Images = append(c.Images, name)
+			}
+		}
+		return nil
+	})
+}
+
+// load reads file, then the environment, then flags; the last one wins.
+func load(name string, args []string) (config, []string, error) {
+	c := defaults()
+	// The file must be known before the flags are read over it.
+	var file string
+	first := flag.NewFlagSet("dozed "+name, flag.ContinueOnError)
+	ignored := defaults()
+	ignored.bind(first)
+	first.StringVar(&file, "config", "", "JSON `file` with settings (dozed config print shows all)")
+	if err := first.Parse(args); err != nil {
+		return c, nil, err
+	}
+	if err := daemon.ReadEnvironment("DOZED", first); err != nil {
+		return c, nil, err
+	}
+	if file != "" {
+		if err := daemon.ReadConfig(file, &c); err != nil {
+			return c, nil, err
+		}
+	}
+	flags := flag.NewFlagSet("dozed "+name, flag.ContinueOnError)
+	c.bind(flags)
+	flags.String("config", "", "")
+	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment("DOZED", flags)); err != nil {
+		return c, nil, err
+	}
+	return c.resolve(), flags.Args(), nil
+}
+
+// resolve fills in what depends on other settings.
+func (c config) resolve() config {
+	if abs, err := filepath.Abs(c.Data); err == nil {
+		c.Data = abs
+	}
+	// One for each data directory of the host.
+	instance := shortHash(c.Data)
+	if c.Run == "" {
+		c.Run = filepath.Join("/run/doze", instance)
+	}
+	if c.Cgroup == "" {
+		c.Cgroup = "doze-" + instance
+	}
+	if c.ImagesDir == "" {
+		c.ImagesDir = filepath.Join(c.Data, "images")
+	}
+	if c.PublicURL == "" {
+		c.PublicURL = "http://" + reachable(c.Listen)
+	}
+	return c
+}
+
+// reachable turns an address to listen on into one to connect to.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return listen
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// validate reports every mistake at once.
+func (c config) validate() error {
+	var p doze.Problems
+	doze.CheckName(&p, "workspace", c.Workspace)
+	doze.CheckName(&p, "region", c.Region)
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		p.Add("listen", "must be host:port: %v", err)
+	}
+	for name, d := range map[string]daemon.Duration{"pauseAfter": c.PauseAfter, "saveAfter": c.SaveAfter, "diskAfter": c.DiskAfter} {
+		if d.Duration <= 0 {
+			p.Add(name, "must be positive")
+		}
+	}
+	if c.Egress != egressClosed && c.Egress != egressOpen {
+		p.Add("egress", "must be %s or %s", egressClosed, egressOpen)
+	}
+	if c.ReserveMB < 0 {
+		p.Add("reserveMb", "must not be negative")
+	}
+	if _, err := logLevel(c.Log); err != nil {
+		p.Add("log", "must be debug, info, warn or error")
+	}
+	return p.Err()
+}
+
+// configure checks or prints the configuration.
+func configure(_ context.Context, args []string) error {
+	if len(args) == 0 || args[0] != "check" && args[0] != "print" {
+		return errors.New("dozed config check, or dozed config print")
+	}
+	c, _, err := load("config "+args[0], args[1:])
+	if err != nil {
+		return err
+	}
+	if args[0] == "print" {
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		if err := out.Encode(c); err != nil {
+			return err
+		}
+	}
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if args[0] == "check" {
+		fmt.Println("the configuration is good")
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+	"doze/internal/disk"
+	"doze/internal/doctor"
+)
+
+// beside returns the path of another binary of ours: next to this one.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(self), name)
+}
+
+func host(c config) doctor.Host {
+	return doctor.Host{Data: c.Data, Binaries: []string{beside("doze-sentry"), beside("doze-agent")}}
+}
+
+// examine says what the host lacks.
+func examine(_ context.Context, args []string) error {
+	c, _, err := load("doctor", args)
+	if err != nil {
+		return err
+	}
+	if !doctor.Print(os.Stdout, doctor.Examine(host(c))) {
+		return errors.New("this host cannot run sandboxes yet")
+	}
+	fmt.Println("\nThis host can run sandboxes.")
+	return nil
+}
+
+// images makes or lists images.
+func images(ctx context.Context, args []string) error {
+	if len(args) == 0 || args[0] != "build" && args[0] != "ls" {
+		return errors.New("dozed image build NAME …, or dozed image ls")
+	}
+	c, names, err := load("image "+args[0], args[1:])
+	if err != nil {
+		return err
+	}
+	library, err := disk.Open(c.ImagesDir, disk.Options{PrivateRegistries: c.PrivateRegistries})
+	if err != nil {
+		return err
+	}
+	defer library.Close()
+	if args[0] == "ls" {
+		out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(out, "IMAGE\tDIGEST\tMB")
+		for _, i := range library.Images() {
+			fmt.Fprintf(out, "%s\t%.19s\t%d\n", i.Ref, i.Digest, i.Bytes>>20)
+		}
+		return out.Flush()
+	}
+	if len(names) == 0 {
+		names = c.Images
+	}
+	for _, name := range names {
+		image, err := library.Ensure(ctx, name, progress(os.Stderr, name))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		fmt.Printf("%s is %.19s, %d MB\n", name, image.Digest, image.Bytes>>20)
+	}
+	return nil
+}
+
+// progress shows how an image gets on, a line for every step.
+func progress(w io.Writer, name string) func(disk.Progress) {
+	var last disk.Progress
+	return func(p disk.Progress) {
+		const every = 10 // percent
+		if p.Step == last.Step && p.Percent < last.Percent+every {
+			return
+		}
+		last = p
+		fmt.Fprintf(w, "image %s: %3d%% %s\n", name, p.Percent, p.Step)
+	}
+}
+
+// agent returns the file system with the agent of this build. A new build makes
+// a new one; sandboxes keep the one they were born with.
+func (p *platform) agent(ctx context.Context) (string, error) {
+	binary, err := os.ReadFile(beside("doze-agent"))
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(binary)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	header := tar.Header{Name: "doze-agent", Mode: 0o755, Size: int64(len(binary)), Typeflag: tar.TypeReg}
+	if err := w.WriteHeader(&header); err != nil {
+		return "", err
+	}
+	if _, err := w.Write(binary); err != nil {
+		return "", err
+	}
+	if err := w.Close(); err != nil {
+		return "", err
+	}
+	image, err := p.images.ImportTar(ctx, "doze/agent:"+hex.EncodeToString(sum[:8]), &archive)
+	return image.Path, err
+}
+
+// lock makes sure that one process at a time serves a data directory.
+func lock(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(doze.Errorf(doze.Conflict, "another dozed serves %s", dir), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func logLevel(name string) (l slog.Level, err error) {
+	return l, l.UnmarshalText([]byte(strings.ToUpper(name)))
+}

@@ -1,0 +1,87 @@
+// Command dozed is the platform: it serves the control API, runs sandboxes,
+// and routes requests to them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+)
+
+// version is set when a release is built.
+var version = "dev"
+
+// A command is one thing that dozed does.
+type command struct {
+	name, args, text string
+	run              func(ctx context.Context, args []string) error
+}
+
+// commands is all of them.
+var commands []command
+
+func init() { //nolint:gochecknoinits // the table refers to functions that print the table
+	commands = []command{
+		{"all", "--data DIR --listen ADDR …", "serve everything in one process: control API, sandboxes, edge, egress rules", all},
+		{"doctor", "[--data DIR]", "say in plain words what this host lacks", examine},
+		{"image", "build|ls [--data DIR] [NAME …]", "make or list images", images},
+		{"config", "check|print [--config FILE]", "check a configuration, or print the one in force", configure},
+		{"version", "", "print the version", printVersion},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "dozed:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has run
+	}
+}
+
+// run finds the command and runs it.
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		usage(os.Stderr)
+		return errors.New("which command?")
+	}
+	switch args[0] {
+	case "-h", "-help", "--help", "help":
+		usage(os.Stdout)
+		return nil
+	}
+	for _, c := range commands {
+		if c.name == args[0] {
+			err := c.run(ctx, args[1:])
+			if errors.Is(err, flag.ErrHelp) {
+				return nil
+			}
+			return err
+		}
+	}
+	usage(os.Stderr)
+	return fmt.Errorf("there is no command %q", args[0])
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "dozed runs sandboxes that sleep.\n\nUsage:\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  dozed %-8s %s\n      %s\n", c.name, c.args, c.text)
+	}
+	fmt.Fprint(w, "\nEvery command has --help. Every flag can be set as an environment variable:\n--pause-after is DOZED_PAUSE_AFTER.\n")
+}
+
+func printVersion(context.Context, []string) error {
+	fmt.Println("dozed", version)
+	if info, ok := debug.ReadBuildInfo(); ok {
+		fmt.Println(info.GoVersion)
+	}
+	return nil
+}

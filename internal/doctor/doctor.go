@@ -1,0 +1,271 @@
+// Package doctor looks at a host and says in plain words what it lacks for
+// running sandboxes. It changes nothing.
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a host should have at least. Less is a warning: it works, for fewer
+// sandboxes.
+const (
+	memoryWanted = 2 << 30
+	diskWanted   = 10 << 30
+	filesWanted  = 65536
+	mapsWanted   = 262144
+)
+
+// Verdict is how a check ended.
+type Verdict uint8
+
+// A host with a Missing cannot run sandboxes; one with an Advice can.
+const (
+	Fine Verdict = iota
+	Advice
+	Missing
+)
+
+var verdicts = [...]string{Fine: "ok", Advice: "note", Missing: "MISSING"}
+
+func (v Verdict) String() string { return verdicts[v] }
+
+// Finding is the result of one check.
+type Finding struct {
+	Check   string
+	Verdict Verdict
+	Text    string // what is there
+	Remedy  string // what to do about it; empty if Fine
+}
+
+// Host is what is looked at.
+type Host struct {
+	Data     string   // the data directory, or where it will be
+	Binaries []string // paths of our own binaries
+}
+
+// checks is everything that is looked at.
+var checks = []struct {
+	name string
+	look func(Host) (Verdict, string, string)
+}{
+	{"user", root},
+	{"processor", processor},
+	{"kernel", kernel},
+	{"cgroups", cgroups},
+	{"network", network},
+	{"programs", programs},
+	{"our binaries", binaries},
+	{"memory", memory},
+	{"disk", disk},
+	{"open files", openFiles},
+	{"memory maps", memoryMaps},
+	{"swap", swap},
+	{"huge pages", hugePages},
+	{"KVM", kvm},
+}
+
+// Examine runs all checks.
+func Examine(h Host) []Finding {
+	var found []Finding
+	for _, c := range checks {
+		v, text, remedy := c.look(h)
+		found = append(found, Finding{c.name, v, text, remedy})
+	}
+	return found
+}
+
+// Print writes findings for people and reports whether sandboxes can run.
+func Print(w io.Writer, found []Finding) (usable bool) {
+	usable = true
+	for _, f := range found {
+		fmt.Fprintf(w, "%-8s %-13s %s\n", f.Verdict, f.Check, f.Text)
+		if f.Remedy != "" {
+			fmt.Fprintf(w, "%-8s %-13s → %s\n", "", "", f.Remedy)
+		}
+		usable = usable && f.Verdict != Missing
+	}
+	return usable
+}
+
+func root(Host) (Verdict, string, string) {
+	if os.Geteuid() == 0 {
+		return Fine, "running as root", ""
+	}
+	return Missing, "not running as root", "start dozed as root: it makes namespaces, cgroups and mounts; sandboxes themselves run without rights on the host"
+}
+
+func processor(Host) (Verdict, string, string) {
+	if runtime.GOARCH == "amd64" {
+		return Fine, fmt.Sprintf("%s, %d CPUs", runtime.GOARCH, runtime.NumCPU()), ""
+	}
+	return Advice, runtime.GOARCH, "this build is tested on amd64 only"
+}
+
+func kernel(Host) (Verdict, string, string) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return Missing, err.Error(), "run dozed on Linux"
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	major, rest, _ := strings.Cut(release, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	a, _ := strconv.Atoi(major)
+	b, _ := strconv.Atoi(minor)
+	if a < 5 || a == 5 && b < 10 {
+		return Missing, "Linux " + release, "use Linux 5.10 or newer"
+	}
+	return Fine, "Linux " + release, ""
+}
+
+func cgroups(Host) (Verdict, string, string) {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
+		return Missing, "no /sys/fs/cgroup", "mount cgroups: memory and processor limits need them"
+	}
+	var have []string
+	version := "v1"
+	if st.Type == unix.CGROUP2_SUPER_MAGIC {
+		version = "v2"
+		raw, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
+		have = strings.Fields(string(raw))
+	} else {
+		dirs, _ := filepath.Glob("/sys/fs/cgroup/*") // the pattern is well formed
+		for _, d := range dirs {
+			have = append(have, filepath.Base(d))
+		}
+	}
+	var lacking []string
+	for _, want := range []string{"memory", "cpu", "pids"} {
+		if !slices.Contains(have, want) {
+			lacking = append(lacking, want)
+		}
+	}
+	if len(lacking) > 0 {
+		return Missing, version + " without " + strings.Join(lacking, ", "), "enable these controllers (kernel parameter cgroup_enable=memory, or systemd's Delegate=)"
+	}
+	return Fine, version + " with memory, cpu and pids", ""
+}
+
+func network(Host) (Verdict, string, string) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return Missing, "no netfilter", "load the kernel module nf_tables: the rules around every sandbox need it"
+	}
+	if err := unix.Close(fd); err != nil {
+		return Missing, err.Error(), "look at the kernel's log"
+	}
+	if _, err := os.Stat("/proc/self/ns/net"); err != nil {
+		return Missing, "no network namespaces", "use a kernel with CONFIG_NET_NS"
+	}
+	return Fine, "network namespaces and netfilter", ""
+}
+
+func programs(Host) (Verdict, string, string) {
+	var lacking []string
+	for _, p := range []string{"mmdebstrap", "mkfs.erofs"} {
+		if _, err := exec.LookPath(p); err != nil {
+			lacking = append(lacking, p)
+		}
+	}
+	if len(lacking) > 0 {
+		return Missing, strings.Join(lacking, " and ") + " not found", "apt-get install mmdebstrap erofs-utils: images are made with them"
+	}
+	return Fine, "mmdebstrap and mkfs.erofs", ""
+}
+
+func binaries(h Host) (Verdict, string, string) {
+	for _, b := range h.Binaries {
+		if info, err := os.Stat(b); err != nil || info.Mode()&0o111 == 0 {
+			return Missing, b + " not found", "put doze-sentry and doze-agent beside dozed (make build does)"
+		}
+	}
+	return Fine, "doze-sentry and doze-agent are beside dozed", ""
+}
+
+func memory(Host) (Verdict, string, string) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return Advice, err.Error(), "check the memory yourself"
+	}
+	total := uint64(info.Totalram) * uint64(info.Unit)
+	if total < memoryWanted {
+		return Advice, gib(total), "with less than 2 GiB only a few small sandboxes fit"
+	}
+	return Fine, gib(total), ""
+}
+
+func disk(h Host) (Verdict, string, string) {
+	dir := h.Data
+	var st unix.Statfs_t
+	err := unix.Statfs(dir, &st)
+	for errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		err = unix.Statfs(dir, &st)
+	}
+	if err != nil {
+		return Missing, err.Error(), "choose a data directory that can be read"
+	}
+	free := st.Bavail * uint64(st.Bsize) //nolint:gosec // G115: a block size is positive
+	if free < diskWanted {
+		return Advice, gib(free) + " free for " + h.Data, "a sleeping sandbox takes as much disk as it used memory; the platform images take 1 GiB"
+	}
+	return Fine, gib(free) + " free for " + h.Data, ""
+}
+
+func openFiles(Host) (Verdict, string, string) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Max < filesWanted {
+		return Advice, fmt.Sprintf("at most %d", limit.Max), fmt.Sprintf("raise the limit (ulimit -Hn %d, or systemd's LimitNOFILE=) for more than a few hundred sandboxes", filesWanted)
+	}
+	return Fine, fmt.Sprintf("at most %d", limit.Max), ""
+}
+
+func memoryMaps(Host) (Verdict, string, string) {
+	n := number("/proc/sys/vm/max_map_count")
+	if n < mapsWanted {
+		return Advice, fmt.Sprintf("vm.max_map_count is %d", n), fmt.Sprintf("sysctl -w vm.max_map_count=%d, or large sandboxes may fail to map memory", mapsWanted)
+	}
+	return Fine, fmt.Sprintf("vm.max_map_count is %d", n), ""
+}
+
+func swap(Host) (Verdict, string, string) {
+	raw, _ := os.ReadFile("/proc/swaps")
+	if strings.Count(string(raw), "\n") < 2 {
+		return Advice, "none", "nothing to do: paused sandboxes stay in memory until they move to disk"
+	}
+	return Fine, "present", ""
+}
+
+func hugePages(Host) (Verdict, string, string) {
+	raw, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+	if strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]") {
+		return Advice, "off for shared memory", "large sandboxes wake from disk up to three times faster with: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled; echo defer > /sys/kernel/mm/transparent_hugepage/defrag"
+	}
+	return Fine, "on for shared memory", ""
+}
+
+func kvm(Host) (Verdict, string, string) {
+	return Fine, "not needed", ""
+}
+
+func number(name string) int64 {
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+	return n
+}
+
+func gib(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }

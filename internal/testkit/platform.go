@@ -1,0 +1,360 @@
+// Package testkit starts the real platform for tests and benchmarks: the built
+// binaries, on loopback, with a data directory of its own, and ends all of it
+// again. It never fakes anything.
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"doze/client"
+	"doze/internal/machine/gvisor"
+)
+
+const (
+	// readyTime bounds a start. The first one on a machine makes an image.
+	readyTime = 10 * time.Minute
+	stopTime  = 30 * time.Second
+
+	// Images are shared by all platforms of a machine: making one takes a
+	// minute.
+	Images = "/var/cache/doze/images"
+)
+
+// Options are what a test wants different from the defaults.
+type Options struct {
+	Bin  string   // directory of the binaries; by default bin/ of this module
+	Dir  string   // directory for everything of this platform; must be empty
+	Args []string // more flags for dozed all
+}
+
+// Platform is a running dozed with its launcher and sandboxes.
+type Platform struct {
+	Address string // http://127.0.0.1:port
+	Key     string // admin key
+	Data    string // data directory
+	RunDir  string // run state
+	Log     string // file with everything that dozed printed
+
+	options Options
+	listen  string
+	cmd     *exec.Cmd
+	ended   chan struct{}
+}
+
+// Root returns the directory of this module.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..")
+}
+
+// Start starts a platform and waits until it answers.
+func Start(ctx context.Context, o Options) (*Platform, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("real sandboxes need root")
+	}
+	if o.Bin == "" {
+		o.Bin = filepath.Join(Root(), "bin")
+	}
+	var listen net.ListenConfig
+	free, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Platform{
+		options: o, listen: free.Addr().String(), Address: "http://" + free.Addr().String(),
+		Data: filepath.Join(o.Dir, "data"), RunDir: filepath.Join(o.Dir, "run"), Log: filepath.Join(o.Dir, "dozed.log"),
+	}
+	if err := free.Close(); err != nil {
+		return nil, err
+	}
+	return p, p.Restart(ctx)
+}
+
+// Restart starts dozed again, after Stop, Kill or Reboot.
+func (p *Platform) Restart(ctx context.Context) error {
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := append([]string{"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup()}, p.options.Args...)
+	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:noctx // it ends by Stop or Kill
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	p.cmd, p.ended = cmd, ended
+	go func() { // ends with the process
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	ready := time.NewTimer(readyTime)
+	defer ready.Stop()
+	for !p.healthy(ctx) {
+		select {
+		case <-ended:
+			return fmt.Errorf("dozed ended: %s", p.Tail())
+		case <-ready.C:
+			return fmt.Errorf("dozed is not ready: %s", p.Tail())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	key, err := os.ReadFile(filepath.Join(p.Data, "admin.key"))
+	p.Key = strings.TrimSpace(string(key))
+	return err
+}
+
+func (p *Platform) healthy(ctx context.Context) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Address+"/health", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := (&http.Client{Timeout: time.Second}).Do(r)
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
+
+// Tail returns the end of what dozed printed.
+func (p *Platform) Tail() string {
+	raw, _ := os.ReadFile(p.Log)
+	return string(raw[max(0, len(raw)-4096):])
+}
+
+// Client returns a client with the admin key.
+func (p *Platform) Client() (*client.Client, error) {
+	return client.New(client.Config{Address: p.Address, Key: p.Key})
+}
+
+// PID returns the process id of dozed.
+func (p *Platform) PID() int { return p.cmd.Process.Pid }
+
+// Stop ends dozed as an operator does. Launcher and sandboxes stay.
+func (p *Platform) Stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(stopTime):
+		return errors.Join(errors.New("dozed does not stop"), p.Kill())
+	}
+}
+
+// Kill ends dozed as a crash does. Launcher and sandboxes stay.
+func (p *Platform) Kill() error {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.ended
+	return nil
+}
+
+// Reboot ends everything as a power failure does, and loses the run state.
+func (p *Platform) Reboot() error {
+	return errors.Join(p.Kill(), p.wipe())
+}
+
+// Close ends everything, and reports what could not be removed.
+func (p *Platform) Close() error {
+	return errors.Join(p.Stop(), p.wipe())
+}
+
+// wipe kills the launcher and every sandbox and removes namespaces, mounts and
+// cgroups of this platform.
+func (p *Platform) wipe() error {
+	for _, pid := range p.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+	}
+	deadline := time.Now().Add(stopTime)
+	for len(p.processes()) > 0 {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes do not end: %v", p.processes())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return errors.Join(p.unmount(), removeGroups(p.groups()), os.RemoveAll(p.RunDir))
+}
+
+// processes are those of this platform but dozed itself: its run directory is
+// in their arguments.
+func (p *Platform) processes() (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if err != nil || !bytes.Contains(raw, []byte(p.RunDir+"/")) {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(name, "/proc/%d/cmdline", &pid); err == nil && pid != os.Getpid() && !bytes.HasSuffix(bytes.SplitN(raw, []byte{0}, 2)[0], []byte("/dozed")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// mounts are the mount points below the run directory, innermost first.
+func (p *Platform) mounts() (points []string) {
+	raw, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], p.options.Dir+"/") {
+			points = append([]string{f[4]}, points...)
+		}
+	}
+	return points
+}
+
+func (p *Platform) unmount() error {
+	var errs []error
+	for _, m := range p.mounts() {
+		errs = append(errs, syscall.Unmount(m, syscall.MNT_DETACH))
+	}
+	return errors.Join(errs...)
+}
+
+// Leaks names what there is of this platform besides dozed and its launcher.
+// After the last sandbox was deleted there must be nothing.
+func (p *Platform) Leaks() (leaks []string) {
+	for _, pid := range p.processes() {
+		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if !bytes.Contains(raw, []byte("-socket")) {
+			leaks = append(leaks, fmt.Sprintf("process %d: %s", pid, bytes.ReplaceAll(raw, []byte{0}, []byte(" "))))
+		}
+	}
+	for _, g := range p.groups() {
+		if inside, _ := filepath.Glob(g + "/*/cgroup.procs"); len(inside) > 0 { // the pattern is well formed
+			leaks = append(leaks, inside...)
+		}
+	}
+	for _, m := range p.mounts() {
+		if filepath.Base(m) != "router" {
+			leaks = append(leaks, "mount "+m)
+		}
+	}
+	for _, dir := range []string{"sandboxes", "leases"} {
+		entries, _ := os.ReadDir(filepath.Join(p.Data, dir))
+		for _, e := range entries {
+			leaks = append(leaks, "file "+filepath.Join(dir, e.Name()))
+		}
+	}
+	return leaks
+}
+
+// groups are the parents of this platform's cgroups.
+func (p *Platform) groups() []string {
+	v1, _ := filepath.Glob("/sys/fs/cgroup/*/" + p.cgroup()) // the patterns are well formed
+	v2, _ := filepath.Glob("/sys/fs/cgroup/" + p.cgroup())
+	return append(v1, v2...)
+}
+
+func (p *Platform) cgroup() string {
+	return "doze-test-" + strings.ReplaceAll(strings.Trim(p.options.Dir, "/"), "/", "-")
+}
+
+// removeGroups removes cgroups with what is in them.
+func removeGroups(parents []string) error {
+	var errs []error
+	for _, parent := range parents {
+		children, _ := filepath.Glob(parent + "/*/cgroup.procs") // the pattern is well formed
+		for _, c := range children {
+			errs = append(errs, rmdir(filepath.Dir(c)))
+		}
+		errs = append(errs, rmdir(parent))
+	}
+	return errors.Join(errs...)
+}
+
+// rmdir removes a cgroup whose last process may still be ending.
+func rmdir(dir string) error {
+	for range 200 {
+		err := syscall.Rmdir(dir)
+		if !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return fmt.Errorf("%s: still in use", dir)
+}
+
+// Machines returns the state of every machine with processes, by the identity
+// of its sandbox, as the launcher knows it.
+func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
+	sockets, err := filepath.Glob(filepath.Join(p.RunDir, "*", "launcher.sock"))
+	if err != nil || len(sockets) == 0 {
+		return nil, errors.Join(err, errors.New("no launcher"))
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", sockets[0])
+		},
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://launcher"+gvisor.PathMachines, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var found []gvisor.Found
+	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil {
+		return nil, err
+	}
+	states := map[string]string{}
+	for _, f := range found {
+		states[f.ID] = f.State
+	}
+	return states, nil
+}
+
+// Tier is where the memory of a platform's only sandbox is: running, paused or
+// disk.
+func (p *Platform) Tier(ctx context.Context) (string, error) {
+	states, err := p.Machines(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range states {
+		return s, nil
+	}
+	return "disk", nil
+}
+
+// Await waits until the platform's only sandbox is in a tier.
+func (p *Platform) Await(ctx context.Context, tier string) error {
+	for {
+		now, err := p.Tier(ctx)
+		if err != nil {
+			return err
+		}
+		if now == tier {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the sandbox is %s, not %s: %w", now, tier, context.Cause(ctx))
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
