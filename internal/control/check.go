@@ -1,7 +1,6 @@
 package control
 
 import (
-	"errors"
 	"strings"
 	"time"
 
@@ -70,13 +69,12 @@ const invalidImage = "INVALID_IMAGE"
 // an image is the caller's; where the node cannot help, the caller may try
 // later; anything else is ours.
 func fromNode(err error, doing string) error {
-	e, ok := errors.AsType[*doze.Error](err)
-	if !ok {
-		return doze.Wrap(err, doze.Public(err).Kind, "%s did not work: %s", doing, doze.Public(err).Message)
-	}
+	e := doze.Public(err)
 	switch e.Kind { //nolint:exhaustive // the others are our own mistakes
-	case doze.NotFound, doze.Conflict, doze.Exhausted, doze.Unavailable, doze.Timeout, doze.Unsupported:
+	case doze.NotFound, doze.Conflict, doze.Exhausted, doze.Unavailable, doze.Unsupported:
 		return err
+	case doze.Timeout:
+		return doze.Wrap(err, doze.Timeout, "%s took too long", doing)
 	case doze.Invalid:
 		if e.Name == invalidImage {
 			return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,7 +103,7 @@ func (p *platform) do(method, path, body string, headers ...string) *httptest.Re
 
 func (p *platform) doAs(ctx context.Context, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, method, "/", strings.NewReader(body))
-	u, err := r.URL.Parse("http://control.test/v0" + path)
+	u, err := url.Parse("http://control.test/v0" + path)
 	if err != nil {
 		p.t.Fatal(err)
 	}

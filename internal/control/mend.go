@@ -58,7 +58,7 @@ func (s *Server) mend(ctx context.Context) {
 	}
 }
 
-// unfinished is what is left to do, by sandbox or machine.
+// unfinished is what is left to do, by the turn that it needs.
 func (s *Server) unfinished(ctx context.Context) (map[string]func(context.Context) error, error) {
 	work := map[string]func(context.Context) error{}
 	all, err := s.Store.Unfinished(ctx, mendBatch)
@@ -77,9 +77,8 @@ func (s *Server) unfinished(ctx context.Context) (map[string]func(context.Contex
 	}
 	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
 	for _, machine := range leftovers {
-		if _, taken := work[machine]; !taken {
-			work[machine] = func(ctx context.Context) error { return s.clear(ctx, machine) }
-		}
+		// It has a turn of its own: nobody who changes a sandbox waits for it.
+		work["machine/"+machine] = func(ctx context.Context) error { return s.clear(ctx, machine) }
 	}
 	return work, err
 }

@@ -15,6 +15,7 @@ import (
 // [peer.Node], reports like a real one, and fails when told to.
 type node struct {
 	report func(peer.Report)
+	hook   func() // if set, called at the begin and the end of each order
 
 	mu       sync.Mutex
 	machines map[string]*machine // guarded by mu
@@ -40,7 +41,17 @@ func (n *node) CheckImage(_ context.Context, ref string) error {
 	return nil
 }
 
+// around calls the hook; its result calls it again.
+func (n *node) around() func() {
+	if n.hook == nil {
+		return func() {}
+	}
+	n.hook()
+	return n.hook
+}
+
 func (n *node) Create(ctx context.Context, o peer.Order) error {
+	defer n.around()()
 	n.mu.Lock()
 	n.creates = append(n.creates, o)
 	err, block := n.fail["create"], n.block
@@ -66,6 +77,7 @@ func (n *node) Create(ctx context.Context, o peer.Order) error {
 }
 
 func (n *node) Delete(_ context.Context, uid string) error {
+	defer n.around()()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.fail["delete"]; err != nil {
@@ -78,10 +90,15 @@ func (n *node) Delete(_ context.Context, uid string) error {
 	return nil
 }
 
-func (n *node) Disable(_ context.Context, uid string) error { return n.turn("disable", uid, doze.Disabled) }
-func (n *node) Enable(_ context.Context, uid string) error  { return n.turn("enable", uid, doze.Standby) }
+func (n *node) Disable(_ context.Context, uid string) error {
+	return n.turn("disable", uid, doze.Disabled)
+}
+func (n *node) Enable(_ context.Context, uid string) error {
+	return n.turn("enable", uid, doze.Standby)
+}
 
 func (n *node) turn(call, uid string, to doze.Phase) error {
+	defer n.around()()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.fail[call]; err != nil {
@@ -154,6 +171,18 @@ func (n *node) count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.machines)
+}
+
+// clone is the host as it is now.
+func (n *node) clone() *node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := newNode()
+	for uid, m := range n.machines {
+		copied := *m
+		c.machines[uid] = &copied
+	}
+	return c
 }
 
 func (n *node) ordered() int {

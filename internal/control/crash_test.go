@@ -1,0 +1,174 @@
+package control_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+)
+
+// TestCrashAtEachStep stops the control plane before and after each order to
+// the node, and checks that the next one puts everything right.
+func TestCrashAtEachStep(t *testing.T) {
+	t.Parallel()
+	const path = "/sandboxes/a"
+	for name, act := range map[string]func(*platform){
+		"create":          func(p *platform) { p.create(named("a")) },
+		"create disabled": func(p *platform) { p.create(`{"metadata":{"name":"a"},"spec":{"enabled":false}}`) },
+		"create fails": func(p *platform) {
+			p.node.set("create", fmt.Errorf("no"))
+			want[any](p, 500, "POST", "/sandboxes", named("a"))
+		},
+		"redeploy": func(p *platform) {
+			p.create(named("a"))
+			want[any](p, 200, "PUT", path, `{"spec":{"runtime":{"memory":2048}}}`)
+		},
+		"disable and enable": func(p *platform) {
+			p.create(named("a"))
+			want[any](p, 200, "PUT", path, `{"spec":{"enabled":false}}`)
+			want[any](p, 200, "PUT", path, `{"spec":{"enabled":true}}`)
+		},
+		"delete and create": func(p *platform) {
+			p.create(named("a"))
+			want[any](p, 200, "DELETE", path, "")
+			p.create(named("a"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				type crash struct {
+					file string
+					node *node
+				}
+				var mu sync.Mutex
+				var crashes []crash
+				p := start(t, true)
+				dir := t.TempDir()
+				p.node.hook = func() {
+					mu.Lock()
+					defer mu.Unlock()
+					file := filepath.Join(dir, fmt.Sprint(len(crashes)))
+					for _, ext := range []string{"", "-wal"} {
+						b, err := os.ReadFile(p.file + ext)
+						if err == nil {
+							err = os.WriteFile(file+ext, b, 0o600)
+						}
+						if err != nil {
+							t.Error(err)
+						}
+					}
+					crashes = append(crashes, crash{file, p.node.clone()})
+				}
+				act(p)
+				synctest.Wait()
+				p.stop()
+				if len(crashes) < 2 {
+					t.Fatalf("only %d crashes", len(crashes))
+				}
+				for i, c := range crashes {
+					after := *p
+					after.file, after.node = c.file, c.node
+					after.open(true)
+					settled(t, fmt.Sprint("crash ", i), &after)
+					if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); sb.Status != "DEPLOYED" && sb.Status != "DEACTIVATED" {
+						t.Errorf("crash %d: then it is %s", i, sb.Status)
+					}
+					after.stop()
+				}
+			})
+		})
+	}
+}
+
+// settled checks, some time after the last request, that nothing is unfinished,
+// and that records, machines and routes agree.
+func settled(t *testing.T, when string, p *platform) {
+	t.Helper()
+	after(30 * time.Second)
+	usable := 0
+	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
+		r, routed := p.dir.Find("main", sb.Metadata.Name)
+		alive := false
+		p.node.with(sb.Metadata.Name, func(uid string, m *machine) { alive = uid == r.UID })
+		switch sb.Status {
+		case "DEPLOYED", "DEACTIVATED":
+			usable++
+			if !routed || !alive || r.Enabled != (sb.Status == "DEPLOYED") {
+				t.Errorf("%s: %s is %s, machine %t, route %+v", when, sb.Metadata.Name, sb.Status, alive, r)
+			}
+		case "FAILED":
+			if routed {
+				t.Errorf("%s: a failed sandbox has the route %+v", when, r)
+			}
+		default:
+			t.Errorf("%s: %s is still %s", when, sb.Metadata.Name, sb.Status)
+		}
+	}
+	if n := p.node.count(); n != usable {
+		t.Errorf("%s: %d machines for %d sandboxes", when, n, usable)
+	}
+	if left, err := p.store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
+		t.Errorf("%s: leftovers %v, %v", when, left, err)
+	}
+}
+
+// TestEverybodyAtOnce lets many callers do everything to a few names, with a
+// node that fails now and then.
+func TestEverybodyAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		var wg sync.WaitGroup
+		for i := range 16 {
+			r := rand.New(rand.NewPCG(seed, uint64(i)))
+			wg.Go(func() {
+				for range 25 {
+					name := string(rune('a' + r.IntN(3)))
+					path := "/sandboxes/" + name
+					switch r.IntN(9) {
+					case 0:
+						p.do("POST", "/sandboxes", named(name))
+					case 1, 2:
+						p.do("POST", "/sandboxes?createIfNotExist=true", named(name))
+					case 3:
+						p.do("DELETE", path, "")
+					case 4:
+						p.do("PUT", path, fmt.Sprintf(`{"spec":{"runtime":{"memory":%d}}}`, 1024+r.IntN(3)))
+					case 5:
+						p.do("PUT", path, fmt.Sprintf(`{"spec":{"enabled":%t}}`, r.IntN(2) == 0))
+					case 6:
+						p.do("PUT", path, `{"metadata":{"displayName":"x"},"spec":{"runtime":{"ttl":"1s"}}}`)
+					case 7:
+						p.node.with(name, func(uid string, m *machine) {
+							if m.phase == doze.Running {
+								p.node.move(uid, doze.Failed, "chance")
+							}
+						})
+					case 8:
+						call := []string{"create", "delete", "disable", "enable"}[r.IntN(4)]
+						p.node.set(call, fmt.Errorf("chance"))
+						time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+						p.node.set(call, nil)
+					}
+					time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
+				}
+			})
+		}
+		wg.Wait()
+		// A machine that fails stays on its node until its sandbox is deleted.
+		for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
+			if sb.Status == "FAILED" {
+				p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
+			}
+		}
+		settled(t, "at the end", p)
+	})
+}

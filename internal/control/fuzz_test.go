@@ -1,0 +1,62 @@
+package control_test
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+var bodies = []string{
+	``, `null`, `{}`, `[]`, `{"metadata":{"name":"a"}}`,
+	`{"metadata":{"labels":{"a":null}},"spec":{"enabled":null,"lifecycle":{"expirationPolicies":[null,{"type":"date"}]}}}`,
+	`{"spec":{"runtime":{"memory":1e400,"ports":[{"target":-0}],"envs":[{"name":"A","valueFrom":{}}],"image":"a@sha256:b"}}}`,
+	`{"spec":{"network":{"proxy":{"routing":[{"secrets":7}]}},"volumes":[{"sizeMb":"1"}]}}`,
+}
+
+// FuzzBodies sends bodies to create and update: each is answered, and none is
+// our fault.
+func FuzzBodies(f *testing.F) {
+	for _, b := range bodies {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		inBubble(t, func(t *testing.T, p *platform) {
+			p.create(named("fuzz"))
+			for _, call := range [][2]string{{"POST", "/sandboxes"}, {"PUT", "/sandboxes/fuzz"}, {"POST", "/api_keys"}} {
+				w := p.do(call[0], call[1], body)
+				if w.Code == 500 || w.Code == 0 {
+					t.Fatalf("%v: %d %s", call, w.Code, w.Body)
+				}
+				if w.Code != 200 {
+					checkError(t, w)
+				}
+			}
+			synctest.Wait()
+		})
+	})
+}
+
+// FuzzRequests sends paths and queries: each is answered without a redirect.
+func FuzzRequests(f *testing.F) {
+	f.Add("/sandboxes", "cursor=eyJ1IjoiYSIsIm0iOjF9&limit=2")
+	f.Add("/sandboxes/by-external-id/%2e%2e", "")
+	f.Add("//sandboxes/%zz", "q=%00%ff&sort=name:asc&status=,")
+	f.Add("/workspaces/main", "workspace=main")
+	f.Fuzz(func(t *testing.T, path, query string) {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.URL.Path, r.URL.RawPath, r.URL.RawQuery = "/v0"+path, "", query
+		if strings.Contains(path, "%") {
+			r.URL.RawPath = r.URL.Path
+		}
+		p := start(t, false)
+		defer p.stop()
+		r.Header.Set("Authorization", "Bearer "+p.key)
+		r.Header.Set("Blaxel-Version", "2026-04-28")
+		w := httptest.NewRecorder()
+		p.http.ServeHTTP(w, r)
+		if w.Code >= 500 || w.Code/100 == 3 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	})
+}

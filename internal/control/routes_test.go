@@ -1,0 +1,150 @@
+package control_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"doze/internal/access"
+	"doze/internal/control"
+)
+
+// keyFor lets a key with scopes in, past the API.
+func (p *platform) keyFor(workspace string, expires time.Time, scopes ...string) string {
+	secret, id, hash := access.NewSecret()
+	p.keys.Add(access.Key{ID: id, Hash: hash, Workspace: workspace, Sub: "test", Scopes: scopes, Expires: expires})
+	return secret.Reveal()
+}
+
+// TestEveryRouteIsGuarded is made from the route table, so that a new route
+// cannot be forgotten.
+func TestEveryRouteIsGuarded(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	p.create(`{"metadata":{"name":"a","externalId":"ext"}}`)
+	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
+	fill := strings.NewReplacer("{name}", "a", "{externalId}", "ext", "{id}", mine, "{workspace}", "main").Replace
+	lacking := p.keyFor("main", time.Time{}, "agents:list")
+	expired := p.keyFor("main", time.Now(), access.Admin)
+	stranger := p.keyFor("other", time.Time{}, access.Admin)
+
+	for _, rt := range control.Routes() {
+		t.Run(rt.Method+" "+rt.Pattern, func(t *testing.T) {
+			if rt.Scope == "" {
+				if rt.Pattern != "/health" {
+					t.Errorf("open to everybody")
+				}
+				if w := p.do(rt.Method, rt.Pattern, "", "Authorization", ""); w.Code != 200 {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				return
+			}
+			path := fill(rt.Pattern)
+			for name, tt := range map[string]struct {
+				header []string
+				status int
+			}{
+				"no credential":     {[]string{"Authorization", ""}, 401},
+				"not a key":         {[]string{"Authorization", "Bearer dz_nonsense"}, 401},
+				"basic":             {[]string{"Authorization", "Basic " + p.key}, 401},
+				"expired":           {[]string{"Authorization", "Bearer " + expired}, 401},
+				"bad beats good":    {[]string{"X-Blaxel-Authorization", "Bearer dz_nonsense"}, 401},
+				"no scope":          {[]string{"Authorization", "Bearer " + lacking}, 403},
+				"another workspace": {[]string{"X-Blaxel-Workspace", "other"}, 403},
+				"unknown version":   {[]string{"Blaxel-Version", "2020-01-01"}, 400},
+			} {
+				w := p.do(rt.Method, path, "{}", tt.header...)
+				if w.Code != tt.status {
+					t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tt.status)
+				}
+				checkError(t, w)
+			}
+			if strings.Contains(rt.Pattern, "{") {
+				theirs := p.do(rt.Method, path, "{}", "Authorization", "Bearer "+stranger)
+				if theirs.Code != 404 {
+					t.Errorf("another workspace's object: %d %s", theirs.Code, theirs.Body)
+				}
+				checkError(t, theirs)
+				other := strings.NewReplacer("{name}", "b", "{externalId}", "ex2", "{id}", "none", "{workspace}", "mai2").Replace(rt.Pattern)
+				none := p.do(rt.Method, other, "{}", "Authorization", "Bearer "+stranger)
+				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(none.Body.String())
+				if none.Code != 404 || same != theirs.Body.String() {
+					t.Errorf("it differs from no object: %s, %s", none.Body, theirs.Body)
+				}
+			}
+		})
+	}
+}
+
+// checkError checks that an error has the three members that clients need.
+func checkError(t *testing.T, w *httptest.ResponseRecorder) {
+	t.Helper()
+	var e struct {
+		Error   *string
+		Code    *int
+		Message *string
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Error == nil || e.Code == nil || e.Message == nil {
+		t.Errorf("error body %s: %v", w.Body, err)
+	} else if *e.Code != w.Code || *e.Error == "" || *e.Message == "" {
+		t.Errorf("error body %s with status %d", w.Body, w.Code)
+	}
+	if retry := w.Header().Get("x-should-retry"); (w.Code == http.StatusConflict) != (retry == "false") {
+		t.Errorf("x-should-retry %q with status %d", retry, w.Code)
+	}
+}
+
+func TestPathsAreTakenAsTheyCome(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	for path, status := range map[string]int{
+		"/sandboxes/":             404,
+		"//sandboxes":             404,
+		"/sandboxes/../sandboxes": 404,
+		"/sandboxes/./a":          404,
+		"/sandboxes/a%2Fb":        404,
+		"/sandboxes/%2e%2e":       404,
+		"/sandboxes//a":           404,
+		"/nothing":                404,
+		"":                        404,
+	} {
+		w := p.do("GET", path, "")
+		if w.Code != status || w.Header().Get("Location") != "" {
+			t.Errorf("GET %q: %d, location %q", path, w.Code, w.Header().Get("Location"))
+		}
+		checkError(t, w)
+	}
+	w := p.do("PATCH", "/sandboxes/a", "{}")
+	if w.Code != 405 || w.Header().Get("Allow") != "GET, PUT, DELETE" {
+		t.Errorf("PATCH: %d, allow %q", w.Code, w.Header().Get("Allow"))
+	}
+	checkError(t, w)
+	if w := p.do("HEAD", "/sandboxes", ""); w.Code != 200 {
+		t.Errorf("HEAD: %d", w.Code)
+	}
+}
+
+func TestCredentialsInEitherHeader(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	for name, headers := range map[string][]string{
+		"authorization":        {},
+		"x-blaxel":             {"Authorization", "", "X-Blaxel-Authorization", "Bearer " + p.key},
+		"x-blaxel first":       {"Authorization", "Bearer x", "X-Blaxel-Authorization", "bearer " + p.key},
+		"own workspace":        {"X-Blaxel-Workspace", "main"},
+		"preview of a version": {"Blaxel-Version", "2026-04-28.preview"},
+	} {
+		if w := p.do("GET", "/sandboxes?workspace=main", "", headers...); w.Code != 200 {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+	if w := p.do("GET", "/sandboxes?workspace=other", ""); w.Code != 403 {
+		t.Errorf("another workspace in the query: %d", w.Code)
+	}
+	if got := want[map[string]any](p, 400, "GET", "/sandboxes", "", "Blaxel-Version", "latest"); got["error"] != "invalid_api_version" {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,499 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+)
+
+func TestCreateAnswersAReadySandbox(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		sb := p.create(`{"metadata":{"name":"a","labels":{"x-blaxel-auto-generated":"true"},"workspace":7,"createdAt":{}},
+			"status":"FAILED","events":"none","spec":{"runtime":{"generation":"mk3","snapshotEnabled":true,
+			"envs":[{"name":"A","value":"x\ny\"ü"},{"name":"S","value":"hunter2","secret":true}],"ports":[{"target":8080}]}}}`)
+		synctest.Wait() // the node's report changes nothing
+		now := doze.Time{Time: time.Now().UTC()}
+		wantSB := sandbox{
+			Metadata: doze.Metadata{
+				Name: "a", Labels: map[string]string{"x-blaxel-auto-generated": "true"}, Workspace: "main",
+				URL: "http://a.main.test", CreatedAt: now, UpdatedAt: now, CreatedBy: "admin", UpdatedBy: "admin",
+			},
+			Spec: doze.SandboxSpec{Region: "here-1", Runtime: doze.Runtime{
+				Image: doze.ImageDefault, Memory: 4096,
+				Envs:  []doze.Env{{Name: "A", Value: "x\ny\"ü"}, {Name: "S", Value: doze.MaskedValue, Secret: true}},
+				Ports: []doze.Port{{Target: 8080, Protocol: "HTTP"}},
+			}},
+			Observed: doze.Observed{
+				Events: []doze.Event{
+					{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: now},
+					{Type: "deployment", Status: "DEPLOYED", Message: "the sandbox is ready", Time: now},
+				},
+				LastUsedAt: now, NodeGeneration: doze.Generation, State: "RUNNING", Status: "DEPLOYED",
+			},
+		}
+		if diff := cmp.Diff(wantSB, sb); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(wantSB, p.get("a")); diff != "" {
+			t.Error(diff)
+		}
+		p.node.with("a", func(_ string, m *machine) {
+			if diff := cmp.Diff([]string{"A=x\ny\"ü", "S=hunter2"}, m.order.Env); diff != "" {
+				t.Error(diff)
+			}
+		})
+		if r, ok := p.dir.Find("main", "a"); !ok || !r.Enabled {
+			t.Errorf("route %+v", r)
+		}
+	})
+}
+
+func TestCreateMistakes(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	for name, tt := range map[string]struct {
+		body   string
+		status int
+		says   []string
+	}{
+		"no JSON":        {`{`, 400, []string{"not valid JSON"}},
+		"two values":     {`{} {}`, 400, []string{"something after"}},
+		"a list":         {`[]`, 400, []string{"must be a JSON object"}},
+		"wrong types":    {`{"metadata":{"name":7,"labels":{"a":1}},"spec":{"enabled":"yes","runtime":{"memory":"4G","envs":{},"ports":[{"target":1.5}]},"lifecycle":[]}}`, 400, []string{"metadata.name must be a string", "metadata.labels.a must be a string", "spec.enabled must be true or false", "spec.runtime.memory must be a whole", "spec.runtime.envs must be an array", "spec.runtime.ports[0].target must be a whole", "spec.lifecycle must be an object"}},
+		"not objects":    {`{"metadata":[],"spec":"x"}`, 400, []string{"metadata must be an object", "spec must be an object"}},
+		"all mistakes":   {`{"metadata":{"name":"A","labels":{"doze.x":"y"}},"spec":{"region":"mars","runtime":{"memory":1,"ttl":"soon"}}}`, 400, []string{"metadata.name", "reserved", "spec.region", "here-1", "spec.runtime.memory", "spec.runtime.ttl"}},
+		"image":          {`{"spec":{"runtime":{"image":"nonsense"}}}`, 400, []string{"INVALID_IMAGE"}},
+		"volumes":        {`{"spec":{"volumes":[{"name":"v","mountPath":"/v"}]}}`, 501, []string{"spec.volumes"}},
+		"vpc":            {`{"spec":{"vpc":"mine"}}`, 501, []string{"spec.vpc"}},
+		"network":        {`{"spec":{"network":{"proxy":{"routing":[{"destinations":["*"],"secrets":{"k":"hunter2"}}]}}}}`, 501, []string{"spec.network"}},
+		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"tun":"enabled"}}}}`, 501, []string{"extraArgs.tun"}},
+		"value from":     {`{"spec":{"runtime":{"envs":[{"name":"A","valueFrom":{"secretKeyRef":{}}}]}}}`, 501, []string{"valueFrom"}},
+		"body too large": {`{"x":"` + strings.Repeat("x", 1<<20) + `"}`, 413, []string{"larger than"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := p.do("POST", "/sandboxes", tt.body)
+			if w.Code != tt.status {
+				t.Errorf("%d %s, want %d", w.Code, w.Body, tt.status)
+			}
+			checkError(t, w)
+			for _, s := range tt.says {
+				if !strings.Contains(w.Body.String(), s) {
+					t.Errorf("%s does not say %q", w.Body, s)
+				}
+			}
+			if strings.Contains(w.Body.String(), "hunter2") {
+				t.Error("a secret came back")
+			}
+		})
+	}
+	if all := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
+		t.Errorf("records remain: %v", all)
+	}
+	for _, body := range []string{"", "null", "{}", `{"metadata":null,"spec":null}`, `{"Metadata":{"name":"A"},"spec":{"network":{},"vpc":"default","region":"","runtime":{"memory":2048.0,"extraArgs":{"tun":"disabled"}}}}`} {
+		if sb := p.create(body); !strings.HasPrefix(sb.Metadata.Name, "sandbox-") || sb.Status != "DEPLOYED" {
+			t.Errorf("%s: %q is %s", body, sb.Metadata.Name, sb.Status)
+		}
+	}
+}
+
+func TestNameTaken(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	w := p.do("POST", "/sandboxes", named("a"))
+	checkError(t, w)
+	var got map[string]any
+	_ = json.Unmarshal(w.Body.Bytes(), &got)
+	if w.Code != 409 || got["error"] != "SANDBOX_ALREADY_EXISTS" || got["code"] != 409.0 || !strings.Contains(got["message"].(string), "already exists") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestCreateIfNotExist(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		const path = "/sandboxes?createIfNotExist=true"
+		first := want[sandbox](p, 200, "POST", path, named("a"))
+		// The body is ignored, whatever is wrong with it.
+		again := want[sandbox](p, 200, "POST", path, `{"metadata":{"name":"a","labels":7},"spec":{"region":"mars"}}`)
+		if !again.Metadata.CreatedAt.Equal(first.Metadata.CreatedAt.Time) || p.node.ordered() != 1 {
+			t.Error("a second sandbox was made")
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Failed, "") })
+		synctest.Wait()
+		if w := p.do("POST", "/sandboxes", named("a")); w.Code != 409 || !strings.Contains(w.Body.String(), "createIfNotExist") {
+			t.Errorf("create over a failed one: %d %s", w.Code, w.Body)
+		}
+		fresh := want[sandbox](p, 200, "POST", path, named("a"))
+		if !fresh.Metadata.CreatedAt.After(first.Metadata.CreatedAt.Time) || fresh.Status != "DEPLOYED" {
+			t.Error("the failed one is still there")
+		}
+		synctest.Wait()
+		if p.node.count() != 1 {
+			t.Errorf("%d machines", p.node.count())
+		}
+		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
+		want[sandbox](p, 200, "POST", path, named("a"))
+		want[sandbox](p, 200, "POST", path, "{}") // without a name it always creates
+	})
+}
+
+func TestManyCreatesOfOneName(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/sandboxes", "/sandboxes?createIfNotExist=true"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, p *platform) {
+				release := p.node.hold()
+				var wg sync.WaitGroup
+				var mu sync.Mutex
+				codes := map[int]int{}
+				for range 50 {
+					wg.Go(func() {
+						w := p.do("POST", path, named("a"))
+						mu.Lock()
+						defer mu.Unlock()
+						codes[w.Code]++
+						if w.Code == 200 && !strings.Contains(w.Body.String(), `"DEPLOYED"`) {
+							t.Errorf("not ready: %s", w.Body)
+						}
+					})
+				}
+				synctest.Wait()
+				release()
+				wg.Wait()
+				wantCodes := map[int]int{200: 50}
+				if path == "/sandboxes" {
+					wantCodes = map[int]int{200: 1, 409: 49}
+				}
+				if diff := cmp.Diff(wantCodes, codes); diff != "" {
+					t.Error(diff)
+				}
+				if n := p.node.ordered(); n != 1 {
+					t.Errorf("%d machines were made", n)
+				}
+			})
+		})
+	}
+}
+
+func TestCreateOutlivesItsCaller(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		release := p.node.hold()
+		ctx, leave := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.doAs(ctx, "POST", "/sandboxes", named("a"))
+		}()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		release()
+		<-done
+		if sb := p.get("a"); sb.Status != "DEPLOYED" {
+			t.Errorf("%s", sb.Status)
+		}
+	})
+}
+
+func TestCreateThatFails(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		err    error
+		status int
+		after  string // status of the record; empty for none
+	}{
+		"unknown":     {errors.New("disk sda is on fire"), 500, "FAILED"},
+		"ours":        {doze.Errorf(doze.Invalid, "bad order"), 500, "FAILED"},
+		"exhausted":   {doze.Errorf(doze.Exhausted, "the node is full"), 429, "TERMINATED"},
+		"unavailable": {doze.Errorf(doze.Unavailable, "the node restarts"), 503, "TERMINATED"},
+		"image":       {&doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "no such image"}, 400, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, p *platform) {
+				p.node.set("create", tt.err)
+				w := p.do("POST", "/sandboxes", named("a"))
+				checkError(t, w)
+				if w.Code != tt.status || strings.Contains(w.Body.String(), "sda") {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				synctest.Wait()
+				if tt.after == "" {
+					want[any](p, 404, "GET", "/sandboxes/a", "")
+				} else if sb := p.get("a"); sb.Status != tt.after {
+					t.Errorf("record is %s", sb.Status)
+				}
+				if left, err := p.store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
+					t.Errorf("leftovers %v, %v", left, err)
+				}
+				p.node.set("create", nil)
+				want[sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", named("a"))
+			})
+		})
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	t.Parallel()
+	const body = `{"metadata":{"name":"a","externalId":"ext","labels":{"k":"v"}},"spec":{"runtime":{"ports":[{"target":3000}],
+		"envs":[{"name":"A","value":"1"},{"name":"S","value":"hunter2","secret":true},{"name":"D","value":"x"},{"name":"D","value":"y"}],
+		"extraArgs":{"tun":"disabled"}}}}`
+	for name, tt := range map[string]struct {
+		body   string
+		fresh  bool // a fresh machine
+		status int
+		check  func(sandbox) bool
+	}{
+		"nothing":        {`{}`, false, 200, func(s sandbox) bool { return s.Metadata.ExternalID == "ext" && s.Metadata.Labels["k"] == "v" }},
+		"labels":         {`{"metadata":{"labels":{"z":"1"}}}`, false, 200, func(s sandbox) bool { return cmp.Equal(s.Metadata.Labels, map[string]string{"z": "1"}) }},
+		"display name":   {`{"metadata":{"displayName":"My Box!"}}`, false, 200, func(s sandbox) bool { return s.Metadata.DisplayName == "My Box!" }},
+		"external id":    {`{"metadata":{"externalId":"new"}}`, false, 200, func(s sandbox) bool { return s.Metadata.ExternalID == "new" }},
+		"lifecycle":      {`{"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`, false, 200, func(s sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "1h" }},
+		"ttl":            {`{"spec":{"runtime":{"ttl":"1h"}}}`, false, 200, func(s sandbox) bool { return *s.ExpiresIn == 3600 }},
+		"stray members":  {`{"runtime":{"image":"x"},"lifecycle":{},"status":"FAILED","metadata":{"url":7}}`, false, 200, nil},
+		"envs masked":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"1"},{"name":"S","value":"********"},{"name":"D"},{"name":"D"}]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[1].Secret && s.Spec.Runtime.Envs[3].Value == "y" }},
+		"env changed":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"2"},{"name":"S","value":"********","secret":true}]}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[0].Value == "2" }},
+		"envs cleared":   {`{"spec":{"runtime":{"envs":[]}}}`, true, 200, func(s sandbox) bool { return len(s.Spec.Runtime.Envs) == 0 }},
+		"image":          {`{"spec":{"runtime":{"image":"other:1"}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Image == "other:1" }},
+		"memory":         {`{"spec":{"runtime":{"memory":2048}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Memory == 2048 }},
+		"ports":          {`{"spec":{"runtime":{"ports":[]}}}`, true, 200, nil},
+		"name":           {`{"metadata":{"name":"b"}}`, false, 400, nil},
+		"region":         {`{"spec":{"region":"mars"}}`, false, 400, nil},
+		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"tun":"enabled"}}}}`, false, 400, nil},
+		"unknown masked": {`{"spec":{"runtime":{"envs":[{"name":"N","value":"********"}]}}}`, false, 400, nil},
+		"bad image":      {`{"spec":{"runtime":{"image":"nonsense"}}}`, false, 400, nil},
+		"network":        {`{"spec":{"network":{"allowedDomains":["x.test"]}}}`, false, 501, nil},
+		"wrong type":     {`{"spec":{"runtime":{"ttl":5}}}`, false, 400, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, p *platform) {
+				born := p.create(body)
+				time.Sleep(time.Millisecond)
+				if tt.status != 200 {
+					want[any](p, tt.status, "PUT", "/sandboxes/a", tt.body)
+					if sb := p.get("a"); !cmp.Equal(born.Metadata, sb.Metadata) || sb.Status != "DEPLOYED" || p.node.ordered() != 1 {
+						t.Errorf("a refused change changed something: %+v", sb)
+					}
+					return
+				}
+				sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", tt.body)
+				synctest.Wait()
+				if sb.Status != "DEPLOYED" || !sb.Metadata.UpdatedAt.After(born.Metadata.UpdatedAt.Time) || !sb.Metadata.CreatedAt.Equal(born.Metadata.CreatedAt.Time) {
+					t.Errorf("%s, updated %v, created %v", sb.Status, sb.Metadata.UpdatedAt, sb.Metadata.CreatedAt)
+				}
+				if tt.check != nil && !tt.check(sb) {
+					t.Errorf("%+v", sb)
+				}
+				wantEvents, machines := []string{"DEPLOYING", "DEPLOYED"}, 1
+				if tt.fresh {
+					wantEvents, machines = append(wantEvents, wantEvents...), 2
+				}
+				if diff := cmp.Diff(wantEvents, statuses(sb)); diff != "" || p.node.ordered() != machines || p.node.count() != 1 {
+					t.Errorf("%s, %d machines made, %d there", diff, p.node.ordered(), p.node.count())
+				}
+				p.node.with("a", func(uid string, m *machine) {
+					if r, _ := p.dir.Find("main", "a"); r.UID != uid {
+						t.Errorf("the route leads to %s, not %s", r.UID, uid)
+					}
+					if !strings.Contains(fmt.Sprint(m.order.Env), "S=hunter2") && tt.body != `{"spec":{"runtime":{"envs":[]}}}` {
+						t.Errorf("the secret is lost: %v", m.order.Env)
+					}
+				})
+				// Sending back what was answered changes nothing.
+				whole, _ := json.Marshal(sb)
+				want[sandbox](p, 200, "PUT", "/sandboxes/a", string(whole))
+				if p.node.ordered() != machines {
+					t.Error("sending back the answer redeployed it")
+				}
+			})
+		})
+	}
+}
+
+func TestSecretsAreMasked(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(`{"metadata":{"name":"a","externalId":"e"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter2","secret":true}]}}}`)
+	for _, path := range []string{"/sandboxes", "/sandboxes/a", "/sandboxes/by-external-id/e"} {
+		if w := p.do("GET", path, ""); w.Code != 200 || strings.Contains(w.Body.String(), "hunter2") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if sb := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", ""); sb.Spec.Runtime.Envs[0].Value != "hunter2" {
+		t.Errorf("an admin sees %+v", sb.Spec.Runtime.Envs)
+	}
+	reader := p.keyFor("main", time.Time{}, "sandboxes:get", "sandboxes:update")
+	want[any](p, 403, "GET", "/sandboxes/a?show_secrets=true", "", "Authorization", "Bearer "+reader)
+	// Nobody unmasks a secret by calling it none.
+	sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":[{"name":"S","secret":false}]}}}`, "Authorization", "Bearer "+reader)
+	if e := sb.Spec.Runtime.Envs[0]; e.Value != doze.MaskedValue || !e.Secret {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestEnabled(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		p.create(named("a"))
+		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Suspending, "") }) // recorded late
+		synctest.Wait()
+		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+		if r, ok := p.dir.Find("main", "a"); sb.Status != "DEACTIVATED" || !ok || r.Enabled {
+			t.Errorf("disabled: %s, route %+v", sb.Status, r)
+		}
+		want[any](p, 409, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"a":"b"}}}`)
+		sb = want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
+		if r, _ := p.dir.Find("main", "a"); sb.Status != "DEPLOYED" || !r.Enabled || p.node.ordered() != 1 {
+			t.Errorf("enabled: %s, route %+v", sb.Status, r)
+		}
+		p.node.set("disable", errors.New("busy"))
+		if sb = want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`); sb.Status != "DEACTIVATING" {
+			t.Errorf("while the node is busy: %s", sb.Status)
+		}
+		p.node.set("disable", nil)
+		after(10 * time.Second)
+		if sb = p.get("a"); sb.Status != "DEACTIVATED" {
+			t.Errorf("later: %s", sb.Status)
+		}
+		if sb = p.create(`{"metadata":{"name":"b"},"spec":{"enabled":false}}`); sb.Status != "DEACTIVATED" {
+			t.Errorf("created disabled: %s", sb.Status)
+		}
+	})
+}
+
+func TestRedeployThatFails(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		p.create(named("a"))
+		p.node.set("create", errors.New("no memory"))
+		want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		after(10 * time.Second)
+		if sb := p.get("a"); sb.Status != "FAILED" || p.node.count() != 0 {
+			t.Errorf("%s with %d machines", sb.Status, p.node.count())
+		}
+		p.node.set("create", nil)
+		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 {
+			t.Errorf("%s with %d", sb.Status, sb.Spec.Runtime.Memory)
+		}
+	})
+}
+
+func TestByExternalID(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		for _, name := range []string{"a", "b"} {
+			p.create(`{"metadata":{"name":"` + name + `","externalId":"ext"}}`)
+			time.Sleep(time.Second)
+		}
+		const path = "/sandboxes/by-external-id/ext"
+		for _, name := range []string{"b", "a"} {
+			if sb := want[sandbox](p, 200, "GET", path, ""); sb.Metadata.Name != name {
+				t.Errorf("got %s, want %s", sb.Metadata.Name, name)
+			}
+			want[sandbox](p, 200, "DELETE", "/sandboxes/"+name, "")
+		}
+		want[any](p, 404, "GET", path, "")
+	})
+}
+
+type list struct {
+	Data []sandbox
+	Meta struct {
+		HasMore    bool
+		NextCursor string
+		Total      int
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, p *platform) {
+		paged := []string{"Blaxel-Version", "2026-04-28"}
+		if got := p.do("GET", "/sandboxes", "").Body.String(); got != "[]\n" {
+			t.Errorf("empty bare list %q", got)
+		}
+		for i := range 7 {
+			p.create(fmt.Sprintf(`{"metadata":{"name":"n%d","displayName":"Box 100%%_%d","labels":{"team":"Blue%d"}}}`, 6-i, i, i%2))
+			time.Sleep(time.Second)
+		}
+		want[sandbox](p, 200, "DELETE", "/sandboxes/n3", "")
+		synctest.Wait()
+		for query, names := range map[string]string{
+			"":                                  "n0 n1 n2 n4 n5 n6",
+			"sort=createdAt:asc":                "n6 n5 n4 n2 n1 n0",
+			"sort=name:desc":                    "n6 n5 n4 n2 n1 n0",
+			"sort=name:asc&showTerminated=true": "n0 n1 n2 n3 n4 n5 n6",
+			"status=terminated":                 "n3",
+			"status=Deployed,%20FAILED":         "n0 n1 n2 n4 n5 n6",
+			"status=BUILT":                      "",
+			"q=BLUE1":                           "n1 n5",
+			"q=100%25_2":                        "n4",
+			"q=%25%25":                          "",
+			"q=x":                               "n0 n1 n2 n4 n5 n6", // too short
+			"externalId=none":                   "",
+			"anchor=end":                        "n0 n1 n2 n4 n5 n6",
+		} {
+			for _, limit := range []int{1, 2, 3, 200} {
+				var got []string
+				pages := 0
+				for cursor := ""; ; pages++ {
+					q := fmt.Sprintf("/sandboxes?limit=%d&cursor=%s&%s", limit, url.QueryEscape(cursor), query)
+					l := want[list](p, 200, "GET", q, "", paged...)
+					for _, sb := range l.Data {
+						got = append(got, sb.Metadata.Name)
+						if sb.Events != nil || sb.Metadata.URL == "" {
+							t.Errorf("%s: %+v", query, sb)
+						}
+					}
+					if l.Meta.HasMore != (l.Meta.NextCursor != "") || l.Meta.Total != 6 {
+						t.Errorf("%s: meta %+v", query, l.Meta)
+					}
+					if cursor = l.Meta.NextCursor; cursor == "" {
+						break
+					}
+				}
+				wantNames := strings.Fields(names)
+				if query == "anchor=end" {
+					wantNames = wantNames[max(0, len(wantNames)-limit):]
+				}
+				if diff := cmp.Diff(wantNames, append([]string{}, got...)); diff != "" {
+					t.Errorf("%s, limit %d: %s", query, limit, diff)
+				}
+			}
+		}
+		next := want[list](p, 200, "GET", "/sandboxes?limit=1", "", paged...).Meta.NextCursor
+		for query, says := range map[string]string{
+			"limit=0": "limit", "limit=x": "limit", "sort=size:asc": "sort", "status=ASLEEP": "status", "anchor=middle": "anchor",
+			"anchor=end&sort=name:asc": "anchor", "q=" + strings.Repeat("x", 201): "q is", "externalId=%20": "externalId",
+			"cursor=nonsense": "cursor", "limit=1&q=blue&cursor=" + next: "cursor", "sort=name:asc&cursor=" + next: "cursor",
+		} {
+			if e := want[map[string]any](p, 400, "GET", "/sandboxes?"+query, "", paged...); !strings.HasPrefix(e["message"].(string), says) {
+				t.Errorf("%s: %v", query, e)
+			}
+		}
+		if bare := want[[]sandbox](p, 200, "GET", "/sandboxes", ""); len(bare) != 6 {
+			t.Errorf("bare list of %d", len(bare))
+		}
+		after(25 * time.Hour)
+		want[any](p, 400, "GET", "/sandboxes?limit=1&cursor="+next, "", paged...)
+	})
+}
