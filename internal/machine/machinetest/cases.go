@@ -1,0 +1,681 @@
+package machinetest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze/internal/machine"
+)
+
+// cases is the suite.
+var cases = map[string]func(*bench){
+	"boot answers":                        bootAnswers,
+	"boot leaves nothing when it fails":   bootFails,
+	"boot of a name that is taken":        bootTwice,
+	"pause stops and resume goes on":      pauseStops,
+	"every tier keeps everything":         tiersKeep,
+	"the clock is right after a sleep":    clockRight,
+	"copies draw different random bytes":  randomDiffers,
+	"a cancelled suspend changes nothing": suspendCancelled,
+	"a full disk leaves it paused":        diskFull,
+	"damaged images are refused":          damagedImages,
+	"adopt finds every tier":              adoptTiers,
+	"adopt after a reboot":                adoptReboot,
+	"adopt removes unfinished images":     adoptSweeps,
+	"sweep ends what nobody knows":        sweepEnds,
+	"close in every tier, twice":          closeTwice,
+	"the end of a machine is an event":    exitEvent,
+	"a killed engine is an event":         killEvent,
+	"a saved machine survives its engine": killSaved,
+	"a hog dies alone":                    hogDies,
+	"stats are plausible":                 statsPlausible,
+	"machines wake in parallel":           wakeParallel,
+	"cycles under traffic":                cyclesTraffic,
+}
+
+func bootAnswers(b *bench) {
+	g := b.boot("a")
+	g.in(machine.Awake)
+	first := must[int64](g, "/count")
+	b.eventually("the count grows", func() bool { return must[int64](g, "/count") > first })
+	if got := must[string](g, "/hostname"); got != g.config.Hostname {
+		b.Errorf("host name %q, want %q", got, g.config.Hostname)
+	}
+	if env := must[[]string](g, "/env"); !slices.Contains(env, "COLOUR=blue") {
+		b.Errorf("environment %q lacks what the configuration says", env)
+	}
+	g.resume() // already awake
+}
+
+func bootFails(b *bench) {
+	c := b.host.Config(b.T, "a")
+	c.Root += ".missing"
+	if m, err := b.Boot(b.Context(), c); err == nil {
+		b.Fatal("it booted without a root file system:", m.Tier())
+	}
+	if n := b.host.Processes(b.T, c.ID); n != 0 {
+		b.Errorf("%d processes are left", n)
+	}
+	if _, err := os.Stat(c.Dir); !errors.Is(err, fs.ErrNotExist) {
+		b.Errorf("its directory is left: %v", err)
+	}
+	b.host.Empty(b.T)
+	if _, err := b.Adopt(b.Context(), c); !errors.Is(err, machine.ErrGone) {
+		b.Errorf("adopt: %v, want ErrGone", err)
+	}
+}
+
+func bootTwice(b *bench) {
+	g := b.boot("a")
+	if _, err := b.Boot(b.Context(), g.config); err == nil {
+		b.Fatal("two machines of one name run")
+	}
+	g.in(machine.Awake)
+	must[int64](g, "/count")
+}
+
+func pauseStops(b *bench) {
+	g := b.boot("a")
+	for _, tier := range []machine.Tier{machine.Paused, machine.Saved} {
+		before := must[int64](g, "/count")
+		g.suspend(tier)
+		g.stopped()
+		g.suspend(tier) // already there
+		g.resume()
+		if got := must[int64](g, "/count"); got < before {
+			b.Errorf("%s: the count went from %d back to %d", tier, before, got)
+		}
+	}
+	// What ran while it was paused would show in the count.
+	before := must[int64](g, "/count")
+	g.suspend(machine.Paused)
+	time.Sleep(10 * still)
+	g.resume()
+	after := must[int64](g, "/count")
+	if ran := after - before; ran > (5 * still).Milliseconds() {
+		b.Errorf("it counted %d in a pause of %v", ran, 10*still)
+	}
+	b.eventually("the count grows again", func() bool { return must[int64](g, "/count") > after })
+}
+
+func tiersKeep(b *bench) {
+	g := b.boot("a")
+	g.do("/alloc", "mb", "24")
+	g.do("/write", "name", "/kept", "text", "writable layer")
+	g.do("/hold", "text", "open and unlinked")
+	g.do("/spawn", "n", "2")
+	b.eventually("children count", func() bool {
+		counts := must[map[int]int64](g, "/children")
+		for _, n := range counts {
+			if n < 2 {
+				return false
+			}
+		}
+		return len(counts) == 2
+	})
+	type state struct {
+		Sum                  uint32
+		File, Held, Hostname string
+		Env                  []string
+		Children             int
+	}
+	now := func() state {
+		return state{
+			Sum: must[uint32](g, "/sum"), File: must[string](g, "/read", "name", "/kept"),
+			Held: must[string](g, "/held"), Hostname: must[string](g, "/hostname"),
+			Env: must[[]string](g, "/env"), Children: len(must[map[int]int64](g, "/children")),
+		}
+	}
+	want := now()
+	fired := 0
+	for _, tier := range []machine.Tier{machine.Paused, machine.Saved, machine.OnDisk, machine.OnDisk} {
+		children, count := must[map[int]int64](g, "/children"), must[int64](g, "/count")
+		g.do("/timer", "ms", strconv.FormatInt((asleep/2).Milliseconds(), 10))
+		fired++
+		g.suspend(tier)
+		time.Sleep(asleep) // the timer is due meanwhile
+		g.resume()
+		if diff := cmp.Diff(want, now()); diff != "" {
+			b.Fatalf("after %s (-before +after):\n%s", tier, diff)
+		}
+		if got := must[int64](g, "/count"); got < count {
+			b.Errorf("after %s: the count went from %d back to %d", tier, count, got)
+		}
+		b.eventually(fmt.Sprintf("after %s: the children go on", tier), func() bool {
+			for pid, n := range must[map[int]int64](g, "/children") {
+				if old, known := children[pid]; !known || n <= old {
+					return false
+				}
+			}
+			return true
+		})
+		b.eventually(fmt.Sprintf("after %s: the timer fires", tier), func() bool { return must[int](g, "/fired") == fired })
+	}
+}
+
+func clockRight(b *bench) {
+	g := b.boot("a")
+	for _, tier := range []machine.Tier{machine.Paused, machine.OnDisk} {
+		before := must[Clock](g, "/time")
+		g.suspend(tier)
+		time.Sleep(asleep)
+		g.resume()
+		asked := time.Now()
+		after := must[Clock](g, "/time")
+		answered := time.Now()
+		if after.Wall.Before(asked.Add(-clockError)) || after.Wall.After(answered.Add(clockError)) {
+			b.Errorf("after %s: the clock says %v between %v and %v", tier, after.Wall, asked, answered)
+		}
+		if after.Uptime < before.Uptime {
+			b.Errorf("after %s: monotonic time went back by %v", tier, before.Uptime-after.Uptime)
+		}
+	}
+}
+
+func randomDiffers(b *bench) {
+	g := b.boot("a")
+	must[string](g, "/random")
+	g.suspend(machine.OnDisk)
+	copied := filepath.Join(b.TempDir(), "copy")
+	image := imageOf(b, g.config)
+	copyTree(b, image, copied)
+	seen := map[string]bool{}
+	for range 2 {
+		g.resume()
+		seen[must[string](g, "/random")] = true
+		g.suspend(machine.OnDisk)
+		if err := os.RemoveAll(image); err != nil {
+			b.Fatal(err)
+		}
+		copyTree(b, copied, image)
+	}
+	if len(seen) != 2 {
+		b.Errorf("two machines out of the same image drew %v", seen)
+	}
+}
+
+func suspendCancelled(b *bench) {
+	g := b.boot("a")
+	cancelled, cancel := context.WithCancel(b.Context())
+	cancel()
+	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved} {
+		g.suspend(tier)
+		if err := g.Suspend(cancelled, machine.OnDisk); !errors.Is(err, context.Canceled) {
+			b.Errorf("in %s: %v, want that it was cancelled", tier, err)
+		}
+		g.in(tier)
+	}
+	g.resume()
+	must[int64](g, "/count")
+}
+
+func diskFull(b *bench) {
+	c := b.host.Config(b.T, "a")
+	relieve := b.host.Crowd(b.T, c)
+	g := b.bootConfig(c)
+	g.do("/alloc", "mb", "16")
+	sum := must[uint32](g, "/sum")
+	if err := g.Suspend(b.Context(), machine.OnDisk); err == nil {
+		b.Fatal("an image fits on a full disk")
+	}
+	g.in(machine.Paused)
+	if names := entries(b, c.Dir); len(names) != 0 {
+		b.Errorf("after a failed save %q is left", names)
+	}
+	g.stopped()
+	g.resume()
+	if got := must[uint32](g, "/sum"); got != sum {
+		b.Errorf("after a failed save the memory has the sum %d, want %d", got, sum)
+	}
+	relieve()
+	g.suspend(machine.OnDisk)
+	g.resume()
+	if got := must[uint32](g, "/sum"); got != sum {
+		b.Errorf("after the second save the memory has the sum %d, want %d", got, sum)
+	}
+}
+
+func damagedImages(b *bench) {
+	other := b.boot("b")
+	other.suspend(machine.OnDisk)
+	g := b.boot("a")
+	g.do("/alloc", "mb", "12")
+	sum := must[uint32](g, "/sum")
+	g.suspend(machine.OnDisk)
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	image, sound := imageOf(b, g.config), filepath.Join(b.TempDir(), "sound")
+	copyTree(b, image, sound)
+	for _, name := range entries(b, image) {
+		file := filepath.Join(image, name)
+		whole, err := os.ReadFile(file)
+		if err != nil {
+			b.Fatal(err)
+		}
+		damages := map[string][]byte{
+			"missing": nil, "empty": {}, "cut": whole[:len(whole)/2], "longer": append(slices.Clone(whole), 0),
+		}
+		for _, at := range []int{0, 1, len(whole) / 3, len(whole) / 2, len(whole) - 1} {
+			flipped := slices.Clone(whole)
+			flipped[at] ^= 0x10
+			damages["flipped at "+strconv.Itoa(at)] = flipped
+		}
+		for what, bytes := range damages {
+			if bytes == nil {
+				err = os.Remove(file)
+			} else {
+				err = os.WriteFile(file, bytes, 0o600)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			g.refused(name + " " + what)
+		}
+		if err := os.WriteFile(file, whole, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for what, damage := range map[string]func(){
+		"of another machine": func() { copyTree(b, imageOf(b, other.config), image) },
+		"of another engine":  func() { copyTree(b, sound, image); b.host.Forge(b.T, g.config) },
+	} {
+		if err := os.RemoveAll(image); err != nil {
+			b.Fatal(err)
+		}
+		damage()
+		g.refused(what)
+	}
+	b.quiet(events)
+
+	if err := os.RemoveAll(image); err != nil {
+		b.Fatal(err)
+	}
+	copyTree(b, sound, image)
+	g.resume()
+	if got := must[uint32](g, "/sum"); got != sum {
+		b.Errorf("the sound image has the sum %d, want %d", got, sum)
+	}
+}
+
+// refused fails unless the machine's image is taken for damaged and left alone.
+func (g *guest) refused(what string) {
+	g.b.Helper()
+	image := imageOf(g.b, g.config)
+	before := digest(g.b, image)
+	if err := g.Resume(g.b.Context()); !errors.Is(err, machine.ErrDamaged) {
+		g.b.Errorf("%s: %v, want ErrDamaged", what, err)
+	}
+	g.in(machine.OnDisk)
+	if diff := cmp.Diff(before, digest(g.b, image)); diff != "" {
+		g.b.Errorf("%s: the image was changed:\n%s", what, diff)
+	}
+	if n := g.b.host.Processes(g.b.T, g.config.ID); n != 0 {
+		g.b.Errorf("%s: %d processes are left", what, n)
+	}
+}
+
+func adoptTiers(b *bench) {
+	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk} {
+		g := b.boot(tier.String())
+		g.do("/write", "name", "/kept", "text", tier.String())
+		g.suspend(tier)
+		b.Driver = b.host.Open(b.T)
+		again := b.adopt(g.config)
+		again.in(tier)
+		if tier == machine.Paused || tier == machine.Saved {
+			again.stopped()
+		}
+		again.resume()
+		if got := must[string](again, "/read", "name", "/kept"); got != tier.String() {
+			b.Errorf("adopted in %s, the file says %q", tier, got)
+		}
+		again.suspend(machine.OnDisk)
+		again.resume()
+		must[int64](again, "/count")
+	}
+}
+
+func adoptReboot(b *bench) {
+	kept, lost := b.boot("kept"), b.boot("lost")
+	kept.do("/write", "name", "/kept", "text", "on disk")
+	kept.suspend(machine.Saved)
+	lost.suspend(machine.Paused)
+	b.host.Reboot(b.T)
+	b.Driver = b.host.Open(b.T)
+	if _, err := b.Adopt(b.Context(), lost.config); !errors.Is(err, machine.ErrGone) {
+		b.Errorf("adopt: %v, want ErrGone", err)
+	}
+	again := b.adopt(kept.config)
+	again.in(machine.OnDisk)
+	again.resume()
+	if got := must[string](again, "/read", "name", "/kept"); got != "on disk" {
+		b.Errorf("after a reboot the file says %q", got)
+	}
+}
+
+func adoptSweeps(b *bench) {
+	g := b.boot("a")
+	g.suspend(machine.OnDisk)
+	image := imageOf(b, g.config)
+	for _, suffix := range []string{".making", ".stale"} {
+		copyTree(b, image, image+suffix)
+	}
+	b.Driver = b.host.Open(b.T)
+	again := b.adopt(g.config)
+	again.in(machine.OnDisk)
+	if diff := cmp.Diff([]string{filepath.Base(image)}, entries(b, g.config.Dir)); diff != "" {
+		b.Errorf("what is left (-want +got):\n%s", diff)
+	}
+	again.resume()
+	must[int64](again, "/count")
+	again.suspend(machine.OnDisk)
+	// Of an image that was never finished, or is finished with, nothing counts.
+	if err := os.Rename(image, image+".making"); err != nil {
+		b.Fatal(err)
+	}
+	copyTree(b, image+".making", image+".stale")
+	if _, err := b.Adopt(b.Context(), g.config); !errors.Is(err, machine.ErrGone) {
+		b.Errorf("adopt: %v, want ErrGone", err)
+	}
+}
+
+func sweepEnds(b *bench) {
+	known, unknown := b.boot("known"), b.boot("unknown")
+	unknown.suspend(machine.Paused)
+	b.Driver = b.host.Open(b.T)
+	if err := b.Sweep(b.Context(), func(id string) bool { return id == known.config.ID }); err != nil {
+		b.Fatal(err)
+	}
+	if n := b.host.Processes(b.T, unknown.config.ID); n != 0 {
+		b.Errorf("%d processes are left", n)
+	}
+	again := b.adopt(known.config)
+	again.in(machine.Awake)
+	must[int64](again, "/count")
+}
+
+func closeTwice(b *bench) {
+	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk} {
+		g := b.boot(tier.String())
+		g.suspend(tier)
+		for range 2 {
+			if err := g.Close(b.Context()); err != nil {
+				b.Errorf("close in %s: %v", tier, err)
+			}
+		}
+		if n := b.host.Processes(b.T, g.config.ID); n != 0 {
+			b.Errorf("closed in %s, %d processes are left", tier, n)
+		}
+		if _, err := os.Stat(g.config.Dir); !errors.Is(err, fs.ErrNotExist) {
+			b.Errorf("closed in %s, the images are left", tier)
+		}
+		if _, err := b.Adopt(b.Context(), g.config); !errors.Is(err, machine.ErrGone) {
+			b.Errorf("closed in %s, adopt: %v, want ErrGone", tier, err)
+		}
+	}
+	b.host.Empty(b.T)
+}
+
+func exitEvent(b *bench) {
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := b.boot("a")
+	_, _ = ask[any](g, "/exit") // nobody is left to answer
+	e := b.event(events)
+	if diff := cmp.Diff(machine.Event{ID: g.config.ID, Exited: true, Message: e.Message}, e); diff != "" {
+		b.Errorf("event (-want +got):\n%s", diff)
+	}
+	if _, err := b.Adopt(b.Context(), g.config); !errors.Is(err, machine.ErrGone) {
+		b.Errorf("adopt: %v, want ErrGone", err)
+	}
+	b.host.Empty(b.T)
+	again := b.bootConfig(g.config) // the name is free
+	must[int64](again, "/count")
+	if err := again.Close(b.Context()); err != nil {
+		b.Error(err)
+	}
+	b.quiet(events) // an end that was wanted is no event
+}
+
+func killEvent(b *bench) {
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := b.boot("a")
+	g.suspend(machine.OnDisk)
+	b.quiet(events)
+	g.resume()
+	g.suspend(machine.Paused)
+	b.host.Kill(b.T, g.config.ID)
+	if e := b.event(events); !e.Exited || e.OutOfMemory || e.ID != g.config.ID {
+		b.Errorf("event %+v, want that %s exited", e, g.config.ID)
+	}
+	if err := g.Resume(b.Context()); err == nil {
+		b.Error("a machine without processes or checkpoint resumed")
+	}
+}
+
+func killSaved(b *bench) {
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := b.boot("a")
+	g.do("/write", "name", "/kept", "text", "saved")
+	for range 2 {
+		g.suspend(machine.Saved)
+		b.host.Kill(b.T, g.config.ID)
+		b.quiet(events) // nothing is lost
+		g.resume()
+		if got := must[string](g, "/read", "name", "/kept"); got != "saved" {
+			b.Errorf("the file says %q", got)
+		}
+	}
+	g.suspend(machine.Saved)
+	b.host.Kill(b.T, g.config.ID)
+	g.suspend(machine.OnDisk)
+	g.resume()
+	must[int64](g, "/count")
+}
+
+func hogDies(b *bench) {
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := b.boot("a")
+	first := must[int64](g, "/count")
+	how := must[string](g, "/eat", "mb", strconv.FormatInt(2*g.config.Memory>>20, 10))
+	b.Log("the hog:", how)
+	if e := b.event(events); e.Exited || !e.OutOfMemory || e.ID != g.config.ID {
+		b.Fatalf("event %+v, want that %s ran out of memory and goes on", e, g.config.ID)
+	}
+	g.in(machine.Awake)
+	if must[int64](g, "/count") < first {
+		b.Error("the machine began anew")
+	}
+	g.suspend(machine.OnDisk)
+	g.resume()
+	// After a sleep the hog is still the one who dies.
+	must[string](g, "/eat", "mb", strconv.FormatInt(2*g.config.Memory>>20, 10))
+	b.eventually("an event of the second hog", func() bool {
+		e := b.event(events)
+		if e.Exited {
+			b.Fatalf("the machine died of a hog after a sleep: %+v", e)
+		}
+		return e.OutOfMemory
+	})
+	must[int64](g, "/count")
+}
+
+func statsPlausible(b *bench) {
+	g := b.boot("a")
+	stats := func() machine.Stats {
+		s, err := g.Stats(b.Context())
+		if err != nil {
+			b.Fatal("stats:", err)
+		}
+		return s
+	}
+	const filled = 32 << 20
+	small := stats()
+	g.do("/alloc", "mb", "32")
+	if large := stats(); large.MemoryBytes < small.MemoryBytes+filled/2 || large.MemoryBytes > 4*g.config.Memory || large.DiskBytes != 0 {
+		b.Errorf("awake with 32 MB more than %+v: %+v", small, large)
+	}
+	g.suspend(machine.Saved)
+	if s := stats(); s.MemoryBytes == 0 || s.DiskBytes == 0 {
+		b.Errorf("saved: %+v", s)
+	}
+	g.suspend(machine.OnDisk)
+	disk := stats()
+	if disk.MemoryBytes != 0 || disk.DiskBytes == 0 {
+		b.Errorf("on disk: %+v", disk)
+	}
+	b.Driver = b.host.Open(b.T)
+	again := b.adopt(g.config)
+	if s, err := again.Stats(b.Context()); err != nil || s != disk {
+		b.Errorf("adopted: %+v, %v, want %+v", s, err, disk)
+	}
+	again.resume()
+	b.eventually("the image is given back", func() bool {
+		s, err := again.Stats(b.Context())
+		return err == nil && s.MemoryBytes > 0 && s.DiskBytes == 0
+	})
+}
+
+func wakeParallel(b *bench) {
+	var guests []*guest
+	for i := range 4 {
+		g := b.boot("m" + strconv.Itoa(i))
+		g.do("/write", "name", "/me", "text", g.config.ID)
+		guests = append(guests, g)
+	}
+	for _, tier := range []machine.Tier{machine.OnDisk, machine.Paused} {
+		each(guests, func(g *guest) error { return g.Suspend(b.Context(), tier) }, b)
+		each(guests, func(g *guest) error { return g.Resume(b.Context()) }, b)
+		for _, g := range guests {
+			if got := must[string](g, "/read", "name", "/me"); got != g.config.ID {
+				b.Errorf("%s believes to be %s", g.config.ID, got)
+			}
+		}
+	}
+	each(guests, func(g *guest) error { return g.Close(b.Context()) }, b)
+}
+
+// each does the same to all guests at once.
+func each(guests []*guest, do func(*guest) error, b *bench) {
+	b.Helper()
+	var tasks sync.WaitGroup
+	for _, g := range guests {
+		tasks.Go(func() {
+			if err := do(g); err != nil {
+				b.Errorf("%s: %v", g.config.ID, err)
+			}
+		})
+	}
+	tasks.Wait()
+}
+
+func cyclesTraffic(b *bench) {
+	const cycles = 20
+	g := b.boot("a")
+	g.do("/alloc", "mb", "4")
+	sum := must[uint32](g, "/sum")
+	var done atomic.Bool
+	var answers atomic.Int64
+	var tasks sync.WaitGroup
+	for range 2 {
+		tasks.Go(func() {
+			for last := int64(0); !done.Load(); {
+				n, err := ask[int64](g, "/count")
+				if err != nil || n < last {
+					b.Errorf("count %d after %d: %v", n, last, err)
+					return
+				}
+				last = n
+				answers.Add(1)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for i := range cycles {
+		before := answers.Load()
+		tier := machine.Tier(1 + i%3) //nolint:gosec // G115: one of the three lower tiers
+		if err := g.Suspend(b.Context(), tier); err != nil {
+			b.Errorf("cycle %d: %v", i, err)
+			break
+		}
+		if err := g.Resume(b.Context()); err != nil {
+			b.Errorf("cycle %d: %v", i, err)
+			break
+		}
+		b.eventually("an answer", func() bool { return b.Failed() || answers.Load() > before })
+	}
+	done.Store(true)
+	tasks.Wait()
+	if got := must[uint32](g, "/sum"); got != sum {
+		b.Errorf("after %d cycles the memory has the sum %d, want %d", cycles, got, sum)
+	}
+}
+
+// imageOf returns the only thing in a sleeping machine's directory.
+func imageOf(b *bench, c machine.Config) string {
+	b.Helper()
+	names := entries(b, c.Dir)
+	if len(names) != 1 {
+		b.Fatalf("the directory of %s holds %q, want one image", c.ID, names)
+	}
+	return filepath.Join(c.Dir, names[0])
+}
+
+func entries(b *bench, dir string) (names []string) {
+	b.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// digest returns the checksum of each file in dir.
+func digest(b *bench, dir string) map[string][32]byte {
+	b.Helper()
+	sums := map[string][32]byte{}
+	for _, name := range entries(b, dir) {
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			b.Fatal(err)
+		}
+		sums[name] = sha256.Sum256(raw)
+	}
+	return sums
+}
+
+func copyTree(b *bench, from, to string) {
+	b.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		b.Fatal(err)
+	}
+}

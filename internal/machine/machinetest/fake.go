@@ -1,0 +1,450 @@
+package machinetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"doze/internal/machine"
+)
+
+// Op is something that a driver or a machine is asked to do.
+type Op string
+
+// All operations. A step down to a tier is one of pause, save and drop; a
+// resume of a machine on disk is a restore.
+const (
+	OpBoot    Op = "boot"
+	OpAdopt   Op = "adopt"
+	OpSweep   Op = "sweep"
+	OpPause   Op = "pause"
+	OpSave    Op = "save"
+	OpDrop    Op = "drop"
+	OpResume  Op = "resume"
+	OpRestore Op = "restore"
+	OpDial    Op = "dial"
+	OpStats   Op = "stats"
+	OpClose   Op = "close"
+)
+
+// listenersMax bounds what one listener of events may leave unread.
+const listenersMax = 1024
+
+// Fake is a driver, and the host that its machines run on. Guests live in this
+// process and are reached over pipes, so it works in a synctest bubble; images
+// are files in Config.Dir, as with a real driver. A crash of the node is
+// nothing but a new call of Adopt; a crash of the host is [Fake.Reboot].
+type Fake struct {
+	// Engine is the version that images are bound to.
+	Engine string
+	// Handler returns what answers on a port of a machine, or nil if nothing
+	// does. It is asked once per port after each boot and each restore: what
+	// must survive a sleep on disk belongs to the caller. The default is the
+	// program of the conformance suite.
+	Handler func(c machine.Config, port uint16) http.Handler
+
+	mu        sync.Mutex
+	boxes     map[string]*box             // guarded by mu
+	listeners map[chan machine.Event]bool // guarded by mu
+	failures  map[Op][]error              // guarded by mu
+	delays    map[Op]time.Duration        // guarded by mu
+	counts    map[string]map[Op]int       // guarded by mu
+	machines  map[string]*fakeMachine     // guarded by mu; the last handle of each
+}
+
+var _ machine.Driver = (*Fake)(nil)
+
+// NewFake returns a host without machines.
+func NewFake() *Fake {
+	return &Fake{
+		Engine:    "fake-1",
+		boxes:     map[string]*box{},
+		listeners: map[chan machine.Event]bool{},
+		failures:  map[Op][]error{},
+		delays:    map[Op]time.Duration{},
+		counts:    map[string]map[Op]int{},
+		machines:  map[string]*fakeMachine{},
+	}
+}
+
+// FailNext makes the next op fail with err before it changes anything. Several
+// calls add up.
+func (f *Fake) FailNext(op Op, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failures[op] = append(f.failures[op], err)
+}
+
+// Delay makes every op take so long from now on.
+func (f *Fake) Delay(op Op, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.delays[op] = d
+}
+
+// Count returns how often op was asked of a machine, or of all if id is empty.
+// Failed attempts count.
+func (f *Fake) Count(id string, op Op) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for of, ops := range f.counts {
+		if id == "" || id == of {
+			n += ops[op]
+		}
+	}
+	return n
+}
+
+// Processes returns the machines that have processes, awake or not.
+func (f *Fake) Processes() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []string
+	for id, b := range f.boxes {
+		if b.alive() {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Kill ends the processes of a machine, as if its engine had crashed.
+func (f *Fake) Kill(id string) { f.end(id, false) }
+
+// OutOfMemory makes the memory limit kill a process inside a machine, or the
+// whole machine.
+func (f *Fake) OutOfMemory(id string, whole bool) {
+	if whole {
+		f.end(id, true)
+		return
+	}
+	f.tell(machine.Event{ID: id, OutOfMemory: true, Message: "the memory limit was reached"})
+}
+
+// Reboot ends all processes at once; nobody is left to tell. Images stay.
+func (f *Fake) Reboot() {
+	f.mu.Lock()
+	boxes := f.boxes
+	f.boxes = map[string]*box{}
+	f.machines = map[string]*fakeMachine{}
+	f.mu.Unlock()
+	for _, b := range boxes {
+		b.close()
+	}
+}
+
+func (f *Fake) end(id string, oom bool) {
+	f.mu.Lock()
+	b, m := f.boxes[id], f.machines[id]
+	delete(f.boxes, id)
+	f.mu.Unlock()
+	if b == nil || !b.alive() {
+		return
+	}
+	b.close()
+	if m != nil && m.tier.CompareAndSwap(uint32(machine.Saved), uint32(machine.OnDisk)) {
+		return // nothing is lost
+	}
+	f.tell(machine.Event{ID: id, Exited: true, OutOfMemory: oom, Message: "its machine ended by itself"})
+}
+
+func (f *Fake) tell(e machine.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for out := range f.listeners {
+		select {
+		case out <- e:
+		default:
+			panic("machinetest: nobody reads the events")
+		}
+	}
+}
+
+// enter counts an operation, lets it take its time, and fails it on demand.
+func (f *Fake) enter(id string, op Op) error {
+	f.mu.Lock()
+	if f.counts[id] == nil {
+		f.counts[id] = map[Op]int{}
+	}
+	f.counts[id][op]++
+	delay := f.delays[op]
+	var err error
+	if queue := f.failures[op]; len(queue) > 0 {
+		err, f.failures[op] = queue[0], queue[1:]
+	}
+	f.mu.Unlock()
+	time.Sleep(delay)
+	return err
+}
+
+func (f *Fake) box(id string) *box {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.boxes[id]
+}
+
+// occupy makes room for a machine's processes. There is room for one.
+func (f *Fake) occupy(c machine.Config) (*box, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.boxes[c.ID]
+	if b == nil {
+		b = newBox(f, c)
+		f.boxes[c.ID] = b
+	}
+	if b.alive() {
+		return nil, fmt.Errorf("%s: there is such a machine already", c.ID)
+	}
+	return b, nil
+}
+
+func (f *Fake) vacate(id string) {
+	f.mu.Lock()
+	b := f.boxes[id]
+	delete(f.boxes, id)
+	f.mu.Unlock()
+	if b != nil {
+		b.close()
+	}
+}
+
+func (f *Fake) machine(c machine.Config, t machine.Tier) *fakeMachine {
+	m := &fakeMachine{f: f, config: c}
+	m.tier.Store(uint32(t))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.machines[c.ID] = m
+	return m
+}
+
+// Boot implements [machine.Driver].
+func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	if err := errors.Join(f.enter(c.ID, OpBoot), ctx.Err()); err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	if _, err := os.Stat(c.Root); c.Root != "" && err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	b, err := f.occupy(c)
+	if err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	m := f.machine(c, machine.Awake)
+	b.start(newMemory(c))
+	return m, nil
+}
+
+// Adopt implements [machine.Driver].
+func (f *Fake) Adopt(_ context.Context, c machine.Config) (machine.Machine, error) {
+	if err := f.enter(c.ID, OpAdopt); err != nil {
+		return nil, err
+	}
+	if err := sweepImages(c); err != nil {
+		return nil, err
+	}
+	b, saved := f.box(c.ID), hasImage(c)
+	switch {
+	case b != nil && b.awake():
+		return f.machine(c, machine.Awake), retire(c)
+	case b != nil && b.alive() && saved:
+		return f.machine(c, machine.Saved), nil
+	case b != nil && b.alive():
+		return f.machine(c, machine.Paused), nil
+	case saved:
+		return f.machine(c, machine.OnDisk), nil
+	}
+	return nil, machine.ErrGone
+}
+
+// Sweep implements [machine.Driver].
+func (f *Fake) Sweep(_ context.Context, keep func(id string) bool) error {
+	if err := f.enter("", OpSweep); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	ids := slices.Collect(maps.Keys(f.boxes))
+	f.mu.Unlock()
+	for _, id := range ids {
+		if !keep(id) {
+			f.vacate(id)
+		}
+	}
+	return nil
+}
+
+// Events implements [machine.Driver].
+func (f *Fake) Events(ctx context.Context) (<-chan machine.Event, error) {
+	out := make(chan machine.Event, listenersMax)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listeners[out] = true
+	context.AfterFunc(ctx, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.listeners, out)
+		close(out)
+	})
+	return out, nil
+}
+
+// fakeMachine is one incarnation of the node's handle on a machine.
+type fakeMachine struct {
+	f      *Fake
+	config machine.Config
+	tier   atomic.Uint32
+	busy   atomic.Bool
+}
+
+var errBusy = errors.New("a machine was called by two goroutines at a time")
+
+// alone runs do unless another call is under way.
+func (m *fakeMachine) alone(do func() error) error {
+	if !m.busy.CompareAndSwap(false, true) {
+		return errBusy
+	}
+	defer m.busy.Store(false)
+	return do()
+}
+
+func (m *fakeMachine) Tier() machine.Tier { return machine.Tier(m.tier.Load()) } //nolint:gosec // G115: we store tiers only
+
+func (m *fakeMachine) Suspend(ctx context.Context, to machine.Tier) error {
+	return m.alone(func() error {
+		for m.Tier() < to {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			next := m.Tier() + 1
+			if err := m.down(ctx, next); err != nil {
+				return fmt.Errorf("to %s: %w", next, err)
+			}
+			m.tier.Store(uint32(next))
+		}
+		return nil
+	})
+}
+
+func (m *fakeMachine) down(ctx context.Context, to machine.Tier) error {
+	op := map[machine.Tier]Op{machine.Paused: OpPause, machine.Saved: OpSave, machine.OnDisk: OpDrop}[to]
+	if err := m.f.enter(m.config.ID, op); err != nil {
+		return err
+	}
+	b := m.f.box(m.config.ID)
+	if b == nil || !b.alive() {
+		return errors.New("no such machine")
+	}
+	switch to {
+	case machine.Paused:
+		b.pause()
+		return nil
+	case machine.Saved:
+		return commit(ctx, m.config, m.f.Engine, b.memory())
+	default:
+		b.stop()
+		return nil
+	}
+}
+
+func (m *fakeMachine) Resume(context.Context) error {
+	return m.alone(func() error {
+		op := OpResume
+		if m.Tier() == machine.OnDisk {
+			op = OpRestore
+		}
+		if m.Tier() == machine.Awake {
+			return nil
+		}
+		if err := m.f.enter(m.config.ID, op); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		if m.Tier() == machine.OnDisk { // also if its processes died just now
+			return m.restore()
+		}
+		b := m.f.box(m.config.ID)
+		if b == nil || !b.alive() {
+			return errors.New("resume: no such machine")
+		}
+		if err := retire(m.config); err != nil {
+			return err
+		}
+		m.tier.Store(uint32(machine.Awake))
+		b.resume()
+		return nil
+	})
+}
+
+func (m *fakeMachine) restore() error {
+	memory, err := load(m.config, m.f.Engine)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	b, err := m.f.occupy(m.config)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if err := retire(m.config); err != nil {
+		return err
+	}
+	m.tier.Store(uint32(machine.Awake))
+	b.start(memory)
+	return nil
+}
+
+// Dial implements [machine.Machine]. As on a network nobody answers for a
+// machine without processes: it waits for ctx.
+func (m *fakeMachine) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	if err := m.f.enter(m.config.ID, OpDial); err != nil {
+		return nil, err
+	}
+	b := m.f.box(m.config.ID)
+	if b == nil || !b.alive() {
+		<-ctx.Done()
+		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: context.Cause(ctx)}
+	}
+	conn, err := b.dial(ctx, port)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: err}
+	}
+	return conn, nil
+}
+
+func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
+	if err := m.f.enter(m.config.ID, OpStats); err != nil {
+		return machine.Stats{}, err
+	}
+	stats := machine.Stats{DiskBytes: imageBytes(m.config)}
+	if b := m.f.box(m.config.ID); b != nil && b.alive() {
+		stats.MemoryBytes = b.memory().size()
+	}
+	return stats, nil
+}
+
+func (m *fakeMachine) Close(context.Context) error {
+	return m.alone(func() error {
+		if err := m.f.enter(m.config.ID, OpClose); err != nil {
+			return err
+		}
+		m.f.vacate(m.config.ID)
+		m.tier.Store(uint32(machine.OnDisk))
+		if err := os.RemoveAll(m.config.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("close: %w", err)
+		}
+		return nil
+	})
+}
+
+var errRefused = os.NewSyscallError("connect", syscall.ECONNREFUSED)

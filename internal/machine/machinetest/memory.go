@@ -1,0 +1,317 @@
+package machinetest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"doze/internal/machine"
+)
+
+// firstChild is the process id of a fake guest's first child.
+const firstChild = 2
+
+// memory implements [World] for a fake machine. What is exported goes into the
+// image.
+type memory struct {
+	box *box
+
+	mu       sync.Mutex
+	since    time.Time // guarded by mu; of the last resume; zero while paused
+	Ran      time.Duration
+	Began    time.Time
+	Pattern  []byte // one byte for each megabyte
+	Files    map[string]string
+	Unlinked *string
+	Born     map[int]time.Duration // children, by how long the guest had run
+	Timers   []time.Time
+	Host     string
+	Vars     []string
+}
+
+func newMemory(c machine.Config) *memory {
+	return &memory{
+		Began: time.Now(), Files: map[string]string{}, Born: map[int]time.Duration{},
+		Host: c.Hostname, Vars: c.Env,
+	}
+}
+
+func (m *memory) pause() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Ran, m.since = m.ran(), time.Time{}
+}
+
+func (m *memory) resume() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.since = time.Now()
+}
+
+// ran returns for how long the guest ran. Preconditions: mu is held.
+func (m *memory) ran() time.Duration {
+	if m.since.IsZero() {
+		return m.Ran
+	}
+	return m.Ran + time.Since(m.since)
+}
+
+func (m *memory) size() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return int64(1+len(m.Pattern)) << 20
+}
+
+func (m *memory) Count() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ran().Milliseconds()
+}
+
+func (m *memory) Alloc(megabytes int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range megabytes {
+		m.Pattern = append(m.Pattern, byte(len(m.Pattern)))
+	}
+	return nil
+}
+
+func (m *memory) Sum() uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return crc32.ChecksumIEEE(m.Pattern)
+}
+
+func (m *memory) Uptime() time.Duration { return time.Since(m.Began) }
+
+func (m *memory) Random() string {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails
+	return hex.EncodeToString(raw)
+}
+
+func (m *memory) WriteFile(name, text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Files[name] = text
+	return nil
+}
+
+func (m *memory) ReadFile(name string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text, ok := m.Files[name]
+	if !ok {
+		return "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	return text, nil
+}
+
+func (m *memory) Env() []string { return m.Vars }
+
+func (m *memory) Hostname() (string, error) { return m.Host, nil }
+
+func (m *memory) Spawn(n int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for range n {
+		m.Born[firstChild+len(m.Born)] = m.ran()
+	}
+	return nil
+}
+
+func (m *memory) Children() map[int]int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := map[int]int64{}
+	for pid, born := range m.Born {
+		counts[pid] = (m.ran() - born).Milliseconds() / 10
+	}
+	return counts
+}
+
+func (m *memory) Timer(after time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Timers = append(m.Timers, time.Now().Add(after))
+}
+
+func (m *memory) Fired() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, at := range m.Timers {
+		if !time.Now().Before(at) {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *memory) Hold(text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Unlinked = &text
+	return nil
+}
+
+func (m *memory) Held() (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.Unlinked == nil {
+		return "", fs.ErrClosed
+	}
+	return *m.Unlinked, nil
+}
+
+func (m *memory) Eat(megabytes int) (string, error) {
+	if int64(megabytes)<<20 <= m.box.config.Memory {
+		return "exit status 0", nil
+	}
+	m.box.f.OutOfMemory(m.box.config.ID, false)
+	return "signal: killed", nil
+}
+
+func (m *memory) Spin(_ int, d time.Duration) { time.Sleep(d) }
+
+func (m *memory) Print(string) {}
+
+func (m *memory) Exit() { m.box.f.Kill(m.box.config.ID) }
+
+// The images of the fake have the same life as those of a real driver: made in
+// one directory, published by one rename, retired by another.
+const (
+	dirImage  = "image"
+	dirMaking = "image.making"
+	dirStale  = "image.stale"
+
+	fileMemory   = "memory.json"
+	fileManifest = "manifest.json"
+)
+
+// card is the manifest of a fake image.
+type card struct {
+	Engine, ID, Root, Agent string
+	Sum                     uint32 // of the memory
+	Seal                    uint32 // of the above
+}
+
+func (c card) seal() uint32 {
+	c.Seal = 0
+	return crc32.ChecksumIEEE(fmt.Append(nil, c))
+}
+
+func cardOf(c machine.Config, engine string, memory []byte) card {
+	k := card{
+		Engine: engine, ID: c.ID, Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
+		Sum: crc32.ChecksumIEEE(memory),
+	}
+	k.Seal = k.seal()
+	return k
+}
+
+func commit(ctx context.Context, c machine.Config, engine string, m *memory) (err error) {
+	m.mu.Lock()
+	raw, err := json.Marshal(m)
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	sealed, err := json.Marshal(cardOf(c, engine, raw))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sweepImages(c))
+		}
+	}()
+	making := filepath.Join(c.Dir, dirMaking)
+	for _, step := range []func() error{
+		func() error { return retire(c) }, // it is older than what ran since
+		func() error { return sweepImages(c) },
+		func() error { return os.Mkdir(making, 0o700) },
+		func() error { return os.WriteFile(filepath.Join(making, fileMemory), raw, 0o600) },
+		func() error { return os.WriteFile(filepath.Join(making, fileManifest), sealed, 0o600) },
+		ctx.Err,
+		func() error { return os.Rename(making, filepath.Join(c.Dir, dirImage)) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Forge makes the image of c one of another engine, and sound otherwise.
+func (f *Fake) Forge(c machine.Config, engine string) error {
+	raw, err := os.ReadFile(filepath.Join(c.Dir, dirImage, fileMemory))
+	if err != nil {
+		return err
+	}
+	sealed, err := json.Marshal(cardOf(c, engine, raw))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.Dir, dirImage, fileManifest), sealed, 0o600)
+}
+
+// load reads an image. It never changes it.
+func load(c machine.Config, engine string) (*memory, error) {
+	raw, err := os.ReadFile(filepath.Join(c.Dir, dirImage, fileMemory))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
+	}
+	sealed, err := os.ReadFile(filepath.Join(c.Dir, dirImage, fileManifest))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
+	}
+	want, err := json.Marshal(cardOf(c, engine, raw))
+	if err != nil {
+		return nil, err
+	}
+	if string(sealed) != string(want) {
+		return nil, fmt.Errorf("%w: it is not what its manifest says", machine.ErrDamaged)
+	}
+	m := &memory{}
+	if err := json.Unmarshal(raw, m); err != nil {
+		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
+	}
+	m.Files, m.Born = maps.Clone(m.Files), maps.Clone(m.Born)
+	return m, nil
+}
+
+func hasImage(c machine.Config) bool {
+	_, err := os.Stat(filepath.Join(c.Dir, dirImage, fileManifest))
+	return err == nil
+}
+
+func imageBytes(c machine.Config) (bytes int64) {
+	for _, name := range []string{fileMemory, fileManifest} {
+		if info, err := os.Stat(filepath.Join(c.Dir, dirImage, name)); err == nil {
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
+
+func retire(c machine.Config) error {
+	if err := os.Rename(filepath.Join(c.Dir, dirImage), filepath.Join(c.Dir, dirStale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(c.Dir, dirStale))
+}
+
+func sweepImages(c machine.Config) error {
+	return errors.Join(os.RemoveAll(filepath.Join(c.Dir, dirStale)), os.RemoveAll(filepath.Join(c.Dir, dirMaking)))
+}
