@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// row is one case of one benchmark. Times are in milliseconds.
+type row struct {
+	Bench string  `json:"bench"`
+	Case  string  `json:"case"`
+	N     int     `json:"n"`
+	Min   float64 `json:"min_ms"`
+	P50   float64 `json:"p50_ms"`
+	P99   float64 `json:"p99_ms"`
+	Max   float64 `json:"max_ms"`
+	// Vs is the yardstick's p50 from the same run, if the case has one.
+	Vs float64 `json:"vs_ms,omitempty"`
+}
+
+// series collects the samples of one case.
+type series struct {
+	name    string
+	against *series // the yardstick; may be nil
+	samples []time.Duration
+}
+
+func (s *series) add(d time.Duration) { s.samples = append(s.samples, d) }
+
+// quantile returns the smallest sample that q of all do not exceed.
+func (s *series) quantile(q float64) float64 {
+	if len(s.samples) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s.samples))
+	i := min(len(sorted)-1, max(0, int(float64(len(sorted))*q+0.999999)-1))
+	return float64(sorted[i].Microseconds()) / 1000
+}
+
+func (s *series) row(bench string) row {
+	r := row{Bench: bench, Case: s.name, N: len(s.samples), Min: s.quantile(0), P50: s.quantile(0.5), P99: s.quantile(0.99), Max: s.quantile(1)}
+	if s.against != nil {
+		r.Vs = s.against.quantile(0.5)
+	}
+	return r
+}
+
+// report prints the rows for people and, if machine is not nil, as JSON lines.
+func report(people, machine io.Writer, bench string, all []*series) error {
+	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tp50 / yardstick\t")
+	for _, s := range all {
+		r := s.row(bench)
+		ratio := ""
+		if r.Vs > 0 {
+			ratio = fmt.Sprintf("%.1f × %s", r.P50/r.Vs, s.against.name)
+		}
+		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, ratio)
+		if machine != nil {
+			if err := json.NewEncoder(machine).Encode(r); err != nil {
+				return err
+			}
+		}
+	}
+	return out.Flush()
+}

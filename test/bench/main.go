@@ -1,0 +1,71 @@
+// Command bench measures the built platform as its users meet it: over HTTP,
+// through the edge, with real sandboxes. Every benchmark compares its cases with
+// a yardstick from the same run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// A bench is one benchmark; its cases are the series that it returns.
+type bench struct {
+	name, text string
+	run        func(ctx context.Context, dir string) ([]*series, error)
+}
+
+var benches = []bench{
+	{"wake", "a request to a sandbox that is awake, paused, or on disk; through the edge, until the whole answer is there", wake},
+	{"create", "from the create call until the answer of the first exec", create},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has run
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	file := flag.String("json", "", "`file` to write the rows to, as JSON lines")
+	flag.Parse()
+	for _, b := range benches {
+		if b.name != flag.Arg(0) {
+			continue
+		}
+		var machine io.Writer
+		if *file != "" {
+			f, err := os.Create(*file)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			machine = f
+		}
+		dir, err := os.MkdirTemp("", "doze-bench-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		fmt.Printf("%s: %s\n", b.name, b.text)
+		all, err := b.run(ctx, dir)
+		if err != nil {
+			return err
+		}
+		return report(os.Stdout, machine, b.name, all)
+	}
+	var known []string
+	for _, b := range benches {
+		known = append(known, b.name)
+	}
+	return errors.New("which benchmark? " + fmt.Sprint(known))
+}

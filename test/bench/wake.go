@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+)
+
+const (
+	wakeRounds = 50
+	settle     = 60 * time.Second // for one move to a lower tier
+)
+
+// wakeSizes are what a process in the sandbox holds, in MB, touched and random.
+var wakeSizes = []int{64, 512}
+
+// wake asks for the agent's health, round by round in every tier, so that all
+// cases meet the same host.
+func wake(ctx context.Context, dir string) (all []*series, err error) {
+	p, err := testkit.Start(ctx, testkit.Options{
+		Dir: dir, Args: []string{"--pause-after", "150ms", "--save-after", "100ms", "--disk-after", "1s", "--log", "error"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	for _, mb := range wakeSizes {
+		rows, err := wakeSize(ctx, p, mb)
+		if err != nil {
+			return nil, fmt.Errorf("%d MB: %w", mb, err)
+		}
+		all = append(all, rows...)
+	}
+	return all, nil
+}
+
+func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, error) {
+	c, err := p.Client()
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("wake-%d", mb)
+	sb, err := c.Create(ctx, doze.Sandbox{
+		Metadata: doze.Metadata{Name: name},
+		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: 2048}},
+	}, false)
+	if err != nil {
+		return nil, err
+	}
+	box, err := c.Box(sb)
+	if err != nil {
+		return nil, err
+	}
+	if err := hold(ctx, box, mb); err != nil {
+		return nil, err
+	}
+	awake := &series{name: fmt.Sprintf("awake %d MB", mb)}
+	paused := &series{name: fmt.Sprintf("paused %d MB", mb), against: awake}
+	disk := &series{name: fmt.Sprintf("disk %d MB", mb), against: awake}
+	ask := asker(p, sb)
+	for range wakeRounds {
+		for _, tier := range []struct {
+			name string
+			*series
+		}{{"running", awake}, {"paused", paused}, {"disk", disk}} {
+			if err := await(ctx, p, tier.name); err != nil {
+				return nil, err
+			}
+			took, err := ask(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", tier.series.name, err)
+			}
+			tier.add(took)
+		}
+		fmt.Fprint(os.Stderr, ".")
+	}
+	fmt.Fprintln(os.Stderr)
+	_, err = c.Delete(ctx, name)
+	return []*series{awake, paused, disk}, err
+}
+
+func await(ctx context.Context, p *testkit.Platform, tier string) error {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	return p.Await(ctx, tier)
+}
+
+// hold starts a process that keeps mb megabytes of random, touched memory.
+func hold(ctx context.Context, box *client.Box, mb int) error {
+	script := fmt.Sprintf(`python3 -c 'import os,time; b=os.urandom(%d<<20); print("held",flush=True); time.sleep(1e9)'`, mb)
+	held, err := box.Start(ctx, client.Command{Command: script})
+	if err != nil {
+		return err
+	}
+	for {
+		logs, err := box.Logs(ctx, held.PID)
+		if err != nil {
+			return err
+		}
+		if logs.Stdout == "held\n" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// asker returns a request as clients send it: over a kept connection to the
+// edge. What it times ends with the last byte of the answer.
+func asker(p *testkit.Platform, sb doze.Sandbox) func(context.Context) (time.Duration, error) {
+	http := &http.Client{Transport: &http.Transport{}, Timeout: settle}
+	return func(ctx context.Context) (time.Duration, error) {
+		return timed(ctx, http, sb.Metadata.URL+"/health", p.Key)
+	}
+}
+
+func timed(ctx context.Context, c *http.Client, url, key string) (time.Duration, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	start := time.Now()
+	resp, err := c.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	took := time.Since(start)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return took, err
+}
