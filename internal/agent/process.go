@@ -322,7 +322,7 @@ func (p *process) feed(cancelled <-chan struct{}, b []byte) error {
 	case <-cancelled:
 		return doze.Errorf(doze.Unavailable, "the caller went away")
 	case <-p.done:
-		return doze.Errorf(doze.Conflict, "the process is over")
+		return doze.Errorf(doze.Conflict, "the stdin of the process is closed, because it is over")
 	}
 	defer func() { p.stdinTurn <- struct{}{} }()
 	p.mu.Lock()

@@ -556,17 +556,26 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 		"command": fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x", size), "name": "p",
 	}), "Accept: text/event-stream")
 	in := bufio.NewReaderSize(resp.Body, 1<<20)
-	got, slept := 0, false
+	line, err := in.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Count(line, "x")
+	until(t, "the ring is full", func() bool {
+		files, _ := filepath.Glob(s.logs + "/*.stdout")
+		if len(files) != 1 {
+			return false
+		}
+		info, err := os.Stat(files[0])
+		return err == nil && info.Size() == 32<<20
+	})
+	if p := get[proc](t, s, "GET", "/process/p", ""); p.Status != "running" {
+		t.Errorf("it is %s though nobody read its output", p.Status)
+	}
 	for {
 		line, err := in.ReadString('\n')
 		if err != nil {
 			break
-		}
-		if !slept { // until the process stands still
-			slept = true
-			until(t, "it is held up", func() bool {
-				return get[proc](t, s, "GET", "/process/p", "").Status == "running"
-			})
 		}
 		if strings.HasPrefix(line, `{"type":"stdout"`) {
 			if strings.Contains(line, "truncated") {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -186,7 +187,8 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodHead: // asks whether the route exists, nothing else
 		method = http.MethodGet
 	}
-	rt, arg := match(method, r.URL.Path, r.URL.EscapedPath())
+	// RawPath is what was sent, unless it is the usual way to escape Path.
+	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
 	if rt == nil || r.Method == http.MethodHead && rt.pattern == "/" {
 		notFound(w)
 		return

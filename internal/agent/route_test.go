@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// api is what the agent promises to serve, apart from the table.
+const api = `
+GET|POST|PUT|DELETE|PATCH /
+GET /health
+GET|PUT|DELETE /filesystem/{path...}
+GET|PUT|DELETE /filesystem/tree/{path...}
+GET|POST /process
+GET|DELETE /process/{id}
+DELETE /process/{id}/kill
+GET /process/{id}/logs
+GET /process/{id}/logs/stream
+POST|DELETE /process/{id}/stdin
+GET /terminal/ws
+GET /doze/keepalive
+POST /doze/wake
+`
+
+func TestTableIsComplete(t *testing.T) {
+	t.Parallel()
+	var want, got []string
+	for line := range strings.Lines(strings.TrimSpace(api)) {
+		methods, pattern, _ := strings.Cut(strings.TrimSpace(line), " ")
+		for m := range strings.SplitSeq(methods, "|") {
+			want = append(want, m+" "+pattern)
+		}
+	}
+	for _, rt := range routes {
+		got = append(got, rt.method+" "+rt.pattern)
+		// Each row can be reached: no row before it takes its requests.
+		sample := strings.NewReplacer("{id}", "x", "{path...}", "x").Replace(rt.pattern)
+		if first, _ := match(rt.method, sample, sample); first == nil || first.pattern != rt.pattern {
+			t.Errorf("%s %s is not served by its own row", rt.method, rt.pattern)
+		}
+		if rt.serve == nil {
+			t.Errorf("%s %s has no handler", rt.method, rt.pattern)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		t.Errorf("the table has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func newTestAgent(t testing.TB) *Agent {
+	t.Helper()
+	a, err := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestTransport(t *testing.T) {
+	t.Parallel()
+	a := newTestAgent(t)
+	serve := func(method, target string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		a.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+		return w
+	}
+	const missing = "404 page not found"
+	tests := map[string]struct {
+		method, target string
+		status         int
+		body           string
+	}{
+		"options":          {"OPTIONS", "/any/thing", 204, ""},
+		"options, known":   {"OPTIONS", "/process", 204, ""},
+		"unknown":          {"GET", "/nope", 404, missing},
+		"wrong method":     {"DELETE", "/health", 404, missing},
+		"later part":       {"GET", "/network/process/1/ports", 404, missing},
+		"port":             {"GET", "/port/3000/x", 404, missing},
+		"page":             {"GET", "/terminal", 404, missing},
+		"no slash":         {"GET", "/filesystem", 404, missing},
+		"head":             {"HEAD", "/process/none", 200, ""},
+		"head of a file":   {"HEAD", "/filesystem/none", 200, ""},
+		"head of the root": {"HEAD", "/", 404, missing},
+		"head, no get":     {"HEAD", "/doze/wake", 404, missing},
+		"no socket":        {"GET", "/terminal/ws", 400, `{"error":"this is a WebSocket; connect with a client for those"}` + "\n"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serve(test.method, test.target)
+			if w.Code != test.status || w.Body.String() != test.body {
+				t.Errorf("status %d: %q", w.Code, w.Body)
+			}
+			for key, want := range map[string]string{
+				"Access-Control-Allow-Origin":  "*",
+				"Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, HEAD, OPTIONS",
+				"Access-Control-Allow-Headers": "Content-Type, Authorization",
+				"Cache-Control":                "no-cache, no-store, must-revalidate",
+				"Pragma":                       "no-cache",
+				"Expires":                      "0",
+				"X-Content-Type-Options":       "nosniff",
+			} {
+				if got := w.Header().Get(key); got != want {
+					t.Errorf("%s: %q", key, got)
+				}
+			}
+			if test.body == missing && w.Header().Get("Content-Type") != "text/plain" {
+				t.Errorf("Content-Type %q", w.Header().Get("Content-Type"))
+			}
+		})
+	}
+}
+
+func TestPanicIsContained(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	func() {
+		defer recovered(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		panic("a bug")
+	}()
+	if w.Code != 500 || w.Body.Len() != 0 {
+		t.Errorf("status %d: %q", w.Code, w.Body)
+	}
+}
+
+func TestPrepareRoot(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write := func(name, content string) {
+		if err := os.MkdirAll(root+name[:strings.LastIndex(name, "/")], 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(root+name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("/etc/hosts", "1.2.3.4 mine\n") // is kept
+	write("/etc/resolv.conf", "")         // is filled
+	write("/proc/net/route", "Iface\tDestination\tGateway\nlo\t0000007F\t00000000\neth0\t00000000\t0100A8C0\n")
+	prepareRoot(root, "box")
+	for name, want := range map[string]string{
+		"/etc/hostname":    "box\n",
+		"/etc/hosts":       "1.2.3.4 mine\n",
+		"/etc/resolv.conf": "nameserver 192.168.0.1\n",
+	} {
+		if got, err := os.ReadFile(root + name); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	for name, want := range map[string]os.FileMode{
+		"/tmp": os.ModeDir | os.ModeSticky | 0o777, "/run": os.ModeDir | 0o755, "/var/log": os.ModeDir | 0o755,
+	} {
+		if info, err := os.Stat(root + name); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
