@@ -22,7 +22,8 @@ type key struct {
 
 func TestAPIKeysLiveAndDie(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		k := want[key](p, 200, "POST", "/api_keys", `{"name":"ci","expires_in":"1h","scopes":["sandboxes:list","apiKey:list"]}`)
 		if k.Key == "" || k.Name != "ci" || k.ExpiresIn != "1h" || k.CreatedBy != "admin" {
 			t.Errorf("%+v", k)
@@ -83,7 +84,8 @@ func TestKeysGiveNoMoreThanTheirMakerHas(t *testing.T) {
 
 func TestUseOfKeysIsRecorded(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		want[any](p, 200, "GET", "/sandboxes", "")
 		used := time.Now()
 		after(2 * time.Minute)

@@ -66,7 +66,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		switch sb.Phase { //nolint:exhaustive // all others have a machine that can be found
+		switch sb.Phase {
 		case doze.Pending, doze.Starting:
 			stuck = append(stuck, sb.UID)
 		case doze.Failed:

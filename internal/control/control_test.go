@@ -140,20 +140,21 @@ func (p *platform) create(body string) sandbox {
 	return want[sandbox](p, 200, "POST", "/sandboxes", body)
 }
 
-func (p *platform) get(name string) sandbox {
+// get reads the sandbox "a".
+func (p *platform) get() sandbox {
 	p.t.Helper()
-	return want[sandbox](p, 200, "GET", "/sandboxes/"+name, "")
+	return want[sandbox](p, 200, "GET", "/sandboxes/a", "")
 }
 
 // named is the smallest body of a create.
 func named(name string) string { return `{"metadata":{"name":"` + name + `"}}` }
 
 // inBubble runs fn in virtual time; a platform that it starts stops with it.
-func inBubble(t *testing.T, fn func(*testing.T, *platform)) {
+func inBubble(t *testing.T, fn func(*platform)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, true)
-		fn(t, p)
+		fn(p)
 		p.stop()
 	})
 }

@@ -123,7 +123,8 @@ func settled(t *testing.T, when string, p *platform) {
 // node that fails now and then.
 func TestEverybodyAtOnce(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		var wg sync.WaitGroup

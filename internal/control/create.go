@@ -187,7 +187,7 @@ func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool
 		if err != nil {
 			return doze.Sandbox{}, false, err
 		}
-		switch sb.Phase { //nolint:exhaustive // all others can be used, or will be
+		switch sb.Phase {
 		case doze.Deleting, doze.Terminated:
 			return doze.Sandbox{}, false, nil
 		case doze.Failed:

@@ -84,13 +84,13 @@ func value(dst reflect.Value, v any, path string, p *doze.Problems) {
 		dst.SetZero()
 		return
 	}
-	if u, ok := dst.Addr().Interface().(json.Unmarshaler); ok {
+	if u, ok := reflect.TypeAssert[json.Unmarshaler](dst.Addr()); ok {
 		if b, err := json.Marshal(v); err != nil || u.UnmarshalJSON(b) != nil {
 			p.Add(path, "has a value of a wrong type")
 		}
 		return
 	}
-	switch dst.Kind() { //nolint:exhaustive // the kinds that the dictionary uses
+	switch dst.Kind() {
 	case reflect.Pointer:
 		fresh := reflect.New(dst.Type().Elem())
 		value(fresh.Elem(), v, path, p)
@@ -139,7 +139,7 @@ func mapping(dst reflect.Value, v any, path string, p *doze.Problems) {
 }
 
 func scalar(dst reflect.Value, v any, path string, p *doze.Problems) {
-	switch dst.Kind() { //nolint:exhaustive // the kinds that the dictionary uses
+	switch dst.Kind() {
 	case reflect.String:
 		if s, ok := v.(string); ok {
 			dst.SetString(s)

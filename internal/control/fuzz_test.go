@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -21,7 +22,8 @@ func FuzzBodies(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		inBubble(t, func(t *testing.T, p *platform) {
+		inBubble(t, func(p *platform) {
+			t := p.t
 			p.create(named("fuzz"))
 			for _, call := range [][2]string{{"POST", "/sandboxes"}, {"PUT", "/sandboxes/fuzz"}, {"POST", "/api_keys"}} {
 				w := p.do(call[0], call[1], body)
@@ -44,7 +46,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("//sandboxes/%zz", "q=%00%ff&sort=name:asc&status=,")
 	f.Add("/workspaces/main", "workspace=main")
 	f.Fuzz(func(t *testing.T, path, query string) {
-		r := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.URL.Path, r.URL.RawPath, r.URL.RawQuery = "/v0"+path, "", query
 		if strings.Contains(path, "%") {
 			r.URL.RawPath = r.URL.Path

@@ -32,7 +32,8 @@ func TestExpiry(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, p *platform) {
+			inBubble(t, func(p *platform) {
+				t := p.t
 				born := time.Now()
 				p.create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
 				for _, at := range tt.used {
@@ -40,11 +41,11 @@ func TestExpiry(t *testing.T) {
 					p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() })
 				}
 				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
-				if sb := p.get("a"); sb.Status != "DEPLOYED" || sb.ExpiresIn == nil || *sb.ExpiresIn != 1 {
+				if sb := p.get(); sb.Status != "DEPLOYED" || sb.ExpiresIn == nil || *sb.ExpiresIn != 1 {
 					t.Fatalf("before the deadline: %s, expires in %v", sb.Status, sb.ExpiresIn)
 				}
 				after(100 * time.Millisecond)
-				sb := p.get("a")
+				sb := p.get()
 				if sb.Status != "TERMINATED" || sb.ExpiresIn != nil {
 					t.Fatalf("after the deadline: %s, expires in %v", sb.Status, sb.ExpiresIn)
 				}
@@ -64,16 +65,17 @@ func TestExpiry(t *testing.T) {
 
 func TestInUseIsNotIdle(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
 		p.node.with("a", func(_ string, m *machine) { m.inUse = true })
 		after(10 * time.Hour)
-		if sb := p.get("a"); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1800 || !sb.LastUsedAt.Equal(time.Now()) {
+		if sb := p.get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1800 || !sb.LastUsedAt.Equal(time.Now()) {
 			t.Fatalf("in use for hours: %s, expires in %d, used %v", sb.Status, *sb.ExpiresIn, sb.LastUsedAt)
 		}
 		p.node.with("a", func(_ string, m *machine) { m.inUse, m.lastUsed = false, time.Now() })
 		after(30*time.Minute + 100*time.Millisecond)
-		if sb := p.get("a"); sb.Status != "TERMINATED" {
+		if sb := p.get(); sb.Status != "TERMINATED" {
 			t.Fatalf("idle for 30 minutes: %s", sb.Status)
 		}
 	})
@@ -90,13 +92,14 @@ func TestRetention(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, p *platform) {
+			inBubble(t, func(p *platform) {
+				t := p.t
 				p.create(`{"metadata":{"name":"a"},"spec":` + tt.spec + `}`)
 				if sb := want[sandbox](p, 200, "DELETE", "/sandboxes/a", ""); sb.Status != "DELETING" {
 					t.Errorf("delete answers %s", sb.Status)
 				}
 				after(tt.kept - 10*time.Millisecond)
-				if sb := p.get("a"); sb.Status != "TERMINATED" {
+				if sb := p.get(); sb.Status != "TERMINATED" {
 					t.Errorf("during retention: %s", sb.Status)
 				}
 				want[any](p, 404, "DELETE", "/sandboxes/a", "")
@@ -110,22 +113,23 @@ func TestRetention(t *testing.T) {
 
 func TestLongerTTLWinsOverTheTimer(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
 		after(59 * time.Minute)
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"2h"}}}`)
 		after(59 * time.Minute)
-		if sb := p.get("a"); sb.Status != "DEPLOYED" {
+		if sb := p.get(); sb.Status != "DEPLOYED" {
 			t.Fatalf("%s", sb.Status)
 		}
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":null}}}`)
 		after(48 * time.Hour)
-		if sb := p.get("a"); sb.Status != "DEPLOYED" || sb.ExpiresIn != nil || sb.Spec.Runtime.TTL != "" {
+		if sb := p.get(); sb.Status != "DEPLOYED" || sb.ExpiresIn != nil || sb.Spec.Runtime.TTL != "" {
 			t.Fatalf("cleared: %s %v %q", sb.Status, sb.ExpiresIn, sb.Spec.Runtime.TTL)
 		}
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"1h"}}}`) // long over
 		after(100 * time.Millisecond)
-		if sb := p.get("a"); sb.Status != "TERMINATED" {
+		if sb := p.get(); sb.Status != "TERMINATED" {
 			t.Fatalf("a ttl in the past: %s", sb.Status)
 		}
 	})
@@ -133,7 +137,8 @@ func TestLongerTTLWinsOverTheTimer(t *testing.T) {
 
 func TestDeleteIsTriedUntilTheNodeAgrees(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		p.create(named("a"))
 		p.node.set("delete", errors.New("busy"))
 		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
@@ -148,7 +153,7 @@ func TestDeleteIsTriedUntilTheNodeAgrees(t *testing.T) {
 		if p.node.count() != 1 {
 			t.Errorf("%d machines", p.node.count())
 		}
-		if sb := p.get("a"); sb.Status != "DEPLOYED" {
+		if sb := p.get(); sb.Status != "DEPLOYED" {
 			t.Errorf("the new one is %s", sb.Status)
 		}
 	})
@@ -156,13 +161,14 @@ func TestDeleteIsTriedUntilTheNodeAgrees(t *testing.T) {
 
 func TestDeleteEndsACreate(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		release := p.node.hold()
 		defer release()
 		done := make(chan int)
 		go func() { done <- p.do("POST", "/sandboxes", named("a")).Code }()
 		synctest.Wait()
-		if sb := p.get("a"); sb.Status != "DEPLOYING" {
+		if sb := p.get(); sb.Status != "DEPLOYING" {
 			t.Fatalf("during the create: %s", sb.Status)
 		}
 		w := p.do("POST", "/sandboxes", named("a"))
@@ -174,7 +180,7 @@ func TestDeleteEndsACreate(t *testing.T) {
 			t.Errorf("the create answers %d", code)
 		}
 		synctest.Wait()
-		if sb := p.get("a"); sb.Status != "TERMINATED" {
+		if sb := p.get(); sb.Status != "TERMINATED" {
 			t.Errorf("afterwards: %s", sb.Status)
 		}
 	})
@@ -182,7 +188,8 @@ func TestDeleteEndsACreate(t *testing.T) {
 
 func TestReportsMoveTheRecord(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		p.create(named("a"))
 		steps := []struct {
 			to     doze.Phase
@@ -198,11 +205,11 @@ func TestReportsMoveTheRecord(t *testing.T) {
 		for _, s := range steps {
 			p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, s.to, "because") })
 			synctest.Wait()
-			if sb := p.get("a"); sb.State != s.state || sb.Status != s.status {
+			if sb := p.get(); sb.State != s.state || sb.Status != s.status {
 				t.Errorf("%v: state %q, status %q", s.to, sb.State, sb.Status)
 			}
 		}
-		sb := p.get("a")
+		sb := p.get()
 		if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "FAILED"}, statuses(sb)); diff != "" {
 			t.Error(diff)
 		}

@@ -13,6 +13,9 @@ import (
 const (
 	// mendEvery is how soon something that did not work is tried again.
 	mendEvery = 5 * time.Second
+	// mendIdle is how often we look without being told that there is something:
+	// only what a write to a broken database left behind is found so.
+	mendIdle = time.Minute
 	// mendBatch bounds one look at what is left to do.
 	mendBatch = 1024
 	// mendersMax bounds the calls to the node at a time.
@@ -27,13 +30,14 @@ func (s *Server) mend(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	places := make(chan struct{}, mendersMax)
-	for s.mending.wait(ctx, mendEvery) {
+	for wait := mendEvery; s.mending.wait(ctx, wait); {
 		work, err := s.unfinished(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				slog.ErrorContext(ctx, "clean-up is late", "err", err)
-			}
-			continue
+		if err != nil && ctx.Err() == nil {
+			slog.ErrorContext(ctx, "clean-up is late", "err", err)
+		}
+		wait = mendIdle
+		if err != nil || len(work) > 0 {
+			wait = mendEvery
 		}
 		for id, do := range work {
 			life, release, busy := s.turns.try(ctx, id)

@@ -93,6 +93,7 @@ func (n *node) Delete(_ context.Context, uid string) error {
 func (n *node) Disable(_ context.Context, uid string) error {
 	return n.turn("disable", uid, doze.Disabled)
 }
+
 func (n *node) Enable(_ context.Context, uid string) error {
 	return n.turn("enable", uid, doze.Standby)
 }
@@ -154,17 +155,16 @@ func (n *node) hold() (release func()) {
 	}
 }
 
-// with calls fn on the machine of a name.
-func (n *node) with(name string, fn func(uid string, m *machine)) bool {
+// with calls fn on the machine of a name, if there is one.
+func (n *node) with(name string, fn func(uid string, m *machine)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for uid, m := range n.machines {
 		if m.order.Name == name {
 			fn(uid, m)
-			return true
+			return
 		}
 	}
-	return false
 }
 
 func (n *node) count() int {

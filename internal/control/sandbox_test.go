@@ -19,7 +19,8 @@ import (
 
 func TestCreateAnswersAReadySandbox(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		sb := p.create(`{"metadata":{"name":"a","labels":{"x-blaxel-auto-generated":"true"},"workspace":7,"createdAt":{}},
 			"status":"FAILED","events":"none","spec":{"runtime":{"generation":"mk3","snapshotEnabled":true,
 			"envs":[{"name":"A","value":"x\ny\"ü"},{"name":"S","value":"hunter2","secret":true}],"ports":[{"target":8080}]}}}`)
@@ -46,7 +47,7 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 		if diff := cmp.Diff(wantSB, sb); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff(wantSB, p.get("a")); diff != "" {
+		if diff := cmp.Diff(wantSB, p.get()); diff != "" {
 			t.Error(diff)
 		}
 		p.node.with("a", func(_ string, m *machine) {
@@ -123,7 +124,8 @@ func TestNameTaken(t *testing.T) {
 
 func TestCreateIfNotExist(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		const path = "/sandboxes?createIfNotExist=true"
 		first := want[sandbox](p, 200, "POST", path, named("a"))
 		// The body is ignored, whatever is wrong with it.
@@ -157,7 +159,8 @@ func TestManyCreatesOfOneName(t *testing.T) {
 	for _, path := range []string{"/sandboxes", "/sandboxes?createIfNotExist=true"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, p *platform) {
+			inBubble(t, func(p *platform) {
+				t := p.t
 				release := p.node.hold()
 				var wg sync.WaitGroup
 				var mu sync.Mutex
@@ -193,7 +196,8 @@ func TestManyCreatesOfOneName(t *testing.T) {
 
 func TestCreateOutlivesItsCaller(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		release := p.node.hold()
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -206,7 +210,7 @@ func TestCreateOutlivesItsCaller(t *testing.T) {
 		synctest.Wait()
 		release()
 		<-done
-		if sb := p.get("a"); sb.Status != "DEPLOYED" {
+		if sb := p.get(); sb.Status != "DEPLOYED" {
 			t.Errorf("%s", sb.Status)
 		}
 	})
@@ -227,7 +231,8 @@ func TestCreateThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, p *platform) {
+			inBubble(t, func(p *platform) {
+				t := p.t
 				p.node.set("create", tt.err)
 				w := p.do("POST", "/sandboxes", named("a"))
 				checkError(t, w)
@@ -237,7 +242,7 @@ func TestCreateThatFails(t *testing.T) {
 				synctest.Wait()
 				if tt.after == "" {
 					want[any](p, 404, "GET", "/sandboxes/a", "")
-				} else if sb := p.get("a"); sb.Status != tt.after {
+				} else if sb := p.get(); sb.Status != tt.after {
 					t.Errorf("record is %s", sb.Status)
 				}
 				if left, err := p.store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
@@ -284,12 +289,13 @@ func TestUpdate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(t *testing.T, p *platform) {
+			inBubble(t, func(p *platform) {
+				t := p.t
 				born := p.create(body)
 				time.Sleep(time.Millisecond)
 				if tt.status != 200 {
 					want[any](p, tt.status, "PUT", "/sandboxes/a", tt.body)
-					if sb := p.get("a"); !cmp.Equal(born.Metadata, sb.Metadata) || sb.Status != "DEPLOYED" || p.node.ordered() != 1 {
+					if sb := p.get(); !cmp.Equal(born.Metadata, sb.Metadata) || sb.Status != "DEPLOYED" || p.node.ordered() != 1 {
 						t.Errorf("a refused change changed something: %+v", sb)
 					}
 					return
@@ -351,7 +357,8 @@ func TestSecretsAreMasked(t *testing.T) {
 
 func TestEnabled(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		p.create(named("a"))
 		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Suspending, "") }) // recorded late
 		synctest.Wait()
@@ -371,7 +378,7 @@ func TestEnabled(t *testing.T) {
 		}
 		p.node.set("disable", nil)
 		after(10 * time.Second)
-		if sb = p.get("a"); sb.Status != "DEACTIVATED" {
+		if sb = p.get(); sb.Status != "DEACTIVATED" {
 			t.Errorf("later: %s", sb.Status)
 		}
 		if sb = p.create(`{"metadata":{"name":"b"},"spec":{"enabled":false}}`); sb.Status != "DEACTIVATED" {
@@ -382,12 +389,13 @@ func TestEnabled(t *testing.T) {
 
 func TestRedeployThatFails(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		p.create(named("a"))
 		p.node.set("create", errors.New("no memory"))
 		want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
 		after(10 * time.Second)
-		if sb := p.get("a"); sb.Status != "FAILED" || p.node.count() != 0 {
+		if sb := p.get(); sb.Status != "FAILED" || p.node.count() != 0 {
 			t.Errorf("%s with %d machines", sb.Status, p.node.count())
 		}
 		p.node.set("create", nil)
@@ -399,7 +407,8 @@ func TestRedeployThatFails(t *testing.T) {
 
 func TestByExternalID(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		for _, name := range []string{"a", "b"} {
 			p.create(`{"metadata":{"name":"` + name + `","externalId":"ext"}}`)
 			time.Sleep(time.Second)
@@ -426,7 +435,8 @@ type list struct {
 
 func TestList(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, p *platform) {
+	inBubble(t, func(p *platform) {
+		t := p.t
 		paged := []string{"Blaxel-Version", "2026-04-28"}
 		if got := p.do("GET", "/sandboxes", "").Body.String(); got != "[]\n" {
 			t.Errorf("empty bare list %q", got)

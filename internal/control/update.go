@@ -187,6 +187,7 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 	s.route(ctx, sb)
 	if err := s.finishDisable(ctx, sb); err != nil {
 		slog.WarnContext(ctx, "disabling is tried again", "sandbox", sb.UID, "err", err)
+		s.mending.ring()
 	}
 	return nil
 }

@@ -148,7 +148,8 @@ type Step struct {
 // nothing is written; a step that the phase forbids is a Conflict.
 //
 // The recorded phase trails the node's, which moves on its own between the
-// phases of one status. What is allowed in one of them is allowed in all.
+// phases of one status. What is allowed in one that it may have reached is
+// allowed.
 func (s *Store) Apply(ctx context.Context, uid string, st Step) (Sandbox, error) {
 	return s.change(ctx, uid, st.Revision, func(tx *sql.Tx, sb *Sandbox) error {
 		to, err := follow(sb.Phase, st.On)
@@ -193,11 +194,8 @@ func follow(from doze.Phase, on doze.Trigger) (doze.Phase, error) {
 			return from, nil
 		}
 	}
-	for p := doze.Pending; p <= doze.Failed; p++ {
-		if p.Status() != from.Status() {
-			continue
-		}
-		if to, err := doze.Next(p, on); err == nil {
+	for _, p := range ahead[from] {
+		if to, err := doze.Next(p, on); err == nil && p.Status() == from.Status() {
 			return to, nil
 		}
 	}
