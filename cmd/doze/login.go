@@ -22,7 +22,7 @@ import (
 
 const (
 	keyMax       = 4096                    // bytes of a key that is read
-	localAddress = "http://localhost:8080" // of a server on this host, unless told otherwise
+	localAddress = "http://127.0.0.1:7080" // where dozed listens, unless told otherwise
 )
 
 // settings is the file that login writes.

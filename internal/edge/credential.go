@@ -40,6 +40,7 @@ func (a Addresses) bearing(r *http.Request) (probe *http.Request, sent bool) {
 	probe = r.WithContext(r.Context())
 	probe.Body = http.NoBody
 	probe.Header = r.Header.Clone()
+	probe.URL = &url.URL{Path: "/"} // the query is for the sandbox: it names no workspace of ours
 	if probe.Header.Get("Authorization") != "" || probe.Header.Get("X-Blaxel-Authorization") != "" {
 		return probe, true
 	}

@@ -62,7 +62,8 @@ func New(c Config) *Edge {
 }
 
 // Run ends the requests whose credential stops being valid, within a second.
-// When ctx ends, it ends all of them, refuses new ones, and returns.
+// When ctx ends, it refuses new ones, lets the short ones finish, ends the
+// others, and returns.
 func (e *Edge) Run(ctx context.Context) error {
 	e.streams.run(ctx, func(s *stream) bool {
 		caller, err := e.authenticate(s.probe)

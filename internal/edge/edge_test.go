@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -167,6 +168,9 @@ func (w *world) login(r *http.Request) (access.Caller, error) {
 	if gone || scopes == nil {
 		return access.Caller{}, doze.Errorf(doze.Unauthenticated, "the API key is not valid")
 	}
+	if r.URL.Query().Has("workspace") {
+		return access.Caller{}, doze.Errorf(doze.Forbidden, "another workspace")
+	}
 	workspace := strings.Replace(token, "weak", "acme", 1)
 	return access.Caller{Sub: "sub-" + token, SubType: "user", Workspace: workspace, Scopes: scopes, Key: "id-" + token}, nil
 }
@@ -233,6 +237,7 @@ func TestWhoMayEnterWhat(t *testing.T) {
 		"own, by path":          {"x", "/run/acme/sandboxes/web/health", "acme", 200, "", "u-acme-web:8080"},
 		"other tenant, own":     {"sbx-web-corp.eu-1.localhost", "/", "corp", 200, "", "u-corp-web:8080"},
 		"port":                  {host, "/port/3000/x", "acme", 200, "", "u-acme-web:3000"},
+		"query of the sandbox":  {host, "/port/3000/?workspace=x", "acme", 200, "", "u-acme-web:3000"},
 		"port without rest":     {host, "/port/3000", "acme", 200, "", "u-acme-web:3000"},
 		"terminal token":        {host, "/terminal/ws?token=acme", "", 200, "", "u-acme-web:8080"},
 		"foreign, by host":      {"sbx-only-corp.eu-1.localhost", "/", "acme", 404, workloadNotFound, ""},
@@ -629,6 +634,28 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 	})
 }
 
+func TestShortRequestsFinishAtShutdown(t *testing.T) {
+	asked, stopping := make(chan struct{}), make(chan struct{})
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(asked)
+		<-stopping
+		io.WriteString(w, "done")
+	}))
+	var ending sync.WaitGroup
+	ending.Go(func() {
+		<-asked
+		w.streams.mu.Lock()
+		w.streams.closed = true
+		w.streams.mu.Unlock()
+		close(stopping)
+		w.streams.end()
+	})
+	defer ending.Wait()
+	if got := text(t, w.do(t, http.MethodGet, host, "/", "acme", nil)); got != "done" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestNothingStaysOpenAfterRun(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
@@ -674,6 +701,9 @@ func TestErrorsOfTheNode(t *testing.T) {
 		retryable bool
 	}{
 		"unavailable":   {doze.Errorf(doze.Unavailable, "the node is full"), "POST", 503, workloadDisabled, true},
+		"refused":       {doze.Wrap(syscall.ECONNREFUSED, doze.Unavailable, "nothing listens"), "POST", 503, workloadDisabled, true},
+		"cut, POST":     {doze.Wrap(io.EOF, doze.Unavailable, "it hung up"), "POST", 503, workloadDisabled, false},
+		"cut, GET":      {doze.Wrap(io.EOF, doze.Unavailable, "it hung up"), "GET", 503, workloadDisabled, true},
 		"timeout":       {doze.Errorf(doze.Timeout, "it did not wake"), "POST", 504, workloadTimeout, true},
 		"deadline":      {context.DeadlineExceeded, "POST", 504, workloadTimeout, true},
 		"gone":          {doze.Errorf(doze.NotFound, "it is gone"), "GET", 404, workloadNotFound, false},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"syscall"
 	"time"
 
 	"doze"
@@ -138,6 +139,11 @@ func classify(r *http.Request, err error) error {
 		switch e.Kind {
 		case doze.Internal, doze.Invalid, doze.Unauthenticated, doze.Forbidden: // of us, not of the caller
 			return doze.Wrap(err, doze.Internal, "internal error")
+		case doze.Unavailable:
+			if e.Err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+				return err // nothing was sent
+			}
+			return broken(r, e.Message, err)
 		default:
 			return err
 		}
@@ -145,10 +151,14 @@ func classify(r *http.Request, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return doze.Wrap(err, doze.Timeout, "the sandbox took too long")
 	}
-	// The connection broke, perhaps after the sandbox had seen the request.
+	return broken(r, "the sandbox closed the connection without an answer", err)
+}
+
+// broken is the error of a connection that broke, perhaps after the sandbox
+// had seen the request.
+func broken(r *http.Request, message string, err error) error {
 	return &doze.Error{
-		Kind: doze.Unavailable, Err: err,
-		Message: "the sandbox closed the connection without an answer",
-		Fields:  map[string]any{"retryable": slices.Contains(idempotent, r.Method)},
+		Kind: doze.Unavailable, Err: err, Message: message,
+		Fields: map[string]any{"retryable": slices.Contains(idempotent, r.Method)},
 	}
 }

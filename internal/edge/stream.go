@@ -13,6 +13,8 @@ const (
 	// recheck is how often the credentials of open requests are looked at
 	// again. A revoked key must not reach a sandbox for longer than a second.
 	recheck = 500 * time.Millisecond
+	// drain is what short requests have to end by themselves at a shutdown.
+	drain = time.Second
 	// lastWords is what a request that is cut off has left for its error.
 	lastWords = 100 * time.Millisecond
 )
@@ -28,6 +30,7 @@ type stream struct {
 // streams are the requests in flight. It is safe for concurrent use.
 type streams struct {
 	opened chan struct{} // has room for one: tells Run that there is something to do
+	ended  chan struct{} // has room for one: tells end that a stream ended
 
 	mu     sync.Mutex
 	open   map[*stream]struct{} // guarded by mu
@@ -35,7 +38,7 @@ type streams struct {
 }
 
 func newStreams() *streams {
-	return &streams{opened: make(chan struct{}, 1), open: map[*stream]struct{}{}}
+	return &streams{opened: make(chan struct{}, 1), ended: make(chan struct{}, 1), open: map[*stream]struct{}{}}
 }
 
 // add registers s until done is called.
@@ -46,15 +49,21 @@ func (ss *streams) add(s *stream) (done func(), err error) {
 		return nil, errStopping
 	}
 	ss.open[s] = struct{}{}
-	select {
-	case ss.opened <- struct{}{}:
-	default:
-	}
+	poke(ss.opened)
 	return func() {
 		ss.mu.Lock()
 		defer ss.mu.Unlock()
 		delete(ss.open, s)
+		poke(ss.ended)
 	}, nil
+}
+
+// poke wakes the one who waits for c, now or when it next does.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // run checks the credentials of open streams until ctx ends, and then ends
@@ -116,12 +125,21 @@ func (ss *streams) cut(s *stream, why *doze.Error) {
 	_ = s.control.SetWriteDeadline(time.Now().Add(lastWords))
 }
 
-// end cuts everything, hijacked connections too: a server that shuts down
-// does not know of those.
+// end refuses new streams, and cuts those that do not end soon. It includes
+// hijacked connections: a server that shuts down does not know of those.
 func (ss *streams) end() {
 	ss.mu.Lock()
 	ss.closed = true
 	ss.mu.Unlock()
+	timer := time.NewTimer(drain)
+	defer timer.Stop()
+	for late := false; !late && len(ss.snapshot()) > 0; {
+		select {
+		case <-ss.ended:
+		case <-timer.C:
+			late = true
+		}
+	}
 	for _, s := range ss.snapshot() {
 		ss.cut(s, errStopping)
 	}
