@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -58,7 +59,7 @@ func all(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})))
 	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
@@ -76,6 +77,14 @@ func all(ctx context.Context, args []string) error {
 		return err
 	}
 	return p.run(ctx)
+}
+
+// plain writes durations as people read them.
+func plain(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().Round(time.Microsecond).String())
+	}
+	return a
 }
 
 // notable leaves out what needs nobody's attention.
@@ -174,7 +183,11 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	driver, err := gvisor.Open(ctx, gvisor.Options{
 		Sentry: beside("doze-sentry"), Run: c.Run, Cgroup: c.Cgroup,
 		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
-			return p.net.Dial(ctx, l.IP, port)
+			ip, err := netip.ParseAddr(l.IP)
+			if err != nil {
+				return nil, err
+			}
+			return p.net.Dial(ctx, hostnet.Slot{IP: ip}, port)
 		},
 	})
 	if err != nil {
@@ -222,7 +235,7 @@ func (p *platform) bootstrap(ctx context.Context) error {
 
 // handler shares one listener between the edge and the control API.
 func (p *platform) handler() http.Handler {
-	api := http.StripPrefix(apiPath, p.control.Handler())
+	api := p.control.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case p.edge.Matches(r):

@@ -57,6 +57,13 @@ func dress(l machine.Link) error {
 		if err != nil {
 			return fmt.Errorf("gateway: %w", err)
 		}
+		loopback, err := netlink.LinkByName("lo")
+		if err != nil {
+			return fmt.Errorf("find lo: %w", err)
+		}
+		if err := netlink.LinkSetUp(loopback); err != nil { // the engine copies links that are up
+			return fmt.Errorf("set lo up: %w", err)
+		}
 		index, gateway := link.Attrs().Index, net.ParseIP(l.Gateway)
 		own := &net.IPNet{IP: net.ParseIP(l.IP), Mask: net.CIDRMask(l.PrefixLen, 32)}
 		if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: own}); err != nil {

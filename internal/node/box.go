@@ -196,11 +196,11 @@ func (b *Box) wake() {
 	try := b.attempt
 	b.attempt = nil
 	if err != nil {
-		slog.Error("wake", "sandbox", b.order.UID, "tier", from, "err", err)
+		slog.Error("wake", "sandbox", b.order.UID, "tier", from.String(), "err", err)
 		try.err = doze.Wrap(err, doze.Unavailable, "the sandbox could not be woken and sleeps on, with nothing lost: %s", wakeFailure(err))
 		_ = b.move(doze.Stayed, "a wake did not work: "+wakeFailure(err)) // a delete may have come first
 	} else {
-		slog.Info("woke", "sandbox", b.order.UID, "tier", from, "took", time.Since(start))
+		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", time.Since(start))
 		if from == machine.OnDisk {
 			b.woke = time.Now()
 			b.tasks.Go(b.greet)
@@ -288,10 +288,10 @@ func (b *Box) sink(to machine.Tier) {
 		switch {
 		case err == nil:
 			b.stuck = false
-			slog.Info("sank", "sandbox", b.order.UID, "tier", to, "took", time.Since(start))
+			slog.Info("sank", "sandbox", b.order.UID, "tier", to.String(), "took", time.Since(start))
 			b.arm()
 		case ctx.Err() == nil:
-			slog.Error("sink", "sandbox", b.order.UID, "tier", to, "err", err)
+			slog.Error("sink", "sandbox", b.order.UID, "tier", to.String(), "err", err)
 			if !b.stuck {
 				b.note("it could not be moved to disk and stays in memory")
 			}

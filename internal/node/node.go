@@ -334,7 +334,7 @@ func (n *Node) Disable(ctx context.Context, uid string) error {
 	b.client.CloseIdleConnections()
 	// Paused is enough to keep everything; disk is what makes it cheap.
 	if err := b.machine.Suspend(ctx, machine.OnDisk); err != nil {
-		slog.Error("disable", "sandbox", uid, "tier", b.machine.Tier(), "err", err)
+		slog.Error("disable", "sandbox", uid, "tier", b.machine.Tier().String(), "err", err)
 		if b.machine.Tier() == machine.Awake {
 			return fmt.Errorf("pause: %w", err)
 		}
