@@ -61,8 +61,8 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s': %v", c.Command, err)
 	}
 	files = append(files, uintptr(in))
-	for s := range a.pumps {
-		p, fd, err := newPump(func(b []byte) { out.write(stream(s), b) })
+	for _, s := range streams {
+		p, fd, err := newPump(func(b []byte) { out.write(s, b) })
 		if err != nil {
 			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s': %v", c.Command, err)
 		}

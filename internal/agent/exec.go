@@ -124,8 +124,8 @@ func streamProcess(ctx context.Context, w http.ResponseWriter, p *process) {
 		return
 	}
 	<-p.done // at once
-	for s := range text {
-		if rest := text[s].rest(); rest != "" && !out.send(stream(s).String(), rest) {
+	for _, s := range streams {
+		if rest := text[s].rest(); rest != "" && !out.send(s.String(), rest) {
 			return
 		}
 	}

@@ -139,7 +139,7 @@ func (a *Agent) readFile(w http.ResponseWriter, r *http.Request, arg string) err
 	if err != nil {
 		return doze.Wrap(err, doze.Unprocessable, "%v", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return doze.Wrap(err, doze.Unprocessable, "%s is not a regular file any more; try again", at.shown)
 	}

@@ -30,6 +30,8 @@ const (
 	stderr
 )
 
+var streams = [...]stream{stdout, stderr}
+
 func (s stream) String() string { return [...]string{"stdout", "stderr"}[s] }
 
 // run is a stretch of output that came from one stream without a break.
@@ -55,8 +57,8 @@ type output struct {
 
 func newOutput(path string, b *budget) *output {
 	o := &output{readers: map[*follower]bool{}}
-	for s := range o.rings {
-		o.rings[s].path = path + "." + stream(s).String()
+	for _, s := range streams {
+		o.rings[s].path = path + "." + s.String()
 		o.rings[s].budget = b
 	}
 	return o

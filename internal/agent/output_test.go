@@ -22,10 +22,10 @@ func testBudget(total int64) *budget {
 	return &budget{total: total, free: func() bool { return false }}
 }
 
-// fill writes n numbered blocks of 1 KiB to a stream.
-func fillOutput(o *output, s stream, from, n int) {
+// fillOutput writes n numbered blocks of 1 KiB to stdout.
+func fillOutput(o *output, from, n int) {
 	for i := from; i < from+n; i++ {
-		o.write(s, fmt.Appendf(nil, "%01023d\n", i))
+		o.write(stdout, fmt.Appendf(nil, "%01023d\n", i))
 	}
 }
 
@@ -33,7 +33,7 @@ func TestRingKeepsTheEnd(t *testing.T) {
 	t.Parallel()
 	o := newOutput(filepath.Join(t.TempDir(), "logs/1"), testBudget(0)) // the floor alone
 	defer o.close()
-	fillOutput(o, stdout, 0, 1000)
+	fillOutput(o, 0, 1000)
 	b, cut := o.rings[stdout].tail(ringMax)
 	if !cut || len(b) != ringStep {
 		t.Fatalf("%d bytes are kept, cut %v", len(b), cut)
@@ -70,12 +70,12 @@ func TestBudgetEvictsTheOldest(t *testing.T) {
 		defer p.out.close()
 		all = append(all, p)
 		tab.all = append(tab.all, p)
-		fillOutput(p.out, stdout, 0, 1)
+		fillOutput(p.out, 0, 1)
 		if i < 2 {
 			p.ended.Store(1)
 		}
 	}
-	fillOutput(all[2].out, stdout, 1, 2*ringStep/1024) // three steps, where two are left
+	fillOutput(all[2].out, 1, 2*ringStep/1024) // three steps, where two are left
 	if all[0].out.kept() || !all[1].out.kept() {
 		t.Errorf("kept: %v, %v", all[0].out.kept(), all[1].out.kept())
 	}
@@ -111,7 +111,7 @@ func TestStalledReaderLosesBytes(t *testing.T) {
 		o := newOutput(filepath.Join(dir, "1"), testBudget(0))
 		f := o.follow()
 		began := time.Now()
-		fillOutput(o, stdout, 0, 1000)
+		fillOutput(o, 0, 1000)
 		o.end()
 		if waited := time.Since(began); waited != stallMax {
 			t.Errorf("the writer waited for %v", waited)

@@ -52,7 +52,7 @@ func prepareRoot(root, host string) {
 		{"tmp", 0o777 | os.ModeSticky}, {"run", 0o755}, {"var/log", 0o755}, {"etc", 0o755},
 	} {
 		dir := filepath.Join(root, d.name)
-		if _, err := os.Stat(dir); err != nil && os.MkdirAll(dir, 0o755) == nil {
+		if _, err := os.Stat(dir); err != nil && os.MkdirAll(dir, 0o755) == nil { //nolint:gosec // every user of the image needs these
 			_ = os.Chmod(dir, d.mode) // past the umask
 		}
 	}

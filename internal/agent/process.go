@@ -253,8 +253,8 @@ func (p *process) finish(sig syscall.Signal, s status) error {
 	if first {
 		p.out.notice(endings[s])
 	}
-	if a != nil {
-		p.start.children.signal(a.child, sig) // if it is gone, that is what we want
+	if a != nil && !p.start.children.signal(a.child, sig) {
+		return doze.Errorf(doze.NotFound, "process is not running any more")
 	}
 	return nil
 }

@@ -29,19 +29,19 @@ type proc struct {
 }
 
 // exec runs a command to its end.
-func (s *sandbox) exec(t testing.TB, command string) proc {
-	t.Helper()
-	return get[proc](t, s, "POST", "/process", object(t, map[string]any{"command": command, "waitForCompletion": true}))
+func (s *sandbox) exec(tb testing.TB, command string) proc {
+	tb.Helper()
+	return get[proc](tb, s, "POST", "/process", object(tb, map[string]any{"command": command, "waitForCompletion": true}))
 }
 
 // spawn starts a command under a name.
-func (s *sandbox) spawn(t testing.TB, name, command string, more ...string) proc {
-	t.Helper()
+func (s *sandbox) spawn(tb testing.TB, name, command string, more ...string) proc {
+	tb.Helper()
 	body := fmt.Sprintf(`{"name":%q,"command":%q`, name, command)
 	for _, m := range more {
 		body += "," + m
 	}
-	return get[proc](t, s, "POST", "/process", body+"}")
+	return get[proc](tb, s, "POST", "/process", body+"}")
 }
 
 func TestExecWaits(t *testing.T) {
@@ -401,7 +401,7 @@ func TestStreamingExec(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			resp := s.do(t, "POST", "/process", object(t, map[string]string{"command": test.command}), "Accept: text/event-stream")
-			if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/x-ndjson" {
+			if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "application/x-ndjson" {
 				t.Fatalf("status %d, %s", resp.StatusCode, resp.Header.Get("Content-Type"))
 			}
 			got, result := map[string]string{}, ""
@@ -504,17 +504,14 @@ func TestLogStreamIsExact(t *testing.T) {
 	var readers sync.WaitGroup
 	check := func() {
 		resp := s.do(t, "GET", "/process/p/logs/stream", "")
-		if ct := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || ct != "text/plain; charset=utf-8" {
+		if ct := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || ct != "text/plain; charset=utf-8" {
 			t.Errorf("status %d, %s", resp.StatusCode, ct)
 		}
 		next := map[string]int{}
 		in := bufio.NewScanner(resp.Body)
 		for in.Scan() {
 			name, text, _ := strings.Cut(in.Text(), ":")
-			want := fmt.Sprintf("%s %d", name[3:], next[name])
-			if want = strings.Replace(want, "out", "out", 1); name == "stderr" {
-				want = fmt.Sprintf("err %d", next[name])
-			}
+			want := fmt.Sprintf("%s %d", strings.TrimPrefix(name, "std"), next[name])
 			if name == "stdout" && next[name] == lines {
 				want = "last"
 			}

@@ -46,7 +46,7 @@ func pumpOf(pipe *os.File, sink func([]byte)) *pump {
 // run carries until nobody has the other end open.
 func (p *pump) run() {
 	defer close(p.ended)
-	defer p.pipe.Close()
+	defer func() { _ = p.pipe.Close() }()
 	drained := sync.OnceFunc(func() { close(p.drained) })
 	defer drained()
 	for {
@@ -83,11 +83,11 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 		buf, _ = chunks.Get().(*[chunkMax]byte)
 		for {
 			n, fail = syscall.Read(int(fd), buf[:])
-			if fail != syscall.EINTR { //nolint:errorlint // a system call returns a bare errno
+			if fail != syscall.EINTR {
 				break
 			}
 		}
-		if fail == syscall.EAGAIN { //nolint:errorlint // a system call returns a bare errno
+		if fail == syscall.EAGAIN {
 			chunks.Put(buf)
 			buf = nil
 			return !wait

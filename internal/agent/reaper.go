@@ -76,7 +76,7 @@ func (r *reaper) wait(pid int) bool {
 	var status syscall.WaitStatus
 	for {
 		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
-		if err == syscall.EINTR { //nolint:errorlint // a system call returns a bare errno
+		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil || got <= 0 {
@@ -96,7 +96,7 @@ func (r *reaper) wait(pid int) bool {
 func (r *reaper) start(file string, argv []string, attr *syscall.ProcAttr) (*child, error) {
 	r.reaping.RLock()
 	defer r.reaping.RUnlock()
-	pid, err := syscall.ForkExec(file, argv, attr)
+	pid, err := syscall.ForkExec(file, argv, attr) //nolint:gosec // to run commands is what it is for
 	if err != nil {
 		return nil, err
 	}

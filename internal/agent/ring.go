@@ -178,7 +178,7 @@ func (r *ring) tail(limit int64) (b []byte, cut bool) {
 	if err != nil {
 		return nil, true
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	b, from = r.read(f, make([]byte, end-from), from)
 	return b, from > 0
 }

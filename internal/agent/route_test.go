@@ -53,11 +53,11 @@ func TestTableIsComplete(t *testing.T) {
 	}
 }
 
-func newTestAgent(t testing.TB) *Agent {
-	t.Helper()
-	a, err := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs"})
+func newTestAgent(tb testing.TB) *Agent {
+	tb.Helper()
+	a, err := New(Config{Env: []string{"WORKDIR=" + tb.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: tb.TempDir() + "/logs"})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return a
 }

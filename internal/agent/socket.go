@@ -71,7 +71,7 @@ func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) e
 	// another origin can send by accident.
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
-		return nil //nolint:nilerr // it has written the answer
+		return nil // it has written the answer
 	}
 	defer func() { _ = conn.CloseNow() }()
 	conn.SetReadLimit(frameMax)
@@ -92,7 +92,7 @@ func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) e
 	for {
 		_, b, err := conn.Read(ctx)
 		if err != nil {
-			return nil //nolint:nilerr // the viewer left
+			return nil // the viewer left
 		}
 		switch f, ok := parseFrame(b); {
 		case ok && f.Type == "input":

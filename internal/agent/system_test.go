@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		time.Sleep(time.Hour)
 	}
-	os.Exit(m.Run())
+	m.Run()
 }
 
 func TestHealth(t *testing.T) {

@@ -55,7 +55,7 @@ func memory() int64 {
 	if err := syscall.Sysinfo(&info); err != nil {
 		return 0
 	}
-	return int64(info.Totalram) * int64(info.Unit) //nolint:gosec,unconvert // it fits, and its type differs between architectures
+	return int64(info.Totalram) * int64(info.Unit) //nolint:gosec // it fits
 }
 
 // run starts a process. The name belongs to it from here on until it ends.

@@ -104,7 +104,7 @@ func (t *terminals) start(o opening) (*terminal, error) {
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
 	}
-	defer tty.Close()
+	defer func() { _ = tty.Close() }()
 	fd := tty.Fd()
 	if err := syscall.SetNonblock(int(fd), false); err != nil { // programs do not expect otherwise
 		_ = master.Close()

@@ -20,7 +20,7 @@ type screen struct {
 
 func (s *sandbox) look(t *testing.T, query string) *screen {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	conn, _, err := websocket.Dial(ctx, s.url+"/terminal/ws?"+query, &websocket.DialOptions{
 		HTTPHeader: http.Header{"Origin": {"https://elsewhere.example"}},

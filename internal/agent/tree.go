@@ -54,7 +54,7 @@ func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
 	if err != nil {
 		return directory{}, writeError(err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if err := root.MkdirAll(path.Dir(name), dirMode); err != nil {
 			return directory{}, writeError(err)

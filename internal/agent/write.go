@@ -154,7 +154,7 @@ func writeTo(at place, perm fs.FileMode, src io.Reader) error {
 	if err != nil {
 		return writeError(err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	return replace(root, path.Base(abs), perm, src)
 }
 
@@ -248,7 +248,7 @@ func refill(root *os.Root, tmp, name string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return overwrite(root, name, 0, f)
 }
 

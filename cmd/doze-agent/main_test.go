@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// patience bounds every wait of a test.
+const patience = 20 * time.Second
+
+// A new dependency is paid for in every sandbox, so it is a line in a review.
+func TestDependencies(t *testing.T) {
+	t.Parallel()
+	const golden = "../../testdata/agent-deps.golden"
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".")
+	list.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	slices.Sort(deps)
+	got := strings.Join(deps, "\n") + "\n"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is stale: run go test ./cmd/doze-agent -update\n%s", golden, diff)
+	}
+}
+
+// boot runs the static binary as the first process of a namespace whose root
+// script has prepared, and returns its address.
+func boot(t *testing.T, script string) (url string, agent *exec.Cmd) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("a namespace of processes needs root")
+	}
+	bin := filepath.Join(t.TempDir(), "doze-agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X main.version=v1", "-o", bin, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+
+	agent = exec.CommandContext(t.Context(), "/bin/sh", "-ec", "mount --make-rprivate /; mount -t proc none /proc; "+script, "boot", bin, addr, t.TempDir())
+	agent.Env = []string{"WORKDIR=/tmp"}
+	agent.Stderr = os.Stderr
+	agent.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS, Pdeathsig: syscall.SIGKILL}
+	if err := agent.Start(); err != nil {
+		t.Skipf("this system has no namespaces: %v", err)
+	}
+	t.Cleanup(func() { // both fail if the test has ended it
+		_ = agent.Process.Kill()
+		_ = agent.Wait()
+	})
+	deadline := time.Now().Add(patience)
+	for {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+			return "http://" + addr, agent
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the agent does not answer: %v", err)
+		}
+		time.Sleep(2 * time.Millisecond) // there is no event for a listener in another process
+	}
+}
+
+// call sends a request and decodes the answer.
+func call(t *testing.T, method, url, body string) (int, map[string]any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Timeout: patience}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatalf("%s %s: %s", method, url, b)
+	}
+	return resp.StatusCode, v
+}
+
+// shell runs a command in the sandbox to its end.
+func shell(t *testing.T, url, command string) string {
+	t.Helper()
+	body, _ := json.Marshal(map[string]any{"command": command, "waitForCompletion": true})
+	status, p := call(t, "POST", url+"/process", string(body))
+	if status != 200 || p["exitCode"] != 0.0 {
+		t.Fatalf("%s: status %d, %v", command, status, p)
+	}
+	out, _ := p["stdout"].(string)
+	return out
+}
+
+func TestFirstProcess(t *testing.T) {
+	t.Parallel()
+	url, agent := boot(t, `hostname box; mount -t tmpfs none /etc; mount -t tmpfs none /var/log; exec "$1" -listen "$2"`)
+	if _, h := call(t, "GET", url+"/health", ""); h["version"] != "v1" {
+		t.Errorf("health %v", h)
+	}
+	if got := shell(t, url, "cat /etc/hostname; grep -c localhost /etc/hosts; grep -c nameserver /etc/resolv.conf"); got != "box\n2\n1\n" {
+		t.Errorf("the files are %q", got)
+	}
+	// Without CAP_SYS_RESOURCE nobody may lower a score: then it stays.
+	scores := shell(t, url, "cat /proc/1/oom_score_adj; cat /proc/$$/oom_score_adj; echo $HOME $PPID")
+	if _, rest, _ := strings.Cut(scores, "\n"); rest != "500\n/root 1\n" || scores[0] != '-' && scores[0] != '0' {
+		t.Errorf("the scores are %q", scores)
+	}
+	// Orphans are collected, and the agent's own children keep their status.
+	for i := range 50 {
+		body := fmt.Sprintf(`{"command":"( ( true & ) ; sleep 0.01 & ) ; exit %d","waitForCompletion":true}`, i)
+		if _, p := call(t, "POST", url+"/process", body); p["exitCode"] != float64(i) {
+			t.Fatalf("exit %d came as %v", i, p["exitCode"])
+		}
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		out := shell(t, url, `for s in /proc/[0-9]*/stat; do read -r line < $s && echo "$line"; done 2>/dev/null; true`)
+		if strings.Count(out, "\n") == 2 && !strings.Contains(out, ") Z ") { // the agent and the shell
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still there:\n%s", out)
+		}
+	}
+
+	// Asked to stop, it asks its processes to.
+	call(t, "POST", url+"/process", `{"command":"trap 'echo bye > /tmp/doze-agent-test; exit 0' TERM; while :; do sleep 0.01; done","name":"p"}`)
+	began := time.Now()
+	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Wait(); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("it ended with %v after %v", err, time.Since(began))
+	}
+	_ = os.Remove("/tmp/doze-agent-test") // only there because of us
+}
+
+// An image may consist of nothing at all.
+func TestEmptyImage(t *testing.T) {
+	t.Parallel()
+	url, _ := boot(t, `cp "$1" "$3/agent"; exec chroot "$3" /agent -listen "$2"`)
+	if status, v := call(t, "POST", url+"/process", `{"command":"true"}`); status != 422 || !strings.Contains(fmt.Sprint(v["error"]), "no shell") {
+		t.Errorf("status %d: %v", status, v)
+	}
+	if status, v := call(t, "PUT", url+"/filesystem/a/b", `{"content":"x"}`); status != 200 {
+		t.Errorf("status %d: %v", status, v)
+	}
+	if _, v := call(t, "GET", url+"/filesystem//tmp/a/b", ""); v["content"] != "x" || v["owner"] != "0" {
+		t.Errorf("got %v", v)
+	}
+	if _, v := call(t, "GET", url+"/filesystem//etc/hosts", ""); !strings.Contains(fmt.Sprint(v["content"]), "localhost") {
+		t.Errorf("got %v", v)
+	}
+}
