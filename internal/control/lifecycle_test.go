@@ -24,7 +24,7 @@ func TestExpiry(t *testing.T) {
 		"ttl though used":  {`"runtime":{"ttl":"1h"}`, []time.Duration{59 * time.Minute}, time.Hour},
 		"max age":          {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-max-age","value":"2h"}]}`, nil, 2 * time.Hour},
 		"date":             {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"date","value":"2000-01-01T03:00:00Z"}]}`, nil, 3 * time.Hour},
-		"expires":          {`"runtime":{"expires":"2000-01-02"}`, nil, 24 * time.Hour},
+		"expires":          {`"runtime":{"expires":"2000-01-01T04:00:00"}`, nil, 4 * time.Hour},
 		"idle":             {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}`, nil, 30 * time.Minute},
 		"idle moves":       {`"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}`, []time.Duration{20 * time.Minute, 45 * time.Minute}, 75 * time.Minute},
 		"first one counts": {`"runtime":{"ttl":"1h"},"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"50m"}]}`, []time.Duration{20 * time.Minute}, time.Hour},
@@ -69,7 +69,7 @@ func TestInUseIsNotIdle(t *testing.T) {
 		t := p.t
 		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
 		p.node.with("a", func(_ string, m *machine) { m.inUse = true })
-		after(10 * time.Hour)
+		after(3 * time.Hour)
 		if sb := p.get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1800 || !sb.LastUsedAt.Equal(time.Now()) {
 			t.Fatalf("in use for hours: %s, expires in %d, used %v", sb.Status, *sb.ExpiresIn, sb.LastUsedAt)
 		}
@@ -123,7 +123,7 @@ func TestLongerTTLWinsOverTheTimer(t *testing.T) {
 			t.Fatalf("%s", sb.Status)
 		}
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":null}}}`)
-		after(48 * time.Hour)
+		after(5 * time.Hour)
 		if sb := p.get(); sb.Status != "DEPLOYED" || sb.ExpiresIn != nil || sb.Spec.Runtime.TTL != "" {
 			t.Fatalf("cleared: %s %v %q", sb.Status, sb.ExpiresIn, sb.Spec.Runtime.TTL)
 		}

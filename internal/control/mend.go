@@ -15,7 +15,7 @@ const (
 	mendEvery = 5 * time.Second
 	// mendIdle is how often we look without being told that there is something:
 	// only what a write to a broken database left behind is found so.
-	mendIdle = time.Minute
+	mendIdle = 10 * time.Minute
 	// mendBatch bounds one look at what is left to do.
 	mendBatch = 1024
 	// mendersMax bounds the calls to the node at a time.

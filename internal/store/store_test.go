@@ -346,6 +346,24 @@ func TestCancelledWritesLeaveNothing(t *testing.T) {
 	insert(t, s, "a") // and the writer still works
 }
 
+func TestCursorsAge(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	insert(t, s, "a")
+	insert(t, s, "b")
+	q := store.Query{Workspace: "w", Limit: 1}
+	page, err := s.List(t.Context(), q, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Cursor = page.Next
+	for age, want := range map[time.Duration]bool{24 * time.Hour: true, 24*time.Hour + time.Second: false} {
+		if _, err := s.List(t.Context(), q, epoch.Add(age)); (err == nil) != want || !want && kind(err) != doze.Invalid {
+			t.Errorf("after %v: %v", age, err)
+		}
+	}
+}
+
 // FuzzCursor reads cursors of any form: they are refused or used, and never
 // show another workspace.
 func FuzzCursor(f *testing.F) {

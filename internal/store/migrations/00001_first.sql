@@ -45,6 +45,7 @@ CREATE TABLE sandboxes (
 CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (workspace, name) WHERE phase NOT IN ('deleting', 'terminated');
 CREATE INDEX sandboxes_name ON sandboxes (workspace, name, uid);
 CREATE INDEX sandboxes_created ON sandboxes (workspace, created_at, uid);
+CREATE INDEX sandboxes_counted ON sandboxes (workspace) WHERE phase <> 'terminated';
 CREATE INDEX sandboxes_external_id ON sandboxes (workspace, external_id, created_at) WHERE external_id <> '';
 CREATE INDEX sandboxes_deadline ON sandboxes (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX sandboxes_unfinished ON sandboxes (phase) WHERE phase IN ('pending', 'starting', 'disabling', 'deleting');
