@@ -23,7 +23,7 @@ build: ## the four binaries, static, in bin/
 	$(STATIC) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o bin/doze-sentry ./cmd/doze-sentry
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/doze-agent ./cmd/doze-agent
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/dozed ./cmd/dozed
-	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/doze ./cmd/doze
+	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o bin/doze ./cmd/doze
 
 # What images are made with; and what the tests need besides.
 DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils ip:iproute2
