@@ -24,7 +24,7 @@ func TestPublicClient(t *testing.T) {
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), //nolint:forbidigo // the child is a client like any other
 		"BL_API_URL="+p.Address+"/v0", "BL_API_KEY="+p.Key, "BL_WORKSPACE=main",
-		"BL_DISABLE_H2=1", "DO_NOT_TRACK=1", "E2E_SLEEP_TIMEOUT_S=60", "E2E_MEMORY=1024",
+		"BL_REGION=local", "BL_DISABLE_H2=1", "DO_NOT_TRACK=1", "E2E_SLEEP_TIMEOUT_S=60", "E2E_ASLEEP_S=4", "E2E_MEMORY=1024",
 	)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
