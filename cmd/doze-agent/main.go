@@ -39,14 +39,11 @@ func run(args []string) error {
 	defer stop()
 
 	agent.Prepare("/", os.Environ())
-	a, err := agent.New(agent.Config{
+	a := agent.New(agent.Config{
 		Version: version,
 		Env:     os.Environ(),
 		Init:    os.Getpid() == 1,
 	})
-	if err != nil {
-		return err
-	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", *listen)
 	if err != nil {
 		return fmt.Errorf("serve the sandbox API: %w", err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -57,16 +56,14 @@ type Agent struct {
 }
 
 // New returns an agent that listens to nobody yet.
-func New(cfg Config) (*Agent, error) {
+func New(cfg Config) *Agent {
 	env := environ(cfg.Env).complete()
 	dir, err := os.Getwd()
 	if err != nil {
 		dir = "/" // deleted under us; absolute paths still work
 	}
 	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
-	if err := os.RemoveAll(logs); err != nil {
-		return nil, fmt.Errorf("remove the output of earlier processes: %w", err)
-	}
+	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
 	children := newReaper(cfg.Init)
 	return &Agent{
 		version:   cmp.Or(cfg.Version, "dev"),
@@ -76,7 +73,7 @@ func New(cfg Config) (*Agent, error) {
 		children:  children,
 		processes: newTable(children, env, logs),
 		terminals: newTerminals(children, env),
-	}, nil
+	}
 }
 
 // Run serves ln until ctx ends; then it stops every process and terminal, and

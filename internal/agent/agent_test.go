@@ -34,14 +34,11 @@ func start(tb testing.TB, env ...string) *sandbox {
 		tb.Fatal(err)
 	}
 	s := &sandbox{dir: dir, logs: filepath.Join(tb.TempDir(), "logs")}
-	a, err := agent.New(agent.Config{
+	a := agent.New(agent.Config{
 		Version: "1.2.3",
 		Env:     append([]string{"PATH=/usr/bin:/bin", "HOME=" + dir, "WORKDIR=" + dir}, env...),
 		LogDir:  s.logs,
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)

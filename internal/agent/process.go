@@ -242,15 +242,15 @@ func (p *process) finish(sig syscall.Signal, s status) error {
 	if p.asked == "" {
 		close(p.halt)
 	}
-	first := p.asked != s
-	if p.asked != killed { // a stop does not take a kill back
+	heard := p.asked == s || p.asked == killed
+	if !heard { // a stop does not take a kill back
 		p.asked, p.status = s, s
 	}
 	p.awake = false
 	a := p.now
 	p.mu.Unlock()
 
-	if first {
+	if !heard {
 		p.out.notice(endings[s])
 	}
 	if a != nil && !p.start.children.signal(a.child, sig) {

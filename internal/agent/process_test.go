@@ -548,7 +548,7 @@ func TestLogStreamAcrossRestarts(t *testing.T) {
 func TestSlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	const size = 80 << 20 // more than is kept
+	const size = 48 << 20 // more than is kept
 	resp := s.do(t, "POST", "/process", object(t, map[string]string{
 		"command": fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x", size), "name": "p",
 	}), "Accept: text/event-stream")

@@ -53,18 +53,9 @@ func TestTableIsComplete(t *testing.T) {
 	}
 }
 
-func newTestAgent(tb testing.TB) *Agent {
-	tb.Helper()
-	a, err := New(Config{Env: []string{"WORKDIR=" + tb.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: tb.TempDir() + "/logs"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return a
-}
-
 func TestTransport(t *testing.T) {
 	t.Parallel()
-	a := newTestAgent(t)
+	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs"})
 	serve := func(method, target string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		a.ServeHTTP(w, httptest.NewRequest(method, target, nil))
