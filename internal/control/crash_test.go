@@ -47,13 +47,14 @@ func TestCrashAtEachStep(t *testing.T) {
 					file string
 					node *node
 				}
-				var mu sync.Mutex
 				var crashes []crash
 				p := start(t, true)
 				dir := t.TempDir()
 				p.node.hook = func() {
-					mu.Lock()
-					defer mu.Unlock()
+					// While no machine comes or goes, the file can only be what
+					// a crash at this moment would leave.
+					p.node.mu.Lock()
+					defer p.node.mu.Unlock()
 					file := filepath.Join(dir, fmt.Sprint(len(crashes)))
 					for _, ext := range []string{"", "-wal"} {
 						b, err := os.ReadFile(p.file + ext)
@@ -75,7 +76,13 @@ func TestCrashAtEachStep(t *testing.T) {
 				for i, c := range crashes {
 					after := *p
 					after.file, after.node = c.file, c.node
-					after.open(true)
+					after.open(false)
+					for _, sb := range want[[]sandbox](&after, 200, "GET", "/sandboxes", "") {
+						if sb.Status == "DEPLOYING" {
+							t.Errorf("crash %d: nobody will finish the start of %s", i, sb.Metadata.Name)
+						}
+					}
+					after.reopen(true)
 					settled(t, fmt.Sprint("crash ", i), &after)
 					if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); sb.Status != "DEPLOYED" && sb.Status != "DEACTIVATED" {
 						t.Errorf("crash %d: then it is %s", i, sb.Status)

@@ -173,10 +173,8 @@ func (n *node) count() int {
 	return len(n.machines)
 }
 
-// clone is the host as it is now.
+// clone is the host as it is now. Preconditions: mu is held.
 func (n *node) clone() *node {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	c := newNode()
 	for uid, m := range n.machines {
 		copied := *m
