@@ -1,0 +1,412 @@
+// Package hostnet leases an address and the network behind it.
+//
+// The host ends of all links live in one network namespace of their own, the
+// router, and never in that of the machine: no address of ours can collide
+// with the operator's network, and a sandbox has no route anywhere. What
+// reaches a sandbox is a connection that [Net.Dial] opens inside the router.
+package hostnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+// What is in the directory of a Net.
+const (
+	routerFile = "router" // the router's namespace is mounted here
+	slotDir    = "ns"     // and those of sandboxes here, by index
+	leaseDir   = "leases" // by index: the id that has it
+	uplinkFile = "uplink" // what was changed in the machine's namespace
+	lockFile   = "lock"
+)
+
+// Options are the operator's choices.
+type Options struct {
+	// OpenEgress lets sandboxes reach the public internet, through the address
+	// of this machine. Without it they reach nothing. Private, link-local and
+	// reserved networks and the machine itself stay closed. It adds a link and
+	// a packet filter to the machine's network namespace and switches on
+	// net.ipv4.ip_forward there; [Net.Destroy] takes all of it back. A
+	// firewall of the operator that forbids forwarding stays in force.
+	//
+	// Names are then resolved by the servers that [Net.Resolvers] returns.
+	OpenEgress bool
+
+	// machine is the file of the namespace to use as the machine's, so that
+	// tests change nothing else. Empty means that of the process.
+	machine string
+}
+
+// Net has the addresses of one data directory. It is safe for concurrent use.
+type Net struct {
+	dir     string
+	o       Options
+	lock    *os.File
+	home    netns // the namespace of this process
+	machine netns // where an uplink leads
+	router  *router
+
+	mu     sync.Mutex
+	leases map[string]*lease // guarded by mu; by id
+	used   map[int]*lease    // guarded by mu; by index
+	next   int               // guarded by mu; where to look for a free index
+}
+
+// A lease is one slot in use. Whoever has the turn may change it.
+type lease struct {
+	slot  Slot
+	turn  chan struct{} // holds one token
+	ready bool          // needs the turn; the slot is wired and the lease is on disk
+	stale bool          // needs the turn; something of the slot may be there
+	gone  bool          // needs the turn; the lease has ended
+}
+
+func newLease(s Slot) *lease {
+	l := &lease{slot: s, turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	return l
+}
+
+// idForm is what may be the id of a lease.
+var idForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// Open takes over the network of dir: the router and the slots that an earlier
+// process left, if the machine was not restarted since, and in any case the
+// leases. It removes what belongs to no lease. One process at a time may have
+// a directory open; a second one gets a Conflict.
+func Open(dir string, o Options) (_ *Net, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the network: %w", err)
+	}
+	for _, d := range []string{dir, filepath.Join(dir, slotDir), filepath.Join(dir, leaseDir)} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("open the network: %w", err)
+		}
+	}
+	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	if err := n.claim(); err != nil {
+		return nil, err
+	}
+	if err := n.openNamespaces(); err != nil {
+		return nil, fmt.Errorf("open the network: %w", err)
+	}
+	if err := n.load(); err != nil {
+		return nil, fmt.Errorf("read the leases: %w", err)
+	}
+	if err := n.sweepOrphans(); err != nil {
+		return nil, fmt.Errorf("remove what no lease has: %w", err)
+	}
+	if o.OpenEgress {
+		err = n.openUplink()
+	} else {
+		err = n.closeUplink()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// claim keeps other processes out.
+func (n *Net) claim() (err error) {
+	n.lock, err = os.OpenFile(filepath.Join(n.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the network: %w", err)
+	}
+	if err := unix.Flock(int(n.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return doze.Wrap(err, doze.Conflict, "the network in %s belongs to another process", n.dir)
+	}
+	return nil
+}
+
+func (n *Net) openNamespaces() (err error) {
+	if n.home, err = here(); err != nil {
+		return err
+	}
+	if n.o.machine == "" {
+		n.machine, err = here()
+	} else {
+		n.machine, err = openNetns(n.o.machine)
+	}
+	if err != nil {
+		return err
+	}
+	n.router, err = openRouter(n.dir, n.o.OpenEgress)
+	return err
+}
+
+// load reads the leases. The slots of a machine that was restarted are gone;
+// [Net.Lease] makes them again when they are needed.
+func (n *Net) load() error {
+	entries, err := os.ReadDir(filepath.Join(n.dir, leaseDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		index, err := parseIndex(e.Name())
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(n.dir, leaseDir, e.Name())
+		id, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if !idForm.Match(id) || n.leases[string(id)] != nil {
+			// The machine stopped before this lease was given to anybody.
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+			continue
+		}
+		l := newLease(newSlot(n.dir, string(id), index))
+		l.stale = true
+		n.leases[l.slot.ID], n.used[index] = l, l
+	}
+	return nil
+}
+
+// sweepOrphans removes slots that were made or taken apart when an earlier
+// process died.
+func (n *Net) sweepOrphans() error {
+	entries, err := os.ReadDir(filepath.Join(n.dir, slotDir))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		index, err := parseIndex(e.Name())
+		if err == nil && n.used[index] == nil {
+			err = dropNetns(filepath.Join(n.dir, slotDir, e.Name()))
+		}
+		errs = append(errs, err)
+	}
+	links, err := n.router.handle.LinkList()
+	errs = append(errs, err)
+	for _, l := range links {
+		number, ours := strings.CutPrefix(l.Attrs().Name, hostLinkPrefix)
+		if index, err := parseIndex(number); ours && err == nil && n.used[index] == nil {
+			errs = append(errs, n.router.unlink(l.Attrs().Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close gives up the directory and leaves all leases and links in place, for
+// the next [Open]. Preconditions: no other call is under way.
+func (n *Net) Close() error {
+	var errs []error
+	if n.router != nil {
+		errs = append(errs, n.router.close())
+	}
+	for _, ns := range []netns{n.home, n.machine} {
+		if ns.file != nil {
+			errs = append(errs, ns.Close())
+		}
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Destroy ends all leases, removes everything that Open and Lease made, the
+// directory included, and closes n.
+func (n *Net) Destroy() error {
+	err := errors.Join(
+		n.Sweep(func(string) bool { return false }),
+		n.closeUplink(),
+		dropNetns(filepath.Join(n.dir, routerFile)),
+		n.Close(),
+	)
+	if err != nil {
+		return fmt.Errorf("remove the network: %w", err)
+	}
+	return os.RemoveAll(n.dir)
+}
+
+// Leases returns all slots in use, by index.
+func (n *Net) Leases() []Slot {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var slots []Slot
+	for _, index := range slices.Sorted(maps.Keys(n.used)) {
+		slots = append(slots, n.used[index].slot)
+	}
+	return slots
+}
+
+// Lease returns the slot of id and makes it if needed. A second call returns
+// the same slot. On an error nothing new is left; Exhausted means that all
+// addresses are in use.
+func (n *Net) Lease(ctx context.Context, id string) (Slot, error) {
+	if !idForm.MatchString(id) {
+		return Slot{}, doze.Errorf(doze.Invalid, "%.140q cannot be the id of a lease", id)
+	}
+	for {
+		l, err := n.find(id)
+		if err != nil {
+			return Slot{}, err
+		}
+		select {
+		case <-l.turn:
+		case <-ctx.Done():
+			return Slot{}, context.Cause(ctx)
+		}
+		slot, err := n.prepare(l)
+		gone := l.gone
+		l.turn <- struct{}{}
+		if err != nil {
+			return Slot{}, fmt.Errorf("lease an address: %w", err)
+		}
+		if !gone {
+			return slot, nil
+		}
+	}
+}
+
+// prepare makes the slot of l. Preconditions: the caller has the turn.
+func (n *Net) prepare(l *lease) (Slot, error) {
+	if l.gone || l.ready {
+		return l.slot, nil
+	}
+	fresh := !l.stale
+	err := n.connect(l)
+	if err == nil {
+		l.ready, l.stale = true, false
+		return l.slot, nil
+	}
+	if fresh {
+		n.forget(l)
+	}
+	return Slot{}, err
+}
+
+// connect wires the slot and writes the lease down, in this order.
+func (n *Net) connect(l *lease) (err error) {
+	if l.stale {
+		if n.router.wired(l.slot) {
+			return nil
+		}
+		if err := n.router.unwire(l.slot); err != nil {
+			return err
+		}
+	}
+	if err := n.router.wire(l.slot); err != nil {
+		return err
+	}
+	if err := n.writeLease(l.slot); err != nil {
+		return errors.Join(err, n.removeLease(l.slot), n.router.unwire(l.slot))
+	}
+	return nil
+}
+
+// Release ends the lease of id and removes its slot. No lease is no error.
+func (n *Net) Release(id string) error {
+	n.mu.Lock()
+	l := n.leases[id]
+	n.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	<-l.turn
+	defer func() { l.turn <- struct{}{} }()
+	if l.gone {
+		return nil
+	}
+	l.ready, l.stale = false, true
+	if err := errors.Join(n.removeLease(l.slot), n.router.unwire(l.slot)); err != nil {
+		return fmt.Errorf("release the address of %s: %w", id, err)
+	}
+	n.forget(l)
+	return nil
+}
+
+// Sweep releases all leases whose id keep does not want.
+func (n *Net) Sweep(keep func(id string) bool) error {
+	var errs []error
+	for _, s := range n.Leases() {
+		if !keep(s.ID) {
+			errs = append(errs, n.Release(s.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// find returns the lease of id and gives it an index if it is new. Indexes go
+// round, so that an address rests before it is used again.
+func (n *Net) find(id string) (*lease, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.leases[id]; l != nil {
+		return l, nil
+	}
+	if len(n.used) >= slotsMax {
+		return nil, doze.Errorf(doze.Exhausted, "all %d addresses of this machine are in use", slotsMax)
+	}
+	for n.used[n.next] != nil {
+		n.next = (n.next + 1) % slotsMax
+	}
+	l := newLease(newSlot(n.dir, id, n.next))
+	n.leases[id], n.used[n.next] = l, l
+	n.next = (n.next + 1) % slotsMax
+	return l, nil
+}
+
+// forget ends a lease. Preconditions: the caller has the turn.
+func (n *Net) forget(l *lease) {
+	l.gone = true
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.leases, l.slot.ID)
+	delete(n.used, l.slot.Index)
+}
+
+func (n *Net) leaseFile(s Slot) string {
+	return filepath.Join(n.dir, leaseDir, strconv.Itoa(s.Index))
+}
+
+// writeLease is done when the lease would survive a loss of power: a sandbox
+// that sleeps on disk has its address in its memory.
+func (n *Net) writeLease(s Slot) error {
+	f, err := os.OpenFile(n.leaseFile(s), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(s.ID)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Join(n.dir, leaseDir))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (n *Net) removeLease(s Slot) error {
+	if err := os.Remove(n.leaseFile(s)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
