@@ -33,6 +33,7 @@ type config struct {
 	SaveAfter  daemon.Duration `json:"saveAfter"`  // paused for this long, it is safe on disk as well
 	DiskAfter  daemon.Duration `json:"diskAfter"`  // paused for this long, its memory is given back
 	ReserveMB  int64           `json:"reserveMb"`  // with less free memory, sleeping sandboxes move to disk early
+	Ready      int             `json:"ready"`      // how many sandboxes on disk keep a process (11 MB) for a faster wake
 	Egress     string          `json:"egress"`     // closed, or open: what sandboxes may reach
 	Images     []string        `json:"images"`     // made before the first request
 	Log        string          `json:"log"`        // debug, info, warn or error
@@ -47,7 +48,7 @@ func defaults() config {
 		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
-		ReserveMB:  512, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		ReserveMB:  512, Ready: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 	}
 }
 
@@ -72,6 +73,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `long`")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `long`")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this is free")
+	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "closed: sandboxes reach nothing; open: they reach public addresses")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.StringVar(&c.Log, "log", c.Log, "debug, info, warn or error")
@@ -164,6 +166,9 @@ func (c config) validate() error {
 	}
 	if c.Egress != egressClosed && c.Egress != egressOpen {
 		p.Add("egress", "must be %s or %s", egressClosed, egressOpen)
+	}
+	if c.Ready < 0 {
+		p.Add("ready", "must not be negative")
 	}
 	if c.ReserveMB < 0 {
 		p.Add("reserveMb", "must not be negative")

@@ -336,7 +336,9 @@ func (p *Platform) Tier(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, s := range states {
-		return s, nil
+		if s != gvisor.StateCreated { // a process that waits for the next wake
+			return s, nil
+		}
 	}
 	return "disk", nil
 }

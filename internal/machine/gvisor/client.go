@@ -17,6 +17,7 @@ import (
 var (
 	errNoLauncher = errors.New("no launcher listens")
 	errGone       = errors.New("the launcher has no such machine")
+	errTaken      = errors.New("the launcher has such a machine already")
 )
 
 // answerMax bounds what we read of a launcher's answer.
@@ -67,8 +68,11 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 		if err := json.Unmarshal(raw, &f); err != nil {
 			return fmt.Errorf("launcher %s: %s", path, resp.Status)
 		}
-		if f.Gone {
+		switch {
+		case f.Gone:
 			return fmt.Errorf("%w: %s", errGone, f.Error)
+		case f.Taken:
+			return fmt.Errorf("%w: %s", errTaken, f.Error)
 		}
 		return errors.New(f.Error)
 	}

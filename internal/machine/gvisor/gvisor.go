@@ -34,6 +34,7 @@ type Options struct {
 	Sentry string // path of the doze-sentry binary
 	Run    string // directory of run state; belongs in a tmpfs
 	Cgroup string // parent of the cgroups
+	Ready  int    // how many sandboxes on disk have a process waiting
 	// Dial connects to a port at the far end of a link.
 	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
 }
@@ -45,6 +46,7 @@ type Driver struct {
 	run     string // run directory of this engine version
 	client  *client
 	start   sync.Mutex // held while a launcher is started
+	ready   ready
 
 	mu       sync.Mutex
 	machines map[string]*sandbox // guarded by mu; those with processes
@@ -63,7 +65,7 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{
-		options: o, engine: engine, run: run, machines: map[string]*sandbox{},
+		options: o, engine: engine, run: run, machines: map[string]*sandbox{}, ready: ready{most: o.Ready},
 		client: newClient(filepath.Join(run, "launcher.sock")),
 	}
 	return d, d.ensure(ctx)
@@ -76,6 +78,9 @@ func (d *Driver) ensure(ctx context.Context) error {
 	defer d.start.Unlock()
 	if d.client.ping(ctx) == nil {
 		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	log, err := os.OpenFile(filepath.Join(d.run, "launcher.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -125,46 +130,63 @@ func (d *Driver) call(ctx context.Context, path string, in, out any) error {
 
 // Boot implements [machine.Driver].
 func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the machine's directory: %w", err)
 	}
 	s := d.sandbox(c, machine.Awake)
-	d.know(s)
-	if err := d.call(ctx, PathBoot, Boot{Config: c}, nil); err != nil {
-		return nil, errors.Join(fmt.Errorf("boot: %w", err), s.Close(context.WithoutCancel(ctx)))
+	if !d.begin(s) {
+		return nil, fmt.Errorf("boot: %w", errTaken)
+	}
+	err := d.call(ctx, PathBoot, Boot{Config: c}, nil)
+	if errors.Is(err, errTaken) { // it is not ours to close
+		d.forget(s)
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	if err == nil {
+		err = d.settle(s)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("boot: %w", err), s.Close(ctx))
 	}
 	return s, nil
 }
 
 // Adopt implements [machine.Driver].
 func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	s := d.sandbox(c, machine.OnDisk)
+	d.know(s)
 	state, err := d.find(ctx, c.ID)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = sweepImages(c)
 	}
-	if err := sweepImages(c); err != nil {
-		return nil, fmt.Errorf("remove unfinished images: %w", err)
+	if err != nil {
+		d.forget(s)
+		return nil, fmt.Errorf("adopt: %w", err)
 	}
 	_, saved := hasImage(c)
 	switch {
 	case state == StateRunning: // an image is older than what runs
-		if err := retire(c); err != nil {
-			return nil, err
-		}
-		return d.know(d.sandbox(c, machine.Awake)), sweepImages(c)
+		s.reach(machine.Awake)
+		err = errors.Join(retire(c), sweepImages(c))
+		s.bytes.Store(0)
 	case state == StatePaused && saved:
-		return d.know(d.sandbox(c, machine.Saved)), nil
+		s.reach(machine.Saved)
 	case state == StatePaused:
-		return d.know(d.sandbox(c, machine.Paused)), nil
-	case state != "": // it never ran: the process of a wake that was cut short
-		if err := d.call(ctx, PathKill, Target{c.ID}, nil); err != nil {
-			return nil, fmt.Errorf("remove an unfinished machine: %w", err)
+		s.reach(machine.Paused)
+	default: // created: the process of a wake that was cut short never ran
+		err = s.kill(ctx)
+		if err == nil && !saved {
+			err = machine.ErrGone
 		}
 	}
-	if saved {
-		return d.sandbox(c, machine.OnDisk), nil
+	if err != nil {
+		d.forget(s)
+		return nil, fmt.Errorf("adopt: %w", err)
 	}
-	return nil, machine.ErrGone
+	return s, nil
 }
 
 // find returns the state of a machine in the launcher, or nothing.
@@ -211,6 +233,35 @@ func (d *Driver) know(s *sandbox) *sandbox {
 	return s
 }
 
+// begin registers a machine whose processes are about to run. Until settle
+// their end is what its caller returns, and no event. It reports false if there
+// are such processes already.
+func (d *Driver) begin(s *sandbox) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old := d.machines[s.config.ID]; old != nil && old != s {
+		return false
+	}
+	d.machines[s.config.ID] = s
+	s.starting, s.died = true, false
+	return true
+}
+
+// errDied is what settle returns for processes that are gone again.
+var errDied = errors.New("the machine ended as soon as it ran")
+
+// settle makes the end of a machine an event from now on.
+func (d *Driver) settle(s *sandbox) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.starting = false
+	if !s.died {
+		return nil
+	}
+	delete(d.machines, s.config.ID)
+	return errDied
+}
+
 func (d *Driver) forget(s *sandbox) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -245,14 +296,8 @@ func (d *Driver) Events(ctx context.Context) (<-chan machine.Event, error) {
 
 // pass hands on an event of a machine that we know.
 func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.Event) bool {
-	d.mu.Lock()
-	s := d.machines[e.ID]
-	d.mu.Unlock()
-	if s == nil {
+	if !d.concerns(e) {
 		return true
-	}
-	if e.Exited {
-		d.forget(s)
 	}
 	select {
 	case out <- e:
@@ -260,6 +305,25 @@ func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.E
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// concerns reports whether an event is one for the outside.
+func (d *Driver) concerns(e machine.Event) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.machines[e.ID]
+	switch {
+	case s == nil:
+		return false
+	case !e.Exited:
+		return true
+	case s.starting:
+		s.died = true
+		return false
+	}
+	delete(d.machines, e.ID)
+	// A saved machine lost nothing but memory that it has on disk too.
+	return !s.tier.CompareAndSwap(uint32(machine.Saved), uint32(machine.OnDisk))
 }
 
 // again reconnects to the launcher, or to its successor, and reports the ends
@@ -295,8 +359,8 @@ func (d *Driver) again(ctx context.Context, out chan<- machine.Event) <-chan mac
 func (d *Driver) missing(states map[string]string) (ids []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for id := range d.machines {
-		if states[id] == "" {
+	for id, s := range d.machines {
+		if states[id] == "" && !s.starting {
 			ids = append(ids, id)
 		}
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -113,9 +114,12 @@ func writeManifest(name string, m manifest) error {
 }
 
 // readManifest returns the manifest of c's image, if this engine may run it.
-// Its errors are [machine.ErrDamaged], but for an image that is not there.
+// Its errors are [machine.ErrDamaged], but for a disk that cannot be read.
 func readManifest(c Config, engine string) (m manifest, err error) {
 	f, err := os.Open(filepath.Join(c.Dir, dirImage, FileManifest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("%w: it has no manifest", machine.ErrDamaged)
+	}
 	if err != nil {
 		return m, fmt.Errorf("open the manifest: %w", err)
 	}
@@ -130,6 +134,10 @@ func readManifest(c Config, engine string) (m manifest, err error) {
 func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) {
 	var s sealed
 	if err := json.Unmarshal(raw, &s); err != nil || crc32.Checksum(s.Manifest, castagnoli) != s.Sum {
+		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
+	}
+	// JSON has many spellings of the same, and we wrote one of them.
+	if again, err := json.Marshal(s); err != nil || !bytes.Equal(raw, again) {
 		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
 	}
 	if err := json.Unmarshal(s.Manifest, &m); err != nil {
@@ -233,6 +241,14 @@ func retire(c Config) error {
 	}
 	if err := os.Rename(filepath.Join(c.Dir, dirImage), stale); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("retire the image: %w", err)
+	}
+	return nil
+}
+
+// restoreImage undoes retire.
+func restoreImage(c Config) error {
+	if err := os.Rename(filepath.Join(c.Dir, dirStale), filepath.Join(c.Dir, dirImage)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("take back the image: %w", err)
 	}
 	return nil
 }

@@ -79,7 +79,8 @@ type Restore struct {
 // Failure is the body of an error.
 type Failure struct {
 	Error string `json:"error"`
-	Gone  bool   `json:"gone"` // there is no such machine
+	Gone  bool   `json:"gone"`  // there is no such machine
+	Taken bool   `json:"taken"` // there is such a machine already
 }
 
 // Time limits of the calls. A call that takes longer is taken for hanging: the

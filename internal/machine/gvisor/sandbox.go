@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,6 +24,13 @@ type sandbox struct {
 	tier   atomic.Uint32
 	tasks  sync.WaitGroup // what a wake leaves to be done after it
 	bytes  atomic.Int64   // size of the image
+
+	process  sync.Mutex // held while a process is created for a wake, or given back
+	prepared bool       // guarded by process; it exists ahead of the wake
+	closed   bool       // guarded by process
+
+	starting bool // guarded by d.mu; the end of its processes is no event yet
+	died     bool // guarded by d.mu; they ended meanwhile
 }
 
 func (d *Driver) sandbox(c machine.Config, t machine.Tier) *sandbox {
@@ -71,6 +79,9 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 		return fmt.Errorf("to %s: %w", to, err)
 	}
 	s.reach(to)
+	if to == machine.OnDisk && s.d.ready.most > 0 {
+		s.tasks.Go(s.prepare)
+	}
 	return nil
 }
 
@@ -78,7 +89,8 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 // is paused as before, and no image is there.
 func (s *sandbox) save(ctx context.Context) (err error) {
 	s.tasks.Wait() // a wake may still be loading memory, out of the old image
-	if err := sweepImages(s.config); err != nil {
+	// That image is older than what ran since, whether or not it was retired.
+	if err := errors.Join(retire(s.config), sweepImages(s.config)); err != nil {
 		return fmt.Errorf("remove old images: %w", err)
 	}
 	making := filepath.Join(s.config.Dir, dirMaking)
@@ -126,15 +138,28 @@ func (s *sandbox) Resume(ctx context.Context) error {
 
 // resumeSaved lets the machine go on and makes its image count no more, at the
 // same time: neither waits for the other, and both are done when it returns.
+// If the machine is gone, the image is what is left of it.
 func (s *sandbox) resumeSaved(ctx context.Context) error {
+	s.d.begin(s)
 	var both errgroup.Group
 	both.Go(func() error { return retire(s.config) })
 	both.Go(func() error { return s.d.call(ctx, PathResume, Target{s.config.ID}, nil) })
-	if err := both.Wait(); err != nil {
-		return err
+	err := both.Wait()
+	died := s.d.settle(s)
+	if err == nil && died == nil {
+		s.tasks.Go(s.discard)
+		return nil
 	}
-	s.tasks.Go(s.discard)
-	return nil
+	if back := restoreImage(s.config); back != nil {
+		return errors.Join(err, died, back)
+	}
+	if died != nil || errors.Is(err, errGone) {
+		s.reach(machine.OnDisk)
+	}
+	if errors.Is(err, errGone) {
+		return s.restore(ctx)
+	}
+	return errors.Join(err, died)
 }
 
 // restore runs the image. It is read and compared with its manifest while the
@@ -144,20 +169,33 @@ func (s *sandbox) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.process.Lock()
+	defer s.process.Unlock()
+	start := time.Now()
+	var verified, prepared time.Duration
 	both, work := errgroup.WithContext(ctx)
-	both.Go(func() error { return verify(work, s.config, m) })
 	both.Go(func() error {
+		defer func() { verified = time.Since(start) }()
+		return verify(work, s.config, m)
+	})
+	both.Go(func() (err error) {
 		// A created process that nobody fills is removed below.
-		return s.d.call(context.WithoutCancel(ctx), PathPrepare, Boot{Config: s.config}, nil)
+		prepared, err = s.take(context.WithoutCancel(ctx))
+		return err
 	})
 	if err := both.Wait(); err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
-	s.d.know(s)
+	s.d.begin(s)
 	dir := filepath.Join(s.config.Dir, dirImage)
-	if err := s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: dir}, nil); err != nil {
+	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: dir}, nil)
+	if err == nil {
+		err = s.d.settle(s)
+	}
+	if err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
+	slog.DebugContext(ctx, "restored", "sandbox", s.config.ID, "verified", verified, "prepared", prepared, "took", time.Since(start))
 	s.tasks.Go(s.finishRestore)
 	return nil
 }
@@ -212,7 +250,12 @@ func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 
 // Close implements [machine.Machine].
 func (s *sandbox) Close(ctx context.Context) error {
-	if err := s.kill(ctx); err != nil {
+	s.process.Lock()
+	s.closed, s.prepared = true, false
+	s.d.ready.remove(s)
+	err := s.kill(ctx)
+	s.process.Unlock()
+	if err != nil {
 		return fmt.Errorf("kill: %w", err)
 	}
 	s.tasks.Wait() // the kill ended what they wait for
