@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	glog "gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
@@ -29,8 +30,10 @@ import (
 	"doze/internal/machine/gvisor"
 )
 
-// errGone says that a launcher has no machine of that name.
-var errGone = errors.New("no such machine")
+var (
+	errGone  = errors.New("no such machine")
+	errTaken = errors.New("there is such a machine already")
+)
 
 // unversioned is what gVisor calls itself when nobody gave it a version. Two
 // such engines take each other's checkpoints for their own.
@@ -50,6 +53,7 @@ type Launcher struct {
 	groups  groups
 	feed    feed
 	tasks   sync.WaitGroup
+	lock    *os.File // says to other launchers that this run directory has one
 
 	mu       sync.Mutex
 	machines map[string]*sandbox // guarded by mu
@@ -64,6 +68,10 @@ func Open(o Options) (*Launcher, error) {
 	state := filepath.Join(o.Run, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	lock, err := lockRun(o.Run)
+	if err != nil {
+		return nil, err
 	}
 	conf, err := configFor(state)
 	if err != nil {
@@ -84,8 +92,21 @@ func Open(o Options) (*Launcher, error) {
 	glog.SetTarget(glog.GoogleEmitter{Writer: &glog.Writer{Next: o.Log}})
 	glog.SetLevel(glog.Warning)
 
-	l := &Launcher{options: o, conf: conf, groups: g, machines: map[string]*sandbox{}}
+	l := &Launcher{options: o, conf: conf, groups: g, lock: lock, machines: map[string]*sandbox{}}
 	return l, l.adopt()
+}
+
+// lockRun makes us the only launcher of a run directory, until our process
+// ends: two would adopt the same machines.
+func lockRun(run string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(run, "launcher.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another launcher runs in %s: %w", run, err), lock.Close())
+	}
+	return lock, nil
 }
 
 // configFor is the configuration of every sandbox. The names are gVisor's.
@@ -99,6 +120,9 @@ func configFor(root string) (*config.Config, error) {
 		"ignore-cgroups":          "true", // on cgroup v1 it would move this process about; see cgroup.go
 		"host-settings":           "ignore",
 		"allow-connected-on-save": "true", // connections survive a sleep on disk
+		// A connection that comes back from disk has lost its segment size and
+		// would divide by it: the host segments, as it does after linkArgs.
+		"software-gso": "false",
 	} {
 		if err := set.Set(name, value); err != nil {
 			return nil, fmt.Errorf("%s=%s: %w", name, value, err)
@@ -121,9 +145,11 @@ func (l *Launcher) adopt() error {
 			continue
 		}
 		s := l.newSandbox(id.ContainerID)
-		s.group = l.groups.open(id.ContainerID)
-		if err := s.live(c); err != nil {
-			return fmt.Errorf("adopt %s: %w", id.ContainerID, err)
+		s.group.Store(l.groups.open(id.ContainerID))
+		if err := s.live(c); err != nil { // it ended just now
+			slog.Warn("removing what is left of a machine", "sandbox", id.ContainerID, "err", err)
+			l.scrub(c, id.ContainerID)
+			continue
 		}
 		l.machines[id.ContainerID] = s
 		slog.Info("adopted", "sandbox", id.ContainerID, "state", string(c.Status))
@@ -186,7 +212,7 @@ func (l *Launcher) claim(id string) (*sandbox, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.machines[id] != nil {
-		return nil, fmt.Errorf("%s: there is such a machine already", id)
+		return nil, fmt.Errorf("%s: %w", id, errTaken)
 	}
 	s := l.newSandbox(id)
 	l.machines[id] = s
@@ -263,7 +289,11 @@ func (l *Launcher) Loaded(ctx context.Context, id string) error {
 // Stats returns what a machine costs in memory.
 func (l *Launcher) Stats(id string) (stats gvisor.Stats, err error) {
 	err = l.with(id, func(s *sandbox) error {
-		stats.MemoryBytes, err = s.group.usage()
+		g := s.group.Load()
+		if g == nil { // it is being created
+			return nil
+		}
+		stats.MemoryBytes, err = g.usage()
 		return err
 	})
 	return stats, err

@@ -15,11 +15,9 @@ import (
 	"doze/internal/machine"
 )
 
-// Sizes of gVisor's own packet sockets (runsc/sandbox/network.go).
-const (
-	packetBuffer = 4 << 20
-	gsoMax       = 64 << 10
-)
+// packetBuffer is the size of gVisor's own packet sockets
+// (runsc/sandbox/network.go).
+const packetBuffer = 4 << 20
 
 // ethPAll is ETH_P_ALL in network byte order, as a packet socket binds it.
 const ethPAll = 0x0300
@@ -94,7 +92,7 @@ func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	socket, err := packetSocket(l)
+	socket, gsoMax, err := packetSocket(l)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +105,7 @@ func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
 			Addresses:         []boot.IPWithPrefix{{Address: own, PrefixLen: l.PrefixLen}},
 			Routes:            []boot.Route{{Destination: net.IPNet{IP: own.Mask(mask), Mask: mask}}},
 			Neighbors:         []boot.Neighbor{{IP: gateway, HardwareAddr: gatewayMAC}},
-			RXChecksumOffload: true, QDisc: config.QDiscFIFO,
-			GSOMaxSize: gsoMax, GVisorGSOEnabled: true,
+			RXChecksumOffload: true, QDisc: config.QDiscFIFO, GSOMaxSize: gsoMax,
 		}},
 		Defaultv4Gateway:     boot.DefaultRoute{Name: l.Name, Route: boot.Route{Destination: everywhere, Gateway: gateway}},
 		AllowConnectedOnSave: true,
@@ -118,18 +115,22 @@ func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
 	return args, nil
 }
 
-func packetSocket(l machine.Link) (socket *os.File, err error) {
+// packetSocket opens a packet socket as gVisor does when it starts a machine:
+// large segments are cut by the host. It returns their size too.
+func packetSocket(l machine.Link) (socket *os.File, gsoMax uint32, err error) {
 	err = inNetNS(l.NetNS, func() error {
-		link, err := net.InterfaceByName(l.Name)
+		link, err := netlink.LinkByName(l.Name)
 		if err != nil {
 			return fmt.Errorf("find %s: %w", l.Name, err)
 		}
+		gsoMax = link.Attrs().GSOMaxSize
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open a packet socket: %w", err)
 		}
 		err = errors.Join(
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll, Ifindex: link.Index}),
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll, Ifindex: link.Attrs().Index}),
+			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, packetBuffer),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, packetBuffer),
 		)
@@ -139,7 +140,7 @@ func packetSocket(l machine.Link) (socket *os.File, err error) {
 		socket = os.NewFile(uintptr(fd), "packet")
 		return nil
 	})
-	return socket, err
+	return socket, gsoMax, err
 }
 
 func closeAll(files []*os.File) {
