@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -131,6 +132,8 @@ type group struct {
 	dirs        []string // all of it
 	memory, cpu string   // where those two controllers are
 	unified     bool
+	seen        atomic.Int64 // kills that watch reported
+	seenAt      atomic.Int64 // when it did, in Unix nanoseconds
 }
 
 // add moves processes in, with all their threads.
@@ -186,6 +189,12 @@ func (g *group) kills() int64 {
 	return 0
 }
 
+// shortOfMemory reports whether the kernel killed processes of the group just
+// now. An earlier kill is not the reason of an end.
+func (g *group) shortOfMemory() bool {
+	return g.kills() > g.seen.Load() || time.Since(time.Unix(0, g.seenAt.Load())) < oomPatience
+}
+
 // watch calls report whenever the kernel killed processes of the group, with
 // their number since the last time, until end is closed.
 func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
@@ -212,7 +221,7 @@ func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
 		for range rung { //nolint:revive // empty-block: waits until the reader is gone
 		}
 	}()
-	seen := g.kills()
+	g.seen.Store(g.kills())
 	for {
 		select {
 		case <-end:
@@ -223,9 +232,9 @@ func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
 			}
 		}
 		for patience := oomPatience; patience > 0; patience -= oomSettle {
-			if now := g.kills(); now > seen {
-				report(now - seen)
-				seen = now
+			if now := g.kills(); now > g.seen.Load() {
+				g.seenAt.Store(time.Now().UnixNano())
+				report(now - g.seen.Swap(now))
 				break
 			}
 			select {

@@ -28,31 +28,36 @@ type sandbox struct {
 	id string
 
 	mu        sync.Mutex
-	container *container.Container // guarded by mu; nil before create and after the end
-	config    gvisor.Config        // guarded by mu; empty if adopted
-	group     *group               // set by create or adopt, then constant
-	pid       atomic.Int64         // of the engine's process; 0 before create
-	exited    chan struct{}        // closed when that process is gone
+	container *container.Container  // guarded by mu; nil before create and after the end
+	config    gvisor.Config         // guarded by mu; empty if adopted
+	group     atomic.Pointer[group] // nil before create
+	state     atomic.Value          // string; as in gvisor.Found, empty before create
+	pid       atomic.Int64          // of the engine's process; 0 before create
+	unwanted  atomic.Bool           // its end is on purpose
+	exited    chan struct{}         // closed when that process is gone
+	clearing  sync.Mutex            // held while run state is removed
 }
 
 func (l *Launcher) newSandbox(id string) *sandbox {
-	return &sandbox{l: l, id: id, exited: make(chan struct{})}
+	s := &sandbox{l: l, id: id, exited: make(chan struct{})}
+	s.state.Store("")
+	return s
 }
 
-// now returns the state of s, or nothing if it has no processes.
+// now returns the state of s, or nothing if it has no processes. It never waits
+// for the engine.
 func (s *sandbox) now() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.container == nil {
-		return ""
-	}
 	select {
 	case <-s.exited:
 		return ""
 	default:
-		return string(s.container.Status)
+		return s.state.Load().(string)
 	}
 }
+
+// note makes the state of the container visible to now. Preconditions: mu is
+// held.
+func (s *sandbox) note() { s.state.Store(string(s.container.Status)) }
 
 // create makes the processes of s, in its cgroup, without a first instruction.
 func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
@@ -63,7 +68,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return err
 	}
-	s.group = g
+	s.group.Store(g)
 
 	bundle := s.l.bundle(c.ID)
 	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
@@ -109,24 +114,22 @@ func (s *sandbox) settle(c *container.Container) error {
 		return err
 	}
 	s.container = c
+	s.note()
 	s.pid.Store(int64(c.SandboxPid()))
+	g := s.group.Load()
 	s.l.tasks.Go(func() {
 		end()
-		s.ended()
+		s.ended(g)
 	})
-	s.l.tasks.Go(func() { s.group.watch(s.exited, s.outOfMemory) })
+	s.l.tasks.Go(func() { g.watch(s.exited, s.outOfMemory) })
 	return nil
 }
 
-// ended reports the end of the engine's process. Who ends it on purpose drops
-// the sandbox first.
-func (s *sandbox) ended() {
-	oom := s.group.kills() > 0
+// ended reports the end of the engine's process, unless somebody wanted it.
+func (s *sandbox) ended(g *group) {
+	oom := g.shortOfMemory()
 	close(s.exited)
-	s.l.mu.Lock()
-	wanted := s.l.machines[s.id] != s
-	s.l.mu.Unlock()
-	if wanted {
+	if s.unwanted.Load() {
 		return
 	}
 	why := "its machine ended by itself"
@@ -134,8 +137,8 @@ func (s *sandbox) ended() {
 		why = "the machine ran out of memory and was killed"
 	}
 	slog.Warn("machine ended", "sandbox", s.id, "out_of_memory", oom)
-	s.l.drop(s)
 	s.clear()
+	s.l.drop(s) // now its name is free
 	s.l.feed.send(gvisor.Event{ID: s.id, Exited: true, OutOfMemory: oom, Message: why})
 }
 
@@ -160,6 +163,7 @@ func (s *sandbox) do(ctx context.Context, limit time.Duration, call func(c *cont
 	if s.container == nil {
 		return fmt.Errorf("%s: %w", s.id, errGone)
 	}
+	defer s.note()
 	return watch(ctx, limit, s.shoot, func() error { return call(s.container) })
 }
 
@@ -195,7 +199,7 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 func (s *sandbox) begun(ctx context.Context, err error) error {
 	if err == nil {
 		spare(int(s.pid.Load()))
-		err = s.group.limitCPU(s.config.CPUs)
+		err = s.group.Load().limitCPU(s.config.CPUs)
 	}
 	if err == nil {
 		return nil
@@ -203,8 +207,15 @@ func (s *sandbox) begun(ctx context.Context, err error) error {
 	return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
 }
 
+// loaded waits without mu: a machine can go back to sleep meanwhile.
 func (s *sandbox) loaded(ctx context.Context) error {
-	return s.do(ctx, gvisor.LimitCheckpoint, (*container.Container).WaitRestore)
+	s.mu.Lock()
+	c := s.container
+	s.mu.Unlock()
+	if c == nil {
+		return fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	return watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
 }
 
 func (s *sandbox) pause(ctx context.Context) error {
@@ -242,7 +253,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
 
 // kill ends the machine and removes everything but its images.
 func (s *sandbox) kill(ctx context.Context) error {
-	s.l.drop(s)
+	s.unwanted.Store(true)
 	s.shoot() // without mu: a call that hangs holds it
 	if s.pid.Load() != 0 {
 		select {
@@ -254,6 +265,7 @@ func (s *sandbox) kill(ctx context.Context) error {
 		}
 	}
 	s.clear()
+	s.l.drop(s)
 	return nil
 }
 
@@ -271,13 +283,14 @@ func (s *sandbox) shoot() {
 // clear removes the run state and the cgroup of a machine whose processes are
 // gone.
 func (s *sandbox) clear() {
+	s.clearing.Lock() // whoever comes second finds it done
+	defer s.clearing.Unlock()
 	s.mu.Lock()
 	c := s.container
 	s.container = nil
-	g := s.group
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)
-	if g != nil {
+	if g := s.group.Load(); g != nil {
 		if err := g.remove(); err != nil {
 			slog.Warn("remove cgroup", "sandbox", s.id, "err", err)
 		}

@@ -91,7 +91,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
-		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone)}
+		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone), Taken: errors.Is(err, errTaken)}
 	}
 	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
 }

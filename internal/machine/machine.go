@@ -75,7 +75,8 @@ type Stats struct {
 // Event is something that happened to a machine by itself.
 type Event struct {
 	ID string
-	// Exited says that the machine ended. Otherwise it goes on.
+	// Exited says that the machine ended. Otherwise it goes on. A machine that
+	// ends in tier Saved is OnDisk then, which is no event: nothing is lost.
 	Exited bool
 	// OutOfMemory says that the memory limit made the kernel kill processes in
 	// it, or the whole machine if Exited.

@@ -193,6 +193,7 @@ func randomDiffers(b *bench) {
 	copyTree(b, image, copied)
 	seen := map[string]bool{}
 	for range 2 {
+		g.http.CloseIdleConnections() // a copy does not know how they went on
 		g.resume()
 		seen[must[string](g, "/random")] = true
 		g.suspend(machine.OnDisk)
@@ -609,6 +610,11 @@ func cyclesTraffic(b *bench) {
 				n, err := ask[int64](g, "/count")
 				if err != nil || n < last {
 					b.Errorf("count %d after %d: %v", n, last, err)
+					return
+				}
+				// More than a window, over a connection that slept.
+				if blob, err := ask[string](g, "/blob", "kb", "128"); err != nil || len(blob) != 128<<10 {
+					b.Errorf("%d bytes: %v", len(blob), err)
 					return
 				}
 				last = n

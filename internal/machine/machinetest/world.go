@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -79,6 +80,7 @@ var calls = map[string]func(World, url.Values) (any, error){
 	"/eat":      func(w World, q url.Values) (any, error) { return w.Eat(number(q, "mb")) },
 	"/spin":     func(w World, q url.Values) (any, error) { w.Spin(number(q, "n"), millis(q)); return nil, nil },
 	"/print":    func(w World, q url.Values) (any, error) { w.Print(q.Get("text")); return nil, nil },
+	"/blob":     func(_ World, q url.Values) (any, error) { return strings.Repeat("doze", number(q, "kb")<<8), nil },
 	"/exit":     func(w World, _ url.Values) (any, error) { w.Exit(); return nil, nil },
 }
 
