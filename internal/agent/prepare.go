@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -57,7 +58,8 @@ func prepareRoot(root, host string) {
 		}
 	}
 	fillIn(filepath.Join(root, "etc/hostname"), host+"\n")
-	fillIn(filepath.Join(root, "etc/hosts"), hosts+"127.0.1.1\t"+host+"\n")
+	fillIn(filepath.Join(root, "etc/hosts"), hosts)
+	nameSelf(filepath.Join(root, "etc/hosts"), host)
 	fillIn(filepath.Join(root, "etc/resolv.conf"), fmt.Sprintf(resolver, gateway(filepath.Join(root, "proc/net/route"))))
 }
 
@@ -67,6 +69,18 @@ func fillIn(name, content string) {
 		return
 	}
 	_ = os.WriteFile(name, []byte(content), 0o644) //nolint:gosec // every user of the image reads these
+}
+
+// nameSelf makes the sandbox's own name known, which nobody else answers for.
+func nameSelf(name, host string) {
+	b, err := os.ReadFile(name)
+	if err != nil || slices.Contains(strings.Fields(string(b)), host) {
+		return
+	}
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		b = append(b, '\n')
+	}
+	_ = os.WriteFile(name, append(b, "127.0.1.1\t"+host+"\n"...), 0o644) //nolint:gosec // every user of the image reads it
 }
 
 // gateway returns the address of the default route, 127.0.0.1 without one.

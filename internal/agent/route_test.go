@@ -131,13 +131,13 @@ func TestPrepareRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("/etc/hosts", "1.2.3.4 mine\n") // is kept
+	write("/etc/hosts", "1.2.3.4 mine") // is kept
 	write("/etc/resolv.conf", "")         // is filled
 	write("/proc/net/route", "Iface\tDestination\tGateway\nlo\t0000007F\t00000000\neth0\t00000000\t0100A8C0\n")
 	prepareRoot(root, "box")
 	for name, want := range map[string]string{
 		"/etc/hostname":    "box\n",
-		"/etc/hosts":       "1.2.3.4 mine\n",
+		"/etc/hosts":       "1.2.3.4 mine\n127.0.1.1\tbox\n",
 		"/etc/resolv.conf": "nameserver 192.168.0.1\n",
 	} {
 		if got, err := os.ReadFile(root + name); err != nil || string(got) != want {
