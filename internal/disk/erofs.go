@@ -47,7 +47,7 @@ func seal(ctx context.Context, tree, file string) (size int64, sum string, err e
 	if err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
-	defer f.Close()
+	defer func() { err = errors.Join(err, f.Close()) }()
 	if err := undate(f); err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
@@ -135,7 +135,7 @@ func command(ctx context.Context, extra []string, program string, args ...string
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Unavailable, "this machine cannot make images: %s is not installed; run apt-get install mmdebstrap erofs-utils", program)
 	}
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // G204: the programs are constants, and callers choose no argument
 	cmd.Env = append([]string{pathDefault, "HOME=/root", "LC_ALL=C.UTF-8"}, extra...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd, nil

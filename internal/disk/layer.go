@@ -90,8 +90,8 @@ func (t *rootTree) Close() error {
 // forget closes the directory of the entry before.
 func (t *rootTree) forget() {
 	if t.last != nil {
-		t.last.root.Close()
-		t.last.dir.Close()
+		_ = t.last.root.Close() // directories, only read
+		_ = t.last.dir.Close()
 		t.last = nil
 	}
 }

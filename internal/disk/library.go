@@ -335,7 +335,7 @@ func (l *Library) adopt(key, digest string) (img Image, ok bool, err error) {
 	defer unlock()
 	r, err := readRecord(l.imageDir(), strings.TrimPrefix(digest, "sha256:"))
 	if err != nil {
-		return Image{}, false, nil //nolint:nilerr // what is missing or damaged is made anew
+		return Image{}, false, nil // what is missing or damaged is made anew
 	}
 	r.Ref = key
 	return r.Image, true, l.put(r)
@@ -375,7 +375,7 @@ func (l *Library) lock() (unlock func(), err error) {
 	if err := flock(f, unix.LOCK_EX); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // sweep removes what has no owner: work directories whose process is gone, and

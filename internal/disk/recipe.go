@@ -97,7 +97,7 @@ func bootstrap(ctx context.Context, temp string, args []string, report func(Prog
 	ended := make(chan error, 1)
 	go func() {
 		err := runTied(cmd)
-		w.Close()
+		_ = w.Close() // never fails
 		ended <- err
 	}()
 	last := follow(output, report)
@@ -183,7 +183,7 @@ func tidy(tree string, apt aptSetup, begin time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	for _, pattern := range scrub {
 		names, err := fs.Glob(root.FS(), pattern)
 		if err != nil {

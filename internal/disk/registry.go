@@ -124,7 +124,7 @@ func lay(ctx context.Context, tree *rootTree, layer v1.Layer) error {
 	if err != nil {
 		return err
 	}
-	defer content.Close()
+	defer func() { _ = content.Close() }()
 	return tree.apply(ctx, content)
 }
 

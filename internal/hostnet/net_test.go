@@ -31,62 +31,62 @@ import (
 // silence is how long a test listens for a packet that must not come.
 const silence = 150 * time.Millisecond
 
-func needRoot(t testing.TB) {
-	t.Helper()
+func needRoot(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: network namespaces need root")
+		tb.Skip("SKIPPED: network namespaces need root")
 	}
 }
 
-func open(t testing.TB, dir string, o Options) *Net {
-	t.Helper()
-	needRoot(t)
+func open(tb testing.TB, dir string, o Options) *Net {
+	tb.Helper()
+	needRoot(tb)
 	n, err := Open(dir, o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return n
 }
 
 // fresh opens a network that the test destroys at its end.
-func fresh(t testing.TB, o Options) *Net {
-	t.Helper()
-	n := open(t, filepath.Join(t.TempDir(), "net"), o)
-	t.Cleanup(func() {
+func fresh(tb testing.TB) *Net {
+	tb.Helper()
+	n := open(tb, filepath.Join(tb.TempDir(), "net"), Options{})
+	tb.Cleanup(func() {
 		if err := n.Destroy(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return n
 }
 
-func leased(t testing.TB, n *Net, id string) Slot {
-	t.Helper()
-	s, err := n.Lease(t.Context(), id)
+func leased(tb testing.TB, n *Net, id string) Slot {
+	tb.Helper()
+	s, err := n.Lease(tb.Context(), id)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
 
 // inside runs f in the sandbox of a slot.
-func inside(t testing.TB, s Slot, f func() error) {
-	t.Helper()
+func inside(tb testing.TB, s Slot, f func() error) {
+	tb.Helper()
 	ns, err := openNetns(s.Path)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer ns.Close()
 	if err := ns.do(f); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // dress does what the engine's network stack would do: it takes the address
 // and sends everything to the gateway.
-func dress(t testing.TB, s Slot) {
-	t.Helper()
-	inside(t, s, func() error {
+func dress(tb testing.TB, s Slot) {
+	tb.Helper()
+	inside(tb, s, func() error {
 		link, err := netlink.LinkByName(s.Link)
 		if err != nil {
 			return err
@@ -100,11 +100,11 @@ func dress(t testing.TB, s Slot) {
 }
 
 // serve answers every connection to a sandbox with its id.
-func serve(t testing.TB, s Slot) uint16 {
-	t.Helper()
-	dress(t, s)
+func serve(tb testing.TB, s Slot) uint16 {
+	tb.Helper()
+	dress(tb, s)
 	var l net.Listener
-	inside(t, s, func() (err error) {
+	inside(tb, s, func() (err error) {
 		l, err = net.Listen("tcp4", netip.AddrPortFrom(s.IP, 0).String())
 		return err
 	})
@@ -119,27 +119,27 @@ func serve(t testing.TB, s Slot) uint16 {
 			c.Close()
 		}
 	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
+	tb.Cleanup(func() { l.Close(); wg.Wait() })
 	return l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-func ask(t testing.TB, n *Net, s Slot, port uint16) string {
-	t.Helper()
-	c, err := n.Dial(t.Context(), s, port)
+func ask(tb testing.TB, n *Net, s Slot, port uint16) string {
+	tb.Helper()
+	c, err := n.Dial(tb.Context(), s, port)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer c.Close()
 	b, err := io.ReadAll(c)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return string(b)
 }
 
 func TestDial(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	portA, portB := serve(t, a), serve(t, b)
 	for range 20 {
@@ -169,7 +169,7 @@ func TestDial(t *testing.T) {
 
 func TestLease(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	a, again, b := leased(t, n, "a"), leased(t, n, "a"), leased(t, n, "b")
 	if diff := cmp.Diff(a, again, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("a second lease differs: %s", diff)
@@ -206,7 +206,7 @@ func TestLease(t *testing.T) {
 // gets something.
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	serve(t, a)
 	portB := serve(t, b)
@@ -268,7 +268,7 @@ func TestClosed(t *testing.T) {
 // TestSpoofed lets one sandbox answer in the name of another.
 func TestSpoofed(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	port := serve(t, b)
 	c, err := n.Dial(t.Context(), b, port)
@@ -286,7 +286,7 @@ func TestSpoofed(t *testing.T) {
 		if err := errors.Join(
 			netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: b.IP.AsSlice(), Mask: net.CIDRMask(32, 32)}}),
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: b.Gateway.AsSlice(), HardwareAddr: a.GatewayMAC}),
-			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(b.Gateway)}),
+			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: b.Gateway.AsSlice(), Mask: net.CIDRMask(32, 32)}}),
 		); err != nil {
 			return err
 		}
@@ -389,7 +389,7 @@ func TestAdopt(t *testing.T) {
 
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	if err := errors.Join(n.Release("a"), n.Release("a"), n.Release("nobody")); err != nil {
 		t.Fatal(err)
@@ -416,7 +416,7 @@ func TestRelease(t *testing.T) {
 // TestFailClosed makes a step of a lease fail, and looks for what is left.
 func TestFailClosed(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	taken := newSlot(n.dir, "a", 0)
 	bridge := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: taken.hostLink(), TxQLen: -1}, PeerName: "other"}
 	if err := n.router.handle.LinkAdd(bridge); err != nil {
@@ -436,7 +436,7 @@ func TestFailClosed(t *testing.T) {
 
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
-	n := fresh(t, Options{})
+	n := fresh(t)
 	leased(t, n, "warm")
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -470,7 +470,7 @@ func TestConcurrent(t *testing.T) {
 
 // TestDescriptors runs alone, because it counts those of the whole process.
 func TestDescriptors(t *testing.T) {
-	n := fresh(t, Options{})
+	n := fresh(t)
 	s := leased(t, n, "a")
 	port := serve(t, s)
 	ask(t, n, s, port)
@@ -696,7 +696,7 @@ func state(t *testing.T, machine string) (all []string) {
 
 func TestResolvers(t *testing.T) {
 	t.Parallel()
-	got, err := resolvers(strings.NewReader("# x\nnameserver 127.0.0.53\nnameserver 10.0.0.1\nnameserver\nnameserver ::1\nnameserver 9.9.9.9\noptions nameserver 8.8.8.8\nnameserver 1.1.1.1 # y\n"))
+	got, err := resolvers(strings.NewReader("# x\nnameserver 127.0.0.53\nnameserver 10.0.0.1\nnameserver\n# y\nnameserver ::1\nnameserver 9.9.9.9\noptions nameserver 8.8.8.8\nnameserver 1.1.1.1 # y\n"))
 	want := []netip.Addr{netip.MustParseAddr("9.9.9.9"), netip.MustParseAddr("1.1.1.1")}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("resolvers: %v, %v", got, err)
@@ -761,7 +761,7 @@ func FuzzResolvers(f *testing.F) {
 }
 
 func BenchmarkLease(b *testing.B) {
-	n := fresh(b, Options{})
+	n := fresh(b)
 	var took []time.Duration
 	for i := 0; b.Loop(); i++ {
 		begin := time.Now()
@@ -779,7 +779,7 @@ func BenchmarkLease(b *testing.B) {
 }
 
 func BenchmarkDial(b *testing.B) {
-	n := fresh(b, Options{})
+	n := fresh(b)
 	s := leased(b, n, "a")
 	port := serve(b, s)
 	for b.Loop() {

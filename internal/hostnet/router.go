@@ -139,7 +139,7 @@ func (r *router) wired(s Slot) bool {
 	if err != nil {
 		return false
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	_, err = r.handle.LinkByName(s.hostLink())
 	return err == nil
 }

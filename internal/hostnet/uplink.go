@@ -260,7 +260,7 @@ func (n *Net) Resolvers() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the name servers: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return resolvers(f)
 }
 
