@@ -61,7 +61,7 @@ func images(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer library.Close()
+	defer func() { _ = library.Close() }()
 	if args[0] == "ls" {
 		out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(out, "IMAGE\tDIGEST\tMB")

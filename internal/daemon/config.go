@@ -23,7 +23,7 @@ func ReadConfig(name string, config any) error {
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(f, configMax+1))
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)

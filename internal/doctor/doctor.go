@@ -198,7 +198,7 @@ func memory(Host) (Verdict, string, string) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return Advice, err.Error(), "check the memory yourself"
 	}
-	total := uint64(info.Totalram) * uint64(info.Unit)
+	total := info.Totalram * uint64(info.Unit)
 	if total < memoryWanted {
 		return Advice, gib(total), "with less than 2 GiB only a few small sandboxes fit"
 	}

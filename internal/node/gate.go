@@ -173,7 +173,7 @@ func (b *Box) get(ctx context.Context, method, path string, out any) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, askMax))
 	if err != nil {
 		return err

@@ -89,9 +89,9 @@ func (p *Platform) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	args := append([]string{"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup()}, p.options.Args...)
-	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:noctx // it ends by Stop or Kill
+	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err
@@ -316,7 +316,7 @@ func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	var found []gvisor.Found
 	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil {
 		return nil, err
@@ -360,3 +360,6 @@ func (p *Platform) Await(ctx context.Context, tier string) error {
 		}
 	}
 }
+
+// Arguments replaces the flags of the next Restart.
+func (p *Platform) Arguments(args ...string) { p.options.Args = args }

@@ -48,14 +48,14 @@ func run(ctx context.Context) (err error) {
 			if err != nil {
 				return err
 			}
-			defer f.Close()
+			defer func() { _ = f.Close() }()
 			machine = f
 		}
 		dir, err := os.MkdirTemp("", "doze-bench-")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(dir)
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		fmt.Printf("%s: %s\n", b.name, b.text)
 		all, err := b.run(ctx, dir)
 		if err != nil {

@@ -136,7 +136,7 @@ func timed(ctx context.Context, c *http.Client, url, key string) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	took := time.Since(start)
 	if err == nil && resp.StatusCode != http.StatusOK {
