@@ -40,6 +40,9 @@ const (
 	depthMax = 256
 )
 
+// headersMax is what the headers of one file take in an archive, generously.
+const headersMax = 4 << 10
+
 // Whiteouts are files of a layer that stand for the absence of others.
 const (
 	whiteout = ".wh."
@@ -71,7 +74,7 @@ func openTree(dir string, l limits) (*rootTree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the tree: %w", err)
 	}
-	return &rootTree{root: root, left: l, times: map[string]time.Time{}}, nil
+	return &rootTree{root: root, left: l, times: map[string]time.Time{".": time.Unix(0, 0)}}, nil
 }
 
 // Close sets the times of directories and closes the tree.
@@ -116,7 +119,7 @@ func importTar(ctx context.Context, dir string, archive io.Reader, l limits) (_ 
 
 // apply puts the entries of one layer into the tree.
 func (t *rootTree) apply(ctx context.Context, layer io.Reader) error {
-	in := &meter{layer, t.left.bytes + int64(t.left.files)}
+	in := &meter{layer, t.left.bytes + int64(t.left.files)*headersMax}
 	l := laying{rootTree: t, made: map[string]bool{}, bare: map[string]bool{}}
 	r := tar.NewReader(in)
 	for {
@@ -456,6 +459,7 @@ func (t *rootTree) walk(name string, create bool) (string, error) {
 			if err := t.root.Mkdir(next, 0o755); err != nil {
 				return "", err
 			}
+			t.times[next] = time.Unix(0, 0) // not today: equal layers make equal trees
 			at = next
 		case err != nil:
 			return "", err

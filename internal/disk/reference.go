@@ -18,8 +18,9 @@ type reference struct {
 	remote name.Reference // of an image in a registry
 }
 
-// pathForm and tagForm are the grammar that registries share.
+// The grammar that registries share.
 var (
+	hostForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
 	pathForm   = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
 	tagForm    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 	digestForm = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
@@ -46,7 +47,7 @@ func parse(s string) (reference, error) {
 	if tagged && !tagForm.MatchString(tag) {
 		return reference{}, invalid(s, "%q has a malformed tag: letters, digits, dots, underscores and dashes are allowed", s)
 	}
-	if !pathForm.MatchString(path) {
+	if !pathForm.MatchString(path) || host != "" && !hostForm.MatchString(host) {
 		return reference{}, invalid(s, "%q is not an image reference like blaxel/base-image:latest or registry.example.com/team/image:1.0", s)
 	}
 	if host != "" {
