@@ -1,0 +1,173 @@
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// awaitPoll is how often Await looks again.
+const awaitPoll = 2 * time.Millisecond
+
+// UID returns the identity of a sandbox by its name, as the node recorded it.
+func (p *Platform) UID(name string) (string, error) {
+	records, err := filepath.Glob(filepath.Join(p.Data, "sandboxes", "*", "record.json"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range records {
+		raw, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was deleted just now
+		}
+		if err != nil {
+			return "", err
+		}
+		var record struct {
+			Order struct{ UID, Name string } `json:"order"`
+		}
+		if err := json.Unmarshal(raw, &record); err != nil {
+			return "", fmt.Errorf("%s: %w", file, err)
+		}
+		if record.Order.Name == name {
+			return record.Order.UID, nil
+		}
+	}
+	return "", fmt.Errorf("the node has no sandbox %s", name)
+}
+
+// TierOf is where the memory of a sandbox is: running, paused or disk. It asks
+// the launcher, so that it never wakes the sandbox.
+func (p *Platform) TierOf(ctx context.Context, name string) (string, error) {
+	uid, err := p.UID(name)
+	if err != nil {
+		return "", err
+	}
+	states, err := p.Machines(ctx)
+	if err != nil {
+		return "", err
+	}
+	if state, ok := states[uid]; ok {
+		return state, nil
+	}
+	return "disk", nil
+}
+
+// AwaitTier waits until a sandbox is in a tier.
+func (p *Platform) AwaitTier(ctx context.Context, name, tier string) error {
+	for {
+		now, err := p.TierOf(ctx, name)
+		if err != nil {
+			return err
+		}
+		if now == tier {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the sandbox %s is %s, not %s: %w", name, now, tier, context.Cause(ctx))
+		case <-time.After(awaitPoll):
+		}
+	}
+}
+
+// Image returns the directory of a sandbox's checkpoint.
+func (p *Platform) Image(name string) (string, error) {
+	uid, err := p.UID(name)
+	return filepath.Join(p.Data, "sandboxes", uid, "machine", "image"), err
+}
+
+// RouterNetNS returns the file of the network namespace that has the host ends
+// of all links.
+func (p *Platform) RouterNetNS() string { return filepath.Join(p.Data, "net", "router") }
+
+// Launcher returns the process id of the launcher.
+func (p *Platform) Launcher() (int, error) {
+	for _, pid := range p.processes() {
+		if raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(raw, []byte("\x00-socket\x00")) {
+			return pid, nil
+		}
+	}
+	return 0, errors.New("no launcher runs")
+}
+
+// Engine returns the process id of the engine of a sandbox.
+func (p *Platform) Engine(name string) (int, error) {
+	uid, err := p.UID(name)
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range p.processes() {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && bytes.Contains(raw, []byte("\x00boot\x00")) && bytes.Contains(raw, []byte(uid)) {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("no engine runs for %s", name)
+}
+
+// Shoot kills a process and waits until it is gone.
+func Shoot(ctx context.Context, pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill %d: %w", pid, err)
+	}
+	for {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(raw), ") Z ") {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d does not end: %w", pid, context.Cause(ctx))
+		case <-time.After(awaitPoll):
+		}
+	}
+}
+
+// clockTick is the unit of times in /proc: USER_HZ is 100 on every Linux.
+const clockTick = time.Second / 100
+
+// CPUTime returns what the processes of a sandbox have used of the host's
+// processors.
+func (p *Platform) CPUTime(name string) (total time.Duration, err error) {
+	uid, err := p.UID(name)
+	if err != nil {
+		return 0, err
+	}
+	groups := p.groups()
+	if len(groups) == 0 {
+		return 0, errors.New("there is no cgroup")
+	}
+	raw, err := os.ReadFile(filepath.Join(groups[0], uid, "cgroup.procs"))
+	if err != nil {
+		return 0, err
+	}
+	for pid := range strings.FieldsSeq(string(raw)) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			continue // it ended just now
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		const user, system = 11, 12 // after the name
+		fields := strings.Fields(rest)
+		if len(fields) <= system {
+			return 0, fmt.Errorf("/proc/%s/stat is %q", pid, stat)
+		}
+		for _, i := range []int{user, system} {
+			ticks, err := strconv.ParseInt(fields[i], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			total += time.Duration(ticks) * clockTick
+		}
+	}
+	return total, nil
+}

@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/client"
+)
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	p, c := start(t)
+
+	for _, memory := range []doze.Megabytes{256, 4096} {
+		t.Run(fmt.Sprintf("%d MB", memory), func(t *testing.T) {
+			t.Parallel()
+			_, box := create(t, c, named("size-"+strconv.Itoa(int(memory)), memory))
+			if kb := number(t, sh(t, box, "awk '/^MemTotal/{print $2}' /proc/meminfo")); kb != float64(memory)*1024 {
+				t.Errorf("the sandbox sees %v kB of memory", kb)
+			}
+			// A share below two processors is a share of two: the engine needs them.
+			if n := number(t, sh(t, box, "nproc")); n != max(2, memory.CPUs()) && int(n) != runtime.NumCPU() {
+				t.Errorf("the sandbox sees %v processors", n)
+			}
+		})
+	}
+
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		_, box := create(t, c, named("hog", 256))
+		witness := spawn(t, box, client.Command{Command: "sleep 1000"})
+		const hog = `exec python3 -c "
+kept = []
+while True: kept.append(b'x' * (8 << 20))"`
+		began := time.Now()
+		proc, err := box.Start(t.Context(), client.Command{Command: hog, Wait: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("the hog was ended after %v", time.Since(began).Round(time.Millisecond))
+		if proc.Status != "failed" {
+			t.Errorf("the hog is %s, exit code %d", proc.Status, proc.ExitCode)
+		}
+		if out := sh(t, box, "echo alive"); out != "alive" {
+			t.Errorf("the sandbox says %q", out)
+		}
+		if proc, err := box.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
+			t.Errorf("another process is %s (%v)", proc.Status, err)
+		}
+		until(t, "an event about the memory limit", func() bool {
+			sb, err := c.Sandbox(t.Context(), "hog")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range sb.Events {
+				if strings.Contains(e.Message, "memory limit") {
+					return sb.Status == "DEPLOYED"
+				}
+			}
+			return false
+		})
+	})
+
+	t.Run("processor", func(t *testing.T) {
+		t.Parallel()
+		const memory = 512 // a quarter of a processor
+		share := doze.Megabytes(memory).CPUs()
+		_, box := create(t, c, named("busy", memory))
+		for range 2 {
+			spawn(t, box, client.Command{Command: "while :; do :; done"})
+		}
+		const window = 2 * time.Second
+		before, err := p.CPUTime("busy")
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		time.Sleep(window)
+		after, err := p.CPUTime("busy")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := (after - before).Seconds() / time.Since(began).Seconds()
+		t.Logf("it used %.2f of a processor, its share is %.2f", got, share)
+		// Other tests want the processors too, so only more than its share is wrong.
+		if got > share*1.3 || got < share/4 {
+			t.Errorf("it used %.2f of a processor, its share is %.2f", got, share)
+		}
+	})
+}
