@@ -9,6 +9,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	glog "gvisor.dev/gvisor/pkg/log"
@@ -44,6 +46,9 @@ type Options struct {
 	Run    string // run state: control sockets, bundles; belongs in a tmpfs
 	Cgroup string // parent of all cgroups of this launcher, such as doze-1a2b3c4d
 	Log    io.Writer
+	// FlipLimit is when a pause or a resume counts as hanging; by default
+	// [gvisor.LimitFlip].
+	FlipLimit time.Duration
 }
 
 // Launcher owns the machines below one run directory.
@@ -65,6 +70,7 @@ func Open(o Options) (*Launcher, error) {
 	if version.Version() == unversioned {
 		return nil, errors.New("doze-sentry was built without an engine version; build it with make build")
 	}
+	o.FlipLimit = cmp.Or(o.FlipLimit, gvisor.LimitFlip)
 	state := filepath.Join(o.Run, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)

@@ -219,7 +219,7 @@ func (s *sandbox) loaded(ctx context.Context) error {
 }
 
 func (s *sandbox) pause(ctx context.Context) error {
-	return s.do(ctx, gvisor.LimitFlip, func(c *container.Container) error {
+	return s.do(ctx, s.l.options.FlipLimit, func(c *container.Container) error {
 		if c.Status == container.Paused {
 			return nil
 		}
@@ -228,7 +228,7 @@ func (s *sandbox) pause(ctx context.Context) error {
 }
 
 func (s *sandbox) resume(ctx context.Context) error {
-	return s.do(ctx, gvisor.LimitFlip, func(c *container.Container) error {
+	return s.do(ctx, s.l.options.FlipLimit, func(c *container.Container) error {
 		if c.Status == container.Running {
 			return nil
 		}

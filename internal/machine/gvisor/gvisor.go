@@ -4,6 +4,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ type Options struct {
 	Run    string // directory of run state; belongs in a tmpfs
 	Cgroup string // parent of the cgroups
 	Ready  int    // how many sandboxes on disk have a process waiting
+	// FlipLimit is when a pause or a resume counts as hanging; by default
+	// [LimitFlip].
+	FlipLimit time.Duration
 	// Dial connects to a port at the far end of a link.
 	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
 }
@@ -87,7 +91,11 @@ func (d *Driver) ensure(ctx context.Context) error {
 		return fmt.Errorf("open the launcher's log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(d.options.Sentry, "-run", d.run, "-cgroup", d.options.Cgroup, "-socket", d.client.socket) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
+	args := []string{
+		"-run", d.run, "-cgroup", d.options.Cgroup, "-socket", d.client.socket,
+		"-flip-limit", cmp.Or(d.options.FlipLimit, LimitFlip).String(),
+	}
+	cmd := exec.Command(d.options.Sentry, args...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -260,6 +268,12 @@ func (d *Driver) settle(s *sandbox) error {
 	}
 	delete(d.machines, s.config.ID)
 	return errDied
+}
+
+func (d *Driver) knows(s *sandbox) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.machines[s.config.ID] == s
 }
 
 func (d *Driver) forget(s *sandbox) {

@@ -126,6 +126,7 @@ var hosts atomic.Int64
 type host struct {
 	dir, run, cgroup string
 	netns            string // path
+	flipLimit        time.Duration
 	links            atomic.Int64
 
 	mu     sync.Mutex
@@ -268,7 +269,7 @@ func (h *host) dial(ctx context.Context, l machine.Link, port uint16) (conn net.
 }
 
 func (h *host) options() Options {
-	return Options{Sentry: built.sentry, Run: h.run, Cgroup: h.cgroup, Dial: h.dial}
+	return Options{Sentry: built.sentry, Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit}
 }
 
 func (h *host) Open(t *testing.T) machine.Driver { return h.open(t) }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,9 @@ const (
 	// manifestMax bounds what we read of a manifest: 4 TiB of memory need less.
 	manifestMax = 64 << 20
 )
+
+// files are what the engine writes.
+var files = []string{FileState, FilePageMeta, FilePages}
 
 // castagnoli is computed by an instruction of its own on every processor we run
 // on: checking an image costs about as much as reading memory once. It finds
@@ -77,7 +81,7 @@ func commit(ctx context.Context, c Config, engine string) error {
 		Format: format, ID: c.ID, Engine: engine, Made: time.Now().UTC(),
 		Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
 	}
-	for _, name := range []string{FileState, FilePageMeta, FilePages} {
+	for _, name := range files {
 		f, err := measure(ctx, filepath.Join(making, name))
 		if err != nil {
 			return fmt.Errorf("checksum %s: %w", name, err)
@@ -87,7 +91,7 @@ func commit(ctx context.Context, c Config, engine string) error {
 	if err := writeManifest(filepath.Join(making, FileManifest), m); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
-	for _, name := range []string{FileState, FilePageMeta, FilePages, FileManifest, "."} {
+	for _, name := range slices.Concat(files, []string{FileManifest, "."}) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -153,8 +157,11 @@ func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) 
 			return m, fmt.Errorf("%w: it belongs to the %s %q, and this is %q", machine.ErrDamaged, what, pair[0], pair[1])
 		}
 	}
-	if m.Format != format || len(m.Files) != 3 {
+	if m.Format != format {
 		return m, fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, format)
+	}
+	if !slices.EqualFunc(m.Files, files, func(f file, name string) bool { return f.Name == name }) {
+		return m, fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
 	return m, nil
 }
@@ -162,7 +169,7 @@ func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) 
 // verify reads all of an image and compares it with its manifest.
 func verify(ctx context.Context, c Config, m manifest) error {
 	for _, want := range m.Files {
-		got, err := measure(ctx, filepath.Join(c.Dir, dirImage, filepath.Base(want.Name)))
+		got, err := measure(ctx, filepath.Join(c.Dir, dirImage, want.Name))
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}

@@ -212,7 +212,9 @@ func (s *sandbox) finishRestore() {
 	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
 	defer cancel()
 	if err := s.d.call(ctx, PathLoaded, Target{s.config.ID}, nil); err != nil {
-		slog.Error("load memory", "sandbox", s.config.ID, "err", err)
+		if s.d.knows(s) { // and nobody ended it meanwhile
+			slog.Error("load memory", "sandbox", s.config.ID, "err", err)
+		}
 		return
 	}
 	if err := retire(s.config); err != nil {

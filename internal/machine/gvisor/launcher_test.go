@@ -1,0 +1,491 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"doze/internal/machine"
+	"doze/internal/machine/machinetest"
+)
+
+// These tests run real machines through a real launcher, and look at what the
+// host sees of both.
+
+func boot(t *testing.T, d *Driver, c machine.Config) machine.Machine {
+	t.Helper()
+	m, err := d.Boot(t.Context(), c)
+	if err != nil {
+		t.Fatal("boot:", err)
+	}
+	return m
+}
+
+// ask calls the guest's program over a connection of its own.
+func ask(t *testing.T, m machine.Machine, path string, out any, query ...string) {
+	t.Helper()
+	values := url.Values{}
+	for i := 0; i+1 < len(query); i += 2 {
+		values.Set(query[i], query[i+1])
+	}
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+			wait(t, "the guest listens", func() bool {
+				conn, err = m.Dial(ctx, machinetest.Port)
+				return err == nil || ctx.Err() != nil
+			})
+			return conn, err
+		},
+	}}
+	resp, err := client.Get("http://guest" + path + "?" + values.Encode())
+	if err != nil {
+		t.Fatal("ask the guest:", err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		t.Fatalf("%s: %s: %v", path, resp.Status, err)
+	}
+}
+
+func event(t *testing.T, events <-chan machine.Event) machine.Event {
+	t.Helper()
+	select {
+	case e := <-events:
+		return e
+	case <-time.After(patience):
+		t.Fatal("no event came")
+	}
+	return machine.Event{}
+}
+
+func listen(t *testing.T, d *Driver) <-chan machine.Event {
+	t.Helper()
+	events, err := d.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events
+}
+
+func kill(t *testing.T, pid int, s unix.Signal) {
+	t.Helper()
+	if pid == 0 {
+		t.Fatal("there is no such process")
+	}
+	if err := unix.Kill(pid, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLauncherDies(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	events := listen(t, d)
+	awake, paused, hung, dead := h.Config(t, "awake"), h.Config(t, "paused"), h.Config(t, "hung"), h.Config(t, "dead")
+	machines := map[string]machine.Machine{}
+	for _, c := range []machine.Config{awake, paused, hung, dead} {
+		machines[c.ID] = boot(t, d, c)
+	}
+	if err := machines["paused"].Suspend(t.Context(), machine.Paused); err != nil {
+		t.Fatal(err)
+	}
+
+	// A call in flight gets an error.
+	first := h.launcher()
+	sockets := func() (n int) {
+		for _, to := range descriptors(t, first) {
+			if strings.HasPrefix(to, "socket:") {
+				n++
+			}
+		}
+		return n
+	}
+	idle := sockets()
+	kill(t, h.engine("hung"), unix.SIGSTOP)
+	inFlight := make(chan error, 1)
+	go func() { inFlight <- machines["hung"].Suspend(t.Context(), machine.Paused) }()
+	wait(t, "the launcher asks the engine", func() bool { return sockets() > idle })
+	kill(t, first, unix.SIGKILL)
+	if err := <-inFlight; err == nil {
+		t.Error("a call to a launcher that died has worked")
+	}
+	kill(t, h.engine("hung"), unix.SIGKILL)
+	kill(t, h.engine("dead"), unix.SIGKILL)
+
+	// The successor is there without anybody's call, and tells who ended.
+	ended := map[string]bool{}
+	for range 2 {
+		e := event(t, events)
+		if !e.Exited || e.OutOfMemory {
+			t.Errorf("event %+v, want an end", e)
+		}
+		ended[e.ID] = true
+	}
+	if !ended["hung"] || !ended["dead"] {
+		t.Errorf("events tell the end of %v, want of hung and dead", ended)
+	}
+	if second := h.launcher(); second == first || second == 0 {
+		t.Errorf("the successor of launcher %d is %d", first, second)
+	}
+
+	var n int64
+	ask(t, machines["awake"], "/count", &n)
+	if err := machines["paused"].Resume(t.Context()); err != nil {
+		t.Error("resume what the successor adopted:", err)
+	}
+	ask(t, machines["paused"], "/count", &n)
+	for _, m := range machines {
+		if err := m.Suspend(t.Context(), machine.OnDisk); err == nil {
+			if err := m.Resume(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	h.Empty(t)
+}
+
+func TestOneLauncher(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	out, err := run(t.Context(), built.sentry, "-run", d.run, "-cgroup", h.cgroup, "-socket", d.client.socket)
+	if err == nil || !strings.Contains(err.Error(), "another launcher") {
+		t.Errorf("a second launcher of the same directory: %q, %v", out, err)
+	}
+	if err := d.client.ping(t.Context()); err != nil {
+		t.Error("the first one:", err)
+	}
+}
+
+func TestUnversioned(t *testing.T) {
+	t.Parallel()
+	build(t)
+	// What go test links has no engine version, and go vet's package cache has
+	// all of it already.
+	plain := filepath.Join(t.TempDir(), "doze-sentry")
+	if _, err := run(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", plain, "doze/cmd/doze-sentry"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := run(t.Context(), plain, "-run", t.TempDir(), "-socket", filepath.Join(t.TempDir(), "s"))
+	if err == nil || !strings.Contains(err.Error(), "engine version") {
+		t.Errorf("a launcher without an engine version: %v", err)
+	}
+}
+
+func TestEngineHangs(t *testing.T) {
+	t.Parallel()
+	const limit = 300 * time.Millisecond
+	h := newHost(t)
+	h.flipLimit = limit
+	d := h.open(t)
+	events := listen(t, d)
+	for name, flip := range map[string]func(machine.Machine) error{
+		"pause":  func(m machine.Machine) error { return m.Suspend(t.Context(), machine.Paused) },
+		"resume": func(m machine.Machine) error { return m.Resume(t.Context()) },
+	} {
+		m := boot(t, d, h.Config(t, name))
+		if name == "resume" {
+			if err := m.Suspend(t.Context(), machine.Paused); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kill(t, h.engine(name), unix.SIGSTOP)
+		began := time.Now()
+		err := flip(m)
+		if took := time.Since(began); err == nil || took < limit || took > 10*limit {
+			t.Errorf("%s of an engine that hangs: %v after %v, want an error after %v", name, err, took, limit)
+		}
+		if e := event(t, events); e.ID != name || !e.Exited || e.OutOfMemory {
+			t.Errorf("%s: event %+v, want an end", name, e)
+		}
+		if pid := h.engine(name); pid != 0 {
+			t.Errorf("%s: the engine lives on as %d", name, pid)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+
+	// A saved machine loses nothing.
+	m := boot(t, d, h.Config(t, "saved"))
+	if err := m.Suspend(t.Context(), machine.Saved); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, h.engine("saved"), unix.SIGSTOP)
+	if err := m.Resume(t.Context()); err == nil {
+		t.Error("an engine that hangs has resumed")
+	}
+	wait(t, "the machine is on disk", func() bool { return m.Tier() == machine.OnDisk })
+	if err := m.Resume(t.Context()); err != nil {
+		t.Error("restore after a hanging resume:", err)
+	}
+	var n int64
+	ask(t, m, "/count", &n)
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	h.Empty(t)
+}
+
+// TestHostView checks that nothing leaks from the launcher into machines, and
+// from machines into the launcher.
+func TestHostView(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	launcher := h.launcher()
+	before := identity(t, launcher)
+
+	const many = 20
+	var configs []machine.Config
+	for i := range many {
+		configs = append(configs, h.Config(t, "m"+strconv.Itoa(i)))
+	}
+	machines := make([]machine.Machine, many)
+	var tasks sync.WaitGroup
+	for i, c := range configs {
+		tasks.Go(func() {
+			m, err := d.Boot(t.Context(), c)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			machines[i] = m
+		})
+	}
+	tasks.Wait()
+	if t.Failed() {
+		return
+	}
+	if after := identity(t, launcher); after != before {
+		t.Errorf("%d creates changed the launcher:\n%s\nwas\n%s", many, after, before)
+	}
+
+	id := configs[0].ID
+	engine := h.engine(id)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", engine))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(status), "Seccomp:\t2\n") || !strings.Contains(string(status), "Seccomp_filters:\t1\n") {
+		t.Errorf("the engine has no seccomp filter:\n%s", status)
+	}
+	for _, dir := range h.groups(id) {
+		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil || !strings.Contains("\n"+string(raw), fmt.Sprintf("\n%d\n", engine)) {
+			t.Errorf("the engine %d is not in %s: %q, %v", engine, dir, raw, err)
+		}
+	}
+	adj, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", engine))
+	if err != nil || strings.TrimSpace(string(adj)) != "0" {
+		t.Errorf("oom_score_adj of the engine is %q, %v", adj, err)
+	}
+
+	// The guest's streams lead nowhere.
+	const mark = "written by the guest"
+	var none any
+	ask(t, machines[0], "/print", &none, "text", mark)
+	log, err := os.ReadFile(filepath.Join(d.run, "launcher.log"))
+	if err != nil || strings.Contains(string(log), mark) {
+		t.Errorf("the guest wrote to the launcher's log: %v", err)
+	}
+	for fd, to := range descriptors(t, engine) {
+		if strings.HasSuffix(to, "launcher.log") || strings.HasSuffix(to, "launcher.lock") || strings.Contains(to, "pts") {
+			t.Errorf("the engine has descriptor %s of the launcher: %s", fd, to)
+		}
+	}
+	for _, m := range machines {
+		tasks.Go(func() {
+			if err := m.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	tasks.Wait()
+	h.Empty(t)
+	if left := descriptors(t, launcher); len(left) > 40 {
+		t.Errorf("after %d machines the launcher has %d descriptors: %v", many, len(left), left)
+	}
+}
+
+// identity is what a process must not lose: its cgroups, and the namespaces of
+// its main thread.
+func identity(t *testing.T, pid int) string {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := string(raw)
+	for _, ns := range []string{"net", "mnt", "pid", "ipc", "uts", "user"} {
+		to, err := os.Readlink(fmt.Sprintf("/proc/%d/task/%d/ns/%s", pid, pid, ns))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out += to + "\n"
+	}
+	return out
+}
+
+func descriptors(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		if to, err := os.Readlink(name); err == nil {
+			all[filepath.Base(name)] = to
+		}
+	}
+	return all
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	for name, tc := range map[string]struct {
+		memory int64
+		cpus   float64
+		want   int // processors that the guest sees
+	}{
+		"small": {128 << 20, 0.3, 2},
+		"large": {512 << 20, 2.5, 3},
+	} {
+		c := h.Config(t, name)
+		c.Memory, c.CPUs = tc.memory, tc.cpus
+		m := boot(t, d, c)
+		check := func() {
+			t.Helper()
+			var meminfo, cpuinfo string
+			ask(t, m, "/read", &meminfo, "name", "/proc/meminfo")
+			ask(t, m, "/read", &cpuinfo, "name", "/proc/cpuinfo")
+			if total := fmt.Sprintf("MemTotal: %14d kB", tc.memory>>10); !strings.Contains(meminfo, total) {
+				t.Errorf("%s: /proc/meminfo begins %q, want %q", name, strings.SplitN(meminfo, "\n", 2)[0], total)
+			}
+			if n := strings.Count(cpuinfo, "processor\t"); n != tc.want {
+				t.Errorf("%s: the guest sees %d processors, want %d", name, n, tc.want)
+			}
+		}
+		check()
+		if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		check()
+
+		// A share of the processor is a share, before and after a sleep.
+		const busy = 600 * time.Millisecond
+		if name == "small" {
+			before := cpuTime(t, h.groups(name))
+			var none any
+			ask(t, m, "/spin", &none, "n", "2", "ms", strconv.FormatInt(busy.Milliseconds(), 10))
+			share := float64(cpuTime(t, h.groups(name))-before) / float64(busy)
+			if share < tc.cpus/2 || share > tc.cpus*1.7 {
+				t.Errorf("a busy guest got %.2f processors, want %.2f", share, tc.cpus)
+			}
+			t.Logf("a busy guest got %.2f processors of %.2f", share, tc.cpus)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	h.Empty(t)
+}
+
+// cpuTime adds up what the processes of cgroups have used.
+func cpuTime(t *testing.T, dirs []string) (total time.Duration) {
+	t.Helper()
+	if len(dirs) == 0 {
+		t.Fatal("the machine has no cgroup")
+	}
+	raw, err := os.ReadFile(filepath.Join(dirs[0], "cgroup.procs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100 everywhere
+	for pid := range strings.FieldsSeq(string(raw)) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces
+		fields := strings.Fields(rest)
+		user, _ := strconv.ParseInt(fields[11], 10, 64)
+		system, _ := strconv.ParseInt(fields[12], 10, 64)
+		total += time.Duration(user+system) * tick
+	}
+	return total
+}
+
+// TestLatency logs what each step takes, from the driver's call to the guest's
+// answer where it wakes.
+func TestLatency(t *testing.T) {
+	h := newHost(t)
+	d := h.open(t)
+	for _, filled := range []int{0, 64} {
+		began := time.Now()
+		m := boot(t, d, h.Config(t, "m"+strconv.Itoa(filled)))
+		var none any
+		ask(t, m, "/count", &none)
+		booted := time.Since(began)
+		ask(t, m, "/alloc", &none, "mb", strconv.Itoa(filled))
+		steps := map[string][]time.Duration{}
+		measure := func(name string, do func() error) {
+			began := time.Now()
+			if err := do(); err != nil {
+				t.Fatal(name, err)
+			}
+			steps[name] = append(steps[name], time.Since(began))
+		}
+		down := func(to machine.Tier) func() error {
+			return func() error { return m.Suspend(t.Context(), to) }
+		}
+		up := func() error {
+			err := m.Resume(t.Context())
+			ask(t, m, "/count", &none)
+			return err
+		}
+		for range 5 {
+			measure("pause", down(machine.Paused))
+			measure("resume", up)
+			measure("pause", down(machine.Paused))
+			measure("save", down(machine.Saved))
+			measure("resume saved", up)
+			measure("pause", down(machine.Paused))
+			measure("save", down(machine.Saved))
+			measure("drop", down(machine.OnDisk))
+			measure("restore", up)
+		}
+		t.Logf("%d MB: boot %v", filled, booted)
+		for name, took := range steps {
+			slices.Sort(took)
+			t.Logf("%d MB: %s %v (%v..%v)", filled, name, took[len(took)/2], took[0], took[len(took)-1])
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
