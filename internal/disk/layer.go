@@ -434,11 +434,11 @@ func (t *rootTree) enter(name string, create bool) (*place, error) {
 // follows as a process would whose root directory is the tree. With create it
 // makes directories that are missing; those that exist keep their metadata.
 func (t *rootTree) walk(name string, create bool) (string, error) {
-	at, links := ".", 0
+	at, links, steps := ".", 0, 0
 	rest := strings.Split(name, "/")
 	for len(rest) > 0 {
-		if len(rest) > 2*depthMax {
-			return "", doze.Errorf(doze.Invalid, "the image has a symbolic link to a path of more than %d parts", depthMax)
+		if steps++; steps > 2*depthMax {
+			return "", doze.Errorf(doze.Invalid, "the image has a name that leads through more than %d directories", 2*depthMax)
 		}
 		part := rest[0]
 		rest = rest[1:]

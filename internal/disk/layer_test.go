@@ -92,8 +92,8 @@ func list(tb testing.TB, dir string) (lines []string) {
 		st := info.Sys().(*syscall.Stat_t)
 		rel, _ := filepath.Rel(dir, name)
 		line := fmt.Sprintf("%v %d %s", info.Mode(), st.Uid, rel)
-		switch info.Mode().Type() {
-		case 0:
+		switch mode := info.Mode(); {
+		case mode.IsRegular():
 			if first, ok := inodes[st.Ino]; ok {
 				line += " = " + first
 				break
@@ -104,7 +104,7 @@ func list(tb testing.TB, dir string) (lines []string) {
 				return err
 			}
 			line += fmt.Sprintf(" %q", b)
-		case fs.ModeSymlink:
+		case mode.Type() == fs.ModeSymlink:
 			target, err := os.Readlink(name)
 			if err != nil {
 				return err

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -259,7 +259,7 @@ type hub struct {
 func newHub(t *testing.T) *hub {
 	t.Helper()
 	h := &hub{}
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code := h.fail.Load(); code != 0 && r.URL.Path != "/v2/" {
 			w.WriteHeader(int(code))
@@ -478,7 +478,7 @@ func TestPullTampered(t *testing.T) {
 	t.Parallel()
 	good := layer(t, entry{'f', 0o600, 0, "f", "good"})
 	evil := layer(t, entry{'f', 0o600, 0, "f", "evil"})
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
 	var swap atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !swap.Load() || r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {

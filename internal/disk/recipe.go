@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -309,7 +310,7 @@ func sources(targets, suite string) aptSetup {
 			s.files = append(s.files, entry[:i])
 		}
 		uri, err := url.Parse(field["Repo-URI"])
-		if err != nil {
+		if err != nil || uri.Scheme == "" || uri.Opaque != "" || strings.ContainsFunc(uri.Path, unicode.IsSpace) {
 			continue
 		}
 		uri.User = nil
