@@ -176,6 +176,13 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressOpen}); err != nil {
 		return fmt.Errorf("open the network: %w", err)
 	}
+	resolvers, err := p.net.Resolvers()
+	if err != nil {
+		return err
+	}
+	if c.Egress == egressOpen && len(resolvers) == 0 {
+		slog.Warn("sandboxes can resolve no names: /etc/resolv.conf has no public name server")
+	}
 	agent, err := p.agent(ctx)
 	if err != nil {
 		return fmt.Errorf("prepare the agent: %w", err)
@@ -201,14 +208,21 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 			return node.Image{Path: image.Path, Env: image.Env}, err
 		},
 		Lease:   p.lease,
-		Release: p.net.Release,
-		Report:  func(r peer.Report) { p.control.Report(r) },
+		Release: p.net.Release, Nameservers: texts(resolvers),
+		Report: func(r peer.Report) { p.control.Report(r) },
 
 		Available: available, Reserve: c.ReserveMB << 20,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
 		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration),
 	})
 	return err
+}
+
+func texts(addresses []netip.Addr) (list []string) {
+	for _, a := range addresses {
+		list = append(list, a.String())
+	}
+	return list
 }
 
 func (p *platform) lease(ctx context.Context, id string) (machine.Link, error) {

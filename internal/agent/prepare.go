@@ -33,19 +33,28 @@ func Prepare(root string, env []string) {
 	if err != nil || host == "" {
 		host = "sandbox"
 	}
-	prepareRoot(root, host)
+	prepareRoot(root, host, nameservers(root, env))
 }
 
-// Names of hosts that every image must resolve, and where to ask for others if
-// the host that runs the sandbox did not say.
-const (
-	hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-	// resolver is the first hop: the host side of the sandbox's link decides
-	// what is answered.
-	resolver = "nameserver %s\n"
-)
+// nameserversEnv is what the host says about where to ask for names: addresses
+// with commas in between.
+const nameserversEnv = "DOZE_NAMESERVERS="
 
-func prepareRoot(root, host string) {
+// nameservers returns the content of resolv.conf. Without a word of the host
+// it is the first hop, which decides what is answered.
+func nameservers(root string, env []string) string {
+	for _, kv := range env {
+		if list, ok := strings.CutPrefix(kv, nameserversEnv); ok && list != "" {
+			return "nameserver " + strings.ReplaceAll(list, ",", "\nnameserver ") + "\n"
+		}
+	}
+	return "nameserver " + gateway(filepath.Join(root, "proc/net/route")) + "\n"
+}
+
+// hosts are the names that every image must resolve.
+const hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+
+func prepareRoot(root, host, resolv string) {
 	for _, d := range []struct {
 		name string
 		mode os.FileMode
@@ -60,7 +69,7 @@ func prepareRoot(root, host string) {
 	fillIn(filepath.Join(root, "etc/hostname"), host+"\n")
 	fillIn(filepath.Join(root, "etc/hosts"), hosts)
 	nameSelf(filepath.Join(root, "etc/hosts"), host)
-	fillIn(filepath.Join(root, "etc/resolv.conf"), fmt.Sprintf(resolver, gateway(filepath.Join(root, "proc/net/route"))))
+	fillIn(filepath.Join(root, "etc/resolv.conf"), resolv)
 }
 
 // fillIn writes a file that is absent or empty.

@@ -132,9 +132,12 @@ func TestPrepareRoot(t *testing.T) {
 		}
 	}
 	write("/etc/hosts", "1.2.3.4 mine") // is kept
-	write("/etc/resolv.conf", "")         // is filled
+	write("/etc/resolv.conf", "")       // is filled
 	write("/proc/net/route", "Iface\tDestination\tGateway\nlo\t0000007F\t00000000\neth0\t00000000\t0100A8C0\n")
-	prepareRoot(root, "box")
+	prepareRoot(root, "box", nameservers(root, nil))
+	if got := nameservers(root, []string{"A=b", "DOZE_NAMESERVERS=9.9.9.9,1.1.1.1"}); got != "nameserver 9.9.9.9\nnameserver 1.1.1.1\n" {
+		t.Errorf("named by the host: %q", got)
+	}
 	for name, want := range map[string]string{
 		"/etc/hostname":    "box\n",
 		"/etc/hosts":       "1.2.3.4 mine\n127.0.1.1\tbox\n",

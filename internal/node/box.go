@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -27,15 +28,14 @@ const (
 	retrySink = time.Minute
 )
 
-// A Box is one sandbox on this node. It owns the machine: whoever calls one of
-// its methods that change it holds the turn.
+// A Box is one sandbox on this node. It owns the machine: whoever changes it
+// holds the turn until machine, phase and record agree again.
 type Box struct {
 	n      *Node
 	order  peer.Order
-	config machine.Config
-	life   context.Context //nolint:containedctx // ends when the box is deleted or the node stops
-	end    context.CancelFunc
-	tasks  sync.WaitGroup
+	config machine.Config  // written by Create, which holds the turn
+	life   context.Context //nolint:containedctx // ends when the box is deleted or the node stops; its cause is public
+	end    context.CancelCauseFunc
 	turn   chan struct{} // held by who changes the machine
 	client *http.Transport
 
@@ -49,9 +49,11 @@ type Box struct {
 	sinking  context.CancelFunc // guarded by mu; ends the move to a lower tier under way
 	stuck    bool               // guarded by mu; the last such move did not work
 	holds    int                // guarded by mu; requests in flight
+	kept     bool               // guarded by mu; a process inside asked to stay awake
 	lastUsed time.Time          // guarded by mu
 	woke     time.Time          // guarded by mu; when it came back from disk
 	timer    *time.Timer        // guarded by mu; the next step down
+	conns    map[*conn]struct{} // guarded by mu; connections into the machine
 }
 
 // attempt is one wake, which any number of requests wait for.
@@ -65,42 +67,76 @@ func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
 		n: n, order: o, config: c, phase: phase,
 		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(),
+		conns: map[*conn]struct{}{},
 	}
-	b.life, b.end = context.WithCancel(n.life)
+	b.life, b.end = context.WithCancelCause(n.life)
 	b.client = b.transport()
 	b.timer = time.AfterFunc(time.Hour, b.step)
 	b.timer.Stop()
 	return b
 }
 
+// spawn runs do in a goroutine that the node waits for. At the end of the box's
+// life nothing new begins. Preconditions: mu is held.
+func (b *Box) spawn(do func()) {
+	if b.life.Err() == nil {
+		b.n.tasks.Go(do)
+	}
+}
+
+// bound returns a context that ends with ctx and with the box.
+func (b *Box) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(context.Cause(b.life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
 // lock takes the turn to change the machine.
 func (b *Box) lock(ctx context.Context) error {
 	select {
 	case b.turn <- struct{}{}:
-		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if ctx.Err() != nil { // both were ready
+		b.unlock()
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 func (b *Box) unlock() { <-b.turn }
 
-// change runs do with the machine, in turn.
-func (b *Box) change(ctx context.Context, do func(machine.Machine) error) error {
-	if err := b.lock(ctx); err != nil {
-		return err
-	}
-	defer b.unlock()
+// handle returns the machine, and looks for it if we hold none: it failed, or
+// could not be adopted when the node started. Preconditions: the turn is held.
+func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 	b.mu.Lock()
 	m := b.machine
 	b.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return err
+	if m != nil {
+		return m, nil
 	}
-	if m == nil {
-		return machine.ErrGone
+	return b.n.Driver.Adopt(ctx, b.config)
+}
+
+// change runs do with the machine in a turn of its own, and then settle, with
+// mu held and before the turn ends: nobody finds the machine changed and the
+// phase not.
+func (b *Box) change(ctx context.Context, do func(machine.Machine) error, settle func(error)) {
+	err := b.lock(ctx)
+	if err == nil {
+		defer b.unlock()
+		var m machine.Machine
+		if m, err = b.handle(ctx); err == nil {
+			b.mu.Lock()
+			b.machine = m
+			b.mu.Unlock()
+			err = do(m)
+		}
 	}
-	return do(m)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	settle(err)
 }
 
 // Hold keeps the box running until release is called. A sleeping box is woken;
@@ -137,11 +173,14 @@ func (b *Box) wakeable() (*attempt, error) {
 			b.sinking()     // its end is a change
 			return nil, nil //nolint:nilnil // as above
 		}
+		if b.life.Err() != nil {
+			return nil, context.Cause(b.life)
+		}
 		if err := b.move(doze.Called, ""); err != nil {
 			return nil, err
 		}
 		b.attempt = &attempt{done: make(chan struct{})}
-		b.tasks.Go(b.wake)
+		b.spawn(b.wake)
 		return b.attempt, nil
 	case doze.Failed:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is failed: %s", b.message)
@@ -168,7 +207,7 @@ func (b *Box) wait(ctx context.Context, try *attempt) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-b.life.Done():
-		return doze.Errorf(doze.Unavailable, "the sandbox is being deleted, or its node is shutting down")
+		return context.Cause(b.life)
 	}
 }
 
@@ -186,37 +225,48 @@ func (b *Box) wake() {
 	defer cancel()
 	start := time.Now()
 	var from machine.Tier
-	err := b.change(ctx, func(m machine.Machine) error {
+	b.change(ctx, func(m machine.Machine) error {
 		from = m.Tier()
 		return m.Resume(ctx)
+	}, func(err error) {
+		try := b.attempt
+		b.attempt = nil
+		try.err = b.woken(err, from, time.Since(start))
+		close(try.done)
 	})
+}
 
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	try := b.attempt
-	b.attempt = nil
-	if err != nil {
-		slog.Error("wake", "sandbox", b.order.UID, "tier", from.String(), "err", err)
-		try.err = doze.Wrap(err, doze.Unavailable, "the sandbox could not be woken and sleeps on, with nothing lost: %s", wakeFailure(err))
-		_ = b.move(doze.Stayed, "a wake did not work: "+wakeFailure(err)) // a delete may have come first
-	} else {
-		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", time.Since(start))
+// woken takes note of how a wake ended, and returns what to tell who waited. If
+// that is nothing, they look at the phase. Preconditions: mu is held.
+func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
+	switch {
+	case b.phase != doze.Waking: // deleted, or its machine ended meanwhile
+		return nil
+	case err == nil:
+		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", took)
 		if from == machine.OnDisk {
 			b.woke = time.Now()
-			b.tasks.Go(b.greet)
+			b.spawn(b.greet)
 		}
-		_ = b.move(doze.Woken, "") // a delete may have come first
+		return b.move(doze.Woken, "")
+	case errors.Is(err, machine.ErrGone):
+		return b.move(doze.Broke, machine.ErrGone.Error())
+	case b.life.Err() != nil:
+		return errors.Join(b.move(doze.Stayed, ""), context.Cause(b.life))
 	}
-	close(try.done)
+	slog.Error("wake", "sandbox", b.order.UID, "tier", from.String(), "err", err)
+	reason := wakeFailure(err)
+	if err := b.move(doze.Stayed, "a wake did not work: "+reason); err != nil {
+		return err
+	}
+	return doze.Errorf(doze.Unavailable, "the sandbox could not be woken and sleeps on: %s", reason)
 }
 
 // wakeFailure is the public reason of a failed wake.
 func wakeFailure(err error) string {
 	switch {
 	case errors.Is(err, machine.ErrDamaged):
-		// The driver's text names what differs, and no path.
-		_, text, _ := strings.Cut(err.Error(), machine.ErrDamaged.Error())
-		return machine.ErrDamaged.Error() + text
+		return damage(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it took too long"
 	default:
@@ -224,15 +274,31 @@ func wakeFailure(err error) string {
 	}
 }
 
+// damage is the public part of a [machine.ErrDamaged]: what differs, up to the
+// first clause that names a path of the host.
+func damage(err error) string {
+	clause := machine.ErrDamaged.Error()
+	_, text, _ := strings.Cut(err.Error(), clause)
+	text, _, _ = strings.Cut(text, "\n")
+	public := []string{clause}
+	for _, more := range strings.Split(text, ": ")[1:] {
+		if strings.ContainsRune(more, filepath.Separator) {
+			break
+		}
+		public = append(public, more)
+	}
+	return strings.Join(public, ": ")
+}
+
 // step is what the timer runs: the next move down.
 func (b *Box) step() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.life.Err() != nil || b.holds > 0:
+	switch _, due := b.rest(); {
+	case !due:
 	case b.phase == doze.Running:
-		b.tasks.Go(b.suspend)
-	case b.phase == doze.Standby && b.sinking == nil:
+		b.spawn(b.suspend)
+	default:
 		b.sink(b.machine.Tier() + 1)
 	}
 }
@@ -240,78 +306,103 @@ func (b *Box) step() {
 // suspend pauses a box that nobody uses, unless a process in it asked to stay
 // awake.
 func (b *Box) suspend() {
-	if b.n.busy(b) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
+	asked := time.Now()
+	busy := b.n.busy(b)
+	b.mu.Lock()
+	if b.phase != doze.Running || b.holds > 0 || !b.lastUsed.Before(asked) {
+		b.mu.Unlock()
+		return // a request won the race against the timer, and its end sets it again
+	}
+	if b.kept = busy; busy {
 		b.lastUsed = time.Now()
 		b.arm()
+		b.mu.Unlock()
 		return
 	}
-	b.mu.Lock()
-	if b.holds > 0 || b.move(doze.Idled, "") != nil {
-		b.mu.Unlock()
-		return // a request won the race against the timer
-	}
+	_ = b.move(doze.Idled, "") // Running has a row for Idled
 	b.mu.Unlock()
-	b.client.CloseIdleConnections() // nothing may write to them while it sleeps
+	b.hangUp() // nothing may write to a connection while it sleeps
 
-	err := b.change(b.life, func(m machine.Machine) error { return m.Suspend(b.life, machine.Paused) })
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err != nil {
+	b.change(b.life, func(m machine.Machine) error { return m.Suspend(b.life, machine.Paused) }, func(err error) {
+		if err == nil {
+			_ = b.move(doze.Suspended, "") // a delete may have come first
+			return
+		}
 		slog.Error("suspend", "sandbox", b.order.UID, "err", err)
 		_ = b.move(doze.Stayed, "it could not be put to sleep and runs on") // a delete may have come first
-		return
-	}
-	_ = b.move(doze.Suspended, "") // a delete may have come first
+	})
 }
 
-// sink starts the move of a sleeping box to a lower tier. A request that comes
-// meanwhile ends it early. Preconditions: mu is held, the phase is Standby, no
-// move is under way.
-func (b *Box) sink(to machine.Tier) {
-	if b.machine == nil || b.machine.Tier() >= to {
-		return
+// sink starts the move of a sleeping box to a lower tier, and returns a channel
+// that is closed when it has ended. A request that comes meanwhile ends it
+// early. Preconditions: mu is held, the box sleeps, no move is under way.
+func (b *Box) sink(to machine.Tier) <-chan struct{} {
+	done := make(chan struct{})
+	if b.life.Err() != nil {
+		close(done)
+		return done
 	}
 	ctx, cancel := context.WithCancel(b.life)
 	b.sinking = cancel
-	b.tasks.Go(func() {
+	b.timer.Stop()
+	b.spawn(func() {
+		defer close(done)
 		defer cancel()
 		start := time.Now()
-		err := b.change(ctx, func(m machine.Machine) error { return m.Suspend(ctx, to) })
-
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.sinking = nil
-		b.signal()
-		switch {
-		case err == nil:
-			b.stuck = false
-			slog.Info("sank", "sandbox", b.order.UID, "tier", to.String(), "took", time.Since(start))
+		b.change(ctx, func(m machine.Machine) error { return m.Suspend(ctx, to) }, func(err error) {
+			b.sinking = nil
+			b.sank(err, ctx.Err() != nil, to, time.Since(start))
+			b.signal()
 			b.arm()
-		case ctx.Err() == nil:
-			slog.Error("sink", "sandbox", b.order.UID, "tier", to.String(), "err", err)
-			if !b.stuck {
-				b.note("it could not be moved to disk and stays in memory")
-			}
-			b.stuck = true
-			b.timer.Reset(retrySink)
-		}
+		})
 	})
+	return done
+}
+
+// sank takes note of how a move to a lower tier ended. Preconditions: mu is
+// held.
+func (b *Box) sank(err error, cut bool, to machine.Tier, took time.Duration) {
+	switch {
+	case err == nil:
+		b.stuck = false
+		slog.Info("sank", "sandbox", b.order.UID, "tier", to.String(), "took", took)
+	case !cut && (b.phase == doze.Standby || b.phase == doze.Disabled):
+		slog.Error("sink", "sandbox", b.order.UID, "tier", to.String(), "err", err)
+		if !b.stuck {
+			b.note("it could not be moved to disk and stays in memory")
+		}
+		b.stuck = true
+	}
+}
+
+// rest returns for how long the box stays as it is if nobody uses it. It
+// reports false if that is for ever. Preconditions: mu is held.
+func (b *Box) rest() (time.Duration, bool) {
+	if b.machine == nil || b.sinking != nil {
+		return 0, false
+	}
+	tier := b.machine.Tier()
+	switch {
+	case b.phase == doze.Running:
+		return b.n.PauseAfter, b.holds == 0
+	case b.phase != doze.Standby && b.phase != doze.Disabled || tier == machine.OnDisk:
+		return 0, false
+	case b.stuck:
+		return retrySink, true
+	case b.phase == doze.Disabled:
+		return 0, true // it will not be woken soon
+	case tier == machine.Saved:
+		return max(0, b.n.DiskAfter-b.n.SaveAfter), true
+	default:
+		return b.n.SaveAfter, true
+	}
 }
 
 // arm sets the timer for the next step down. Preconditions: mu is held.
 func (b *Box) arm() {
-	switch {
-	case b.phase == doze.Running && b.holds == 0:
-		b.timer.Reset(b.n.PauseAfter)
-	case b.phase == doze.Standby && b.sinking == nil && b.machine.Tier() == machine.Paused:
-		b.timer.Reset(b.n.SaveAfter)
-	case b.phase == doze.Standby && b.sinking == nil && b.machine.Tier() == machine.Saved:
-		b.timer.Reset(max(0, b.n.DiskAfter-b.n.SaveAfter))
-	default:
-		b.timer.Stop()
+	b.timer.Stop()
+	if d, due := b.rest(); due {
+		b.timer.Reset(d)
 	}
 }
 
@@ -324,6 +415,7 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	}
 	slog.Debug("transition", "sandbox", b.order.UID, "from", b.phase, "on", on, "phase", next)
 	b.phase, b.message = next, message
+	b.kept = b.kept && next == doze.Running
 	b.signal()
 	b.arm()
 	b.report(message, false)
@@ -350,7 +442,7 @@ func (b *Box) report(message string, note bool) {
 func (b *Box) status() peer.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := peer.Status{Phase: b.phase, LastUsed: b.lastUsed, InUse: b.holds > 0 || b.phase == doze.Waking}
+	s := peer.Status{Phase: b.phase, LastUsed: b.lastUsed, InUse: b.holds > 0 || b.kept || b.phase == doze.Waking}
 	if s.InUse {
 		s.LastUsed = time.Now()
 	}
@@ -362,40 +454,73 @@ func (b *Box) status() peer.Status {
 
 // event takes note of what the machine did by itself.
 func (b *Box) event(e machine.Event) {
-	if !e.Exited {
-		b.mu.Lock()
-		defer b.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.phase.Ended() || b.phase == doze.Failed:
+	case !e.Exited:
 		b.note(e.Message)
-		return
+	case b.phase == doze.Starting: // Create is waiting for it, and takes everything back
+		b.end(doze.Errorf(doze.Unavailable, "the sandbox ended while it started: %s", e.Message))
+	default:
+		b.spawn(func() { b.exited(e.Message) })
 	}
+}
+
+// exited finds out what is left of a machine that ended by itself.
+func (b *Box) exited(message string) {
 	if b.lock(b.life) != nil {
 		return // it is being deleted
 	}
 	defer b.unlock()
 	m, err := b.n.Driver.Adopt(b.life, b.config) // is a complete checkpoint left?
+	if b.life.Err() != nil {
+		return
+	}
+	if b.leave(m, err, message) {
+		b.hangUp() // nobody is left to answer
+	}
+	b.mu.Lock()
+	failed := b.phase == doze.Failed
+	b.mu.Unlock()
+	if !failed {
+		return
+	}
+	if err := b.n.keep(b, doze.Failed, message); err != nil {
+		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
+	}
+}
+
+// leave goes on with what Adopt found after the machine's end, and reports
+// whether that has no processes. Preconditions: the turn is held.
+func (b *Box) leave(m machine.Machine, err error, message string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.phase.Ended() {
-		return
-	}
-	if err != nil {
-		b.machine = nil
-		_ = b.move(doze.Broke, e.Message) // every live phase has a row for Broke
-		if err := b.n.keep(b); err != nil {
-			slog.Error("write a record", "sandbox", b.order.UID, "err", err)
+	switch {
+	case b.phase.Ended() || b.phase == doze.Failed:
+		return true
+	case err != nil:
+		if !errors.Is(err, machine.ErrGone) {
+			slog.Error("adopt", "sandbox", b.order.UID, "err", err)
 		}
-		return
+		b.machine = nil
+		_ = b.move(doze.Broke, message) // every live phase has a row for Broke
+		return true
 	}
 	b.machine = m
-	if b.phase == doze.Running {
+	switch {
+	case m.Tier() == machine.Awake: // that was the end of an earlier incarnation
+		return false
+	case b.phase == doze.Running:
 		// It ended while its memory was still being loaded: the checkpoint is
 		// what it was when it woke.
 		_ = b.move(doze.Idled, "")
-		_ = b.move(doze.Suspended, e.Message+"; it sleeps on from its checkpoint")
-	} else {
-		b.note(e.Message + "; its checkpoint is complete")
+		_ = b.move(doze.Suspended, message+"; it sleeps on from its checkpoint")
+	default:
+		b.note(message + "; its checkpoint is complete")
 	}
-	b.signal()
+	b.arm()
+	return true
 }
 
 // dial connects to a port of the running machine. For a moment after a wake
@@ -408,11 +533,11 @@ func (b *Box) dial(ctx context.Context, port uint16) (net.Conn, error) {
 		if m == nil {
 			return nil, doze.Errorf(doze.Unavailable, "the sandbox has no machine")
 		}
-		conn, err := m.Dial(ctx, port)
-		if err == nil || !refused(err) {
-			return conn, err
+		c, err := m.Dial(ctx, port)
+		if err == nil {
+			return b.connect(c)
 		}
-		if !again {
+		if !refused(err) || !again {
 			return nil, fmt.Errorf("port %d: %w", port, err)
 		}
 		select {

@@ -31,6 +31,10 @@ const (
 	// sandbox; they are closed when it goes to sleep.
 	idleConns = 32
 
+	// headerMax bounds the header of an answer. Who runs the sandbox decides
+	// what comes, and a node reads many of them at a time.
+	headerMax = 1 << 20
+
 	// askTimeout bounds what we ask an agent by ourselves. One that does not
 	// answer has lost its say.
 	askTimeout = 2 * time.Second
@@ -56,6 +60,9 @@ func (b *Box) transport() *http.Transport {
 		},
 		DisableCompression:  true, // bytes pass as they are
 		MaxIdleConnsPerHost: idleConns,
+		MaxIdleConns:        idleConns,
+
+		MaxResponseHeaderBytes: headerMax,
 	}
 }
 
@@ -72,12 +79,11 @@ func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gat
 // RoundTrip wakes the sandbox, sends the request, and lets go of the sandbox
 // when the response has been read.
 func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
-	b := g.n.box(g.uid)
-	if b == nil {
-		return nil, doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
-	}
-	release, err := b.Hold(r.Context())
+	b, release, err := g.hold(r.Context())
 	if err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // nothing was read from it
+		}
 		return nil, err
 	}
 	out := r.Clone(r.Context())
@@ -85,24 +91,35 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.client.RoundTrip(out)
 	if err != nil {
 		release()
-		return nil, dialFailure(err, g.port)
+		return nil, g.failure(r.Context(), err)
 	}
 	resp.Body = held(resp.Body, release)
 	return resp, nil
 }
 
-// dialFailure classifies an error of the way to a sandbox.
-func dialFailure(err error, port uint16) error {
+func (g gate) hold(ctx context.Context) (*Box, func(), error) {
+	b := g.n.box(g.uid)
+	if b == nil {
+		return nil, nil, errUnknown
+	}
+	release, err := b.Hold(ctx)
+	return b, release, err
+}
+
+// failure classifies an error of the way to a sandbox.
+func (g gate) failure(ctx context.Context, err error) error {
 	switch {
-	case refused(err):
-		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d of the sandbox", port)
-	case errors.Is(err, context.Canceled):
+	case ctx.Err() != nil: // the caller's doing
 		return err
+	case refused(err):
+		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d of the sandbox", g.port)
+	case errors.Is(err, context.DeadlineExceeded):
+		return doze.Wrap(err, doze.Unavailable, "port %d of the sandbox does not answer", g.port)
 	}
 	if _, ok := errors.AsType[*doze.Error](err); ok {
 		return err
 	}
-	return doze.Wrap(err, doze.Unavailable, "the sandbox closed the connection on port %d", port)
+	return doze.Wrap(err, doze.Unavailable, "the sandbox closed the connection on port %d", g.port)
 }
 
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
@@ -130,6 +147,9 @@ type heldConn struct {
 	io.ReadWriteCloser
 	release func()
 }
+
+// CloseWrite ends one direction; the sandbox stays held.
+func (h *heldConn) CloseWrite() error { return closeWrite(h.ReadWriteCloser) }
 
 func (h *heldConn) Close() error {
 	defer h.release()
@@ -209,6 +229,7 @@ func (q *reports[T]) put(v T) {
 // run hands reports on, in order, until ctx ends and the queue is empty.
 func (q *reports[T]) run(ctx context.Context, send func(T)) {
 	for {
+		last := ctx.Err() != nil
 		q.mu.Lock()
 		list := q.list
 		q.list = nil
@@ -219,10 +240,12 @@ func (q *reports[T]) run(ctx context.Context, send func(T)) {
 		if len(list) > 0 {
 			continue
 		}
+		if last {
+			return
+		}
 		select {
 		case <-q.ready:
 		case <-ctx.Done():
-			return
 		}
 	}
 }

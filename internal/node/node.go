@@ -56,6 +56,9 @@ type Options struct {
 	// until Release.
 	Lease   func(ctx context.Context, id string) (machine.Link, error)
 	Release func(id string) error
+	// Nameservers are the addresses that sandboxes ask for names, if there are
+	// any that they can reach.
+	Nameservers []string
 	// Report is told of every transition, in order, by one goroutine.
 	Report func(peer.Report)
 	// Available returns the bytes of memory that the host can still give.
@@ -71,8 +74,10 @@ type Options struct {
 type Node struct {
 	Options
 	life    context.Context //nolint:containedctx // ends with the node
-	stop    context.CancelFunc
+	stop    context.CancelCauseFunc
+	tasks   sync.WaitGroup // goroutines of the boxes
 	reports *reports[peer.Report]
+	events  <-chan machine.Event
 
 	mu    sync.Mutex
 	boxes map[string]*Box // guarded by mu; by UID
@@ -83,13 +88,28 @@ var (
 	_ peer.Gate = (*Node)(nil)
 )
 
+var (
+	errUnknown  = doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
+	errStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
+	errDeleted  = doze.Errorf(doze.Unavailable, "the sandbox is being deleted")
+)
+
 // Open returns a node that has adopted every sandbox of its directory and
 // removed what no record names.
-func Open(ctx context.Context, o Options) (*Node, error) {
+func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	n := &Node{Options: o, reports: newReports[peer.Report](), boxes: map[string]*Box{}}
-	n.life, n.stop = context.WithCancel(context.WithoutCancel(ctx))
+	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			n.stop(err)
+		}
+	}()
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the node's directory: %w", err)
+	}
+	// We listen before we look, so that no end of a machine is missed.
+	if n.events, err = n.Driver.Events(n.life); err != nil {
+		return nil, fmt.Errorf("listen to machines: %w", err)
 	}
 	if err := n.adopt(ctx); err != nil {
 		return nil, fmt.Errorf("adopt: %w", err)
@@ -100,34 +120,27 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 // Run hands on reports and machine events until ctx ends. Sandboxes are left
 // as they are: they run or sleep on, and the next node adopts them.
 func (n *Node) Run(ctx context.Context) error {
-	events, err := n.Driver.Events(ctx)
-	if err != nil {
-		return fmt.Errorf("listen to machines: %w", err)
-	}
-	var loops sync.WaitGroup
+	var loops, reporter sync.WaitGroup
 	loops.Go(func() { n.relieve(ctx) })
 	loops.Go(func() {
-		for e := range events {
+		for e := range n.events {
 			if b := n.box(e.ID); b != nil {
-				b.tasks.Go(func() { b.event(e) })
+				b.event(e)
 			}
 		}
 	})
-	reported := make(chan struct{})
 	last, done := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(reported)
-		n.reports.run(last, n.Report)
-	}()
+	reporter.Go(func() { n.reports.run(last, n.Report) })
+
 	<-ctx.Done()
+	n.stop(errStopping)
 	loops.Wait()
-	n.stop()
 	for _, b := range n.all() {
-		b.tasks.Wait()
-		b.client.CloseIdleConnections()
+		b.hangUp() // it takes mu, after which the box spawns nothing more
 	}
+	n.tasks.Wait()
 	done()
-	<-reported
+	reporter.Wait()
 	return nil
 }
 
@@ -156,7 +169,9 @@ func (n *Node) put(b *Box) error {
 func (n *Node) drop(b *Box) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.boxes, b.order.UID)
+	if n.boxes[b.order.UID] == b {
+		delete(n.boxes, b.order.UID)
+	}
 }
 
 // CheckImage implements [peer.Node].
@@ -164,54 +179,93 @@ func (n *Node) CheckImage(_ context.Context, ref string) error { return n.Option
 
 // Create implements [peer.Node]: an image, an address, a machine, an agent that
 // answers, in that order. If one step fails, those before it are taken back in
-// reverse.
+// reverse. If that does not work either, Delete tries again.
 func (n *Node) Create(ctx context.Context, o peer.Order) (err error) {
-	var u undo
-	defer u.unwind(&err)
-
-	image, err := n.Image(ctx, o.Image)
-	if err != nil {
-		return fmt.Errorf("image %s: %w", o.Image, err)
-	}
-	config := machine.Config{
-		ID: o.UID, Dir: filepath.Join(n.Dir, o.UID, "machine"), Root: image.Path, Agent: n.Agent,
-		Hostname: o.Name, Env: environment(image.Env, o), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
-	}
-	b := n.newBox(o, config, doze.Starting)
+	b := n.newBox(o, machine.Config{ID: o.UID}, doze.Starting)
+	b.turn <- struct{}{} // nobody else has it
+	defer b.unlock()
 	if err := n.put(b); err != nil {
+		b.end(err)
 		return err
 	}
-	u.push(func() error { b.end(); n.drop(b); return nil })
+	var u undo
+	defer func() {
+		if err != nil {
+			b.end(err)
+			b.hangUp()
+		}
+		u.unwind(&err)
+	}()
+	u.push(func() error { n.drop(b); return nil })
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	return n.build(ctx, b, &u)
+}
 
-	u.push(func() error { return os.RemoveAll(filepath.Join(n.Dir, o.UID)) })
-	if err := n.keep(b); err != nil {
+// build makes the machine of a new box. Preconditions: the turn is held.
+func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
+	o := b.order
+	image, err := n.Image(ctx, o.Image)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
+	}
+	b.config = machine.Config{
+		ID: o.UID, Dir: n.machineDir(o.UID), Root: image.Path, Agent: n.Agent,
+		Hostname: o.Name, Env: environment(image.Env, o, n.Nameservers), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+	}
+	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
+	if err := n.keep(b, doze.Starting, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	u.push(func() error { return n.Release(o.UID) })
 	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
-		return fmt.Errorf("lease an address: %w", err)
+		return fmt.Errorf("lease an address: %w", cause(ctx, err))
 	}
-	b.machine, err = n.Driver.Boot(ctx, b.config)
+	m, err := n.Driver.Boot(ctx, b.config)
 	if err != nil {
-		return fmt.Errorf("boot: %w", err)
+		return fmt.Errorf("boot: %w", cause(ctx, err))
 	}
-	u.push(func() error { return b.machine.Close(context.WithoutCancel(ctx)) })
+	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
+	b.mu.Lock()
+	b.machine = m
+	b.mu.Unlock()
 	if err := b.answers(ctx); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
+	// A crash after this line leaves a sandbox that is adopted.
+	if err := n.keep(b, doze.Running, ""); err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.move(doze.Booted, ""); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return n.keep(b)
+	if b.life.Err() != nil { // ctx is about to end, too
+		return context.Cause(b.life)
+	}
+	return b.move(doze.Booted, "")
 }
+
+// cause returns why ctx ended, if it did, or else err.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// dir is where everything of a sandbox is.
+func (n *Node) dir(uid string) string { return filepath.Join(n.Dir, uid) }
+
+func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), "machine") }
 
 // environment is what the first process gets: the image's variables, who the
 // sandbox is, and the caller's, which win.
-func environment(image []string, o peer.Order) []string {
+func environment(image []string, o peer.Order, nameservers []string) []string {
 	env := slices.Concat(image, []string{
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
+		"DOZE_NAMESERVERS=" + strings.Join(nameservers, ","), // see the agent's nameservers
 	}, o.Env)
 	last := map[string]int{}
 	for i, kv := range env {
@@ -229,7 +283,8 @@ func environment(image []string, o peer.Order) []string {
 
 // answers waits until the agent of a machine that has just booted answers.
 func (b *Box) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	slow := doze.Errorf(doze.Timeout, "its agent did not answer within %v", bootTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, slow)
 	defer cancel()
 	for {
 		err := b.get(ctx, http.MethodGet, "/health", nil)
@@ -239,130 +294,178 @@ func (b *Box) answers(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), err)
-		case <-b.life.Done():
-			return doze.Errorf(doze.Unavailable, "the sandbox was deleted while it started")
 		case <-time.After(bootPoll):
 		}
 	}
 }
 
-// Delete implements [peer.Node].
+// Delete implements [peer.Node]. If its caller goes away in between, the next
+// Delete goes on, and so does the next start of the node.
 func (n *Node) Delete(ctx context.Context, uid string) error {
 	b := n.box(uid)
 	if b == nil {
 		return nil
 	}
 	b.mu.Lock()
-	if b.phase != doze.Deleting {
+	if !b.phase.Ended() {
 		if err := b.move(doze.Delete, ""); err != nil {
 			b.mu.Unlock()
 			return err
 		}
 	}
+	b.end(errDeleted) // what is under way ends early; who waits is told
 	b.mu.Unlock()
-	b.end() // what is under way ends early; who waits is told
-
-	b.tasks.Wait()
-	if err := b.lock(ctx); err != nil { // another Delete, or a Disable
-		return err
-	}
-	defer b.unlock()
-	b.client.CloseIdleConnections()
-	if err := n.end(ctx, b); err != nil {
-		return fmt.Errorf("end the machine: %w", err)
-	}
-	if err := n.Release(uid); err != nil {
-		return fmt.Errorf("release the address: %w", err)
-	}
-	if err := os.RemoveAll(filepath.Join(n.Dir, uid)); err != nil {
-		return fmt.Errorf("remove the sandbox's directory: %w", err)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.machine = nil
-	if b.phase == doze.Deleting {
-		_ = b.move(doze.Gone, "") // Deleting has a row for Gone
-	}
-	n.drop(b)
-	return nil
-}
-
-// end destroys the machine of a box, also one that we hold no handle of.
-// Preconditions: the turn is held, or nobody else has the box yet.
-func (n *Node) end(ctx context.Context, b *Box) error {
-	b.mu.Lock()
-	m := b.machine
-	b.mu.Unlock()
-	if m == nil { // it failed, or its boot was cut short
-		var err error
-		if m, err = n.Driver.Adopt(ctx, b.config); errors.Is(err, machine.ErrGone) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-	return m.Close(ctx)
-}
-
-// Disable implements [peer.Node].
-func (n *Node) Disable(ctx context.Context, uid string) error {
-	b := n.box(uid)
-	if b == nil {
-		return doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
-	}
-	b.mu.Lock()
-	for b.phase != doze.Disabled && b.phase != doze.Disabling {
-		if b.sinking != nil {
-			b.sinking()
-		} else if b.move(doze.Disable, "") == nil {
-			break
-		} else if b.phase != doze.Suspending && b.phase != doze.Waking && b.phase != doze.Starting {
-			defer b.mu.Unlock()
-			return doze.Errorf(doze.Conflict, "the sandbox is %s", b.phase)
-		}
-		if err := b.wait(ctx, nil); err != nil {
-			b.mu.Unlock()
-			return err
-		}
-	}
-	b.mu.Unlock()
+	b.hangUp()
 
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
 	defer b.unlock()
-	b.client.CloseIdleConnections()
-	// Paused is enough to keep everything; disk is what makes it cheap.
-	if err := b.machine.Suspend(ctx, machine.OnDisk); err != nil {
-		slog.Error("disable", "sandbox", uid, "tier", b.machine.Tier().String(), "err", err)
-		if b.machine.Tier() == machine.Awake {
+	if n.box(uid) != b {
+		return nil // another Delete was first
+	}
+	if err := n.clear(ctx, b); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.machine = nil
+	_ = b.move(doze.Gone, "") // Deleting has a row for Gone
+	n.drop(b)
+	return nil
+}
+
+// clear removes everything of a sandbox from the host. Preconditions: the turn
+// is held, or nobody else has the box.
+func (n *Node) clear(ctx context.Context, b *Box) error {
+	uid := b.order.UID
+	// Without its record the next start of the node removes what is left.
+	if err := n.forget(uid); err != nil {
+		return fmt.Errorf("remove the record: %w", err)
+	}
+	if err := n.destroy(ctx, b); err != nil {
+		return fmt.Errorf("end the machine: %w", err)
+	}
+	if err := n.Release(uid); err != nil {
+		return fmt.Errorf("release the address: %w", err)
+	}
+	if err := os.RemoveAll(n.dir(uid)); err != nil {
+		return fmt.Errorf("remove the sandbox's directory: %w", err)
+	}
+	return nil
+}
+
+// destroy ends the machine of a box, also one that we hold no handle of.
+func (n *Node) destroy(ctx context.Context, b *Box) error {
+	m, err := b.handle(ctx)
+	if errors.Is(err, machine.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return m.Close(ctx)
+}
+
+// Disable implements [peer.Node]. Requests in flight are cut off.
+func (n *Node) Disable(ctx context.Context, uid string) error {
+	b := n.box(uid)
+	if b == nil {
+		return errUnknown
+	}
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if err := b.refuse(ctx); err != nil {
+		return err
+	}
+	b.hangUp()
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	return b.halt(ctx)
+}
+
+// refuse moves the box to a phase in which no request is let in.
+func (b *Box) refuse(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.phase != doze.Disabled && b.phase != doze.Disabling {
+		if b.sinking != nil {
+			b.sinking() // its end is a change
+		} else if err := b.move(doze.Disable, ""); err == nil {
+			break
+		} else if b.phase != doze.Suspending && b.phase != doze.Waking && b.phase != doze.Starting {
+			return err
+		}
+		if err := b.wait(ctx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// halt puts a box that refuses requests to sleep. Preconditions: the turn is
+// held.
+func (b *Box) halt(ctx context.Context) error {
+	b.mu.Lock()
+	phase := b.phase
+	b.mu.Unlock()
+	switch phase {
+	case doze.Disabled:
+		return nil // another Disable was first
+	case doze.Disabling:
+	default:
+		return doze.Errorf(doze.Conflict, "the sandbox is %s", phase)
+	}
+	m, err := b.handle(ctx)
+	if err != nil {
+		return fmt.Errorf("find the machine: %w", err)
+	}
+	// Paused is enough to keep everything; disk is what makes it cheap, and is
+	// tried again.
+	if err := m.Suspend(ctx, machine.OnDisk); err != nil {
+		slog.Error("disable", "sandbox", b.order.UID, "tier", m.Tier().String(), "err", err)
+		if m.Tier() == machine.Awake {
 			return fmt.Errorf("pause: %w", err)
 		}
 	}
+	if err := b.n.keep(b, doze.Disabled, ""); err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.phase == doze.Disabling {
-		if err := b.move(doze.Halted, ""); err != nil {
-			return err
-		}
-	}
-	return n.keep(b)
+	b.machine = m
+	b.stuck = m.Tier() != machine.OnDisk
+	return b.move(doze.Halted, "")
 }
 
 // Enable implements [peer.Node].
-func (n *Node) Enable(_ context.Context, uid string) error {
+func (n *Node) Enable(ctx context.Context, uid string) error {
 	b := n.box(uid)
 	if b == nil {
-		return doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
+		return errUnknown
+	}
+	if err := b.lock(ctx); err != nil { // a Disable may be under way
+		return err
+	}
+	defer b.unlock()
+	b.mu.Lock()
+	phase := b.phase
+	b.mu.Unlock()
+	switch {
+	case phase == doze.Disabled:
+	case phase == doze.Disabling || phase == doze.Failed || phase.Ended():
+		return doze.Errorf(doze.Conflict, "the sandbox is %s", phase)
+	default:
+		return nil
+	}
+	if err := n.keep(b, doze.Standby, ""); err != nil {
+		return fmt.Errorf("write the record: %w", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.phase == doze.Disabled {
-		if err := b.move(doze.Enable, ""); err != nil {
-			return err
-		}
-	}
-	return n.keep(b)
+	return b.move(doze.Enable, "") // or it is being deleted
 }
 
 // Status implements [peer.Node].
@@ -378,7 +481,7 @@ func (n *Node) Status(uid string) (peer.Status, bool) {
 func (n *Node) Cost(ctx context.Context, uid string) (machine.Stats, error) {
 	b := n.box(uid)
 	if b == nil {
-		return machine.Stats{}, doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
+		return machine.Stats{}, errUnknown
 	}
 	b.mu.Lock()
 	m := b.machine
@@ -400,33 +503,53 @@ func (n *Node) relieve(ctx context.Context) {
 			return
 		case <-every.C:
 		}
-		free, err := n.Available()
-		if err != nil {
-			slog.Warn("read the memory that is left", "err", err)
-			continue
-		}
-		if free < n.Reserve {
-			n.sinkOldest()
+		for ctx.Err() == nil && n.short() {
+			done := n.sinkOldest()
+			if done == nil {
+				break
+			}
+			<-done // it ends with the node, too
 		}
 	}
 }
 
-func (n *Node) sinkOldest() {
+// short reports whether memory is short.
+func (n *Node) short() bool {
+	free, err := n.Available()
+	if err != nil {
+		slog.Warn("read the memory that is left", "err", err)
+		return false
+	}
+	return free < n.Reserve
+}
+
+// sinkOldest starts to move one sandbox to disk. It returns nil if there is
+// none, or else a channel that is closed at the end of the move.
+func (n *Node) sinkOldest() <-chan struct{} {
 	var oldest *Box
 	var since time.Time
 	for _, b := range n.all() {
 		b.mu.Lock()
-		if b.phase == doze.Standby && b.sinking == nil && b.machine.Tier() < machine.OnDisk && (oldest == nil || b.lastUsed.Before(since)) {
+		if b.spare() && (oldest == nil || b.lastUsed.Before(since)) {
 			oldest, since = b, b.lastUsed
 		}
 		b.mu.Unlock()
 	}
 	if oldest == nil {
-		return
+		return nil
 	}
 	oldest.mu.Lock()
 	defer oldest.mu.Unlock()
-	if oldest.phase == doze.Standby && oldest.sinking == nil {
-		oldest.sink(machine.OnDisk)
+	if !oldest.spare() {
+		return nil // a request came just now
 	}
+	return oldest.sink(machine.OnDisk)
+}
+
+// spare reports whether the box sleeps in memory. One that could not be moved
+// waits for its own next try, so that others have theirs. Preconditions: mu is
+// held.
+func (b *Box) spare() bool {
+	asleep := b.phase == doze.Standby || b.phase == doze.Disabled
+	return asleep && b.machine != nil && b.sinking == nil && !b.stuck && b.machine.Tier() < machine.OnDisk
 }

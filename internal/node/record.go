@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"doze"
 	"doze/internal/machine"
@@ -25,28 +27,50 @@ type saved struct {
 	Failed   string         `json:"failed"`   // why it is beyond repair
 }
 
-const recordName = "record.json"
+const (
+	recordName = "record.json"
+	// damagedName is a record that could not be read, set aside for whoever
+	// repairs it.
+	damagedName = "record.json.damaged"
+)
 
-// keep writes the record of a box, in one step and durably. It is called where
-// the record changes, which is never on the way of a request. Preconditions: mu
-// is held, or nobody else has the box yet.
-func (n *Node) keep(b *Box) error {
+// idPattern is what the directory of a sandbox is named. Others, such as
+// lost+found, are not ours.
+var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
+
+var errDamaged = errors.New("the record is damaged")
+
+// keep writes the record of a box that is, or is about to be, in a phase, in
+// one step and durably. It is called where the record changes, which is never
+// on the way of a request. Preconditions: the turn is held, or nobody else has
+// the box yet.
+func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
 		Order: b.order, Config: b.config,
-		Booted: b.phase != doze.Starting, Disabled: b.phase == doze.Disabled,
+		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled,
 	}
-	if b.phase == doze.Failed {
-		r.Failed = b.message
+	if phase == doze.Failed {
+		r.Failed = cmp.Or(message, phase.String())
 	}
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(n.Dir, b.order.UID)
+	dir := n.dir(b.order.UID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	return replace(filepath.Join(dir, recordName), raw)
+}
+
+// forget removes the record.
+func (n *Node) forget(uid string) error {
+	for _, name := range []string{damagedName, recordName} {
+		if err := os.Remove(filepath.Join(n.dir(uid), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // replace writes a file so that a crash leaves the old one or the new one.
@@ -70,28 +94,37 @@ func replace(name string, raw []byte) (err error) {
 }
 
 // adopt takes over what an earlier process left. A sandbox that was being
-// created is removed: nobody was told that it exists.
+// created or deleted is removed: nobody was told that it exists, or that it
+// does not.
 func (n *Node) adopt(ctx context.Context) error {
 	entries, err := os.ReadDir(n.Dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
+		if !e.IsDir() || !idPattern.MatchString(e.Name()) {
+			slog.Warn("this is no sandbox", "name", e.Name())
+			continue
+		}
 		if err := n.adoptOne(ctx, e.Name()); err != nil {
 			return fmt.Errorf("%s: %w", e.Name(), err)
 		}
 	}
-	return n.Driver.Sweep(ctx, func(id string) bool { return n.box(id) != nil })
+	return n.Driver.Sweep(ctx, func(id string) bool {
+		b := n.box(id)
+		return b != nil && b.status().Phase != doze.Failed
+	})
 }
 
 func (n *Node) adoptOne(ctx context.Context, uid string) error {
-	r, err := readRecord(filepath.Join(n.Dir, uid, recordName))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !r.Booted {
-		slog.Warn("removing a sandbox that was not finished", "sandbox", uid)
-		return n.discard(ctx, uid, r)
-	}
-	if err != nil {
+	r, err := readRecord(n.dir(uid), uid)
+	switch {
+	case errors.Is(err, errDamaged):
+		return n.setAside(uid, err)
+	case err != nil:
 		return err
+	case !r.Booted:
+		return n.discard(ctx, uid, r)
 	}
 	link, err := n.Lease(ctx, uid) // the same as before; after a reboot its namespace is new
 	if err != nil {
@@ -99,51 +132,109 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	}
 	r.Config.Link = link
 	b := n.newBox(r.Order, r.Config, doze.Standby)
-	b.machine, err = n.Driver.Adopt(ctx, r.Config)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case r.Failed != "":
-		b.phase, b.message = doze.Failed, r.Failed
-	case errors.Is(err, machine.ErrGone):
-		b.machine = nil
-		b.phase, b.message = doze.Failed, "the host restarted while it ran, and its memory is lost"
-	case err != nil:
-		return fmt.Errorf("adopt the machine: %w", err)
-	case r.Disabled:
-		b.phase = doze.Disabled
-	case b.machine.Tier() == machine.Awake:
-		b.phase = doze.Running
+	if r.Failed == "" {
+		if b.machine, err = n.Driver.Adopt(ctx, r.Config); ctx.Err() != nil {
+			b.end(context.Cause(ctx))
+			return context.Cause(ctx)
+		}
 	}
-	b.report(b.message, false)
-	b.arm()
-	if err := n.keep(b); err != nil {
+	b.phase, b.message = adopted(r, b.machine, err)
+	if err != nil {
+		slog.Error("adopt", "sandbox", uid, "phase", b.phase, "err", err)
+		b.machine = nil
+	}
+	if err := n.keep(b, b.phase, b.message); err != nil {
 		return err
 	}
 	slog.Info("adopted", "sandbox", uid, "phase", b.phase)
+	return n.install(b)
+}
+
+// adopted decides where a sandbox goes on whose machine was looked for. One
+// whose driver could not tell sleeps: its next wake looks again.
+func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message string) {
+	switch {
+	case r.Failed != "":
+		return doze.Failed, r.Failed
+	case errors.Is(err, machine.ErrGone):
+		return doze.Failed, "the host restarted while it ran, and its memory is lost"
+	case r.Disabled:
+		return doze.Disabled, ""
+	case err == nil && m.Tier() == machine.Awake:
+		return doze.Running, ""
+	default:
+		return doze.Standby, ""
+	}
+}
+
+// install reports an adopted box and makes it known.
+func (n *Node) install(b *Box) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.report(b.message, false)
+	b.arm()
 	return n.put(b)
+}
+
+// setAside makes a failed box of a sandbox whose record cannot be read. Its
+// processes are ended, for we do not know their limits; its files stay until
+// it is deleted.
+func (n *Node) setAside(uid string, damage error) error {
+	slog.Error("a record is set aside; with a repaired one the sandbox comes back at the next start", "sandbox", uid, "err", damage)
+	err := os.Rename(filepath.Join(n.dir(uid), recordName), filepath.Join(n.dir(uid), damagedName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	b := n.newBox(peer.Order{UID: uid}, n.bare(uid), doze.Failed)
+	b.message = "its record on the node is damaged"
+	return n.install(b)
+}
+
+// bare is what we know of a machine without a record: enough to end it.
+func (n *Node) bare(uid string) machine.Config {
+	return machine.Config{ID: uid, Dir: n.machineDir(uid)}
 }
 
 // discard removes what is left of a sandbox that was not finished.
 func (n *Node) discard(ctx context.Context, uid string, r saved) error {
-	if r.Config.ID != "" {
-		if err := n.end(ctx, n.newBox(r.Order, r.Config, doze.Starting)); err != nil {
-			return err
-		}
+	slog.Warn("removing a sandbox that was not finished", "sandbox", uid)
+	if r.Config.ID == "" {
+		r.Config = n.bare(uid)
 	}
-	if err := n.Release(uid); err != nil {
-		return err
-	}
-	return os.RemoveAll(filepath.Join(n.Dir, uid))
+	r.Order.UID = uid
+	b := n.newBox(r.Order, r.Config, doze.Starting)
+	defer b.end(errDeleted)
+	return n.clear(ctx, b)
 }
 
-func readRecord(name string) (r saved, err error) {
-	raw, err := os.ReadFile(name)
-	if err != nil {
-		return r, err
+// readRecord returns the record in a sandbox's directory. Without one it is of
+// a sandbox that was not finished. It fails with errDamaged for one that can
+// not be ours.
+func readRecord(dir, uid string) (saved, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err == nil {
+		return parseRecord(raw, uid)
 	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return saved{}, err
+	}
+	_, err = os.Lstat(filepath.Join(dir, damagedName))
+	switch {
+	case err == nil:
+		return saved{}, fmt.Errorf("%w: it was set aside before", errDamaged)
+	case errors.Is(err, fs.ErrNotExist):
+		return saved{}, nil
+	default:
+		return saved{}, err
+	}
+}
+
+func parseRecord(raw []byte, uid string) (r saved, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return r, fmt.Errorf("read the record: %w", err)
+		return saved{}, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if r.Order.UID != uid || r.Config.ID != uid {
+		return saved{}, fmt.Errorf("%w: it is of the sandbox %q", errDamaged, r.Order.UID)
 	}
 	return r, nil
 }
