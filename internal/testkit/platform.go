@@ -294,8 +294,8 @@ func rmdir(dir string) error {
 	return fmt.Errorf("%s: still in use", dir)
 }
 
-// Machines returns the state of every machine with processes, by the identity
-// of its sandbox, as the launcher knows it.
+// Machines returns the state of every machine whose memory is in processes, by
+// the identity of its sandbox, as the launcher knows it.
 func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
 	sockets, err := filepath.Glob(filepath.Join(p.RunDir, "*", "launcher.sock"))
 	if err != nil || len(sockets) == 0 {
@@ -323,7 +323,9 @@ func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
 	}
 	states := map[string]string{}
 	for _, f := range found {
-		states[f.ID] = f.State
+		if f.State != gvisor.StateCreated { // a process that waits for the next wake
+			states[f.ID] = f.State
+		}
 	}
 	return states, nil
 }
@@ -336,9 +338,7 @@ func (p *Platform) Tier(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, s := range states {
-		if s != gvisor.StateCreated { // a process that waits for the next wake
-			return s, nil
-		}
+		return s, nil
 	}
 	return "disk", nil
 }
@@ -356,7 +356,7 @@ func (p *Platform) Await(ctx context.Context, tier string) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("the sandbox is %s, not %s: %w", now, tier, context.Cause(ctx))
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(awaitPoll):
 		}
 	}
 }
