@@ -77,11 +77,13 @@ func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 }
 
 // spawn runs do in a goroutine that the node waits for. At the end of the box's
-// life nothing new begins. Preconditions: mu is held.
-func (b *Box) spawn(do func()) {
-	if b.life.Err() == nil {
-		b.n.tasks.Go(do)
+// life nothing new begins, and it reports false. Preconditions: mu is held.
+func (b *Box) spawn(do func()) bool {
+	if b.life.Err() != nil {
+		return false
 	}
+	b.n.tasks.Go(do)
+	return true
 }
 
 // bound returns a context that ends with ctx and with the box.
@@ -173,15 +175,12 @@ func (b *Box) wakeable() (*attempt, error) {
 			b.sinking()     // its end is a change
 			return nil, nil //nolint:nilnil // as above
 		}
-		if b.life.Err() != nil {
+		try := &attempt{done: make(chan struct{})}
+		if !b.spawn(func() { b.wake(try) }) {
 			return nil, context.Cause(b.life)
 		}
-		if err := b.move(doze.Called, ""); err != nil {
-			return nil, err
-		}
-		b.attempt = &attempt{done: make(chan struct{})}
-		b.spawn(b.wake)
-		return b.attempt, nil
+		b.attempt = try
+		return try, b.move(doze.Called, "") // Standby has a row for Called
 	case doze.Failed:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is failed: %s", b.message)
 	default:
@@ -220,7 +219,7 @@ func (b *Box) release() {
 }
 
 // wake resumes the machine and wakes everybody who waits for it.
-func (b *Box) wake() {
+func (b *Box) wake(try *attempt) {
 	ctx, cancel := context.WithTimeout(b.life, wakeTimeout)
 	defer cancel()
 	start := time.Now()
@@ -229,7 +228,6 @@ func (b *Box) wake() {
 		from = m.Tier()
 		return m.Resume(ctx)
 	}, func(err error) {
-		try := b.attempt
 		b.attempt = nil
 		try.err = b.woken(err, from, time.Since(start))
 		close(try.done)
@@ -338,14 +336,8 @@ func (b *Box) suspend() {
 // early. Preconditions: mu is held, the box sleeps, no move is under way.
 func (b *Box) sink(to machine.Tier) <-chan struct{} {
 	done := make(chan struct{})
-	if b.life.Err() != nil {
-		close(done)
-		return done
-	}
 	ctx, cancel := context.WithCancel(b.life)
-	b.sinking = cancel
-	b.timer.Stop()
-	b.spawn(func() {
+	began := b.spawn(func() {
 		defer close(done)
 		defer cancel()
 		start := time.Now()
@@ -356,6 +348,13 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 			b.arm()
 		})
 	})
+	if !began {
+		cancel()
+		close(done)
+		return done
+	}
+	b.sinking = cancel
+	b.timer.Stop()
 	return done
 }
 
@@ -434,7 +433,7 @@ func (b *Box) note(message string) { b.report(message, true) }
 // report queues a report. Preconditions: mu is held.
 func (b *Box) report(message string, note bool) {
 	now := time.Now()
-	b.seq = max(b.seq+1, uint64(now.UnixNano())) //nolint:gosec // G115: grows over restarts too
+	b.seq = max(b.seq+1, uint64(now.UnixNano())) // grows over restarts, too
 	b.n.reports.put(peer.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: now, Note: note})
 }
 

@@ -321,17 +321,16 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 		return err
 	}
 	defer b.unlock()
-	if n.box(uid) != b {
-		return nil // another Delete was first
-	}
-	if err := n.clear(ctx, b); err != nil {
-		return err
+	if n.box(uid) == b { // or another Delete was first, or Create took it back
+		if err := n.clear(ctx, b); err != nil {
+			return err
+		}
+		n.drop(b)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.machine = nil
-	_ = b.move(doze.Gone, "") // Deleting has a row for Gone
-	n.drop(b)
+	_ = b.move(doze.Gone, "") // the other Delete may have reported it
 	return nil
 }
 

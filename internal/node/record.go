@@ -124,7 +124,10 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	case err != nil:
 		return err
 	case !r.Booted:
-		return n.discard(ctx, uid, r)
+		if err := n.discard(ctx, uid, r); err != nil {
+			slog.Error("the next start tries again", "sandbox", uid, "err", err)
+		}
+		return ctx.Err()
 	}
 	link, err := n.Lease(ctx, uid) // the same as before; after a reboot its namespace is new
 	if err != nil {

@@ -1,0 +1,354 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/machine/machinetest"
+	"doze/internal/node"
+	"doze/internal/peer"
+)
+
+const (
+	pauseAfter = 10 * time.Second
+	saveAfter  = time.Minute
+	diskAfter  = 5 * time.Minute
+	appPort    = 3000
+	nobodyPort = 3001
+)
+
+var errBroken = errors.New("broken")
+
+// host is what outlives a node: a driver, a disk, a network, and control's
+// memory of what it was told.
+type host struct {
+	*machinetest.Fake
+
+	t   *testing.T
+	dir string
+	app http.HandlerFunc // answers on appPort
+
+	mu      sync.Mutex
+	leases  map[string]bool
+	reports []peer.Report
+	failing map[string]error // by name of the step
+	keep    map[string]int   // keepAlive by sandbox
+	deaf    bool             // agents do not answer
+	free    int64
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{
+		Fake: machinetest.NewFake(), t: t, dir: t.TempDir(),
+		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, free: 1 << 30,
+		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
+	}
+	h.Handler = func(c machine.Config, port uint16) http.Handler {
+		switch port {
+		case doze.AgentPort:
+			return h.agent(c.ID)
+		case appPort:
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.app(w, r) })
+		default:
+			return nil
+		}
+	}
+	t.Cleanup(func() { h.Reboot() })
+	return h
+}
+
+func (h *host) agent(id string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.ask(func() bool { return h.deaf }) {
+			<-r.Context().Done()
+			return
+		}
+		if r.URL.Path == "/doze/keepalive" {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			_, _ = fmt.Fprintf(w, `{"keepAlive": %d}`, h.keep[id])
+		}
+	})
+}
+
+// ask reads something under the lock.
+func (h *host) ask(what func() bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return what()
+}
+
+// set changes something under the lock.
+func (h *host) set(do func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	do()
+}
+
+// fails returns the error that a step is to fail with, once.
+func (h *host) fails(step string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err := h.failing[step]
+	delete(h.failing, step)
+	return err
+}
+
+func (h *host) options() node.Options {
+	return node.Options{
+		Dir: filepath.Join(h.dir, "sandboxes"), Agent: "agent", Driver: h.Fake,
+		CheckImage: func(string) error { return nil },
+		Image: func(context.Context, string) (node.Image, error) {
+			return node.Image{Env: []string{"A=image", "B=image"}}, h.fails("image")
+		},
+		Lease: func(_ context.Context, id string) (machine.Link, error) {
+			if err := h.fails("lease"); err != nil {
+				return machine.Link{}, err
+			}
+			h.set(func() { h.leases[id] = true })
+			return machine.Link{Name: id}, nil
+		},
+		Release: func(id string) error {
+			if err := h.fails("release"); err != nil {
+				return err
+			}
+			h.set(func() { delete(h.leases, id) })
+			return nil
+		},
+		Report: func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
+		Available: func() (int64, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.free, nil
+		},
+		Nameservers: []string{"192.0.2.1", "192.0.2.2"},
+		PauseAfter:  pauseAfter, SaveAfter: saveAfter, DiskAfter: diskAfter, Reserve: 1 << 20,
+	}
+}
+
+// process is a node that runs.
+type process struct {
+	*node.Node
+
+	h    *host
+	stop func() // and wait
+}
+
+func (h *host) start() *process { return h.startWith(h.options()) }
+
+func (h *host) startWith(o node.Options) *process {
+	h.t.Helper()
+	n, err := node.Open(h.t.Context(), o)
+	if err != nil {
+		h.t.Fatal("open:", err)
+	}
+	ctx, cancel := context.WithCancel(h.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := n.Run(ctx); err != nil {
+			h.t.Error("run:", err)
+		}
+	}()
+	p := &process{Node: n, h: h, stop: func() { cancel(); <-done }}
+	h.t.Cleanup(p.stop)
+	return p
+}
+
+func order(uid string) peer.Order {
+	return peer.Order{UID: uid, Name: "name-" + uid, Workspace: "main", Region: "local", Image: "base", Memory: 512}
+}
+
+// has returns a process with a running sandbox "a".
+func (h *host) has(uids ...string) *process {
+	h.t.Helper()
+	p := h.start()
+	for _, uid := range uids {
+		if err := p.Create(h.t.Context(), order(uid)); err != nil {
+			h.t.Fatal("create:", err)
+		}
+	}
+	return p
+}
+
+// call makes a request, as the edge would.
+func (p *process) call(ctx context.Context, uid string, port uint16) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := p.Transport(uid, port).RoundTrip(r)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	return string(raw), err
+}
+
+func (p *process) hello(uid string) {
+	p.h.t.Helper()
+	if got, err := p.call(p.h.t.Context(), uid, appPort); err != nil || got != "hello" {
+		p.h.t.Fatalf("a request to %s: %q, %v", uid, got, err)
+	}
+}
+
+func (p *process) phase(uid string) doze.Phase {
+	st, ok := p.Status(uid)
+	if !ok {
+		return doze.Terminated
+	}
+	return st.Phase
+}
+
+// in fails unless the sandbox is in a phase and tier, with nothing in flight.
+func (p *process) in(uid string, phase doze.Phase, tier string) {
+	p.h.t.Helper()
+	synctest.Wait()
+	st, _ := p.Status(uid)
+	if st.Phase != phase || st.Tier != tier {
+		p.h.t.Fatalf("%s is %s, %s; want %s, %s", uid, st.Phase, st.Tier, phase, tier)
+	}
+	if st.InUse {
+		p.h.t.Errorf("%s is in use", uid)
+	}
+}
+
+// sleep lets a sandbox go down to a tier.
+func (p *process) sleep(uid, tier string) {
+	p.h.t.Helper()
+	time.Sleep(map[string]time.Duration{
+		"paused": pauseAfter + time.Second, "saved": pauseAfter + saveAfter + time.Second, "disk": pauseAfter + diskAfter + time.Second,
+	}[tier])
+	p.in(uid, doze.Standby, tier)
+}
+
+// empty fails if anything of a sandbox is left.
+func (p *process) empty(uid string) {
+	p.h.t.Helper()
+	synctest.Wait()
+	if _, ok := p.Status(uid); ok {
+		p.h.t.Error(uid, "is known")
+	}
+	p.h.empty(uid)
+}
+
+func (h *host) empty(uid string) {
+	h.t.Helper()
+	if _, err := os.Stat(filepath.Join(h.dir, "sandboxes", uid)); !errors.Is(err, os.ErrNotExist) {
+		h.t.Error(uid, "has a directory:", err)
+	}
+	if slices.Contains(h.Processes(), uid) {
+		h.t.Error(uid, "has processes")
+	}
+	if h.ask(func() bool { return h.leases[uid] }) {
+		h.t.Error(uid, "has a lease")
+	}
+}
+
+// told returns the reports about a sandbox.
+func (h *host) told(uid string) (all []peer.Report) {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.reports {
+		if r.UID == uid {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// last returns the last message that control got about a sandbox.
+func (h *host) last(uid string) peer.Report {
+	all := h.told(uid)
+	if len(all) == 0 {
+		return peer.Report{}
+	}
+	return all[len(all)-1]
+}
+
+func (h *host) notes(uid string) (n int) {
+	for _, r := range h.told(uid) {
+		if r.Note {
+			n++
+		}
+	}
+	return n
+}
+
+// kind fails unless err is of a kind and says text.
+func (h *host) kind(err error, kind doze.Kind, text string) {
+	h.t.Helper()
+	if err == nil || doze.Public(err).Kind != kind || !strings.Contains(doze.Public(err).Message, text) {
+		h.t.Errorf("error %v (%+v), want %s with %q", err, doze.Public(err), kind, text)
+	}
+}
+
+// virtual runs a test in virtual time.
+func virtual(t *testing.T, test func(*testing.T, *host)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, newHost(t)) })
+}
+
+func TestTiers(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		p.hello("a")
+		time.Sleep(pauseAfter - time.Second)
+		p.in("a", doze.Running, "awake")
+		for _, tier := range []string{"paused", "saved", "disk"} {
+			p.hello("a")
+			p.sleep("a", tier)
+			p.hello("a")
+			p.in("a", doze.Running, "awake")
+		}
+		// SaveAfter and DiskAfter count from the pause.
+		time.Sleep(pauseAfter + saveAfter - time.Second)
+		p.in("a", doze.Standby, "paused")
+		time.Sleep(2 * time.Second)
+		p.in("a", doze.Standby, "saved")
+		time.Sleep(diskAfter - saveAfter - 2*time.Second)
+		p.in("a", doze.Standby, "saved")
+		time.Sleep(2 * time.Second)
+		p.in("a", doze.Standby, "disk")
+		time.Sleep(1000 * time.Hour)
+		p.in("a", doze.Standby, "disk")
+		if n := h.Count("a", machinetest.OpBoot); n != 1 {
+			t.Errorf("%d boots", n)
+		}
+	})
+}
+
+func TestEnvironment(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		var got []string
+		next := h.Handler
+		h.Handler = func(c machine.Config, port uint16) http.Handler { got = c.Env; return next(c, port) }
+		p := h.start()
+		o := order("a")
+		o.Env = []string{"B=caller", "HOSTNAME=mine"}
+		if err := p.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "B=caller", "HOSTNAME=mine"}
+		if !slices.Equal(got, want) {
+			t.Errorf("environment %q, want %q", got, want)
+		}
+	})
+}
