@@ -20,9 +20,10 @@ import (
 // we make our own and put the engine's process there before its first
 // instruction.
 
-const (
-	cgroupRoot = "/sys/fs/cgroup"
+// cgroupRoot is where every host has them.
+const cgroupRoot = "/sys/fs/cgroup"
 
+const (
 	// engineMemory is what the engine needs besides the memory it gives to its
 	// guest, so that a guest gets what it was promised.
 	engineMemory = 96 << 20
@@ -37,6 +38,7 @@ const (
 
 // groups is the place of all cgroups of one launcher.
 type groups struct {
+	root    string
 	name    string // below the root of each hierarchy
 	unified bool   // cgroup v2
 }
@@ -50,33 +52,38 @@ func openGroups(name string) (groups, error) {
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
 		return groups{}, fmt.Errorf("%s: %w", cgroupRoot, err)
 	}
-	g := groups{name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
+	g := groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
+	return g, g.prepare()
+}
+
+// prepare makes the parent and lets it limit its children.
+func (g groups) prepare() error {
 	for _, dir := range g.dirs("") {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return g, fmt.Errorf("make %s: %w", dir, err)
+			return fmt.Errorf("make %s: %w", dir, err)
 		}
 	}
 	if !g.unified {
-		return g, nil
+		return nil
 	}
-	for _, dir := range []string{cgroupRoot, filepath.Join(cgroupRoot, name)} {
+	for _, dir := range []string{g.root, filepath.Join(g.root, g.name)} {
 		for _, c := range controllers {
 			if err := write(dir, "cgroup.subtree_control", "+"+c); err != nil {
-				return g, fmt.Errorf("enable the %s controller: %w", c, err)
+				return fmt.Errorf("enable the %s controller: %w", c, err)
 			}
 		}
 	}
-	return g, nil
+	return nil
 }
 
 // dirs returns the directories of one group, or of the parent for no id.
 func (g groups) dirs(id string) []string {
 	if g.unified {
-		return []string{filepath.Join(cgroupRoot, g.name, id)}
+		return []string{filepath.Join(g.root, g.name, id)}
 	}
 	var dirs []string
 	for _, c := range controllers {
-		dirs = append(dirs, filepath.Join(cgroupRoot, c, g.name, id))
+		dirs = append(dirs, filepath.Join(g.root, c, g.name, id))
 	}
 	return dirs
 }
@@ -218,7 +225,7 @@ func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
 	}()
 	defer func() {
 		_ = alarm.Close()
-		for range rung { //nolint:revive // empty-block: waits until the reader is gone
+		for range rung { // waits until the reader is gone
 		}
 	}()
 	g.seen.Store(g.kills())

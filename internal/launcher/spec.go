@@ -72,8 +72,11 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 		},
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
-				{Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: c.Link.NetNS},
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: c.Link.NetNS},
 			},
 			Resources: &specs.LinuxResources{
 				Memory: &specs.LinuxMemory{Limit: &c.Memory},

@@ -234,11 +234,10 @@ func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 }
 
 // know registers a machine with processes, whose end is an event.
-func (d *Driver) know(s *sandbox) *sandbox {
+func (d *Driver) know(s *sandbox) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.machines[s.config.ID] = s
-	return s
 }
 
 // begin registers a machine whose processes are about to run. Until settle

@@ -103,7 +103,7 @@ var sharedDir string
 func TestMain(m *testing.M) {
 	code, err := testMain(m)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err) //nolint:forbidigo // a test's main
+		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code) //nolint:forbidigo // a test's main
@@ -138,7 +138,7 @@ var _ machinetest.Host = (*host)(nil)
 func newHost(t *testing.T) *host {
 	t.Helper()
 	build(t)
-	dir, err := os.MkdirTemp("", "doze") // socket paths are short
+	dir, err := os.MkdirTemp("", "doze") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +272,10 @@ func (h *host) options() Options {
 	return Options{Sentry: built.sentry, Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit}
 }
 
-func (h *host) Open(t *testing.T) machine.Driver { return h.open(t) }
+func (h *host) Open(t *testing.T) machine.Driver {
+	t.Helper()
+	return h.open(t)
+}
 
 func (h *host) open(t *testing.T) *Driver {
 	t.Helper()

@@ -159,15 +159,15 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-func seal(t testing.TB, m manifest) []byte {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), FileManifest)
+func seal(tb testing.TB, m manifest) []byte {
+	tb.Helper()
+	name := filepath.Join(tb.TempDir(), FileManifest)
 	if err := writeManifest(name, m); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	raw, err := os.ReadFile(name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return raw
 }

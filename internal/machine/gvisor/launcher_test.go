@@ -175,21 +175,6 @@ func TestOneLauncher(t *testing.T) {
 	}
 }
 
-func TestUnversioned(t *testing.T) {
-	t.Parallel()
-	build(t)
-	// What go test links has no engine version, and go vet's package cache has
-	// all of it already.
-	plain := filepath.Join(t.TempDir(), "doze-sentry")
-	if _, err := run(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", plain, "doze/cmd/doze-sentry"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := run(t.Context(), plain, "-run", t.TempDir(), "-socket", filepath.Join(t.TempDir(), "s"))
-	if err == nil || !strings.Contains(err.Error(), "engine version") {
-		t.Errorf("a launcher without an engine version: %v", err)
-	}
-}
-
 func TestEngineHangs(t *testing.T) {
 	t.Parallel()
 	const limit = 300 * time.Millisecond

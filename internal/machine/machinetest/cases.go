@@ -625,7 +625,7 @@ func cyclesTraffic(b *bench) {
 	}
 	for i := range cycles {
 		before := answers.Load()
-		tier := machine.Tier(1 + i%3) //nolint:gosec // G115: one of the three lower tiers
+		tier := machine.Tier(1 + i%3) // one of the three lower tiers
 		if err := g.Suspend(b.Context(), tier); err != nil {
 			b.Errorf("cycle %d: %v", i, err)
 			break

@@ -82,7 +82,7 @@ func (m *memory) Alloc(megabytes int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for range megabytes {
-		m.Pattern = append(m.Pattern, byte(len(m.Pattern)))
+		m.Pattern = append(m.Pattern, byte(len(m.Pattern)&0xff))
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (w *world) fill(megabytes int) {
 			seed ^= seed << 13
 			seed ^= seed >> 7
 			seed ^= seed << 17
-			block[i] = byte(seed)
+			block[i] = byte(seed & 0xff)
 		}
 		w.memory = append(w.memory, block)
 	}
@@ -208,7 +208,7 @@ func (w *world) Spin(threads int, d time.Duration) {
 	var busy sync.WaitGroup
 	for range threads {
 		busy.Go(func() {
-			for end := time.Now().Add(d); time.Now().Before(end); { //nolint:revive // empty-block: being busy is the point
+			for end := time.Now().Add(d); time.Now().Before(end); {
 			}
 		})
 	}
@@ -220,4 +220,4 @@ func (w *world) Print(text string) {
 	fmt.Fprintln(os.Stderr, text)
 }
 
-func (w *world) Exit() { os.Exit(0) }
+func (w *world) Exit() { os.Exit(0) } //nolint:forbidigo // what it is for

@@ -1,0 +1,204 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakeGroups is a directory tree that takes what would be written to cgroups.
+// As in a real one, files exist before they are written.
+func fakeGroups(t *testing.T, unified bool) groups {
+	t.Helper()
+	g := groups{root: t.TempDir(), name: "doze", unified: unified}
+	if unified {
+		if err := os.MkdirAll(filepath.Join(g.root, g.name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+// written returns all files below root with what is in them.
+func written(t *testing.T, root string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(root, func(name string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(name)
+		all[strings.TrimPrefix(name, root+"/")] = string(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestGroupFiles(t *testing.T) {
+	t.Parallel()
+	limit := fmt.Sprint(256<<20 + engineMemory)
+	for name, tc := range map[string]struct {
+		unified bool
+		files   []string // that exist
+		want    map[string]string
+	}{
+		"v1": {
+			want: map[string]string{
+				"memory/doze/a/memory.limit_in_bytes": limit,
+				"cpu/doze/a/cpu.cfs_quota_us":         "50000",
+				"pids/doze/a/pids.max":                "16384",
+				"memory/doze/a/cgroup.procs":          "7", "cpu/doze/a/cgroup.procs": "7", "pids/doze/a/cgroup.procs": "7",
+			},
+		},
+		"v2": {
+			unified: true,
+			want: map[string]string{
+				"doze/a/memory.max": limit, "doze/a/memory.oom.group": "0", "doze/a/pids.max": "16384",
+				"doze/a/cpu.max": "50000 100000", "doze/a/cgroup.procs": "7",
+				"cgroup.subtree_control": "+pids", "doze/cgroup.subtree_control": "+pids",
+			},
+		},
+	} {
+		g := fakeGroups(t, tc.unified)
+		for file := range tc.want {
+			file = filepath.Join(g.root, file)
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := g.prepare(); err != nil {
+			t.Fatal(name, err)
+		}
+		a, err := g.make("a", 256<<20)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if err := a.add([]int{7}); err != nil {
+			t.Fatal(name, err)
+		}
+		if err := a.limitCPU(0.5); err != nil {
+			t.Fatal(name, err)
+		}
+		if diff := cmp.Diff(tc.want, written(t, g.root)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestGroupNumbers(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		unified      bool
+		usage, kills string
+	}{
+		"v1": {false, "memory/doze/a/memory.usage_in_bytes", "memory/doze/a/memory.oom_control"},
+		"v2": {true, "doze/a/memory.current", "doze/a/memory.events"},
+	} {
+		g := fakeGroups(t, tc.unified)
+		for file, text := range map[string]string{
+			tc.usage: "4096\n",
+			tc.kills: "oom_kill_disable 0\nunder_oom 0\noom_kill 3\noom_group_kill 9\n",
+		} {
+			file = filepath.Join(g.root, file)
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := g.open("a")
+		if n, err := a.usage(); n != 4096 || err != nil {
+			t.Errorf("%s: usage %d, %v", name, n, err)
+		}
+		if n := a.kills(); n != 3 {
+			t.Errorf("%s: %d kills, want 3", name, n)
+		}
+		if !a.shortOfMemory() {
+			t.Errorf("%s: a kill that nobody saw is no reason", name)
+		}
+		a.seen.Store(3)
+		if a.shortOfMemory() {
+			t.Errorf("%s: a kill of long ago is a reason", name)
+		}
+	}
+}
+
+// TestGroupsReal uses the host's own cgroups.
+func TestGroupsReal(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: cgroups need root")
+	}
+	g, err := openGroups(fmt.Sprintf("doze-test-launcher-%d", os.Getpid()))
+	if err != nil {
+		t.Skip("SKIPPED: this host has no cgroups for us:", err)
+	}
+	t.Cleanup(func() {
+		for _, dir := range g.dirs("") {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	a, err := g.make("a", 16<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.make("b", 16<<20); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sleep", "1000")
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.add([]int{child.Process.Pid}); err != nil {
+		t.Error(err)
+	}
+	if err := a.limitCPU(0.5); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range a.dirs {
+		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil || strings.TrimSpace(string(raw)) != fmt.Sprint(child.Process.Pid) {
+			t.Errorf("%s holds %q, %v", dir, raw, err)
+		}
+	}
+	if n, err := a.usage(); err != nil || n < 0 {
+		t.Errorf("usage %d, %v", n, err)
+	}
+	// A process that ends while it is moved is no error.
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	if err := a.add([]int{child.Process.Pid}); err != nil {
+		t.Error("a process that is gone:", err)
+	}
+	if err := g.sweep(func(id string) bool { return id == "a" }); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range g.dirs("b") {
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s is left", dir)
+		}
+	}
+	for range 2 {
+		if err := a.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, tc := range map[string]struct {
+		call func(shot <-chan struct{}) error
+		want error
+		took time.Duration
+		shot bool
+	}{
+		"works":             {func(<-chan struct{}) error { return nil }, nil, 0, false},
+		"fails":             {func(<-chan struct{}) error { return broken }, broken, 0, false},
+		"takes its time":    {func(<-chan struct{}) error { time.Sleep(59 * time.Second); return nil }, nil, 59 * time.Second, false},
+		"hangs":             {func(shot <-chan struct{}) error { <-shot; return broken }, errHung, time.Minute, true},
+		"survives the shot": {func(<-chan struct{}) error { time.Sleep(time.Hour); return nil }, errHung, 2 * time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				shot := make(chan struct{})
+				defer time.Sleep(time.Hour) // until every call has ended
+				began := time.Now()
+				// A caller that leaves does not end the call.
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				err := watch(ctx, time.Minute, func() { close(shot) }, func() error { return tc.call(shot) })
+				if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+					t.Errorf("%v, want %v", err, tc.want)
+				}
+				if took := time.Since(began); took != tc.took {
+					t.Errorf("took %v, want %v", took, tc.took)
+				}
+				select {
+				case <-shot:
+					if !tc.shot {
+						t.Error("a call in time was shot")
+					}
+				default:
+					if tc.shot {
+						t.Error("a call that hangs was not shot")
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	if err := guard(func() error { panic("engine") }); err == nil {
+		t.Error("a panic is no error")
+	}
+}
+
+func TestWaiter(t *testing.T) {
+	t.Parallel()
+	child := exec.Command("sleep", "1000")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end, err := waiter(child.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { end(); close(ended) }()
+	select {
+	case <-ended:
+		t.Fatal("it ended before it ended")
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended // before somebody reaps it
+	_ = child.Wait()
+	if _, err := waiter(child.Process.Pid); err == nil {
+		t.Error("a process that is gone can be waited for")
+	}
+}
+
+func TestTree(t *testing.T) {
+	t.Parallel()
+	child := exec.Command("sh", "-c", "sleep 1000 & echo; wait")
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = child.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	pids := tree(child.Process.Pid)
+	for _, pid := range slices.Backward(pids) {
+		if p, err := os.FindProcess(pid); err == nil {
+			_ = p.Kill()
+		}
+	}
+	if len(pids) != 2 || pids[0] != child.Process.Pid {
+		t.Errorf("the tree of %d is %v, want it and one child", child.Process.Pid, pids)
+	}
+	if alive(os.Getpid()) {
+		t.Error("a process that is no engine is taken for one")
+	}
+}
