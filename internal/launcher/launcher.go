@@ -244,8 +244,14 @@ func (l *Launcher) Boot(ctx context.Context, c gvisor.Config) error {
 
 // Prepare creates the processes of a machine that Restore fills later.
 func (l *Launcher) Prepare(ctx context.Context, c gvisor.Config) error {
-	_, err := l.create(ctx, c)
-	return err
+	s, err := l.create(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := s.prepare(); err != nil {
+		return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
+	}
+	return nil
 }
 
 func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/boot"
 	runsc "gvisor.dev/gvisor/runsc/sandbox"
 	"gvisor.dev/gvisor/runsc/specutils"
 
@@ -36,6 +37,8 @@ type sandbox struct {
 	unwanted  atomic.Bool           // its end is on purpose
 	exited    chan struct{}         // closed when that process is gone
 	clearing  sync.Mutex            // held while run state is removed
+
+	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 }
 
 func (l *Launcher) newSandbox(id string) *sandbox {
@@ -51,7 +54,8 @@ func (s *sandbox) now() string {
 	case <-s.exited:
 		return ""
 	default:
-		return s.state.Load().(string)
+		state, _ := s.state.Load().(string) // nothing else is ever stored
+		return state
 	}
 }
 
@@ -183,14 +187,67 @@ func (s *sandbox) start(ctx context.Context) error {
 // restore fills the created processes with an image and lets them run.
 func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
-		link, err := linkArgs(r.Config.Link)
-		if err != nil {
+		if err := s.openLink(r.Config); err != nil {
+			return err
+		}
+		defer s.closeLink()
+		return c.Restore(s.l.conf, r.Dir, r.Direct, true, s.link)
+	})
+	if err != nil {
+		return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
+	}
+	s.l.tasks.Go(func() { s.restored(context.WithoutCancel(ctx)) })
+	return nil
+}
+
+// restored finishes a restore behind the back of who waits for the machine.
+// Its share of the processor is limited only when its memory is there: to load
+// it is our work, not the guest's.
+func (s *sandbox) restored(ctx context.Context) {
+	spare(int(s.pid.Load()))
+	if err := s.loaded(ctx); err != nil {
+		return // the machine ends, which is an event
+	}
+	if err := s.group.Load().limitCPU(s.config.CPUs); err != nil && !s.over() {
+		slog.Error("limit the processor", "sandbox", s.id, "err", err)
+		s.shoot() // without its limits it must not run
+	}
+}
+
+// over reports whether the engine's process is gone.
+func (s *sandbox) over() bool {
+	select {
+	case <-s.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// openLink makes the packet socket for a restore, unless prepare did.
+// Preconditions: mu is held.
+func (s *sandbox) openLink(c gvisor.Config) (err error) {
+	if s.link == nil {
+		if s.link, err = linkArgs(c.Link); err != nil {
 			return fmt.Errorf("open the link: %w", err)
 		}
-		defer closeAll(link.Files)
-		return c.Restore(s.l.conf, r.Dir, r.Direct, true, link)
-	})
-	return s.begun(ctx, err)
+	}
+	return nil
+}
+
+// closeLink closes our copy of the packet socket. Preconditions: mu is held.
+func (s *sandbox) closeLink() {
+	if s.link != nil {
+		closeAll(s.link.Files)
+		s.link = nil
+	}
+}
+
+// prepare opens what a restore needs ahead of it.
+func (s *sandbox) prepare() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.openLink(s.config)
 }
 
 // begun finishes a start: the guest's processes become the first victims when
@@ -288,6 +345,7 @@ func (s *sandbox) clear() {
 	s.mu.Lock()
 	c := s.container
 	s.container = nil
+	s.closeLink()
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)
 	if g := s.group.Load(); g != nil {
