@@ -59,7 +59,7 @@ func openGroups(name string) (groups, error) {
 // prepare makes the parent and lets it limit its children.
 func (g groups) prepare() error {
 	for _, dir := range g.dirs("") {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return fmt.Errorf("make %s: %w", dir, err)
 		}
 	}
@@ -101,7 +101,7 @@ func (g groups) open(id string) *group {
 func (g groups) make(id string, memory int64) (*group, error) {
 	made := g.open(id)
 	for _, dir := range made.dirs {
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), made.remove())
 		}
 	}
@@ -276,7 +276,7 @@ func (g *group) alarm() (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watch memory: %w", err), file.Close())
 	}
-	defer control.Close()
+	defer func() { _ = control.Close() }()
 	if err := write(g.memory, "cgroup.event_control", fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch memory: %w", err), file.Close())
 	}

@@ -33,7 +33,7 @@ func inNetNS(path string, do func() error) error {
 			if err != nil {
 				return fmt.Errorf("open network namespace: %w", err)
 			}
-			defer ns.Close()
+			defer func() { _ = ns.Close() }()
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 				return fmt.Errorf("enter network namespace: %w", err)
 			}

@@ -70,7 +70,7 @@ func waiter(pid int) (func(), error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return func() {
-		defer file.Close()
+		defer func() { _ = file.Close() }()
 		_ = conn.Read(func(fd uintptr) bool {
 			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // G115: a descriptor is small
 			n, _ := unix.Poll(ready, 0)

@@ -58,7 +58,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
 		return fmt.Errorf("launcher %s: %w", path, err)
@@ -108,14 +108,14 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 // events returns what the launcher tells until it goes or ctx ends; then the
 // channel is closed.
 func (c *client) events(ctx context.Context) (<-chan machine.Event, error) {
-	resp, err := c.send(ctx, http.MethodGet, PathEvents, nil)
+	resp, err := c.send(ctx, http.MethodGet, PathEvents, nil) //nolint:bodyclose // the goroutine below does
 	if err != nil {
 		return nil, err
 	}
 	out := make(chan machine.Event)
 	go func() { // ends with the stream
 		defer close(out)
-		defer resp.Body.Close()
+		defer func() { _ = resp.Body.Close() }()
 		decoder := json.NewDecoder(resp.Body)
 		for {
 			var e machine.Event

@@ -59,7 +59,7 @@ type Driver struct {
 // Open returns the driver of the engine that o.Sentry is, with its launcher
 // running.
 func Open(ctx context.Context, o Options) (*Driver, error) {
-	out, err := exec.CommandContext(ctx, o.Sentry, "-version").Output()
+	out, err := exec.CommandContext(ctx, o.Sentry, "-version").Output() //nolint:gosec // G204: our own binary
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for its version: %w", o.Sentry, err)
 	}
@@ -90,7 +90,7 @@ func (d *Driver) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the launcher's log: %w", err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	args := []string{
 		"-run", d.run, "-cgroup", d.options.Cgroup, "-socket", d.client.socket,
 		"-flip-limit", cmp.Or(d.options.FlipLimit, LimitFlip).String(),

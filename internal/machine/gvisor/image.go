@@ -127,7 +127,7 @@ func readManifest(c Config, engine string) (m manifest, err error) {
 	if err != nil {
 		return m, fmt.Errorf("open the manifest: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(f, manifestMax))
 	if err != nil {
 		return m, fmt.Errorf("read the manifest: %w", err)
@@ -174,6 +174,9 @@ func verify(ctx context.Context, c Config, m manifest) error {
 			return err
 		}
 		if err != nil {
+			if at, ok := errors.AsType[*fs.PathError](err); ok {
+				err = at.Err // where we keep it is nobody's business
+			}
 			return fmt.Errorf("%w: %s: %w", machine.ErrDamaged, want.Name, err)
 		}
 		if got.Bytes != want.Bytes {
@@ -194,7 +197,7 @@ func measure(ctx context.Context, name string) (file, error) {
 	if err != nil {
 		return file{}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
 		return file{}, err

@@ -180,7 +180,7 @@ func ask[Out any](g *guest, path string, query ...string) (out Out, err error) {
 	if err != nil {
 		return out, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return out, err
