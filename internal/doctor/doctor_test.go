@@ -1,0 +1,52 @@
+package doctor_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"doze/internal/doctor"
+)
+
+func TestEveryFindingIsExplained(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	found := doctor.Examine(doctor.Host{Data: filepath.Join(dir, "not", "there", "yet"), Binaries: []string{filepath.Join(dir, "doze-sentry")}})
+	if len(found) < 10 {
+		t.Fatalf("only %d checks ran", len(found))
+	}
+	for _, f := range found {
+		if f.Check == "" || f.Text == "" {
+			t.Errorf("%+v says nothing", f)
+		}
+		if (f.Remedy == "") != (f.Verdict == doctor.Fine) {
+			t.Errorf("%s is %v, and the remedy is %q", f.Check, f.Verdict, f.Remedy)
+		}
+	}
+	var out bytes.Buffer
+	if doctor.Print(&out, found) {
+		t.Error("a host without doze-sentry is said to be usable")
+	}
+	if !strings.Contains(out.String(), "MISSING  our binaries") || !strings.Contains(out.String(), "make build") {
+		t.Errorf("printed:\n%s", out.String())
+	}
+}
+
+func TestUsableWithAdvice(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range doctor.Examine(doctor.Host{Data: t.TempDir(), Binaries: []string{self}}) {
+		if f.Check == "our binaries" && f.Verdict != doctor.Fine {
+			t.Errorf("%+v", f)
+		}
+	}
+	var out bytes.Buffer
+	if !doctor.Print(&out, []doctor.Finding{{Check: "swap", Verdict: doctor.Advice, Text: "none", Remedy: "nothing"}}) {
+		t.Error("advice makes a host unusable")
+	}
+}
