@@ -62,7 +62,8 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Recover takes over from a process that ended at any moment. Call it once,
 // before requests come in: it fills the directory, and fails sandboxes that
-// were being started. What is left on a node, Run cleans up.
+// were being started. What is left on a node, Run cleans up. One that failed
+// stays in the directory if its node knows it, and says why.
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
@@ -70,6 +71,9 @@ func (s *Server) Recover(ctx context.Context) error {
 		case doze.Pending, doze.Starting:
 			stuck = append(stuck, sb.UID)
 		case doze.Failed:
+			if _, ok := s.Node.Status(sb.Machine); ok {
+				s.Directory.Put(routeOf(sb))
+			}
 		default:
 			s.Directory.Put(routeOf(sb))
 		}

@@ -97,10 +97,7 @@ func (s *Server) accept(ctx context.Context, batch []peer.Report) error {
 	}
 	for _, sb := range moved {
 		slog.DebugContext(ctx, "transition", "sandbox", sb.UID, "workspace", sb.Metadata.Workspace, "phase", sb.Phase)
-		switch sb.Phase { //nolint:exhaustive // in the others nothing changes for us
-		case doze.Failed:
-			s.drop(sb)
-		case doze.Terminated:
+		if sb.Phase == doze.Terminated {
 			s.expiry.ring() // its retention began
 		}
 	}

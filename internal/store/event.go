@@ -36,7 +36,9 @@ var usual = map[string]string{
 	"FAILED":       "the sandbox failed",
 }
 
-// appendEvent adds an event to the history of a sandbox.
+// appendEvent adds an event to the history of a sandbox. A notice that says
+// what the last event said takes its place: a client that tries the impossible
+// again and again must not push out the rest.
 func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase, message string, at time.Time) error {
 	if message == "" {
 		message = usual[p.Status()]
@@ -46,6 +48,13 @@ func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase
 	})
 	if err != nil {
 		return err
+	}
+	if kind == notice {
+		_, err := tx.ExecContext(ctx, `DELETE FROM sandbox_events WHERE uid = $1 AND n = (SELECT MAX(n) FROM sandbox_events WHERE uid = $1)
+			AND body->>'type' = $2 AND body->>'message' = $3`, uid, notice, clip(message))
+		if err != nil {
+			return err
+		}
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO sandbox_events (uid, n, body)
 		SELECT $1, COALESCE(MAX(n), 0) + 1, $2 FROM sandbox_events WHERE uid = $1`, uid, string(body))

@@ -280,7 +280,8 @@ var ahead = func() map[doze.Phase][]doze.Phase {
 	return all
 }()
 
-// move writes sb with its next phase, and the event if the status changes.
+// move writes sb with its next phase, and the event if the status changes or
+// there is something to say.
 func move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message string, at time.Time) error {
 	from := sb.Phase
 	sb.Phase = to
@@ -294,10 +295,13 @@ func move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message s
 	if err := save(ctx, tx, sb); err != nil {
 		return err
 	}
-	if from.Status() == to.Status() {
-		return nil
+	switch {
+	case from.Status() != to.Status():
+		return appendEvent(ctx, tx, sb.UID, deployment, to, message, at)
+	case message != "": // such as a wake that did not work
+		return appendEvent(ctx, tx, sb.UID, notice, to, message, at)
 	}
-	return appendEvent(ctx, tx, sb.UID, deployment, to, message, at)
+	return nil
 }
 
 // change reads a record, hands it to fn in the same transaction, and returns
