@@ -527,10 +527,11 @@ func (b *Box) leave(m machine.Machine, err error, message string) bool {
 func (b *Box) dial(ctx context.Context, port uint16) (net.Conn, error) {
 	for {
 		b.mu.Lock()
-		m, again := b.machine, time.Since(b.woke) < relisten
+		m, err := b.awake()
+		again := time.Since(b.woke) < relisten
 		b.mu.Unlock()
-		if m == nil {
-			return nil, doze.Errorf(doze.Unavailable, "the sandbox has no machine")
+		if err != nil {
+			return nil, err
 		}
 		c, err := m.Dial(ctx, port)
 		if err == nil {

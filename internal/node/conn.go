@@ -6,6 +6,9 @@ import (
 	"maps"
 	"net"
 	"slices"
+
+	"doze"
+	"doze/internal/machine"
 )
 
 // conn is a connection into a machine. The box knows all of them: a machine
@@ -16,12 +19,25 @@ type conn struct {
 	b *Box
 }
 
-// connect takes over a connection, unless the life of the box is over.
+// awake returns the machine, if somebody can be reached in it. Preconditions:
+// mu is held.
+func (b *Box) awake() (machine.Machine, error) {
+	switch {
+	case b.life.Err() != nil:
+		return nil, context.Cause(b.life)
+	case b.phase == doze.Running || b.phase == doze.Starting:
+		return b.machine, nil
+	default: // it fell asleep, or ended, under a request
+		return nil, doze.Errorf(doze.Unavailable, "the sandbox is %s", b.phase)
+	}
+}
+
+// connect takes over a new connection. What comes after hangUp is not wanted.
 func (b *Box) connect(c net.Conn) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.life.Err() != nil {
-		return nil, errors.Join(context.Cause(b.life), c.Close())
+	if _, err := b.awake(); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
 	own := &conn{c, b}
 	b.conns[own] = struct{}{}

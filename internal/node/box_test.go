@@ -1,0 +1,696 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/machine/machinetest"
+)
+
+func TestHoldsWakeOnce(t *testing.T) {
+	for _, tier := range []string{"paused", "saved", "disk"} {
+		t.Run(tier, func(t *testing.T) {
+			virtual(t, func(t *testing.T, h *host) {
+				p := h.has("a")
+				p.sleep("a", tier)
+				h.Delay(machinetest.OpResume, time.Second)
+				h.Delay(machinetest.OpRestore, time.Second)
+				began := time.Now()
+				var all sync.WaitGroup
+				for range 100 {
+					all.Go(func() {
+						release, err := p.Hold(t.Context(), "a")
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if took := time.Since(began); took != time.Second {
+							t.Errorf("a hold took %v", took)
+						}
+						time.Sleep(time.Hour) // far longer than the idle time
+						if got := p.phase("a"); got != doze.Running {
+							t.Errorf("held, it is %s", got)
+						}
+						release()
+						release() // once is enough
+					})
+				}
+				all.Wait()
+				if n := h.Count("a", machinetest.OpResume) + h.Count("a", machinetest.OpRestore); n != 1 {
+					t.Errorf("100 holds woke it %d times", n)
+				}
+				p.in("a", doze.Running, "awake")
+				time.Sleep(pauseAfter - 1)
+				p.in("a", doze.Running, "awake")
+				time.Sleep(2)
+				p.in("a", doze.Standby, "paused")
+			})
+		})
+	}
+}
+
+// TestRequestMeanwhile sends a request while something else takes its time.
+func TestRequestMeanwhile(t *testing.T) {
+	tests := map[string]struct {
+		slow  machinetest.Op
+		after time.Duration // when the slow step has begun
+		phase doze.Phase    // then
+	}{
+		"suspending":       {machinetest.OpPause, pauseAfter + time.Second, doze.Suspending},
+		"sinking to saved": {machinetest.OpSave, pauseAfter + 3*time.Second + saveAfter, doze.Standby},
+		"sinking to disk":  {machinetest.OpDrop, pauseAfter + 3*time.Second + diskAfter, doze.Standby},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(_ *testing.T, h *host) {
+				p := h.has("a")
+				h.Delay(test.slow, 30*time.Second)
+				time.Sleep(test.after)
+				if got := p.phase("a"); got != test.phase {
+					h.t.Fatalf("it is %s, want %s", got, test.phase)
+				}
+				p.hello("a")
+				p.in("a", doze.Running, "awake")
+				h.Delay(test.slow, 0)
+				p.sleep("a", "disk") // timers go on as ever
+			})
+		})
+	}
+}
+
+// TestCutSink: whoever ended a move to disk and went away leaves a box that
+// sinks later.
+func TestCutSink(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		h.Delay(machinetest.OpSave, 30*time.Second)
+		time.Sleep(pauseAfter + saveAfter + time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := p.Hold(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		p.in("a", doze.Standby, "paused")
+		if n := h.notes("a"); n != 0 {
+			t.Errorf("%d notes about what a request did", n)
+		}
+		h.Delay(machinetest.OpSave, 0)
+		time.Sleep(diskAfter)
+		p.in("a", doze.Standby, "disk")
+	})
+}
+
+func TestFailedSuspend(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		h.FailNext(machinetest.OpPause, errBroken)
+		time.Sleep(pauseAfter + time.Second)
+		p.in("a", doze.Running, "awake")
+		if last := h.last("a"); last.Phase != doze.Running || last.Message == "" {
+			t.Errorf("reported %+v", last)
+		}
+		p.hello("a")
+		p.sleep("a", "paused")
+	})
+}
+
+func TestFailedSave(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		for range 3 {
+			h.FailNext(machinetest.OpSave, fmt.Errorf("write /secret/path: %w", errBroken))
+		}
+		time.Sleep(pauseAfter + saveAfter + 2*time.Minute + time.Second)
+		p.in("a", doze.Standby, "paused")
+		if n := h.Count("a", machinetest.OpSave); n != 3 {
+			t.Errorf("%d attempts in two minutes", n)
+		}
+		if n := h.notes("a"); n != 1 {
+			t.Errorf("%d notes, want 1", n)
+		}
+		if strings.Contains(h.last("a").Message, "secret") {
+			t.Error("a path of the host was reported")
+		}
+		p.hello("a") // it is as good as ever
+		p.sleep("a", "paused")
+		time.Sleep(time.Minute)
+		p.in("a", doze.Standby, "saved")
+	})
+}
+
+func TestFailedWake(t *testing.T) {
+	tests := map[string]struct {
+		err  error
+		text string
+	}{
+		"engine":  {fmt.Errorf("run /host/path: %w", errBroken), "the node's log has it"},
+		"slow":    {context.DeadlineExceeded, "it took too long"},
+		"damaged": {fmt.Errorf("%w: memory.img was altered near byte 7\nkill: /run/x", machine.ErrDamaged), "the checkpoint cannot be run: memory.img was altered near byte 7"},
+		"path":    {fmt.Errorf("restore: %w: memory.img: open /var/x/memory.img: %w", machine.ErrDamaged, os.ErrNotExist), "the checkpoint cannot be run: memory.img"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, h *host) {
+				p := h.has("a")
+				p.sleep("a", "disk")
+				h.FailNext(machinetest.OpRestore, test.err)
+				h.Delay(machinetest.OpRestore, time.Second)
+				var all sync.WaitGroup
+				for range 20 {
+					all.Go(func() {
+						_, err := p.Hold(t.Context(), "a")
+						h.kind(err, doze.Unavailable, test.text)
+						if message := doze.Public(err).Message; strings.Contains(message, "/") || strings.HasSuffix(message, ": ") {
+							t.Errorf("the caller is told %q", message)
+						}
+					})
+				}
+				all.Wait()
+				p.in("a", doze.Standby, "disk")
+				if n := h.Count("a", machinetest.OpRestore); n != 1 {
+					t.Errorf("%d attempts for 20 callers", n)
+				}
+				if last := h.last("a"); last.Phase != doze.Standby || strings.Contains(last.Message, "/") {
+					t.Errorf("reported %+v", last)
+				}
+				p.hello("a")
+			})
+		})
+	}
+}
+
+// TestDamagedImage has a real one.
+func TestDamagedImage(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		p.sleep("a", "disk")
+		name := filepath.Join(h.dir, "sandboxes", "a", "machine", "image", "memory.json")
+		sound, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, do := range map[string]func() error{
+			"altered": func() error { return os.WriteFile(name, append(sound, 'x'), 0o600) },
+			"missing": func() error { return os.Remove(name) },
+		} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			_, err = p.call(t.Context(), "a", appPort)
+			h.kind(err, doze.Unavailable, "the checkpoint cannot be run")
+			if strings.Contains(doze.Public(err).Message, h.dir) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		p.in("a", doze.Standby, "disk")
+		if err := os.WriteFile(name, sound, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.hello("a")
+	})
+}
+
+// TestExit ends the machine in every phase.
+func TestExit(t *testing.T) {
+	slow := func(op machinetest.Op, after time.Duration) func(*host, *process) {
+		return func(h *host, _ *process) {
+			h.Delay(op, 30*time.Second)
+			time.Sleep(after)
+		}
+	}
+	waking := func(tier string, op machinetest.Op) func(*host, *process) {
+		return func(h *host, p *process) {
+			p.sleep("a", tier)
+			h.Delay(op, 30*time.Second)
+			go func() { _, _ = p.call(h.t.Context(), "a", appPort) }()
+			time.Sleep(time.Second)
+		}
+	}
+	tests := map[string]struct {
+		before func(*host, *process)
+		in     doze.Phase
+		want   doze.Phase
+		tier   string
+	}{
+		"running":        {func(*host, *process) {}, doze.Running, doze.Failed, ""},
+		"held":           {func(h *host, p *process) { _, _ = p.Hold(h.t.Context(), "a") }, doze.Running, doze.Failed, ""},
+		"suspending":     {slow(machinetest.OpPause, pauseAfter+time.Second), doze.Suspending, doze.Failed, ""},
+		"paused":         {func(_ *host, p *process) { p.sleep("a", "paused") }, doze.Standby, doze.Failed, ""},
+		"saving":         {slow(machinetest.OpSave, pauseAfter+saveAfter+time.Second), doze.Standby, doze.Failed, ""},
+		"saved":          {func(_ *host, p *process) { p.sleep("a", "saved") }, doze.Standby, doze.Standby, "disk"},
+		"dropping":       {slow(machinetest.OpDrop, pauseAfter+diskAfter+time.Second), doze.Standby, doze.Standby, "disk"},
+		"waking, paused": {waking("paused", machinetest.OpResume), doze.Waking, doze.Failed, ""},
+		"waking, saved":  {waking("saved", machinetest.OpResume), doze.Waking, doze.Running, "awake"},
+		"disabling": {func(h *host, p *process) {
+			h.Delay(machinetest.OpPause, 30*time.Second)
+			go func() { _ = p.Disable(h.t.Context(), "a") }()
+			time.Sleep(time.Second)
+		}, doze.Disabling, doze.Failed, ""},
+		"disabled": {func(h *host, p *process) {
+			h.FailNext(machinetest.OpSave, errBroken)
+			if err := p.Disable(h.t.Context(), "a"); err != nil {
+				h.t.Fatal(err)
+			}
+		}, doze.Disabled, doze.Failed, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, h *host) {
+				p := h.has("a")
+				test.before(h, p)
+				if got := p.phase("a"); got != test.in {
+					t.Fatalf("it is %s, want %s", got, test.in)
+				}
+				h.OutOfMemory("a", true)
+				time.Sleep(35 * time.Second)
+				synctest.Wait()
+				st, _ := p.Status("a")
+				if st.Phase != test.want || st.Tier != test.tier {
+					t.Fatalf("it is %s, %s; want %s, %s", st.Phase, st.Tier, test.want, test.tier)
+				}
+				last := h.last("a")
+				if last.Phase != test.want {
+					t.Errorf("reported %+v", last)
+				}
+				if test.want == doze.Failed {
+					if !strings.Contains(last.Message, "ended by itself") {
+						t.Errorf("reported %+v", last)
+					}
+					_, err := p.call(t.Context(), "a", appPort)
+					h.kind(err, doze.Conflict, "the sandbox is failed: its machine ended by itself")
+					h.kind(p.Disable(t.Context(), "a"), doze.Conflict, "the sandbox is failed")
+					h.kind(p.Enable(t.Context(), "a"), doze.Conflict, "the sandbox is failed")
+					p.stop()
+					p = h.start()
+					if last := h.last("a"); last.Phase != doze.Failed || !strings.Contains(last.Message, "ended by itself") {
+						t.Errorf("after a restart it reported %+v", last)
+					}
+				} else {
+					p.hello("a")
+				}
+				if err := p.Delete(t.Context(), "a"); err != nil {
+					t.Error(err)
+				}
+				p.empty("a")
+			})
+		})
+	}
+}
+
+// TestExitWithCheckpoint ends machines of which a complete checkpoint is left:
+// their memory was still being loaded.
+func TestExitWithCheckpoint(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		p.sleep("a", "disk")
+		image := filepath.Join(h.dir, "sandboxes", "a", "machine", "image")
+		copied := filepath.Join(h.dir, "image")
+		if err := os.CopyFS(copied, os.DirFS(image)); err != nil {
+			t.Fatal(err)
+		}
+		release, err := p.Hold(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(image, os.DirFS(copied)); err != nil {
+			t.Fatal(err)
+		}
+		h.Kill("a")
+		synctest.Wait()
+		if st, _ := p.Status("a"); st.Phase != doze.Standby || st.Tier != "disk" {
+			t.Fatalf("it is %s, %s", st.Phase, st.Tier)
+		}
+		if last := h.last("a"); last.Phase != doze.Standby || !strings.Contains(last.Message, "sleeps on from its checkpoint") {
+			t.Errorf("reported %+v", last)
+		}
+		release() // of the earlier life
+		p.hello("a")
+		p.sleep("a", "disk")
+	})
+}
+
+func TestOutOfMemoryNote(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		h.OutOfMemory("a", false)
+		h.OutOfMemory("unknown", false)
+		if last := h.last("a"); !last.Note || last.Phase != doze.Running || last.Message != "the memory limit was reached" {
+			t.Errorf("reported %+v", last)
+		}
+		p.hello("a")
+	})
+}
+
+func TestKeepAlive(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		h.set(func() { h.keep["a"] = 1 })
+		time.Sleep(3 * time.Hour)
+		st, _ := p.Status("a")
+		if st.Phase != doze.Running || !st.InUse || time.Since(st.LastUsed) > pauseAfter {
+			t.Errorf("kept awake, it is %+v", st)
+		}
+		h.set(func() { h.keep["a"] = 0 })
+		p.sleep("a", "paused")
+		p.hello("a")
+		h.set(func() { h.deaf = true })
+		p.hello("a")
+		time.Sleep(pauseAfter + time.Second) // it is being asked
+		p.hello("a")                         // which counts as use
+		time.Sleep(pauseAfter - time.Second)
+		p.in("a", doze.Running, "awake")
+		time.Sleep(4 * time.Second) // the agent has lost its say
+		p.in("a", doze.Standby, "paused")
+	})
+}
+
+// TestDelete deletes in every phase.
+func TestDelete(t *testing.T) {
+	tests := map[string]func(*host, *process){
+		"running":    func(*host, *process) {},
+		"held":       func(h *host, p *process) { _, _ = p.Hold(h.t.Context(), "a") },
+		"suspending": func(h *host, _ *process) { h.Delay(machinetest.OpPause, time.Second); time.Sleep(pauseAfter + 1) },
+		"paused":     func(_ *host, p *process) { p.sleep("a", "paused") },
+		"saving": func(h *host, _ *process) {
+			h.Delay(machinetest.OpSave, time.Second)
+			time.Sleep(pauseAfter + saveAfter + 1)
+		},
+		"saved":   func(_ *host, p *process) { p.sleep("a", "saved") },
+		"on disk": func(_ *host, p *process) { p.sleep("a", "disk") },
+		"waking": func(h *host, p *process) {
+			p.sleep("a", "disk")
+			h.Delay(machinetest.OpRestore, time.Second)
+			for range 10 {
+				go func() {
+					_, err := p.Hold(h.t.Context(), "a")
+					h.kind(err, doze.Unavailable, "deleted")
+				}()
+			}
+			synctest.Wait()
+		},
+		"disabling": func(h *host, p *process) {
+			h.Delay(machinetest.OpSave, time.Second)
+			go func() {
+				if p.Disable(h.t.Context(), "a") == nil {
+					h.t.Error("a deleted sandbox was disabled")
+				}
+			}()
+			synctest.Wait()
+		},
+		"disabled": func(h *host, p *process) {
+			if err := p.Disable(h.t.Context(), "a"); err != nil {
+				h.t.Fatal(err)
+			}
+		},
+		"failed": func(h *host, _ *process) { h.Kill("a"); synctest.Wait() },
+		"deleting": func(h *host, p *process) {
+			h.Delay(machinetest.OpClose, time.Second)
+			go func() {
+				if err := p.Delete(h.t.Context(), "a"); err != nil {
+					h.t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		},
+		"close failed": func(h *host, p *process) {
+			h.FailNext(machinetest.OpClose, errBroken)
+			if err := p.Delete(h.t.Context(), "a"); !errors.Is(err, errBroken) {
+				h.t.Error(err)
+			}
+			_, err := p.call(h.t.Context(), "a", appPort)
+			h.kind(err, doze.Conflict, "the sandbox is deleting")
+		},
+		"release failed": func(h *host, p *process) {
+			h.set(func() { h.failing["release"] = errBroken })
+			if err := p.Delete(h.t.Context(), "a"); !errors.Is(err, errBroken) {
+				h.t.Error(err)
+			}
+		},
+		"caller gone": func(h *host, p *process) {
+			h.Delay(machinetest.OpSave, time.Hour)
+			time.Sleep(pauseAfter + saveAfter + 1)
+			ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+			defer cancel()
+			began := time.Now()
+			if err := p.Delete(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+				h.t.Errorf("delete with a second of time: %v after %v", err, time.Since(began))
+			}
+		},
+	}
+	for name, before := range tests {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, h *host) {
+				p := h.has("a", "b")
+				before(h, p)
+				if err := p.Delete(t.Context(), "a"); err != nil {
+					t.Fatal(err)
+				}
+				p.empty("a")
+				time.Sleep(time.Hour)
+				p.empty("a")
+				last, gone := h.last("a"), 0
+				for _, r := range h.told("a") {
+					if r.Phase == doze.Terminated {
+						gone++
+					}
+				}
+				if last.Phase != doze.Terminated || gone != 1 {
+					t.Errorf("reported %+v, %d times", last, gone)
+				}
+				if err := p.Delete(t.Context(), "a"); err != nil {
+					t.Error("again:", err)
+				}
+				_, err := p.call(t.Context(), "a", appPort)
+				h.kind(err, doze.NotFound, "no such sandbox")
+				p.hello("b")
+			})
+		})
+	}
+}
+
+func TestDisable(t *testing.T) {
+	tests := map[string]func(*host, *process){
+		"running":    func(*host, *process) {},
+		"suspending": func(h *host, _ *process) { h.Delay(machinetest.OpPause, time.Second); time.Sleep(pauseAfter + 1) },
+		"paused":     func(_ *host, p *process) { p.sleep("a", "paused") },
+		"saving": func(h *host, _ *process) {
+			h.Delay(machinetest.OpSave, time.Second)
+			time.Sleep(pauseAfter + saveAfter + 1)
+		},
+		"on disk": func(_ *host, p *process) { p.sleep("a", "disk") },
+		"waking": func(h *host, p *process) {
+			p.sleep("a", "disk")
+			h.Delay(machinetest.OpRestore, time.Second)
+			go func() { _, _ = p.call(h.t.Context(), "a", appPort) }()
+			synctest.Wait()
+		},
+		"disabling": func(h *host, p *process) {
+			h.Delay(machinetest.OpPause, time.Second)
+			go func() {
+				if err := p.Disable(h.t.Context(), "a"); err != nil {
+					h.t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		},
+		"pause failed": func(h *host, p *process) {
+			h.FailNext(machinetest.OpPause, errBroken)
+			if err := p.Disable(h.t.Context(), "a"); !errors.Is(err, errBroken) {
+				h.t.Error(err)
+			}
+			h.kind(p.Enable(h.t.Context(), "a"), doze.Conflict, "the sandbox is disabling")
+		},
+	}
+	for name, before := range tests {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, h *host) {
+				p := h.has("a")
+				before(h, p)
+				for range 2 {
+					if err := p.Disable(t.Context(), "a"); err != nil {
+						t.Fatal(err)
+					}
+					p.in("a", doze.Disabled, "disk")
+				}
+				for range 2 {
+					_, err := p.call(t.Context(), "a", appPort)
+					h.kind(err, doze.Conflict, "the sandbox is disabled")
+					p.stop()
+					p = h.start()
+					p.in("a", doze.Disabled, "disk")
+				}
+				for range 2 {
+					if err := p.Enable(t.Context(), "a"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p.in("a", doze.Standby, "disk")
+				p.stop()
+				p = h.start()
+				p.hello("a")
+				p.sleep("a", "disk")
+			})
+		})
+	}
+}
+
+// TestDisableHeld cuts off the requests in flight.
+func TestDisableHeld(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		h.app = streaming
+		p := h.has("a")
+		ended := make(chan error, 1)
+		go func() {
+			_, err := p.call(t.Context(), "a", appPort)
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := p.Disable(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err == nil {
+			t.Error("a stream of a disabled sandbox ended well")
+		}
+		p.in("a", doze.Disabled, "disk")
+	})
+}
+
+// TestDisabledSinks: a disabled sandbox gets to disk, if late.
+func TestDisabledSinks(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a")
+		h.FailNext(machinetest.OpSave, errBroken)
+		if err := p.Disable(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		p.in("a", doze.Disabled, "paused")
+		time.Sleep(time.Minute + time.Second)
+		p.in("a", doze.Disabled, "disk")
+	})
+}
+
+func TestUnknown(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.start()
+		if err := p.Delete(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+		h.kind(p.Disable(t.Context(), "a"), doze.NotFound, "no such sandbox")
+		h.kind(p.Enable(t.Context(), "a"), doze.NotFound, "no such sandbox")
+		_, err := p.Cost(t.Context(), "a")
+		h.kind(err, doze.NotFound, "no such sandbox")
+	})
+}
+
+// TestWakeStorm: nobody waits for the wake of another.
+func TestWakeStorm(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		var uids []string
+		for i := range 200 {
+			uids = append(uids, fmt.Sprintf("s%d", i))
+		}
+		p := h.has(uids...)
+		time.Sleep(pauseAfter + diskAfter + time.Minute)
+		h.Delay(machinetest.OpRestore, time.Second)
+		began := time.Now()
+		var all sync.WaitGroup
+		for _, uid := range uids {
+			all.Go(func() { p.hello(uid) })
+		}
+		all.Wait()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("200 wakes of a second each took %v", took)
+		}
+	})
+}
+
+func TestRelieve(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("a", "b", "c", "d")
+		for _, uid := range []string{"c", "a", "d", "b"} {
+			p.hello(uid)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(pauseAfter + 1)
+		h.Delay(machinetest.OpSave, 10*time.Second)
+		h.FailNext(machinetest.OpSave, errBroken) // of c: it is a's turn then
+		h.set(func() { h.free = 1 })
+		tiers := func() (got []string) {
+			synctest.Wait()
+			for _, uid := range []string{"c", "a", "d", "b"} {
+				st, _ := p.Status(uid)
+				got = append(got, st.Tier)
+			}
+			return got
+		}
+		time.Sleep(15 * time.Second)
+		if diff := cmp.Diff([]string{"paused", "paused", "paused", "paused"}, tiers()); diff != "" {
+			t.Error(diff)
+		}
+		time.Sleep(10 * time.Second)
+		if diff := cmp.Diff([]string{"paused", "disk", "paused", "paused"}, tiers()); diff != "" {
+			t.Error(diff)
+		}
+		h.set(func() { h.free = 1 << 30 }) // d is on its way
+		time.Sleep(10 * time.Second)
+		if diff := cmp.Diff([]string{"paused", "disk", "disk", "paused"}, tiers()); diff != "" {
+			t.Error(diff)
+		}
+		time.Sleep(10 * time.Second)
+		if diff := cmp.Diff([]string{"paused", "disk", "disk", "paused"}, tiers()); diff != "" {
+			t.Error(diff)
+		}
+		p.hello("a")
+	})
+}
+
+// TestStop stops a node in the middle of everything.
+func TestStop(t *testing.T) {
+	virtual(t, func(t *testing.T, h *host) {
+		p := h.has("waking", "sinking", "held")
+		time.Sleep(pauseAfter + diskAfter + time.Second)
+		p.hello("sinking")
+		time.Sleep(pauseAfter + 1)
+		for _, op := range []machinetest.Op{machinetest.OpSave, machinetest.OpRestore} {
+			h.Delay(op, 10*time.Minute)
+		}
+		h.app = streaming
+		ended := make(chan error, 2)
+		go func() { _, err := p.call(t.Context(), "waking", appPort); ended <- err }()
+		time.Sleep(saveAfter)
+		h.Delay(machinetest.OpRestore, 0)
+		go func() { _, err := p.call(t.Context(), "held", appPort); ended <- err }()
+		time.Sleep(time.Second)
+		p.stop()
+		for range 2 {
+			if err := <-ended; err == nil {
+				t.Error("a request survived its node")
+			}
+		}
+		_, err := p.call(t.Context(), "sinking", appPort)
+		h.kind(err, doze.Unavailable, "the node is shutting down")
+		if err := p.Create(t.Context(), order("late")); err == nil {
+			t.Error("a node that has stopped creates")
+		}
+		h.empty("late")
+		p = h.start()
+		for _, uid := range []string{"waking", "sinking", "held"} {
+			h.app = func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }
+			p.hello(uid)
+		}
+	})
+}

@@ -1,0 +1,31 @@
+package node
+
+import "context"
+
+// Hold holds a sandbox, as a request does.
+func (n *Node) Hold(ctx context.Context, uid string) (release func(), err error) {
+	_, release, err = gate{n, uid, 0}.hold(ctx)
+	return release, err
+}
+
+// Holds returns how many requests are in flight.
+func (n *Node) Holds(uid string) int {
+	b := n.box(uid)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.holds
+}
+
+// Conns returns how many connections into a machine are open.
+func (n *Node) Conns(uid string) int {
+	b := n.box(uid)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.conns)
+}
+
+// ParseRecord reports whether raw is a record of uid.
+func ParseRecord(raw []byte, uid string) bool {
+	r, err := parseRecord(raw, uid)
+	return err == nil && r.Order.UID == uid && r.Config.ID == uid
+}
