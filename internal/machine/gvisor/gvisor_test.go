@@ -13,3 +13,18 @@ func TestConformance(t *testing.T) {
 		New: func(t *testing.T) machinetest.Host { return newHost(t) }, //nolint:thelper // newHost is one
 	})
 }
+
+// TestConformanceReady runs the suite with processes that wait for their wake.
+func TestConformanceReady(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: the same suite runs without")
+	}
+	build(t)
+	machinetest.Run(t, machinetest.Harness{New: func(t *testing.T) machinetest.Host {
+		t.Helper()
+		h := newHost(t)
+		h.ready = 2
+		return h
+	}})
+}

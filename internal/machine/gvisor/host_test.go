@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -127,6 +128,7 @@ type host struct {
 	dir, run, cgroup string
 	netns            string // path
 	flipLimit        time.Duration
+	ready            int
 	links            atomic.Int64
 
 	mu     sync.Mutex
@@ -269,7 +271,7 @@ func (h *host) dial(ctx context.Context, l machine.Link, port uint16) (conn net.
 }
 
 func (h *host) options() Options {
-	return Options{Sentry: built.sentry, Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit}
+	return Options{Sentry: built.sentry, Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit, Ready: h.ready}
 }
 
 func (h *host) Open(t *testing.T) machine.Driver {
@@ -333,12 +335,22 @@ func (h *host) Forge(t *testing.T, c machine.Config) {
 	}
 }
 
-// engine returns the process id of a machine's engine, or 0.
+// engine returns the process id of a machine's engine, or 0. The guest's
+// processes are its children and have its name.
 func (h *host) engine(id string) int {
-	for _, pid := range pids(func(cmdline string) bool {
+	all := pids(func(cmdline string) bool {
 		return strings.HasPrefix(cmdline, "runsc-sandbox ") && strings.Contains(cmdline, h.run) && strings.HasSuffix(cmdline, " "+id)
-	}) {
-		return pid
+	})
+	for _, pid := range all {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			continue
+		}
+		_, parent, _ := strings.Cut(string(status), "\nPPid:\t")
+		ppid, _ := strconv.Atoi(strings.SplitN(parent, "\n", 2)[0])
+		if !slices.Contains(all, ppid) {
+			return pid
+		}
 	}
 	return 0
 }
