@@ -157,6 +157,9 @@ func (l *Launcher) adopt() error {
 			l.scrub(c, id.ContainerID)
 			continue
 		}
+		if err := s.limitAgain(c); err != nil {
+			slog.Warn("limit an adopted machine", "sandbox", id.ContainerID, "err", err)
+		}
 		l.machines[id.ContainerID] = s
 		slog.Info("adopted", "sandbox", id.ContainerID, "state", string(c.Status))
 	}
@@ -255,6 +258,12 @@ func (l *Launcher) Prepare(ctx context.Context, c gvisor.Config) error {
 }
 
 func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error) {
+	// An older machine of that name may have ended just now, and its name is
+	// not free before what it leaves is removed.
+	if old, err := l.machine(c.ID); err == nil && old.over() {
+		old.clear()
+		l.drop(old)
+	}
 	s, err := l.claim(c.ID)
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ type sandbox struct {
 	pid       atomic.Int64          // of the engine's process; 0 before create
 	unwanted  atomic.Bool           // its end is on purpose
 	exited    chan struct{}         // closed when that process is gone
-	clearing  sync.Mutex            // held while run state is removed
+	clearing  sync.Once             // the removal of run state
 
 	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 }
@@ -214,6 +214,20 @@ func (s *sandbox) restored(ctx context.Context) {
 	}
 }
 
+// limitAgain sets what an earlier launcher may not have come to set before it
+// died: see restored. A machine that never ran is limited when it does.
+func (s *sandbox) limitAgain(c *container.Container) error {
+	if c.Status == container.Created || c.Spec.Linux == nil || c.Spec.Linux.Resources == nil {
+		return nil
+	}
+	spare(int(s.pid.Load()))
+	cpu := c.Spec.Linux.Resources.CPU
+	if cpu == nil || cpu.Quota == nil {
+		return nil
+	}
+	return s.group.Load().limitCPU(float64(*cpu.Quota) / cpuPeriod)
+}
+
 // over reports whether the engine's process is gone.
 func (s *sandbox) over() bool {
 	select {
@@ -338,10 +352,11 @@ func (s *sandbox) shoot() {
 }
 
 // clear removes the run state and the cgroup of a machine whose processes are
-// gone.
-func (s *sandbox) clear() {
-	s.clearing.Lock() // whoever comes second finds it done
-	defer s.clearing.Unlock()
+// gone. Whoever comes second waits and finds it done: by then there may be
+// another machine of that name, whose run state it is.
+func (s *sandbox) clear() { s.clearing.Do(s.removeRunState) }
+
+func (s *sandbox) removeRunState() {
 	s.mu.Lock()
 	c := s.container
 	s.container = nil
