@@ -132,10 +132,16 @@ func (p *Platform) healthy(ctx context.Context) bool {
 	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
 }
 
+// Printed returns everything that dozed printed.
+func (p *Platform) Printed() string {
+	raw, _ := os.ReadFile(p.Log) // without the file it printed nothing
+	return string(raw)
+}
+
 // Tail returns the end of what dozed printed.
 func (p *Platform) Tail() string {
-	raw, _ := os.ReadFile(p.Log)
-	return string(raw[max(0, len(raw)-4096):])
+	all := p.Printed()
+	return all[max(0, len(all)-4096):]
 }
 
 // Client returns a client with the admin key.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,13 @@ const patience = 60 * time.Second
 // deleted, and nothing may be left of them.
 func start(t *testing.T, args ...string) (*testkit.Platform, *client.Client) {
 	t.Helper()
+	return startIn(t, nil, args...)
+}
+
+// startIn is start with a directory that mount, if it is there, mounts
+// something on.
+func startIn(t *testing.T, mount func(dir string) error, args ...string) (*testkit.Platform, *client.Client) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("SKIPPED: real sandboxes, in short mode")
 	}
@@ -35,6 +43,11 @@ func start(t *testing.T, args ...string) (*testkit.Platform, *client.Client) {
 	dir, err := os.MkdirTemp("", "doze-e2e-")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if mount != nil {
+		if err := mount(dir); err != nil {
+			t.Fatal(err)
+		}
 	}
 	p, err := testkit.Start(t.Context(), testkit.Options{Dir: dir, Args: args})
 	t.Cleanup(func() {
@@ -47,6 +60,11 @@ func start(t *testing.T, args ...string) (*testkit.Platform, *client.Client) {
 		}
 		if t.Failed() {
 			t.Logf("what dozed printed:\n%s", p.Tail())
+		}
+		if mount != nil {
+			if err := syscall.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)

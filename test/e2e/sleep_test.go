@@ -13,7 +13,7 @@ import (
 func TestMemorySurvives(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s")
-	sb, box := create(t, c, named("memory", 1024))
+	sb, box := create(t, c, named("memory", 4096))
 	url := hold(t, p, sb, box, 200, 2)
 	before, pid := sum(t, p, url+"/bytes"), sh(t, box, "cat /proc/sys/kernel/random/uuid >/root/written; cat /root/written")
 	_, random := get(t, p, url+"/random")

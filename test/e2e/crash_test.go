@@ -1,0 +1,433 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+)
+
+// counting starts a process that counts into a file.
+func counting(t *testing.T, box *client.Box, keepAlive bool) {
+	t.Helper()
+	forever := 0
+	spawn(t, box, client.Command{Name: "counter", Command: "i=0; while :; do i=$((i+1)); echo $i >/tmp/new; mv /tmp/new /tmp/count; sleep 0.02; done", KeepAlive: keepAlive, Timeout: &forever})
+	until(t, "it counts", func() bool { return sh(t, box, "test -e /tmp/count && echo yes || true") == "yes" })
+}
+
+func count(t *testing.T, box *client.Box) float64 {
+	t.Helper()
+	return number(t, sh(t, box, "cat /tmp/count"))
+}
+
+// revive starts dozed again after it ended.
+func revive(t *testing.T, p *testkit.Platform) {
+	t.Helper()
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDaemonDies ends dozed at bad moments. Sandboxes do not notice.
+func TestDaemonDies(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "60s")
+	for how, end := range map[string]func() error{"kill": p.Kill, "stop": p.Stop} {
+		t.Run(how+" while it runs", func(t *testing.T) {
+			sb, box := create(t, c, named("runs-"+how, 2048))
+			counting(t, box, false)
+			before := count(t, box)
+			if err := end(); err != nil {
+				t.Fatal(err)
+			}
+			stays(t, p, sb.Metadata.Name, "running", 500*time.Millisecond)
+			revive(t, p)
+			if after := count(t, box); after < before+5 {
+				t.Errorf("it counted from %v to %v meanwhile", before, after)
+			}
+			if proc, err := box.Process(t.Context(), "counter"); err != nil || proc.Status != "running" {
+				t.Errorf("the process is %s, %v", proc.Status, err)
+			}
+			if sb, err := c.Sandbox(t.Context(), sb.Metadata.Name); err != nil || sb.Status != "DEPLOYED" || sb.State != "RUNNING" {
+				t.Errorf("it is %s, %s, %v", sb.Status, sb.State, err)
+			}
+		})
+	}
+	for _, wait := range []time.Duration{0, 30 * time.Millisecond, 80 * time.Millisecond} {
+		t.Run("kill while it creates after "+wait.String(), func(t *testing.T) {
+			answered := make(chan error, 1)
+			go func() { // ends with dozed
+				_, err := c.Create(context.WithoutCancel(t.Context()), named("half", 2048), false)
+				answered <- err
+			}()
+			until(t, "the node has begun", func() bool { _, err := p.UID("half"); return err == nil })
+			time.Sleep(wait)
+			if err := p.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("the caller was told: %v", <-answered)
+			revive(t, p)
+			sb, err := c.Create(t.Context(), named("half", 2048), true)
+			if err != nil || sb.Status != "DEPLOYED" {
+				t.Fatalf("it is %s, %v", sb.Status, err)
+			}
+			box, err := c.Box(sb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out := sh(t, box, "hostname"); out != "half" {
+				t.Errorf("inside it is %q", out)
+			}
+			if _, err := c.Delete(t.Context(), "half"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("kill while it deletes", func(t *testing.T) {
+		create(t, c, named("gone", 2048))
+		uid, err := p.UID("gone")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Delete(t.Context(), "gone"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		revive(t, p)
+		until(t, "the delete was finished", func() bool {
+			sb, err := c.Sandbox(t.Context(), "gone")
+			return err == nil && sb.Status == "TERMINATED" && !strings.Contains(strings.Join(p.Leaks(), "\n"), uid)
+		})
+	})
+	t.Run("many restarts", func(t *testing.T) {
+		_, box := create(t, c, named("many", 2048))
+		counting(t, box, false)
+		last := count(t, box)
+		for range 3 {
+			if err := p.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			revive(t, p)
+		}
+		if now := count(t, box); now <= last {
+			t.Errorf("it counted from %v to %v", last, now)
+		}
+	})
+}
+
+// TestLauncherDies kills the launcher. Sandboxes run on, and the next call of
+// any kind works.
+func TestLauncherDies(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "300ms", "--save-after", "100ms", "--disk-after", "1h")
+	_, awake := create(t, c, named("awake", 2048))
+	counting(t, awake, true)
+	_, asleep := create(t, c, named("asleep", 2048))
+	counting(t, asleep, false)
+	awaitTier(t, p, "asleep", "paused")
+	before := count(t, awake)
+	pid, err := p.Launcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testkit.Shoot(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+	if after := count(t, awake); after < before {
+		t.Errorf("the one that is awake counted from %v to %v", before, after)
+	}
+	one := count(t, asleep) // wakes it
+	until(t, "the one that slept goes on", func() bool { return count(t, asleep) > one })
+	awaitTier(t, p, "asleep", "paused")
+	_, fresh := create(t, c, named("fresh", 2048))
+	if out := sh(t, fresh, "hostname"); out != "fresh" {
+		t.Errorf("a new one is %q", out)
+	}
+	for _, name := range []string{"awake", "asleep", "fresh"} {
+		if sb, err := c.Sandbox(t.Context(), name); err != nil || sb.Status != "DEPLOYED" {
+			t.Errorf("%s is %s, %v", name, sb.Status, err)
+		}
+	}
+}
+
+// TestEngineDies kills the processes of sandboxes.
+func TestEngineDies(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "300ms", "--save-after", "100ms", "--disk-after", "1h")
+	kill := func(t *testing.T, name string) {
+		t.Helper()
+		pid, err := p.Engine(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := testkit.Shoot(t.Context(), pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("awake", func(t *testing.T) {
+		t.Parallel()
+		sb, box := create(t, c, named("lost", 2048))
+		counting(t, box, true)
+		kill(t, "lost")
+		until(t, "it is failed", func() bool {
+			got, err := c.Sandbox(t.Context(), "lost")
+			if err != nil {
+				t.Fatal(err)
+			}
+			sb = got
+			return sb.Status == "FAILED"
+		})
+		if last := sb.Events[len(sb.Events)-1]; last.Message == "" || last.Status != "FAILED" {
+			t.Errorf("the last event is %+v", last)
+		}
+		var said refusal
+		a := call{url: sb.Metadata.URL + "/health"}.want(t, p, 409)
+		if a.into(t, &said); said.Error.Code != "WORKLOAD_FAILED" || said.Error.Retryable {
+			t.Error(a.body)
+		}
+		call{method: "POST", url: p.Address + "/v0/sandboxes", body: `{"metadata":{"name":"lost"}}`}.want(t, p, 409)
+		if sb, err := c.Create(t.Context(), named("lost", 2048), true); err != nil || sb.Status != "DEPLOYED" {
+			t.Errorf("made again, it is %s, %v", sb.Status, err)
+		}
+		if out := sh(t, box, "echo fresh"); out != "fresh" {
+			t.Errorf("made again, it says %q", out)
+		}
+	})
+	t.Run("asleep", func(t *testing.T) {
+		t.Parallel()
+		_, box := create(t, c, named("kept", 2048))
+		counting(t, box, false)
+		awaitTier(t, p, "kept", "paused")
+		image, err := p.Image("kept")
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+		kill(t, "kept")
+		awaitTier(t, p, "kept", "disk")
+		if sb, err := c.Sandbox(t.Context(), "kept"); err != nil || sb.Status != "DEPLOYED" || sb.State != "STANDBY" {
+			t.Errorf("it is %s, %s, %v", sb.Status, sb.State, err)
+		}
+		one := count(t, box)
+		until(t, "it goes on from its checkpoint", func() bool { return count(t, box) > one })
+	})
+}
+
+const (
+	manifestFile = "manifest.json"
+	pagesFile    = "pages.img"
+)
+
+// random fills a file in memory of a sandbox and returns its digest.
+func random(t *testing.T, box *client.Box, mb string) string {
+	t.Helper()
+	return sh(t, box, "head -c "+mb+"M /dev/urandom >/dev/shm/random; sha256sum </dev/shm/random")
+}
+
+// TestDiskFull has a data directory that is too small for a checkpoint.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	small := func(dir string) error { return syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=48m") }
+	p, c := startIn(t, small, "--pause-after", "200ms", "--save-after", "100ms", "--disk-after", "300ms")
+	dir := filepath.Dir(p.Data)
+	_, box := create(t, c, named("big", 2048))
+	counting(t, box, false)
+	digest := random(t, box, "64")
+	until(t, "the checkpoint did not fit", func() bool {
+		sb, err := c.Sandbox(t.Context(), "big")
+		return err == nil && strings.Contains(encode(t, sb.Events), "could not be moved to disk")
+	})
+	awaitTier(t, p, "big", "paused")
+	one := count(t, box)
+	if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+		t.Errorf("its memory is %s and was %s", got, digest)
+	}
+	until(t, "it goes on", func() bool { return count(t, box) > one })
+	// What was half written is gone, so that others have the room.
+	_, other := create(t, c, named("small", 2048))
+	if out := sh(t, other, "hostname"); out != "small" {
+		t.Errorf("another one is %q", out)
+	}
+	// With room, it goes down to disk.
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=512m"); err != nil {
+		t.Fatal(err)
+	}
+	one = count(t, box)
+	call{method: "PUT", url: p.Address + "/v0/sandboxes/big", body: `{"spec":{"enabled":false}}`}.want(t, p, 200)
+	awaitTier(t, p, "big", "disk")
+	call{method: "PUT", url: p.Address + "/v0/sandboxes/big", body: `{"spec":{"enabled":true}}`}.want(t, p, 200)
+	if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+		t.Errorf("from disk, its memory is %s and was %s", got, digest)
+	}
+	until(t, "it goes on from disk", func() bool { return count(t, box) > one })
+}
+
+// TestDamagedCheckpoint alters what is on disk. The sandbox is not run from
+// it, and it is not lost either.
+func TestDamagedCheckpoint(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "200ms", "--save-after", "100ms", "--disk-after", "300ms")
+	sb, box := create(t, c, named("hurt", 2048))
+	counting(t, box, false)
+	digest := random(t, box, "16")
+	awaitTier(t, p, "hurt", "disk")
+	image, err := p.Image("hurt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip := func(name string) func() error {
+		return func() error {
+			f, err := os.OpenFile(filepath.Join(image, name), os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			b, at := []byte{0}, info.Size()/2
+			if _, err := f.ReadAt(b, at); err != nil {
+				return err
+			}
+			b[0] ^= 1
+			_, err = f.WriteAt(b, at)
+			return err
+		}
+	}
+	move := func(from, to string) func() error {
+		return func() error { return os.Rename(filepath.Join(image, from), filepath.Join(image, to)) }
+	}
+	for _, row := range []struct {
+		what         string
+		hurt, repair func() error
+	}{
+		{"a bit of the memory", flip(pagesFile), flip(pagesFile)},
+		{"a bit of the manifest", flip(manifestFile), flip(manifestFile)},
+		{"no manifest", move(manifestFile, "away"), move("away", manifestFile)},
+		{"no memory", move(pagesFile, "away"), move("away", pagesFile)},
+	} {
+		if err := row.hurt(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // it stays so
+			a := call{url: sb.Metadata.URL + "/health"}.want(t, p, 503)
+			var said refusal
+			if a.into(t, &said); !strings.Contains(said.Error.Message, "checkpoint") || strings.Contains(said.Error.Message, p.Data) {
+				t.Errorf("%s: %s", row.what, a.body)
+			}
+		}
+		awaitTier(t, p, "hurt", "disk")
+		if sb, err := c.Sandbox(t.Context(), "hurt"); err != nil || sb.Status != "DEPLOYED" || sb.State != "STANDBY" {
+			t.Errorf("%s: it is %s, %s, %v", row.what, sb.Status, sb.State, err)
+		}
+		if err := row.repair(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+		t.Errorf("repaired, its memory is %s and was %s", got, digest)
+	}
+	one := count(t, box)
+	until(t, "it goes on", func() bool { return count(t, box) > one })
+	if sb, err = c.Sandbox(t.Context(), "hurt"); err != nil || !strings.Contains(encode(t, sb.Events), "a wake did not work") {
+		t.Errorf("no event tells of it: %+v, %v", sb.Events, err)
+	}
+	// A damaged one can be deleted.
+	awaitTier(t, p, "hurt", "disk")
+	if err := flip(pagesFile)(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Delete(t.Context(), "hurt"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReboot loses all processes and the run state, with sandboxes in every
+// tier. What was on disk wakes; what was in memory only has failed, and says
+// so.
+func TestReboot(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "300ms", "--save-after", "1h", "--disk-after", "2h")
+	boxes, digests := map[string]*client.Box{}, map[string]string{}
+	for _, name := range []string{"running", "paused", "saved", "disk", "failed"} {
+		_, box := create(t, c, named(name, 2048))
+		boxes[name], digests[name] = box, random(t, box, "8")
+		counting(t, box, name == "running" || name == "failed")
+	}
+	pid, err := p.Engine("failed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testkit.Shoot(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+	call{method: "PUT", url: p.Address + "/v0/sandboxes/disk", body: `{"spec":{"enabled":false}}`}.want(t, p, 200)
+	awaitTier(t, p, "disk", "disk")
+	for _, name := range []string{"paused", "saved"} {
+		awaitTier(t, p, name, "paused")
+	}
+	// Another configuration writes the checkpoint of the one that is woken.
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	p.Arguments("--pause-after", "300ms", "--save-after", "100ms", "--disk-after", "2h")
+	hold, release := context.WithCancel(t.Context())
+	defer release()
+	revive(t, p)
+	// A stream keeps these two as they are: the one awake, the other in memory.
+	for _, name := range []string{"paused"} {
+		resp, err := call{url: p.Address + "/run/main/sandboxes/" + name + "/process/counter/logs/stream"}.open(hold, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+	}
+	image, err := p.Image("saved")
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+	if err := p.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	revive(t, p)
+
+	for name, want := range map[string]struct{ status, state, says string }{
+		"running": {"FAILED", "", "restarted"},
+		"paused":  {"FAILED", "", "restarted"},
+		"saved":   {"DEPLOYED", "STANDBY", ""},
+		"disk":    {"DEACTIVATED", "STANDBY", ""},
+		"failed":  {"FAILED", "", ""},
+	} {
+		var sb doze.Sandbox
+		until(t, name+" is "+want.status, func() bool {
+			got, err := c.Sandbox(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sb = got
+			return sb.Status == want.status
+		})
+		if sb.State != want.state || !strings.Contains(encode(t, sb.Events), want.says) {
+			t.Errorf("%s is %s, %s, %+v", name, sb.Status, sb.State, sb.Events)
+		}
+	}
+	call{method: "PUT", url: p.Address + "/v0/sandboxes/disk", body: `{"spec":{"enabled":true}}`}.want(t, p, 200)
+	for _, name := range []string{"saved", "disk"} {
+		if got := sh(t, boxes[name], "sha256sum </dev/shm/random"); got != digests[name] {
+			t.Errorf("%s: its memory is %s and was %s", name, got, digests[name])
+		}
+		one := count(t, boxes[name])
+		until(t, name+" goes on", func() bool { return count(t, boxes[name]) > one })
+	}
+}
