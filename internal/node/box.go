@@ -67,7 +67,7 @@ func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
 		n: n, order: o, config: c, phase: phase,
 		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(),
-		conns: map[*conn]struct{}{},
+		conns: map[*conn]struct{}{}, seq: uint64(n.era), //nolint:gosec // G115: a time in our days, or later
 	}
 	b.life, b.end = context.WithCancelCause(n.life)
 	b.client = b.transport()
@@ -109,8 +109,8 @@ func (b *Box) lock(ctx context.Context) error {
 
 func (b *Box) unlock() { <-b.turn }
 
-// handle returns the machine, and looks for it if we hold none: it failed, or
-// could not be adopted when the node started. Preconditions: the turn is held.
+// handle returns the machine, and looks for it if it could not be adopted when
+// the node started. Preconditions: the turn is held.
 func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 	b.mu.Lock()
 	m := b.machine
@@ -118,6 +118,18 @@ func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 	if m != nil {
 		return m, nil
 	}
+	return b.find(ctx)
+}
+
+// find adopts the machine. Preconditions: the turn is held, or nobody else has
+// the box yet.
+func (b *Box) find(ctx context.Context) (machine.Machine, error) {
+	// The address is the same as before; after a reboot its namespace is new.
+	link, err := b.n.Lease(ctx, b.order.UID)
+	if err != nil {
+		return nil, fmt.Errorf("lease an address: %w", err)
+	}
+	b.config.Link = link
 	return b.n.Driver.Adopt(ctx, b.config)
 }
 
@@ -432,9 +444,8 @@ func (b *Box) note(message string) { b.report(message, true) }
 
 // report queues a report. Preconditions: mu is held.
 func (b *Box) report(message string, note bool) {
-	now := time.Now()
-	b.seq = max(b.seq+1, uint64(now.UnixNano())) // grows over restarts, too
-	b.n.reports.put(peer.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: now, Note: note})
+	b.seq++
+	b.n.reports.put(peer.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: time.Now(), Note: note})
 }
 
 // status returns what is known now.

@@ -23,9 +23,10 @@ import (
 func TestHoldsWakeOnce(t *testing.T) {
 	for _, tier := range []string{"paused", "saved", "disk"} {
 		t.Run(tier, func(t *testing.T) {
-			virtual(t, func(t *testing.T, h *host) {
+			virtual(t, func(h *host) {
+				t := h.t
 				p := h.has("a")
-				p.sleep("a", tier)
+				p.sleep(tier)
 				h.Delay(machinetest.OpResume, time.Second)
 				h.Delay(machinetest.OpRestore, time.Second)
 				began := time.Now()
@@ -53,9 +54,9 @@ func TestHoldsWakeOnce(t *testing.T) {
 					t.Errorf("100 holds woke it %d times", n)
 				}
 				p.in("a", doze.Running, "awake")
-				time.Sleep(pauseAfter - 1)
+				time.Sleep(pauseAfter - time.Second)
 				p.in("a", doze.Running, "awake")
-				time.Sleep(2)
+				time.Sleep(2 * time.Second)
 				p.in("a", doze.Standby, "paused")
 			})
 		})
@@ -75,7 +76,7 @@ func TestRequestMeanwhile(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(_ *testing.T, h *host) {
+			virtual(t, func(h *host) {
 				p := h.has("a")
 				h.Delay(test.slow, 30*time.Second)
 				time.Sleep(test.after)
@@ -85,7 +86,7 @@ func TestRequestMeanwhile(t *testing.T) {
 				p.hello("a")
 				p.in("a", doze.Running, "awake")
 				h.Delay(test.slow, 0)
-				p.sleep("a", "disk") // timers go on as ever
+				p.sleep("disk") // timers go on as ever
 			})
 		})
 	}
@@ -94,7 +95,8 @@ func TestRequestMeanwhile(t *testing.T) {
 // TestCutSink: whoever ended a move to disk and went away leaves a box that
 // sinks later.
 func TestCutSink(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		h.Delay(machinetest.OpSave, 30*time.Second)
 		time.Sleep(pauseAfter + saveAfter + time.Second)
@@ -115,7 +117,8 @@ func TestCutSink(t *testing.T) {
 }
 
 func TestFailedSuspend(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		h.FailNext(machinetest.OpPause, errBroken)
 		time.Sleep(pauseAfter + time.Second)
@@ -124,12 +127,13 @@ func TestFailedSuspend(t *testing.T) {
 			t.Errorf("reported %+v", last)
 		}
 		p.hello("a")
-		p.sleep("a", "paused")
+		p.sleep("paused")
 	})
 }
 
 func TestFailedSave(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		for range 3 {
 			h.FailNext(machinetest.OpSave, fmt.Errorf("write /secret/path: %w", errBroken))
@@ -146,7 +150,7 @@ func TestFailedSave(t *testing.T) {
 			t.Error("a path of the host was reported")
 		}
 		p.hello("a") // it is as good as ever
-		p.sleep("a", "paused")
+		p.sleep("paused")
 		time.Sleep(time.Minute)
 		p.in("a", doze.Standby, "saved")
 	})
@@ -164,9 +168,10 @@ func TestFailedWake(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, h *host) {
+			virtual(t, func(h *host) {
+				t := h.t
 				p := h.has("a")
-				p.sleep("a", "disk")
+				p.sleep("disk")
 				h.FailNext(machinetest.OpRestore, test.err)
 				h.Delay(machinetest.OpRestore, time.Second)
 				var all sync.WaitGroup
@@ -195,9 +200,10 @@ func TestFailedWake(t *testing.T) {
 
 // TestDamagedImage has a real one.
 func TestDamagedImage(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
-		p.sleep("a", "disk")
+		p.sleep("disk")
 		name := filepath.Join(h.dir, "sandboxes", "a", "machine", "image", "memory.json")
 		sound, err := os.ReadFile(name)
 		if err != nil {
@@ -234,7 +240,7 @@ func TestExit(t *testing.T) {
 	}
 	waking := func(tier string, op machinetest.Op) func(*host, *process) {
 		return func(h *host, p *process) {
-			p.sleep("a", tier)
+			p.sleep(tier)
 			h.Delay(op, 30*time.Second)
 			go func() { _, _ = p.call(h.t.Context(), "a", appPort) }()
 			time.Sleep(time.Second)
@@ -249,9 +255,9 @@ func TestExit(t *testing.T) {
 		"running":        {func(*host, *process) {}, doze.Running, doze.Failed, ""},
 		"held":           {func(h *host, p *process) { _, _ = p.Hold(h.t.Context(), "a") }, doze.Running, doze.Failed, ""},
 		"suspending":     {slow(machinetest.OpPause, pauseAfter+time.Second), doze.Suspending, doze.Failed, ""},
-		"paused":         {func(_ *host, p *process) { p.sleep("a", "paused") }, doze.Standby, doze.Failed, ""},
+		"paused":         {func(_ *host, p *process) { p.sleep("paused") }, doze.Standby, doze.Failed, ""},
 		"saving":         {slow(machinetest.OpSave, pauseAfter+saveAfter+time.Second), doze.Standby, doze.Failed, ""},
-		"saved":          {func(_ *host, p *process) { p.sleep("a", "saved") }, doze.Standby, doze.Standby, "disk"},
+		"saved":          {func(_ *host, p *process) { p.sleep("saved") }, doze.Standby, doze.Standby, "disk"},
 		"dropping":       {slow(machinetest.OpDrop, pauseAfter+diskAfter+time.Second), doze.Standby, doze.Standby, "disk"},
 		"waking, paused": {waking("paused", machinetest.OpResume), doze.Waking, doze.Failed, ""},
 		"waking, saved":  {waking("saved", machinetest.OpResume), doze.Waking, doze.Running, "awake"},
@@ -269,7 +275,8 @@ func TestExit(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, h *host) {
+			virtual(t, func(h *host) {
+				t := h.t
 				p := h.has("a")
 				test.before(h, p)
 				if got := p.phase("a"); got != test.in {
@@ -314,9 +321,10 @@ func TestExit(t *testing.T) {
 // TestExitWithCheckpoint ends machines of which a complete checkpoint is left:
 // their memory was still being loaded.
 func TestExitWithCheckpoint(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
-		p.sleep("a", "disk")
+		p.sleep("disk")
 		image := filepath.Join(h.dir, "sandboxes", "a", "machine", "image")
 		copied := filepath.Join(h.dir, "image")
 		if err := os.CopyFS(copied, os.DirFS(image)); err != nil {
@@ -339,12 +347,13 @@ func TestExitWithCheckpoint(t *testing.T) {
 		}
 		release() // of the earlier life
 		p.hello("a")
-		p.sleep("a", "disk")
+		p.sleep("disk")
 	})
 }
 
 func TestOutOfMemoryNote(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		h.OutOfMemory("a", false)
 		h.OutOfMemory("unknown", false)
@@ -356,7 +365,8 @@ func TestOutOfMemoryNote(t *testing.T) {
 }
 
 func TestKeepAlive(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		h.set(func() { h.keep["a"] = 1 })
 		time.Sleep(3 * time.Hour)
@@ -365,7 +375,7 @@ func TestKeepAlive(t *testing.T) {
 			t.Errorf("kept awake, it is %+v", st)
 		}
 		h.set(func() { h.keep["a"] = 0 })
-		p.sleep("a", "paused")
+		p.sleep("paused")
 		p.hello("a")
 		h.set(func() { h.deaf = true })
 		p.hello("a")
@@ -384,15 +394,15 @@ func TestDelete(t *testing.T) {
 		"running":    func(*host, *process) {},
 		"held":       func(h *host, p *process) { _, _ = p.Hold(h.t.Context(), "a") },
 		"suspending": func(h *host, _ *process) { h.Delay(machinetest.OpPause, time.Second); time.Sleep(pauseAfter + 1) },
-		"paused":     func(_ *host, p *process) { p.sleep("a", "paused") },
+		"paused":     func(_ *host, p *process) { p.sleep("paused") },
 		"saving": func(h *host, _ *process) {
 			h.Delay(machinetest.OpSave, time.Second)
 			time.Sleep(pauseAfter + saveAfter + 1)
 		},
-		"saved":   func(_ *host, p *process) { p.sleep("a", "saved") },
-		"on disk": func(_ *host, p *process) { p.sleep("a", "disk") },
+		"saved":   func(_ *host, p *process) { p.sleep("saved") },
+		"on disk": func(_ *host, p *process) { p.sleep("disk") },
 		"waking": func(h *host, p *process) {
-			p.sleep("a", "disk")
+			p.sleep("disk")
 			h.Delay(machinetest.OpRestore, time.Second)
 			for range 10 {
 				go func() {
@@ -453,7 +463,8 @@ func TestDelete(t *testing.T) {
 	}
 	for name, before := range tests {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, h *host) {
+			virtual(t, func(h *host) {
+				t := h.t
 				p := h.has("a", "b")
 				before(h, p)
 				if err := p.Delete(t.Context(), "a"); err != nil {
@@ -486,14 +497,14 @@ func TestDisable(t *testing.T) {
 	tests := map[string]func(*host, *process){
 		"running":    func(*host, *process) {},
 		"suspending": func(h *host, _ *process) { h.Delay(machinetest.OpPause, time.Second); time.Sleep(pauseAfter + 1) },
-		"paused":     func(_ *host, p *process) { p.sleep("a", "paused") },
+		"paused":     func(_ *host, p *process) { p.sleep("paused") },
 		"saving": func(h *host, _ *process) {
 			h.Delay(machinetest.OpSave, time.Second)
 			time.Sleep(pauseAfter + saveAfter + 1)
 		},
-		"on disk": func(_ *host, p *process) { p.sleep("a", "disk") },
+		"on disk": func(_ *host, p *process) { p.sleep("disk") },
 		"waking": func(h *host, p *process) {
-			p.sleep("a", "disk")
+			p.sleep("disk")
 			h.Delay(machinetest.OpRestore, time.Second)
 			go func() { _, _ = p.call(h.t.Context(), "a", appPort) }()
 			synctest.Wait()
@@ -517,7 +528,8 @@ func TestDisable(t *testing.T) {
 	}
 	for name, before := range tests {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, h *host) {
+			virtual(t, func(h *host) {
+				t := h.t
 				p := h.has("a")
 				before(h, p)
 				for range 2 {
@@ -542,7 +554,7 @@ func TestDisable(t *testing.T) {
 				p.stop()
 				p = h.start()
 				p.hello("a")
-				p.sleep("a", "disk")
+				p.sleep("disk")
 			})
 		})
 	}
@@ -550,7 +562,8 @@ func TestDisable(t *testing.T) {
 
 // TestDisableHeld cuts off the requests in flight.
 func TestDisableHeld(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		h.app = streaming
 		p := h.has("a")
 		ended := make(chan error, 1)
@@ -571,7 +584,8 @@ func TestDisableHeld(t *testing.T) {
 
 // TestDisabledSinks: a disabled sandbox gets to disk, if late.
 func TestDisabledSinks(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		h.FailNext(machinetest.OpSave, errBroken)
 		if err := p.Disable(t.Context(), "a"); err != nil {
@@ -584,7 +598,8 @@ func TestDisabledSinks(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.start()
 		if err := p.Delete(t.Context(), "a"); err != nil {
 			t.Error(err)
@@ -598,7 +613,8 @@ func TestUnknown(t *testing.T) {
 
 // TestWakeStorm: nobody waits for the wake of another.
 func TestWakeStorm(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		var uids []string
 		for i := range 200 {
 			uids = append(uids, fmt.Sprintf("s%d", i))
@@ -619,7 +635,8 @@ func TestWakeStorm(t *testing.T) {
 }
 
 func TestRelieve(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a", "b", "c", "d")
 		for _, uid := range []string{"c", "a", "d", "b"} {
 			p.hello(uid)
@@ -660,7 +677,8 @@ func TestRelieve(t *testing.T) {
 
 // TestStop stops a node in the middle of everything.
 func TestStop(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("waking", "sinking", "held")
 		time.Sleep(pauseAfter + diskAfter + time.Second)
 		p.hello("sinking")

@@ -48,11 +48,11 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// idle fails if anything is held, or connected.
-func (p *process) idle(uid string) {
+// idle fails if sandbox a is held.
+func (p *process) idle() {
 	p.h.t.Helper()
 	synctest.Wait()
-	if n := p.Holds(uid); n != 0 {
+	if n := p.Holds("a"); n != 0 {
 		p.h.t.Errorf("%d holds are left", n)
 	}
 }
@@ -75,7 +75,7 @@ func TestGateFailures(t *testing.T) {
 		},
 		"wake fails": {
 			uid: "a", kind: doze.Unavailable, text: "could not be woken", unread: true,
-			before: func(h *host, p *process) { p.sleep("a", "disk"); h.FailNext(machinetest.OpRestore, errBroken) },
+			before: func(h *host, p *process) { p.sleep("disk"); h.FailNext(machinetest.OpRestore, errBroken) },
 		},
 		"nobody listens": {uid: "a", port: nobodyPort, kind: doze.Unavailable, text: "nothing listens on port 3001", unread: true},
 		"dial fails": {
@@ -99,12 +99,13 @@ func TestGateFailures(t *testing.T) {
 		},
 		"caller gives up the wake": {
 			uid: "a", give: time.Second, kind: doze.Timeout, unread: true,
-			before: func(h *host, p *process) { p.sleep("a", "disk"); h.Delay(machinetest.OpRestore, time.Minute) },
+			before: func(h *host, p *process) { p.sleep("disk"); h.Delay(machinetest.OpRestore, time.Minute) },
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, h *host) {
+			virtual(t, func(h *host) {
+				t := h.t
 				p := h.has("a")
 				if test.app != nil {
 					h.app = test.app
@@ -140,14 +141,15 @@ func TestGateFailures(t *testing.T) {
 					t.Error("the body was read")
 				}
 				time.Sleep(time.Minute)
-				p.idle("a")
+				p.idle()
 			})
 		})
 	}
 }
 
 func TestGateStream(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		h.app = func(w http.ResponseWriter, _ *http.Request) {
 			for range 10 {
 				_, _ = io.WriteString(w, "tick\n")
@@ -156,7 +158,7 @@ func TestGateStream(t *testing.T) {
 			}
 		}
 		p := h.has("a")
-		p.sleep("a", "disk")
+		p.sleep("disk")
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
 		resp, err := p.Transport("a", appPort).RoundTrip(r)
 		if err != nil {
@@ -183,11 +185,11 @@ func TestGateStream(t *testing.T) {
 		}
 		resp.Body.Close()
 		resp.Body.Close()
-		p.idle("a")
+		p.idle()
 		if n := p.Conns("a"); n == 0 {
 			t.Error("no connection waits for the next request")
 		}
-		p.sleep("a", "paused")
+		p.sleep("paused")
 		if n := p.Conns("a"); n != 0 {
 			t.Errorf("%d connections to a sleeping machine", n)
 		}
@@ -195,7 +197,8 @@ func TestGateStream(t *testing.T) {
 }
 
 func TestGateCancelStream(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		h.app = streaming
 		p := h.has("a")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -209,14 +212,15 @@ func TestGateCancelStream(t *testing.T) {
 			t.Error(err)
 		}
 		resp.Body.Close()
-		p.idle("a")
-		p.sleep("a", "disk")
+		p.idle()
+		p.sleep("disk")
 	})
 }
 
 // TestGateBigBody sends far more than is read.
 func TestGateBigBody(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		h.app = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
 		p := h.has("a")
 		b := &body{Reader: endless{}}
@@ -226,7 +230,7 @@ func TestGateBigBody(t *testing.T) {
 			t.Fatal(resp, err)
 		}
 		resp.Body.Close()
-		p.idle("a")
+		p.idle()
 		if !b.closed.Load() {
 			t.Error("the body is open")
 		}
@@ -234,7 +238,8 @@ func TestGateBigBody(t *testing.T) {
 }
 
 func TestGateUpgrade(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		h.app = func(w http.ResponseWriter, _ *http.Request) {
 			c, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
@@ -245,7 +250,7 @@ func TestGateUpgrade(t *testing.T) {
 			_, _ = io.Copy(c, c)
 		}
 		p := h.has("a")
-		p.sleep("a", "saved")
+		p.sleep("saved")
 		upgrade := func() io.ReadWriteCloser {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
 			r.Header.Set("Connection", "Upgrade")
@@ -271,7 +276,7 @@ func TestGateUpgrade(t *testing.T) {
 			t.Error("it cannot be closed in one direction")
 		}
 		c.Close()
-		p.idle("a")
+		p.idle()
 
 		c = upgrade()
 		if err := p.Delete(t.Context(), "a"); err != nil {
@@ -286,7 +291,8 @@ func TestGateUpgrade(t *testing.T) {
 
 // TestMachineEnds: nobody waits for the answer of a machine that has ended.
 func TestMachineEnds(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		h.app = streaming
 		p := h.has("a")
 		ended := make(chan error, 1)
@@ -301,7 +307,7 @@ func TestMachineEnds(t *testing.T) {
 		case <-time.After(time.Second):
 			t.Error("a request waits for a machine that has ended")
 		}
-		p.idle("a")
+		p.idle()
 		if n := p.Conns("a"); n != 0 {
 			t.Errorf("%d connections to nobody", n)
 		}
@@ -310,15 +316,16 @@ func TestMachineEnds(t *testing.T) {
 
 // TestRefused: right after a wake from disk listeners may not be back yet.
 func TestRefused(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
-		p.sleep("a", "disk")
+		p.sleep("disk")
 		// FailNext counts attempts: the third finds the listener.
 		for range 3 {
 			h.FailNext(machinetest.OpDial, syscall.ECONNREFUSED)
 		}
 		p.hello("a")
-		p.sleep("a", "disk")
+		p.sleep("disk")
 		began := time.Now()
 		_, err := p.call(t.Context(), "a", nobodyPort)
 		h.kind(err, doze.Unavailable, "nothing listens on port 3001")
@@ -331,6 +338,6 @@ func TestRefused(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("awake, it was refused after %v", took)
 		}
-		p.idle("a")
+		p.idle()
 	})
 }

@@ -78,6 +78,7 @@ type Node struct {
 	tasks   sync.WaitGroup // goroutines of the boxes
 	reports *reports[peer.Report]
 	events  <-chan machine.Event
+	era     int64 // where the sequence of reports begins
 
 	mu    sync.Mutex
 	boxes map[string]*Box // guarded by mu; by UID
@@ -106,6 +107,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	}()
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the node's directory: %w", err)
+	}
+	if n.era, err = n.beginEra(); err != nil {
+		return nil, fmt.Errorf("begin an era: %w", err)
 	}
 	// We listen before we look, so that no end of a machine is missed.
 	if n.events, err = n.Driver.Events(n.life); err != nil {
@@ -191,7 +195,7 @@ func (n *Node) Create(ctx context.Context, o peer.Order) (err error) {
 	var u undo
 	defer func() {
 		if err != nil {
-			b.end(err)
+			b.end(doze.Wrap(err, doze.Unavailable, "the sandbox could not be started"))
 			b.hangUp()
 		}
 		u.unwind(&err)
@@ -356,12 +360,16 @@ func (n *Node) clear(ctx context.Context, b *Box) error {
 
 // destroy ends the machine of a box, also one that we hold no handle of.
 func (n *Node) destroy(ctx context.Context, b *Box) error {
-	m, err := b.handle(ctx)
-	if errors.Is(err, machine.ErrGone) {
-		return nil
-	}
-	if err != nil {
-		return err
+	b.mu.Lock()
+	m := b.machine
+	b.mu.Unlock()
+	if m == nil {
+		var err error
+		if m, err = n.Driver.Adopt(ctx, b.config); errors.Is(err, machine.ErrGone) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	}
 	return m.Close(ctx)
 }

@@ -231,13 +231,13 @@ func (p *process) in(uid string, phase doze.Phase, tier string) {
 	}
 }
 
-// sleep lets a sandbox go down to a tier.
-func (p *process) sleep(uid, tier string) {
+// sleep lets sandbox a go down to a tier.
+func (p *process) sleep(tier string) {
 	p.h.t.Helper()
 	time.Sleep(map[string]time.Duration{
 		"paused": pauseAfter + time.Second, "saved": pauseAfter + saveAfter + time.Second, "disk": pauseAfter + diskAfter + time.Second,
 	}[tier])
-	p.in(uid, doze.Standby, tier)
+	p.in("a", doze.Standby, tier)
 }
 
 // empty fails if anything of a sandbox is left.
@@ -303,21 +303,22 @@ func (h *host) kind(err error, kind doze.Kind, text string) {
 }
 
 // virtual runs a test in virtual time.
-func virtual(t *testing.T, test func(*testing.T, *host)) {
+func virtual(t *testing.T, test func(*host)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { test(t, newHost(t)) })
+	synctest.Test(t, func(t *testing.T) { test(newHost(t)) })
 }
 
 func TestTiers(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		p := h.has("a")
 		p.hello("a")
 		time.Sleep(pauseAfter - time.Second)
 		p.in("a", doze.Running, "awake")
 		for _, tier := range []string{"paused", "saved", "disk"} {
 			p.hello("a")
-			p.sleep("a", tier)
+			p.sleep(tier)
 			p.hello("a")
 			p.in("a", doze.Running, "awake")
 		}
@@ -339,7 +340,8 @@ func TestTiers(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	virtual(t, func(t *testing.T, h *host) {
+	virtual(t, func(h *host) {
+		t := h.t
 		var got []string
 		next := h.Handler
 		h.Handler = func(c machine.Config, port uint16) http.Handler { got = c.Env; return next(c, port) }

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"time"
 
 	"doze"
 	"doze/internal/machine"
@@ -32,6 +34,15 @@ const (
 	// damagedName is a record that could not be read, set aside for whoever
 	// repairs it.
 	damagedName = "record.json.damaged"
+
+	// newSuffix is of a file that is being written.
+	newSuffix = ".new"
+
+	// eraName is where the sequence of reports began in the last process.
+	eraName = "era"
+	// eraReports is how many reports about a sandbox a process can make before
+	// their sequence reaches into the next era.
+	eraReports = 1 << 40
 )
 
 // idPattern is what the directory of a sandbox is named. Others, such as
@@ -73,9 +84,26 @@ func (n *Node) forget(uid string) error {
 	return nil
 }
 
+// beginEra returns where the sequence of reports begins in this process: above
+// all earlier ones, even if the clock went back, and above those of a directory
+// that was lost.
+func (n *Node) beginEra() (int64, error) {
+	name := filepath.Join(n.Dir, eraName)
+	raw, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	last, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil && len(raw) > 0 {
+		slog.Error("the clock replaces a damaged file", "name", eraName, "err", err)
+	}
+	era := max(last+eraReports, time.Now().UnixNano())
+	return era, replace(name, strconv.AppendInt(nil, era, 10))
+}
+
 // replace writes a file so that a crash leaves the old one or the new one.
 func replace(name string, raw []byte) (err error) {
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(name+newSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -83,7 +111,7 @@ func replace(name string, raw []byte) (err error) {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(name+".new", name); err != nil {
+	if err := os.Rename(name+newSuffix, name); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(name))
@@ -102,6 +130,9 @@ func (n *Node) adopt(ctx context.Context) error {
 		return err
 	}
 	for _, e := range entries {
+		if e.Name() == eraName || e.Name() == eraName+newSuffix {
+			continue
+		}
 		if !e.IsDir() || !idPattern.MatchString(e.Name()) {
 			slog.Warn("this is no sandbox", "name", e.Name())
 			continue
@@ -112,7 +143,11 @@ func (n *Node) adopt(ctx context.Context) error {
 	}
 	return n.Driver.Sweep(ctx, func(id string) bool {
 		b := n.box(id)
-		return b != nil && b.status().Phase != doze.Failed
+		if b == nil {
+			return false
+		}
+		phase := b.status().Phase
+		return phase != doze.Failed && !phase.Ended()
 	})
 }
 
@@ -124,19 +159,11 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	case err != nil:
 		return err
 	case !r.Booted:
-		if err := n.discard(ctx, uid, r); err != nil {
-			slog.Error("the next start tries again", "sandbox", uid, "err", err)
-		}
-		return ctx.Err()
+		return n.discard(ctx, uid, r)
 	}
-	link, err := n.Lease(ctx, uid) // the same as before; after a reboot its namespace is new
-	if err != nil {
-		return fmt.Errorf("lease an address: %w", err)
-	}
-	r.Config.Link = link
 	b := n.newBox(r.Order, r.Config, doze.Standby)
 	if r.Failed == "" {
-		if b.machine, err = n.Driver.Adopt(ctx, r.Config); ctx.Err() != nil {
+		if b.machine, err = b.find(ctx); ctx.Err() != nil {
 			b.end(context.Cause(ctx))
 			return context.Cause(ctx)
 		}
@@ -154,7 +181,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 }
 
 // adopted decides where a sandbox goes on whose machine was looked for. One
-// whose driver could not tell sleeps: its next wake looks again.
+// of which nobody could tell sleeps: its next wake looks again.
 func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message string) {
 	switch {
 	case r.Failed != "":
@@ -198,16 +225,24 @@ func (n *Node) bare(uid string) machine.Config {
 	return machine.Config{ID: uid, Dir: n.machineDir(uid)}
 }
 
-// discard removes what is left of a sandbox that was not finished.
+// discard removes what is left of a sandbox that was not finished. If that does
+// not work, Delete tries again, and the next start of the node.
 func (n *Node) discard(ctx context.Context, uid string, r saved) error {
 	slog.Warn("removing a sandbox that was not finished", "sandbox", uid)
 	if r.Config.ID == "" {
 		r.Config = n.bare(uid)
 	}
-	r.Order.UID = uid
-	b := n.newBox(r.Order, r.Config, doze.Starting)
-	defer b.end(errDeleted)
-	return n.clear(ctx, b)
+	b := n.newBox(peer.Order{UID: uid}, r.Config, doze.Deleting)
+	b.end(errDeleted)
+	err := n.clear(ctx, b)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return err
+	}
+	slog.Error("it is not removed yet", "sandbox", uid, "err", err)
+	return n.install(b)
 }
 
 // readRecord returns the record in a sandbox's directory. Without one it is of

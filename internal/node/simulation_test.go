@@ -1,0 +1,304 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/machine/machinetest"
+)
+
+var (
+	simulations = flag.Uint64("simulations", 4, "how many seeds to simulate")
+	firstSeed   = flag.Uint64("seed", 1, "the first seed")
+)
+
+// TestSimulation lets random things happen to some sandboxes, and looks after
+// each whether everything fits. A failure is repeated with -seed.
+func TestSimulation(t *testing.T) {
+	for seed := *firstSeed; seed < *firstSeed+*simulations; seed++ {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			virtual(t, func(h *host) { newSimulation(h, seed).run() })
+		})
+	}
+}
+
+const (
+	simulatedSteps = 400
+	simulatedBoxes = 6
+	// patience is after what time every call must have ended: the longest
+	// waits for a boot, for a wake, and for a machine that moves.
+	patience = 10 * time.Minute
+)
+
+type simulation struct {
+	*host
+
+	dice  *rand.Rand
+	p     *process
+	made  int
+	boxes []string // wanted, or being made or deleted
+	calls sync.WaitGroup
+}
+
+func newSimulation(h *host, seed uint64) *simulation {
+	s := &simulation{host: h, dice: rand.New(rand.NewPCG(seed, 0))}
+	h.app = func(w http.ResponseWriter, r *http.Request) {
+		if d, err := time.ParseDuration(r.URL.Query().Get("for")); err == nil {
+			select {
+			case <-time.After(d):
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, "hello")
+	}
+	s.p = h.start()
+	return s
+}
+
+// steps are what can happen, by how likely it is.
+var steps = []struct {
+	weight int
+	name   string
+	do     func(*simulation)
+}{
+	{8, "create", (*simulation).create},
+	{40, "request", (*simulation).request},
+	{4, "delete", (*simulation).remove},
+	{5, "disable", func(s *simulation) { s.with("disable", s.p.Disable) }},
+	{8, "enable", func(s *simulation) { s.with("enable", s.p.Enable) }},
+	{3, "kill", (*simulation).kill},
+	{2, "oom", func(s *simulation) { s.OutOfMemory(s.pick(), false) }},
+	{15, "fault", (*simulation).fault},
+	{10, "delay", (*simulation).slow},
+	{4, "keepalive", func(s *simulation) { id, n := s.pick(), s.dice.IntN(2); s.set(func() { s.keep[id] = n }) }},
+	{3, "deaf", func(s *simulation) { deaf := s.dice.IntN(3) == 0; s.set(func() { s.deaf = deaf }) }},
+	{4, "memory", func(s *simulation) { free := s.dice.Int64N(3 << 20); s.set(func() { s.free = free }) }},
+	{3, "restart", func(s *simulation) { s.p.stop(); s.p = s.start() }},
+	{1, "reboot", func(s *simulation) { s.p.stop(); s.Reboot(); s.p = s.start() }},
+	{40, "time", func(s *simulation) { time.Sleep(time.Duration(s.dice.Int64N(int64(2 * time.Minute)))) }},
+}
+
+func (s *simulation) run() {
+	total := 0
+	for _, step := range steps {
+		total += step.weight
+	}
+	var history []string
+	for range simulatedSteps {
+		n := s.dice.IntN(total)
+		for _, step := range steps {
+			if n -= step.weight; n < 0 {
+				history = append(history, step.name)
+				step.do(s)
+				break
+			}
+		}
+		synctest.Wait()
+		s.check()
+		if s.t.Failed() {
+			s.t.Fatalf("after %q", history[max(0, len(history)-20):])
+		}
+	}
+	s.settle()
+}
+
+func (s *simulation) pick() string {
+	if len(s.boxes) == 0 {
+		return "nobody"
+	}
+	return s.boxes[s.dice.IntN(len(s.boxes))]
+}
+
+// call runs something that must return.
+func (s *simulation) call(what string, do func(context.Context) error) {
+	give := time.Duration(s.dice.Int64N(int64(3 * time.Minute)))
+	s.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(s.t.Context(), give)
+		defer cancel()
+		began := time.Now()
+		err := do(ctx)
+		if late := time.Since(began) - give; late > patience {
+			s.t.Errorf("%s returned %v after its time: %v", what, late, err)
+		}
+	})
+}
+
+func (s *simulation) with(what string, do func(context.Context, string) error) {
+	id := s.pick()
+	s.call(what, func(ctx context.Context) error { return do(ctx, id) })
+}
+
+func (s *simulation) create() {
+	if len(s.boxes) >= simulatedBoxes {
+		return
+	}
+	s.made++
+	id, p := fmt.Sprintf("s%d", s.made), s.p
+	s.boxes = append(s.boxes, id)
+	s.call("create", func(ctx context.Context) error { return p.Create(ctx, order(id)) })
+}
+
+func (s *simulation) remove() {
+	if len(s.boxes) == 0 {
+		return
+	}
+	i, p := s.dice.IntN(len(s.boxes)), s.p
+	id := s.boxes[i]
+	if s.dice.IntN(2) == 0 { // or somebody deletes it again, and goes on using it
+		s.boxes = slices.Delete(s.boxes, i, i+1)
+	}
+	s.call("delete", func(ctx context.Context) error { return p.Delete(ctx, id) })
+}
+
+// kill ends one of the machines that have processes.
+func (s *simulation) kill() {
+	if alive := s.Processes(); len(alive) > 0 {
+		s.OutOfMemory(alive[s.dice.IntN(len(alive))], s.dice.IntN(2) == 0)
+	}
+}
+
+func (s *simulation) request() {
+	id, p, d := s.pick(), s.p, time.Duration(s.dice.Int64N(int64(time.Minute)))
+	s.call("request", func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/?for="+d.String(), nil)
+		if err != nil {
+			return err
+		}
+		resp, err := p.Transport(id, appPort).RoundTrip(r)
+		if err != nil {
+			if e := doze.Public(err); e.Kind == doze.Internal && ctx.Err() == nil {
+				s.t.Errorf("a request got %v", err)
+			}
+			return err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	})
+}
+
+var (
+	faults = []machinetest.Op{
+		machinetest.OpBoot, machinetest.OpPause, machinetest.OpSave, machinetest.OpDrop,
+		machinetest.OpResume, machinetest.OpRestore, machinetest.OpDial, machinetest.OpClose,
+	}
+	reasons = []error{errBroken, fmt.Errorf("%w: a bit", machine.ErrDamaged), context.DeadlineExceeded}
+)
+
+func (s *simulation) fault() {
+	if s.dice.IntN(4) == 0 {
+		step := []string{"image", "lease", "release"}[s.dice.IntN(3)]
+		s.set(func() { s.failing[step] = errBroken })
+		return
+	}
+	s.FailNext(faults[s.dice.IntN(len(faults))], reasons[s.dice.IntN(len(reasons))])
+}
+
+func (s *simulation) slow() {
+	s.Delay(faults[s.dice.IntN(len(faults))], time.Duration(s.dice.Int64N(int64(20*time.Second)))*time.Duration(s.dice.IntN(2)))
+}
+
+// check looks at what must be true at any time.
+func (s *simulation) check() {
+	s.mu.Lock()
+	leases, reports, seqs := make([]string, 0, len(s.leases)), map[string]doze.Phase{}, map[string]uint64{}
+	for id := range s.leases {
+		leases = append(leases, id)
+	}
+	for _, r := range s.reports {
+		if r.Seq <= seqs[r.UID] {
+			s.t.Errorf("%s: report %d after %d", r.UID, r.Seq, seqs[r.UID])
+		}
+		reports[r.UID], seqs[r.UID] = r.Phase, r.Seq
+	}
+	s.mu.Unlock()
+	entries, err := os.ReadDir(filepath.Join(s.dir, "sandboxes"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	known := func(what, id string) {
+		if _, ok := s.p.Status(id); !ok {
+			s.t.Errorf("%s of %s, which nobody knows", what, id)
+		}
+	}
+	for _, id := range leases {
+		known("a lease", id)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			known("a directory", e.Name())
+		}
+	}
+	for _, id := range s.Processes() {
+		known("a process", id)
+	}
+	for id, told := range reports {
+		st, ok := s.p.Status(id)
+		if !ok && told != doze.Terminated && told != doze.Starting && !s.unfinished(id) {
+			s.t.Errorf("%s is gone, last reported %s", id, told)
+		}
+		if ok && st.Phase != told && st.Phase != doze.Starting {
+			s.t.Errorf("%s is %s, last reported %s", id, st.Phase, told)
+		}
+		if ok && st.Phase == doze.Running && st.Tier != "awake" {
+			s.t.Errorf("%s is %s and its machine %s", id, st.Phase, st.Tier)
+		}
+		if ok && (st.Phase == doze.Disabled || st.Phase == doze.Standby) && st.Tier == "awake" {
+			s.t.Errorf("%s is %s and its machine %s", id, st.Phase, st.Tier)
+		}
+	}
+}
+
+// unfinished reports whether a restart removed a sandbox that was being
+// deleted, of which nobody is told.
+func (s *simulation) unfinished(id string) bool { return s.last(id).Phase == doze.Deleting }
+
+// settle ends all faults: everything must work, and then be gone.
+func (s *simulation) settle() {
+	for _, op := range faults {
+		s.Delay(op, 0)
+	}
+	s.set(func() { s.deaf = false; clear(s.failing); s.free = 1 << 30 })
+	time.Sleep(patience)
+	s.calls.Wait()
+	s.p.stop() // which forgets what FailNext still has in store for nobody
+	s.p = s.start()
+	ids := []string{}
+	s.set(func() {
+		for id := range s.leases {
+			ids = append(ids, id)
+		}
+	})
+	for _, id := range ids {
+		if n := s.p.Holds(id); n != 0 {
+			s.t.Errorf("%s: %d holds are left", id, n)
+		}
+		var err error
+		for range 50 { // faults that were ordered and have not come
+			if err = s.p.Delete(s.t.Context(), id); err == nil {
+				break
+			}
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.t.Error(err)
+		}
+		s.p.empty(id)
+	}
+	if left := s.Processes(); len(left) > 0 {
+		s.t.Errorf("processes are left: %q", left)
+	}
+}
