@@ -347,6 +347,13 @@ func (h *host) mortal(steps int) *mortal {
 	return &mortal{Driver: h.Fake, h: h, left: steps, end: make(chan struct{}), died: make(chan struct{})}
 }
 
+// gone reports whether the process has died.
+func (m *mortal) gone() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dead
+}
+
 // step is called before and after each effect.
 func (m *mortal) step() {
 	m.mu.Lock()
@@ -423,10 +430,7 @@ func (m *mortal) options() node.Options {
 	}
 	o.Release = func(id string) error { m.step(); defer m.step(); return release(id) }
 	o.Report = func(r peer.Report) {
-		m.mu.Lock()
-		dead := m.dead
-		m.mu.Unlock()
-		if !dead {
+		if !m.gone() {
 			report(r)
 		}
 	}

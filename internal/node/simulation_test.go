@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -42,20 +43,23 @@ const (
 	// patience is after what time every call must have ended: the longest
 	// waits for a boot, for a wake, and for a machine that moves.
 	patience = 10 * time.Minute
+	delayMax = 20 * time.Second
 )
 
 type simulation struct {
 	*host
 
-	dice  *rand.Rand
-	p     *process
-	made  int
-	boxes []string // wanted, or being made or deleted
-	calls sync.WaitGroup
+	dice    *rand.Rand
+	p       *process
+	m       *mortal // the host of p
+	made    int
+	boxes   []string // wanted, or being made or deleted
+	deleted map[string]bool
+	calls   *sync.WaitGroup // to p
 }
 
 func newSimulation(h *host, seed uint64) *simulation {
-	s := &simulation{host: h, dice: rand.New(rand.NewPCG(seed, 0))}
+	s := &simulation{host: h, dice: rand.New(rand.NewPCG(seed, 0)), deleted: map[string]bool{}}
 	h.app = func(w http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.URL.Query().Get("for")); err == nil {
 			select {
@@ -65,8 +69,42 @@ func newSimulation(h *host, seed uint64) *simulation {
 		}
 		_, _ = io.WriteString(w, "hello")
 	}
-	s.p = h.start()
+	s.begin()
 	return s
+}
+
+// begin starts a process that will die at a random step.
+func (s *simulation) begin() {
+	m := s.mortal(math.MaxInt) // not while it starts, which this goroutine does
+	s.p, s.m, s.calls = s.startWith(m.options()), m, &sync.WaitGroup{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.left = s.dice.IntN(400)
+	s.t.Cleanup(func() { close(m.end) })
+}
+
+// stop ends the process in order, unless it dies meanwhile.
+func (s *simulation) stop() {
+	ended, p, calls := make(chan struct{}), s.p, s.calls
+	go func() {
+		defer close(ended)
+		p.stop()
+		calls.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-s.m.died:
+		time.Sleep(delayMax) // what the host was told to do, it does
+	}
+}
+
+// revive starts another process after a death.
+func (s *simulation) revive() {
+	for s.m.gone() {
+		time.Sleep(delayMax) // as in stop
+		s.begin()
+		synctest.Wait()
+	}
 }
 
 // steps are what can happen, by how likely it is.
@@ -87,8 +125,8 @@ var steps = []struct {
 	{4, "keepalive", func(s *simulation) { id, n := s.pick(), s.dice.IntN(2); s.set(func() { s.keep[id] = n }) }},
 	{3, "deaf", func(s *simulation) { deaf := s.dice.IntN(3) == 0; s.set(func() { s.deaf = deaf }) }},
 	{4, "memory", func(s *simulation) { free := s.dice.Int64N(3 << 20); s.set(func() { s.free = free }) }},
-	{3, "restart", func(s *simulation) { s.p.stop(); s.p = s.start() }},
-	{1, "reboot", func(s *simulation) { s.p.stop(); s.Reboot(); s.p = s.start() }},
+	{3, "restart", func(s *simulation) { s.stop(); s.begin() }},
+	{1, "reboot", func(s *simulation) { s.stop(); time.Sleep(delayMax); s.Reboot(); s.begin() }},
 	{40, "time", func(s *simulation) { time.Sleep(time.Duration(s.dice.Int64N(int64(2 * time.Minute)))) }},
 }
 
@@ -108,6 +146,7 @@ func (s *simulation) run() {
 			}
 		}
 		synctest.Wait()
+		s.revive()
 		s.check()
 		if s.t.Failed() {
 			s.t.Fatalf("after %q", history[max(0, len(history)-20):])
@@ -126,12 +165,13 @@ func (s *simulation) pick() string {
 // call runs something that must return.
 func (s *simulation) call(what string, do func(context.Context) error) {
 	give := time.Duration(s.dice.Int64N(int64(3 * time.Minute)))
+	m := s.m
 	s.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(s.t.Context(), give)
 		defer cancel()
 		began := time.Now()
 		err := do(ctx)
-		if late := time.Since(began) - give; late > patience {
+		if late := time.Since(began) - give; late > patience && !m.gone() {
 			s.t.Errorf("%s returned %v after its time: %v", what, late, err)
 		}
 	})
@@ -161,6 +201,7 @@ func (s *simulation) remove() {
 	if s.dice.IntN(2) == 0 { // or somebody deletes it again, and goes on using it
 		s.boxes = slices.Delete(s.boxes, i, i+1)
 	}
+	s.deleted[id] = true // a process that dies of it tells nobody
 	s.call("delete", func(ctx context.Context) error { return p.Delete(ctx, id) })
 }
 
@@ -172,7 +213,7 @@ func (s *simulation) kill() {
 }
 
 func (s *simulation) request() {
-	id, p, d := s.pick(), s.p, time.Duration(s.dice.Int64N(int64(time.Minute)))
+	id, p, m, d := s.pick(), s.p, s.m, time.Duration(s.dice.Int64N(int64(time.Minute)))
 	s.call("request", func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/?for="+d.String(), nil)
 		if err != nil {
@@ -180,7 +221,7 @@ func (s *simulation) request() {
 		}
 		resp, err := p.Transport(id, appPort).RoundTrip(r)
 		if err != nil {
-			if e := doze.Public(err); e.Kind == doze.Internal && ctx.Err() == nil {
+			if e := doze.Public(err); e.Kind == doze.Internal && ctx.Err() == nil && !m.gone() {
 				s.t.Errorf("a request got %v", err)
 			}
 			return err
@@ -209,7 +250,7 @@ func (s *simulation) fault() {
 }
 
 func (s *simulation) slow() {
-	s.Delay(faults[s.dice.IntN(len(faults))], time.Duration(s.dice.Int64N(int64(20*time.Second)))*time.Duration(s.dice.IntN(2)))
+	s.Delay(faults[s.dice.IntN(len(faults))], time.Duration(s.dice.Int64N(int64(delayMax)))*time.Duration(s.dice.IntN(2)))
 }
 
 // check looks at what must be true at any time.
@@ -248,7 +289,9 @@ func (s *simulation) check() {
 	}
 	for id, told := range reports {
 		st, ok := s.p.Status(id)
-		if !ok && told != doze.Terminated && told != doze.Starting && !s.unfinished(id) {
+		// Nobody is told of what a start removes.
+		unfinished := told == doze.Starting || told == doze.Deleting
+		if !ok && told != doze.Terminated && !unfinished && !s.deleted[id] {
 			s.t.Errorf("%s is gone, last reported %s", id, told)
 		}
 		if ok && st.Phase != told && st.Phase != doze.Starting {
@@ -263,10 +306,6 @@ func (s *simulation) check() {
 	}
 }
 
-// unfinished reports whether a restart removed a sandbox that was being
-// deleted, of which nobody is told.
-func (s *simulation) unfinished(id string) bool { return s.last(id).Phase == doze.Deleting }
-
 // settle ends all faults: everything must work, and then be gone.
 func (s *simulation) settle() {
 	for _, op := range faults {
@@ -274,9 +313,14 @@ func (s *simulation) settle() {
 	}
 	s.set(func() { s.deaf = false; clear(s.failing); s.free = 1 << 30 })
 	time.Sleep(patience)
-	s.calls.Wait()
-	s.p.stop() // which forgets what FailNext still has in store for nobody
-	s.p = s.start()
+	s.revive()
+	time.Sleep(patience)
+	if synctest.Wait(); !s.m.gone() {
+		s.calls.Wait()
+	}
+	s.stop()
+	time.Sleep(delayMax)
+	s.p = s.start() // for ever
 	ids := []string{}
 	s.set(func() {
 		for id := range s.leases {
