@@ -25,7 +25,7 @@ func TestReadConfig(t *testing.T) {
 	}{
 		"all":           {`{"name":"a","pause":"15s"}`, settings{"a", daemon.Duration{Duration: 15 * time.Second}}, ""},
 		"what is left":  {`{"name":"a"}`, settings{"a", daemon.Duration{Duration: time.Minute}}, ""},
-		"unknown key":   {`{"nmae":"a"}`, settings{}, `unknown field "nmae"`},
+		"unknown key":   {`{"nam":"a"}`, settings{}, `unknown field "nam"`},
 		"a bare number": {`{"pause":15}`, settings{}, "must be a string"},
 		"no duration":   {`{"pause":"15"}`, settings{}, "missing unit"},
 		"two of them":   {`{"name":"a"}{"name":"b"}`, settings{}, "something behind"},

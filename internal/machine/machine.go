@@ -85,7 +85,7 @@ type Event struct {
 }
 
 // A Machine is one virtual machine or container. Its methods are called by one
-// goroutine at a time, except Dial and Stats, which are safe at any time.
+// goroutine at a time, except Tier, Dial and Stats, which are safe at any time.
 type Machine interface {
 	// Tier returns where the machine's memory is.
 	Tier() Tier

@@ -27,12 +27,10 @@ type Order struct {
 
 // Status is what a node knows about a sandbox at this moment.
 type Status struct {
-	Phase       doze.Phase
-	Tier        string    // awake, paused or disk; empty before the first boot
-	LastUsed    time.Time // the end of the last use, or now while InUse
-	InUse       bool      // a request, stream, socket or keepAlive process is there
-	MemoryBytes int64     // what it costs in memory now
-	DiskBytes   int64     // what its checkpoint takes on disk
+	Phase    doze.Phase
+	Tier     string    // awake, paused or disk; empty before the first boot
+	LastUsed time.Time // the end of the last use, or now while InUse
+	InUse    bool      // a request, stream, socket or keepAlive process is there
 }
 
 // Report is one transition of a sandbox, from the node that made it.
