@@ -255,10 +255,12 @@ func (p *Platform) Leaks() (leaks []string) {
 			leaks = append(leaks, "mount "+m)
 		}
 	}
-	for _, dir := range []string{"sandboxes", "leases"} {
-		entries, _ := os.ReadDir(filepath.Join(p.Data, dir))
+	for _, dir := range []string{"sandboxes", "net/leases", "net/ns"} {
+		entries, _ := os.ReadDir(filepath.Join(p.Data, dir)) // a platform that never ran has none
 		for _, e := range entries {
-			leaks = append(leaks, "file "+filepath.Join(dir, e.Name()))
+			if e.IsDir() || dir != "sandboxes" { // files beside the sandboxes are the node's own
+				leaks = append(leaks, "file "+filepath.Join(dir, e.Name()))
+			}
 		}
 	}
 	return leaks

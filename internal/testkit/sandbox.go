@@ -120,8 +120,8 @@ func Shoot(ctx context.Context, pid int) error {
 		return fmt.Errorf("kill %d: %w", pid, err)
 	}
 	for {
-		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(raw), ") Z ") {
+		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // without it the process is gone
+		if len(raw) == 0 || strings.Contains(string(raw), ") Z ") {
 			return nil
 		}
 		select {

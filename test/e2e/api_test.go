@@ -48,13 +48,19 @@ func TestMistakes(t *testing.T) {
 		"a wrong type":     {"POST", "/sandboxes", `{"metadata":{"name":7}}`, 400, "invalid", []string{"metadata.name"}},
 		"text for memory":  {"POST", "/sandboxes", `{"spec":{"runtime":{"memory":"big"}}}`, 400, "invalid", []string{"spec.runtime.memory"}},
 		"a body too large": {"POST", "/sandboxes", `{"metadata":{"displayName":"` + strings.Repeat("x", 1<<20) + `"}}`, 413, "too_large", nil},
-		"a name": {"POST", "/sandboxes", `{"metadata":{"name":"Upper_Case"}}`, 400, "invalid",
-			[]string{"metadata.name"}},
-		"a long name": {"POST", "/sandboxes", `{"metadata":{"name":"` + long + `"}}`, 400, "invalid",
-			[]string{"metadata.name", "49"}},
+		"a name": {
+			"POST", "/sandboxes", `{"metadata":{"name":"Upper_Case"}}`, 400, "invalid",
+			[]string{"metadata.name"},
+		},
+		"a long name": {
+			"POST", "/sandboxes", `{"metadata":{"name":"` + long + `"}}`, 400, "invalid",
+			[]string{"metadata.name", "49"},
+		},
 		"a region": {"POST", "/sandboxes", `{"spec":{"region":"the-moon"}}`, 400, "invalid", []string{"spec.region"}},
-		"an image that is not shipped": {"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/chromium:latest"}}}`, 400, "INVALID_IMAGE",
-			[]string{"Chromium"}},
+		"an image that is not shipped": {
+			"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/chromium:latest"}}}`, 400, "INVALID_IMAGE",
+			[]string{"Chromium"},
+		},
 		"an unknown image of the platform": {"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/nothing:latest"}}}`, 400, "INVALID_IMAGE", nil},
 		"a malformed image":                {"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"no image"}}}`, 400, "", []string{"spec.runtime.image"}},
 		"everything at once": {

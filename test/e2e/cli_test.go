@@ -30,7 +30,7 @@ type ran struct {
 func (s shell) run(t *testing.T, stdin string, args ...string) ran {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "bin", args[0]), args[1:]...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "DOZE") }), //nolint:forbidigo // the child needs PATH
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "DOZE") }),
 		"HOME="+s.home, "XDG_CONFIG_HOME="+s.home)
 	cmd.WaitDelay = patience
 	var out, errs bytes.Buffer

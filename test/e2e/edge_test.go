@@ -80,7 +80,7 @@ type refusal struct {
 func TestEdge(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s", "--domain", "doze.example")
-	sb, box := create(t, c, named("web", 1024))
+	sb, _ := create(t, c, named("web", 1024))
 	host := "sbx-web-main.local.doze.example"
 	if !strings.HasPrefix(sb.Metadata.URL, "http://"+host) {
 		t.Fatalf("its address is %s", sb.Metadata.URL)
@@ -163,7 +163,7 @@ func TestEdge(t *testing.T) {
 		body := strings.Repeat("0123456789abcdef", 1<<16)
 		var seen struct{ Method, Body string }
 		call{method: "PATCH", url: port + "/", body: body}.want(t, p, 200).into(t, &seen)
-		if seen.Method != "PATCH" || seen.Body != body {
+		if seen.Method != http.MethodPatch || seen.Body != body {
 			t.Errorf("%s with %d bytes arrived", seen.Method, len(seen.Body))
 		}
 	})
@@ -299,11 +299,13 @@ func TestAwake(t *testing.T) {
 	// Each row begins a use, and returns how to end it.
 	for name, begin := range map[string]func(t *testing.T, sb doze.Sandbox, box *client.Box) (end func()){
 		"socket": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+			t.Helper()
 			ws := dial(t, p, serveIn(t, p, sb, box)+"/ws")
 			echo(t, ws, "hello")
 			return func() { echo(t, ws, "still there"); _ = ws.Close(websocket.StatusNormalClosure, "") }
 		},
 		"events": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+			t.Helper()
 			resp, err := call{url: serveIn(t, p, sb, box) + "/events"}.open(t.Context(), p)
 			if err != nil {
 				t.Fatal(err)
@@ -323,6 +325,7 @@ func TestAwake(t *testing.T) {
 			}
 		},
 		"silence": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+			t.Helper()
 			resp, err := call{url: serveIn(t, p, sb, box) + "/silent"}.open(t.Context(), p)
 			if err != nil {
 				t.Fatal(err)
@@ -330,6 +333,7 @@ func TestAwake(t *testing.T) {
 			return func() { _ = resp.Body.Close() }
 		},
 		"logs": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+			t.Helper()
 			spawn(t, box, client.Command{Name: "quiet", Command: "sleep 1000"})
 			resp, err := call{url: sb.Metadata.URL + "/process/quiet/logs/stream"}.open(t.Context(), p)
 			if err != nil {
@@ -338,6 +342,7 @@ func TestAwake(t *testing.T) {
 			return func() { _ = resp.Body.Close() }
 		},
 		"keepalive": func(t *testing.T, _ doze.Sandbox, box *client.Box) func() {
+			t.Helper()
 			put(t, box, "/tmp/stay", "")
 			forever := 0
 			spawn(t, box, client.Command{Command: "for i in $(seq 12); do sleep 0.1; done", KeepAlive: true, Timeout: &forever})

@@ -249,6 +249,7 @@ func TestIsolation(t *testing.T) {
 // closedNetwork gives the router addresses and servers, and a neighbour behind
 // it, and tries to reach all of them from a sandbox.
 func closedNetwork(t *testing.T, p *testkit.Platform, one, two *client.Box) {
+	t.Helper()
 	router := p.RouterNetNS()
 	pid, outside := namespace(t)
 	in := func(args ...string) { run(t, "nsenter", append([]string{"--net=" + router, "ip"}, args...)...) }

@@ -40,7 +40,7 @@ func startIn(t *testing.T, mount func(dir string) error, args ...string) (*testk
 		t.Skip("SKIPPED: real sandboxes need root")
 	}
 	// Not t.TempDir: unix sockets in it would have too long a name.
-	dir, err := os.MkdirTemp("", "doze-e2e-")
+	dir, err := os.MkdirTemp("", "doze-e2e-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func startIn(t *testing.T, mount func(dir string) error, args ...string) (*testk
 // leaveNothing deletes every sandbox and looks for what is left of them.
 func leaveNothing(t *testing.T, p *testkit.Platform) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:usetesting // t.Context has ended in a clean-up
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // it has ended in a clean-up
 	defer cancel()
 	c, err := p.Client()
 	if err != nil {
@@ -188,16 +188,15 @@ nameless.write(b"still open")
 nameless.flush()
 started, fired = time.time(), []
 threading.Timer(%d, lambda: fired.append(time.time())).start()
-count = 0
+asked = [0]
 class H(http.server.BaseHTTPRequestHandler):
     def log_message(self, *a): pass
     def do_GET(self):
-        global count
-        count += 1
+        asked[0] += 1
         nameless.seek(0)
         body = {
             "/bytes": lambda: memory,
-            "/count": lambda: str(count).encode(),
+            "/count": lambda: str(asked[0]).encode(),
             "/file": lambda: nameless.read(),
             "/time": lambda: repr(time.time()).encode(),
             "/fired": lambda: repr(fired).encode(),

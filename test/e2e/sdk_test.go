@@ -22,7 +22,7 @@ func TestPublicClient(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "node", "e2e.mjs")
 	cmd.Dir = dir
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), //nolint:forbidigo // the child is a client like any other
+	cmd.Env = append(os.Environ(),
 		"BL_API_URL="+p.Address+"/v0", "BL_API_KEY="+p.Key, "BL_WORKSPACE=main",
 		"BL_REGION=local", "BL_DISABLE_H2=1", "DO_NOT_TRACK=1", "E2E_SLEEP_TIMEOUT_S=60", "E2E_ASLEEP_S=4", "E2E_MEMORY=1024",
 	)
