@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -35,13 +36,27 @@ func host(c config) doctor.Host {
 	return doctor.Host{Data: c.Data, Binaries: []string{beside("doze-sentry"), beside("doze-agent")}}
 }
 
-// examine says what the host lacks.
+// examine says what the host lacks, and changes what it may if it is told to.
 func examine(_ context.Context, args []string) error {
-	c, _, err := load("doctor", args)
+	apply := slices.Contains(args, "--apply")
+	c, _, err := load("doctor", slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--apply" }))
 	if err != nil {
 		return err
 	}
-	if !doctor.Print(os.Stdout, doctor.Examine(host(c))) {
+	found := doctor.Examine(host(c))
+	if apply {
+		for _, f := range found {
+			if f.Mend == nil {
+				continue
+			}
+			if err := f.Mend(); err != nil {
+				return fmt.Errorf("%s: %w", f.Check, err)
+			}
+			fmt.Printf("changed: %s, until the next reboot\n", f.Check)
+		}
+		found = doctor.Examine(host(c))
+	}
+	if !doctor.Print(os.Stdout, found) {
 		return errors.New("this host cannot run sandboxes yet")
 	}
 	fmt.Println("\nThis host can run sandboxes.")

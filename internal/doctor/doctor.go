@@ -1,5 +1,5 @@
 // Package doctor looks at a host and says in plain words what it lacks for
-// running sandboxes. It changes nothing.
+// running sandboxes. It changes nothing, unless it is asked to.
 package doctor
 
 import (
@@ -26,6 +26,13 @@ const (
 	mapsWanted   = 262144
 )
 
+// Kernel settings that make a difference.
+const (
+	mapsFile   = "/proc/sys/vm/max_map_count"
+	hugeFile   = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+	defragFile = "/sys/kernel/mm/transparent_hugepage/defrag"
+)
+
 // Verdict is how a check ended.
 type Verdict uint8
 
@@ -44,8 +51,9 @@ func (v Verdict) String() string { return verdicts[v] }
 type Finding struct {
 	Check   string
 	Verdict Verdict
-	Text    string // what is there
-	Remedy  string // what to do about it; empty if Fine
+	Text    string       // what is there
+	Remedy  string       // what to do about it; empty if Fine
+	Mend    func() error // does it, until the next reboot; nil if that is not ours to do
 }
 
 // Host is what is looked at.
@@ -58,21 +66,22 @@ type Host struct {
 var checks = []struct {
 	name string
 	look func(Host) (Verdict, string, string)
+	mend func() error
 }{
-	{"user", root},
-	{"processor", processor},
-	{"kernel", kernel},
-	{"cgroups", cgroups},
-	{"network", network},
-	{"programs", programs},
-	{"our binaries", binaries},
-	{"memory", memory},
-	{"disk", disk},
-	{"open files", openFiles},
-	{"memory maps", memoryMaps},
-	{"swap", swap},
-	{"huge pages", hugePages},
-	{"KVM", kvm},
+	{"user", root, nil},
+	{"processor", processor, nil},
+	{"kernel", kernel, nil},
+	{"cgroups", cgroups, nil},
+	{"network", network, nil},
+	{"programs", programs, nil},
+	{"our binaries", binaries, nil},
+	{"memory", memory, nil},
+	{"disk", disk, nil},
+	{"open files", openFiles, nil},
+	{"memory maps", memoryMaps, moreMaps},
+	{"swap", swap, nil},
+	{"huge pages", hugePages, useHugePages},
+	{"KVM", kvm, nil},
 }
 
 // Examine runs all checks.
@@ -80,7 +89,11 @@ func Examine(h Host) []Finding {
 	var found []Finding
 	for _, c := range checks {
 		v, text, remedy := c.look(h)
-		found = append(found, Finding{c.name, v, text, remedy})
+		f := Finding{Check: c.name, Verdict: v, Text: text, Remedy: remedy}
+		if v != Fine {
+			f.Mend = c.mend
+		}
+		found = append(found, f)
 	}
 	return found
 }
@@ -232,11 +245,15 @@ func openFiles(Host) (Verdict, string, string) {
 }
 
 func memoryMaps(Host) (Verdict, string, string) {
-	n := number("/proc/sys/vm/max_map_count")
+	n := number(mapsFile)
 	if n < mapsWanted {
 		return Advice, fmt.Sprintf("vm.max_map_count is %d", n), fmt.Sprintf("sysctl -w vm.max_map_count=%d, or large sandboxes may fail to map memory", mapsWanted)
 	}
 	return Fine, fmt.Sprintf("vm.max_map_count is %d", n), ""
+}
+
+func moreMaps() error {
+	return os.WriteFile(mapsFile, []byte(strconv.Itoa(mapsWanted)), 0)
 }
 
 func swap(Host) (Verdict, string, string) {
@@ -248,11 +265,17 @@ func swap(Host) (Verdict, string, string) {
 }
 
 func hugePages(Host) (Verdict, string, string) {
-	raw, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+	raw, _ := os.ReadFile(hugeFile)
 	if strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]") {
-		return Advice, "off for shared memory", "large sandboxes wake from disk up to three times faster with: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled; echo defer > /sys/kernel/mm/transparent_hugepage/defrag"
+		return Advice, "off for shared memory", "large sandboxes wake from disk faster with: echo advise > " + hugeFile + "; echo defer > " + defragFile
 	}
 	return Fine, "on for shared memory", ""
+}
+
+// useHugePages lets the engine ask for huge pages. Without "defer" the kernel
+// would stop a guest to make room for one, and the engine does not ask.
+func useHugePages() error {
+	return errors.Join(os.WriteFile(hugeFile, []byte("advise"), 0), os.WriteFile(defragFile, []byte("defer"), 0))
 }
 
 func kvm(Host) (Verdict, string, string) {
