@@ -45,10 +45,15 @@ func (s *Server) deleteSandbox(ctx context.Context, r *http.Request) (doze.Sandb
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
+	gone := doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
 	if sb.Phase == doze.Terminated {
-		return doze.Sandbox{}, doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
+		return doze.Sandbox{}, gone
 	}
-	if sb, err = s.end(ctx, sb, 0, "a caller deleted the sandbox"); err != nil {
+	sb, err = s.end(ctx, sb, 0, "a caller deleted the sandbox")
+	if doze.Public(err).Kind == doze.Conflict { // every other phase can be deleted: it ended just now
+		err = gone
+	}
+	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	return s.view(sb), nil
