@@ -91,7 +91,10 @@ type Machine interface {
 	Tier() Tier
 	// Suspend moves the machine down to a tier. If it cannot, the error says
 	// why and the machine is in a tier between the old and the wanted one,
-	// with nothing lost; ctx ends the attempt early in the same way.
+	// with nothing lost; ctx ends the attempt early in the same way. Open
+	// connections sleep with the machine; bytes that are on their way to it
+	// while it is saved may be acknowledged and forgotten, so that nobody may
+	// wait for an answer meanwhile.
 	Suspend(ctx context.Context, to Tier) error
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.

@@ -604,21 +604,28 @@ func cyclesTraffic(b *bench) {
 	var done atomic.Bool
 	var answers atomic.Int64
 	var tasks sync.WaitGroup
+	// Connections sleep, requests do not: see machine.Machine.
+	var awake sync.RWMutex
 	for range 2 {
 		tasks.Go(func() {
-			for last := int64(0); !done.Load(); {
+			request := func(last int64) int64 {
+				awake.RLock()
+				defer awake.RUnlock()
 				n, err := ask[int64](g, "/count")
 				if err != nil || n < last {
 					b.Errorf("count %d after %d: %v", n, last, err)
-					return
+					return n
 				}
 				// More than a window, over a connection that slept.
 				if blob, err := ask[string](g, "/blob", "kb", "128"); err != nil || len(blob) != 128<<10 {
 					b.Errorf("%d bytes: %v", len(blob), err)
-					return
+					return n
 				}
-				last = n
 				answers.Add(1)
+				return n
+			}
+			for last := int64(0); !done.Load() && !b.Failed(); {
+				last = request(last)
 				time.Sleep(time.Millisecond)
 			}
 		})
@@ -626,11 +633,13 @@ func cyclesTraffic(b *bench) {
 	for i := range cycles {
 		before := answers.Load()
 		tier := machine.Tier(1 + i%3) // one of the three lower tiers
-		if err := g.Suspend(b.Context(), tier); err != nil {
-			b.Errorf("cycle %d: %v", i, err)
-			break
+		awake.Lock()
+		err := g.Suspend(b.Context(), tier)
+		if err == nil {
+			err = g.Resume(b.Context())
 		}
-		if err := g.Resume(b.Context()); err != nil {
+		awake.Unlock()
+		if err != nil {
 			b.Errorf("cycle %d: %v", i, err)
 			break
 		}
