@@ -9,6 +9,7 @@
 package launcher
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -95,7 +96,7 @@ func Open(o Options) (*Launcher, error) {
 		return nil, fmt.Errorf("open the null device: %w", err)
 	}
 	os.Stdin, os.Stdout, os.Stderr = null, null, null
-	glog.SetTarget(glog.GoogleEmitter{Writer: &glog.Writer{Next: o.Log}})
+	glog.SetTarget(glog.GoogleEmitter{Writer: &glog.Writer{Next: sieve{o.Log}}})
 	glog.SetLevel(glog.Warning)
 
 	l := &Launcher{options: o, conf: conf, groups: g, lock: lock, machines: map[string]*sandbox{}}
@@ -113,6 +114,18 @@ func lockRun(run string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("another launcher runs in %s: %w", run, err), lock.Close())
 	}
 	return lock, nil
+}
+
+// sieve leaves out what gVisor warns about at every start of a sandbox: that it
+// runs out of this binary and not out of one of its own beside it. It is meant
+// to: two binaries of different versions cannot be mixed up.
+type sieve struct{ io.Writer }
+
+func (s sieve) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("gvisorbinaries.go")) {
+		return len(line), nil
+	}
+	return s.Writer.Write(line)
 }
 
 // configFor is the configuration of every sandbox. The names are gVisor's.
