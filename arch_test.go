@@ -45,7 +45,7 @@ var imports = map[string][]string{
 	"internal/peer":                      {"."},
 	"internal/store":                     {"."},
 	"internal/testkit":                   {"client", "internal/machine/gvisor"},
-	"test/bench":                         {".", "client", "internal/testkit"},
+	"test/bench":                         {".", "client", "internal/doctor", "internal/testkit"},
 }
 
 func TestArchitecture(t *testing.T) {

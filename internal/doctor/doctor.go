@@ -29,8 +29,14 @@ const (
 // Kernel settings that make a difference.
 const (
 	mapsFile   = "/proc/sys/vm/max_map_count"
-	hugeFile   = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-	defragFile = "/sys/kernel/mm/transparent_hugepage/defrag"
+	hugeFile   = hugeDir + "shmem_enabled"
+	defragFile = hugeDir + "defrag"
+	// Pages of 256 kB save as much of a wake as larger ones, which have to be
+	// cleared whole before their first byte is there. Older kernels have only
+	// the larger ones.
+	middleFile = hugeDir + "hugepages-256kB/shmem_enabled"
+	largeFile  = hugeDir + "hugepages-2048kB/shmem_enabled"
+	hugeDir    = "/sys/kernel/mm/transparent_hugepage/"
 )
 
 // Verdict is how a check ended.
@@ -265,17 +271,29 @@ func swap(Host) (Verdict, string, string) {
 }
 
 func hugePages(Host) (Verdict, string, string) {
-	raw, _ := os.ReadFile(hugeFile)
-	if strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]") {
-		return Advice, "off for shared memory", "large sandboxes wake from disk faster with: echo advise > " + hugeFile + "; echo defer > " + defragFile
+	remedy := "sandboxes wake from disk faster with: dozed doctor --apply (it sets shmem_enabled and defrag in " + hugeDir + ")"
+	if off(hugeFile) {
+		return Advice, "off for shared memory", remedy
+	}
+	if _, err := os.Stat(middleFile); err == nil && off(middleFile) {
+		return Advice, "2 MB ones only, for shared memory", remedy
 	}
 	return Fine, "on for shared memory", ""
+}
+
+func off(name string) bool {
+	raw, _ := os.ReadFile(name)
+	return strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]")
 }
 
 // useHugePages lets the engine ask for huge pages. Without "defer" the kernel
 // would stop a guest to make room for one, and the engine does not ask.
 func useHugePages() error {
-	return errors.Join(os.WriteFile(hugeFile, []byte("advise"), 0), os.WriteFile(defragFile, []byte("defer"), 0))
+	err := errors.Join(os.WriteFile(hugeFile, []byte("advise"), 0), os.WriteFile(defragFile, []byte("defer"), 0))
+	if _, none := os.Stat(middleFile); none == nil {
+		err = errors.Join(err, os.WriteFile(middleFile, []byte("advise"), 0), os.WriteFile(largeFile, []byte("never"), 0))
+	}
+	return err
 }
 
 func kvm(Host) (Verdict, string, string) {

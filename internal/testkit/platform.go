@@ -371,3 +371,23 @@ func (p *Platform) Await(ctx context.Context, tier string) error {
 
 // Arguments replaces the flags of the next Restart.
 func (p *Platform) Arguments(args ...string) { p.options.Args = args }
+
+// AwaitReady waits until a process waits for the next wake from disk.
+func (p *Platform) AwaitReady(ctx context.Context) error {
+	for {
+		states, err := p.Machines(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range states {
+			if s == gvisor.StateCreated {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no process is ready: %w", context.Cause(ctx))
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"doze"
 	"doze/client"
+	"doze/internal/doctor"
 	"doze/internal/testkit"
 )
 
@@ -32,6 +33,11 @@ func wake(ctx context.Context, dir string) (all []*series, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
+	for _, f := range doctor.Examine(doctor.Host{Data: dir}) {
+		if f.Check == "huge pages" {
+			fmt.Printf("this host's huge pages are %s\n", f.Text)
+		}
+	}
 	for _, mb := range wakeSizes {
 		rows, err := wakeSize(ctx, p, mb)
 		if err != nil {
@@ -90,7 +96,10 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, erro
 func await(ctx context.Context, p *testkit.Platform, tier string) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
-	return p.Await(ctx, tier)
+	if err := p.Await(ctx, tier); err != nil || tier != "disk" {
+		return err
+	}
+	return p.AwaitReady(ctx) // a sandbox sleeps for longer than it takes to lie down
 }
 
 // hold starts a process that keeps mb megabytes of random, touched memory.
