@@ -23,7 +23,7 @@ var imports = map[string][]string{
 	"cmd/doze":                           {".", "client"},
 	"cmd/doze-agent":                     {"internal/agent"},
 	"cmd/doze-sentry":                    {"internal/launcher", "internal/launcher/filters", "internal/launcher/tune"},
-	"cmd/dozed":                          {".", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/edge", "internal/hostnet", "internal/httpx", "internal/machine", "internal/machine/gvisor", "internal/node", "internal/peer", "internal/store"},
+	"cmd/dozed":                          {".", "internal/access", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/edge", "internal/hostnet", "internal/httpx", "internal/machine", "internal/machine/gvisor", "internal/node", "internal/peer", "internal/store"},
 	"internal/access":                    {"."},
 	"internal/agent":                     {".", "internal/httpx"},
 	"internal/control":                   {".", "internal/access", "internal/httpx", "internal/peer", "internal/store"},

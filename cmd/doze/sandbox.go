@@ -32,7 +32,7 @@ func (a *app) create() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "create [NAME]",
 		Short:   "Create a sandbox; without a name, the server makes one up",
-		Example: "  doze sandbox create web --image python:3.12 --memory 2048 --env A=b --port 3000 --ttl 24h",
+		Example: "  doze sandbox create web --image blaxel/py-app:latest --memory 2048 --env A=b --port 3000 --ttl 24h",
 		Args:    takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/access"
 	"doze/internal/control"
 	"doze/internal/daemon"
 	"doze/internal/disk"
@@ -63,14 +64,15 @@ func all(ctx context.Context, args []string) error {
 	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
-	if err := os.MkdirAll(c.Data, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+	// Whoever serves one of them with another one of the other would take what
+	// it does not know for left over.
+	for _, dir := range []string{c.Data, c.Run} {
+		unlock, err := lock(dir)
+		if err != nil {
+			return err
+		}
+		defer unlock()
 	}
-	unlock, err := lock(c.Data)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 
 	p, err := open(ctx, c)
 	if err != nil {
@@ -240,15 +242,19 @@ func (p *platform) lease(ctx context.Context, id string) (machine.Link, error) {
 // bootstrap makes a fresh platform usable and keeps the admin key where root
 // finds it again.
 func (p *platform) bootstrap(ctx context.Context) error {
-	secret, created, err := p.control.Bootstrap(ctx, p.config.Workspace)
+	// The file comes first: a key that is recorded and in no file would lock
+	// everybody out.
+	keep := func(secret access.Secret) error {
+		return os.WriteFile(filepath.Join(p.config.Data, keyFile), []byte(secret.Reveal()+"\n"), 0o600)
+	}
+	secret, created, err := p.control.Bootstrap(ctx, p.config.Workspace, keep)
 	if err != nil {
 		return fmt.Errorf("create the workspace: %w", err)
 	}
-	if !created {
-		return nil
+	if created {
+		p.key = secret.Reveal()
 	}
-	p.key = secret.Reveal()
-	return os.WriteFile(filepath.Join(p.config.Data, keyFile), []byte(p.key+"\n"), 0o600)
+	return nil
 }
 
 // handler shares one listener between the edge and the control API.

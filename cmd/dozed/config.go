@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -119,9 +120,7 @@ func load(name string, args []string) (config, []string, error) {
 
 // resolve fills in what depends on other settings.
 func (c config) resolve() config {
-	if abs, err := filepath.Abs(c.Data); err == nil {
-		c.Data = abs
-	}
+	absolute(&c.Data)
 	// One for each data directory of the host.
 	instance := shortHash(c.Data)
 	if c.Run == "" {
@@ -133,10 +132,19 @@ func (c config) resolve() config {
 	if c.ImagesDir == "" {
 		c.ImagesDir = filepath.Join(c.Data, "images")
 	}
+	absolute(&c.Run)
+	absolute(&c.ImagesDir)
 	if c.PublicURL == "" {
 		c.PublicURL = "http://" + reachable(c.Listen)
 	}
 	return c
+}
+
+// absolute makes a path hold in every directory: other processes get it too.
+func absolute(path *string) {
+	if abs, err := filepath.Abs(*path); err == nil {
+		*path = abs
+	}
 }
 
 // reachable turns an address to listen on into one to connect to.
@@ -151,6 +159,11 @@ func reachable(listen string) string {
 	return net.JoinHostPort(host, port)
 }
 
+var (
+	domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	cgroupForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+)
+
 // validate reports every mistake at once.
 func (c config) validate() error {
 	var p doze.Problems
@@ -163,6 +176,12 @@ func (c config) validate() error {
 		if d.Duration <= 0 {
 			p.Add(name, "must be positive")
 		}
+	}
+	if c.Domain != "" && !domainForm.MatchString(c.Domain) {
+		p.Add("domain", "must be a domain name such as sandboxes.example.com")
+	}
+	if !cgroupForm.MatchString(c.Cgroup) {
+		p.Add("cgroup", "must be one name of letters, digits, dots, dashes and underscores")
 	}
 	if c.Egress != egressClosed && c.Egress != egressOpen {
 		p.Add("egress", "must be %s or %s", egressClosed, egressOpen)

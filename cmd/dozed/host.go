@@ -135,11 +135,14 @@ func (p *platform) agent(ctx context.Context) (string, error) {
 	return image.Path, err
 }
 
-// lock makes sure that one process at a time serves a data directory.
+// lock makes a directory and makes sure that one process at a time serves it.
 func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory: %w", err)
+	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the data directory: %w", err)
+		return nil, fmt.Errorf("lock the directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(doze.Errorf(doze.Conflict, "another dozed serves %s", dir), f.Close())

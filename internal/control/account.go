@@ -50,9 +50,9 @@ func keyOf(k store.APIKey) access.Key {
 }
 
 // Bootstrap makes a fresh database usable: it creates the workspace and an
-// admin key, and returns the key, which is shown this once. If a workspace
+// admin key, gives the key to keep before it is recorded, and returns it. If a workspace
 // with a key exists, it does nothing and returns false.
-func (s *Server) Bootstrap(ctx context.Context, workspace string) (key access.Secret, created bool, err error) {
+func (s *Server) Bootstrap(ctx context.Context, workspace string, keep func(access.Secret) error) (key access.Secret, created bool, err error) {
 	var p doze.Problems
 	doze.CheckName(&p, "the workspace", workspace)
 	if err := p.Err(); err != nil {
@@ -79,13 +79,16 @@ func (s *Server) Bootstrap(ctx context.Context, workspace string) (key access.Se
 		return key, false, err
 	}
 	c := access.Caller{Sub: firstSub, SubType: "user", Workspace: all[0].Name, Scopes: []string{access.Admin}}
-	key, _, err = s.addKey(ctx, c, store.APIKey{APIKey: doze.APIKey{Name: "first"}, Scopes: c.Scopes}, now)
+	key, _, err = s.addKey(ctx, c, store.APIKey{APIKey: doze.APIKey{Name: "first"}, Scopes: c.Scopes}, now, keep)
 	return key, err == nil, err
 }
 
 // addKey makes, records and lets in a key for c.
-func (s *Server) addKey(ctx context.Context, c access.Caller, k store.APIKey, now time.Time) (access.Secret, store.APIKey, error) {
+func (s *Server) addKey(ctx context.Context, c access.Caller, k store.APIKey, now time.Time, keep func(access.Secret) error) (access.Secret, store.APIKey, error) {
 	secret, id, hash := access.NewSecret()
+	if err := keep(secret); err != nil {
+		return secret, k, fmt.Errorf("keep the key: %w", err)
+	}
 	k.ID, k.Hash, k.Workspace = id, hash, c.Workspace
 	k.Sub, k.SubType, k.CreatedBy, k.UpdatedBy = c.Sub, c.SubType, c.Sub, c.Sub
 	k.CreatedAt, k.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
@@ -145,7 +148,7 @@ func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[str
 	if len(all) >= keysMax {
 		return apiKey{}, doze.Errorf(doze.Exhausted, "the workspace has %d API keys, which is the limit: delete one first", len(all))
 	}
-	secret, k, err := s.addKey(ctx, c, k, now)
+	secret, k, err := s.addKey(ctx, c, k, now, func(access.Secret) error { return nil })
 	if err != nil {
 		return apiKey{}, err
 	}

@@ -40,7 +40,7 @@ func start(t *testing.T, run bool) *platform {
 	t.Helper()
 	p := &platform{t: t, file: filepath.Join(t.TempDir(), "doze.db"), node: newNode()}
 	p.open(run)
-	secret, created, err := p.ctl.Bootstrap(t.Context(), "main")
+	secret, created, err := p.ctl.Bootstrap(t.Context(), "main", kept)
 	if err != nil || !created {
 		t.Fatalf("bootstrap: %v, %v", created, err)
 	}
@@ -172,3 +172,6 @@ func statuses(sb sandbox) (all []string) {
 	}
 	return all
 }
+
+// kept is what a test does with the first key.
+func kept(access.Secret) error { return nil }

@@ -49,6 +49,9 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 		sb.Spec.Region = s.Region
 	}
 	sb.Default(s.Region)
+	if at, why := sb.Spec.Deadline(time.Now(), time.Now(), true); !at.IsZero() && !at.After(time.Now()) {
+		p.Add("spec", "is of a sandbox that has ended already: %s", why)
+	}
 	if err := s.check(&sb, &p); err != nil {
 		return doze.Sandbox{}, err
 	}

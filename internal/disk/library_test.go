@@ -441,7 +441,7 @@ func TestPullRefused(t *testing.T) {
 		"no credentials":   {true, func(_ *testing.T, h *hub, _ *Library) { h.fail.Store(401) }, doze.Invalid, "credentials"},
 		"too often":        {true, func(_ *testing.T, h *hub, _ *Library) { h.fail.Store(429) }, doze.Unavailable, "later"},
 		"out of order":     {true, func(_ *testing.T, h *hub, _ *Library) { h.fail.Store(418) }, doze.Unavailable, "418"},
-		"on loopback":      {false, func(*testing.T, *hub, *Library) {}, doze.Forbidden, "private"},
+		"on loopback":      {false, func(*testing.T, *hub, *Library) {}, doze.Invalid, "private"},
 		"a broken archive": {true, func(t *testing.T, h *hub, _ *Library) { t.Helper(); h.push(t, "a", v1.Config{}, []byte("no archive")) }, doze.Invalid, "cannot be read"},
 		"too many layers": {true, func(t *testing.T, h *hub, l *Library) {
 			t.Helper()

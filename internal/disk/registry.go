@@ -140,9 +140,9 @@ func explain(err error, ref name.Reference) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, errPrivate):
-		return doze.Wrap(err, doze.Forbidden, "%s is on a private address; an operator can allow private registries in the configuration", registry)
+		return invalid(ref.Name(), "%s is on a private address; an operator can allow private registries in the configuration", registry)
 	case errors.Is(err, errPlain):
-		return doze.Wrap(err, doze.Forbidden, "%s does not speak https", registry)
+		return invalid(ref.Name(), "%s does not speak https", registry)
 	case !answered:
 		return doze.Wrap(err, doze.Unavailable, "the registry %s cannot be reached, or its answer makes no sense", registry)
 	}

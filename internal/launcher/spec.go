@@ -21,7 +21,22 @@ const (
 	annotationSource  = "dev.gvisor.spec.rootfs.source"
 	annotationType    = "dev.gvisor.spec.rootfs.type"
 	annotationOverlay = "dev.gvisor.spec.rootfs.overlay"
+	annotationOptions = "dev.gvisor.spec.rootfs.options"
 )
+
+// What a guest may write lives in its memory. Each of its file systems has a
+// share of that, and something is left for its processes: a file that grows
+// without end meets the end of its file system, and not that of the sandbox.
+const (
+	shareRoot  = 0.5
+	shareTmp   = 0.25
+	shareShm   = 0.125
+	tmpfsOwner = "mode=1777"
+)
+
+func sizeOption(memory int64, share float64) string {
+	return "size=" + strconv.FormatInt(int64(float64(memory)*share), 10)
+}
 
 // cpuPeriod is the kernel's default, in microseconds.
 const cpuPeriod = 100_000
@@ -62,13 +77,15 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
-			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs"},
+			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareShm)}},
+			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareTmp)}},
 			{Destination: machine.AgentDir, Type: "erofs", Source: c.Agent, Options: []string{"ro"}},
 		},
 		Annotations: map[string]string{
 			annotationSource:  c.Root,
 			annotationType:    "erofs",
 			annotationOverlay: "memory",
+			annotationOptions: sizeOption(c.Memory, shareRoot),
 		},
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{

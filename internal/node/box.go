@@ -56,6 +56,10 @@ type Box struct {
 	conns    map[*conn]struct{} // guarded by mu; connections into the machine
 }
 
+// goneMessage says what happened to a machine that the engine does not know any
+// more.
+const goneMessage = "its machine is gone, and its memory with it"
+
 // attempt is one wake, which any number of requests wait for.
 type attempt struct {
 	done chan struct{}
@@ -260,7 +264,7 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		}
 		return b.move(doze.Woken, "")
 	case errors.Is(err, machine.ErrGone):
-		return b.move(doze.Broke, machine.ErrGone.Error())
+		return b.move(doze.Broke, goneMessage)
 	case b.life.Err() != nil:
 		return errors.Join(b.move(doze.Stayed, ""), context.Cause(b.life))
 	}
@@ -339,6 +343,10 @@ func (b *Box) suspend() {
 			return
 		}
 		slog.Error("suspend", "sandbox", b.order.UID, "err", err)
+		if errors.Is(err, machine.ErrGone) {
+			_ = b.move(doze.Broke, goneMessage) // a delete may have come first
+			return
+		}
 		_ = b.move(doze.Stayed, "it could not be put to sleep and runs on") // a delete may have come first
 	})
 }

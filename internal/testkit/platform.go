@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -305,6 +306,18 @@ func rmdir(dir string) error {
 // Machines returns the state of every machine whose memory is in processes, by
 // the identity of its sandbox, as the launcher knows it.
 func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
+	found, err := p.found(ctx)
+	states := map[string]string{}
+	for _, f := range found {
+		if f.State != gvisor.StateCreated { // a process that waits for the next wake
+			states[f.ID] = f.State
+		}
+	}
+	return states, err
+}
+
+// found asks the launcher for its machines.
+func (p *Platform) found(ctx context.Context) (found []gvisor.Found, err error) {
 	sockets, err := filepath.Glob(filepath.Join(p.RunDir, "*", "launcher.sock"))
 	if err != nil || len(sockets) == 0 {
 		return nil, errors.Join(err, errors.New("no launcher"))
@@ -325,17 +338,7 @@ func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	var found []gvisor.Found
-	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil {
-		return nil, err
-	}
-	states := map[string]string{}
-	for _, f := range found {
-		if f.State != gvisor.StateCreated { // a process that waits for the next wake
-			states[f.ID] = f.State
-		}
-	}
-	return states, nil
+	return found, json.NewDecoder(resp.Body).Decode(&found)
 }
 
 // Tier is where the memory of a platform's only sandbox is: running, paused or
@@ -375,19 +378,17 @@ func (p *Platform) Arguments(args ...string) { p.options.Args = args }
 // AwaitReady waits until a process waits for the next wake from disk.
 func (p *Platform) AwaitReady(ctx context.Context) error {
 	for {
-		states, err := p.Machines(ctx)
+		found, err := p.found(ctx)
 		if err != nil {
 			return err
 		}
-		for _, s := range states {
-			if s == gvisor.StateCreated {
-				return nil
-			}
+		if slices.ContainsFunc(found, func(f gvisor.Found) bool { return f.State == gvisor.StateCreated }) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("no process is ready: %w", context.Cause(ctx))
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(awaitPoll):
 		}
 	}
 }

@@ -78,7 +78,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, erro
 			*series
 		}{{"running", awake}, {"paused", paused}, {"disk", disk}} {
 			if err := await(ctx, p, tier.name); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("wait for %s: %w", tier.name, err)
 			}
 			took, err := ask(ctx)
 			if err != nil {

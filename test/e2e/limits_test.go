@@ -93,3 +93,29 @@ while True: kept.append(b'x' * (8 << 20))"`
 		}
 	})
 }
+
+// TestFullFileSystems fills what a sandbox can write: the file system is full,
+// and the sandbox is not gone.
+func TestFullFileSystems(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	_, box := create(t, c, named("full", 512))
+	for _, dir := range []string{"/root", "/tmp", "/dev/shm"} {
+		out := sh(t, box, "dd if=/dev/zero of="+dir+"/fill bs=1M count=2000 2>&1; rm -f "+dir+"/fill; echo lives")
+		if !strings.Contains(out, "No space left on device") || !strings.Contains(out, "lives") {
+			t.Errorf("%s: %s", dir, out)
+		}
+	}
+	// All of them at once leave room for processes, and for what makes room.
+	if _, err := box.Start(t.Context(), client.Command{
+		Command: "for d in /root /tmp /dev/shm; do dd if=/dev/zero of=$d/fill bs=1M count=2000; done", Wait: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := box.Remove(t.Context(), "/root/fill", false); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, box, "echo fine"); got != "fine" {
+		t.Errorf("afterwards: %q", got)
+	}
+}

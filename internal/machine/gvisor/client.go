@@ -70,7 +70,7 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 		}
 		switch {
 		case f.Gone:
-			return fmt.Errorf("%w: %s", errGone, f.Error)
+			return fmt.Errorf("%w: %w: %s", machine.ErrGone, errGone, f.Error)
 		case f.Taken:
 			return fmt.Errorf("%w: %s", errTaken, f.Error)
 		}
