@@ -29,8 +29,9 @@ const (
 // without end meets the end of its file system, and not that of the sandbox.
 const (
 	shareRoot  = 0.5
-	shareTmp   = 0.25
-	shareShm   = 0.125
+	shareTmp   = 0.2
+	shareShm   = 0.1
+	shareLogs  = 0.1 // what processes print is kept when everything else is full
 	tmpfsOwner = "mode=1777"
 )
 
@@ -79,6 +80,7 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareShm)}},
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareTmp)}},
+			{Destination: machine.LogDir, Type: "tmpfs", Source: "tmpfs", Options: []string{sizeOption(c.Memory, shareLogs)}},
 			{Destination: machine.AgentDir, Type: "erofs", Source: c.Agent, Options: []string{"ro"}},
 		},
 		Annotations: map[string]string{

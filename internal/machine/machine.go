@@ -66,6 +66,10 @@ type Config struct {
 // AgentDir is where the agent is mounted in every machine.
 const AgentDir = "/.doze"
 
+// LogDir is a file system of its own in every machine, for what its processes
+// print: the agent's default.
+const LogDir = "/var/log/doze"
+
 // Stats is what a machine costs now.
 type Stats struct {
 	MemoryBytes int64
