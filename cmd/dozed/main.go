@@ -29,7 +29,7 @@ var commands []command
 func init() { //nolint:gochecknoinits // the table refers to functions that print the table
 	commands = []command{
 		{"all", "--data DIR --listen ADDR …", "serve everything in one process: control API, sandboxes, edge, egress rules", all},
-		{"doctor", "[--apply] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings for faster wakes", examine},
+		{"doctor", "[--apply] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings to what it advises", examine},
 		{"image", "build|ls [--data DIR] [NAME …]", "make or list images", images},
 		{"config", "check|print [--config FILE]", "check a configuration, or print the one in force", configure},
 		{"version", "", "print the version", printVersion},

@@ -28,15 +28,8 @@ const (
 
 // Kernel settings that make a difference.
 const (
-	mapsFile   = "/proc/sys/vm/max_map_count"
-	hugeFile   = hugeDir + "shmem_enabled"
-	defragFile = hugeDir + "defrag"
-	// Pages of 256 kB save as much of a wake as larger ones, which have to be
-	// cleared whole before their first byte is there. Older kernels have only
-	// the larger ones.
-	middleFile = hugeDir + "hugepages-256kB/shmem_enabled"
-	largeFile  = hugeDir + "hugepages-2048kB/shmem_enabled"
-	hugeDir    = "/sys/kernel/mm/transparent_hugepage/"
+	mapsFile = "/proc/sys/vm/max_map_count"
+	hugeFile = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 )
 
 // Verdict is how a check ended.
@@ -86,7 +79,7 @@ var checks = []struct {
 	{"open files", openFiles, nil},
 	{"memory maps", memoryMaps, moreMaps},
 	{"swap", swap, nil},
-	{"huge pages", hugePages, useHugePages},
+	{"huge pages", hugePages, smallPages},
 	{"KVM", kvm, nil},
 }
 
@@ -270,31 +263,18 @@ func swap(Host) (Verdict, string, string) {
 	return Fine, "present", ""
 }
 
+// hugePages looks at what would make wakes from disk faster and costs more than
+// that: with huge pages the engine itself takes a guest's memory from the
+// kernel, and when the limit is reached the kernel kills the engine.
 func hugePages(Host) (Verdict, string, string) {
-	remedy := "sandboxes wake from disk faster with: dozed doctor --apply (it sets shmem_enabled and defrag in " + hugeDir + ")"
-	if off(hugeFile) {
-		return Advice, "off for shared memory", remedy
+	raw, err := os.ReadFile(hugeFile)
+	if err != nil || strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]") {
+		return Fine, "off for shared memory", ""
 	}
-	if _, err := os.Stat(middleFile); err == nil && off(middleFile) {
-		return Advice, "2 MB ones only, for shared memory", remedy
-	}
-	return Fine, "on for shared memory", ""
+	return Advice, "on for shared memory", "a process that takes all memory ends its sandbox and not only itself; to change that: echo never > " + hugeFile
 }
 
-func off(name string) bool {
-	raw, _ := os.ReadFile(name)
-	return strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]")
-}
-
-// useHugePages lets the engine ask for huge pages. Without "defer" the kernel
-// would stop a guest to make room for one, and the engine does not ask.
-func useHugePages() error {
-	err := errors.Join(os.WriteFile(hugeFile, []byte("advise"), 0), os.WriteFile(defragFile, []byte("defer"), 0))
-	if _, none := os.Stat(middleFile); none == nil {
-		err = errors.Join(err, os.WriteFile(middleFile, []byte("advise"), 0), os.WriteFile(largeFile, []byte("never"), 0))
-	}
-	return err
-}
+func smallPages() error { return os.WriteFile(hugeFile, []byte("never"), 0) }
 
 func kvm(Host) (Verdict, string, string) {
 	return Fine, "not needed", ""
