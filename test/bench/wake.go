@@ -18,6 +18,7 @@ import (
 const (
 	wakeRounds = 50
 	settle     = 60 * time.Second // for one move to a lower tier
+	lying      = 30 * time.Millisecond
 )
 
 // wakeSizes are what a process in the sandbox holds, in MB, touched and random.
@@ -96,10 +97,18 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, erro
 func await(ctx context.Context, p *testkit.Platform, tier string) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
-	if err := p.Await(ctx, tier); err != nil || tier != "disk" {
+	if err := p.Await(ctx, tier); err != nil {
 		return err
 	}
-	return p.AwaitReady(ctx) // a sandbox sleeps for longer than it takes to lie down
+	if tier == "disk" {
+		if err := p.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	// A sandbox sleeps for longer than it takes to lie down: its record is
+	// written, and what it was is cleared away.
+	time.Sleep(lying)
+	return nil
 }
 
 // hold starts a process that keeps mb megabytes of random, touched memory.
