@@ -191,7 +191,7 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 			return err
 		}
 		defer s.closeLink()
-		return c.Restore(s.l.conf, r.Dir, r.Direct, true, s.link)
+		return c.Restore(s.l.conf, r.Dir, false, true, s.link) // the check of the image has just read it: the page cache is warm
 	})
 	if err != nil {
 		return errors.Join(err, s.kill(context.WithoutCancel(ctx)))

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -205,47 +204,4 @@ func (b *Box) get(ctx context.Context, method, path string, out any) error {
 		return nil
 	}
 	return json.Unmarshal(raw, out)
-}
-
-// reports is the queue from the boxes to control. It never blocks a box.
-type reports[T any] struct {
-	mu    sync.Mutex
-	list  []T           // guarded by mu
-	ready chan struct{} // holds one token while list is not empty
-}
-
-func newReports[T any]() *reports[T] { return &reports[T]{ready: make(chan struct{}, 1)} }
-
-func (q *reports[T]) put(v T) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.list = append(q.list, v)
-	select {
-	case q.ready <- struct{}{}:
-	default:
-	}
-}
-
-// run hands reports on, in order, until ctx ends and the queue is empty.
-func (q *reports[T]) run(ctx context.Context, send func(T)) {
-	for {
-		last := ctx.Err() != nil
-		q.mu.Lock()
-		list := q.list
-		q.list = nil
-		q.mu.Unlock()
-		for _, v := range list {
-			send(v)
-		}
-		if len(list) > 0 {
-			continue
-		}
-		if last {
-			return
-		}
-		select {
-		case <-q.ready:
-		case <-ctx.Done():
-		}
-	}
 }

@@ -76,7 +76,7 @@ type Node struct {
 	life    context.Context //nolint:containedctx // ends with the node
 	stop    context.CancelCauseFunc
 	tasks   sync.WaitGroup // goroutines of the boxes
-	reports *reports[peer.Report]
+	reports *reports
 	events  <-chan machine.Event
 	era     int64 // where the sequence of reports begins
 
@@ -98,7 +98,7 @@ var (
 // Open returns a node that has adopted every sandbox of its directory and
 // removed what no record names.
 func Open(ctx context.Context, o Options) (_ *Node, err error) {
-	n := &Node{Options: o, reports: newReports[peer.Report](), boxes: map[string]*Box{}}
+	n := &Node{Options: o, reports: newReports(), boxes: map[string]*Box{}}
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {

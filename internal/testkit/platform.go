@@ -356,17 +356,36 @@ func (p *Platform) Tier(ctx context.Context) (string, error) {
 
 // Await waits until the platform's only sandbox is in a tier.
 func (p *Platform) Await(ctx context.Context, tier string) error {
-	for {
-		now, err := p.Tier(ctx)
-		if err != nil {
-			return err
+	return until(ctx, func() error {
+		return inTier(tier)(p.Tier(ctx))
+	})
+}
+
+// inTier returns a check that what a look at the tier returned is tier.
+func inTier(tier string) func(now string, err error) error {
+	return func(now string, err error) error {
+		if err == nil && now != tier {
+			err = waitError("the sandbox is " + now + ", not " + tier)
 		}
-		if now == tier {
-			return nil
+		return err
+	}
+}
+
+// waitError is what a check returns while waiting can help.
+type waitError string
+
+func (n waitError) Error() string { return string(n) }
+
+// until repeats a check until it returns something other than waitError.
+func until(ctx context.Context, check func() error) error {
+	for {
+		err := check()
+		if _, wait := errors.AsType[waitError](err); !wait {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the sandbox is %s, not %s: %w", now, tier, context.Cause(ctx))
+			return fmt.Errorf("%w: %w", err, context.Cause(ctx))
 		case <-time.After(awaitPoll):
 		}
 	}
@@ -377,18 +396,11 @@ func (p *Platform) Arguments(args ...string) { p.options.Args = args }
 
 // AwaitReady waits until a process waits for the next wake from disk.
 func (p *Platform) AwaitReady(ctx context.Context) error {
-	for {
+	return until(ctx, func() error {
 		found, err := p.found(ctx)
-		if err != nil {
-			return err
+		if err == nil && !slices.ContainsFunc(found, func(f gvisor.Found) bool { return f.State == gvisor.StateCreated }) {
+			err = waitError("no process is ready")
 		}
-		if slices.ContainsFunc(found, func(f gvisor.Found) bool { return f.State == gvisor.StateCreated }) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("no process is ready: %w", context.Cause(ctx))
-		case <-time.After(awaitPoll):
-		}
-	}
+		return err
+	})
 }

@@ -63,20 +63,13 @@ func (p *Platform) TierOf(ctx context.Context, name string) (string, error) {
 
 // AwaitTier waits until a sandbox is in a tier.
 func (p *Platform) AwaitTier(ctx context.Context, name, tier string) error {
-	for {
-		now, err := p.TierOf(ctx, name)
-		if err != nil {
-			return err
-		}
-		if now == tier {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the sandbox %s is %s, not %s: %w", name, now, tier, context.Cause(ctx))
-		case <-time.After(awaitPoll):
-		}
+	err := until(ctx, func() error {
+		return inTier(tier)(p.TierOf(ctx, name))
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
+	return nil
 }
 
 // Image returns the directory of a sandbox's checkpoint.

@@ -73,7 +73,6 @@ type Checkpoint struct {
 type Restore struct {
 	Config Config `json:"config"`
 	Dir    string `json:"dir"`
-	Direct bool   `json:"direct"` // read around the page cache
 }
 
 // Failure is the body of an error.

@@ -1,0 +1,51 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"doze/internal/peer"
+)
+
+// reports is the queue from the boxes to control. It never blocks a box.
+type reports struct {
+	mu    sync.Mutex
+	list  []peer.Report // guarded by mu
+	ready chan struct{} // holds one token while list is not empty
+}
+
+func newReports() *reports { return &reports{ready: make(chan struct{}, 1)} }
+
+func (q *reports) put(r peer.Report) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, r)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// run hands reports on, in order, until ctx ends and the queue is empty.
+func (q *reports) run(ctx context.Context, send func(peer.Report)) {
+	for {
+		last := ctx.Err() != nil
+		q.mu.Lock()
+		list := q.list
+		q.list = nil
+		q.mu.Unlock()
+		for _, r := range list {
+			send(r)
+		}
+		if len(list) > 0 {
+			continue
+		}
+		if last {
+			return
+		}
+		select {
+		case <-q.ready:
+		case <-ctx.Done():
+		}
+	}
+}
