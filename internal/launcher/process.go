@@ -109,8 +109,9 @@ func tree(pid int) []int {
 	return pids
 }
 
-// spare makes the guest's processes the first to die when memory runs out. New
-// ones inherit it.
+// spare makes the guest's processes the first to die when memory runs out. It
+// is called before the first instruction: every process of the guest descends
+// from one that the engine starts with itself, and inherits it.
 func spare(engine int) {
 	for _, pid := range tree(engine)[1:] {
 		err := os.WriteFile(proc(pid, "oom_score_adj"), []byte(strconv.Itoa(victim)), 0)

@@ -101,6 +101,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err := g.add(tree(made.SandboxPid())); err != nil {
 		return errors.Join(err, made.Destroy())
 	}
+	spare(made.SandboxPid())
 	return s.settle(made)
 }
 
@@ -204,7 +205,6 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 // Its share of the processor is limited only when its memory is there: to load
 // it is our work, not the guest's.
 func (s *sandbox) restored(ctx context.Context) {
-	spare(int(s.pid.Load()))
 	if err := s.loaded(ctx); err != nil {
 		return // the machine ends, which is an event
 	}
@@ -220,7 +220,6 @@ func (s *sandbox) limitAgain(c *container.Container) error {
 	if c.Status == container.Created || c.Spec.Linux == nil || c.Spec.Linux.Resources == nil {
 		return nil
 	}
-	spare(int(s.pid.Load()))
 	cpu := c.Spec.Linux.Resources.CPU
 	if cpu == nil || cpu.Quota == nil {
 		return nil
@@ -264,12 +263,10 @@ func (s *sandbox) prepare() error {
 	return s.openLink(s.config)
 }
 
-// begun finishes a start: the guest's processes become the first victims when
-// memory runs out, and the share of the processor is limited from now on. A
+// begun finishes a start: the share of the processor is limited from now on. A
 // start that did not work leaves nothing.
 func (s *sandbox) begun(ctx context.Context, err error) error {
 	if err == nil {
-		spare(int(s.pid.Load()))
 		err = s.group.Load().limitCPU(s.config.CPUs)
 	}
 	if err == nil {

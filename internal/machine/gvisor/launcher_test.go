@@ -383,23 +383,35 @@ func TestSizes(t *testing.T) {
 		}
 		check()
 
-		// A share of the processor is a share, before and after a sleep.
-		const busy = 600 * time.Millisecond
 		if name == "small" {
-			before := cpuTime(t, h.groups(name))
-			var none any
-			ask(t, m, "/spin", &none, "n", "2", "ms", strconv.FormatInt(busy.Milliseconds(), 10))
-			share := float64(cpuTime(t, h.groups(name))-before) / float64(busy)
-			if share < tc.cpus/2 || share > tc.cpus*1.7 {
-				t.Errorf("a busy guest got %.2f processors, want %.2f", share, tc.cpus)
-			}
-			t.Logf("a busy guest got %.2f processors of %.2f", share, tc.cpus)
+			share(t, m, tc.cpus, h.groups(name))
 		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
 	h.Empty(t)
+}
+
+// share checks that a busy guest gets its share of the processor, after a sleep
+// too, and never more. On a busy host it may get less for a while.
+func share(t *testing.T, m machine.Machine, want float64, groups []string) {
+	t.Helper()
+	const busy, attempts = 600 * time.Millisecond, 10
+	var got float64
+	for range attempts {
+		before, start := cpuTime(t, groups), time.Now()
+		var none any
+		ask(t, m, "/spin", &none, "n", "2", "ms", strconv.FormatInt(busy.Milliseconds(), 10))
+		got = float64(cpuTime(t, groups)-before) / float64(time.Since(start))
+		if got > want*1.7 {
+			t.Errorf("a busy guest got %.2f processors, want %.2f", got, want)
+		}
+		if got > want/2 {
+			return
+		}
+	}
+	t.Errorf("a busy guest got %.2f processors in %d attempts, want %.2f", got, attempts, want)
 }
 
 // cpuTime adds up what the processes of cgroups have used.
