@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -78,9 +79,9 @@ func parseQuery(v url.Values, bare bool) (store.Query, error) {
 		q.Limit, most = limitBare, limitBare
 	}
 	if text := v.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			p.Add("limit", "must be a whole number from 1 to %d", most)
+		n, err := strconv.Atoi(text) // out of range it is the nearest that fits
+		if err != nil && !errors.Is(err, strconv.ErrRange) || n < 1 {
+			p.Add("limit", "must be a whole number from 1 to %d; more counts as %d", most, most)
 		}
 		q.Limit = min(n, most)
 	}

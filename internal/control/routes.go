@@ -46,7 +46,8 @@ var routes = []route{
 }
 
 // Handler returns the control API below /v0. It matches the escaped path as it
-// came: nothing is cleaned, and nothing redirects.
+// came: nothing is cleaned, and nothing redirects. Who has no credential does
+// not learn which paths there are.
 func (s *Server) Handler() http.Handler {
 	handlers := make([]http.Handler, len(routes))
 	for i, rt := range routes {
@@ -55,39 +56,60 @@ func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, rec := time.Now(), &recorder{ResponseWriter: w, status: http.StatusOK}
 		i, values, allowed := match(r.Method, r.URL.EscapedPath())
-		switch {
-		case i >= 0:
+		if i >= 0 {
 			r.Pattern = routes[i].method + " " + prefix + routes[i].pattern
 			for name, v := range values {
 				r.SetPathValue(name, v)
 			}
 			handlers[i].ServeHTTP(rec, r)
-		case len(allowed) > 0:
-			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			httpx.WriteJSON(rec, http.StatusMethodNotAllowed, map[string]any{
-				"error": "method_not_allowed", "code": http.StatusMethodNotAllowed,
-				"message": "this path answers " + strings.Join(allowed, ", ") + " only",
-			})
-		default:
-			httpx.WriteError(rec, r, doze.Errorf(doze.NotFound, "there is no such path; paths begin with %s", prefix))
+		} else {
+			s.known(unserved(allowed)).ServeHTTP(rec, r)
 		}
 		slog.DebugContext(r.Context(), "request", "method", r.Method, "route", r.Pattern, "status", rec.status, "took", time.Since(began))
 	})
 }
 
-// guard lets a request through to h if its credential holds scope and it asks
-// for a version that we know. An empty scope is open.
+// unserved answers what is not in the table; allowed are the methods that are,
+// for the same path.
+func unserved(allowed []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(allowed) == 0 {
+			httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "there is no such path; paths begin with %s", prefix))
+			return
+		}
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		httpx.WriteJSON(w, http.StatusMethodNotAllowed, map[string]any{
+			"error": "method_not_allowed", "code": http.StatusMethodNotAllowed,
+			"message": "this path answers " + strings.Join(allowed, ", ") + " only",
+		})
+	})
+}
+
+// guard lets a request through to h if its credential holds scope. An empty
+// scope is open to everybody.
 func (s *Server) guard(scope string, h http.Handler) http.Handler {
 	if scope == "" {
 		return h
 	}
+	return s.known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !callerOf(r.Context()).May(scope) {
+			httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope))
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+}
+
+// known lets a request through to h if its credential is good, it asks for a
+// version that we know, and its query can be read.
+func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := s.Keys.Authenticate(r)
-		if err == nil && !c.May(scope) {
-			err = doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
-		}
 		if err == nil {
 			_, err = versionOf(r)
+		}
+		if err == nil {
+			err = checkQuery(r.URL)
 		}
 		if err != nil {
 			if doze.Public(err).Kind == doze.Unauthenticated {
@@ -98,6 +120,14 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r.WithContext(withCaller(r.Context(), c)))
 	})
+}
+
+// checkQuery refuses a query of which a part would be ignored.
+func checkQuery(u *url.URL) error {
+	if _, err := url.ParseQuery(u.RawQuery); err != nil {
+		return doze.Wrap(err, doze.Invalid, "the query cannot be read: write %%3B for a semicolon and %%25 for a percent sign")
+	}
+	return nil
 }
 
 // match finds the row of a request, or -1 and the methods that its path has.

@@ -127,6 +127,31 @@ func TestPathsAreTakenAsTheyCome(t *testing.T) {
 	}
 }
 
+// TestStrangersGetNoMap: without a credential, a path that is there and one that
+// is not look alike.
+func TestStrangersGetNoMap(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	for _, path := range []string{"/sandboxes", "/nothing", "", "/sandboxes/a/b", "//sandboxes", "/health/x"} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PATCH", "OPTIONS"} {
+			for _, credential := range []string{"", "Bearer dz_nonsense"} {
+				w := p.do(method, path, "", "Authorization", credential)
+				if w.Code != 401 || w.Header().Get("Allow") != "" || w.Header().Get("WWW-Authenticate") != "Bearer" {
+					t.Errorf("%s %q with %q: %d, allow %q", method, path, credential, w.Code, w.Header().Get("Allow"))
+				}
+				checkError(t, w)
+			}
+		}
+	}
+	if w := p.do("POST", "/health", "", "Authorization", ""); w.Code != 401 || w.Header().Get("Allow") != "" {
+		t.Errorf("POST /health: %d, allow %q", w.Code, w.Header().Get("Allow"))
+	}
+	none := p.keyFor("main", time.Time{})
+	if w := p.do("GET", "/nothing", "", "Authorization", "Bearer "+none); w.Code != 404 {
+		t.Errorf("with a key of no scope: %d", w.Code)
+	}
+}
+
 func TestCredentialsInEitherHeader(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)

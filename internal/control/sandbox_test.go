@@ -490,9 +490,16 @@ func TestList(t *testing.T) {
 				}
 			}
 		}
+		for _, limit := range []string{"201", "99999999999999999999"} { // as much as there may be
+			if l := want[list](p, 200, "GET", "/sandboxes?limit="+limit, "", paged...); len(l.Data) != 6 {
+				t.Errorf("limit %s: %d sandboxes", limit, len(l.Data))
+			}
+		}
 		next := want[list](p, 200, "GET", "/sandboxes?limit=1", "", paged...).Meta.NextCursor
 		for query, says := range map[string]string{
-			"limit=0": "limit", "limit=x": "limit", "sort=size:asc": "sort", "status=ASLEEP": "status", "anchor=middle": "anchor",
+			"limit=0": "limit", "limit=x": "limit", "limit=-99999999999999999999": "limit", "limit=1.5": "limit",
+			"sort=size:asc": "sort", "sort=evil;drop": "the query", "sort=%zz": "the query", "limit=1;": "the query",
+			"status=ASLEEP": "status", "anchor=middle": "anchor",
 			"anchor=end&sort=name:asc": "anchor", "q=" + strings.Repeat("x", 201): "q is", "externalId=%20": "externalId",
 			"cursor=nonsense": "cursor", "limit=1&q=blue&cursor=" + next: "cursor", "sort=name:asc&cursor=" + next: "cursor",
 		} {
