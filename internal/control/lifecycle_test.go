@@ -214,7 +214,7 @@ func TestReportsMoveTheRecord(t *testing.T) {
 			t.Error(diff)
 		}
 		// What the node says again and again is said once.
-		if said := sb.Events[2]; said.Type != "notice" || said.Message != "because" || sb.Events[3].Message != "because" {
+		if said := sb.Events[2]; said.Type != "notice" || said.Message != "because (the last of 4)" || sb.Events[3].Message != "because" {
 			t.Errorf("events %+v", sb.Events)
 		}
 		if _, ok := p.dir.Find("main", "a"); !ok {

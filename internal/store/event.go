@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -36,25 +38,45 @@ var usual = map[string]string{
 	"FAILED":       "the sandbox failed",
 }
 
+// entry is an event as it is kept.
+type entry struct {
+	doze.Event
+	Shape string `json:"shape,omitempty"` // of a notice: its message without the numbers in it
+	Times int    `json:"times,omitempty"` // how many notices of its shape it stands for; 0 is one
+}
+
+var number = regexp.MustCompile(`[0-9]+`)
+
 // appendEvent adds an event to the history of a sandbox. A notice that says
-// what the last event said takes its place: a client that tries the impossible
-// again and again must not push out the rest.
+// what the last event said, but for numbers, takes its place and counts: a
+// sandbox that runs out of memory again and again must not push out the rest.
 func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase, message string, at time.Time) error {
 	if message == "" {
 		message = usual[p.Status()]
 	}
-	body, err := json.Marshal(doze.Event{
-		Type: kind, Status: p.Status(), Message: clip(message), Time: doze.Time{Time: at},
-	})
-	if err != nil {
-		return err
-	}
+	e := entry{Event: doze.Event{
+		Type: kind, Status: p.Status(), Message: clip(message, messageMax), Time: doze.Time{Time: at},
+	}}
 	if kind == notice {
-		_, err := tx.ExecContext(ctx, `DELETE FROM sandbox_events WHERE uid = $1 AND n = (SELECT MAX(n) FROM sandbox_events WHERE uid = $1)
-			AND body->>'type' = $2 AND body->>'message' = $3`, uid, notice, clip(message))
+		e.Shape = number.ReplaceAllString(e.Message, "#")
+		last, err := collect(ctx, tx, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n DESC LIMIT 1`, uid)
 		if err != nil {
 			return err
 		}
+		if len(last) > 0 && last[0].Shape == e.Shape {
+			e.Times = max(last[0].Times, 1) + 1
+			count := fmt.Sprintf(" (the last of %d)", e.Times)
+			e.Message = clip(message, messageMax-len(count)) + count
+			_, err := tx.ExecContext(ctx, `DELETE FROM sandbox_events WHERE uid = $1
+				AND n = (SELECT MAX(n) FROM sandbox_events WHERE uid = $1)`, uid)
+			if err != nil {
+				return err
+			}
+		}
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		return err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO sandbox_events (uid, n, body)
 		SELECT $1, COALESCE(MAX(n), 0) + 1, $2 FROM sandbox_events WHERE uid = $1`, uid, string(body))
@@ -68,24 +90,30 @@ func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase
 
 // events returns the history of a sandbox, oldest first.
 func events(ctx context.Context, q querier, uid string) ([]doze.Event, error) {
-	return collect(ctx, q, func(r row) (e doze.Event, err error) {
-		var body string
-		if err := r.Scan(&body); err != nil {
-			return e, err
-		}
-		return e, json.Unmarshal([]byte(body), &e)
-	}, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n`, uid)
+	kept, err := collect(ctx, q, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n`, uid)
+	all := make([]doze.Event, len(kept))
+	for i, e := range kept {
+		all[i] = e.Event
+	}
+	return all, err
 }
 
-// clip cuts s to at most messageMax bytes of valid text.
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "�")
-	if len(s) <= messageMax {
+func scanEntry(r row) (e entry, err error) {
+	var body string
+	if err := r.Scan(&body); err != nil {
+		return e, err
+	}
+	return e, json.Unmarshal([]byte(body), &e)
+}
+
+// clip cuts s to at most limit bytes of valid text.
+func clip(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "\ufffd")
+	if len(s) <= limit {
 		return s
 	}
-	cut := messageMax
-	for !utf8.RuneStart(s[cut]) {
-		cut--
+	for !utf8.RuneStart(s[limit]) {
+		limit--
 	}
-	return s[:cut]
+	return s[:limit]
 }

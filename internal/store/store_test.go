@@ -3,13 +3,13 @@ package store_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -252,14 +252,56 @@ func TestEventsAreBounded(t *testing.T) {
 	sb := insert(t, s, "a")
 	var notes []store.Report
 	for i := range 250 {
-		notes = append(notes, store.Report{Machine: sb.Machine, Seq: uint64(i + 1), Note: true, Message: fmt.Sprint(i)})
+		notes = append(notes, store.Report{Machine: sb.Machine, Seq: uint64(i + 1), Note: true, Message: strings.Repeat("x", i+1)})
 	}
 	if _, err := s.Accept(t.Context(), notes); err != nil {
 		t.Fatal(err)
 	}
 	now, err := s.Sandbox(t.Context(), sb.UID)
-	if err != nil || len(now.Events) != 100 || now.Events[99].Message != "249" {
+	if err != nil || len(now.Events) != 100 || len(now.Events[99].Message) != 250 {
 		t.Errorf("%d events, %v", len(now.Events), err)
+	}
+}
+
+func TestRepeatedNoticesAreCounted(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	sb := insert(t, s, "a")
+	long := strings.Repeat("é", 1<<10)
+	seq := uint64(0)
+	note := func(messages ...string) {
+		t.Helper()
+		var notes []store.Report
+		for _, m := range messages {
+			seq++
+			notes = append(notes, store.Report{Machine: sb.Machine, Seq: seq, Note: true, Message: m, At: epoch.Add(time.Duration(seq) * time.Second)})
+		}
+		if _, err := s.Accept(t.Context(), notes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	note("killed 1 of them", "killed 1 of them", "killed 12 of them") // in one transaction
+	note("killed 3 of them")
+	note("other", "killed 1 of them", "killed 1 of them (the last of 2)", long, long)
+	now, err := s.Sandbox(t.Context(), sb.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range now.Events[1:] {
+		got = append(got, e.Message)
+		if e.Type != "notice" || len(e.Message) > 1<<10 || !utf8.ValidString(e.Message) {
+			t.Errorf("%s of %d bytes", e.Type, len(e.Message))
+		}
+	}
+	cut := strings.Repeat("é", (1<<10-len(" (the last of 2)"))/2) + " (the last of 2)"
+	if diff := cmp.Diff([]string{
+		"killed 3 of them (the last of 4)", "other", "killed 1 of them", "killed 1 of them (the last of 2)", cut,
+	}, got); diff != "" {
+		t.Error(diff)
+	}
+	if at := now.Events[1].Time; !at.Equal(epoch.Add(4 * time.Second)) {
+		t.Errorf("the last of them was at %v", at)
 	}
 }
 
