@@ -61,8 +61,8 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Recover takes over from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory, and fails sandboxes that
-// were being started. What is left on a node, Run cleans up. One that failed
+// before requests come in: it fills the directory, and ends the starts that
+// were under way. What is left on a node, Run cleans up. One that failed
 // stays in the directory if its node knows it, and says why.
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
@@ -86,18 +86,24 @@ func (s *Server) Recover(ctx context.Context) error {
 	return err
 }
 
-// abandon fails a sandbox whose start nobody waits for any more.
+// abandon ends a start that nobody waits for any more. A sandbox that never
+// ran ends with it, so that its name is free for the next try; one that was
+// being replaced fails and keeps its name.
 // Preconditions: nobody else has its turn.
 func (s *Server) abandon(ctx context.Context, uid string) error {
 	sb, err := s.Store.Sandbox(ctx, uid)
 	if err != nil || sb.Phase.Status() != doze.Starting.Status() {
 		return err
 	}
+	defer s.mending.ring()
+	const why = "the platform stopped while the sandbox was being started"
+	if sb.Machine == sb.UID { // its first
+		_, err = s.end(ctx, sb, 0, why+": create it again")
+		return err
+	}
 	_, err = s.Store.Apply(ctx, uid, store.Step{
-		On: doze.Broke, At: time.Now(), Machine: store.NewID(),
-		Message: "the platform stopped while the sandbox was being started: delete it and create it again",
+		On: doze.Broke, At: time.Now(), Machine: store.NewID(), Message: why + ": update it to start it again, or delete it",
 	})
-	s.mending.ring()
 	return err
 }
 

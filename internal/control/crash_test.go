@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,12 @@ import (
 func TestCrashAtEachStep(t *testing.T) {
 	t.Parallel()
 	const path = "/sandboxes/a"
+	// holders are the statuses in which the sandbox may have its name afterwards.
+	// One that was not there before and never ran is none.
+	holders := map[string][]string{
+		"create": {"DEPLOYED"}, "create disabled": {"DEPLOYED", "DEACTIVATED"}, "create fails": {"FAILED"},
+		"redeploy": {"DEPLOYED", "FAILED"}, "disable and enable": {"DEPLOYED", "DEACTIVATED"}, "delete and create": {"DEPLOYED"},
+	}
 	for name, act := range map[string]func(*platform){
 		"create":          func(p *platform) { p.create(named("a")) },
 		"create disabled": func(p *platform) { p.create(`{"metadata":{"name":"a"},"spec":{"enabled":false}}`) },
@@ -84,6 +91,12 @@ func TestCrashAtEachStep(t *testing.T) {
 					}
 					after.reopen(true)
 					settled(t, fmt.Sprint("crash ", i), &after)
+					if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
+						usable := slices.Contains(holders[name], after.get().Status)
+						if w.Code != 409 || !usable {
+							t.Errorf("crash %d: the name is blocked: %d %s", i, w.Code, w.Body)
+						}
+					}
 					if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); sb.Status != "DEPLOYED" && sb.Status != "DEACTIVATED" {
 						t.Errorf("crash %d: then it is %s", i, sb.Status)
 					}
