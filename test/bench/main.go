@@ -11,13 +11,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 )
 
 // A bench is one benchmark; its cases are the series that it returns.
 type bench struct {
 	name, text string
-	run        func(ctx context.Context, dir string) ([]*series, error)
+	run        func(ctx context.Context, dir string, only *regexp.Regexp) ([]*series, error)
 }
 
 var benches = []bench{
@@ -37,7 +38,12 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	file := flag.String("json", "", "`file` to write the rows to, as JSON lines")
+	only := flag.String("only", "", "`pattern` of the cases to measure, with their yardsticks; all by default")
 	flag.Parse()
+	cases, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
 	for _, b := range benches {
 		if b.name != flag.Arg(0) {
 			continue
@@ -57,7 +63,7 @@ func run(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		fmt.Printf("%s: %s\n", b.name, b.text)
-		all, err := b.run(ctx, dir)
+		all, err := b.run(ctx, dir, cases)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"time"
 
 	"doze"
@@ -26,7 +27,7 @@ var wakeSizes = []int{64, 512}
 
 // wake asks for the agent's health, round by round in every tier, so that all
 // cases meet the same host.
-func wake(ctx context.Context, dir string) (all []*series, err error) {
+func wake(ctx context.Context, dir string, only *regexp.Regexp) (all []*series, err error) {
 	p, err := testkit.Start(ctx, testkit.Options{
 		Dir: dir, Args: []string{"--pause-after", "150ms", "--save-after", "100ms", "--disk-after", "1s", "--log", "error"},
 	})
@@ -40,7 +41,7 @@ func wake(ctx context.Context, dir string) (all []*series, err error) {
 		}
 	}
 	for _, mb := range wakeSizes {
-		rows, err := wakeSize(ctx, p, mb)
+		rows, err := wakeSize(ctx, p, mb, only)
 		if err != nil {
 			return nil, fmt.Errorf("%d MB: %w", mb, err)
 		}
@@ -49,7 +50,19 @@ func wake(ctx context.Context, dir string) (all []*series, err error) {
 	return all, nil
 }
 
-func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, error) {
+func wakeSize(ctx context.Context, p *testkit.Platform, mb int, only *regexp.Regexp) (all []*series, err error) {
+	awake := &series{name: fmt.Sprintf("awake %d MB", mb)}
+	paused := &series{name: fmt.Sprintf("paused %d MB", mb), against: awake}
+	disk := &series{name: fmt.Sprintf("disk %d MB", mb), against: awake}
+	tiers := map[*series]string{awake: "running", paused: "paused", disk: "disk"}
+	for _, s := range []*series{awake, paused, disk} {
+		if s == awake || only.MatchString(s.name) {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 1 {
+		return nil, nil
+	}
 	c, err := p.Client()
 	if err != nil {
 		return nil, err
@@ -69,21 +82,15 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, erro
 	if err := hold(ctx, box, mb); err != nil {
 		return nil, err
 	}
-	awake := &series{name: fmt.Sprintf("awake %d MB", mb)}
-	paused := &series{name: fmt.Sprintf("paused %d MB", mb), against: awake}
-	disk := &series{name: fmt.Sprintf("disk %d MB", mb), against: awake}
 	ask := asker(p, sb)
 	for range wakeRounds {
-		for _, tier := range []struct {
-			name string
-			*series
-		}{{"running", awake}, {"paused", paused}, {"disk", disk}} {
-			if err := await(ctx, p, tier.name); err != nil {
+		for _, tier := range all {
+			if err := await(ctx, p, tiers[tier]); err != nil {
 				return nil, fmt.Errorf("wait for %s: %w", tier.name, err)
 			}
 			took, err := ask(ctx)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", tier.series.name, err)
+				return nil, fmt.Errorf("%s: %w", tier.name, err)
 			}
 			tier.add(took)
 		}
@@ -91,7 +98,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int) ([]*series, erro
 	}
 	fmt.Fprintln(os.Stderr)
 	_, err = c.Delete(ctx, name)
-	return []*series{awake, paused, disk}, err
+	return all, err
 }
 
 func await(ctx context.Context, p *testkit.Platform, tier string) error {
