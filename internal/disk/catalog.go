@@ -32,7 +32,8 @@ var (
 	recipes = []*recipe{&base, &slim}
 )
 
-// family is the prefix of names that mean an image of ours, under any tag.
+// family is the prefix of names that mean an image of ours. There is one version
+// of each: the one that this platform makes.
 // blaxel is what the public clients write.
 var family = []string{"blaxel/", "doze/"}
 

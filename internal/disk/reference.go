@@ -64,6 +64,8 @@ func parse(s string) (reference, error) {
 		return reference{}, invalid(s, "%q is not available here: this installation does not ship %s", s, missing)
 	case ours && pinned:
 		return reference{}, invalid(s, "%q pins a digest, but images of the platform are made on this machine: leave it out", s)
+	case ours && tagged && tag != tagDefault:
+		return reference{}, invalid(s, "%q has a tag that images of the platform do not have: write %s:%s, or leave the tag out", s, path, tagDefault)
 	case ours:
 		return reference{key: r.name, recipe: r}, nil
 	case pinned:
