@@ -89,8 +89,9 @@ func (c *config) bind(flags *flag.FlagSet) {
 	})
 }
 
-// load reads file, then the environment, then flags; the last one wins.
-func load(name string, args []string) (config, []string, error) {
+// load reads file, then the environment, then flags; the last one wins. Extra
+// adds the flags that only this command has.
+func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []string, error) {
 	c := defaults()
 	// The file must be known before the flags are read over it.
 	var file string
@@ -98,6 +99,9 @@ func load(name string, args []string) (config, []string, error) {
 	ignored := defaults()
 	ignored.bind(first)
 	first.StringVar(&file, "config", "", "JSON `file` with settings (dozed config print shows all)")
+	for _, add := range extra {
+		add(first)
+	}
 	if err := first.Parse(args); err != nil {
 		return c, nil, err
 	}
@@ -112,6 +116,9 @@ func load(name string, args []string) (config, []string, error) {
 	flags := flag.NewFlagSet("dozed "+name, flag.ContinueOnError)
 	c.bind(flags)
 	flags.String("config", "", "")
+	for _, add := range extra {
+		add(flags)
+	}
 	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment("DOZED", flags)); err != nil {
 		return c, nil, err
 	}

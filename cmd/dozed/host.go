@@ -7,12 +7,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -38,10 +38,13 @@ func host(c config) doctor.Host {
 
 // examine says what the host lacks, and changes what it may if it is told to.
 func examine(_ context.Context, args []string) error {
-	apply := slices.Contains(args, "--apply")
-	c, _, err := load("doctor", slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--apply" }))
-	if err != nil {
+	var apply bool
+	c, rest, err := load("doctor", args, doctorFlags(&apply))
+	switch {
+	case err != nil:
 		return err
+	case len(rest) > 0:
+		return fmt.Errorf("dozed doctor takes no argument %q", rest[0])
 	}
 	found := doctor.Examine(host(c))
 	if apply {
@@ -61,6 +64,12 @@ func examine(_ context.Context, args []string) error {
 	}
 	fmt.Println("\nThis host can run sandboxes.")
 	return nil
+}
+
+func doctorFlags(apply *bool) func(*flag.FlagSet) {
+	return func(flags *flag.FlagSet) {
+		flags.BoolVar(apply, "apply", false, "change the kernel settings that it advises to change, until the next reboot")
+	}
 }
 
 // images makes or lists images.

@@ -22,6 +22,11 @@ func TestUsageIsCurrent(t *testing.T) {
 	c.bind(flags)
 	out.WriteString("\ndozed all:\n")
 	flags.PrintDefaults()
+	flags = flag.NewFlagSet("dozed doctor", flag.ContinueOnError)
+	flags.SetOutput(&out)
+	doctorFlags(new(bool))(flags)
+	out.WriteString("\ndozed doctor, besides:\n")
+	flags.PrintDefaults()
 
 	const file = "testdata/usage.golden"
 	if *update {
@@ -56,6 +61,19 @@ func TestLoad(t *testing.T) {
 	}
 	if err := c.validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestDoctorFlags(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]bool{"": false, "--apply": true, "-apply --data /tmp": true, "--apply=false": false} {
+		var apply bool
+		if _, rest, err := load("doctor", strings.Fields(args), doctorFlags(&apply)); err != nil || len(rest) > 0 || apply != want {
+			t.Errorf("%q: apply %t, rest %q, %v", args, apply, rest, err)
+		}
+	}
+	if _, _, err := load("all", []string{"--apply"}); err == nil {
+		t.Error("dozed all takes --apply")
 	}
 }
 
