@@ -211,7 +211,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string) (node.Image, error) {
 			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))
-			return node.Image{Path: image.Path, Env: image.Env}, err
+			return node.Image{Path: image.Path, Env: image.Env, User: image.User, WorkDir: image.WorkDir}, err
 		},
 		Lease:   p.lease,
 		Release: p.net.Release, Nameservers: texts(resolvers),

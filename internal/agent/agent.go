@@ -29,7 +29,8 @@ type Config struct {
 	Version string
 	// Env is the environment of the agent, as KEY=value: commands and
 	// terminals inherit it, and WORKDIR, HOME, SHELL, SHELL_ARGS and
-	// DISABLE_TERMINAL steer the agent.
+	// DISABLE_TERMINAL steer the agent. DOZE_USER and DOZE_WORKDIR are what the
+	// image says about its processes; nobody inherits these.
 	Env []string
 	// LogDir keeps the output of processes; empty means /var/log/doze. What an
 	// earlier agent left there is deleted.
@@ -44,7 +45,8 @@ type Config struct {
 type Agent struct {
 	version   string
 	env       environ
-	workDir   string
+	who       workload
+	workDir   string // of relative paths of files
 	started   time.Time
 	children  *reaper
 	processes *table
@@ -57,22 +59,30 @@ type Agent struct {
 
 // New returns an agent that listens to nobody yet.
 func New(cfg Config) *Agent {
-	env := environ(cfg.Env).complete()
-	dir, err := os.Getwd()
-	if err != nil {
-		dir = "/" // deleted under us; absolute paths still work
+	host := environ(cfg.Env)
+	who := workload{user: host.get(userEnv), etc: "/etc"}
+	env := host.without(hostEnv...).complete(who.home())
+	dir := host.get(workDirEnv)
+	if dir == "" {
+		var err error
+		if dir, err = os.Getwd(); err != nil {
+			dir = "/" // deleted under us; absolute paths still work
+		}
 	}
+	dir = filepath.Join("/", dir)
 	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
 	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
 	children := newReaper(cfg.Init)
+	start := launcher{children, env, who, dir}
 	return &Agent{
 		version:   cmp.Or(cfg.Version, "dev"),
 		env:       env,
+		who:       who,
 		workDir:   filepath.Join("/", cmp.Or(env.get("WORKDIR"), dir)),
 		started:   time.Now(),
 		children:  children,
-		processes: newTable(children, env, logs),
-		terminals: newTerminals(children, env),
+		processes: newTable(start, logs),
+		terminals: newTerminals(start),
 	}
 }
 

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
 	"syscall"
 	"time"
@@ -23,19 +25,36 @@ type attempt struct {
 type launcher struct {
 	children *reaper
 	env      environ
+	who      workload
+	cwd      string // where commands start that do not say, absolute
+}
+
+// dir returns where a command starts. It is no cleaner than what was asked for:
+// links before a .. count.
+func (l launcher) dir(asked string) string {
+	switch {
+	case asked == "":
+		return l.cwd
+	case path.IsAbs(asked):
+		return asked
+	}
+	return l.cwd + "/" + asked
 }
 
 // start runs c in a process group of its own. Every error is Unprocessable and
 // says what is missing.
 func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
-	if c.WorkingDir != "" {
-		info, err := os.Stat(c.WorkingDir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' because folder '%s' does not exist", c.Command, c.WorkingDir)
-		}
-		if err != nil || !info.IsDir() {
-			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' because '%s' is not a folder", c.Command, c.WorkingDir)
-		}
+	dir := l.dir(c.WorkingDir)
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' because folder '%s' does not exist", c.Command, cmp.Or(c.WorkingDir, dir))
+	}
+	if err != nil || !info.IsDir() {
+		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' because '%s' is not a folder", c.Command, cmp.Or(c.WorkingDir, dir))
+	}
+	as, err := l.who.credential()
+	if err != nil {
+		return nil, err
 	}
 	shell := l.env.shell("bash", "sh")
 	if shell == "" {
@@ -69,14 +88,23 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 		a.pumps[s] = p
 		files = append(files, uintptr(fd))
 	}
+	if as != nil {
+		own := files
+		if !c.Stdin {
+			own = files[1:] // the first is /dev/null
+		}
+		for _, fd := range own {
+			_ = syscall.Fchown(int(fd), int(as.Uid), int(as.Gid)) // best effort: programs open /dev/stdout, too
+		}
+	}
 	a.child, err = l.children.start(shell, append(append([]string{shell}, args...), c.Command), &syscall.ProcAttr{
-		Dir:   c.WorkingDir,
+		Dir:   dir,
 		Env:   l.env.with(c.Env),
 		Files: files,
-		Sys:   &syscall.SysProcAttr{Setpgid: true},
+		Sys:   &syscall.SysProcAttr{Setpgid: true, Credential: as},
 	})
 	if err != nil {
-		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s: %v", clip(c.Command), shell, err)
+		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s in %s: %v", clip(c.Command), shell, clip(dir), err)
 	}
 	return a, nil
 }

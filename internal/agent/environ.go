@@ -14,17 +14,27 @@ const (
 	defaultHome = "/root"
 )
 
+// What the host says to the agent alone, in its environment.
+const (
+	userEnv        = "DOZE_USER"        // of the image: a name or an id, with an optional :group
+	workDirEnv     = "DOZE_WORKDIR"     // of the image, where commands start
+	nameserversEnv = "DOZE_NAMESERVERS" // addresses with commas in between
+)
+
+var hostEnv = []string{userEnv, workDirEnv, nameserversEnv}
+
 // environ is a list of KEY=value, as the kernel takes it.
 type environ []string
 
-// complete adds what every command needs and the image did not set.
-func (e environ) complete() environ {
+// complete adds what every command needs and the image did not set. home is
+// where its user is at home.
+func (e environ) complete(home string) environ {
 	defaults := map[string]string{}
 	if e.get("PATH") == "" {
 		defaults["PATH"] = defaultPath
 	}
 	if e.get("HOME") == "" {
-		defaults["HOME"] = defaultHome
+		defaults["HOME"] = home
 	}
 	return e.with(defaults)
 }
@@ -52,6 +62,14 @@ func (e environ) with(over map[string]string) environ {
 		out = append(out, k+"="+over[k])
 	}
 	return out
+}
+
+// without returns e without the variables of some names.
+func (e environ) without(names ...string) environ {
+	return slices.DeleteFunc(slices.Clone(e), func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(names, k)
+	})
 }
 
 // look returns the file that the command name stands for, "" without one.

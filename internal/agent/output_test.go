@@ -62,7 +62,7 @@ func TestRingKeepsTheEnd(t *testing.T) {
 
 func TestBudgetEvictsTheOldest(t *testing.T) {
 	t.Parallel()
-	tab := newTable(nil, nil, t.TempDir())
+	tab := newTable(launcher{}, t.TempDir())
 	tab.budget.total = 4 * ringStep
 	var all []*process
 	for i := range 3 {
@@ -89,7 +89,7 @@ func TestBudgetEvictsTheOldest(t *testing.T) {
 
 func TestPruneByAge(t *testing.T) {
 	t.Parallel()
-	tab := newTable(nil, nil, t.TempDir())
+	tab := newTable(launcher{}, t.TempDir())
 	now := time.Now()
 	for _, ended := range []time.Time{now.Add(-25 * time.Hour), now.Add(-23 * time.Hour), {}} {
 		p := &process{out: newOutput("", tab.budget)}
@@ -244,7 +244,7 @@ func FuzzUpload(f *testing.F) {
 		if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
 			t.Fatal(err)
 		}
-		_, err := writeUpload(place{file, file}, multipart.NewReader(bytes.NewReader(b), "b"))
+		_, err := asAgent.writeUpload(place{file, file}, multipart.NewReader(bytes.NewReader(b), "b"))
 		got, readErr := os.ReadFile(file)
 		if readErr != nil {
 			t.Fatal(readErr)
@@ -271,7 +271,7 @@ func TestReplaceCleansUp(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	broken := io.MultiReader(strings.NewReader("half"), errReader{})
-	err := writeTo(place{dir + "/f", "f"}, fileMode, broken)
+	err := asAgent.writeTo(place{dir + "/f", "f"}, fileMode, broken)
 	if doze.Public(err).Kind != doze.Invalid {
 		t.Errorf("got %v", err)
 	}

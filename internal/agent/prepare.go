@@ -34,19 +34,16 @@ func Prepare(root string, env []string) {
 		host = "sandbox"
 	}
 	prepareRoot(root, host, nameservers(root, env))
+	if dir := environ(env).get(workDirEnv); dir != "" {
+		_ = os.MkdirAll(filepath.Join(root, dir), dirMode) // as container engines do; commands report what is in its place
+	}
 }
-
-// nameserversEnv is what the host says about where to ask for names: addresses
-// with commas in between.
-const nameserversEnv = "DOZE_NAMESERVERS="
 
 // nameservers returns the content of resolv.conf. Without a word of the host
 // it is the first hop, which decides what is answered.
 func nameservers(root string, env []string) string {
-	for _, kv := range env {
-		if list, ok := strings.CutPrefix(kv, nameserversEnv); ok && list != "" {
-			return "nameserver " + strings.ReplaceAll(list, ",", "\nnameserver ") + "\n"
-		}
+	if list := environ(env).get(nameserversEnv); list != "" {
+		return "nameserver " + strings.ReplaceAll(list, ",", "\nnameserver ") + "\n"
 	}
 	return "nameserver " + gateway(filepath.Join(root, "proc/net/route")) + "\n"
 }

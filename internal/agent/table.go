@@ -39,9 +39,9 @@ type table struct {
 	closed bool            // guarded by mu
 }
 
-func newTable(children *reaper, env environ, dir string) *table {
+func newTable(start launcher, dir string) *table {
 	t := &table{
-		start: launcher{children, env},
+		start: start,
 		dir:   dir,
 		names: map[string]bool{},
 	}

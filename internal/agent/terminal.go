@@ -40,17 +40,17 @@ type opening struct {
 
 // terminals keeps the shells that people look at, by session.
 type terminals struct {
-	children *reaper
-	env      environ
-	tasks    sync.WaitGroup
+	launcher
+
+	tasks sync.WaitGroup
 
 	mu     sync.Mutex
 	open   map[string]*terminal // guarded by mu
 	closed bool                 // guarded by mu
 }
 
-func newTerminals(children *reaper, env environ) *terminals {
-	return &terminals{children: children, env: env, open: map[string]*terminal{}}
+func newTerminals(start launcher) *terminals {
+	return &terminals{launcher: start, open: map[string]*terminal{}}
 }
 
 // view connects to the terminal of a session, which it starts if there is
@@ -70,7 +70,7 @@ func (t *terminals) view(o opening) (*viewer, error) {
 	case len(t.open) >= terminalsMax:
 		return nil, doze.Errorf(doze.Unprocessable, "%d terminals are open, which is the most; close some", terminalsMax)
 	}
-	term, err := t.start(o)
+	term, err := t.begin(o)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func (t *terminals) view(o opening) (*viewer, error) {
 	return term.join(o.window)
 }
 
-// start runs a shell in a session of its own.
-func (t *terminals) start(o opening) (*terminal, error) {
+// begin runs a shell in a session of its own.
+func (t *terminals) begin(o opening) (*terminal, error) {
 	shell := t.env.look(o.shell)
 	if o.shell == "" {
 		shell = t.env.shell("zsh", "bash", "sh", "ash")
@@ -100,6 +100,10 @@ func (t *terminals) start(o opening) (*terminal, error) {
 	if env.get("TERM") == "" {
 		env = env.with(map[string]string{"TERM": "xterm-256color"})
 	}
+	as, err := t.who.credential()
+	if err != nil {
+		return nil, err
+	}
 	master, tty, err := pty.Open()
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
@@ -110,15 +114,19 @@ func (t *terminals) start(o opening) (*terminal, error) {
 		_ = master.Close()
 		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
 	}
+	if as != nil {
+		_ = tty.Chown(int(as.Uid), int(as.Gid)) // best effort: some programs open it by its name
+	}
+	dir := t.dir(o.dir)
 	c, err := t.children.start(shell, []string{shell}, &syscall.ProcAttr{
-		Dir:   o.dir,
+		Dir:   dir,
 		Env:   env,
 		Files: []uintptr{fd, fd, fd},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0, Credential: as},
 	})
 	if err != nil {
 		_ = master.Close()
-		return nil, doze.Wrap(err, doze.Unprocessable, "start %s in %q: %v", shell, clip(o.dir), err)
+		return nil, doze.Wrap(err, doze.Unprocessable, "start %s in %q: %v", shell, clip(dir), err)
 	}
 	term := &terminal{
 		child:    c,

@@ -47,7 +47,8 @@ func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
 		}
 		names[name] = sent
 	}
-	if err := os.MkdirAll(at.abs, dirMode); err != nil {
+	own := a.who.owner()
+	if err := own.mkdirAll(whole{}, at.abs, dirMode); err != nil {
 		return directory{}, writeError(err)
 	}
 	root, err := os.OpenRoot(at.abs)
@@ -56,10 +57,10 @@ func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
 	}
 	defer func() { _ = root.Close() }()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if err := root.MkdirAll(path.Dir(name), dirMode); err != nil {
+		if err := own.mkdirAll(root, path.Dir(name), dirMode); err != nil {
 			return directory{}, writeError(err)
 		}
-		if err := replace(root, name, fileMode, strings.NewReader(in.Files[names[name]])); err != nil {
+		if err := own.replace(root, name, fileMode, strings.NewReader(in.Files[names[name]])); err != nil {
 			return directory{}, err
 		}
 	}

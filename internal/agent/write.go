@@ -54,7 +54,7 @@ func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) er
 		if err != nil || params["boundary"] == "" {
 			return doze.Wrap(err, doze.Invalid, "the multipart body has no valid boundary; let an HTTP library set Content-Type")
 		}
-		done, err = writeUpload(at, multipart.NewReader(r.Body, params["boundary"]))
+		done, err = a.who.owner().writeUpload(at, multipart.NewReader(r.Body, params["boundary"]))
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) er
 		if err != nil {
 			return err
 		}
-		if done, err = writeContentOf(at, in); err != nil {
+		if done, err = a.who.owner().writeContentOf(at, in); err != nil {
 			return err
 		}
 	}
@@ -71,13 +71,13 @@ func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) er
 	return nil
 }
 
-func writeContentOf(at place, in fileWrite) (success, error) {
+func (o owner) writeContentOf(at place, in fileWrite) (success, error) {
 	if in.IsDirectory {
 		perm, err := parseMode(in.Permissions, dirMode)
 		if err != nil {
 			return success{}, err
 		}
-		if err := os.MkdirAll(at.abs, perm); err != nil {
+		if err := o.mkdirAll(whole{}, at.abs, perm); err != nil {
 			return success{}, writeError(err)
 		}
 		return success{at.shown, "Directory created successfully"}, nil
@@ -86,7 +86,7 @@ func writeContentOf(at place, in fileWrite) (success, error) {
 	if err != nil {
 		return success{}, err
 	}
-	if err := writeTo(at, perm, strings.NewReader(in.Content)); err != nil {
+	if err := o.writeTo(at, perm, strings.NewReader(in.Content)); err != nil {
 		return success{}, err
 	}
 	return success{at.shown, "File created/updated successfully"}, nil
@@ -94,7 +94,7 @@ func writeContentOf(at place, in fileWrite) (success, error) {
 
 // writeUpload stores the first part that is named file. Permissions count if
 // they come before it; all other parts are ignored.
-func writeUpload(at place, parts *multipart.Reader) (success, error) {
+func (o owner) writeUpload(at place, parts *multipart.Reader) (success, error) {
 	perm := fileMode
 	for range partsMax {
 		part, err := parts.NextPart()
@@ -116,7 +116,7 @@ func writeUpload(at place, parts *multipart.Reader) (success, error) {
 		case name == "file" && part.FileName() == "":
 			return success{}, doze.Errorf(doze.Invalid, "the part named file has no filename")
 		case name == "file":
-			if err := writeTo(at, perm, part); err != nil {
+			if err := o.writeTo(at, perm, part); err != nil {
 				return success{}, err
 			}
 			return success{at.shown, "Binary file uploaded successfully"}, nil
@@ -139,7 +139,7 @@ func parseMode(s string, without fs.FileMode) (fs.FileMode, error) {
 }
 
 // writeTo puts src at the place, with its missing parents.
-func writeTo(at place, perm fs.FileMode, src io.Reader) error {
+func (o owner) writeTo(at place, perm fs.FileMode, src io.Reader) error {
 	if strings.HasSuffix(at.shown, "/") || at.abs == "/" {
 		return doze.Errorf(doze.Unprocessable, "%s is a directory", at.shown)
 	}
@@ -147,7 +147,7 @@ func writeTo(at place, perm fs.FileMode, src io.Reader) error {
 	if err != nil {
 		return writeError(err)
 	}
-	if err := os.MkdirAll(path.Dir(abs), dirMode); err != nil {
+	if err := o.mkdirAll(whole{}, path.Dir(abs), dirMode); err != nil {
 		return writeError(err)
 	}
 	root, err := os.OpenRoot(path.Dir(abs))
@@ -155,7 +155,7 @@ func writeTo(at place, perm fs.FileMode, src io.Reader) error {
 		return writeError(err)
 	}
 	defer func() { _ = root.Close() }()
-	return replace(root, path.Base(abs), perm, src)
+	return o.replace(root, path.Base(abs), perm, src)
 }
 
 // follow returns where a write to abs ends up, which need not exist: the
@@ -195,11 +195,11 @@ func (s *source) Read(b []byte) (int, error) {
 }
 
 // replace makes src the content of name, whole or not at all. A new file gets
-// perm; an old one keeps its mode and owner.
-func replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error {
+// perm and its owner; an old one keeps both.
+func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error {
 	old, err := root.Lstat(name)
 	if err == nil && !old.Mode().IsRegular() {
-		return overwrite(root, name, old.Mode(), src)
+		return o.overwrite(root, name, old.Mode(), src)
 	}
 	tmp := path.Join(path.Dir(name), ".doze-"+rand.Text())
 	f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -207,12 +207,12 @@ func replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error 
 		return writeError(err)
 	}
 	from := &source{Reader: src}
-	err = fill(f, from, perm, old)
+	err = o.fill(f, from, perm, old)
 	if err == nil {
 		err = root.Rename(tmp, name)
 	}
 	if errors.Is(err, syscall.EBUSY) { // the file is a mount point, like /etc/hosts
-		err = refill(root, tmp, name)
+		err = o.refill(root, tmp, name)
 		_ = root.Remove(tmp)
 	}
 	if err == nil {
@@ -226,9 +226,11 @@ func replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error 
 }
 
 // fill writes the new file and gives it the mode and the owner of the old one.
-func fill(f *os.File, src io.Reader, perm fs.FileMode, old fs.FileInfo) error {
+func (o owner) fill(f *os.File, src io.Reader, perm fs.FileMode, old fs.FileInfo) error {
 	_, err := io.Copy(f, src)
-	if old != nil {
+	if old == nil {
+		o.take(f)
+	} else {
 		perm = old.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
 		if st, ok := old.Sys().(*syscall.Stat_t); ok && err == nil {
 			_ = f.Chown(int(st.Uid), int(st.Gid)) // without the right to, it is ours
@@ -243,18 +245,18 @@ func fill(f *os.File, src io.Reader, perm fs.FileMode, old fs.FileInfo) error {
 	return err
 }
 
-func refill(root *os.Root, tmp, name string) error {
+func (o owner) refill(root *os.Root, tmp, name string) error {
 	f, err := root.Open(tmp)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	return overwrite(root, name, 0, f)
+	return o.overwrite(root, name, 0, f)
 }
 
 // overwrite writes into what is there: a link's target, a device, a mounted
 // file.
-func overwrite(root *os.Root, name string, mode fs.FileMode, src io.Reader) error {
+func (o owner) overwrite(root *os.Root, name string, mode fs.FileMode, src io.Reader) error {
 	switch {
 	case mode.IsDir():
 		return doze.Errorf(doze.Unprocessable, "%s is a directory", name)
@@ -265,9 +267,14 @@ func overwrite(root *os.Root, name string, mode fs.FileMode, src io.Reader) erro
 	if mode&fs.ModeSymlink != 0 {
 		flags |= os.O_CREATE
 	}
+	_, err := root.Stat(name)
+	absent := errors.Is(err, fs.ErrNotExist) // what the link points to
 	f, err := root.OpenFile(name, flags, fileMode)
 	if err != nil {
 		return writeError(err)
+	}
+	if absent {
+		o.take(f)
 	}
 	from := &source{Reader: src}
 	_, err = io.Copy(f, from)

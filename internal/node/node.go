@@ -38,8 +38,10 @@ const (
 
 // Image is what a sandbox is made of.
 type Image struct {
-	Path string   // file of the read-only root file system
-	Env  []string // KEY=value
+	Path    string   // file of the read-only root file system
+	Env     []string // KEY=value
+	User    string   // whom its processes run as: a name or an id, with an optional :group; empty means root
+	WorkDir string   // where they start; empty means /
 }
 
 // Options are the settings of a node and what it builds sandboxes with.
@@ -215,7 +217,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	}
 	b.config = machine.Config{
 		ID: o.UID, Dir: n.machineDir(o.UID), Root: image.Path, Agent: n.Agent,
-		Hostname: o.Name, Env: environment(image.Env, o, n.Nameservers), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+		Hostname: o.Name, Env: environment(image, o, n.Nameservers), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
 	}
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
 	if err := n.keep(b, doze.Starting, ""); err != nil {
@@ -265,12 +267,15 @@ func (n *Node) dir(uid string) string { return filepath.Join(n.Dir, uid) }
 func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), "machine") }
 
 // environment is what the first process gets: the image's variables, who the
-// sandbox is, and the caller's, which win.
-func environment(image []string, o peer.Order, nameservers []string) []string {
-	env := slices.Concat(image, []string{
+// sandbox is, the caller's, and what is for the agent alone. Of two with one
+// name the later wins.
+func environment(image Image, o peer.Order, nameservers []string) []string {
+	env := slices.Concat(image.Env, []string{
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
-		"DOZE_NAMESERVERS=" + strings.Join(nameservers, ","), // see the agent's nameservers
-	}, o.Env)
+	}, o.Env, []string{
+		// The agent knows them by these names and passes them on to nobody.
+		"DOZE_NAMESERVERS=" + strings.Join(nameservers, ","), "DOZE_USER=" + image.User, "DOZE_WORKDIR=" + image.WorkDir,
+	})
 	last := map[string]int{}
 	for i, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")

@@ -116,7 +116,7 @@ func (h *host) options() node.Options {
 		Dir: filepath.Join(h.dir, "sandboxes"), Agent: "agent", Driver: h.Fake,
 		CheckImage: func(string) error { return nil },
 		Image: func(context.Context, string) (node.Image, error) {
-			return node.Image{Env: []string{"A=image", "B=image"}}, h.fails("image")
+			return node.Image{Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
 		},
 		Lease: func(_ context.Context, id string) (machine.Link, error) {
 			if err := h.fails("lease"); err != nil {
@@ -347,11 +347,11 @@ func TestEnvironment(t *testing.T) {
 		h.Handler = func(c machine.Config, port uint16) http.Handler { got = c.Env; return next(c, port) }
 		p := h.start()
 		o := order("a")
-		o.Env = []string{"B=caller", "HOSTNAME=mine"}
+		o.Env = []string{"B=caller", "HOSTNAME=mine", "DOZE_USER=root"}
 		if err := p.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "B=caller", "HOSTNAME=mine"}
+		want := []string{"A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
 		if !slices.Equal(got, want) {
 			t.Errorf("environment %q, want %q", got, want)
 		}
