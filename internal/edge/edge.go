@@ -83,7 +83,7 @@ type visit struct {
 }
 
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start, rec := time.Now(), &recorder{ResponseWriter: w}
+	start, rec := time.Now(), &recorder{ResponseWriter: w, interim: r.ProtoAtLeast(1, 1)}
 	v := &visit{id: rand.Text()}
 	defer func() { record(r, v, rec.status, time.Since(start)) }() // after a panic too
 	if r.Method == http.MethodOptions {

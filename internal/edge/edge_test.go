@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"slices"
 	"strings"
 	"sync"
@@ -500,6 +502,68 @@ func TestExpectContinueReachesTheSandbox(t *testing.T) {
 	resp := w.do(t, http.MethodPut, host, "/x", "acme", strings.NewReader("body"), "Expect", "100-continue")
 	if got := text(t, resp); got != "body" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestInterimAnswersPass: what a sandbox sends ahead of its answer reaches the
+// client, but for what the platform alone may say, and not one of HTTP/1.0.
+func TestInterimAnswersPass(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h := w.Header()
+		for _, field := range []string{"Connection: X-Hop", "X-Hop: 1", "Keep-Alive: 1", "X-Blaxel-Source: platform", "Set-Cookie: " + ourCookie + "x=1", "Set-Cookie: a=b"} {
+			name, value, _ := strings.Cut(field, ": ")
+			h.Add(name, value)
+		}
+		for _, hint := range []string{"</a.css>", "</b.css>"} {
+			h.Set("Link", hint)
+			w.WriteHeader(http.StatusEarlyHints)
+		}
+		w.WriteHeader(http.StatusProcessing)
+		for name := range h {
+			h.Del(name)
+		}
+		w.WriteHeader(http.StatusTeapot)
+		io.WriteString(w, "tea")
+	}))
+	h2c := new(http.Protocols)
+	h2c.SetUnencryptedHTTP2(true)
+	for name, tr := range map[string]*http.Transport{"HTTP/1.1": {DisableKeepAlives: true}, "HTTP/2": {Protocols: h2c}} {
+		t.Run(name, func(t *testing.T) {
+			defer tr.CloseIdleConnections()
+			var got []string
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				got = append(got, fmt.Sprint(code, h))
+				return nil
+			}})
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.addr+"/x", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = host
+			r.Header.Set("Authorization", "Bearer acme")
+			resp, err := tr.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			want := []string{"103 map[Link:[</a.css>] Set-Cookie:[a=b]]", "103 map[Link:[</b.css>] Set-Cookie:[a=b]]", "102 map[Link:[</b.css>] Set-Cookie:[a=b]]"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+			if body := text(t, resp); resp.StatusCode != http.StatusTeapot || body != "tea" || resp.Header.Get("Link") != "" || resp.Header.Get("X-Request-Id") == "" {
+				t.Errorf("%d %q, %v", resp.StatusCode, body, resp.Header)
+			}
+		})
+	}
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "GET /x HTTP/1.0\r\nHost: %s\r\nAuthorization: Bearer acme\r\n\r\n", host)
+	b, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(b), "HTTP/1.0 418 ") {
+		t.Errorf("HTTP/1.0: %q, %v", b, err)
 	}
 }
 

@@ -5,23 +5,52 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
 // recorder remembers the status of an answer.
 type recorder struct {
 	http.ResponseWriter
-	status int // zero while nothing was answered
+	status  int  // zero while nothing was answered
+	interim bool // the client knows answers before the answer (1xx), which HTTP/1.0 does not
 }
 
 // Unwrap lets http.ResponseController reach what this type does not have.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
+// WriteHeader passes 1xx on, as a proxy must, without what is not for the
+// client. [httputil.ReverseProxy] cleans the header of the answer only.
 func (r *recorder) WriteHeader(status int) {
-	if status >= http.StatusOK && r.status == 0 {
-		r.status = status
+	switch {
+	case status >= http.StatusOK:
+		if r.status == 0 {
+			r.status = status
+		}
+	case !r.interim:
+		return
+	default:
+		withoutHops(r.Header())
+		cleanResponse(r.Header())
 	}
 	r.ResponseWriter.WriteHeader(status)
+}
+
+// hops are the fields that are about one connection (RFC 9110, section 7.6.1).
+var hops = []string{
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
+	"Transfer-Encoding", "Upgrade",
+}
+
+func withoutHops(h http.Header) {
+	for _, list := range h["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			h.Del(strings.TrimSpace(name))
+		}
+	}
+	for _, name := range hops {
+		h.Del(name)
+	}
 }
 
 // Hijack is called for an answer that switches protocols.
