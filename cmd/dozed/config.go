@@ -31,7 +31,7 @@ type config struct {
 	Region     string          `json:"region"`     // name of the one region
 	Domain     string          `json:"domain"`     // platform domain of sandboxes' host names; may be empty
 	PauseAfter daemon.Duration `json:"pauseAfter"` // unused for this long, a sandbox is paused
-	SaveAfter  daemon.Duration `json:"saveAfter"`  // paused for this long, it is safe on disk as well
+	SaveAfter  daemon.Duration `json:"saveAfter"`  // paused for this long, it is safe on disk as well; 0: at once
 	DiskAfter  daemon.Duration `json:"diskAfter"`  // paused for this long, its memory is given back
 	ReserveMB  int64           `json:"reserveMb"`  // with less free memory, sleeping sandboxes move to disk early
 	Ready      int             `json:"ready"`      // how many sandboxes on disk keep a process (11 MB) for a faster wake
@@ -71,7 +71,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `long`")
-	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `long`")
+	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `long`; 0: at once")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `long`")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this is free")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
@@ -179,7 +179,10 @@ func (c config) validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		p.Add("listen", "must be host:port: %v", err)
 	}
-	for name, d := range map[string]daemon.Duration{"pauseAfter": c.PauseAfter, "saveAfter": c.SaveAfter, "diskAfter": c.DiskAfter} {
+	if c.SaveAfter.Duration < 0 {
+		p.Add("saveAfter", "must not be negative")
+	}
+	for name, d := range map[string]daemon.Duration{"pauseAfter": c.PauseAfter, "diskAfter": c.DiskAfter} {
 		if d.Duration <= 0 {
 			p.Add(name, "must be positive")
 		}

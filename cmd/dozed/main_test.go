@@ -83,12 +83,16 @@ func TestValidateReportsEverything(t *testing.T) {
 	if err := c.validate(); err != nil {
 		t.Fatalf("the defaults: %v", err)
 	}
-	c.Workspace, c.Region, c.Listen, c.PauseAfter.Duration, c.Egress, c.Log = "Main!", "", "nowhere", -1, "ajar", "loud"
+	c.SaveAfter.Duration = 0
+	if err := c.validate(); err != nil {
+		t.Errorf("save at once: %v", err)
+	}
+	c.Workspace, c.Region, c.Listen, c.PauseAfter.Duration, c.SaveAfter.Duration, c.Egress, c.Log = "Main!", "", "nowhere", -1, -1, "ajar", "loud"
 	err := c.validate()
 	if err == nil {
 		t.Fatal("all wrong, and no error")
 	}
-	for _, field := range []string{"workspace", "region", "listen", "pauseAfter", "egress", "log"} {
+	for _, field := range []string{"workspace", "region", "listen", "pauseAfter", "saveAfter", "egress", "log"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%q does not mention %s", err, field)
 		}

@@ -339,6 +339,56 @@ func TestTiers(t *testing.T) {
 	})
 }
 
+// TestSaveAtOnce: a node that saves after no time at all leaves no moment in
+// which a sleeping sandbox is lost with the host.
+func TestSaveAtOnce(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.SaveAfter = 0
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pauseAfter)
+		p.in("a", doze.Standby, "saved")
+		p.stop()
+		h.Reboot()
+		p = h.startWith(o)
+		p.in("a", doze.Standby, "disk")
+		p.hello("a")
+
+		time.Sleep(pauseAfter + diskAfter - time.Second)
+		p.in("a", doze.Standby, "saved")
+		time.Sleep(time.Second)
+		p.in("a", doze.Standby, "disk")
+		p.hello("a")
+
+		// A request during the save is answered, and the next sleep saves again.
+		h.Delay(machinetest.OpSave, 30*time.Second)
+		time.Sleep(pauseAfter + time.Second)
+		p.hello("a")
+		p.in("a", doze.Running, "awake")
+		h.Delay(machinetest.OpSave, 0)
+		time.Sleep(pauseAfter)
+		p.in("a", doze.Standby, "saved")
+		p.hello("a")
+
+		// A save that does not work is tried again, and not all the time.
+		saves := h.Count("a", machinetest.OpSave)
+		for range 2 {
+			h.FailNext(machinetest.OpSave, errBroken)
+		}
+		time.Sleep(pauseAfter + 90*time.Second)
+		p.in("a", doze.Standby, "paused")
+		if n := h.Count("a", machinetest.OpSave) - saves; n != 2 {
+			t.Errorf("%d saves in a minute and a half", n)
+		}
+		time.Sleep(time.Minute)
+		p.in("a", doze.Standby, "saved")
+	})
+}
+
 func TestEnvironment(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t

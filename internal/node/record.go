@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -180,6 +181,12 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	return n.install(b)
 }
 
+// lostMessage says what happened to a sandbox of which an earlier process left
+// nothing. From here nobody can tell a restart of the host from a kill, nor
+// whether it was awake: its record does not change when it falls asleep.
+const lostMessage = "the host restarted, or its processes were killed while no dozed ran, and there was no complete checkpoint:" +
+	" it was awake, or had slept for less than --save-after; its memory and its files are lost"
+
 // adopted decides where a sandbox goes on whose machine was looked for. One
 // of which nobody could tell sleeps: its next wake looks again.
 func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message string) {
@@ -187,7 +194,7 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 	case r.Failed != "":
 		return doze.Failed, r.Failed
 	case errors.Is(err, machine.ErrGone):
-		return doze.Failed, "the host restarted while it ran, and its memory is lost"
+		return doze.Failed, lostMessage
 	case r.Disabled:
 		return doze.Disabled, ""
 	case err == nil && m.Tier() == machine.Awake:
@@ -195,6 +202,20 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 	default:
 		return doze.Standby, ""
 	}
+}
+
+// Agents returns the files with the agents that sandboxes of this node were
+// born with and need as long as they live. It reports false if it cannot tell
+// of all. Preconditions: nothing is being created.
+func (n *Node) Agents() (files []string, all bool) {
+	for _, b := range n.all() {
+		if b.config.Agent == "" {
+			return nil, false // its record is damaged, and may be repaired
+		}
+		files = append(files, b.config.Agent)
+	}
+	slices.Sort(files)
+	return slices.Compact(files), true
 }
 
 // install reports an adopted box and makes it known.

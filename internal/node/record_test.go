@@ -176,13 +176,63 @@ func TestRestart(t *testing.T) {
 		for uid := range want {
 			if uid == "disk" { // which was awake
 				p.in(uid, doze.Failed, "")
-				if last := h.last(uid); !strings.Contains(last.Message, "the host restarted while it ran") {
+				if last := h.last(uid); !strings.Contains(last.Message, "there was no complete checkpoint: it was awake, or had slept for less than --save-after; its memory and its files are lost") {
 					t.Errorf("reported %+v", last)
 				}
 				continue
 			}
 			p.in(uid, doze.Standby, "disk")
 			p.hello(uid)
+		}
+	})
+}
+
+// TestAgents: an agent is needed as long as a sandbox that was born with it is
+// known, in whatever phase, and by whatever may come of a damaged record.
+func TestAgents(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		agents := func(p *process, want ...string) {
+			t.Helper()
+			got, all := p.Agents()
+			if diff := cmp.Diff(want, got); diff != "" || !all {
+				t.Error(all, diff)
+			}
+		}
+		next := func(agent string) *process {
+			o := h.options()
+			o.Agent = agent
+			return h.startWith(o)
+		}
+		p := next("one")
+		for _, uid := range []string{"a", "b"} {
+			if err := p.Create(t.Context(), order(uid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.stop()
+		p = next("two")
+		agents(p, "one")
+		if err := p.Create(t.Context(), order("c")); err != nil {
+			t.Fatal(err)
+		}
+		agents(p, "one", "two")
+		p.stop()
+		h.Reboot() // all are failed now
+		p = next("three")
+		agents(p, "one", "two")
+		for _, uid := range []string{"a", "c"} {
+			if err := p.Delete(t.Context(), uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		agents(p, "one")
+		p.stop()
+		if err := os.WriteFile(filepath.Join(h.dir, "sandboxes", "b", "record.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, all := next("four").Agents(); all {
+			t.Errorf("with a damaged record: %q", got)
 		}
 	})
 }
