@@ -105,6 +105,7 @@ type platform struct {
 	store    *store.Store
 	net      *hostnet.Net
 	images   *disk.Library
+	agents   *disk.Library // of this data directory alone
 	node     *node.Node
 	control  *control.Server
 	edge     *edge.Edge
@@ -189,6 +190,9 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	case len(resolvers) == 0:
 		slog.Warn("sandboxes can resolve no names: /etc/resolv.conf has no public name server")
 	}
+	if p.agents, err = disk.Open(filepath.Join(c.Data, "agents"), disk.Options{}); err != nil {
+		return err
+	}
 	agent, err := p.agent(ctx)
 	if err != nil {
 		return fmt.Errorf("prepare the agent: %w", err)
@@ -221,7 +225,13 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
 		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration),
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	if err := p.retire(agent); err != nil {
+		slog.Warn("agents of earlier builds could not be removed", "err", err)
+	}
+	return nil
 }
 
 func texts(addresses []netip.Addr) (list []string) {
@@ -327,8 +337,10 @@ func (p *platform) close() error {
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
 	}
-	if p.images != nil {
-		errs = append(errs, p.images.Close())
+	for _, l := range []*disk.Library{p.agents, p.images} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
 	}
 	if p.listener != nil {
 		if err := p.listener.Close(); !errors.Is(err, net.ErrClosed) {

@@ -121,7 +121,9 @@ func progress(w io.Writer, name string) func(disk.Progress) {
 }
 
 // agent returns the file system with the agent of this build. A new build makes
-// a new one; sandboxes keep the one they were born with.
+// a new one; sandboxes keep the one they were born with. So these images are in
+// the data directory, which no other dozed serves, and not with those that may
+// be shared: see retire.
 func (p *platform) agent(ctx context.Context) (string, error) {
 	binary, err := os.ReadFile(beside("doze-agent"))
 	if err != nil {
@@ -140,8 +142,23 @@ func (p *platform) agent(ctx context.Context) (string, error) {
 	if err := w.Close(); err != nil {
 		return "", err
 	}
-	image, err := p.images.ImportTar(ctx, "doze/agent:"+hex.EncodeToString(sum[:8]), &archive)
+	image, err := p.agents.ImportTar(ctx, "doze/agent:"+hex.EncodeToString(sum[:8]), &archive)
 	return image.Path, err
+}
+
+// retire removes the agents of earlier builds that no sandbox has any more. It
+// is called after the sandboxes were adopted and before one can be created.
+func (p *platform) retire(current string) error {
+	used, all := p.node.Agents()
+	if !all {
+		slog.Warn("agents of earlier builds stay, because a sandbox with a damaged record may need one")
+		return nil
+	}
+	gone, err := p.agents.Retain(append(used, current))
+	if len(gone) > 0 {
+		slog.Info("removed agents of earlier builds", "images", gone)
+	}
+	return err
 }
 
 // lock makes a directory and makes sure that one process at a time serves it.

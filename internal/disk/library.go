@@ -146,6 +146,41 @@ func (l *Library) ImportTar(ctx context.Context, ref string, archive io.Reader) 
 	})
 }
 
+// Retain removes every image whose file is not among files, which are known by
+// their names: a library can be moved. What it removes must be in use nowhere,
+// which only who has the library to itself can know. It returns the references
+// that are gone.
+func (l *Library) Retain(files []string) (gone []string, err error) {
+	used := map[string]bool{}
+	for _, f := range files {
+		used[filepath.Base(f)] = true
+	}
+	unlock, err := l.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	records, _, err := read(l.imageDir()) // what is damaged is left for whoever looks into it
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, r := range records {
+		if used[filepath.Base(r.Path)] {
+			continue
+		}
+		// The record first: a file without one is swept.
+		file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
+		if err := errors.Join(os.Remove(file), syncDir(l.imageDir()), os.Remove(r.Path)); err != nil {
+			errs = append(errs, fmt.Errorf("remove %s: %w", r.Ref, err))
+			continue
+		}
+		gone = slices.AppendSeq(gone, maps.Keys(r.Refs))
+	}
+	slices.Sort(gone)
+	return gone, errors.Join(append(errs, l.load())...)
+}
+
 // Images returns what is there, by reference.
 func (l *Library) Images() []Image {
 	l.mu.Lock()

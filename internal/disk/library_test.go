@@ -230,6 +230,51 @@ func TestLibraryReopen(t *testing.T) {
 	}
 }
 
+func TestRetain(t *testing.T) {
+	t.Parallel()
+	l := library(t, Options{})
+	imported := map[string]Image{}
+	for _, ref := range []string{"old", "used", "young", "same"} {
+		img, err := l.ImportTar(t.Context(), ref, bytes.NewReader(layer(t, entry{'f', 0o600, 0, "f", strings.TrimPrefix(ref, "same")})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		imported[ref] = img
+	}
+	// One image of two references.
+	if _, err := l.ImportTar(t.Context(), "also", bytes.NewReader(layer(t, entry{'f', 0o600, 0, "f", "old"}))); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(l.imageDir(), "bb.json")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := l.Retain([]string{"/the/library/was/here/" + filepath.Base(imported["used"].Path), imported["young"].Path})
+	if diff := cmp.Diff([]string{"also:latest", "old:latest", "same:latest"}, gone); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	for ref, img := range imported {
+		keep := ref == "used" || ref == "young"
+		if _, err := os.Stat(img.Path); keep != (err == nil) {
+			t.Errorf("%s: %v", ref, err)
+		}
+		if err := l.Check(ref); keep != (err == nil) {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if _, err := os.Stat(broken); err != nil {
+		t.Error(err)
+	}
+	again, err := Open(l.dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if diff := cmp.Diff(l.Images(), again.Images()); diff != "" || len(l.Images()) != 2 {
+		t.Errorf("%d images; after a restart: %s", len(l.Images()), diff)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	l := library(t, Options{})
