@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -265,6 +266,9 @@ func (a *Agent) finishProcess(id string, sig syscall.Signal, s status, message s
 	return success{Message: message}, p.finish(sig, s)
 }
 
+// unwrittenHeader tells who writes to a slow process what to send again.
+const unwrittenHeader = "Doze-Unwritten"
+
 func (a *Agent) writeStdin(w http.ResponseWriter, r *http.Request, id string) error {
 	p, err := a.processes.find(id)
 	if err != nil {
@@ -274,7 +278,8 @@ func (a *Agent) writeStdin(w http.ResponseWriter, r *http.Request, id string) er
 	if err != nil {
 		return err
 	}
-	if err := p.feed(r.Context().Done(), b); err != nil {
+	if left, err := p.feed(r.Context().Done(), b); err != nil {
+		w.Header().Set(unwrittenHeader, strconv.Itoa(left))
 		return err
 	}
 	httpx.WriteJSON(w, http.StatusOK, success{Message: "Input written successfully"})

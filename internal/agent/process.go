@@ -63,6 +63,7 @@ type processInfo struct {
 	RestartCount     int     `json:"restartCount"`
 	KeepAlive        bool    `json:"keepAlive"`
 	Stdin            bool    `json:"stdin"`
+	Signal           int     `json:"signal"` // that ended it; 0 for none
 }
 
 // process is a command that runs or did. One goroutine, in [process.live],
@@ -84,6 +85,7 @@ type process struct {
 	status      status    // guarded by mu
 	asked       status    // guarded by mu: stopped or killed, if a caller wanted that
 	code        int       // guarded by mu
+	signal      int       // guarded by mu: that ended the last attempt; 0 for none
 	startedAt   time.Time // guarded by mu
 	completedAt time.Time // guarded by mu
 	restarted   int       // guarded by mu
@@ -171,7 +173,10 @@ func (p *process) again(a *attempt) bool {
 	}
 	p.mu.Lock()
 	s, code := outcome(a.status, p.asked)
-	p.now, p.code = nil, code
+	p.now, p.code, p.signal = nil, code, 0
+	if a.status.Signaled() {
+		p.signal = int(a.status.Signal())
+	}
 	if a.stdin != nil {
 		_ = a.stdin.Close() // nobody reads it any more
 	}
@@ -307,6 +312,7 @@ func (p *process) brief() processInfo {
 		RestartCount:     p.restarted,
 		KeepAlive:        p.awake,
 		Stdin:            p.Stdin,
+		Signal:           p.signal,
 	}
 }
 
@@ -315,14 +321,14 @@ const stdinStall = 10 * time.Second
 
 // feed writes b to the process, in one piece with respect to other writers.
 // It is a Conflict when there is nobody to write to, and Unavailable when the
-// process does not read.
-func (p *process) feed(cancelled <-chan struct{}, b []byte) error {
+// process does not read; left is how many bytes were not written.
+func (p *process) feed(cancelled <-chan struct{}, b []byte) (left int, err error) {
 	select {
 	case <-p.stdinTurn:
 	case <-cancelled:
-		return doze.Errorf(doze.Unavailable, "the caller went away")
+		return len(b), doze.Errorf(doze.Unavailable, "the caller went away")
 	case <-p.done:
-		return doze.Errorf(doze.Conflict, "the stdin of the process is closed, because it is over")
+		return len(b), doze.Errorf(doze.Conflict, "the stdin of the process is closed, because it is over")
 	}
 	defer func() { p.stdinTurn <- struct{}{} }()
 	p.mu.Lock()
@@ -330,9 +336,9 @@ func (p *process) feed(cancelled <-chan struct{}, b []byte) error {
 	p.mu.Unlock()
 	switch {
 	case !p.Stdin:
-		return doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
+		return len(b), doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
 	case closed || a == nil:
-		return doze.Errorf(doze.Conflict, "the stdin of the process is closed")
+		return len(b), doze.Errorf(doze.Conflict, "the stdin of the process is closed")
 	}
 	for len(b) > 0 {
 		_ = a.stdin.SetWriteDeadline(time.Now().Add(stdinStall)) // the write reports what is wrong
@@ -341,14 +347,14 @@ func (p *process) feed(cancelled <-chan struct{}, b []byte) error {
 		switch {
 		case n > 0:
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return doze.Wrap(err, doze.Unavailable, "the process stopped reading; %d bytes were not written", len(b))
+			return len(b), doze.Wrap(err, doze.Unavailable, "the process stopped reading; %d bytes were not written", len(b))
 		case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
-			return doze.Wrap(err, doze.Conflict, "the process closed its stdin; %d bytes were not written", len(b))
+			return len(b), doze.Wrap(err, doze.Conflict, "the process closed its stdin; %d bytes were not written", len(b))
 		case err != nil:
-			return doze.Wrap(err, doze.Internal, "write to stdin: %v", err)
+			return len(b), doze.Wrap(err, doze.Internal, "write to stdin: %v", err)
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // closeInput gives the process the end of its input. Closing twice is fine.

@@ -24,7 +24,7 @@ type proc struct {
 	PID, Name, Command, WorkingDir, Status, StartedAt string
 	CompletedAt, Logs                                 *string
 	Stdout, Stderr                                    string
-	ExitCode, MaxRestarts, RestartCount               int
+	ExitCode, MaxRestarts, RestartCount, Signal       int
 	RestartOnFailure, KeepAlive, Stdin                bool
 }
 
@@ -58,7 +58,7 @@ func TestExecWaits(t *testing.T) {
 		"nothing":       {`{"command":"true"}`, proc{Status: "completed"}},
 		"exit code":     {`{"command":"exit 3"}`, proc{Status: "failed", ExitCode: 3}},
 		"not found":     {`{"command":"no-such-program 2>/dev/null"}`, proc{Status: "failed", ExitCode: 127}},
-		"signal":        {`{"command":"kill -9 $$"}`, proc{Status: "failed", ExitCode: -1}},
+		"signal":        {`{"command":"kill -9 $$"}`, proc{Status: "failed", ExitCode: -1, Signal: 9}},
 		"environment":   {`{"command":"echo $AGENT $SHADOWED $MINE","env":{"SHADOWED":"request","MINE":"a b\n$(id)"}}`, proc{Status: "completed", Stdout: "one request a b $(id)\n"}},
 		"directory":     {`{"command":"basename $PWD","workingDir":"` + s.dir + `/sub"}`, proc{Status: "completed", Stdout: "sub\n", WorkingDir: s.dir + "/sub"}},
 		"home":          {`{"command":"basename $PWD","workingDir":"~/sub"}`, proc{Status: "completed", Stdout: "sub\n", WorkingDir: s.dir + "/sub"}},
@@ -105,7 +105,7 @@ func TestStartAnswersAtOnce(t *testing.T) {
 	want := map[string]any{
 		"name": "s", "command": "sleep 60", "workingDir": "", "status": "running", "completedAt": "", "exitCode": 0.0,
 		"logs": nil, "stdout": "", "stderr": "", "restartOnFailure": false, "maxRestarts": 2.0, "restartCount": 0.0,
-		"keepAlive": false, "stdin": false,
+		"keepAlive": false, "stdin": false, "signal": 0.0,
 	}
 	delete(got, "pid")
 	delete(got, "startedAt")
@@ -237,11 +237,12 @@ func TestStopAndKill(t *testing.T) {
 		message string
 		status  string
 		code    int
+		signal  int
 	}{
-		"stop":         {"sleep 60", "", "Process stopped successfully", "stopped", -1},
-		"kill":         {"sleep 60", "/kill", "Process killed successfully", "killed", -1},
-		"stop, code 7": {"trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done", "", "Process stopped successfully", "stopped", 7},
-		"stop, code 0": {"trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done", "", "Process stopped successfully", "completed", 0},
+		"stop":         {"sleep 60", "", "Process stopped successfully", "stopped", -1, 15},
+		"kill":         {"sleep 60", "/kill", "Process killed successfully", "killed", -1, 9},
+		"stop, code 7": {"trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done", "", "Process stopped successfully", "stopped", 7, 0},
+		"stop, code 0": {"trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done", "", "Process stopped successfully", "completed", 0, 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -267,8 +268,8 @@ func TestStopAndKill(t *testing.T) {
 				end = get[proc](t, s, "GET", "/process/"+p.PID, "")
 				return *end.CompletedAt != ""
 			})
-			if end.Status != test.status || end.ExitCode != test.code {
-				t.Errorf("it ended as %s, %d", end.Status, end.ExitCode)
+			if end.Status != test.status || end.ExitCode != test.code || end.Signal != test.signal {
+				t.Errorf("it ended as %s, %d, by signal %d", end.Status, end.ExitCode, end.Signal)
 			}
 			until(t, "the child ends", func() bool { return gone(child) })
 			s.fails(t, 404, "not running", "DELETE", "/process/p", "")
@@ -649,6 +650,11 @@ func TestStdin(t *testing.T) {
 		if len(line) != block+1 || strings.Trim(line, line[:1]) != "\n" {
 			t.Errorf("a mixed line of %d bytes", len(line))
 		}
+	}
+	s.spawn(t, "deaf", "exec <&-; echo ready; exec sleep 60", `"stdin":true`)
+	until(t, "it closes its stdin", func() bool { return get[proc](t, s, "GET", "/process/deaf", "").Stdout != "" })
+	if resp := s.do(t, "POST", "/process/deaf/stdin", "unheard"); resp.StatusCode != http.StatusConflict || resp.Header.Get("Doze-Unwritten") != "7" {
+		t.Errorf("status %d, %q bytes not written", resp.StatusCode, resp.Header.Get("Doze-Unwritten"))
 	}
 	s.fails(t, 409, "without stdin", "POST", "/process/none/stdin", "x")
 	s.fails(t, 409, "without stdin", "DELETE", "/process/none/stdin", "")

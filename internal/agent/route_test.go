@@ -108,6 +108,31 @@ func TestTransport(t *testing.T) {
 	}
 }
 
+// TestNeverRedirects: a path is what it is; clients build theirs with doubled,
+// escaped and trailing slashes and dots, and not all of them follow.
+func TestNeverRedirects(t *testing.T) {
+	t.Parallel()
+	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs"})
+	paths := []string{
+		"/", "//", "///", "/.", "/..", "//health", "/health/", "/health//", "/./health", "/process/", "//process", "/process//", "/process/x/",
+		"/process//kill", "/process/x/logs/", "/process/../health", "/process/%2E%2E/health", "/filesystem", "/filesystem/", "/filesystem//",
+		"/filesystem//tmp", "/filesystem/tmp/", "/filesystem/../tmp", "/filesystem%2Ftmp", "/filesystem/%2Ftmp%2F", "/filesystem/tree", "/filesystem/tree/",
+		"/filesystem/tree//tmp", "/filesystem/tree/tmp/", "/terminal", "/terminal/", "/terminal/ws/", "/index.html", "/filesystem/index.html",
+	}
+	for _, path := range paths {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} {
+			if method == "DELETE" && strings.HasPrefix(path, "/filesystem") {
+				continue // it would
+			}
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, httptest.NewRequest(method, "http://sandbox"+path, strings.NewReader("{}")))
+			if w.Code >= 300 && w.Code < 400 || w.Header().Get("Location") != "" {
+				t.Errorf("%s %s: status %d, location %q", method, path, w.Code, w.Header().Get("Location"))
+			}
+		}
+	}
+}
+
 func TestPanicIsContained(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
