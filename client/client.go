@@ -100,6 +100,19 @@ type call struct {
 // send returns the answer to a call if it is not an error. The caller closes
 // its body.
 func (c *Client) send(ctx context.Context, in call) (*http.Response, error) {
+	resp, err := c.do(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if err := readError(resp); err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+// do returns the answer to a call, whatever it is. The caller closes its body.
+func (c *Client) do(ctx context.Context, in call) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, in.method, in.url, in.body)
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Invalid, "the address %q is not usable", in.url)
@@ -112,10 +125,6 @@ func (c *Client) send(ctx context.Context, in call) (*http.Response, error) {
 			return nil, context.Cause(ctx)
 		}
 		return nil, doze.Wrap(err, doze.Unavailable, "%s does not answer", r.URL.Host)
-	}
-	if err := readError(resp); err != nil {
-		_ = resp.Body.Close()
-		return nil, err
 	}
 	return resp, nil
 }

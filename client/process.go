@@ -3,7 +3,9 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"io"
 	"mime"
@@ -27,6 +29,12 @@ type Command struct {
 	KeepAlive  bool              `json:"keepAlive,omitempty"` // the sandbox stays awake while it runs
 	Timeout    *int              `json:"timeout,omitempty"`   // seconds; ends a KeepAlive process, 0 means never
 	Wait       bool              `json:"waitForCompletion,omitempty"`
+	Stdin      bool              `json:"stdin,omitempty"` // WriteInput can write to it
+
+	// Input is what [Box.Run] writes to its standard input, up to its end. Nil is
+	// no input. A read from it that is under way when Run returns goes on, since
+	// nothing calls off a read: what it gets is lost.
+	Input io.Reader `json:"-"`
 }
 
 // Process is a command that was started.
@@ -46,6 +54,8 @@ type Process struct {
 	RestartOnFailure bool   `json:"restartOnFailure"`
 	MaxRestarts      int    `json:"maxRestarts"`
 	RestartCount     int    `json:"restartCount"`
+	Stdin            bool   `json:"stdin"`
+	Signal           int    `json:"signal"` // that ended it, by its number in Linux; 0 for none
 }
 
 // Logs is what a process has written, as far as it is kept.
@@ -82,9 +92,14 @@ func (b *Box) Start(ctx context.Context, cmd Command) (Process, error) {
 
 // Run runs a command to its end and passes its output on as it comes. A
 // command that fails is no error: its exit code says so. The command goes on
-// if ctx ends; stop it by its name.
+// if ctx ends, and after an [InputError]; stop it by its name.
 func (b *Box) Run(ctx context.Context, cmd Command, out Output) (Process, error) {
 	cmd.Wait = true
+	if cmd.Input != nil {
+		cmd.Stdin, cmd.Name = true, cmp.Or(cmd.Name, "run-"+strings.ToLower(rand.Text()))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	in, err := json.Marshal(cmd)
 	if err != nil {
 		return Process{}, doze.Wrap(err, doze.Invalid, "the command cannot be written as JSON")
@@ -97,6 +112,13 @@ func (b *Box) Run(ctx context.Context, cmd Command, out Output) (Process, error)
 		return Process{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if cmd.Input != nil { // the answer has begun, so the command runs
+		go func() { // see Command.Input for its end
+			if err := b.feed(ctx, cmd.Name, cmd.Input); err != nil {
+				cancel(&InputError{err})
+			}
+		}()
+	}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "application/json" {
 		return whole(ctx, resp, out)
 	}

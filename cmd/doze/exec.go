@@ -5,10 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"doze"
 	"doze/client"
@@ -29,9 +32,14 @@ func (a *app) exec() *cobra.Command {
 		Use:   "exec NAME -- COMMAND [ARGUMENT…]",
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox. Its output becomes ours as it comes, and its exit
-code too. A single argument is text for the shell; several are one command,
-whose arguments the shell does not change. An interrupt stops the command.`,
-		Example: "  doze sandbox exec web -- 'ls /tmp | wc -l'\n  doze sandbox exec web -w /app -e CI=1 -- npm test",
+code too: 128 and the number of the signal, if one ended it. A single argument
+is text for the shell; several are one command, whose arguments the shell does
+not change. An interrupt stops the command.
+
+Standard input goes to the command if it is a file or a pipe; write </dev/null
+in a loop that reads its own. A command that is typed at needs doze sandbox
+shell. A detached command has no input.`,
+		Example: "  doze sandbox exec web -- 'ls /tmp | wc -l'\n  doze sandbox exec web -w /app -e CI=1 -- npm test\n  doze sandbox exec web -- tar -x -C /app <app.tar",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if run.Env, err = a.envMap(envs); err != nil {
@@ -106,6 +114,7 @@ var errTooLong = errors.New("the command took too long")
 // attached runs a command to its end, or to ours.
 func (a *app) attached(ctx context.Context, box *client.Box, run client.Command, timeout time.Duration) error {
 	run.Name = "exec-" + strings.ToLower(rand.Text()) // to stop it by
+	run.Input = a.input()
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errTooLong)
@@ -114,6 +123,9 @@ func (a *app) attached(ctx context.Context, box *client.Box, run client.Command,
 	p, err := box.Run(ctx, run, a.print)
 	if ctx.Err() != nil {
 		err = a.stop(context.WithoutCancel(ctx), box, run.Name, context.Cause(ctx), timeout)
+	} else if half, ok := errors.AsType[*client.InputError](err); ok {
+		// To it, a part would look like the whole.
+		err = a.stop(ctx, box, run.Name, fmt.Errorf("the command was stopped: %w", half), timeout)
 	}
 	if err != nil {
 		return err
@@ -123,10 +135,43 @@ func (a *app) attached(ctx context.Context, box *client.Box, run client.Command,
 			return err
 		}
 	}
-	if p.ExitCode != 0 {
-		return exitError(max(p.ExitCode&0xff, exitFailed)) // what a process can exit with
+	return a.exit(p)
+}
+
+// input is what a command gets to read: all but what somebody types, who would
+// miss the terminal around it.
+func (a *app) input() io.Reader {
+	if f, ok := a.in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return nil
 	}
-	return nil
+	return a.in
+}
+
+// exit returns how a command ended, as a shell would.
+func (a *app) exit(p client.Process) error {
+	switch {
+	case p.ExitCode == 0:
+		return nil
+	case p.ExitCode < 0 && p.Signal > 0 && p.Signal < exitSignal:
+		a.say(fmt.Sprintf("doze: the command was ended by signal %d%s\n", p.Signal, signalName(p.Signal)))
+		return exitError(exitSignal + p.Signal)
+	case p.ExitCode < 0: // the agent of an older platform does not say which
+		a.say("doze: the command was ended by a signal\n")
+	}
+	return exitError(max(p.ExitCode&0xff, exitFailed)) // what a process can exit with
+}
+
+// signals are the usual ones as sandboxes number them, whatever system this is.
+var signals = map[int]string{
+	1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+	11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM",
+}
+
+func signalName(n int) string {
+	if name, ok := signals[n]; ok {
+		return ", " + name
+	}
+	return ""
 }
 
 // print passes output on, unless the answer is printed whole at the end.

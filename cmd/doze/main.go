@@ -23,7 +23,8 @@ import (
 const (
 	exitFailed      = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // as shells report an interrupt
+	exitSignal      = 128 // and the number of a signal, as shells report one
+	exitInterrupted = exitSignal + 2
 )
 
 func main() {

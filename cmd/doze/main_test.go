@@ -13,10 +13,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
+	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
@@ -29,14 +32,26 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // server speaks as much of both APIs as the commands need.
 type server struct {
 	*httptest.Server
-	got []string // requests, but for GET of a sandbox
+	mu     sync.Mutex
+	got    []string      // guarded by mu; requests, but for GET of a sandbox
+	closed chan struct{} // closed at the end of a command's input
 }
+
+// calls are the requests so far.
+func (s *server) calls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.got
+}
+
+// generated is the name that exec gives a process.
+var generated = regexp.MustCompile(`exec-[a-z2-7]{20,}`)
 
 const sandboxJSON = `{"metadata":{"name":%q,"url":%q},"spec":{"runtime":{"image":"base","memory":4096}},"lastUsedAt":"2026-01-02T03:04:05.000Z","state":"STANDBY","status":"DEPLOYED"}`
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{}
+	s := &server{closed: make(chan struct{})}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
@@ -44,12 +59,12 @@ func newServer(t *testing.T) *server {
 
 func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	var in struct{ Command, Name string }
-	_ = json.Unmarshal(body, &in)
-	if strings.HasPrefix(in.Name, "exec-") {
-		body = bytes.ReplaceAll(body, []byte(in.Name), []byte("NAME"))
+	var in struct {
+		Command, Name string
+		Stdin         bool
 	}
-	call := strings.TrimSpace(r.Method + " " + r.RequestURI + " " + string(body))
+	_ = json.Unmarshal(body, &in)
+	call := generated.ReplaceAllString(strings.TrimSpace(r.Method+" "+r.RequestURI+" "+string(body)), "NAME")
 	name := strings.TrimPrefix(r.URL.Path, "/v0/sandboxes/")
 	box := s.URL + "/run/w/sandboxes/web"
 	w.Header().Set("Content-Type", "application/json")
@@ -59,7 +74,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if call != "GET /v0/sandboxes/web" {
+		s.mu.Lock()
 		s.got = append(s.got, call)
+		s.mu.Unlock()
 	}
 	switch rest := strings.TrimPrefix(r.URL.Path, "/run/w/sandboxes/web"); {
 	case r.URL.Path == "/v0/workspaces":
@@ -83,15 +100,31 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			return
 		}
-		code := map[string]int{"false": 1, "exit 42": 42, "killed": -1, "wrap": 256}[in.Command]
-		result, _ := json.Marshal(map[string]string{"type": "result", "data": fmt.Sprintf(`{"pid":"7","name":"p","exitCode":%d}`, code)})
+		if in.Stdin {
+			http.NewResponseController(w).Flush()
+			select {
+			case <-s.closed:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		code := map[string]int{"false": 1, "exit 42": 42, "killed": -1, "odd signal": -1, "old agent": -1, "wrap": 256}[in.Command]
+		signal := map[string]int{"killed": 9, "odd signal": 64}[in.Command]
+		result, _ := json.Marshal(map[string]string{"type": "result", "data": fmt.Sprintf(`{"pid":"7","name":"p","exitCode":%d,"signal":%d}`, code, signal)})
 		w.Write(result)
+	case r.Method == http.MethodPost && strings.HasSuffix(rest, "/stdin") && string(body) == "spoiled":
+		w.WriteHeader(http.StatusInternalServerError)
+		io.WriteString(w, `{"error":"write to stdin: no"}`)
+	case r.Method == http.MethodPost && strings.HasSuffix(rest, "/stdin"):
+		io.WriteString(w, `{"message":"written","path":""}`)
+	case r.Method == http.MethodDelete && strings.HasSuffix(rest, "/stdin"):
+		io.WriteString(w, `{"message":"closed","path":""}`)
+		close(s.closed)
 	case rest == "/process/p/logs":
 		io.WriteString(w, `{"stdout":"out\n","stderr":"err\n","logs":"out\nerr\n"}`)
 	case rest == "/process/p/logs/stream":
 		io.WriteString(w, "stdout:out\nstderr:err\n")
 	case r.Method == http.MethodDelete && strings.HasPrefix(rest, "/process/exec-"):
-		s.got[len(s.got)-1] = "DELETE /process/NAME"
 		io.WriteString(w, `{"message":"stopped","path":""}`)
 	default:
 		w.WriteHeader(http.StatusNotFound)
@@ -104,7 +137,10 @@ func (s *server) command(ctx context.Context, t *testing.T, in string, args ...s
 	t.Helper()
 	var o, e bytes.Buffer
 	env := map[string]string{"DOZE_ADDRESS": s.URL, "DOZE_KEY": "good", "DOZE_WORKSPACE": "w", "HERE": "local"}
-	a := app{in: strings.NewReader(in), out: &o, err: &e, getenv: func(k string) string { return env[k] }, config: filepath.Join(t.TempDir(), "c.json")}
+	a := app{out: &o, err: &e, getenv: func(k string) string { return env[k] }, config: filepath.Join(t.TempDir(), "c.json")}
+	if in != "" {
+		a.in = strings.NewReader(in)
+	}
 	code = a.run(ctx, args)
 	return code, o.String(), e.String()
 }
@@ -133,13 +169,15 @@ func TestCommands(t *testing.T) {
 			"sandbox|exec|web|-w|/app|-e|A=b|--|echo|-n|it's|$HOME||*", 0, "out\n", "err\n",
 			[]string{`POST /run/w/sandboxes/web/process {"command":"echo -n 'it'\\''s' '$HOME' '' '*'","name":"NAME","workingDir":"/app","env":{"A":"b"},"waitForCompletion":true}`},
 		},
-		"exec, exit code": {"sandbox|exec|web|--|exit 42", 42, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"exit 42","name":"NAME","waitForCompletion":true}`}},
-		"exec, signal":    {"sandbox|exec|web|--|killed", 255, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"killed","name":"NAME","waitForCompletion":true}`}},
-		"exec, odd code":  {"sandbox|exec|web|--|wrap", 1, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"wrap","name":"NAME","waitForCompletion":true}`}},
-		"exec, detached":  {"sandbox|exec|web|-d|--keep-alive|--|serve", 0, "p\n", "", []string{`POST /run/w/sandboxes/web/process {"command":"serve","keepAlive":true,"timeout":0}`}},
+		"exec, exit code":  {"sandbox|exec|web|--|exit 42", 42, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"exit 42","name":"NAME","waitForCompletion":true}`}},
+		"exec, signal":     {"sandbox|exec|web|--|killed", 137, "out\n", "err\ndoze: the command was ended by signal 9, SIGKILL\n", []string{`POST /run/w/sandboxes/web/process {"command":"killed","name":"NAME","waitForCompletion":true}`}},
+		"exec, odd signal": {"sandbox|exec|web|--|odd signal", 192, "out\n", "err\ndoze: the command was ended by signal 64\n", []string{`POST /run/w/sandboxes/web/process {"command":"odd signal","name":"NAME","waitForCompletion":true}`}},
+		"exec, old agent":  {"sandbox|exec|web|--|old agent", 255, "out\n", "err\ndoze: the command was ended by a signal\n", []string{`POST /run/w/sandboxes/web/process {"command":"old agent","name":"NAME","waitForCompletion":true}`}},
+		"exec, odd code":   {"sandbox|exec|web|--|wrap", 1, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"wrap","name":"NAME","waitForCompletion":true}`}},
+		"exec, detached":   {"sandbox|exec|web|-d|--keep-alive|--|serve", 0, "p\n", "", []string{`POST /run/w/sandboxes/web/process {"command":"serve","keepAlive":true,"timeout":0}`}},
 		"exec, timeout": {
 			"sandbox|exec|web|--timeout|1s|--|forever", 1, "out\n", "err\ndoze: the command ran for longer than 1s and was stopped\n",
-			[]string{`POST /run/w/sandboxes/web/process {"command":"forever","name":"NAME","waitForCompletion":true}`, "DELETE /process/NAME"},
+			[]string{`POST /run/w/sandboxes/web/process {"command":"forever","name":"NAME","waitForCompletion":true}`, "DELETE /run/w/sandboxes/web/process/NAME"},
 		},
 		"exec, no command":     {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
 		"exec, lost timeout":   {"sandbox|exec|web|-d|--timeout|1s|--|x", 2, "", "doze: --timeout of a detached command needs --keep-alive; see --help\n", nil},
@@ -170,7 +208,7 @@ func TestCommands(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			for what, d := range map[string]string{
-				"stdout": cmp.Diff(columns(strings.ReplaceAll(c.out, "BASE", s.URL)), columns(out)), "stderr": cmp.Diff(c.errs, errs), "calls": cmp.Diff(c.calls, s.got),
+				"stdout": cmp.Diff(columns(strings.ReplaceAll(c.out, "BASE", s.URL)), columns(out)), "stderr": cmp.Diff(c.errs, errs), "calls": cmp.Diff(c.calls, s.calls()),
 			} {
 				if d != "" {
 					t.Errorf("%s: %s", what, d)
@@ -187,6 +225,63 @@ func columns(s string) []string {
 		out = append(out, strings.Join(strings.Fields(line), " "))
 	}
 	return out
+}
+
+func TestExecPassesInputOn(t *testing.T) {
+	const process = "/run/w/sandboxes/web/process"
+	start := func(command string) string {
+		return "POST " + process + ` {"command":"` + command + `","name":"NAME","waitForCompletion":true,"stdin":true}`
+	}
+	cases := map[string]struct {
+		in, args string // args are split at |
+		code     int
+		errs     string
+		calls    []string
+	}{
+		"pipe":     {"hello\n", "web|--|cat", 0, "err\n", []string{start("cat"), "POST " + process + "/NAME/stdin hello", "DELETE " + process + "/NAME/stdin"}},
+		"detached": {"hello\n", "web|-d|--|cat", 0, "", []string{"POST " + process + ` {"command":"cat"}`}},
+		"it breaks": {
+			"spoiled", "web|--|cat", 1, "err\ndoze: the command was stopped: standard input: write to stdin: no\n",
+			[]string{start("cat"), "POST " + process + "/NAME/stdin spoiled", "DELETE " + process + "/NAME"},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			code, _, errs := s.command(t.Context(), t, c.in, append([]string{"sandbox", "exec"}, strings.Split(c.args, "|")...)...)
+			if code != c.code || errs != c.errs {
+				t.Errorf("exit code %d, %q", code, errs)
+			}
+			if diff := cmp.Diff(c.calls, s.calls()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestWhatIsInput: whatever is no terminal, for that has somebody behind it.
+func TestWhatIsInput(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if a := (&app{in: null}); a.input() != io.Reader(null) {
+		t.Error("a device that is no terminal is no input")
+	}
+	if a := (&app{}); a.input() != nil {
+		t.Error("nothing is an input")
+	}
+	keyboard, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keyboard.Close()
+	defer terminal.Close()
+	if a := (&app{in: terminal}); a.input() != nil {
+		t.Error("a terminal is an input")
+	}
 }
 
 func TestListReadsAllPagesAndDrawsNothing(t *testing.T) {
@@ -212,7 +307,7 @@ func TestInterruptStopsTheCommand(t *testing.T) {
 	if code := a.run(ctx, []string{"sandbox", "exec", "web", "--", "forever"}); code != exitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	if last := s.got[len(s.got)-1]; last != "DELETE /process/NAME" {
+	if last := s.calls()[len(s.calls())-1]; last != "DELETE /run/w/sandboxes/web/process/NAME" {
 		t.Errorf("the last call was %s", last)
 	}
 }

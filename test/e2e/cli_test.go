@@ -111,6 +111,13 @@ func TestCommandLine(t *testing.T) {
 	if out := s.ok(t, "doze", "sandbox", "exec", "cli", "-w", "/tmp", "-e", "Z=1", "--", "echo $Z; pwd"); out != "1\n/tmp\n" {
 		t.Errorf("exec in a directory: %q", out)
 	}
+	if r := s.run(t, strings.Repeat("0123456789\n", 100_000), "doze", "sandbox", "exec", "cli", "--", "sleep 0.1; md5sum"); r.code != 0 || r.out != "e43c7bac718587e24553d6483485badd  -\n" {
+		t.Errorf("exec with input: %+v", r)
+	}
+	if r := s.run(t, strings.Repeat("y\n", 100_000), "doze", "sandbox", "exec", "cli", "--", "head -1"); r.code != 0 || r.out != "y\n" {
+		t.Errorf("exec with more input than it wants: %+v", r)
+	}
+	fails(139, "signal 11, SIGSEGV", "doze", "sandbox", "exec", "cli", "--", "kill -SEGV $$")
 	fails(1, "longer than 1s", "doze", "sandbox", "exec", "cli", "--timeout", "1s", "--", "sleep 60")
 	var proc client.Process
 	if decode(s.ok(t, "doze", "sandbox", "exec", "cli", "-o", "json", "--", "echo hi"), &proc); proc.Stdout != "hi\n" {
