@@ -61,6 +61,7 @@ var routes = []route{
 	// For the host alone: the edge passes nothing below /doze/ on.
 	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
 	{"POST", "/doze/wake", answer((*Agent).wake)},
+	{"POST", "/doze/stop", answer((*Agent).stop)},
 }
 
 // answer adapts a call that has no body.

@@ -24,6 +24,7 @@ POST|DELETE /process/{id}/stdin
 GET /terminal/ws
 GET /doze/keepalive
 POST /doze/wake
+POST /doze/stop
 `
 
 func TestTableIsComplete(t *testing.T) {
