@@ -270,7 +270,13 @@ func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), 
 // sandbox is, the caller's, and what is for the agent alone. Of two with one
 // name the later wins.
 func environment(image Image, o peer.Order, nameservers []string) []string {
-	env := slices.Concat(image.Env, []string{
+	var home []string
+	if image.User != "" {
+		// Otherwise the engine sets it for root, and the agent, which knows the
+		// user, could not tell whose it is.
+		home = []string{"HOME="}
+	}
+	env := slices.Concat(home, image.Env, []string{
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
 	}, o.Env, []string{
 		// The agent knows them by these names and passes them on to nobody.
@@ -315,6 +321,7 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 	if b == nil {
 		return nil
 	}
+	b.part(ctx)
 	b.mu.Lock()
 	if !b.phase.Ended() {
 		if err := b.move(doze.Delete, ""); err != nil {

@@ -401,7 +401,7 @@ func TestEnvironment(t *testing.T) {
 		if err := p.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
+		want := []string{"HOME=", "A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
 		if !slices.Equal(got, want) {
 			t.Errorf("environment %q, want %q", got, want)
 		}
