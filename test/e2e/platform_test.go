@@ -33,6 +33,12 @@ func start(t *testing.T, args ...string) (*testkit.Platform, *client.Client) {
 // something on.
 func startIn(t *testing.T, mount func(dir string) error, args ...string) (*testkit.Platform, *client.Client) {
 	t.Helper()
+	return launch(t, mount, testkit.Options{Args: args})
+}
+
+// launch is startIn with all options but the directory.
+func launch(t *testing.T, mount func(dir string) error, o testkit.Options) (*testkit.Platform, *client.Client) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("SKIPPED: real sandboxes, in short mode")
 	}
@@ -49,7 +55,8 @@ func startIn(t *testing.T, mount func(dir string) error, args ...string) (*testk
 			t.Fatal(err)
 		}
 	}
-	p, err := testkit.Start(t.Context(), testkit.Options{Dir: dir, Args: args})
+	o.Dir = dir
+	p, err := testkit.Start(t.Context(), o)
 	t.Cleanup(func() {
 		if p == nil {
 			return
