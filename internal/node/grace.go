@@ -1,0 +1,32 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"doze"
+)
+
+// part lets the processes of a box that is about to be deleted end by
+// themselves, for as long as its order grants. Nothing in a sleeping box runs,
+// so it is not woken. Whatever the agent does, part takes no longer.
+func (b *Box) part(ctx context.Context) {
+	b.mu.Lock()
+	if b.order.Grace <= 0 || b.phase != doze.Running {
+		b.mu.Unlock()
+		return
+	}
+	b.holds++ // it must not fall asleep over it
+	b.timer.Stop()
+	b.mu.Unlock()
+	defer b.release()
+
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, b.order.Grace)
+	defer stop()
+	if err := b.get(ctx, http.MethodPost, "/doze/stop", nil); err != nil {
+		slog.Warn("processes did not end by themselves", "sandbox", b.order.UID, "grace", b.order.Grace, "err", err)
+	}
+}
