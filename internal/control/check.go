@@ -93,6 +93,9 @@ func order(sb store.Sandbox) peer.Order {
 	return peer.Order{
 		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
 		Image: r.Image, Memory: r.Memory, Env: env,
-		Grace: time.Duration(r.Grace) * time.Second,
+		Grace: grace(sb),
 	}
 }
+
+// grace is what the processes of a sandbox get to end by themselves.
+func grace(sb store.Sandbox) time.Duration { return time.Duration(sb.Spec.Runtime.Grace) * time.Second }

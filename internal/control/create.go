@@ -90,7 +90,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox) (doze.Sandbox, e
 	sb.Deadline = deadline(sb, now)
 
 	// The turn comes before the record, so that whoever finds it can wait.
-	life, release, err := s.take(ctx, sb.UID)
+	life, release, err := s.take(ctx, sb.UID, 0)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -118,12 +118,13 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox) (doze.Sandbox, e
 
 // take waits for the turn of a sandbox as long as its caller does. The context
 // that it returns does not end with the caller: what is begun is completed.
-func (s *Server) take(ctx context.Context, uid string) (context.Context, func(), error) {
+// Besides the time of a create it has that of the end of a machine before.
+func (s *Server) take(ctx context.Context, uid string, before time.Duration) (context.Context, func(), error) {
 	held, release, err := s.turns.take(ctx, uid)
 	if err != nil {
 		return nil, nil, doze.Wrap(err, doze.Timeout, "another change of the sandbox takes too long")
 	}
-	life, cancel := context.WithTimeout(held, createTimeout)
+	life, cancel := context.WithTimeout(held, createTimeout+before)
 	return life, func() {
 		deleted := errors.Is(context.Cause(life), errDeleted)
 		cancel()
@@ -197,7 +198,7 @@ func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool
 			_, err := s.end(ctx, sb, 0, "a new sandbox takes the place of the failed one")
 			return doze.Sandbox{}, false, err
 		case doze.Pending, doze.Starting:
-			life, release, err := s.take(ctx, sb.UID)
+			life, release, err := s.take(ctx, sb.UID, 0)
 			if err != nil {
 				return doze.Sandbox{}, false, err
 			}

@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -227,6 +228,54 @@ func TestReportsMoveTheRecord(t *testing.T) {
 		synctest.Wait()
 		if p.node.count() != 1 {
 			t.Errorf("%d machines", p.node.count())
+		}
+	})
+}
+
+// TestGraceKeepsNobodyElse: sandboxes that end slowly have their time, and do
+// not take that of others.
+func TestGraceKeepsNobodyElse(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		const slow = 40
+		status := func(name string) string {
+			return want[sandbox](p, 200, "GET", "/sandboxes/"+name, "").Status
+		}
+		for i := range slow {
+			p.create(fmt.Sprintf(`{"metadata":{"name":"slow%d"},"spec":{"lifecycle":{"terminatedRetention":"1h"},"runtime":{"terminationGracePeriodSeconds":600}}}`, i))
+		}
+		p.create(named("quick"))
+		for i := range slow {
+			want[sandbox](p, 200, "DELETE", fmt.Sprintf("/sandboxes/slow%d", i), "")
+		}
+		want[sandbox](p, 200, "DELETE", "/sandboxes/quick", "")
+		after(time.Second)
+		if got := status("quick"); got != "TERMINATED" {
+			p.t.Errorf("the quick one is %s", got)
+		}
+		after(598 * time.Second)
+		if got := status("slow0"); got != "DELETING" || p.node.count() != slow {
+			p.t.Errorf("the slow one is %s before its time, %d machines", got, p.node.count())
+		}
+		after(2 * time.Second)
+		for i := range slow {
+			if got := status(fmt.Sprintf("slow%d", i)); got != "TERMINATED" {
+				p.t.Errorf("slow%d is %s", i, got)
+			}
+		}
+	})
+}
+
+// TestRedeployGrantsGrace: the machine before has its time, and the one after
+// has its own.
+func TestRedeployGrantsGrace(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"terminationGracePeriodSeconds":600}}}`)
+		began := time.Now()
+		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		if took := time.Since(began); sb.Status != "DEPLOYED" || took != 600*time.Second || p.node.count() != 1 {
+			p.t.Errorf("it is %s after %v, %d machines", sb.Status, took, p.node.count())
 		}
 	})
 }

@@ -20,16 +20,27 @@ const (
 	mendBatch = 1024
 	// mendersMax bounds the calls to the node at a time.
 	mendersMax = 8
-	// mendTimeout bounds one of them, so that a stuck one does not keep a place.
+	// partingsMax bounds those in which the node may only be waiting for the
+	// grace period of a sandbox. They have places of their own: a sandbox that
+	// takes its time does not keep others from ending.
+	partingsMax = 256
+	// mendTimeout bounds one call, without a grace period, so that a stuck one
+	// does not keep a place.
 	mendTimeout = 2 * time.Minute
 )
+
+// chore is something that is left to do.
+type chore struct {
+	do    func(context.Context) error
+	grace time.Duration // how long it may take besides
+}
 
 // mend finishes what was begun: it ends deleted sandboxes, completes disabling
 // and removes machines that nobody needs, until ctx ends.
 func (s *Server) mend(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	places := make(chan struct{}, mendersMax)
+	prompt, patient := make(chan struct{}, mendersMax), make(chan struct{}, partingsMax)
 	for wait := mendEvery; s.mending.wait(ctx, wait); {
 		work, err := s.unfinished(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -39,22 +50,26 @@ func (s *Server) mend(ctx context.Context) {
 		if err != nil || len(work) > 0 {
 			wait = mendEvery
 		}
-		for id, do := range work {
+		for id, c := range work {
 			life, release, busy := s.turns.try(ctx, id)
 			if busy != nil {
 				continue // its turn's holder is at it, or rings when it is done
 			}
-			select {
-			case places <- struct{}{}:
-			case <-ctx.Done():
-				release()
-				return
+			places := prompt
+			if c.grace > 0 {
+				places = patient
 			}
 			tasks.Go(func() {
-				defer func() { release(); <-places }()
-				bounded, cancel := context.WithTimeout(life, mendTimeout)
+				defer release()
+				select {
+				case places <- struct{}{}:
+				case <-life.Done():
+					return
+				}
+				defer func() { <-places }()
+				bounded, cancel := context.WithTimeout(life, mendTimeout+c.grace)
 				defer cancel()
-				if err := do(bounded); err != nil && ctx.Err() == nil {
+				if err := c.do(bounded); err != nil && ctx.Err() == nil {
 					slog.WarnContext(ctx, "clean-up is tried again", "sandbox", id, "err", err)
 				}
 			})
@@ -63,8 +78,8 @@ func (s *Server) mend(ctx context.Context) {
 }
 
 // unfinished is what is left to do, by the turn that it needs.
-func (s *Server) unfinished(ctx context.Context) (map[string]func(context.Context) error, error) {
-	work := map[string]func(context.Context) error{}
+func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
+	work := map[string]chore{}
 	all, err := s.Store.Unfinished(ctx, mendBatch)
 	if err != nil {
 		return nil, err
@@ -72,17 +87,17 @@ func (s *Server) unfinished(ctx context.Context) (map[string]func(context.Contex
 	for _, sb := range all {
 		switch sb.Phase { //nolint:exhaustive // the store returns no others
 		case doze.Pending, doze.Starting: // whoever began it holds its turn, or gave up
-			work[sb.UID] = func(ctx context.Context) error { return s.abandon(ctx, sb.UID) }
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.abandon(ctx, sb.UID) }}
 		case doze.Deleting:
-			work[sb.UID] = func(ctx context.Context) error { return s.finishDelete(ctx, sb) }
+			work[sb.UID] = chore{func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace(sb)}
 		case doze.Disabling:
-			work[sb.UID] = func(ctx context.Context) error { return s.finishDisable(ctx, sb) }
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDisable(ctx, sb) }}
 		}
 	}
 	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
 	for _, machine := range leftovers {
 		// It has a turn of its own: nobody who changes a sandbox waits for it.
-		work["machine/"+machine] = func(ctx context.Context) error { return s.clear(ctx, machine) }
+		work["machine/"+machine] = chore{func(ctx context.Context) error { return s.clear(ctx, machine) }, doze.GraceMax * time.Second}
 	}
 	return work, err
 }

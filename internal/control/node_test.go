@@ -76,8 +76,11 @@ func (n *node) Create(ctx context.Context, o peer.Order) error {
 	return nil
 }
 
-func (n *node) Delete(_ context.Context, uid string) error {
+func (n *node) Delete(ctx context.Context, uid string) error {
 	defer n.around()()
+	if err := n.part(ctx, uid); err != nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.fail["delete"]; err != nil {
@@ -88,6 +91,24 @@ func (n *node) Delete(_ context.Context, uid string) error {
 		delete(n.machines, uid)
 	}
 	return nil
+}
+
+// part waits as long as the processes of a machine may take to end.
+func (n *node) part(ctx context.Context, uid string) error {
+	n.mu.Lock()
+	var grace time.Duration
+	if m := n.machines[uid]; m != nil {
+		grace = m.order.Grace
+	}
+	n.mu.Unlock()
+	end := time.NewTimer(grace)
+	defer end.Stop()
+	select {
+	case <-end.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (n *node) Disable(_ context.Context, uid string) error {

@@ -23,13 +23,16 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	life, release, err := s.take(ctx, found.UID)
+	life, release, err := s.take(ctx, found.UID, grace(found))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	defer release()
 	if err := s.abandon(life, found.UID); err != nil {
 		return doze.Sandbox{}, err
+	}
+	if life.Err() != nil { // it never ran, and ended with that
+		return doze.Sandbox{}, context.Cause(life)
 	}
 	sb, err := s.Store.Sandbox(life, found.UID)
 	if err != nil {
