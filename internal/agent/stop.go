@@ -16,14 +16,15 @@ const strayPoll = 20 * time.Millisecond
 // end, starts nothing any more, and answers when all is gone. The host waits as
 // long as it likes to: when it hangs up, what is left is killed.
 func (a *Agent) stop(r *http.Request, _ string) (struct{}, error) {
+	a.processes.ask()
 	if a.children.init { // then the others are all of this sandbox
 		_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
 	}
-	a.processes.close(r.Context())
 	a.terminals.close() // an interactive shell does not mind SIGTERM
 	if a.children.init {
-		awaitStrays(r.Context())
+		awaitStrays(r.Context()) // before their output is closed: it would end them
 	}
+	a.processes.close(r.Context())
 	return struct{}{}, nil
 }
 

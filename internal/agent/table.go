@@ -172,15 +172,20 @@ func (t *table) keptAlive() (n int) {
 	return n
 }
 
-// close stops every process and starts no other. When ctx ends, it kills those
-// that are left. It returns when all are gone.
-func (t *table) close(ctx context.Context) {
+// ask tells every process to stop, and starts no other.
+func (t *table) ask() {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
 	for _, p := range t.list() {
 		_ = p.finish(syscall.SIGTERM, stopped) // NotFound: it is over
 	}
+}
+
+// close stops every process and starts no other. When ctx ends, it kills those
+// that are left. It returns when all are gone.
+func (t *table) close(ctx context.Context) {
+	t.ask()
 	for _, p := range t.list() {
 		select {
 		case <-p.done:
