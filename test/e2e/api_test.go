@@ -36,6 +36,13 @@ func leavesNothing(t *testing.T, p *testkit.Platform) {
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t)
+	for _, path := range []string{"/v0/sandboxes", "/v0/nothing", "/v0/", "/v0/sandboxes/a/b"} {
+		for _, method := range []string{"GET", "PATCH", "POST"} {
+			if a := (call{method: method, url: p.Address + path, key: none}).want(t, p, 401); a.header.Get("Allow") != "" {
+				t.Errorf("%s %s: a stranger learns of %s", method, path, a.header.Get("Allow"))
+			}
+		}
+	}
 	long := strings.Repeat("a", 50)
 	for name, row := range map[string]struct {
 		method, path, body string
@@ -88,7 +95,12 @@ func TestMistakes(t *testing.T) {
 		"a wrong cursor":         {"GET", "/sandboxes?cursor=x", ``, 400, "invalid", []string{"cursor"}},
 		"a wrong status":         {"GET", "/sandboxes?status=ASLEEP", ``, 400, "invalid", []string{"status"}},
 		"a wrong sort":           {"GET", "/sandboxes?sort=size:up", ``, 400, "invalid", []string{"sort"}},
-		"a wrong key":            {"POST", "/api_keys", `{"expires_in":"soon","scopes":[]}`, 400, "invalid", []string{"expires_in", "scope"}},
+		"a sort cut in two":      {"GET", "/sandboxes?sort=name:asc;drop", ``, 400, "invalid", []string{"the query"}},
+		"an unknown tag": {
+			"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/base-image:doesnotexist"}}}`, 400, "INVALID_IMAGE",
+			[]string{"blaxel/base-image:latest"},
+		},
+		"a wrong key": {"POST", "/api_keys", `{"expires_in":"soon","scopes":[]}`, 400, "invalid", []string{"expires_in", "scope"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := call{method: row.method, url: p.Address + "/v0" + row.path, body: row.body}.want(t, p, row.status)
@@ -270,6 +282,48 @@ func TestControl(t *testing.T) {
 		a := call{url: api + "?showTerminated=true&status=TERMINATED,DELETING"}.want(t, p, 200)
 		if !strings.Contains(a.body, `"end-disk"`) {
 			t.Errorf("no record is kept: %s", a.body)
+		}
+	})
+
+	t.Run("grace", func(t *testing.T) {
+		t.Parallel()
+		sb := named("grace", 256)
+		sb.Spec.Runtime.Grace = 3
+		_, box := create(t, c, sb)
+		// One that has left its session, and one that does not care.
+		sh(t, box, `setsid sh -c 'trap "touch /tmp/asked" TERM; echo; while :; do sleep 0.01; done' >/tmp/up & until [ -s /tmp/up ]; do sleep 0.01; done`)
+		var said strings.Builder
+		ended := make(chan client.Process, 1)
+		go func() {
+			defer close(ended)
+			proc, err := box.Run(t.Context(), client.Command{
+				Name: "tidy", Command: `trap 'until [ -e /tmp/asked ]; do sleep 0.01; done; echo bye; exit 7' TERM; echo ready; while :; do sleep 0.01; done`,
+			}, func(_ client.Channel, data string) error {
+				if said.WriteString(data); data == "ready\n" {
+					_, err := c.Delete(t.Context(), "grace")
+					return err
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- proc
+		}()
+		if proc := <-ended; proc.ExitCode != 7 || !strings.Contains(said.String(), "bye\n") {
+			t.Errorf("it ended with %d and said %q", proc.ExitCode, said.String())
+		}
+		until(t, "it has ended", func() bool {
+			sb, err := c.Sandbox(t.Context(), "grace")
+			return err == nil && sb.Status == "TERMINATED"
+		})
+		sb, err := c.Sandbox(t.Context(), "grace")
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, over := sb.Events[len(sb.Events)-2], sb.Events[len(sb.Events)-1]
+		if took := over.Time.Sub(asked.Time.Time); asked.Status != "DELETING" || took < 2900*time.Millisecond || took > 8*time.Second {
+			t.Errorf("from %s to %s in %v", asked.Status, over.Status, took)
 		}
 	})
 
