@@ -46,6 +46,10 @@ var routes = []route{
 	{"PUT", "/filesystem/{path...}", (*Agent).writeFile},
 	{"DELETE", "/filesystem/{path...}", answer((*Agent).deleteFile)},
 
+	{"GET", "/filesystem-find/{path...}", answer((*Agent).find)},
+	{"GET", "/filesystem-search/{path...}", answer((*Agent).fuzzyFind)},
+	{"GET", "/filesystem-content-search/{path...}", answer((*Agent).grep)},
+
 	{"GET", "/process", answer((*Agent).listProcesses)},
 	{"POST", "/process", (*Agent).runProcess},
 	{"GET", "/process/{id}", answer((*Agent).readProcess)},

@@ -1,0 +1,282 @@
+package search
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"doze"
+)
+
+const (
+	grepDefault = 100
+	contextMax  = 50 // lines before and after
+	// lineMax bounds a line: the rest of a longer one is not searched.
+	lineMax = 64 << 10
+	// textMax bounds what a match repeats of its line.
+	textMax = 2 << 10
+	// answerMax bounds the texts of an answer together.
+	answerMax = 8 << 20
+	// peek is how much of a file decides whether it is text.
+	peek = 8 << 10
+)
+
+// Grep looks for text in files. Make it with [ParseGrep].
+type Grep struct {
+	scope
+	query   string
+	context int
+	find    func(line []byte) int // of the query, -1 without
+}
+
+// Hits is what a [Grep] found.
+type Hits struct {
+	Query      string `json:"query"`
+	Matches    []Hit  `json:"matches"` // in the order of a walk
+	Total      int    `json:"total"`   // of matches here
+	Incomplete bool   `json:"incomplete,omitzero"`
+}
+
+// Hit is one line with the query in it.
+type Hit struct {
+	Path    string `json:"path"`   // relative to the root
+	Line    int    `json:"line"`   // from 1
+	Column  int    `json:"column"` // of the first occurrence, in bytes from 1
+	Text    string `json:"text"`   // the line, at most 2 KiB of it
+	Context string `json:"context,omitempty"`
+}
+
+// ParseGrep reads a query: query, a plain text; caseSensitive, contextLines,
+// filePattern, maxResults and excludeDirs. Errors are Invalid.
+func ParseGrep(q url.Values) (g Grep, err error) {
+	if g.scope, err = parseScope(q, grepDefault); err != nil {
+		return g, err
+	}
+	g.hidden = true
+	g.patterns = nil
+	if p := q.Get("filePattern"); p != "" {
+		g.patterns = []string{p}
+	}
+	g.query = q.Get("query")
+	if text := q.Get("contextLines"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return g, doze.Errorf(doze.Invalid, "contextLines must be a number from 0 to %d", contextMax)
+		}
+		g.context = min(n, contextMax)
+	}
+	switch {
+	case g.query == "":
+		return g, doze.Errorf(doze.Invalid, "query is required")
+	case len(g.query) > queryMax:
+		return g, doze.Errorf(doze.Invalid, "query has %d bytes; at most %d are allowed", len(g.query), queryMax)
+	}
+	g.find = finder(g.query, q.Get("caseSensitive") == "true")
+	return g, checkGlobs(g.patterns)
+}
+
+// finder returns a function that finds query in a line.
+func finder(query string, exact bool) func([]byte) int {
+	want := []byte(query)
+	if exact {
+		return func(line []byte) int { return bytes.Index(line, want) }
+	}
+	ascii := !slices.ContainsFunc(want, func(b byte) bool { return b >= utf8.RuneSelf })
+	if !ascii && utf8.Valid(want) {
+		// Letters beyond ASCII may change their length with their case.
+		re := regexp.MustCompile("(?i)" + regexp.QuoteMeta(query))
+		return func(line []byte) int {
+			if at := re.FindIndex(line); at != nil {
+				return at[0]
+			}
+			return -1
+		}
+	}
+	want = lower(nil, want)
+	var buf []byte
+	return func(line []byte) int {
+		buf = lower(buf[:0], line)
+		return bytes.Index(buf, want)
+	}
+}
+
+// lower appends b with its ASCII letters in lower case.
+func lower(to, b []byte) []byte {
+	to = append(to, b...)
+	for i, c := range to {
+		if 'A' <= c && c <= 'Z' {
+			to[i] = c + 'a' - 'A'
+		}
+	}
+	return to
+}
+
+// In searches root, absolute. Files that are not text are left out. Errors are
+// those of [Find.In], but for a root that is not there, which is Invalid, too.
+func (g Grep) In(ctx context.Context, root string) (Hits, error) {
+	out := Hits{Query: g.query, Matches: []Hit{}}
+	in := bufio.NewReaderSize(nil, lineMax)
+	size, short := 0, false
+	cut, err := g.walk(ctx, root, func(e entry) error {
+		if e.kind != file || !e.mode.IsRegular() || !matchesAny(g.patterns, path.Base(e.rel)) {
+			return nil
+		}
+		return g.file(ctx, filepath.Join(root, e.rel), in, func(h Hit) error {
+			h.Path = e.rel
+			size += len(h.Text) + len(h.Context)
+			if size > answerMax {
+				short = true
+				return errEnough
+			}
+			out.Matches = append(out.Matches, h)
+			if len(out.Matches) >= g.max {
+				return errEnough
+			}
+			return nil
+		})
+	})
+	if p := doze.Public(err); err != nil && p.Kind == doze.NotFound {
+		err = doze.Wrap(err, doze.Invalid, "%s", p.Message)
+	}
+	out.Total, out.Incomplete = len(out.Matches), cut || short
+	return out, err
+}
+
+// file calls hit for every line of a text file with the query in it.
+func (g Grep) file(ctx context.Context, name string, in *bufio.Reader, hit func(Hit) error) error {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil // it is gone, or not ours to read
+	}
+	defer func() { _ = f.Close() }()
+	in.Reset(f)
+	if head, _ := in.Peek(peek); bytes.IndexByte(head, 0) >= 0 {
+		return nil
+	}
+	around := window{size: g.context}
+	for n := 1; ; n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		line, err := readLine(in)
+		if err != nil {
+			return around.flush(hit)
+		}
+		if err := around.add(line, hit); err != nil {
+			return err
+		}
+		if at := g.find(line); at >= 0 {
+			if err := around.found(Hit{Line: n, Column: at + 1, Text: clip(line)}, hit); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// readLine returns the next line without its end, at most lineMax of it. It is
+// valid until the next call. Any error ends a file.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		line = bytes.Clone(line) // skipping reuses it
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = in.ReadSlice('\n')
+		}
+		return line, nil // what follows fails the next time
+	}
+	if len(line) == 0 && err != nil {
+		return nil, err
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), err
+}
+
+// clip returns the beginning of a line as text.
+func clip(line []byte) string {
+	if len(line) > textMax {
+		line = line[:textMax]
+		for len(line) > 0 && !utf8.RuneStart(line[len(line)-1]) {
+			line = line[:len(line)-1]
+		}
+		if len(line) > 0 && line[len(line)-1] >= utf8.RuneSelf {
+			line = line[:len(line)-1] // the first byte of a character that is cut
+		}
+	}
+	return string(line)
+}
+
+// window gives hits the lines around them.
+type window struct {
+	size    int
+	before  []string // the last lines
+	pending []waiting
+}
+
+// waiting is a hit whose context is not complete yet.
+type waiting struct {
+	Hit
+	lines []string
+	left  int
+}
+
+// add takes the next line in.
+func (w *window) add(line []byte, hit func(Hit) error) error {
+	if w.size == 0 {
+		return nil
+	}
+	text := clip(line)
+	for i := range w.pending {
+		w.pending[i].lines = append(w.pending[i].lines, text)
+		w.pending[i].left--
+	}
+	for len(w.pending) > 0 && w.pending[0].left == 0 {
+		if err := w.deliver(hit); err != nil {
+			return err
+		}
+	}
+	if w.before = append(w.before, text); len(w.before) > w.size+1 {
+		w.before = w.before[1:]
+	}
+	return nil
+}
+
+// found takes a hit in the line that was just added.
+func (w *window) found(h Hit, hit func(Hit) error) error {
+	if w.size == 0 {
+		return hit(h)
+	}
+	w.pending = append(w.pending, waiting{h, slices.Clone(w.before), w.size})
+	return nil
+}
+
+// deliver hands out the oldest hit.
+func (w *window) deliver(hit func(Hit) error) error {
+	h := w.pending[0]
+	w.pending = w.pending[1:]
+	h.Context = strings.Join(h.lines, "\n")
+	return hit(h.Hit)
+}
+
+// flush hands out what is left at the end of a file.
+func (w *window) flush(hit func(Hit) error) error {
+	for len(w.pending) > 0 {
+		if err := w.deliver(hit); err != nil {
+			return err
+		}
+	}
+	return nil
+}

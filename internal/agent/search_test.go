@@ -1,0 +1,50 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSearches(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.write(t, "p/main.go", "package main // needle\n")
+	s.write(t, "p/sub/main_test.go", "package main\n")
+	type match struct {
+		Path, Type, Text string
+		Line, Column     int
+	}
+	type matches struct {
+		Query   string
+		Matches []match
+		Total   int
+	}
+	found := []match{{Path: "main.go", Type: "file"}, {Path: "sub/main_test.go", Type: "file"}}
+	tests := map[string]struct {
+		path string
+		want matches
+	}{
+		"find":                       {"/filesystem-find/p", matches{"", found, 2}},
+		"find, absolute":             {"/filesystem-find/" + s.dir + "/p?patterns=main.go", matches{"", found[:1], 1}},
+		"fuzzy, the query in a path": {"/filesystem-search/p/main.go", matches{"", found, 2}},
+		"fuzzy, with a query":        {"/filesystem-search/p?query=main", matches{"", found, 2}},
+		"content":                    {"/filesystem-content-search/p?query=Needle", matches{"Needle", []match{{Path: "main.go", Text: "package main // needle", Line: 1, Column: 17}}, 1}},
+		"no content":                 {"/filesystem-content-search/p?query=xyz", matches{"xyz", []match{}, 0}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(test.want, get[matches](t, s, "GET", test.path, "")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	s.fails(t, 404, "no such directory", "GET", "/filesystem-find/none", "")
+	s.fails(t, 400, "type must be", "GET", "/filesystem-find/p?type=x", "")
+	s.fails(t, 400, "nothing to search for", "GET", "/filesystem-search/", "")
+	s.fails(t, 400, "nothing to search for", "GET", "/filesystem-search/%2F", "")
+	s.fails(t, 400, "query is required", "GET", "/filesystem-content-search/p", "")
+	s.fails(t, 400, "no such directory", "GET", "/filesystem-content-search/none?query=x", "")
+	s.fails(t, 400, "NUL", "GET", "/filesystem-find/%00", "")
+}
