@@ -78,8 +78,8 @@ type Runtime struct {
 	TTL       string            `json:"ttl,omitempty"` // a Duration
 }
 
-// Env is one environment variable (spec 2.4). ValueFrom is the Kubernetes form
-// and is kept as it came.
+// Env is one environment variable (spec 2.4). ValueFrom is the Kubernetes form,
+// a [ValueSource], and is kept as it came.
 type Env struct {
 	Name      string          `json:"name"`
 	Value     string          `json:"value,omitempty"`
@@ -194,9 +194,17 @@ func (r *Runtime) checkEnvs(p *Problems) {
 	}
 	bytes := 0
 	for _, e := range r.Envs {
-		bytes += len(e.Name) + len(e.Value)
+		bytes += len(e.Name) + len(e.Value) + len(e.ValueFrom)
 		if !envNameForm.MatchString(e.Name) {
 			p.Add("spec.runtime.envs", "has the name %q; it must be letters, digits and _ and not begin with a digit", clip(e.Name))
+		}
+		if e.From() {
+			if _, err := ParseValueSource(e.ValueFrom); err != nil {
+				p.Add("spec.runtime.envs", "%s.valueFrom %v", clip(e.Name), err)
+			}
+			if e.Value != "" {
+				p.Add("spec.runtime.envs", "%s has both a value and valueFrom", clip(e.Name))
+			}
 		}
 		if strings.ContainsRune(e.Value, 0) {
 			p.Add("spec.runtime.envs", "has a NUL byte in the value of %s", clip(e.Name))

@@ -3,6 +3,8 @@ package doze
 import (
 	"encoding/json"
 	"log/slog"
+	"regexp"
+	"strings"
 )
 
 // WriteOnly holds a value that callers send and never get back. It decodes
@@ -27,3 +29,45 @@ func (WriteOnly[T]) LogValue() slog.Value { return slog.StringValue("[hidden]") 
 
 func (WriteOnly[T]) String() string   { return "[hidden]" }
 func (WriteOnly[T]) GoString() string { return "[hidden]" }
+
+// Limits of the secrets of a workspace; those of one secret are those that
+// variables have, for which they are.
+const (
+	SecretKeysMax    = 64
+	SecretKeyMax     = 253
+	SecretBytesMax   = EnvBytesMax
+	SecretsMax       = 1000 // of a workspace
+	secretKeyExample = "API_TOKEN"
+)
+
+var secretKeyForm = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// Secret holds values that the variables of sandboxes refer to by the name of
+// the secret and a key. In answers its values are masked.
+type Secret struct {
+	Metadata Metadata          `json:"metadata"`
+	Data     map[string]string `json:"data"`
+}
+
+// Validate reports every mistake of s at once.
+func (s *Secret) Validate() error {
+	var p Problems
+	s.Metadata.Check(&p)
+	if len(s.Data) > SecretKeysMax {
+		p.Add("data", "has %d keys; at most %d are allowed", len(s.Data), SecretKeysMax)
+	}
+	bytes := 0
+	for k, v := range s.Data {
+		bytes += len(k) + len(v)
+		if len(k) > SecretKeyMax || !secretKeyForm.MatchString(k) {
+			p.Add("data", "has the key %q; it must be letters, digits, dots, dashes and _ such as %s", clip(k), secretKeyExample)
+		}
+		if strings.ContainsRune(v, 0) {
+			p.Add("data", "has a NUL byte in the value of %s", clip(k))
+		}
+	}
+	if bytes > SecretBytesMax {
+		p.Add("data", "has %d bytes; at most %d are allowed", bytes, SecretBytesMax)
+	}
+	return p.Err()
+}

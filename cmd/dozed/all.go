@@ -29,6 +29,7 @@ import (
 	"doze/internal/machine/gvisor"
 	"doze/internal/node"
 	"doze/internal/peer"
+	"doze/internal/seal"
 	"doze/internal/store"
 )
 
@@ -40,8 +41,9 @@ const (
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
 
-	keyFile = "admin.key"
-	apiPath = "/v0"
+	keyFile  = "admin.key"
+	sealFile = "seal.key" // belongs to the database: a backup of one needs the other
+	apiPath  = "/v0"
 )
 
 // all serves everything in one process.
@@ -140,7 +142,11 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 			return nil, fmt.Errorf("image %s: %w", name, err)
 		}
 	}
-	if p.store, err = store.Open(ctx, filepath.Join(c.Data, "doze.db")); err != nil {
+	box, err := seal.Open(filepath.Join(c.Data, sealFile))
+	if err != nil {
+		return nil, err
+	}
+	if p.store, err = store.Open(ctx, filepath.Join(c.Data, "doze.db"), box); err != nil {
 		return nil, err
 	}
 	if err := p.openNode(ctx); err != nil {

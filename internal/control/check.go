@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -53,9 +54,6 @@ func supported(spec *doze.SandboxSpec) error {
 	for k, v := range spec.Runtime.ExtraArgs {
 		lacks(v == "enabled", "spec.runtime.extraArgs."+k)
 	}
-	for _, e := range spec.Runtime.Envs {
-		lacks(len(e.ValueFrom) > 0 && string(e.ValueFrom) != "null", "spec.runtime.envs with valueFrom")
-	}
 	if len(missing) == 0 {
 		return nil
 	}
@@ -84,17 +82,60 @@ func fromNode(err error, doing string) error {
 }
 
 // order is what a node gets to run.
-func order(sb store.Sandbox) peer.Order {
+func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error) {
+	env, err := s.variables(ctx, sb.Metadata, sb.Spec)
 	r := sb.Spec.Runtime
-	env := make([]string, len(r.Envs))
-	for i, e := range r.Envs {
-		env[i] = e.Name + "=" + e.Value
-	}
 	return peer.Order{
 		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
 		Image: r.Image, Memory: r.Memory, Env: env,
 		Grace: grace(sb),
+	}, err
+}
+
+// variables are those of a sandbox as the processes inside get them. A value
+// that is referred to and not there is Invalid.
+func (s *Server) variables(ctx context.Context, m doze.Metadata, spec doze.SandboxSpec) ([]string, error) {
+	var p doze.Problems
+	all, in := make([]string, 0, len(spec.Runtime.Envs)), doze.Sandbox{Metadata: m, Spec: spec}
+	for _, e := range spec.Runtime.Envs {
+		value, has := e.Value, true
+		if e.From() {
+			from, err := doze.ParseValueSource(e.ValueFrom)
+			if err != nil {
+				return nil, doze.Wrap(err, doze.Invalid, "the variable %s has a valueFrom that is damaged", clip(e.Name))
+			}
+			switch {
+			case from.Field != nil:
+				value = from.Field.Value(&in)
+			case from.Resource != nil:
+				value = from.Resource.Value(&in)
+			default:
+				if value, has, err = s.secretValue(ctx, m.Workspace, from.Secret); err != nil {
+					return nil, err
+				}
+				if !has && !from.Secret.Optional {
+					p.Add("spec.runtime.envs", "%s refers to the key %q of the secret %q, which is not there", clip(e.Name), clip(from.Secret.Key), clip(from.Secret.Name))
+				}
+			}
+		}
+		if has {
+			all = append(all, e.Name+"="+value)
+		}
 	}
+	return all, p.Err()
+}
+
+// secretValue is what a variable refers to, or false if it is not there.
+func (s *Server) secretValue(ctx context.Context, workspace string, ref *doze.SecretRef) (string, bool, error) {
+	sec, err := s.Store.Secret(ctx, workspace, ref.Name)
+	if doze.Public(err).Kind == doze.NotFound {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	value, ok := sec.Data[ref.Key]
+	return value, ok, nil
 }
 
 // grace is what the processes of a sandbox get to end by themselves.

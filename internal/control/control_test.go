@@ -18,27 +18,30 @@ import (
 	"doze/internal/access"
 	"doze/internal/control"
 	"doze/internal/peer"
+	"doze/internal/seal"
 	"doze/internal/store"
 )
 
 // platform is a control plane on a real database, with a node in memory.
 type platform struct {
-	t     *testing.T
-	file  string
-	store *store.Store
-	node  *node
-	dir   *peer.Directory
-	keys  *access.Keys
-	ctl   *control.Server
-	http  http.Handler
-	key   string // of an admin of the workspace "main"
-	stop  func()
+	t      *testing.T
+	file   string
+	sealed string
+	store  *store.Store
+	node   *node
+	dir    *peer.Directory
+	keys   *access.Keys
+	ctl    *control.Server
+	http   http.Handler
+	key    string // of an admin of the workspace "main"
+	stop   func()
 }
 
 // start opens a platform; run says whether its loops run.
 func start(t *testing.T, run bool) *platform {
 	t.Helper()
-	p := &platform{t: t, file: filepath.Join(t.TempDir(), "doze.db"), node: newNode()}
+	dir := t.TempDir()
+	p := &platform{t: t, file: filepath.Join(dir, "doze.db"), sealed: filepath.Join(dir, "seal.key"), node: newNode()}
 	p.open(run)
 	secret, created, err := p.ctl.Bootstrap(t.Context(), "main", kept)
 	if err != nil || !created {
@@ -52,7 +55,11 @@ func start(t *testing.T, run bool) *platform {
 func (p *platform) open(run bool) {
 	t := p.t
 	t.Helper()
-	st, err := store.Open(t.Context(), p.file)
+	box, err := seal.Open(p.sealed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(t.Context(), p.file, box)
 	if err != nil {
 		t.Fatal(err)
 	}

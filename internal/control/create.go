@@ -55,6 +55,9 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if err := s.check(&sb, &p); err != nil {
 		return doze.Sandbox{}, err
 	}
+	if _, err := s.variables(ctx, sb.Metadata, sb.Spec); err != nil {
+		return doze.Sandbox{}, err
+	}
 	if err := s.Node.CheckImage(ctx, sb.Spec.Runtime.Image); err != nil {
 		return doze.Sandbox{}, fromNode(err, "the look at the image")
 	}
@@ -138,7 +141,11 @@ func (s *Server) take(ctx context.Context, uid string, before time.Duration) (co
 // boot gives a sandbox in the phase starting its machine. If that does not
 // work, the record fails, or goes where the error belongs to the caller.
 func (s *Server) boot(ctx context.Context, sb store.Sandbox) (store.Sandbox, error) {
-	err := s.Node.Create(ctx, order(sb))
+	o, err := s.order(ctx, sb)
+	if err != nil {
+		return sb, s.unboot(ctx, sb, err)
+	}
+	err = s.Node.Create(ctx, o)
 	if err == nil {
 		// Whoever deletes the sandbox does so before the route is there, then
 		// the step fails; or after the step, and removes the route.

@@ -37,6 +37,12 @@ var routes = []route{
 	{"GET", "/sandboxes/by-external-id/{externalId}", "sandboxes:get", read((*Server).sandboxByExternalID)},
 	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
 
+	{"GET", "/secrets", access.Admin, read((*Server).listSecrets)},
+	{"POST", "/secrets", access.Admin, write((*Server).createSecret)},
+	{"GET", "/secrets/{secret}", access.Admin, read((*Server).secret)},
+	{"PUT", "/secrets/{secret}", access.Admin, write((*Server).updateSecret)},
+	{"DELETE", "/secrets/{secret}", access.Admin, read((*Server).deleteSecret)},
+
 	{"GET", "/api_keys", "apiKey:list", read((*Server).listAPIKeys)},
 	{"POST", "/api_keys", "apiKey:write", write((*Server).createAPIKey)},
 	{"DELETE", "/api_keys/{id}", "apiKey:write", read((*Server).deleteAPIKey)},

@@ -25,8 +25,9 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	t.Parallel()
 	p := start(t, true)
 	p.create(`{"metadata":{"name":"a","externalId":"ext"}}`)
+	want[any](p, 200, "POST", "/secrets", named("a"))
 	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
-	fill := strings.NewReplacer("{name}", "a", "{externalId}", "ext", "{id}", mine, "{workspace}", "main").Replace
+	fill := strings.NewReplacer("{name}", "a", "{externalId}", "ext", "{id}", mine, "{workspace}", "main", "{secret}", "a").Replace
 	lacking := p.keyFor("main", time.Time{}, "agents:list")
 	expired := p.keyFor("main", time.Now(), access.Admin)
 	stranger := p.keyFor("other", time.Time{}, access.Admin)
@@ -68,7 +69,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 					t.Errorf("another workspace's object: %d %s", theirs.Code, theirs.Body)
 				}
 				checkError(t, theirs)
-				other := strings.NewReplacer("{name}", "b", "{externalId}", "ex2", "{id}", "none", "{workspace}", "mai2").Replace(rt.Pattern)
+				other := strings.NewReplacer("{name}", "b", "{externalId}", "ex2", "{id}", "none", "{workspace}", "mai2", "{secret}", "b").Replace(rt.Pattern)
 				none := p.do(rt.Method, other, "{}", "Authorization", "Bearer "+stranger)
 				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(none.Body.String())
 				if none.Code != 404 || same != theirs.Body.String() {

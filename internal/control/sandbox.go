@@ -73,7 +73,7 @@ func (s *Server) view(sb store.Sandbox) doze.Sandbox {
 	out := s.bare(sb)
 	out.Spec.Runtime.Envs = slices.Clone(out.Spec.Runtime.Envs)
 	for i := range out.Spec.Runtime.Envs {
-		if e := &out.Spec.Runtime.Envs[i]; e.Secret {
+		if e := &out.Spec.Runtime.Envs[i]; e.Secret && !e.From() {
 			e.Value = doze.MaskedValue
 		}
 	}
@@ -119,8 +119,13 @@ type settable struct {
 // decodeSandbox writes a body onto a sandbox. The members that only we set are
 // not read, whatever their types.
 func decodeSandbox(m *doze.Metadata, spec *doze.SandboxSpec, body map[string]any, p *doze.Problems) {
+	decodeMetadata(m, body, p)
+	decode(spec, member(body, "spec", p), "spec", p)
+}
+
+// decodeMetadata writes what a caller may set of metadata.
+func decodeMetadata(m *doze.Metadata, body map[string]any, p *doze.Problems) {
 	set := settable{m.Name, m.DisplayName, m.ExternalID, maps.Clone(m.Labels)}
 	decode(&set, member(body, "metadata", p), "metadata", p)
 	m.Name, m.DisplayName, m.ExternalID, m.Labels = set.Name, set.DisplayName, set.ExternalID, set.Labels
-	decode(spec, member(body, "spec", p), "spec", p)
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"log/slog"
@@ -108,9 +109,11 @@ func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
 			old, stored[e.Name] = &same[0], same[1:]
 		}
 		switch {
-		case e.Value != "" && e.Value != doze.MaskedValue:
+		case e.From() && e.Value == doze.MaskedValue:
+			e.Value = "" // a value from elsewhere is not stored
+		case e.From(), e.Value != "" && e.Value != doze.MaskedValue:
 		case old != nil:
-			e.Value, e.Secret = old.Value, e.Secret || old.Secret
+			e.Value, e.ValueFrom, e.Secret = old.Value, old.ValueFrom, e.Secret || old.Secret
 		case e.Value == doze.MaskedValue:
 			p.Add("spec.runtime.envs", "has the masked value of %s, of which no value is stored", clip(e.Name))
 		}
@@ -121,7 +124,9 @@ func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
 // needsMachine reports whether a change needs a fresh machine.
 func needsMachine(was, now doze.Runtime) bool {
 	return was.Image != now.Image || was.Memory != now.Memory || !slices.Equal(was.Ports, now.Ports) ||
-		!slices.EqualFunc(was.Envs, now.Envs, func(a, b doze.Env) bool { return a.Name == b.Name && a.Value == b.Value })
+		!slices.EqualFunc(was.Envs, now.Envs, func(a, b doze.Env) bool {
+			return a.Name == b.Name && a.Value == b.Value && bytes.Equal(a.ValueFrom, b.ValueFrom)
+		})
 }
 
 // turnInto makes sb what is wanted. Preconditions: the turn of sb is held.
@@ -134,6 +139,9 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	if fresh {
 		if off && !enable || disable {
 			return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
+		}
+		if _, err := s.variables(ctx, want.Metadata, want.Spec); err != nil {
+			return err
 		}
 		if err := s.Node.CheckImage(ctx, want.Spec.Runtime.Image); err != nil {
 			return fromNode(err, "the look at the image")

@@ -88,7 +88,7 @@ func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page, err e
 	if err != nil {
 		return p, err
 	}
-	p.Sandboxes, err = collect(ctx, s.read, scanSandbox, text, args...)
+	p.Sandboxes, err = collect(ctx, s.read, s.scanSandbox, text, args...)
 	if err != nil {
 		return p, wrap(err, "list sandboxes")
 	}

@@ -34,9 +34,59 @@ type Sandbox struct {
 type content struct {
 	Metadata doze.Metadata    `json:"metadata"`
 	Spec     doze.SandboxSpec `json:"spec"`
+	Sealed   []byte           `json:"sealed,omitempty"` // values of secret variables, by position
+}
+
+// encode is the body of a record, with the values of secret variables sealed.
+func (s *Store) encode(uid string, m doze.Metadata, spec doze.SandboxSpec) ([]byte, error) {
+	c := content{Metadata: m, Spec: spec}
+	values := map[int]string{}
+	for i, e := range spec.Runtime.Envs {
+		if e.Secret && e.Value != "" {
+			values[i] = e.Value
+		}
+	}
+	if len(values) > 0 {
+		c.Spec.Runtime.Envs = slices.Clone(spec.Runtime.Envs)
+		for i := range values {
+			c.Spec.Runtime.Envs[i].Value = ""
+		}
+		plain, err := json.Marshal(values)
+		if err != nil {
+			return nil, err
+		}
+		c.Sealed = s.box.Seal(plain, sandboxPlace+uid)
+	}
+	return json.Marshal(c)
+}
+
+// decode is the inverse of encode.
+func (s *Store) decode(uid string, body []byte) (doze.Metadata, doze.SandboxSpec, error) {
+	var c content
+	if err := json.Unmarshal(body, &c); err != nil {
+		return c.Metadata, c.Spec, err
+	}
+	if len(c.Sealed) == 0 {
+		return c.Metadata, c.Spec, nil
+	}
+	plain, err := s.box.Unseal(c.Sealed, sandboxPlace+uid)
+	if err != nil {
+		return c.Metadata, c.Spec, err
+	}
+	values := map[int]string{}
+	if err := json.Unmarshal(plain, &values); err != nil {
+		return c.Metadata, c.Spec, err
+	}
+	for i := range c.Spec.Runtime.Envs {
+		if v, ok := values[i]; ok {
+			c.Spec.Runtime.Envs[i].Value = v
+		}
+	}
+	return c.Metadata, c.Spec, nil
 }
 
 const (
+	sandboxPlace   = "sandbox/" // of what is sealed in a record
 	sandboxColumns = `uid, machine, phase, seq, revision, last_used_at, ended_at, deadline, body`
 	// alive are the records that hold their name.
 	alive = `phase NOT IN ('deleting', 'terminated')`
@@ -46,7 +96,7 @@ const (
 // phase pending. A name that another living sandbox has is a Conflict.
 func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) {
 	sb.Phase, sb.Machine, sb.Revision = doze.Pending, sb.UID, 1
-	body, err := json.Marshal(content{sb.Metadata, sb.Spec})
+	body, err := s.encode(sb.UID, sb.Metadata, sb.Spec)
 	if err != nil {
 		return sb, wrap(err, "encode sandbox")
 	}
@@ -87,7 +137,7 @@ func (s *Store) LatestByExternalID(ctx context.Context, workspace, id string) (S
 }
 
 func (s *Store) full(ctx context.Context, missing, where string, args ...any) (Sandbox, error) {
-	sb, err := one(ctx, s.read, scanSandbox, missing, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where+` LIMIT 1`, args...)
+	sb, err := one(ctx, s.read, s.scanSandbox, missing, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where+` LIMIT 1`, args...)
 	if err != nil {
 		return sb, wrap(err, "read sandbox")
 	}
@@ -104,7 +154,7 @@ func (s *Store) EachLiving(ctx context.Context, fn func(Sandbox) error) (err err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		sb, err := scanSandbox(rows)
+		sb, err := s.scanSandbox(rows)
 		if err != nil {
 			return wrap(err, "read sandboxes")
 		}
@@ -118,7 +168,7 @@ func (s *Store) EachLiving(ctx context.Context, fn func(Sandbox) error) (err err
 // Unfinished returns up to limit records in phases that control has to lead
 // on from: pending, starting, disabling and deleting. Events are left out.
 func (s *Store) Unfinished(ctx context.Context, limit int) ([]Sandbox, error) {
-	all, err := collect(ctx, s.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+	all, err := collect(ctx, s.read, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE phase IN ('pending', 'starting', 'disabling', 'deleting') LIMIT $1`, limit)
 	return all, wrap(err, "read unfinished sandboxes")
 }
@@ -129,7 +179,7 @@ func (s *Store) Update(ctx context.Context, sb Sandbox) (Sandbox, error) {
 	return s.change(ctx, sb.UID, sb.Revision, func(tx *sql.Tx, now *Sandbox) error {
 		now.Metadata, now.Spec, now.Deadline = sb.Metadata, sb.Spec, sb.Deadline
 		now.Revision++
-		return save(ctx, tx, now)
+		return s.save(ctx, tx, now)
 	})
 }
 
@@ -157,7 +207,7 @@ func (s *Store) Apply(ctx context.Context, uid string, st Step) (Sandbox, error)
 			return err
 		}
 		if to != sb.Phase {
-			if err := step(ctx, tx, sb, to, st); err != nil {
+			if err := s.step(ctx, tx, sb, to, st); err != nil {
 				return err
 			}
 		}
@@ -167,7 +217,7 @@ func (s *Store) Apply(ctx context.Context, uid string, st Step) (Sandbox, error)
 }
 
 // step writes one step of control.
-func step(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, st Step) error {
+func (s *Store) step(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, st Step) error {
 	if st.Write != nil {
 		sb.Metadata, sb.Spec, sb.Deadline = st.Write.Metadata, st.Write.Spec, st.Write.Deadline
 		sb.Revision++
@@ -179,7 +229,7 @@ func step(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, st Step) 
 		sb.Machine, sb.Seq = st.Machine, 0
 		sb.Revision++
 	}
-	return move(ctx, tx, sb, to, st.Message, st.At)
+	return s.move(ctx, tx, sb, to, st.Message, st.At)
 }
 
 // follow returns the phase after a step of control, or from itself if the step
@@ -221,14 +271,14 @@ type Report struct {
 func (s *Store) Accept(ctx context.Context, reports []Report) (moved []Sandbox, err error) {
 	err = s.update(ctx, func(tx *sql.Tx) error {
 		for _, r := range reports {
-			sb, err := one(ctx, tx, scanSandbox, "", `SELECT `+sandboxColumns+` FROM sandboxes WHERE machine = $1`, r.Machine)
+			sb, err := one(ctx, tx, s.scanSandbox, "", `SELECT `+sandboxColumns+` FROM sandboxes WHERE machine = $1`, r.Machine)
 			if e, ok := errors.AsType[*doze.Error](err); ok && e.Kind == doze.NotFound {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			ok, err := accept(ctx, tx, &sb, r)
+			ok, err := s.accept(ctx, tx, &sb, r)
 			if err != nil {
 				return err
 			}
@@ -242,7 +292,7 @@ func (s *Store) Accept(ctx context.Context, reports []Report) (moved []Sandbox, 
 }
 
 // accept records one report and says whether it moved sb.
-func accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (bool, error) {
+func (s *Store) accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (bool, error) {
 	if r.Seq <= sb.Seq || r.Seq > math.MaxInt64 {
 		return false, nil
 	}
@@ -256,9 +306,9 @@ func accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (bool, error
 			return false, err
 		}
 	case r.Phase != sb.Phase && slices.Contains(ahead[sb.Phase], r.Phase):
-		return true, move(ctx, tx, sb, r.Phase, r.Message, r.At)
+		return true, s.move(ctx, tx, sb, r.Phase, r.Message, r.At)
 	}
-	return false, save(ctx, tx, sb)
+	return false, s.save(ctx, tx, sb)
 }
 
 // ahead are, for each phase, those that a node may lead to on its own.
@@ -282,7 +332,7 @@ var ahead = func() map[doze.Phase][]doze.Phase {
 
 // move writes sb with its next phase, and the event if the status changes or
 // there is something to say.
-func move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message string, at time.Time) error {
+func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message string, at time.Time) error {
 	from := sb.Phase
 	sb.Phase = to
 	switch to { //nolint:exhaustive // only the end of a life changes what control has to look at
@@ -292,7 +342,7 @@ func move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message s
 		sb.Ended = moment(millis(at))
 		sb.Deadline = sb.Ended.Add(sb.Spec.Lifecycle.Retention())
 	}
-	if err := save(ctx, tx, sb); err != nil {
+	if err := s.save(ctx, tx, sb); err != nil {
 		return err
 	}
 	switch {
@@ -308,7 +358,7 @@ func move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase, message s
 // what fn made of it.
 func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(*sql.Tx, *Sandbox) error) (sb Sandbox, err error) {
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		sb, err = one(ctx, tx, scanSandbox, "there is no such sandbox", `SELECT `+sandboxColumns+` FROM sandboxes WHERE uid = $1`, uid)
+		sb, err = one(ctx, tx, s.scanSandbox, "there is no such sandbox", `SELECT `+sandboxColumns+` FROM sandboxes WHERE uid = $1`, uid)
 		if err != nil {
 			return err
 		}
@@ -321,8 +371,8 @@ func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(
 }
 
 // save writes every column of sb that can change.
-func save(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
-	body, err := json.Marshal(content{sb.Metadata, sb.Spec})
+func (s *Store) save(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
+	body, err := s.encode(sb.UID, sb.Metadata, sb.Spec)
 	if err != nil {
 		return err
 	}
@@ -346,7 +396,7 @@ func (s *Store) NextDeadline(ctx context.Context) (time.Time, error) {
 // Due returns up to limit living records whose deadline has come, the earliest
 // first, without events.
 func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]Sandbox, error) {
-	all, err := collect(ctx, s.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+	all, err := collect(ctx, s.read, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE deadline <= $1 AND `+alive+` ORDER BY deadline LIMIT $2`, millis(now), limit)
 	return all, wrap(err, "read due sandboxes")
 }
@@ -417,7 +467,7 @@ func (s *Store) ForgetLeftover(ctx context.Context, machine string) error {
 	return wrap(err, "forget a leftover")
 }
 
-func scanSandbox(r row) (sb Sandbox, err error) {
+func (s *Store) scanSandbox(r row) (sb Sandbox, err error) {
 	var phase, body string
 	var seq, used, ended int64
 	var deadline sql.Null[int64]
@@ -431,11 +481,9 @@ func scanSandbox(r row) (sb Sandbox, err error) {
 	if deadline.Valid {
 		sb.Deadline = moment(deadline.V)
 	}
-	var c content
-	if err := json.Unmarshal([]byte(body), &c); err != nil {
+	if sb.Metadata, sb.Spec, err = s.decode(sb.UID, []byte(body)); err != nil {
 		return sb, fmt.Errorf("the body of sandbox %s is damaged: %w", sb.UID, err)
 	}
-	sb.Metadata, sb.Spec = c.Metadata, c.Spec
 	return sb, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,6 +26,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"doze"
+	"doze/internal/seal"
 )
 
 //go:embed migrations/*.sql
@@ -45,11 +47,13 @@ const (
 type Store struct {
 	write *sql.DB // one connection: SQLite has one writer
 	read  *sql.DB
+	box   *seal.Box
 }
 
 // Open opens or creates the SQLite database in the file name and brings its
-// schema up to date. Only the owner may read the file.
-func Open(ctx context.Context, name string) (_ *Store, err error) {
+// schema up to date. Only the owner may read the file. What is secret is sealed
+// with box, which must be the same every time.
+func Open(ctx context.Context, name string, box *seal.Box) (_ *Store, err error) {
 	name, err = filepath.Abs(name)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
@@ -63,7 +67,7 @@ func Open(ctx context.Context, name string) (_ *Store, err error) {
 		return nil, fmt.Errorf("database: %w", err)
 	}
 
-	s := &Store{}
+	s := &Store{box: box}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("database %s: %w", name, err), s.Close())
@@ -89,7 +93,30 @@ func Open(ctx context.Context, name string) (_ *Store, err error) {
 	}
 	s.read.SetMaxOpenConns(readers)
 	s.read.SetMaxIdleConns(readers)
-	return s, nil
+	return s, s.checkSeal(ctx)
+}
+
+// sealSetting holds something sealed, which tells the right key from another.
+const sealSetting = "seal"
+
+// checkSeal fails if the database was sealed with another key: records that
+// nobody can read would be found one by one.
+func (s *Store) checkSeal(ctx context.Context) error {
+	text, err := s.Setting(ctx, sealSetting)
+	if err != nil {
+		return err
+	}
+	if text == "" {
+		return s.SetSetting(ctx, sealSetting, hex.EncodeToString(s.box.Seal(nil, sealSetting)))
+	}
+	sealed, err := hex.DecodeString(text)
+	if err == nil {
+		_, err = s.box.Unseal(sealed, sealSetting)
+	}
+	if err != nil {
+		return fmt.Errorf("it was sealed with another key: restore the key file that belongs to it: %w", err)
+	}
+	return nil
 }
 
 func dsn(name string, pragmas ...string) string {

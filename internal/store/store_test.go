@@ -14,12 +14,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/seal"
 	"doze/internal/store"
 )
 
 func open(t *testing.T, file string) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), file)
+	box, err := seal.Open(file + ".key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), file, box)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +417,11 @@ func FuzzCursor(f *testing.F) {
 	f.Add("", "")
 	f.Add("eyJ1IjoiYSIsImIiOjEsIm0iOjF9", "createdAt:asc")
 	f.Add("e30", "name:asc")
-	s, err := store.Open(f.Context(), filepath.Join(f.TempDir(), "doze.db"))
+	box, err := seal.New()
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := store.Open(f.Context(), filepath.Join(f.TempDir(), "doze.db"), box)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -443,4 +452,19 @@ func FuzzCursor(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestAnotherKeyOpensNothing(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "doze.db")
+	if err := open(t, file).Close(); err != nil {
+		t.Fatal(err)
+	}
+	other, err := seal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Open(t.Context(), file, other); err == nil || !strings.Contains(err.Error(), "another key") {
+		t.Errorf("%v", err)
+	}
 }

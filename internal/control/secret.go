@@ -1,0 +1,106 @@
+package control
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"time"
+
+	"doze"
+)
+
+func (s *Server) listSecrets(ctx context.Context, _ *http.Request) ([]doze.Secret, error) {
+	all, err := s.Store.Secrets(ctx, callerOf(ctx).Workspace)
+	list := make([]doze.Secret, len(all))
+	for i, sec := range all {
+		list[i] = masked(sec)
+	}
+	return list, err
+}
+
+func (s *Server) secret(ctx context.Context, r *http.Request) (doze.Secret, error) {
+	sec, err := s.Store.Secret(ctx, callerOf(ctx).Workspace, r.PathValue("secret"))
+	return masked(sec), err
+}
+
+func (s *Server) createSecret(ctx context.Context, _ *http.Request, body map[string]any) (doze.Secret, error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	var sec doze.Secret
+	var p doze.Problems
+	decodeSecret(&sec, body, &p)
+	if err := checkSecret(&sec, &p); err != nil {
+		return sec, err
+	}
+	all, err := s.Store.Secrets(ctx, c.Workspace)
+	if err == nil && len(all) >= doze.SecretsMax {
+		err = doze.Errorf(doze.Exhausted, "the workspace has %d secrets, which is the limit: delete one first", len(all))
+	}
+	if err != nil {
+		return doze.Secret{}, err
+	}
+	sec.Metadata.Workspace, sec.Metadata.CreatedAt, sec.Metadata.CreatedBy = c.Workspace, now, c.Sub
+	sec.Metadata.UpdatedAt, sec.Metadata.UpdatedBy = now, c.Sub
+	return masked(sec), s.Store.InsertSecret(ctx, sec)
+}
+
+// updateSecret changes a secret. A value that comes back masked stays; sandboxes
+// see the others when they get their next machine.
+func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[string]any) (doze.Secret, error) {
+	c := callerOf(ctx)
+	sec, err := s.Store.ChangeSecret(ctx, c.Workspace, r.PathValue("secret"), func(sec *doze.Secret) error {
+		var p doze.Problems
+		name, was := sec.Metadata.Name, maps.Clone(sec.Data)
+		decodeSecret(sec, body, &p)
+		if sec.Metadata.Name == "" {
+			sec.Metadata.Name = name
+		}
+		if sec.Metadata.Name != name {
+			p.Add("metadata.name", "cannot be changed: create another secret")
+		}
+		for k, v := range sec.Data {
+			old, kept := was[k]
+			switch {
+			case v != doze.MaskedValue:
+			case kept:
+				sec.Data[k] = old
+			default:
+				p.Add("data", "has the masked value of %q, of which no value is stored", clip(k))
+			}
+		}
+		sec.Metadata.UpdatedAt, sec.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
+		return checkSecret(sec, &p)
+	})
+	return masked(sec), err
+}
+
+func (s *Server) deleteSecret(ctx context.Context, r *http.Request) (doze.Secret, error) {
+	sec, err := s.Store.DeleteSecret(ctx, callerOf(ctx).Workspace, r.PathValue("secret"))
+	return masked(sec), err
+}
+
+// decodeSecret writes a body onto a secret.
+func decodeSecret(sec *doze.Secret, body map[string]any, p *doze.Problems) {
+	decodeMetadata(&sec.Metadata, body, p)
+	in := struct {
+		Data map[string]string `json:"data"`
+	}{sec.Data}
+	decode(&in, body, "", p)
+	sec.Data = in.Data
+}
+
+func checkSecret(sec *doze.Secret, p *doze.Problems) error {
+	if err := sec.Validate(); err != nil {
+		*p = append(*p, doze.Public(err).Message)
+	}
+	return p.Err()
+}
+
+// masked is a secret as callers see it.
+func masked(sec doze.Secret) doze.Secret {
+	data := map[string]string{}
+	for k := range sec.Data {
+		data[k] = doze.MaskedValue
+	}
+	sec.Data = data
+	return sec
+}

@@ -1,0 +1,94 @@
+// Package seal encrypts what must not be readable in a copy of the database:
+// values of secrets, and keys that sign. The one key is a file of its own.
+package seal
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// keyBytes is the length of a key of AES-256.
+const keyBytes = 32
+
+// Box seals and opens. It is safe for concurrent use.
+type Box struct{ aead cipher.AEAD }
+
+// New returns a box with a random key that nobody else will ever have.
+func New() (*Box, error) {
+	key := make([]byte, keyBytes)
+	_, _ = rand.Read(key) // it never fails
+	return box(key)
+}
+
+func box(key []byte) (*Box, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return &Box{aead}, err
+}
+
+// Open returns the box whose key is in file, which it makes if it is not
+// there. Only the owner may read it.
+func Open(file string) (*Box, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = create(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("key of the seal: %w", err)
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(key) != keyBytes {
+		return nil, fmt.Errorf("the key of the seal in %s is damaged: restore the file", file)
+	}
+	return box(key)
+}
+
+// create writes a fresh key and makes sure that it survives a crash before
+// anything is sealed with it.
+func create(file string) ([]byte, error) {
+	key := make([]byte, keyBytes)
+	_, _ = rand.Read(key) // it never fails
+	text := []byte(hex.EncodeToString(key) + "\n")
+	dir := filepath.Dir(file)
+	f, err := os.CreateTemp(dir, filepath.Base(file)+"-*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	return text, errors.Join(d.Sync(), d.Close())
+}
+
+// Seal encrypts plain for one place, such as a record. It opens there only.
+func (b *Box) Seal(plain []byte, place string) []byte {
+	return b.aead.Seal(nil, nil, plain, []byte(place))
+}
+
+// Unseal decrypts what was sealed for a place.
+func (b *Box) Unseal(sealed []byte, place string) ([]byte, error) {
+	plain, err := b.aead.Open(nil, nil, sealed, []byte(place))
+	if err != nil {
+		return nil, fmt.Errorf("what is sealed for %s does not open with this key", place)
+	}
+	return plain, nil
+}
