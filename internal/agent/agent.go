@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"doze/internal/agent/upload"
 )
 
 // The server has no read or write timeout: both bound the whole life of a
@@ -35,6 +37,9 @@ type Config struct {
 	// LogDir keeps the output of processes; empty means /var/log/doze. What an
 	// earlier agent left there is deleted.
 	LogDir string
+	// UploadDir keeps the parts of files that come in parts; empty means
+	// /var/lib/doze/uploads. What an earlier agent left there is deleted.
+	UploadDir string
 	// Init says that orphans of the whole system become children of this
 	// process, which then has to collect them.
 	Init bool
@@ -51,6 +56,7 @@ type Agent struct {
 	children  *reaper
 	processes *table
 	terminals *terminals
+	uploads   *upload.Store
 
 	mu    sync.Mutex
 	wakes int       // guarded by mu
@@ -83,6 +89,7 @@ func New(cfg Config) *Agent {
 		children:  children,
 		processes: newTable(start, logs),
 		terminals: newTerminals(start),
+		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
 }
 
@@ -114,6 +121,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	if srv.Shutdown(grace) != nil {
 		_ = srv.Close() // what still runs has had its time
 	}
+	a.uploads.Close()
 	stopReaping()
 	tasks.Wait()
 	if e := <-served; err == nil && !errors.Is(e, http.ErrServerClosed) {

@@ -38,6 +38,8 @@ func start(tb testing.TB, env ...string) *sandbox {
 		Version: "1.2.3",
 		Env:     append([]string{"PATH=/usr/bin:/bin", "HOME=" + dir, "WORKDIR=" + dir}, env...),
 		LogDir:  s.logs,
+
+		UploadDir: filepath.Join(tb.TempDir(), "uploads"),
 	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

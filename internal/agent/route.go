@@ -46,6 +46,13 @@ var routes = []route{
 	{"PUT", "/filesystem/{path...}", (*Agent).writeFile},
 	{"DELETE", "/filesystem/{path...}", answer((*Agent).deleteFile)},
 
+	{"GET", "/filesystem-multipart", answer((*Agent).listUploads)},
+	{"POST", "/filesystem-multipart/initiate/{path...}", (*Agent).beginUpload},
+	{"PUT", "/filesystem-multipart/{id}/part", answer((*Agent).putPart)},
+	{"GET", "/filesystem-multipart/{id}/parts", answer((*Agent).readParts)},
+	{"POST", "/filesystem-multipart/{id}/complete", accept((*Agent).completeUpload)},
+	{"DELETE", "/filesystem-multipart/{id}/abort", answer((*Agent).abortUpload)},
+
 	{"GET", "/filesystem-find/{path...}", answer((*Agent).find)},
 	{"GET", "/filesystem-search/{path...}", answer((*Agent).fuzzyFind)},
 	{"GET", "/filesystem-content-search/{path...}", answer((*Agent).grep)},

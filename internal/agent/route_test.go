@@ -15,6 +15,15 @@ GET|POST|PUT|DELETE|PATCH /
 GET /health
 GET|PUT|DELETE /filesystem/{path...}
 GET|PUT|DELETE /filesystem/tree/{path...}
+GET /filesystem-multipart
+POST /filesystem-multipart/initiate/{path...}
+PUT /filesystem-multipart/{id}/part
+GET /filesystem-multipart/{id}/parts
+POST /filesystem-multipart/{id}/complete
+DELETE /filesystem-multipart/{id}/abort
+GET /filesystem-find/{path...}
+GET /filesystem-search/{path...}
+GET /filesystem-content-search/{path...}
 GET|POST /process
 GET|DELETE /process/{id}
 DELETE /process/{id}/kill
@@ -56,7 +65,7 @@ func TestTableIsComplete(t *testing.T) {
 
 func TestTransport(t *testing.T) {
 	t.Parallel()
-	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs"})
+	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs", UploadDir: t.TempDir() + "/uploads"})
 	serve := func(method, target string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		a.ServeHTTP(w, httptest.NewRequest(method, target, nil))
@@ -113,7 +122,7 @@ func TestTransport(t *testing.T) {
 // escaped and trailing slashes and dots, and not all of them follow.
 func TestNeverRedirects(t *testing.T) {
 	t.Parallel()
-	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs"})
+	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs", UploadDir: t.TempDir() + "/uploads"})
 	paths := []string{
 		"/", "//", "///", "/.", "/..", "//health", "/health/", "/health//", "/./health", "/process/", "//process", "/process//", "/process/x/",
 		"/process//kill", "/process/x/logs/", "/process/../health", "/process/%2E%2E/health", "/filesystem", "/filesystem/", "/filesystem//",

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"mime"
 	"mime/multipart"
 	"net/http"
 	"os"
@@ -50,12 +49,12 @@ func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) er
 		return err
 	}
 	var done success
-	if form, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); form == "multipart/form-data" {
-		if err != nil || params["boundary"] == "" {
-			return doze.Wrap(err, doze.Invalid, "the multipart body has no valid boundary; let an HTTP library set Content-Type")
-		}
-		done, err = a.who.owner().writeUpload(at, multipart.NewReader(r.Body, params["boundary"]))
+	if strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/form-data") {
+		form, err := formOf(r)
 		if err != nil {
+			return err
+		}
+		if done, err = a.who.owner().writeUpload(at, form); err != nil {
 			return err
 		}
 	} else {
