@@ -35,7 +35,7 @@ func TestValueSources(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		got := ""
+		var got string
 		if v.Field != nil {
 			got = v.Field.Value(sb)
 		} else {

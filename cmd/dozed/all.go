@@ -18,6 +18,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/clock"
 	"doze/internal/control"
 	"doze/internal/daemon"
 	"doze/internal/disk"
@@ -296,6 +297,7 @@ func (p *platform) run(ctx context.Context) error {
 	p.greet()
 	err := daemon.Run(ctx,
 		daemon.Service{Name: "control", Run: p.control.Run},
+		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
 		daemon.Service{Name: "node", Run: p.node.Run},
 		daemon.Service{Name: "http", Run: p.serve},
 		daemon.Service{Name: "edge", Run: p.edge.Run}, // ends open requests, before http waits for them

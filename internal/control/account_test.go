@@ -32,7 +32,7 @@ func TestAPIKeysLiveAndDie(t *testing.T) {
 		want[any](p, 200, "GET", "/sandboxes", "", as...)
 		want[any](p, 403, "POST", "/sandboxes", "{}", as...)
 
-		p.reopen(true) // the key is known after a restart, by its hash
+		p.reopen() // the key is known after a restart, by its hash
 		all := want[[]key](p, 200, "GET", "/api_keys", "", as...)
 		if len(all) != 2 || all[0].Key+all[1].Key != "" {
 			t.Errorf("list: %+v", all)
@@ -51,7 +51,7 @@ func TestAPIKeysLiveAndDie(t *testing.T) {
 		want[any](p, 200, "DELETE", "/api_keys/"+k.ID, "")
 		want[any](p, 401, "GET", "/sandboxes", "", as...)
 		want[any](p, 404, "DELETE", "/api_keys/"+k.ID, "")
-		p.reopen(true)
+		p.reopen()
 		want[any](p, 401, "GET", "/sandboxes", "", as...)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"doze"
@@ -34,8 +35,10 @@ type Config struct {
 type Server struct {
 	Config
 	turns   *turns
+	began   time.Time // before it, nodes do not know what was used
 	reports queue
 	expiry  bell // a deadline may have become earlier
+	stepped atomic.Bool
 	mending bell // something is left to finish
 }
 
@@ -43,7 +46,7 @@ type Server struct {
 // [Server.Run] belong to it.
 func New(c Config) *Server {
 	return &Server{
-		Config: c, turns: newTurns(),
+		Config: c, turns: newTurns(), began: time.Now(),
 		reports: queue{rang: newBell()}, expiry: newBell(), mending: newBell(),
 	}
 }
@@ -66,8 +69,13 @@ func (s *Server) Run(ctx context.Context) error {
 // stays in the directory if its node knows it, and says why.
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
+	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
 		switch sb.Phase {
+		case doze.Running, doze.Suspending, doze.Waking:
+			// Until when it was used is not recorded: perhaps until now.
+			used[sb.Machine] = s.began
+			s.Directory.Put(routeOf(sb))
 		case doze.Pending, doze.Starting:
 			stuck = append(stuck, sb.UID)
 		case doze.Failed:
@@ -79,6 +87,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
+	err = errors.Join(err, s.Store.Touch(ctx, used))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
 	}

@@ -96,10 +96,10 @@ func (p *platform) open(run bool) {
 }
 
 // reopen is a crash at this moment and the start after it.
-func (p *platform) reopen(run bool) {
+func (p *platform) reopen() {
 	p.t.Helper()
 	p.stop()
-	p.open(run)
+	p.open(true)
 }
 
 // do sends a request; headers are pairs.

@@ -89,7 +89,7 @@ func TestCrashAtEachStep(t *testing.T) {
 							t.Errorf("crash %d: nobody will finish the start of %s", i, sb.Metadata.Name)
 						}
 					}
-					after.reopen(true)
+					after.reopen()
 					settled(t, fmt.Sprint("crash ", i), &after)
 					if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
 						usable := slices.Contains(holders[name], after.get().Status)

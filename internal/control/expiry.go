@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"doze"
@@ -10,8 +12,8 @@ import (
 )
 
 const (
-	// clockCheck bounds how long the timer sleeps, so that a step of the
-	// machine's clock is noticed.
+	// clockCheck bounds how long the timer sleeps, if nobody tells us of a step
+	// of the machine's clock.
 	clockCheck = time.Minute
 	// dueBatch is how many due records are handled before looking again.
 	dueBatch = 256
@@ -40,15 +42,36 @@ func (s *Server) expire(ctx context.Context) {
 
 // sweep handles what is due now and returns the next deadline.
 func (s *Server) sweep(ctx context.Context) (next time.Time, err error) {
+	if s.stepped.Swap(false) {
+		if err := s.reschedule(ctx); err != nil {
+			s.stepped.Store(true)
+			return next, err
+		}
+	}
 	now := time.Now()
 	due, err := s.Store.Due(ctx, now, dueBatch)
 	if err != nil {
 		return next, err
 	}
+	var over []store.Ending
+	var later []store.Deadline
 	for _, sb := range due {
-		if err := s.due(ctx, sb, now); err != nil {
-			return next, err
+		at, why := s.deadlineAt(sb, now)
+		if at.IsZero() || at.After(now) { // used or changed meanwhile
+			later = append(later, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
+			continue
 		}
+		over = append(over, store.Ending{UID: sb.UID, Revision: sb.Revision, Message: "the sandbox is deleted: " + why})
+	}
+	ended, err := s.Store.End(ctx, over, now)
+	if err != nil {
+		return next, err
+	}
+	for _, sb := range ended {
+		s.ended(sb)
+	}
+	if err := s.Store.SetDeadlines(ctx, later); err != nil {
+		return next, err
 	}
 	if _, err := s.Store.Purge(ctx, now, dueBatch); err != nil {
 		return next, err
@@ -56,16 +79,37 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, err error) {
 	return s.Store.NextDeadline(ctx)
 }
 
-// due ends a sandbox whose deadline has come, or moves the deadline if it was
-// used meanwhile.
-func (s *Server) due(ctx context.Context, sb store.Sandbox, now time.Time) error {
-	at, why := sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, s.lastUsed(sb, now), true)
-	if at.IsZero() || at.After(now) {
-		return s.Store.SetDeadline(ctx, sb.UID, sb.Revision, at)
+// deadlineAt is when a sandbox must end, and why, on the clock of the wall as
+// it is now. The node counts idle time by what has passed, and so do we: a
+// step of the clock neither ends a sandbox that is used nor keeps one that is
+// not.
+func (s *Server) deadlineAt(sb store.Sandbox, now time.Time) (at time.Time, why string) {
+	at, why = sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, s.lastUsed(sb, now), true)
+	if at.IsZero() {
+		return at, why
 	}
-	_, err := s.end(ctx, sb, sb.Revision, "the sandbox is deleted: "+why)
-	if doze.Public(err).Kind == doze.Conflict {
-		return nil // changed or deleted meanwhile: it is no longer due, or due again
+	return now.Add(at.Sub(now)).Round(0), why
+}
+
+// ClockStepped tells that somebody set the clock of the host.
+func (s *Server) ClockStepped() {
+	s.stepped.Store(true)
+	s.expiry.ring()
+}
+
+// reschedule computes the deadlines anew that the clock of the wall, when it
+// was set, has made wrong.
+func (s *Server) reschedule(ctx context.Context) error {
+	now := time.Now()
+	var wrong []store.Deadline
+	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if at, _ := s.deadlineAt(sb, now); !at.Truncate(time.Millisecond).Equal(sb.Deadline) {
+			wrong = append(wrong, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
+		}
+		return nil
+	})
+	for batch := range slices.Chunk(wrong, dueBatch) {
+		err = errors.Join(err, s.Store.SetDeadlines(ctx, batch))
 	}
 	return err
 }
@@ -74,26 +118,28 @@ func (s *Server) due(ctx context.Context, sb store.Sandbox, now time.Time) error
 // free. What runs of it is ended by the loop that mends.
 func (s *Server) end(ctx context.Context, sb store.Sandbox, revision int64, why string) (store.Sandbox, error) {
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Delete, Message: why, At: time.Now(), Revision: revision})
-	if err != nil {
-		return sb, err
+	if err == nil {
+		s.ended(sb)
 	}
+	return sb, err
+}
+
+// ended lets nobody find a sandbox any more that is recorded as deleted.
+func (s *Server) ended(sb store.Sandbox) {
 	s.drop(sb)
 	s.turns.interrupt(sb.UID)
 	s.mending.ring()
-	return sb, nil
 }
 
 // lastUsed is when a sandbox was last used: now, if it is in use. The node
-// knows best; without it, the record does.
+// knows best, but not what was before it, and us, began; the record does.
 func (s *Server) lastUsed(sb store.Sandbox, now time.Time) time.Time {
-	used := sb.LastUsed
-	if st, ok := s.Node.Status(sb.Machine); ok {
-		if st.InUse {
-			return now
-		}
-		if st.LastUsed.After(used) {
-			used = st.LastUsed
-		}
+	st, ok := s.Node.Status(sb.Machine)
+	switch {
+	case ok && st.InUse:
+		return now
+	case ok && st.LastUsed.After(s.began):
+		return st.LastUsed
 	}
-	return used
+	return sb.LastUsed
 }

@@ -91,7 +91,7 @@ func TestSecretsAreSealedAndMasked(t *testing.T) {
 			t.Error(diff)
 		}
 		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter4","secret":true},{"name":"T","value":"open"}]}}}`)
-		p.reopen(true)
+		p.reopen()
 		for _, file := range []string{p.file, p.file + "-wal"} {
 			b, err := os.ReadFile(file)
 			if err == nil && bytes.Contains(b, []byte("hunter")) {

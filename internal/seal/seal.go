@@ -81,7 +81,7 @@ func create(file string) ([]byte, error) {
 
 // Seal encrypts plain for one place, such as a record. It opens there only.
 func (b *Box) Seal(plain []byte, place string) []byte {
-	return b.aead.Seal(nil, nil, plain, []byte(place))
+	return b.aead.Seal(nil, nil, plain, []byte(place)) //nolint:gosec // this kind makes its own random nonces
 }
 
 // Unseal decrypts what was sealed for a place.

@@ -79,10 +79,8 @@ func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page, err e
 	if q.Sort == "" {
 		q.Sort = NewestFirst
 	}
-	p.Total, err = one(ctx, s.read, func(r row) (n int, err error) { return n, r.Scan(&n) }, "",
-		`SELECT COUNT(*) FROM sandboxes WHERE workspace = $1 AND phase <> 'terminated'`, q.Workspace)
-	if err != nil {
-		return p, wrap(err, "count sandboxes")
+	if p.Total, err = s.Count(ctx, q.Workspace); err != nil {
+		return p, err
 	}
 	text, args, err := q.sql(now)
 	if err != nil {

@@ -109,6 +109,9 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) 
 		if err != nil {
 			return err
 		}
+		if err := count(ctx, tx, sb.Metadata.Workspace, 1); err != nil {
+			return err
+		}
 		return appendEvent(ctx, tx, sb.UID, deployment, sb.Phase, "", sb.Metadata.CreatedAt.Time)
 	})
 	if duplicate(err) {
@@ -345,6 +348,11 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 	if err := s.save(ctx, tx, sb); err != nil {
 		return err
 	}
+	if to == doze.Terminated && from != to {
+		if err := count(ctx, tx, sb.Metadata.Workspace, -1); err != nil {
+			return err
+		}
+	}
 	switch {
 	case from.Status() != to.Status():
 		return appendEvent(ctx, tx, sb.UID, deployment, to, message, at)
@@ -401,12 +409,63 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]Sandbox, e
 	return all, wrap(err, "read due sandboxes")
 }
 
-// SetDeadline moves the deadline of a record that is still at revision;
-// otherwise it does nothing.
-func (s *Store) SetDeadline(ctx context.Context, uid string, revision int64, at time.Time) error {
-	_, err := s.write.ExecContext(ctx, `UPDATE sandboxes SET deadline = $1 WHERE uid = $2 AND revision = $3 AND `+alive,
-		nullable(at), uid, revision)
-	return wrap(err, "move a deadline")
+// An Ending is a sandbox whose deadline has come.
+type Ending struct {
+	UID      string
+	Revision int64 // a record that changed since is left alone
+	Message  string
+}
+
+// End begins to delete many sandboxes in one transaction and returns those
+// that it did, without events. The others changed or ended meanwhile.
+func (s *Store) End(ctx context.Context, all []Ending, at time.Time) (ended []Sandbox, err error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		for _, e := range all {
+			found, err := collect(ctx, tx, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE uid = $1 AND revision = $2 AND `+alive, e.UID, e.Revision)
+			if err != nil {
+				return err
+			}
+			for _, sb := range found {
+				to, err := follow(sb.Phase, doze.Delete)
+				if err != nil {
+					continue
+				}
+				if err := s.step(ctx, tx, &sb, to, Step{On: doze.Delete, Message: e.Message, At: at}); err != nil {
+					return err
+				}
+				ended = append(ended, sb)
+			}
+		}
+		return nil
+	})
+	return ended, wrap(err, "end sandboxes")
+}
+
+// A Deadline moves the deadline of a record.
+type Deadline struct {
+	UID      string
+	Revision int64 // a record that changed since is left alone
+	At       time.Time
+}
+
+// SetDeadlines moves deadlines in one transaction.
+func (s *Store) SetDeadlines(ctx context.Context, all []Deadline) error {
+	if len(all) == 0 {
+		return nil
+	}
+	err := s.update(ctx, func(tx *sql.Tx) error {
+		for _, d := range all {
+			_, err := tx.ExecContext(ctx, `UPDATE sandboxes SET deadline = $1 WHERE uid = $2 AND revision = $3 AND `+alive, nullable(d.At), d.UID, d.Revision)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return wrap(err, "move deadlines")
 }
 
 // Touch records when sandboxes were last used, by machine. An earlier moment
@@ -442,10 +501,32 @@ func (s *Store) Remove(ctx context.Context, uid string) error {
 		if err := leave(ctx, tx, sb.Machine); err != nil {
 			return err
 		}
+		if sb.Phase != doze.Terminated {
+			if err := count(ctx, tx, sb.Metadata.Workspace, -1); err != nil {
+				return err
+			}
+		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE uid = $1`, uid)
 		return err
 	})
 	return err
+}
+
+// count adds to the number of sandboxes of a workspace that are not terminated.
+func count(ctx context.Context, tx *sql.Tx, workspace string, more int) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO counts (workspace, sandboxes) VALUES ($1, $2)
+		ON CONFLICT (workspace) DO UPDATE SET sandboxes = counts.sandboxes + excluded.sandboxes`, workspace, more)
+	return err
+}
+
+// Count is how many sandboxes of a workspace are not terminated.
+func (s *Store) Count(ctx context.Context, workspace string) (int, error) {
+	all, err := collect(ctx, s.read, func(r row) (n int, err error) { return n, r.Scan(&n) },
+		`SELECT sandboxes FROM counts WHERE workspace = $1`, workspace)
+	if err != nil || len(all) == 0 {
+		return 0, wrap(err, "count sandboxes")
+	}
+	return all[0], nil
 }
 
 // leave notes that nobody needs a machine any more.

@@ -329,11 +329,11 @@ func TestDeadlines(t *testing.T) {
 	if due, err := s.Due(t.Context(), epoch.Add(time.Hour), 9); err != nil || len(due) != 1 || due[0].UID != early.UID {
 		t.Errorf("%v, %v", due, err)
 	}
-	if err := s.SetDeadline(t.Context(), early.UID, early.Revision+1, epoch); err != nil {
+	if err := s.SetDeadlines(t.Context(), []store.Deadline{{UID: early.UID, Revision: early.Revision + 1, At: epoch}}); err != nil {
 		t.Fatal(err)
 	}
 	next(epoch.Add(time.Hour)) // another revision: not moved
-	if err := s.SetDeadline(t.Context(), early.UID, early.Revision, epoch.Add(3*time.Hour)); err != nil {
+	if err := s.SetDeadlines(t.Context(), []store.Deadline{{UID: early.UID, Revision: early.Revision, At: epoch.Add(3 * time.Hour)}}); err != nil {
 		t.Fatal(err)
 	}
 	next(epoch.Add(2 * time.Hour))

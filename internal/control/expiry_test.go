@@ -1,0 +1,198 @@
+package control_test
+
+import (
+	"database/sql"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+// TestClockSteps: what must end when it was unused for a time counts the time
+// that passed, and what must end at a moment counts the clock. The node in
+// this test sees a clock that was set: virtual time cannot jump.
+func TestClockSteps(t *testing.T) {
+	t.Parallel()
+	const idle = `{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`
+	for name, tt := range map[string]struct {
+		step time.Duration // of the moment of the last use, as the clock now names it
+		ends time.Duration
+	}{
+		"back": {-20 * time.Minute, 35 * time.Minute},
+		"on":   {20 * time.Minute, 75 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(p *platform) {
+				t := p.t
+				born := time.Now()
+				p.create(idle)
+				after(25 * time.Minute)
+				p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now().Add(tt.step) })
+				p.ctl.ClockStepped()
+				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.get(); sb.Status != "DEPLOYED" {
+					t.Fatalf("before the deadline: %s", sb.Status)
+				}
+				after(100 * time.Millisecond)
+				if sb := p.get(); sb.Status != "TERMINATED" {
+					t.Fatalf("after the deadline: %s", sb.Status)
+				}
+			})
+		})
+	}
+}
+
+// TestDeadlinesSurviveARestart: also those that passed while nobody looked.
+func TestDeadlinesSurviveARestart(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"},"lifecycle":{"terminatedRetention":"10h"}}}`)
+		p.create(`{"metadata":{"name":"b"},"spec":{"runtime":{"ttl":"3h"},"lifecycle":{"terminatedRetention":"10h"}}}`)
+		p.stop()
+		time.Sleep(2 * time.Hour)
+		p.open(true)
+		after(100 * time.Millisecond)
+		if sb := p.get(); sb.Status != "TERMINATED" {
+			t.Errorf("its time came while we were away: %s", sb.Status)
+		}
+		after(time.Hour - 200*time.Millisecond)
+		if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "DEPLOYED" {
+			t.Errorf("before its time: %s", sb.Status)
+		}
+		after(200 * time.Millisecond)
+		if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "TERMINATED" {
+			t.Errorf("after its time: %s", sb.Status)
+		}
+	})
+}
+
+// TestManyEndAtOnce: a thousand deadlines at one moment.
+func TestManyEndAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		const many = 300 // more than one batch
+		for i := range many {
+			p.create(fmt.Sprintf(`{"metadata":{"name":"a%d"},"spec":{"runtime":{"expires":"2000-01-01T01:00:00Z"}}}`, i))
+		}
+		after(time.Hour + 100*time.Millisecond)
+		if n := p.node.count(); n != 0 {
+			p.t.Errorf("%d machines are left", n)
+		}
+	})
+}
+
+// fill adds records that end in a day, each with a policy, past the API.
+func (p *platform) fill(n int) {
+	p.t.Helper()
+	db, err := sql.Open("sqlite", p.file)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	now := time.Now().UnixMilli()
+	_, err = db.ExecContext(p.t.Context(), `INSERT INTO sandboxes
+		(uid, workspace, name, external_id, search, machine, phase, seq, revision, created_at, last_used_at, ended_at, deadline, body)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+		SELECT 'u' || i, 'main', 'n' || i, 'e' || i, 'n' || i, 'u' || i, 'standby', 0, 1, $2 + i, $2, 0, $2 + 86400000,
+			'{"metadata":{"name":"n' || i || '","workspace":"main"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"1d"}]}}}'
+		FROM n`, n, now)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestManyRecordsCostNoTimers is not parallel: it counts goroutines and memory.
+func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see above
+	const many = 100_000
+	p := start(t, true)
+	measure := func() (goroutines int, bytes uint64) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc
+	}
+	goroutines, bytes := measure()
+	p.fill(many)
+	p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`) // makes the loop look
+	grown, more := measure()
+	if grown > goroutines+8 || more > bytes+(8<<20) {
+		t.Errorf("with %d records more: %d goroutines instead of %d, %d bytes instead of %d", many, grown, goroutines, more, bytes)
+	}
+	// What one look costs does not grow with the records that are not due.
+	const looks = 100
+	began := time.Now()
+	for range looks {
+		now := time.Now()
+		due, err := p.store.Due(t.Context(), now, 256)
+		if err != nil || len(due) != 0 {
+			t.Fatalf("%d due, %v", len(due), err)
+		}
+		if _, err := p.store.Purge(t.Context(), now, 256); err != nil {
+			t.Fatal(err)
+		}
+		if next, err := p.store.NextDeadline(t.Context()); err != nil || next.Before(now) {
+			t.Fatalf("next is %v, %v", next, err)
+		}
+	}
+	if took := time.Since(began) / looks; took > 10*time.Millisecond {
+		t.Errorf("a look at %d records takes %v", many, took)
+	}
+	// Nor do the look-ups of callers.
+	began = time.Now()
+	for i := range looks {
+		if _, err := p.store.LatestByExternalID(t.Context(), "main", fmt.Sprint("e", i+1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.store.List(t.Context(), store.Query{Workspace: "main", Limit: 50}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began) / looks; took > 10*time.Millisecond {
+		t.Errorf("two look-ups in %d records take %v", many, took)
+	}
+}
+
+// TestIdleTimeSurvivesARestart: a node that adopts a sandbox does not know when
+// it was used.
+func TestIdleTimeSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	const policy = `"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}`
+	for name, tt := range map[string]struct {
+		asleep bool
+		ends   time.Duration
+	}{
+		"asleep":              {true, 30 * time.Minute},
+		"perhaps used so far": {false, 50 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(p *platform) {
+				t := p.t
+				born := time.Now()
+				p.create(`{"metadata":{"name":"a"},` + policy + `}`)
+				if tt.asleep {
+					p.node.with("a", func(uid string, _ *machine) {
+						p.node.move(uid, doze.Suspending, "")
+						p.node.move(uid, doze.Standby, "")
+					})
+				}
+				after(20 * time.Minute)
+				p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() }) // as it adopts it
+				p.reopen()
+				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1 {
+					t.Fatalf("before the deadline: %s", sb.Status)
+				}
+				after(100 * time.Millisecond)
+				if sb := p.get(); sb.Status != "TERMINATED" {
+					t.Fatalf("after the deadline: %s", sb.Status)
+				}
+			})
+		})
+	}
+}
