@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"doze/internal/agent/upload"
@@ -57,6 +58,7 @@ type Agent struct {
 	processes *table
 	terminals *terminals
 	uploads   *upload.Store
+	watches   atomic.Int32 // streams of changes that are open
 
 	mu    sync.Mutex
 	wakes int       // guarded by mu
@@ -96,8 +98,11 @@ func New(cfg Config) *Agent {
 // Run serves ln until ctx ends; then it stops every process and terminal, and
 // returns when the last of them is gone. It closes ln.
 func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
+	calls, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
 	srv := &http.Server{
 		Handler:           a,
+		BaseContext:       func(net.Listener) context.Context { return calls },
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerMax,
@@ -117,7 +122,8 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	a.terminals.close()
-	a.processes.close(grace) // ends the streams, too
+	a.processes.close(grace) // ends their streams, too
+	hangUp()                 // for those that would go on for ever
 	if srv.Shutdown(grace) != nil {
 		_ = srv.Close() // what still runs has had its time
 	}

@@ -57,6 +57,8 @@ var routes = []route{
 	{"GET", "/filesystem-search/{path...}", answer((*Agent).fuzzyFind)},
 	{"GET", "/filesystem-content-search/{path...}", answer((*Agent).grep)},
 
+	{"GET", "/watch/filesystem/{path...}", (*Agent).watchFiles},
+
 	{"GET", "/process", answer((*Agent).listProcesses)},
 	{"POST", "/process", (*Agent).runProcess},
 	{"GET", "/process/{id}", answer((*Agent).readProcess)},

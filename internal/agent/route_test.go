@@ -24,6 +24,7 @@ DELETE /filesystem-multipart/{id}/abort
 GET /filesystem-find/{path...}
 GET /filesystem-search/{path...}
 GET /filesystem-content-search/{path...}
+GET /watch/filesystem/{path...}
 GET|POST /process
 GET|DELETE /process/{id}
 DELETE /process/{id}/kill

@@ -55,7 +55,7 @@ func (a *Agent) putPart(r *http.Request, id string) (upload.Part, error) {
 	}
 	for range partsMax {
 		part, err := form.NextPart()
-		if err == io.EOF { //nolint:errorlint // the reader returns it bare
+		if err == io.EOF {
 			return upload.Part{}, doze.Errorf(doze.Invalid, "the multipart body has no part named file")
 		}
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"doze"
+	"doze/internal/agent/watch"
 	"doze/internal/httpx"
 )
 
@@ -200,7 +201,11 @@ func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Read
 	if err == nil && !old.Mode().IsRegular() {
 		return o.overwrite(root, name, old.Mode(), src)
 	}
-	tmp := path.Join(path.Dir(name), ".doze-"+rand.Text())
+	prefix := watch.Replacing
+	if err != nil {
+		prefix = watch.Creating
+	}
+	tmp := path.Join(path.Dir(name), prefix+rand.Text())
 	f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return writeError(err)

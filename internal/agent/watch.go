@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/agent/watch"
+)
+
+const (
+	watchesMax     = 64
+	watchKeepAlive = 30 * time.Second
+)
+
+// watchFiles sends what changes in a directory, as JSON lines, until the caller
+// leaves or the directory does. A path that ends in ** means all directories
+// below it, too.
+func (a *Agent) watchFiles(w http.ResponseWriter, r *http.Request, arg string) error {
+	recursive := arg == "**" || strings.HasSuffix(arg, "/**")
+	if recursive {
+		arg = strings.TrimSuffix(arg, "**")
+	}
+	at, err := a.place(arg)
+	if err != nil {
+		return err
+	}
+	ignore := strings.FieldsFunc(r.URL.Query().Get("ignore"), func(c rune) bool { return c == ',' })
+	if a.watches.Add(1) > watchesMax {
+		a.watches.Add(-1)
+		return doze.Errorf(doze.Unprocessable, "%d directories are watched, which is the most; close some", watchesMax)
+	}
+	defer a.watches.Add(-1)
+	changes, err := watch.Open(at.abs, recursive, ignore)
+	if err != nil {
+		return err
+	}
+	defer changes.Close()
+	startStream(w, "text/plain; charset=utf-8")
+	flush := http.NewResponseController(w).Flush
+	out := json.NewEncoder(w)
+	// It ends when the caller or the directory is gone: nobody is left to tell.
+	_ = changes.Run(r.Context(), func(e watch.Event) error {
+		if err := out.Encode(e); err != nil {
+			return err
+		}
+		return flush()
+	}, watchKeepAlive, func() error {
+		if _, err := w.Write([]byte("[keepalive]\n")); err != nil {
+			return err
+		}
+		return flush()
+	})
+	return nil
+}
