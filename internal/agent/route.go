@@ -69,6 +69,7 @@ var routes = []route{
 	{"POST", "/process/{id}/stdin", (*Agent).writeStdin},
 	{"DELETE", "/process/{id}/stdin", answer((*Agent).closeStdin)},
 
+	{"GET", "/terminal", (*Agent).showTerminal},
 	{"GET", "/terminal/ws", (*Agent).openTerminal},
 
 	// For the host alone: the edge passes nothing below /doze/ on.

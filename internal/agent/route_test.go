@@ -31,6 +31,7 @@ DELETE /process/{id}/kill
 GET /process/{id}/logs
 GET /process/{id}/logs/stream
 POST|DELETE /process/{id}/stdin
+GET /terminal
 GET /terminal/ws
 GET /doze/keepalive
 POST /doze/wake
@@ -84,7 +85,6 @@ func TestTransport(t *testing.T) {
 		"wrong method":     {"DELETE", "/health", 404, missing},
 		"later part":       {"GET", "/network/process/1/ports", 404, missing},
 		"port":             {"GET", "/port/3000/x", 404, missing},
-		"page":             {"GET", "/terminal", 404, missing},
 		"no slash":         {"GET", "/filesystem", 404, missing},
 		"head":             {"HEAD", "/process/none", 200, ""},
 		"head of a file":   {"HEAD", "/filesystem/none", 200, ""},

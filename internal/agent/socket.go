@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"doze"
+	"doze/internal/agent/page"
 )
 
 // frameMax bounds a frame from a viewer: a large paste.
@@ -56,7 +57,7 @@ func parseOpening(q url.Values) opening {
 
 // openTerminal connects a WebSocket to the terminal of a session.
 func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) error {
-	if off := a.env.get("DISABLE_TERMINAL"); off == "true" || off == "1" {
+	if a.noTerminal() {
 		notFound(w)
 		return nil
 	}
@@ -130,4 +131,24 @@ func send(ctx context.Context, conn *websocket.Conn, f frame) error {
 		return err
 	}
 	return conn.Write(ctx, websocket.MessageText, b)
+}
+
+// showTerminal sends the page of a terminal.
+func (a *Agent) showTerminal(w http.ResponseWriter, _ *http.Request, _ string) error {
+	if a.noTerminal() {
+		notFound(w)
+		return nil
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", page.Policy)
+	h.Set("Referrer-Policy", "no-referrer") // the address may have a token
+	_ = page.Terminal(w)                    // the caller went away: nobody is left to tell
+	return nil
+}
+
+// noTerminal reports whether terminals are switched off.
+func (a *Agent) noTerminal() bool {
+	off := a.env.get("DISABLE_TERMINAL")
+	return off == "true" || off == "1"
 }

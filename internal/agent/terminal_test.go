@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -162,7 +163,27 @@ func TestTerminalRefuses(t *testing.T) {
 	}
 	s.fails(t, 400, "sessionId", "GET", "/terminal/ws?sessionId="+strings.Repeat("x", 300), "", "Upgrade: websocket", "Connection: Upgrade")
 	off := start(t, "DISABLE_TERMINAL=1")
-	if status, body := off.call(t, "GET", "/terminal/ws", ""); status != 404 || body != "404 page not found" {
-		t.Errorf("disabled: status %d: %s", status, body)
+	for _, path := range []string{"/terminal", "/terminal/ws"} {
+		if status, body := off.call(t, "GET", path, ""); status != 404 || body != "404 page not found" {
+			t.Errorf("disabled: status %d: %s", status, body)
+		}
+	}
+}
+
+func TestTerminalPage(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	resp := s.do(t, "GET", "/terminal?token=x", "")
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 || !strings.HasSuffix(string(b), "</html>\n") {
+		t.Errorf("status %d, %d bytes, %v", resp.StatusCode, len(b), err)
+	}
+	for key, want := range map[string]string{"Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer"} {
+		if got := resp.Header.Get(key); got != want {
+			t.Errorf("%s: %q", key, got)
+		}
+	}
+	if policy := resp.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'") {
+		t.Errorf("the policy is %q", policy)
 	}
 }
