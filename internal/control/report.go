@@ -18,6 +18,9 @@ const (
 	reportsMax = 16 << 10
 	// reportBatch is how many reports share a transaction, which costs a sync.
 	reportBatch = 256
+	// reportLag is how long the report of a wake waits. It comes when the wake
+	// begins: what the database does then would take the processor from it.
+	reportLag = 20 * time.Millisecond
 	// retryAfter is the pause after the database or a node refused something.
 	retryAfter = time.Second
 )
@@ -58,6 +61,13 @@ func (q *queue) take(n int) []peer.Report {
 	return batch
 }
 
+// waking reports whether the next report is that of a wake.
+func (q *queue) waking() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.reports) > 0 && q.reports[0].Phase == doze.Waking
+}
+
 // record writes reports to the store until ctx ends.
 func (s *Server) record(ctx context.Context) {
 	for {
@@ -65,6 +75,9 @@ func (s *Server) record(ctx context.Context) {
 		if len(batch) == 0 {
 			select {
 			case <-s.reports.rang:
+				if s.reports.waking() && !newBell().wait(ctx, reportLag) {
+					return
+				}
 				continue
 			case <-ctx.Done():
 				return
