@@ -54,6 +54,7 @@ type Box struct {
 	woke     time.Time          // guarded by mu; when it came back from disk
 	timer    *time.Timer        // guarded by mu; the next step down
 	conns    map[*conn]struct{} // guarded by mu; connections into the machine
+	early    *early             // guarded by mu; the connection made while it woke, until somebody takes it
 }
 
 // goneMessage says what happened to a machine that the engine does not know any
@@ -158,12 +159,13 @@ func (b *Box) change(ctx context.Context, do func(machine.Machine) error, settle
 }
 
 // Hold keeps the box running until release is called. A sleeping box is woken;
-// callers that come meanwhile wait for the same wake.
-func (b *Box) Hold(ctx context.Context) (release func(), err error) {
+// callers that come meanwhile wait for the same wake. The port is the one that
+// the caller is about to connect to.
+func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.phase != doze.Running {
-		try, err := b.wakeable()
+		try, err := b.wakeable(port)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +182,7 @@ func (b *Box) Hold(ctx context.Context) (release func(), err error) {
 // wakeable starts a wake if the box sleeps and reports whether waiting can
 // help: for the end of that wake, or for the next change if there is none.
 // Preconditions: mu is held, the box is not running.
-func (b *Box) wakeable() (*attempt, error) {
+func (b *Box) wakeable(port uint16) (*attempt, error) {
 	switch b.phase {
 	case doze.Starting, doze.Suspending:
 		return nil, nil //nolint:nilnil // it moves on by itself: wait for the next change
@@ -192,7 +194,7 @@ func (b *Box) wakeable() (*attempt, error) {
 			return nil, nil //nolint:nilnil // as above
 		}
 		try := &attempt{done: make(chan struct{})}
-		if !b.spawn(func() { b.wake(try) }) {
+		if !b.spawn(func() { b.wake(try, port) }) {
 			return nil, context.Cause(b.life)
 		}
 		b.attempt = try
@@ -235,13 +237,15 @@ func (b *Box) release() {
 }
 
 // wake resumes the machine and wakes everybody who waits for it.
-func (b *Box) wake(try *attempt) {
+func (b *Box) wake(try *attempt, port uint16) {
 	ctx, cancel := context.WithTimeout(b.life, wakeTimeout)
 	defer cancel()
 	start := time.Now()
 	var from machine.Tier
 	b.change(ctx, func(m machine.Machine) error {
-		from = m.Tier()
+		if from = m.Tier(); from != machine.OnDisk {
+			b.reach(m, port)
+		}
 		return m.Resume(ctx)
 	}, func(err error) {
 		b.attempt = nil
@@ -552,7 +556,10 @@ func (b *Box) dial(ctx context.Context, port uint16) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c, err := m.Dial(ctx, port)
+		c, ok := b.made(port)
+		if !ok {
+			c, err = m.Dial(ctx, port)
+		}
 		if err == nil {
 			return b.connect(c)
 		}

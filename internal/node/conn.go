@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"time"
 
 	"doze"
 	"doze/internal/machine"
@@ -49,10 +50,72 @@ func (b *Box) hangUp() {
 	b.client.CloseIdleConnections() // first, so that no request picks a closed one
 	b.mu.Lock()
 	conns := slices.Collect(maps.Keys(b.conns))
+	early := b.early
+	b.early = nil
 	b.mu.Unlock()
+	if early != nil {
+		early.drop()
+	}
 	for _, c := range conns {
 		_ = c.Close() // there is nothing to be done about it
 	}
+}
+
+// earlyMax is how long a connection that was made early waits for its request.
+// It is far below what servers allow a new connection to be silent.
+const earlyMax = time.Second
+
+// An early connection is made while the machine wakes: the engine's network
+// answers before the guest runs, and the first request finds it ready.
+type early struct {
+	port uint16
+	drop func()        // closes it, unless it was received
+	conn chan net.Conn // gives it once, or is closed
+}
+
+// reach begins an early connection. Preconditions: the turn is held.
+func (b *Box) reach(m machine.Machine, port uint16) {
+	ctx, cancel := context.WithTimeout(b.life, earlyMax)
+	e := &early{port: port, conn: make(chan net.Conn)}
+	e.drop = func() {
+		cancel()
+		for c := range e.conn { // until it is over
+			_ = c.Close()
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.spawn(func() {
+		defer close(e.conn)
+		defer cancel()
+		c, err := m.Dial(ctx, port)
+		if err != nil {
+			return // the request will see for itself
+		}
+		select {
+		case e.conn <- c:
+		case <-ctx.Done():
+			_ = c.Close()
+		}
+	}) {
+		cancel()
+		return
+	}
+	b.early = e
+}
+
+// made returns the early connection to a port, if there is one.
+func (b *Box) made(port uint16) (net.Conn, bool) {
+	b.mu.Lock()
+	e := b.early
+	if e == nil || e.port != port {
+		b.mu.Unlock()
+		return nil, false
+	}
+	b.early = nil
+	b.mu.Unlock()
+	c, ok := <-e.conn // soon: it has a deadline
+	return c, ok
 }
 
 // Close implements [net.Conn].

@@ -101,7 +101,7 @@ func (g gate) hold(ctx context.Context) (*Box, func(), error) {
 	if b == nil {
 		return nil, nil, errUnknown
 	}
-	release, err := b.Hold(ctx)
+	release, err := b.Hold(ctx, g.port)
 	return b, release, err
 }
 
