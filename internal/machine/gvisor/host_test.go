@@ -285,7 +285,7 @@ func (h *host) open(t *testing.T) *Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.client.http.CloseIdleConnections)
+	t.Cleanup(d.client.hangUp)
 	return d
 }
 
