@@ -32,6 +32,13 @@ const (
 	// is at most one of them.
 	pidsMax = 16 << 10
 
+	// relief is what a machine gets on top for a moment when its memory runs
+	// out. The memory of a process that the kernel kills is given back by the
+	// engine, some milliseconds later or, where it has just looked, 5 seconds:
+	// an engine that needs a page meanwhile would make the kernel kill the next
+	// process, and the guest's first one may be all that is left.
+	relief, reliefTime = 32 << 20, 10 * time.Second
+
 	// The kernel counts a kill a little after it tells about the shortage.
 	oomSettle, oomPatience = 20 * time.Millisecond, 2 * time.Second
 )
@@ -105,15 +112,12 @@ func (g groups) make(id string, memory int64) (*group, error) {
 			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), made.remove())
 		}
 	}
-	limit := strconv.FormatInt(memory+engineMemory, 10)
 	pids := made.dirs[len(made.dirs)-1]
 	err := write(pids, "pids.max", strconv.Itoa(pidsMax))
 	if g.unified {
-		err = errors.Join(err, write(made.memory, "memory.max", limit), write(made.memory, "memory.oom.group", "0"))
-	} else {
-		err = errors.Join(err, write(made.memory, "memory.limit_in_bytes", limit))
+		err = errors.Join(err, write(made.memory, "memory.oom.group", "0"))
 	}
-	if err != nil {
+	if err = errors.Join(err, made.limitMemory(memory+engineMemory)); err != nil {
 		return nil, errors.Join(fmt.Errorf("limit a cgroup: %w", err), made.remove())
 	}
 	return made, nil
@@ -164,6 +168,18 @@ func (g *group) limitCPU(cpus float64) error {
 	return write(g.cpu, "cpu.cfs_quota_us", quota)
 }
 
+// limitMemory bounds what the group is charged for.
+func (g *group) limitMemory(bytes int64) error {
+	return write(g.memory, g.limitFile(), strconv.FormatInt(bytes, 10))
+}
+
+func (g *group) limitFile() string {
+	if g.unified {
+		return "memory.max"
+	}
+	return "memory.limit_in_bytes"
+}
+
 // usage returns the bytes of memory that the group is charged for.
 func (g *group) usage() (int64, error) {
 	name := "memory.usage_in_bytes"
@@ -202,9 +218,9 @@ func (g *group) shortOfMemory() bool {
 	return g.kills() > g.seen.Load() || time.Since(time.Unix(0, g.seenAt.Load())) < oomPatience
 }
 
-// watch calls report whenever the kernel killed processes of the group, with
-// their number since the last time, until end is closed.
-func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
+// watch calls report whenever the kernel killed processes of the group for its
+// limit, with their number since the last time, until end is closed.
+func (g *group) watch(end <-chan struct{}, limit int64, report func(kills int64)) {
 	alarm, err := g.alarm()
 	if err != nil {
 		return // the host does not tell; the end of a machine is still noticed
@@ -217,6 +233,7 @@ func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
 			if _, err := alarm.Read(buffer); err != nil {
 				return
 			}
+			_ = g.limitMemory(limit + relief) // at once; the kernel is choosing its victim
 			select {
 			case rung <- struct{}{}:
 			default: // one is waiting to be seen
@@ -229,7 +246,12 @@ func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
 		}
 	}()
 	g.seen.Store(g.kills())
+	since, told, relieved := time.Now(), true, true // an earlier launcher may have died at it
 	for {
+		var again <-chan time.Time
+		if relieved || !told {
+			again = time.After(oomSettle)
+		}
 		select {
 		case <-end:
 			return
@@ -237,20 +259,26 @@ func (g *group) watch(end <-chan struct{}, report func(kills int64)) {
 			if !ok {
 				return
 			}
+			since, told, relieved = time.Now(), false, true
+		case <-again:
 		}
-		for patience := oomPatience; patience > 0; patience -= oomSettle {
-			if now := g.kills(); now > g.seen.Load() {
-				g.seenAt.Store(time.Now().UnixNano())
-				report(now - g.seen.Swap(now))
-				break
-			}
-			select {
-			case <-end:
-				return
-			case <-time.After(oomSettle):
-			}
+		if now := g.kills(); now > g.seen.Load() {
+			g.seenAt.Store(time.Now().UnixNano())
+			report(now - g.seen.Swap(now))
+			told = true
 		}
+		told = told || time.Since(since) > oomPatience
+		relieved = relieved && !g.unrelieve(limit, time.Since(since))
 	}
+}
+
+// unrelieve sets the old limit again, when memory came back or there is none to
+// come, and reports whether it did. The kernel refuses on cgroup v1 as long as
+// more is in use; on v2 it would kill for it, so that we look first.
+func (g *group) unrelieve(limit int64, after time.Duration) bool {
+	used, err := g.usage()
+	back := used < limit-relief || used < limit && after > reliefTime
+	return err != nil || back && g.limitMemory(limit) == nil
 }
 
 // alarm returns a file that can be read whenever memory ran out: an eventfd on
