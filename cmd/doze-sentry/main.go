@@ -83,7 +83,7 @@ func launch(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	signal.Ignore(syscall.SIGHUP)
-	l, err := launcher.Open(o)
+	l, err := launcher.Open(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ type Launcher struct {
 
 // Open returns a launcher that has adopted every live machine of its run
 // directory and removed what is left of dead ones.
-func Open(o Options) (*Launcher, error) {
+func Open(ctx context.Context, o Options) (*Launcher, error) {
 	if version.Version() == unversioned {
 		return nil, errors.New("doze-sentry was built without an engine version; build it with make build")
 	}
@@ -100,7 +100,7 @@ func Open(o Options) (*Launcher, error) {
 	glog.SetLevel(glog.Warning)
 
 	l := &Launcher{options: o, conf: conf, groups: g, lock: lock, machines: map[string]*sandbox{}}
-	return l, l.adopt()
+	return l, l.adopt(ctx)
 }
 
 // lockRun makes us the only launcher of a run directory, until our process
@@ -151,7 +151,7 @@ func configFor(root string) (*config.Config, error) {
 }
 
 // adopt takes over the machines of an earlier launcher.
-func (l *Launcher) adopt() error {
+func (l *Launcher) adopt(ctx context.Context) error {
 	ids, err := container.List(l.conf.RootDir)
 	if err != nil {
 		return fmt.Errorf("list machines: %w", err)
@@ -165,16 +165,18 @@ func (l *Launcher) adopt() error {
 		}
 		s := l.newSandbox(id.ContainerID)
 		s.group.Store(l.groups.open(id.ContainerID))
-		if err := s.live(c); err != nil { // it ended just now
-			slog.Warn("removing what is left of a machine", "sandbox", id.ContainerID, "err", err)
-			l.scrub(c, id.ContainerID)
+		if err := s.live(ctx, c); err != nil { // it ended just now, or is beyond trust: an image of it may be left
+			slog.Warn("ending a machine that cannot be adopted", "sandbox", id.ContainerID, "err", err)
+			if err := s.kill(ctx); err != nil {
+				slog.Error("end a machine", "sandbox", id.ContainerID, "err", err)
+			}
 			continue
 		}
 		if err := s.limitAgain(c); err != nil {
 			slog.Warn("limit an adopted machine", "sandbox", id.ContainerID, "err", err)
 		}
 		l.machines[id.ContainerID] = s
-		slog.Info("adopted", "sandbox", id.ContainerID, "state", string(c.Status))
+		slog.Info("adopted", "sandbox", id.ContainerID, "state", s.now())
 	}
 	return l.groups.sweep(func(id string) bool { return l.machines[id] != nil })
 }

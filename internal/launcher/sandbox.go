@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/container"
 	runsc "gvisor.dev/gvisor/runsc/sandbox"
@@ -35,8 +36,12 @@ type sandbox struct {
 	state     atomic.Value          // string; as in gvisor.Found, empty before create
 	pid       atomic.Int64          // of the engine's process; 0 before create
 	unwanted  atomic.Bool           // its end is on purpose
+	spoilt    atomic.Pointer[error] // what was wrong with the image that it woke from
 	exited    chan struct{}         // closed when that process is gone
 	clearing  sync.Once             // the removal of run state
+
+	paused bool         // guarded by mu
+	wire   *urpc.Client // guarded by mu; kept connection to the engine, made when needed
 
 	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 }
@@ -61,7 +66,13 @@ func (s *sandbox) now() string {
 
 // note makes the state of the container visible to now. Preconditions: mu is
 // held.
-func (s *sandbox) note() { s.state.Store(string(s.container.Status)) }
+func (s *sandbox) note() {
+	if s.paused {
+		s.state.Store(gvisor.StatePaused)
+		return
+	}
+	s.state.Store(string(s.container.Status))
+}
 
 // create makes the processes of s, in its cgroup, without a first instruction.
 func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
@@ -106,27 +117,37 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 }
 
 // live takes over a container that runs already.
-func (s *sandbox) live(c *container.Container) error {
+func (s *sandbox) live(ctx context.Context, c *container.Container) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.settle(c)
+	if s.marked(markRestored) {
+		c.Status = container.Running
+	}
+	if err := s.settle(c); err != nil {
+		return err
+	}
+	if err := s.recall(ctx); err != nil {
+		return err
+	}
+	s.note()
+	return nil
 }
 
 // settle watches a container's process from now on. Preconditions: mu is held.
 func (s *sandbox) settle(c *container.Container) error {
+	s.container = c
+	s.note()
 	end, err := waiter(c.SandboxPid())
 	if err != nil {
 		return err
 	}
-	s.container = c
-	s.note()
 	s.pid.Store(int64(c.SandboxPid()))
 	g := s.group.Load()
 	s.l.tasks.Go(func() {
 		end()
 		s.ended(g)
 	})
-	s.l.tasks.Go(func() { g.watch(s.exited, s.outOfMemory) })
+	s.l.tasks.Go(func() { g.watch(s.exited, memoryLimit(c.Spec), s.outOfMemory) })
 	return nil
 }
 
@@ -138,13 +159,24 @@ func (s *sandbox) ended(g *group) {
 		return
 	}
 	why := "its machine ended by itself"
-	if oom {
+	switch spoilt := s.spoilt.Load(); {
+	case spoilt != nil:
+		why = "its memory could not be loaded: " + gvisor.Public(*spoilt)
+	case oom:
 		why = "the machine ran out of memory and was killed"
 	}
 	slog.Warn("machine ended", "sandbox", s.id, "out_of_memory", oom)
 	s.clear()
 	s.l.drop(s) // now its name is free
 	s.l.feed.send(gvisor.Event{ID: s.id, Exited: true, OutOfMemory: oom, Message: why})
+}
+
+// spoil ends a machine whose image turns out to be bad while it wakes from it.
+func (s *sandbox) spoil(err error) {
+	if s.spoilt.CompareAndSwap(nil, &err) {
+		slog.Error("load an image", "sandbox", s.id, "err", err)
+	}
+	s.shoot()
 }
 
 // outOfMemory reports that the kernel killed processes of a machine that goes
@@ -192,7 +224,11 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 			return err
 		}
 		defer s.closeLink()
-		return c.Restore(s.l.conf, r.Dir, false, true, s.link) // the check of the image has just read it: the page cache is warm
+		if err := s.fill(r); err != nil {
+			return err
+		}
+		c.Status = container.Running // gVisor writes it down only where its own call restores
+		return s.mark(markRestored, true)
 	})
 	if err != nil {
 		return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
@@ -286,30 +322,12 @@ func (s *sandbox) loaded(ctx context.Context) error {
 	return watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
 }
 
-func (s *sandbox) pause(ctx context.Context) error {
-	return s.do(ctx, s.l.options.FlipLimit, func(c *container.Container) error {
-		if c.Status == container.Paused {
-			return nil
-		}
-		return c.Pause()
-	})
-}
-
-func (s *sandbox) resume(ctx context.Context) error {
-	return s.do(ctx, s.l.options.FlipLimit, func(c *container.Container) error {
-		if c.Status == container.Running {
-			return nil
-		}
-		return c.Resume()
-	})
-}
-
 // checkpoint writes an image and leaves the machine paused. It never lets the
 // engine end the machine itself: gVisor does that after a failed write too, and
 // the memory would be lost.
 func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
 	return s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error {
-		if c.Status != container.Paused {
+		if !s.paused {
 			return errors.New("a machine must be paused before its checkpoint")
 		}
 		return c.Checkpoint(s.l.conf, dir, runsc.CheckpointOpts{
@@ -358,6 +376,7 @@ func (s *sandbox) removeRunState() {
 	c := s.container
 	s.container = nil
 	s.closeLink()
+	s.hangUp()
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)
 	if g := s.group.Load(); g != nil {

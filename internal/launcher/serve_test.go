@@ -118,7 +118,7 @@ func TestFeed(t *testing.T) {
 func TestUnversioned(t *testing.T) {
 	t.Parallel()
 	// The test's binary has no engine version, as a plain go build has none.
-	if _, err := Open(Options{Run: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "engine version") {
+	if _, err := Open(t.Context(), Options{Run: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "engine version") {
 		t.Errorf("%v, want that it refuses", err)
 	}
 }

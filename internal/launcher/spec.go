@@ -105,6 +105,11 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 	}
 }
 
+// memoryLimit is what a machine of this spec may be charged for.
+func memoryLimit(spec *specs.Spec) int64 {
+	return *spec.Linux.Resources.Memory.Limit + engineMemory // specFor writes it
+}
+
 // Size tells the engine's process how large its guest is. gVisor learns that
 // from cgroups which it makes itself; we make them (see cgroup.go), so our
 // main puts the numbers of the spec, which the process inherits as an open

@@ -230,7 +230,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 			err = errors.Join(err, d.call(ctx, PathKill, Target{id}, nil))
 		}
 	}
-	return err
+	return errors.Join(err, d.sweepVouchers(keep))
 }
 
 // know registers a machine with processes, whose end is an event.
@@ -335,6 +335,9 @@ func (d *Driver) concerns(e machine.Event) bool {
 		return false
 	}
 	delete(d.machines, e.ID)
+	if err := d.doubt(s.config); err != nil { // its image may be why
+		slog.Warn("an image is vouched for", "sandbox", e.ID, "err", err)
+	}
 	// A saved machine lost nothing but memory that it has on disk too.
 	return !s.tier.CompareAndSwap(uint32(machine.Saved), uint32(machine.OnDisk))
 }

@@ -33,10 +33,10 @@ const (
 
 const (
 	// format is the version of the manifest. Another one is refused.
-	format = 1
-	// chunk is how much of a file one checksum covers: small enough that all
-	// processors have work on a small image.
-	chunk = 4 << 20
+	format = 2
+	// ImageChunk is how much of a file one checksum covers. Whoever waits for
+	// one page of a machine's memory waits for its chunk.
+	ImageChunk = 1 << 20
 	// manifestMax bounds what we read of a manifest: 4 TiB of memory need less.
 	manifestMax = 64 << 20
 )
@@ -51,19 +51,50 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // manifest says what a complete image is. It is written last.
 type manifest struct {
-	Format int       `json:"format"`
-	ID     string    `json:"id"`
-	Engine string    `json:"engine"`
-	Root   string    `json:"root"`  // file name of the root file system, which never changes
-	Agent  string    `json:"agent"` // file name of the agent's file system
-	Made   time.Time `json:"made"`
-	Files  []file    `json:"files"`
+	Format int         `json:"format"`
+	ID     string      `json:"id"`
+	Engine string      `json:"engine"`
+	Root   string      `json:"root"`  // file name of the root file system, which never changes
+	Agent  string      `json:"agent"` // file name of the agent's file system
+	Made   time.Time   `json:"made"`
+	Files  []ImageFile `json:"files"`
 }
 
-type file struct {
+// ImageFile is one file of an image.
+type ImageFile struct {
 	Name   string   `json:"name"`
 	Bytes  int64    `json:"bytes"`
 	Chunks []uint32 `json:"chunks"` // CRC-32C of each chunk
+}
+
+// Check compares the whole content of a file with what it should be.
+func (f ImageFile) Check(raw []byte) error {
+	if int64(len(raw)) != f.Bytes {
+		return fmt.Errorf("%w: %s has %d bytes and should have %d", machine.ErrDamaged, f.Name, len(raw), f.Bytes)
+	}
+	for i := range f.Chunks {
+		if err := f.CheckChunk(i, raw[i*ImageChunk:min(len(raw), (i+1)*ImageChunk)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckChunk compares one chunk of a file with what it should be.
+func (f ImageFile) CheckChunk(i int, raw []byte) error {
+	if i >= len(f.Chunks) || f.Chunks[i] != crc32.Checksum(raw, castagnoli) {
+		return fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, f.Name, int64(i)*ImageChunk)
+	}
+	return nil
+}
+
+// Public returns what of an error about an image may be told outside: where we
+// keep it is nobody's business.
+func Public(err error) string {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		err = at.Err
+	}
+	return err.Error()
 }
 
 // sealed is a manifest as it is on disk: its own bytes are checked too.
@@ -160,7 +191,7 @@ func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) 
 	if m.Format != format {
 		return m, fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, format)
 	}
-	if !slices.EqualFunc(m.Files, files, func(f file, name string) bool { return f.Name == name }) {
+	if !slices.EqualFunc(m.Files, files, func(f ImageFile, name string) bool { return f.Name == name }) {
 		return m, fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
 	return m, nil
@@ -184,7 +215,7 @@ func verify(ctx context.Context, c Config, m manifest) error {
 		}
 		for i := range want.Chunks {
 			if i >= len(got.Chunks) || got.Chunks[i] != want.Chunks[i] {
-				return fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, want.Name, int64(i)*chunk)
+				return fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, want.Name, int64(i)*ImageChunk)
 			}
 		}
 	}
@@ -192,22 +223,22 @@ func verify(ctx context.Context, c Config, m manifest) error {
 }
 
 // measure reads a file on all processors.
-func measure(ctx context.Context, name string) (file, error) {
+func measure(ctx context.Context, name string) (ImageFile, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return file{}, err
+		return ImageFile{}, err
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
-		return file{}, err
+		return ImageFile{}, err
 	}
-	out := file{Name: filepath.Base(name), Bytes: info.Size(), Chunks: make([]uint32, (info.Size()+chunk-1)/chunk)}
+	out := ImageFile{Name: filepath.Base(name), Bytes: info.Size(), Chunks: make([]uint32, (info.Size()+ImageChunk-1)/ImageChunk)}
 	var next atomic.Int64
 	workers, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(out.Chunks)) {
 		workers.Go(func() error {
-			buffer := make([]byte, chunk)
+			buffer := make([]byte, ImageChunk)
 			for {
 				i := next.Add(1) - 1
 				if i >= int64(len(out.Chunks)) {
@@ -216,7 +247,7 @@ func measure(ctx context.Context, name string) (file, error) {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				n, err := f.ReadAt(buffer, i*chunk)
+				n, err := f.ReadAt(buffer, i*ImageChunk)
 				if err != nil && !errors.Is(err, io.EOF) {
 					return err
 				}

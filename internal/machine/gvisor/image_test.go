@@ -24,7 +24,7 @@ func making(t *testing.T) Config {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, size := range map[string]int{FileState: 1000, FilePageMeta: 0, FilePages: 2*chunk + 5} {
+	for name, size := range map[string]int{FileState: 1000, FilePageMeta: 0, FilePages: 2*ImageChunk + 5} {
 		if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte{7}, size), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	size, ok := hasImage(c)
-	if !ok || size < 2*chunk+1005 {
+	if !ok || size < 2*ImageChunk+1005 {
 		t.Errorf("a committed image: %d bytes, %v", size, ok)
 	}
 	m, err := readManifest(c, engine)
@@ -142,7 +142,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []int{0, chunk - 1, chunk, 2 * chunk, len(whole) - 1} {
+	for _, at := range []int{0, ImageChunk - 1, ImageChunk, 2 * ImageChunk, len(whole) - 1} {
 		damaged := bytes.Clone(whole)
 		damaged[at]++
 		if err := os.WriteFile(pages, damaged, 0o600); err != nil {
@@ -175,7 +175,7 @@ func seal(tb testing.TB, m manifest) []byte {
 func sound() manifest {
 	return manifest{
 		Format: format, ID: "a", Engine: engine, Root: "root.erofs", Agent: "agent.erofs",
-		Files: []file{{Name: FileState, Bytes: 1, Chunks: []uint32{1}}, {Name: FilePageMeta}, {Name: FilePages}},
+		Files: []ImageFile{{Name: FileState, Bytes: 1, Chunks: []uint32{1}}, {Name: FilePageMeta}, {Name: FilePages}},
 	}
 }
 
@@ -240,4 +240,65 @@ func FuzzParseManifest(f *testing.F) {
 			t.Error(diff)
 		}
 	})
+}
+
+func TestVouch(t *testing.T) {
+	t.Parallel()
+	d := &Driver{run: t.TempDir()}
+	c := making(t)
+	if err := commit(t.Context(), c, engine); err != nil {
+		t.Fatal(err)
+	}
+	if d.vouched(c) {
+		t.Error("vouched for before anybody did")
+	}
+	file := func(name string) string { return filepath.Join(c.Dir, dirImage, name) }
+	for _, tc := range []struct {
+		what  string
+		touch func() error
+	}{
+		{"a byte", func() error {
+			f, err := os.OpenFile(file(FilePages), os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = f.Close() }()
+			info, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			if _, err = f.WriteAt([]byte{1}, 7); err != nil {
+				return err
+			}
+			return os.Chtimes(f.Name(), info.ModTime(), info.ModTime()) // as if nobody had been there
+		}},
+		{"another file", func() error {
+			raw, err := os.ReadFile(file(FileState))
+			if err != nil {
+				return err
+			}
+			return errors.Join(os.WriteFile(file("new"), raw, 0o600), os.Rename(file("new"), file(FileState)))
+		}},
+		{"the manifest", func() error { return os.Truncate(file(FileManifest), 1) }},
+		{"no file", func() error { return os.Remove(file(FilePageMeta)) }},
+	} {
+		if err := d.vouch(c); err != nil {
+			t.Fatal(err)
+		}
+		if !d.vouched(c) {
+			t.Errorf("%s: not vouched for", tc.what)
+		}
+		if err := tc.touch(); err != nil {
+			t.Fatal(err)
+		}
+		if d.vouched(c) {
+			t.Errorf("%s: still vouched for", tc.what)
+		}
+	}
+	if err := d.sweepVouchers(func(string) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(d.run, dirVouched)); len(left) > 0 {
+		t.Errorf("%d vouchers are left", len(left))
+	}
 }

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -160,6 +161,110 @@ func TestLauncherDies(t *testing.T) {
 		}
 	}
 	h.Empty(t)
+}
+
+// A launcher that dies around a pause or a resume leaves marks that say nothing
+// for sure. Its successor finds out.
+func TestDoubtfulPause(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for name, tier := range map[string]machine.Tier{"awake": machine.Awake, "paused": machine.Paused} {
+		for _, marked := range []bool{true, false} {
+			d := h.open(t)
+			c := h.Config(t, name+strconv.FormatBool(marked))
+			m := boot(t, d, c)
+			if err := m.Suspend(t.Context(), tier); err != nil {
+				t.Fatal(err)
+			}
+			kill(t, h.launcher(), unix.SIGKILL)
+			bundle := filepath.Join(d.run, "bundles", c.ID)
+			if err := os.WriteFile(filepath.Join(bundle, "flipping"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if paused := filepath.Join(bundle, "paused"); marked {
+				if err := os.WriteFile(paused, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := os.RemoveAll(paused); err != nil {
+				t.Fatal(err)
+			}
+			m, err := h.open(t).Adopt(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Tier() != tier {
+				t.Errorf("%s: adopted as %s", c.ID, m.Tier())
+			}
+			if err := m.Resume(t.Context()); err != nil {
+				t.Errorf("%s: %v", c.ID, err)
+			}
+			var n int64
+			ask(t, m, "/count", &n)
+			if err := m.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// An image that is damaged although somebody vouches for it ends the machine
+// instead of feeding it, and is read whole the next time.
+func TestDamageWhileLoading(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	events := listen(t, d)
+	c := h.Config(t, "a")
+	m := boot(t, d, c)
+	if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
+		t.Fatal(err)
+	}
+	flip := func() {
+		f, err := os.OpenFile(filepath.Join(c.Dir, dirImage, FilePages), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, info.Size()-1); err != nil {
+			t.Fatal(err)
+		}
+		last[0] ^= 1
+		if _, err := f.WriteAt(last, info.Size()-1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flip()
+	if err := d.vouch(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Resume(t.Context()); err == nil { // the damage is met when the guest runs
+		if e := event(t, events); !e.Exited || !strings.Contains(e.Message, "altered near byte") {
+			t.Errorf("event %+v, want that the memory could not be loaded", e)
+		}
+		if m, err = d.Adopt(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m.Tier() != machine.OnDisk {
+		t.Errorf("it is %s", m.Tier())
+	}
+	if err := m.Resume(t.Context()); !errors.Is(err, machine.ErrDamaged) {
+		t.Errorf("%v, want ErrDamaged", err)
+	}
+	flip()
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var n int64
+	ask(t, m, "/count", &n)
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOneLauncher(t *testing.T) {

@@ -71,8 +71,9 @@ type Checkpoint struct {
 // Restore asks for a machine out of an image. The machine runs when the call
 // returns; its memory may still be loading.
 type Restore struct {
-	Config Config `json:"config"`
-	Dir    string `json:"dir"`
+	Config Config      `json:"config"`
+	Dir    string      `json:"dir"`
+	Files  []ImageFile `json:"files"` // what must be in Dir
 }
 
 // Failure is the body of an error.

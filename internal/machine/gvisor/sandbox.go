@@ -111,6 +111,9 @@ func (s *sandbox) save(ctx context.Context) (err error) {
 	}
 	bytes, _ := hasImage(s.config)
 	s.bytes.Store(bytes)
+	if err := s.d.vouch(s.config); err != nil {
+		slog.WarnContext(ctx, "the next wake will read the whole image", "sandbox", s.config.ID, "err", err)
+	}
 	return nil
 }
 
@@ -162,8 +165,9 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	return errors.Join(err, died)
 }
 
-// restore runs the image. It is read and compared with its manifest while the
-// engine's process is created; the first instruction waits for both.
+// restore runs the image. Unless somebody vouches for it, it is read and
+// compared with its manifest while the engine's process is created; the first
+// instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
 	m, err := readManifest(s.config, s.d.engine)
 	if err != nil {
@@ -176,7 +180,13 @@ func (s *sandbox) restore(ctx context.Context) error {
 	both, work := errgroup.WithContext(ctx)
 	both.Go(func() error {
 		defer func() { verified = time.Since(start) }()
-		return verify(work, s.config, m)
+		if s.d.vouched(s.config) {
+			return nil
+		}
+		if err := verify(work, s.config, m); err != nil {
+			return err
+		}
+		return s.d.vouch(s.config)
 	})
 	both.Go(func() (err error) {
 		// A created process that nobody fills is removed below.
@@ -188,12 +198,12 @@ func (s *sandbox) restore(ctx context.Context) error {
 	}
 	s.d.begin(s)
 	dir := filepath.Join(s.config.Dir, dirImage)
-	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: dir}, nil)
+	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: dir, Files: m.Files}, nil)
 	if err == nil {
 		err = s.d.settle(s)
 	}
 	if err != nil {
-		return errors.Join(err, s.kill(ctx))
+		return errors.Join(err, s.d.doubt(s.config), s.kill(ctx))
 	}
 	slog.DebugContext(ctx, "restored", "sandbox", s.config.ID, "verified", verified, "prepared", prepared, "took", time.Since(start))
 	s.tasks.Go(s.finishRestore)
@@ -262,5 +272,5 @@ func (s *sandbox) Close(ctx context.Context) error {
 	}
 	s.tasks.Wait() // the kill ended what they wait for
 	s.reach(machine.OnDisk)
-	return os.RemoveAll(s.config.Dir)
+	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(s.config))
 }

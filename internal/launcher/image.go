@@ -1,0 +1,358 @@
+package launcher
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateipc"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"doze/internal/machine/gvisor"
+)
+
+// An engine that wakes from disk reads its image through its launcher, over the
+// interface that gVisor has for images in a distant store. Left to itself it
+// would load all memory at once with 128 readers, which take the processors
+// from what the wake waits for: the decoding of its state and the first steps
+// of the guest. Here pages come slowly until the guest runs and quickly then,
+// those that somebody waits for first; and not a byte is handed over before its
+// checksum was compared.
+
+const (
+	// pageRead is one read of memory pages. Smaller ones cost more hand-overs,
+	// larger ones make those wait who need another page.
+	pageRead = 128 << 10
+	// reading is how many reads are under way: one is served, one is next.
+	reading = 2
+	// gentle is the pause between reads until the guest runs. It is never for
+	// ever: the engine may need a page in order to get there.
+	gentle = 2 * time.Millisecond
+	// destinations bounds the memory files that an engine may name for one
+	// file of its image. It has one for memory and one for each disk.
+	destinations = 16
+	// stopServing bounds the wait for calls of an engine that is gone.
+	stopServing = time.Second
+)
+
+// image serves the files of one image to one engine.
+type image struct {
+	dir   string
+	pid   int // of the engine
+	files map[string]gvisor.ImageFile
+	runs  chan struct{}   // closed when the guest runs
+	spoil func(err error) // told what is wrong with the image
+
+	mu   sync.Mutex
+	open map[string]bool // guarded by mu; each file is opened once
+}
+
+// fill makes the created processes of s go on from an image. When it returns
+// the guest runs, and its memory is still coming. Preconditions: mu is held.
+func (s *sandbox) fill(r gvisor.Restore) error {
+	im := &image{
+		dir: r.Dir, pid: int(s.pid.Load()), files: map[string]gvisor.ImageFile{}, open: map[string]bool{},
+		runs: make(chan struct{}), spoil: s.spoil,
+	}
+	for _, f := range r.Files {
+		im.files[f.Name] = f
+	}
+	defer close(im.runs)
+	files, err := stateipc.NewAsyncFileServer(im)
+	if err != nil {
+		return fmt.Errorf("serve the image: %w", err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		files.Stop()
+		return fmt.Errorf("serve the image: %w", err)
+	}
+	theirs := os.NewFile(uintptr(pair[0]), "image")
+	defer func() { _ = theirs.Close() }()
+	ours, err := unet.NewSocket(pair[1])
+	if err != nil {
+		files.Stop()
+		return errors.Join(fmt.Errorf("serve the image: %w", err), unix.Close(pair[1]))
+	}
+	server := urpc.NewServer()
+	server.Register(files)
+	s.l.tasks.Go(func() {
+		_ = server.Handle(ours) // until the engine hangs up: all is loaded, or it is gone
+		server.Stop(stopServing)
+	})
+
+	if err := s.call(boot.ContMgrSetNetworkArgs, s.link); err != nil {
+		return err
+	}
+	defer s.hangUp() // the engine that comes out of the image is another one
+	return s.call(boot.ContMgrRestore, &boot.RestoreOpts{
+		FilePayload: urpc.FilePayload{Files: []*os.File{theirs}}, UseCheckpointGofer: true, Background: true,
+	})
+}
+
+// Destroy implements [stateipc.AsyncFileServerImpl].
+func (*image) Destroy() {}
+
+// OpenWrite implements [stateipc.AsyncFileServerImpl].
+func (*image) OpenWrite(string) (stateio.AsyncWriter, error) { return nil, fs.ErrPermission }
+
+// OpenRead implements [stateipc.AsyncFileServerImpl].
+func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
+	about, ok := im.files[name]
+	im.mu.Lock()
+	ok = ok && !im.open[name]
+	im.open[name] = true
+	im.mu.Unlock()
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	file, err := os.Open(filepath.Join(im.dir, name))
+	if err != nil {
+		im.spoil(err)
+		return nil, err
+	}
+	r := &reader{todo: make(chan read, reading), done: make(chan stateio.Completion, reading)}
+	if name == gvisor.FilePages {
+		p := &pages{image: im, file: file, about: about, at: -1}
+		r.do, r.register, r.release = p.read, p.register, file.Close
+	} else {
+		w, err := im.whole(file, about)
+		if err = errors.Join(err, file.Close()); err != nil {
+			im.spoil(err)
+			return nil, err
+		}
+		r.do = w.read
+	}
+	r.worker.Go(r.run)
+	return r, nil
+}
+
+// reader does the reads of one file, one after the other.
+type reader struct {
+	do       func(read) (n int, err error)
+	register func(fd int, size uint64) (base uintptr, err error) // may be nil
+	release  func() error                                        // may be nil
+
+	worker sync.WaitGroup
+	todo   chan read
+	done   chan stateio.Completion
+	known  int // destinations that were registered
+}
+
+// read asks for bytes of a file from off on, into ranges of a destination.
+type read struct {
+	id     int
+	off    int64
+	base   uintptr // of the destination in the engine's memory
+	ranges []memmap.FileRange
+	here   stateio.LocalClientRanges // the same in ours
+}
+
+func (r *reader) run() {
+	for t := range r.todo {
+		n, err := r.do(t)
+		r.done <- stateio.Completion{ID: t.id, N: uint64(n), Err: err} //nolint:gosec // G115: a count
+	}
+}
+
+// Close implements [stateio.AsyncReader].
+func (r *reader) Close() error {
+	close(r.todo)
+	r.worker.Wait()
+	if r.release != nil {
+		return r.release()
+	}
+	return nil
+}
+
+// MaxReadBytes implements [stateio.AsyncReader].
+func (*reader) MaxReadBytes() uint64 { return pageRead }
+
+// MaxRanges implements [stateio.AsyncReader].
+func (*reader) MaxRanges() int { return pageRead / os.Getpagesize() }
+
+// MaxParallel implements [stateio.AsyncReader].
+func (*reader) MaxParallel() int { return reading }
+
+// NeedRegisterDestinationFD implements [stateio.AsyncReader].
+func (*reader) NeedRegisterDestinationFD() bool { return true }
+
+// RegisterDestinationFD implements [stateio.AsyncReader].
+func (r *reader) RegisterDestinationFD(fd int32, size uint64, _ []stateio.ClientFileRangeSetting) (stateio.DestinationFile, error) {
+	if r.known++; r.known > destinations {
+		return nil, errors.New("too many destinations")
+	}
+	if r.register == nil {
+		return uintptr(0), nil
+	}
+	return r.register(int(fd), size)
+}
+
+// AddRead implements [stateio.AsyncReader].
+func (r *reader) AddRead(id int, off int64, to stateio.DestinationFile, at memmap.FileRange, here []byte) {
+	base, _ := to.(uintptr) // register returns nothing else
+	r.todo <- read{id, off, base, []memmap.FileRange{at}, stateio.LocalClientMapping(here)}
+}
+
+// AddReadv implements [stateio.AsyncReader].
+func (r *reader) AddReadv(id int, off int64, _ uint64, to stateio.DestinationFile, at []memmap.FileRange, here []unix.Iovec) {
+	base, _ := to.(uintptr)
+	r.todo <- read{id, off, base, at, stateio.LocalClientMappings(here)}
+}
+
+// Wait implements [stateio.AsyncReader].
+func (r *reader) Wait(done []stateio.Completion, least int) ([]stateio.Completion, error) {
+	return stateio.CompletionChanWait(r.done, done, least)
+}
+
+// whole is a small file, read and compared at once.
+type whole struct{ *bytes.Reader }
+
+func (im *image) whole(file io.Reader, about gvisor.ImageFile) (whole, error) {
+	raw, err := io.ReadAll(file)
+	if err == nil {
+		err = about.Check(raw)
+	}
+	return whole{bytes.NewReader(raw)}, err
+}
+
+func (w whole) read(t read) (total int, err error) {
+	for _, part := range t.here.Mappings {
+		n, err := w.ReadAt(part, t.off+int64(total))
+		if total += n; err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// pages is the file with the memory.
+type pages struct {
+	*image
+
+	file  *os.File
+	about gvisor.ImageFile
+	chunk []byte // the one that was read and compared last
+	at    int    // its number, or -1
+}
+
+// register finds out where the engine has mapped the memory that it wants to
+// be filled.
+func (p *pages) register(fd int, size uint64) (uintptr, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("look at the memory: %w", err)
+	}
+	maps, err := os.Open(proc(p.pid, "maps"))
+	if err != nil {
+		return 0, fmt.Errorf("look at the memory: %w", err)
+	}
+	defer func() { _ = maps.Close() }()
+	return mapped(maps, st.Ino, size)
+}
+
+// mapped finds in /proc/PID/maps where the first size bytes of the file with
+// this inode number are mapped, and writable. The kernel may show one mapping
+// in pieces.
+func mapped(maps io.Reader, inode, size uint64) (uintptr, error) {
+	var base, end uint64 // of the pieces so far
+	lines := bufio.NewScanner(maps)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text()) // 7f00-7f80 rw-s 00000000 00:01 1234 /memfd:runsc-memory (deleted)
+		if len(fields) < 5 || fields[4] != strconv.FormatUint(inode, 10) || !strings.HasPrefix(fields[1], "rw") {
+			continue
+		}
+		lower, upper, _ := strings.Cut(fields[0], "-")
+		from, err1 := strconv.ParseUint(lower, 16, 64)
+		to, err2 := strconv.ParseUint(upper, 16, 64)
+		offset, err3 := strconv.ParseUint(fields[2], 16, 64)
+		switch {
+		case errors.Join(err1, err2, err3) != nil:
+			return 0, fmt.Errorf("a line of the maps is %q", lines.Text())
+		case offset == 0:
+			base, end = from, to
+		case end == 0 || from != end || offset != end-base:
+			continue
+		default:
+			end = to
+		}
+		if end-base >= size {
+			return uintptr(base), nil
+		}
+	}
+	return 0, errors.Join(fmt.Errorf("the engine has no mapping of %d bytes", size), lines.Err())
+}
+
+// read hands over pages. They are written into the engine's own mapping, and
+// not into one of ours, so that they count as its memory.
+func (p *pages) read(t read) (int, error) {
+	select {
+	case <-p.runs:
+	case <-time.After(gentle):
+	}
+	total := 0
+	into := make([]unix.RemoteIovec, len(t.ranges))
+	for i, r := range t.ranges {
+		into[i] = unix.RemoteIovec{Base: t.base + uintptr(r.Start), Len: int(r.Length())} //nolint:gosec // G115: below pageRead
+		total += into[i].Len
+	}
+	var from []unix.Iovec
+	for at, end := t.off, t.off+int64(total); at < end; {
+		if err := p.load(int(at / gvisor.ImageChunk)); err != nil {
+			p.spoil(err)
+			return 0, unix.EIO
+		}
+		rest := p.chunk[min(at%gvisor.ImageChunk, int64(len(p.chunk))):]
+		if len(rest) == 0 {
+			return 0, io.EOF
+		}
+		rest = rest[:min(int64(len(rest)), end-at)]
+		if at += int64(len(rest)); at < end { // the next chunk takes this one's place
+			rest = bytes.Clone(rest)
+		}
+		from = append(from, unix.Iovec{Base: &rest[0], Len: uint64(len(rest))})
+	}
+	n, err := unix.ProcessVMWritev(p.pid, from, into, 0)
+	if err == nil && n != total {
+		err = io.ErrShortWrite
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) { // the engine ended
+		p.spoil(fmt.Errorf("fill the memory: %w", err))
+	}
+	return n, err
+}
+
+// load makes a chunk of the file the one at hand.
+func (p *pages) load(i int) error {
+	if i == p.at {
+		return nil
+	}
+	if p.chunk == nil {
+		p.chunk = make([]byte, gvisor.ImageChunk)
+	}
+	p.at = -1
+	n, err := p.file.ReadAt(p.chunk[:gvisor.ImageChunk], int64(i)*gvisor.ImageChunk)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	p.chunk = p.chunk[:n]
+	if err := p.about.CheckChunk(i, p.chunk); err != nil {
+		return err
+	}
+	p.at = i
+	return nil
+}
