@@ -58,6 +58,7 @@ type Agent struct {
 	processes *table
 	terminals *terminals
 	uploads   *upload.Store
+	monitors  *monitors
 	watches   atomic.Int32 // streams of changes that are open
 
 	mu    sync.Mutex
@@ -91,6 +92,7 @@ func New(cfg Config) *Agent {
 		children:  children,
 		processes: newTable(start, logs),
 		terminals: newTerminals(start),
+		monitors:  newMonitors(),
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
 }
@@ -127,6 +129,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	if srv.Shutdown(grace) != nil {
 		_ = srv.Close() // what still runs has had its time
 	}
+	a.monitors.close()
 	a.uploads.Close()
 	stopReaping()
 	tasks.Wait()

@@ -1,12 +1,13 @@
 package agent
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"doze"
 )
 
 func TestOutcome(t *testing.T) {
@@ -33,62 +34,6 @@ func TestOutcome(t *testing.T) {
 				t.Errorf("%s, %d", got, code)
 			}
 		})
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	for line, want := range map[string]statLine{
-		"7 (sh) S 1 7 7 0 -1":           {task: task{7, 1, 7, 7}},
-		"7 (a) (b) R 9) Z 2 3 4 0":      {task: task{7, 2, 3, 4}, zombie: true},
-		"7 (sh) S 1 7":                  {},
-		"7 sh S 1 7 7":                  {},
-		"7 (sh) S x 7 7":                {},
-		"":                              {},
-		"7 (new\nline) T 10 20 30 more": {task: task{7, 10, 20, 30}},
-	} {
-		got, ok := parseStat(7, []byte(line))
-		if ok != (want != statLine{}) || ok && got != want {
-			t.Errorf("%q: %+v, %v", line, got, ok)
-		}
-	}
-}
-
-func TestFamily(t *testing.T) {
-	t.Parallel()
-	all := []task{
-		{1, 0, 1, 1}, {10, 1, 10, 10}, {11, 10, 10, 10}, {12, 11, 12, 12}, // a chain
-		{13, 1, 10, 10},                   // an orphan of the group
-		{14, 13, 14, 14}, {20, 1, 20, 20}, // its child, a stranger
-	}
-	if diff := cmp.Diff(map[int]bool{10: true, 11: true, 12: true, 13: true, 14: true}, familyOf(10, true, all)); diff != "" {
-		t.Error(diff)
-	}
-	if got := familyOf(10, false, all); len(got) != 0 {
-		t.Errorf("a stranger with the pid of the leader has the family %v", got)
-	}
-	if got := familyOf(10, false, all[2:]); len(got) != 4 {
-		t.Errorf("after the leader: %v", got)
-	}
-}
-
-func TestParseSockets(t *testing.T) {
-	t.Parallel()
-	row := func(local, state, inode string) string {
-		return "  0: " + local + " 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000 0 0 " + inode + " 1 0 100 0\n"
-	}
-	table := "  sl  local_address rem_address   st\n" +
-		row("00000000:1F90", "0A", "1") + // 0.0.0.0:8080
-		row("0100007F:1F91", "0A", "2") + // 127.0.0.1:8081
-		row("0A00000A:1F92", "01", "3") + // established
-		row("00000000000000000000000000000000:1F93", "0A", "4") +
-		row("00000000000000000000000001000000:1F94", "0A", "5") + // ::1
-		row("0000000000000000FFFF00000100007F:1F95", "0A", "6") + // ::ffff:127.0.0.1
-		row("0A00000A:1F90", "0A", "7") + "rubbish\n"
-	got := map[int][]string{}
-	parseSockets([]byte(table), tcpListen, got)
-	if diff := cmp.Diff(map[int][]string{8080: {"1", "7"}, 8083: {"4"}}, got); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -155,6 +100,22 @@ func FuzzFrame(f *testing.F) {
 		out, err := json.Marshal(in)
 		if again, ok := parseFrame(out); err != nil || !ok || again != in {
 			t.Errorf("%+v comes back as %+v", in, again)
+		}
+	})
+}
+
+func FuzzTunnel(f *testing.F) {
+	f.Add([]byte(`{"local_ip":"10.0.0.2/32","peer_endpoint":"h:1","peer_public_key":"","private_key":"","mtu":1420}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := parseTunnel(base64.StdEncoding.EncodeToString(b))
+		if err != nil {
+			if p := doze.Public(err); p.Kind != doze.Unprocessable || !strings.HasPrefix(p.Message, "invalid tunnel config") {
+				t.Errorf("got %v", err)
+			}
+			return
+		}
+		if len(got.PeerKey) != 44 || got.MTU != nil && *got.MTU < mtuMin {
+			t.Errorf("accepted %+v", got)
 		}
 	})
 }

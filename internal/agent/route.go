@@ -69,6 +69,12 @@ var routes = []route{
 	{"POST", "/process/{id}/stdin", (*Agent).writeStdin},
 	{"DELETE", "/process/{id}/stdin", answer((*Agent).closeStdin)},
 
+	{"GET", "/network/process/{id}/ports", answer((*Agent).listPorts)},
+	{"POST", "/network/process/{id}/monitor", (*Agent).startMonitor},
+	{"DELETE", "/network/process/{id}/monitor", answer((*Agent).stopMonitor)},
+	{"PUT", "/network/tunnel/config", accept((*Agent).setTunnel)},
+	{"DELETE", "/network/tunnel", answer((*Agent).deleteTunnel)},
+
 	{"GET", "/terminal", (*Agent).showTerminal},
 	{"GET", "/terminal/ws", (*Agent).openTerminal},
 

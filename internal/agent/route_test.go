@@ -31,6 +31,10 @@ DELETE /process/{id}/kill
 GET /process/{id}/logs
 GET /process/{id}/logs/stream
 POST|DELETE /process/{id}/stdin
+GET /network/process/{id}/ports
+POST|DELETE /network/process/{id}/monitor
+PUT /network/tunnel/config
+DELETE /network/tunnel
 GET /terminal
 GET /terminal/ws
 GET /doze/keepalive
@@ -83,7 +87,6 @@ func TestTransport(t *testing.T) {
 		"options, known":   {"OPTIONS", "/process", 204, ""},
 		"unknown":          {"GET", "/nope", 404, missing},
 		"wrong method":     {"DELETE", "/health", 404, missing},
-		"later part":       {"GET", "/network/process/1/ports", 404, missing},
 		"port":             {"GET", "/port/3000/x", 404, missing},
 		"no slash":         {"GET", "/filesystem", 404, missing},
 		"head":             {"HEAD", "/process/none", 200, ""},

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"doze/internal/agent/proc"
 )
 
 // strayPoll is how often the end of processes that nobody collects for us, or
@@ -34,8 +36,8 @@ func awaitStrays(ctx context.Context) {
 	defer poll.Stop()
 	for {
 		others := 0
-		for _, t := range processes("/proc") {
-			if t.pid != os.Getpid() {
+		for _, t := range proc.Root.Tasks() {
+			if t.PID != os.Getpid() {
 				others++
 			}
 		}

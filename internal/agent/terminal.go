@@ -2,7 +2,6 @@ package agent
 
 import (
 	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/creack/pty"
 
 	"doze"
+	"doze/internal/agent/proc"
 )
 
 const (
@@ -270,17 +270,16 @@ func (t *terminal) resize(size window) {
 
 // killSession kills whoever is left of a session after its leader.
 func killSession(session int) {
-	for _, t := range processes("/proc") {
-		if t.session != session {
+	for _, t := range proc.Root.Tasks() {
+		if t.Session != session {
 			continue
 		}
 		// The handle pins the process, so look again before the shot.
-		p, err := os.FindProcess(t.pid)
+		p, err := os.FindProcess(t.PID)
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(t.pid) + "/stat")
-		if s, ok := parseStat(t.pid, stat); err == nil && ok && s.session == session {
+		if t, ok := proc.Root.Task(t.PID); ok && t.Session == session {
 			_ = p.Kill() // it may have ended
 		}
 		_ = p.Release() // it only closes the handle

@@ -175,7 +175,7 @@ func TestTerminalPage(t *testing.T) {
 	s := start(t)
 	resp := s.do(t, "GET", "/terminal?token=x", "")
 	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 || !strings.HasSuffix(string(b), "</html>\n") {
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.HasSuffix(string(b), "</html>\n") {
 		t.Errorf("status %d, %d bytes, %v", resp.StatusCode, len(b), err)
 	}
 	for key, want := range map[string]string{"Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer"} {

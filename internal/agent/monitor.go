@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"doze"
+	"doze/internal/agent/proc"
+)
+
+const (
+	monitorsMax = 64
+	// monitorPoll is as short as clients expect. A monitor ends with its
+	// process, so an idle sandbox does not pay for it.
+	monitorPoll     = 500 * time.Millisecond
+	callbackTimeout = 10 * time.Second
+	// callbackMax is what is read of an answer, which nobody looks at.
+	callbackMax = 64 << 10
+)
+
+// monitors report new ports of processes. Each is one goroutine.
+type monitors struct {
+	client *http.Client
+	tasks  sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[monitor]context.CancelFunc // guarded by mu
+	closed bool                           // guarded by mu
+}
+
+// monitor is whose ports are reported where.
+type monitor struct {
+	pid      int
+	callback string
+}
+
+func newMonitors() *monitors {
+	return &monitors{
+		open: map[monitor]context.CancelFunc{},
+		client: &http.Client{
+			Timeout:       callbackTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		},
+	}
+}
+
+// start begins to report the ports of pid; those that are open already count
+// as new. The same monitor twice is one. familyOf says who belongs to the pid.
+// Of ctx only the values count.
+func (m *monitors) start(ctx context.Context, pid int, callback string, familyOf func(pid int) (map[int]proc.Task, bool)) error {
+	key := monitor{pid, callback}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.open[key] != nil:
+		return nil
+	case m.closed:
+		return doze.Errorf(doze.Unavailable, "the sandbox is stopping")
+	case len(m.open) >= monitorsMax:
+		return doze.Errorf(doze.Unprocessable, "%d monitors run, which is the most; stop some", monitorsMax)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m.open[key] = cancel
+	m.tasks.Go(func() {
+		m.run(ctx, key, familyOf)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if ctx.Err() == nil { // else somebody has removed it, and there may be another
+			delete(m.open, key)
+		}
+		cancel()
+	})
+	return nil
+}
+
+// run follows one process until it is over.
+func (m *monitors) run(ctx context.Context, key monitor, familyOf func(pid int) (map[int]proc.Task, bool)) {
+	tick := time.NewTicker(monitorPoll)
+	defer tick.Stop()
+	known := map[uint16]bool{}
+	for {
+		family, over := familyOf(key.pid)
+		if over && len(family) == 0 {
+			return
+		}
+		ports, _ := portsOf(family) // they may be there the next time
+		for _, p := range ports {
+			if !known[p.LocalPort] {
+				known[p.LocalPort] = true
+				m.tell(ctx, key, p.LocalPort)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell calls back. Whether anybody hears it is not ours to mend.
+func (m *monitors) tell(ctx context.Context, key monitor, port uint16) {
+	body, err := json.Marshal(map[string]int{"pid": key.pid, "port": int(port)})
+	if err != nil {
+		return
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, key.callback, bytes.NewReader(body))
+	if err != nil {
+		return
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := m.client.Do(req)
+	if err != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, callbackMax)
+	_ = resp.Body.Close()
+}
+
+// stop ends all monitors of a pid.
+func (m *monitors) stop(pid int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, cancel := range m.open {
+		if key.pid == pid {
+			cancel()
+			delete(m.open, key)
+		}
+	}
+}
+
+// close ends all monitors and waits for them.
+func (m *monitors) close() {
+	m.mu.Lock()
+	m.closed = true
+	for _, cancel := range m.open {
+		cancel()
+	}
+	clear(m.open)
+	m.mu.Unlock()
+	m.tasks.Wait()
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"doze"
+	"doze/internal/agent/proc"
+	"doze/internal/httpx"
+)
+
+// socket is a port in answers.
+type socket struct {
+	PID           int    `json:"pid"` // of its owner
+	Protocol      string `json:"protocol"`
+	LocalAddr     string `json:"localAddr"`
+	LocalPort     uint16 `json:"localPort"`
+	RemoteAddr    string `json:"remoteAddr"`
+	RemotePort    uint16 `json:"remotePort"`
+	State         string `json:"state"` // as ss writes it
+	ProcessName   string `json:"processName"`
+	servesOutside int    // 2 for a port that others reach, 1 for one that serves
+}
+
+type sockets struct {
+	PID   int      `json:"pid"`
+	Ports []socket `json:"ports"` // one for each local port
+}
+
+// parsePID reads the {id} of a network route. Names are not taken.
+func parsePID(id string) (int, error) {
+	pid, err := strconv.Atoi(id)
+	if err != nil || pid < 1 {
+		return 0, doze.Wrap(err, doze.Invalid, "invalid PID %q; send the number of a process", clip(id))
+	}
+	return pid, nil
+}
+
+// listPorts lists the ports of a process, of its group and of their descendants.
+func (a *Agent) listPorts(_ *http.Request, id string) (sockets, error) {
+	pid, err := parsePID(id)
+	if err != nil {
+		return sockets{}, err
+	}
+	family, _ := a.familyOf(pid)
+	ports, err := portsOf(family)
+	if err != nil {
+		return sockets{}, doze.Wrap(err, doze.Unprocessable, "the sockets of this system cannot be listed: %v", err)
+	}
+	return sockets{pid, ports}, nil
+}
+
+// familyOf returns the processes that belong to a pid: the one that a caller
+// knows, if we started it, which after a restart is another. over means that
+// there will be no others.
+func (a *Agent) familyOf(pid int) (family map[int]proc.Task, over bool) {
+	if p, err := a.processes.find(strconv.Itoa(pid)); err == nil {
+		return p.family()
+	}
+	family = proc.Family(pid, true, proc.Root.Tasks())
+	return family, len(family) == 0
+}
+
+// portsOf returns one socket for each local port of a family, by port: the one
+// that serves, if one does.
+func portsOf(family map[int]proc.Task) ([]socket, error) {
+	all, err := proc.Root.Sockets()
+	if err != nil {
+		return nil, err
+	}
+	ports := []socket{}
+	for pid, own := range proc.Root.Owned(family, all) {
+		for _, s := range own {
+			p := socket{
+				PID:         pid,
+				Protocol:    s.Protocol,
+				LocalAddr:   s.Local.Addr().String(),
+				LocalPort:   s.Local.Port(),
+				RemoteAddr:  s.Remote.Addr().String(),
+				RemotePort:  s.Remote.Port(),
+				State:       s.State,
+				ProcessName: family[pid].Name,
+			}
+			if s.Serves() {
+				p.servesOutside = 1
+				if s.Reachable() {
+					p.servesOutside = 2
+				}
+			}
+			ports = append(ports, p)
+		}
+	}
+	slices.SortFunc(ports, func(a, b socket) int {
+		return cmp.Or(cmp.Compare(a.LocalPort, b.LocalPort), cmp.Compare(b.servesOutside, a.servesOutside), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return slices.CompactFunc(ports, func(a, b socket) bool { return a.LocalPort == b.LocalPort }), nil
+}
+
+// callback is the body that starts a monitor.
+type callback struct {
+	Callback string `json:"callback"`
+}
+
+// startMonitor reports new ports of a process to an address. Whoever may call
+// us may run commands here, so the address may be any.
+func (a *Agent) startMonitor(w http.ResponseWriter, r *http.Request, id string) error {
+	pid, err := parsePID(id)
+	if err != nil {
+		return err
+	}
+	in, err := decode[callback](w, r)
+	if err != nil {
+		return err
+	}
+	if u, err := url.Parse(in.Callback); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return doze.Wrap(err, doze.Invalid, "callback is required and must be an address like http://127.0.0.1:9000/ports")
+	}
+	if err := a.monitors.start(r.Context(), pid, in.Callback, a.familyOf); err != nil {
+		return err
+	}
+	httpx.WriteJSON(w, http.StatusOK, success{Message: "Port monitoring started"})
+	return nil
+}
+
+func (a *Agent) stopMonitor(_ *http.Request, id string) (success, error) {
+	pid, err := parsePID(id)
+	if err != nil {
+		return success{}, err
+	}
+	a.monitors.stop(pid)
+	return success{Message: "Port monitoring stopped"}, nil
+}

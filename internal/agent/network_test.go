@@ -1,0 +1,247 @@
+package agent_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var (
+	serveOn    = flag.String("serve", "", "`addresses` of the server that commands run this binary as")
+	serveUntil = flag.String("until", "", "pipe whose end is the end of the server")
+)
+
+// TestServe is not a test: commands run it as a server. It listens on its
+// addresses, prints their ports and waits for the end of a pipe.
+func TestServe(t *testing.T) {
+	if *serveOn == "" {
+		t.Skip("this is the server of other tests")
+	}
+	for addr := range strings.SplitSeq(*serveOn, ",") {
+		network, addr, _ := strings.Cut(addr, "/")
+		var at net.Addr
+		if network == "udp" {
+			conn, err := net.ListenPacket(network, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			at = conn.LocalAddr()
+		} else {
+			ln, err := net.Listen(network, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			at = ln.Addr()
+		}
+		fmt.Fprintln(os.Stdout, "port", netip.MustParseAddrPort(at.String()).Port())
+	}
+	if _, err := os.ReadFile(*serveUntil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serverOf returns a command that runs a server until the end of the test.
+func serverOf(t *testing.T, addresses string) string {
+	t.Helper()
+	pipe := filepath.Join(t.TempDir(), "until")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	end, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end.Close() })
+	return fmt.Sprintf("%s -test.run=^TestServe$ -serve=%s -until=%s &", os.Args[0], addresses, pipe)
+}
+
+// serve starts a server in the background of a shell and returns its ports.
+func (s *sandbox) serve(t *testing.T, name, addresses string) (pid int, ports []int) {
+	t.Helper()
+	p := s.spawn(t, name, serverOf(t, addresses)+" wait")
+	until(t, "it serves", func() bool {
+		ports = nil
+		for line := range strings.Lines(get[proc](t, s, "GET", "/process/"+name, "").Stdout) {
+			if n, ok := strings.CutPrefix(line, "port "); ok {
+				port, _ := strconv.Atoi(strings.TrimSpace(n))
+				ports = append(ports, port)
+			}
+		}
+		return len(ports) == strings.Count(addresses, ",")+1
+	})
+	pid, err := strconv.Atoi(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid, ports
+}
+
+type port struct {
+	PID                        int
+	Protocol, LocalAddr, State string
+	LocalPort, RemotePort      int
+	ProcessName, RemoteAddr    string
+}
+
+func TestPorts(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	pid, ports := s.serve(t, "server", "tcp/127.0.0.1:0,udp/127.0.0.1:0,tcp/0.0.0.0:0")
+	got := get[struct {
+		PID   int
+		Ports []port
+	}](t, s, "GET", fmt.Sprintf("/network/process/%d/ports", pid), "")
+	if got.PID != pid {
+		t.Errorf("pid %d, want %d", got.PID, pid)
+	}
+	want := []port{
+		{Protocol: "tcp", LocalAddr: "127.0.0.1", State: "LISTEN", LocalPort: ports[0], RemoteAddr: "0.0.0.0"},
+		{Protocol: "udp", LocalAddr: "127.0.0.1", State: "UNCONN", LocalPort: ports[1], RemoteAddr: "0.0.0.0"},
+		{Protocol: "tcp", LocalAddr: "0.0.0.0", State: "LISTEN", LocalPort: ports[2], RemoteAddr: "0.0.0.0"},
+	}
+	opts := cmp.Options{
+		cmpopts.IgnoreFields(port{}, "PID", "ProcessName"),
+		cmpopts.SortSlices(func(a, b port) bool { return a.LocalPort < b.LocalPort }),
+	}
+	for i := range got.Ports { // a system with IPv6 may say it in another way
+		got.Ports[i].LocalAddr = strings.Replace(got.Ports[i].LocalAddr, "::", "0.0.0.0", 1)
+		got.Ports[i].RemoteAddr = strings.Replace(got.Ports[i].RemoteAddr, "::", "0.0.0.0", 1)
+		if got.Ports[i].PID == 0 || got.Ports[i].ProcessName == "" {
+			t.Errorf("nobody owns %+v", got.Ports[i])
+		}
+	}
+	if diff := cmp.Diff(want, got.Ports, opts); diff != "" {
+		t.Error(diff)
+	}
+	if status, body := s.call(t, "GET", "/network/process/4194305/ports", ""); status != 200 || body != `{"pid":4194305,"ports":[]}`+"\n" {
+		t.Errorf("nobody: status %d: %s", status, body)
+	}
+	for _, pid := range []string{"server", "1x", "-1", "0", "99999999999999999999"} {
+		s.fails(t, 400, "invalid PID", "GET", "/network/process/"+pid+"/ports", "")
+		s.fails(t, 400, "invalid PID", "POST", "/network/process/"+pid+"/monitor", `{"callback":"http://x"}`)
+		s.fails(t, 400, "invalid PID", "DELETE", "/network/process/"+pid+"/monitor", "")
+	}
+}
+
+// A server in the background of a shell that has ended is found, too.
+func TestWaitForPortsOfOrphan(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "0.0.0.0:0") // a port that is free, in a moment
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := ln.Addr().(*net.TCPAddr).Port
+	ln.Close()
+	s := start(t)
+	body := fmt.Sprintf(`{"command":"%s","waitForPorts":[%d],"timeout":20}`, serverOf(t, fmt.Sprintf("tcp/0.0.0.0:%d", free)), free)
+	if status, b := s.call(t, "POST", "/process", body); status != 200 {
+		t.Errorf("status %d: %s", status, b)
+	}
+}
+
+func TestMonitor(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	told := make(chan string, 100)
+	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		told <- r.Method + " " + r.URL.Path + " " + string(b)
+		http.Redirect(w, r, "/again", http.StatusTemporaryRedirect) // is not followed
+	}))
+	t.Cleanup(listener.Close)
+	pid, ports := s.serve(t, "server", "tcp/127.0.0.1:0,tcp/127.0.0.1:0")
+	url := fmt.Sprintf("/network/process/%d/monitor", pid)
+	for range 2 { // the same twice is one
+		got := get[map[string]string](t, s, "POST", url, object(t, map[string]string{"callback": listener.URL + "/ports"}))
+		if got["message"] != "Port monitoring started" || got["path"] != "" {
+			t.Errorf("answer %v", got)
+		}
+	}
+	want := map[string]bool{}
+	for _, port := range ports {
+		want[fmt.Sprintf(`POST /ports {"pid":%d,"port":%d}`, pid, port)] = true
+	}
+	for len(want) > 0 {
+		select {
+		case call := <-told:
+			if !want[call] {
+				t.Fatalf("told %s, want one of %v", call, want)
+			}
+			delete(want, call)
+		case <-time.After(patience):
+			t.Fatalf("not told: %v", want)
+		}
+	}
+	for range 2 {
+		if got := get[map[string]string](t, s, "DELETE", url, ""); got["message"] != "Port monitoring stopped" {
+			t.Errorf("answer %v", got)
+		}
+	}
+	for _, body := range []string{"", "{}", `{"callback":"x"}`, `{"callback":"file:///etc/passwd"}`, `{"callback":7}`} {
+		if status, b := s.call(t, "POST", url, body); status != 400 {
+			t.Errorf("%s: status %d: %s", body, status, b)
+		}
+	}
+	// Of a process that is not, there is nothing to report.
+	get[map[string]string](t, s, "POST", "/network/process/4194305/monitor", `{"callback":"http://127.0.0.1:1/"}`)
+	for i := range 70 {
+		if status, body := s.call(t, "POST", url, fmt.Sprintf(`{"callback":"http://127.0.0.1:1/%d"}`, i)); status != 200 {
+			if i < 60 || status != 422 || !strings.Contains(body, "which is the most") {
+				t.Errorf("monitor %d: status %d: %s", i, status, body)
+			}
+			return
+		}
+	}
+	t.Error("there is no end to monitors")
+}
+
+func TestTunnel(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	config := func(over map[string]any) string {
+		c := map[string]any{
+			"local_ip": "10.0.0.2/32", "peer_endpoint": "vpn.example.com:51820", "peer_public_key": key, "private_key": key,
+			"mtu": 1420, "allowed_ips": []string{"0.0.0.0/0", "::/0"}, "unknown": 1,
+		}
+		maps.Copy(c, over)
+		b, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return object(t, map[string]string{"config": base64.StdEncoding.EncodeToString(b)})
+	}
+	s.fails(t, 500, "failed to apply tunnel config", "PUT", "/network/tunnel/config", config(nil))
+	for _, body := range []string{`{}`, `{"config":""}`} {
+		s.fails(t, 400, "config is required", "PUT", "/network/tunnel/config", body)
+	}
+	for _, body := range []string{
+		`{"config":"?"}`, `{"config":"e30"}`, `{"config":"e30="}`, `{"config":"W10="}`,
+		config(map[string]any{"local_ip": "10.0.0.2"}), config(map[string]any{"peer_endpoint": "x"}), config(map[string]any{"peer_endpoint": "x:0"}),
+		config(map[string]any{"private_key": "AAAA"}), config(map[string]any{"mtu": 67}), config(map[string]any{"mtu": 65536}), config(map[string]any{"mtu": "x"}),
+		config(map[string]any{"listen_port": -1}), config(map[string]any{"persistent_keepalive": 70000}), config(map[string]any{"interface_name": "a-name-that-is-too-long"}),
+		config(map[string]any{"allowed_ips": []string{"all"}}),
+	} {
+		s.fails(t, 422, "invalid tunnel config", "PUT", "/network/tunnel/config", body)
+	}
+	s.fails(t, 400, "no WireGuard client is running", "DELETE", "/network/tunnel", "")
+}
