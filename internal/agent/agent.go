@@ -59,7 +59,8 @@ type Agent struct {
 	terminals *terminals
 	uploads   *upload.Store
 	monitors  *monitors
-	watches   atomic.Int32 // streams of changes that are open
+	mcp       func() http.Handler // made by the first call: it is not small
+	watches   atomic.Int32        // streams of changes that are open
 
 	mu    sync.Mutex
 	wakes int       // guarded by mu
@@ -83,7 +84,7 @@ func New(cfg Config) *Agent {
 	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
 	children := newReaper(cfg.Init)
 	start := launcher{children, env, who, dir}
-	return &Agent{
+	a := &Agent{
 		version:   cmp.Or(cfg.Version, "dev"),
 		env:       env,
 		who:       who,
@@ -95,6 +96,8 @@ func New(cfg Config) *Agent {
 		monitors:  newMonitors(),
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
+	a.mcp = sync.OnceValue(a.newMCP)
+	return a
 }
 
 // Run serves ln until ctx ends; then it stops every process and terminal, and

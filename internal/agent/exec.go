@@ -212,9 +212,15 @@ func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) er
 
 // listProcesses describes all processes, the newest first.
 func (a *Agent) listProcesses(*http.Request, string) ([]processInfo, error) {
+	return a.describeProcesses(listOutputMax), nil
+}
+
+// describeProcesses describes all processes with at most limit bytes of output
+// together.
+func (a *Agent) describeProcesses(limit int64) []processInfo {
 	a.processes.prune(time.Now())
 	all := []processInfo{}
-	left := int64(listOutputMax)
+	left := limit
 	for _, p := range slices.Backward(a.processes.list()) {
 		i := p.info(min(tailMax, left/4)) // each byte is there twice
 		left -= 2 * int64(len(*i.Logs))
@@ -224,7 +230,7 @@ func (a *Agent) listProcesses(*http.Request, string) ([]processInfo, error) {
 		}
 		all = append(all, i)
 	}
-	return all, nil
+	return all
 }
 
 func (a *Agent) readProcess(_ *http.Request, id string) (processInfo, error) {

@@ -122,27 +122,21 @@ func (a *Agent) readFile(w http.ResponseWriter, r *http.Request, arg string) err
 		return err
 	}
 	info, err := os.Stat(at.abs)
-	switch {
-	case err != nil:
+	if err != nil {
 		return statError(err)
-	case info.IsDir():
+	}
+	if info.IsDir() {
 		d, err := list(at)
 		if err == nil {
 			httpx.WriteJSON(w, http.StatusOK, d)
 		}
 		return err
-	case !info.Mode().IsRegular():
-		return doze.Errorf(doze.Unprocessable, "%s is not a regular file; use a process to read it", at.shown)
 	}
-	// It may be another file by now, which must not block the open.
-	f, err := os.OpenFile(at.abs, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, info, err := open(at, info)
 	if err != nil {
-		return doze.Wrap(err, doze.Unprocessable, "%v", err)
+		return err
 	}
 	defer func() { _ = f.Close() }()
-	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return doze.Wrap(err, doze.Unprocessable, "%s is not a regular file any more; try again", at.shown)
-	}
 	if !wantsRaw(strings.Join(r.Header.Values("Accept"), ","), r.URL.Query().Get("download") == "true") {
 		return writeContent(w, newOwners().describe(at.shown, path.Base(at.abs), info), f)
 	}
@@ -160,6 +154,23 @@ func (a *Agent) readFile(w http.ResponseWriter, r *http.Request, arg string) err
 	w.Header().Set("Content-Disposition", attachment(name))
 	http.ServeContent(w, r, "", info.ModTime(), content)
 	return nil
+}
+
+// open opens a file that looked like info. The caller must close it.
+func open(at place, info fs.FileInfo) (*os.File, fs.FileInfo, error) {
+	if !info.Mode().IsRegular() {
+		return nil, nil, doze.Errorf(doze.Unprocessable, "%s is not a regular file; use a process to read it", at.shown)
+	}
+	// It may be another file by now, which must not block the open.
+	f, err := os.OpenFile(at.abs, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, doze.Wrap(err, doze.Unprocessable, "%v", err)
+	}
+	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
+		_ = f.Close() // it was not even read
+		return nil, nil, doze.Wrap(err, doze.Unprocessable, "%s is not a regular file any more; try again", at.shown)
+	}
+	return f, info, nil
 }
 
 // wantsRaw reports whether a file goes out as it is rather than inside JSON.

@@ -13,6 +13,9 @@ const (
 	portsMax   = 64
 	envMax     = 4096 // variables of one request
 	timeoutMax = 366 * 24 * time.Hour
+	// noKeepAliveEnv is the variable that refuses processes that keep the
+	// sandbox awake.
+	noKeepAliveEnv = "BL_DISABLE_KEEPALIVE"
 	// keepAliveDefault ends a process that keeps the sandbox awake, unless the
 	// caller asks for another time.
 	keepAliveDefault = 600 * time.Second
@@ -40,6 +43,11 @@ func parseCommand(b []byte, env environ) (command, error) {
 	if err != nil {
 		return c, err
 	}
+	return c, c.complete(env)
+}
+
+// complete checks c and fills in the name. Every error is Invalid.
+func (c *command) complete(env environ) error {
 	if c.WorkingDir == "~" || strings.HasPrefix(c.WorkingDir, "~/") {
 		c.WorkingDir = env.get("HOME") + c.WorkingDir[1:]
 	}
@@ -48,27 +56,29 @@ func parseCommand(b []byte, env environ) (command, error) {
 	}
 	switch {
 	case strings.TrimSpace(c.Command) == "":
-		return c, doze.Errorf(doze.Invalid, "command is required")
+		return doze.Errorf(doze.Invalid, "command is required")
 	case strings.ContainsRune(c.Command+c.Name+c.WorkingDir, 0):
-		return c, doze.Errorf(doze.Invalid, "command, name and workingDir must not have a NUL byte")
+		return doze.Errorf(doze.Invalid, "command, name and workingDir must not have a NUL byte")
+	case c.KeepAlive && (env.get(noKeepAliveEnv) == "true" || env.get(noKeepAliveEnv) == "1"):
+		return doze.Errorf(doze.Invalid, "keepAlive is switched off in this sandbox")
 	case len(c.Name) > nameMax:
-		return c, doze.Errorf(doze.Invalid, "name has %d bytes; at most %d are allowed", len(c.Name), nameMax)
+		return doze.Errorf(doze.Invalid, "name has %d bytes; at most %d are allowed", len(c.Name), nameMax)
 	case len(c.Env) > envMax:
-		return c, doze.Errorf(doze.Invalid, "env has %d variables; at most %d are allowed", len(c.Env), envMax)
+		return doze.Errorf(doze.Invalid, "env has %d variables; at most %d are allowed", len(c.Env), envMax)
 	case len(c.WaitForPorts) > portsMax:
-		return c, doze.Errorf(doze.Invalid, "waitForPorts has %d entries; at most %d are allowed", len(c.WaitForPorts), portsMax)
+		return doze.Errorf(doze.Invalid, "waitForPorts has %d entries; at most %d are allowed", len(c.WaitForPorts), portsMax)
 	}
 	for k, v := range c.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return c, doze.Errorf(doze.Invalid, "env has the entry %q; a name must not be empty or have a =, and neither part a NUL byte", clip(k))
+			return doze.Errorf(doze.Invalid, "env has the entry %q; a name must not be empty or have a =, and neither part a NUL byte", clip(k))
 		}
 	}
 	for _, port := range c.WaitForPorts {
 		if port < 1 || port > 65535 {
-			return c, doze.Errorf(doze.Invalid, "waitForPorts has the port %d; it must be 1 to 65535", port)
+			return doze.Errorf(doze.Invalid, "waitForPorts has the port %d; it must be 1 to 65535", port)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // patience returns how long the call may wait; 0 means for ever.

@@ -78,6 +78,12 @@ var routes = []route{
 	{"GET", "/terminal", (*Agent).showTerminal},
 	{"GET", "/terminal/ws", (*Agent).openTerminal},
 
+	{"PUT", "/codegen/fastapply/{path...}", answer((*Agent).refuseCodegen)},
+	{"GET", "/codegen/reranking/{path...}", answer((*Agent).refuseCodegen)},
+
+	{"POST", "/mcp", (*Agent).serveMCP},
+	{"GET", "/mcp", (*Agent).refuseMCP},
+
 	// For the host alone: the edge passes nothing below /doze/ on.
 	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
 	{"POST", "/doze/wake", answer((*Agent).wake)},
@@ -210,7 +216,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
-	if rt == nil || r.Method == http.MethodHead && rt.pattern == "/" {
+	if rt == nil || r.Method == http.MethodHead && (rt.pattern == "/" || rt.pattern == "/mcp") {
 		notFound(w)
 		return
 	}

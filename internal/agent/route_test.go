@@ -37,6 +37,9 @@ PUT /network/tunnel/config
 DELETE /network/tunnel
 GET /terminal
 GET /terminal/ws
+PUT /codegen/fastapply/{path...}
+GET /codegen/reranking/{path...}
+GET|POST /mcp
 GET /doze/keepalive
 POST /doze/wake
 POST /doze/stop
@@ -92,6 +95,10 @@ func TestTransport(t *testing.T) {
 		"head":             {"HEAD", "/process/none", 200, ""},
 		"head of a file":   {"HEAD", "/filesystem/none", 200, ""},
 		"head of the root": {"HEAD", "/", 404, missing},
+		"head of mcp":      {"HEAD", "/mcp", 404, missing},
+		"mcp stream":       {"GET", "/mcp", 405, `{"error":"send messages with POST"}` + "\n"},
+		"mcp session":      {"DELETE", "/mcp", 404, missing},
+		"codegen":          {"GET", "/codegen/reranking/x", 400, `{"error":"codegen tools are not configured: they need a service outside of the sandbox"}` + "\n"},
 		"head, no get":     {"HEAD", "/doze/wake", 404, missing},
 		"no socket":        {"GET", "/terminal/ws", 400, `{"error":"this is a WebSocket; connect with a client for those"}` + "\n"},
 	}

@@ -301,6 +301,10 @@ func (a *Agent) deleteFile(r *http.Request, arg string) (success, error) {
 	if err != nil {
 		return success{}, err
 	}
+	return a.remove(at, r.URL.Query().Get("recursive") == "true")
+}
+
+func (a *Agent) remove(at place, recursive bool) (success, error) {
 	if at.abs == "/" || at.abs == a.workDir {
 		return success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.shown)
 	}
@@ -314,7 +318,7 @@ func (a *Agent) deleteFile(r *http.Request, arg string) (success, error) {
 	remove, what := os.Remove, "File"
 	if info.IsDir() {
 		what = "Directory"
-		if r.URL.Query().Get("recursive") == "true" {
+		if recursive {
 			remove = os.RemoveAll // a link is removed, not followed
 		}
 	}

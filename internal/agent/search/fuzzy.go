@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -54,6 +55,11 @@ func ParseFuzzy(q url.Values) (f Fuzzy, err error) {
 		return f, doze.Errorf(doze.Invalid, "query has %d bytes; at most %d are allowed", len(f.query), queryMax)
 	}
 	return f, nil
+}
+
+// Like returns a [Fuzzy] for a query, with at most results. Errors are Invalid.
+func Like(query string, results int) (Fuzzy, error) {
+	return ParseFuzzy(url.Values{"query": {query}, "maxResults": {strconv.Itoa(results)}})
 }
 
 // In searches root, absolute. Errors are those of [Find.In].

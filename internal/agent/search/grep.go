@@ -33,11 +33,12 @@ const (
 	peek = 8 << 10
 )
 
-// Grep looks for text in files. Make it with [ParseGrep].
+// Grep looks for text in files. Make it with [ParseGrep] or [Regexp].
 type Grep struct {
 	scope
 	query   string
 	context int
+	exclude []string              // globs of files
 	find    func(line []byte) int // of the query, -1 without
 }
 
@@ -87,6 +88,37 @@ func ParseGrep(q url.Values) (g Grep, err error) {
 	return g, checkGlobs(g.patterns)
 }
 
+// Regexp returns a [Grep] for a regular expression in the syntax of Go, in files
+// whose base name or path matches include, if it is not empty, and not exclude.
+// Errors are Invalid.
+func Regexp(query string, caseSensitive bool, include, exclude string) (g Grep, err error) {
+	g = Grep{scope: scope{skip: skippedDirs, hidden: true, max: grepDefault}, query: query}
+	if include != "" {
+		g.patterns = []string{include}
+	}
+	if exclude != "" {
+		g.exclude = []string{exclude}
+	}
+	if len(query) > queryMax {
+		return g, doze.Errorf(doze.Invalid, "query has %d bytes; at most %d are allowed", len(query), queryMax)
+	}
+	flags := ""
+	if !caseSensitive {
+		flags = "(?i)"
+	}
+	re, err := regexp.Compile(flags + query)
+	if err != nil {
+		return g, doze.Wrap(err, doze.Invalid, "query is not a regular expression: %v", err)
+	}
+	g.find = func(line []byte) int {
+		if at := re.FindIndex(line); at != nil {
+			return at[0]
+		}
+		return -1
+	}
+	return g, checkGlobs(append(g.exclude, g.patterns...))
+}
+
 // finder returns a function that finds query in a line.
 func finder(query string, exact bool) func([]byte) int {
 	want := []byte(query)
@@ -130,7 +162,7 @@ func (g Grep) In(ctx context.Context, root string) (Hits, error) {
 	in := bufio.NewReaderSize(nil, lineMax)
 	size, short := 0, false
 	cut, err := g.walk(ctx, root, func(e entry) error {
-		if e.kind != file || !e.mode.IsRegular() || !matchesAny(g.patterns, path.Base(e.rel)) {
+		if e.kind != file || !e.mode.IsRegular() || !g.wants(e.rel) {
 			return nil
 		}
 		return g.file(ctx, filepath.Join(root, e.rel), in, func(h Hit) error {
@@ -152,6 +184,14 @@ func (g Grep) In(ctx context.Context, root string) (Hits, error) {
 	}
 	out.Total, out.Incomplete = len(out.Matches), cut || short
 	return out, err
+}
+
+// wants reports whether a file is searched.
+func (g Grep) wants(rel string) bool {
+	matches := func(patterns []string) bool {
+		return matchesAny(patterns, path.Base(rel)) || matchesAny(patterns, rel)
+	}
+	return matches(g.patterns) && (len(g.exclude) == 0 || !matches(g.exclude))
 }
 
 // file calls hit for every line of a text file with the query in it.

@@ -224,6 +224,48 @@ func TestGrep(t *testing.T) {
 	}
 }
 
+func TestRegexp(t *testing.T) {
+	t.Parallel()
+	root := tree(t, map[string]string{"a.go": "x\nfunc main()\n", "b_test.go": "func Main2()", "src/c.ts": "func main"})
+	tests := map[string]struct {
+		query            string
+		exact            bool
+		include, exclude string
+		want             string
+	}{
+		"any case":  {`^func main\d?\(`, false, "", "", "a.go:2:1 b_test.go:1:1"},
+		"this case": {`main`, true, "", "", "a.go:2:6 src/c.ts:1:6"},
+		"include":   {`main`, false, "**/*.ts", "", "src/c.ts:1:6"},
+		"a path":    {`main`, false, "src/*", "", "src/c.ts:1:6"},
+		"exclude":   {`main`, false, "*.go", "*_test.go", "a.go:2:6"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, err := search.Regexp(test.query, test.exact, test.include, test.exclude)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := g.In(t.Context(), root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var hits []string
+			for _, h := range got.Matches {
+				hits = append(hits, fmt.Sprintf("%s:%d:%d", h.Path, h.Line, h.Column))
+			}
+			if s := strings.Join(hits, " "); s != test.want {
+				t.Errorf("%q, want %q", s, test.want)
+			}
+		})
+	}
+	for _, bad := range [][2]string{{"(", ""}, {"x", "["}, {strings.Repeat("x", 5000), ""}} {
+		if _, err := search.Regexp(bad[0], false, bad[1], ""); err == nil || doze.Public(err).Kind != doze.Invalid {
+			t.Errorf("%.10q: %v", bad, err)
+		}
+	}
+}
+
 // More hits than anybody asked for must neither hang nor fill the memory.
 func TestGrepIsBounded(t *testing.T) {
 	t.Parallel()

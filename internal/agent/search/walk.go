@@ -86,7 +86,7 @@ func list(s string) []string {
 
 func matchesAny(patterns []string, name string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
-		ok, _ := path.Match(p, name) // checkGlobs has seen it
+		ok, _ := path.Match(strings.TrimPrefix(p, "**/"), name) // checkGlobs has seen it
 		return ok
 	})
 }

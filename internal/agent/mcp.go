@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+// mcpMax bounds a message, which is held in memory more than once.
+const mcpMax = 16 << 20
+
+// tools is what language models are offered.
+var tools = []func(*Agent, *mcp.Server){
+	tool("processesList", "List all processes, the newest first, with the end of their output.", (*Agent).toolProcesses),
+	tool("processExecute", "Run a command in a shell. With waitForCompletion the answer has its output; a command that takes longer than 58 seconds goes on, and the answer says so.", (*Agent).toolExecute),
+	tool("processGet", "Describe a process, with the end of its output.", (*Agent).toolProcess),
+	tool("processGetLogs", "Get the output of a process: stdout, then stderr.", (*Agent).toolLogs),
+	tool("processStop", "Ask a process and its group to end (SIGTERM).", (*Agent).toolStop),
+	tool("processKill", "End a process and its group at once (SIGKILL).", (*Agent).toolKill),
+
+	tool("fsGetWorkingDirectory", "Get the directory that relative paths begin in.", (*Agent).toolWorkDir),
+	tool("fsListDirectory", "List a directory, one level deep.", (*Agent).toolList),
+	tool("fsReadFile", "Read a text file whole.", (*Agent).toolRead),
+	tool("fsWriteFile", "Write a file whole, with its missing parents, or create a directory.", (*Agent).toolWrite),
+	tool("fsEditFile", "Replace a text in a file. It must occur exactly once unless replaceAll is set.", (*Agent).toolEdit),
+	tool("fsDeleteFileOrDirectory", "Delete a file, an empty directory or, with recursive, any directory.", (*Agent).toolDelete),
+
+	tool("codegenFileSearch", "Find files whose path is like the query, the best first.", (*Agent).toolFind),
+	tool("codegenCodebaseSearch", "Find code by its meaning. There is no index here: use codegenGrepSearch.", (*Agent).toolMeaning),
+	tool("codegenGrepSearch", "Find the lines that match a regular expression, as JSON lines like those of ripgrep. Patterns are globs of file names, or of paths relative to the working directory.", (*Agent).toolGrep),
+	tool("codegenReadFileRange", "Read some lines of a text file.", (*Agent).toolReadRange),
+	tool("codegenListDir", "List a directory of the workspace.", (*Agent).toolListDir),
+	tool("codegenReapply", "Apply the last edit again. It is not available here: use fsEditFile.", (*Agent).toolReapply),
+	tool("codegenParallelApply", "Apply one edit in several places. It is not available here: use fsEditFile.", (*Agent).toolParallelApply),
+}
+
+// tool adapts a typed function. Its schemas are those of its types; its error is
+// a result that says so.
+func tool[In, Out any](name, description string, fn func(a *Agent, ctx context.Context, in In) (Out, error)) func(*Agent, *mcp.Server) {
+	return func(a *Agent, s *mcp.Server) {
+		mcp.AddTool(s, &mcp.Tool{Name: name, Description: description}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (_ *mcp.CallToolResult, out Out, err error) {
+			defer func() { // it runs in a goroutine of the library: nobody else would
+				if v := recover(); v != nil {
+					slog.ErrorContext(ctx, "handler panicked", "route", name, "err", v, "stack", string(debug.Stack()))
+					err = errors.New("internal error")
+				}
+			}()
+			out, err = fn(a, ctx, in)
+			if err != nil {
+				p := doze.Public(err)
+				if p.Kind == doze.Internal {
+					slog.ErrorContext(ctx, "request failed", "route", name, "err", err)
+				}
+				return nil, out, errors.New(p.Message)
+			}
+			return nil, out, nil
+		})
+	}
+}
+
+// newMCP returns the endpoint of the Model Context Protocol. Every call stands
+// alone: there are no sessions, so none is lost when the sandbox sleeps.
+func (a *Agent) newMCP() http.Handler {
+	s := mcp.NewServer(&mcp.Implementation{Name: "Sandbox API Server", Version: "1.0.0"}, nil)
+	for _, add := range tools {
+		add(a, s)
+	}
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
+		Stateless:           true,
+		JSONResponse:        true,
+		MaxRequestBodyBytes: mcpMax,
+		// The edge calls with the name of the sandbox, from its own address.
+		DisableLocalhostProtection: true,
+	})
+}
+
+// serveMCP answers a message. What kinds of answers a caller accepts does not
+// matter: there is one.
+func (a *Agent) serveMCP(w http.ResponseWriter, r *http.Request, _ string) error {
+	r = r.Clone(r.Context())
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	a.mcp().ServeHTTP(w, r)
+	return nil
+}
+
+// refuseMCP tells that there is no stream of messages from us.
+func (a *Agent) refuseMCP(w http.ResponseWriter, _ *http.Request, _ string) error {
+	w.Header().Set("Allow", http.MethodPost)
+	httpx.WriteJSON(w, http.StatusMethodNotAllowed, map[string]string{"error": fmt.Sprintf("send messages with %s", http.MethodPost)})
+	return nil
+}

@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"path"
+	"strings"
+
+	"doze"
+	"doze/internal/agent/search"
+)
+
+const toolFindMax = 10 // results
+
+type toolFindIn struct {
+	Query     string  `json:"query" jsonschema:"letters of the path, in their order"`
+	Directory *string `json:"directory,omitempty" jsonschema:"where to look, inside the workspace"`
+}
+
+type toolFindOut struct {
+	Success bool     `json:"success"`
+	Matches []string `json:"matches"`
+	Query   string   `json:"query"`
+}
+
+// within finds the place of a directory of the workspace.
+func (a *Agent) within(dir string) (place, error) {
+	at, err := a.place(dir)
+	if err == nil && at.abs != a.workDir && !strings.HasPrefix(at.abs, strings.TrimSuffix(a.workDir, "/")+"/") {
+		err = doze.Errorf(doze.Invalid, "%s is outside of the workspace %s", at.shown, a.workDir)
+	}
+	return at, err
+}
+
+func (a *Agent) toolFind(ctx context.Context, in toolFindIn) (out toolFindOut, err error) {
+	at, err := a.within(value(in.Directory))
+	if err != nil {
+		return out, err
+	}
+	like, err := search.Like(in.Query, toolFindMax)
+	if err != nil {
+		return out, err
+	}
+	found, err := like.In(ctx, at.abs)
+	out = toolFindOut{true, []string{}, in.Query}
+	for _, m := range found.Matches {
+		out.Matches = append(out.Matches, path.Join(at.abs, m.Path))
+	}
+	return out, err
+}
+
+type toolMeaningIn struct {
+	Query             string   `json:"query"`
+	TargetDirectories []string `json:"targetDirectories,omitempty"`
+}
+
+type toolMeaningOut struct {
+	Success bool     `json:"success"`
+	Results []string `json:"results"`
+	Query   string   `json:"query"`
+}
+
+func (a *Agent) toolMeaning(_ context.Context, in toolMeaningIn) (toolMeaningOut, error) {
+	return toolMeaningOut{true, []string{}, in.Query}, nil
+}
+
+type toolGrepIn struct {
+	Query          string  `json:"query" jsonschema:"regular expression"`
+	CaseSensitive  *bool   `json:"caseSensitive,omitempty"`
+	IncludePattern *string `json:"includePattern,omitempty" jsonschema:"glob of files to search"`
+	ExcludePattern *string `json:"excludePattern,omitempty" jsonschema:"glob of files to leave out"`
+}
+
+type toolGrepOut struct {
+	Success bool   `json:"success"`
+	Results string `json:"results"`
+	Query   string `json:"query"`
+}
+
+// grepLine is a match as ripgrep writes it.
+type grepLine struct {
+	Type string   `json:"type"`
+	Data grepData `json:"data"`
+}
+
+type grepData struct {
+	Path       grepText       `json:"path"`
+	Lines      grepText       `json:"lines"`
+	LineNumber int            `json:"line_number"`
+	Submatches []grepSubmatch `json:"submatches"`
+}
+
+type grepText struct {
+	Text string `json:"text"`
+}
+
+type grepSubmatch struct {
+	Start int `json:"start"`
+}
+
+func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, err error) {
+	if in.Query == "" {
+		return out, doze.Errorf(doze.Invalid, "query is required")
+	}
+	g, err := search.Regexp(in.Query, value(in.CaseSensitive), value(in.IncludePattern), value(in.ExcludePattern))
+	if err != nil {
+		return out, err
+	}
+	hits, err := g.In(ctx, a.workDir)
+	if err != nil {
+		return out, err
+	}
+	if len(hits.Matches) == 0 {
+		return out, doze.Errorf(doze.NotFound, "nothing matches %q in %s", clip(in.Query), a.workDir)
+	}
+	var lines strings.Builder
+	enc := json.NewEncoder(&lines)
+	for _, h := range hits.Matches {
+		line := grepLine{"match", grepData{grepText{h.Path}, grepText{h.Text + "\n"}, h.Line, []grepSubmatch{{h.Column - 1}}}}
+		if err := enc.Encode(line); err != nil {
+			return out, err
+		}
+	}
+	return toolGrepOut{true, lines.String(), in.Query}, nil
+}
+
+type toolListDirIn struct {
+	Path string `json:"relativeWorkspacePath" jsonschema:"relative to the working directory"`
+}
+
+type toolListDirOut struct {
+	Success   bool      `json:"success"`
+	Directory directory `json:"directory"`
+}
+
+func (a *Agent) toolListDir(_ context.Context, in toolListDirIn) (out toolListDirOut, err error) {
+	at, err := a.within(in.Path)
+	if err != nil {
+		return out, err
+	}
+	d, err := list(at)
+	return toolListDirOut{true, d}, err
+}
+
+// refusal is the result of a tool that needs a service which is not there.
+type refusal struct {
+	Success bool   `json:"success"`
+	Message string `json:"message"`
+}
+
+type toolReapplyIn struct {
+	TargetFile string `json:"targetFile"`
+}
+
+func (a *Agent) toolReapply(context.Context, toolReapplyIn) (refusal, error) {
+	return refusal{Message: "codegenReapply is not implemented here; use fsEditFile"}, nil
+}
+
+type toolParallelIn struct {
+	EditPlan    string       `json:"editPlan"`
+	EditRegions []editRegion `json:"editRegions"`
+}
+
+type editRegion struct {
+	Path      string `json:"relativeWorkspacePath"`
+	StartLine *int   `json:"startLine,omitempty"`
+	EndLine   *int   `json:"endLine,omitempty"`
+}
+
+func (a *Agent) toolParallelApply(context.Context, toolParallelIn) (refusal, error) {
+	return refusal{Message: "codegenParallelApply is not implemented here; use fsEditFile"}, nil
+}

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"doze"
+)
+
+const (
+	// toolWaitMax is below the minute after which proxies give a call up.
+	toolWaitMax = 58 * time.Second
+	// toolTimeout is how many seconds a tool waits unless it is told otherwise.
+	toolTimeout = 30
+	// toolListMax and toolLogsMax are what a model can still make use of.
+	toolListMax = 1 << 20
+	toolLogsMax = 512 << 10 // of each stream
+)
+
+// none is the input of a tool that has none.
+type none struct{}
+
+// target names a process.
+type target struct {
+	Identifier string `json:"identifier" jsonschema:"pid or name of the process"`
+}
+
+type toolProcessList struct {
+	Processes []processInfo `json:"processes"`
+}
+
+func (a *Agent) toolProcesses(context.Context, none) (toolProcessList, error) {
+	return toolProcessList{a.describeProcesses(toolListMax)}, nil
+}
+
+type toolExecuteIn struct {
+	Command           string             `json:"command" jsonschema:"what the shell runs"`
+	Name              *string            `json:"name,omitempty" jsonschema:"to find the process by; unique among those that run"`
+	WorkingDir        *string            `json:"workingDir,omitempty" jsonschema:"where it starts; / by default"`
+	Env               *map[string]string `json:"env,omitempty" jsonschema:"variables besides those of the sandbox"`
+	WaitForCompletion *bool              `json:"waitForCompletion,omitempty" jsonschema:"answer when it has ended"`
+	Timeout           *int64             `json:"timeout,omitempty" jsonschema:"seconds to wait; 30 by default, 600 with keepAlive"`
+	WaitForPorts      []int              `json:"waitForPorts,omitempty" jsonschema:"answer when it serves these ports"`
+	RestartOnFailure  *bool              `json:"restartOnFailure,omitempty" jsonschema:"start it again when it fails"`
+	MaxRestarts       *int               `json:"maxRestarts,omitempty" jsonschema:"how often; negative means no limit"`
+	KeepAlive         *bool              `json:"keepAlive,omitempty" jsonschema:"keep the sandbox awake while it runs, until timeout at most"`
+}
+
+type toolExecuteOut struct {
+	PID          string  `json:"pid"`
+	Name         string  `json:"name"`
+	Status       status  `json:"status"`
+	ExitCode     int     `json:"exitCode"`
+	Logs         *string `json:"logs,omitempty"`
+	Message      string  `json:"message,omitempty"`
+	PollRequired bool    `json:"pollRequired,omitempty"`
+}
+
+// value returns what p points to, or the zero value.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// command returns what POST /process would be sent.
+func (in toolExecuteIn) command() command {
+	c := command{
+		Command:           in.Command,
+		Name:              value(in.Name),
+		WorkingDir:        value(in.WorkingDir),
+		Env:               value(in.Env),
+		WaitForCompletion: value(in.WaitForCompletion),
+		Timeout:           in.Timeout,
+		WaitForPorts:      in.WaitForPorts,
+		RestartOnFailure:  value(in.RestartOnFailure),
+		MaxRestarts:       value(in.MaxRestarts),
+		KeepAlive:         value(in.KeepAlive),
+	}
+	if c.WorkingDir == "" {
+		c.WorkingDir = "/"
+	}
+	if c.Timeout == nil {
+		seconds := int64(toolTimeout)
+		if c.KeepAlive {
+			seconds = int64(keepAliveDefault / time.Second)
+		}
+		c.Timeout = &seconds
+	}
+	return c
+}
+
+// toolExecute runs a command. Whoever wants to wait for longer than a call may
+// take is told to ask again.
+func (a *Agent) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
+	c := in.command()
+	if err := c.complete(a.env); err != nil {
+		return out, err
+	}
+	p, err := a.processes.run(c)
+	if err != nil {
+		return out, err
+	}
+	patience := c.patience()
+	capped := patience == 0 || patience > toolWaitMax
+	if capped {
+		patience = toolWaitMax
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err = awaitPorts(waiting, p)
+	if err == nil && c.WaitForCompletion {
+		select {
+		case <-p.done:
+		case <-waiting.Done():
+			err = doze.Errorf(doze.Unprocessable, "process timed out after %d seconds; it goes on as %s", int64(patience.Seconds()), p.Name)
+		}
+	}
+	poll := err != nil && capped && errors.Is(waiting.Err(), context.DeadlineExceeded)
+	if err != nil && !poll {
+		return out, err
+	}
+	i := p.brief()
+	out = toolExecuteOut{PID: i.PID, Name: i.Name, Status: i.Status, ExitCode: i.ExitCode}
+	if c.WaitForCompletion || poll {
+		out.Logs = p.info(toolLogsMax).Logs
+	}
+	if poll {
+		out.PollRequired = true
+		out.Message = "the process still runs; ask for it with processGet and processGetLogs until its status is not running"
+	}
+	return out, nil
+}
+
+func (a *Agent) toolProcess(_ context.Context, in target) (processInfo, error) {
+	return a.readProcess(nil, in.Identifier)
+}
+
+type toolLogsOut struct {
+	Logs string `json:"logs"`
+}
+
+func (a *Agent) toolLogs(_ context.Context, in target) (out toolLogsOut, err error) {
+	p, err := a.processes.find(in.Identifier)
+	if err != nil {
+		return out, err
+	}
+	return toolLogsOut{*p.info(toolLogsMax).Logs}, nil
+}
+
+type toolStatus struct {
+	Status status `json:"status"`
+}
+
+func (a *Agent) toolStop(_ context.Context, in target) (toolStatus, error) {
+	_, err := a.finishProcess(in.Identifier, syscall.SIGTERM, stopped, "")
+	return toolStatus{stopped}, err
+}
+
+func (a *Agent) toolKill(_ context.Context, in target) (toolStatus, error) {
+	_, err := a.finishProcess(in.Identifier, syscall.SIGKILL, killed, "")
+	return toolStatus{killed}, err
+}
