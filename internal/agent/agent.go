@@ -50,7 +50,7 @@ type Config struct {
 // while [Agent.Run] runs.
 type Agent struct {
 	version   string
-	env       environ
+	vars      *variables
 	who       workload
 	workDir   string // of relative paths of files
 	started   time.Time
@@ -62,16 +62,17 @@ type Agent struct {
 	mcp       func() http.Handler // made by the first call: it is not small
 	watches   atomic.Int32        // streams of changes that are open
 
-	mu    sync.Mutex
-	wakes int       // guarded by mu
-	woken time.Time // guarded by mu
+	mu      sync.Mutex
+	wakes   int       // guarded by mu
+	woken   time.Time // guarded by mu
+	upgrade upgrade   // guarded by mu: the last one that was asked for
 }
 
 // New returns an agent that listens to nobody yet.
 func New(cfg Config) *Agent {
 	host := environ(cfg.Env)
 	who := workload{user: host.get(userEnv), etc: "/etc"}
-	env := host.without(hostEnv...).complete(who.home())
+	env := host.without(hostEnv...).overflow().complete(who.home())
 	dir := host.get(workDirEnv)
 	if dir == "" {
 		var err error
@@ -83,10 +84,11 @@ func New(cfg Config) *Agent {
 	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
 	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
 	children := newReaper(cfg.Init)
-	start := launcher{children, env, who, dir}
+	vars := newVariables(env)
+	start := launcher{children, vars, who, dir}
 	a := &Agent{
 		version:   cmp.Or(cfg.Version, "dev"),
-		env:       env,
+		vars:      vars,
 		who:       who,
 		workDir:   filepath.Join("/", cmp.Or(env.get("WORKDIR"), dir)),
 		started:   time.Now(),
@@ -96,6 +98,7 @@ func New(cfg Config) *Agent {
 		monitors:  newMonitors(),
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
+	a.upgrade = upgrade{Status: "idle", Step: "none", Version: a.version}
 	a.mcp = sync.OnceValue(a.newMCP)
 	return a
 }

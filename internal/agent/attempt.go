@@ -24,7 +24,7 @@ type attempt struct {
 // launcher starts commands.
 type launcher struct {
 	children *reaper
-	env      environ
+	vars     *variables
 	who      workload
 	cwd      string // where commands start that do not say, absolute
 }
@@ -56,11 +56,12 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shell := l.env.shell("bash", "sh")
+	env := l.vars.list()
+	shell := env.shell("bash", "sh")
 	if shell == "" {
 		return nil, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because the image has no shell: neither $SHELL nor bash nor sh is in PATH", c.Command)
 	}
-	args := strings.Fields(l.env.get("SHELL_ARGS"))
+	args := strings.Fields(env.get("SHELL_ARGS"))
 	if len(args) == 0 {
 		args = []string{"-c"}
 	}
@@ -99,7 +100,7 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 	}
 	a.child, err = l.children.start(shell, append(append([]string{shell}, args...), c.Command), &syscall.ProcAttr{
 		Dir:   dir,
-		Env:   l.env.with(c.Env),
+		Env:   env.with(c.Env),
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setpgid: true, Credential: as},
 	})

@@ -49,6 +49,11 @@ func (e environ) get(key string) string {
 	return ""
 }
 
+// has reports whether key is set, if only to nothing.
+func (e environ) has(key string) bool {
+	return slices.ContainsFunc(e, func(kv string) bool { return strings.HasPrefix(kv, key+"=") })
+}
+
 // with returns e with the variables of over in place of its own.
 func (e environ) with(over map[string]string) environ {
 	out := make(environ, 0, len(e)+len(over))

@@ -33,7 +33,7 @@ func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) err
 	if err != nil {
 		return err
 	}
-	c, err := parseCommand(b, a.env)
+	c, err := parseCommand(b, a.vars.list())
 	if err != nil {
 		return err
 	}

@@ -93,22 +93,27 @@ func (in toolExecuteIn) command() command {
 	return c
 }
 
+// toolPatience returns how long a tool waits for a command, and whether that is
+// less than it was asked for.
+func toolPatience(c command) (wait time.Duration, capped bool) {
+	if p := c.patience(); p > 0 && p <= toolWaitMax {
+		return p, false
+	}
+	return toolWaitMax, true
+}
+
 // toolExecute runs a command. Whoever wants to wait for longer than a call may
 // take is told to ask again.
 func (a *Agent) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
 	c := in.command()
-	if err := c.complete(a.env); err != nil {
+	if err := c.complete(a.vars.list()); err != nil {
 		return out, err
 	}
 	p, err := a.processes.run(c)
 	if err != nil {
 		return out, err
 	}
-	patience := c.patience()
-	capped := patience == 0 || patience > toolWaitMax
-	if capped {
-		patience = toolWaitMax
-	}
+	patience, capped := toolPatience(c)
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = awaitPorts(waiting, p)

@@ -3,19 +3,14 @@ package agent_test
 import (
 	"encoding/base64"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,73 +18,22 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var (
-	serveOn    = flag.String("serve", "", "`addresses` of the server that commands run this binary as")
-	serveUntil = flag.String("until", "", "pipe whose end is the end of the server")
-)
-
-// TestServe is not a test: commands run it as a server. It listens on its
-// addresses, prints their ports and waits for the end of a pipe.
-func TestServe(t *testing.T) {
-	if *serveOn == "" {
-		t.Skip("this is the server of other tests")
-	}
-	for addr := range strings.SplitSeq(*serveOn, ",") {
-		network, addr, _ := strings.Cut(addr, "/")
-		var at net.Addr
-		if network == "udp" {
-			conn, err := net.ListenPacket(network, addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			at = conn.LocalAddr()
-		} else {
-			ln, err := net.Listen(network, addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ln.Close()
-			at = ln.Addr()
-		}
-		fmt.Fprintln(os.Stdout, "port", netip.MustParseAddrPort(at.String()).Port())
-	}
-	if _, err := os.ReadFile(*serveUntil); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// serverOf returns a command that runs a server until the end of the test.
-func serverOf(t *testing.T, addresses string) string {
+// serve starts a process with a server in its background for each address,
+// see TestMain, and returns its pid and their ports.
+func (s *sandbox) serve(t *testing.T, name string, addresses ...string) (pid int, ports []int) {
 	t.Helper()
-	pipe := filepath.Join(t.TempDir(), "until")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	end, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { end.Close() })
-	return fmt.Sprintf("%s -test.run=^TestServe$ -serve=%s -until=%s &", os.Args[0], addresses, pipe)
-}
-
-// serve starts a server in the background of a shell and returns its ports.
-func (s *sandbox) serve(t *testing.T, name, addresses string) (pid int, ports []int) {
-	t.Helper()
-	p := s.spawn(t, name, serverOf(t, addresses)+" wait")
-	until(t, "it serves", func() bool {
-		ports = nil
-		for line := range strings.Lines(get[proc](t, s, "GET", "/process/"+name, "").Stdout) {
-			if n, ok := strings.CutPrefix(line, "port "); ok {
-				port, _ := strconv.Atoi(strings.TrimSpace(n))
-				ports = append(ports, port)
-			}
-		}
-		return len(ports) == strings.Count(addresses, ",")+1
-	})
-	pid, err := strconv.Atoi(p.PID)
-	if err != nil {
+	var command strings.Builder
+	for _, addr := range addresses {
+		network, host, _ := strings.Cut(addr, "/")
+		ports = append(ports, freePort(t))
+		fmt.Fprintf(&command, "%s listen %s %s:%d & ", self, network, host, ports[len(ports)-1])
+	}
+	p := s.spawn(t, name, command.String()+"wait")
+	if pid, err = strconv.Atoi(p.PID); err != nil {
 		t.Fatal(err)
 	}
 	return pid, ports
@@ -105,11 +49,16 @@ type port struct {
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	pid, ports := s.serve(t, "server", "tcp/127.0.0.1:0,udp/127.0.0.1:0,tcp/0.0.0.0:0")
-	got := get[struct {
+	pid, ports := s.serve(t, "server", "tcp/127.0.0.1", "udp/127.0.0.1", "tcp4/0.0.0.0")
+	var got struct {
 		PID   int
 		Ports []port
-	}](t, s, "GET", fmt.Sprintf("/network/process/%d/ports", pid), "")
+	}
+	until(t, "all serve", func() bool {
+		got.Ports = nil
+		_, body := s.call(t, "GET", fmt.Sprintf("/network/process/%d/ports", pid), "")
+		return json.Unmarshal([]byte(body), &got) == nil && len(got.Ports) == len(ports)
+	})
 	if got.PID != pid {
 		t.Errorf("pid %d, want %d", got.PID, pid)
 	}
@@ -122,9 +71,7 @@ func TestPorts(t *testing.T) {
 		cmpopts.IgnoreFields(port{}, "PID", "ProcessName"),
 		cmpopts.SortSlices(func(a, b port) bool { return a.LocalPort < b.LocalPort }),
 	}
-	for i := range got.Ports { // a system with IPv6 may say it in another way
-		got.Ports[i].LocalAddr = strings.Replace(got.Ports[i].LocalAddr, "::", "0.0.0.0", 1)
-		got.Ports[i].RemoteAddr = strings.Replace(got.Ports[i].RemoteAddr, "::", "0.0.0.0", 1)
+	for i := range got.Ports {
 		if got.Ports[i].PID == 0 || got.Ports[i].ProcessName == "" {
 			t.Errorf("nobody owns %+v", got.Ports[i])
 		}
@@ -142,22 +89,6 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// A server in the background of a shell that has ended is found, too.
-func TestWaitForPortsOfOrphan(t *testing.T) {
-	t.Parallel()
-	ln, err := net.Listen("tcp", "0.0.0.0:0") // a port that is free, in a moment
-	if err != nil {
-		t.Fatal(err)
-	}
-	free := ln.Addr().(*net.TCPAddr).Port
-	ln.Close()
-	s := start(t)
-	body := fmt.Sprintf(`{"command":"%s","waitForPorts":[%d],"timeout":20}`, serverOf(t, fmt.Sprintf("tcp/0.0.0.0:%d", free)), free)
-	if status, b := s.call(t, "POST", "/process", body); status != 200 {
-		t.Errorf("status %d: %s", status, b)
-	}
-}
-
 func TestMonitor(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -168,7 +99,7 @@ func TestMonitor(t *testing.T) {
 		http.Redirect(w, r, "/again", http.StatusTemporaryRedirect) // is not followed
 	}))
 	t.Cleanup(listener.Close)
-	pid, ports := s.serve(t, "server", "tcp/127.0.0.1:0,tcp/127.0.0.1:0")
+	pid, ports := s.serve(t, "server", "tcp/127.0.0.1", "tcp4/127.0.0.1")
 	url := fmt.Sprintf("/network/process/%d/monitor", pid)
 	for range 2 { // the same twice is one
 		got := get[map[string]string](t, s, "POST", url, object(t, map[string]string{"callback": listener.URL + "/ports"}))

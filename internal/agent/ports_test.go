@@ -119,3 +119,24 @@ func FuzzTunnel(f *testing.F) {
 		}
 	})
 }
+
+func FuzzMetadata(f *testing.F) {
+	for _, s := range []string{`{"generation":1,"environment":{"A":"b"}}`, `{"environment":{"":"","=":"x","A\u0000":"b"}}`, `null`, `[]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		doc, err := parseMetadata(b)
+		if err != nil {
+			return
+		}
+		v := newVariables(environ{"A=base"})
+		if applied, removed := v.overlay(doc.Environment); applied != len(doc.Environment) || removed != 0 {
+			t.Errorf("%d applied, %d removed", applied, removed)
+		}
+		for _, kv := range v.list() {
+			if k, _, ok := strings.Cut(kv, "="); !ok || k == "" || strings.ContainsRune(kv, 0) {
+				t.Errorf("the variable %q", kv)
+			}
+		}
+	})
+}

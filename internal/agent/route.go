@@ -38,6 +38,8 @@ var routes = []route{
 	{"DELETE", "/", answer((*Agent).welcome)},
 	{"PATCH", "/", answer((*Agent).welcome)},
 	{"GET", "/health", answer((*Agent).health)},
+	{"POST", "/upgrade", (*Agent).skipUpgrade},
+	{"POST", "/environment/reload", answer((*Agent).reloadVariables)},
 
 	{"GET", "/filesystem/tree/{path...}", answer((*Agent).readTree)},
 	{"PUT", "/filesystem/tree/{path...}", accept((*Agent).writeTree)},

@@ -13,6 +13,8 @@ import (
 const api = `
 GET|POST|PUT|DELETE|PATCH /
 GET /health
+POST /upgrade
+POST /environment/reload
 GET|PUT|DELETE /filesystem/{path...}
 GET|PUT|DELETE /filesystem/tree/{path...}
 GET /filesystem-multipart

@@ -149,6 +149,6 @@ func (a *Agent) showTerminal(w http.ResponseWriter, _ *http.Request, _ string) e
 
 // noTerminal reports whether terminals are switched off.
 func (a *Agent) noTerminal() bool {
-	off := a.env.get("DISABLE_TERMINAL")
+	off := a.vars.list().get("DISABLE_TERMINAL")
 	return off == "true" || off == "1"
 }

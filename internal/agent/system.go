@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"net/http"
 	"runtime"
 	"runtime/debug"
 	"time"
 
 	"doze"
+	"doze/internal/httpx"
 )
 
 // Welcome is the answer at the root.
@@ -19,7 +21,7 @@ type welcome struct {
 func (*Agent) welcome(*http.Request, string) (welcome, error) {
 	return welcome{
 		Message:       "Welcome to your Doze sandbox",
-		Documentation: "Files are at /filesystem, processes at /process, terminals at /terminal/ws.",
+		Documentation: "Files are at /filesystem, processes at /process, a terminal at /terminal, tools for models at /mcp.",
 		Description:   "The API of one sandbox: files, processes and terminals.",
 	}, nil
 }
@@ -27,9 +29,44 @@ func (*Agent) welcome(*http.Request, string) (welcome, error) {
 // Upgrade is the state of an upgrade in place. The agent belongs to the
 // platform, which replaces it from outside; so there never is one.
 type upgrade struct {
-	Status  string `json:"status"`
-	Step    string `json:"step"`
+	Status      string `json:"status"`
+	Step        string `json:"step"`
+	Version     string `json:"version"`
+	LastAttempt string `json:"lastAttempt,omitempty"`
+	Error       string `json:"error,omitempty"`
+}
+
+type upgradeRequest struct {
 	Version string `json:"version"`
+	BaseURL string `json:"baseUrl"`
+}
+
+type upgradeAnswer struct {
+	Message string `json:"message"`
+	Version string `json:"version"`
+	BaseURL string `json:"baseUrl"`
+}
+
+// skipUpgrade takes note that somebody wanted another agent. What a caller names
+// is never fetched and never run.
+func (a *Agent) skipUpgrade(w http.ResponseWriter, r *http.Request, _ string) error {
+	b, err := body(w, r, smallMax)
+	if err != nil {
+		return err
+	}
+	in, _ := parse[upgradeRequest](b) // clients may send anything
+	version := clip(cmp.Or(in.Version, "latest"))
+	a.mu.Lock()
+	a.upgrade = upgrade{
+		Status:      "failed",
+		Step:        "skipped",
+		Version:     version,
+		LastAttempt: time.Now().UTC().Format(time.RFC3339),
+		Error:       "the platform replaces its agents itself",
+	}
+	a.mu.Unlock()
+	httpx.WriteJSON(w, http.StatusOK, upgradeAnswer{"Upgrade skipped: the platform replaces its agents itself", version, in.BaseURL})
+	return nil
 }
 
 type health struct {
@@ -66,7 +103,7 @@ func (a *Agent) health(*http.Request, string) (health, error) {
 		Uptime:        up.Round(time.Second).String(),
 		UptimeSeconds: up.Seconds(),
 		StartedAt:     a.started.UTC().Format(time.RFC3339),
-		LastUpgrade:   upgrade{Status: "idle", Step: "none", Version: a.version},
+		LastUpgrade:   a.upgrade,
 		WakeCount:     a.wakes,
 		LastWake:      doze.Time{Time: a.woken},
 	}, nil

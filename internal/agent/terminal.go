@@ -89,14 +89,14 @@ func (t *terminals) view(o opening) (*viewer, error) {
 
 // begin runs a shell in a session of its own.
 func (t *terminals) begin(o opening) (*terminal, error) {
-	shell := t.env.look(o.shell)
+	env := t.vars.list()
+	shell := env.look(o.shell)
 	if o.shell == "" {
-		shell = t.env.shell("zsh", "bash", "sh", "ash")
+		shell = env.shell("zsh", "bash", "sh", "ash")
 	}
 	if shell == "" {
 		return nil, doze.Errorf(doze.Unprocessable, "the image has no shell %s", clip(o.shell))
 	}
-	env := t.env
 	if env.get("TERM") == "" {
 		env = env.with(map[string]string{"TERM": "xterm-256color"})
 	}

@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"testing"
+	"time"
+)
+
+func TestToolPatience(t *testing.T) {
+	t.Parallel()
+	seconds := func(n int64) *int64 { return &n }
+	yes := true
+	for name, test := range map[string]struct {
+		in     toolExecuteIn
+		wait   time.Duration
+		capped bool
+		life   time.Duration
+	}{
+		"default":    {toolExecuteIn{}, 30 * time.Second, false, 0},
+		"short":      {toolExecuteIn{Timeout: seconds(5)}, 5 * time.Second, false, 0},
+		"the most":   {toolExecuteIn{Timeout: seconds(58)}, 58 * time.Second, false, 0},
+		"too long":   {toolExecuteIn{Timeout: seconds(59)}, 58 * time.Second, true, 0},
+		"no end":     {toolExecuteIn{Timeout: seconds(0)}, 58 * time.Second, true, 0},
+		"keep alive": {toolExecuteIn{KeepAlive: &yes}, 58 * time.Second, true, 600 * time.Second},
+		"and short":  {toolExecuteIn{KeepAlive: &yes, Timeout: seconds(5)}, 5 * time.Second, false, 5 * time.Second},
+	} {
+		c := test.in.command()
+		if wait, capped := toolPatience(c); wait != test.wait || capped != test.capped || c.lifetime() != test.life {
+			t.Errorf("%s: %v, %v, lives %v", name, wait, capped, c.lifetime())
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"doze"
+)
+
+const (
+	// metadataEnv names the document that a reload reads.
+	metadataEnv  = "BL_METADATA_PATH"
+	metadataFile = "/bl/metadata"
+	// overflowEnv names a file of variables that were too long to be passed on.
+	overflowEnv = "BL_ENV_VAR_PATH"
+	// variablesMax bounds both files: the kernel takes no more of a command.
+	variablesMax = 4 << 20
+)
+
+// variables is the environment that commands and terminals inherit from now on.
+type variables struct {
+	base environ // without what a document set
+	now  atomic.Pointer[environ]
+
+	mu   sync.Mutex
+	over map[string]string // guarded by mu: of the last document
+}
+
+func newVariables(base environ) *variables {
+	v := &variables{base: base}
+	v.now.Store(&base)
+	return v
+}
+
+// list returns all variables as they are now.
+func (v *variables) list() environ { return *v.now.Load() }
+
+// overlay puts variables in place of those of the last call. It returns how many
+// there are now and how many are gone, which get back what they were before.
+func (v *variables) overlay(over map[string]string) (applied, removed int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for name := range v.over {
+		if _, still := over[name]; !still {
+			removed++
+		}
+	}
+	v.over = over
+	now := v.base.with(over)
+	v.now.Store(&now)
+	return len(over), removed
+}
+
+// usable reports whether the kernel can pass a variable on.
+func usable(name, value string) bool {
+	return name != "" && !strings.ContainsAny(name, "=\x00") && !strings.ContainsRune(value, 0)
+}
+
+// overflow adds the variables of the file that e names, KEY NUL VALUE NUL, but
+// for those that are set. What is no variable does not cost the others.
+func (e environ) overflow() environ {
+	file := e.get(overflowEnv)
+	if file == "" {
+		return e
+	}
+	b, err := readSmall(file)
+	if err != nil {
+		return e // the sandbox must start, and commands may do without
+	}
+	more := map[string]string{}
+	fields := strings.Split(string(b), "\x00")
+	for i := 0; i+1 < len(fields); i += 2 {
+		name, value := fields[i], fields[i+1]
+		if usable(name, value) && !e.has(name) {
+			more[name] = value
+		}
+	}
+	return e.with(more)
+}
+
+// readSmall reads a file of at most variablesMax bytes.
+func readSmall(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may be a pipe
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, variablesMax+1))
+	if err == nil && len(b) > variablesMax {
+		err = fmt.Errorf("it has more than %d MiB", variablesMax>>20)
+	}
+	return b, err
+}
+
+// metadata is the document of a reload.
+type metadata struct {
+	Generation  int64             `json:"generation"`
+	Environment map[string]string `json:"environment"`
+}
+
+type reloaded struct {
+	Generation int64 `json:"generation"`
+	Applied    int   `json:"applied"` // variables
+	Removed    int   `json:"removed"`
+}
+
+// reloadVariables makes the variables of the document those of new processes.
+func (a *Agent) reloadVariables(*http.Request, string) (out reloaded, err error) {
+	name := a.vars.base.get(metadataEnv)
+	if name == "" {
+		name = metadataFile
+	}
+	b, err := readSmall(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, doze.Wrap(err, doze.NotFound, "there is no %s", name)
+	}
+	if err != nil {
+		return out, doze.Wrap(err, doze.Internal, "read %s: %v", name, err)
+	}
+	doc, err := parseMetadata(b)
+	if err != nil {
+		return out, doze.Wrap(err, doze.Internal, "%s is not the JSON object we expect: %v", name, err)
+	}
+	out.Generation = doc.Generation
+	out.Applied, out.Removed = a.vars.overlay(doc.Environment)
+	return out, nil
+}
+
+// parseMetadata reads a document and leaves out what is no variable.
+func parseMetadata(b []byte) (doc metadata, err error) {
+	err = json.Unmarshal(b, &doc)
+	for name, value := range doc.Environment {
+		if !usable(name, value) {
+			delete(doc.Environment, name)
+		}
+	}
+	return doc, err
+}
