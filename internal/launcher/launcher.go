@@ -5,7 +5,8 @@
 // A launcher has no other job, so that what gVisor does to the process that
 // hosts it (standard streams, namespaces of threads, file limits, panics) hurts
 // nobody. It outlives the node's process; if it dies itself, its sandboxes live
-// on and its successor adopts them from the run directory.
+// on and its successor adopts them from the run directory. Only those whose
+// memory it was serving at that moment go back to the image they woke from.
 package launcher
 
 import (
