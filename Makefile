@@ -11,7 +11,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -68,6 +68,10 @@ gen: ## generated code, diagrams and golden files
 # Benchmarks print a table; JSON=FILE writes the rows as JSON lines too.
 JSON ?=
 BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(JSON))
+SOAK ?= 10m
+soak: deps-test build ## SOAK (10m) of sleeping, waking and killing; fails on a wrong byte
+	$(SUDO) $(GO) run ./test/soak -for $(SOAK)
+
 bench-wake: deps build ## latency of a request to awake, paused and on-disk sandboxes
 	$(BENCH) wake
 bench-create: deps build ## from create to the first finished exec
