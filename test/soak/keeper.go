@@ -33,7 +33,7 @@ type keeper struct {
 const (
 	stepTime = 30 * time.Second
 	// clockMax is how far the clock of a sandbox that just woke may be off.
-	clockMax = 50 * time.Millisecond
+	clockMax  = 50 * time.Millisecond
 	answerMax = 1 << 20
 )
 
@@ -137,7 +137,7 @@ func (k *keeper) check(got stepped, start time.Time) {
 		k.r.wrong("%s: step %d: %s", k.name, k.n, what)
 	}
 	wall := time.Unix(0, int64(got.Wall*1e9))
-	off := max(start.Sub(wall), wall.Sub(time.Now()), 0)
+	off := max(start.Sub(wall), time.Until(wall), 0)
 	k.r.mu.Lock()
 	k.r.counts.latest = max(k.r.counts.latest, off)
 	k.r.mu.Unlock()

@@ -18,7 +18,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.DurationVar(&o.length, "for", 10*time.Minute, "how `long`")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what happens when") //nolint:gosec // G115: a time in our days
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what happens when")
 	flag.IntVar(&o.sandboxes, "sandboxes", 6, "how `many` keep something")
 	flag.IntVar(&o.megabytes, "mb", 24, "megabytes that each of them keeps")
 	flag.Parse()

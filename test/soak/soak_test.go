@@ -11,7 +11,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("SKIPPED: real sandboxes need root and time")
 	}
 	const length = 60 * time.Second
-	c, err := soak(t.Context(), options{length: length, seed: uint64(time.Now().UnixNano()), sandboxes: 4, megabytes: 16}) //nolint:gosec // G115: a time in our days
+	c, err := soak(t.Context(), options{length: length, seed: uint64(time.Now().UnixNano()), sandboxes: 4, megabytes: 16})
 	t.Log(c)
 	if err != nil {
 		t.Fatal(err)
