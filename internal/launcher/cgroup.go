@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -168,16 +169,29 @@ func (g *group) limitCPU(cpus float64) error {
 	return write(g.cpu, "cpu.cfs_quota_us", quota)
 }
 
-// limitMemory bounds what the group is charged for.
+// limitMemory bounds what the group is charged for: memory, with what of it is
+// in the host's swap. Otherwise a host with swap would not limit it at all.
+// While a machine runs, the kernel moves none of it there on cgroup v2.
 func (g *group) limitMemory(bytes int64) error {
-	return write(g.memory, g.limitFile(), strconv.FormatInt(bytes, 10))
+	limit := strconv.FormatInt(bytes, 10)
+	if g.unified {
+		return errors.Join(write(g.memory, "memory.max", limit), g.writeIf("memory.swap.max", "0"))
+	}
+	const alone, sum = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+	err := write(g.memory, alone, limit)
+	if errors.Is(err, unix.EINVAL) { // the sum must not be below it at any time
+		return cmp.Or(g.writeIf(sum, limit), write(g.memory, alone, limit))
+	}
+	return cmp.Or(err, g.writeIf(sum, limit))
 }
 
-func (g *group) limitFile() string {
-	if g.unified {
-		return "memory.max"
+// writeIf writes to a file that not every host has: swap is accounted for only
+// where the kernel was told to.
+func (g *group) writeIf(name, value string) error {
+	if _, err := os.Lstat(filepath.Join(g.memory, name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return "memory.limit_in_bytes"
+	return write(g.memory, name, value)
 }
 
 // usage returns the bytes of memory that the group is charged for.
