@@ -86,6 +86,7 @@ func New(cfg Config) *Agent {
 	children := newReaper(cfg.Init)
 	vars := newVariables(env)
 	start := launcher{children, vars, who, dir}
+	processes := newTable(start, logs)
 	a := &Agent{
 		version:   cmp.Or(cfg.Version, "dev"),
 		vars:      vars,
@@ -93,9 +94,9 @@ func New(cfg Config) *Agent {
 		workDir:   filepath.Join("/", cmp.Or(env.get("WORKDIR"), dir)),
 		started:   time.Now(),
 		children:  children,
-		processes: newTable(start, logs),
+		processes: processes,
 		terminals: newTerminals(start),
-		monitors:  newMonitors(),
+		monitors:  newMonitors(processes),
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
 	a.upgrade = upgrade{Status: "idle", Step: "none", Version: a.version}

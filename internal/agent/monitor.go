@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	monitorsMax = 64
+	monitorsMax = 16
 	// monitorPoll is as short as clients expect. A monitor ends with its
 	// process, so an idle sandbox does not pay for it.
 	monitorPoll     = 500 * time.Millisecond
@@ -25,8 +25,9 @@ const (
 
 // monitors report new ports of processes. Each is one goroutine.
 type monitors struct {
-	client *http.Client
-	tasks  sync.WaitGroup
+	processes *table
+	client    *http.Client
+	tasks     sync.WaitGroup
 
 	mu     sync.Mutex
 	open   map[monitor]context.CancelFunc // guarded by mu
@@ -39,9 +40,10 @@ type monitor struct {
 	callback string
 }
 
-func newMonitors() *monitors {
+func newMonitors(processes *table) *monitors {
 	return &monitors{
-		open: map[monitor]context.CancelFunc{},
+		processes: processes,
+		open:      map[monitor]context.CancelFunc{},
 		client: &http.Client{
 			Timeout:       callbackTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -50,11 +52,10 @@ func newMonitors() *monitors {
 	}
 }
 
-// start begins to report the ports of pid; those that are open already count
-// as new. The same monitor twice is one. familyOf says who belongs to the pid.
-// Of ctx only the values count.
-func (m *monitors) start(ctx context.Context, pid int, callback string, familyOf func(pid int) (map[int]proc.Task, bool)) error {
-	key := monitor{pid, callback}
+// start begins to report the ports that a process serves; those that it serves
+// already count as new. The same monitor twice is one. Of ctx only the values
+// count.
+func (m *monitors) start(ctx context.Context, key monitor) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -68,7 +69,7 @@ func (m *monitors) start(ctx context.Context, pid int, callback string, familyOf
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.open[key] = cancel
 	m.tasks.Go(func() {
-		m.run(ctx, key, familyOf)
+		m.run(ctx, key)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if ctx.Err() == nil { // else somebody has removed it, and there may be another
@@ -80,20 +81,28 @@ func (m *monitors) start(ctx context.Context, pid int, callback string, familyOf
 }
 
 // run follows one process until it is over.
-func (m *monitors) run(ctx context.Context, key monitor, familyOf func(pid int) (map[int]proc.Task, bool)) {
+func (m *monitors) run(ctx context.Context, key monitor) {
 	tick := time.NewTicker(monitorPoll)
 	defer tick.Stop()
-	known := map[uint16]bool{}
+	told := map[uint16]bool{}
+	var seen map[string]bool // of the last search
 	for {
-		family, over := familyOf(key.pid)
-		if over && len(family) == 0 {
-			return
-		}
-		ports, _ := portsOf(family) // they may be there the next time
-		for _, p := range ports {
-			if !known[p.LocalPort] {
-				known[p.LocalPort] = true
-				m.tell(ctx, key, p.LocalPort)
+		serving, fresh := served(seen)
+		// Whose sockets they are takes long to find out.
+		if alive := m.processes.alive(key.pid); fresh || !alive {
+			family, over := m.processes.family(key.pid)
+			if over && len(family) == 0 {
+				return
+			}
+			for _, p := range portsOf(family, serving) {
+				if !told[p.LocalPort] {
+					told[p.LocalPort] = true
+					m.tell(ctx, key, p.LocalPort)
+				}
+			}
+			seen = make(map[string]bool, len(serving))
+			for _, s := range serving {
+				seen[s.ID] = true
 			}
 		}
 		select {
@@ -102,6 +111,19 @@ func (m *monitors) run(ctx context.Context, key monitor, familyOf func(pid int) 
 			return
 		}
 	}
+}
+
+// served returns the sockets that serve, and whether there are others among them
+// than those that were seen.
+func served(seen map[string]bool) (serving []proc.Socket, fresh bool) {
+	all, _ := proc.Root.Sockets() // they may be there the next time
+	for _, s := range all {
+		if s.Serves() {
+			serving = append(serving, s)
+			fresh = fresh || !seen[s.ID]
+		}
+	}
+	return serving, fresh
 }
 
 // tell calls back. Whether anybody hears it is not ours to mend.

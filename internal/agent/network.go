@@ -45,32 +45,17 @@ func (a *Agent) listPorts(_ *http.Request, id string) (sockets, error) {
 	if err != nil {
 		return sockets{}, err
 	}
-	family, _ := a.familyOf(pid)
-	ports, err := portsOf(family)
+	all, err := proc.Root.Sockets()
 	if err != nil {
 		return sockets{}, doze.Wrap(err, doze.Unprocessable, "the sockets of this system cannot be listed: %v", err)
 	}
-	return sockets{pid, ports}, nil
-}
-
-// familyOf returns the processes that belong to a pid: the one that a caller
-// knows, if we started it, which after a restart is another. over means that
-// there will be no others.
-func (a *Agent) familyOf(pid int) (family map[int]proc.Task, over bool) {
-	if p, err := a.processes.find(strconv.Itoa(pid)); err == nil {
-		return p.family()
-	}
-	family = proc.Family(pid, true, proc.Root.Tasks())
-	return family, len(family) == 0
+	family, _ := a.processes.family(pid)
+	return sockets{pid, portsOf(family, all)}, nil
 }
 
 // portsOf returns one socket for each local port of a family, by port: the one
 // that serves, if one does.
-func portsOf(family map[int]proc.Task) ([]socket, error) {
-	all, err := proc.Root.Sockets()
-	if err != nil {
-		return nil, err
-	}
+func portsOf(family map[int]proc.Task, all []proc.Socket) []socket {
 	ports := []socket{}
 	for pid, own := range proc.Root.Owned(family, all) {
 		for _, s := range own {
@@ -96,7 +81,7 @@ func portsOf(family map[int]proc.Task) ([]socket, error) {
 	slices.SortFunc(ports, func(a, b socket) int {
 		return cmp.Or(cmp.Compare(a.LocalPort, b.LocalPort), cmp.Compare(b.servesOutside, a.servesOutside), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Protocol, b.Protocol))
 	})
-	return slices.CompactFunc(ports, func(a, b socket) bool { return a.LocalPort == b.LocalPort }), nil
+	return slices.CompactFunc(ports, func(a, b socket) bool { return a.LocalPort == b.LocalPort })
 }
 
 // callback is the body that starts a monitor.
@@ -118,7 +103,7 @@ func (a *Agent) startMonitor(w http.ResponseWriter, r *http.Request, id string) 
 	if u, err := url.Parse(in.Callback); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return doze.Wrap(err, doze.Invalid, "callback is required and must be an address like http://127.0.0.1:9000/ports")
 	}
-	if err := a.monitors.start(r.Context(), pid, in.Callback, a.familyOf); err != nil {
+	if err := a.monitors.start(r.Context(), monitor{pid, in.Callback}); err != nil {
 		return err
 	}
 	httpx.WriteJSON(w, http.StatusOK, success{Message: "Port monitoring started"})

@@ -136,7 +136,7 @@ func TestMonitor(t *testing.T) {
 	get[map[string]string](t, s, "POST", "/network/process/4194305/monitor", `{"callback":"http://127.0.0.1:1/"}`)
 	for i := range 70 {
 		if status, body := s.call(t, "POST", url, fmt.Sprintf(`{"callback":"http://127.0.0.1:1/%d"}`, i)); status != 200 {
-			if i < 60 || status != 422 || !strings.Contains(body, "which is the most") {
+			if i < 10 || status != 422 || !strings.Contains(body, "which is the most") {
 				t.Errorf("monitor %d: status %d: %s", i, status, body)
 			}
 			return

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"doze"
@@ -25,7 +26,7 @@ func awaitPorts(ctx context.Context, p *process) error {
 	defer tick.Stop()
 	for {
 		family, over := p.family()
-		if served(family, p.WaitForPorts) {
+		if serves(family, p.WaitForPorts) {
 			return nil
 		}
 		if over && len(family) == 0 {
@@ -50,8 +51,29 @@ func (p *process) family() (family map[int]proc.Task, over bool) {
 	return proc.Family(p.leader(), !over, proc.Root.Tasks()), over
 }
 
-// served reports whether the family has sockets for all ports.
-func served(family map[int]proc.Task, ports []int) bool {
+// family returns the processes that belong to a pid: the one that a caller
+// knows, if we started it, which after a restart is another. over means that
+// there will be no others.
+func (t *table) family(pid int) (family map[int]proc.Task, over bool) {
+	if p, err := t.find(strconv.Itoa(pid)); err == nil {
+		return p.family()
+	}
+	family = proc.Family(pid, true, proc.Root.Tasks())
+	return family, len(family) == 0
+}
+
+// alive reports whether the process with a pid goes on, without a search for
+// those that belong to it.
+func (t *table) alive(pid int) bool {
+	if p, err := t.find(strconv.Itoa(pid)); err == nil {
+		return p.ended.Load() == 0
+	}
+	_, ok := proc.Root.Task(pid)
+	return ok
+}
+
+// serves reports whether the family has sockets for all ports.
+func serves(family map[int]proc.Task, ports []int) bool {
 	all, err := proc.Root.Sockets()
 	if err != nil {
 		return false

@@ -104,7 +104,7 @@ type Socket struct {
 	Protocol      string // tcp or udp
 	Local, Remote netip.AddrPort
 	State         string // LISTEN, ESTAB and so on; UNCONN for UDP that is bound
-	inode         string
+	ID            string // of the socket, for as long as it is open
 }
 
 // Serves reports whether the socket takes connections or packets of others.
@@ -177,7 +177,7 @@ func parseAddress(s string) (a netip.AddrPort, ok bool) {
 func (d Dir) Owned(family map[int]Task, all []Socket) map[int][]Socket {
 	byInode := make(map[string]Socket, len(all))
 	for _, s := range all {
-		byInode[s.inode] = s
+		byInode[s.ID] = s
 	}
 	owned := map[int][]Socket{}
 	for pid := range family {
