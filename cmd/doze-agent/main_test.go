@@ -176,6 +176,38 @@ func TestFirstProcess(t *testing.T) {
 	_ = os.Remove("/tmp/doze-agent-test") // only there because of us
 }
 
+// An agent that has nothing to do does nothing: what it touched would have to be
+// kept in memory, and saved with every sleep.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	url, agent := boot(t, `exec "$1" -listen "$2"`)
+	shell(t, url, "true")
+	switches := func() (n int) {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", agent.Process.Pid))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("the agent has %d threads, %v", len(files), err)
+		}
+		for _, file := range files {
+			b, _ := os.ReadFile(file)
+			_, rest, _ := strings.Cut(string(b), "\nvoluntary_ctxt_switches:")
+			var of int
+			_, _ = fmt.Sscan(rest, &of)
+			n += of
+		}
+		return n
+	}
+	// The runtime may still have to put its threads to rest.
+	const still, waits = time.Second, 10
+	for range waits {
+		before := switches()
+		time.Sleep(still) // nothing must happen: there is no event for that
+		if switches() == before {
+			return
+		}
+	}
+	t.Errorf("it never rests for %v", still)
+}
+
 // An image may consist of nothing at all.
 func TestEmptyImage(t *testing.T) {
 	t.Parallel()
