@@ -1,5 +1,10 @@
 package doze
 
+import (
+	"strings"
+	"unicode/utf8"
+)
+
 // APIKey is a long-lived credential. The key itself is shown once, in the
 // answer to its creation; afterwards only its hash exists.
 type APIKey struct {
@@ -17,11 +22,98 @@ type APIKey struct {
 
 // Workspace is what resources live in.
 type Workspace struct {
-	ID          string `json:"id"`
-	Name        string `json:"name"`
-	DisplayName string `json:"displayName,omitempty"`
-	Region      string `json:"region,omitempty"`
-	Status      string `json:"status,omitempty"`
-	CreatedAt   Time   `json:"createdAt,omitzero"`
-	CreatedBy   string `json:"createdBy,omitempty"`
+	ID          string            `json:"id"`
+	Name        string            `json:"name"`
+	DisplayName string            `json:"displayName,omitempty"`
+	Region      string            `json:"region,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Status      string            `json:"status,omitempty"`
+	Resources   map[string]int    `json:"resourceCounts,omitempty"` // only when asked for
+	CreatedAt   Time              `json:"createdAt,omitzero"`
+	CreatedBy   string            `json:"createdBy,omitempty"`
+	UpdatedAt   Time              `json:"updatedAt,omitzero"`
+	UpdatedBy   string            `json:"updatedBy,omitempty"`
+}
+
+// Roles of a user in a workspace.
+const (
+	RoleAdmin  = "admin"
+	RoleMember = "member"
+)
+
+// Types of who has a credential.
+const (
+	SubUser           = "user"
+	SubServiceAccount = "service_account"
+)
+
+// User is a person as a workspace sees it.
+type User struct {
+	Sub           string `json:"sub"`
+	Email         string `json:"email"`
+	EmailVerified bool   `json:"email_verified"`
+	GivenName     string `json:"given_name,omitempty"`
+	FamilyName    string `json:"family_name,omitempty"`
+	Role          string `json:"role,omitempty"`
+	Accepted      bool   `json:"accepted"`
+}
+
+// Invitation lets somebody join a workspace. Its token is shown once.
+type Invitation struct {
+	Email     string `json:"email"`
+	InvitedBy string `json:"invitedBy"`
+	Role      string `json:"role"`
+	Workspace string `json:"workspace"`
+	Token     string `json:"token,omitempty"`
+	ExpiresAt Time   `json:"expiresAt,omitzero"`
+	CreatedAt Time   `json:"createdAt,omitzero"`
+	CreatedBy string `json:"createdBy,omitempty"`
+}
+
+// ServiceAccount is a program with credentials of its own (spec 2.14). The
+// secret is shown once, in the answer to its creation.
+type ServiceAccount struct {
+	ClientID    string   `json:"client_id"`
+	Secret      string   `json:"client_secret,omitempty"`
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	Scopes      []string `json:"scopes,omitempty"`
+	CreatedAt   Time     `json:"created_at,omitzero"`
+	UpdatedAt   Time     `json:"updated_at,omitzero"`
+}
+
+// OAuthClient is a program that users let act for them.
+type OAuthClient struct {
+	ClientID     string   `json:"client_id"`
+	Name         string   `json:"client_name"`
+	RedirectURIs []string `json:"redirect_uris"`
+	CreatedAt    Time     `json:"created_at,omitzero"`
+}
+
+// Limits of accounts. A password is at least as long as common rules for
+// people want it, and short enough that its hash costs no more than others.
+const (
+	EmailMax    = 254
+	PasswordMin = 10
+	PasswordMax = 256
+	PersonMax   = 100
+)
+
+// CheckEmail adds what is wrong with an address of a person. It is in lower
+// case.
+func CheckEmail(p *Problems, field, email string) {
+	local, domain, ok := strings.Cut(email, "@")
+	switch {
+	case len(email) > EmailMax:
+		p.Add(field, "is %d bytes long; at most %d are allowed", len(email), EmailMax)
+	case !ok || local == "" || domain == "" || strings.ContainsAny(email, " \t\r\n<>,;\"\\") || strings.Contains(domain, "@") || !utf8.ValidString(email):
+		p.Add(field, "must be an address like name@example.com")
+	}
+}
+
+// CheckPassword adds what is wrong with a new password.
+func CheckPassword(p *Problems, field, password string) {
+	if n := len(password); n < PasswordMin || n > PasswordMax {
+		p.Add(field, "must have %d to %d bytes", PasswordMin, PasswordMax)
+	}
 }

@@ -29,6 +29,7 @@ import (
 	"doze/internal/machine"
 	"doze/internal/machine/gvisor"
 	"doze/internal/node"
+	"doze/internal/oauth"
 	"doze/internal/peer"
 	"doze/internal/seal"
 	"doze/internal/store"
@@ -153,13 +154,14 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 	if err := p.openNode(ctx); err != nil {
 		return nil, err
 	}
-	keys, err := control.LoadKeys(ctx, p.store)
+	credentials, err := control.LoadCredentials(ctx, p.store, c.PublicURL+apiPath)
 	if err != nil {
-		return nil, fmt.Errorf("load the keys: %w", err)
+		return nil, fmt.Errorf("load the credentials: %w", err)
 	}
 	directory := peer.NewDirectory()
 	p.control = control.New(control.Config{
-		Store: p.store, Node: p.node, Directory: directory, Keys: keys,
+		Store: p.store, Node: p.node, Directory: directory, Credentials: credentials,
+		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 	})
 	if err := p.bootstrap(ctx); err != nil {
@@ -168,7 +170,8 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 	if err := p.control.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Gate: p.node, Authenticate: keys.Authenticate})
+	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Gate: p.node, Authenticate: credentials.Authenticate})
+	credentials.OnLess(p.edge.Recheck)
 
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

@@ -7,11 +7,11 @@ import (
 	"crypto/subtle"
 	"encoding/base32"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -60,12 +60,37 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 // Key is what is kept of an API key.
 type Key struct {
 	ID        string
-	Workspace string
+	Workspace string // where it was made
 	Sub       string
 	SubType   string
 	Scopes    []string
 	Hash      [sha256.Size]byte // of the whole text
 	Expires   time.Time         // zero is never
+}
+
+// ClientPrefix begins the secret of a service account.
+const ClientPrefix = "dzs_"
+
+// NewCode returns a random secret of its own kind, such as a code or a client
+// secret: prefix, the id of what it belongs to, and 256 random bits.
+func NewCode(prefix, id string) string { return prefix + id + "_" + random(secretBytes) }
+
+// CodeID returns the id in what [NewCode] made, or false.
+func CodeID(prefix, text string) (string, bool) {
+	rest, ok := strings.CutPrefix(text, prefix)
+	id, secret, found := strings.Cut(rest, "_")
+	return id, ok && found && id != "" && len(secret) == secretLen
+}
+
+// HashCode is what is kept of a secret with enough random bits.
+func HashCode(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// SameCode compares a secret with what was kept of it, in constant time.
+func SameCode(hash, text string) bool {
+	return hash != "" && subtle.ConstantTimeCompare([]byte(hash), []byte(HashCode(text))) == 1
 }
 
 // NewSecret makes the text of a key, its id and its hash.
@@ -144,26 +169,6 @@ func (k *Keys) Used() map[string]time.Time {
 // errWrongKey says the same for every key that does not fit, so that nobody
 // learns which ids exist.
 var errWrongKey = doze.Errorf(doze.Unauthenticated, "the API key is wrong, expired or deleted")
-
-// Authenticate returns who sent r. A missing, wrong, expired or deleted key is
-// Unauthenticated. A request that names another workspace than the key's, in
-// the header x-blaxel-workspace or the query parameter workspace, is Forbidden.
-func (k *Keys) Authenticate(r *http.Request) (Caller, error) {
-	text, err := Token(r)
-	if err != nil {
-		return Caller{}, err
-	}
-	key, err := k.check(text, time.Now())
-	if err != nil {
-		return Caller{}, err
-	}
-	for _, asked := range []string{r.Header.Get("X-Blaxel-Workspace"), r.URL.Query().Get("workspace")} {
-		if asked != "" && asked != key.Workspace {
-			return Caller{}, doze.Errorf(doze.Forbidden, "the API key belongs to another workspace than the request names")
-		}
-	}
-	return Caller{Sub: key.Sub, SubType: key.SubType, Workspace: key.Workspace, Scopes: key.Scopes, Key: key.ID}, nil
-}
 
 // check finds the key of a text.
 func (k *Keys) check(text string, now time.Time) (Key, error) {

@@ -17,16 +17,19 @@ import (
 	"doze/internal/access"
 )
 
-func keys(t *testing.T, all ...access.Key) *access.Keys {
+// keys returns credentials with API keys of the user "s", an admin of "w".
+func keys(t testing.TB, all ...access.Key) *access.Credentials {
 	t.Helper()
 	k, err := access.LoadKeys(t.Context(), func(context.Context) ([]access.Key, error) { return all, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
-	return k
+	c := access.NewCredentials(k, nil)
+	c.Set(access.Principal{Sub: "s", Type: doze.SubUser, Roles: map[string]string{"w": doze.RoleAdmin}})
+	return c
 }
 
-func authenticate(k *access.Keys, token string) (access.Caller, error) {
+func authenticate(k *access.Credentials, token string) (access.Caller, error) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("Authorization", "Bearer "+token)
 	return k.Authenticate(r)
@@ -63,11 +66,11 @@ func TestOnlyTheWholeKeyFits(t *testing.T) {
 			t.Errorf("a key with another byte %d fits", i)
 		}
 	}
-	k.Remove(id)
+	k.RemoveKey(id)
 	if _, err := authenticate(k, text); doze.Public(err).Kind != doze.Unauthenticated {
 		t.Errorf("removed: %v", err)
 	}
-	k.Add(access.Key{ID: id, Hash: hash})
+	k.Keys.Add(access.Key{ID: id, Hash: hash, Sub: "s"})
 	if _, err := authenticate(k, text); err != nil {
 		t.Errorf("added: %v", err)
 	}
@@ -77,15 +80,15 @@ func TestKeysExpireAndAreNoted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		secret, id, hash := access.NewSecret()
-		k := keys(t, access.Key{ID: id, Hash: hash, Expires: time.Now().Add(time.Hour)})
+		k := keys(t, access.Key{ID: id, Hash: hash, Sub: "s", Expires: time.Now().Add(time.Hour)})
 		time.Sleep(time.Hour - time.Nanosecond)
 		if _, err := authenticate(k, secret.Reveal()); err != nil {
 			t.Error(err)
 		}
-		if used := k.Used(); !used[id].Equal(time.Now()) {
+		if used := k.Keys.Used(); !used[id].Equal(time.Now()) {
 			t.Errorf("used %v", used)
 		}
-		if used := k.Used(); len(used) != 0 {
+		if used := k.Keys.Used(); len(used) != 0 {
 			t.Errorf("used again %v", used)
 		}
 		time.Sleep(time.Nanosecond)
@@ -128,12 +131,7 @@ func TestLoadThatFails(t *testing.T) {
 // FuzzToken sends credentials of any form: none but the right one gets in.
 func FuzzToken(f *testing.F) {
 	secret, id, hash := access.NewSecret()
-	k, err := access.LoadKeys(f.Context(), func(context.Context) ([]access.Key, error) {
-		return []access.Key{{ID: id, Hash: hash, Workspace: "w"}}, nil
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	k := keys(f, access.Key{ID: id, Hash: hash, Workspace: "w", Sub: "s"})
 	f.Add("", "", "")
 	f.Add("Bearer dz_"+id+"_x", "", "w")
 	f.Add("bearer  "+id, "Bearer", "other")

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -17,11 +19,14 @@ const (
 	// keyNameMax bounds the name of an API key, as display names are.
 	keyNameMax = doze.DisplayNameMax
 	// scopesMax is above the number of scopes that exist (spec section 5).
-	scopesMax = 64
+	scopesMax = 128
 	// keysMax bounds the API keys of a workspace: all are held in memory.
 	keysMax = 1000
-	// firstSub is who the key of the first start belongs to.
+	// firstSub is who the key of the first start belongs to, and the name with
+	// which they log in.
 	firstSub = "admin"
+	// signSetting is the sealed key that signs tokens.
+	signSetting = "token_key"
 )
 
 // apiKey is an API key as we answer it. Scopes is our addition.
@@ -30,9 +35,10 @@ type apiKey struct {
 	Scopes []string `json:"scopes"`
 }
 
-// LoadKeys reads the API keys of st for the checks that need no I/O.
-func LoadKeys(ctx context.Context, st *store.Store) (*access.Keys, error) {
-	return access.LoadKeys(ctx, func(ctx context.Context) ([]access.Key, error) {
+// LoadCredentials reads everybody who may call for the checks that need no
+// I/O. The issuer of tokens is the base URL of the control API.
+func LoadCredentials(ctx context.Context, st *store.Store, issuer string) (*access.Credentials, error) {
+	keys, err := access.LoadKeys(ctx, func(ctx context.Context) ([]access.Key, error) {
 		records, err := st.APIKeys(ctx, "")
 		keys := make([]access.Key, len(records))
 		for i, k := range records {
@@ -40,6 +46,72 @@ func LoadKeys(ctx context.Context, st *store.Store) (*access.Keys, error) {
 		}
 		return keys, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	key, err := signingKey(ctx, st)
+	if err != nil {
+		return nil, fmt.Errorf("load the key that signs tokens: %w", err)
+	}
+	tokens, err := access.NewTokens(issuer, key)
+	if err != nil {
+		return nil, err
+	}
+	c := access.NewCredentials(keys, tokens)
+	return c, loadPrincipals(ctx, st, c)
+}
+
+// signingKey is the key that signs tokens, made at the first start.
+func signingKey(ctx context.Context, st *store.Store) (ed25519.PrivateKey, error) {
+	seed, err := st.SealedSetting(ctx, signSetting)
+	if err != nil {
+		return nil, err
+	}
+	if len(seed) == 0 {
+		_, key, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			return nil, err
+		}
+		return key, st.SetSealedSetting(ctx, signSetting, key.Seed())
+	}
+	if len(seed) != ed25519.SeedSize {
+		return nil, errors.New("it is damaged")
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}
+
+func loadPrincipals(ctx context.Context, st *store.Store, c *access.Credentials) error {
+	users, err := st.Users(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range users {
+		c.Set(access.Principal{Sub: u.Sub, Type: doze.SubUser, Epoch: u.Epoch})
+	}
+	members, err := st.Members(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		c.Join(m.Sub, m.Workspace, m.Role)
+	}
+	accounts, err := st.ServiceAccounts(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, a := range accounts {
+		c.Set(serviceOf(a))
+	}
+	now := time.Now()
+	revoked, err := st.RevokedGrants(ctx, now)
+	for _, g := range revoked {
+		c.Revoke(g.ID, now)
+	}
+	return err
+}
+
+func serviceOf(a store.ServiceAccount) access.Principal {
+	return access.Principal{Sub: a.ClientID, Type: doze.SubServiceAccount, Roles: map[string]string{a.Workspace: doze.RoleAdmin}}
 }
 
 func keyOf(k store.APIKey) access.Key {
@@ -49,82 +121,124 @@ func keyOf(k store.APIKey) access.Key {
 	}
 }
 
-// Bootstrap makes a fresh database usable: it creates the workspace and an
-// admin key, gives the key to keep before it is recorded, and returns it. If a workspace
-// with a key exists, it does nothing and returns false.
+// Bootstrap makes a fresh database usable: it creates the workspace, its admin
+// and a key of theirs, gives the key to keep before it is recorded, and returns
+// it. If there is a key, it does nothing and returns false.
 func (s *Server) Bootstrap(ctx context.Context, workspace string, keep func(access.Secret) error) (key access.Secret, created bool, err error) {
 	var p doze.Problems
 	doze.CheckName(&p, "the workspace", workspace)
 	if err := p.Err(); err != nil {
 		return key, false, err
 	}
+	now := time.Now()
+	if err := s.firstUser(ctx, now); err != nil {
+		return key, false, err
+	}
 	all, err := s.Store.Workspaces(ctx)
 	if err != nil {
 		return key, false, err
 	}
-	now := time.Now()
 	if len(all) == 0 {
 		all = []doze.Workspace{{
 			ID: store.NewID(), Name: workspace, Region: s.Region, Status: "ready",
 			CreatedAt: doze.Time{Time: now}, CreatedBy: firstSub,
 		}}
-		if err := s.Store.InsertWorkspace(ctx, all[0]); err != nil {
+		m := store.Member{Workspace: workspace, Sub: firstSub, Role: doze.RoleAdmin}
+		if err := s.Store.InsertWorkspace(ctx, all[0], m); err != nil {
 			return key, false, err
 		}
+		s.Credentials.Join(m.Sub, m.Workspace, m.Role)
 	}
-	// A crash between the two inserts, or the deletion of the last key, leaves
-	// a platform that nobody can enter.
+	// A crash between the inserts, or the deletion of the last key, leaves a
+	// platform that nobody can enter.
 	keys, err := s.Store.APIKeys(ctx, "")
 	if err != nil || len(keys) > 0 {
 		return key, false, err
 	}
-	c := access.Caller{Sub: firstSub, SubType: "user", Workspace: all[0].Name, Scopes: []string{access.Admin}}
-	key, _, err = s.addKey(ctx, c, store.APIKey{APIKey: doze.APIKey{Name: "first"}, Scopes: c.Scopes}, now, keep)
+	m := store.Member{Workspace: all[0].Name, Sub: firstSub, Role: doze.RoleAdmin}
+	if err := s.Store.SetMember(ctx, m); err != nil {
+		return key, false, err
+	}
+	s.Credentials.Join(m.Sub, m.Workspace, m.Role)
+	owner := access.Caller{Sub: firstSub, SubType: doze.SubUser, Workspace: all[0].Name}
+	key, _, err = s.addKey(ctx, owner, store.APIKey{APIKey: doze.APIKey{Name: "first"}, Scopes: []string{access.Admin}}, now, keep)
 	return key, err == nil, err
 }
 
-// addKey makes, records and lets in a key for c.
-func (s *Server) addKey(ctx context.Context, c access.Caller, k store.APIKey, now time.Time, keep func(access.Secret) error) (access.Secret, store.APIKey, error) {
+// firstUser adds the user of the first key, if there is none.
+func (s *Server) firstUser(ctx context.Context, now time.Time) error {
+	_, err := s.Store.User(ctx, firstSub)
+	if err == nil || doze.Public(err).Kind != doze.NotFound {
+		return err
+	}
+	u := store.User{User: doze.User{Sub: firstSub, Email: firstSub}, Created: doze.Time{Time: now}}
+	if err := s.Store.InsertUser(ctx, u); err != nil {
+		return err
+	}
+	s.Credentials.Set(access.Principal{Sub: u.Sub, Type: doze.SubUser})
+	return nil
+}
+
+// addKey makes, records and lets in a key of owner.
+func (s *Server) addKey(ctx context.Context, owner access.Caller, k store.APIKey, now time.Time, keep func(access.Secret) error) (access.Secret, store.APIKey, error) {
 	secret, id, hash := access.NewSecret()
 	if err := keep(secret); err != nil {
 		return secret, k, fmt.Errorf("keep the key: %w", err)
 	}
-	k.ID, k.Hash, k.Workspace = id, hash, c.Workspace
-	k.Sub, k.SubType, k.CreatedBy, k.UpdatedBy = c.Sub, c.SubType, c.Sub, c.Sub
+	k.ID, k.Hash, k.Workspace = id, hash, owner.Workspace
+	k.Sub, k.SubType = owner.Sub, owner.SubType
+	if k.CreatedBy == "" {
+		k.CreatedBy = owner.Sub
+	}
+	k.UpdatedBy = k.CreatedBy
 	k.CreatedAt, k.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
 	// Nobody knows the secret yet. Added afterwards, a deletion in between
 	// would be forgotten.
-	s.Keys.Add(keyOf(k))
+	s.Credentials.Keys.Add(keyOf(k))
 	if err := s.Store.InsertAPIKey(ctx, k); err != nil {
-		s.Keys.Remove(id)
+		s.Credentials.RemoveKey(id)
 		return secret, k, err
 	}
 	return secret, k, nil
 }
 
 func (s *Server) listAPIKeys(ctx context.Context, _ *http.Request) ([]apiKey, error) {
+	return s.keysOf(ctx, func(store.APIKey) bool { return true })
+}
+
+// keysOf are the keys of the caller's workspace for which is holds, without
+// their secrets.
+func (s *Server) keysOf(ctx context.Context, is func(store.APIKey) bool) ([]apiKey, error) {
 	all, err := s.Store.APIKeys(ctx, callerOf(ctx).Workspace)
-	keys := make([]apiKey, len(all))
-	for i, k := range all {
-		keys[i] = apiKey{k.APIKey, k.Scopes}
+	keys := []apiKey{}
+	for _, k := range all {
+		if is(k) {
+			keys = append(keys, apiKey{k.APIKey, k.Scopes})
+		}
 	}
 	return keys, err
 }
 
 // createAPIKey makes a key with the caller's scopes, or with some of them.
 func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[string]any) (apiKey, error) {
+	c := callerOf(ctx)
+	return s.makeKey(ctx, c, c.Granted(), body)
+}
+
+// makeKey makes a key of owner, by default with all of scopes.
+func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []string, body map[string]any) (apiKey, error) {
 	c, now := callerOf(ctx), time.Now()
 	in := struct {
 		Name      string   `json:"name"`
 		ExpiresIn string   `json:"expires_in"`
 		Scopes    []string `json:"scopes"`
-	}{Name: "key", Scopes: c.Scopes}
+	}{Name: "key", Scopes: scopes}
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	if len(in.Name) > keyNameMax {
 		p.Add("name", "is %d bytes long; at most %d are allowed", len(in.Name), keyNameMax)
 	}
-	k := store.APIKey{APIKey: doze.APIKey{Name: in.Name, ExpiresIn: in.ExpiresIn}, Scopes: in.Scopes}
+	k := store.APIKey{APIKey: doze.APIKey{Name: in.Name, ExpiresIn: in.ExpiresIn, CreatedBy: c.Sub}, Scopes: in.Scopes}
 	if in.ExpiresIn != "" {
 		d, err := doze.ParseDuration(in.ExpiresIn)
 		if err != nil {
@@ -132,14 +246,12 @@ func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[str
 		}
 		k.Expires = now.Add(d)
 	}
-	if len(in.Scopes) == 0 || len(in.Scopes) > scopesMax {
-		p.Add("scopes", "has %d entries; it must have 1 to %d, or be left out", len(in.Scopes), scopesMax)
-	}
+	checkScopes(&p, in.Scopes)
 	if err := p.Err(); err != nil {
 		return apiKey{}, err
 	}
-	if lacking := slices.IndexFunc(in.Scopes, func(scope string) bool { return !c.May(scope) }); lacking >= 0 {
-		return apiKey{}, doze.Errorf(doze.Forbidden, "you lack the scope %q and cannot give it to a key", clip(in.Scopes[lacking]))
+	if err := mayGive(c, in.Scopes); err != nil {
+		return apiKey{}, err
 	}
 	all, err := s.Store.APIKeys(ctx, c.Workspace)
 	if err != nil {
@@ -148,7 +260,7 @@ func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[str
 	if len(all) >= keysMax {
 		return apiKey{}, doze.Errorf(doze.Exhausted, "the workspace has %d API keys, which is the limit: delete one first", len(all))
 	}
-	secret, k, err := s.addKey(ctx, c, k, now, func(access.Secret) error { return nil })
+	secret, k, err := s.addKey(ctx, owner, k, now, func(access.Secret) error { return nil })
 	if err != nil {
 		return apiKey{}, err
 	}
@@ -156,9 +268,36 @@ func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[str
 	return apiKey{k.APIKey, k.Scopes}, nil
 }
 
+func checkScopes(p *doze.Problems, scopes []string) {
+	if len(scopes) == 0 || len(scopes) > scopesMax {
+		p.Add("scopes", "has %d entries; it must have 1 to %d, or be left out", len(scopes), scopesMax)
+	}
+	for _, scope := range scopes {
+		if !access.Known(scope) {
+			p.Add("scopes", "has the unknown scope %q", clip(scope))
+		}
+	}
+}
+
+// mayGive refuses to give what the caller does not have.
+func mayGive(c access.Caller, scopes []string) error {
+	if lacking := slices.IndexFunc(scopes, func(scope string) bool { return !c.May(scope) }); lacking >= 0 {
+		return doze.Errorf(doze.Forbidden, "you lack the scope %q and cannot give it away", clip(scopes[lacking]))
+	}
+	return nil
+}
+
 func (s *Server) deleteAPIKey(ctx context.Context, r *http.Request) (httpx.None, error) {
-	c, id := callerOf(ctx), r.PathValue("id")
+	return s.dropKey(ctx, r.PathValue("id"), func(store.APIKey) bool { return true })
+}
+
+// dropKey deletes a key of the caller's workspace for which is holds.
+func (s *Server) dropKey(ctx context.Context, id string, is func(store.APIKey) bool) (httpx.None, error) {
+	c := callerOf(ctx)
 	k, err := s.Store.APIKey(ctx, c.Workspace, id)
+	if err == nil && !is(k) {
+		err = doze.Errorf(doze.NotFound, "there is no such API key")
+	}
 	if err != nil {
 		return httpx.None{}, err
 	}
@@ -168,23 +307,6 @@ func (s *Server) deleteAPIKey(ctx context.Context, r *http.Request) (httpx.None,
 	if err := s.Store.DeleteAPIKey(ctx, c.Workspace, id); err != nil {
 		return httpx.None{}, err
 	}
-	s.Keys.Remove(id)
+	s.Credentials.RemoveKey(id)
 	return httpx.None{}, nil
-}
-
-func (s *Server) listWorkspaces(ctx context.Context, _ *http.Request) ([]doze.Workspace, error) {
-	w, err := s.Store.Workspace(ctx, callerOf(ctx).Workspace)
-	if err != nil {
-		return nil, fmt.Errorf("the caller's workspace: %w", err)
-	}
-	return []doze.Workspace{w}, nil
-}
-
-// workspace answers the caller's own workspace, by its name or id.
-func (s *Server) workspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
-	w, err := s.Store.Workspace(ctx, callerOf(ctx).Workspace)
-	if asked := r.PathValue("workspace"); err == nil && asked != w.Name && asked != w.ID {
-		return doze.Workspace{}, doze.Errorf(doze.NotFound, "there is no such workspace")
-	}
-	return w, err
 }

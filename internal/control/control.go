@@ -16,19 +16,21 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/oauth"
 	"doze/internal/peer"
 	"doze/internal/store"
 )
 
 // Config is what a Server works with. Every field but Hub is required.
 type Config struct {
-	Store     *store.Store
-	Node      peer.Node
-	Directory *peer.Directory
-	Keys      *access.Keys
-	Region    string                              // the one region we serve
-	URL       func(workspace, name string) string // the address of a sandbox, for metadata.url
-	Hub       []HubImage
+	Store       *store.Store
+	Node        peer.Node
+	Directory   *peer.Directory
+	Credentials *access.Credentials
+	OAuth       *oauth.Server
+	Region      string                              // the one region we serve
+	URL         func(workspace, name string) string // the address of a sandbox, for metadata.url
+	Hub         []HubImage
 }
 
 // Server serves the control API.
@@ -107,7 +109,7 @@ func (s *Server) abandon(ctx context.Context, uid string) error {
 	defer s.mending.ring()
 	const why = "the platform stopped while the sandbox was being started"
 	if sb.Machine == sb.UID { // its first
-		_, err = s.end(ctx, sb, 0, why+": create it again")
+		_, err = s.end(ctx, sb, why+": create it again")
 		return err
 	}
 	_, err = s.Store.Apply(ctx, uid, store.Step{
@@ -148,7 +150,7 @@ const keysNoted = time.Minute
 // noteKeys records when API keys were last used.
 func (s *Server) noteKeys(ctx context.Context) {
 	for never := newBell(); never.wait(ctx, keysNoted); {
-		used := s.Keys.Used()
+		used := s.Credentials.Keys.Used()
 		if len(used) == 0 {
 			continue
 		}

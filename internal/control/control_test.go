@@ -17,6 +17,7 @@ import (
 	"doze"
 	"doze/internal/access"
 	"doze/internal/control"
+	"doze/internal/oauth"
 	"doze/internal/peer"
 	"doze/internal/seal"
 	"doze/internal/store"
@@ -30,12 +31,15 @@ type platform struct {
 	store  *store.Store
 	node   *node
 	dir    *peer.Directory
-	keys   *access.Keys
+	creds  *access.Credentials
 	ctl    *control.Server
 	http   http.Handler
 	key    string // of an admin of the workspace "main"
 	stop   func()
 }
+
+// base is the public URL of the control API.
+const base = "https://doze.test/v0"
 
 // start opens a platform; run says whether its loops run.
 func start(t *testing.T, run bool) *platform {
@@ -63,15 +67,16 @@ func (p *platform) open(run bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := control.LoadKeys(t.Context(), st)
+	creds, err := control.LoadCredentials(t.Context(), st, base)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.store, p.keys, p.dir = st, keys, peer.NewDirectory()
+	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
 	p.ctl = control.New(control.Config{
-		Store: st, Node: p.node, Directory: p.dir, Keys: keys, Region: "here-1",
-		URL: func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
-		Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
+		Store: st, Node: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
+		OAuth: oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
+		URL:   func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
+		Hub:   []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
 	})
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report

@@ -182,7 +182,7 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, err error) error 
 	}
 	if public.Kind == doze.Exhausted || public.Kind == doze.Unavailable {
 		// Clients try these again by themselves; the name must be free then.
-		_, err2 = s.end(ctx, failed, 0, public.Message)
+		_, err2 = s.end(ctx, failed, public.Message)
 	}
 	return errors.Join(err, err2)
 }
@@ -202,7 +202,7 @@ func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool
 		case doze.Deleting, doze.Terminated:
 			return doze.Sandbox{}, false, nil
 		case doze.Failed:
-			_, err := s.end(ctx, sb, 0, "a new sandbox takes the place of the failed one")
+			_, err := s.end(ctx, sb, "a new sandbox takes the place of the failed one")
 			return doze.Sandbox{}, false, err
 		case doze.Pending, doze.Starting:
 			life, release, err := s.take(ctx, sb.UID, 0)

@@ -116,8 +116,8 @@ func (s *Server) reschedule(ctx context.Context) error {
 
 // end begins to delete a sandbox: nobody finds it any more and its name is
 // free. What runs of it is ended by the loop that mends.
-func (s *Server) end(ctx context.Context, sb store.Sandbox, revision int64, why string) (store.Sandbox, error) {
-	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Delete, Message: why, At: time.Now(), Revision: revision})
+func (s *Server) end(ctx context.Context, sb store.Sandbox, why string) (store.Sandbox, error) {
+	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Delete, Message: why, At: time.Now()})
 	if err == nil {
 		s.ended(sb)
 	}

@@ -12,6 +12,7 @@ import (
 	"doze"
 	"doze/internal/access"
 	"doze/internal/httpx"
+	"doze/internal/oauth"
 )
 
 // prefix is the version segment in front of every path (spec section 9).
@@ -26,7 +27,7 @@ type route struct {
 }
 
 // routes is the whole control API. If it is not here, we do not serve it.
-var routes = []route{
+var routes = append([]route{
 	{"GET", "/health", "", read((*Server).health)},
 
 	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes)},
@@ -48,7 +49,49 @@ var routes = []route{
 	{"DELETE", "/api_keys/{id}", "apiKey:write", read((*Server).deleteAPIKey)},
 
 	{"GET", "/workspaces", "workspaces:list", read((*Server).listWorkspaces)},
+	{"POST", "/workspaces", "workspaces:create", write((*Server).createWorkspace)},
+	{"POST", "/workspaces/availability", "workspaces:create", write((*Server).workspaceAvailability)},
 	{"GET", "/workspaces/{workspace}", "workspaces:get", read((*Server).workspace)},
+	{"PUT", "/workspaces/{workspace}", "workspaces:update", write((*Server).updateWorkspace)},
+	{"DELETE", "/workspaces/{workspace}", "workspaces:delete", read((*Server).deleteWorkspace)},
+	{"DELETE", "/workspaces/{workspace}/leave", "workspaces:leave", read((*Server).leaveWorkspace)},
+	{"POST", "/workspaces/{workspace}/accept", anyScope, read((*Server).joinWorkspace)},
+	{"POST", "/workspaces/{workspace}/decline", anyScope, read((*Server).refuseWorkspace)},
+
+	{"GET", "/users", "workspaces:get", read((*Server).listUsers)},
+	{"POST", "/users", "workspaces:invite", write((*Server).inviteUser)},
+	{"PUT", "/users/{user}", "workspaces:update", write((*Server).updateUser)},
+	{"DELETE", "/users/{user}", "workspaces:remove", read((*Server).removeUser)},
+	{"PUT", "/password", anyScope, write((*Server).setPassword)},
+	{"GET", "/invitations", "invitations:list", read((*Server).listInvitations)},
+	{"POST", "/invitations/accept", "", write((*Server).acceptInvitation)},
+	{"POST", "/invitations/decline", "", write((*Server).declineInvitation)},
+
+	{"GET", "/service_accounts", access.Admin, read((*Server).listServiceAccounts)},
+	{"POST", "/service_accounts", access.Admin, write((*Server).createServiceAccount)},
+	{"PUT", "/service_accounts/{account}", access.Admin, write((*Server).updateServiceAccount)},
+	{"DELETE", "/service_accounts/{account}", access.Admin, read((*Server).deleteServiceAccount)},
+	{"GET", "/service_accounts/{account}/api_keys", access.Admin, read((*Server).listServiceKeys)},
+	{"POST", "/service_accounts/{account}/api_keys", access.Admin, write((*Server).createServiceKey)},
+	{"DELETE", "/service_accounts/{account}/api_keys/{key}", access.Admin, read((*Server).deleteServiceKey)},
+
+	{"GET", "/oauth/clients", access.Admin, read((*Server).listOAuthClients)},
+	{"POST", "/oauth/clients", access.Admin, write((*Server).createOAuthClient)},
+	{"DELETE", "/oauth/clients/{client}", access.Admin, read((*Server).deleteOAuthClient)},
+}, logins()...)
+
+// anyScope is the scope of a route that is about the caller alone, who need not
+// be in any workspace: its handler decides.
+const anyScope = "*"
+
+// logins are the ways to a credential: they need none.
+func logins() (all []route) {
+	for _, rt := range oauth.Routes() {
+		all = append(all, route{rt.Method, rt.Path, "", func(s *Server) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Serve(s.OAuth, w, r) })
+		}})
+	}
+	return all
 }
 
 // Handler returns the control API below /v0. It matches the escaped path as it
@@ -91,14 +134,14 @@ func unserved(allowed []string) http.Handler {
 	})
 }
 
-// guard lets a request through to h if its credential holds scope. An empty
-// scope is open to everybody.
+// guard lets a request through to h if its caller may what scope allows. An
+// empty scope is open to everybody.
 func (s *Server) guard(scope string, h http.Handler) http.Handler {
 	if scope == "" {
 		return h
 	}
 	return s.known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !callerOf(r.Context()).May(scope) {
+		if scope != anyScope && !callerOf(r.Context()).May(scope) {
 			httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope))
 			return
 		}
@@ -110,7 +153,7 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 // version that we know, and its query can be read.
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := s.Keys.Authenticate(r)
+		c, err := s.Credentials.Authenticate(r)
 		if err == nil {
 			_, err = versionOf(r)
 		}

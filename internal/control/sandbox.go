@@ -49,7 +49,7 @@ func (s *Server) deleteSandbox(ctx context.Context, r *http.Request) (doze.Sandb
 	if sb.Phase == doze.Terminated {
 		return doze.Sandbox{}, gone
 	}
-	sb, err = s.end(ctx, sb, 0, "a caller deleted the sandbox")
+	sb, err = s.end(ctx, sb, "a caller deleted the sandbox")
 	if doze.Public(err).Kind == doze.Conflict { // every other phase can be deleted: it ended just now
 		err = gone
 	}

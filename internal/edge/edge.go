@@ -12,9 +12,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,10 +69,18 @@ func New(c Config) *Edge {
 func (e *Edge) Run(ctx context.Context) error {
 	e.streams.run(ctx, func(s *stream) bool {
 		caller, err := e.authenticate(s.probe)
-		return err == nil && caller.Workspace == s.workspace && caller.May(scope)
+		if err != nil {
+			return false
+		}
+		caller, ok := caller.In(s.workspace)
+		return ok && caller.May(scope)
 	})
 	return nil
 }
+
+// Recheck looks at the credentials of open requests now: somebody may do less
+// than before. It does not wait.
+func (e *Edge) Recheck() { poke(e.streams.doubt) }
 
 // visit is one request on its way.
 type visit struct {
@@ -137,11 +147,8 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 	if v.caller, err = e.authenticate(probe); err != nil {
 		return nil, err
 	}
-	at, ok := e.locate(r, v.caller.Workspace)
+	at, ok := e.find(r, v)
 	if !ok {
-		return nil, errNotFound
-	}
-	if v.route, ok = e.directory.Find(v.caller.Workspace, at.sandbox); !ok {
 		return nil, errNotFound
 	}
 	if !v.caller.May(scope) {
@@ -151,6 +158,27 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 		return nil, errDisabled
 	}
 	return probe, v.aim(r, at.path)
+}
+
+// find looks for the sandbox that r names among those that the caller may
+// enter, and fills in where it is. If the name can be read in several ways,
+// the workspace that the caller chose comes first, then they come by name.
+func (e *Edge) find(r *http.Request, v *visit) (at place, ok bool) {
+	others := slices.Sorted(maps.Keys(v.caller.Roles))
+	for _, workspace := range append([]string{v.caller.Workspace}, others...) {
+		caller, ok := v.caller.In(workspace)
+		if !ok {
+			continue
+		}
+		if at, ok = e.locate(r, workspace); !ok {
+			continue
+		}
+		if v.route, ok = e.directory.Find(workspace, at.sandbox); ok {
+			v.caller = caller
+			return at, true
+		}
+	}
+	return at, false
 }
 
 // aim decides which port of the sandbox gets r, and as what path.

@@ -174,7 +174,7 @@ func (w *world) login(r *http.Request) (access.Caller, error) {
 		return access.Caller{}, doze.Errorf(doze.Forbidden, "another workspace")
 	}
 	workspace := strings.Replace(token, "weak", "acme", 1)
-	return access.Caller{Sub: "sub-" + token, SubType: "user", Workspace: workspace, Scopes: scopes, Key: "id-" + token}, nil
+	return access.Caller{Sub: "sub-" + token, SubType: "user", Workspace: workspace, Roles: map[string]string{workspace: doze.RoleAdmin}, Scopes: scopes, Key: "id-" + token}, nil
 }
 
 // do sends a request with a key, or without one, to a host of the edge.

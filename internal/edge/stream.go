@@ -31,6 +31,7 @@ type stream struct {
 type streams struct {
 	opened chan struct{} // has room for one: tells Run that there is something to do
 	ended  chan struct{} // has room for one: tells end that a stream ended
+	doubt  chan struct{} // has room for one: tells Run that somebody may do less
 
 	mu     sync.Mutex
 	open   map[*stream]struct{} // guarded by mu
@@ -38,7 +39,7 @@ type streams struct {
 }
 
 func newStreams() *streams {
-	return &streams{opened: make(chan struct{}, 1), ended: make(chan struct{}, 1), open: map[*stream]struct{}{}}
+	return &streams{opened: make(chan struct{}, 1), ended: make(chan struct{}, 1), doubt: make(chan struct{}, 1), open: map[*stream]struct{}{}}
 }
 
 // add registers s until done is called.
@@ -95,6 +96,7 @@ func (ss *streams) wait(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
+	case <-ss.doubt:
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

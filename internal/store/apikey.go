@@ -50,8 +50,8 @@ func (s *Store) InsertAPIKey(ctx context.Context, k APIKey) error {
 		return wrap(err, "encode scopes")
 	}
 	_, err = s.write.ExecContext(ctx, `INSERT INTO api_keys
-		(id, workspace, hash, scopes, expires_at, created_at, last_used_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		k.ID, k.Workspace, hex.EncodeToString(k.Hash[:]), string(scopes),
+		(id, workspace, sub, hash, scopes, expires_at, created_at, last_used_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		k.ID, k.Workspace, k.Sub, hex.EncodeToString(k.Hash[:]), string(scopes),
 		millis(k.Expires), millis(k.CreatedAt.Time), millis(k.LastUsed), string(body))
 	return wrap(err, "insert API key")
 }

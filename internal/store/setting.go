@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 )
 
@@ -20,6 +21,27 @@ func (s *Store) SetSetting(ctx context.Context, key, value string) error {
 		ON CONFLICT (key) DO UPDATE SET value = excluded.value`, key, value)
 	return wrap(err, "write setting %s", key)
 }
+
+// SealedSetting returns the value of a setting that is sealed, or nil for one
+// that was never set.
+func (s *Store) SealedSetting(ctx context.Context, key string) ([]byte, error) {
+	text, err := s.Setting(ctx, key)
+	if err != nil || text == "" {
+		return nil, err
+	}
+	sealed, err := hex.DecodeString(text)
+	if err != nil {
+		return nil, wrap(err, "read setting %s", key)
+	}
+	return s.box.Unseal(sealed, settingPlace+key)
+}
+
+// SetSealedSetting seals and writes the value of a setting.
+func (s *Store) SetSealedSetting(ctx context.Context, key string, value []byte) error {
+	return s.SetSetting(ctx, key, hex.EncodeToString(s.box.Seal(value, settingPlace+key)))
+}
+
+const settingPlace = "setting/"
 
 func scanText(r row) (v string, err error) { return v, r.Scan(&v) }
 

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -466,5 +467,50 @@ func TestAnotherKeyOpensNothing(t *testing.T) {
 	}
 	if _, err := store.Open(t.Context(), file, other); err == nil || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestMigrationKeepsWhatWasThere opens a database of the first schema.
+func TestMigrationKeepsWhatWasThere(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "doze.db")
+	first, err := os.ReadFile("migrations/00001_first.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, _, _ := strings.Cut(string(first), "-- +goose Down")
+	db, err := sql.Open("sqlite", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		up,
+		`CREATE TABLE goose_db_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL, is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')))`,
+		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1), (1, 1)`,
+		`INSERT INTO workspaces VALUES ('id', 'w', 7, '{"id":"id","name":"w"}')`,
+		`INSERT INTO api_keys VALUES ('k', 'w', '` + strings.Repeat("00", 32) + `', '["admin"]', 0, 7, 0, '{"id":"k","sub":"admin","sub_type":"user"}')`,
+		`INSERT INTO sandboxes VALUES ('u', 'w', 'a', '', 'a', 'u', 'standby', 0, 1, 7, 7, 0, NULL,
+			'{"metadata":{"name":"a","workspace":"w"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter2","secret":true}]}}}')`,
+	} {
+		if _, err := db.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, file)
+	members, err := s.Members(t.Context(), "w")
+	if diff := cmp.Diff([]store.Member{{Workspace: "w", Sub: "admin", Role: doze.RoleAdmin}}, members); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	if u, err := s.User(t.Context(), "admin"); err != nil || u.Sub != "admin" || u.Password != "" {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if n, err := s.Count(t.Context(), "w"); n != 1 || err != nil {
+		t.Errorf("%d sandboxes, %v", n, err)
+	}
+	if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Spec.Runtime.Envs[0].Value != "hunter2" {
+		t.Errorf("%+v, %v", sb, err)
 	}
 }

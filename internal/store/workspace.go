@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 
 	"doze"
 )
+
+const errNoWorkspace = "there is no such workspace"
 
 // Workspaces returns every workspace, oldest first.
 func (s *Store) Workspaces(ctx context.Context) ([]doze.Workspace, error) {
@@ -15,21 +18,64 @@ func (s *Store) Workspaces(ctx context.Context) ([]doze.Workspace, error) {
 
 // Workspace returns the workspace of a name, or NotFound.
 func (s *Store) Workspace(ctx context.Context, name string) (doze.Workspace, error) {
-	return one(ctx, s.read, scanWorkspace, "there is no such workspace", `SELECT body FROM workspaces WHERE name = $1`, name)
+	return one(ctx, s.read, scanWorkspace, errNoWorkspace, `SELECT body FROM workspaces WHERE name = $1`, name)
 }
 
-// InsertWorkspace adds w. A name that is taken is a Conflict.
-func (s *Store) InsertWorkspace(ctx context.Context, w doze.Workspace) error {
+// InsertWorkspace adds w with the members that it has from the start. A name
+// that is taken is a Conflict.
+func (s *Store) InsertWorkspace(ctx context.Context, w doze.Workspace, members ...Member) error {
 	body, err := json.Marshal(w)
 	if err != nil {
 		return wrap(err, "encode workspace")
 	}
-	_, err = s.write.ExecContext(ctx, `INSERT INTO workspaces (id, name, created_at, body) VALUES ($1, $2, $3, $4)`,
-		w.ID, w.Name, millis(w.CreatedAt.Time), string(body))
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO workspaces (id, name, created_at, body) VALUES ($1, $2, $3, $4)`,
+			w.ID, w.Name, millis(w.CreatedAt.Time), string(body))
+		for _, m := range members {
+			if err == nil {
+				err = setMember(ctx, tx, m)
+			}
+		}
+		return err
+	})
 	if duplicate(err) {
 		return doze.Errorf(doze.Conflict, "the workspace %s already exists", w.Name)
 	}
 	return wrap(err, "insert workspace")
+}
+
+// UpdateWorkspace writes what can change of w.
+func (s *Store) UpdateWorkspace(ctx context.Context, w doze.Workspace) error {
+	body, err := json.Marshal(w)
+	if err != nil {
+		return wrap(err, "encode workspace")
+	}
+	return gone(s.write.ExecContext(ctx, `UPDATE workspaces SET body = $1 WHERE name = $2`, string(body), w.Name))(errNoWorkspace)
+}
+
+// DeleteWorkspace removes a workspace and all that is in it, and returns the
+// ids of the API keys that went with it. While it has sandboxes, it is a
+// Conflict.
+func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string, err error) {
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		living, err := collect(ctx, tx, scanText, `SELECT name FROM sandboxes WHERE workspace = $1 AND phase <> 'terminated' LIMIT 1`, name)
+		if err != nil {
+			return err
+		}
+		if len(living) > 0 {
+			return doze.Errorf(doze.Conflict, "the workspace still has sandboxes: delete them first")
+		}
+		if keys, err = collect(ctx, tx, scanText, `DELETE FROM api_keys WHERE workspace = $1 RETURNING id`, name); err != nil {
+			return err
+		}
+		for _, table := range []string{"secrets", "sandboxes", "counts"} {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE workspace = $1`, name); err != nil {
+				return err
+			}
+		}
+		return gone(tx.ExecContext(ctx, `DELETE FROM workspaces WHERE name = $1`, name))(errNoWorkspace)
+	})
+	return keys, err
 }
 
 func scanWorkspace(r row) (w doze.Workspace, err error) {

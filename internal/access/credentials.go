@@ -1,0 +1,207 @@
+package access
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"doze"
+)
+
+// Principal is a user or a service account, as a check needs it.
+type Principal struct {
+	Sub   string
+	Type  string            // user or service_account
+	Epoch int64             // tokens of an earlier one are void
+	Roles map[string]string // by workspace
+}
+
+// Credentials knows everybody who may call, in memory: a check needs no I/O,
+// and what is taken away is gone at once. It is safe for concurrent use.
+type Credentials struct {
+	Keys   *Keys
+	Tokens *Tokens
+
+	mu         sync.RWMutex
+	principals map[string]Principal // guarded by mu; by sub
+	revoked    map[string]time.Time // guarded by mu; by grant, until its tokens are over
+	onLess     func()               // guarded by mu
+}
+
+// NewCredentials returns the credentials of nobody yet.
+func NewCredentials(k *Keys, t *Tokens) *Credentials {
+	return &Credentials{Keys: k, Tokens: t, principals: map[string]Principal{}, revoked: map[string]time.Time{}, onLess: func() {}}
+}
+
+// OnLess has fn called whenever somebody may do less than before. It must not
+// block.
+func (c *Credentials) OnLess(fn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onLess = fn
+}
+
+// change makes a change and tells that somebody may do less.
+func (c *Credentials) change(fn func()) {
+	c.mu.Lock()
+	fn()
+	tell := c.onLess
+	c.mu.Unlock()
+	tell()
+}
+
+// Set makes p known as it is now.
+func (c *Credentials) Set(p Principal) {
+	p.Roles = maps.Clone(p.Roles)
+	c.change(func() { c.principals[p.Sub] = p })
+}
+
+// Join gives a user a role in a workspace; the empty role takes it away.
+func (c *Credentials) Join(sub, workspace, role string) {
+	c.change(func() {
+		p, ok := c.principals[sub]
+		if !ok {
+			return
+		}
+		p.Roles = maps.Clone(p.Roles) // callers hold the one before
+		if p.Roles == nil {
+			p.Roles = map[string]string{}
+		}
+		p.Roles[workspace] = role
+		if role == "" {
+			delete(p.Roles, workspace)
+		}
+		c.principals[sub] = p
+	})
+}
+
+// Close takes a workspace away from everybody.
+func (c *Credentials) Close(workspace string) {
+	c.mu.RLock()
+	all := slices.Collect(maps.Keys(c.principals))
+	c.mu.RUnlock()
+	for _, sub := range all {
+		c.Join(sub, workspace, "")
+	}
+}
+
+// Forget makes every key and token of a sub void.
+func (c *Credentials) Forget(sub string) {
+	c.change(func() { delete(c.principals, sub) })
+}
+
+// Renew makes every token of a user void that is of an earlier epoch.
+func (c *Credentials) Renew(sub string, epoch int64) {
+	c.change(func() {
+		if p, ok := c.principals[sub]; ok {
+			p.Epoch = epoch
+			c.principals[sub] = p
+		}
+	})
+}
+
+// RemoveKey keeps an API key out from now on.
+func (c *Credentials) RemoveKey(id string) { c.change(func() { c.Keys.Remove(id) }) }
+
+// Revoke makes every token of a grant void.
+func (c *Credentials) Revoke(grant string, now time.Time) {
+	c.change(func() {
+		maps.DeleteFunc(c.revoked, func(_ string, until time.Time) bool { return now.After(until) })
+		c.revoked[grant] = now.Add(TokenLife)
+	})
+}
+
+// Authenticate returns who sent r and where. A missing, wrong, expired or
+// revoked credential is Unauthenticated. The header x-blaxel-workspace or the
+// query parameter workspace chooses the workspace; one that the caller may not
+// enter is Forbidden.
+func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
+	text, err := Token(r)
+	if err != nil {
+		return Caller{}, err
+	}
+	caller, err := c.Identify(text, time.Now())
+	if err != nil {
+		return Caller{}, err
+	}
+	for _, asked := range []string{r.Header.Get("X-Blaxel-Workspace"), r.URL.Query().Get("workspace")} {
+		if asked == "" {
+			continue
+		}
+		var ok bool
+		if caller, ok = caller.In(asked); !ok {
+			return Caller{}, doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names")
+		}
+	}
+	return caller, nil
+}
+
+// Identify returns whose credential text is. It is in the first workspace that
+// it may enter, or for an API key, in that in which it was made.
+func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
+	if looksSigned(text) {
+		return c.identifyToken(text, now)
+	}
+	key, err := c.Keys.check(text, now)
+	if err != nil {
+		return Caller{}, err
+	}
+	p, ok := c.principal(key.Sub)
+	if !ok {
+		return Caller{}, errWrongKey
+	}
+	caller := Caller{Sub: p.Sub, SubType: p.Type, Workspace: key.Workspace, Roles: p.Roles, Scopes: key.Scopes, Key: key.ID}
+	if _, member := p.Roles[key.Workspace]; !member {
+		caller.Workspace = first(p.Roles)
+	}
+	return caller, nil
+}
+
+func (c *Credentials) identifyToken(text string, now time.Time) (Caller, error) {
+	if c.Tokens == nil {
+		return Caller{}, errWrongToken
+	}
+	claims, err := c.Tokens.Verify(text, now)
+	if err != nil {
+		return Caller{}, err
+	}
+	p, ok := c.principal(claims.Sub)
+	if !ok || p.Type != claims.SubType || claims.Epoch < p.Epoch || c.isRevoked(claims.Grant) {
+		return Caller{}, errWrongToken
+	}
+	caller := Caller{
+		Sub: p.Sub, SubType: p.Type, Workspace: claims.Workspace, Roles: p.Roles,
+		Scopes: strings.Fields(claims.Scope), Key: claims.ID,
+	}
+	if _, member := p.Roles[claims.Workspace]; !member {
+		caller.Workspace = first(p.Roles)
+	}
+	return caller, nil
+}
+
+func (c *Credentials) principal(sub string) (Principal, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	p, ok := c.principals[sub]
+	return p, ok
+}
+
+func (c *Credentials) isRevoked(grant string) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, is := c.revoked[grant]
+	return is && grant != ""
+}
+
+// first is the workspace of somebody who names none: the only one, or the
+// first by name.
+func first(roles map[string]string) string {
+	all := slices.Sorted(maps.Keys(roles))
+	if len(all) == 0 {
+		return ""
+	}
+	return all[0]
+}

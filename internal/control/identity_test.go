@@ -1,0 +1,230 @@
+package control_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+)
+
+func as(key string) []string { return []string{"Authorization", "Bearer " + key} }
+
+// join makes somebody a member of the workspace "main", with a key of theirs.
+func (p *platform) join(email, role string) (u doze.User, key string) {
+	p.t.Helper()
+	i := want[doze.Invitation](p, 200, "POST", "/users", `{"email":"`+email+`","role":"`+role+`"}`)
+	u = want[doze.User](p, 200, "POST", "/invitations/accept", `{"token":"`+i.Token+`","password":"correct horse"}`, "Authorization", "")
+	text, err := p.creds.Tokens.Sign(claimsOf(u), time.Now())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return u, text
+}
+
+func TestWorkspacesAndMembers(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	w := want[doze.Workspace](p, 200, "POST", "/workspaces", `{"name":"team","displayName":"The Team","labels":{"a":"b"}}`)
+	if w.CreatedBy != "admin" || w.Status != "ready" || w.Region != "here-1" {
+		t.Errorf("%+v", w)
+	}
+	in := []string{"X-Blaxel-Workspace", "team"}
+	want[sandbox](p, 200, "POST", "/sandboxes", named("a"), in...)
+	want[any](p, 404, "GET", "/sandboxes/a", "")
+	want[sandbox](p, 200, "GET", "/sandboxes/a?workspace=team", "")
+	if all := want[[]doze.Workspace](p, 200, "GET", "/workspaces", ""); len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+	if got := want[doze.Workspace](p, 200, "GET", "/workspaces/"+w.ID+"?countResources=true", ""); got.Resources["sandboxes"] != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := want[doze.Workspace](p, 200, "PUT", "/workspaces/team", `{"displayName":"Us"}`); got.DisplayName != "Us" || got.Labels["a"] != "b" {
+		t.Errorf("%+v", got)
+	}
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/workspaces", `{"name":"team"}`, 409},
+		{"POST", "/workspaces", `{"name":"admin"}`, 400},
+		{"POST", "/workspaces", `{"name":"v1"}`, 400},
+		{"POST", "/workspaces", `{"name":"A","region":"mars"}`, 400},
+		{"PUT", "/workspaces/team", `{"name":"other"}`, 400},
+		{"DELETE", "/workspaces/team", ``, 409}, // it has a sandbox
+		{"DELETE", "/workspaces/none", ``, 404},
+		{"DELETE", "/workspaces/main/leave", ``, 409}, // its last admin
+		{"DELETE", "/users/admin", ``, 409},
+		{"PUT", "/users/admin", `{"role":"member"}`, 409},
+		{"PUT", "/users/admin", `{"role":"king"}`, 400},
+		{"POST", "/users", `{"email":"nonsense"}`, 400},
+		{"POST", "/users", `{"email":"a@b.test","role":"king"}`, 400},
+		{"POST", "/invitations/accept", `{"token":"dzi_a_b","password":"correct horse"}`, 404},
+		{"POST", "/invitations/accept", `{"token":"dzi_a_b","password":"short"}`, 400},
+	} {
+		if w := p.do(tt.method, tt.path, tt.body); w.Code != tt.status {
+			t.Errorf("%s %s %s: %d %s, want %d", tt.method, tt.path, tt.body, w.Code, w.Body, tt.status)
+		} else if tt.status >= 400 {
+			checkError(t, w)
+		}
+	}
+	for name, free := range map[string]bool{"team": false, "www": false, "other": true} {
+		if got := want[bool](p, 200, "POST", "/workspaces/availability", `{"name":"`+name+`"}`); got != free {
+			t.Errorf("%s is free: %t", name, got)
+		}
+	}
+	if got := want[map[string]any](p, 200, "POST", "/workspaces/availability?withReason=true", `{"name":"team"}`); got["reason"] != "taken" {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestMembersDoLessThanAdmins(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	u, key := p.join("Ann@example.test", doze.RoleMember)
+	if u.Email != "ann@example.test" || u.Role != doze.RoleMember {
+		t.Errorf("%+v", u)
+	}
+	want[sandbox](p, 200, "POST", "/sandboxes", named("a"), as(key)...)
+	for _, route := range [][2]string{
+		{"POST", "/users"}, {"PUT", "/users/admin"}, {"DELETE", "/users/admin"}, {"GET", "/service_accounts"},
+		{"GET", "/secrets"}, {"DELETE", "/workspaces/main"}, {"POST", "/oauth/clients"},
+	} {
+		want[any](p, 403, route[0], route[1], `{}`, as(key)...)
+	}
+	want[any](p, 403, "GET", "/sandboxes/a?show_secrets=true", "", as(key)...)
+	want[any](p, 403, "POST", "/api_keys", `{"scopes":["admin"]}`, as(key)...)
+	k := want[struct {
+		Key    string   `json:"apiKey"`
+		Scopes []string `json:"scopes"`
+	}](p, 200, "POST", "/api_keys", `{}`, as(key)...)
+	if slices.Contains(k.Scopes, "admin") || len(k.Scopes) < 10 {
+		t.Errorf("a member's key has %v", k.Scopes)
+	}
+	// The role counts at each call, for tokens and for keys.
+	want[doze.User](p, 200, "PUT", "/users/"+u.Sub, `{"role":"admin"}`)
+	want[any](p, 200, "GET", "/secrets", "", as(key)...)
+	want[any](p, 403, "GET", "/secrets", "", as(k.Key)...)
+	want[doze.User](p, 200, "PUT", "/users/ann@example.test", `{"role":"member"}`)
+	want[any](p, 403, "GET", "/secrets", "", as(key)...)
+	if all := want[[]doze.User](p, 200, "GET", "/users", "", as(key)...); len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+	want[any](p, 200, "DELETE", "/users/"+u.Sub, "")
+	for _, credential := range []string{key, k.Key} {
+		if w := p.do("GET", "/sandboxes", "", as(credential)...); w.Code != 403 {
+			t.Errorf("outside: %d %s", w.Code, w.Body)
+		}
+		want[any](p, 403, "GET", "/sandboxes", "", append(as(credential), "X-Blaxel-Workspace", "main")...)
+	}
+	p.reopen()
+	want[any](p, 403, "GET", "/sandboxes", "", as(k.Key)...)
+	// They come back by another invitation, which they answer as themselves.
+	want[any](p, 200, "POST", "/workspaces", `{"name":"own"}`)
+	want[doze.Invitation](p, 200, "POST", "/users", `{"email":"ann@example.test"}`)
+	i := want[doze.Invitation](p, 200, "POST", "/users", `{"email":"ann@example.test"}`, "X-Blaxel-Workspace", "own")
+	want[doze.Workspace](p, 200, "POST", "/workspaces/main/accept", "", as(key)...)
+	want[any](p, 404, "POST", "/workspaces/main/accept", "", as(key)...)
+	want[any](p, 200, "GET", "/sandboxes", "", as(k.Key)...)
+	want[doze.Invitation](p, 200, "POST", "/users", `{"email":"bob@example.test"}`)
+	want[any](p, 409, "POST", "/users", `{"email":"ann@example.test"}`)
+	want[any](p, 409, "POST", "/invitations/accept", `{"token":"`+i.Token+`","password":"another one!"}`, "Authorization", "")
+	if all := want[[]doze.Invitation](p, 200, "GET", "/invitations", ""); len(all) != 1 || all[0].Token != "" {
+		t.Errorf("%+v", all)
+	}
+	want[any](p, 200, "POST", "/invitations/decline", `{"token":"`+i.Token+`"}`, "Authorization", "")
+	want[any](p, 404, "POST", "/invitations/decline", `{"token":"`+i.Token+`"}`, "Authorization", "")
+}
+
+func TestServiceAccounts(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	a := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"ci","description":"builds","scopes":["sandboxes:list","apiKey:list"]}`)
+	if a.Secret == "" || a.ClientID == "" || a.CreatedAt.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	other := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"other"}`)
+	path := "/service_accounts/" + a.ClientID
+	k := want[key](p, 200, "POST", path+"/api_keys", `{"name":"k","expires_in":"1h"}`)
+	if k.Sub != a.ClientID || k.SubType != doze.SubServiceAccount || k.CreatedBy != "admin" || k.Key == "" {
+		t.Errorf("%+v", k)
+	}
+	want[any](p, 200, "GET", "/sandboxes", "", as(k.Key)...)
+	want[any](p, 403, "GET", "/service_accounts", "", as(k.Key)...)
+	want[any](p, 403, "GET", "/sandboxes", "", append(as(k.Key), "X-Blaxel-Workspace", "other")...)
+	want[any](p, 403, "POST", path+"/api_keys", `{"scopes":["admin"]}`)
+	want[any](p, 404, "DELETE", "/service_accounts/"+other.ClientID+"/api_keys/"+k.ID, "")
+	if got := want[doze.ServiceAccount](p, 200, "PUT", path, `{"description":"tests"}`); got.Name != "ci" || got.Description != "tests" || got.Secret != "" {
+		t.Errorf("%+v", got)
+	}
+	for body, status := range map[string]int{`{}`: 400, `{"name":"x","scopes":["all"]}`: 400, `{"name":"x","scopes":[]}`: 400} {
+		want[any](p, status, "POST", "/service_accounts", body)
+	}
+	if all := want[[]doze.ServiceAccount](p, 200, "GET", "/service_accounts", ""); len(all) != 2 || all[0].Secret+all[1].Secret != "" {
+		t.Errorf("%+v", all)
+	}
+	if all := want[[]key](p, 200, "GET", path+"/api_keys", ""); len(all) != 1 || all[0].Key != "" {
+		t.Errorf("%+v", all)
+	}
+	second := want[key](p, 200, "POST", path+"/api_keys", ``)
+	want[any](p, 200, "DELETE", path+"/api_keys/"+second.ID, "")
+	want[any](p, 401, "GET", "/sandboxes", "", as(second.Key)...)
+	want[any](p, 200, "GET", "/sandboxes", "", as(k.Key)...)
+
+	text, err := p.creds.Tokens.Sign(claimsOf(doze.User{Sub: a.ClientID}), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want[doze.ServiceAccount](p, 200, "DELETE", path, "")
+	want[any](p, 401, "GET", "/sandboxes", "", as(k.Key)...)
+	want[any](p, 401, "GET", "/sandboxes", "", as(text)...)
+	want[any](p, 404, "DELETE", path, "")
+	p.reopen()
+	want[any](p, 401, "GET", "/sandboxes", "", as(k.Key)...)
+}
+
+func TestWorkspaceEndsWithAllThatIsInIt(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"team"}`)
+	in := []string{"X-Blaxel-Workspace", "team"}
+	a := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"ci"}`, in...)
+	k := want[key](p, 200, "POST", "/service_accounts/"+a.ClientID+"/api_keys", ``, in...)
+	want[any](p, 200, "POST", "/secrets", named("s"), in...)
+	want[doze.Workspace](p, 200, "DELETE", "/workspaces/team", "")
+	want[any](p, 401, "GET", "/sandboxes", "", as(k.Key)...)
+	want[any](p, 403, "GET", "/sandboxes", "", in...)
+	p.reopen()
+	want[any](p, 401, "GET", "/sandboxes", "", as(k.Key)...)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"team"}`)
+	if all := want[[]doze.Secret](p, 200, "GET", "/secrets", "", in...); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestPasswordsChange(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	u, token := p.join("ann@example.test", doze.RoleMember)
+	want[any](p, 401, "PUT", "/password", `{"old_password":"wrong","password":"battery staple"}`, as(token)...)
+	want[any](p, 400, "PUT", "/password", `{"old_password":"correct horse","password":"short"}`, as(token)...)
+	want[any](p, 200, "PUT", "/password", `{"old_password":"correct horse","password":"battery staple"}`, as(token)...)
+	want[any](p, 401, "GET", "/sandboxes", "", as(token)...) // all tokens before are void
+	p.reopen()
+	want[any](p, 401, "GET", "/sandboxes", "", as(token)...)
+	if rec, err := p.store.User(t.Context(), u.Sub); err != nil || rec.Epoch != 1 {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	want[any](p, 200, "PUT", "/password", `{"password":"battery staple"}`) // the admin's first
+	want[any](p, 401, "PUT", "/password", `{"password":"battery staple"}`)
+}
+
+// claimsOf are those of a token for everything.
+func claimsOf(u doze.User) access.Claims {
+	kind := doze.SubUser
+	if u.Email == "" {
+		kind = doze.SubServiceAccount
+	}
+	return access.Claims{Sub: u.Sub, SubType: kind, Scope: access.Admin, Workspace: "main"}
+}

@@ -1,0 +1,190 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/httpx"
+	"doze/internal/store"
+)
+
+const (
+	descriptionMax = 1 << 10
+	// accountsMax bounds the service accounts of a workspace: all are held in
+	// memory.
+	accountsMax = 1000
+	// clientsMax bounds the programs that a workspace registers.
+	clientsMax = 100
+)
+
+func (s *Server) listServiceAccounts(ctx context.Context, _ *http.Request) ([]doze.ServiceAccount, error) {
+	all, err := s.Store.ServiceAccounts(ctx, callerOf(ctx).Workspace)
+	list := make([]doze.ServiceAccount, len(all))
+	for i, a := range all {
+		list[i] = a.ServiceAccount
+	}
+	return list, err
+}
+
+func checkAccount(p *doze.Problems, name, description string) {
+	if name == "" || len(name) > doze.DisplayNameMax {
+		p.Add("name", "must have 1 to %d bytes", doze.DisplayNameMax)
+	}
+	if len(description) > descriptionMax {
+		p.Add("description", "is %d bytes long; at most %d are allowed", len(description), descriptionMax)
+	}
+}
+
+// createServiceAccount makes an account with the caller's scopes, or with some
+// of them.
+func (s *Server) createServiceAccount(ctx context.Context, _ *http.Request, body map[string]any) (doze.ServiceAccount, error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	in := struct {
+		Name        string   `json:"name"`
+		Description string   `json:"description"`
+		Scopes      []string `json:"scopes"`
+	}{Scopes: c.Granted()}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	checkAccount(&p, in.Name, in.Description)
+	checkScopes(&p, in.Scopes)
+	if err := p.Err(); err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	if err := mayGive(c, in.Scopes); err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	all, err := s.Store.ServiceAccounts(ctx, c.Workspace)
+	if err == nil && len(all) >= accountsMax {
+		err = doze.Errorf(doze.Exhausted, "the workspace has %d service accounts, which is the limit: delete one first", len(all))
+	}
+	if err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	id := store.NewID()
+	secret := access.NewCode(access.ClientPrefix, id)
+	a := store.ServiceAccount{
+		ServiceAccount: doze.ServiceAccount{
+			ClientID: id, Name: in.Name, Description: in.Description, Scopes: in.Scopes, CreatedAt: now, UpdatedAt: now,
+		},
+		Workspace: c.Workspace, Hash: access.HashCode(secret),
+	}
+	if err := s.Store.InsertServiceAccount(ctx, a); err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	s.Credentials.Set(serviceOf(a))
+	a.Secret = secret // shown here, and never again
+	return a.ServiceAccount, nil
+}
+
+func (s *Server) serviceAccount(ctx context.Context, r *http.Request) (store.ServiceAccount, error) {
+	return s.Store.ServiceAccount(ctx, callerOf(ctx).Workspace, r.PathValue("account"))
+}
+
+func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body map[string]any) (doze.ServiceAccount, error) {
+	a, err := s.serviceAccount(ctx, r)
+	if err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	in := struct {
+		Name        string `json:"name"`
+		Description string `json:"description"`
+	}{a.Name, a.Description}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	checkAccount(&p, in.Name, in.Description)
+	if err := p.Err(); err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	a.Name, a.Description, a.UpdatedAt = in.Name, in.Description, doze.Time{Time: time.Now()}
+	return a.ServiceAccount, s.Store.UpdateServiceAccount(ctx, a)
+}
+
+// deleteServiceAccount removes an account; its keys and tokens are void at
+// once.
+func (s *Server) deleteServiceAccount(ctx context.Context, r *http.Request) (doze.ServiceAccount, error) {
+	a, keys, err := s.Store.DeleteServiceAccount(ctx, callerOf(ctx).Workspace, r.PathValue("account"))
+	if err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	s.Credentials.Forget(a.ClientID)
+	for _, id := range keys {
+		s.Credentials.RemoveKey(id)
+	}
+	return a.ServiceAccount, nil
+}
+
+func (s *Server) listServiceKeys(ctx context.Context, r *http.Request) ([]apiKey, error) {
+	a, err := s.serviceAccount(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return s.keysOf(ctx, func(k store.APIKey) bool { return k.Sub == a.ClientID })
+}
+
+// createServiceKey makes a key of a service account, with its scopes.
+func (s *Server) createServiceKey(ctx context.Context, r *http.Request, body map[string]any) (apiKey, error) {
+	a, err := s.serviceAccount(ctx, r)
+	if err != nil {
+		return apiKey{}, err
+	}
+	owner := access.Caller{Sub: a.ClientID, SubType: doze.SubServiceAccount, Workspace: a.Workspace, Roles: serviceOf(a).Roles, Scopes: a.Scopes}
+	if asked, ok := body["scopes"].([]any); ok {
+		for _, v := range asked {
+			if scope, ok := v.(string); ok && !owner.May(scope) {
+				return apiKey{}, doze.Errorf(doze.Forbidden, "the service account lacks the scope %q", clip(scope))
+			}
+		}
+	}
+	return s.makeKey(ctx, owner, a.Scopes, body)
+}
+
+func (s *Server) deleteServiceKey(ctx context.Context, r *http.Request) (httpx.None, error) {
+	a, err := s.serviceAccount(ctx, r)
+	if err != nil {
+		return httpx.None{}, err
+	}
+	return s.dropKey(ctx, r.PathValue("key"), func(k store.APIKey) bool { return k.Sub == a.ClientID })
+}
+
+func (s *Server) listOAuthClients(ctx context.Context, _ *http.Request) ([]doze.OAuthClient, error) {
+	all, err := s.Store.OAuthClients(ctx, callerOf(ctx).Workspace)
+	if all == nil {
+		all = []doze.OAuthClient{}
+	}
+	return all, err
+}
+
+// createOAuthClient registers a program that users may let act for them.
+func (s *Server) createOAuthClient(ctx context.Context, _ *http.Request, body map[string]any) (doze.OAuthClient, error) {
+	c := callerOf(ctx)
+	var in struct {
+		Name         string   `json:"client_name"`
+		RedirectURIs []string `json:"redirect_uris"`
+	}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	if in.Name == "" || len(in.Name) > doze.DisplayNameMax {
+		p.Add("client_name", "must have 1 to %d bytes", doze.DisplayNameMax)
+	}
+	s.OAuth.CheckRedirects(&p, "redirect_uris", in.RedirectURIs)
+	if err := p.Err(); err != nil {
+		return doze.OAuthClient{}, err
+	}
+	all, err := s.Store.OAuthClients(ctx, c.Workspace)
+	if err == nil && len(all) >= clientsMax {
+		err = doze.Errorf(doze.Exhausted, "the workspace has %d clients, which is the limit: delete one first", len(all))
+	}
+	if err != nil {
+		return doze.OAuthClient{}, err
+	}
+	client := doze.OAuthClient{ClientID: store.NewID(), Name: in.Name, RedirectURIs: in.RedirectURIs, CreatedAt: doze.Time{Time: time.Now()}}
+	return client, s.Store.InsertOAuthClient(ctx, c.Workspace, client)
+}
+
+func (s *Server) deleteOAuthClient(ctx context.Context, r *http.Request) (doze.OAuthClient, error) {
+	return s.Store.DeleteOAuthClient(ctx, callerOf(ctx).Workspace, r.PathValue("client"))
+}

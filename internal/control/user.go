@@ -1,0 +1,339 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/httpx"
+	"doze/internal/store"
+)
+
+const (
+	// inviteLife is how long somebody has to answer.
+	inviteLife   = 7 * 24 * time.Hour
+	invitePrefix = "dzi_" // of the token in an invitation
+	// invitesMax bounds the open invitations of a workspace.
+	invitesMax = 1000
+)
+
+// listUsers answers the members of the workspace.
+func (s *Server) listUsers(ctx context.Context, _ *http.Request) ([]doze.User, error) {
+	members, err := s.Store.Members(ctx, callerOf(ctx).Workspace)
+	if err != nil {
+		return nil, err
+	}
+	users := make([]doze.User, 0, len(members))
+	for _, m := range members {
+		u, err := s.Store.User(ctx, m.Sub)
+		if err != nil {
+			return nil, err
+		}
+		users = append(users, memberOf(u, m.Role))
+	}
+	return users, nil
+}
+
+func memberOf(u store.User, role string) doze.User {
+	u.User.Role, u.User.Accepted = role, true
+	return u.User
+}
+
+// place changes the role of a user in a workspace in the records, with change,
+// and then in memory. One such change of a user is made at a time, so that the
+// two agree. The empty role is none.
+func (s *Server) place(ctx context.Context, sub, workspace, role string, change func(context.Context) error) error {
+	life, release, err := s.turns.take(ctx, "member/"+sub)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := change(life); err != nil {
+		return err
+	}
+	s.Credentials.Join(sub, workspace, role)
+	return nil
+}
+
+func checkRole(p *doze.Problems, role string) {
+	if role != doze.RoleAdmin && role != doze.RoleMember {
+		p.Add("role", "must be %s or %s", doze.RoleAdmin, doze.RoleMember)
+	}
+}
+
+// inviteUser invites somebody into the workspace. The token in the answer is
+// what they need if they have no account yet: hand it to them.
+func (s *Server) inviteUser(ctx context.Context, _ *http.Request, body map[string]any) (doze.Invitation, error) {
+	c, now := callerOf(ctx), time.Now()
+	in := struct {
+		Email string `json:"email"`
+		Role  string `json:"role"`
+	}{Role: doze.RoleMember}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	in.Email = strings.ToLower(strings.TrimSpace(in.Email))
+	doze.CheckEmail(&p, "email", in.Email)
+	checkRole(&p, in.Role)
+	if err := p.Err(); err != nil {
+		return doze.Invitation{}, err
+	}
+	if in.Role == doze.RoleAdmin && !c.May(access.Admin) {
+		return doze.Invitation{}, doze.Errorf(doze.Forbidden, "only an admin can invite an admin")
+	}
+	if u, err := s.Store.User(ctx, in.Email); err == nil {
+		members, err := s.Store.Members(ctx, c.Workspace)
+		for _, m := range members {
+			if m.Sub == u.Sub {
+				return doze.Invitation{}, doze.Errorf(doze.Conflict, "%s is a member already", in.Email)
+			}
+		}
+		if err != nil {
+			return doze.Invitation{}, err
+		}
+	}
+	all, err := s.Store.Invitations(ctx, c.Workspace, now)
+	if err == nil && len(all) >= invitesMax {
+		err = doze.Errorf(doze.Exhausted, "the workspace has %d open invitations, which is the limit", len(all))
+	}
+	if err != nil {
+		return doze.Invitation{}, err
+	}
+	id := store.NewID()
+	token := access.NewCode(invitePrefix, id)
+	i := store.Invitation{
+		ID: id, Hash: access.HashCode(token),
+		Invitation: doze.Invitation{
+			Email: in.Email, Role: in.Role, Workspace: c.Workspace, InvitedBy: c.Sub, CreatedBy: c.Sub,
+			CreatedAt: doze.Time{Time: now}, ExpiresAt: doze.Time{Time: now.Add(inviteLife)},
+		},
+	}
+	if err := s.Store.PutInvitation(ctx, i); err != nil {
+		return doze.Invitation{}, err
+	}
+	i.Token = token
+	return i.Invitation, nil
+}
+
+func (s *Server) listInvitations(ctx context.Context, _ *http.Request) ([]doze.Invitation, error) {
+	all, err := s.Store.Invitations(ctx, callerOf(ctx).Workspace, time.Now())
+	list := make([]doze.Invitation, len(all))
+	for i, inv := range all {
+		list[i] = inv.Invitation
+	}
+	return list, err
+}
+
+// member is the member of the workspace that a path names by sub or address.
+func (s *Server) member(ctx context.Context, r *http.Request) (u store.User, role string, err error) {
+	missing := doze.Errorf(doze.NotFound, "there is no such user in the workspace")
+	u, err = s.Store.User(ctx, strings.ToLower(r.PathValue("user")))
+	if doze.Public(err).Kind == doze.NotFound {
+		return u, "", missing
+	}
+	if err != nil {
+		return u, "", err
+	}
+	members, err := s.Store.Members(ctx, callerOf(ctx).Workspace)
+	for _, m := range members {
+		if m.Sub == u.Sub {
+			return u, m.Role, err
+		}
+	}
+	if err == nil {
+		err = missing
+	}
+	return u, "", err
+}
+
+// updateUser changes the role of a member.
+func (s *Server) updateUser(ctx context.Context, r *http.Request, body map[string]any) (doze.User, error) {
+	c := callerOf(ctx)
+	u, role, err := s.member(ctx, r)
+	if err != nil {
+		return doze.User{}, err
+	}
+	in := struct {
+		Role string `json:"role"`
+	}{role}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	checkRole(&p, in.Role)
+	if err := p.Err(); err != nil {
+		return doze.User{}, err
+	}
+	if !c.May(access.Admin) && in.Role != role {
+		return doze.User{}, doze.Errorf(doze.Forbidden, "only an admin can change roles")
+	}
+	err = s.place(ctx, u.Sub, c.Workspace, in.Role, func(ctx context.Context) error {
+		return s.Store.SetRole(ctx, store.Member{Workspace: c.Workspace, Sub: u.Sub, Role: in.Role})
+	})
+	return memberOf(u, in.Role), err
+}
+
+// removeUser takes a member out of the workspace, or an invitation back.
+func (s *Server) removeUser(ctx context.Context, r *http.Request) (httpx.None, error) {
+	c := callerOf(ctx)
+	u, _, err := s.member(ctx, r)
+	if doze.Public(err).Kind == doze.NotFound {
+		if s.Store.DeleteInvitation(ctx, c.Workspace, strings.ToLower(r.PathValue("user"))) == nil {
+			return httpx.None{}, nil
+		}
+	}
+	if err != nil {
+		return httpx.None{}, err
+	}
+	return httpx.None{}, s.expel(ctx, c.Workspace, u.Sub)
+}
+
+// acceptInvitation makes the bearer of an invitation's token a user with a
+// password, and a member. Nobody else needs to be logged in for it.
+func (s *Server) acceptInvitation(ctx context.Context, _ *http.Request, body map[string]any) (doze.User, error) {
+	var in struct {
+		Token      string `json:"token"`
+		Password   string `json:"password"`
+		GivenName  string `json:"given_name"`
+		FamilyName string `json:"family_name"`
+	}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	doze.CheckPassword(&p, "password", in.Password)
+	checkPerson(&p, "given_name", in.GivenName)
+	checkPerson(&p, "family_name", in.FamilyName)
+	if err := p.Err(); err != nil {
+		return doze.User{}, err
+	}
+	i, err := s.invitation(ctx, in.Token)
+	if err != nil {
+		return doze.User{}, err
+	}
+	hash, err := access.HashPassword(ctx, in.Password)
+	if err != nil {
+		return doze.User{}, err
+	}
+	u := store.User{
+		User:     doze.User{Sub: store.NewID(), Email: i.Email, EmailVerified: false, GivenName: in.GivenName, FamilyName: in.FamilyName},
+		Password: hash, Created: doze.Time{Time: time.Now()},
+	}
+	if err := s.Store.AcceptInvitation(ctx, i, u.Sub, &u); err != nil {
+		return doze.User{}, err
+	}
+	s.Credentials.Set(access.Principal{Sub: u.Sub, Type: doze.SubUser, Roles: map[string]string{i.Workspace: i.Role}})
+	return memberOf(u, i.Role), nil
+}
+
+// declineInvitation makes an invitation void.
+func (s *Server) declineInvitation(ctx context.Context, _ *http.Request, body map[string]any) (httpx.None, error) {
+	var in struct {
+		Token string `json:"token"`
+	}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	if err := p.Err(); err != nil {
+		return httpx.None{}, err
+	}
+	i, err := s.invitation(ctx, in.Token)
+	if err != nil {
+		return httpx.None{}, err
+	}
+	return httpx.None{}, s.Store.DeleteInvitation(ctx, i.Workspace, i.Email)
+}
+
+// invitation is the one of a token.
+func (s *Server) invitation(ctx context.Context, token string) (store.Invitation, error) {
+	wrong := doze.Errorf(doze.NotFound, "the invitation is unknown, used or over: ask for another one")
+	id, ok := access.CodeID(invitePrefix, token)
+	if !ok {
+		return store.Invitation{}, wrong
+	}
+	i, err := s.Store.Invitation(ctx, id, time.Now())
+	if doze.Public(err).Kind == doze.NotFound || err == nil && !access.SameCode(i.Hash, token) {
+		return store.Invitation{}, wrong
+	}
+	return i, err
+}
+
+// joinWorkspace and refuseWorkspace answer the invitation of a user who has an
+// account.
+func (s *Server) joinWorkspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
+	i, u, err := s.invited(ctx, r, "workspaces:accept")
+	if err != nil {
+		return doze.Workspace{}, err
+	}
+	err = s.place(ctx, u.Sub, i.Workspace, i.Role, func(ctx context.Context) error {
+		return s.Store.AcceptInvitation(ctx, i, u.Sub, nil)
+	})
+	if err != nil {
+		return doze.Workspace{}, err
+	}
+	return s.Store.Workspace(ctx, i.Workspace)
+}
+
+func (s *Server) refuseWorkspace(ctx context.Context, r *http.Request) (httpx.None, error) {
+	i, _, err := s.invited(ctx, r, "workspaces:decline")
+	if err != nil {
+		return httpx.None{}, err
+	}
+	return httpx.None{}, s.Store.DeleteInvitation(ctx, i.Workspace, i.Email)
+}
+
+// invited is the caller's invitation into the workspace that a path names.
+func (s *Server) invited(ctx context.Context, r *http.Request, scope string) (i store.Invitation, u store.User, err error) {
+	c := callerOf(ctx)
+	if !c.Holds(scope) {
+		return i, u, doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
+	}
+	if c.SubType != doze.SubUser {
+		return i, u, doze.Errorf(doze.NotFound, "there is no such invitation, or it is over")
+	}
+	if u, err = s.Store.User(ctx, c.Sub); err != nil {
+		return i, u, err
+	}
+	i, err = s.Store.InvitationOf(ctx, r.PathValue("workspace"), u.Email, time.Now())
+	return i, u, err
+}
+
+// setPassword changes the caller's own password, and makes all their tokens
+// void. Who holds less than everything has to know the one before.
+func (s *Server) setPassword(ctx context.Context, _ *http.Request, body map[string]any) (httpx.None, error) {
+	c := callerOf(ctx)
+	var in struct {
+		Old      string `json:"old_password"`
+		Password string `json:"password"`
+	}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	doze.CheckPassword(&p, "password", in.Password)
+	if err := p.Err(); err != nil {
+		return httpx.None{}, err
+	}
+	if c.SubType != doze.SubUser {
+		return httpx.None{}, doze.Errorf(doze.Forbidden, "a service account has no password")
+	}
+	u, err := s.Store.User(ctx, c.Sub)
+	if err != nil {
+		return httpx.None{}, err
+	}
+	if u.Password != "" {
+		if err := s.OAuth.CheckPassword(ctx, u, in.Old); err != nil {
+			return httpx.None{}, err
+		}
+	} else if !c.May(access.Admin) {
+		return httpx.None{}, doze.Errorf(doze.Forbidden, "the first password needs the scope %s", access.Admin)
+	}
+	hash, err := access.HashPassword(ctx, in.Password)
+	if err != nil {
+		return httpx.None{}, err
+	}
+	if err := s.Store.RevokeGrants(ctx, u.Sub); err != nil {
+		return httpx.None{}, err
+	}
+	epoch, err := s.Store.SetPassword(ctx, u.Sub, hash)
+	if err != nil {
+		return httpx.None{}, err
+	}
+	s.Credentials.Renew(u.Sub, epoch)
+	return httpx.None{}, nil
+}

@@ -1,0 +1,230 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/store"
+)
+
+// workspacesMax bounds the workspaces of a platform: all memberships are held
+// in memory.
+const workspacesMax = 10_000
+
+// reservedNames would be taken for a part of an address or for us.
+var (
+	reservedNames = []string{"account", "admin", "api", "blaxel", "default", "doze", "localhost", "www"}
+	versionForm   = regexp.MustCompile(`^v[0-9]`)
+)
+
+func (s *Server) listWorkspaces(ctx context.Context, _ *http.Request) ([]doze.Workspace, error) {
+	c := callerOf(ctx)
+	all, err := s.Store.Workspaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(w doze.Workspace) bool {
+		in, ok := c.In(w.Name)
+		return !ok || !in.May("workspaces:list")
+	}), nil
+}
+
+// inWorkspace is the workspace that a path names, by name or id, and the
+// caller in it. One that the caller may not enter does not exist.
+func (s *Server) inWorkspace(ctx context.Context, r *http.Request, scope string) (doze.Workspace, access.Caller, error) {
+	c, asked := callerOf(ctx), r.PathValue("workspace")
+	for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
+		w, err := s.Store.Workspace(ctx, name)
+		if err != nil {
+			return doze.Workspace{}, c, fmt.Errorf("a workspace of the caller: %w", err)
+		}
+		if asked != w.Name && asked != w.ID {
+			continue
+		}
+		c, _ = c.In(name)
+		if !c.May(scope) {
+			return doze.Workspace{}, c, doze.Errorf(doze.Forbidden, "this call needs the scope %s in the workspace %s", scope, name)
+		}
+		return w, c, nil
+	}
+	return doze.Workspace{}, c, doze.Errorf(doze.NotFound, "there is no such workspace")
+}
+
+func (s *Server) workspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
+	w, c, err := s.inWorkspace(ctx, r, "workspaces:get")
+	if err != nil || r.URL.Query().Get("countResources") != "true" {
+		return w, err
+	}
+	n, err := s.Store.Count(ctx, c.Workspace)
+	w.Resources = map[string]int{"sandboxes": n}
+	return w, err
+}
+
+// workspaceBody is what a caller may set of a workspace.
+type workspaceBody struct {
+	Name        string            `json:"name"`
+	DisplayName string            `json:"displayName"`
+	Region      string            `json:"region"`
+	Labels      map[string]string `json:"labels"`
+}
+
+func (s *Server) checkWorkspace(in *workspaceBody, p *doze.Problems) {
+	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
+	m.Check(p)
+	if in.Region != "" && in.Region != anyRegion && in.Region != s.Region {
+		p.Add("region", "is %q; this platform has the region %s", clip(in.Region), s.Region)
+	}
+}
+
+// createWorkspace makes a workspace of which the caller is the admin.
+func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[string]any) (doze.Workspace, error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	var p doze.Problems
+	var in workspaceBody
+	decode(&in, body, "", &p)
+	s.checkWorkspace(&in, &p)
+	if reason := refused(in.Name); reason != "" && len(p) == 0 {
+		p.Add("name", "%q is reserved", in.Name)
+	}
+	if err := p.Err(); err != nil {
+		return doze.Workspace{}, err
+	}
+	if c.SubType != doze.SubUser {
+		return doze.Workspace{}, doze.Errorf(doze.Forbidden, "a service account lives in one workspace: create others as a user")
+	}
+	all, err := s.Store.Workspaces(ctx)
+	if err == nil && len(all) >= workspacesMax {
+		err = doze.Errorf(doze.Exhausted, "the platform has %d workspaces, which is the limit", len(all))
+	}
+	if err != nil {
+		return doze.Workspace{}, err
+	}
+	w := doze.Workspace{
+		ID: store.NewID(), Name: in.Name, DisplayName: in.DisplayName, Region: s.Region, Labels: in.Labels, Status: "ready",
+		CreatedAt: now, CreatedBy: c.Sub, UpdatedAt: now, UpdatedBy: c.Sub,
+	}
+	if err := s.Store.InsertWorkspace(ctx, w, store.Member{Workspace: w.Name, Sub: c.Sub, Role: doze.RoleAdmin}); err != nil {
+		return doze.Workspace{}, err
+	}
+	s.Credentials.Join(c.Sub, w.Name, doze.RoleAdmin)
+	return w, nil
+}
+
+func (s *Server) updateWorkspace(ctx context.Context, r *http.Request, body map[string]any) (doze.Workspace, error) {
+	w, c, err := s.inWorkspace(ctx, r, "workspaces:update")
+	if err != nil {
+		return w, err
+	}
+	var p doze.Problems
+	in := workspaceBody{w.Name, w.DisplayName, w.Region, maps.Clone(w.Labels)}
+	decode(&in, body, "", &p)
+	if in.Name == "" {
+		in.Name = w.Name
+	}
+	if in.Name != w.Name {
+		p.Add("name", "cannot be changed: create another workspace")
+	}
+	s.checkWorkspace(&in, &p)
+	if err := p.Err(); err != nil {
+		return w, err
+	}
+	w.DisplayName, w.Labels = in.DisplayName, in.Labels
+	w.UpdatedAt, w.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
+	return w, s.Store.UpdateWorkspace(ctx, w)
+}
+
+// deleteWorkspace removes a workspace without sandboxes, and everybody's way
+// into it.
+func (s *Server) deleteWorkspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
+	w, c, err := s.inWorkspace(ctx, r, "workspaces:delete")
+	if err != nil {
+		return w, err
+	}
+	accounts, err := s.Store.ServiceAccounts(ctx, c.Workspace)
+	if err != nil {
+		return w, err
+	}
+	keys, err := s.Store.DeleteWorkspace(ctx, w.Name)
+	if err != nil {
+		return w, err
+	}
+	for _, id := range keys {
+		s.Credentials.RemoveKey(id)
+	}
+	for _, a := range accounts {
+		s.Credentials.Forget(a.ClientID)
+	}
+	s.Credentials.Close(w.Name)
+	return w, nil
+}
+
+// leaveWorkspace takes the caller out of a workspace.
+func (s *Server) leaveWorkspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
+	w, c, err := s.inWorkspace(ctx, r, "workspaces:leave")
+	if err != nil {
+		return w, err
+	}
+	return w, s.expel(ctx, w.Name, c.Sub)
+}
+
+// expel takes a user out of a workspace.
+func (s *Server) expel(ctx context.Context, workspace, sub string) error {
+	return s.place(ctx, sub, workspace, "", func(ctx context.Context) error {
+		return s.Store.RemoveMember(ctx, workspace, sub)
+	})
+}
+
+// refused is why nobody may have a name, or empty.
+func refused(name string) string {
+	switch {
+	case slices.Contains(reservedNames, name):
+		return "forbidden_reserved"
+	case versionForm.MatchString(name):
+		return "forbidden_v_prefix"
+	}
+	return ""
+}
+
+// workspaceAvailability answers whether a name is free.
+func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, body map[string]any) (any, error) {
+	var p doze.Problems
+	var in struct {
+		Name string `json:"name"`
+	}
+	decode(&in, body, "", &p)
+	doze.CheckName(&p, "name", in.Name)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	reason, message := refused(in.Name), "the name is free"
+	if reason != "" {
+		message = "the name is reserved"
+	} else if _, err := s.Store.Workspace(ctx, in.Name); err == nil {
+		reason, message = "taken", "the name is taken"
+	} else if doze.Public(err).Kind != doze.NotFound {
+		return nil, err
+	}
+	if r.URL.Query().Get("withReason") != "true" {
+		return reason == "", nil
+	}
+	out := map[string]any{"available": reason == "", "message": message}
+	if reason != "" {
+		out["reason"] = reason
+	}
+	return out, nil
+}
+
+// checkPerson bounds the names of a person.
+func checkPerson(p *doze.Problems, field, name string) {
+	if n := utf8.RuneCountInString(name); n > doze.PersonMax {
+		p.Add(field, "is %d characters long; at most %d are allowed", n, doze.PersonMax)
+	}
+}

@@ -1,0 +1,178 @@
+package oauth
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/httpx"
+	"doze/internal/store"
+)
+
+const (
+	// interval is how long a device waits between two questions.
+	interval = 3 * time.Second
+	// early is how much sooner a question may come: networks are uneven.
+	early = time.Second
+	// userCodeHalf is half of the letters of a user code: 40 random bits in
+	// all, for ten minutes, behind a password.
+	userCodeHalf = 4
+	// userLetters cannot be mistaken for each other, and make no words.
+	userLetters = "BCDFGHJKLMNPQRSTVWXZ23456789BCDF" // 32, so that a byte has no bias
+)
+
+// Device begins the device flow (RFC 8628).
+func (s *Server) Device(w http.ResponseWriter, r *http.Request) {
+	out, err := s.device(r)
+	if err != nil {
+		writeFailure(w, r, err)
+		return
+	}
+	noStore(w)
+	httpx.WriteJSON(w, http.StatusOK, out)
+}
+
+func (s *Server) device(r *http.Request) (map[string]any, error) {
+	ctx, now := r.Context(), time.Now()
+	p, err := readParams(r)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.client(ctx, p["client_id"])
+	if err != nil {
+		return nil, err
+	}
+	scopes, err := parseScope(p["scope"], []string{access.Admin})
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := s.Store.Grants(ctx, now)
+	if err == nil && waiting >= pendingMax {
+		err = doze.Errorf(doze.Exhausted, "too many devices wait for their users: try again in a few minutes")
+	}
+	if err != nil {
+		return nil, err
+	}
+	id := store.NewID()
+	code, user := access.NewCode(devicePrefix, id), newUserCode()
+	err = s.Store.InsertGrant(ctx, store.Grant{
+		ID: id, UserCode: user, Phase: store.GrantPending, Expires: now.Add(deviceLife),
+		Client: c.ClientID, Scopes: scopes, Code: access.HashCode(code), Device: true,
+	}, now)
+	verify := s.Base + "/login/verify"
+	return map[string]any{
+		"device_code": code, "user_code": user, "verification_uri": verify, "verification_uri_complete": verify + "?user_code=" + user,
+		"expires_in": int(deviceLife.Seconds()), "interval": int(interval.Seconds()),
+	}, err
+}
+
+func newUserCode() string {
+	b := make([]byte, 2*userCodeHalf)
+	_, _ = rand.Read(b) // it never fails
+	for i := range b {
+		b[i] = userLetters[int(b[i])%len(userLetters)]
+	}
+	return string(b[:userCodeHalf]) + "-" + string(b[userCodeHalf:])
+}
+
+// plainUserCode is a user code as people type it.
+func plainUserCode(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r == '-' || r == ' ' {
+			return -1
+		}
+		return r
+	}, strings.ToUpper(text))
+	if len(text) != 2*userCodeHalf {
+		return ""
+	}
+	return text[:userCodeHalf] + "-" + text[userCodeHalf:]
+}
+
+// pollDevice answers the question of a device whether its user agreed.
+func (s *Server) pollDevice(ctx context.Context, _ *http.Request, p params) (answer, error) {
+	expired := fail(http.StatusBadRequest, expiredToken, "the device code is unknown, used or over: begin again")
+	id, ok := access.CodeID(devicePrefix, p["device_code"])
+	if !ok {
+		return answer{}, expired
+	}
+	refresh, now := access.NewCode(refreshPrefix, id), time.Now()
+	g, err := s.Store.ChangeGrant(ctx, id, now, func(g *store.Grant) error {
+		if !g.Device || !access.SameCode(g.Code, p["device_code"]) || p["client_id"] != g.Client {
+			return expired
+		}
+		switch g.Phase {
+		case store.GrantPending:
+			soon := now.Sub(time.UnixMilli(g.Polled)) < interval-early
+			g.Polled = now.UnixMilli()
+			if soon {
+				return fail(http.StatusBadRequest, slowDown, "ask less often")
+			}
+			return fail(http.StatusBadRequest, authorizationPending, "the user has not agreed yet")
+		case store.GrantAgreed:
+			g.Phase, g.Refresh, g.Expires = store.GrantActive, access.HashCode(refresh), now.Add(refreshLife)
+			return nil
+		case store.GrantRevoked:
+			return fail(http.StatusBadRequest, accessDenied, "the user said no")
+		}
+		return expired
+	})
+	if doze.Public(err).Kind == doze.NotFound {
+		err = expired
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return s.issue(ctx, g, g.Scopes, refresh, now)
+}
+
+// Verify asks the user for the code that their device shows.
+func (s *Server) Verify(w http.ResponseWriter, r *http.Request) {
+	s.showDevice(w, r, plainUserCode(r.URL.Query().Get("user_code")), "", "")
+}
+
+// Confirm takes the user's answer.
+func (s *Server) Confirm(w http.ResponseWriter, r *http.Request) {
+	ctx, now := r.Context(), time.Now()
+	p, err := readParams(r)
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	code := plainUserCode(p["user_code"])
+	u, err := s.authenticate(ctx, p["name"], p["password"])
+	if err != nil {
+		if k := doze.Public(err).Kind; k == doze.Unauthenticated || k == doze.Exhausted {
+			s.showDevice(w, r, code, p["name"], doze.Public(err).Message)
+			return
+		}
+		s.showError(w, r, err)
+		return
+	}
+	g, err := s.Store.GrantByUserCode(ctx, code, now)
+	if doze.Public(err).Kind == doze.NotFound {
+		s.showDevice(w, r, "", p["name"], "There is no such code, or it is over.")
+		return
+	}
+	if err == nil {
+		_, err = s.Store.ChangeGrant(ctx, g.ID, now, func(g *store.Grant) error {
+			if g.Phase != store.GrantPending {
+				return errUsed
+			}
+			g.Sub, g.Phase = u.Sub, store.GrantRevoked
+			if p["decision"] == "allow" {
+				g.Phase = store.GrantAgreed
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.showDone(w, r, p["decision"] == "allow")
+}

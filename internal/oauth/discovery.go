@@ -1,0 +1,61 @@
+package oauth
+
+import (
+	"net/http"
+	"slices"
+
+	"doze/internal/access"
+	"doze/internal/httpx"
+)
+
+// Discovery describes the server (RFC 8414, and OpenID Connect Discovery for
+// clients that look there).
+func (s *Server) Discovery(w http.ResponseWriter, _ *http.Request) {
+	httpx.WriteJSON(w, http.StatusOK, map[string]any{
+		"issuer":                                s.Base,
+		"authorization_endpoint":                s.Base + "/oauth/authorize",
+		"token_endpoint":                        s.Base + "/oauth/token",
+		"revocation_endpoint":                   s.Base + "/oauth/revoke",
+		"device_authorization_endpoint":         s.Base + "/login/device",
+		"jwks_uri":                              s.Base + "/oauth/jwks",
+		"scopes_supported":                      append(append([]string{access.Admin}, access.Scopes()...), "offline_access"),
+		"response_types_supported":              []string{"code"},
+		"response_modes_supported":              []string{"query"},
+		"grant_types_supported":                 []string{"authorization_code", "client_credentials", "refresh_token", deviceGrant},
+		"token_endpoint_auth_methods_supported": []string{"none", "client_secret_basic", "client_secret_post"},
+		"code_challenge_methods_supported":      []string{"S256"},
+		"subject_types_supported":               []string{"public"},
+		"id_token_signing_alg_values_supported": []string{"EdDSA"},
+
+		"authorization_response_iss_parameter_supported": true,
+	})
+}
+
+// Keys is what others need to check our tokens (RFC 7517).
+func (s *Server) Keys(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	httpx.WriteJSON(w, http.StatusOK, s.Credentials.Tokens.JWKS())
+}
+
+// Route is one way into the server.
+type Route struct {
+	Method, Path string
+	Serve        func(*Server, http.ResponseWriter, *http.Request)
+}
+
+// Routes are all ways into the server, below its base. They need no
+// credential: they are where one comes from.
+func Routes() []Route {
+	return slices.Clone([]Route{
+		{"GET", "/oauth/authorize", (*Server).Authorize},
+		{"POST", "/oauth/authorize", (*Server).Decide},
+		{"POST", "/oauth/token", (*Server).Token},
+		{"POST", "/oauth/revoke", (*Server).Revoke},
+		{"GET", "/oauth/jwks", (*Server).Keys},
+		{"POST", "/login/device", (*Server).Device},
+		{"GET", "/login/verify", (*Server).Verify},
+		{"POST", "/login/verify", (*Server).Confirm},
+		{"GET", "/.well-known/openid-configuration", (*Server).Discovery},
+		{"GET", "/.well-known/oauth-authorization-server", (*Server).Discovery},
+	})
+}
