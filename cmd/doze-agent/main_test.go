@@ -208,6 +208,63 @@ func TestIdle(t *testing.T) {
 	t.Errorf("it never rests for %v", still)
 }
 
+// Bodies of any size go to the disk as they come, however they are sent.
+func TestMemoryIsFlat(t *testing.T) {
+	t.Parallel()
+	url, agent := boot(t, `mkdir "$3/proc" "$3/tmp"; mount -t proc none "$3/proc"; cp "$1" "$3/agent"; exec chroot "$3" /agent -listen "$2"`)
+	peak := func() (kb int) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), "VmHWM:")
+		_, _ = fmt.Sscan(rest, &kb)
+		return kb
+	}
+	before := peak()
+	var up map[string]any
+	if _, up = call(t, "POST", url+"/filesystem-multipart/initiate/x", ""); up["uploadId"] == nil {
+		t.Fatal(up)
+	}
+	const size = 96 << 20
+	head := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"
+	for _, path := range []string{"/filesystem/large", fmt.Sprintf("/filesystem-multipart/%s/part?partNumber=1", up["uploadId"])} {
+		body := io.MultiReader(strings.NewReader(head), io.LimitReader(zeros{}, size), strings.NewReader("\r\n--b--\r\n"))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d", path, resp.StatusCode)
+		}
+	}
+	for _, path := range []string{"/filesystem/large", "/filesystem/large?download=true", "/filesystem-content-search/?query=x"} {
+		resp, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d after %d bytes, %v", path, resp.StatusCode, n, err)
+		}
+	}
+	if grown := peak() - before; grown > 16<<10 {
+		t.Errorf("the agent grew by %d kB, to %d kB", grown, before+grown)
+	}
+}
+
+// zeros is an endless file.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
 // An image may consist of nothing at all.
 func TestEmptyImage(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -193,11 +194,20 @@ func writeContent(w http.ResponseWriter, f file, src io.Reader) error {
 	out := bufio.NewWriter(w)
 	_, _ = out.Write(head[:len(head)-1]) // a bufio.Writer keeps its first error for Flush
 	_, _ = out.WriteString(`,"content":"`)
-	var split carry
+	var (
+		split  carry
+		quoted bytes.Buffer
+	)
+	quote := json.NewEncoder(&quoted)
+	write := func(text string) {
+		quoted.Reset()
+		_ = quote.Encode(text) // a string always can be
+		_, _ = out.Write(quoted.Bytes()[1 : quoted.Len()-len("\"\n")])
+	}
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
-		_, _ = out.WriteString(escape(split.add(buf[:n])))
+		write(split.add(buf[:n]))
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -205,16 +215,10 @@ func writeContent(w http.ResponseWriter, f file, src io.Reader) error {
 			panic(http.ErrAbortHandler) // half an answer must not look whole
 		}
 	}
-	_, _ = out.WriteString(escape(split.rest()))
+	write(split.rest())
 	_, _ = out.WriteString("\"}\n")
 	_ = out.Flush() // the caller went away: nobody is left to tell
 	return nil
-}
-
-// escape returns s as it stands inside a JSON string.
-func escape(s string) string {
-	b, _ := json.Marshal(s) // a string always can be
-	return string(b[1 : len(b)-1])
 }
 
 // carry holds back the bytes of a character that is not complete yet, so that
