@@ -21,32 +21,33 @@ import (
 
 const issuer = "https://doze.test/v0"
 
-func tokens(t testing.TB, name string) *access.Tokens {
-	t.Helper()
+func tokens(tb testing.TB, name string) *access.Tokens {
+	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	all, err := access.NewTokens(name, key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return all
 }
 
 // door knows the user "u", an admin of "a" and a member of "b".
-func door(t testing.TB, tk *access.Tokens) *access.Credentials {
-	c := keys(t)
+func door(tb testing.TB, tk *access.Tokens) *access.Credentials {
+	tb.Helper()
+	c := keys(tb)
 	c.Tokens = tk
 	c.Set(access.Principal{Sub: "u", Type: doze.SubUser, Epoch: 3, Roles: map[string]string{"a": doze.RoleAdmin, "b": doze.RoleMember}})
 	return c
 }
 
-func sign(t testing.TB, tk *access.Tokens, c access.Claims) string {
-	t.Helper()
+func sign(tb testing.TB, tk *access.Tokens, c access.Claims) string {
+	tb.Helper()
 	text, err := tk.Sign(c, time.Now())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return text
 }

@@ -18,11 +18,11 @@ import (
 )
 
 // keys returns credentials with API keys of the user "s", an admin of "w".
-func keys(t testing.TB, all ...access.Key) *access.Credentials {
-	t.Helper()
-	k, err := access.LoadKeys(t.Context(), func(context.Context) ([]access.Key, error) { return all, nil })
+func keys(tb testing.TB, all ...access.Key) *access.Credentials {
+	tb.Helper()
+	k, err := access.LoadKeys(tb.Context(), func(context.Context) ([]access.Key, error) { return all, nil })
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c := access.NewCredentials(k, nil)
 	c.Set(access.Principal{Sub: "s", Type: doze.SubUser, Roles: map[string]string{"w": doze.RoleAdmin}})

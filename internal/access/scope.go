@@ -10,8 +10,13 @@ var actions = []struct {
 	resource string
 	actions  []string
 }{
-	{"agents", crud}, {"applications", crud}, {"customdomains", crud}, {"functions", crud},
-	{"jobs", crud}, {"models", crud}, {"policies", crud},
+	{"agents", crud},
+	{"applications", crud},
+	{"customdomains", crud},
+	{"functions", crud},
+	{"jobs", crud},
+	{"models", crud},
+	{"policies", crud},
 	{"sandboxes", []string{"control", "create", "delete", "get", "list", "update"}},
 	{"volumes", []string{"create", "delete", "get", "list"}},
 	{"volumeTemplates", []string{"create", "delete", "get", "list", "upsert"}},
@@ -19,7 +24,11 @@ var actions = []struct {
 	{"apiKey", []string{"list", "write"}},
 	{"integrations", []string{"create", "list"}},
 	{"templates", []string{"get", "list"}},
-	{"configurations", list}, {"invitations", list}, {"locations", list}, {"mcphub", list}, {"sandboxhub", list},
+	{"configurations", list},
+	{"invitations", list},
+	{"locations", list},
+	{"mcphub", list},
+	{"sandboxhub", list},
 }
 
 var (

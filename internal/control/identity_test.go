@@ -88,8 +88,13 @@ func TestMembersDoLessThanAdmins(t *testing.T) {
 	}
 	want[sandbox](p, 200, "POST", "/sandboxes", named("a"), as(key)...)
 	for _, route := range [][2]string{
-		{"POST", "/users"}, {"PUT", "/users/admin"}, {"DELETE", "/users/admin"}, {"GET", "/service_accounts"},
-		{"GET", "/secrets"}, {"DELETE", "/workspaces/main"}, {"POST", "/oauth/clients"},
+		{"POST", "/users"},
+		{"PUT", "/users/admin"},
+		{"DELETE", "/users/admin"},
+		{"GET", "/service_accounts"},
+		{"GET", "/secrets"},
+		{"DELETE", "/workspaces/main"},
+		{"POST", "/oauth/clients"},
 	} {
 		want[any](p, 403, route[0], route[1], `{}`, as(key)...)
 	}

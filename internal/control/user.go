@@ -38,7 +38,7 @@ func (s *Server) listUsers(ctx context.Context, _ *http.Request) ([]doze.User, e
 }
 
 func memberOf(u store.User, role string) doze.User {
-	u.User.Role, u.User.Accepted = role, true
+	u.Role, u.Accepted = role, true
 	return u.User
 }
 

@@ -680,6 +680,19 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 		}
 		w.gate.awaitHeld(t, 0)
 	})
+	t.Run("at once when told", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, http.HandlerFunc(quiet))
+		resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
+		w.revoked.Store("acme", true)
+		start := time.Now()
+		w.Recheck()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		w.gate.awaitHeld(t, 0)
+		if took := time.Since(start); took > recheck/2 {
+			t.Errorf("took %v", took)
+		}
+	})
 	t.Run("before an answer", func(t *testing.T) {
 		t.Parallel()
 		asked := make(chan struct{})

@@ -184,7 +184,7 @@ var ignoredScopes = []string{"offline_access", "openid", "profile", "email"}
 // parseScope reads a list of scopes; none is all that the granter has.
 func parseScope(text string, all []string) ([]string, error) {
 	var list []string
-	for _, scope := range strings.Fields(text) {
+	for scope := range strings.FieldsSeq(text) {
 		switch {
 		case slices.Contains(ignoredScopes, scope), slices.Contains(list, scope):
 		case !access.Known(scope):

@@ -527,3 +527,33 @@ func TestAnybodyCanCheckTokens(t *testing.T) {
 		t.Errorf("%+v", claims)
 	}
 }
+
+// FuzzRequests sends bodies and queries to every way in: each is answered, none
+// is our fault, and no browser is sent where the client did not say.
+func FuzzRequests(f *testing.F) {
+	f.Add(0, request.Encode(), "application/json")
+	f.Add(1, request.Encode()+"&decision=allow&name=a&password=b", "application/x-www-form-urlencoded")
+	f.Add(2, `{"grant_type":"refresh_token","refresh_token":"dzr_a_b"}`, "application/json")
+	f.Add(2, "grant_type=client_credentials&client_id=%00", "text/plain")
+	f.Add(5, `{"client_id":"doze","scope":"admin admin"}`, "")
+	f.Add(7, "user_code=bbbb-bbbb&name=%ff", "a/b; c")
+	f.Fuzz(func(t *testing.T, route int, text, kind string) {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t)
+			all := oauth.Routes()
+			rt := all[max(route, 0)%len(all)]
+			r := httptest.NewRequestWithContext(t.Context(), rt.Method, "/", strings.NewReader(text))
+			r.URL.Path, r.URL.RawQuery, r.Pattern = rt.Path, text, rt.Method+" "+rt.Path
+			r.Header.Set("Content-Type", kind)
+			rec := httptest.NewRecorder()
+			w.http.ServeHTTP(rec, r)
+			if rec.Code >= 500 {
+				t.Errorf("%d %s", rec.Code, rec.Body)
+			}
+			if to := rec.Header().Get("Location"); to != "" && !strings.HasPrefix(to, callback[:20]) && !strings.HasPrefix(to, "http://127.0.0.1") && !strings.HasPrefix(to, "http://[::1]") {
+				t.Errorf("sent to %s", to)
+			}
+			w.must(w.store.Close())
+		})
+	})
+}

@@ -68,8 +68,10 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 		if keys, err = collect(ctx, tx, scanText, `DELETE FROM api_keys WHERE workspace = $1 RETURNING id`, name); err != nil {
 			return err
 		}
-		for _, table := range []string{"secrets", "sandboxes", "counts"} {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE workspace = $1`, name); err != nil {
+		for _, remove := range []string{
+			`DELETE FROM secrets WHERE workspace = $1`, `DELETE FROM sandboxes WHERE workspace = $1`, `DELETE FROM counts WHERE workspace = $1`,
+		} {
+			if _, err := tx.ExecContext(ctx, remove, name); err != nil {
 				return err
 			}
 		}
