@@ -158,11 +158,12 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the credentials: %w", err)
 	}
-	directory := peer.NewDirectory()
+	directory, previews := peer.NewDirectory(), peer.NewPreviews()
 	p.control = control.New(control.Config{
 		Store: p.store, Node: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
+		Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: func() { p.edge.Recheck() },
 	})
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err
@@ -170,7 +171,7 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 	if err := p.control.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Gate: p.node, Authenticate: credentials.Authenticate})
+	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate})
 	credentials.OnLess(p.edge.Recheck)
 
 	var protocols http.Protocols

@@ -30,6 +30,9 @@ type Config struct {
 	OAuth       *oauth.Server
 	Region      string                              // the one region we serve
 	URL         func(workspace, name string) string // the address of a sandbox, for metadata.url
+	Previews    *peer.Previews
+	PreviewURL  func(label string) string // the address of a preview
+	Recheck     func()                    // has the edge look again at who may do less; it does not wait
 	Hub         []HubImage
 }
 
@@ -89,7 +92,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used))
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
 	}

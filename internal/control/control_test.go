@@ -74,9 +74,10 @@ func (p *platform) open(run bool) {
 	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
 	p.ctl = control.New(control.Config{
 		Store: st, Node: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
-		OAuth: oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
-		URL:   func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
-		Hub:   []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
+		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
+		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
+		URL: func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
+		Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
 	})
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report

@@ -68,7 +68,7 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, err error) {
 		return next, err
 	}
 	for _, sb := range ended {
-		s.ended(sb)
+		s.ended(ctx, sb)
 	}
 	if err := s.Store.SetDeadlines(ctx, later); err != nil {
 		return next, err
@@ -119,14 +119,15 @@ func (s *Server) reschedule(ctx context.Context) error {
 func (s *Server) end(ctx context.Context, sb store.Sandbox, why string) (store.Sandbox, error) {
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Delete, Message: why, At: time.Now()})
 	if err == nil {
-		s.ended(sb)
+		s.ended(ctx, sb)
 	}
 	return sb, err
 }
 
 // ended lets nobody find a sandbox any more that is recorded as deleted.
-func (s *Server) ended(sb store.Sandbox) {
+func (s *Server) ended(ctx context.Context, sb store.Sandbox) {
 	s.drop(sb)
+	s.unpublish(ctx, sb.UID)
 	s.turns.interrupt(sb.UID)
 	s.mending.ring()
 }

@@ -38,6 +38,15 @@ var routes = append([]route{
 	{"GET", "/sandboxes/by-external-id/{externalId}", "sandboxes:get", read((*Server).sandboxByExternalID)},
 	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
 
+	{"GET", "/sandboxes/{name}/previews", "sandboxes:get", read((*Server).listPreviews)},
+	{"POST", "/sandboxes/{name}/previews", "sandboxes:update", write((*Server).createPreview)},
+	{"GET", "/sandboxes/{name}/previews/{preview}", "sandboxes:get", read((*Server).preview)},
+	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write((*Server).updatePreview)},
+	{"DELETE", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", read((*Server).deletePreview)},
+	{"GET", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", read((*Server).listPreviewTokens)},
+	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write((*Server).createPreviewToken)},
+	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
+
 	{"GET", "/secrets", access.Admin, read((*Server).listSecrets)},
 	{"POST", "/secrets", access.Admin, write((*Server).createSecret)},
 	{"GET", "/secrets/{secret}", access.Admin, read((*Server).secret)},

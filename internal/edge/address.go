@@ -12,10 +12,12 @@ import (
 )
 
 const (
-	hostPrefix = "sbx-"      // of the label that names a sandbox
-	localTLD   = "localhost" // works without any DNS, next to the platform domain
-	pathPrefix = "/run/"     // of addresses without a host of their own
-	labelMax   = 63          // bytes in one label of a host name (RFC 1035)
+	hostPrefix    = "sbx-"      // of the label that names a sandbox
+	localTLD      = "localhost" // works without any DNS, next to the platform domain
+	pathPrefix    = "/run/"     // of addresses without a host of their own
+	previewPrefix = "/preview/" // of addresses of previews without a host
+	previewHost   = ".preview." // between region and domain
+	labelMax      = 63          // bytes in one label of a host name (RFC 1035)
 )
 
 // Addresses knows where sandboxes are found: under a host of their own,
@@ -67,21 +69,72 @@ func (a Addresses) URL(workspace, name string) string {
 	return a.scheme + "://" + label + "." + a.region + "." + a.domain + a.port
 }
 
+// PreviewURL returns the public address of the preview of a label, without a
+// slash at its end. Without a platform domain it is the path form.
+func (a Addresses) PreviewURL(label string) string {
+	if a.domain == "" {
+		return a.base + previewPrefix + label
+	}
+	return a.scheme + "://" + label + "." + a.region + previewHost + a.domain + a.port
+}
+
 // Matches reports whether r is for a sandbox, by its host or by its path.
 func (a Addresses) Matches(r *http.Request) bool {
 	if _, ok := a.label(r.Host); ok {
+		return true
+	}
+	if _, ok := a.previewLabel(r); ok {
 		return true
 	}
 	path, _ := target(r)
 	return strings.HasPrefix(path, pathPrefix)
 }
 
-// label returns <sandbox>-<workspace> of a host address.
-func (a Addresses) label(host string) (string, bool) {
+// previewPlace is the preview that an address names, and what is asked of it.
+type previewPlace struct {
+	label  string
+	prefix string // of the path; empty for a host address
+	path   string // escaped, as it came; begins with a slash
+}
+
+// previewLabel reads the address of a preview: a host of its own,
+// <label>.<region>.preview.<domain>, or the path /preview/<label>.
+func (a Addresses) previewLabel(r *http.Request) (previewPlace, bool) {
+	path, _ := target(r)
+	host := hostOf(r.Host)
+	for _, d := range []string{a.domain, localTLD} {
+		label, ok := strings.CutSuffix(host, "."+a.region+previewHost+d)
+		if ok && d != "" && label != "" && !strings.Contains(label, ".") {
+			return previewPlace{label: label, path: path}, true
+		}
+	}
+	if _, ok := a.label(r.Host); ok {
+		return previewPlace{}, false
+	}
+	rest, ok := strings.CutPrefix(path, previewPrefix)
+	label, _, _ := strings.Cut(rest, "/")
+	if !ok || label == "" {
+		return previewPlace{}, false
+	}
+	rest = rest[len(label):]
+	if rest == "" {
+		rest = "/"
+	}
+	return previewPlace{label: label, prefix: previewPrefix + label, path: rest}, true
+}
+
+// hostOf is a host in lower case, without its port and without a dot at its
+// end.
+func hostOf(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// label returns <sandbox>-<workspace> of a host address.
+func (a Addresses) label(host string) (string, bool) {
+	host = hostOf(host)
 	for _, suffix := range a.hosts {
 		label, ok := strings.CutSuffix(host, suffix)
 		if !ok {

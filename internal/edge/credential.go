@@ -63,32 +63,10 @@ func isToken(pair string) bool {
 }
 
 // tokenOf returns the credential in a query, or nothing.
-func tokenOf(query string) string {
-	for pair := range strings.SplitSeq(strings.TrimPrefix(query, "?"), "&") {
-		if !isToken(pair) {
-			continue
-		}
-		_, value, _ := strings.Cut(pair, "=")
-		if token, err := url.QueryUnescape(value); err == nil && token != "" {
-			return token
-		}
-	}
-	return ""
-}
+func tokenOf(query string) string { return param(query, isToken) }
 
 // withoutToken returns query without credentials. The rest keeps its bytes.
-func withoutToken(query string) string {
-	pairs := strings.Split(strings.TrimPrefix(query, "?"), "&")
-	kept := slices.DeleteFunc(slices.Clone(pairs), isToken)
-	switch len(kept) {
-	case len(pairs):
-		return query
-	case 0:
-		return ""
-	default:
-		return "?" + strings.Join(kept, "&")
-	}
-}
+func withoutToken(query string) string { return without(query, isToken) }
 
 // withoutOurCookies drops the cookies of the platform from the Cookie header.
 func withoutOurCookies(h http.Header) {

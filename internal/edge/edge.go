@@ -2,7 +2,8 @@
 // a request is for, proves who asks, and passes the request on, byte for byte.
 // It holds no record, runs no sandbox and speaks no word of the sandbox API.
 //
-// What must always hold: a request without a valid credential wakes nothing;
+// What must always hold: a request without a valid credential, or a preview that
+// lets it in, wakes nothing;
 // a credential of the platform never reaches a sandbox; a sandbox of another
 // workspace looks like one that does not exist.
 package edge
@@ -37,6 +38,7 @@ const maxBody = 512 << 20
 type Config struct {
 	Addresses Addresses
 	Directory *peer.Directory
+	Previews  *peer.Previews
 	Gate      peer.Gate
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
@@ -48,6 +50,7 @@ type Edge struct {
 	Addresses
 
 	directory    *peer.Directory
+	previews     *peer.Previews
 	gate         peer.Gate
 	authenticate func(*http.Request) (access.Caller, error)
 	streams      *streams
@@ -58,7 +61,7 @@ type Edge struct {
 // New returns an edge. It needs [Edge.Run] beside it.
 func New(c Config) *Edge {
 	return &Edge{
-		Addresses: c.Addresses, directory: c.Directory, gate: c.Gate, authenticate: c.Authenticate,
+		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, authenticate: c.Authenticate,
 		streams: newStreams(), bodyMax: maxBody,
 	}
 }
@@ -67,15 +70,18 @@ func New(c Config) *Edge {
 // When ctx ends, it refuses new ones, lets the short ones finish, ends the
 // others, and returns.
 func (e *Edge) Run(ctx context.Context) error {
-	e.streams.run(ctx, func(s *stream) bool {
-		caller, err := e.authenticate(s.probe)
-		if err != nil {
-			return false
-		}
-		caller, ok := caller.In(s.workspace)
-		return ok && caller.May(scope)
-	})
+	e.streams.run(ctx)
 	return nil
+}
+
+// holds reports whether the credential of probe still opens a workspace.
+func (e *Edge) holds(probe *http.Request, workspace string) bool {
+	caller, err := e.authenticate(probe)
+	if err != nil {
+		return false
+	}
+	caller, ok := caller.In(workspace)
+	return ok && caller.May(scope)
 }
 
 // Recheck looks at the credentials of open requests now: somebody may do less
@@ -90,13 +96,16 @@ type visit struct {
 	port   uint16
 	path   string // escaped, as the sandbox gets it
 	query  string // the same, with its question mark
+
+	preview *peer.Preview // if it came by one
+	token   string        // that opened the preview
 }
 
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start, rec := time.Now(), &recorder{ResponseWriter: w, interim: r.ProtoAtLeast(1, 1)}
 	v := &visit{id: rand.Text()}
 	defer func() { record(r, v, rec.status, time.Since(start)) }() // after a panic too
-	if r.Method == http.MethodOptions {
+	if _, isPreview := e.previewLabel(r); r.Method == http.MethodOptions && !isPreview {
 		if _, sent := e.bearing(r); !sent {
 			preflight(rec)
 			return
@@ -113,9 +122,20 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
-	probe, err := e.admit(r, v)
-	if err != nil {
-		return err
+	var valid func() bool
+	if at, ok := e.previewLabel(r); ok {
+		done, err := e.admitPreview(w, r, v, at)
+		if err != nil || done {
+			return err
+		}
+		valid = func() bool { return e.opens(v.preview, v.token) }
+	} else {
+		probe, err := e.admit(r, v)
+		if err != nil {
+			return err
+		}
+		workspace := v.caller.Workspace
+		valid = func() bool { return e.holds(probe, workspace) }
 	}
 	if r.ContentLength > e.bodyMax {
 		return errTooLarge
@@ -123,7 +143,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 	ctx, cut := context.WithCancelCause(r.Context())
 	defer cut(nil)
 	control := http.NewResponseController(w)
-	done, err := e.streams.add(&stream{probe: probe, workspace: v.caller.Workspace, cut: cut, control: control})
+	done, err := e.streams.add(&stream{valid: valid, cut: cut, control: control})
 	if err != nil {
 		return err
 	}
@@ -218,6 +238,9 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		ModifyResponse: func(resp *http.Response) error {
 			cleanResponse(resp.Header)
 			resp.Header.Set("X-Request-Id", v.id)
+			if v.preview != nil {
+				setHeaders(resp.Header, v.preview.ResponseHeaders)
+			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -245,15 +268,23 @@ func (e *Edge) rewrite(pr *httputil.ProxyRequest, v *visit, limited *limitedBody
 	out := pr.Out
 	out.URL = exactly(v.path, v.query)
 	out.Trailer = limited.trailer()
+	own := e.ownAuthorization(pr.In, v)
 	for name := range out.Header {
 		if isOurs(name) {
 			delete(out.Header, name)
 		}
 	}
+	if own != nil {
+		out.Header["Authorization"] = own
+	}
 	withoutOurCookies(out.Header)
 	pr.SetXForwarded()
 	out.Header.Set("X-Forwarded-Proto", e.scheme) // TLS may have ended before us
 	out.Header.Set("X-Request-Id", v.id)
+	if v.preview != nil {
+		setHeaders(out.Header, v.preview.RequestHeaders)
+		return
+	}
 	out.Header.Set("X-Blaxel-Subject-Id", v.caller.Sub)
 	out.Header.Set("X-Blaxel-Subject-Type", v.caller.SubType)
 }

@@ -144,7 +144,11 @@ func newWorld(t *testing.T, backend http.Handler) *world {
 	} {
 		dir.Put(r)
 	}
-	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Gate: w.gate, Authenticate: w.login})
+	previews := peer.NewPreviews()
+	for _, p := range testPreviews() {
+		previews.Put(p)
+	}
+	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login})
 	front := httptest.NewUnstartedServer(w.Edge)
 	front.Config.Protocols = new(http.Protocols)
 	front.Config.Protocols.SetHTTP1(true)

@@ -21,10 +21,9 @@ const (
 
 // stream is a request in flight.
 type stream struct {
-	probe     *http.Request // its credential
-	workspace string
-	cut       context.CancelCauseFunc
-	control   *http.ResponseController
+	valid   func() bool // whether its credential still is; it does not block
+	cut     context.CancelCauseFunc
+	control *http.ResponseController
 }
 
 // streams are the requests in flight. It is safe for concurrent use.
@@ -69,7 +68,7 @@ func poke(c chan<- struct{}) {
 
 // run checks the credentials of open streams until ctx ends, and then ends
 // all streams. It sleeps while there are none.
-func (ss *streams) run(ctx context.Context, valid func(*stream) bool) {
+func (ss *streams) run(ctx context.Context) {
 	defer ss.end()
 	for {
 		select {
@@ -79,7 +78,7 @@ func (ss *streams) run(ctx context.Context, valid func(*stream) bool) {
 		}
 		for ss.wait(ctx) {
 			for _, s := range ss.snapshot() {
-				if !valid(s) {
+				if !s.valid() {
 					ss.cut(s, errRevoked)
 				}
 			}

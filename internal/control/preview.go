@@ -1,0 +1,361 @@
+package control
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+const (
+	// previewSetting is the sealed key from which labels of hosts are made.
+	previewSetting = "preview_key"
+	// labelLetters of base32 are 80 bits: a label cannot be guessed.
+	labelLetters = 16
+	tokenPrefix  = "dzp_" // of a preview token
+	sandboxType  = "sandbox"
+)
+
+// previewLabel is the label of a preview without a prefix: the same for the
+// same names, so that a preview that is made again has its address again.
+func (s *Server) previewLabel(ctx context.Context, workspace, sandbox, name string) (string, error) {
+	key, err := s.Store.SealedSetting(ctx, previewSetting)
+	if err != nil {
+		return "", err
+	}
+	if len(key) == 0 {
+		key = make([]byte, sha256.Size)
+		_, _ = rand.Read(key) // it never fails
+		if err := s.Store.SetSealedSetting(ctx, previewSetting, key); err != nil {
+			return "", err
+		}
+	}
+	mac := hmac.New(sha256.New, key)
+	_, _ = mac.Write([]byte(workspace + "/" + sandbox + "/" + name)) // it never fails
+	return strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)))[:labelLetters], nil
+}
+
+// loadPreviews makes the previews of the records known to the edge.
+func (s *Server) loadPreviews(ctx context.Context) error {
+	all, err := s.Store.LivingPreviews(ctx, time.Now())
+	for _, p := range all {
+		if err := s.publish(ctx, p); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// publish makes a preview known to the edge as its record is.
+func (s *Server) publish(ctx context.Context, p store.Preview) error {
+	tokens, err := s.Store.PreviewTokens(ctx, p.ID)
+	if err != nil {
+		return err
+	}
+	out := peer.Preview{
+		ID: p.ID, Label: p.Label, Workspace: p.Metadata.Workspace, Sandbox: p.Metadata.ResourceName,
+		Port: p.Spec.Port, Public: p.Spec.Public, Expires: p.Deadline(),
+		RequestHeaders: p.Spec.RequestHeaders, ResponseHeaders: p.Spec.ResponseHeaders,
+		Tokens: map[[sha256.Size]byte]time.Time{},
+	}
+	for _, t := range tokens {
+		out.Tokens[sha256.Sum256([]byte(t.Spec.Token))] = t.Spec.ExpiresAt.Time
+	}
+	s.Previews.Put(out)
+	return nil
+}
+
+// unpublish ends the previews of a sandbox that has ended.
+func (s *Server) unpublish(ctx context.Context, uid string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	all, err := s.Store.DeletePreviews(ctx, uid)
+	if err != nil { // they lead nowhere, and a new one takes their labels
+		slog.WarnContext(ctx, "previews are not removed", "sandbox", uid, "err", err)
+	}
+	for _, p := range all {
+		s.Previews.Drop(p.Label, p.ID)
+	}
+}
+
+// previewed is the living sandbox that a path names.
+func (s *Server) previewed(ctx context.Context, r *http.Request) (store.Sandbox, error) {
+	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, r.PathValue("name"))
+	if err == nil && sb.Phase.Ended() {
+		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
+	}
+	return sb, err
+}
+
+// onePreview is the preview that a path names.
+func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Preview, error) {
+	sb, err := s.previewed(ctx, r)
+	if err != nil {
+		return store.Preview{}, err
+	}
+	return s.Store.Preview(ctx, sb.UID, r.PathValue("preview"), time.Now())
+}
+
+// shown is a preview as callers see it.
+func (s *Server) shown(p store.Preview) doze.Preview {
+	p.Spec.URL, p.Spec.Region, p.Status = s.PreviewURL(p.Label), s.Region, doze.Running.Status()
+	return p.Preview
+}
+
+func (s *Server) listPreviews(ctx context.Context, r *http.Request) ([]doze.Preview, error) {
+	sb, err := s.previewed(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.Store.Previews(ctx, sb.UID, time.Now())
+	list := make([]doze.Preview, len(all))
+	for i, p := range all {
+		list[i] = s.shown(p)
+	}
+	return list, err
+}
+
+func (s *Server) preview(ctx context.Context, r *http.Request) (doze.Preview, error) {
+	p, err := s.onePreview(ctx, r)
+	return s.shown(p), err
+}
+
+func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
+	sb, err := s.previewed(ctx, r)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	p := store.Preview{ID: store.NewID(), UID: sb.UID}
+	p.Metadata = doze.PreviewMetadata{
+		ResourceName: sb.Metadata.Name, ResourceType: sandboxType, Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub,
+	}
+	all, err := s.Store.Previews(ctx, sb.UID, now.Time)
+	if err == nil && len(all) >= doze.PreviewsMax {
+		err = doze.Errorf(doze.Exhausted, "the sandbox has %d previews, which is the limit: delete one first", len(all))
+	}
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	return s.writePreview(ctx, r, sb, p, "", body)
+}
+
+func (s *Server) updatePreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
+	sb, err := s.previewed(ctx, r)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	p, err := s.Store.Preview(ctx, sb.UID, r.PathValue("preview"), time.Now())
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	return s.writePreview(ctx, r, sb, p, p.Label, body)
+}
+
+// writePreview writes what a body makes of p, which had the label old. One
+// change of a sandbox's previews is made at a time, so that what the edge
+// knows is what is recorded.
+func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.Sandbox, p store.Preview, old string, body map[string]any) (doze.Preview, error) {
+	name, now := p.Metadata.Name, time.Now()
+	var wrong doze.Problems
+	set := struct {
+		Name        string `json:"name"`
+		DisplayName string `json:"displayName"`
+	}{p.Metadata.Name, p.Metadata.DisplayName}
+	decode(&set, member(body, "metadata", &wrong), "metadata", &wrong)
+	decode(&p.Spec, member(body, "spec", &wrong), "spec", &wrong)
+	p.Metadata.Name, p.Metadata.DisplayName, p.Spec.URL, p.Spec.Region = set.Name, set.DisplayName, "", ""
+	p.Metadata.UpdatedAt, p.Metadata.UpdatedBy = doze.Time{Time: now}, callerOf(ctx).Sub
+	if name != "" && p.Metadata.Name == "" {
+		p.Metadata.Name = name
+	}
+	if name != "" && p.Metadata.Name != name {
+		wrong.Add("metadata.name", "cannot be changed: create another preview")
+	}
+	if err := p.Validate(); err != nil {
+		wrong = append(wrong, doze.Public(err).Message)
+	}
+	if at := p.Deadline(); !at.IsZero() && !at.After(now) {
+		wrong.Add("spec", "is of a preview that would have ended already")
+	}
+	label := p.Spec.PrefixURL + "-" + p.Metadata.Workspace
+	if len(label) > 63 { // bytes in one label of a host name (RFC 1035)
+		wrong.Add("spec.prefixUrl", "is too long: with the name of the workspace it is %d bytes, and DNS has room for 63", len(label))
+	}
+	if err := wrong.Err(); err != nil {
+		return doze.Preview{}, err
+	}
+	if p.Spec.CustomDomain != "" {
+		return doze.Preview{}, doze.Errorf(doze.Unsupported, "this platform does not support spec.customDomain yet: leave it out")
+	}
+	if p.Spec.PrefixURL == "" {
+		var err error
+		if label, err = s.previewLabel(ctx, p.Metadata.Workspace, sb.Metadata.Name, p.Metadata.Name); err != nil {
+			return doze.Preview{}, err
+		}
+	}
+	p.Label = label
+
+	life, release, err := s.turns.take(ctx, "previews/"+sb.UID)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	defer release()
+	removed, err := s.Store.PutPreview(life, p, r.URL.Query().Get("force") == "true", now)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	for _, other := range removed {
+		s.Previews.Drop(other.Label, other.ID)
+	}
+	if old != "" && old != p.Label {
+		s.Previews.Drop(old, p.ID)
+	}
+	if err := s.publish(life, p); err != nil {
+		return doze.Preview{}, err
+	}
+	s.Recheck()
+	return s.shown(p), s.stillThere(life, sb.UID)
+}
+
+// stillThere ends the previews of a sandbox that was deleted while one was
+// made: what ends after this look ends them itself.
+func (s *Server) stillThere(ctx context.Context, uid string) error {
+	if sb, err := s.Store.Sandbox(ctx, uid); err != nil || sb.Phase.Ended() {
+		s.unpublish(ctx, uid)
+		return doze.Errorf(doze.NotFound, "the sandbox was deleted meanwhile")
+	}
+	return nil
+}
+
+func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Preview, error) {
+	sb, err := s.previewed(ctx, r)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	life, release, err := s.turns.take(ctx, "previews/"+sb.UID)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	defer release()
+	p, err := s.Store.DeletePreview(life, sb.UID, r.PathValue("preview"))
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	s.Previews.Drop(p.Label, p.ID)
+	s.Recheck()
+	return s.shown(p), nil
+}
+
+func (s *Server) listPreviewTokens(ctx context.Context, r *http.Request) ([]doze.PreviewToken, error) {
+	p, err := s.onePreview(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.Store.PreviewTokens(ctx, p.ID)
+	list := make([]doze.PreviewToken, len(all))
+	for i, t := range all {
+		list[i] = t.PreviewToken
+		list[i].Spec.Expired = !t.Spec.ExpiresAt.IsZero() && !t.Spec.ExpiresAt.After(time.Now())
+	}
+	return list, err
+}
+
+func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body map[string]any) (doze.PreviewToken, error) {
+	p, err := s.onePreview(ctx, r)
+	if err != nil {
+		return doze.PreviewToken{}, err
+	}
+	now := time.Now()
+	in := struct {
+		Name string `json:"name"`
+	}{Name: "token"}
+	var spec struct {
+		ExpiresAt string `json:"expiresAt"`
+	}
+	var wrong doze.Problems
+	decode(&in, member(body, "metadata", &wrong), "metadata", &wrong)
+	decode(&spec, member(body, "spec", &wrong), "spec", &wrong)
+	doze.CheckName(&wrong, "metadata.name", in.Name)
+	t := store.PreviewToken{ID: store.NewID()}
+	if spec.ExpiresAt != "" {
+		at, err := doze.ParseTime(spec.ExpiresAt)
+		if err != nil {
+			wrong.Add("spec.expiresAt", "%v", err)
+		}
+		t.Spec.ExpiresAt = doze.Time{Time: at}
+	}
+	if err := wrong.Err(); err != nil {
+		return doze.PreviewToken{}, err
+	}
+	t.Metadata = doze.PreviewTokenMetadata{
+		Name: in.Name, PreviewName: p.Metadata.Name, ResourceName: p.Metadata.ResourceName, ResourceType: sandboxType, Workspace: p.Metadata.Workspace,
+	}
+	t.Spec.Token = access.NewCode(tokenPrefix, t.ID)
+	t.Spec.Expired = !t.Spec.ExpiresAt.IsZero() && !t.Spec.ExpiresAt.After(now)
+	err = s.changeTokens(ctx, p, func(ctx context.Context, all []store.PreviewToken) error {
+		if len(all) >= doze.PreviewTokensMax {
+			return doze.Errorf(doze.Exhausted, "the preview has %d tokens, which is the limit: delete one first", len(all))
+		}
+		return s.Store.InsertPreviewToken(ctx, p.ID, t, now)
+	})
+	return t.PreviewToken, err
+}
+
+// changeTokens changes the tokens of a preview, in the records and then at the
+// edge.
+func (s *Server) changeTokens(ctx context.Context, p store.Preview, change func(context.Context, []store.PreviewToken) error) error {
+	life, release, err := s.turns.take(ctx, "previews/"+p.UID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	all, err := s.Store.PreviewTokens(life, p.ID)
+	if err != nil {
+		return err
+	}
+	if err := change(life, all); err != nil {
+		return err
+	}
+	// Read again: it may have been changed, or deleted, before our turn.
+	now, err := s.Store.Preview(life, p.UID, p.Metadata.Name, time.Now())
+	if err != nil {
+		return err
+	}
+	return s.publish(life, now)
+}
+
+// deletePreviewToken removes the tokens that have a name, or a value.
+func (s *Server) deletePreviewToken(ctx context.Context, r *http.Request) (map[string]string, error) {
+	p, err := s.onePreview(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	err = s.changeTokens(ctx, p, func(ctx context.Context, all []store.PreviewToken) error {
+		var ids []string
+		for _, t := range all {
+			if asked := r.PathValue("token"); t.Metadata.Name == asked || t.Spec.Token == asked {
+				ids = append(ids, t.ID)
+			}
+		}
+		if len(ids) == 0 {
+			return doze.Errorf(doze.NotFound, "there is no such token")
+		}
+		return s.Store.DeletePreviewTokens(ctx, ids)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Recheck()
+	return map[string]string{"message": "the token is deleted"}, nil
+}

@@ -1,0 +1,192 @@
+package control_test
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+)
+
+func (p *platform) expose(body string) doze.Preview {
+	p.t.Helper()
+	return want[doze.Preview](p, 200, "POST", "/sandboxes/a/previews", body)
+}
+
+// label is the first of the host of a preview.
+func label(v doze.Preview) string {
+	label, _, _ := strings.Cut(strings.TrimPrefix(v.Spec.URL, "http://"), ".")
+	return label
+}
+
+func TestPreviewsAreMadeAndChanged(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	p.create(named("a"))
+	v := p.expose(`{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"responseHeaders":{"X-A":"b"},"url":"http://evil.test","region":"mars"}}`)
+	if v.Metadata.ResourceName != "a" || v.Metadata.ResourceType != "sandbox" || v.Metadata.Workspace != "main" || v.Status != "DEPLOYED" || v.Spec.Region != "here-1" || v.Metadata.CreatedBy != "admin" {
+		t.Errorf("%+v", v)
+	}
+	if !regexp.MustCompile(`^http://[a-z2-7]{16}\.preview\.test$`).MatchString(v.Spec.URL) {
+		t.Errorf("address %s", v.Spec.URL)
+	}
+	if diff := cmp.Diff(v, want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")); diff != "" {
+		t.Error(diff)
+	}
+	known, ok := p.ctl.Previews.Find(label(v), time.Now())
+	if !ok || !known.Public || known.Port != 3000 || known.Sandbox != "a" || known.ResponseHeaders["X-A"] != "b" {
+		t.Errorf("the edge knows %+v", known)
+	}
+	// Deleted and made again, it has its address again.
+	want[doze.Preview](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
+	want[any](p, 404, "GET", "/sandboxes/a/previews/web", "")
+	if _, ok := p.ctl.Previews.Find(label(v), time.Now()); ok {
+		t.Error("the edge still knows it")
+	}
+	if again := p.expose(`{"metadata":{"name":"web"},"spec":{"port":3000,"public":true}}`); again.Spec.URL != v.Spec.URL {
+		t.Errorf("its address is %s, and was %s", again.Spec.URL, v.Spec.URL)
+	}
+	// A prefix moves it; what is not said stays.
+	moved := want[doze.Preview](p, 200, "PUT", "/sandboxes/a/previews/web", `{"spec":{"prefixUrl":"shop","public":false}}`)
+	if label(moved) != "shop-main" || moved.Spec.Port != 3000 || moved.Spec.Public {
+		t.Errorf("%+v", moved)
+	}
+	if _, ok := p.ctl.Previews.Find(label(v), time.Now()); ok {
+		t.Error("the edge still knows the address before")
+	}
+	// Somebody else wants the prefix.
+	p.create(named("b"))
+	const rival = `{"metadata":{"name":"web"},"spec":{"port":4000,"prefixUrl":"shop"}}`
+	want[any](p, 409, "POST", "/sandboxes/b/previews", rival)
+	want[doze.Preview](p, 200, "POST", "/sandboxes/b/previews?force=true", rival)
+	want[any](p, 404, "GET", "/sandboxes/a/previews/web", "")
+	if known, _ := p.ctl.Previews.Find("shop-main", time.Now()); known.Sandbox != "b" {
+		t.Errorf("the edge knows %+v", known)
+	}
+	// Two workspaces can spell one label; force does not reach over.
+	want[any](p, 200, "POST", "/workspaces", `{"name":"x-main"}`)
+	in := []string{"X-Blaxel-Workspace", "x-main"}
+	want[any](p, 200, "POST", "/sandboxes", named("c"), in...)
+	want[any](p, 200, "PUT", "/sandboxes/b/previews/web", `{"spec":{"prefixUrl":"shop-x"}}`)
+	want[any](p, 409, "POST", "/sandboxes/c/previews?force=true", `{"metadata":{"name":"web"},"spec":{"port":1,"prefixUrl":"shop"}}`, in...)
+
+	p.reopen()
+	if known, ok := p.ctl.Previews.Find("shop-x-main", time.Now()); !ok || known.Port != 4000 {
+		t.Errorf("after a restart the edge knows %+v", known)
+	}
+	want[sandbox](p, 200, "DELETE", "/sandboxes/b", "")
+	if _, ok := p.ctl.Previews.Find("shop-x-main", time.Now()); ok {
+		t.Error("a preview outlives its sandbox")
+	}
+	want[any](p, 404, "GET", "/sandboxes/b/previews", "")
+}
+
+func TestPreviewMistakes(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	p.expose(`{"metadata":{"name":"there"},"spec":{"port":3000}}`)
+	for body, tt := range map[string]struct {
+		status int
+		says   string
+	}{
+		`{}`: {400, "metadata.name"},
+		`{"metadata":{"name":"X"},"spec":{"port":70000,"prefixUrl":"A_","ttl":"soon","expires":"soon","requestHeaders":{"a b":"c","Host":"d","X-E":"f\r\ng"}}}`: {400, "X-E"},
+		`{"metadata":{"name":"x"},"spec":{"port":80}}`:                                     {400, "spec.port"},
+		`{"metadata":{"name":"x"},"spec":{"port":443,"public":true}}`:                      {400, "everybody"},
+		`{"metadata":{"name":"x"},"spec":{"port":8080,"public":true}}`:                     {400, "everybody"},
+		`{"metadata":{"name":"x"},"spec":{"port":"3000"}}`:                                 {400, "whole number"},
+		`{"metadata":{"name":"x"},"spec":{"port":1,"expires":"2001-01-01"}}`:               {400, "already"},
+		`{"metadata":{"name":"x"},"spec":{"port":1,"customDomain":"a.test"}}`:              {501, "customDomain"},
+		`{"metadata":{"name":"there"},"spec":{"port":1}}`:                                  {409, "already exists"},
+		`{"metadata":{"name":"x"},"spec":{"port":1,"responseHeaders":{"X-Blaxel-A":"b"}}}`: {400, "platform"},
+	} {
+		w := p.do("POST", "/sandboxes/a/previews", body)
+		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
+			t.Errorf("%s: %d %s", body, w.Code, w.Body)
+		}
+		checkError(t, w)
+	}
+	want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"metadata":{"name":"other"}}`)
+	want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"spec":{"port":0}}`)
+	want[any](p, 404, "POST", "/sandboxes/none/previews", `{}`)
+	if all := want[[]doze.Preview](p, 200, "GET", "/sandboxes/a/previews", ""); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestPreviewsEnd(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(named("a"))
+		v := p.expose(`{"metadata":{"name":"s"},"spec":{"port":443,"expires":"2000-01-01T02:00:00Z","ttl":"1h"}}`)
+		after(time.Hour - time.Millisecond)
+		want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/s", "")
+		after(2 * time.Millisecond)
+		want[any](p, 404, "GET", "/sandboxes/a/previews/s", "")
+		if _, ok := p.ctl.Previews.Find(label(v), time.Now()); ok {
+			t.Error("the edge knows it beyond its time")
+		}
+		p.expose(`{"metadata":{"name":"s"},"spec":{"port":443}}`) // name and address are free
+	})
+}
+
+func TestPreviewTokens(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(named("a"))
+		v := p.expose(`{"metadata":{"name":"s"},"spec":{"port":443}}`)
+		const path = "/sandboxes/a/previews/s/tokens"
+		opens := func(token string) bool {
+			known, ok := p.ctl.Previews.Find(label(v), time.Now())
+			return ok && known.Opens(token, time.Now())
+		}
+		first := want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"},"spec":{"expiresAt":"2000-01-01T01:00:00Z"}}`)
+		second := want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"}}`) // names need not be unique
+		third := want[doze.PreviewToken](p, 200, "POST", path, `{}`)
+		if first.Metadata.PreviewName != "s" || first.Metadata.ResourceName != "a" || !regexp.MustCompile(`^[A-Za-z0-9_-]{50,}$`).MatchString(first.Spec.Token) {
+			t.Errorf("%+v", first)
+		}
+		for _, token := range []string{first.Spec.Token, second.Spec.Token, third.Spec.Token} {
+			if !opens(token) {
+				t.Error("a new token does not open")
+			}
+		}
+		after(time.Hour)
+		all := want[[]doze.PreviewToken](p, 200, "GET", path, "")
+		if len(all) != 3 || opens(first.Spec.Token) {
+			t.Errorf("an expired token opens, of %+v", all)
+		}
+		for _, token := range all {
+			if token.Spec.Token == "" || token.Spec.Expired != (token.Spec.Token == first.Spec.Token) {
+				t.Errorf("%+v", token)
+			}
+		}
+		p.reopen()
+		if !opens(second.Spec.Token) {
+			t.Error("it does not open after a restart")
+		}
+		for _, file := range []string{p.file, p.file + "-wal"} {
+			if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(second.Spec.Token)) {
+				t.Errorf("a token is in %s", file)
+			}
+		}
+		want[any](p, 200, "DELETE", path+"/"+third.Spec.Token, "") // by value
+		want[any](p, 200, "DELETE", path+"/t", "")                 // by name
+		want[any](p, 404, "DELETE", path+"/t", "")
+		if opens(second.Spec.Token) || opens(third.Spec.Token) {
+			t.Error("a deleted token opens")
+		}
+		want[any](p, 400, "POST", path, `{"metadata":{"name":"T"},"spec":{"expiresAt":"soon"}}`)
+		want[any](p, 404, "GET", "/sandboxes/a/previews/none/tokens", "")
+		looks := p.keyFor("main", time.Time{}, "sandboxes:get")
+		want[any](p, 403, "GET", path, "", as(looks)...)
+	})
+}

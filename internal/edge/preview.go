@@ -1,0 +1,180 @@
+package edge
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+const (
+	previewHeader = "X-Blaxel-Preview-Token"
+	previewParam  = "bl_preview_token"
+	previewCookie = ourCookie + "preview"
+)
+
+// admitPreview proves that r may use a preview, and fills in where it leads.
+// Nothing has been woken when it returns. It is done if it answered r itself.
+func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at previewPlace) (done bool, err error) {
+	now := time.Now()
+	p, ok := e.previews.Find(at.label, now)
+	if !ok {
+		return false, errNoPreview
+	}
+	if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" && allowsOrigins(p) {
+		// A browser asks before it sends a token, and without one.
+		setHeaders(w.Header(), p.ResponseHeaders)
+		w.WriteHeader(http.StatusNoContent)
+		return true, nil
+	}
+	_, v.query = target(r)
+	v.preview, v.token = &p, previewToken(r, v.query)
+	switch {
+	case p.Opens(v.token, now):
+	case v.token == "":
+		return false, errNoToken
+	default:
+		return false, errBadToken
+	}
+	if !p.Public && swaps(r, v.query) {
+		e.swap(w, r, v, at)
+		return true, nil
+	}
+	v.query = without(v.query, isPreviewToken)
+	if v.route, ok = e.directory.Find(p.Workspace, p.Sandbox); !ok {
+		return false, errNoPreview
+	}
+	if !v.route.Enabled {
+		return false, errDisabled
+	}
+	v.caller.Workspace = p.Workspace
+	if p.Port != doze.ControlPort && p.Port != doze.AgentPort {
+		v.port, v.path = uint16(p.Port), at.path //nolint:gosec // G115: control takes 1 to 65535
+		return false, nil
+	}
+	query := v.query
+	err = v.aim(r, at.path)
+	if v.query = query; strings.HasPrefix(v.path, terminalPrefix) {
+		v.query = withoutToken(query)
+	}
+	return false, err
+}
+
+// opens reports whether a preview is still as it was and opens for a token.
+func (e *Edge) opens(was *peer.Preview, token string) bool {
+	now := time.Now()
+	p, ok := e.previews.Find(was.Label, now)
+	return ok && p.ID == was.ID && p.Port == was.Port && p.Opens(token, now)
+}
+
+func allowsOrigins(p peer.Preview) bool {
+	for name := range p.ResponseHeaders {
+		if strings.EqualFold(name, "Access-Control-Allow-Origin") {
+			return true
+		}
+	}
+	return false
+}
+
+// previewToken is the token in a request: of the header, the query or our
+// cookie.
+func previewToken(r *http.Request, query string) string {
+	if t := r.Header.Get(previewHeader); t != "" {
+		return t
+	}
+	if t := param(query, isPreviewToken); t != "" {
+		return t
+	}
+	if c, err := r.Cookie(previewCookie); err == nil {
+		return c.Value
+	}
+	return ""
+}
+
+func isPreviewToken(pair string) bool {
+	name, _, _ := strings.Cut(pair, "=")
+	name, err := url.QueryUnescape(name)
+	return err == nil && name == previewParam
+}
+
+// swaps reports whether a person opened a link with a token in it.
+func swaps(r *http.Request, query string) bool {
+	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") && r.Header.Get("Upgrade") == "" &&
+		param(query, isPreviewToken) != "" && r.Header.Get(previewHeader) == ""
+}
+
+// swap puts the token of a link into a cookie of this preview, so that it
+// stands in no history, log or referrer.
+func (e *Edge) swap(w http.ResponseWriter, r *http.Request, v *visit, at previewPlace) {
+	cookie := &http.Cookie{
+		Name: previewCookie, Value: v.token, Path: at.prefix + "/",
+		HttpOnly: true, Secure: e.scheme == "https", SameSite: http.SameSiteLaxMode,
+	}
+	http.SetCookie(w, cookie)
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	// "./" keeps a path that begins with two slashes from naming a host.
+	path := at.prefix + at.path
+	if strings.HasPrefix(path, "//") || strings.HasPrefix(path, `/\`) {
+		path = "/." + path
+	}
+	h.Set("Location", path+without(v.query, isPreviewToken))
+	w.WriteHeader(http.StatusFound)
+}
+
+// ownAuthorization is what the header Authorization of a request by a preview
+// says to the program behind it. A credential of the platform is none of its
+// business.
+func (e *Edge) ownAuthorization(r *http.Request, v *visit) []string {
+	own := r.Header["Authorization"]
+	if v.preview == nil || v.port == doze.AgentPort || len(own) != 1 {
+		return nil
+	}
+	probe := &http.Request{Header: http.Header{"Authorization": own}, URL: &url.URL{Path: "/"}}
+	if _, err := e.authenticate(probe.WithContext(context.WithoutCancel(r.Context()))); err == nil || strings.Contains(own[0], " dz") {
+		return nil
+	}
+	return own
+}
+
+// setHeaders writes the headers of a preview over those that are there.
+func setHeaders(h http.Header, set map[string]string) {
+	for name, value := range set {
+		h.Set(name, value)
+	}
+}
+
+// param returns the first value in a query for whose pair is holds.
+func param(query string, is func(pair string) bool) string {
+	for pair := range strings.SplitSeq(strings.TrimPrefix(query, "?"), "&") {
+		if !is(pair) {
+			continue
+		}
+		_, value, _ := strings.Cut(pair, "=")
+		if text, err := url.QueryUnescape(value); err == nil && text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// without returns query without the pairs for which is holds. The rest keeps
+// its bytes.
+func without(query string, is func(pair string) bool) string {
+	pairs := strings.Split(strings.TrimPrefix(query, "?"), "&")
+	kept := slices.DeleteFunc(slices.Clone(pairs), is)
+	switch len(kept) {
+	case len(pairs):
+		return query
+	case 0:
+		return ""
+	default:
+		return "?" + strings.Join(kept, "&")
+	}
+}

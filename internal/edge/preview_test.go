@@ -1,0 +1,277 @@
+package edge
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+func hashed(tokens ...string) map[[sha256.Size]byte]time.Time {
+	all := map[[sha256.Size]byte]time.Time{}
+	for _, t := range tokens {
+		all[sha256.Sum256([]byte(t))] = time.Time{}
+	}
+	return all
+}
+
+// testPreviews lead to the sandbox "web" of "acme".
+func testPreviews() []peer.Preview {
+	late := hashed("good")
+	late[sha256.Sum256([]byte("late"))] = time.Now().Add(-time.Minute)
+	return []peer.Preview{
+		{ID: "1", Label: "open", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true},
+		{ID: "2", Label: "closed", Workspace: "acme", Sandbox: "web", Port: 3000, Tokens: late},
+		{ID: "3", Label: "api", Workspace: "acme", Sandbox: "web", Port: doze.ControlPort, Tokens: hashed("good")},
+		{ID: "4", Label: "over", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true, Expires: time.Now()},
+		{ID: "5", Label: "off", Workspace: "acme", Sandbox: "off", Port: 3000, Public: true},
+		{ID: "6", Label: "gone", Workspace: "acme", Sandbox: "none", Port: 3000, Public: true},
+		{
+			ID: "7", Label: "cors", Workspace: "acme", Sandbox: "web", Port: 3000, Tokens: hashed("good"),
+			RequestHeaders:  map[string]string{"X-From": "preview", "Authorization": "Basic cHJldmlldw=="},
+			ResponseHeaders: map[string]string{"Access-Control-Allow-Origin": "https://app.test", "X-Frame-Options": "DENY"},
+		},
+	}
+}
+
+const previewDomain = ".eu-1.preview.localhost"
+
+// echo answers what the program in the sandbox saw.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_ = json.NewEncoder(w).Encode(map[string]any{"uri": r.RequestURI, "header": r.Header})
+})
+
+type seen struct {
+	URI    string      `json:"uri"`
+	Header http.Header `json:"header"`
+}
+
+func echoed(t *testing.T, resp *http.Response) (s seen) {
+	t.Helper()
+	if resp.StatusCode != 200 {
+		t.Fatalf("status %d: %s", resp.StatusCode, text(t, resp))
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestPreviewsLetInWhoMay: what is refused wakes nothing.
+func TestPreviewsLetInWhoMay(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		host, path string
+		header     []string
+		status     int
+		code       string
+		to         string // what was reached
+	}{
+		"public":                {"open" + previewDomain, "/", nil, 200, "", "u-acme-web:3000"},
+		"public by path":        {"", "/preview/open/x", nil, 200, "", "u-acme-web:3000"},
+		"token in the header":   {"closed" + previewDomain, "/", []string{previewHeader, "good"}, 200, "", "u-acme-web:3000"},
+		"token in the query":    {"closed" + previewDomain, "/?bl_preview_token=good", nil, 200, "", "u-acme-web:3000"},
+		"token in our cookie":   {"closed" + previewDomain, "/", []string{"Cookie", "doze_preview=good"}, 200, "", "u-acme-web:3000"},
+		"no token":              {"closed" + previewDomain, "/", nil, 401, authRequired, ""},
+		"wrong token":           {"closed" + previewDomain, "/", []string{previewHeader, "bad"}, 401, authFailed, ""},
+		"expired token":         {"closed" + previewDomain, "/", []string{previewHeader, "late"}, 401, authFailed, ""},
+		"another's token":       {"cors" + previewDomain, "/", []string{previewHeader, "late"}, 401, authFailed, ""},
+		"key of the platform":   {"closed" + previewDomain, "/", []string{"Authorization", "Bearer acme"}, 401, authRequired, ""},
+		"unknown":               {"nothing" + previewDomain, "/", nil, 404, routeNotFound, ""},
+		"over":                  {"over" + previewDomain, "/", nil, 404, routeNotFound, ""},
+		"without its sandbox":   {"gone" + previewDomain, "/", nil, 404, routeNotFound, ""},
+		"of a disabled one":     {"off" + previewDomain, "/", nil, 503, workloadDisabled, ""},
+		"the API":               {"api" + previewDomain, "/process", []string{previewHeader, "good"}, 200, "", "u-acme-web:8080"},
+		"the API, another port": {"api" + previewDomain, "/port/9000/x", []string{previewHeader, "good"}, 200, "", "u-acme-web:9000"},
+		"the API, privately":    {"api" + previewDomain, "/doze/keepalive", []string{previewHeader, "good"}, 404, routeNotFound, ""},
+		"another port":          {"open" + previewDomain, "/port/8080/process", nil, 200, "", "u-acme-web:3000"},
+		"a header chooses none": {"open" + previewDomain, "/", []string{"X-Forwarded-Host", "api" + previewDomain, "X-Forwarded-Port", "22"}, 200, "", "u-acme-web:3000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, echo)
+			resp := w.do(t, http.MethodGet, tt.host, tt.path, "", nil, tt.header...)
+			if tt.code == workloadDisabled {
+				tt.status = errDisabled.Kind.Status()
+			}
+			if resp.StatusCode != tt.status {
+				t.Fatalf("status %d %s, want %d", resp.StatusCode, text(t, resp), tt.status)
+			}
+			if tt.code != "" {
+				if got := platformError(t, resp)["code"]; got != tt.code {
+					t.Errorf("code %v, want %s", got, tt.code)
+				}
+				if n := w.gate.wakes.Load(); n != 0 {
+					t.Errorf("it woke %d sandboxes", n)
+				}
+				return
+			}
+			w.gate.mu.Lock()
+			defer w.gate.mu.Unlock()
+			if diff := cmp.Diff([]string{tt.to}, w.gate.seen); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestPreviewsTellNoSecrets: no token of ours reaches the program, and what is
+// the program's own does.
+func TestPreviewsTellNoSecrets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, echo)
+	got := echoed(t, w.do(t, http.MethodGet, "closed"+previewDomain, "//a/%2e%2e?x=1&bl_preview_token=good&y=%zz", "", nil,
+		"Cookie", "mine=1; doze_preview=good", "Authorization", "Basic bWluZTptaW5l", "X-Blaxel-Authorization", "Bearer acme"))
+	if got.URI != "//a/%2e%2e?x=1&y=%zz" {
+		t.Errorf("it was asked for %s", got.URI)
+	}
+	all, _ := json.Marshal(got)
+	if strings.Contains(string(all), "good") || strings.Contains(string(all), "acme") {
+		t.Errorf("a credential got through: %s", all)
+	}
+	if got.Header.Get("Authorization") != "Basic bWluZTptaW5l" || got.Header.Get("Cookie") != "mine=1" {
+		t.Errorf("what is its own did not: %v", got.Header)
+	}
+	for _, credential := range []string{"Bearer acme", "Bearer dz_old_key"} {
+		got := echoed(t, w.do(t, http.MethodGet, "open"+previewDomain, "/", "", nil, "Authorization", credential))
+		if got.Header.Get("Authorization") != "" || got.Header.Get("X-Blaxel-Subject-Id") != "" {
+			t.Errorf("%s got through: %v", credential, got.Header)
+		}
+	}
+}
+
+func TestPreviewHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, echo)
+	const from = "cors" + previewDomain
+	resp := w.do(t, http.MethodOptions, from, "/", "", nil, "Origin", "https://app.test", "Access-Control-Request-Method", "PUT")
+	if resp.StatusCode != 204 || resp.Header.Get("Access-Control-Allow-Origin") != "https://app.test" || w.gate.wakes.Load() != 0 {
+		t.Errorf("a preflight: %d, %v", resp.StatusCode, resp.Header)
+	}
+	resp = w.do(t, http.MethodGet, from, "/", "", nil, previewHeader, "good", "X-From", "a client")
+	if resp.Header.Get("X-Frame-Options") != "DENY" {
+		t.Errorf("%v", resp.Header)
+	}
+	if got := echoed(t, resp); got.Header.Get("X-From") != "preview" || got.Header.Get("Authorization") != "Basic cHJldmlldw==" {
+		t.Errorf("%v", got.Header)
+	}
+}
+
+// TestLinksWithTokensAreSwapped: a person's browser keeps the token in a cookie
+// instead of its address bar.
+func TestLinksWithTokensAreSwapped(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ host, path, to, cookie string }{
+		"host":        {"closed" + previewDomain, "/a/b?x=1&bl_preview_token=good", "/a/b?x=1", "/"},
+		"path":        {"", "/preview/closed/a?bl_preview_token=good", "/preview/closed/a", "/preview/closed/"},
+		"two slashes": {"closed" + previewDomain, "//evil.test/?bl_preview_token=good", "/.//evil.test/", "/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, echo)
+			resp := w.do(t, http.MethodGet, tt.host, tt.path, "", nil, "Accept", "text/html,*/*")
+			c := resp.Cookies()
+			if resp.StatusCode != 302 || resp.Header.Get("Location") != tt.to || w.gate.wakes.Load() != 0 {
+				t.Fatalf("%d to %s", resp.StatusCode, resp.Header.Get("Location"))
+			}
+			if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode || c[0].Path != tt.cookie || c[0].Domain != "" || c[0].MaxAge != 0 {
+				t.Errorf("cookie %+v", c)
+			}
+			resp = w.do(t, http.MethodGet, tt.host, tt.to, "", nil, "Accept", "text/html", "Cookie", c[0].Name+"="+c[0].Value)
+			echoed(t, resp)
+		})
+	}
+	w := newWorld(t, echo)
+	if resp := w.do(t, http.MethodGet, "closed"+previewDomain, "/?bl_preview_token=bad", "", nil, "Accept", "text/html"); resp.StatusCode != 401 || len(resp.Cookies()) != 0 {
+		t.Errorf("a wrong token: %d %v", resp.StatusCode, resp.Cookies())
+	}
+}
+
+// TestPreviewsEndWithTheirTokens: also what is open.
+func TestPreviewsEndWithTheirTokens(t *testing.T) {
+	t.Parallel()
+	quiet := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" {
+			c, err := websocket.Accept(w, r, nil)
+			if err == nil {
+				defer func() { _ = c.CloseNow() }()
+				_, _, _ = c.Read(r.Context())
+			}
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	for name, end := range map[string]func(*world){
+		"deleted token":   func(w *world) { p := testPreviews()[1]; p.Tokens = nil; w.previews.Put(p) },
+		"deleted preview": func(w *world) { w.previews.Drop("closed", "2") },
+		"made again":      func(w *world) { p := testPreviews()[1]; p.ID = "9"; w.previews.Put(p) },
+		"made private": func(w *world) {
+			p := testPreviews()[0]
+			p.Public = false
+			w.previews.Put(p)
+			w.previews.Drop("closed", "2")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, quiet)
+			stream := w.do(t, http.MethodGet, "closed"+previewDomain, "/", "", nil, previewHeader, "good")
+			public := w.do(t, http.MethodGet, "open"+previewDomain, "/", "", nil)
+			c, _, err := websocket.Dial(t.Context(), "http://"+w.addr+"/?bl_preview_token=good", &websocket.DialOptions{Host: "closed" + previewDomain})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.CloseNow() }()
+			w.gate.awaitHeld(t, 3)
+			end(w)
+			w.Recheck()
+			began := time.Now()
+			_, _ = io.Copy(io.Discard, stream.Body)
+			if name == "made private" {
+				_, _ = io.Copy(io.Discard, public.Body)
+				w.gate.awaitHeld(t, 0)
+			} else {
+				w.gate.awaitHeld(t, 1) // the public one
+			}
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+// FuzzPreviewAddress reads any address: what it finds is what it was asked for,
+// byte for byte.
+func FuzzPreviewAddress(f *testing.F) {
+	f.Add("open.eu-1.preview.localhost:80", "/a?b")
+	f.Add("x", "/preview/open//a/%2f")
+	f.Add("a.b.eu-1.preview.localhost", "/preview/")
+	f.Add("sbx-a-b.eu-1.localhost", "/preview/x")
+	a, err := NewAddresses("eu-1", "", "http://127.0.0.1")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, host, uri string) {
+		r := &http.Request{Host: host, RequestURI: uri, URL: &url.URL{Path: "/"}, Header: http.Header{}}
+		at, ok := a.previewLabel(r)
+		if !ok {
+			return
+		}
+		path, _ := target(r)
+		if at.label == "" || strings.ContainsAny(at.label, "/") || !strings.HasPrefix(at.path, "/") || at.prefix+at.path != path && at.prefix+at.path != path+"/" {
+			t.Errorf("%q %q is %+v", host, uri, at)
+		}
+	})
+}
