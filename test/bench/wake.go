@@ -7,8 +7,11 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"doze"
 	"doze/client"
@@ -54,8 +57,9 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, only *regexp.Reg
 	awake := &series{name: fmt.Sprintf("awake %d MB", mb)}
 	paused := &series{name: fmt.Sprintf("paused %d MB", mb), against: awake}
 	disk := &series{name: fmt.Sprintf("disk %d MB", mb), against: awake}
-	tiers := map[*series]string{awake: "running", paused: "paused", disk: "disk"}
-	for _, s := range []*series{awake, paused, disk} {
+	cold := &series{name: fmt.Sprintf("disk %d MB, not in the page cache", mb), against: awake}
+	tiers := map[*series]string{awake: "running", paused: "paused", disk: "disk", cold: "disk"}
+	for _, s := range []*series{awake, paused, disk, cold} {
 		if s == awake || only.MatchString(s.name) {
 			all = append(all, s)
 		}
@@ -88,6 +92,11 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, only *regexp.Reg
 			if err := await(ctx, p, tiers[tier]); err != nil {
 				return nil, fmt.Errorf("wait for %s: %w", tier.name, err)
 			}
+			if tier == cold {
+				if err := forget(p, name); err != nil {
+					return nil, fmt.Errorf("%s: %w", tier.name, err)
+				}
+			}
 			took, err := ask(ctx)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", tier.name, err)
@@ -99,6 +108,29 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, only *regexp.Reg
 	fmt.Fprintln(os.Stderr)
 	_, err = c.Delete(ctx, name)
 	return all, err
+}
+
+// forget drops the files of a sandbox's checkpoint from the page cache.
+func forget(p *testkit.Platform, name string) error {
+	image, err := p.Image(name)
+	if err != nil {
+		return err
+	}
+	files, err := os.ReadDir(image)
+	if err != nil {
+		return err
+	}
+	for _, entry := range files {
+		f, err := os.Open(filepath.Join(image, entry.Name()))
+		if err != nil {
+			return err
+		}
+		err = errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func await(ctx context.Context, p *testkit.Platform, tier string) error {
