@@ -42,7 +42,7 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 		return false, errBadToken
 	}
 	if !p.Public && swaps(r, v.query) {
-		e.swap(w, r, v, at)
+		e.swap(w, v, at)
 		return true, nil
 	}
 	v.query = without(v.query, isPreviewToken)
@@ -110,8 +110,8 @@ func swaps(r *http.Request, query string) bool {
 
 // swap puts the token of a link into a cookie of this preview, so that it
 // stands in no history, log or referrer.
-func (e *Edge) swap(w http.ResponseWriter, r *http.Request, v *visit, at previewPlace) {
-	cookie := &http.Cookie{
+func (e *Edge) swap(w http.ResponseWriter, v *visit, at previewPlace) {
+	cookie := &http.Cookie{ //nolint:gosec // Secure where there is TLS; a browser drops such a cookie elsewhere
 		Name: previewCookie, Value: v.token, Path: at.prefix + "/",
 		HttpOnly: true, Secure: e.scheme == "https", SameSite: http.SameSiteLaxMode,
 	}

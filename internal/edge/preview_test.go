@@ -58,7 +58,7 @@ type seen struct {
 
 func echoed(t *testing.T, resp *http.Response) (s seen) {
 	t.Helper()
-	if resp.StatusCode != 200 {
+	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("status %d: %s", resp.StatusCode, text(t, resp))
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
@@ -155,7 +155,7 @@ func TestPreviewHeaders(t *testing.T) {
 	w := newWorld(t, echo)
 	const from = "cors" + previewDomain
 	resp := w.do(t, http.MethodOptions, from, "/", "", nil, "Origin", "https://app.test", "Access-Control-Request-Method", "PUT")
-	if resp.StatusCode != 204 || resp.Header.Get("Access-Control-Allow-Origin") != "https://app.test" || w.gate.wakes.Load() != 0 {
+	if resp.StatusCode != http.StatusNoContent || resp.Header.Get("Access-Control-Allow-Origin") != "https://app.test" || w.gate.wakes.Load() != 0 {
 		t.Errorf("a preflight: %d, %v", resp.StatusCode, resp.Header)
 	}
 	resp = w.do(t, http.MethodGet, from, "/", "", nil, previewHeader, "good", "X-From", "a client")
@@ -181,7 +181,7 @@ func TestLinksWithTokensAreSwapped(t *testing.T) {
 			w := newWorld(t, echo)
 			resp := w.do(t, http.MethodGet, tt.host, tt.path, "", nil, "Accept", "text/html,*/*")
 			c := resp.Cookies()
-			if resp.StatusCode != 302 || resp.Header.Get("Location") != tt.to || w.gate.wakes.Load() != 0 {
+			if resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != tt.to || w.gate.wakes.Load() != 0 {
 				t.Fatalf("%d to %s", resp.StatusCode, resp.Header.Get("Location"))
 			}
 			if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode || c[0].Path != tt.cookie || c[0].Domain != "" || c[0].MaxAge != 0 {
@@ -192,7 +192,7 @@ func TestLinksWithTokensAreSwapped(t *testing.T) {
 		})
 	}
 	w := newWorld(t, echo)
-	if resp := w.do(t, http.MethodGet, "closed"+previewDomain, "/?bl_preview_token=bad", "", nil, "Accept", "text/html"); resp.StatusCode != 401 || len(resp.Cookies()) != 0 {
+	if resp := w.do(t, http.MethodGet, "closed"+previewDomain, "/?bl_preview_token=bad", "", nil, "Accept", "text/html"); resp.StatusCode != http.StatusUnauthorized || len(resp.Cookies()) != 0 {
 		t.Errorf("a wrong token: %d %v", resp.StatusCode, resp.Cookies())
 	}
 }

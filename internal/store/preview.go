@@ -26,7 +26,7 @@ type PreviewToken struct {
 
 const (
 	previewColumns = `p.id, p.uid, p.label, p.body`
-	tokenColumns   = `id, sealed, body`
+	tokenColumns   = `id, sealed, body` //nolint:gosec // names of columns
 	tokenPlace     = "preview token/"
 	errNoPreview   = "there is no such preview"
 	// notOver leaves out previews whose time has passed.
