@@ -1,17 +1,21 @@
 package main
 
 import (
+	"archive/tar"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -206,6 +210,136 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	t.Errorf("it never rests for %v", still)
+}
+
+// storage takes uploads, and may be told to refuse them.
+type storage struct {
+	*httptest.Server
+
+	mu      sync.Mutex
+	bodies  map[string]string // by method and path
+	failing bool
+}
+
+func newStorage(t *testing.T) *storage {
+	t.Helper()
+	s := &storage{bodies: map[string]string{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.failing || err != nil || r.ContentLength != int64(len(b)) || r.Method == http.MethodPut && r.Header.Get("X-Class") != "cold" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		w.Header().Set("ETag", `"tag<`+r.URL.Path+`"`)
+		s.bodies[r.Method+" "+r.URL.Path] = string(b)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// TestExport archives what is different from an image, and nothing changes
+// meanwhile.
+func TestExport(t *testing.T) {
+	t.Parallel()
+	url, _ := boot(t, `for d in usr bin lib lib64; do [ -d /$d ] && mkdir -p "$3/$d" && mount --bind /$d "$3/$d"; done
+mkdir -p "$3/proc" "$3/dev" "$3/tmp" "$3/image/etc"; mount -t proc none "$3/proc"; mount --bind /dev "$3/dev"; cp "$1" "$3/agent"; echo old > "$3/image/etc/gone"; exec chroot "$3" /agent -listen "$2"`)
+	store := newStorage(t)
+	export := func(over map[string]any) (int, map[string]any) {
+		body := map[string]any{
+			"imageMountPoint": "/image", "excludes": []string{"/usr", "bin", "lib", "lib64", "agent", "tmp", "run", "etc/hosts", "etc/hostname", "etc/resolv.conf", "var"},
+			"headers": map[string]string{"X-Class": "cold"}, "stopTimeoutSeconds": 1,
+		}
+		maps.Copy(body, over)
+		b, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return call(t, "POST", url+"/archive/export", string(b))
+	}
+	state := func() string {
+		_, v := call(t, "GET", url+"/archive/status", "")
+		return fmt.Sprint(v["state"])
+	}
+	call(t, "PUT", url+"/filesystem//new/file", `{"content":"content"}`)
+	call(t, "POST", url+"/process", `{"command":"trap '' TERM; sleep 60 & wait; sleep 60","name":"deaf","keepAlive":true}`)
+
+	for name, over := range map[string]map[string]any{
+		"no address": {}, "bad address": {"url": "x"}, "no image": {"url": store.URL, "imageMountPoint": ""}, "image is a file": {"dryRun": true, "imageMountPoint": "/agent"},
+		"no parts": {"multipart": map[string]any{"partSize": 1}}, "bad time": {"dryRun": true, "stopTimeoutSeconds": -1},
+	} {
+		if status, v := export(over); status != http.StatusBadRequest || v["error"] == "" {
+			t.Errorf("%s: status %d, %v", name, status, v)
+		}
+	}
+
+	status, dry := export(map[string]any{"dryRun": true})
+	changes, _ := json.Marshal(dry["changes"])
+	if want := `[{"kind":"deleted","path":"etc/gone","size":0},{"kind":"added","path":"new","size":0},{"kind":"added","path":"new/file","size":7}]`; status != 200 || string(changes) != want || dry["uploaded"] != false || state() != "active" {
+		t.Errorf("dry run: status %d, %v", status, dry)
+	}
+
+	// A storage that refuses does not learn its way into the error.
+	store.failing = true
+	if status, v := export(map[string]any{"url": store.URL + "/secret"}); status != http.StatusInternalServerError || strings.Contains(fmt.Sprint(v), "secret") || !strings.Contains(fmt.Sprint(v["error"]), "403") {
+		t.Errorf("refused: status %d, %v", status, v)
+	}
+	store.failing = false
+	if status, v := call(t, "POST", url+"/archive/resume", ""); status != 200 || v["state"] != "active" {
+		t.Errorf("resume: status %d, %v", status, v)
+	}
+	call(t, "POST", url+"/process", `{"command":"sleep 60","name":"again"}`)
+
+	status, got := export(map[string]any{"url": store.URL + "/one"})
+	if status != 200 || got["uploaded"] != true || got["size"] != float64(len(store.bodies["PUT /one"])) || fmt.Sprint(got["stoppedProcesses"]) != "[again]" {
+		t.Errorf("status %d, %v", status, got)
+	}
+	for _, frozen := range []struct{ method, path, body string }{
+		{"PUT", "/filesystem/x", `{"content":""}`}, {"POST", "/process", `{"command":"true"}`}, {"POST", "/mcp", `{}`}, {"DELETE", "/filesystem/new?recursive=true", ""},
+	} {
+		if status, v := call(t, frozen.method, url+frozen.path, frozen.body); status != http.StatusConflict || !strings.Contains(fmt.Sprint(v["error"]), "frozen") {
+			t.Errorf("%s: status %d, %v", frozen.path, status, v)
+		}
+	}
+	if _, v := call(t, "GET", url+"/filesystem//new/file", ""); v["content"] != "content" || state() != "quiesced" {
+		t.Errorf("%s, %v", state(), v)
+	}
+
+	// In parts, and while nobody waits.
+	status, got = export(map[string]any{"async": true, "multipart": map[string]any{
+		"partSize": 2000, "partUrls": []string{store.URL + "/p1", store.URL + "/p2", store.URL + "/p3", store.URL + "/p4"}, "completeUrl": store.URL + "/complete",
+	}})
+	if status != http.StatusAccepted || got["state"] != "running" {
+		t.Errorf("status %d, %v", status, got)
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		_, v := call(t, "GET", url+"/archive/status", "")
+		last, _ := v["export"].(map[string]any)
+		if last["state"] != "running" || time.Now().After(deadline) {
+			if last["state"] != "succeeded" || last["uploaded"] != true {
+				t.Errorf("it ended as %v", last)
+			}
+			break
+		}
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	parts := store.bodies["PUT /p1"] + store.bodies["PUT /p2"] + store.bodies["PUT /p3"] + store.bodies["PUT /p4"]
+	var names []string
+	for r := tar.NewReader(strings.NewReader(parts)); ; {
+		h, err := r.Next()
+		if err != nil {
+			break
+		}
+		names = append(names, h.Name)
+	}
+	if want := ".doze-archive/manifest.json .doze-archive/processes.json new/ new/file"; strings.Join(names, " ") != want {
+		t.Errorf("the members are %v", names)
+	}
+	if list := store.bodies["POST /complete"]; !strings.HasPrefix(list, `<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>"tag&lt;/p1"</ETag></Part>`) {
+		t.Errorf("put together as %s", list)
+	}
 }
 
 // Bodies of any size go to the disk as they come, however they are sent.

@@ -59,6 +59,7 @@ type Agent struct {
 	terminals *terminals
 	uploads   *upload.Store
 	monitors  *monitors
+	archives  *archiver
 	mcp       func() http.Handler // made by the first call: it is not small
 	watches   atomic.Int32        // streams of changes that are open
 
@@ -97,6 +98,7 @@ func New(cfg Config) *Agent {
 		processes: processes,
 		terminals: newTerminals(start),
 		monitors:  newMonitors(processes),
+		archives:  newArchiver(),
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
 	a.upgrade = upgrade{Status: "idle", Step: "none", Version: a.version}
@@ -137,6 +139,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 		_ = srv.Close() // what still runs has had its time
 	}
 	a.monitors.close()
+	a.archives.close()
 	a.uploads.Close()
 	stopReaping()
 	tasks.Wait()

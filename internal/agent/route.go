@@ -80,6 +80,10 @@ var routes = []route{
 	{"GET", "/terminal", (*Agent).showTerminal},
 	{"GET", "/terminal/ws", (*Agent).openTerminal},
 
+	{"POST", "/archive/export", (*Agent).export},
+	{"GET", "/archive/status", answer((*Agent).archiveStatus)},
+	{"POST", "/archive/resume", answer((*Agent).resume)},
+
 	{"PUT", "/codegen/fastapply/{path...}", answer((*Agent).refuseCodegen)},
 	{"GET", "/codegen/reranking/{path...}", answer((*Agent).refuseCodegen)},
 
@@ -227,6 +231,10 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Pattern = rt.pattern
 	defer recovered(w, r)
+	if rt.changes() && a.archives.frozen() {
+		httpx.WriteErrorAs(w, r, errFrozen(rt), httpx.SandboxBody)
+		return
+	}
 	if err := rt.serve(a, w, r, arg); err != nil {
 		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
 	}

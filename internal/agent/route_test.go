@@ -39,6 +39,9 @@ PUT /network/tunnel/config
 DELETE /network/tunnel
 GET /terminal
 GET /terminal/ws
+POST /archive/export
+GET /archive/status
+POST /archive/resume
 PUT /codegen/fastapply/{path...}
 GET /codegen/reranking/{path...}
 GET|POST /mcp

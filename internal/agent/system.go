@@ -131,10 +131,14 @@ type keepAlive struct {
 	KeepAlive int `json:"keepAlive"`
 }
 
-// keepAlive counts the processes that must not be put to sleep. The host asks
-// before it suspends the sandbox.
+// keepAlive counts what must not be put to sleep: processes that want that, and
+// an export. The host asks before it suspends the sandbox.
 func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
-	return keepAlive{a.processes.keptAlive()}, nil
+	n := a.processes.keptAlive()
+	if a.archives.running() {
+		n++
+	}
+	return keepAlive{n}, nil
 }
 
 // wake is called by the host after the sandbox was restored from disk. All

@@ -37,6 +37,7 @@ type table struct {
 	names  map[string]bool // guarded by mu: taken by a process that runs
 	serial uint64          // guarded by mu: keys the files of output
 	closed bool            // guarded by mu
+	frozen bool            // guarded by mu: for an archive
 }
 
 func newTable(start launcher, dir string) *table {
@@ -66,6 +67,9 @@ func (t *table) run(c command) (*process, error) {
 	case t.closed:
 		t.mu.Unlock()
 		return nil, doze.Errorf(doze.Unavailable, "the sandbox is stopping")
+	case t.frozen:
+		t.mu.Unlock()
+		return nil, doze.Errorf(doze.Conflict, "the sandbox is frozen for an archive; POST /archive/resume ends that")
 	case t.names[c.Name]:
 		t.mu.Unlock()
 		return nil, doze.Errorf(doze.Invalid, "process with name '%s' already exists and is running", c.Name)

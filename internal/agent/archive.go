@@ -1,0 +1,330 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"doze"
+	"doze/internal/agent/archive"
+	"doze/internal/httpx"
+)
+
+const (
+	// stopTimeout is how long a process may take to end before an archive is
+	// made, unless the caller asks for another time, of at most stopTimeoutMax.
+	stopTimeout    = 10 * time.Second
+	stopTimeoutMax = 10 * time.Minute
+	excludesMax    = 1000
+)
+
+// exportRequest is the body of POST /archive/export.
+type exportRequest struct {
+	archive.Target
+
+	Async         bool     `json:"async"`
+	DryRun        bool     `json:"dryRun"`
+	Excludes      []string `json:"excludes"`
+	SaveProcesses *bool    `json:"saveProcesses"`      // true, unless it is false
+	StopTimeout   *int     `json:"stopTimeoutSeconds"` // 0 kills at once
+	Image         string   `json:"imageMountPoint"`
+}
+
+// exportResult is what has been archived, or would be.
+type exportResult struct {
+	Manifest         archive.Manifest `json:"manifest"`
+	Size             int64            `json:"size"`
+	Duration         string           `json:"duration,omitempty"`
+	Uploaded         bool             `json:"uploaded"`
+	StoppedProcesses []string         `json:"stoppedProcesses,omitempty"`
+	Changes          []archive.Change `json:"changes,omitempty"` // of a dry run
+}
+
+// exportProgress is how far the last export is.
+type exportProgress struct {
+	State      string `json:"state"` // running, succeeded or failed
+	StartedAt  string `json:"startedAt"`
+	FinishedAt string `json:"finishedAt,omitempty"`
+	Size       int64  `json:"size,omitempty"`
+	Uploaded   bool   `json:"uploaded,omitempty"`
+	Error      string `json:"error,omitempty"`
+}
+
+// archiveStatus is whether the sandbox is frozen, and why.
+type archiveStatus struct {
+	State            string          `json:"state"` // active, quiescing or quiesced
+	Since            string          `json:"since,omitempty"`
+	Reason           string          `json:"reason,omitempty"`
+	StoppedProcesses []string        `json:"stoppedProcesses,omitempty"`
+	Export           *exportProgress `json:"export,omitempty"`
+}
+
+// archiver makes archives, one at a time.
+type archiver struct {
+	client *http.Client
+	tasks  sync.WaitGroup
+
+	mu     sync.Mutex
+	status archiveStatus      // guarded by mu
+	cancel context.CancelFunc // guarded by mu: of the export that runs; nil without
+	closed bool               // guarded by mu
+}
+
+func newArchiver() *archiver {
+	return &archiver{
+		status: archiveStatus{State: "active"},
+		client: &http.Client{
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, DisableCompression: true},
+		},
+	}
+}
+
+// frozen reports whether nothing may change the sandbox.
+func (x *archiver) frozen() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.status.State != "active"
+}
+
+// running reports whether an export runs.
+func (x *archiver) running() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.cancel != nil
+}
+
+// enter sets the state of the sandbox.
+func (x *archiver) enter(state string, stopped []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.status.State, x.status.StoppedProcesses = state, stopped
+	x.status.Since, x.status.Reason = time.Now().UTC().Format(time.RFC3339), "export"
+}
+
+// close ends an export that runs and waits for it.
+func (x *archiver) close() {
+	x.mu.Lock()
+	x.closed = true
+	if x.cancel != nil {
+		x.cancel()
+	}
+	x.mu.Unlock()
+	x.tasks.Wait()
+}
+
+// thaws are the calls that change something and are answered in a frozen
+// sandbox all the same.
+var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/stop": true, "/upgrade": true, "/": true}
+
+// changes reports whether a call may change files or start something.
+func (rt *route) changes() bool {
+	return rt.method != http.MethodGet && !thaws[rt.pattern] || rt.pattern == "/terminal/ws"
+}
+
+// check looks for mistakes in a request. Errors are Invalid.
+func (in *exportRequest) check() error {
+	if !in.DryRun {
+		if err := in.Check(); err != nil {
+			return err
+		}
+	}
+	if len(in.Excludes) > excludesMax {
+		return doze.Errorf(doze.Invalid, "excludes has %d paths; at most %d are allowed", len(in.Excludes), excludesMax)
+	}
+	if t := in.StopTimeout; t != nil && (*t < 0 || *t > int(stopTimeoutMax/time.Second)) {
+		return doze.Errorf(doze.Invalid, "stopTimeoutSeconds must be 0 to %d", int(stopTimeoutMax/time.Second))
+	}
+	if in.Image == "" {
+		return doze.Errorf(doze.Invalid, "imageMountPoint is required: name the directory where the image of this sandbox is mounted")
+	}
+	if info, err := os.Stat(in.Image); !filepath.IsAbs(in.Image) || err != nil || !info.IsDir() {
+		return doze.Wrap(err, doze.Invalid, "imageMountPoint %q is not an absolute path of a directory", clip(in.Image))
+	}
+	return nil
+}
+
+// export archives what is different from the image. A real one freezes the
+// sandbox first, and leaves it frozen: whoever archives it wants to end it.
+func (a *Agent) export(w http.ResponseWriter, r *http.Request, _ string) error {
+	in, err := decode[exportRequest](w, r)
+	if err != nil {
+		return err
+	}
+	if err := in.check(); err != nil {
+		return err
+	}
+	ctx, done, err := a.archives.begin(r.Context(), in.Async)
+	if err != nil {
+		return err
+	}
+	if !in.Async {
+		out, err := a.runExport(ctx, in)
+		done(out, err)
+		if err == nil {
+			httpx.WriteJSON(w, http.StatusOK, out)
+		}
+		return err
+	}
+	a.archives.tasks.Go(func() { done(a.runExport(ctx, in)) })
+	httpx.WriteJSON(w, http.StatusAccepted, a.archives.now().Export)
+	return nil
+}
+
+// begin takes the right to export; done gives it back. An asynchronous one
+// outlives the call.
+func (x *archiver) begin(ctx context.Context, async bool) (context.Context, func(exportResult, error), error) {
+	if async {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel != nil || x.closed {
+		cancel()
+		return nil, nil, doze.Errorf(doze.Conflict, "an export is already running")
+	}
+	x.cancel = cancel
+	x.status.Export = &exportProgress{State: "running", StartedAt: time.Now().UTC().Format(time.RFC3339)}
+	return ctx, func(out exportResult, err error) {
+		cancel()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.cancel = nil
+		p := *x.status.Export
+		p.State, p.FinishedAt, p.Size, p.Uploaded = "succeeded", time.Now().UTC().Format(time.RFC3339), out.Size, out.Uploaded
+		if err != nil {
+			p.State, p.Error = "failed", doze.Public(err).Message
+		}
+		x.status.Export = &p // answers may still have the old one
+	}, nil
+}
+
+// now returns the status.
+func (x *archiver) now() archiveStatus {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.status
+}
+
+// runExport does what was asked for.
+func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResult, err error) {
+	began := time.Now()
+	var processes []byte
+	if !in.DryRun {
+		a.archives.enter("quiescing", nil)
+		commands := a.processes.freeze()
+		a.terminals.endAll()
+		wait := stopTimeout
+		if in.StopTimeout != nil {
+			wait = time.Duration(*in.StopTimeout) * time.Second
+		}
+		out.StoppedProcesses = a.processes.stopAll(ctx, wait)
+		a.archives.enter("quiesced", out.StoppedProcesses)
+		if in.SaveProcesses == nil || *in.SaveProcesses {
+			if processes, err = json.Marshal(commands); err != nil {
+				return out, err
+			}
+		}
+	}
+	changes, err := archive.Scan(ctx, "/", in.Image, in.Excludes)
+	if err != nil {
+		return out, err
+	}
+	pack, err := archive.New("/", changes, in.Excludes, processes, a.version, began)
+	if err != nil {
+		return out, err
+	}
+	out.Manifest, out.Size = pack.Manifest, pack.Size
+	if in.DryRun {
+		out.Changes = changes
+	} else {
+		if err := in.Send(ctx, a.archives.client, pack); err != nil {
+			return out, err
+		}
+		out.Uploaded = true
+	}
+	out.Duration = time.Since(began).Round(time.Millisecond).String()
+	return out, nil
+}
+
+func (a *Agent) archiveStatus(*http.Request, string) (archiveStatus, error) {
+	return a.archives.now(), nil
+}
+
+// resume lets the sandbox change again. What was stopped stays stopped.
+func (a *Agent) resume(*http.Request, string) (archiveStatus, error) {
+	x := a.archives
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel != nil {
+		return archiveStatus{}, doze.Errorf(doze.Conflict, "an export is running; wait for its end")
+	}
+	a.processes.thaw()
+	x.status = archiveStatus{State: "active", Export: x.status.Export}
+	return x.status, nil
+}
+
+// freeze starts no process from now on and returns the commands of those that
+// run.
+func (t *table) freeze() []command {
+	t.mu.Lock()
+	t.frozen = true
+	t.mu.Unlock()
+	commands := []command{}
+	for _, p := range t.list() {
+		if p.ended.Load() == 0 {
+			commands = append(commands, p.command)
+		}
+	}
+	return commands
+}
+
+func (t *table) thaw() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frozen = false
+}
+
+// stopAll ends all processes, if need be by force, and returns their names.
+func (t *table) stopAll(ctx context.Context, wait time.Duration) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	all := t.list()
+	for _, p := range all {
+		if p.finish(syscall.SIGTERM, stopped) == nil { // else it is over
+			names = append(names, p.Name)
+		}
+	}
+	for _, p := range all {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			_ = p.finish(syscall.SIGKILL, killed) // it may have just ended
+			<-p.done
+		}
+	}
+	return names
+}
+
+// endAll ends all terminals.
+func (t *terminals) endAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, term := range t.open {
+		term.end()
+	}
+}
+
+// errFrozen is the answer to calls that would change a frozen sandbox.
+func errFrozen(rt *route) error {
+	return doze.Errorf(doze.Conflict, "the sandbox is frozen for an archive, so %s %s is refused; POST /archive/resume ends that",
+		rt.method, cmp.Or(strings.TrimSuffix(rt.pattern, "/{path...}"), "/"))
+}
