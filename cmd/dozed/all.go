@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -177,8 +178,18 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
+	var secure *tls.Config
+	if c.TLSCert != "" {
+		cert, err := openCertificate(c.TLSCert, c.TLSKey)
+		if err != nil {
+			return nil, err
+		}
+		protocols.SetHTTP2(true)
+		secure = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.get}
+	}
 	p.server = &http.Server{
-		Handler: p.handler(), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
+		TLSConfig: secure,
+		Handler:   p.handler(), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
 	return p, nil
@@ -326,7 +337,13 @@ func (p *platform) greet() {
 
 func (p *platform) serve(ctx context.Context) error {
 	ended := make(chan error, 1)
-	go func() { ended <- p.server.Serve(p.listener) }()
+	go func() {
+		if p.server.TLSConfig != nil {
+			ended <- p.server.ServeTLS(p.listener, "", "")
+			return
+		}
+		ended <- p.server.Serve(p.listener)
+	}()
 	select {
 	case err := <-ended:
 		return err

@@ -26,7 +26,9 @@ type config struct {
 	ImagesDir  string          `json:"imagesDir"`  // directory of images; several data directories may share it
 	Cgroup     string          `json:"cgroup"`     // parent of all cgroups
 	Listen     string          `json:"listen"`     // address of the API and of the edge
-	PublicURL  string          `json:"publicUrl"`  // how the world reaches it; by default http://<listen>
+	TLSCert    string          `json:"tlsCert"`    // PEM file of the certificate; with it the listener speaks TLS
+	TLSKey     string          `json:"tlsKey"`     // PEM file of its key
+	PublicURL  string          `json:"publicUrl"`  // how the world reaches it; by default http://<listen>, or https
 	Workspace  string          `json:"workspace"`  // name of the first workspace
 	Region     string          `json:"region"`     // name of the one region
 	Domain     string          `json:"domain"`     // platform domain of sandboxes' host names; may be empty
@@ -66,7 +68,9 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "`directory` of images (default: in the data directory)")
 	flags.StringVar(&c.Cgroup, "cgroup", c.Cgroup, "`name` of the parent of all cgroups (default: one for each data directory)")
 	flags.StringVar(&c.Listen, "listen", c.Listen, "`address` of the API and of the edge")
-	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>)")
+	flags.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "PEM `file` of a certificate for the public names; it is read again when it changes")
+	flags.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "PEM `file` of its key")
+	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with a certificate)")
 	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
@@ -142,7 +146,11 @@ func (c config) resolve() config {
 	absolute(&c.Run)
 	absolute(&c.ImagesDir)
 	if c.PublicURL == "" {
-		c.PublicURL = "http://" + reachable(c.Listen)
+		scheme := "http://"
+		if c.TLSCert != "" {
+			scheme = "https://"
+		}
+		c.PublicURL = scheme + reachable(c.Listen)
 	}
 	return c
 }
@@ -178,6 +186,9 @@ func (c config) validate() error {
 	doze.CheckName(&p, "region", c.Region)
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		p.Add("listen", "must be host:port: %v", err)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		p.Add("tlsCert", "and tlsKey go together")
 	}
 	if c.SaveAfter.Duration < 0 {
 		p.Add("saveAfter", "must not be negative")
