@@ -169,7 +169,7 @@ func TestFiles(t *testing.T) {
 		call{url: url}.want(t, p, 200)
 		call{url: url + "/"}.want(t, p, 200)
 		for _, row := range []string{
-			"GET /nothing", "PATCH /process", "POST /filesystem/%2Ftmp%2Fx", "PUT /codegen/fastapply/x",
+			"GET /nothing", "PATCH /process", "POST /filesystem/%2Ftmp%2Fx", "PUT /codegen/nothing",
 		} {
 			method, path, _ := strings.Cut(row, " ")
 			if a := (call{method: method, url: url + path}).want(t, p, 404); a.body != "404 page not found" || a.header.Get("Content-Type") != "text/plain" {
