@@ -54,6 +54,7 @@ type Agent struct {
 	who       workload
 	workDir   string // of relative paths of files
 	started   time.Time
+	timing    bool // answers say how long they took
 	children  *reaper
 	processes *table
 	terminals *terminals
@@ -94,6 +95,7 @@ func New(cfg Config) *Agent {
 		who:       who,
 		workDir:   filepath.Join("/", cmp.Or(env.get("WORKDIR"), dir)),
 		started:   time.Now(),
+		timing:    env.get(timingEnv) == "true",
 		children:  children,
 		processes: processes,
 		terminals: newTerminals(start),

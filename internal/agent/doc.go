@@ -1,6 +1,8 @@
-// Package agent serves files, processes and terminals inside a sandbox. It is
-// the first process there (PID 1), and any image must work with it unmodified:
-// it needs no shell, no user database and no library of the image.
+// Package agent serves files, processes, terminals, ports and tools for language
+// models inside a sandbox. It is the first process there (PID 1), and any image
+// must work with it unmodified: it needs no shell, no user database and no
+// library of the image. What can do without processes and callers is in packages
+// below: archive, page, proc, search, upload and watch.
 //
 // It trusts nobody and asks nobody for credentials: who may reach it is decided
 // by the edge and by the network in front of it. It never follows a tick: an

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"doze"
 	"doze/internal/httpx"
@@ -203,6 +204,9 @@ func (rt *route) arg(decoded, escaped string) (arg string, ok bool) {
 // ServeHTTP answers every request: by the table, or with 404. It never
 // redirects and knows no 405.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a.timing {
+		w = &timed{ResponseWriter: w, began: time.Now()}
+	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS")

@@ -143,7 +143,9 @@ func TestNeverRedirects(t *testing.T) {
 		"/", "//", "///", "/.", "/..", "//health", "/health/", "/health//", "/./health", "/process/", "//process", "/process//", "/process/x/",
 		"/process//kill", "/process/x/logs/", "/process/../health", "/process/%2E%2E/health", "/filesystem", "/filesystem/", "/filesystem//",
 		"/filesystem//tmp", "/filesystem/tmp/", "/filesystem/../tmp", "/filesystem%2Ftmp", "/filesystem/%2Ftmp%2F", "/filesystem/tree", "/filesystem/tree/",
-		"/filesystem/tree//tmp", "/filesystem/tree/tmp/", "/terminal", "/terminal/", "/terminal/ws/", "/index.html", "/filesystem/index.html",
+		"/filesystem/tree//tmp", "/filesystem/tree/tmp/", "/terminal", "/terminal/", "/terminal/ws/", "/index.html",
+		"/filesystem-find//tmp/doze-none", "/filesystem-search%2Ftmp%2Fdoze-none", "/filesystem-multipart/", "/filesystem-multipart//parts", "/filesystem-multipart/initiate//tmp/x",
+		"/watch/filesystem//tmp/doze-none", "/network/process/1/ports/", "/network/process//ports", "/mcp/", "//mcp", "/archive/status/", "/codegen/reranking//x", "/filesystem/index.html",
 	}
 	for _, path := range paths {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -129,4 +130,25 @@ func TestPortsAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTiming(t *testing.T) {
+	t.Parallel()
+	header := regexp.MustCompile(`^total;dur=\d+\.\d\d;desc="[^"]*"$`)
+	on, off := start(t, "ENABLE_PROCESSING_TIME=true"), start(t, "ENABLE_PROCESSING_TIME=1")
+	for _, path := range []string{"/health", "/none", "/process/none"} {
+		if got := on.do(t, "GET", path, "").Header.Get("Server-Timing"); !header.MatchString(got) {
+			t.Errorf("%s: %q", path, got)
+		}
+		if got := off.do(t, "GET", path, "").Header.Get("Server-Timing"); got != "" {
+			t.Errorf("%s, switched off: %q", path, got)
+		}
+	}
+	// Streams and sockets work behind it.
+	if resp := on.do(t, "POST", "/process", `{"command":"echo x"}`, "Accept: text/event-stream"); !header.MatchString(resp.Header.Get("Server-Timing")) {
+		t.Errorf("a stream: %v", resp.Header)
+	}
+	v := on.look(t, "shell=sh")
+	v.enter(t, "echo $((40+2))")
+	v.await(t, "42")
 }
