@@ -25,6 +25,9 @@ const (
 	contextMax  = 50 // lines before and after
 	// lineMax bounds a line: the rest of a longer one is not searched.
 	lineMax = 64 << 10
+	// skipMax is how many times lineMax is skipped in one go. What then remains
+	// of the line counts as another, so that time is looked at.
+	skipMax = 1024
 	// textMax bounds what a match repeats of its line.
 	textMax = 2 << 10
 	// answerMax bounds the texts of an answer together.
@@ -207,12 +210,12 @@ func (g Grep) file(ctx context.Context, name string, in *bufio.Reader, hit func(
 	}
 	around := window{size: g.context}
 	for n := 1; ; n++ {
-		if n%1024 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
 		line, err := readLine(in)
 		if err != nil {
 			return around.flush(hit)
+		}
+		if (n%1024 == 0 || len(line) == lineMax) && ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err := around.add(line, hit); err != nil {
 			return err
@@ -231,7 +234,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		line = bytes.Clone(line) // skipping reuses it
-		for errors.Is(err, bufio.ErrBufferFull) {
+		for n := 0; errors.Is(err, bufio.ErrBufferFull) && n < skipMax; n++ {
 			_, err = in.ReadSlice('\n')
 		}
 		return line, nil // what follows fails the next time

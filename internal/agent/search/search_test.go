@@ -266,6 +266,27 @@ func TestRegexp(t *testing.T) {
 	}
 }
 
+// A search of everything does not get lost in what the kernel makes up.
+func TestKernelDirs(t *testing.T) {
+	t.Parallel()
+	f, err := search.ParseFind(query(t, "type=directory&maxResults=1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := f.In(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all.Matches {
+		if m.Path == "proc" || strings.HasPrefix(m.Path, "proc/") || m.Path == "dev" || m.Path == "sys" {
+			t.Errorf("found %s", m.Path)
+		}
+	}
+	if own, err := f.In(t.Context(), "/proc/self"); err != nil || len(own.Matches) < 2 {
+		t.Errorf("in /proc/self there is %v, %v", own, err)
+	}
+}
+
 // More hits than anybody asked for must neither hang nor fill the memory.
 func TestGrepIsBounded(t *testing.T) {
 	t.Parallel()

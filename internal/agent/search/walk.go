@@ -35,6 +35,10 @@ const (
 // skippedDirs are not searched unless the caller says which are not to be.
 var skippedDirs = []string{"node_modules", "vendor", ".git", "dist", "build", "target", "__pycache__", ".venv", ".next", "coverage"}
 
+// kernelDirs have no files of anybody, and some that never end. Only those who
+// name one as the root see it.
+var kernelDirs = []string{"/proc", "/sys", "/dev"}
+
 // The kinds of what is found.
 const (
 	file      = "file" // links and devices, too
@@ -147,7 +151,7 @@ func (s scope) descend(ctx context.Context, root, rel string, cut *bool, visit f
 			return err
 		}
 		name := e.Name()
-		if !s.hidden && name[0] == '.' || e.IsDir() && slices.Contains(s.skip, name) {
+		if !s.hidden && name[0] == '.' || e.IsDir() && (slices.Contains(s.skip, name) || slices.Contains(kernelDirs, filepath.Join(root, rel, name))) {
 			continue
 		}
 		found := entry{rel: path.Join(rel, name), kind: file, mode: e.Type()}
