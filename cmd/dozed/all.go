@@ -164,6 +164,7 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 		Store: p.store, Node: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
+		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: func() { p.edge.Recheck() },
 	})
 	if err := p.bootstrap(ctx); err != nil {
@@ -193,6 +194,16 @@ func open(ctx context.Context, c config) (_ *platform, err error) {
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
 	return p, nil
+}
+
+// resolver asks one server of the DNS, or those of the host.
+func resolver(server string) *net.Resolver {
+	if server == "" {
+		return net.DefaultResolver
+	}
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server)
+	}}
 }
 
 // openNode starts the engine and adopts the sandboxes.

@@ -31,6 +31,7 @@ type config struct {
 	PublicURL  string          `json:"publicUrl"`  // how the world reaches it; by default http://<listen>, or https
 	Workspace  string          `json:"workspace"`  // name of the first workspace
 	Region     string          `json:"region"`     // name of the one region
+	Resolver   string          `json:"resolver"`   // server of the DNS that knows about custom domains; empty is that of the host
 	Domain     string          `json:"domain"`     // platform domain of sandboxes' host names; may be empty
 	PauseAfter daemon.Duration `json:"pauseAfter"` // unused for this long, a sandbox is paused
 	SaveAfter  daemon.Duration `json:"saveAfter"`  // paused for this long, it is safe on disk as well; 0: at once
@@ -73,6 +74,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with a certificate)")
 	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
+	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains (default: those of this host)")
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `long`")
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `long`; 0: at once")
@@ -186,6 +188,11 @@ func (c config) validate() error {
 	doze.CheckName(&p, "region", c.Region)
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		p.Add("listen", "must be host:port: %v", err)
+	}
+	if c.Resolver != "" {
+		if _, _, err := net.SplitHostPort(c.Resolver); err != nil {
+			p.Add("resolver", "must be host:port: %v", err)
+		}
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		p.Add("tlsCert", "and tlsKey go together")

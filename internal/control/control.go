@@ -23,17 +23,19 @@ import (
 
 // Config is what a Server works with. Every field but Hub is required.
 type Config struct {
-	Store       *store.Store
-	Node        peer.Node
-	Directory   *peer.Directory
-	Credentials *access.Credentials
-	OAuth       *oauth.Server
-	Region      string                              // the one region we serve
-	URL         func(workspace, name string) string // the address of a sandbox, for metadata.url
-	Previews    *peer.Previews
-	PreviewURL  func(label string) string // the address of a preview
-	Recheck     func()                    // has the edge look again at who may do less; it does not wait
-	Hub         []HubImage
+	Store        *store.Store
+	Node         peer.Node
+	Directory    *peer.Directory
+	Credentials  *access.Credentials
+	OAuth        *oauth.Server
+	Region       string                              // the one region we serve
+	URL          func(workspace, name string) string // the address of a sandbox, for metadata.url
+	Resolver     Resolver                            // asks the DNS about custom domains
+	DomainTarget string                              // the host that custom domains lead to
+	Previews     *peer.Previews
+	PreviewURL   func(label string) string // the address of a preview
+	Recheck      func()                    // has the edge look again at who may do less; it does not wait
+	Hub          []HubImage
 }
 
 // Server serves the control API.
@@ -64,6 +66,7 @@ func (s *Server) Run(ctx context.Context) error {
 	tasks.Go(func() { s.mend(ctx) })
 	tasks.Go(func() { s.record(ctx) })
 	tasks.Go(func() { s.noteKeys(ctx) })
+	tasks.Go(func() { s.reverify(ctx) })
 	tasks.Wait()
 	return context.Cause(ctx)
 }

@@ -32,11 +32,15 @@ type platform struct {
 	node   *node
 	dir    *peer.Directory
 	creds  *access.Credentials
+	dns    control.Resolver
 	ctl    *control.Server
 	http   http.Handler
 	key    string // of an admin of the workspace "main"
 	stop   func()
 }
+
+// target is where custom domains lead to.
+const target = "here-1.preview.doze.test"
 
 // base is the public URL of the control API.
 const base = "https://doze.test/v0"
@@ -75,6 +79,7 @@ func (p *platform) open(run bool) {
 	p.ctl = control.New(control.Config{
 		Store: st, Node: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
+		Resolver: p.dns, DomainTarget: target,
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL: func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -26,19 +27,23 @@ const (
 	sandboxType  = "sandbox"
 )
 
+// secretKey is what names that nobody can guess are made with.
+func (s *Server) secretKey(ctx context.Context) ([]byte, error) {
+	key, err := s.Store.SealedSetting(ctx, previewSetting)
+	if err != nil || len(key) > 0 {
+		return key, err
+	}
+	key = make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // it never fails
+	return key, s.Store.SetSealedSetting(ctx, previewSetting, key)
+}
+
 // previewLabel is the label of a preview without a prefix: the same for the
 // same names, so that a preview that is made again has its address again.
 func (s *Server) previewLabel(ctx context.Context, workspace, sandbox, name string) (string, error) {
-	key, err := s.Store.SealedSetting(ctx, previewSetting)
+	key, err := s.secretKey(ctx)
 	if err != nil {
 		return "", err
-	}
-	if len(key) == 0 {
-		key = make([]byte, sha256.Size)
-		_, _ = rand.Read(key) // it never fails
-		if err := s.Store.SetSealedSetting(ctx, previewSetting, key); err != nil {
-			return "", err
-		}
 	}
 	mac := hmac.New(sha256.New, key)
 	_, _ = mac.Write([]byte(workspace + "/" + sandbox + "/" + name)) // it never fails
@@ -49,6 +54,9 @@ func (s *Server) previewLabel(ctx context.Context, workspace, sandbox, name stri
 func (s *Server) loadPreviews(ctx context.Context) error {
 	all, err := s.Store.LivingPreviews(ctx, time.Now())
 	for _, p := range all {
+		if d := p.Spec.CustomDomain; d != "" && s.verifiedDomain(ctx, p.Metadata.Workspace, d) != nil {
+			continue
+		}
 		if err := s.publish(ctx, p); err != nil {
 			return err
 		}
@@ -195,9 +203,6 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 	if err := wrong.Err(); err != nil {
 		return doze.Preview{}, err
 	}
-	if p.Spec.CustomDomain != "" {
-		return doze.Preview{}, doze.Errorf(doze.Unsupported, "this platform does not support spec.customDomain yet: leave it out")
-	}
 	if p.Spec.PrefixURL == "" {
 		var err error
 		if label, err = s.previewLabel(ctx, p.Metadata.Workspace, sb.Metadata.Name, p.Metadata.Name); err != nil {
@@ -205,6 +210,13 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		}
 	}
 	p.Label = label
+	if d := strings.ToLower(p.Spec.CustomDomain); d != "" {
+		if err := s.verifiedDomain(ctx, p.Metadata.Workspace, d); err != nil {
+			return doze.Preview{}, err
+		}
+		// Nobody else has names below the domain: the prefix is enough.
+		p.Spec.CustomDomain, p.Label = d, cmp.Or(p.Spec.PrefixURL, label)+".preview."+d
+	}
 
 	life, release, err := s.turns.take(ctx, "previews/"+sb.UID)
 	if err != nil {

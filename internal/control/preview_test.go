@@ -102,7 +102,7 @@ func TestPreviewMistakes(t *testing.T) {
 		`{"metadata":{"name":"x"},"spec":{"port":8080,"public":true}}`:                     {400, "everybody"},
 		`{"metadata":{"name":"x"},"spec":{"port":"3000"}}`:                                 {400, "whole number"},
 		`{"metadata":{"name":"x"},"spec":{"port":1,"expires":"2001-01-01"}}`:               {400, "already"},
-		`{"metadata":{"name":"x"},"spec":{"port":1,"customDomain":"a.test"}}`:              {501, "customDomain"},
+		`{"metadata":{"name":"x"},"spec":{"port":1,"customDomain":"a.test"}}`:              {400, "customDomain"},
 		`{"metadata":{"name":"there"},"spec":{"port":1}}`:                                  {409, "already exists"},
 		`{"metadata":{"name":"x"},"spec":{"port":1,"responseHeaders":{"X-Blaxel-A":"b"}}}`: {400, "platform"},
 	} {

@@ -47,6 +47,13 @@ var routes = append([]route{
 	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write((*Server).createPreviewToken)},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
 
+	{"GET", "/customdomains", "customdomains:list", read((*Server).listDomains)},
+	{"POST", "/customdomains", "customdomains:create", write((*Server).createDomain)},
+	{"GET", "/customdomains/{domain}", "customdomains:get", read((*Server).domain)},
+	{"PUT", "/customdomains/{domain}", "customdomains:update", write((*Server).updateDomain)},
+	{"DELETE", "/customdomains/{domain}", "customdomains:delete", read((*Server).deleteDomain)},
+	{"POST", "/customdomains/{domain}/verify", "customdomains:update", read((*Server).verifyDomain)},
+
 	{"GET", "/secrets", access.Admin, read((*Server).listSecrets)},
 	{"POST", "/secrets", access.Admin, write((*Server).createSecret)},
 	{"GET", "/secrets/{secret}", access.Admin, read((*Server).secret)},

@@ -70,12 +70,25 @@ func (a Addresses) URL(workspace, name string) string {
 }
 
 // PreviewURL returns the public address of the preview of a label, without a
-// slash at its end. Without a platform domain it is the path form.
+// slash at its end. Without a platform domain it is the path form. On a custom
+// domain, the label is the whole host.
 func (a Addresses) PreviewURL(label string) string {
+	if strings.Contains(label, ".") { // a host of a custom domain
+		return a.scheme + "://" + label + a.port
+	}
 	if a.domain == "" {
 		return a.base + previewPrefix + label
 	}
 	return a.scheme + "://" + label + "." + a.region + previewHost + a.domain + a.port
+}
+
+// Target is the host that custom domains lead to.
+func (a Addresses) Target() string {
+	if a.domain != "" {
+		return a.region + previewHost + a.domain
+	}
+	u, _ := url.Parse(a.base) // it was parsed before
+	return u.Hostname()
 }
 
 // Matches reports whether r is for a sandbox, by its host or by its path.

@@ -84,6 +84,12 @@ func (e *Edge) holds(probe *http.Request, workspace string) bool {
 	return ok && caller.May(scope)
 }
 
+// Matches reports whether r is for a sandbox or a preview.
+func (e *Edge) Matches(r *http.Request) bool {
+	_, ok := e.customPreview(r)
+	return ok || e.Addresses.Matches(r)
+}
+
 // Recheck looks at the credentials of open requests now: somebody may do less
 // than before. It does not wait.
 func (e *Edge) Recheck() { poke(e.streams.doubt) }
@@ -105,7 +111,7 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start, rec := time.Now(), &recorder{ResponseWriter: w, interim: r.ProtoAtLeast(1, 1)}
 	v := &visit{id: rand.Text()}
 	defer func() { record(r, v, rec.status, time.Since(start)) }() // after a panic too
-	if _, isPreview := e.previewLabel(r); r.Method == http.MethodOptions && !isPreview {
+	if _, isPreview := e.previewPlace(r); r.Method == http.MethodOptions && !isPreview {
 		if _, sent := e.bearing(r); !sent {
 			preflight(rec)
 			return
@@ -123,7 +129,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
 	var valid func() bool
-	if at, ok := e.previewLabel(r); ok {
+	if at, ok := e.previewPlace(r); ok {
 		done, err := e.admitPreview(w, r, v, at)
 		if err != nil || done {
 			return err

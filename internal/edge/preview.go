@@ -18,6 +18,26 @@ const (
 	previewCookie = ourCookie + "preview"
 )
 
+// previewPlace reads the address of a preview, on a domain of the platform or a
+// custom one.
+func (e *Edge) previewPlace(r *http.Request) (previewPlace, bool) {
+	if at, ok := e.customPreview(r); ok {
+		return at, true
+	}
+	return e.previewLabel(r)
+}
+
+// customPreview finds a preview on a custom domain, <label>.preview.<domain>.
+func (e *Edge) customPreview(r *http.Request) (previewPlace, bool) {
+	host := hostOf(r.Host)
+	if !strings.Contains(host, previewHost) {
+		return previewPlace{}, false
+	}
+	_, ok := e.previews.Find(host, time.Now())
+	path, _ := target(r)
+	return previewPlace{label: host, path: path}, ok
+}
+
 // admitPreview proves that r may use a preview, and fills in where it leads.
 // Nothing has been woken when it returns. It is done if it answered r itself.
 func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at previewPlace) (done bool, err error) {

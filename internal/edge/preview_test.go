@@ -36,6 +36,7 @@ func testPreviews() []peer.Preview {
 		{ID: "4", Label: "over", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true, Expires: time.Now()},
 		{ID: "5", Label: "off", Workspace: "acme", Sandbox: "off", Port: 3000, Public: true},
 		{ID: "6", Label: "gone", Workspace: "acme", Sandbox: "none", Port: 3000, Public: true},
+		{ID: "8", Label: "www.preview.shop.example", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true},
 		{
 			ID: "7", Label: "cors", Workspace: "acme", Sandbox: "web", Port: 3000, Tokens: hashed("good"),
 			RequestHeaders:  map[string]string{"X-From": "preview", "Authorization": "Basic cHJldmlldw=="},
@@ -82,6 +83,7 @@ func TestPreviewsLetInWhoMay(t *testing.T) {
 		"token in the header":   {"closed" + previewDomain, "/", []string{previewHeader, "good"}, 200, "", "u-acme-web:3000"},
 		"token in the query":    {"closed" + previewDomain, "/?bl_preview_token=good", nil, 200, "", "u-acme-web:3000"},
 		"token in our cookie":   {"closed" + previewDomain, "/", []string{"Cookie", "doze_preview=good"}, 200, "", "u-acme-web:3000"},
+		"custom domain":         {"WWW.preview.shop.example:443", "/x", nil, 200, "", "u-acme-web:3000"},
 		"no token":              {"closed" + previewDomain, "/", nil, 401, authRequired, ""},
 		"wrong token":           {"closed" + previewDomain, "/", []string{previewHeader, "bad"}, 401, authFailed, ""},
 		"expired token":         {"closed" + previewDomain, "/", []string{previewHeader, "late"}, 401, authFailed, ""},
@@ -146,6 +148,20 @@ func TestPreviewsTellNoSecrets(t *testing.T) {
 		got := echoed(t, w.do(t, http.MethodGet, "open"+previewDomain, "/", "", nil, "Authorization", credential))
 		if got.Header.Get("Authorization") != "" || got.Header.Get("X-Blaxel-Subject-Id") != "" {
 			t.Errorf("%s got through: %v", credential, got.Header)
+		}
+	}
+}
+
+// TestCustomDomainsAreMatchedByHost: others are not ours.
+func TestCustomDomainsAreMatchedByHost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, echo)
+	for host, ours := range map[string]bool{
+		"www.preview.shop.example": true, "ww2.preview.shop.example": false, "shop.example": false,
+		"open" + previewDomain: true, "open.us-1.preview.localhost": false,
+	} {
+		if got := w.Matches(&http.Request{Host: host, RequestURI: "/", URL: &url.URL{Path: "/"}}); got != ours {
+			t.Errorf("%s is ours: %t", host, got)
 		}
 	}
 }

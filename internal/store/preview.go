@@ -69,6 +69,12 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, force bool, now time.
 			AND uid IN (SELECT uid FROM sandboxes WHERE NOT (`+alive+`))`, p.Label); err != nil {
 			return err
 		}
+		if p.Spec.CustomDomain != "" {
+			// Whoever had the domain before has left it.
+			if _, err := tx.ExecContext(ctx, `DELETE FROM previews WHERE label = $1 AND workspace <> $2`, p.Label, p.Metadata.Workspace); err != nil {
+				return err
+			}
+		}
 		if force {
 			removed, err = collect(ctx, tx, scanPreview, `DELETE FROM previews AS p WHERE p.label = $1 AND p.workspace = $2 AND p.id <> $3
 				RETURNING id, uid, label, body`, p.Label, p.Metadata.Workspace, p.ID)

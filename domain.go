@@ -1,0 +1,66 @@
+package doze
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+)
+
+// DomainMax is the longest name of a custom domain: there must be room for the
+// host of a preview below it.
+const DomainMax = 180
+
+// Statuses of a custom domain.
+const (
+	DomainPending  = "pending"
+	DomainVerified = "verified"
+	DomainFailed   = "failed"
+)
+
+// DomainPreviews is the type of a custom domain that serves previews.
+const DomainPreviews = "previews"
+
+// CustomDomain is a domain under which previews are served, at
+// <preview>.preview.<domain> (spec 2.12).
+type CustomDomain struct {
+	Metadata CustomDomainMetadata `json:"metadata"`
+	Spec     CustomDomainSpec     `json:"spec"`
+}
+
+// CustomDomainMetadata has the domain itself as its name.
+type CustomDomainMetadata struct {
+	Name        string            `json:"name"`
+	DisplayName string            `json:"displayName,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Workspace   string            `json:"workspace,omitempty"`
+	CreatedAt   Time              `json:"createdAt,omitzero"`
+	UpdatedAt   Time              `json:"updatedAt,omitzero"`
+	CreatedBy   string            `json:"createdBy,omitempty"`
+	UpdatedBy   string            `json:"updatedBy,omitempty"`
+}
+
+// CustomDomainSpec says what its owner has to write into the DNS, and what we
+// found there. All but DomainType and Region is set by us.
+type CustomDomainSpec struct {
+	CNAMERecords      string            `json:"cnameRecords"` // the target
+	TXTRecords        map[string]string `json:"txtRecords"`   // name to value
+	AlternativeNames  []string          `json:"subjectAlternativeNames"`
+	DomainType        string            `json:"domainType"`
+	Region            string            `json:"region"`
+	Status            string            `json:"status"`
+	LastVerifiedAt    Time              `json:"lastVerifiedAt,omitzero"`
+	VerificationError string            `json:"verificationError,omitempty"`
+}
+
+var domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// CheckDomain adds what is wrong with a domain. It is in lower case.
+func CheckDomain(p *Problems, field, name string) {
+	_, err := netip.ParseAddr(name)
+	if len(name) > DomainMax || err == nil || !domainForm.MatchString(name) {
+		p.Add(field, "must be a domain such as example.com, of at most %d bytes", DomainMax)
+	}
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		p.Add(field, "is not in the DNS")
+	}
+}

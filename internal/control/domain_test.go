@@ -1,0 +1,247 @@
+package control_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"doze"
+)
+
+// zone is a real DNS server on the loopback interface.
+type zone struct {
+	conn net.PacketConn
+
+	mu     sync.Mutex
+	txt    map[string]string // guarded by mu; by name with its dot
+	cname  map[string]string // guarded by mu
+	a      map[string][4]byte
+	silent bool // guarded by mu; it fails at every question
+}
+
+func serveZone(t *testing.T) *zone {
+	t.Helper()
+	conn, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := &zone{conn: conn, txt: map[string]string{}, cname: map[string]string{}, a: map[string][4]byte{}}
+	var server sync.WaitGroup
+	server.Go(z.serve)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		server.Wait()
+	})
+	return z
+}
+
+func (z *zone) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", z.conn.LocalAddr().String())
+	}}
+}
+
+func (z *zone) set(fn func()) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	fn()
+}
+
+func (z *zone) serve() {
+	buf := make([]byte, 1500)
+	for {
+		n, from, err := z.conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		var m dnsmessage.Message
+		if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+			continue
+		}
+		z.answer(&m)
+		if out, err := m.Pack(); err == nil {
+			_, _ = z.conn.WriteTo(out, from)
+		}
+	}
+}
+
+func (z *zone) answer(m *dnsmessage.Message) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	q := m.Questions[0]
+	m.Response, m.Authoritative, m.Additionals = true, true, nil
+	if z.silent {
+		m.RCode = dnsmessage.RCodeRefused
+		return
+	}
+	name := strings.ToLower(q.Name.String())
+	header := func(name string, kind dnsmessage.Type) dnsmessage.ResourceHeader {
+		return dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}
+	}
+	if to, ok := z.cname[name]; ok && q.Type != dnsmessage.TypeTXT {
+		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header(name, dnsmessage.TypeCNAME), Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(to)}})
+		name = to
+	}
+	text, hasText := z.txt[name]
+	ip, hasIP := z.a[name]
+	switch {
+	case hasText && q.Type == dnsmessage.TypeTXT:
+		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header(name, dnsmessage.TypeTXT), Body: &dnsmessage.TXTResource{TXT: []string{text}}})
+	case hasIP && q.Type == dnsmessage.TypeA:
+		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header(name, dnsmessage.TypeA), Body: &dnsmessage.AResource{A: ip}})
+	case !hasText && !hasIP && len(m.Answers) == 0:
+		m.RCode = dnsmessage.RCodeNameError
+	}
+}
+
+// domainWorld is a platform that asks the zone.
+func domainWorld(t *testing.T) (*platform, *zone) {
+	t.Helper()
+	z := serveZone(t)
+	z.a[target+"."] = [4]byte{192, 0, 2, 1}
+	p := start(t, false)
+	p.stop()
+	p.dns = z.resolver()
+	p.open(true)
+	return p, z
+}
+
+func (p *platform) verify(name string, headers ...string) doze.CustomDomain {
+	p.t.Helper()
+	return want[doze.CustomDomain](p, 200, "POST", "/customdomains/"+name+"/verify", "", headers...)
+}
+
+// prove writes into the DNS what a domain asks for.
+func (z *zone) prove(d doze.CustomDomain) {
+	z.set(func() {
+		for name, value := range d.Spec.TXTRecords {
+			z.txt[name+"."] = value
+		}
+		z.cname["doze-probe.preview."+d.Metadata.Name+"."] = d.Spec.CNAMERecords + "."
+	})
+}
+
+func TestCustomDomains(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"Shop.Example","labels":{"a":"b"}},"spec":{"status":"verified"}}`)
+	if d.Metadata.Name != "shop.example" || d.Spec.Status != doze.DomainPending || d.Spec.CNAMERecords != target || len(d.Spec.TXTRecords) != 1 || d.Spec.AlternativeNames[0] != "*.preview.shop.example" {
+		t.Errorf("%+v", d)
+	}
+	p.create(named("a"))
+	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"prefixUrl":"www","customDomain":"shop.example"}}`
+	want[any](p, 400, "POST", "/sandboxes/a/previews", preview) // not verified yet
+
+	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !got.Spec.LastVerifiedAt.IsZero() {
+		t.Errorf("nothing in the DNS: %+v", got.Spec)
+	}
+	z.set(func() { z.txt["_doze-challenge.shop.example."] = d.Spec.TXTRecords["_doze-challenge.shop.example"] })
+	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "CNAME") {
+		t.Errorf("half in the DNS: %+v", got.Spec)
+	}
+	z.prove(d)
+	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError != "" || got.Spec.LastVerifiedAt.IsZero() {
+		t.Fatalf("all in the DNS: %+v", got.Spec)
+	}
+	v := p.expose(preview)
+	if v.Spec.URL != "http://www.preview.shop.example.preview.test" { // as the test spells addresses
+		t.Errorf("address %s", v.Spec.URL)
+	}
+	serves := func() bool {
+		_, ok := p.ctl.Previews.Find("www.preview.shop.example", time.Now())
+		return ok
+	}
+	want[any](p, 409, "DELETE", "/customdomains/shop.example", "") // a preview uses it
+
+	// A DNS that does not answer changes nothing; one that says no does.
+	z.set(func() { z.silent = true })
+	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError == "" || !serves() {
+		t.Errorf("a silent DNS: %+v", got.Spec)
+	}
+	z.set(func() { z.silent = false; clear(z.txt) })
+	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed || serves() {
+		t.Errorf("without its record it is %s, served %t", got.Spec.Status, serves())
+	}
+	p.reopen()
+	if serves() {
+		t.Error("after a restart it is served again")
+	}
+	z.prove(d)
+	if p.verify("shop.example"); !serves() {
+		t.Error("verified again, it is not served")
+	}
+	want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
+	want[any](p, 200, "DELETE", "/customdomains/shop.example", "")
+	want[any](p, 404, "POST", "/customdomains/shop.example/verify", "")
+}
+
+// TestDomainsAreNotTakenOver: another workspace's proof is worth nothing, and
+// who proves a domain that its owner left gets it.
+func TestDomainsAreNotTakenOver(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"rival"}`)
+	rival := []string{"X-Blaxel-Workspace", "rival"}
+	const body = `{"metadata":{"name":"shop.example"}}`
+	mine := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body)
+	theirs := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body, rival...)
+	z.prove(mine)
+	p.verify("shop.example")
+	if got := p.verify("shop.example", rival...); got.Spec.Status != doze.DomainFailed {
+		t.Errorf("with another's proof: %+v", got.Spec)
+	}
+	p.create(named("a"))
+	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"prefixUrl":"www","customDomain":"shop.example"}}`
+	p.expose(preview)
+	z.prove(theirs) // the domain changed hands
+	if got := p.verify("shop.example", rival...); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "another workspace") {
+		t.Errorf("while the first is verified: %+v", got.Spec)
+	}
+	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed {
+		t.Errorf("the first, without its proof: %+v", got.Spec)
+	}
+	if got := p.verify("shop.example", rival...); got.Spec.Status != doze.DomainVerified {
+		t.Errorf("the second, with its proof: %+v", got.Spec)
+	}
+	want[any](p, 200, "POST", "/sandboxes", named("b"), rival...)
+	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, rival...)
+	if known, ok := p.ctl.Previews.Find("www.preview.shop.example", time.Now()); !ok || known.Workspace != "rival" {
+		t.Errorf("the edge knows %+v", known)
+	}
+}
+
+func TestDomainMistakes(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.example"}}`)
+	for body, status := range map[string]int{
+		`{}`:                                  400,
+		`{"metadata":{"name":"localhost"}}`:   400,
+		`{"metadata":{"name":"a.localhost"}}`: 400,
+		`{"metadata":{"name":"127.0.0.1"}}`:   400,
+		`{"metadata":{"name":"a_b.example"}}`: 400,
+		`{"metadata":{"name":"` + strings.Repeat("a.", 100) + `example"}}`:       400,
+		`{"metadata":{"name":"doze.test"}}`:                                      400, // ours
+		`{"metadata":{"name":"b.example"},"spec":{"region":"mars"}}`:             400,
+		`{"metadata":{"name":"b.example"},"spec":{"domainType":"applications"}}`: 400,
+		`{"metadata":{"name":"A.example."}}`:                                     409,
+	} {
+		w := p.do("POST", "/customdomains", body)
+		if w.Code != status {
+			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, status)
+		}
+		checkError(t, w)
+	}
+	want[any](p, 400, "PUT", "/customdomains/a.example", `{"metadata":{"name":"b.example"}}`)
+	if got := want[doze.CustomDomain](p, 200, "PUT", "/customdomains/A.example", `{"metadata":{"displayName":"A"},"spec":{"cnameRecords":"evil.test"}}`); got.Metadata.DisplayName != "A" || got.Spec.CNAMERecords != target {
+		t.Errorf("%+v", got)
+	}
+	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}
