@@ -412,6 +412,15 @@ func TestEmptyImage(t *testing.T) {
 	if _, v := call(t, "GET", url+"/filesystem//tmp/a/b", ""); v["content"] != "x" || v["owner"] != "0" {
 		t.Errorf("got %v", v)
 	}
+	if _, v := call(t, "GET", url+"/filesystem-content-search//tmp?query=x", ""); v["total"] != 1.0 {
+		t.Errorf("got %v", v)
+	}
+	if _, v := call(t, "POST", url+"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fsReadFile","arguments":{"path":"/tmp/a/b"}}}`); !strings.Contains(fmt.Sprint(v["result"]), "content:x") {
+		t.Errorf("got %v", v)
+	}
+	if status, v := call(t, "GET", url+"/network/process/1/ports", ""); status != http.StatusUnprocessableEntity { // there is no /proc
+		t.Errorf("status %d: %v", status, v)
+	}
 	if _, v := call(t, "GET", url+"/filesystem//etc/hosts", ""); !strings.Contains(fmt.Sprint(v["content"]), "localhost") {
 		t.Errorf("got %v", v)
 	}
