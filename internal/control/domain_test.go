@@ -111,9 +111,9 @@ func domainWorld(t *testing.T) (*platform, *zone) {
 	return p, z
 }
 
-func (p *platform) verify(name string, headers ...string) doze.CustomDomain {
+func (p *platform) verify(headers ...string) doze.CustomDomain {
 	p.t.Helper()
-	return want[doze.CustomDomain](p, 200, "POST", "/customdomains/"+name+"/verify", "", headers...)
+	return want[doze.CustomDomain](p, 200, "POST", "/customdomains/shop.example/verify", "", headers...)
 }
 
 // prove writes into the DNS what a domain asks for.
@@ -137,15 +137,15 @@ func TestCustomDomains(t *testing.T) {
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"prefixUrl":"www","customDomain":"shop.example"}}`
 	want[any](p, 400, "POST", "/sandboxes/a/previews", preview) // not verified yet
 
-	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !got.Spec.LastVerifiedAt.IsZero() {
+	if got := p.verify(); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !got.Spec.LastVerifiedAt.IsZero() {
 		t.Errorf("nothing in the DNS: %+v", got.Spec)
 	}
 	z.set(func() { z.txt["_doze-challenge.shop.example."] = d.Spec.TXTRecords["_doze-challenge.shop.example"] })
-	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "CNAME") {
+	if got := p.verify(); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "CNAME") {
 		t.Errorf("half in the DNS: %+v", got.Spec)
 	}
 	z.prove(d)
-	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError != "" || got.Spec.LastVerifiedAt.IsZero() {
+	if got := p.verify(); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError != "" || got.Spec.LastVerifiedAt.IsZero() {
 		t.Fatalf("all in the DNS: %+v", got.Spec)
 	}
 	v := p.expose(preview)
@@ -160,11 +160,11 @@ func TestCustomDomains(t *testing.T) {
 
 	// A DNS that does not answer changes nothing; one that says no does.
 	z.set(func() { z.silent = true })
-	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError == "" || !serves() {
+	if got := p.verify(); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError == "" || !serves() {
 		t.Errorf("a silent DNS: %+v", got.Spec)
 	}
 	z.set(func() { z.silent = false; clear(z.txt) })
-	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed || serves() {
+	if got := p.verify(); got.Spec.Status != doze.DomainFailed || serves() {
 		t.Errorf("without its record it is %s, served %t", got.Spec.Status, serves())
 	}
 	p.reopen()
@@ -172,7 +172,7 @@ func TestCustomDomains(t *testing.T) {
 		t.Error("after a restart it is served again")
 	}
 	z.prove(d)
-	if p.verify("shop.example"); !serves() {
+	if p.verify(); !serves() {
 		t.Error("verified again, it is not served")
 	}
 	want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
@@ -191,21 +191,21 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	mine := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body)
 	theirs := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body, rival...)
 	z.prove(mine)
-	p.verify("shop.example")
-	if got := p.verify("shop.example", rival...); got.Spec.Status != doze.DomainFailed {
+	p.verify()
+	if got := p.verify(rival...); got.Spec.Status != doze.DomainFailed {
 		t.Errorf("with another's proof: %+v", got.Spec)
 	}
 	p.create(named("a"))
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"prefixUrl":"www","customDomain":"shop.example"}}`
 	p.expose(preview)
 	z.prove(theirs) // the domain changed hands
-	if got := p.verify("shop.example", rival...); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "another workspace") {
+	if got := p.verify(rival...); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "another workspace") {
 		t.Errorf("while the first is verified: %+v", got.Spec)
 	}
-	if got := p.verify("shop.example"); got.Spec.Status != doze.DomainFailed {
+	if got := p.verify(); got.Spec.Status != doze.DomainFailed {
 		t.Errorf("the first, without its proof: %+v", got.Spec)
 	}
-	if got := p.verify("shop.example", rival...); got.Spec.Status != doze.DomainVerified {
+	if got := p.verify(rival...); got.Spec.Status != doze.DomainVerified {
 		t.Errorf("the second, with its proof: %+v", got.Spec)
 	}
 	want[any](p, 200, "POST", "/sandboxes", named("b"), rival...)

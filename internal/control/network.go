@@ -1,0 +1,199 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+// networksMax bounds the resources of a kind in a workspace.
+const networksMax = 1000
+
+// vpcOf is the VPC that a path names. The default one exists without a record.
+func (s *Server) vpcOf(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
+	name := r.PathValue("vpc")
+	if name != doze.DefaultVPC {
+		return s.Store.Network(ctx, callerOf(ctx).Workspace, store.VPC, name)
+	}
+	return doze.NetworkResource{
+		Metadata: doze.NetworkMetadata{Name: name, DisplayName: name, Workspace: callerOf(ctx).Workspace},
+		Status:   doze.Running.Status(), Events: []doze.Event{},
+	}, nil
+}
+
+// gatewayOf is the gateway that a path names, in its VPC.
+func (s *Server) gatewayOf(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
+	g, err := s.Store.Network(ctx, callerOf(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
+	if err == nil && g.Metadata.VPCName != r.PathValue("vpc") {
+		return doze.NetworkResource{}, doze.Errorf(doze.NotFound, "there is no such egress gateway")
+	}
+	return g, err
+}
+
+// ipOf is the address that a path names, in its gateway.
+func (s *Server) ipOf(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
+	missing := doze.Errorf(doze.NotFound, "there is no such egress IP")
+	if _, err := s.gatewayOf(ctx, r); err != nil {
+		return doze.NetworkResource{}, err
+	}
+	ip, err := s.Store.Network(ctx, callerOf(ctx).Workspace, store.IP, r.PathValue("ip"))
+	if err == nil && ip.Metadata.GatewayName != r.PathValue("gateway") {
+		return doze.NetworkResource{}, missing
+	}
+	return ip, err
+}
+
+// networks lists a kind; nil is an empty list.
+func (s *Server) networks(ctx context.Context, kind store.NetworkKind, parent string) ([]doze.NetworkResource, error) {
+	all, err := s.Store.Networks(ctx, callerOf(ctx).Workspace, kind, parent)
+	if all == nil {
+		all = []doze.NetworkResource{}
+	}
+	return all, err
+}
+
+// makeNetwork records a resource of a kind in its parent. Check looks at the
+// spec, and may fill in what is left out.
+func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent string, where doze.NetworkMetadata, body map[string]any, check func(*doze.NetworkSpec, *doze.Problems)) (doze.NetworkResource, error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	var p doze.Problems
+	meta := struct {
+		Name        string `json:"name"`
+		DisplayName string `json:"displayName"`
+	}{}
+	decode(&meta, member(body, "metadata", &p), "metadata", &p)
+	n := doze.NetworkResource{Metadata: where, Status: doze.Running.Status()}
+	decode(&n.Spec, member(body, "spec", &p), "spec", &p)
+	rest := doze.Metadata{Name: meta.Name, DisplayName: meta.DisplayName}
+	rest.Check(&p)
+	n.Spec.PublicIP = ""
+	check(&n.Spec, &p)
+	if err := p.Err(); err != nil {
+		return doze.NetworkResource{}, err
+	}
+	all, err := s.networks(ctx, kind, "")
+	if err == nil && len(all) >= networksMax {
+		err = doze.Errorf(doze.Exhausted, "the workspace has %d of these, which is the limit: delete one first", len(all))
+	}
+	if err != nil {
+		return doze.NetworkResource{}, err
+	}
+	n.Metadata.Name, n.Metadata.DisplayName, n.Metadata.Workspace = meta.Name, meta.DisplayName, c.Workspace
+	n.Metadata.CreatedAt, n.Metadata.CreatedBy, n.Metadata.UpdatedAt, n.Metadata.UpdatedBy = now, c.Sub, now, c.Sub
+	message := "it is recorded"
+	if kind == store.IP {
+		n.Status, message = doze.Starting.Status(), "it waits for an address: this platform has none to give yet"
+	}
+	n.Events = []doze.Event{{Type: "deployment", Status: n.Status, Message: message, Time: now}}
+	return n, s.Store.InsertNetwork(ctx, kind, parent, n)
+}
+
+func (s *Server) listVPCs(ctx context.Context, r *http.Request) ([]doze.NetworkResource, error) {
+	all, err := s.networks(ctx, store.VPC, "")
+	if err != nil {
+		return nil, err
+	}
+	r.SetPathValue("vpc", doze.DefaultVPC)
+	first, err := s.vpcOf(ctx, r)
+	return append([]doze.NetworkResource{first}, all...), err
+}
+
+func (s *Server) createVPC(ctx context.Context, _ *http.Request, body map[string]any) (doze.NetworkResource, error) {
+	return s.makeNetwork(ctx, store.VPC, "", doze.NetworkMetadata{}, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
+		*spec = doze.NetworkSpec{}
+		if m, ok := body["metadata"].(map[string]any); ok && m["name"] == doze.DefaultVPC {
+			p.Add("metadata.name", "is that of the VPC that every workspace has")
+		}
+	})
+}
+
+func (s *Server) deleteVPC(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
+	if r.PathValue("vpc") == doze.DefaultVPC {
+		return doze.NetworkResource{}, doze.Errorf(doze.Conflict, "the default VPC cannot be deleted")
+	}
+	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.VPC, r.PathValue("vpc"))
+}
+
+func (s *Server) listGateways(ctx context.Context, r *http.Request) ([]doze.NetworkResource, error) {
+	if _, err := s.vpcOf(ctx, r); err != nil {
+		return nil, err
+	}
+	return s.networks(ctx, store.Gateway, r.PathValue("vpc"))
+}
+
+func (s *Server) allGateways(ctx context.Context, _ *http.Request) ([]doze.NetworkResource, error) {
+	return s.networks(ctx, store.Gateway, "")
+}
+
+func (s *Server) createGateway(ctx context.Context, r *http.Request, body map[string]any) (doze.NetworkResource, error) {
+	vpc, err := s.vpcOf(ctx, r)
+	if err != nil {
+		return vpc, err
+	}
+	where := doze.NetworkMetadata{VPCName: vpc.Metadata.Name}
+	return s.makeNetwork(ctx, store.Gateway, vpc.Metadata.Name, where, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
+		*spec = doze.NetworkSpec{Region: spec.Region}
+		if spec.Region == anyRegion {
+			spec.Region = s.Region
+		}
+		if spec.Region != s.Region {
+			p.Add("spec.region", "is %q; this platform has the region %s", clip(spec.Region), s.Region)
+		}
+	})
+}
+
+func (s *Server) deleteGateway(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
+	if _, err := s.gatewayOf(ctx, r); err != nil {
+		return doze.NetworkResource{}, err
+	}
+	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
+}
+
+// gatewayUsage says which sandboxes use which gateway: none can yet.
+func (s *Server) gatewayUsage(ctx context.Context, _ *http.Request) (map[string][]string, error) {
+	all, err := s.networks(ctx, store.Gateway, "")
+	usage := map[string][]string{}
+	for _, g := range all {
+		usage[g.Metadata.Name] = []string{}
+	}
+	return usage, err
+}
+
+func (s *Server) listIPs(ctx context.Context, r *http.Request) ([]doze.NetworkResource, error) {
+	if _, err := s.gatewayOf(ctx, r); err != nil {
+		return nil, err
+	}
+	return s.networks(ctx, store.IP, r.PathValue("gateway"))
+}
+
+func (s *Server) allIPs(ctx context.Context, _ *http.Request) ([]doze.NetworkResource, error) {
+	return s.networks(ctx, store.IP, "")
+}
+
+func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]any) (doze.NetworkResource, error) {
+	g, err := s.gatewayOf(ctx, r)
+	if err != nil {
+		return g, err
+	}
+	where := doze.NetworkMetadata{VPCName: g.Metadata.VPCName, GatewayName: g.Metadata.Name}
+	return s.makeNetwork(ctx, store.IP, g.Metadata.Name, where, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
+		*spec = doze.NetworkSpec{IPFamily: spec.IPFamily}
+		switch spec.IPFamily {
+		case "":
+			spec.IPFamily = doze.IPv4
+		case doze.IPv4, doze.IPv6:
+		default:
+			p.Add("spec.ipFamily", "must be %s or %s", doze.IPv4, doze.IPv6)
+		}
+	})
+}
+
+func (s *Server) deleteIP(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
+	if _, err := s.ipOf(ctx, r); err != nil {
+		return doze.NetworkResource{}, err
+	}
+	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.IP, r.PathValue("ip"))
+}

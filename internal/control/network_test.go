@@ -1,0 +1,76 @@
+package control_test
+
+import (
+	"testing"
+
+	"doze"
+)
+
+type network = doze.NetworkResource
+
+func TestNetworksLiveInEachOther(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	if all := want[[]network](p, 200, "GET", "/vpcs", ""); len(all) != 1 || all[0].Metadata.Name != "default" {
+		t.Errorf("%+v", all)
+	}
+	want[network](p, 200, "POST", "/vpcs", named("v"))
+	g := want[network](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"g","displayName":"G","labels":{"a":"b"}},"spec":{"region":"here-1","publicIp":"192.0.2.1"}}`)
+	if g.Metadata.VPCName != "v" || g.Metadata.Workspace != "main" || g.Metadata.CreatedBy != "admin" || g.Status != "DEPLOYED" || len(g.Events) != 1 || g.Spec.PublicIP != "" {
+		t.Errorf("%+v", g)
+	}
+	ip := want[network](p, 200, "POST", "/vpcs/v/egressgateways/g/ips", named("i"))
+	if ip.Metadata.GatewayName != "g" || ip.Metadata.VPCName != "v" || ip.Spec.IPFamily != "IPv4" || ip.Status != "DEPLOYING" || ip.Spec.PublicIP != "" {
+		t.Errorf("%+v", ip)
+	}
+	want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"h"},"spec":{"region":"auto"}}`)
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"GET", "/vpcs/default", "", 200},
+		{"GET", "/vpcs/none", "", 404},
+		{"GET", "/vpcs/none/egressgateways", "", 404},
+		{"GET", "/vpcs/default/egressgateways/g", "", 404}, // it is in v
+		{"GET", "/vpcs/default/egressgateways/h/ips/i", "", 404},
+		{"DELETE", "/vpcs/default/egressgateways/h/ips/i", "", 404},
+		{"POST", "/vpcs", named("v"), 409},
+		{"POST", "/vpcs", named("default"), 400},
+		{"POST", "/vpcs", `{}`, 400},
+		{"POST", "/vpcs/none/egressgateways", `{"metadata":{"name":"x"},"spec":{"region":"here-1"}}`, 404},
+		{"POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"here-1"}}`, 409}, // unique in the workspace
+		{"POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"x"}}`, 400},
+		{"POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"x"},"spec":{"region":"mars"}}`, 400},
+		{"POST", "/vpcs/v/egressgateways/g/ips", `{"metadata":{"name":"x"},"spec":{"ipFamily":"IPv5"}}`, 400},
+		{"POST", "/vpcs/v/egressgateways/none/ips", named("x"), 404},
+		{"DELETE", "/vpcs/default", "", 409},
+		{"DELETE", "/vpcs/v", "", 409},
+		{"DELETE", "/vpcs/v/egressgateways/g", "", 409},
+	} {
+		w := p.do(tt.method, tt.path, tt.body)
+		if w.Code != tt.status {
+			t.Errorf("%s %s %s: %d %s, want %d", tt.method, tt.path, tt.body, w.Code, w.Body, tt.status)
+		}
+		if tt.status >= 400 {
+			checkError(t, w)
+		}
+	}
+	if all := want[[]network](p, 200, "GET", "/egressgateways", ""); len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+	if all := want[[]network](p, 200, "GET", "/egressips", ""); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+	if usage := want[map[string][]string](p, 200, "GET", "/egressgateways/usage", ""); len(usage) != 2 || usage["g"] == nil {
+		t.Errorf("%+v", usage)
+	}
+	if gone := want[network](p, 200, "DELETE", "/vpcs/v/egressgateways/g/ips/i", ""); gone.Metadata.Name != "i" {
+		t.Errorf("%+v", gone)
+	}
+	want[network](p, 200, "DELETE", "/vpcs/v/egressgateways/g", "")
+	want[network](p, 200, "DELETE", "/vpcs/v", "")
+	want[any](p, 404, "GET", "/vpcs/v", "")
+	if all := want[[]network](p, 200, "GET", "/vpcs/default/egressgateways", ""); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}

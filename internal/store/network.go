@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+
+	"doze"
+)
+
+// NetworkKind is a kind of [doze.NetworkResource].
+type NetworkKind string
+
+// The kinds; each lives in the one before.
+const (
+	VPC     NetworkKind = "vpc"
+	Gateway NetworkKind = "gateway"
+	IP      NetworkKind = "ip"
+)
+
+// inside are the kinds that live in another, and in which.
+var inside = map[NetworkKind]NetworkKind{Gateway: VPC, IP: Gateway}
+
+// words name the kinds in messages.
+var words = map[NetworkKind]string{VPC: "VPC", Gateway: "egress gateway", IP: "egress IP"}
+
+func errNoNetwork(kind NetworkKind) string { return "there is no such " + words[kind] }
+
+// Networks returns the resources of a kind that a parent has, by name; those
+// of all parents for the empty name.
+func (s *Store) Networks(ctx context.Context, workspace string, kind NetworkKind, parent string) ([]doze.NetworkResource, error) {
+	all, err := collect(ctx, s.read, scanNetwork, `SELECT body FROM networks
+		WHERE workspace = $1 AND kind = $2 AND (parent = $3 OR $3 = '') ORDER BY name`, workspace, string(kind), parent)
+	return all, wrap(err, "list networks")
+}
+
+// Network returns a resource, or NotFound.
+func (s *Store) Network(ctx context.Context, workspace string, kind NetworkKind, name string) (doze.NetworkResource, error) {
+	return one(ctx, s.read, scanNetwork, errNoNetwork(kind), `SELECT body FROM networks
+		WHERE workspace = $1 AND kind = $2 AND name = $3`, workspace, string(kind), name)
+}
+
+// InsertNetwork adds a resource to its parent. A name that another of its kind
+// has in the workspace is a Conflict; a parent that is gone is NotFound.
+func (s *Store) InsertNetwork(ctx context.Context, kind NetworkKind, parent string, n doze.NetworkResource) error {
+	body, err := json.Marshal(n)
+	if err != nil {
+		return wrap(err, "encode network")
+	}
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		if of, ok := inside[kind]; ok && (of != VPC || parent != doze.DefaultVPC) {
+			if _, err := one(ctx, tx, scanNetwork, errNoNetwork(of), `SELECT body FROM networks
+				WHERE workspace = $1 AND kind = $2 AND name = $3`, n.Metadata.Workspace, string(of), parent); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO networks (workspace, kind, name, parent, created_at, body) VALUES ($1, $2, $3, $4, $5, $6)`,
+			n.Metadata.Workspace, string(kind), n.Metadata.Name, parent, millis(n.Metadata.CreatedAt.Time), string(body))
+		return err
+	})
+	if duplicate(err) {
+		return doze.Errorf(doze.Conflict, "the %s %s already exists", words[kind], n.Metadata.Name)
+	}
+	return err
+}
+
+// DeleteNetwork removes a resource and returns it. While others live in it, it
+// is a Conflict.
+func (s *Store) DeleteNetwork(ctx context.Context, workspace string, kind NetworkKind, name string) (n doze.NetworkResource, err error) {
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		for child, of := range inside {
+			if of != kind {
+				continue
+			}
+			inIt, err := collect(ctx, tx, scanText, `SELECT name FROM networks
+				WHERE workspace = $1 AND kind = $2 AND parent = $3 LIMIT 1`, workspace, string(child), name)
+			if err != nil {
+				return err
+			}
+			if len(inIt) > 0 {
+				return doze.Errorf(doze.Conflict, "the %s %s is in it: delete that first", words[child], inIt[0])
+			}
+		}
+		n, err = one(ctx, tx, scanNetwork, errNoNetwork(kind), `DELETE FROM networks
+			WHERE workspace = $1 AND kind = $2 AND name = $3 RETURNING body`, workspace, string(kind), name)
+		return err
+	})
+	return n, err
+}
+
+func scanNetwork(r row) (n doze.NetworkResource, err error) {
+	var body string
+	if err := r.Scan(&body); err != nil {
+		return n, err
+	}
+	return n, json.Unmarshal([]byte(body), &n)
+}
