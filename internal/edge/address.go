@@ -27,6 +27,7 @@ type Addresses struct {
 	scheme string   // of every address: that of the public base URL
 	port   string   // ":8443", or empty if the scheme implies it
 	base   string   // the public base URL without a slash at its end
+	own    string   // the host of that: the listener's own name, whatever it looks like
 	region string   // lower case
 	domain string   // lower case; empty without a platform domain
 	hosts  []string // suffixes of host addresses, each with its dot in front
@@ -45,6 +46,7 @@ func NewAddresses(region, domain, public string) (Addresses, error) {
 	a := Addresses{
 		scheme: u.Scheme,
 		base:   u.Scheme + "://" + u.Host + strings.TrimRight(u.EscapedPath(), "/"),
+		own:    hostOf(u.Host),
 		region: strings.ToLower(region),
 		domain: strings.ToLower(strings.Trim(domain, ".")),
 	}
@@ -91,9 +93,10 @@ func (a Addresses) Target() string {
 	return u.Hostname()
 }
 
-// Matches reports whether r is for a sandbox, by its host or by its path.
+// Matches reports whether r is for a sandbox, by its host or by its path. So
+// is what only looks like it: see [Addresses.strays].
 func (a Addresses) Matches(r *http.Request) bool {
-	if _, ok := a.label(r.Host); ok {
+	if _, ok := a.label(r.Host); ok || a.strays(r.Host) {
 		return true
 	}
 	if _, ok := a.previewLabel(r); ok {
@@ -101,6 +104,21 @@ func (a Addresses) Matches(r *http.Request) bool {
 	}
 	path, _ := target(r)
 	return strings.HasPrefix(path, pathPrefix)
+}
+
+// strays reports whether a host looks like that of a sandbox and is none that
+// we serve: of another region or domain, say. It must not reach the control
+// API, where a client would take the answer for that of its sandbox.
+func (a Addresses) strays(host string) bool {
+	name := hostOf(host)
+	if !strings.HasPrefix(name, hostPrefix) || name == a.own {
+		return false
+	}
+	if _, ok := a.previewOf(name); ok { // a prefix that somebody chose
+		return false
+	}
+	_, ok := a.label(host)
+	return !ok
 }
 
 // previewPlace is the preview that an address names, and what is asked of it.
@@ -114,14 +132,10 @@ type previewPlace struct {
 // <label>.<region>.preview.<domain>, or the path /preview/<label>.
 func (a Addresses) previewLabel(r *http.Request) (previewPlace, bool) {
 	path, _ := target(r)
-	host := hostOf(r.Host)
-	for _, d := range []string{a.domain, localTLD} {
-		label, ok := strings.CutSuffix(host, "."+a.region+previewHost+d)
-		if ok && d != "" && label != "" && !strings.Contains(label, ".") {
-			return previewPlace{label: label, path: path}, true
-		}
+	if label, ok := a.previewOf(hostOf(r.Host)); ok {
+		return previewPlace{label: label, path: path}, true
 	}
-	if _, ok := a.label(r.Host); ok {
+	if _, ok := a.label(r.Host); ok || a.strays(r.Host) {
 		return previewPlace{}, false
 	}
 	rest, ok := strings.CutPrefix(path, previewPrefix)
@@ -134,6 +148,17 @@ func (a Addresses) previewLabel(r *http.Request) (previewPlace, bool) {
 		rest = "/"
 	}
 	return previewPlace{label: label, prefix: previewPrefix + label, path: rest}, true
+}
+
+// previewOf returns the label in the host of a preview.
+func (a Addresses) previewOf(name string) (label string, ok bool) {
+	for _, d := range []string{a.domain, localTLD} {
+		label, ok := strings.CutSuffix(name, "."+a.region+previewHost+d)
+		if ok && d != "" && label != "" && !strings.Contains(label, ".") {
+			return label, true
+		}
+	}
+	return "", false
 }
 
 // hostOf is a host in lower case, without its port and without a dot at its

@@ -56,11 +56,17 @@ func TestMatches(t *testing.T) {
 		"path":               {"doze.example.com", "/run/b/sandboxes/a", true},
 		"bad path below run": {"doze.example.com", "/run/x", true},
 		"control":            {"doze.example.com", "/v0/sandboxes", false},
-		"other region":       {"sbx-a-b.us-1.doze.test", "/", false},
-		"other domain":       {"sbx-a-b.eu-1.doze.test.evil.test", "/", false},
+		"other region":       {"sbx-a-b.us-1.doze.test", "/v0/sandboxes", true}, // and is refused
+		"other domain":       {"sbx-a-b.eu-1.doze.test.evil.test", "/", true},
+		"no domain":          {"sbx-a-b", "/health", true},
+		"of another, port":   {"SBX-A-b.example.com.:80", "/", true},
+		"IPv4":               {"192.0.2.1:80", "/v0/sandboxes", false},
+		"IPv6":               {"[2001:db8::1]:80", "/v0/sandboxes", false},
+		"localhost host":     {"localhost:7080", "/health", false},
+		"operator's name":    {"api.example.org", "/v0/sandboxes", false},
 		"two labels":         {"x.sbx-a-b.eu-1.doze.test", "/", false},
 		"no prefix":          {"a-b.eu-1.doze.test", "/", false},
-		"nothing":            {"sbx-.eu-1.doze.test", "/", false},
+		"nothing":            {"sbx-.eu-1.doze.test", "/", true},
 		"encoded run":        {"doze.example.com", "/%72un/b/sandboxes/a", false},
 		"run inside":         {"doze.example.com", "//run/b/sandboxes/a", false},
 	}
@@ -72,6 +78,20 @@ func TestMatches(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
+	}
+}
+
+func TestTheListenersOwnNameMayLookLikeASandboxs(t *testing.T) {
+	a, err := NewAddresses("eu-1", "doze.test", "https://SBX-prod.example.com:8443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]bool{"sbx-prod.example.com:8443": false, "sbx-prod.example.com": false, "sbx-prod.example.org": true} {
+		r := httptest.NewRequest(http.MethodGet, "http://x/v0/sandboxes", nil)
+		r.Host = host
+		if a.Matches(r) != want {
+			t.Errorf("%s: a sandbox's is %t", host, !want)
+		}
 	}
 }
 

@@ -129,13 +129,17 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
 	var valid func() bool
-	if at, ok := e.previewPlace(r); ok {
+	at, ok := e.previewPlace(r)
+	switch {
+	case ok:
 		done, err := e.admitPreview(w, r, v, at)
 		if err != nil || done {
 			return err
 		}
 		valid = func() bool { return e.opens(v.preview, v.token) }
-	} else {
+	case e.strays(r.Host):
+		return errStray
+	default:
 		probe, err := e.admit(r, v)
 		if err != nil {
 			return err

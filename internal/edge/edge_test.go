@@ -300,6 +300,33 @@ func TestAForeignSandboxLooksLikeNone(t *testing.T) {
 	}
 }
 
+func TestHostsThatOnlyLookLikeASandboxs(t *testing.T) {
+	w := newWorld(t, http.NotFoundHandler())
+	for name, host := range map[string]string{
+		"another region":    "sbx-web-acme.mars.localhost",
+		"another domain":    "sbx-web-acme.eu-1.example.com",
+		"no domain":         "sbx-web-acme",
+		"nobody's preview":  "sbx-web.preview.example.com",
+		"no name":           "sbx-.eu-1.localhost",
+		"a host and a path": "sbx-web-acme.mars.localhost:80",
+	} {
+		for _, path := range []string{"/health", "/v0/sandboxes", "/run/acme/sandboxes/web/health", "/preview/x/"} {
+			for _, key := range []string{"", "acme"} {
+				t.Run(name+path+key, func(t *testing.T) {
+					resp := w.do(t, http.MethodGet, host, path, key, nil)
+					b := platformError(t, resp)
+					if resp.StatusCode != http.StatusNotFound || b["code"] != routeNotFound || b["retryable"] != false {
+						t.Errorf("%d %v", resp.StatusCode, b)
+					}
+				})
+			}
+		}
+	}
+	if n := w.gate.wakes.Load(); n > 0 {
+		t.Errorf("%d requests woke a sandbox", n)
+	}
+}
+
 func TestBadRequestsWakeNothing(t *testing.T) {
 	w := newWorld(t, http.NotFoundHandler())
 	client := &http.Client{Transport: &http.Transport{}}
