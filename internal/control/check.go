@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -62,6 +63,25 @@ func supported(spec *doze.SandboxSpec) error {
 
 // invalidImage is the name of the error for an image that cannot be run.
 const invalidImage = "INVALID_IMAGE"
+
+// checkImage adds what a node says about an image to the other mistakes of a
+// request, which are Invalid or nil.
+func (s *Server) checkImage(ctx context.Context, ref string, others error) error {
+	err := s.Node.CheckImage(ctx, ref)
+	if err == nil {
+		return others
+	}
+	err = fromNode(err, "the look at the image")
+	e, rest := doze.Public(err), doze.Public(others)
+	if e.Name != invalidImage {
+		return cmp.Or(others, err)
+	}
+	e.Message = "spec.runtime.image: " + e.Message
+	if others != nil {
+		e.Message += "; " + rest.Message
+	}
+	return e
+}
 
 // fromNode decides what a caller hears of an error of the node. A mistake in
 // an image is the caller's; where the node cannot help, the caller may try

@@ -52,14 +52,15 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if at, why := sb.Spec.Deadline(time.Now(), time.Now(), true); !at.IsZero() && !at.After(time.Now()) {
 		p.Add("spec", "is of a sandbox that has ended already: %s", why)
 	}
-	if err := s.check(&sb, &p); err != nil {
+	err := s.check(&sb, &p)
+	if err == nil || doze.Public(err).Kind == doze.Invalid {
+		err = s.checkImage(ctx, sb.Spec.Runtime.Image, err)
+	}
+	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	if _, err := s.variables(ctx, sb.Metadata, sb.Spec); err != nil {
 		return doze.Sandbox{}, err
-	}
-	if err := s.Node.CheckImage(ctx, sb.Spec.Runtime.Image); err != nil {
-		return doze.Sandbox{}, fromNode(err, "the look at the image")
 	}
 	for try := 1; ; try++ {
 		out, err := s.create(ctx, sb)

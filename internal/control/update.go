@@ -39,7 +39,7 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	want, err := s.wanted(sb, body)
+	want, err := s.wanted(life, sb, body)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -54,7 +54,7 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 }
 
 // wanted is sb with the changes of body, or all mistakes in them.
-func (s *Server) wanted(sb store.Sandbox, body map[string]any) (store.Sandbox, error) {
+func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]any) (store.Sandbox, error) {
 	var p doze.Problems
 	want := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
 	decodeSandbox(&want.Metadata, &want.Spec, body, &p)
@@ -86,6 +86,9 @@ func (s *Server) wanted(sb store.Sandbox, body map[string]any) (store.Sandbox, e
 	now.Envs = unmask(was.Envs, now.Envs, &p)
 	want.Default(s.Region)
 	if err := s.check(&want, &p); err != nil {
+		if doze.Public(err).Kind == doze.Invalid && now.Image != was.Image {
+			err = s.checkImage(ctx, now.Image, err)
+		}
 		return sb, err
 	}
 	sb.Metadata, sb.Spec = want.Metadata, want.Spec
@@ -143,8 +146,8 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 		if _, err := s.variables(ctx, want.Metadata, want.Spec); err != nil {
 			return err
 		}
-		if err := s.Node.CheckImage(ctx, want.Spec.Runtime.Image); err != nil {
-			return fromNode(err, "the look at the image")
+		if err := s.checkImage(ctx, want.Spec.Runtime.Image, nil); err != nil {
+			return err
 		}
 	}
 	if enable {
