@@ -1,0 +1,107 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"doze"
+)
+
+// resource calls a path of the control API whose segments are given.
+func resource[Out any](ctx context.Context, c *Client, method string, in any, segments ...string) (Out, error) {
+	address := c.base
+	for _, s := range segments {
+		address += "/" + url.PathEscape(s)
+	}
+	return exchange[Out](ctx, c, method, address, in)
+}
+
+// Keys returns the API keys of the workspace, without their secrets.
+func (c *Client) Keys(ctx context.Context) ([]doze.APIKey, error) {
+	return resource[[]doze.APIKey](ctx, c, http.MethodGet, nil, "api_keys")
+}
+
+// CreateKey makes an API key. Its secret is in the answer, and nowhere else.
+// Without scopes it has those of the caller; life is a duration, or empty for
+// ever.
+func (c *Client) CreateKey(ctx context.Context, name, life string, scopes []string) (doze.APIKey, error) {
+	in := map[string]any{"name": name}
+	if life != "" {
+		in["expires_in"] = life
+	}
+	if len(scopes) > 0 {
+		in["scopes"] = scopes
+	}
+	return resource[doze.APIKey](ctx, c, http.MethodPost, in, "api_keys")
+}
+
+// DeleteKey makes an API key void at once.
+func (c *Client) DeleteKey(ctx context.Context, id string) error {
+	_, err := resource[any](ctx, c, http.MethodDelete, nil, "api_keys", id)
+	return err
+}
+
+// Secrets returns the secrets of the workspace, with their values masked.
+func (c *Client) Secrets(ctx context.Context) ([]doze.Secret, error) {
+	return resource[[]doze.Secret](ctx, c, http.MethodGet, nil, "secrets")
+}
+
+// SetSecret makes a secret or, if its name is taken, replaces its values.
+func (c *Client) SetSecret(ctx context.Context, s doze.Secret) (doze.Secret, error) {
+	made, err := resource[doze.Secret](ctx, c, http.MethodPut, s, "secrets", s.Metadata.Name)
+	if doze.Public(err).Kind == doze.NotFound {
+		return resource[doze.Secret](ctx, c, http.MethodPost, s, "secrets")
+	}
+	return made, err
+}
+
+// DeleteSecret removes a secret.
+func (c *Client) DeleteSecret(ctx context.Context, name string) error {
+	_, err := resource[any](ctx, c, http.MethodDelete, nil, "secrets", name)
+	return err
+}
+
+// Previews returns the previews of a sandbox.
+func (c *Client) Previews(ctx context.Context, sandbox string) ([]doze.Preview, error) {
+	return resource[[]doze.Preview](ctx, c, http.MethodGet, nil, "sandboxes", sandbox, "previews")
+}
+
+// CreatePreview makes a preview of a sandbox.
+func (c *Client) CreatePreview(ctx context.Context, sandbox string, p doze.Preview) (doze.Preview, error) {
+	return resource[doze.Preview](ctx, c, http.MethodPost, p, "sandboxes", sandbox, "previews")
+}
+
+// DeletePreview ends a preview.
+func (c *Client) DeletePreview(ctx context.Context, sandbox, name string) error {
+	_, err := resource[any](ctx, c, http.MethodDelete, nil, "sandboxes", sandbox, "previews", name)
+	return err
+}
+
+// CreatePreviewToken makes a token that opens a private preview.
+func (c *Client) CreatePreviewToken(ctx context.Context, sandbox, preview string, t doze.PreviewToken) (doze.PreviewToken, error) {
+	return resource[doze.PreviewToken](ctx, c, http.MethodPost, t, "sandboxes", sandbox, "previews", preview, "tokens")
+}
+
+// Domains returns the custom domains of the workspace.
+func (c *Client) Domains(ctx context.Context) ([]doze.CustomDomain, error) {
+	return resource[[]doze.CustomDomain](ctx, c, http.MethodGet, nil, "customdomains")
+}
+
+// CreateDomain adds a custom domain. The answer says what to write into the
+// DNS.
+func (c *Client) CreateDomain(ctx context.Context, name string) (doze.CustomDomain, error) {
+	in := doze.CustomDomain{Metadata: doze.CustomDomainMetadata{Name: name}}
+	return resource[doze.CustomDomain](ctx, c, http.MethodPost, in, "customdomains")
+}
+
+// VerifyDomain has the server look into the DNS.
+func (c *Client) VerifyDomain(ctx context.Context, name string) (doze.CustomDomain, error) {
+	return resource[doze.CustomDomain](ctx, c, http.MethodPost, nil, "customdomains", name, "verify")
+}
+
+// DeleteDomain removes a custom domain.
+func (c *Client) DeleteDomain(ctx context.Context, name string) error {
+	_, err := resource[any](ctx, c, http.MethodDelete, nil, "customdomains", name)
+	return err
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+func (a *app) domain() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "domain", Aliases: []string{"domains"}, Short: "Serve previews on domains of your own",
+		Args: cobra.ArbitraryArgs, RunE: group,
+	}
+	create := &cobra.Command{
+		Use: "add DOMAIN", Short: "Add a domain, and print what to write into the DNS", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			d, err := c.CreateDomain(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"TYPE", "NAME", "VALUE"}}
+			for name, value := range d.Spec.TXTRecords {
+				rows = append(rows, []string{"TXT", name, value})
+			}
+			for _, name := range d.Spec.AlternativeNames {
+				rows = append(rows, []string{"CNAME", name, d.Spec.CNAMERecords})
+			}
+			return a.show(d, rows)
+		},
+	}
+	verify := &cobra.Command{
+		Use: "verify DOMAIN", Short: "Look into the DNS", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			d, err := c.VerifyDomain(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			err = a.show(d, domainRows(d))
+			if d.Spec.Status != doze.DomainVerified {
+				err = errors.Join(err, errors.New("it is not verified: "+d.Spec.VerificationError))
+			}
+			return err
+		},
+	}
+	list := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List domains", Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.Domains(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.show(all, domainRows(all...))
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm DOMAIN…", Aliases: []string{"delete"}, Short: "Remove domains", Args: takes(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteDomain(ctx, name) })
+		},
+	}
+	cmd.AddCommand(create, verify, list, remove)
+	return cmd
+}
+
+func domainRows(all ...doze.CustomDomain) [][]string {
+	rows := [][]string{{"DOMAIN", "STATUS", "VERIFIED", "PROBLEM"}}
+	for _, d := range all {
+		rows = append(rows, []string{d.Metadata.Name, d.Spec.Status, moment(d.Spec.LastVerifiedAt), d.Spec.VerificationError})
+	}
+	return rows
+}

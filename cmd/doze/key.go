@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"doze/client"
+)
+
+// show prints v as the API gives it, or as rows.
+func (a *app) show(v any, rows [][]string) error {
+	if a.asJSON() {
+		return a.printJSON(v)
+	}
+	return a.table(rows)
+}
+
+// each calls fn for every name, and says which are done.
+func (a *app) each(ctx context.Context, names []string, fn func(context.Context, *client.Client, string) error) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if err := fn(ctx, c, name); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		if !a.asJSON() {
+			errs = append(errs, copyOut(a.out, name+"\n"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *app) key() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "key", Aliases: []string{"keys"}, Short: "Create, list and delete API keys",
+		Args: cobra.ArbitraryArgs, RunE: group,
+	}
+	var life string
+	var scopes []string
+	create := &cobra.Command{
+		Use: "create NAME", Short: "Create a key; it is shown this once",
+		Example: "  doze key create ci --expires 30d --scope sandboxes:create --scope sandboxes:control", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			k, err := c.CreateKey(cmd.Context(), args[0], life, scopes)
+			if err != nil {
+				return err
+			}
+			if a.asJSON() {
+				return a.printJSON(k) //nolint:gosec // to show it once is what the command is for
+			}
+			return copyOut(a.out, k.Key+"\n")
+		},
+	}
+	create.Flags().StringVar(&life, "expires", "", "time after which it is void, such as 24h or 30d (default: never)")
+	create.Flags().StringArrayVar(&scopes, "scope", nil, "what it may do, such as sandboxes:get; may be repeated (default: all that you may)")
+	list := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List keys", Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.Keys(cmd.Context())
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"ID", "NAME", "OWNER", "EXPIRES", "CREATED"}}
+			for _, k := range all {
+				rows = append(rows, []string{k.ID, k.Name, k.Sub, k.ExpiresIn, moment(k.CreatedAt)})
+			}
+			return a.show(all, rows)
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm ID…", Aliases: []string{"delete"}, Short: "Delete keys; they are void at once", Args: takes(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, id string) error { return c.DeleteKey(ctx, id) })
+		},
+	}
+	cmd.AddCommand(create, list, remove)
+	return cmd
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+func (a *app) preview() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "preview", Aliases: []string{"previews"}, Short: "Give others a way to a port of a sandbox",
+		Args: cobra.ArbitraryArgs, RunE: group,
+	}
+	cmd.AddCommand(a.createPreview(), a.listPreviews(), a.previewToken(), a.removePreview())
+	return cmd
+}
+
+func (a *app) createPreview() *cobra.Command {
+	var p doze.Preview
+	cmd := &cobra.Command{
+		Use: "create SANDBOX NAME", Short: "Create a preview and print its address",
+		Example: "  doze preview create web app --port 3000 --public", Args: takes(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			p.Metadata.Name = args[1]
+			made, err := c.CreatePreview(cmd.Context(), args[0], p)
+			if err != nil {
+				return err
+			}
+			if a.asJSON() {
+				return a.printJSON(made)
+			}
+			return copyOut(a.out, printable(made.Spec.URL)+"\n")
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&p.Spec.Port, "port", 0, "port of the sandbox; 443 is its API")
+	f.BoolVar(&p.Spec.Public, "public", false, "open it to everybody; otherwise it needs a token")
+	f.StringVar(&p.Spec.PrefixURL, "prefix", "", "beginning of its host name")
+	f.StringVar(&p.Spec.CustomDomain, "domain", "", "custom domain that is verified")
+	f.StringVar(&p.Spec.TTL, "ttl", "", "end it after this time, such as 1h or 7d")
+	return cmd
+}
+
+func (a *app) listPreviews() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls SANDBOX", Aliases: []string{"list"}, Short: "List the previews of a sandbox", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.Previews(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"NAME", "PORT", "PUBLIC", "URL"}}
+			for _, p := range all {
+				rows = append(rows, []string{p.Metadata.Name, strconv.Itoa(p.Spec.Port), strconv.FormatBool(p.Spec.Public), p.Spec.URL})
+			}
+			return a.show(all, rows)
+		},
+	}
+}
+
+func (a *app) previewToken() *cobra.Command {
+	var life string
+	cmd := &cobra.Command{
+		Use: "token SANDBOX NAME", Short: "Create a token for a private preview and print it", Args: takes(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t := doze.PreviewToken{Metadata: doze.PreviewTokenMetadata{Name: "token"}}
+			if life != "" {
+				d, err := doze.ParseDuration(life)
+				if err != nil {
+					return usageError{err}
+				}
+				t.Spec.ExpiresAt = doze.Time{Time: time.Now().Add(d)}
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			made, err := c.CreatePreviewToken(cmd.Context(), args[0], args[1], t)
+			if err != nil {
+				return err
+			}
+			if a.asJSON() {
+				return a.printJSON(made)
+			}
+			return copyOut(a.out, printable(made.Spec.Token)+"\n")
+		},
+	}
+	cmd.Flags().StringVar(&life, "expires", "", "time after which it is void, such as 1h or 7d (default: never)")
+	return cmd
+}
+
+func (a *app) removePreview() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm SANDBOX NAME…", Aliases: []string{"delete"}, Short: "End previews", Args: takes(2, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args[1:], func(ctx context.Context, c *client.Client, name string) error {
+				return c.DeletePreview(ctx, args[0], name)
+			})
+		},
+	}
+}

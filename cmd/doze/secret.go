@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+func (a *app) secret() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "secret", Aliases: []string{"secrets"}, Short: "Keep values that variables of sandboxes refer to",
+		Args: cobra.ArbitraryArgs, RunE: group,
+	}
+	set := &cobra.Command{
+		Use: "set NAME KEY=VALUE…", Short: "Set the values of a secret; keys that are not named are gone",
+		Long: `Set the values of a secret; keys that are not named are gone.
+
+KEY alone takes the value from the variable KEY of here, so that other users of
+this host cannot see it.`,
+		Example: "  doze secret set db PASSWORD", Args: takes(2, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			data, err := a.envMap(args[1:])
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			s, err := c.SetSecret(cmd.Context(), doze.Secret{Metadata: doze.Metadata{Name: args[0]}, Data: data})
+			if err != nil {
+				return err
+			}
+			return a.show(s, secretRows(s))
+		},
+	}
+	list := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List secrets, without their values", Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.Secrets(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.show(all, secretRows(all...))
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete secrets", Args: takes(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteSecret(ctx, name) })
+		},
+	}
+	cmd.AddCommand(set, list, remove)
+	return cmd
+}
+
+func secretRows(all ...doze.Secret) [][]string {
+	rows := [][]string{{"NAME", "KEYS", "UPDATED"}}
+	for _, s := range all {
+		rows = append(rows, []string{s.Metadata.Name, strings.Join(slices.Sorted(maps.Keys(s.Data)), ","), moment(s.Metadata.UpdatedAt)})
+	}
+	return rows
+}

@@ -1,0 +1,69 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"doze"
+)
+
+// TestCLINouns drives what is around a sandbox by the command line.
+func TestCLINouns(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t)
+	s := shell{t.TempDir()}
+	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
+	s.ok(t, "doze", "secret", "set", "db", "PASSWORD=hunter2")
+	if out := s.ok(t, "doze", "secret", "ls", "-o", "json"); strings.Contains(out, "hunter2") || !strings.Contains(out, "PASSWORD") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "sandbox", "create", "web", "--memory", "512")
+	s.ok(t, "doze", "sandbox", "exec", "web", "-d", "--", "python3 -m http.server 3000 --directory /etc")
+
+	fetch := func(address string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(b)
+	}
+	address := strings.TrimSpace(s.ok(t, "doze", "preview", "create", "web", "app", "--port", "3000"))
+	if code, _ := fetch(address + "/hostname"); code != http.StatusUnauthorized {
+		t.Errorf("without a token: %d", code)
+	}
+	token := strings.TrimSpace(s.ok(t, "doze", "preview", "token", "web", "app", "--expires", "1h"))
+	until(t, "the server listens", func() bool {
+		code, body := fetch(address + "/hostname?bl_preview_token=" + token)
+		return code == http.StatusOK && strings.TrimSpace(body) == "web"
+	})
+	if out := s.ok(t, "doze", "preview", "ls", "web"); !strings.Contains(out, address) {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "preview", "rm", "web", "app")
+
+	key := strings.TrimSpace(s.ok(t, "doze", "key", "create", "ci", "--scope", "sandboxes:list"))
+	var keys []doze.APIKey
+	if err := json.Unmarshal([]byte(s.ok(t, "doze", "key", "ls", "-o", "json")), &keys); err != nil || len(keys) != 2 || keys[1].Name != "ci" {
+		t.Fatalf("%+v, %v", keys, err)
+	}
+	if r := s.run(t, key+"\n", "doze", "login", "--address", p.Address); r.code != 1 || !strings.Contains(r.err, "workspaces:list") {
+		t.Errorf("a key that may little: %+v", r)
+	}
+	s.ok(t, "doze", "key", "rm", keys[1].ID)
+
+	if out := s.ok(t, "doze", "domain", "add", "shop.example"); !strings.Contains(out, "_doze-challenge.shop.example") || !strings.Contains(out, "CNAME") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "domain", "rm", "shop.example")
+	s.ok(t, "doze", "secret", "rm", "db")
+}
