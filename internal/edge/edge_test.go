@@ -14,7 +14,9 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -830,6 +832,9 @@ func TestErrorsOfTheNode(t *testing.T) {
 			if resp.StatusCode != c.status || b["code"] != c.code || b["retryable"] != c.retryable {
 				t.Errorf("%d %v", resp.StatusCode, b)
 			}
+			if action := fmt.Sprint(b["action"]); strings.HasPrefix(action, "retry") != c.retryable || (resp.Header.Get("X-Should-Retry") == "false") == c.retryable {
+				t.Errorf("retryable is %t, the action %q, the header %q", c.retryable, action, resp.Header.Get("X-Should-Retry"))
+			}
 			if m := fmt.Sprint(b["message"]); strings.Contains(m, "hunter2") || strings.Contains(m, "bad order") {
 				t.Errorf("the cause got out: %s", m)
 			}
@@ -895,5 +900,44 @@ func TestEveryKindHasACodeWithAdvice(t *testing.T) {
 		if !ok || a.action == "" || a.doNot == "" {
 			t.Errorf("%v: code %q has no advice", k, codes[k])
 		}
+	}
+}
+
+func TestTheCodesAreDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(raw), "\n### Data plane\n")
+	section, _, ends := strings.Cut(section, "\n## ")
+	if !ok || !ends {
+		t.Fatal("docs/api.md has no section on the data plane")
+	}
+	documented := map[string]string{} // the other columns, by code
+	for line := range strings.Lines(section) {
+		if rest, ok := strings.CutPrefix(line, "| `"); ok {
+			code, rest, _ := strings.Cut(rest, "`")
+			documented[code] = rest
+		}
+	}
+	for code, a := range advices {
+		row, ok := documented[code]
+		delete(documented, code)
+		columns := strings.Split(row, "|")
+		if !ok || len(columns) < 4 {
+			t.Errorf("%s is not documented", code)
+			continue
+		}
+		if says := strings.Contains(columns[2], "yes"); says != a.retryable {
+			t.Errorf("%s: retryable is %t, documented %q", code, a.retryable, columns[2])
+		}
+		for kind, c := range codes {
+			if rare := kind == doze.Unsupported || kind == doze.Unprocessable; c == code && !rare && !strings.Contains(columns[1], strconv.Itoa(kind.Status())) {
+				t.Errorf("%s: the status %d is not documented", code, kind.Status())
+			}
+		}
+	}
+	if len(documented) > 0 {
+		t.Errorf("documented, but no codes: %v", documented)
 	}
 }

@@ -52,6 +52,18 @@ var advices = map[string]advice{
 	internalError:    {true, "retry once, then tell the operator the request id", "do not retry in a tight loop"},
 }
 
+// unsure is the advice for a request that broke when the sandbox may have seen
+// it, whatever the code says: to repeat it may do twice what should happen once.
+var unsure = advice{false, "look whether the request took effect before you send it again", "do not retry blindly: the sandbox may have done what it was asked"}
+
+// adviceOf returns what a client may do about e.
+func adviceOf(e *doze.Error) advice {
+	if safe, ok := e.Fields["retryable"].(bool); ok && !safe {
+		return unsure
+	}
+	return advices[codeOf(e)]
+}
+
 // codes says which code reports a kind that has no name of its own.
 var codes = map[doze.Kind]string{
 	doze.Internal:        internalError,
@@ -95,19 +107,15 @@ var (
 // body is the form of an error of the platform, as opposed to one of the
 // sandbox.
 func body(e *doze.Error) any {
-	code := codeOf(e)
-	retryable := advices[code].retryable
-	if v, ok := e.Fields["retryable"].(bool); ok {
-		retryable = v
-	}
+	a := adviceOf(e)
 	return map[string]any{"error": map[string]any{
-		"action":    advices[code].action,
-		"code":      code,
-		"do_not":    advices[code].doNot,
+		"action":    a.action,
+		"code":      codeOf(e),
+		"do_not":    a.doNot,
 		"docs_url":  "",
 		"message":   e.Message,
 		"origin":    "platform",
-		"retryable": retryable,
+		"retryable": a.retryable,
 		"status":    e.Kind.Status(),
 		"timestamp": time.Now().UTC().Format(time.RFC3339Nano),
 	}}
@@ -125,11 +133,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if e.Kind == doze.Unauthenticated {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if e.Kind == doze.Conflict {
-		h.Set("X-Should-Retry", "false") // some clients repeat any 409
-	}
-	if v, ok := e.Fields["retryable"].(bool); ok && !v {
-		h.Set("X-Should-Retry", "false")
+	if !adviceOf(e).retryable {
+		h.Set("X-Should-Retry", "false") // some clients repeat any 409, or 503
 	}
 	httpx.WriteErrorAs(w, r, err, body)
 }

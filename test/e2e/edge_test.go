@@ -128,6 +128,8 @@ func TestEdge(t *testing.T) {
 			"no such sandbox":     {call{url: p.Address + "/run/main/sandboxes/none/health"}, 404, "WORKLOAD_NOT_FOUND"},
 			"another workspace":   {call{url: p.Address + "/run/other/sandboxes/web/health"}, 404, "WORKLOAD_NOT_FOUND"},
 			"by another host":     {call{url: p.Address + "/health", host: "sbx-web-other.local.doze.example"}, 404, "WORKLOAD_NOT_FOUND"},
+			"another region":      {call{url: p.Address + "/v0/sandboxes", host: "sbx-web-main.mars.localhost"}, 404, "ROUTE_NOT_FOUND"},
+			"another domain":      {call{url: p.Address + "/health", host: "sbx-web-main.local.example.com", key: none}, 404, "ROUTE_NOT_FOUND"},
 			"no such path":        {call{url: p.Address + "/run/main/boxes/web/health"}, 404, "WORKLOAD_NOT_FOUND"},
 			"not a port":          {call{url: path + "/port/99999/"}, 400, "BAD_REQUEST"},
 			"port zero":           {call{url: path + "/port/0/"}, 400, "BAD_REQUEST"},
