@@ -4,17 +4,18 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"doze"
 )
 
 // resource calls a path of the control API whose segments are given.
 func resource[Out any](ctx context.Context, c *Client, method string, in any, segments ...string) (Out, error) {
-	address := c.base
-	for _, s := range segments {
-		address += "/" + url.PathEscape(s)
+	path := make([]string, len(segments))
+	for i, s := range segments {
+		path[i] = url.PathEscape(s)
 	}
-	return exchange[Out](ctx, c, method, address, in)
+	return exchange[Out](ctx, c, method, c.base+"/"+strings.Join(path, "/"), in)
 }
 
 // Keys returns the API keys of the workspace, without their secrets.

@@ -57,7 +57,7 @@ func (a *app) key() *cobra.Command {
 				return err
 			}
 			if a.asJSON() {
-				return a.printJSON(k) //nolint:gosec // to show it once is what the command is for
+				return a.printJSON(k)
 			}
 			return copyOut(a.out, k.Key+"\n")
 		},
