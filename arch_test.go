@@ -55,6 +55,7 @@ var imports = map[string][]string{
 	"internal/store":                     {".", "internal/seal"},
 	"internal/testkit":                   {"client", "internal/machine/gvisor"},
 	"test/bench":                         {".", "client", "internal/doctor", "internal/testkit"},
+	"test/soak":                          {".", "client", "internal/testkit"},
 }
 
 func TestArchitecture(t *testing.T) {

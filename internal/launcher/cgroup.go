@@ -160,9 +160,12 @@ func (g *group) add(pids []int) error {
 	return nil
 }
 
-// limitCPU bounds the group's share of the host's processors.
+// limitCPU bounds the group's share of the host's processors; 0 is no bound.
 func (g *group) limitCPU(cpus float64) error {
 	quota := strconv.Itoa(int(math.Ceil(cpus * cpuPeriod)))
+	if cpus == 0 {
+		quota = map[bool]string{true: "max", false: "-1"}[g.unified]
+	}
 	if g.unified {
 		return write(g.cpu, "cpu.max", quota+" "+strconv.Itoa(cpuPeriod))
 	}

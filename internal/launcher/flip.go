@@ -48,35 +48,138 @@ func (s *sandbox) flip(ctx context.Context, pause bool) error {
 	if s.paused == pause {
 		return nil
 	}
-	method := boot.ContMgrResume
-	if pause {
-		method = boot.ContMgrPause
+	if s.doubtful { // an earlier pause was neither done nor taken back
+		if err := s.recall(ctx); err != nil {
+			return err
+		}
+		s.note()
+		if s.paused == pause {
+			return nil
+		}
 	}
 	if err := s.mark(markFlipping, true); err != nil {
 		return err
 	}
-	err := s.turn(ctx, method, pause)
-	if err != nil && !s.over() { // the kept connection may have been an old one
-		err = s.turn(ctx, method, pause)
+	turn := s.wake
+	if pause {
+		turn = s.halt
 	}
-	s.note()
+	err := turn(ctx)
+	if err != nil && !s.doubtful && !errors.Is(err, errSlow) && !s.over() { // the kept connection may have been an old one
+		err = turn(ctx)
+	}
+	if s.note(); s.doubtful {
+		return err // and so the mark stays
+	}
 	return errors.Join(err, s.flipped())
 }
 
-// turn makes one call and finds out what came of it. Preconditions: mu is held.
-func (s *sandbox) turn(ctx context.Context, method string, pause bool) error {
-	err := watch(ctx, s.l.options.FlipLimit, s.shoot, func() error { return s.call(method, nil) })
+// errSlow is what a pause returns that took too long and was taken back.
+var errSlow = errors.New("its tasks do not come to a stand")
+
+// wake resumes the guest. An engine that does not is ended: a checkpoint, if
+// there is one, is what it goes on from. Preconditions: mu is held.
+func (s *sandbox) wake(ctx context.Context) error {
+	err := watch(ctx, s.l.options.FlipLimit, s.shoot, func() error { return s.call(boot.ContMgrResume, nil) })
 	if err == nil {
-		s.paused = pause
+		s.paused = false
 		return nil
 	}
 	s.hangUp()
+	return s.settleFlip(ctx, false, err)
+}
+
+// halt pauses the guest. The engine waits for all its tasks, which share the
+// little processor that they are limited to, so that they get all of it
+// meanwhile. What takes too long all the same is taken back: a machine that
+// cannot be put to sleep runs on. Preconditions: mu is held.
+func (s *sandbox) halt(ctx context.Context) error {
+	g, quota := s.group.Load(), cpuLimit(s.container.Spec)
+	if err := g.limitCPU(0); err != nil {
+		slog.WarnContext(ctx, "lift the limit of the processor", "sandbox", s.id, "err", err)
+	}
+	defer func() {
+		if err := g.limitCPU(quota); err != nil && !s.over() {
+			slog.ErrorContext(ctx, "limit the processor", "sandbox", s.id, "err", err)
+			s.shoot() // without its limits it must not run
+		}
+	}()
+	slow, undone := false, error(nil)
+	err := watch(ctx, s.l.options.FlipLimit, func() { slow, undone = true, s.unhalt() }, func() error { return s.call(boot.ContMgrPause, nil) })
+	switch {
+	case err == nil:
+		s.paused = true
+		return nil
+	case slow && undone == nil:
+		s.hangUp()
+		s.undo = nil
+		return errSlow
+	case slow:
+		s.hangUp()
+		s.doubtful = true
+		return errors.Join(err, undone)
+	}
+	s.hangUp()
+	return s.settleFlip(ctx, true, err)
+}
+
+// undo is the taking back of a pause.
+type undo struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// unhalt takes back a pause that is under way: the engine lets its tasks go on
+// at once. It never ends a pause that has not begun, which the engine would not
+// survive. What it cannot do in time goes on behind our back, see recall.
+// Preconditions: mu is held.
+func (s *sandbox) unhalt() error {
+	u := &undo{done: make(chan struct{})}
+	s.undo = u
+	engine := s.container.Sandbox
+	go func() { // ends with the engine, at the latest
+		defer close(u.done)
+		for {
+			stacks, err := engine.Stacks()
+			if err != nil {
+				u.err = err
+				return
+			}
+			if busy, halted := readStacks(stacks); busy || halted {
+				break
+			}
+			time.Sleep(haltedPoll)
+		}
+		wire, err := client.ConnectTo(engine.GetControlSocketPath())
+		if err == nil {
+			err = errors.Join(wire.Call(boot.ContMgrResume, nil, nil), wire.Close())
+		}
+		u.err = err
+	}()
+	defer func() { _ = s.wire.Socket.Shutdown() }() // who waits for the pause hears that it is over
+	return s.undone()
+}
+
+// undone waits until a pause is taken back. Preconditions: mu is held, there is
+// an undo.
+func (s *sandbox) undone() error {
+	select {
+	case <-s.undo.done:
+		return s.undo.err
+	case <-time.After(s.l.options.FlipLimit):
+		return errHung
+	}
+}
+
+// settleFlip finds out what came of a call that returned an error: it may have
+// been heard all the same. Preconditions: mu is held.
+func (s *sandbox) settleFlip(ctx context.Context, pause bool, err error) error {
 	var doubt error
 	if s.paused, doubt = s.halted(ctx); doubt != nil {
 		s.shoot()
 		return errors.Join(err, doubt)
 	}
-	if s.paused == pause { // it was heard all the same
+	if s.paused == pause {
 		slog.WarnContext(ctx, "the engine did what it was told and reported an error", "sandbox", s.id, "err", err)
 		return nil
 	}
@@ -134,6 +237,13 @@ func (s *sandbox) marked(name string) bool {
 // recall finds out whether an adopted machine is paused. Preconditions: mu is
 // held.
 func (s *sandbox) recall(ctx context.Context) (err error) {
+	if s.undo != nil {
+		if err := s.undone(); err != nil {
+			return err
+		}
+		s.undo, s.doubtful, s.paused = nil, false, false
+		return s.flipped()
+	}
 	if s.paused = s.marked(markPaused); !s.marked(markFlipping) {
 		return nil
 	}

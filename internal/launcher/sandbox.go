@@ -40,8 +40,10 @@ type sandbox struct {
 	exited    chan struct{}         // closed when that process is gone
 	clearing  sync.Once             // the removal of run state
 
-	paused bool         // guarded by mu
-	wire   *urpc.Client // guarded by mu; kept connection to the engine, made when needed
+	paused   bool         // guarded by mu
+	doubtful bool         // guarded by mu; nobody knows whether it is paused
+	undo     *undo        // guarded by mu; of a pause, while it is doubtful
+	wire     *urpc.Client // guarded by mu; kept connection to the engine, made when needed
 
 	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 }
@@ -253,14 +255,10 @@ func (s *sandbox) restored(ctx context.Context) {
 // limitAgain sets what an earlier launcher may not have come to set before it
 // died: see restored. A machine that never ran is limited when it does.
 func (s *sandbox) limitAgain(c *container.Container) error {
-	if c.Status == container.Created || c.Spec.Linux == nil || c.Spec.Linux.Resources == nil {
+	if c.Status == container.Created {
 		return nil
 	}
-	cpu := c.Spec.Linux.Resources.CPU
-	if cpu == nil || cpu.Quota == nil {
-		return nil
-	}
-	return s.group.Load().limitCPU(float64(*cpu.Quota) / cpuPeriod)
+	return s.group.Load().limitCPU(cpuLimit(c.Spec))
 }
 
 // over reports whether the engine's process is gone.

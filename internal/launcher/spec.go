@@ -46,7 +46,7 @@ const cpuPeriod = 100_000
 // to be alone on one processor (gVisor uses the same floor).
 const cpusMin = 2
 
-const filesMax = 1 << 20
+const filesMax = 1 << 16
 
 // capabilities is what root may do inside: what container engines give by
 // default. They hold towards gVisor's kernel, never towards the host's.
@@ -108,6 +108,11 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 // memoryLimit is what a machine of this spec may be charged for.
 func memoryLimit(spec *specs.Spec) int64 {
 	return *spec.Linux.Resources.Memory.Limit + engineMemory // specFor writes it
+}
+
+// cpuLimit is its share of the host's processors.
+func cpuLimit(spec *specs.Spec) float64 {
+	return float64(*spec.Linux.Resources.CPU.Quota) / cpuPeriod // specFor writes it
 }
 
 // Size tells the engine's process how large its guest is. gVisor learns that

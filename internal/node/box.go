@@ -26,6 +26,11 @@ const (
 	// retrySink is the pause after a move to a lower tier that did not work,
 	// such as one to a full disk.
 	retrySink = time.Minute
+
+	// silentMax is how often in a row an agent may be too busy to say whether
+	// its sandbox must stay awake: it must, then. An agent that is dead must not
+	// keep it awake for ever.
+	silentMax = 10
 )
 
 // A Box is one sandbox on this node. It owns the machine: whoever changes it
@@ -48,6 +53,8 @@ type Box struct {
 	attempt  *attempt           // guarded by mu; the wake under way
 	sinking  context.CancelFunc // guarded by mu; ends the move to a lower tier under way
 	stuck    bool               // guarded by mu; the last such move did not work
+	restless bool               // guarded by mu; it could not be paused the last time
+	silent   int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
 	holds    int                // guarded by mu; requests in flight
 	kept     bool               // guarded by mu; a process inside asked to stay awake
 	lastUsed time.Time          // guarded by mu
@@ -325,8 +332,16 @@ func (b *Box) step() {
 // awake.
 func (b *Box) suspend() {
 	asked := time.Now()
-	busy := b.n.busy(b)
+	busy, err := b.n.busy(b)
 	b.mu.Lock()
+	switch {
+	case err == nil:
+		b.silent = 0
+	case b.life.Err() == nil:
+		b.silent++
+		busy = b.silent < silentMax
+		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
+	}
 	if b.phase != doze.Running || b.holds > 0 || !b.lastUsed.Before(asked) {
 		b.mu.Unlock()
 		return // a request won the race against the timer, and its end sets it again
@@ -342,7 +357,7 @@ func (b *Box) suspend() {
 	b.hangUp() // nothing may write to a connection while it sleeps
 
 	b.change(b.life, func(m machine.Machine) error { return m.Suspend(b.life, machine.Paused) }, func(err error) {
-		if err == nil {
+		if b.restless = err != nil; err == nil {
 			_ = b.move(doze.Suspended, "") // a delete may have come first
 			return
 		}
@@ -406,6 +421,8 @@ func (b *Box) rest() (time.Duration, bool) {
 	}
 	tier := b.machine.Tier()
 	switch {
+	case b.phase == doze.Running && b.restless:
+		return max(b.n.PauseAfter, retrySink), b.holds == 0
 	case b.phase == doze.Running:
 		return b.n.PauseAfter, b.holds == 0
 	case b.phase != doze.Standby && b.phase != doze.Disabled || tier == machine.OnDisk:

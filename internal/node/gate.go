@@ -38,6 +38,10 @@ const (
 	// answer has lost its say.
 	askTimeout = 2 * time.Second
 	askMax     = 4 << 10
+	// keepTimeout is how long an agent may take to say whether its sandbox must
+	// stay awake. It shares a small part of a processor with whatever may be
+	// the reason.
+	keepTimeout = 30 * time.Second
 )
 
 // transport returns the HTTP client side of a box. The "host" of a request is
@@ -155,29 +159,25 @@ func (h *heldConn) Close() error {
 	return h.ReadWriteCloser.Close()
 }
 
-// busy reports whether a process inside asked that the sandbox stay awake. A
-// sandbox that gives no sensible answer is not busy: the host decides.
-func (n *Node) busy(b *Box) bool {
+// busy reports whether a process inside asked that the sandbox stay awake.
+func (n *Node) busy(b *Box) (bool, error) {
 	var answer struct {
 		KeepAlive int `json:"keepAlive"`
 	}
-	if err := b.ask(http.MethodGet, "/doze/keepalive", &answer); err != nil {
-		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
-		return false
-	}
-	return answer.KeepAlive > 0
+	err := b.ask(keepTimeout, http.MethodGet, "/doze/keepalive", &answer)
+	return answer.KeepAlive > 0, err
 }
 
 // greet tells the agent that it came back from disk.
 func (b *Box) greet() {
-	if err := b.ask(http.MethodPost, "/doze/wake", nil); err != nil {
+	if err := b.ask(askTimeout, http.MethodPost, "/doze/wake", nil); err != nil {
 		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
 	}
 }
 
 // ask makes a private request to the agent of a running box, without waking it.
-func (b *Box) ask(method, path string, out any) error {
-	ctx, cancel := context.WithTimeout(b.life, askTimeout)
+func (b *Box) ask(limit time.Duration, method, path string, out any) error {
+	ctx, cancel := context.WithTimeout(b.life, limit)
 	defer cancel()
 	return b.get(ctx, method, path, out)
 }

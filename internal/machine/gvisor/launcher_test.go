@@ -287,35 +287,50 @@ func TestEngineHangs(t *testing.T) {
 	h.flipLimit = limit
 	d := h.open(t)
 	events := listen(t, d)
-	for name, flip := range map[string]func(machine.Machine) error{
-		"pause":  func(m machine.Machine) error { return m.Suspend(t.Context(), machine.Paused) },
-		"resume": func(m machine.Machine) error { return m.Resume(t.Context()) },
-	} {
-		m := boot(t, d, h.Config(t, name))
-		if name == "resume" {
-			if err := m.Suspend(t.Context(), machine.Paused); err != nil {
-				t.Fatal(err)
-			}
-		}
-		kill(t, h.engine(name), unix.SIGSTOP)
-		began := time.Now()
-		err := flip(m)
-		if took := time.Since(began); err == nil || took < limit || took > 10*limit {
-			t.Errorf("%s of an engine that hangs: %v after %v, want an error after %v", name, err, took, limit)
-		}
-		if e := event(t, events); e.ID != name || !e.Exited || e.OutOfMemory {
-			t.Errorf("%s: event %+v, want an end", name, e)
-		}
-		if pid := h.engine(name); pid != 0 {
-			t.Errorf("%s: the engine lives on as %d", name, pid)
-		}
-		if err := m.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+	// A pause that does not work leaves the machine running.
+	m := boot(t, d, h.Config(t, "pause"))
+	engine := h.engine("pause")
+	kill(t, engine, unix.SIGSTOP)
+	began := time.Now()
+	err := m.Suspend(t.Context(), machine.Paused)
+	if took := time.Since(began); err == nil || took < limit || took > 20*limit {
+		t.Errorf("pause of an engine that hangs: %v after %v, want an error after %v", err, took, limit)
+	}
+	kill(t, engine, unix.SIGCONT)
+	if h.engine("pause") != engine || m.Tier() != machine.Awake {
+		t.Errorf("it is %s, its engine %d, want %d", m.Tier(), h.engine("pause"), engine)
+	}
+	var n int64
+	ask(t, m, "/count", &n)
+	if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
+		t.Error("when it hangs no longer:", err)
+	}
+	if err := errors.Join(m.Resume(t.Context()), m.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+
+	m = boot(t, d, h.Config(t, "resume"))
+	if err := m.Suspend(t.Context(), machine.Paused); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, h.engine("resume"), unix.SIGSTOP)
+	began = time.Now()
+	err = m.Resume(t.Context())
+	if took := time.Since(began); err == nil || took < limit || took > 10*limit {
+		t.Errorf("resume of an engine that hangs: %v after %v, want an error after %v", err, took, limit)
+	}
+	if e := event(t, events); e.ID != "resume" || !e.Exited || e.OutOfMemory {
+		t.Errorf("event %+v, want an end", e)
+	}
+	if pid := h.engine("resume"); pid != 0 {
+		t.Errorf("the engine lives on as %d", pid)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 
 	// A saved machine loses nothing.
-	m := boot(t, d, h.Config(t, "saved"))
+	m = boot(t, d, h.Config(t, "saved"))
 	if err := m.Suspend(t.Context(), machine.Saved); err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +344,6 @@ func TestEngineHangs(t *testing.T) {
 	if err := m.Resume(t.Context()); err != nil {
 		t.Error("restore after a hanging resume:", err)
 	}
-	var n int64
 	ask(t, m, "/count", &n)
 	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
