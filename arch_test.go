@@ -23,7 +23,7 @@ var imports = map[string][]string{
 	"cmd/doze":                           {".", "client"},
 	"cmd/doze-agent":                     {"internal/agent"},
 	"cmd/doze-sentry":                    {"internal/launcher", "internal/launcher/filters", "internal/launcher/tune"},
-	"cmd/dozed":                          {".", "internal/access", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/edge", "internal/hostnet", "internal/httpx", "internal/machine", "internal/machine/gvisor", "internal/node", "internal/oauth", "internal/peer", "internal/seal", "internal/store"},
+	"cmd/dozed":                          {".", "internal/access", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/edge", "internal/hostnet", "internal/httpx", "internal/machine", "internal/machine/gvisor", "internal/node", "internal/oauth", "internal/peer", "internal/seal", "internal/store", "internal/wreck"},
 	"internal/access":                    {"."},
 	"internal/agent":                     {".", "internal/agent/archive", "internal/agent/page", "internal/agent/proc", "internal/agent/search", "internal/agent/upload", "internal/agent/watch", "internal/httpx"},
 	"internal/agent/archive":             {"."},
@@ -53,7 +53,8 @@ var imports = map[string][]string{
 	"internal/peer":                      {"."},
 	"internal/seal":                      {},
 	"internal/store":                     {".", "internal/seal"},
-	"internal/testkit":                   {"client", "internal/machine/gvisor"},
+	"internal/testkit":                   {"client", "internal/machine/gvisor", "internal/wreck"},
+	"internal/wreck":                     {},
 	"test/bench":                         {".", "client", "internal/doctor", "internal/testkit"},
 	"test/soak":                          {".", "client", "internal/testkit"},
 }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ const (
 func all(ctx context.Context, args []string) error {
 	c, rest, err := load("all", args)
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("what is %q?", rest)
+		err = fmt.Errorf("dozed all takes no argument %q; see dozed all --help", rest[0])
 	}
 	if err == nil {
 		err = c.validate()
@@ -69,21 +70,49 @@ func all(ctx context.Context, args []string) error {
 	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
+	listener, release, err := claim(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer release()
+	p, err := open(ctx, c, listener)
+	if err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// claim takes the address and the directories of a configuration for this
+// process alone. It leaves nothing if it fails.
+func claim(ctx context.Context, c config) (_ net.Listener, release func(), err error) {
+	var undo []func()
+	back := func() {
+		for _, do := range slices.Backward(undo) {
+			do()
+		}
+	}
+	defer func() {
+		if err != nil {
+			back()
+		}
+	}()
+	// The address first: if it is taken, no directory should be made.
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", c.Listen)
+	if err != nil {
+		return nil, nil, fmt.Errorf("choose another address with --listen: %w", err)
+	}
+	undo = append(undo, func() { _ = listener.Close() }) // if nobody else has
 	// Whoever serves one of them with another one of the other would take what
 	// it does not know for left over.
 	for _, dir := range []string{c.Data, c.Run} {
 		unlock, err := lock(dir)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		defer unlock()
+		undo = append(undo, unlock)
 	}
-
-	p, err := open(ctx, c)
-	if err != nil {
-		return err
-	}
-	return p.run(ctx)
+	return listener, back, announce(c, listener.Addr().String())
 }
 
 // plain writes durations as people read them.
@@ -121,18 +150,13 @@ type platform struct {
 
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
-func open(ctx context.Context, c config) (_ *platform, err error) {
-	p := &platform{config: c}
+func open(ctx context.Context, c config, listener net.Listener) (_ *platform, err error) {
+	p := &platform{config: c, listener: listener}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	// The address first: if it is taken, nothing else should move.
-	var listen net.ListenConfig
-	if p.listener, err = listen.Listen(ctx, "tcp", c.Listen); err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
 	addresses, err := edge.NewAddresses(c.Region, c.Domain, c.PublicURL)
 	if err != nil {
 		return nil, err

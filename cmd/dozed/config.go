@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -76,14 +77,14 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
 	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains (default: those of this host)")
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
-	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `long`")
-	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `long`; 0: at once")
-	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `long`")
-	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this is free")
+	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `time`, such as 15s")
+	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
+	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
+	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this many `MB` is free")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
-	flags.StringVar(&c.Egress, "egress", c.Egress, "closed: sandboxes reach nothing; open: they reach public addresses")
+	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
-	flags.StringVar(&c.Log, "log", c.Log, "debug, info, warn or error")
+	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
 	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", func(s string) error {
 		c.Images = nil
 		for name := range strings.SplitSeq(s, ",") {
@@ -101,15 +102,19 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []s
 	c := defaults()
 	// The file must be known before the flags are read over it.
 	var file string
-	first := flag.NewFlagSet("dozed "+name, flag.ContinueOnError)
+	first := quiet(name)
 	ignored := defaults()
 	ignored.bind(first)
 	first.StringVar(&file, "config", "", "JSON `file` with settings (dozed config print shows all)")
 	for _, add := range extra {
 		add(first)
 	}
-	if err := first.Parse(args); err != nil {
+	switch err := first.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		help(os.Stdout, name, first)
 		return c, nil, err
+	case err != nil:
+		return c, nil, fmt.Errorf("%w; see dozed %s --help", err, name)
 	}
 	if err := daemon.ReadEnvironment("DOZED", first); err != nil {
 		return c, nil, err
@@ -119,7 +124,7 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []s
 			return c, nil, err
 		}
 	}
-	flags := flag.NewFlagSet("dozed "+name, flag.ContinueOnError)
+	flags := quiet(name)
 	c.bind(flags)
 	flags.String("config", "", "")
 	for _, add := range extra {
@@ -129,6 +134,13 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []s
 		return c, nil, err
 	}
 	return c.resolve(), flags.Args(), nil
+}
+
+// quiet returns flags whose mistakes are printed once, by main.
+func quiet(name string) *flag.FlagSet {
+	flags := flag.NewFlagSet("dozed "+name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return flags
 }
 
 // resolve fills in what depends on other settings.

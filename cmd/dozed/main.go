@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 )
 
@@ -29,6 +30,7 @@ var commands []command
 func init() { //nolint:gochecknoinits // the table refers to functions that print the table
 	commands = []command{
 		{"all", "--data DIR --listen ADDR …", "serve everything in one process: control API, sandboxes, edge, egress rules", all},
+		{"destroy", "[--data DIR] [--all] [--yes]", "end all sandboxes of a data directory and remove what they have on this host; its records and checkpoints stay", destroy},
 		{"doctor", "[--apply] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings to what it advises", examine},
 		{"image", "build|ls [--data DIR] [NAME …]", "make or list images", images},
 		{"config", "check|print [--config FILE]", "check a configuration, or print the one in force", configure},
@@ -73,9 +75,33 @@ func run(ctx context.Context, args []string) error {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "dozed runs sandboxes that sleep.\n\nUsage:\n")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  dozed %-8s %s\n      %s\n", c.name, c.args, c.text)
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  dozed %-8s %s", c.name, c.args), " "))
+		fmt.Fprintln(w, "      "+c.text)
 	}
 	fmt.Fprint(w, "\nEvery command has --help. Every flag can be set as an environment variable:\n--pause-after is DOZED_PAUSE_AFTER.\n")
+}
+
+// help prints a command with its flags.
+func help(w io.Writer, name string, flags *flag.FlagSet) {
+	for _, c := range commands {
+		if c.name == strings.Fields(name)[0] {
+			fmt.Fprintf(w, "dozed %s %s\n    %s\n\n", c.name, c.args, c.text)
+		}
+	}
+	printFlags(w, flags)
+}
+
+// printFlags prints flags as people write them, with what they are set to by
+// default.
+func printFlags(w io.Writer, flags *flag.FlagSet) {
+	flags.VisitAll(func(f *flag.Flag) {
+		value, text := flag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" {
+			text += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintln(w, strings.TrimRight("  --"+f.Name+" "+value, " "))
+		fmt.Fprintln(w, "      "+text)
+	})
 }
 
 func printVersion(context.Context, []string) error {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,16 +19,15 @@ func TestUsageIsCurrent(t *testing.T) {
 	var out bytes.Buffer
 	usage(&out)
 	c := defaults()
-	flags := flag.NewFlagSet("dozed all", flag.ContinueOnError)
-	flags.SetOutput(&out)
-	c.bind(flags)
-	out.WriteString("\ndozed all:\n")
-	flags.PrintDefaults()
-	flags = flag.NewFlagSet("dozed doctor", flag.ContinueOnError)
-	flags.SetOutput(&out)
-	doctorFlags(new(bool))(flags)
-	out.WriteString("\ndozed doctor, besides:\n")
-	flags.PrintDefaults()
+	for _, command := range []struct {
+		name string
+		bind func(*flag.FlagSet)
+	}{{"all:", c.bind}, {"doctor, besides:", doctorFlags(new(bool))}, {"destroy, besides:", new(destroyOptions).bind}} {
+		flags := quiet(command.name)
+		command.bind(flags)
+		out.WriteString("\ndozed " + command.name + "\n")
+		printFlags(&out, flags)
+	}
 
 	const file = "testdata/usage.golden"
 	if *update {
@@ -125,4 +126,120 @@ func TestLockKeepsASecondProcessOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
+}
+
+func TestAMistakeInAFlagIsOneLine(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{"--pause-after soon": "-pause-after", "--fly": "-fly", "--ready": "-ready"} {
+		_, _, err := load("all", strings.Fields(args))
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasSuffix(err.Error(), "; see dozed all --help") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+func TestAnnounce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ listen, cert, want string }{
+		"loopback":    {"127.0.0.1:7080", "", "http://127.0.0.1:7080"},
+		"everywhere":  {"[::]:80", "", "http://127.0.0.1:80"},
+		"certificate": {"[::]:443", "/cert", "https://doze.example.com"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := defaults()
+			c.Data, c.TLSCert, c.PublicURL, c.Run, c.Cgroup = t.TempDir(), tt.cert, "https://doze.example.com", "/run/elsewhere", "elsewhere"
+			if err := announce(c, tt.listen); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := os.ReadFile(filepath.Join(c.Data, instanceFile))
+			if err != nil || !strings.Contains(string(raw), `"`+tt.want+`"`) {
+				t.Errorf("%s, %v", raw, err)
+			}
+			w, err := wreckOf(config{Data: c.Data, Run: "/run/x", Cgroup: "x"})
+			if err != nil || w.Run != c.Run || w.Cgroup != c.Cgroup {
+				t.Errorf("%+v, %v", w, err)
+			}
+		})
+	}
+	c := config{Data: t.TempDir(), Run: "/run/x", Cgroup: "x"}
+	if w, err := wreckOf(c); err != nil || w.Run != "/run/x" {
+		t.Errorf("without the file: %+v, %v", w, err)
+	}
+	for _, raw := range []string{"{", `{"run":"here"}`, `{"cgroup":"../x"}`} {
+		if err := os.WriteFile(filepath.Join(c.Data, instanceFile), []byte(raw), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if w, err := wreckOf(c); err == nil {
+			t.Errorf("%s: %+v", raw, w)
+		}
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]bool{"yes\n": true, " yes": true, "": false, "y\n": false, "no\nyes\n": false} {
+		var out bytes.Buffer
+		if err := confirm(strings.NewReader(in), &out, "/data", false); (err == nil) != want || !strings.Contains(out.String(), "/data") {
+			t.Errorf("%q: %v, %s", in, err, out.String())
+		}
+	}
+}
+
+func TestEraseKeepsWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data")
+	for _, name := range append([]string{"photo"}, ours...) {
+		if err := os.MkdirAll(filepath.Join(data, name, "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := erase(data); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(data); err != nil || len(left) != 1 || left[0].Name() != "photo" {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Join(data, "photo")), erase(data)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(data); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory: %v", err)
+	}
+}
+
+func TestDestroyTouchesNothingElse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := destroy(t.Context(), []string{"--data", dir, "--yes", "--all"}); err == nil || !strings.Contains(err.Error(), "no data directory") {
+		t.Errorf("a directory of somebody else: %v", err)
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := destroy(t.Context(), []string{"--data", dir, "--yes", "--all"}); err == nil || !strings.Contains(err.Error(), "another dozed") {
+		t.Errorf("a directory in use: %v", err)
+	}
+}
+
+func TestAStartThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := t.TempDir()
+	data, run := filepath.Join(dir, "data"), filepath.Join(dir, "run")
+	c := defaults()
+	c.Data, c.Run, c.Listen = data, run, taken.Addr().String()
+	if _, _, err := claim(t.Context(), c.resolve()); err == nil || !strings.Contains(err.Error(), "--listen") {
+		t.Errorf("two listeners: %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"doze/client"
 	"doze/internal/machine/gvisor"
+	"doze/internal/wreck"
 )
 
 const (
@@ -185,73 +186,29 @@ func (p *Platform) Close() error {
 	return errors.Join(p.Stop(), p.wipe())
 }
 
-// wipe kills the launcher and every sandbox and removes namespaces, mounts and
+// wipe ends the launcher and every sandbox and removes namespaces, mounts and
 // cgroups of this platform.
-func (p *Platform) wipe() error {
-	for _, pid := range p.processes() {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
-	}
-	deadline := time.Now().Add(stopTime)
-	for len(p.processes()) > 0 {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("processes do not end: %v", p.processes())
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return errors.Join(p.unmount(), removeGroups(p.groups()), os.RemoveAll(p.RunDir))
-}
+func (p *Platform) wipe() error { return p.wreck().Clear() }
 
-// processes are those of this platform but dozed itself: its run directory is
-// in their arguments.
-func (p *Platform) processes() (pids []int) {
-	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
-	for _, name := range names {
-		raw, err := os.ReadFile(name)
-		if err != nil || !bytes.Contains(raw, []byte(p.RunDir+"/")) {
-			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(name, "/proc/%d/cmdline", &pid); err == nil && pid != os.Getpid() && !bytes.HasSuffix(bytes.SplitN(raw, []byte{0}, 2)[0], []byte("/dozed")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// mounts are the mount points below the run directory, innermost first.
-func (p *Platform) mounts() (points []string) {
-	raw, _ := os.ReadFile("/proc/self/mountinfo")
-	for line := range strings.Lines(string(raw)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], p.options.Dir+"/") {
-			points = append([]string{f[4]}, points...)
-		}
-	}
-	return points
-}
-
-func (p *Platform) unmount() error {
-	var errs []error
-	for _, m := range p.mounts() {
-		errs = append(errs, syscall.Unmount(m, syscall.MNT_DETACH))
-	}
-	return errors.Join(errs...)
+func (p *Platform) wreck() wreck.Wreck {
+	return wreck.Wreck{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data}
 }
 
 // Leaks names what there is of this platform besides dozed and its launcher.
 // After the last sandbox was deleted there must be nothing.
 func (p *Platform) Leaks() (leaks []string) {
-	for _, pid := range p.processes() {
+	for _, pid := range p.wreck().Processes() {
 		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if !bytes.Contains(raw, []byte("-socket")) {
 			leaks = append(leaks, fmt.Sprintf("process %d: %s", pid, bytes.ReplaceAll(raw, []byte{0}, []byte(" "))))
 		}
 	}
-	for _, g := range p.groups() {
+	for _, g := range p.wreck().Groups() {
 		if inside, _ := filepath.Glob(g + "/*/cgroup.procs"); len(inside) > 0 { // the pattern is well formed
 			leaks = append(leaks, inside...)
 		}
 	}
-	for _, m := range p.mounts() {
+	for _, m := range p.wreck().Mounts() {
 		if filepath.Base(m) != "router" {
 			leaks = append(leaks, "mount "+m)
 		}
@@ -267,40 +224,8 @@ func (p *Platform) Leaks() (leaks []string) {
 	return leaks
 }
 
-// groups are the parents of this platform's cgroups.
-func (p *Platform) groups() []string {
-	v1, _ := filepath.Glob("/sys/fs/cgroup/*/" + p.cgroup()) // the patterns are well formed
-	v2, _ := filepath.Glob("/sys/fs/cgroup/" + p.cgroup())
-	return append(v1, v2...)
-}
-
 func (p *Platform) cgroup() string {
 	return "doze-test-" + strings.ReplaceAll(strings.Trim(p.options.Dir, "/"), "/", "-")
-}
-
-// removeGroups removes cgroups with what is in them.
-func removeGroups(parents []string) error {
-	var errs []error
-	for _, parent := range parents {
-		children, _ := filepath.Glob(parent + "/*/cgroup.procs") // the pattern is well formed
-		for _, c := range children {
-			errs = append(errs, rmdir(filepath.Dir(c)))
-		}
-		errs = append(errs, rmdir(parent))
-	}
-	return errors.Join(errs...)
-}
-
-// rmdir removes a cgroup whose last process may still be ending.
-func rmdir(dir string) error {
-	for range 200 {
-		err := syscall.Rmdir(dir)
-		if !errors.Is(err, syscall.EBUSY) {
-			return err
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return fmt.Errorf("%s: still in use", dir)
 }
 
 // Machines returns the state of every machine whose memory is in processes, by

@@ -84,7 +84,7 @@ func (p *Platform) RouterNetNS() string { return filepath.Join(p.Data, "net", "r
 
 // Launcher returns the process id of the launcher.
 func (p *Platform) Launcher() (int, error) {
-	for _, pid := range p.processes() {
+	for _, pid := range p.wreck().Processes() {
 		if raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(raw, []byte("\x00-socket\x00")) {
 			return pid, nil
 		}
@@ -98,7 +98,7 @@ func (p *Platform) Engine(name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, pid := range p.processes() {
+	for _, pid := range p.wreck().Processes() {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && bytes.Contains(raw, []byte("\x00boot\x00")) && bytes.Contains(raw, []byte(uid)) {
 			return pid, nil
@@ -135,7 +135,7 @@ func (p *Platform) CPUTime(name string) (total time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	groups := p.groups()
+	groups := p.wreck().Groups()
 	if len(groups) == 0 {
 		return 0, errors.New("there is no cgroup")
 	}
