@@ -67,11 +67,11 @@ shell. A detached command has no input.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&run.WorkingDir, "workdir", "w", "", "directory to run it in")
-	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, NAME=value, or NAME to take the one of here; may be repeated")
+	f.StringVarP(&run.WorkingDir, "workdir", "w", "", "`directory` to run it in")
+	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`: without a value, that of here; may be repeated")
 	f.BoolVarP(&detach, "detach", "d", false, "print the name of the process and do not wait for it")
 	f.BoolVar(&run.KeepAlive, "keep-alive", false, "keep the sandbox awake while it runs")
-	f.DurationVar(&timeout, "timeout", 0, "stop it after this time, such as 90s or 10m")
+	f.DurationVar(&timeout, "timeout", 0, "stop it after this `time`, such as 90s or 10m")
 	return cmd
 }
 

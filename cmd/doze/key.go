@@ -62,7 +62,7 @@ func (a *app) key() *cobra.Command {
 			return copyOut(a.out, k.Key+"\n")
 		},
 	}
-	create.Flags().StringVar(&life, "expires", "", "time after which it is void, such as 24h or 30d (default: never)")
+	create.Flags().StringVar(&life, "expires", "", "`time` after which it is void, such as 24h or 30d (default: never)")
 	create.Flags().StringArrayVar(&scopes, "scope", nil, "what it may do, such as sandboxes:get; may be repeated (default: all that you may)")
 	list := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List keys", Args: takes(0, 0),

@@ -83,7 +83,7 @@ func (a *app) login() *cobra.Command {
 		Long: `Store the address of a server and a key for it.
 
 The key is taken from --key, from the data directory of a server on this host
-with --data, or read from standard input. It is tried before it is stored.
+with --data, which knows its address too, or read from standard input. It is tried before it is stored.
 DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 		Example: "  doze login --address https://doze.example.com < key\n  doze login --data /var/lib/doze",
 		Args:    takes(0, 0),
@@ -95,10 +95,10 @@ DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 			if err != nil {
 				return err
 			}
-			in.Address = cmp.Or(in.Address, old.Address)
 			if data != "" {
-				in.Address = cmp.Or(in.Address, localAddress)
+				in.Address = cmp.Or(in.Address, a.getenv("DOZE_ADDRESS"), addressOf(data), old.Address, localAddress)
 			}
+			in.Address = cmp.Or(in.Address, old.Address)
 			if in.Address == "" {
 				return usagef("--address is required")
 			}
@@ -126,11 +126,24 @@ DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&in.Address, "address", "", "URL of the server")
-	f.StringVar(&in.Key, "key", "", "API key; other users of this host can see it here, so prefer standard input")
-	f.StringVar(&in.Workspace, "workspace", "", "workspace, if the key has several")
-	f.StringVar(&data, "data", "", "data directory of a server on this host, whose admin.key is used")
+	f.StringVar(&in.Address, "address", "", "`URL` of the server")
+	f.StringVar(&in.Key, "key", "", "API `key`; other users of this host can see it here, so prefer standard input")
+	f.StringVar(&in.Workspace, "workspace", "", "`name` of the workspace, if the key has several")
+	f.StringVar(&data, "data", "", "data `directory` of a server on this host: its address and its admin.key are used")
 	return cmd
+}
+
+// addressOf is where the server of a data directory says that it is. A server
+// that never ran, or an older one, says nothing.
+func addressOf(data string) string {
+	var instance struct {
+		Address string `json:"address"`
+	}
+	b, err := os.ReadFile(filepath.Join(data, "instance.json"))
+	if err != nil || json.Unmarshal(b, &instance) != nil {
+		return ""
+	}
+	return instance.Address
 }
 
 // readKey takes the key out of a data directory, the environment, or standard

@@ -71,7 +71,15 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exitInterrupted
 	}
 	text := strings.Join(strings.Fields(printable(err.Error())), " ")
-	if _, ok := errors.AsType[usageError](err); ok {
+	_, usage := errors.AsType[usageError](err)
+	if a.asJSON() {
+		a.sayJSON(err, text, usage)
+		if usage {
+			return exitUsage
+		}
+		return exitFailed
+	}
+	if usage {
 		a.say("doze: " + text + "; see --help\n")
 		return exitUsage
 	}
@@ -94,7 +102,7 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers: table or json")
+	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers and errors: `table|json`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
 	root.AddCommand(a.login(), a.sandbox(), a.preview(), a.domain(), a.secret(), a.key(), a.version())
 	return root

@@ -163,6 +163,8 @@ func TestCommands(t *testing.T) {
 		"create, bad label": {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
 		"get":               {"sandbox|get|web", 0, header + row, "", nil},
 		"get, unknown":      {"sandbox|get|nope", 1, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope"}},
+		"get, as JSON":      {"-o|json|sandbox|get|nope", 1, "", `{"error":"not_found","code":404,"message":"there is no such sandbox"}` + "\n", []string{"GET /v0/sandboxes/nope"}},
+		"usage, as JSON":    {"sandbox|create|-o|json|--label|k", 2, "", `{"error":"usage","message":"--label must be key=value, not \"k\""}` + "\n", nil},
 		"rm, one is gone":   {"sandbox|rm|web|nope", 1, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope"}},
 		"exec, shell text":  {"sandbox|exec|web|--|ls; wc -l", 0, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"ls; wc -l","name":"NAME","waitForCompletion":true}`}},
 		"exec, quoted": {
@@ -198,7 +200,7 @@ func TestCommands(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			code, out, errs := s.command(t.Context(), t, "", strings.Split(c.args, "|")...)
-			if strings.Contains(c.args, "-o|json") {
+			if strings.Contains(c.args, "-o|json") && (code == 0 || out != "") {
 				if !json.Valid([]byte(out)) {
 					t.Errorf("no JSON: %s", out)
 				}
@@ -361,6 +363,33 @@ func TestLogin(t *testing.T) {
 				t.Errorf("afterwards: %s", errs.String())
 			}
 		})
+	}
+}
+
+func TestLoginFindsTheServerOfADataDirectory(t *testing.T) {
+	s := newServer(t)
+	data := t.TempDir()
+	for name, content := range map[string]string{"admin.key": "good\n", "instance.json": `{"address":"` + s.URL + `","run":"/run/x"}`} {
+		if err := os.WriteFile(filepath.Join(data, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var errs bytes.Buffer
+	a := app{out: io.Discard, err: &errs, getenv: func(string) string { return "" }, config: filepath.Join(t.TempDir(), "doze", "config.json")}
+	// Another server that was used before is not meant.
+	if err := a.save(settings{Address: "http://127.0.0.1:1", Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	if code := a.run(t.Context(), []string{"login", "--data", data}); code != 0 || !strings.Contains(errs.String(), s.URL) {
+		t.Errorf("code %d, %s", code, errs.String())
+	}
+	for name, raw := range map[string]string{"damaged": "{", "of another kind": "[]"} {
+		if err := os.WriteFile(filepath.Join(data, "instance.json"), []byte(raw), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := addressOf(data); got != "" {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }
 

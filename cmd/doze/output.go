@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -33,6 +34,24 @@ func (a *app) printJSON(v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// sayJSON tells the user of an error in the form of the API. Errors that are
+// none of the API's have no code.
+func (a *app) sayJSON(err error, text string, usage bool) {
+	said := struct {
+		Error   string `json:"error"`
+		Code    int    `json:"code,omitempty"`
+		Message string `json:"message"`
+	}{"failed", 0, text}
+	if usage {
+		said.Error = "usage"
+	} else if e, ok := errors.AsType[*doze.Error](err); ok {
+		said.Error, said.Code = cmp.Or(e.Name, e.Kind.String()), e.Kind.Status()
+	}
+	e := json.NewEncoder(a.err)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(said) // nothing can be done if that fails
 }
 
 // table prints rows under a header.

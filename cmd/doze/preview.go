@@ -42,11 +42,11 @@ func (a *app) createPreview() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&p.Spec.Port, "port", 0, "port of the sandbox; 443 is its API")
+	f.IntVar(&p.Spec.Port, "port", 0, "`port` of the sandbox; 443 is its API")
 	f.BoolVar(&p.Spec.Public, "public", false, "open it to everybody; otherwise it needs a token")
-	f.StringVar(&p.Spec.PrefixURL, "prefix", "", "beginning of its host name")
-	f.StringVar(&p.Spec.CustomDomain, "domain", "", "custom domain that is verified")
-	f.StringVar(&p.Spec.TTL, "ttl", "", "end it after this time, such as 1h or 7d")
+	f.StringVar(&p.Spec.PrefixURL, "prefix", "", "`beginning` of its host name")
+	f.StringVar(&p.Spec.CustomDomain, "domain", "", "custom `domain` that is verified")
+	f.StringVar(&p.Spec.TTL, "ttl", "", "end it after this `time`, such as 1h or 7d")
 	return cmd
 }
 
@@ -98,7 +98,7 @@ func (a *app) previewToken() *cobra.Command {
 			return copyOut(a.out, printable(made.Spec.Token)+"\n")
 		},
 	}
-	cmd.Flags().StringVar(&life, "expires", "", "time after which it is void, such as 1h or 7d (default: never)")
+	cmd.Flags().StringVar(&life, "expires", "", "`time` after which it is void, such as 1h or 7d (default: never)")
 	return cmd
 }
 

@@ -60,13 +60,13 @@ func (a *app) create() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.Spec.Runtime.Image, "image", "", "image to run (default of the server: "+doze.ImageDefault+")")
-	f.IntVar(&memory, "memory", 0, fmt.Sprintf("memory in megabytes; 2048 of them bring one CPU (default of the server: %d)", doze.MemoryDefault))
-	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, NAME=value, or NAME to take the one of here; may be repeated")
-	f.StringArrayVar(&labels, "label", nil, "label, key=value; may be repeated")
+	f.StringVar(&s.Spec.Runtime.Image, "image", "", "`image` to run (default of the server: "+doze.ImageDefault+")")
+	f.IntVar(&memory, "memory", 0, fmt.Sprintf("memory in `megabytes`; 2048 of them bring one CPU (default of the server: %d)", doze.MemoryDefault))
+	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`: without a value, that of here; may be repeated")
+	f.StringArrayVar(&labels, "label", nil, "label, `key=value`; may be repeated")
 	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; may be repeated")
-	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete it after this time, such as 30m, 24h or 7d")
-	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "identifier of your own, to find it by")
+	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete it after this `time`, such as 30m, 24h or 7d")
+	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "`identifier` of your own, to find it by")
 	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the name is taken, print the sandbox that has it")
 	return cmd
 }
@@ -124,9 +124,9 @@ func (a *app) list() *cobra.Command {
 			return a.table(sandboxRows(all...))
 		},
 	}
-	cmd.Flags().StringVarP(&f.Query, "query", "q", "", "only those with this text in a name or label")
-	cmd.Flags().StringVar(&f.ExternalID, "external-id", "", "only those with this external id")
-	cmd.Flags().StringVar(&f.Status, "status", "", "only those with one of these statuses, comma-separated")
+	cmd.Flags().StringVarP(&f.Query, "query", "q", "", "only those with this `text` in a name or label")
+	cmd.Flags().StringVar(&f.ExternalID, "external-id", "", "only those with this external `id`")
+	cmd.Flags().StringVar(&f.Status, "status", "", "only those with one of these `statuses`, comma-separated")
 	cmd.Flags().BoolVarP(&f.Terminated, "all", "a", false, "those too that have ended")
 	return cmd
 }
