@@ -201,7 +201,7 @@ func (n *Net) sweepOrphans() error {
 		}
 		errs = append(errs, err)
 	}
-	links, err := n.router.handle.LinkList()
+	links, err := whole(n.router.handle.LinkList)
 	errs = append(errs, err)
 	for _, l := range links {
 		number, ours := strings.CutPrefix(l.Attrs().Name, hostLinkPrefix)

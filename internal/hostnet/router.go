@@ -53,6 +53,19 @@ func openRouter(dir string, open bool) (_ *router, err error) {
 	return r, nil
 }
 
+// dumpTries is how often a list is asked for that somebody changed meanwhile.
+const dumpTries = 10
+
+// whole returns a list of the kernel that nobody changed while it was told.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range dumpTries {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
 func (r *router) close() error {
 	if r.handle != nil {
 		r.handle.Close()

@@ -151,7 +151,7 @@ func netlinkIn(ns netns) (h *netlink.Handle, err error) {
 
 // uplinkFree refuses to take addresses that the machine has already.
 func uplinkFree(h *netlink.Handle) error {
-	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("list the machine's addresses: %w", err)
 	}

@@ -13,8 +13,6 @@ import (
 
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/runsc/boot"
-
-	"doze/internal/machine/gvisor"
 )
 
 // A flip is a pause or a resume: one message to the engine over a connection
@@ -35,11 +33,16 @@ const (
 // call of our predecessor.
 const haltedPoll = 10 * time.Millisecond
 
-func (s *sandbox) pause(ctx context.Context) error { return s.flip(ctx, true) }
+func (s *sandbox) pause(ctx context.Context) error { return s.flip(ctx, true, s.halt) }
 
-func (s *sandbox) resume(ctx context.Context) error { return s.flip(ctx, false) }
+// resume lets the guest go on. With a complete checkpoint on disk (kept), an
+// engine that hangs is ended, and the machine goes on from there; without one
+// it is given time.
+func (s *sandbox) resume(ctx context.Context, kept bool) error {
+	return s.flip(ctx, false, func(ctx context.Context) error { return s.wake(ctx, kept) })
+}
 
-func (s *sandbox) flip(ctx context.Context, pause bool) error {
+func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Context) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.container == nil {
@@ -48,7 +51,7 @@ func (s *sandbox) flip(ctx context.Context, pause bool) error {
 	if s.paused == pause {
 		return nil
 	}
-	if s.doubtful { // an earlier pause was neither done nor taken back
+	if s.doubtful { // nobody knows what came of an earlier call
 		if err := s.recall(ctx); err != nil {
 			return err
 		}
@@ -59,10 +62,6 @@ func (s *sandbox) flip(ctx context.Context, pause bool) error {
 	}
 	if err := s.mark(markFlipping, true); err != nil {
 		return err
-	}
-	turn := s.wake
-	if pause {
-		turn = s.halt
 	}
 	err := turn(ctx)
 	if err != nil && !s.doubtful && !errors.Is(err, errSlow) && !s.over() { // the kept connection may have been an old one
@@ -77,33 +76,50 @@ func (s *sandbox) flip(ctx context.Context, pause bool) error {
 // errSlow is what a pause returns that took too long and was taken back.
 var errSlow = errors.New("its tasks do not come to a stand")
 
-// wake resumes the guest. An engine that does not is ended: a checkpoint, if
-// there is one, is what it goes on from. Preconditions: mu is held.
-func (s *sandbox) wake(ctx context.Context) error {
-	err := watch(ctx, s.l.options.FlipLimit, s.shoot, func() error { return s.call(boot.ContMgrResume, nil) })
+// unlimited gives the machine all of the processor until the returned function
+// is called: the engine and its thousands of tasks, perhaps, share the little
+// that they are limited to, and somebody waits for the engine. Preconditions:
+// mu is held.
+func (s *sandbox) unlimited(ctx context.Context) (limit func()) {
+	g, quota := s.group.Load(), cpuLimit(s.container.Spec)
+	if err := g.limitCPU(0); err != nil {
+		slog.WarnContext(ctx, "lift the limit of the processor", "sandbox", s.id, "err", err)
+	}
+	return func() {
+		if err := g.limitCPU(quota); err != nil && !s.over() {
+			slog.ErrorContext(ctx, "limit the processor", "sandbox", s.id, "err", err)
+			s.shoot() // without its limits it must not run
+		}
+	}
+}
+
+// wake resumes the guest. Preconditions: mu is held.
+func (s *sandbox) wake(ctx context.Context, kept bool) error {
+	defer s.unlimited(ctx)()
+	hangs := s.lose
+	if kept {
+		hangs = s.shoot
+	}
+	err := watch(ctx, s.l.options.FlipLimit, hangs, func() error { return s.call(boot.ContMgrResume, nil) })
 	if err == nil {
 		s.paused = false
 		return nil
 	}
 	s.hangUp()
+	if s.doubtful = errors.Is(err, errHung); s.doubtful {
+		return err
+	}
 	return s.settleFlip(ctx, false, err)
 }
 
-// halt pauses the guest. The engine waits for all its tasks, which share the
-// little processor that they are limited to, so that they get all of it
-// meanwhile. What takes too long all the same is taken back: a machine that
-// cannot be put to sleep runs on. Preconditions: mu is held.
+// lose gives up the connection over which a call is under way.
+func (s *sandbox) lose() { _ = s.wire.Socket.Shutdown() }
+
+// halt pauses the guest, for which the engine waits for all its tasks. What
+// takes too long is taken back: a machine that cannot be put to sleep runs on.
+// Preconditions: mu is held.
 func (s *sandbox) halt(ctx context.Context) error {
-	g, quota := s.group.Load(), cpuLimit(s.container.Spec)
-	if err := g.limitCPU(0); err != nil {
-		slog.WarnContext(ctx, "lift the limit of the processor", "sandbox", s.id, "err", err)
-	}
-	defer func() {
-		if err := g.limitCPU(quota); err != nil && !s.over() {
-			slog.ErrorContext(ctx, "limit the processor", "sandbox", s.id, "err", err)
-			s.shoot() // without its limits it must not run
-		}
-	}()
+	defer s.unlimited(ctx)()
 	slow, undone := false, error(nil)
 	err := watch(ctx, s.l.options.FlipLimit, func() { slow, undone = true, s.unhalt() }, func() error { return s.call(boot.ContMgrPause, nil) })
 	switch {
@@ -156,7 +172,7 @@ func (s *sandbox) unhalt() error {
 		}
 		u.err = err
 	}()
-	defer func() { _ = s.wire.Socket.Shutdown() }() // who waits for the pause hears that it is over
+	defer s.lose() // who waits for the pause hears that it is over
 	return s.undone()
 }
 
@@ -176,7 +192,7 @@ func (s *sandbox) undone() error {
 func (s *sandbox) settleFlip(ctx context.Context, pause bool, err error) error {
 	var doubt error
 	if s.paused, doubt = s.halted(ctx); doubt != nil {
-		s.shoot()
+		s.paused, s.doubtful = !pause, true
 		return errors.Join(err, doubt)
 	}
 	if s.paused == pause {
@@ -247,9 +263,11 @@ func (s *sandbox) recall(ctx context.Context) (err error) {
 	if s.paused = s.marked(markPaused); !s.marked(markFlipping) {
 		return nil
 	}
-	if s.paused, err = s.halted(ctx); err != nil {
+	halted, err := s.halted(ctx)
+	if s.doubtful = err != nil; s.doubtful {
 		return err
 	}
+	s.paused = halted
 	return s.flipped()
 }
 
@@ -263,7 +281,7 @@ func (s *sandbox) halted(ctx context.Context) (bool, error) {
 	}
 	deadline := time.Now().Add(s.l.options.FlipLimit)
 	for time.Now().Before(deadline) {
-		if err := watch(ctx, gvisor.LimitFlip, s.shoot, ask); err != nil {
+		if err := watch(ctx, s.l.options.FlipLimit, func() {}, ask); err != nil {
 			return false, fmt.Errorf("ask whether it stands still: %w", err)
 		}
 		if busy, halted := readStacks(stacks); !busy {

@@ -309,8 +309,8 @@ func (l *Launcher) Pause(ctx context.Context, id string) error {
 }
 
 // Resume lets the processes of a machine go on.
-func (l *Launcher) Resume(ctx context.Context, id string) error {
-	return l.with(id, func(s *sandbox) error { return s.resume(ctx) })
+func (l *Launcher) Resume(ctx context.Context, t gvisor.Target) error {
+	return l.with(t.ID, func(s *sandbox) error { return s.resume(ctx, t.Kept) })
 }
 
 // Checkpoint writes an image of a paused machine.

@@ -51,9 +51,10 @@ func (l *Launcher) handler() http.Handler {
 	post(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
 	post(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
 	post(mux, gvisor.PathRestore, l.Restore)
+	post(mux, gvisor.PathResume, l.Resume)
 	post(mux, gvisor.PathCheckpoint, l.Checkpoint)
 	for path, do := range map[string]func(context.Context, string) error{
-		gvisor.PathPause: l.Pause, gvisor.PathResume: l.Resume, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
+		gvisor.PathPause: l.Pause, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
 	} {
 		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
 	}

@@ -227,7 +227,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 	for id := range states {
 		if !keep(id) {
 			slog.Warn("removing a machine that nobody knows", "sandbox", id)
-			err = errors.Join(err, d.call(ctx, PathKill, Target{id}, nil))
+			err = errors.Join(err, d.call(ctx, PathKill, Target{ID: id}, nil))
 		}
 	}
 	return errors.Join(err, d.sweepVouchers(keep))

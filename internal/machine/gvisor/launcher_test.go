@@ -286,7 +286,7 @@ func TestEngineHangs(t *testing.T) {
 	h := newHost(t)
 	h.flipLimit = limit
 	d := h.open(t)
-	events := listen(t, d)
+	listen(t, d)
 	// A pause that does not work leaves the machine running.
 	m := boot(t, d, h.Config(t, "pause"))
 	engine := h.engine("pause")
@@ -316,15 +316,17 @@ func TestEngineHangs(t *testing.T) {
 	kill(t, h.engine("resume"), unix.SIGSTOP)
 	began = time.Now()
 	err = m.Resume(t.Context())
-	if took := time.Since(began); err == nil || took < limit || took > 10*limit {
+	if took := time.Since(began); err == nil || took < limit || took > 20*limit {
 		t.Errorf("resume of an engine that hangs: %v after %v, want an error after %v", err, took, limit)
 	}
-	if e := event(t, events); e.ID != "resume" || !e.Exited || e.OutOfMemory {
-		t.Errorf("event %+v, want an end", e)
+	if m.Tier() != machine.Paused {
+		t.Errorf("it is %s", m.Tier())
 	}
-	if pid := h.engine("resume"); pid != 0 {
-		t.Errorf("the engine lives on as %d", pid)
+	kill(t, h.engine("resume"), unix.SIGCONT)
+	if err := m.Resume(t.Context()); err != nil {
+		t.Error("when it hangs no longer:", err)
 	}
+	ask(t, m, "/count", &n)
 	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -59,7 +59,8 @@ type Boot struct {
 
 // Target names a machine.
 type Target struct {
-	ID string `json:"id"`
+	ID   string `json:"id"`
+	Kept bool   `json:"kept,omitempty"` // of Resume: a complete checkpoint is on disk
 }
 
 // Checkpoint asks for an image of a paused machine, which stays paused.

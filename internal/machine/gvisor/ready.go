@@ -75,7 +75,7 @@ func (s *sandbox) unprepare(ctx context.Context) {
 		return // it was taken by a wake
 	}
 	s.prepared = false
-	if err := s.d.call(ctx, PathKill, Target{s.config.ID}, nil); err != nil {
+	if err := s.d.call(ctx, PathKill, Target{ID: s.config.ID}, nil); err != nil {
 		slog.Warn("give back a process", "sandbox", s.config.ID, "err", err)
 	}
 }

@@ -63,13 +63,13 @@ func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
 func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 	switch to {
 	case machine.Paused:
-		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{s.config.ID}, nil)
+		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{ID: s.config.ID}, nil)
 	case machine.Saved:
 		err = s.save(ctx)
 	case machine.OnDisk:
 		// The image is complete: from here on the memory may go.
 		s.d.forget(s)
-		err = s.d.call(context.WithoutCancel(ctx), PathKill, Target{s.config.ID}, nil)
+		err = s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 		if err != nil {
 			s.d.know(s)
 		}
@@ -123,7 +123,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	case machine.Awake:
 		return nil
 	case machine.Paused:
-		if err := s.d.call(ctx, PathResume, Target{s.config.ID}, nil); err != nil {
+		if err := s.d.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 	case machine.Saved:
@@ -146,7 +146,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
 	both.Go(func() error { return retire(s.config) })
-	both.Go(func() error { return s.d.call(ctx, PathResume, Target{s.config.ID}, nil) })
+	both.Go(func() error { return s.d.call(ctx, PathResume, Target{ID: s.config.ID, Kept: true}, nil) })
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {
@@ -212,7 +212,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 
 func (s *sandbox) kill(ctx context.Context) error {
 	s.d.forget(s)
-	return s.d.call(context.WithoutCancel(ctx), PathKill, Target{s.config.ID}, nil)
+	return s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 }
 
 // finishRestore waits until all memory is loaded; then the image counts no
@@ -221,7 +221,7 @@ func (s *sandbox) kill(ctx context.Context) error {
 func (s *sandbox) finishRestore() {
 	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
 	defer cancel()
-	if err := s.d.call(ctx, PathLoaded, Target{s.config.ID}, nil); err != nil {
+	if err := s.d.call(ctx, PathLoaded, Target{ID: s.config.ID}, nil); err != nil {
 		if s.d.knows(s) { // and nobody ended it meanwhile
 			slog.Error("load memory", "sandbox", s.config.ID, "err", err)
 		}
@@ -253,7 +253,7 @@ func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 		return stats, nil
 	}
 	var live machine.Stats
-	if err := s.d.call(ctx, PathStats, Target{s.config.ID}, &live); err != nil {
+	if err := s.d.call(ctx, PathStats, Target{ID: s.config.ID}, &live); err != nil {
 		return stats, fmt.Errorf("stats: %w", err)
 	}
 	stats.MemoryBytes = live.MemoryBytes
