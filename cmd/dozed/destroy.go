@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"doze"
@@ -66,8 +67,8 @@ func destroy(_ context.Context, args []string) error {
 	case len(rest) > 0:
 		return fmt.Errorf("dozed destroy takes no argument %q: name a data directory with --data", rest[0])
 	}
-	if _, err := os.Stat(filepath.Join(c.Data, "lock")); err != nil {
-		return fmt.Errorf("%s is no data directory of dozed: name one with --data: %w", c.Data, err)
+	if !served(c.Data) {
+		return doze.Errorf(doze.NotFound, "%s is no data directory of dozed: name one with --data", c.Data)
 	}
 	unlock, err := lock(c.Data)
 	if err != nil {
@@ -98,14 +99,22 @@ func destroy(_ context.Context, args []string) error {
 		return err
 	}
 	if !o.all {
-		fmt.Printf("ended %d processes; records and checkpoints are still in %s\n", ended, c.Data)
+		fmt.Printf("processes ended: %d; records and checkpoints are still in %s\n", ended, c.Data)
 		return nil
 	}
 	if err := erase(c.Data); err != nil {
 		return err
 	}
-	fmt.Printf("ended %d processes, and removed the platform in %s\n", ended, c.Data)
+	fmt.Printf("processes ended: %d; nothing of the platform is left in %s\n", ended, c.Data)
 	return nil
+}
+
+// served reports whether a dozed ever had a directory for its data.
+func served(data string) bool {
+	return slices.ContainsFunc([]string{instanceFile, "doze.db"}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(data, name))
+		return err == nil
+	})
 }
 
 // wreckOf finds what the last dozed of a data directory left, wherever its
@@ -116,7 +125,7 @@ func wreckOf(c config) (wreck.Wreck, error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &i)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // none before it had this file
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // older ones had no such file
 		return wreck.Wreck{}, fmt.Errorf("read where it ran: %w", err)
 	}
 	if !filepath.IsAbs(i.Run) || !cgroupForm.MatchString(i.Cgroup) {

@@ -215,11 +215,20 @@ func TestDestroyTouchesNothingElse(t *testing.T) {
 	if err := destroy(t.Context(), []string{"--data", dir, "--yes", "--all"}); err == nil || !strings.Contains(err.Error(), "no data directory") {
 		t.Errorf("a directory of somebody else: %v", err)
 	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600), os.Mkdir(filepath.Join(dir, "images"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := destroy(t.Context(), []string{"--data", dir, "--yes", "--all"}); err == nil || !strings.Contains(err.Error(), "no data directory") {
+		t.Errorf("one that looks a little like ours: %v", err)
+	}
 	unlock, err := lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unlock()
+	if err := announce(config{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none"}, "127.0.0.1:1"); err != nil {
+		t.Fatal(err)
+	}
 	if err := destroy(t.Context(), []string{"--data", dir, "--yes", "--all"}); err == nil || !strings.Contains(err.Error(), "another dozed") {
 		t.Errorf("a directory in use: %v", err)
 	}
