@@ -144,6 +144,16 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// sleeps waits until the API says that a sandbox sleeps: the engine knows a
+// moment before the node.
+func sleeps(t *testing.T, c *client.Client, name string) {
+	t.Helper()
+	until(t, name+" is DEPLOYED and STANDBY", func() bool {
+		sb, err := c.Sandbox(t.Context(), name)
+		return err == nil && sb.Status == "DEPLOYED" && sb.State == "STANDBY"
+	})
+}
+
 // spawn starts a process that goes on.
 func spawn(t *testing.T, box *client.Box, c client.Command) client.Process {
 	t.Helper()
