@@ -358,6 +358,9 @@ func (s *sandbox) shoot() {
 	select {
 	case <-s.exited: // the number may belong to somebody else by now
 	default:
+		if g := s.group.Load(); g != nil {
+			_ = g.limitCPU(0) // to end takes processor time, too: a fork bomb has thousands of tasks
+		}
 		if pid := s.pid.Load(); pid != 0 {
 			_ = unix.Kill(int(pid), unix.SIGKILL) // its end is seen by settle's waiter
 		}

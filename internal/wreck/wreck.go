@@ -39,6 +39,7 @@ type Wreck struct {
 // state. What is in memory alone is lost; nothing on disk is. Preconditions:
 // nobody starts sandboxes there.
 func (w Wreck) Clear() error {
+	w.unlimit()
 	for deadline := time.Now().Add(patience); ; time.Sleep(poll) {
 		pids := w.Processes()
 		if len(pids) == 0 {
@@ -113,6 +114,19 @@ func (w Wreck) Groups() []string {
 	v1, _ := filepath.Glob("/sys/fs/cgroup/*/" + w.Cgroup) // the patterns are well formed
 	v2, _ := filepath.Glob("/sys/fs/cgroup/" + w.Cgroup)
 	return append(v1, v2...)
+}
+
+// unlimit lets what is about to be killed use the processors: to end takes time
+// on them, too, and a fork bomb has thousands of tasks.
+func (w Wreck) unlimit() {
+	for _, parent := range w.Groups() {
+		for file, none := range map[string]string{"cpu.cfs_quota_us": "-1", "cpu.max": "max"} {
+			found, _ := filepath.Glob(filepath.Join(parent, "*", file)) // the pattern is well formed
+			for _, name := range found {
+				_ = os.WriteFile(name, []byte(none), 0) // then it takes longer
+			}
+		}
+	}
 }
 
 func (w Wreck) removeGroups() error {
