@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/control/client"
@@ -77,21 +78,42 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 var errSlow = errors.New("its tasks do not come to a stand")
 
 // unlimited gives the machine all of the processor until the returned function
-// is called: the engine and its thousands of tasks, perhaps, share the little
-// that they are limited to, and somebody waits for the engine. Preconditions:
+// is called, if that takes long: the engine and its thousands of tasks, perhaps,
+// share the little that they are limited to, and somebody waits for the engine.
+// It costs the kernel a millisecond where nothing else is limited. Preconditions:
 // mu is held.
 func (s *sandbox) unlimited(ctx context.Context) (limit func()) {
 	g, quota := s.group.Load(), cpuLimit(s.container.Spec)
-	if err := g.limitCPU(0); err != nil {
-		slog.WarnContext(ctx, "lift the limit of the processor", "sandbox", s.id, "err", err)
-	}
+	var mu sync.Mutex
+	var lifted, over bool // guarded by mu
+	timer := time.AfterFunc(liftAfter, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			return
+		}
+		lifted = true
+		if err := g.limitCPU(0); err != nil {
+			slog.WarnContext(ctx, "lift the limit of the processor", "sandbox", s.id, "err", err)
+		}
+	})
 	return func() {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if over = true; !lifted {
+			return
+		}
 		if err := g.limitCPU(quota); err != nil && !s.over() {
 			slog.ErrorContext(ctx, "limit the processor", "sandbox", s.id, "err", err)
 			s.shoot() // without its limits it must not run
 		}
 	}
 }
+
+// liftAfter is how long an engine has to answer with the processor that its
+// machine is limited to.
+const liftAfter = 50 * time.Millisecond
 
 // wake resumes the guest. Preconditions: mu is held.
 func (s *sandbox) wake(ctx context.Context, kept bool) error {
