@@ -134,8 +134,13 @@ func (s *sandbox) wake(ctx context.Context, kept bool) error {
 	return s.settleFlip(ctx, false, err)
 }
 
-// lose gives up the connection over which a call is under way.
-func (s *sandbox) lose() { _ = s.wire.Socket.Shutdown() }
+// lose gives up the connection over which a call is under way. That call may
+// not have come so far as to have one.
+func (s *sandbox) lose() {
+	if wire := s.wire.Load(); wire != nil {
+		_ = wire.Socket.Shutdown()
+	}
+}
 
 // halt pauses the guest, for which the engine waits for all its tasks. What
 // takes too long is taken back: a machine that cannot be put to sleep runs on.
@@ -232,12 +237,14 @@ func (s *sandbox) flipped() error {
 // call calls a method of the engine that returns nothing. Preconditions: mu is
 // held.
 func (s *sandbox) call(method string, arg any) (err error) {
-	if s.wire == nil {
-		if s.wire, err = client.ConnectTo(s.container.Sandbox.GetControlSocketPath()); err != nil {
+	wire := s.wire.Load()
+	if wire == nil {
+		if wire, err = client.ConnectTo(s.container.Sandbox.GetControlSocketPath()); err != nil {
 			return fmt.Errorf("connect to the engine: %w", err)
 		}
+		s.wire.Store(wire)
 	}
-	if err := s.wire.Call(method, arg, nil); err != nil {
+	if err := wire.Call(method, arg, nil); err != nil {
 		return fmt.Errorf("%s: %w", method, err)
 	}
 	return nil
@@ -245,9 +252,9 @@ func (s *sandbox) call(method string, arg any) (err error) {
 
 // hangUp closes the kept connection. Preconditions: mu is held.
 func (s *sandbox) hangUp() {
-	if s.wire != nil {
-		_ = s.wire.Close()
-		s.wire = nil
+	s.lose() // a call that hangs would keep the connection from closing
+	if wire := s.wire.Swap(nil); wire != nil {
+		_ = wire.Close()
 	}
 }
 

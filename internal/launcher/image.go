@@ -115,7 +115,9 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 	about, ok := im.files[name]
 	im.mu.Lock()
 	ok = ok && !im.open[name]
-	im.open[name] = true
+	if ok { // the engine may ask for any name, any number of times
+		im.open[name] = true
+	}
 	im.mu.Unlock()
 	if !ok {
 		return nil, fs.ErrNotExist
@@ -223,7 +225,7 @@ func (r *reader) Wait(done []stateio.Completion, least int) ([]stateio.Completio
 type whole struct{ *bytes.Reader }
 
 func (im *image) whole(file io.Reader, about gvisor.ImageFile) (whole, error) {
-	raw, err := io.ReadAll(file)
+	raw, err := io.ReadAll(io.LimitReader(file, about.Bytes+1))
 	if err == nil {
 		err = about.Check(raw)
 	}

@@ -40,10 +40,10 @@ type sandbox struct {
 	exited    chan struct{}         // closed when that process is gone
 	clearing  sync.Once             // the removal of run state
 
-	paused   bool         // guarded by mu
-	doubtful bool         // guarded by mu; nobody knows whether it is paused
-	undo     *undo        // guarded by mu; of a pause, while it is doubtful
-	wire     *urpc.Client // guarded by mu; kept connection to the engine, made when needed
+	paused   bool                        // guarded by mu
+	doubtful bool                        // guarded by mu; nobody knows whether it is paused
+	undo     *undo                       // guarded by mu; of a pause, while it is doubtful
+	wire     atomic.Pointer[urpc.Client] // kept connection to the engine, made when needed
 
 	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 }
