@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"doze"
+	"doze/internal/agent/upload"
 	"doze/internal/agent/watch"
 	"doze/internal/httpx"
 )
@@ -179,21 +180,6 @@ func follow(abs string) (string, error) {
 	return "", &fs.PathError{Op: "open", Path: abs, Err: syscall.ELOOP}
 }
 
-// source remembers whether reading failed, to tell a broken upload from a
-// full disk.
-type source struct {
-	io.Reader
-	err error
-}
-
-func (s *source) Read(b []byte) (int, error) {
-	n, err := s.Reader.Read(b)
-	if err != nil && !errors.Is(err, io.EOF) {
-		s.err = err
-	}
-	return n, err
-}
-
 // replace makes src the content of name, whole or not at all. A new file gets
 // perm and its owner; an old one keeps both.
 func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error {
@@ -210,7 +196,7 @@ func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Read
 	if err != nil {
 		return writeError(err)
 	}
-	from := &source{Reader: src}
+	from := &upload.Source{Reader: src}
 	err = o.fill(f, from, perm, old)
 	if err == nil {
 		err = root.Rename(tmp, name)
@@ -223,7 +209,7 @@ func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Read
 		return nil
 	}
 	_ = root.Remove(tmp) // the first error is the one to report
-	if from.err != nil {
+	if from.Err != nil {
 		return doze.Wrap(err, doze.Invalid, "the body ended early; the file is unchanged")
 	}
 	return writeError(err)
@@ -280,13 +266,13 @@ func (o owner) overwrite(root *os.Root, name string, mode fs.FileMode, src io.Re
 	if absent {
 		o.take(f)
 	}
-	from := &source{Reader: src}
+	from := &upload.Source{Reader: src}
 	_, err = io.Copy(f, from)
 	if e := f.Close(); err == nil {
 		err = e
 	}
 	switch {
-	case from.err != nil:
+	case from.Err != nil:
 		return doze.Wrap(err, doze.Invalid, "the body ended early; %s is incomplete", name)
 	case err != nil:
 		return writeError(err)

@@ -112,6 +112,11 @@ func (s *scan) both(dir string) error {
 	if err != nil {
 		return err
 	}
+	return s.each(dir, now, was)
+}
+
+// each compares what is in a directory now with what was.
+func (s *scan) each(dir string, now, was map[string]fs.FileInfo) error {
 	names := make([]string, 0, len(now))
 	for name := range now {
 		names = append(names, name)
@@ -167,6 +172,7 @@ func (s *scan) added(rel string, now fs.FileInfo) error {
 	return s.below(rel)
 }
 
+// below notes what is in a directory that the image does not have.
 func (s *scan) below(dir string) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
@@ -175,21 +181,7 @@ func (s *scan) below(dir string) error {
 	if err != nil {
 		return err
 	}
-	names := make([]string, 0, len(now))
-	for name := range now {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		rel := path.Join(dir, name)
-		if s.skips(rel, now[name]) {
-			continue
-		}
-		if err := s.added(rel, now[name]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.each(dir, now, nil)
 }
 
 func (s *scan) note(kind Kind, rel string, info fs.FileInfo) error {

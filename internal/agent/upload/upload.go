@@ -165,7 +165,7 @@ func (s *Store) store(id string, src io.Reader) (name string, part Part, err err
 		return "", part, doze.Wrap(err, doze.Internal, "store the part: %v", errors.Unwrap(err))
 	}
 	sum := md5.New() //nolint:gosec // see above
-	from := &source{Reader: src}
+	from := &Source{Reader: src}
 	n, err := io.Copy(io.MultiWriter(f, sum), from)
 	if e := f.Close(); err == nil {
 		err = e
@@ -173,7 +173,7 @@ func (s *Store) store(id string, src io.Reader) (name string, part Part, err err
 	switch {
 	case err == nil:
 		return f.Name(), Part{ETag: hex.EncodeToString(sum.Sum(nil)), Size: n, UploadedAt: time.Now().UTC()}, nil
-	case from.err != nil:
+	case from.Err != nil:
 		err = doze.Wrap(err, doze.Invalid, "the body ended early; send the part again")
 	default:
 		err = doze.Wrap(err, doze.Internal, "store the part: %v", errors.Unwrap(err))
@@ -182,17 +182,18 @@ func (s *Store) store(id string, src io.Reader) (name string, part Part, err err
 	return "", part, err
 }
 
-// source remembers whether reading failed, to tell a broken upload from a full
+// A Source remembers whether reading failed, to tell a broken upload from a full
 // disk.
-type source struct {
+type Source struct {
 	io.Reader
-	err error
+
+	Err error
 }
 
-func (s *source) Read(b []byte) (int, error) {
+func (s *Source) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
-		s.err = err
+		s.Err = err
 	}
 	return n, err
 }
