@@ -173,8 +173,9 @@ func (a *Agent) export(w http.ResponseWriter, r *http.Request, _ string) error {
 		}
 		return err
 	}
+	begun := a.archives.now().Export // the answer is how it began, however fast it ends
 	a.archives.tasks.Go(func() { done(a.runExport(ctx, in)) })
-	httpx.WriteJSON(w, http.StatusAccepted, a.archives.now().Export)
+	httpx.WriteJSON(w, http.StatusAccepted, begun)
 	return nil
 }
 
