@@ -318,6 +318,11 @@ func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) error {
 	return l.with(c.ID, func(s *sandbox) error { return s.checkpoint(ctx, c.Dir) })
 }
 
+// Archive writes the files of a machine.
+func (l *Launcher) Archive(ctx context.Context, a gvisor.Archive) error {
+	return l.with(a.ID, func(s *sandbox) error { return s.archive(ctx, a.File) })
+}
+
 // Loaded waits until the memory of a restored machine is there.
 func (l *Launcher) Loaded(ctx context.Context, id string) error {
 	return l.with(id, func(s *sandbox) error { return s.loaded(ctx) })

@@ -335,6 +335,22 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
 	})
 }
 
+// archive writes the layer above the root file system. If it cannot, no file is
+// left.
+func (s *sandbox) archive(ctx context.Context, name string) (err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make the archive: %w", err)
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			err = errors.Join(err, os.Remove(name))
+		}
+	}()
+	err = s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error { return c.TarRootfsUpperLayer(f) })
+	return errors.Join(err, f.Sync())
+}
+
 // kill ends the machine and removes everything but its images.
 func (s *sandbox) kill(ctx context.Context) error {
 	s.unwanted.Store(true)

@@ -61,6 +61,10 @@ type Config struct {
 	Memory   int64    // bytes the guest may use
 	CPUs     float64  // share of the host's processors
 	Link     Link
+
+	// From is a directory made by Keep, which a boot goes on from on another
+	// machine; nobody else asks. Without one the guest runs its first process.
+	From string
 }
 
 // AgentDir is where the agent is mounted in every machine.
@@ -103,6 +107,17 @@ type Machine interface {
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.
 	Resume(ctx context.Context) error
+	// Keep makes a copy of the machine as it is now, for others to start from:
+	// a directory that does not exist yet and is complete when Keep returns. An
+	// awake machine stands still meanwhile, and Keep leaves it Paused if it
+	// cannot go on. Without an error the tier is as before. The copy lasts
+	// after Close, until Discard.
+	Keep(ctx context.Context, dir string) error
+	// Archive writes what the files of an awake machine differ in from its
+	// root file system to a file that does not exist yet, and that is complete
+	// when Archive returns: a tar of the layer above, with whiteouts. What is
+	// in other file systems, such as /tmp, is not in it.
+	Archive(ctx context.Context, file string) error
 	// Dial connects to a TCP port inside.
 	Dial(ctx context.Context, port uint16) (net.Conn, error)
 	// Stats returns what the machine costs now.
@@ -115,7 +130,11 @@ type Machine interface {
 // A Driver makes machines.
 type Driver interface {
 	// Boot starts a new machine; its first process runs when Boot returns. On
-	// an error nothing of the machine is left.
+	// an error nothing of the machine is left. One that starts from a copy
+	// needs the same Root, Agent, Args and Memory as the machine that was
+	// copied, and gets the memory, processes and files of it, in which the host
+	// name, the network and the clock are its own and the environment is not.
+	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
 	// Adopt finds a machine that an earlier process booted, in the tier it is
 	// in, and repairs what a crash left half done. It returns [ErrGone] if
@@ -123,6 +142,9 @@ type Driver interface {
 	Adopt(ctx context.Context, c Config) (Machine, error)
 	// Sweep destroys every machine that keep does not name.
 	Sweep(ctx context.Context, keep func(id string) bool) error
+	// Discard removes a copy that Keep made, or began to make. It is no error
+	// if there is none. Machines that started from it are not touched.
+	Discard(dir string) error
 	// Events returns what happens to machines from now on, until ctx ends.
 	Events(ctx context.Context) (<-chan Event, error)
 }

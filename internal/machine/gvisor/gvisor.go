@@ -141,6 +141,9 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if c.From != "" {
+		return d.fork(ctx, c)
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the machine's directory: %w", err)
 	}
@@ -158,6 +161,48 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("boot: %w", err), s.Close(ctx))
+	}
+	return s, nil
+}
+
+// fork starts a new machine out of a kept image: it gets that image as its own,
+// as if it slept on disk, and wakes.
+func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine, err error) {
+	from := c.From
+	c.From = ""
+	m, err := readManifest(from, machine.Config{Root: c.Root, Agent: c.Agent}, d.engine)
+	if err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	switch state, err := d.find(ctx, c.ID); {
+	case err != nil:
+		return nil, fmt.Errorf("fork: %w", err)
+	case state != "": // it is not ours to close
+		return nil, fmt.Errorf("fork: %w", errTaken)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the machine's directory: %w", err)
+	}
+	s := d.sandbox(c, machine.OnDisk)
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("fork: %w", err), s.Close(ctx))
+		}
+	}()
+	image := imageDir(c)
+	if err := shareImage(from, m, c, image+unmade); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(image+unmade, image); err != nil { // durable or not: the machine is to run
+		return nil, err
+	}
+	bytes, _ := hasImage(c)
+	s.bytes.Store(bytes)
+	if d.vouched(from) {
+		s.trust(ctx, image)
+	}
+	if err := s.Resume(ctx); err != nil {
+		return nil, errors.Join(err, d.doubt(from))
 	}
 	return s, nil
 }
@@ -230,7 +275,12 @@ func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 			err = errors.Join(err, d.call(ctx, PathKill, Target{ID: id}, nil))
 		}
 	}
-	return errors.Join(err, d.sweepVouchers(keep))
+	return errors.Join(err, d.sweepVouchers())
+}
+
+// Discard implements [machine.Driver].
+func (d *Driver) Discard(dir string) error {
+	return errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+unmade), d.doubt(dir))
 }
 
 // know registers a machine with processes, whose end is an event.
@@ -335,7 +385,7 @@ func (d *Driver) concerns(e machine.Event) bool {
 		return false
 	}
 	delete(d.machines, e.ID)
-	if err := d.doubt(s.config); err != nil { // its image may be why
+	if err := d.doubt(imageDir(s.config)); err != nil { // its image may be why
 		slog.Warn("an image is vouched for", "sandbox", e.ID, "err", err)
 	}
 	// A saved machine lost nothing but memory that it has on disk too.

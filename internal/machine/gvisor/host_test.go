@@ -325,7 +325,7 @@ func (h *host) Forge(t *testing.T, c machine.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := readManifest(c, engine)
+	m, err := readManifest(imageDir(c), c, engine)
 	if err != nil {
 		t.Fatal(err)
 	}

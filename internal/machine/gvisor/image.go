@@ -22,13 +22,14 @@ import (
 	"doze/internal/machine"
 )
 
-// Names in a machine's directory. An image is made in dirMaking, becomes
-// dirImage in one rename, and leaves in another to dirStale, so that there is
-// never a doubt which one counts.
+// Names in a machine's directory. An image is made beside its place, gets there
+// in one rename, and leaves in another to dirStale, so that there is never a
+// doubt which one counts.
 const (
 	dirImage  = "image"
-	dirMaking = "image.making"
 	dirStale  = "image.stale"
+	unmade    = ".making" // behind the name of what is being made
+	dirMaking = dirImage + unmade
 )
 
 const (
@@ -103,37 +104,71 @@ type sealed struct {
 	Sum      uint32          `json:"sum"`
 }
 
-// commit turns the files that the engine wrote in dir/image.making into the
-// image of c: checksums, manifest, sync, rename, sync. Until the rename the
-// image does not exist; after it, it is complete.
-func commit(ctx context.Context, c Config, engine string) error {
-	making := filepath.Join(c.Dir, dirMaking)
-	m := manifest{
-		Format: format, ID: c.ID, Engine: engine, Made: time.Now().UTC(),
-		Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
-	}
+// imageDir is where the image of a sleeping machine is.
+func imageDir(c Config) string { return filepath.Join(c.Dir, dirImage) }
+
+// commit turns the files that the engine wrote beside dir into the image of c in
+// dir: checksums, manifest, sync, rename, sync. Until the rename the image does
+// not exist; after it, it is complete.
+func commit(ctx context.Context, c Config, engine, dir string) error {
+	m := manifestOf(c, engine)
 	for _, name := range files {
-		f, err := measure(ctx, filepath.Join(making, name))
+		f, err := measure(ctx, filepath.Join(dir+unmade, name))
 		if err != nil {
 			return fmt.Errorf("checksum %s: %w", name, err)
 		}
 		m.Files = append(m.Files, f)
 	}
-	if err := writeManifest(filepath.Join(making, FileManifest), m); err != nil {
+	if err := writeManifest(filepath.Join(dir+unmade, FileManifest), m); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
 	for _, name := range slices.Concat(files, []string{FileManifest, "."}) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := syncPath(filepath.Join(making, name)); err != nil {
+		if err := syncPath(filepath.Join(dir+unmade, name)); err != nil {
 			return err
 		}
 	}
-	if err := os.Rename(making, filepath.Join(c.Dir, dirImage)); err != nil {
+	return publish(dir)
+}
+
+// publish gives a complete image its name.
+func publish(dir string) error {
+	if err := os.Rename(dir+unmade, dir); err != nil {
 		return fmt.Errorf("publish the image: %w", err)
 	}
-	return syncPath(c.Dir)
+	return syncPath(filepath.Dir(dir))
+}
+
+// manifestOf returns the manifest of an image of c that has no files yet.
+func manifestOf(c Config, engine string) manifest {
+	return manifest{
+		Format: format, ID: c.ID, Engine: engine, Made: time.Now().UTC(),
+		Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
+	}
+}
+
+// shareImage fills a new directory with the image in from, which has the manifest m,
+// as one of c. The files are the same ones, which nobody ever writes to again;
+// the manifest is another.
+func shareImage(from string, m manifest, c Config, to string) (err error) {
+	own := manifestOf(c, m.Engine)
+	own.Made, own.Files = m.Made, m.Files
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return fmt.Errorf("make room for the image: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(to))
+		}
+	}()
+	for _, name := range files {
+		if err := os.Link(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return fmt.Errorf("share the image: %w", err)
+		}
+	}
+	return writeManifest(filepath.Join(to, FileManifest), own)
 }
 
 func writeManifest(name string, m manifest) error {
@@ -148,10 +183,11 @@ func writeManifest(name string, m manifest) error {
 	return os.WriteFile(name, raw, 0o600)
 }
 
-// readManifest returns the manifest of c's image, if this engine may run it.
-// Its errors are [machine.ErrDamaged], but for a disk that cannot be read.
-func readManifest(c Config, engine string) (m manifest, err error) {
-	f, err := os.Open(filepath.Join(c.Dir, dirImage, FileManifest))
+// readManifest returns the manifest of the image in dir, if this engine may run
+// it as c, or for a c without an ID, of any machine that is like c. Its errors are [machine.ErrDamaged], but for a disk that cannot be
+// read.
+func readManifest(dir string, c Config, engine string) (m manifest, err error) {
+	f, err := os.Open(filepath.Join(dir, FileManifest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, fmt.Errorf("%w: it has no manifest", machine.ErrDamaged)
 	}
@@ -180,7 +216,7 @@ func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) 
 	}
 	for what, pair := range map[string][2]string{
 		"engine":           {m.Engine, engine},
-		"machine":          {m.ID, c.ID},
+		"machine":          {m.ID, cmp.Or(c.ID, m.ID)},
 		"root file system": {m.Root, filepath.Base(c.Root)},
 		"agent":            {m.Agent, filepath.Base(c.Agent)},
 	} {
@@ -198,9 +234,9 @@ func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) 
 }
 
 // verify reads all of an image and compares it with its manifest.
-func verify(ctx context.Context, c Config, m manifest) error {
+func verify(ctx context.Context, dir string, m manifest) error {
 	for _, want := range m.Files {
-		got, err := measure(ctx, filepath.Join(c.Dir, dirImage, want.Name))
+		got, err := measure(ctx, filepath.Join(dir, want.Name))
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}

@@ -239,7 +239,7 @@ func TestDamageWhileLoading(t *testing.T) {
 		}
 	}
 	flip()
-	if err := d.vouch(c); err != nil {
+	if err := d.vouch(imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Resume(t.Context()); err == nil { // the damage is met when the guest runs

@@ -19,6 +19,7 @@ const (
 	PathResume     = "/resume"     // POST Target
 	PathCheckpoint = "/checkpoint" // POST Checkpoint
 	PathRestore    = "/restore"    // POST Restore
+	PathArchive    = "/archive"    // POST Archive
 	PathLoaded     = "/loaded"     // POST Target: waits until all memory is loaded
 	PathStats      = "/stats"      // POST Target: machine.Stats
 	PathKill       = "/kill"       // POST Target; also for a machine that is not there
@@ -67,6 +68,12 @@ type Target struct {
 type Checkpoint struct {
 	ID  string `json:"id"`
 	Dir string `json:"dir"` // an empty directory
+}
+
+// Archive asks for the files of a machine, as [machine.Machine] says.
+type Archive struct {
+	ID   string `json:"id"`
+	File string `json:"file"` // must not exist
 }
 
 // Restore asks for a machine out of an image. The machine runs when the call

@@ -1,9 +1,11 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -87,32 +89,113 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 
 // save makes the image of the paused machine. Whatever goes wrong, the machine
 // is paused as before, and no image is there.
-func (s *sandbox) save(ctx context.Context) (err error) {
+func (s *sandbox) save(ctx context.Context) error {
 	s.tasks.Wait() // a wake may still be loading memory, out of the old image
 	// That image is older than what ran since, whether or not it was retired.
 	if err := errors.Join(retire(s.config), sweepImages(s.config)); err != nil {
 		return fmt.Errorf("remove old images: %w", err)
 	}
-	making := filepath.Join(s.config.Dir, dirMaking)
-	if err := os.Mkdir(making, 0o700); err != nil {
-		return fmt.Errorf("make room for the image: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, sweepImages(s.config))
-		}
-	}()
-	// The engine cannot stop half-way, so neither do we.
-	if err := s.d.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, making}, nil); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	if err := commit(ctx, s.config, s.d.engine); err != nil {
+	if err := s.write(ctx, imageDir(s.config)); err != nil {
 		return err
 	}
 	bytes, _ := hasImage(s.config)
 	s.bytes.Store(bytes)
-	if err := s.d.vouch(s.config); err != nil {
+	return nil
+}
+
+// write makes an image of the paused machine in dir. If it cannot, nothing is
+// there.
+func (s *sandbox) write(ctx context.Context, dir string) (err error) {
+	if err := os.Mkdir(dir+unmade, 0o700); err != nil {
+		return fmt.Errorf("make room for the image: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir+unmade))
+		}
+	}()
+	// The engine cannot stop half-way, so neither do we.
+	if err := s.d.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, nil); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := commit(ctx, s.config, s.d.engine, dir); err != nil {
+		return err
+	}
+	s.trust(ctx, dir)
+	return nil
+}
+
+// trust vouches for an image that is known to be sound.
+func (s *sandbox) trust(ctx context.Context, dir string) {
+	if err := s.d.vouch(dir); err != nil {
 		slog.WarnContext(ctx, "the next wake will read the whole image", "sandbox", s.config.ID, "err", err)
+	}
+}
+
+// Keep implements [machine.Machine].
+func (s *sandbox) Keep(ctx context.Context, dir string) (err error) {
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keep: %w", cmp.Or(err, fs.ErrExist))
+	}
+	if err := os.RemoveAll(dir + unmade); err != nil { // of an attempt that was cut short
+		return fmt.Errorf("keep: %w", err)
+	}
+	switch s.Tier() {
+	case machine.Awake:
+		err = s.keepAwake(ctx, dir)
+	case machine.Paused:
+		s.tasks.Wait()
+		err = s.write(ctx, dir)
+	default:
+		err = s.keepImage(ctx, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("keep: %w", err)
+	}
+	return nil
+}
+
+// keepAwake makes an image of the running machine, which stands still meanwhile.
+func (s *sandbox) keepAwake(ctx context.Context, dir string) (err error) {
+	s.tasks.Wait()
+	if err := s.down(ctx, machine.Paused); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Resume(context.WithoutCancel(ctx))) }()
+	return s.write(ctx, dir)
+}
+
+// keepImage gives the image of the sleeping machine a second name.
+func (s *sandbox) keepImage(ctx context.Context, dir string) error {
+	own := imageDir(s.config)
+	m, err := readManifest(own, s.config, s.d.engine)
+	if err != nil {
+		return err
+	}
+	if err := shareImage(own, m, s.config, dir+unmade); err != nil {
+		return err
+	}
+	for _, name := range []string{FileManifest, "."} { // the files are on disk since they were written
+		if err := syncPath(filepath.Join(dir+unmade, name)); err != nil {
+			return errors.Join(err, os.RemoveAll(dir+unmade))
+		}
+	}
+	if err := publish(dir); err != nil {
+		return err
+	}
+	if s.d.vouched(own) {
+		s.trust(ctx, dir)
+	}
+	return nil
+}
+
+// Archive implements [machine.Machine].
+func (s *sandbox) Archive(ctx context.Context, file string) error {
+	if t := s.Tier(); t != machine.Awake && t != machine.Paused {
+		return fmt.Errorf("archive: the machine is %s and must be awake", t)
+	}
+	if err := s.d.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil); err != nil {
+		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
 }
@@ -169,7 +252,8 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 // compared with its manifest while the engine's process is created; the first
 // instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
-	m, err := readManifest(s.config, s.d.engine)
+	image := imageDir(s.config)
+	m, err := readManifest(image, s.config, s.d.engine)
 	if err != nil {
 		return err
 	}
@@ -180,13 +264,13 @@ func (s *sandbox) restore(ctx context.Context) error {
 	both, work := errgroup.WithContext(ctx)
 	both.Go(func() error {
 		defer func() { verified = time.Since(start) }()
-		if s.d.vouched(s.config) {
+		if s.d.vouched(image) {
 			return nil
 		}
-		if err := verify(work, s.config, m); err != nil {
+		if err := verify(work, image, m); err != nil {
 			return err
 		}
-		return s.d.vouch(s.config)
+		return s.d.vouch(image)
 	})
 	both.Go(func() (err error) {
 		// A created process that nobody fills is removed below.
@@ -197,13 +281,12 @@ func (s *sandbox) restore(ctx context.Context) error {
 		return errors.Join(err, s.kill(ctx))
 	}
 	s.d.begin(s)
-	dir := filepath.Join(s.config.Dir, dirImage)
-	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: dir, Files: m.Files}, nil)
+	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files}, nil)
 	if err == nil {
 		err = s.d.settle(s)
 	}
 	if err != nil {
-		return errors.Join(err, s.d.doubt(s.config), s.kill(ctx))
+		return errors.Join(err, s.d.doubt(image), s.kill(ctx))
 	}
 	slog.DebugContext(ctx, "restored", "sandbox", s.config.ID, "verified", verified, "prepared", prepared, "took", time.Since(start))
 	s.tasks.Go(s.finishRestore)
@@ -272,5 +355,5 @@ func (s *sandbox) Close(ctx context.Context) error {
 	}
 	s.tasks.Wait() // the kill ended what they wait for
 	s.reach(machine.OnDisk)
-	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(s.config))
+	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(imageDir(s.config)))
 }

@@ -1,6 +1,8 @@
 package gvisor
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,59 +25,76 @@ import (
 
 const dirVouched = "vouched"
 
-func (d *Driver) voucher(c Config) string { return filepath.Join(d.run, dirVouched, c.ID) }
+// A voucher is for the image in one directory.
+type voucher struct {
+	Dir   string `json:"dir"`
+	Print string `json:"print"` // of the boot and the files, see fingerprint
+}
 
-// vouch says that the image of c is what its manifest says. Without a voucher
+func (d *Driver) voucher(dir string) string {
+	return filepath.Join(d.run, dirVouched, fmt.Sprintf("%x", sha256.Sum256([]byte(dir))))
+}
+
+// vouch says that the image in dir is what its manifest says. Without a voucher
 // the next wake is slower and otherwise the same.
-func (d *Driver) vouch(c Config) error {
-	now, err := fingerprint(c)
+func (d *Driver) vouch(dir string) error {
+	now, err := fingerprint(dir)
+	if err != nil {
+		return fmt.Errorf("vouch for the image: %w", err)
+	}
+	raw, err := json.Marshal(voucher{dir, now})
 	if err != nil {
 		return fmt.Errorf("vouch for the image: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Join(d.run, dirVouched), 0o700); err != nil {
 		return fmt.Errorf("vouch for the image: %w", err)
 	}
-	if err := os.WriteFile(d.voucher(c), []byte(now), 0o600); err != nil {
-		return errors.Join(fmt.Errorf("vouch for the image: %w", err), d.doubt(c))
+	if err := os.WriteFile(d.voucher(dir), raw, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("vouch for the image: %w", err), d.doubt(dir))
 	}
 	return nil
 }
 
-// vouched reports whether nothing happened to the image of c since vouch.
-func (d *Driver) vouched(c Config) bool {
-	then, err := os.ReadFile(d.voucher(c))
+// vouched reports whether nothing happened to the image in dir since vouch.
+func (d *Driver) vouched(dir string) bool {
+	raw, err := os.ReadFile(d.voucher(dir))
 	if err != nil {
 		return false
 	}
-	now, err := fingerprint(c)
-	return err == nil && now == string(then)
+	var then voucher
+	if json.Unmarshal(raw, &then) != nil || then.Dir != dir {
+		return false
+	}
+	now, err := fingerprint(dir)
+	return err == nil && now == then.Print
 }
 
 // doubt takes a voucher back.
-func (d *Driver) doubt(c Config) error {
-	if err := os.Remove(d.voucher(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (d *Driver) doubt(dir string) error {
+	if err := os.Remove(d.voucher(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// sweepVouchers removes those of machines that nobody knows.
-func (d *Driver) sweepVouchers(keep func(id string) bool) error {
-	entries, err := os.ReadDir(filepath.Join(d.run, dirVouched))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if !keep(e.Name()) {
-			err = errors.Join(err, d.doubt(Config{ID: e.Name()}))
+// sweepVouchers removes those for images that are not there any more.
+func (d *Driver) sweepVouchers() error {
+	names, err := filepath.Glob(filepath.Join(d.run, dirVouched, "*"))
+	for _, name := range names {
+		raw, failed := os.ReadFile(name)
+		var v voucher
+		if failed == nil && json.Unmarshal(raw, &v) == nil && d.vouched(v.Dir) {
+			continue
 		}
+		err = errors.Join(err, os.Remove(name))
 	}
 	return err
 }
 
-// fingerprint tells the boot and the files of an image from all others. Whoever
-// writes to a file changes its ctime, which nobody can set.
-func fingerprint(c Config) (string, error) {
+// fingerprint tells the boot and the files of an image from all others. Who
+// writes to a file by accident changes its time of modification; a second name
+// for it, such as a copy of the machine has, changes nothing.
+func fingerprint(dir string) (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", err
@@ -84,10 +103,10 @@ func fingerprint(c Config) (string, error) {
 	id.Write(boot)
 	for _, name := range append([]string{FileManifest}, files...) {
 		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(c.Dir, dirImage, name), &st); err != nil {
+		if err := unix.Lstat(filepath.Join(dir, name), &st); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
-		fmt.Fprintln(&id, name, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
+		fmt.Fprintln(&id, name, st.Dev, st.Ino, st.Size, st.Mtim.Nano())
 	}
 	return id.String(), nil
 }

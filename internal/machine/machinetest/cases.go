@@ -43,6 +43,10 @@ var cases = map[string]func(*bench){
 	"stats are plausible":                 statsPlausible,
 	"machines wake in parallel":           wakeParallel,
 	"cycles under traffic":                cyclesTraffic,
+	"copies go on by themselves":          copiesGoOn,
+	"a copy that cannot be made":          copyFails,
+	"damaged copies are refused":          copyDamaged,
+	"an archive has the files":            archiveFiles,
 }
 
 func bootAnswers(b *bench) {

@@ -1,6 +1,7 @@
 package machinetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ const (
 	OpDrop    Op = "drop"
 	OpResume  Op = "resume"
 	OpRestore Op = "restore"
+	OpKeep    Op = "keep"
+	OpDiscard Op = "discard"
+	OpArchive Op = "archive"
 	OpDial    Op = "dial"
 	OpStats   Op = "stats"
 	OpClose   Op = "close"
@@ -236,6 +240,14 @@ func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, err
 	if _, err := os.Stat(c.Root); c.Root != "" && err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
+	world := newMemory(c)
+	if c.From != "" {
+		var err error
+		if world, err = load(c.From, machine.Config{Root: c.Root, Agent: c.Agent}, f.Engine); err != nil {
+			return nil, fmt.Errorf("boot: %w", err)
+		}
+		world.Host = c.Hostname
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
@@ -244,7 +256,7 @@ func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, err
 		return nil, fmt.Errorf("boot: %w", err)
 	}
 	m := f.machine(c, machine.Awake)
-	b.start(newMemory(c))
+	b.start(world)
 	return m, nil
 }
 
@@ -284,6 +296,11 @@ func (f *Fake) Sweep(_ context.Context, keep func(id string) bool) error {
 		}
 	}
 	return nil
+}
+
+// Discard implements [machine.Driver].
+func (f *Fake) Discard(dir string) error {
+	return errors.Join(f.enter("", OpDiscard), os.RemoveAll(dir), os.RemoveAll(dir+".making"))
 }
 
 // Events implements [machine.Driver].
@@ -388,7 +405,7 @@ func (m *fakeMachine) Resume(context.Context) error {
 }
 
 func (m *fakeMachine) restore() error {
-	memory, err := load(m.config, m.f.Engine)
+	memory, err := load(imageDir(m.config), m.config, m.f.Engine)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -402,6 +419,54 @@ func (m *fakeMachine) restore() error {
 	m.tier.Store(uint32(machine.Awake))
 	b.start(memory)
 	return nil
+}
+
+// Keep implements [machine.Machine].
+func (m *fakeMachine) Keep(ctx context.Context, dir string) error {
+	return m.alone(func() error {
+		if err := m.f.enter(m.config.ID, OpKeep); err != nil {
+			return fmt.Errorf("keep: %w", err)
+		}
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("keep: %w", cmp.Or(err, fs.ErrExist))
+		}
+		if err := os.RemoveAll(dir + ".making"); err != nil {
+			return fmt.Errorf("keep: %w", err)
+		}
+		b := m.f.box(m.config.ID)
+		if b == nil || !b.alive() { // it is on disk
+			memory, err := load(imageDir(m.config), m.config, m.f.Engine)
+			if err != nil {
+				return fmt.Errorf("keep: %w", err)
+			}
+			return publish(ctx, dir, m.config, m.f.Engine, memory)
+		}
+		if m.Tier() == machine.Awake {
+			b.pause()
+			defer b.resume()
+		}
+		return publish(ctx, dir, m.config, m.f.Engine, b.memory())
+	})
+}
+
+// Archive implements [machine.Machine].
+func (m *fakeMachine) Archive(_ context.Context, file string) error {
+	return m.alone(func() error {
+		b := m.f.box(m.config.ID)
+		if err := m.f.enter(m.config.ID, OpArchive); err != nil || b == nil || !b.alive() {
+			return fmt.Errorf("archive: %w", cmp.Or(err, machine.ErrGone))
+		}
+		raw, err := b.memory().archive()
+		if err != nil {
+			return fmt.Errorf("archive: %w", err)
+		}
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("archive: %w", err)
+		}
+		_, err = f.Write(raw)
+		return errors.Join(err, f.Close())
+	})
 }
 
 // Dial implements [machine.Machine]. As on a network nobody answers for a

@@ -1,6 +1,9 @@
 package machinetest
 
 import (
+	"archive/tar"
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -8,10 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,6 +124,24 @@ func (m *memory) ReadFile(name string) (string, error) {
 	return text, nil
 }
 
+// archive returns the files as a tar.
+func (m *memory) archive() ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, name := range slices.Sorted(maps.Keys(m.Files)) {
+		h := &tar.Header{Name: strings.TrimPrefix(name, "/"), Mode: 0o600, Size: int64(len(m.Files[name]))}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := io.WriteString(w, m.Files[name]); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), w.Close()
+}
+
 func (m *memory) Env() []string { return m.Vars }
 
 func (m *memory) Hostname() (string, error) { return m.Host, nil }
@@ -220,7 +244,15 @@ func cardOf(c machine.Config, engine string, memory []byte) card {
 	return k
 }
 
-func commit(ctx context.Context, c machine.Config, engine string, m *memory) (err error) {
+func commit(ctx context.Context, c machine.Config, engine string, m *memory) error {
+	if err := errors.Join(retire(c), sweepImages(c)); err != nil { // it is older than what ran since
+		return err
+	}
+	return publish(ctx, imageDir(c), c, engine, m)
+}
+
+// publish makes an image of c in dir.
+func publish(ctx context.Context, dir string, c machine.Config, engine string, m *memory) (err error) {
 	m.mu.Lock()
 	raw, err := json.Marshal(m)
 	m.mu.Unlock()
@@ -231,20 +263,18 @@ func commit(ctx context.Context, c machine.Config, engine string, m *memory) (er
 	if err != nil {
 		return err
 	}
+	making := dir + ".making"
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, sweepImages(c))
+			err = errors.Join(err, os.RemoveAll(making))
 		}
 	}()
-	making := filepath.Join(c.Dir, dirMaking)
 	for _, step := range []func() error{
-		func() error { return retire(c) }, // it is older than what ran since
-		func() error { return sweepImages(c) },
 		func() error { return os.Mkdir(making, 0o700) },
 		func() error { return os.WriteFile(filepath.Join(making, fileMemory), raw, 0o600) },
 		func() error { return os.WriteFile(filepath.Join(making, fileManifest), sealed, 0o600) },
 		ctx.Err,
-		func() error { return os.Rename(making, filepath.Join(c.Dir, dirImage)) },
+		func() error { return os.Rename(making, dir) },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -252,6 +282,8 @@ func commit(ctx context.Context, c machine.Config, engine string, m *memory) (er
 	}
 	return nil
 }
+
+func imageDir(c machine.Config) string { return filepath.Join(c.Dir, dirImage) }
 
 // Forge makes the image of c one of another engine, and sound otherwise.
 func (f *Fake) Forge(c machine.Config, engine string) error {
@@ -266,16 +298,22 @@ func (f *Fake) Forge(c machine.Config, engine string) error {
 	return os.WriteFile(filepath.Join(c.Dir, dirImage, fileManifest), sealed, 0o600) //nolint:gosec // G703: the test's own directory
 }
 
-// load reads an image. It never changes it.
-func load(c machine.Config, engine string) (*memory, error) {
-	raw, err := os.ReadFile(filepath.Join(c.Dir, dirImage, fileMemory))
+// load reads the image in dir, of c or, without an ID, of any machine that is
+// like c. It never changes it.
+func load(dir string, c machine.Config, engine string) (*memory, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, fileMemory))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
 	}
-	sealed, err := os.ReadFile(filepath.Join(c.Dir, dirImage, fileManifest))
+	sealed, err := os.ReadFile(filepath.Join(dir, fileManifest))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
 	}
+	var is card
+	if err := json.Unmarshal(sealed, &is); err != nil {
+		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
+	}
+	c.ID = cmp.Or(c.ID, is.ID)
 	want, err := json.Marshal(cardOf(c, engine, raw))
 	if err != nil {
 		return nil, err

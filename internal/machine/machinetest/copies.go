@@ -1,0 +1,240 @@
+package machinetest
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"doze/internal/machine"
+)
+
+// forks is how many machines the suite starts out of one copy at once.
+const forks = 3
+
+func copiesGoOn(b *bench) {
+	g := b.boot("a")
+	g.do("/alloc", "mb", "24")
+	g.do("/write", "name", "/kept", "text", "before")
+	sum := must[uint32](g, "/sum")
+	var kept []string
+	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk} {
+		g.suspend(tier)
+		dir := b.keep(g)
+		g.in(tier)
+		if err := g.Keep(b.Context(), dir); !errors.Is(err, fs.ErrExist) {
+			b.Errorf("keep in a place that is taken: %v", err)
+		}
+		kept = append(kept, dir)
+		if tier == machine.Paused { // it must still go up and down from here
+			g.resume()
+		}
+	}
+	g.resume()
+	g.do("/write", "name", "/kept", "text", "after")
+	count := must[int64](g, "/count")
+	if err := g.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	for i, dir := range kept[:len(kept)-1] {
+		f := b.fork(string(rune('b'+i)), dir)
+		b.same(f, sum)
+		if err := f.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var guests [forks]*guest
+	var all sync.WaitGroup
+	for i := range guests {
+		all.Go(func() { guests[i] = b.fork("fork-"+string(rune('a'+i)), kept[len(kept)-1]) })
+	}
+	all.Wait()
+	random := map[string]bool{}
+	for i, f := range guests {
+		b.same(f, sum)
+		f.do("/write", "name", "/kept", "text", f.config.ID)
+		random[must[string](f, "/random")] = true
+		if n := must[int64](f, "/count"); n > 10*count+callTime.Milliseconds() {
+			b.Errorf("fork %d counts %d, and the original came to %d", i, n, count)
+		}
+	}
+	if len(random) != forks {
+		b.Errorf("%d forks drew %v", forks, random)
+	}
+	for _, f := range guests {
+		f.suspend(machine.OnDisk)
+		f.resume()
+		if got := must[string](f, "/read", "name", "/kept"); got != f.config.ID {
+			b.Errorf("fork %s reads %q in its file", f.config.ID, got)
+		}
+	}
+}
+
+// fork starts a machine that goes on from a copy.
+func (b *bench) fork(id, dir string) *guest {
+	b.Helper()
+	c := b.host.Config(b.T, id)
+	c.From = dir
+	m, err := b.Boot(b.Context(), c)
+	if err != nil {
+		b.Fatal("fork:", err)
+	}
+	c.From = ""
+	return b.guest(m, c)
+}
+
+// same fails unless a fork has what the original had when it was copied.
+func (b *bench) same(f *guest, sum uint32) {
+	b.Helper()
+	f.in(machine.Awake)
+	if got := must[uint32](f, "/sum"); got != sum {
+		b.Errorf("fork %s: the memory's checksum is %d, want %d", f.config.ID, got, sum)
+	}
+	if got := must[string](f, "/read", "name", "/kept"); got != "before" {
+		b.Errorf("fork %s reads %q", f.config.ID, got)
+	}
+	if got := must[string](f, "/hostname"); got != f.config.Hostname {
+		b.Errorf("fork %s is called %q, want %q", f.config.ID, got, f.config.Hostname)
+	}
+	before := must[int64](f, "/count")
+	b.eventually("the fork counts", func() bool { return must[int64](f, "/count") > before })
+}
+
+func copyFails(b *bench) {
+	c := b.host.Config(b.T, "a")
+	relieve := b.host.Crowd(b.T, c)
+	g := b.bootConfig(c)
+	g.do("/alloc", "mb", "16")
+	dir := filepath.Join(c.Dir, "copy")
+	if err := g.Keep(b.Context(), dir); err == nil {
+		b.Fatal("a copy fits on a full disk")
+	}
+	g.in(machine.Awake)
+	must[int64](g, "/count")
+	if names := entries(b, c.Dir); len(names) != 0 {
+		b.Errorf("after a copy that could not be made %q is left", names)
+	}
+	relieve()
+	if err := g.Keep(b.Context(), dir); err != nil {
+		b.Error("with room on the disk:", err)
+	}
+	must[int64](g, "/count")
+	if err := b.Discard(dir); err != nil {
+		b.Error("discard:", err)
+	}
+}
+
+func copyDamaged(b *bench) {
+	g := b.boot("a")
+	dir := b.keep(g)
+	for i, name := range entries(b, dir) {
+		damaged := filepath.Join(b.TempDir(), "copy")
+		copyTree(b, dir, damaged)
+		flipLast(b, filepath.Join(damaged, name))
+		c := b.host.Config(b.T, string(rune('b'+i)))
+		c.From = damaged
+		if m, err := b.Boot(b.Context(), c); !errors.Is(err, machine.ErrDamaged) {
+			b.Errorf("a copy with an altered %s: %v, want ErrDamaged", name, err)
+			if err == nil {
+				b.guest(m, c)
+			}
+		}
+		if _, err := os.Lstat(c.Dir); !errors.Is(err, fs.ErrNotExist) {
+			b.Errorf("the directory of a machine that does not run is left: %v", err)
+		}
+	}
+	c := g.config
+	c.From = dir
+	if _, err := b.Boot(b.Context(), c); err == nil {
+		b.Error("two machines of one name run")
+	}
+	must[int64](g, "/count")
+	c = b.host.Config(b.T, "z")
+	if c.From = dir; b.Discard(dir) != nil || b.Discard(dir) != nil {
+		b.Error("a copy cannot be removed, or not twice")
+	}
+	if _, err := b.Boot(b.Context(), c); !errors.Is(err, machine.ErrDamaged) {
+		b.Errorf("no copy: %v, want ErrDamaged", err)
+	}
+}
+
+// keep makes a copy that ends with the case.
+func (b *bench) keep(g *guest) (dir string) {
+	b.Helper()
+	dir = filepath.Join(b.TempDir(), "copy")
+	if err := g.Keep(b.Context(), dir); err != nil {
+		b.Fatalf("keep in %s: %v", g.Tier(), err)
+	}
+	b.Cleanup(func() {
+		if err := b.Discard(dir); err != nil {
+			b.Error("discard:", err)
+		}
+	})
+	return dir
+}
+
+// flipLast changes the last byte of a file.
+func flipLast(b *bench, name string) {
+	b.Helper()
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	raw[len(raw)-1] ^= 1
+	if err := os.WriteFile(name, raw, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func archiveFiles(b *bench) {
+	g := b.boot("a")
+	g.do("/write", "name", "/kept", "text", "in the archive")
+	file := filepath.Join(b.TempDir(), "files.tar")
+	if err := g.Archive(b.Context(), file); err != nil {
+		b.Fatal(err)
+	}
+	g.in(machine.Awake)
+	must[int64](g, "/count")
+	if got := member(b, file, "kept"); got != "in the archive" {
+		b.Errorf("the archive has %q", got)
+	}
+	if err := g.Archive(b.Context(), file); !errors.Is(err, fs.ErrExist) && err == nil {
+		b.Error("an archive was overwritten")
+	}
+	g.suspend(machine.OnDisk)
+	if err := g.Archive(b.Context(), file+"2"); err == nil {
+		b.Error("the files of a machine without processes were archived")
+	}
+	if names := entries(b, filepath.Dir(file)); !slices.Equal(names, []string{"files.tar"}) {
+		b.Errorf("%q is left", names)
+	}
+}
+
+// member returns the content of a file in a tar.
+func member(b *bench, file, name string) string {
+	b.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if err != nil {
+			b.Fatalf("%s is not in the archive: %v", name, err)
+		}
+		if strings.Trim(h.Name, "./") != name {
+			continue
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return string(text)
+	}
+}
