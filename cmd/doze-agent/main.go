@@ -42,6 +42,7 @@ func run(args []string) error {
 	a := agent.New(agent.Config{
 		Version: version,
 		Env:     os.Environ(),
+		Root:    "/",
 		Init:    os.Getpid() == 1,
 	})
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", *listen)

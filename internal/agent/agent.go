@@ -41,6 +41,9 @@ type Config struct {
 	// UploadDir keeps the parts of files that come in parts; empty means
 	// /var/lib/doze/uploads. What an earlier agent left there is deleted.
 	UploadDir string
+	// Root is where the agent keeps the files true that name the sandbox, in
+	// etc below it; empty means nowhere.
+	Root string
 	// Init says that orphans of the whole system become children of this
 	// process, which then has to collect them.
 	Init bool
@@ -52,9 +55,8 @@ type Agent struct {
 	version   string
 	vars      *variables
 	who       workload
-	workDir   string // of relative paths of files
-	started   time.Time
-	timing    bool // answers say how long they took
+	cwd       string // of relative paths of files, unless a variable says
+	names     *names
 	children  *reaper
 	processes *table
 	terminals *terminals
@@ -65,6 +67,7 @@ type Agent struct {
 	watches   atomic.Int32        // streams of changes that are open
 
 	mu      sync.Mutex
+	started time.Time // guarded by mu
 	wakes   int       // guarded by mu
 	woken   time.Time // guarded by mu
 	upgrade upgrade   // guarded by mu: the last one that was asked for
@@ -74,7 +77,7 @@ type Agent struct {
 func New(cfg Config) *Agent {
 	host := environ(cfg.Env)
 	who := workload{user: host.get(userEnv), etc: "/etc"}
-	env := host.without(hostEnv...).overflow().complete(who.home())
+	env := inherited(host, who)
 	dir := host.get(workDirEnv)
 	if dir == "" {
 		var err error
@@ -93,9 +96,9 @@ func New(cfg Config) *Agent {
 		version:   cmp.Or(cfg.Version, "dev"),
 		vars:      vars,
 		who:       who,
-		workDir:   filepath.Join("/", cmp.Or(env.get("WORKDIR"), dir)),
+		cwd:       dir,
+		names:     newNames(cfg.Root, host),
 		started:   time.Now(),
-		timing:    env.get(timingEnv) == "true",
 		children:  children,
 		processes: processes,
 		terminals: newTerminals(start),
@@ -106,6 +109,17 @@ func New(cfg Config) *Agent {
 	a.upgrade = upgrade{Status: "idle", Step: "none", Version: a.version}
 	a.mcp = sync.OnceValue(a.newMCP)
 	return a
+}
+
+// inherited returns the variables of commands and terminals out of those that
+// the host gave to the agent.
+func inherited(host environ, who workload) environ {
+	return host.without(hostEnv...).overflow().complete(who.home())
+}
+
+// workDir is the directory of relative paths of files.
+func (a *Agent) workDir() string {
+	return filepath.Join("/", cmp.Or(a.vars.given().get("WORKDIR"), a.cwd))
 }
 
 // Run serves ln until ctx ends; then it stops every process and terminal, and

@@ -122,7 +122,7 @@ func (x *archiver) close() {
 
 // thaws are the calls that change something and are answered in a frozen
 // sandbox all the same.
-var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/stop": true, "/upgrade": true, "/": true}
+var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/identity": true, "/doze/stop": true, "/upgrade": true, "/": true}
 
 // changes reports whether a call may change files or start something.
 func (rt *route) changes() bool {

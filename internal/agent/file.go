@@ -112,7 +112,7 @@ func unixMode(m fs.FileMode) uint32 {
 
 // place finds the place that a file route means.
 func (a *Agent) place(arg string) (place, error) {
-	return parsePath(arg, a.workDir, a.vars.list().get("HOME"))
+	return parsePath(arg, a.workDir(), a.vars.list().get("HOME"))
 }
 
 // readFile answers with a directory's listing or a file's content, as JSON or

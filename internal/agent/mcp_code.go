@@ -26,8 +26,8 @@ type toolFindOut struct {
 // within finds the place of a directory of the workspace.
 func (a *Agent) within(dir string) (place, error) {
 	at, err := a.place(dir)
-	if err == nil && at.abs != a.workDir && !strings.HasPrefix(at.abs, strings.TrimSuffix(a.workDir, "/")+"/") {
-		err = doze.Errorf(doze.Invalid, "%s is outside of the workspace %s", at.shown, a.workDir)
+	if err == nil && at.abs != a.workDir() && !strings.HasPrefix(at.abs, strings.TrimSuffix(a.workDir(), "/")+"/") {
+		err = doze.Errorf(doze.Invalid, "%s is outside of the workspace %s", at.shown, a.workDir())
 	}
 	return at, err
 }
@@ -106,12 +106,12 @@ func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, e
 	if err != nil {
 		return out, err
 	}
-	hits, err := g.In(ctx, a.workDir)
+	hits, err := g.In(ctx, a.workDir())
 	if err != nil {
 		return out, err
 	}
 	if len(hits.Matches) == 0 {
-		return out, doze.Errorf(doze.NotFound, "nothing matches %q in %s", clip(in.Query), a.workDir)
+		return out, doze.Errorf(doze.NotFound, "nothing matches %q in %s", clip(in.Query), a.workDir())
 	}
 	var lines strings.Builder
 	enc := json.NewEncoder(&lines)

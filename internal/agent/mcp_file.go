@@ -28,7 +28,7 @@ type toolPath struct {
 }
 
 func (a *Agent) toolWorkDir(context.Context, none) (toolPath, error) {
-	return toolPath{a.workDir}, nil
+	return toolPath{a.workDir()}, nil
 }
 
 type toolDirectory struct {

@@ -18,6 +18,8 @@ const (
 	// to work harder: a sandbox has no swap for a burst of garbage.
 	heapShare = 20 // percent
 	heapMin   = 64 << 20
+	// etcMax bounds a file that we change a name in. They have a few lines.
+	etcMax = 1 << 20
 )
 
 // Prepare makes a minimal image usable: it creates the directories and files
@@ -29,11 +31,7 @@ func Prepare(root string, env []string) {
 	if environ(env).get("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(max(heapMin, memory()/100*heapShare))
 	}
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "sandbox"
-	}
-	prepareRoot(root, host, nameservers(root, env))
+	prepareRoot(root, hostname(), nameservers(root, env))
 	if dir := environ(env).get(workDirEnv); dir != "" {
 		_ = os.MkdirAll(filepath.Join(root, dir), dirMode) // as container engines do; commands report what is in its place
 	}
@@ -86,7 +84,24 @@ func nameSelf(name, host string) {
 	if len(b) > 0 && b[len(b)-1] != '\n' {
 		b = append(b, '\n')
 	}
-	_ = os.WriteFile(name, append(b, "127.0.1.1\t"+host+"\n"...), 0o644) //nolint:gosec // every user of the image reads it
+	_ = os.WriteFile(name, append(b, selfLine(host)...), 0o644) //nolint:gosec // every user of the image reads it
+}
+
+// selfLine is the sandbox's own name in a file of hosts.
+func selfLine(host string) string { return "127.0.1.1\t" + host + "\n" }
+
+// replaceIn replaces one text of a file by another. A file without it stays as
+// it is, and so does one that is none.
+func replaceIn(name, old, now string) {
+	info, err := os.Lstat(name)
+	if old == now || err != nil || !info.Mode().IsRegular() || info.Size() > etcMax {
+		return
+	}
+	b, err := os.ReadFile(name)
+	if err != nil || !strings.Contains(string(b), old) {
+		return
+	}
+	_ = os.WriteFile(name, []byte(strings.Replace(string(b), old, now, 1)), info.Mode().Perm()) //nolint:gosec // G703: a file below our own root; best effort, as all of it
 }
 
 // gateway returns the address of the default route, 127.0.0.1 without one.

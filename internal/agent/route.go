@@ -94,6 +94,7 @@ var routes = []route{
 	// For the host alone: the edge passes nothing below /doze/ on.
 	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
 	{"POST", "/doze/wake", answer((*Agent).wake)},
+	{"POST", "/doze/identity", (*Agent).become},
 	{"POST", "/doze/stop", answer((*Agent).stop)},
 }
 
@@ -204,7 +205,7 @@ func (rt *route) arg(decoded, escaped string) (arg string, ok bool) {
 // ServeHTTP answers every request: by the table, or with 404. It never
 // redirects and knows no 405.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.timing {
+	if a.vars.given().get(timingEnv) == "true" {
 		w = &timed{ResponseWriter: w, began: time.Now()}
 	}
 	h := w.Header()

@@ -46,6 +46,7 @@ PUT /codegen/fastapply/{path...}
 GET /codegen/reranking/{path...}
 GET|POST /mcp
 GET /doze/keepalive
+POST /doze/identity
 POST /doze/wake
 POST /doze/stop
 `
@@ -198,6 +199,19 @@ func TestPrepareRoot(t *testing.T) {
 	} {
 		if got, err := os.ReadFile(root + name); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+
+	n := &names{root: root, host: "box", resolv: nameservers(root, nil)}
+	write("/etc/hostname", "chosen\n") // by the user: it is kept
+	n.change("copy", environ{"DOZE_NAMESERVERS=9.9.9.9"})
+	for name, want := range map[string]string{
+		"/etc/hostname":    "chosen\n",
+		"/etc/hosts":       "1.2.3.4 mine\n127.0.1.1\tcopy\n",
+		"/etc/resolv.conf": "nameserver 9.9.9.9\n",
+	} {
+		if got, err := os.ReadFile(root + name); err != nil || string(got) != want {
+			t.Errorf("in a copy, %s: %q, %v", name, got, err)
 		}
 	}
 	for name, want := range map[string]os.FileMode{

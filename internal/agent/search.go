@@ -30,7 +30,7 @@ func (a *Agent) fuzzyFind(r *http.Request, arg string) (out search.Ranked, err e
 	}
 	q := r.URL.Query()
 	if q.Get("query") == "" {
-		if at.abs == a.workDir || at.abs == "/" {
+		if at.abs == a.workDir() || at.abs == "/" {
 			return out, doze.Errorf(doze.Invalid, "nothing to search for; add query= or a last element to the path")
 		}
 		q.Set("query", path.Base(at.abs))

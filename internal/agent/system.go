@@ -88,10 +88,10 @@ type health struct {
 }
 
 func (a *Agent) health(*http.Request, string) (health, error) {
-	up := time.Since(a.started)
 	commit, built := revision()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	up := time.Since(a.started)
 	return health{
 		Status:        "ok",
 		Version:       a.version,

@@ -28,7 +28,7 @@ const (
 
 // variables is the environment that commands and terminals inherit from now on.
 type variables struct {
-	base environ // without what a document set
+	base atomic.Pointer[environ] // without what a document set
 	now  atomic.Pointer[environ]
 
 	mu   sync.Mutex
@@ -36,10 +36,22 @@ type variables struct {
 }
 
 func newVariables(base environ) *variables {
-	v := &variables{base: base}
-	v.now.Store(&base)
+	v := &variables{}
+	v.replace(base)
 	return v
 }
+
+// replace makes base the variables, and forgets what a document set.
+func (v *variables) replace(base environ) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.over = nil
+	v.base.Store(&base)
+	v.now.Store(&base)
+}
+
+// given returns the variables that the host gave.
+func (v *variables) given() environ { return *v.base.Load() }
 
 // list returns all variables as they are now.
 func (v *variables) list() environ { return *v.now.Load() }
@@ -55,7 +67,7 @@ func (v *variables) overlay(over map[string]string) (applied, removed int) {
 		}
 	}
 	v.over = over
-	now := v.base.with(over)
+	now := v.given().with(over)
 	v.now.Store(&now)
 	return len(over), removed
 }
@@ -115,7 +127,7 @@ type reloaded struct {
 
 // reloadVariables makes the variables of the document those of new processes.
 func (a *Agent) reloadVariables(*http.Request, string) (out reloaded, err error) {
-	name := a.vars.base.get(metadataEnv)
+	name := a.vars.given().get(metadataEnv)
 	if name == "" {
 		name = metadataFile
 	}

@@ -291,7 +291,7 @@ func (a *Agent) deleteFile(r *http.Request, arg string) (success, error) {
 }
 
 func (a *Agent) remove(at place, recursive bool) (success, error) {
-	if at.abs == "/" || at.abs == a.workDir {
+	if at.abs == "/" || at.abs == a.workDir() {
 		return success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.shown)
 	}
 	info, err := os.Stat(at.abs)

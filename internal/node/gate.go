@@ -2,11 +2,9 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -33,15 +31,6 @@ const (
 	// headerMax bounds the header of an answer. Who runs the sandbox decides
 	// what comes, and a node reads many of them at a time.
 	headerMax = 1 << 20
-
-	// askTimeout bounds what we ask an agent by ourselves. One that does not
-	// answer has lost its say.
-	askTimeout = 2 * time.Second
-	askMax     = 4 << 10
-	// keepTimeout is how long an agent may take to say whether its sandbox must
-	// stay awake. It shares a small part of a processor with whatever may be
-	// the reason.
-	keepTimeout = 30 * time.Second
 )
 
 // transport returns the HTTP client side of a box. The "host" of a request is
@@ -157,51 +146,4 @@ func (h *heldConn) CloseWrite() error { return closeWrite(h.ReadWriteCloser) }
 func (h *heldConn) Close() error {
 	defer h.release()
 	return h.ReadWriteCloser.Close()
-}
-
-// busy reports whether a process inside asked that the sandbox stay awake.
-func (n *Node) busy(b *Box) (bool, error) {
-	var answer struct {
-		KeepAlive int `json:"keepAlive"`
-	}
-	err := b.ask(keepTimeout, http.MethodGet, "/doze/keepalive", &answer)
-	return answer.KeepAlive > 0, err
-}
-
-// greet tells the agent that it came back from disk.
-func (b *Box) greet() {
-	if err := b.ask(askTimeout, http.MethodPost, "/doze/wake", nil); err != nil {
-		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
-	}
-}
-
-// ask makes a private request to the agent of a running box, without waking it.
-func (b *Box) ask(limit time.Duration, method, path string, out any) error {
-	ctx, cancel := context.WithTimeout(b.life, limit)
-	defer cancel()
-	return b.get(ctx, method, path, out)
-}
-
-func (b *Box) get(ctx context.Context, method, path string, out any) error {
-	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + path
-	r, err := http.NewRequestWithContext(ctx, method, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := b.client.RoundTrip(r)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, askMax))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s %s: %s", method, path, resp.Status)
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(raw, out)
 }

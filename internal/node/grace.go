@@ -26,7 +26,7 @@ func (b *Box) part(ctx context.Context) {
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, b.order.Grace)
 	defer stop()
-	if err := b.get(ctx, http.MethodPost, "/doze/stop", nil); err != nil {
+	if err := b.call(ctx, http.MethodPost, "/doze/stop", nil, nil); err != nil {
 		slog.Warn("processes did not end by themselves", "sandbox", b.order.UID, "grace", b.order.Grace, "err", err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +29,6 @@ const (
 	// bootTimeout bounds the time from the first instruction until the agent
 	// answers.
 	bootTimeout = 60 * time.Second
-	bootPoll    = 2 * time.Millisecond
 
 	// pressureEvery is how often memory is looked at.
 	pressureEvery = 2 * time.Second
@@ -217,7 +215,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	}
 	b.config = machine.Config{
 		ID: o.UID, Dir: n.machineDir(o.UID), Root: image.Path, Agent: n.Agent,
-		Hostname: o.Name, Env: environment(image, o, n.Nameservers), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+		Hostname: o.Name, Env: hostEnvironment(image, n.Nameservers), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
 	}
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
 	if err := n.keep(b, doze.Starting, ""); err != nil {
@@ -235,7 +233,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()
-	if err := b.answers(ctx); err != nil {
+	if err := b.introduce(ctx, environment(image, o, n.Nameservers)); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
 	// A crash after this line leaves a sandbox that is adopted.
@@ -266,22 +264,13 @@ func (n *Node) dir(uid string) string { return filepath.Join(n.Dir, uid) }
 
 func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), "machine") }
 
-// environment is what the first process gets: the image's variables, who the
-// sandbox is, the caller's, and what is for the agent alone. Of two with one
-// name the later wins.
+// environment is what the agent gets for what it starts: the image's variables,
+// who the sandbox is, the caller's, and what is for the agent alone. Of two with
+// one name the later wins.
 func environment(image Image, o peer.Order, nameservers []string) []string {
-	var home []string
-	if image.User != "" {
-		// Otherwise the engine sets it for root, and the agent, which knows the
-		// user, could not tell whose it is.
-		home = []string{"HOME="}
-	}
-	env := slices.Concat(home, image.Env, []string{
+	env := slices.Concat(image.Env, []string{
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
-	}, o.Env, []string{
-		// The agent knows them by these names and passes them on to nobody.
-		"DOZE_NAMESERVERS=" + strings.Join(nameservers, ","), "DOZE_USER=" + image.User, "DOZE_WORKDIR=" + image.WorkDir,
-	})
+	}, o.Env, hostEnvironment(image, nameservers))
 	last := map[string]int{}
 	for i, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
@@ -296,21 +285,13 @@ func environment(image Image, o peer.Order, nameservers []string) []string {
 	return out
 }
 
-// answers waits until the agent of a machine that has just booted answers.
-func (b *Box) answers(ctx context.Context) error {
-	slow := doze.Errorf(doze.Timeout, "its agent did not answer within %v", bootTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, slow)
-	defer cancel()
-	for {
-		err := b.get(ctx, http.MethodGet, "/health", nil)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(bootPoll):
-		}
+// hostEnvironment is what the first process is started with. The rest the agent
+// is told when it answers, so that no memory that is copied, and nothing that
+// shows how a process was started, has the variables of a sandbox.
+func hostEnvironment(image Image, nameservers []string) []string {
+	// The agent knows them by these names and passes them on to nobody.
+	return []string{
+		"DOZE_NAMESERVERS=" + strings.Join(nameservers, ","), "DOZE_USER=" + image.User, "DOZE_WORKDIR=" + image.WorkDir,
 	}
 }
 

@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,9 +45,10 @@ type host struct {
 	mu      sync.Mutex
 	leases  map[string]bool
 	reports []peer.Report
-	failing map[string]error // by name of the step
-	keep    map[string]int   // keepAlive by sandbox
-	deaf    bool             // agents do not answer
+	failing map[string]error    // by name of the step
+	keep    map[string]int      // keepAlive by sandbox
+	env     map[string][]string // what agents were told, by sandbox
+	deaf    bool                // agents do not answer
 	free    int64
 }
 
@@ -54,7 +56,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, free: 1 << 30,
+		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, env: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -80,12 +82,25 @@ func (h *host) agent(id string) http.Handler {
 			<-r.Context().Done()
 			return
 		}
-		if r.URL.Path == "/doze/keepalive" {
-			h.mu.Lock()
-			defer h.mu.Unlock()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		switch r.URL.Path {
+		case "/doze/keepalive":
 			_, _ = fmt.Fprintf(w, `{"keepAlive": %d}`, h.keep[id])
+		case "/doze/identity":
+			var in struct{ Env []string }
+			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+				w.WriteHeader(http.StatusBadRequest)
+			}
+			h.env[id] = in.Env
 		}
 	})
+}
+
+// identity returns what an agent was told to be.
+func (h *host) identity(id string) (env []string) {
+	h.set(func() { env = h.env[id] })
+	return env
 }
 
 // ask reads something under the lock.
@@ -392,18 +407,26 @@ func TestSaveAtOnce(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
-		var got []string
+		var first []string
 		next := h.Handler
-		h.Handler = func(c machine.Config, port uint16) http.Handler { got = c.Env; return next(c, port) }
+		h.Handler = func(c machine.Config, port uint16) http.Handler { first = c.Env; return next(c, port) }
 		p := h.start()
 		o := order("a")
 		o.Env = []string{"B=caller", "HOSTNAME=mine", "DOZE_USER=root"}
 		if err := p.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"HOME=", "A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
-		if !slices.Equal(got, want) {
+		host := []string{"DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
+		if !slices.Equal(first, host) {
+			t.Errorf("the agent is started with %q, want %q", first, host)
+		}
+		want := []string{"A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
+		if got := h.identity("a"); !slices.Equal(got, want) {
 			t.Errorf("environment %q, want %q", got, want)
+		}
+		raw, err := os.ReadFile(filepath.Join(h.options().Dir, "a", "record.json"))
+		if err != nil || strings.Contains(string(raw), "caller") {
+			t.Errorf("the record has variables: %s, %v", raw, err)
 		}
 	})
 }

@@ -58,9 +58,10 @@ var errDamaged = errors.New("the record is damaged")
 // the box yet.
 func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
-		Order: b.order, Config: b.config,
+		Order: b.order, Config: b.config, // the agent has the variables, some of which are secrets
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled,
 	}
+	r.Order.Env = nil
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
 	}

@@ -1,0 +1,110 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"doze"
+)
+
+const (
+	// askTimeout bounds what we ask an agent by ourselves. One that does not
+	// answer has lost its say.
+	askTimeout = 2 * time.Second
+	askMax     = 4 << 10
+	// keepTimeout is how long an agent may take to say whether its sandbox must
+	// stay awake. It shares a small part of a processor with whatever may be
+	// the reason.
+	keepTimeout = 30 * time.Second
+
+	// bootPoll is the pause between attempts to reach an agent that starts.
+	bootPoll = 2 * time.Millisecond
+)
+
+// introduce tells the agent of a machine that has just started whose it is, as
+// soon as it answers.
+func (b *Box) introduce(ctx context.Context, env []string) error {
+	slow := doze.Errorf(doze.Timeout, "its agent did not answer within %v", bootTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, slow)
+	defer cancel()
+	in := map[string][]string{"env": env}
+	for {
+		err := b.call(ctx, http.MethodPost, "/doze/identity", in, nil)
+		if err == nil || errors.As(err, new(refusal)) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(bootPoll):
+		}
+	}
+}
+
+// busy reports whether a process inside asked that the sandbox stay awake.
+func (n *Node) busy(b *Box) (bool, error) {
+	var answer struct {
+		KeepAlive int `json:"keepAlive"`
+	}
+	err := b.ask(keepTimeout, http.MethodGet, "/doze/keepalive", nil, &answer)
+	return answer.KeepAlive > 0, err
+}
+
+// greet tells the agent that it came back from disk.
+func (b *Box) greet() {
+	if err := b.ask(askTimeout, http.MethodPost, "/doze/wake", nil, nil); err != nil {
+		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
+	}
+}
+
+// ask makes a private request to the agent of a running box, without waking it.
+func (b *Box) ask(limit time.Duration, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(b.life, limit)
+	defer cancel()
+	return b.call(ctx, method, path, in, out)
+}
+
+// refusal is an answer of an agent that does not do what it was asked.
+type refusal struct{ error }
+
+// call makes a private request to the agent. Without out, its answer does not
+// matter.
+func (b *Box) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(raw)
+	}
+	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + path
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return err
+	}
+	resp, err := b.client.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, askMax))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return refusal{fmt.Errorf("%s %s: %s", method, path, resp.Status)}
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, out)
+}
