@@ -79,6 +79,7 @@ func newHost(t *testing.T) *host {
 func (h *host) agent(id string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.ask(func() bool { return h.deaf }) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the caller leaves
 			<-r.Context().Done()
 			return
 		}
