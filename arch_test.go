@@ -53,6 +53,7 @@ var imports = map[string][]string{
 	"internal/peer":                      {"."},
 	"internal/seal":                      {},
 	"internal/store":                     {".", "internal/seal"},
+	"internal/swap":                      {"."},
 	"internal/testkit":                   {"client", "internal/machine/gvisor", "internal/wreck"},
 	"internal/wreck":                     {},
 	"test/bench":                         {".", "client", "internal/doctor", "internal/testkit"},

@@ -2,14 +2,17 @@ package launcher
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +42,14 @@ const (
 	// an engine that needs a page meanwhile would make the kernel kill the next
 	// process, and the guest's first one may be all that is left.
 	relief, reliefTime = 32 << 20, 10 * time.Second
+
+	// reclaimIdle is how many rounds in a row must have moved less than
+	// reclaimLeast before what is left is taken for all that stays. In a round
+	// that moves nothing the kernel may find out what nobody used since the one
+	// before: a checkpoint has just read all of it.
+	reclaimIdle, reclaimLeast = 3, 1 << 20
+	// interruptEvery is the pause between attempts to stop such a round.
+	interruptEvery = time.Millisecond
 
 	// The kernel counts a kill a little after it tells about the shortage.
 	oomSettle, oomPatience = 20 * time.Millisecond, 2 * time.Second
@@ -118,7 +129,7 @@ func (g groups) make(id string, memory int64) (*group, error) {
 	if g.unified {
 		err = errors.Join(err, write(made.memory, "memory.oom.group", "0"))
 	}
-	if err = errors.Join(err, made.limitMemory(memory+engineMemory)); err != nil {
+	if err = errors.Join(err, made.limitMemory(memory+engineMemory), made.allowSwap(false)); err != nil {
 		return nil, errors.Join(fmt.Errorf("limit a cgroup: %w", err), made.remove())
 	}
 	return made, nil
@@ -173,12 +184,12 @@ func (g *group) limitCPU(cpus float64) error {
 }
 
 // limitMemory bounds what the group is charged for: memory, with what of it is
-// in the host's swap. Otherwise a host with swap would not limit it at all.
-// While a machine runs, the kernel moves none of it there on cgroup v2.
+// in the host's swap. Otherwise a host with swap would not limit it at all. On
+// cgroup v2 what is in swap comes on top, but it is only what reclaim moved.
 func (g *group) limitMemory(bytes int64) error {
 	limit := strconv.FormatInt(bytes, 10)
 	if g.unified {
-		return errors.Join(write(g.memory, "memory.max", limit), g.writeIf("memory.swap.max", "0"))
+		return write(g.memory, "memory.max", limit)
 	}
 	const alone, sum = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 	err := write(g.memory, alone, limit)
@@ -210,18 +221,139 @@ func (g *group) usage() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
+// resident returns the bytes of memory that the group takes, without files: the
+// kernel drops a checkpoint that was written when somebody needs the memory.
+func (g *group) resident() (int64, error) {
+	used, err := g.usage()
+	for _, files := range []string{"inactive_file", "active_file"} {
+		used -= g.counter("memory.stat", files)
+	}
+	return max(0, used), err
+}
+
+// swapped returns the bytes that the group has in the host's swap.
+func (g *group) swapped() int64 {
+	if g.unified {
+		raw, _ := os.ReadFile(filepath.Join(g.memory, "memory.swap.current")) // without it there is none
+		n, _ := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+		return n
+	}
+	return g.counter("memory.stat", "swap")
+}
+
+// reclaim moves the memory of the group to the host's swap, all that can be,
+// until ctx ends, and returns what is left in RAM. What was moved comes back
+// page by page when it is used.
+func (g *group) reclaim(ctx context.Context) (left int64, err error) {
+	if err := g.allowSwap(true); err != nil {
+		return 0, fmt.Errorf("allow swap: %w", err)
+	}
+	defer func() { err = errors.Join(err, g.allowSwap(false)) }()
+	left, err = g.usage()
+	for idle := 0; err == nil && idle < reclaimIdle; idle++ {
+		before := left
+		if err = g.push(ctx, before); err != nil {
+			return 0, fmt.Errorf("move memory to swap: %w", err)
+		}
+		if left, err = g.usage(); before-left >= reclaimLeast {
+			idle = 0
+		}
+	}
+	return left, err
+}
+
+// push asks the kernel once to move all that is in use. It may give up early.
+func (g *group) push(ctx context.Context, used int64) error {
+	name, value, early := "memory.force_empty", "0", unix.EBUSY
+	if g.unified {
+		name, value, early = "memory.reclaim", strconv.FormatInt(used, 10)+" swappiness=max", unix.EAGAIN
+	}
+	// The kernel goes by how much of the memory is in use, which it knows as of
+	// the last two seconds, unless somebody asks: it would find none that it may
+	// move right after a checkpoint has read it all.
+	if _, err := os.ReadFile(filepath.Join(g.memory, "memory.stat")); err != nil {
+		return err
+	}
+	err := writeUntil(ctx, filepath.Join(g.memory, name), value)
+	if g.unified && errors.Is(err, unix.EINVAL) { // Linux before 6.15 does not know the second word
+		err = writeUntil(ctx, filepath.Join(g.memory, name), strconv.FormatInt(used, 10))
+	}
+	if errors.Is(err, early) {
+		return nil
+	}
+	return err
+}
+
+// allowSwap sets whether the kernel may move memory of the group to swap by
+// itself. It is allowed while we ask for it only: what a machine that runs has
+// there makes it slow.
+func (g *group) allowSwap(yes bool) error {
+	if g.unified { // what is there is not limited together with the memory
+		return g.writeIf("memory.swap.max", map[bool]string{true: "max", false: "0"}[yes])
+	}
+	return g.writeIf("memory.swappiness", map[bool]string{true: "100", false: "0"}[yes])
+}
+
+// writeUntil writes to a file of the kernel that works at what is written for
+// long, and stops it when ctx ends.
+func writeUntil(ctx context.Context, name, value string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	written := make(chan struct{})
+	var interrupter sync.WaitGroup
+	defer interrupter.Wait()
+	defer close(written)
+	thread := unix.Gettid()
+	interrupter.Go(func() { interruptWhen(ctx, thread, written) })
+	for ctx.Err() == nil {
+		if _, err = unix.Write(int(f.Fd()), []byte(value)); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// interruptWhen interrupts what a thread of ours asked of the kernel when ctx
+// ends, until done is closed: the thread may not have asked yet. The signal is
+// one that Go's runtime sends to itself and so expects at any time.
+func interruptWhen(ctx context.Context, thread int, done <-chan struct{}) {
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	for {
+		_ = unix.Tgkill(os.Getpid(), thread, unix.SIGURG)
+		select {
+		case <-done:
+			return
+		case <-time.After(interruptEvery):
+		}
+	}
+}
+
 // kills returns how many processes the kernel killed for lack of memory.
 func (g *group) kills() int64 {
 	name := "memory.oom_control"
 	if g.unified {
 		name = "memory.events"
 	}
-	raw, err := os.ReadFile(filepath.Join(g.memory, name))
+	return g.counter(name, "oom_kill")
+}
+
+// counter returns one number of a file of names and numbers, or 0.
+func (g *group) counter(file, name string) int64 {
+	raw, err := os.ReadFile(filepath.Join(g.memory, file))
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(raw)) {
-		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+		if count, ok := strings.CutPrefix(line, name+" "); ok {
 			n, _ := strconv.ParseInt(strings.TrimSpace(count), 10, 64)
 			return n
 		}

@@ -28,6 +28,7 @@ const (
 	markFlipping = "flipping" // a call is or was under way
 	markPaused   = "paused"   // the last call that ended was a pause
 	markRestored = "restored" // it was created for an image and runs
+	markSwapped  = "swapped"  // its memory was moved to swap in the last pause
 )
 
 // haltedPoll is the pause between looks at an engine that is still busy with a
@@ -63,6 +64,12 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 	}
 	if err := s.mark(markFlipping, true); err != nil {
 		return err
+	}
+	if pause && s.swapped { // in an earlier pause
+		if err := s.mark(markSwapped, false); err != nil {
+			return err
+		}
+		s.swapped = false
 	}
 	err := turn(ctx)
 	if err != nil && !s.doubtful && !errors.Is(err, errSlow) && !s.over() { // the kept connection may have been an old one
@@ -282,6 +289,7 @@ func (s *sandbox) marked(name string) bool {
 // recall finds out whether an adopted machine is paused. Preconditions: mu is
 // held.
 func (s *sandbox) recall(ctx context.Context) (err error) {
+	s.swapped = s.marked(markSwapped)
 	if s.undo != nil {
 		if err := s.undone(); err != nil {
 			return err

@@ -323,19 +323,29 @@ func (l *Launcher) Archive(ctx context.Context, a gvisor.Archive) error {
 	return l.with(a.ID, func(s *sandbox) error { return s.archive(ctx, a.File) })
 }
 
+// Reclaim moves the memory of a paused machine to swap, until ctx ends.
+func (l *Launcher) Reclaim(ctx context.Context, id string) (r gvisor.Reclaimed, err error) {
+	err = l.with(id, func(s *sandbox) error {
+		r, err = s.reclaim(ctx)
+		return err
+	})
+	return r, err
+}
+
 // Loaded waits until the memory of a restored machine is there.
 func (l *Launcher) Loaded(ctx context.Context, id string) error {
 	return l.with(id, func(s *sandbox) error { return s.loaded(ctx) })
 }
 
 // Stats returns what a machine costs in memory.
-func (l *Launcher) Stats(id string) (stats gvisor.Stats, err error) {
+func (l *Launcher) Stats(_ context.Context, id string) (stats gvisor.Stats, err error) {
 	err = l.with(id, func(s *sandbox) error {
 		g := s.group.Load()
 		if g == nil { // it is being created
 			return nil
 		}
-		stats.MemoryBytes, err = g.usage()
+		stats.MemoryBytes, err = g.resident()
+		stats.SwapBytes = g.swapped()
 		return err
 	})
 	return stats, err

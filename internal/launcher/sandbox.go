@@ -41,6 +41,7 @@ type sandbox struct {
 	clearing  sync.Once             // the removal of run state
 
 	paused   bool                        // guarded by mu
+	swapped  bool                        // guarded by mu; its memory was moved to swap in the last pause
 	doubtful bool                        // guarded by mu; nobody knows whether it is paused
 	undo     *undo                       // guarded by mu; of a pause, while it is doubtful
 	wire     atomic.Pointer[urpc.Client] // kept connection to the engine, made when needed
@@ -69,7 +70,11 @@ func (s *sandbox) now() string {
 // note makes the state of the container visible to now. Preconditions: mu is
 // held.
 func (s *sandbox) note() {
-	if s.paused {
+	switch {
+	case s.paused && s.swapped:
+		s.state.Store(gvisor.StateSwapped)
+		return
+	case s.paused:
 		s.state.Store(gvisor.StatePaused)
 		return
 	}
@@ -349,6 +354,31 @@ func (s *sandbox) archive(ctx context.Context, name string) (err error) {
 	}()
 	err = s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error { return c.TarRootfsUpperLayer(f) })
 	return errors.Join(err, f.Sync())
+}
+
+// reclaim moves the memory of a paused machine to swap, until ctx ends.
+func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return r, fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	if !s.paused {
+		return r, errors.New("a machine must be paused before its memory is moved to swap")
+	}
+	g := s.group.Load()
+	if r.Left, err = g.reclaim(ctx); err != nil {
+		return r, err
+	}
+	if r.Moved = g.swapped(); r.Moved == 0 {
+		return r, nil
+	}
+	if err := s.mark(markSwapped, true); err != nil {
+		return r, err
+	}
+	s.swapped = true
+	s.note()
+	return r, nil
 }
 
 // kill ends the machine and removes everything but its images.

@@ -59,15 +59,22 @@ func (l *Launcher) handler() http.Handler {
 	} {
 		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
 	}
-	mux.HandleFunc("POST "+gvisor.PathStats, func(w http.ResponseWriter, r *http.Request) {
-		t, err := decode[gvisor.Target](w, r)
-		var stats gvisor.Stats
-		if err == nil {
-			stats, err = l.Stats(t.ID)
-		}
-		answer(w, stats, err)
-	})
+	ask(mux, gvisor.PathStats, l.Stats)
+	ask(mux, gvisor.PathReclaim, l.Reclaim)
 	return mux
+}
+
+// ask serves a call about one machine that has a result. It ends early if the
+// caller leaves.
+func ask[Out any](mux *http.ServeMux, path string, do func(ctx context.Context, id string) (Out, error)) {
+	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		t, err := decode[gvisor.Target](w, r)
+		var out Out
+		if err == nil {
+			out, err = do(r.Context(), t.ID)
+		}
+		answer(w, out, err)
+	})
 }
 
 // post serves a call that has no result. It goes on to its end if the caller

@@ -16,15 +16,29 @@ import (
 type Tier uint8
 
 const (
-	Awake  Tier = iota // its processes run
-	Paused             // its processes stand still; its memory is in RAM
-	Saved              // as Paused, and a complete checkpoint is on disk
-	OnDisk             // only the checkpoint exists
+	Awake   Tier = iota // its processes run
+	Paused              // its processes stand still; its memory is in RAM
+	Saved               // as Paused, and a complete checkpoint is on disk
+	Swapped             // as Saved, and its memory is in the host's swap
+	OnDisk              // only the checkpoint exists
 )
 
-var tiers = [...]string{Awake: "awake", Paused: "paused", Saved: "saved", OnDisk: "disk"}
+var tiers = [...]string{Awake: "awake", Paused: "paused", Saved: "saved", Swapped: "swapped", OnDisk: "disk"}
 
 func (t Tier) String() string { return tiers[t] }
+
+// Next returns the next tier on the way down from t to a lower one. Memory that
+// is about to be given up is not moved to swap first.
+func (t Tier) Next(to Tier) Tier {
+	if t == Saved && to == OnDisk {
+		return OnDisk
+	}
+	return t + 1
+}
+
+// Kept reports whether a complete checkpoint is on disk beside the processes,
+// so that nothing is lost with them.
+func (t Tier) Kept() bool { return t == Saved || t == Swapped }
 
 // ErrGone is what a driver returns for a machine of which neither processes
 // nor a checkpoint are left.
@@ -76,15 +90,17 @@ const LogDir = "/var/log/doze"
 
 // Stats is what a machine costs now.
 type Stats struct {
-	MemoryBytes int64
-	DiskBytes   int64
+	MemoryBytes int64 // in RAM, without what the kernel can drop
+	SwapBytes   int64 // in the host's swap
+	DiskBytes   int64 // of the checkpoint
 }
 
 // Event is something that happened to a machine by itself.
 type Event struct {
 	ID string
 	// Exited says that the machine ended. Otherwise it goes on. A machine that
-	// ends in tier Saved is OnDisk then, which is no event: nothing is lost.
+	// ends in a tier that is Kept is OnDisk then, which is no event: nothing
+	// is lost.
 	Exited bool
 	// OutOfMemory says that the memory limit made the kernel kill processes in
 	// it, or the whole machine if Exited.
@@ -93,7 +109,7 @@ type Event struct {
 }
 
 // A Machine is one virtual machine or container. Its methods are called by one
-// goroutine at a time, except Tier, Dial and Stats, which are safe at any time.
+// goroutine at a time, except Tier, Ready, Dial and Stats, which are safe at any time.
 type Machine interface {
 	// Tier returns where the machine's memory is.
 	Tier() Tier
@@ -102,7 +118,8 @@ type Machine interface {
 	// with nothing lost; ctx ends the attempt early in the same way. Open
 	// connections sleep with the machine; bytes that are on their way to it
 	// while it is saved may be acknowledged and forgotten, so that nobody may
-	// wait for an answer meanwhile.
+	// wait for an answer meanwhile. A machine that is OnDisk already gives up
+	// the process that waits for its next wake.
 	Suspend(ctx context.Context, to Tier) error
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.
@@ -118,6 +135,9 @@ type Machine interface {
 	// when Archive returns: a tar of the layer above, with whiteouts. What is
 	// in other file systems, such as /tmp, is not in it.
 	Archive(ctx context.Context, file string) error
+	// Ready reports whether the machine is OnDisk and a process waits for its
+	// next wake, which it makes faster.
+	Ready() bool
 	// Dial connects to a TCP port inside.
 	Dial(ctx context.Context, port uint16) (net.Conn, error)
 	// Stats returns what the machine costs now.

@@ -44,24 +44,25 @@ type Box struct {
 	turn   chan struct{} // held by who changes the machine
 	client *http.Transport
 
-	mu       sync.Mutex
-	machine  machine.Machine    // guarded by mu; nil until it booted and after it is gone
-	phase    doze.Phase         // guarded by mu; written by move only
-	message  string             // guarded by mu; why it is in its phase, if there is more to say
-	seq      uint64             // guarded by mu; of the last report
-	changed  chan struct{}      // guarded by mu; closed and replaced by each change
-	attempt  *attempt           // guarded by mu; the wake under way
-	sinking  context.CancelFunc // guarded by mu; ends the move to a lower tier under way
-	stuck    bool               // guarded by mu; the last such move did not work
-	restless bool               // guarded by mu; it could not be paused the last time
-	silent   int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
-	holds    int                // guarded by mu; requests in flight
-	kept     bool               // guarded by mu; a process inside asked to stay awake
-	lastUsed time.Time          // guarded by mu
-	woke     time.Time          // guarded by mu; when it came back from disk
-	timer    *time.Timer        // guarded by mu; the next step down
-	conns    map[*conn]struct{} // guarded by mu; connections into the machine
-	early    *early             // guarded by mu; the connection made while it woke, until somebody takes it
+	mu          sync.Mutex
+	machine     machine.Machine    // guarded by mu; nil until it booted and after it is gone
+	phase       doze.Phase         // guarded by mu; written by move only
+	message     string             // guarded by mu; why it is in its phase, if there is more to say
+	seq         uint64             // guarded by mu; of the last report
+	changed     chan struct{}      // guarded by mu; closed and replaced by each change
+	attempt     *attempt           // guarded by mu; the wake under way
+	sinking     context.CancelFunc // guarded by mu; ends the move to a lower tier under way
+	stuck       bool               // guarded by mu; the last such move did not work
+	unswappable bool               // guarded by mu; in this sleep its memory could not be moved to swap
+	restless    bool               // guarded by mu; it could not be paused the last time
+	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
+	holds       int                // guarded by mu; requests in flight
+	kept        bool               // guarded by mu; a process inside asked to stay awake
+	lastUsed    time.Time          // guarded by mu
+	woke        time.Time          // guarded by mu; when it came back from disk
+	timer       *time.Timer        // guarded by mu; the next step down
+	conns       map[*conn]struct{} // guarded by mu; connections into the machine
+	early       *early             // guarded by mu; the connection made while it woke, until somebody takes it
 }
 
 // goneMessage says what happened to a machine that the engine does not know any
@@ -256,6 +257,7 @@ func (b *Box) wake(try *attempt, port uint16) {
 		return m.Resume(ctx)
 	}, func(err error) {
 		b.attempt = nil
+		b.n.Woke(from, time.Since(start), err)
 		try.err = b.woken(err, from, time.Since(start))
 		close(try.done)
 	})
@@ -269,6 +271,7 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return nil
 	case err == nil:
 		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", took)
+		b.unswappable = false
 		if from == machine.OnDisk {
 			b.woke = time.Now()
 			b.spawn(b.greet)
@@ -324,7 +327,7 @@ func (b *Box) step() {
 	case b.phase == doze.Running:
 		b.spawn(b.suspend)
 	default:
-		b.sink(b.machine.Tier() + 1)
+		b.sink(b.next(b.machine.Tier()))
 	}
 }
 
@@ -356,7 +359,9 @@ func (b *Box) suspend() {
 	b.mu.Unlock()
 	b.hangUp() // nothing may write to a connection while it sleeps
 
+	start := time.Now()
 	b.change(b.life, func(m machine.Machine) error { return m.Suspend(b.life, machine.Paused) }, func(err error) {
+		b.n.Sank(machine.Paused, time.Since(start), err)
 		if b.restless = err != nil; err == nil {
 			_ = b.move(doze.Suspended, "") // a delete may have come first
 			return
@@ -368,74 +373,6 @@ func (b *Box) suspend() {
 		}
 		_ = b.move(doze.Stayed, "it could not be put to sleep and runs on") // a delete may have come first
 	})
-}
-
-// sink starts the move of a sleeping box to a lower tier, and returns a channel
-// that is closed when it has ended. A request that comes meanwhile ends it
-// early. Preconditions: mu is held, the box sleeps, no move is under way.
-func (b *Box) sink(to machine.Tier) <-chan struct{} {
-	done := make(chan struct{})
-	ctx, cancel := context.WithCancel(b.life)
-	began := b.spawn(func() {
-		defer close(done)
-		defer cancel()
-		start := time.Now()
-		b.change(ctx, func(m machine.Machine) error { return m.Suspend(ctx, to) }, func(err error) {
-			b.sinking = nil
-			b.sank(err, ctx.Err() != nil, to, time.Since(start))
-			b.signal()
-			b.arm()
-		})
-	})
-	if !began {
-		cancel()
-		close(done)
-		return done
-	}
-	b.sinking = cancel
-	b.timer.Stop()
-	return done
-}
-
-// sank takes note of how a move to a lower tier ended. Preconditions: mu is
-// held.
-func (b *Box) sank(err error, cut bool, to machine.Tier, took time.Duration) {
-	switch {
-	case err == nil:
-		b.stuck = false
-		slog.Info("sank", "sandbox", b.order.UID, "tier", to.String(), "took", took)
-	case !cut && (b.phase == doze.Standby || b.phase == doze.Disabled):
-		slog.Error("sink", "sandbox", b.order.UID, "tier", to.String(), "err", err)
-		if !b.stuck {
-			b.note("it could not be moved to disk and stays in memory")
-		}
-		b.stuck = true
-	}
-}
-
-// rest returns for how long the box stays as it is if nobody uses it. It
-// reports false if that is for ever. Preconditions: mu is held.
-func (b *Box) rest() (time.Duration, bool) {
-	if b.machine == nil || b.sinking != nil {
-		return 0, false
-	}
-	tier := b.machine.Tier()
-	switch {
-	case b.phase == doze.Running && b.restless:
-		return max(b.n.PauseAfter, retrySink), b.holds == 0
-	case b.phase == doze.Running:
-		return b.n.PauseAfter, b.holds == 0
-	case b.phase != doze.Standby && b.phase != doze.Disabled || tier == machine.OnDisk:
-		return 0, false
-	case b.stuck:
-		return retrySink, true
-	case b.phase == doze.Disabled:
-		return 0, true // it will not be woken soon
-	case tier == machine.Saved:
-		return max(0, b.n.DiskAfter-b.n.SaveAfter), true
-	default:
-		return b.n.SaveAfter, true
-	}
 }
 
 // arm sets the timer for the next step down. Preconditions: mu is held.

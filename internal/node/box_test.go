@@ -682,6 +682,60 @@ func TestRelieve(t *testing.T) {
 	})
 }
 
+// TestBudget: sandboxes over the budget go down, the longest unused first: to
+// swap as long as that helps, then to disk, and last without the processes of
+// their wakes.
+func TestBudget(t *testing.T) {
+	const each = 1 << 20 // that a machine of the fake takes in memory
+	for name, tc := range map[string]struct {
+		budget   int64
+		swap     bool
+		want     []string
+		releases int
+	}{
+		"no limit":           {0, true, []string{"paused", "paused", "awake"}, 0},
+		"enough":             {3 * each, true, []string{"paused", "paused", "awake"}, 0},
+		"one into swap":      {3*each - 1, true, []string{"swapped", "paused", "awake"}, 0},
+		"without swap":       {3*each - 1, false, []string{"disk", "paused", "awake"}, 0},
+		"more than they can": {1, true, []string{"disk", "disk", "awake"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(h *host) {
+				h.Ready = true
+				h.set(func() { h.keep["c"] = 1 })
+				o := h.options()
+				if tc.swap {
+					o = h.swapping()
+				}
+				o.Budget = tc.budget
+				p := h.startWith(o)
+				for _, uid := range []string{"a", "b", "c"} {
+					if err := p.Create(h.t.Context(), order(uid)); err != nil {
+						h.t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+				}
+				time.Sleep(pauseAfter + 10*time.Second)
+				synctest.Wait()
+				var got []string
+				for _, uid := range []string{"a", "b", "c"} {
+					st, _ := p.Status(uid)
+					got = append(got, st.Tier)
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					h.t.Errorf("tiers (-want +got):\n%s", diff)
+				}
+				if n := h.Count("", machinetest.OpRelease); n != tc.releases {
+					h.t.Errorf("%d processes were given back, want %d", n, tc.releases)
+				}
+				for _, uid := range []string{"a", "b", "c"} {
+					p.hello(uid)
+				}
+			})
+		})
+	}
+}
+
 // TestStop stops a node in the middle of everything.
 func TestStop(t *testing.T) {
 	virtual(t, func(h *host) {

@@ -29,9 +29,6 @@ const (
 	// bootTimeout bounds the time from the first instruction until the agent
 	// answers.
 	bootTimeout = 60 * time.Second
-
-	// pressureEvery is how often memory is looked at.
-	pressureEvery = 2 * time.Second
 )
 
 // Image is what a sandbox is made of.
@@ -61,13 +58,19 @@ type Options struct {
 	Nameservers []string
 	// Report is told of every transition, in order, by one goroutine.
 	Report func(peer.Report)
+	// Woke and Sank are told how wakes and moves down ended and how long they
+	// took. They must not wait. Either may be nil.
+	Woke func(from machine.Tier, took time.Duration, err error)
+	Sank func(to machine.Tier, took time.Duration, err error)
 	// Available returns the bytes of memory that the host can still give.
 	Available func() (int64, error)
 
 	PauseAfter time.Duration // unused for this long, a sandbox is paused
 	SaveAfter  time.Duration // paused for this long, its checkpoint is written
+	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
 	DiskAfter  time.Duration // paused for this long, its memory is given back
 	Reserve    int64         // with less memory than this available, sandboxes move to disk early
+	Budget     int64         // with more memory than this in sandboxes, they move down early; 0: no limit
 }
 
 // Node is the runtime of one host.
@@ -98,6 +101,12 @@ var (
 // Open returns a node that has adopted every sandbox of its directory and
 // removed what no record names.
 func Open(ctx context.Context, o Options) (_ *Node, err error) {
+	if o.Woke == nil {
+		o.Woke = func(machine.Tier, time.Duration, error) {}
+	}
+	if o.Sank == nil {
+		o.Sank = func(machine.Tier, time.Duration, error) {}
+	}
 	n := &Node{Options: o, reports: newReports(), boxes: map[string]*Box{}}
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
@@ -483,73 +492,9 @@ func (n *Node) Cost(ctx context.Context, uid string) (machine.Stats, error) {
 	if b == nil {
 		return machine.Stats{}, errUnknown
 	}
-	b.mu.Lock()
-	m := b.machine
-	b.mu.Unlock()
-	if m == nil {
+	c, err := b.cost(ctx)
+	if errors.Is(err, errNoMachine) {
 		return machine.Stats{}, nil
 	}
-	return m.Stats(ctx)
-}
-
-// relieve moves sleeping sandboxes to disk while memory is short, the longest
-// unused first, one at a time.
-func (n *Node) relieve(ctx context.Context) {
-	every := time.NewTicker(pressureEvery)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-		}
-		for ctx.Err() == nil && n.short() {
-			done := n.sinkOldest()
-			if done == nil {
-				break
-			}
-			<-done // it ends with the node, too
-		}
-	}
-}
-
-// short reports whether memory is short.
-func (n *Node) short() bool {
-	free, err := n.Available()
-	if err != nil {
-		slog.Warn("read the memory that is left", "err", err)
-		return false
-	}
-	return free < n.Reserve
-}
-
-// sinkOldest starts to move one sandbox to disk. It returns nil if there is
-// none, or else a channel that is closed at the end of the move.
-func (n *Node) sinkOldest() <-chan struct{} {
-	var oldest *Box
-	var since time.Time
-	for _, b := range n.all() {
-		b.mu.Lock()
-		if b.spare() && (oldest == nil || b.lastUsed.Before(since)) {
-			oldest, since = b, b.lastUsed
-		}
-		b.mu.Unlock()
-	}
-	if oldest == nil {
-		return nil
-	}
-	oldest.mu.Lock()
-	defer oldest.mu.Unlock()
-	if !oldest.spare() {
-		return nil // a request came just now
-	}
-	return oldest.sink(machine.OnDisk)
-}
-
-// spare reports whether the box sleeps in memory. One that could not be moved
-// waits for its own next try, so that others have theirs. Preconditions: mu is
-// held.
-func (b *Box) spare() bool {
-	asleep := b.phase == doze.Standby || b.phase == doze.Disabled
-	return asleep && b.machine != nil && b.sinking == nil && !b.stuck && b.machine.Tier() < machine.OnDisk
+	return c.Stats, err
 }

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"doze"
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
@@ -26,6 +28,7 @@ import (
 const (
 	pauseAfter = 10 * time.Second
 	saveAfter  = time.Minute
+	swapAfter  = 2 * time.Minute
 	diskAfter  = 5 * time.Minute
 	appPort    = 3000
 	nobodyPort = 3001
@@ -251,7 +254,8 @@ func (p *process) in(uid string, phase doze.Phase, tier string) {
 func (p *process) sleep(tier string) {
 	p.h.t.Helper()
 	time.Sleep(map[string]time.Duration{
-		"paused": pauseAfter + time.Second, "saved": pauseAfter + saveAfter + time.Second, "disk": pauseAfter + diskAfter + time.Second,
+		"paused": pauseAfter + time.Second, "saved": pauseAfter + saveAfter + time.Second,
+		"swapped": pauseAfter + swapAfter + time.Second, "disk": pauseAfter + diskAfter + time.Second,
 	}[tier])
 	p.in("a", doze.Standby, tier)
 }
@@ -351,6 +355,95 @@ func TestTiers(t *testing.T) {
 		p.in("a", doze.Standby, "disk")
 		if n := h.Count("a", machinetest.OpBoot); n != 1 {
 			t.Errorf("%d boots", n)
+		}
+	})
+}
+
+// swapping returns options with which memory is moved to swap.
+func (h *host) swapping() node.Options {
+	o := h.options()
+	o.SwapAfter = swapAfter
+	return o
+}
+
+func TestSwap(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		var woke, sank []string
+		o := h.swapping()
+		o.Woke = func(from machine.Tier, _ time.Duration, err error) {
+			h.set(func() { woke = append(woke, fmt.Sprint(from, ": ", err)) })
+		}
+		o.Sank = func(to machine.Tier, _ time.Duration, err error) {
+			h.set(func() { sank = append(sank, fmt.Sprint(to, ": ", err)) })
+		}
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pauseAfter + swapAfter - time.Second)
+		p.in("a", doze.Standby, "saved")
+		time.Sleep(2 * time.Second)
+		p.in("a", doze.Standby, "swapped")
+		p.hello("a")
+		p.in("a", doze.Running, "awake")
+		p.sleep("swapped")
+		time.Sleep(diskAfter - swapAfter)
+		p.in("a", doze.Standby, "disk")
+		p.hello("a")
+
+		// What does not fit into swap stays in memory until it is due on disk, and
+		// nobody tries again before it was awake.
+		h.FailNext(machinetest.OpSwap, errBroken)
+		swaps := h.Count("a", machinetest.OpSwap)
+		time.Sleep(pauseAfter + diskAfter - 2*time.Second)
+		p.in("a", doze.Standby, "saved")
+		time.Sleep(3 * time.Second)
+		p.in("a", doze.Standby, "disk")
+		if n := h.Count("a", machinetest.OpSwap) - swaps; n != 1 {
+			t.Errorf("%d attempts", n)
+		}
+		if n := h.notes("a"); n != 0 {
+			t.Errorf("%d notes about what nobody need know", n)
+		}
+		p.hello("a")
+		p.sleep("swapped")
+		want := []string{
+			"paused: <nil>", "saved: <nil>", "swapped: <nil>",
+			"paused: <nil>", "saved: <nil>", "swapped: <nil>", "disk: <nil>",
+			"paused: <nil>", "saved: <nil>", "swapped: to swapped: broken", "disk: <nil>",
+			"paused: <nil>", "saved: <nil>", "swapped: <nil>",
+		}
+		h.set(func() {
+			if diff := cmp.Diff(want, sank); diff != "" {
+				t.Errorf("moves down (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{"swapped: <nil>", "disk: <nil>", "disk: <nil>"}, woke); diff != "" {
+				t.Errorf("wakes (-want +got):\n%s", diff)
+			}
+		})
+
+		// One that will not be woken goes to disk at once.
+		if err := p.Disable(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		p.in("a", doze.Disabled, "disk")
+	})
+}
+
+// TestSwapTooLate: swap that would be due no sooner than the disk is not used.
+func TestSwapTooLate(t *testing.T) {
+	virtual(t, func(h *host) {
+		o := h.swapping()
+		o.SwapAfter = diskAfter
+		p := h.startWith(o)
+		if err := p.Create(h.t.Context(), order("a")); err != nil {
+			h.t.Fatal(err)
+		}
+		time.Sleep(pauseAfter + diskAfter + time.Second)
+		p.in("a", doze.Standby, "disk")
+		if n := h.Count("a", machinetest.OpSwap); n != 0 {
+			h.t.Errorf("%d moves to swap", n)
 		}
 	})
 }

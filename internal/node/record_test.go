@@ -445,14 +445,14 @@ type mortalMachine struct {
 }
 
 func (x *mortalMachine) Suspend(ctx context.Context, to machine.Tier) error {
-	for next := x.Tier() + 1; next <= to; next++ {
+	for x.Tier() < to {
 		x.m.step()
-		if err := x.Machine.Suspend(ctx, next); err != nil {
+		if err := x.Machine.Suspend(ctx, x.Tier().Next(to)); err != nil {
 			return err
 		}
 	}
 	x.m.step()
-	return nil
+	return x.Machine.Suspend(ctx, to) // it is there: a process may wait for its wake
 }
 
 func (x *mortalMachine) Resume(ctx context.Context) error {

@@ -40,6 +40,8 @@ func TestSimulation(t *testing.T) {
 const (
 	simulatedSteps = 400
 	simulatedBoxes = 6
+	// simulatedBudget is too little for all of them to sleep in memory.
+	simulatedBudget = 3 << 20
 	// patience is after what time every call must have ended: the longest
 	// waits for a boot, for a wake, and for a machine that moves.
 	patience = 10 * time.Minute
@@ -59,6 +61,7 @@ type simulation struct {
 }
 
 func newSimulation(h *host, seed uint64) *simulation {
+	h.Ready = seed%2 == 0
 	s := &simulation{host: h, dice: rand.New(rand.NewPCG(seed, 0)), deleted: map[string]bool{}}
 	h.app = func(w http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.URL.Query().Get("for")); err == nil {
@@ -76,7 +79,9 @@ func newSimulation(h *host, seed uint64) *simulation {
 // begin starts a process that will die at a random step.
 func (s *simulation) begin() {
 	m := s.mortal(math.MaxInt) // not while it starts, which this goroutine does
-	s.p, s.m, s.calls = s.startWith(m.options()), m, &sync.WaitGroup{}
+	o := m.options()
+	o.SwapAfter, o.Budget = swapAfter, simulatedBudget
+	s.p, s.m, s.calls = s.startWith(o), m, &sync.WaitGroup{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.left = s.dice.IntN(400)
@@ -234,7 +239,7 @@ func (s *simulation) request() {
 
 var (
 	faults = []machinetest.Op{
-		machinetest.OpBoot, machinetest.OpPause, machinetest.OpSave, machinetest.OpDrop,
+		machinetest.OpBoot, machinetest.OpPause, machinetest.OpSave, machinetest.OpSwap, machinetest.OpDrop, machinetest.OpRelease,
 		machinetest.OpResume, machinetest.OpRestore, machinetest.OpDial, machinetest.OpClose,
 	}
 	reasons = []error{errBroken, fmt.Errorf("%w: a bit", machine.ErrDamaged), context.DeadlineExceeded}

@@ -225,9 +225,11 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 		s.reach(machine.Awake)
 		err = errors.Join(retire(c), sweepImages(c))
 		s.bytes.Store(0)
+	case state == StateSwapped && saved:
+		s.reach(machine.Swapped)
 	case state == StatePaused && saved:
 		s.reach(machine.Saved)
-	case state == StatePaused:
+	case state == StatePaused, state == StateSwapped:
 		s.reach(machine.Paused)
 	default: // created: the process of a wake that was cut short never ran
 		err = s.kill(ctx)
@@ -388,8 +390,13 @@ func (d *Driver) concerns(e machine.Event) bool {
 	if err := d.doubt(imageDir(s.config)); err != nil { // its image may be why
 		slog.Warn("an image is vouched for", "sandbox", e.ID, "err", err)
 	}
-	// A saved machine lost nothing but memory that it has on disk too.
-	return !s.tier.CompareAndSwap(uint32(machine.Saved), uint32(machine.OnDisk))
+	// One that is kept lost nothing but memory that it has on disk too.
+	for _, kept := range []machine.Tier{machine.Saved, machine.Swapped} {
+		if s.tier.CompareAndSwap(uint32(kept), uint32(machine.OnDisk)) {
+			return false
+		}
+	}
+	return true
 }
 
 // again reconnects to the launcher, or to its successor, and reports the ends

@@ -25,12 +25,14 @@ import (
 
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
+	"doze/internal/swap"
 )
 
 // built is what all tests of this package share.
 var built struct {
 	once                sync.Once
 	err                 error
+	swap                bool // there is some
 	sentry, root, agent string
 }
 
@@ -45,7 +47,14 @@ func build(t *testing.T) {
 			t.Skipf("SKIPPED: real machines need %s", tool)
 		}
 	}
-	built.once.Do(func() { built.err = buildAll(t.Context()) })
+	built.once.Do(func() {
+		built.err = buildAll(t.Context())
+		if err := addSwap(t.Context()); err != nil {
+			t.Log("SKIPPED: no memory is moved to swap, this host gives us none:", err)
+			return
+		}
+		built.swap = true
+	})
 	if built.err != nil {
 		t.Fatal(built.err)
 	}
@@ -116,7 +125,26 @@ func testMain(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(sharedDir)) }()
+	defer func() { err = errors.Join(err, swap.Remove(context.Background(), swapFile(os.Getpid()))) }() //nolint:forbidigo // a test's main
 	return m.Run(), nil
+}
+
+// swapFile is where a test process has its swap. It must be on a disk.
+func swapFile(pid int) string { return fmt.Sprintf("/var/tmp/doze-test-gvisor-%d.swap", pid) }
+
+// addSwap gives the host some swap until the end of all tests, if it lets us,
+// and takes away what killed test processes left.
+func addSwap(ctx context.Context) error {
+	left, _ := filepath.Glob("/var/tmp/doze-test-gvisor-*.swap") // the pattern is well formed
+	for _, name := range left {
+		var pid int
+		if _, err := fmt.Sscanf(filepath.Base(name), "doze-test-gvisor-%d.swap", &pid); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			if err := swap.Remove(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return swap.Make(ctx, swapFile(os.Getpid()), 1<<30, true)
 }
 
 // hosts numbers them, for cgroups and addresses.
@@ -318,6 +346,8 @@ func (h *host) Crowd(t *testing.T, c machine.Config) (relieve func()) {
 		}
 	}
 }
+
+func (h *host) Swaps() bool { return built.swap }
 
 func (h *host) Forge(t *testing.T, c machine.Config) {
 	t.Helper()

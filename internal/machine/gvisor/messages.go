@@ -18,6 +18,7 @@ const (
 	PathPause      = "/pause"      // POST Target
 	PathResume     = "/resume"     // POST Target
 	PathCheckpoint = "/checkpoint" // POST Checkpoint
+	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
 	PathRestore    = "/restore"    // POST Restore
 	PathArchive    = "/archive"    // POST Archive
 	PathLoaded     = "/loaded"     // POST Target: waits until all memory is loaded
@@ -45,6 +46,7 @@ const (
 	StateCreated = "created"
 	StateRunning = "running"
 	StatePaused  = "paused"
+	StateSwapped = "swapped" // paused, and its memory was moved to swap
 )
 
 // Found is a machine that lives in a launcher.
@@ -62,6 +64,12 @@ type Boot struct {
 type Target struct {
 	ID   string `json:"id"`
 	Kept bool   `json:"kept,omitempty"` // of Resume: a complete checkpoint is on disk
+}
+
+// Reclaimed tells where a machine's memory is now, in bytes.
+type Reclaimed struct {
+	Left  int64 `json:"left"`  // in RAM
+	Moved int64 `json:"moved"` // in swap
 }
 
 // Checkpoint asks for an image of a paused machine, which stays paused.

@@ -49,35 +49,35 @@ func (s *sandbox) prepare() {
 		return
 	}
 	for _, o := range s.d.ready.add(s) {
-		o.unprepare(ctx)
+		if err := o.unprepare(ctx); err != nil {
+			slog.Warn("give back a process", "sandbox", o.config.ID, "err", err)
+		}
 	}
 }
 
 func (s *sandbox) created(ctx context.Context) bool {
 	s.process.Lock()
 	defer s.process.Unlock()
-	if s.closed || s.prepared || s.Tier() != machine.OnDisk {
+	if s.closed || s.prepared.Load() || s.Tier() != machine.OnDisk {
 		return false // a wake or an end was faster
 	}
 	if err := s.d.call(ctx, PathPrepare, Boot{Config: s.config}, nil); err != nil {
 		slog.Warn("prepare a process", "sandbox", s.config.ID, "err", err)
 		return false
 	}
-	s.prepared = true
+	s.prepared.Store(true)
 	return true
 }
 
-// unprepare gives the waiting process back.
-func (s *sandbox) unprepare(ctx context.Context) {
+// unprepare gives the waiting process back, if there is one.
+func (s *sandbox) unprepare(ctx context.Context) error {
 	s.process.Lock()
 	defer s.process.Unlock()
-	if !s.prepared {
-		return // it was taken by a wake
+	if !s.prepared.Swap(false) {
+		return nil // it was taken by a wake
 	}
-	s.prepared = false
-	if err := s.d.call(ctx, PathKill, Target{ID: s.config.ID}, nil); err != nil {
-		slog.Warn("give back a process", "sandbox", s.config.ID, "err", err)
-	}
+	s.d.ready.remove(s)
+	return s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 }
 
 // take makes sure that the process exists, and reports how long that took.
@@ -85,8 +85,7 @@ func (s *sandbox) unprepare(ctx context.Context) {
 func (s *sandbox) take(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
 	s.d.ready.remove(s)
-	if s.prepared {
-		s.prepared = false
+	if s.prepared.Swap(false) {
 		return time.Since(start), nil
 	}
 	err := s.d.call(ctx, PathPrepare, Boot{Config: s.config}, nil)

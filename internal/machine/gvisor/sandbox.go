@@ -27,9 +27,9 @@ type sandbox struct {
 	tasks  sync.WaitGroup // what a wake leaves to be done after it
 	bytes  atomic.Int64   // size of the image
 
-	process  sync.Mutex // held while a process is created for a wake, or given back
-	prepared bool       // guarded by process; it exists ahead of the wake
-	closed   bool       // guarded by process
+	process  sync.Mutex  // held while a process is created for a wake, or given back
+	prepared atomic.Bool // it exists ahead of the wake; written while process is held
+	closed   bool        // guarded by process
 
 	starting bool // guarded by d.mu; the end of its processes is no event yet
 	died     bool // guarded by d.mu; they ended meanwhile
@@ -49,13 +49,19 @@ func (s *sandbox) Tier() machine.Tier { return machine.Tier(s.tier.Load()) } //n
 
 func (s *sandbox) reach(t machine.Tier) { s.tier.Store(uint32(t)) }
 
+// Ready implements [machine.Machine].
+func (s *sandbox) Ready() bool { return s.prepared.Load() }
+
 // Suspend implements [machine.Machine]. The tiers are walked down one by one.
 func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
+	if s.Tier() == machine.OnDisk {
+		return s.unprepare(ctx)
+	}
 	for s.Tier() < to {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.down(ctx, s.Tier()+1); err != nil {
+		if err := s.down(ctx, s.Tier().Next(to)); err != nil {
 			return err
 		}
 	}
@@ -68,6 +74,8 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{ID: s.config.ID}, nil)
 	case machine.Saved:
 		err = s.save(ctx)
+	case machine.Swapped:
+		err = s.reclaim(ctx)
 	case machine.OnDisk:
 		// The image is complete: from here on the memory may go.
 		s.d.forget(s)
@@ -200,6 +208,23 @@ func (s *sandbox) Archive(ctx context.Context, file string) error {
 	return nil
 }
 
+// swapRest is what may stay in RAM of a machine whose memory is in swap: what
+// the kernel keeps about its processes. The largest have thousands.
+const swapRest = 32 << 20
+
+// reclaim moves the machine's memory to the host's swap. A machine that is
+// needed meanwhile need not wait for it: the launcher stops when ctx ends.
+func (s *sandbox) reclaim(ctx context.Context) error {
+	var r Reclaimed
+	if err := s.d.call(ctx, PathReclaim, Target{ID: s.config.ID}, &r); err != nil {
+		return err
+	}
+	if r.Left > swapRest && r.Left > r.Moved || r.Moved == 0 {
+		return fmt.Errorf("%d MB stay in memory: the host's swap is full, or it has none", r.Left>>20)
+	}
+	return nil
+}
+
 // Resume implements [machine.Machine].
 func (s *sandbox) Resume(ctx context.Context) error {
 	switch s.Tier() {
@@ -209,7 +234,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 		if err := s.d.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
-	case machine.Saved:
+	case machine.Saved, machine.Swapped:
 		if err := s.resumeSaved(ctx); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
@@ -332,21 +357,26 @@ func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 // Stats implements [machine.Machine].
 func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 	stats := machine.Stats{DiskBytes: s.bytes.Load()}
-	if s.Tier() == machine.OnDisk {
+	if s.Tier() == machine.OnDisk && !s.Ready() {
 		return stats, nil
 	}
 	var live machine.Stats
-	if err := s.d.call(ctx, PathStats, Target{ID: s.config.ID}, &live); err != nil {
+	err := s.d.call(ctx, PathStats, Target{ID: s.config.ID}, &live)
+	if errors.Is(err, errGone) && s.Tier() == machine.OnDisk { // since we looked
+		return stats, nil
+	}
+	if err != nil {
 		return stats, fmt.Errorf("stats: %w", err)
 	}
-	stats.MemoryBytes = live.MemoryBytes
+	stats.MemoryBytes, stats.SwapBytes = live.MemoryBytes, live.SwapBytes
 	return stats, nil
 }
 
 // Close implements [machine.Machine].
 func (s *sandbox) Close(ctx context.Context) error {
 	s.process.Lock()
-	s.closed, s.prepared = true, false
+	s.closed = true
+	s.prepared.Store(false)
 	s.d.ready.remove(s)
 	err := s.kill(ctx)
 	s.process.Unlock()

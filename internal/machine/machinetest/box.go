@@ -22,6 +22,7 @@ type box struct {
 	mu      sync.Mutex
 	world   *memory                  // guarded by mu; nil without processes
 	running bool                     // guarded by mu; they are not paused
+	away    bool                     // guarded by mu; their memory is in swap
 	closed  bool                     // guarded by mu
 	changed chan struct{}            // guarded by mu; closed when one of the above changes
 	guests  map[uint16]http.Handler  // guarded by mu; of the processes
@@ -49,7 +50,7 @@ func (b *box) change(do func()) {
 func (b *box) start(w *memory) {
 	w.box = b
 	w.resume()
-	b.change(func() { b.world, b.running, b.guests = w, true, map[uint16]http.Handler{} })
+	b.change(func() { b.world, b.running, b.away, b.guests = w, true, false, map[uint16]http.Handler{} })
 }
 
 func (b *box) pause() {
@@ -84,6 +85,14 @@ func (b *box) awake() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.running
+}
+
+func (b *box) swap(away bool) { b.change(func() { b.away = away }) }
+
+func (b *box) swapped() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.away
 }
 
 func (b *box) memory() *memory {

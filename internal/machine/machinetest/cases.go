@@ -39,6 +39,8 @@ var cases = map[string]func(*bench){
 	"the end of a machine is an event":    exitEvent,
 	"a killed engine is an event":         killEvent,
 	"a saved machine survives its engine": killSaved,
+	"memory in swap is limited as well":   swapLimited,
+	"a wake ends a move to swap":          swapCut,
 	"a hog dies alone":                    hogDies,
 	"stats are plausible":                 statsPlausible,
 	"machines wake in parallel":           wakeParallel,
@@ -92,7 +94,7 @@ func bootTwice(b *bench) {
 
 func pauseStops(b *bench) {
 	g := b.boot("a")
-	for _, tier := range []machine.Tier{machine.Paused, machine.Saved} {
+	for _, tier := range b.tiers(machine.Paused, machine.Saved, machine.Swapped) {
 		before := must[int64](g, "/count")
 		g.suspend(tier)
 		g.stopped()
@@ -144,7 +146,7 @@ func tiersKeep(b *bench) {
 	}
 	want := now()
 	fired := 0
-	for _, tier := range []machine.Tier{machine.Paused, machine.Saved, machine.OnDisk, machine.OnDisk} {
+	for _, tier := range b.tiers(machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk, machine.OnDisk) {
 		children, count := must[map[int]int64](g, "/children"), must[int64](g, "/count")
 		g.do("/timer", "ms", strconv.FormatInt((asleep/2).Milliseconds(), 10))
 		fired++
@@ -215,7 +217,7 @@ func suspendCancelled(b *bench) {
 	g := b.boot("a")
 	cancelled, cancel := context.WithCancel(b.Context())
 	cancel()
-	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved} {
+	for _, tier := range b.tiers(machine.Awake, machine.Paused, machine.Saved, machine.Swapped) {
 		g.suspend(tier)
 		if err := g.Suspend(cancelled, machine.OnDisk); !errors.Is(err, context.Canceled) {
 			b.Errorf("in %s: %v, want that it was cancelled", tier, err)
@@ -335,14 +337,14 @@ func (g *guest) refused(what string) {
 }
 
 func adoptTiers(b *bench) {
-	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk} {
+	for _, tier := range b.tiers(machine.Awake, machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk) {
 		g := b.boot(tier.String())
 		g.do("/write", "name", "/kept", "text", tier.String())
 		g.suspend(tier)
 		b.Driver = b.host.Open(b.T)
 		again := b.adopt(g.config)
 		again.in(tier)
-		if tier == machine.Paused || tier == machine.Saved {
+		if tier == machine.Paused || tier.Kept() {
 			again.stopped()
 		}
 		again.resume()
@@ -415,7 +417,7 @@ func sweepEnds(b *bench) {
 }
 
 func closeTwice(b *bench) {
-	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk} {
+	for _, tier := range b.tiers(machine.Awake, machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk) {
 		g := b.boot(tier.String())
 		g.suspend(tier)
 		for range 2 {
@@ -485,8 +487,8 @@ func killSaved(b *bench) {
 	}
 	g := b.boot("a")
 	g.do("/write", "name", "/kept", "text", "saved")
-	for range 2 {
-		g.suspend(machine.Saved)
+	for _, tier := range b.tiers(machine.Saved, machine.Swapped) {
+		g.suspend(tier)
 		b.host.Kill(b.T, g.config.ID)
 		b.quiet(events) // nothing is lost
 		g.resume()
@@ -531,6 +533,60 @@ func hogDies(b *bench) {
 	must[int64](g, "/count")
 }
 
+// swapLimited: what a machine has in swap is no memory on top.
+func swapLimited(b *bench) {
+	for _, tier := range b.tiers(machine.Swapped) {
+		events, err := b.Events(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		g := b.boot("a")
+		half := strconv.FormatInt(g.config.Memory>>21, 10)
+		g.do("/alloc", "mb", half)
+		sum := must[uint32](g, "/sum")
+		for range 2 {
+			g.suspend(tier)
+			g.resume()
+		}
+		// As much again and more, with the first half still in swap.
+		how := must[string](g, "/eat", "mb", strconv.FormatInt(g.config.Memory>>20, 10))
+		b.Log("the hog:", how)
+		if e := b.event(events); e.Exited || !e.OutOfMemory {
+			b.Errorf("event %+v, want that a hog was killed", e)
+		}
+		if got := must[uint32](g, "/sum"); got != sum {
+			b.Errorf("the memory has the sum %d, want %d", got, sum)
+		}
+		// What a machine is given back, it may use.
+		g.do("/spawn", "n", "2")
+		b.eventually("the children count", func() bool { return len(must[map[int]int64](g, "/children")) == 2 })
+	}
+}
+
+// swapCut: a move to swap that is cut short leaves a machine that is whole.
+func swapCut(b *bench) {
+	g := b.boot("a")
+	g.do("/alloc", "mb", "64")
+	sum := must[uint32](g, "/sum")
+	for i := range 5 {
+		for _, tier := range b.tiers(machine.Swapped) {
+			g.suspend(machine.Saved)
+			ctx, cancel := context.WithTimeout(b.Context(), time.Duration(i)*10*time.Millisecond)
+			if err := g.Suspend(ctx, tier); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				b.Error(err)
+			}
+			cancel()
+			if t := g.Tier(); !t.Kept() {
+				b.Errorf("it is %s", t)
+			}
+		}
+		g.resume()
+		if got := must[uint32](g, "/sum"); got != sum {
+			b.Fatalf("the memory has the sum %d, want %d", got, sum)
+		}
+	}
+}
+
 func statsPlausible(b *bench) {
 	g := b.boot("a")
 	stats := func() machine.Stats {
@@ -549,6 +605,13 @@ func statsPlausible(b *bench) {
 	g.suspend(machine.Saved)
 	if s := stats(); s.MemoryBytes == 0 || s.DiskBytes == 0 {
 		b.Errorf("saved: %+v", s)
+	}
+	for _, tier := range b.tiers(machine.Swapped) {
+		saved := stats()
+		g.suspend(tier)
+		if s := stats(); s.MemoryBytes > saved.MemoryBytes/2 || s.SwapBytes < filled || s.DiskBytes != saved.DiskBytes {
+			b.Errorf("swapped: %+v after %+v", s, saved)
+		}
 	}
 	g.suspend(machine.OnDisk)
 	disk := stats()
@@ -635,9 +698,10 @@ func cyclesTraffic(b *bench) {
 			}
 		})
 	}
+	lower := b.tiers(machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk)
 	for i := range cycles {
 		before := answers.Load()
-		tier := machine.Tier(1 + i%3) // one of the three lower tiers
+		tier := lower[i%len(lower)]
 		awake.Lock()
 		err := g.Suspend(b.Context(), tier)
 		if err == nil {

@@ -24,7 +24,7 @@ func copiesGoOn(b *bench) {
 	g.do("/write", "name", "/kept", "text", "before")
 	sum := must[uint32](g, "/sum")
 	var kept []string
-	for _, tier := range []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk} {
+	for _, tier := range b.tiers(machine.Awake, machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk) {
 		g.suspend(tier)
 		dir := b.keep(g)
 		g.in(tier)

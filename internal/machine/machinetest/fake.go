@@ -22,15 +22,18 @@ import (
 // Op is something that a driver or a machine is asked to do.
 type Op string
 
-// All operations. A step down to a tier is one of pause, save and drop; a
-// resume of a machine on disk is a restore.
+// All operations. A step down to a tier is one of pause, save, swap and drop,
+// and release gives up the process of the next wake; a resume of a machine on
+// disk is a restore.
 const (
 	OpBoot    Op = "boot"
 	OpAdopt   Op = "adopt"
 	OpSweep   Op = "sweep"
 	OpPause   Op = "pause"
 	OpSave    Op = "save"
+	OpSwap    Op = "swap"
 	OpDrop    Op = "drop"
+	OpRelease Op = "release"
 	OpResume  Op = "resume"
 	OpRestore Op = "restore"
 	OpKeep    Op = "keep"
@@ -51,6 +54,8 @@ const listenersMax = 1024
 type Fake struct {
 	// Engine is the version that images are bound to.
 	Engine string
+	// Ready makes a process wait for the next wake of every machine on disk.
+	Ready bool
 	// Handler returns what answers on a port of a machine, or nil if nothing
 	// does. It is asked once per port after each boot and each restore: what
 	// must survive a sleep on disk belongs to the caller. The default is the
@@ -157,7 +162,8 @@ func (f *Fake) end(id string, oom bool) {
 		return
 	}
 	b.close()
-	if m != nil && m.tier.CompareAndSwap(uint32(machine.Saved), uint32(machine.OnDisk)) {
+	if m != nil && m.Tier().Kept() {
+		m.tier.Store(uint32(machine.OnDisk))
 		return // nothing is lost
 	}
 	f.tell(machine.Event{ID: id, Exited: true, OutOfMemory: oom, Message: "its machine ended by itself"})
@@ -272,6 +278,8 @@ func (f *Fake) Adopt(_ context.Context, c machine.Config) (machine.Machine, erro
 	switch {
 	case b != nil && b.awake():
 		return f.machine(c, machine.Awake), retire(c)
+	case b != nil && b.alive() && saved && b.swapped():
+		return f.machine(c, machine.Swapped), nil
 	case b != nil && b.alive() && saved:
 		return f.machine(c, machine.Saved), nil
 	case b != nil && b.alive():
@@ -323,6 +331,7 @@ type fakeMachine struct {
 	f      *Fake
 	config machine.Config
 	tier   atomic.Uint32
+	ready  atomic.Bool
 	busy   atomic.Bool
 }
 
@@ -339,13 +348,21 @@ func (m *fakeMachine) alone(do func() error) error {
 
 func (m *fakeMachine) Tier() machine.Tier { return machine.Tier(m.tier.Load()) } //nolint:gosec // G115: we store tiers only
 
+func (m *fakeMachine) Ready() bool { return m.ready.Load() }
+
 func (m *fakeMachine) Suspend(ctx context.Context, to machine.Tier) error {
 	return m.alone(func() error {
+		if m.Ready() {
+			if err := m.f.enter(m.config.ID, OpRelease); err != nil {
+				return err
+			}
+			m.ready.Store(false)
+		}
 		for m.Tier() < to {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			next := m.Tier() + 1
+			next := m.Tier().Next(to)
 			if err := m.down(ctx, next); err != nil {
 				return fmt.Errorf("to %s: %w", next, err)
 			}
@@ -356,7 +373,7 @@ func (m *fakeMachine) Suspend(ctx context.Context, to machine.Tier) error {
 }
 
 func (m *fakeMachine) down(ctx context.Context, to machine.Tier) error {
-	op := map[machine.Tier]Op{machine.Paused: OpPause, machine.Saved: OpSave, machine.OnDisk: OpDrop}[to]
+	op := map[machine.Tier]Op{machine.Paused: OpPause, machine.Saved: OpSave, machine.Swapped: OpSwap, machine.OnDisk: OpDrop}[to]
 	if err := m.f.enter(m.config.ID, op); err != nil {
 		return err
 	}
@@ -370,8 +387,12 @@ func (m *fakeMachine) down(ctx context.Context, to machine.Tier) error {
 		return nil
 	case machine.Saved:
 		return commit(ctx, m.config, m.f.Engine, b.memory())
+	case machine.Swapped:
+		b.swap(true)
+		return nil
 	default:
 		b.stop()
+		m.ready.Store(m.f.Ready)
 		return nil
 	}
 }
@@ -399,6 +420,7 @@ func (m *fakeMachine) Resume(context.Context) error {
 			return err
 		}
 		m.tier.Store(uint32(machine.Awake))
+		b.swap(false)
 		b.resume()
 		return nil
 	})
@@ -417,6 +439,7 @@ func (m *fakeMachine) restore() error {
 		return err
 	}
 	m.tier.Store(uint32(machine.Awake))
+	m.ready.Store(false)
 	b.start(memory)
 	return nil
 }
@@ -492,8 +515,14 @@ func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
 		return machine.Stats{}, err
 	}
 	stats := machine.Stats{DiskBytes: imageBytes(m.config)}
+	if m.Ready() {
+		stats.MemoryBytes = fakeEngine
+	}
 	if b := m.f.box(m.config.ID); b != nil && b.alive() {
 		stats.MemoryBytes = b.memory().size()
+		if b.swapped() {
+			stats.MemoryBytes, stats.SwapBytes = fakeEngine, stats.MemoryBytes
+		}
 	}
 	return stats, nil
 }
@@ -511,5 +540,9 @@ func (m *fakeMachine) Close(context.Context) error {
 		return nil
 	})
 }
+
+// fakeEngine is what stays in memory of a machine whose memory is in swap, and
+// what a process that waits takes.
+const fakeEngine = 64 << 10
 
 var errRefused = os.NewSyscallError("connect", syscall.ECONNREFUSED)

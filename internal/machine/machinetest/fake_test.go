@@ -49,6 +49,8 @@ func (h *fakeHost) Config(t *testing.T, id string) machine.Config {
 	}
 }
 
+func (h *fakeHost) Swaps() bool { return true }
+
 func (h *fakeHost) Crowd(*testing.T, machine.Config) (relieve func()) {
 	h.FailNext(machinetest.OpSave, os.ErrPermission)
 	h.FailNext(machinetest.OpKeep, os.ErrPermission)

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -58,6 +59,8 @@ type Host interface {
 	// Crowd makes the disk under c.Dir too small for an image until the
 	// returned function is called. It is called before Boot.
 	Crowd(t *testing.T, c machine.Config) (relieve func())
+	// Swaps reports whether the host has swap.
+	Swaps() bool
 	// Forge makes the image of c one of another engine, and sound otherwise.
 	Forge(t *testing.T, c machine.Config)
 	// Kill ends the engine of a machine.
@@ -105,6 +108,11 @@ type guest struct {
 	b      *bench
 	config machine.Config
 	http   *http.Client
+}
+
+// tiers returns those of the given tiers that the host has.
+func (b *bench) tiers(all ...machine.Tier) []machine.Tier {
+	return slices.DeleteFunc(all, func(t machine.Tier) bool { return t == machine.Swapped && !b.host.Swaps() })
 }
 
 // boot starts a machine that ends with the case.

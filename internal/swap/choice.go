@@ -1,0 +1,121 @@
+package swap
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+// Where the memory of sleeping sandboxes may be moved.
+const (
+	Off       = "off"       // nowhere
+	Host      = "host"      // to the swap that the host has
+	Encrypted = "encrypted" // to a file of ours as well, encrypted
+	Plain     = "plain"     // to a file of ours as well, which anybody reads who gets hold of the disk
+)
+
+// Smallest is the least that is worth a file, and largest what a file may be: it
+// is a typing error.
+const (
+	Smallest = 64 << 20
+	largest  = 16 << 40
+)
+
+// Choice is what somebody allows.
+type Choice struct {
+	Kind  string
+	Bytes int64 // of the file; 0 is half of the host's memory
+}
+
+// Parse reads a choice: off, host, encrypted or plain, the latter two with a
+// size such as encrypted:8G.
+func Parse(text string) (Choice, error) {
+	kind, size, sized := strings.Cut(text, ":")
+	switch kind {
+	case Off, Host:
+		if sized {
+			return Choice{}, fmt.Errorf("%s takes no size", kind)
+		}
+		return Choice{Kind: kind}, nil
+	case Encrypted, Plain:
+		if !sized {
+			return Choice{Kind: kind}, nil
+		}
+		bytes, err := parseBytes(size)
+		return Choice{Kind: kind, Bytes: bytes}, err
+	}
+	return Choice{}, fmt.Errorf("must be %s, %s, %s or %s, the last two with a size such as %s:8G", Off, Host, Encrypted, Plain, Encrypted)
+}
+
+// units are what sizes may end in.
+var units = map[string]int64{"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+func parseBytes(text string) (int64, error) {
+	if text != "" {
+		digits, unit := text[:len(text)-1], units[text[len(text)-1:]]
+		n, err := strconv.ParseInt(digits, 10, 32)
+		if bytes := n * unit; err == nil && unit > 0 && bytes >= Smallest && bytes <= largest {
+			return bytes, nil
+		}
+	}
+	return 0, fmt.Errorf("the size must be between %dM and %dT", Smallest>>20, int64(largest>>40))
+}
+
+// Cost says what it means to be without swap.
+const Cost = "a sandbox that sleeps keeps its memory until it moves to disk, from where its wake takes longer"
+
+// Provide makes sure of the swap that c allows, with a file at path if it comes
+// to that, and reports whether there is any. If there is none, why says so in one
+// clause, and what to do about it.
+func Provide(ctx context.Context, c Choice, path string) (ok bool, why string, err error) {
+	if c.Kind == Off || c.Kind == Host {
+		// A file of an earlier choice is in nobody's way, and nobody wants it.
+		if err := Remove(ctx, path); err != nil {
+			return false, "", err
+		}
+	}
+	if c.Kind == Encrypted || c.Kind == Plain {
+		if c.Bytes == 0 {
+			c.Bytes = halfOfMemory()
+		}
+		err := Make(ctx, path, c.Bytes, c.Kind == Plain)
+		if err != nil && doze.Public(err).Kind != doze.Unsupported {
+			return false, "", err
+		}
+	}
+	size, err := Look()
+	if err != nil {
+		return false, "", err
+	}
+	ok, why = decide(c, size, Encrypts())
+	return ok, why, nil
+}
+
+// decide says whether memory can be moved to swap, and otherwise why not.
+func decide(c Choice, host Size, encrypts bool) (ok bool, why string) {
+	switch {
+	case c.Kind == Off:
+		return false, "it is off"
+	case host.Total > 0:
+		return true, ""
+	case c.Kind == Host:
+		return false, "the host has none: add some, or allow a file with --swap " + Encrypted
+	case !encrypts:
+		return false, "the host has none, and its kernel no device mapper to encrypt a file: add some, or allow a readable file with --swap " + Plain
+	}
+	return false, "somebody turned the file off"
+}
+
+// halfOfMemory is the size of a file that nobody gave a size.
+func halfOfMemory() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return Smallest
+	}
+	return max(Smallest, int64(info.Totalram)*int64(info.Unit)/2) &^ (1<<20 - 1) //nolint:gosec // G115: memory is far less
+}
