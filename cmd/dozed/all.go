@@ -35,6 +35,7 @@ import (
 	"doze/internal/peer"
 	"doze/internal/seal"
 	"doze/internal/store"
+	"doze/internal/swap"
 )
 
 const (
@@ -267,6 +268,10 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
+	swapAfter, err := p.swapAfter(ctx)
+	if err != nil {
+		return err
+	}
 	p.node, err = node.Open(ctx, node.Options{
 		Dir: filepath.Join(c.Data, "sandboxes"), Agent: agent, Driver: driver,
 		CheckImage: p.images.Check,
@@ -278,9 +283,9 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Release: p.net.Release, Nameservers: texts(resolvers),
 		Report: func(r peer.Report) { p.control.Report(r) },
 
-		Available: available, Reserve: c.ReserveMB << 20,
+		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
-		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration),
+		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: swapAfter,
 	})
 	if err != nil {
 		return err
@@ -290,6 +295,30 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	}
 	return nil
 }
+
+// swapAfter makes sure of the swap that the configuration allows, and returns
+// after how long in a pause sandboxes are moved there: 0 is never. Without any
+// they sleep all the same.
+func (p *platform) swapAfter(ctx context.Context) (time.Duration, error) {
+	c := p.config
+	choice, err := swap.Parse(c.Swap)
+	if err != nil {
+		return 0, err
+	}
+	why, err := swap.Provide(ctx, choice, swapFile(c.Data))
+	switch {
+	case err != nil:
+		slog.Warn("swap could not be had", "swap", c.Swap, "cost", swap.Cost, "err", err)
+		return 0, nil
+	case why != "":
+		slog.Info("sandboxes are not moved to swap", "swap", c.Swap, "why", why, "cost", swap.Cost)
+		return 0, nil
+	}
+	return max(c.SwapAfter.Duration, c.SaveAfter.Duration, 1), nil
+}
+
+// swapFile is where swap of our own is.
+func swapFile(data string) string { return filepath.Join(data, "swap") }
 
 func texts(addresses []netip.Addr) (list []string) {
 	for _, a := range addresses {

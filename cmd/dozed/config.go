@@ -17,31 +17,35 @@ import (
 
 	"doze"
 	"doze/internal/daemon"
+	"doze/internal/swap"
 )
 
 // config is every setting of dozed. A new field must have a useful zero value
 // or a default: an old file still starts a new binary.
 type config struct {
-	Data       string          `json:"data"`       // directory of everything that must survive
-	Run        string          `json:"run"`        // directory of run state; a tmpfs
-	ImagesDir  string          `json:"imagesDir"`  // directory of images; several data directories may share it
-	Cgroup     string          `json:"cgroup"`     // parent of all cgroups
-	Listen     string          `json:"listen"`     // address of the API and of the edge
-	TLSCert    string          `json:"tlsCert"`    // PEM file of the certificate; with it the listener speaks TLS
-	TLSKey     string          `json:"tlsKey"`     // PEM file of its key
-	PublicURL  string          `json:"publicUrl"`  // how the world reaches it; by default http://<listen>, or https
-	Workspace  string          `json:"workspace"`  // name of the first workspace
-	Region     string          `json:"region"`     // name of the one region
-	Resolver   string          `json:"resolver"`   // server of the DNS that knows about custom domains; empty is that of the host
-	Domain     string          `json:"domain"`     // platform domain of sandboxes' host names; may be empty
-	PauseAfter daemon.Duration `json:"pauseAfter"` // unused for this long, a sandbox is paused
-	SaveAfter  daemon.Duration `json:"saveAfter"`  // paused for this long, it is safe on disk as well; 0: at once
-	DiskAfter  daemon.Duration `json:"diskAfter"`  // paused for this long, its memory is given back
-	ReserveMB  int64           `json:"reserveMb"`  // with less free memory, sleeping sandboxes move to disk early
-	Ready      int             `json:"ready"`      // how many sandboxes on disk keep a process (11 MB) for a faster wake
-	Egress     string          `json:"egress"`     // closed, or open: what sandboxes may reach
-	Images     []string        `json:"images"`     // made before the first request
-	Log        string          `json:"log"`        // debug, info, warn or error
+	Data       string          `json:"data"`           // directory of everything that must survive
+	Run        string          `json:"run"`            // directory of run state; a tmpfs
+	ImagesDir  string          `json:"imagesDir"`      // directory of images; several data directories may share it
+	Cgroup     string          `json:"cgroup"`         // parent of all cgroups
+	Listen     string          `json:"listen"`         // address of the API and of the edge
+	TLSCert    string          `json:"tlsCert"`        // PEM file of the certificate; with it the listener speaks TLS
+	TLSKey     string          `json:"tlsKey"`         // PEM file of its key
+	PublicURL  string          `json:"publicUrl"`      // how the world reaches it; by default http://<listen>, or https
+	Workspace  string          `json:"workspace"`      // name of the first workspace
+	Region     string          `json:"region"`         // name of the one region
+	Resolver   string          `json:"resolver"`       // server of the DNS that knows about custom domains; empty is that of the host
+	Domain     string          `json:"domain"`         // platform domain of sandboxes' host names; may be empty
+	PauseAfter daemon.Duration `json:"pauseAfter"`     // unused for this long, a sandbox is paused
+	SaveAfter  daemon.Duration `json:"saveAfter"`      // paused for this long, it is safe on disk as well; 0: at once
+	SwapAfter  daemon.Duration `json:"swapAfter"`      // paused for this long, its memory is moved to swap, if there is some
+	DiskAfter  daemon.Duration `json:"diskAfter"`      // paused for this long, its memory is given back
+	Swap       string          `json:"swap"`           // off, host, encrypted or plain: see swap.Parse
+	ReserveMB  int64           `json:"reserveMb"`      // with less free memory, sleeping sandboxes move to disk early
+	BudgetMB   int64           `json:"memoryBudgetMb"` // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
+	Ready      int             `json:"ready"`          // how many sandboxes on disk keep a process (11 MB) for a faster wake
+	Egress     string          `json:"egress"`         // closed, or open: what sandboxes may reach
+	Images     []string        `json:"images"`         // made before the first request
+	Log        string          `json:"log"`            // debug, info, warn or error
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool `json:"privateRegistries"`
 }
@@ -52,7 +56,9 @@ func defaults() config {
 		Data: "/var/lib/doze", Listen: "127.0.0.1:7080", Workspace: "main", Region: "local",
 		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
+		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
+		Swap:       swap.Host,
 		ReserveMB:  512, Ready: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 	}
 }
@@ -79,7 +85,10 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `time`, such as 15s")
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
+	flags.Var(&c.SwapAfter, "swap-after", "move the memory of one that was paused for this `time` to swap, if there is some")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
+	flags.StringVar(&c.Swap, "swap", c.Swap, "`off|host|encrypted|plain`: use no swap, what the host has, or if it has none a file in the data directory as well, such as encrypted:8G (default size: half of the memory); a plain one can be read by who gets hold of the disk")
+	flags.Int64Var(&c.BudgetMB, "memory-budget-mb", c.BudgetMB, "move sleeping sandboxes to swap or to disk early when sandboxes take more memory than this many `MB`; 0: no limit but --reserve-mb")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this many `MB` is free")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
@@ -209,8 +218,10 @@ func (c config) validate() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		p.Add("tlsCert", "and tlsKey go together")
 	}
-	if c.SaveAfter.Duration < 0 {
-		p.Add("saveAfter", "must not be negative")
+	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter} {
+		if d.Duration < 0 {
+			p.Add(name, "must not be negative")
+		}
 	}
 	for name, d := range map[string]daemon.Duration{"pauseAfter": c.PauseAfter, "diskAfter": c.DiskAfter} {
 		if d.Duration <= 0 {
@@ -229,8 +240,13 @@ func (c config) validate() error {
 	if c.Ready < 0 {
 		p.Add("ready", "must not be negative")
 	}
-	if c.ReserveMB < 0 {
-		p.Add("reserveMb", "must not be negative")
+	for name, mb := range map[string]int64{"reserveMb": c.ReserveMB, "memoryBudgetMb": c.BudgetMB} {
+		if mb < 0 {
+			p.Add(name, "must not be negative")
+		}
+	}
+	if _, err := swap.Parse(c.Swap); err != nil {
+		p.Add("swap", "%v", err)
 	}
 	if _, err := logLevel(c.Log); err != nil {
 		p.Add("log", "must be debug, info, warn or error")

@@ -16,6 +16,7 @@ import (
 
 	"doze"
 	"doze/internal/hostnet"
+	"doze/internal/swap"
 	"doze/internal/wreck"
 )
 
@@ -32,7 +33,7 @@ type instance struct {
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	"admin.key", "agents", "doze.db", "doze.db-shm", "doze.db-wal", "images", instanceFile, "lock", "net", "sandboxes", "seal.key",
+	"admin.key", "agents", "doze.db", "doze.db-shm", "doze.db-wal", "images", instanceFile, "lock", "net", "sandboxes", "seal.key", "swap",
 }
 
 // announce writes down what listens on an address. The certificate of a name is
@@ -58,7 +59,7 @@ func (o *destroyOptions) bind(flags *flag.FlagSet) {
 }
 
 // destroy ends everything that a dozed left on this host.
-func destroy(_ context.Context, args []string) error {
+func destroy(ctx context.Context, args []string) error {
 	var o destroyOptions
 	c, rest, err := load("destroy", args, o.bind)
 	switch {
@@ -96,6 +97,9 @@ func destroy(_ context.Context, args []string) error {
 		return err
 	}
 	if err := w.Clear(); err != nil {
+		return err
+	}
+	if err := swap.Remove(ctx, swapFile(c.Data)); err != nil { // with nobody's memory in it, which takes a moment
 		return err
 	}
 	if !o.all {

@@ -258,7 +258,7 @@ func moreMaps() error {
 func swap(Host) (Verdict, string, string) {
 	raw, _ := os.ReadFile("/proc/swaps")
 	if strings.Count(string(raw), "\n") < 2 {
-		return Advice, "none", "nothing to do: paused sandboxes stay in memory until they move to disk"
+		return Advice, "none", "without it paused sandboxes keep their memory until they move to disk, from where wakes take longer: add some, or let dozed make a file with --swap encrypted"
 	}
 	return Fine, "present", ""
 }

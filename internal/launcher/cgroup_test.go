@@ -1,6 +1,8 @@
 package launcher
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -132,6 +134,75 @@ func TestGroupNumbers(t *testing.T) {
 		a.seen.Store(3)
 		if a.shortOfMemory() {
 			t.Errorf("%s: a kill of long ago is a reason", name)
+		}
+	}
+}
+
+// TestGroupSwap: where the kernel is asked to move memory, and that it may do so
+// only then.
+func TestGroupSwap(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		unified bool
+		files   map[string]string // that exist
+		want    map[string]string // in the end
+		left    int64
+		swapped int64
+	}{
+		"v1": {
+			files: map[string]string{
+				"memory/doze/a/memory.usage_in_bytes": "8192\n", "memory/doze/a/memory.force_empty": "", "memory/doze/a/memory.swappiness": "60\n",
+				"memory/doze/a/memory.stat": "swap 4096\ninactive_file 4096\nactive_file 1024\n",
+			},
+			want: map[string]string{"memory/doze/a/memory.force_empty": "0", "memory/doze/a/memory.swappiness": "0"},
+			left: 8192, swapped: 4096,
+		},
+		"v2": {
+			unified: true,
+			files: map[string]string{
+				"doze/a/memory.current": "8192\n", "doze/a/memory.reclaim": "", "doze/a/memory.swap.max": "max", "doze/a/memory.swap.current": "4096\n",
+				"doze/a/memory.stat": "inactive_file 4096\nactive_file 1024\n",
+			},
+			want: map[string]string{"doze/a/memory.reclaim": "8192 swappiness=max", "doze/a/memory.swap.max": "0"},
+			left: 8192, swapped: 4096,
+		},
+		"v2 without swap": {
+			unified: true,
+			files:   map[string]string{"doze/a/memory.current": "8192\n", "doze/a/memory.reclaim": "", "doze/a/memory.stat": "inactive_file 5120\n"},
+			want:    map[string]string{"doze/a/memory.reclaim": "8192 swappiness=max"},
+			left:    8192,
+		},
+	} {
+		g := fakeGroups(t, tc.unified)
+		for file, text := range tc.files {
+			file = filepath.Join(g.root, file)
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := g.open("a")
+		if left, err := a.reclaim(t.Context()); left != tc.left || err != nil {
+			t.Errorf("%s: %d bytes are left, %v", name, left, err)
+		}
+		if n := a.swapped(); n != tc.swapped {
+			t.Errorf("%s: %d bytes in swap", name, n)
+		}
+		if n, err := a.resident(); n != 8192-5120 || err != nil {
+			t.Errorf("%s: %d bytes without files, %v", name, n, err)
+		}
+		all := written(t, g.root)
+		for file, text := range tc.want {
+			if all[file] != text {
+				t.Errorf("%s: %s is %q, want %q", name, file, all[file], text)
+			}
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := a.reclaim(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: it goes on without its caller: %v", name, err)
 		}
 	}
 }

@@ -28,7 +28,7 @@ type Order struct {
 // Status is what a node knows about a sandbox at this moment.
 type Status struct {
 	Phase    doze.Phase
-	Tier     string    // awake, paused or disk; empty before the first boot
+	Tier     string    // as machine.Tier names it; empty before the first boot
 	LastUsed time.Time // the end of the last use, or now while InUse
 	InUse    bool      // a request, stream, socket or keepAlive process is there
 }

@@ -7,16 +7,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"doze"
 )
 
 // Where the memory of sleeping sandboxes may be moved.
 const (
 	Off       = "off"       // nowhere
 	Host      = "host"      // to the swap that the host has
-	Encrypted = "encrypted" // to a file of ours as well, encrypted
-	Plain     = "plain"     // to a file of ours as well, which anybody reads who gets hold of the disk
+	Encrypted = "encrypted" // there, or if it has none to a file of ours, encrypted
+	Plain     = "plain"     // there, or if it has none to a file of ours, which anybody reads who gets hold of the disk
 )
 
 // Smallest is the least that is worth a file, and largest what a file may be: it
@@ -70,45 +68,43 @@ func parseBytes(text string) (int64, error) {
 const Cost = "a sandbox that sleeps keeps its memory until it moves to disk, from where its wake takes longer"
 
 // Provide makes sure of the swap that c allows, with a file at path if it comes
-// to that, and reports whether there is any. If there is none, why says so in one
-// clause, and what to do about it.
-func Provide(ctx context.Context, c Choice, path string) (ok bool, why string, err error) {
+// to that. If there is none, why says so in one clause, and what to do about it.
+func Provide(ctx context.Context, c Choice, path string) (why string, err error) {
 	if c.Kind == Off || c.Kind == Host {
-		// A file of an earlier choice is in nobody's way, and nobody wants it.
+		// A file of an earlier choice is one that nobody wants any more.
 		if err := Remove(ctx, path); err != nil {
-			return false, "", err
+			return "", err
 		}
 	}
-	if c.Kind == Encrypted || c.Kind == Plain {
-		if c.Bytes == 0 {
-			c.Bytes = halfOfMemory()
-		}
-		err := Make(ctx, path, c.Bytes, c.Kind == Plain)
-		if err != nil && doze.Public(err).Kind != doze.Unsupported {
-			return false, "", err
-		}
+	if c.Kind == Off {
+		return "it is off", nil
 	}
-	size, err := Look()
+	host, err := Look()
 	if err != nil {
-		return false, "", err
+		return "", err
 	}
-	ok, why = decide(c, size, Encrypts())
-	return ok, why, nil
+	ours := on(at(path).device(false)) || on(at(path).device(true))
+	if makes, why := decide(c.Kind, host.Total > 0 && !ours, Encrypts()); !makes {
+		return why, nil
+	}
+	if c.Bytes == 0 {
+		c.Bytes = halfOfMemory()
+	}
+	return "", Make(ctx, path, c.Bytes, c.Kind == Plain)
 }
 
-// decide says whether memory can be moved to swap, and otherwise why not.
-func decide(c Choice, host Size, encrypts bool) (ok bool, why string) {
+// decide says whether a file is to be made, or else why there is no swap, which
+// is empty if there is some.
+func decide(kind string, others, encrypts bool) (makes bool, why string) {
 	switch {
-	case c.Kind == Off:
-		return false, "it is off"
-	case host.Total > 0:
+	case others:
+		return false, ""
+	case kind == Plain || kind == Encrypted && encrypts:
 		return true, ""
-	case c.Kind == Host:
-		return false, "the host has none: add some, or allow a file with --swap " + Encrypted
-	case !encrypts:
+	case kind == Encrypted:
 		return false, "the host has none, and its kernel no device mapper to encrypt a file: add some, or allow a readable file with --swap " + Plain
 	}
-	return false, "somebody turned the file off"
+	return false, "the host has none: add some, or allow a file with --swap " + Encrypted
 }
 
 // halfOfMemory is the size of a file that nobody gave a size.

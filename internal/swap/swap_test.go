@@ -61,25 +61,23 @@ func FuzzParse(f *testing.F) {
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	some := Size{Total: 1 << 30}
 	for name, tc := range map[string]struct {
-		kind     string
-		host     Size
-		encrypts bool
-		want     string // empty: there is swap
+		kind             string
+		others, encrypts bool
+		makes            bool
+		why              string
 	}{
-		"off":                              {Off, some, true, "it is off"},
-		"of the host":                      {Host, some, false, ""},
-		"none of the host":                 {Host, Size{}, true, "allow a file with --swap encrypted"},
-		"encrypted":                        {Encrypted, some, true, ""},
-		"of the host instead of encrypted": {Encrypted, some, false, ""},
-		"no mapper":                        {Encrypted, Size{}, false, "allow a readable file with --swap plain"},
-		"plain":                            {Plain, some, false, ""},
-		"turned off":                       {Plain, Size{}, true, "somebody turned the file off"},
+		"of the host":                      {Host, true, true, false, ""},
+		"none of the host":                 {Host, false, true, false, "allow a file with --swap encrypted"},
+		"encrypted":                        {Encrypted, false, true, true, ""},
+		"no mapper":                        {Encrypted, false, false, false, "allow a readable file with --swap plain"},
+		"of the host instead of encrypted": {Encrypted, true, false, false, ""},
+		"plain":                            {Plain, false, false, true, ""},
+		"of the host instead of plain":     {Plain, true, true, false, ""},
 	} {
-		ok, why := decide(Choice{Kind: tc.kind}, tc.host, tc.encrypts)
-		if ok != (tc.want == "") || !strings.Contains(why, tc.want) {
-			t.Errorf("%s: %v, %q", name, ok, why)
+		makes, why := decide(tc.kind, tc.others, tc.encrypts)
+		if makes != tc.makes || (why == "") != (tc.why == "") || !strings.Contains(why, tc.why) {
+			t.Errorf("%s: %v, %q", name, makes, why)
 		}
 	}
 }
@@ -159,13 +157,9 @@ func TestMake(t *testing.T) {
 			t.Errorf("%d MB: %+v, %v", tc.bytes>>20, info, err)
 		}
 	}
-	ok, why, err := Provide(t.Context(), Choice{Kind: Plain, Bytes: 2 * Smallest}, path)
-	if !ok || err != nil || !on(path) {
-		t.Errorf("%v, %q, %v", ok, why, err)
-	}
-	// Another choice takes the file away.
-	if ok, _, err := Provide(t.Context(), Choice{Kind: Off}, path); ok || err != nil || on(path) {
-		t.Errorf("%v, %v, and it is on: %v", ok, err, on(path))
+	// A choice that allows no file takes it away.
+	if why, err := Provide(t.Context(), Choice{Kind: Off}, path); why == "" || err != nil || on(path) {
+		t.Errorf("%q, %v, and it is on: %v", why, err, on(path))
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"doze/client"
 	"doze/internal/machine/gvisor"
+	"doze/internal/swap"
 	"doze/internal/wreck"
 )
 
@@ -186,9 +187,14 @@ func (p *Platform) Close() error {
 	return errors.Join(p.Stop(), p.wipe())
 }
 
-// wipe ends the launcher and every sandbox and removes namespaces, mounts and
-// cgroups of this platform.
-func (p *Platform) wipe() error { return p.wreck().Clear() }
+// wipe ends the launcher and every sandbox and removes namespaces, mounts,
+// cgroups and swap of this platform.
+func (p *Platform) wipe() error {
+	if err := p.wreck().Clear(); err != nil {
+		return err
+	}
+	return swap.Remove(context.Background(), filepath.Join(p.Data, "swap")) //nolint:forbidigo // as long as it takes
+}
 
 func (p *Platform) wreck() wreck.Wreck {
 	return wreck.Wreck{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data}
@@ -266,8 +272,8 @@ func (p *Platform) found(ctx context.Context) (found []gvisor.Found, err error) 
 	return found, json.NewDecoder(resp.Body).Decode(&found)
 }
 
-// Tier is where the memory of a platform's only sandbox is: running, paused or
-// disk.
+// Tier is where the memory of a platform's only sandbox is: running, paused,
+// swapped or disk.
 func (p *Platform) Tier(ctx context.Context) (string, error) {
 	states, err := p.Machines(ctx)
 	if err != nil {

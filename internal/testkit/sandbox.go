@@ -44,8 +44,8 @@ func (p *Platform) UID(name string) (string, error) {
 	return "", fmt.Errorf("the node has no sandbox %s", name)
 }
 
-// TierOf is where the memory of a sandbox is: running, paused or disk. It asks
-// the launcher, so that it never wakes the sandbox.
+// TierOf is where the memory of a sandbox is: running, paused, swapped or disk.
+// It asks the launcher, so that it never wakes the sandbox.
 func (p *Platform) TierOf(ctx context.Context, name string) (string, error) {
 	uid, err := p.UID(name)
 	if err != nil {

@@ -199,7 +199,7 @@ func (m *memory) Held() (string, error) {
 }
 
 func (m *memory) Eat(megabytes int) (string, error) {
-	if int64(megabytes)<<20 <= m.box.config.Memory {
+	if m.size()+int64(megabytes)<<20 <= m.box.config.Memory {
 		return "exit status 0", nil
 	}
 	m.box.f.OutOfMemory(m.box.config.ID, false)

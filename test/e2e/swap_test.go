@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"doze/internal/testkit"
+)
+
+// TestSwap walks a sandbox with 200 MB of touched, random memory into swap and
+// back, and ends what it depends on meanwhile.
+func TestSwap(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--swap", "plain:1G", "--pause-after", "500ms", "--save-after", "100ms", "--swap-after", "200ms", "--disk-after", "1h")
+	if strings.Contains(p.Printed(), "swap could not be had") {
+		t.Skip("SKIPPED: this host lets us make no swap:", p.Tail())
+	}
+	sb, box := create(t, c, named("memory", 1024))
+	url := hold(t, p, sb, box, 200, 2)
+	before := sum(t, p, url+"/bytes")
+	_, last := get(t, p, url+"/count")
+	for name, end := range map[string]func() error{
+		"nothing happens": func() error { return nil },
+		"dozed is killed": func() error {
+			if err := p.Kill(); err != nil {
+				return err
+			}
+			return p.Restart(t.Context())
+		},
+		"the launcher is killed": func() error {
+			pid, err := p.Launcher()
+			if err != nil {
+				return err
+			}
+			return testkit.Shoot(t.Context(), pid)
+		},
+		"the engine is killed": func() error {
+			pid, err := p.Engine("memory")
+			if err != nil {
+				return err
+			}
+			if err := testkit.Shoot(t.Context(), pid); err != nil {
+				return err
+			}
+			await(t, p, "disk") // nothing was told, and nothing is lost
+			return nil
+		},
+		"the machine reboots": func() error {
+			if err := p.Reboot(); err != nil {
+				return err
+			}
+			return p.Restart(t.Context())
+		},
+	} {
+		await(t, p, "swapped")
+		if err := end(); err != nil {
+			t.Fatal(name, err)
+		}
+		_, next := get(t, p, url+"/count")
+		if was, is := number(t, last), number(t, next); is != was+1 {
+			t.Errorf("%s: the counter went from %v to %v", name, was, is)
+		}
+		last = next
+		if after := sum(t, p, url+"/bytes"); after != before {
+			t.Errorf("%s: memory is %s and was %s", name, after, before)
+		}
+	}
+
+	// The file stays when dozed stops, and goes with destroy.
+	file := filepath.Join(p.Data, "swap")
+	await(t, p, "swapped")
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || !swapsTo(t, file) {
+		t.Errorf("%+v, %v", info, err)
+	}
+	shell{t.TempDir()}.ok(t, "dozed", "destroy", "--data", p.Data, "--yes")
+	gone(t, file)
+	if swapsTo(t, file) {
+		t.Error("the kernel swaps to what is destroyed")
+	}
+}
+
+// swapsTo reports whether the kernel swaps to a file.
+func swapsTo(t *testing.T, file string) bool {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/swaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(raw), file+" ")
+}
