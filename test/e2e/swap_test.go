@@ -20,7 +20,6 @@ func TestSwap(t *testing.T) {
 	sb, box := create(t, c, named("memory", 1024))
 	url := hold(t, p, sb, box, 200, 2)
 	before := sum(t, p, url+"/bytes")
-	_, last := get(t, p, url+"/count")
 	for name, end := range map[string]func() error{
 		"nothing happens": func() error { return nil },
 		"dozed is killed": func() error {
@@ -54,6 +53,7 @@ func TestSwap(t *testing.T) {
 			return p.Restart(t.Context())
 		},
 	} {
+		_, last := get(t, p, url+"/count")
 		await(t, p, "swapped")
 		if err := end(); err != nil {
 			t.Fatal(name, err)
@@ -62,7 +62,6 @@ func TestSwap(t *testing.T) {
 		if was, is := number(t, last), number(t, next); is != was+1 {
 			t.Errorf("%s: the counter went from %v to %v", name, was, is)
 		}
-		last = next
 		if after := sum(t, p, url+"/bytes"); after != before {
 			t.Errorf("%s: memory is %s and was %s", name, after, before)
 		}
@@ -81,6 +80,10 @@ func TestSwap(t *testing.T) {
 	gone(t, file)
 	if swapsTo(t, file) {
 		t.Error("the kernel swaps to what is destroyed")
+	}
+	revive(t, p)
+	if after := sum(t, p, url+"/bytes"); after != before {
+		t.Errorf("after destroy: memory is %s and was %s", after, before)
 	}
 }
 
