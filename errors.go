@@ -103,6 +103,10 @@ func Wrap(err error, k Kind, format string, args ...any) error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
+// NameArchived is the finer name of the conflict with a sandbox that must be
+// unarchived first.
+const NameArchived = "WORKLOAD_ARCHIVED"
+
 // Public returns the part of err that may leave the process.
 func Public(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {

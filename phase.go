@@ -15,6 +15,9 @@ const (
 	Waking
 	Disabling
 	Disabled
+	Archiving
+	Archived
+	Unarchiving
 	Deleting
 	Terminated
 	Failed
@@ -30,11 +33,16 @@ const (
 	Suspended                // memory and disk are saved
 	Called                   // a request came in
 	Woken                    // the agent answered again
-	Stayed                   // a sleep or a wake did not work; it is as it was
+	Stayed                   // what was begun did not work; it is as it was
 	Disable                  // spec.enabled became false
 	Halted                   // asleep on disk, and not to be woken
 	Enable                   // spec.enabled became true
 	Redeploy                 // a change that needs a fresh machine
+	Restored                 // a machine out of a snapshot took the place of the one before
+	Pack                     // a caller wants its files kept and nothing else
+	Packed                   // its files are in an archive, and nothing else is left
+	Unpack                   // a caller wants it back
+	Unpacked                 // it runs again, with its files
 	Delete                   // a caller or a policy asked for its end
 	Gone                     // nothing of it is left on the node
 	Broke                    // the node gave up on it
@@ -56,7 +64,9 @@ type Transition struct {
 	By   Owner
 }
 
-var unfinished = []Phase{Pending, Starting, Running, Suspending, Standby, Waking, Disabling, Disabled, Failed}
+var unfinished = []Phase{
+	Pending, Starting, Running, Suspending, Standby, Waking, Disabling, Disabled, Archiving, Archived, Unarchiving, Failed,
+}
 
 // Transitions is the whole state machine. What is not a row cannot happen.
 var Transitions = []Transition{
@@ -74,8 +84,18 @@ var Transitions = []Transition{
 	{[]Phase{Disabling}, Halted, Disabled, ByNode},
 	{[]Phase{Disabled}, Enable, Standby, ByControl},
 	{[]Phase{Running, Standby, Failed}, Redeploy, Starting, ByControl},
+	{[]Phase{Running, Standby, Failed}, Restored, Running, ByControl},
 
-	{[]Phase{Pending, Starting, Running, Suspending, Standby, Waking, Disabling, Disabled}, Broke, Failed, ByNode},
+	// Control leads an archive to its end: it records with each step what the
+	// archive is.
+	{[]Phase{Running, Standby}, Pack, Archiving, ByControl},
+	{[]Phase{Archiving}, Packed, Archived, ByControl},
+	{[]Phase{Archiving}, Stayed, Running, ByControl},
+	{[]Phase{Archived}, Unpack, Unarchiving, ByControl},
+	{[]Phase{Unarchiving}, Unpacked, Running, ByControl},
+	{[]Phase{Unarchiving}, Stayed, Archived, ByControl},
+
+	{[]Phase{Pending, Starting, Running, Suspending, Standby, Waking, Disabling, Disabled, Archiving, Archived, Unarchiving}, Broke, Failed, ByNode},
 	{unfinished, Delete, Deleting, ByControl},
 	{[]Phase{Deleting}, Gone, Terminated, ByNode},
 }
@@ -84,25 +104,29 @@ var Transitions = []Transition{
 var phases = [...]struct {
 	name   string
 	status string // deployment status
-	state  string // sandbox state; empty until it first ran
+	state  string // sandbox state; empty without memory
 }{
-	Pending:    {"pending", "DEPLOYING", ""},
-	Starting:   {"starting", "DEPLOYING", ""},
-	Running:    {"running", "DEPLOYED", "RUNNING"},
-	Suspending: {"suspending", "DEPLOYED", "RUNNING"},
-	Standby:    {"standby", "DEPLOYED", "STANDBY"},
-	Waking:     {"waking", "DEPLOYED", "STANDBY"},
-	Disabling:  {"disabling", "DEACTIVATING", "STANDBY"},
-	Disabled:   {"disabled", "DEACTIVATED", "STANDBY"},
-	Deleting:   {"deleting", "DELETING", ""},
-	Terminated: {"terminated", "TERMINATED", ""},
-	Failed:     {"failed", "FAILED", ""},
+	Pending:     {"pending", "DEPLOYING", ""},
+	Starting:    {"starting", "DEPLOYING", ""},
+	Running:     {"running", "DEPLOYED", "RUNNING"},
+	Suspending:  {"suspending", "DEPLOYED", "RUNNING"},
+	Standby:     {"standby", "DEPLOYED", "STANDBY"},
+	Waking:      {"waking", "DEPLOYED", "STANDBY"},
+	Disabling:   {"disabling", "DEACTIVATING", "STANDBY"},
+	Disabled:    {"disabled", "DEACTIVATED", "STANDBY"},
+	Archiving:   {"archiving", "ARCHIVING", "RUNNING"},
+	Archived:    {"archived", "ARCHIVED", ""},
+	Unarchiving: {"unarchiving", "UNARCHIVING", ""},
+	Deleting:    {"deleting", "DELETING", ""},
+	Terminated:  {"terminated", "TERMINATED", ""},
+	Failed:      {"failed", "FAILED", ""},
 }
 
 var triggers = [...]string{
 	Placed: "placed", Booted: "booted", Idled: "idled", Suspended: "suspended",
 	Called: "called", Woken: "woken", Stayed: "stayed", Disable: "disable", Halted: "halted",
-	Enable: "enable", Redeploy: "redeploy", Delete: "delete", Gone: "gone", Broke: "broke",
+	Enable: "enable", Redeploy: "redeploy", Restored: "restored", Pack: "pack", Packed: "packed",
+	Unpack: "unpack", Unpacked: "unpacked", Delete: "delete", Gone: "gone", Broke: "broke",
 }
 
 func (p Phase) String() string   { return phases[p].name }

@@ -44,12 +44,13 @@ type Sandbox struct {
 
 // Observed is what the platform knows and a caller cannot set.
 type Observed struct {
-	Events         []Event `json:"events,omitempty"`
-	ExpiresIn      *int64  `json:"expiresIn,omitempty"` // seconds; nil without a deadline
-	LastUsedAt     Time    `json:"lastUsedAt,omitzero"`
-	NodeGeneration string  `json:"nodeGeneration,omitempty"`
-	State          string  `json:"state,omitempty"`
-	Status         string  `json:"status,omitempty"`
+	Archive        *Archive `json:"archive,omitempty"` // of the last time that it was archived
+	Events         []Event  `json:"events,omitempty"`
+	ExpiresIn      *int64   `json:"expiresIn,omitempty"` // seconds; nil without a deadline
+	LastUsedAt     Time     `json:"lastUsedAt,omitzero"`
+	NodeGeneration string   `json:"nodeGeneration,omitempty"`
+	State          string   `json:"state,omitempty"`
+	Status         string   `json:"status,omitempty"`
 }
 
 // SandboxSpec is what a caller wants (spec 2.3).

@@ -157,7 +157,11 @@ func exchange[Out any](ctx context.Context, c *Client, method, address string, i
 	return decode[Out](ctx, resp)
 }
 
+// decode reads an answer; out is zero for one that has no body.
 func decode[Out any](ctx context.Context, resp *http.Response) (out Out, err error) {
+	if resp.StatusCode == http.StatusNoContent {
+		return out, nil
+	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, answerMax)).Decode(&out); err != nil {
 		if ctx.Err() != nil {
 			return out, context.Cause(ctx)

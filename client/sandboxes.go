@@ -55,8 +55,8 @@ func (c *Client) Delete(ctx context.Context, name string) (doze.Sandbox, error) 
 func (c *Client) sandbox(name string) string { return c.base + "/sandboxes/" + url.PathEscape(name) }
 
 // page is one part of a list.
-type page struct {
-	Data []doze.Sandbox `json:"data"`
+type page[T any] struct {
+	Data []T `json:"data"`
 	Meta struct {
 		NextCursor string `json:"nextCursor"`
 	} `json:"meta"`
@@ -65,24 +65,31 @@ type page struct {
 // Sandboxes returns all that match f, newest first, page by page. It ends
 // after the first error.
 func (c *Client) Sandboxes(ctx context.Context, f Filter) iter.Seq2[doze.Sandbox, error] {
-	return func(yield func(doze.Sandbox, error) bool) {
-		q := url.Values{"limit": {strconv.Itoa(pageSize)}}
-		for name, v := range map[string]string{"q": f.Query, "status": f.Status, "externalId": f.ExternalID} {
-			if v != "" {
-				q.Set(name, v)
-			}
+	q := url.Values{}
+	for name, v := range map[string]string{"q": f.Query, "status": f.Status, "externalId": f.ExternalID} {
+		if v != "" {
+			q.Set(name, v)
 		}
-		if f.Terminated {
-			q.Set("showTerminated", "true")
-		}
+	}
+	if f.Terminated {
+		q.Set("showTerminated", "true")
+	}
+	return all[doze.Sandbox](ctx, c, "/sandboxes", q)
+}
+
+// all returns what a list has, page by page. It ends after the first error.
+func all[T any](ctx context.Context, c *Client, path string, q url.Values) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		q.Set("limit", strconv.Itoa(pageSize))
 		for seen := map[string]bool{"": true}; ; {
-			p, err := exchange[page](ctx, c, http.MethodGet, c.base+"/sandboxes?"+q.Encode(), nil)
+			p, err := exchange[page[T]](ctx, c, http.MethodGet, c.base+path+"?"+q.Encode(), nil)
 			if err != nil {
-				yield(doze.Sandbox{}, err)
+				var none T
+				yield(none, err)
 				return
 			}
-			for _, s := range p.Data {
-				if !yield(s, nil) {
+			for _, one := range p.Data {
+				if !yield(one, nil) {
 					return
 				}
 			}

@@ -273,7 +273,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		return err
 	}
 	p.node, err = node.Open(ctx, node.Options{
-		Dir: filepath.Join(c.Data, "sandboxes"), Agent: agent, Driver: driver,
+		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Agent: agent, Driver: driver,
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string) (node.Image, error) {
 			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))

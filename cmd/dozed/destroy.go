@@ -33,7 +33,8 @@ type instance struct {
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	"admin.key", "agents", "doze.db", "doze.db-shm", "doze.db-wal", "images", instanceFile, "lock", "net", "sandboxes", "seal.key", "swap",
+	"admin.key", "agents", "doze.db", "doze.db-shm", "doze.db-wal", "images", instanceFile, "lock", "net", "sandboxes", "seal.key", "snapshots",
+	"swap",
 }
 
 // announce writes down what listens on an address. The certificate of a name is

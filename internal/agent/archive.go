@@ -73,6 +73,7 @@ type archiver struct {
 
 	mu     sync.Mutex
 	status archiveStatus      // guarded by mu
+	ran    []command          // guarded by mu: what ran when the sandbox was frozen; nil while it is not
 	cancel context.CancelFunc // guarded by mu: of the export that runs; nil without
 	closed bool               // guarded by mu
 }
@@ -122,7 +123,7 @@ func (x *archiver) close() {
 
 // thaws are the calls that change something and are answered in a frozen
 // sandbox all the same.
-var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/identity": true, "/doze/stop": true, "/upgrade": true, "/": true}
+var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/identity": true, "/doze/quiesce": true, "/doze/stop": true, "/upgrade": true, "/": true}
 
 // changes reports whether a call may change files or start something.
 func (rt *route) changes() bool {
@@ -220,15 +221,8 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 	began := time.Now()
 	var processes []byte
 	if !in.DryRun {
-		a.archives.enter("quiescing", nil)
-		commands := a.processes.freeze()
-		a.terminals.endAll()
-		wait := stopTimeout
-		if in.StopTimeout != nil {
-			wait = time.Duration(*in.StopTimeout) * time.Second
-		}
-		out.StoppedProcesses = a.processes.stopAll(ctx, wait)
-		a.archives.enter("quiesced", out.StoppedProcesses)
+		var commands []command
+		commands, out.StoppedProcesses = a.quiet(ctx, in.StopTimeout)
 		if in.SaveProcesses == nil || *in.SaveProcesses {
 			if processes, err = json.Marshal(commands); err != nil {
 				return out, err
@@ -256,6 +250,57 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 	return out, nil
 }
 
+// quiet freezes the sandbox and ends its processes, if need be by force after
+// that many seconds, and its terminals. It returns what ran when the sandbox was
+// frozen, also if that was earlier, and the names of what ended now.
+func (a *Agent) quiet(ctx context.Context, seconds *int) (ran []command, ended []string) {
+	a.archives.enter("quiescing", nil)
+	ran = a.archives.remember(a.processes.freeze())
+	a.terminals.endAll()
+	wait := stopTimeout
+	if seconds != nil {
+		wait = time.Duration(*seconds) * time.Second
+	}
+	ended = a.processes.stopAll(ctx, wait)
+	a.archives.enter("quiesced", ended)
+	return ran, ended
+}
+
+// remember returns what ran when the sandbox was frozen: now, unless it is
+// frozen already.
+func (x *archiver) remember(now []command) []command {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ran == nil {
+		x.ran = now
+	}
+	return x.ran
+}
+
+// quiesce is called by the host before it takes the files of the sandbox. To
+// ask twice is as good as once.
+func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error {
+	in, err := decode[struct {
+		StopTimeout *int `json:"stopTimeoutSeconds"`
+	}](w, r)
+	if err != nil {
+		return err
+	}
+	ran, _ := a.quiet(r.Context(), in.StopTimeout)
+	httpx.WriteJSON(w, http.StatusOK, map[string][]command{"processes": ran})
+	return nil
+}
+
+// unpack is called by the host with the files of a sandbox that was archived:
+// this one shall have them.
+func (a *Agent) unpack(w http.ResponseWriter, r *http.Request, _ string) error {
+	if err := archive.Unpack(r.Context(), "/", r.Body); err != nil {
+		return err
+	}
+	httpx.WriteJSON(w, http.StatusOK, struct{}{})
+	return nil
+}
+
 func (a *Agent) archiveStatus(*http.Request, string) (archiveStatus, error) {
 	return a.archives.now(), nil
 }
@@ -269,6 +314,7 @@ func (a *Agent) resume(*http.Request, string) (archiveStatus, error) {
 		return archiveStatus{}, doze.Errorf(doze.Conflict, "an export is running; wait for its end")
 	}
 	a.processes.thaw()
+	x.ran = nil
 	x.status = archiveStatus{State: "active", Export: x.status.Export}
 	return x.status, nil
 }

@@ -95,6 +95,8 @@ var routes = []route{
 	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
 	{"POST", "/doze/wake", answer((*Agent).wake)},
 	{"POST", "/doze/identity", (*Agent).become},
+	{"POST", "/doze/quiesce", (*Agent).quiesce},
+	{"POST", "/doze/files", (*Agent).unpack},
 	{"POST", "/doze/stop", answer((*Agent).stop)},
 }
 

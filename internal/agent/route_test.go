@@ -46,7 +46,9 @@ PUT /codegen/fastapply/{path...}
 GET /codegen/reranking/{path...}
 GET|POST /mcp
 GET /doze/keepalive
+POST /doze/files
 POST /doze/identity
+POST /doze/quiesce
 POST /doze/wake
 POST /doze/stop
 `

@@ -72,8 +72,8 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Recover takes over from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory, and ends the starts that
-// were under way. What is left on a node, Run cleans up. One that failed
+// before requests come in: it fills the directory, and ends the starts and
+// snapshots that were under way. What is left on a node, Run cleans up. One that failed
 // stays in the directory if its node knows it, and says why.
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
@@ -95,7 +95,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx))
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
 	}

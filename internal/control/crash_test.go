@@ -24,6 +24,7 @@ func TestCrashAtEachStep(t *testing.T) {
 	holders := map[string][]string{
 		"create": {"DEPLOYED"}, "create disabled": {"DEPLOYED", "DEACTIVATED"}, "create fails": {"FAILED"},
 		"redeploy": {"DEPLOYED", "FAILED"}, "disable and enable": {"DEPLOYED", "DEACTIVATED"}, "delete and create": {"DEPLOYED"},
+		"snapshot and delete": {"DEPLOYED"}, "fork": {"DEPLOYED"}, "restore": {"DEPLOYED"}, "archive and unarchive": {"DEPLOYED", "ARCHIVED"},
 	}
 	for name, act := range map[string]func(*platform){
 		"create":          func(p *platform) { p.create(named("a")) },
@@ -45,6 +46,27 @@ func TestCrashAtEachStep(t *testing.T) {
 			p.create(named("a"))
 			want[any](p, 200, "DELETE", path, "")
 			p.create(named("a"))
+		},
+		"snapshot and delete": func(p *platform) {
+			p.create(named("a"))
+			n := want[snapshot](p, 200, "POST", path+"/snapshots", "")
+			p.do("DELETE", "/snapshots/"+n.ID, "")
+		},
+		"fork": func(p *platform) {
+			p.create(named("a"))
+			want[any](p, 200, "POST", path+"/fork", `{"targetName":"b","targetType":"sandbox"}`)
+		},
+		"restore": func(p *platform) {
+			p.create(named("a"))
+			want[any](p, 200, "POST", path+"/snapshots", `{"name":"n"}`)
+			want[any](p, 200, "POST", path+"/snapshots/n/restore", "")
+		},
+		"archive and unarchive": func(p *platform) {
+			p.create(named("a"))
+			for _, step := range []string{"/archive", "/unarchive"} {
+				want[any](p, 200, "POST", path+step, "")
+				synctest.Wait()
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +119,7 @@ func TestCrashAtEachStep(t *testing.T) {
 							t.Errorf("crash %d: the name is blocked: %d %s", i, w.Code, w.Body)
 						}
 					}
-					if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); sb.Status != "DEPLOYED" && sb.Status != "DEACTIVATED" {
+					if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); !slices.Contains([]string{"DEPLOYED", "DEACTIVATED", "ARCHIVED"}, sb.Status) {
 						t.Errorf("crash %d: then it is %s", i, sb.Status)
 					}
 					after.stop()
@@ -108,7 +130,7 @@ func TestCrashAtEachStep(t *testing.T) {
 }
 
 // settled checks, some time after the last request, that nothing is unfinished,
-// and that records, machines and routes agree.
+// and that records, machines, snapshots and routes agree.
 func settled(t *testing.T, when string, p *platform) {
 	t.Helper()
 	after(30 * time.Second)
@@ -118,9 +140,9 @@ func settled(t *testing.T, when string, p *platform) {
 		alive := false
 		p.node.with(sb.Metadata.Name, func(uid string, m *machine) { alive = uid == r.UID })
 		switch sb.Status {
-		case "DEPLOYED", "DEACTIVATED":
+		case "DEPLOYED", "DEACTIVATED", "ARCHIVED":
 			usable++
-			if !routed || !alive || r.Enabled != (sb.Status == "DEPLOYED") {
+			if !routed || !alive || r.Enabled != (sb.Status != "DEACTIVATED") {
 				t.Errorf("%s: %s is %s, machine %t, route %+v", when, sb.Metadata.Name, sb.Status, alive, r)
 			}
 		case "FAILED":
@@ -133,6 +155,16 @@ func settled(t *testing.T, when string, p *platform) {
 	}
 	if n := p.node.count(); n != usable {
 		t.Errorf("%s: %d machines for %d sandboxes", when, n, usable)
+	}
+	files, err := p.node.Snapshots(t.Context())
+	for _, n := range want[[]snapshot](p, 200, "GET", "/snapshots", "") {
+		if _, there := files[n.ID]; n.Status == doze.SnapshotPending || there != (n.Status == doze.SnapshotReady) {
+			t.Errorf("%s: the snapshot %s is %s, and its files are there: %t", when, n.ID, n.Status, there)
+		}
+		delete(files, n.ID)
+	}
+	if err != nil || len(files) != 0 {
+		t.Errorf("%s: files of no snapshot: %v, %v", when, files, err)
 	}
 	if left, err := p.store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
 		t.Errorf("%s: leftovers %v, %v", when, left, err)
@@ -154,7 +186,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 				for range 25 {
 					name := string(rune('a' + r.IntN(3)))
 					path := "/sandboxes/" + name
-					switch r.IntN(9) {
+					switch r.IntN(13) {
 					case 0:
 						p.do("POST", "/sandboxes", named(name))
 					case 1, 2:
@@ -174,10 +206,19 @@ func TestEverybodyAtOnce(t *testing.T) {
 							}
 						})
 					case 8:
-						call := []string{"create", "delete", "disable", "enable"}[r.IntN(4)]
+						call := []string{"create", "delete", "disable", "enable", "snapshot", "drop", "archive", "unarchive"}[r.IntN(8)]
 						p.node.set(call, fmt.Errorf("chance"))
 						time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 						p.node.set(call, nil)
+					case 9:
+						p.do("POST", path+"/snapshots", `{"name":"n"}`)
+					case 10:
+						p.do("POST", path+"/snapshots/n/restore", "")
+						p.do("DELETE", path+"/snapshots/n", "")
+					case 11:
+						p.do("POST", path+[]string{"/archive", "/unarchive"}[r.IntN(2)], "")
+					case 12:
+						p.do("POST", path+"/fork", fmt.Sprintf(`{"targetName":"%c","targetType":"sandbox"}`, 'a'+rune(r.IntN(3))))
 					}
 					time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
 				}

@@ -63,7 +63,7 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 		return doze.Sandbox{}, err
 	}
 	for try := 1; ; try++ {
-		out, err := s.create(ctx, sb)
+		out, err := s.create(ctx, sb, "")
 		if e := (taken{}); !errors.As(err, &e) {
 			return out, err
 		}
@@ -85,9 +85,9 @@ type taken struct{ error }
 
 func (t taken) Unwrap() error { return t.error }
 
-// create records a sandbox and starts it. Of concurrent callers with one name,
-// one does; the others get a taken error.
-func (s *Server) create(ctx context.Context, want doze.Sandbox) (doze.Sandbox, error) {
+// create records a sandbox and starts it, from a snapshot if it is named. Of
+// concurrent callers with one name, one does; the others get a taken error.
+func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (doze.Sandbox, error) {
 	now := time.Now()
 	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, LastUsed: now}
 	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
@@ -107,7 +107,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox) (doze.Sandbox, e
 	}
 	s.expiry.ring()
 	if sb, err = s.Store.Apply(life, sb.UID, store.Step{On: doze.Placed, At: time.Now()}); err == nil {
-		sb, err = s.boot(life, sb)
+		sb, err = s.boot(life, sb, from)
 	}
 	if err != nil {
 		return doze.Sandbox{}, err
@@ -139,12 +139,14 @@ func (s *Server) take(ctx context.Context, uid string, before time.Duration) (co
 	}, nil
 }
 
-// boot gives a sandbox in the phase starting its machine. If that does not
-// work, the record fails, or goes where the error belongs to the caller.
-func (s *Server) boot(ctx context.Context, sb store.Sandbox) (store.Sandbox, error) {
+// boot gives a sandbox in the phase starting its machine, from a snapshot if it
+// is named. If that does not work, the record fails, or goes where the error
+// belongs to the caller.
+func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store.Sandbox, error) {
 	o, err := s.order(ctx, sb)
+	o.From = from
 	if err != nil {
-		return sb, s.unboot(ctx, sb, err)
+		return sb, s.unboot(ctx, sb, from, err)
 	}
 	err = s.Node.Create(ctx, o)
 	if err == nil {
@@ -156,13 +158,14 @@ func (s *Server) boot(ctx context.Context, sb store.Sandbox) (store.Sandbox, err
 			return booted, nil
 		}
 		s.drop(sb)
-		return sb, s.unboot(ctx, sb, err)
+		return sb, s.unboot(ctx, sb, from, err)
 	}
-	return sb, s.unboot(ctx, sb, fromNode(err, "the start of the sandbox"))
+	return sb, s.unboot(ctx, sb, from, fromNode(err, "the start of the sandbox"))
 }
 
-// unboot ends a start that err ended, and returns what its caller hears.
-func (s *Server) unboot(ctx context.Context, sb store.Sandbox, err error) error {
+// unboot ends a start, perhaps from a snapshot, that err ended, and returns what
+// its caller hears.
+func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err error) error {
 	if errors.Is(context.Cause(ctx), errDeleted) {
 		return errDeleted
 	}
@@ -181,8 +184,9 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, err error) error 
 		slog.ErrorContext(ctx, "a failed start is not recorded yet", "sandbox", sb.UID, "err", err2)
 		return err
 	}
-	if public.Kind == doze.Exhausted || public.Kind == doze.Unavailable {
-		// Clients try these again by themselves; the name must be free then.
+	if public.Kind == doze.Exhausted || public.Kind == doze.Unavailable || from != "" {
+		// Clients try these again by themselves; the name must be free then. Of
+		// a fork there is nothing to see that its caller does not hear.
 		_, err2 = s.end(ctx, failed, public.Message)
 	}
 	return errors.Join(err, err2)

@@ -3,8 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,17 +25,20 @@ const (
 	searchMax    = 200
 )
 
-// statuses are the values that a status filter may have (spec 2.9), and those
-// that clients know besides.
-var statuses = []string{
-	"DELETING", "TERMINATED", "FAILED", "DEACTIVATED", "DEACTIVATING", "UPLOADING", "BUILDING", "DEPLOYING",
-	"DEPLOYED", "BUILT", "ARCHIVING", "ARCHIVED", "UNARCHIVING",
-}
+// sandboxPhases are the phases behind each value that a status filter may have
+// (spec 2.9), and behind those that clients know besides.
+var sandboxPhases = func() map[string][]string {
+	all := map[string][]string{"UPLOADING": nil, "BUILDING": nil, "BUILT": nil} // of image builds
+	for p := doze.Pending; p <= doze.Failed; p++ {
+		all[p.Status()] = append(all[p.Status()], p.String())
+	}
+	return all
+}()
 
 // envelope is a list in the paged form.
-type envelope struct {
-	Data []doze.Sandbox `json:"data"`
-	Meta meta           `json:"meta"`
+type envelope[T any] struct {
+	Data []T  `json:"data"`
+	Meta meta `json:"meta"`
 }
 
 type meta struct {
@@ -44,31 +49,40 @@ type meta struct {
 
 // listSandboxes answers an envelope or, in the oldest version, a bare array.
 func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (any, error) {
+	return answerPage(ctx, r, sandboxPhases, s.Store.List, s.view)
+}
+
+// answerPage answers a list as the query of r wants it. The names of phases map
+// a status to those that have it.
+func answerPage[Record, View any](
+	ctx context.Context, r *http.Request, phases map[string][]string,
+	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
+) (any, error) {
 	version, err := versionOf(r)
 	if err != nil {
 		return nil, err
 	}
-	q, err := parseQuery(r.URL.Query(), version == bareLists)
+	q, err := parseQuery(r.URL.Query(), phases, version == bareLists)
 	if err != nil {
 		return nil, err
 	}
 	q.Workspace = callerOf(ctx).Workspace
-	page, err := s.Store.List(ctx, q, time.Now())
+	page, err := list(ctx, q, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	data := make([]doze.Sandbox, len(page.Sandboxes))
-	for i, sb := range page.Sandboxes {
-		data[i] = s.view(sb)
+	data := make([]View, len(page.Records))
+	for i, one := range page.Records {
+		data[i] = view(one)
 	}
 	if version == bareLists {
 		return data, nil
 	}
-	return envelope{data, meta{page.Next != "", page.Next, page.Total}}, nil
+	return envelope[View]{data, meta{page.Next != "", page.Next, page.Total}}, nil
 }
 
 // parseQuery reads the parameters of a list and reports every mistake.
-func parseQuery(v url.Values, bare bool) (store.Query, error) {
+func parseQuery(v url.Values, phases map[string][]string, bare bool) (store.Query, error) {
 	var p doze.Problems
 	q := store.Query{
 		ExternalID: v.Get("externalId"), Terminated: v.Get("showTerminated") == "true",
@@ -110,31 +124,21 @@ func parseQuery(v url.Values, bare bool) (store.Query, error) {
 		doze.CheckExternalID(&p, "externalId", q.ExternalID)
 	}
 	if text := v.Get("status"); text != "" {
-		q.Phases = phasesOf(text, &p)
+		q.Phases = phasesOf(text, phases, &p)
 	}
 	return q, p.Err()
 }
 
 // phasesOf reads a comma list of statuses. The result is never nil: a status
-// that no sandbox can have gives an empty list.
-func phasesOf(text string, p *doze.Problems) []doze.Phase {
-	phases := []doze.Phase{}
-	asked := map[string]bool{}
+// that nothing can have gives an empty list.
+func phasesOf(text string, known map[string][]string, p *doze.Problems) []string {
+	phases := []string{}
 	for part := range strings.SplitSeq(text, ",") {
-		status := strings.ToUpper(strings.TrimSpace(part))
-		known := false
-		for _, s := range statuses {
-			known = known || s == status
+		behind, ok := known[strings.ToUpper(strings.TrimSpace(part))]
+		if !ok {
+			p.Add("status", "has the value %q; known are %s", clip(part), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
-		if !known {
-			p.Add("status", "has the value %q; known are %s", clip(part), strings.Join(statuses, ", "))
-		}
-		asked[status] = true
-	}
-	for phase := doze.Pending; phase <= doze.Failed; phase++ {
-		if asked[phase.Status()] {
-			phases = append(phases, phase)
-		}
+		phases = append(phases, behind...)
 	}
 	return phases
 }

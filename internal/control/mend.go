@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -24,23 +25,31 @@ const (
 	// grace period of a sandbox. They have places of their own: a sandbox that
 	// takes its time does not keep others from ending.
 	partingsMax = 256
+	// packersMax bounds archives and ways back at a time: each writes what may
+	// be a whole memory, and one of many would not end sooner.
+	packersMax = 4
 	// mendTimeout bounds one call, without a grace period, so that a stuck one
 	// does not keep a place.
 	mendTimeout = 2 * time.Minute
 )
 
+// machineTurn is the beginning of the turns of machines that are nobody's.
+const machineTurn = "machine/"
+
 // chore is something that is left to do.
 type chore struct {
 	do    func(context.Context) error
 	grace time.Duration // how long it may take besides
+	packs bool          // it is an archive, or the way back
 }
 
 // mend finishes what was begun: it ends deleted sandboxes, completes disabling
-// and removes machines that nobody needs, until ctx ends.
+// and archiving, and removes machines and snapshots that nobody needs, until
+// ctx ends.
 func (s *Server) mend(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	prompt, patient := make(chan struct{}, mendersMax), make(chan struct{}, partingsMax)
+	prompt, patient, packers := make(chan struct{}, mendersMax), make(chan struct{}, partingsMax), make(chan struct{}, packersMax)
 	for wait := mendEvery; s.mending.wait(ctx, wait); {
 		work, err := s.unfinished(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -56,11 +65,20 @@ func (s *Server) mend(ctx context.Context) {
 				continue // its turn's holder is at it, or rings when it is done
 			}
 			places := prompt
-			if c.grace > 0 {
+			switch {
+			case c.packs:
+				places = packers
+			case c.grace > 0:
 				places = patient
 			}
 			tasks.Go(func() {
-				defer release()
+				defer func() {
+					deleted := errors.Is(context.Cause(life), errDeleted)
+					release()
+					if deleted {
+						s.mending.ring() // it found the turn taken
+					}
+				}()
 				select {
 				case places <- struct{}{}:
 				case <-life.Done():
@@ -89,15 +107,26 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 		case doze.Pending, doze.Starting: // whoever began it holds its turn, or gave up
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.abandon(ctx, sb.UID) }}
 		case doze.Deleting:
-			work[sb.UID] = chore{func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace(sb)}
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace: grace(sb)}
 		case doze.Disabling:
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDisable(ctx, sb) }}
+		case doze.Archiving:
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishArchive(ctx, sb.UID) }, grace: archiveTimeout, packs: true}
+		case doze.Unarchiving:
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishUnarchive(ctx, sb.UID) }, grace: archiveTimeout, packs: true}
 		}
 	}
 	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
 	for _, machine := range leftovers {
 		// It has a turn of its own: nobody who changes a sandbox waits for it.
-		work["machine/"+machine] = chore{func(ctx context.Context) error { return s.clear(ctx, machine) }, doze.GraceMax * time.Second}
+		work[machineTurn+machine] = chore{do: func(ctx context.Context) error { return s.clear(ctx, machine) }, grace: doze.GraceMax * time.Second}
+	}
+	if err != nil {
+		return work, err
+	}
+	dropped, err := s.Store.DroppedSnapshots(ctx, mendBatch)
+	for _, id := range dropped {
+		work["snapshot/"+id] = chore{do: func(ctx context.Context) error { return s.clearSnapshot(ctx, id) }}
 	}
 	return work, err
 }

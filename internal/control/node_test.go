@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +20,9 @@ type node struct {
 
 	mu       sync.Mutex
 	machines map[string]*machine // guarded by mu
+	kept     map[string]string   // guarded by mu; by id of a snapshot: the memory in it
 	creates  []peer.Order        // guarded by mu
-	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable
+	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive
 	block    chan struct{}       // guarded by mu; if set, creates wait until it is closed
 }
 
@@ -30,9 +32,12 @@ type machine struct {
 	seq      uint64
 	lastUsed time.Time
 	inUse    bool
+	memory   string // what a snapshot keeps; a fresh machine has none
 }
 
-func newNode() *node { return &node{machines: map[string]*machine{}, fail: map[string]error{}} }
+func newNode() *node {
+	return &node{machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
+}
 
 func (n *node) CheckImage(_ context.Context, ref string) error {
 	if strings.Contains(ref, "nonsense") {
@@ -71,7 +76,11 @@ func (n *node) Create(ctx context.Context, o peer.Order) error {
 	if n.machines[o.UID] != nil {
 		return errors.New("created twice")
 	}
-	n.machines[o.UID] = &machine{order: o, lastUsed: time.Now()}
+	memory, there := n.kept[o.From]
+	if o.From != "" && !there {
+		return doze.Errorf(doze.NotFound, "no such snapshot")
+	}
+	n.machines[o.UID] = &machine{order: o, lastUsed: time.Now(), memory: memory}
 	n.move(o.UID, doze.Running, "")
 	return nil
 }
@@ -130,6 +139,81 @@ func (n *node) turn(call, uid string, to doze.Phase) error {
 		return doze.Errorf(doze.NotFound, "no such machine")
 	}
 	n.move(uid, to, "")
+	return nil
+}
+
+// sizeKept is the size of each snapshot and archive.
+const sizeKept = 1000
+
+func (n *node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
+	defer n.around()()
+	n.mu.Lock()
+	err, block := n.fail["snapshot"], n.block
+	n.mu.Unlock()
+	if block != nil {
+		select {
+		case <-block:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[uid]
+	switch {
+	case err != nil:
+		return 0, err
+	case m == nil:
+		return 0, doze.Errorf(doze.NotFound, "no such machine")
+	}
+	n.kept[id] = m.memory
+	return sizeKept, nil
+}
+
+func (n *node) DropSnapshot(_ context.Context, id string) error {
+	defer n.around()()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.fail["drop"]; err != nil {
+		return err
+	}
+	delete(n.kept, id)
+	return nil
+}
+
+func (n *node) Snapshots(context.Context) (map[string]int64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := map[string]int64{}
+	for id := range n.kept {
+		all[id] = sizeKept
+	}
+	return all, nil
+}
+
+func (n *node) Archive(_ context.Context, uid string) (int64, error) {
+	return sizeKept, n.pack("archive", uid, doze.Archived, func(m *machine) { m.memory = "" })
+}
+
+func (n *node) Unarchive(_ context.Context, o peer.Order) error {
+	return n.pack("unarchive", o.UID, doze.Running, func(m *machine) { m.order = o })
+}
+
+// pack moves a machine into its archive or out of it, if it is not there yet.
+func (n *node) pack(call, uid string, to doze.Phase, do func(*machine)) error {
+	defer n.around()()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m, err := n.machines[uid], n.fail[call]
+	switch {
+	case err != nil:
+		return err
+	case m == nil:
+		return doze.Errorf(doze.NotFound, "no such machine")
+	case m.phase != to:
+		do(m)
+		n.move(uid, to, "")
+	}
 	return nil
 }
 
@@ -201,6 +285,7 @@ func (n *node) clone() *node {
 		copied := *m
 		c.machines[uid] = &copied
 	}
+	maps.Copy(c.kept, n.kept)
 	return c
 }
 

@@ -24,7 +24,6 @@ const (
 	// labelLetters of base32 are 80 bits: a label cannot be guessed.
 	labelLetters = 16
 	tokenPrefix  = "dzp_" // of a preview token
-	sandboxType  = "sandbox"
 )
 
 // secretKey is what names that nobody can guess are made with.
@@ -96,18 +95,9 @@ func (s *Server) unpublish(ctx context.Context, uid string) {
 	}
 }
 
-// previewed is the living sandbox that a path names.
-func (s *Server) previewed(ctx context.Context, r *http.Request) (store.Sandbox, error) {
-	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, r.PathValue("name"))
-	if err == nil && sb.Phase.Ended() {
-		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
-	}
-	return sb, err
-}
-
 // onePreview is the preview that a path names.
 func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Preview, error) {
-	sb, err := s.previewed(ctx, r)
+	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return store.Preview{}, err
 	}
@@ -121,7 +111,7 @@ func (s *Server) shown(p store.Preview) doze.Preview {
 }
 
 func (s *Server) listPreviews(ctx context.Context, r *http.Request) ([]doze.Preview, error) {
-	sb, err := s.previewed(ctx, r)
+	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
@@ -139,14 +129,14 @@ func (s *Server) preview(ctx context.Context, r *http.Request) (doze.Preview, er
 }
 
 func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
-	sb, err := s.previewed(ctx, r)
+	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return doze.Preview{}, err
 	}
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	p := store.Preview{ID: store.NewID(), UID: sb.UID}
 	p.Metadata = doze.PreviewMetadata{
-		ResourceName: sb.Metadata.Name, ResourceType: sandboxType, Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub,
+		ResourceName: sb.Metadata.Name, ResourceType: doze.KindSandbox, Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub,
 	}
 	all, err := s.Store.Previews(ctx, sb.UID, now.Time)
 	if err == nil && len(all) >= doze.PreviewsMax {
@@ -159,7 +149,7 @@ func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[st
 }
 
 func (s *Server) updatePreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
-	sb, err := s.previewed(ctx, r)
+	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -251,7 +241,7 @@ func (s *Server) stillThere(ctx context.Context, uid string) error {
 }
 
 func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Preview, error) {
-	sb, err := s.previewed(ctx, r)
+	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -311,7 +301,7 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 		return doze.PreviewToken{}, err
 	}
 	t.Metadata = doze.PreviewTokenMetadata{
-		Name: in.Name, PreviewName: p.Metadata.Name, ResourceName: p.Metadata.ResourceName, ResourceType: sandboxType, Workspace: p.Metadata.Workspace,
+		Name: in.Name, PreviewName: p.Metadata.Name, ResourceName: p.Metadata.ResourceName, ResourceType: doze.KindSandbox, Workspace: p.Metadata.Workspace,
 	}
 	t.Spec.Token = access.NewCode(tokenPrefix, t.ID)
 	t.Spec.Expired = !t.Spec.ExpiresAt.IsZero() && !t.Spec.ExpiresAt.After(now)

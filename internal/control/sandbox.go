@@ -87,7 +87,7 @@ func (s *Server) bare(sb store.Sandbox) doze.Sandbox {
 	out.Metadata.URL = s.URL(sb.Metadata.Workspace, sb.Metadata.Name)
 	used := s.lastUsed(sb, now)
 	out.Observed = doze.Observed{
-		Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation,
+		Archive: sb.Archive, Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation,
 		Status: sb.Phase.Status(), State: sb.Phase.State(),
 	}
 	// Between the phases of one status the node moves on its own, ahead of

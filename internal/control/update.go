@@ -16,41 +16,58 @@ import (
 // updateSandbox changes a sandbox to what the body says (section 6.3 of the
 // public API): in place where that is possible, on a fresh machine otherwise.
 func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
-	c := callerOf(ctx)
-	found, err := s.Store.SandboxByName(ctx, c.Workspace, r.PathValue("name"))
-	if err == nil && found.Phase.Ended() {
-		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
-	}
+	found, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	life, release, err := s.take(ctx, found.UID, grace(found))
+	life, sb, release, err := s.occupy(ctx, found)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	defer release()
-	if err := s.abandon(life, found.UID); err != nil {
-		return doze.Sandbox{}, err
-	}
-	if life.Err() != nil { // it never ran, and ended with that
-		return doze.Sandbox{}, context.Cause(life)
-	}
-	sb, err := s.Store.Sandbox(life, found.UID)
-	if err != nil {
-		return doze.Sandbox{}, err
-	}
 	want, err := s.wanted(life, sb, body)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	now := time.Now()
-	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, c.Sub
+	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, callerOf(ctx).Sub
 	want.Deadline = deadline(want, s.lastUsed(sb, now))
 	if err := s.turnInto(life, sb, want); err != nil {
 		return doze.Sandbox{}, err
 	}
 	s.expiry.ring()
 	return s.answer(life, sb.UID)
+}
+
+// living is the sandbox that has a name, or NotFound.
+func (s *Server) living(ctx context.Context, name string) (store.Sandbox, error) {
+	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, name)
+	if err == nil && sb.Phase.Ended() {
+		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(name))
+	}
+	return sb, err
+}
+
+// occupy waits for the turn of a sandbox, in the manner of take, and reads its
+// record again.
+func (s *Server) occupy(ctx context.Context, found store.Sandbox) (_ context.Context, sb store.Sandbox, _ func(), err error) {
+	life, release, err := s.take(ctx, found.UID, grace(found))
+	if err != nil {
+		return nil, sb, nil, err
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	if err := s.abandon(life, found.UID); err != nil {
+		return nil, sb, nil, err
+	}
+	if life.Err() != nil { // it never ran, and ended with that
+		return nil, sb, nil, context.Cause(life)
+	}
+	sb, err = s.Store.Sandbox(life, found.UID)
+	return life, sb, release, err
 }
 
 // wanted is sb with the changes of body, or all mistakes in them.
@@ -136,9 +153,13 @@ func needsMachine(was, now doze.Runtime) bool {
 func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	off := sb.Phase == doze.Disabling || sb.Phase == doze.Disabled
 	enable, disable := off && want.Spec.IsEnabled(), !off && !want.Spec.IsEnabled()
+	packed := sb.Phase == doze.Archiving || sb.Phase == doze.Archived || sb.Phase == doze.Unarchiving
 	// A failed sandbox has nothing to lose, and no other way back.
 	fresh := needsMachine(sb.Spec.Runtime, want.Spec.Runtime) || sb.Phase == doze.Failed && want.Spec.IsEnabled()
 
+	if packed && (fresh || disable) {
+		return doze.Errorf(doze.Conflict, "the sandbox is %s: unarchive it to change its image, memory, ports, envs or enabled", sb.Phase)
+	}
 	if fresh {
 		if off && !enable || disable {
 			return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
@@ -228,8 +249,8 @@ func (s *Server) redeploy(ctx context.Context, sb, want store.Sandbox) error {
 	}
 	s.drop(old)
 	if err := s.clear(ctx, old.Machine); err != nil {
-		return s.unboot(ctx, sb, fromNode(err, "the end of the machine before"))
+		return s.unboot(ctx, sb, "", fromNode(err, "the end of the machine before"))
 	}
-	_, err = s.boot(ctx, sb)
+	_, err = s.boot(ctx, sb, "")
 	return err
 }

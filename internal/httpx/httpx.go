@@ -22,6 +22,9 @@ const maxBody = 8 << 20
 // None is the input or output of a call that has none.
 type None struct{}
 
+// Empty is the output of a call that is answered by 204, without a body.
+type Empty struct{}
+
 // Handle adapts fn. The body, if any, is decoded into In; path values stay on
 // the request, where fn reads them with r.PathValue.
 func Handle[In, Out any](fn func(ctx context.Context, r *http.Request, in In) (Out, error)) http.Handler {
@@ -34,6 +37,10 @@ func Handle[In, Out any](fn func(ctx context.Context, r *http.Request, in In) (O
 		out, err := fn(r.Context(), r, in)
 		if err != nil {
 			WriteError(w, r, err)
+			return
+		}
+		if _, empty := any(out).(Empty); empty {
+			w.WriteHeader(http.StatusNoContent)
 			return
 		}
 		WriteJSON(w, http.StatusOK, out)

@@ -86,6 +86,11 @@ func (b *Box) call(ctx context.Context, method, path string, in, out any) error 
 		}
 		body = bytes.NewReader(raw)
 	}
+	return b.exchange(ctx, method, path, body, askMax, out)
+}
+
+// exchange is call with any body, and a bound for the answer.
+func (b *Box) exchange(ctx context.Context, method, path string, body io.Reader, most int64, out any) error {
 	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + path
 	r, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -96,12 +101,12 @@ func (b *Box) call(ctx context.Context, method, path string, in, out any) error 
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, askMax))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return refusal{fmt.Errorf("%s %s: %s", method, path, resp.Status)}
+		return refusal{fmt.Errorf("%s %s: %s: %.300q", method, path, resp.Status, raw)}
 	}
 	if out == nil {
 		return nil

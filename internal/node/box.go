@@ -38,7 +38,8 @@ const (
 type Box struct {
 	n      *Node
 	order  peer.Order
-	config machine.Config  // written by Create, which holds the turn
+	config machine.Config  // written by who makes a machine, which holds the turn
+	image  Image           // likewise: what the machine is made of
 	life   context.Context //nolint:containedctx // ends when the box is deleted or the node stops; its cause is public
 	end    context.CancelCauseFunc
 	turn   chan struct{} // held by who changes the machine
@@ -53,6 +54,7 @@ type Box struct {
 	attempt     *attempt           // guarded by mu; the wake under way
 	sinking     context.CancelFunc // guarded by mu; ends the move to a lower tier under way
 	stuck       bool               // guarded by mu; the last such move did not work
+	frozen      bool               // guarded by mu; a snapshot is being taken, and requests wait
 	unswappable bool               // guarded by mu; in this sleep its memory could not be moved to swap
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
@@ -172,7 +174,7 @@ func (b *Box) change(ctx context.Context, do func(machine.Machine) error, settle
 func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.phase != doze.Running {
+	for b.phase != doze.Running || b.frozen {
 		try, err := b.wakeable(port)
 		if err != nil {
 			return nil, err
@@ -189,10 +191,10 @@ func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error)
 
 // wakeable starts a wake if the box sleeps and reports whether waiting can
 // help: for the end of that wake, or for the next change if there is none.
-// Preconditions: mu is held, the box is not running.
+// Preconditions: mu is held, the box is not running, or a snapshot is being taken.
 func (b *Box) wakeable(port uint16) (*attempt, error) {
 	switch b.phase {
-	case doze.Starting, doze.Suspending:
+	case doze.Starting, doze.Suspending, doze.Unarchiving, doze.Running:
 		return nil, nil //nolint:nilnil // it moves on by itself: wait for the next change
 	case doze.Waking:
 		return b.attempt, nil
@@ -207,6 +209,11 @@ func (b *Box) wakeable(port uint16) (*attempt, error) {
 		}
 		b.attempt = try
 		return try, b.move(doze.Called, "") // Standby has a row for Called
+	case doze.Archiving, doze.Archived:
+		return nil, &doze.Error{
+			Kind: doze.Conflict, Name: doze.NameArchived,
+			Message: fmt.Sprintf("the sandbox is %s and does not wake by itself: unarchive it to use it again", b.phase),
+		}
 	case doze.Failed:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is failed: %s", b.message)
 	default:
@@ -399,6 +406,17 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	return nil
 }
 
+// lieDown lets a running box sleep whose machine turned out not to be awake, and
+// reports whether it did. Preconditions: the turn and mu are held.
+func (b *Box) lieDown(message string) bool {
+	if b.phase != doze.Running || b.machine != nil && b.machine.Tier() == machine.Awake {
+		return false
+	}
+	_ = b.move(doze.Idled, "")          // Running has a row for Idled
+	_ = b.move(doze.Suspended, message) // as Suspending has for this
+	return true
+}
+
 // signal wakes everyone who waits for a change. Preconditions: mu is held.
 func (b *Box) signal() {
 	close(b.changed)
@@ -433,7 +451,7 @@ func (b *Box) event(e machine.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.phase.Ended() || b.phase == doze.Failed:
+	case b.phase.Ended() || b.phase == doze.Failed || b.phase == doze.Archived:
 	case !e.Exited:
 		b.note(e.Message)
 	case b.phase == doze.Starting: // Create is waiting for it, and takes everything back
@@ -473,7 +491,7 @@ func (b *Box) leave(m machine.Machine, err error, message string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.phase.Ended() || b.phase == doze.Failed:
+	case b.phase.Ended() || b.phase == doze.Failed || b.phase == doze.Archived:
 		return true
 	case err != nil:
 		if !errors.Is(err, machine.ErrGone) {
@@ -490,8 +508,7 @@ func (b *Box) leave(m machine.Machine, err error, message string) bool {
 	case b.phase == doze.Running:
 		// It ended while its memory was still being loaded: the checkpoint is
 		// what it was when it woke.
-		_ = b.move(doze.Idled, "")
-		_ = b.move(doze.Suspended, message+"; it sleeps on from its checkpoint")
+		b.lieDown(message + "; it sleeps on from its checkpoint")
 	default:
 		b.note(message + "; its checkpoint is complete")
 	}

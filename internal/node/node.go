@@ -41,9 +41,10 @@ type Image struct {
 
 // Options are the settings of a node and what it builds sandboxes with.
 type Options struct {
-	Dir    string // one directory per sandbox; survives a reboot
-	Agent  string // file with the agent
-	Driver machine.Driver
+	Dir       string // one directory per sandbox; survives a reboot
+	Snapshots string // one directory per snapshot; on the same file system, so that files can be shared
+	Agent     string // file with the agent
+	Driver    machine.Driver
 
 	// CheckImage and Image resolve an image's name; Image may take as long as
 	// making it takes.
@@ -218,13 +219,9 @@ func (n *Node) Create(ctx context.Context, o peer.Order) (err error) {
 // build makes the machine of a new box. Preconditions: the turn is held.
 func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	o := b.order
-	image, err := n.Image(ctx, o.Image)
-	if err != nil {
-		return fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
-	}
-	b.config = machine.Config{
-		ID: o.UID, Dir: n.machineDir(o.UID), Root: image.Path, Agent: n.Agent,
-		Hostname: o.Name, Env: hostEnvironment(image, n.Nameservers), Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+	var err error
+	if b.config, b.image, err = n.plan(ctx, o); err != nil {
+		return err
 	}
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
 	if err := n.keep(b, doze.Starting, ""); err != nil {
@@ -234,16 +231,8 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
 		return fmt.Errorf("lease an address: %w", cause(ctx, err))
 	}
-	m, err := n.Driver.Boot(ctx, b.config)
-	if err != nil {
-		return fmt.Errorf("boot: %w", cause(ctx, err))
-	}
-	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
-	b.mu.Lock()
-	b.machine = m
-	b.mu.Unlock()
-	if err := b.introduce(ctx, environment(image, o, n.Nameservers)); err != nil {
-		return fmt.Errorf("wait for the agent: %w", err)
+	if err := n.start(ctx, b, o, u); err != nil {
+		return err
 	}
 	// A crash after this line leaves a sandbox that is adopted.
 	if err := n.keep(b, doze.Running, ""); err != nil {
@@ -258,6 +247,49 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 		return context.Cause(b.life)
 	}
 	return b.move(doze.Booted, "")
+}
+
+// plan returns what the machine of an order is made of.
+func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image Image, err error) {
+	c = machine.Config{
+		ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+	}
+	if o.From == "" {
+		if image, err = n.Image(ctx, o.Image); err != nil {
+			return c, image, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
+		}
+	} else {
+		k, err := n.readSnapshot(o.From)
+		if err != nil {
+			return c, image, n.unusable(o.From, err)
+		}
+		image = k.Image
+		c.Agent, c.Memory, c.CPUs, c.From = k.Agent, k.Memory, k.CPUs, n.copyDir(o.From)
+	}
+	c.Root, c.Env = image.Path, hostEnvironment(image, n.Nameservers)
+	return c, image, nil
+}
+
+// start boots the machine that b.config says and tells its agent whose it is.
+// Preconditions: the turn is held.
+func (n *Node) start(ctx context.Context, b *Box, o peer.Order, u *undo) error {
+	m, err := n.Driver.Boot(ctx, b.config)
+	if err != nil {
+		err = fmt.Errorf("boot: %w", cause(ctx, err))
+		if o.From != "" {
+			err = n.unusable(o.From, err)
+		}
+		return err
+	}
+	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
+	b.config.From = "" // it is a machine like any other now
+	b.mu.Lock()
+	b.machine = m
+	b.mu.Unlock()
+	if err := b.introduce(ctx, environment(b.image, o, n.Nameservers)); err != nil {
+		return fmt.Errorf("wait for the agent: %w", err)
+	}
+	return nil
 }
 
 // cause returns why ctx ended, if it did, or else err.
@@ -384,7 +416,7 @@ func (n *Node) Disable(ctx context.Context, uid string) error {
 	}
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	if err := b.refuse(ctx); err != nil {
+	if err := b.refuse(ctx, doze.Disable, doze.Disabling, doze.Disabled); err != nil {
 		return err
 	}
 	b.hangUp()
@@ -395,14 +427,15 @@ func (n *Node) Disable(ctx context.Context, uid string) error {
 	return b.halt(ctx)
 }
 
-// refuse moves the box to a phase in which no request is let in.
-func (b *Box) refuse(ctx context.Context) error {
+// refuse moves the box on, to one of the phases in which no request is let in,
+// unless it is in one of them.
+func (b *Box) refuse(ctx context.Context, on doze.Trigger, to ...doze.Phase) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.phase != doze.Disabled && b.phase != doze.Disabling {
+	for !slices.Contains(to, b.phase) {
 		if b.sinking != nil {
 			b.sinking() // its end is a change
-		} else if err := b.move(doze.Disable, ""); err == nil {
+		} else if err := b.move(on, ""); err == nil {
 			break
 		} else if b.phase != doze.Suspending && b.phase != doze.Waking && b.phase != doze.Starting {
 			return err

@@ -25,8 +25,10 @@ import (
 type saved struct {
 	Order    peer.Order     `json:"order"`
 	Config   machine.Config `json:"config"`
-	Booted   bool           `json:"booted"`   // its agent has answered once
+	Booted   bool           `json:"booted"` // its agent has answered once
+	Image    Image          `json:"image"`
 	Disabled bool           `json:"disabled"` // it must not be woken
+	Archived bool           `json:"archived"` // its files are all that is left
 	Failed   string         `json:"failed"`   // why it is beyond repair
 }
 
@@ -58,8 +60,8 @@ var errDamaged = errors.New("the record is damaged")
 // the box yet.
 func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
-		Order: b.order, Config: b.config, // the agent has the variables, some of which are secrets
-		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled,
+		Order: b.order, Config: b.config, Image: b.image, // the agent has the variables, some of which are secrets
+		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
 	}
 	r.Order.Env = nil
 	if phase == doze.Failed {
@@ -116,7 +118,12 @@ func replace(name string, raw []byte) (err error) {
 	if err := os.Rename(name+newSuffix, name); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(name))
+	return syncDir(filepath.Dir(name))
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(name string) error {
+	dir, err := os.Open(name)
 	if err != nil {
 		return err
 	}
@@ -143,14 +150,23 @@ func (n *Node) adopt(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", e.Name(), err)
 		}
 	}
-	return n.Driver.Sweep(ctx, func(id string) bool {
+	err = n.Driver.Sweep(ctx, func(id string) bool {
 		b := n.box(id)
 		if b == nil {
 			return false
 		}
 		phase := b.status().Phase
-		return phase != doze.Failed && !phase.Ended()
+		return phase != doze.Failed && phase != doze.Archived && !phase.Ended()
 	})
+	if err != nil {
+		return err
+	}
+	for _, b := range n.all() {
+		if b.status().Phase == doze.Archived {
+			n.tidy(b)
+		}
+	}
+	return n.sweepSnapshots(ctx)
 }
 
 func (n *Node) adoptOne(ctx context.Context, uid string) error {
@@ -164,7 +180,11 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 		return n.discard(ctx, uid, r)
 	}
 	b := n.newBox(r.Order, r.Config, doze.Standby)
-	if r.Failed == "" {
+	b.image = r.Image
+	switch {
+	case r.Archived:
+		_, err = os.Stat(n.filesName(uid))
+	case r.Failed == "":
 		if b.machine, err = b.find(ctx); ctx.Err() != nil {
 			b.end(context.Cause(ctx))
 			return context.Cause(ctx)
@@ -194,6 +214,10 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 	switch {
 	case r.Failed != "":
 		return doze.Failed, r.Failed
+	case r.Archived && errors.Is(err, fs.ErrNotExist):
+		return doze.Failed, "its archive is gone from the disk of the node"
+	case r.Archived:
+		return doze.Archived, ""
 	case errors.Is(err, machine.ErrGone):
 		return doze.Failed, lostMessage
 	case r.Disabled:
@@ -205,15 +229,22 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 	}
 }
 
-// Agents returns the files with the agents that sandboxes of this node were
-// born with and need as long as they live. It reports false if it cannot tell
-// of all. Preconditions: nothing is being created.
+// Agents returns the files with the agents that sandboxes and snapshots of this
+// node were born with and need as long as they live. It reports false if it
+// cannot tell of all. Preconditions: nothing is being created.
 func (n *Node) Agents() (files []string, all bool) {
 	for _, b := range n.all() {
 		if b.config.Agent == "" {
 			return nil, false // its record is damaged, and may be repaired
 		}
 		files = append(files, b.config.Agent)
+	}
+	err := n.eachSnapshot(func(_ string, k kept, err error) error {
+		files = append(files, k.Agent)
+		return err
+	})
+	if err != nil {
+		return nil, false
 	}
 	slices.Sort(files)
 	return slices.Compact(files), true

@@ -23,6 +23,9 @@ type Order struct {
 	Memory    doze.Megabytes
 	Env       []string // KEY=value, as the process inside gets them
 	Grace     time.Duration
+	// From is the id of a snapshot that the sandbox goes on from, with its
+	// image and memory, whatever else is said here; empty boots the image.
+	From string
 }
 
 // Status is what a node knows about a sandbox at this moment.
@@ -61,6 +64,29 @@ type Node interface {
 	Disable(ctx context.Context, uid string) error
 	// Enable lets the next request wake a disabled sandbox.
 	Enable(ctx context.Context, uid string) error
+	// Snapshot keeps a sandbox as it is now, under an id that is never reused
+	// and safe as a file name, and returns how many bytes that takes. One that
+	// runs stands still meanwhile, and requests to it wait; one that sleeps is
+	// not woken. The snapshot outlives the sandbox. On an error nothing of the
+	// snapshot is left.
+	Snapshot(ctx context.Context, uid, id string) (bytes int64, err error)
+	// DropSnapshot removes a snapshot. One that is not there is no error. What
+	// was made of it runs on.
+	DropSnapshot(ctx context.Context, id string) error
+	// Snapshots returns the bytes of every complete snapshot, by id.
+	Snapshots(ctx context.Context) (map[string]int64, error)
+	// Archive puts the files of a sandbox that differ from its image into an
+	// archive, ends the sandbox, and returns the bytes of the archive: all that
+	// is left of it. One that sleeps is woken for that; its processes get the
+	// grace period to end, and those that were started by requests are noted.
+	// On an error it runs, or sleeps, on: processes that had ended by then are
+	// started again.
+	Archive(ctx context.Context, uid string) (bytes int64, err error)
+	// Unarchive boots an archived sandbox on its image with the files of the
+	// archive, starts the noted processes again, and returns when that is done.
+	// Of the order, variables count; image and memory are those that the
+	// archive belongs to. On an error the archive is as it was.
+	Unarchive(ctx context.Context, o Order) error
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
 }

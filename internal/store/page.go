@@ -44,13 +44,13 @@ func (s Sort) Valid() bool { _, ok := sorts[s]; return ok }
 // ByTime reports whether s orders by the moment of creation.
 func (s Sort) ByTime() bool { return sorts[s].column == "created_at" }
 
-// A Query says which sandboxes of a workspace to list.
+// A Query says which records of a workspace to list.
 type Query struct {
 	Workspace  string
-	Text       string       // substring of name, display name or a label, in any case
-	ExternalID string       // exactly
-	Phases     []doze.Phase // only these; nil is all but terminated
-	Terminated bool         // with nil phases: terminated ones too
+	Text       string   // substring of what is searched, in any case
+	ExternalID string   // exactly; of sandboxes only
+	Phases     []string // only these; nil is all but those that have ended
+	Terminated bool     // with nil phases: those of sandboxes too that have ended
 	Sort       Sort
 	Limit      int
 	Cursor     string // from the page before; empty is the first page
@@ -58,10 +58,21 @@ type Query struct {
 }
 
 // Page is a part of a list. Records have no events.
-type Page struct {
-	Sandboxes []Sandbox
-	Next      string // cursor of the next page; empty on the last
-	Total     int    // of the workspace, whatever the filters
+type Page[T any] struct {
+	Records []T
+	Next    string // cursor of the next page; empty on the last
+	Total   int    // of the workspace, whatever the filters
+}
+
+// listed is a table that is listed in pages. Besides its key it has the columns
+// workspace, name, search, phase and created_at.
+type listed[T any] struct {
+	table   string
+	columns string
+	key     string
+	ended   string // the phase of records that show only if they are asked for
+	scan    func(row) (T, error)
+	where   func(T) cursor // where a page is that ends with a record
 }
 
 // cursor is where a page ended.
@@ -75,34 +86,46 @@ type cursor struct {
 
 // List returns a page of the sandboxes of a workspace. A cursor that is
 // damaged, older than a day, or of another query is Invalid.
-func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page, err error) {
+func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page[Sandbox], err error) {
+	total, err := s.Count(ctx, q.Workspace)
+	if err != nil {
+		return p, err
+	}
+	p, err = pageOf(ctx, s.read, listed[Sandbox]{
+		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated", scan: s.scanSandbox,
+		where: func(sb Sandbox) cursor {
+			return cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
+		},
+	}, q, now)
+	p.Total = total
+	return p, wrap(err, "list sandboxes")
+}
+
+// pageOf returns a page without its total.
+func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now time.Time) (p Page[T], err error) {
 	if q.Sort == "" {
 		q.Sort = NewestFirst
 	}
-	if p.Total, err = s.Count(ctx, q.Workspace); err != nil {
-		return p, err
-	}
-	text, args, err := q.sql(now)
+	text, args, err := statement(l, q, now)
 	if err != nil {
 		return p, err
 	}
-	p.Sandboxes, err = collect(ctx, s.read, s.scanSandbox, text, args...)
-	if err != nil {
-		return p, wrap(err, "list sandboxes")
+	if p.Records, err = collect(ctx, db, l.scan, text, args...); err != nil {
+		return p, err
 	}
 	switch {
 	case q.Tail:
-		slices.Reverse(p.Sandboxes)
-	case len(p.Sandboxes) > q.Limit:
-		p.Sandboxes = p.Sandboxes[:q.Limit]
-		p.Next = q.cursor(p.Sandboxes[q.Limit-1], now)
+		slices.Reverse(p.Records)
+	case len(p.Records) > q.Limit:
+		p.Records = p.Records[:q.Limit]
+		p.Next = q.cursor(l.where(p.Records[q.Limit-1]), bound(l, q), now)
 	}
 	return p, nil
 }
 
-// sql is the statement for one row more than the page has, which tells whether
+// statement is the one for a row more than the page has, which tells whether
 // there is a next one; for exactly the page with Tail, backwards.
-func (q *Query) sql(now time.Time) (string, []any, error) {
+func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error) {
 	var where []string
 	var args []any
 	arg := func(v any) string {
@@ -114,11 +137,11 @@ func (q *Query) sql(now time.Time) (string, []any, error) {
 	case q.Phases != nil:
 		names := []string{"''"} // an empty list is no SQL
 		for _, p := range q.Phases {
-			names = append(names, arg(p.String()))
+			names = append(names, arg(p))
 		}
 		where = append(where, "phase IN ("+strings.Join(names, ", ")+")")
 	case !q.Terminated:
-		where = append(where, "phase <> 'terminated'")
+		where = append(where, "phase <> '"+l.ended+"'")
 	}
 	if q.Text != "" {
 		escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
@@ -138,7 +161,7 @@ func (q *Query) sql(now time.Time) (string, []any, error) {
 		direction, after = "DESC", "<"
 	}
 	if q.Cursor != "" {
-		c, err := q.parse(now)
+		c, err := q.parse(bound(l, q), now)
 		if err != nil {
 			return "", nil, err
 		}
@@ -146,18 +169,19 @@ func (q *Query) sql(now time.Time) (string, []any, error) {
 		if q.Sort.ByTime() {
 			last = c.Time
 		}
-		where = append(where, fmt.Sprintf("(%s, uid) %s (%s, %s)", by.column, after, arg(last), arg(c.UID)))
+		where = append(where, fmt.Sprintf("(%s, %s) %s (%s, %s)", by.column, l.key, after, arg(last), arg(c.UID)))
 	}
-	return fmt.Sprintf("SELECT %s FROM sandboxes WHERE %s ORDER BY %s %s, uid %s LIMIT %s",
-		sandboxColumns, strings.Join(where, " AND "), by.column, direction, direction, arg(limit)), args, nil
+	return fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s %s, %s %s LIMIT %s",
+		l.columns, l.table, strings.Join(where, " AND "), by.column, direction, l.key, direction, arg(limit)), args, nil
 }
 
-func (q *Query) cursor(last Sandbox, now time.Time) string {
-	c := cursor{UID: last.UID, Bound: q.bound(), Made: millis(now)}
+// cursor is the text of c, with what the order needs of it.
+func (q *Query) cursor(c cursor, bound uint64, now time.Time) string {
+	c.Bound, c.Made = bound, millis(now)
 	if q.Sort.ByTime() {
-		c.Time = millis(last.Metadata.CreatedAt.Time)
+		c.Name = ""
 	} else {
-		c.Name = last.Metadata.Name
+		c.Time = 0
 	}
 	b, _ := json.Marshal(c) // numbers and strings always encode
 	return base64.RawURLEncoding.EncodeToString(b)
@@ -165,7 +189,7 @@ func (q *Query) cursor(last Sandbox, now time.Time) string {
 
 // parse reads the cursor of q. It needs no signature: whoever forges one sees
 // another part of the same list.
-func (q *Query) parse(now time.Time) (c cursor, err error) {
+func (q *Query) parse(bound uint64, now time.Time) (c cursor, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
 	if err != nil || json.Unmarshal(b, &c) != nil || c.UID == "" {
 		return c, doze.Errorf(doze.Invalid, "cursor is not one of ours: start again without it")
@@ -173,15 +197,15 @@ func (q *Query) parse(now time.Time) (c cursor, err error) {
 	if age := now.Sub(moment(c.Made)); age > cursorLife || age < -cursorLife {
 		return c, doze.Errorf(doze.Invalid, "cursor is older than %s: start again without it", cursorLife)
 	}
-	if c.Bound != q.bound() {
+	if c.Bound != bound {
 		return c, doze.Errorf(doze.Invalid, "cursor belongs to a list with other filters or another order: start again without it")
 	}
 	return c, nil
 }
 
 // bound identifies the list that a cursor belongs to.
-func (q *Query) bound() uint64 {
+func bound[T any](l listed[T], q Query) uint64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%q %q %q %v %t %t %q", q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Sort)
+	_, _ = fmt.Fprintf(h, "%s %q %q %q %q %t %t %q", l.table, q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Sort)
 	return h.Sum64()
 }

@@ -24,30 +24,32 @@ type Sandbox struct {
 	Revision int64  // grows when metadata, spec or machine change
 	Metadata doze.Metadata
 	Spec     doze.SandboxSpec
-	Events   []doze.Event // filled by the methods that say so
-	LastUsed time.Time    // as far as the store was told
-	Ended    time.Time    // zero until it is terminated
-	Deadline time.Time    // when control has to look at it again; zero is never
+	Archive  *doze.Archive // nil if it never was archived; not to be changed
+	Events   []doze.Event  // filled by the methods that say so
+	LastUsed time.Time     // as far as the store was told
+	Ended    time.Time     // zero until it is terminated
+	Deadline time.Time     // when control has to look at it again; zero is never
 }
 
 // content is the body of a record.
 type content struct {
 	Metadata doze.Metadata    `json:"metadata"`
 	Spec     doze.SandboxSpec `json:"spec"`
+	Archive  *doze.Archive    `json:"archive,omitempty"`
 	Sealed   []byte           `json:"sealed,omitempty"` // values of secret variables, by position
 }
 
 // encode is the body of a record, with the values of secret variables sealed.
-func (s *Store) encode(uid string, m doze.Metadata, spec doze.SandboxSpec) ([]byte, error) {
-	c := content{Metadata: m, Spec: spec}
+func (s *Store) encode(sb *Sandbox) ([]byte, error) {
+	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive}
 	values := map[int]string{}
-	for i, e := range spec.Runtime.Envs {
+	for i, e := range sb.Spec.Runtime.Envs {
 		if e.Secret && e.Value != "" {
 			values[i] = e.Value
 		}
 	}
 	if len(values) > 0 {
-		c.Spec.Runtime.Envs = slices.Clone(spec.Runtime.Envs)
+		c.Spec.Runtime.Envs = slices.Clone(sb.Spec.Runtime.Envs)
 		for i := range values {
 			c.Spec.Runtime.Envs[i].Value = ""
 		}
@@ -55,34 +57,35 @@ func (s *Store) encode(uid string, m doze.Metadata, spec doze.SandboxSpec) ([]by
 		if err != nil {
 			return nil, err
 		}
-		c.Sealed = s.box.Seal(plain, sandboxPlace+uid)
+		c.Sealed = s.box.Seal(plain, sandboxPlace+sb.UID)
 	}
 	return json.Marshal(c)
 }
 
-// decode is the inverse of encode.
-func (s *Store) decode(uid string, body []byte) (doze.Metadata, doze.SandboxSpec, error) {
+// decode reads a body into sb. It is the inverse of encode.
+func (s *Store) decode(sb *Sandbox, body []byte) error {
 	var c content
 	if err := json.Unmarshal(body, &c); err != nil {
-		return c.Metadata, c.Spec, err
+		return err
 	}
+	sb.Metadata, sb.Spec, sb.Archive = c.Metadata, c.Spec, c.Archive
 	if len(c.Sealed) == 0 {
-		return c.Metadata, c.Spec, nil
+		return nil
 	}
-	plain, err := s.box.Unseal(c.Sealed, sandboxPlace+uid)
+	plain, err := s.box.Unseal(c.Sealed, sandboxPlace+sb.UID)
 	if err != nil {
-		return c.Metadata, c.Spec, err
+		return err
 	}
 	values := map[int]string{}
 	if err := json.Unmarshal(plain, &values); err != nil {
-		return c.Metadata, c.Spec, err
+		return err
 	}
-	for i := range c.Spec.Runtime.Envs {
+	for i := range sb.Spec.Runtime.Envs {
 		if v, ok := values[i]; ok {
-			c.Spec.Runtime.Envs[i].Value = v
+			sb.Spec.Runtime.Envs[i].Value = v
 		}
 	}
-	return c.Metadata, c.Spec, nil
+	return nil
 }
 
 const (
@@ -96,7 +99,7 @@ const (
 // phase pending. A name that another living sandbox has is a Conflict.
 func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) {
 	sb.Phase, sb.Machine, sb.Revision = doze.Pending, sb.UID, 1
-	body, err := s.encode(sb.UID, sb.Metadata, sb.Spec)
+	body, err := s.encode(&sb)
 	if err != nil {
 		return sb, wrap(err, "encode sandbox")
 	}
@@ -172,7 +175,7 @@ func (s *Store) EachLiving(ctx context.Context, fn func(Sandbox) error) (err err
 // on from: pending, starting, disabling and deleting. Events are left out.
 func (s *Store) Unfinished(ctx context.Context, limit int) ([]Sandbox, error) {
 	all, err := collect(ctx, s.read, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
-		WHERE phase IN ('pending', 'starting', 'disabling', 'deleting') LIMIT $1`, limit)
+		WHERE phase IN ('pending', 'starting', 'disabling', 'archiving', 'unarchiving', 'deleting') LIMIT $1`, limit)
 	return all, wrap(err, "read unfinished sandboxes")
 }
 
@@ -189,11 +192,12 @@ func (s *Store) Update(ctx context.Context, sb Sandbox) (Sandbox, error) {
 // Step moves a sandbox on along [doze.Transitions].
 type Step struct {
 	On       doze.Trigger
-	Message  string    // public: why, in one clause; empty stands for the usual one
-	At       time.Time // now
-	Revision int64     // if not 0, a record that changed since is a Conflict
-	Write    *Sandbox  // if set, its metadata, spec and deadline are written too
-	Machine  string    // if set, the sandbox gets this fresh machine, and the old one is a leftover
+	Message  string        // public: why, in one clause; empty stands for the usual one
+	At       time.Time     // now
+	Revision int64         // if not 0, a record that changed since is a Conflict
+	Write    *Sandbox      // if set, its metadata, spec and deadline are written too
+	Machine  string        // if set, the sandbox gets this fresh machine, and the old one is a leftover
+	Archive  *doze.Archive // if set, what is recorded of its archive
 }
 
 // Apply moves a sandbox on, writes the event if its status changed, and
@@ -205,11 +209,11 @@ type Step struct {
 // allowed.
 func (s *Store) Apply(ctx context.Context, uid string, st Step) (Sandbox, error) {
 	return s.change(ctx, uid, st.Revision, func(tx *sql.Tx, sb *Sandbox) error {
-		to, err := follow(sb.Phase, st.On)
+		to, there, err := follow(sb.Phase, st.On)
 		if err != nil {
 			return err
 		}
-		if to != sb.Phase {
+		if !there {
 			if err := s.step(ctx, tx, sb, to, st); err != nil {
 				return err
 			}
@@ -229,30 +233,35 @@ func (s *Store) step(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 		if err := leave(ctx, tx, sb.Machine); err != nil {
 			return err
 		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM leftovers WHERE machine = $1`, st.Machine); err != nil {
+			return err
+		}
 		sb.Machine, sb.Seq = st.Machine, 0
 		sb.Revision++
+	}
+	if st.Archive != nil {
+		sb.Archive = st.Archive
 	}
 	return s.move(ctx, tx, sb, to, st.Message, st.At)
 }
 
-// follow returns the phase after a step of control, or from itself if the step
-// is done already.
-func follow(from doze.Phase, on doze.Trigger) (doze.Phase, error) {
-	to, err := doze.Next(from, on)
-	if err == nil {
-		return to, nil
-	}
-	for _, t := range doze.Transitions {
-		if t.On == on && t.To.Status() == from.Status() {
-			return from, nil
-		}
+// follow returns the phase after a step of control, or reports that the step is
+// done already.
+func follow(from doze.Phase, on doze.Trigger) (to doze.Phase, there bool, err error) {
+	if to, err = doze.Next(from, on); err == nil {
+		return to, false, nil
 	}
 	for _, p := range ahead[from] {
 		if to, err := doze.Next(p, on); err == nil && p.Status() == from.Status() {
-			return to, nil
+			return to, false, nil
 		}
 	}
-	return from, err
+	for _, t := range doze.Transitions {
+		if t.On == on && t.To.Status() == from.Status() {
+			return from, true, nil
+		}
+	}
+	return from, false, err
 }
 
 // A Report is what a node says about a machine.
@@ -380,7 +389,7 @@ func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(
 
 // save writes every column of sb that can change.
 func (s *Store) save(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
-	body, err := s.encode(sb.UID, sb.Metadata, sb.Spec)
+	body, err := s.encode(sb)
 	if err != nil {
 		return err
 	}
@@ -429,7 +438,7 @@ func (s *Store) End(ctx context.Context, all []Ending, at time.Time) (ended []Sa
 				return err
 			}
 			for _, sb := range found {
-				to, err := follow(sb.Phase, doze.Delete)
+				to, _, err := follow(sb.Phase, doze.Delete)
 				if err != nil {
 					continue
 				}
@@ -529,6 +538,13 @@ func (s *Store) Count(ctx context.Context, workspace string) (int, error) {
 	return all[0], nil
 }
 
+// Promise notes a machine that is about to be made and is nobody's yet. Until a
+// [Step] gives it to a sandbox, it is a leftover.
+func (s *Store) Promise(ctx context.Context, machine string) error {
+	err := s.update(ctx, func(tx *sql.Tx) error { return leave(ctx, tx, machine) })
+	return wrap(err, "note a machine")
+}
+
 // leave notes that nobody needs a machine any more.
 func leave(ctx context.Context, tx *sql.Tx, machine string) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO leftovers (machine) VALUES ($1) ON CONFLICT (machine) DO NOTHING`, machine)
@@ -562,7 +578,7 @@ func (s *Store) scanSandbox(r row) (sb Sandbox, err error) {
 	if deadline.Valid {
 		sb.Deadline = moment(deadline.V)
 	}
-	if sb.Metadata, sb.Spec, err = s.decode(sb.UID, []byte(body)); err != nil {
+	if err := s.decode(&sb, []byte(body)); err != nil {
 		return sb, fmt.Errorf("the body of sandbox %s is damaged: %w", sb.UID, err)
 	}
 	return sb, nil

@@ -447,7 +447,7 @@ func FuzzCursor(f *testing.F) {
 		if err != nil && kind(err) != doze.Invalid {
 			t.Fatal(err)
 		}
-		for _, sb := range page.Sandboxes {
+		for _, sb := range page.Records {
 			if sb.Metadata.Workspace != "w" {
 				t.Fatalf("%+v", sb)
 			}

@@ -54,8 +54,8 @@ func (s *Store) UpdateWorkspace(ctx context.Context, w doze.Workspace) error {
 }
 
 // DeleteWorkspace removes a workspace and all that is in it, and returns the
-// ids of the API keys that went with it. While it has sandboxes, it is a
-// Conflict.
+// ids of the API keys that went with it. While it has sandboxes or snapshots,
+// it is a Conflict.
 func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string, err error) {
 	err = s.update(ctx, func(tx *sql.Tx) error {
 		living, err := collect(ctx, tx, scanText, `SELECT name FROM sandboxes WHERE workspace = $1 AND phase <> 'terminated' LIMIT 1`, name)
@@ -64,6 +64,13 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 		}
 		if len(living) > 0 {
 			return doze.Errorf(doze.Conflict, "the workspace still has sandboxes: delete them first")
+		}
+		kept, err := collect(ctx, tx, scanText, `SELECT name FROM snapshots WHERE workspace = $1 LIMIT 1`, name)
+		if err != nil {
+			return err
+		}
+		if len(kept) > 0 {
+			return doze.Errorf(doze.Conflict, "the workspace still has snapshots: delete them first")
 		}
 		if keys, err = collect(ctx, tx, scanText, `DELETE FROM api_keys WHERE workspace = $1 RETURNING id`, name); err != nil {
 			return err

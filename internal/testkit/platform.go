@@ -219,7 +219,7 @@ func (p *Platform) Leaks() (leaks []string) {
 			leaks = append(leaks, "mount "+m)
 		}
 	}
-	for _, dir := range []string{"sandboxes", "net/leases", "net/ns"} {
+	for _, dir := range []string{"sandboxes", "snapshots", "net/leases", "net/ns"} {
 		entries, _ := os.ReadDir(filepath.Join(p.Data, dir)) // a platform that never ran has none
 		for _, e := range entries {
 			if e.IsDir() || dir != "sandboxes" { // files beside the sandboxes are the node's own

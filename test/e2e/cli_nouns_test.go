@@ -51,6 +51,31 @@ func TestCLINouns(t *testing.T) {
 	}
 	s.ok(t, "doze", "preview", "rm", "web", "app")
 
+	s.ok(t, "doze", "snapshot", "create", "web", "n")
+	if out := s.ok(t, "doze", "fork", "web", "copy", "--snapshot", "n", "--env", "A=b"); !strings.Contains(out, "copy") {
+		t.Error(out)
+	}
+	if out := s.ok(t, "doze", "sandbox", "exec", "copy", "--", "echo $A; hostname"); out != "b\ncopy\n" {
+		t.Errorf("the fork says %q", out)
+	}
+	s.ok(t, "doze", "snapshot", "restore", "web", "n")
+	if out := s.ok(t, "doze", "snapshot", "ls"); !strings.Contains(out, "ready") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "sandbox", "archive", "web", "copy")
+	if out := s.ok(t, "doze", "sandbox", "ls"); strings.Count(out, "ARCHIVED") != 2 {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "sandbox", "unarchive", "web")
+	if r := s.run(t, "", "doze", "sandbox", "unarchive", "web"); r.code != 1 || !strings.Contains(r.err, "not archived") {
+		t.Errorf("it is not archived: %+v", r)
+	}
+	s.ok(t, "doze", "sandbox", "rm", "copy")
+	if out := s.ok(t, "doze", "fork", "--snapshot", "n", "copy"); !strings.Contains(out, "DEPLOYED") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "snapshot", "rm", "n")
+
 	key := strings.TrimSpace(s.ok(t, "doze", "key", "create", "ci", "--scope", "sandboxes:list"))
 	var keys []doze.APIKey
 	if err := json.Unmarshal([]byte(s.ok(t, "doze", "key", "ls", "-o", "json")), &keys); err != nil || len(keys) != 2 || keys[1].Name != "ci" {

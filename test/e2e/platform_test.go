@@ -88,7 +88,8 @@ func launch(t *testing.T, mount func(dir string) error, o testkit.Options) (*tes
 	return p, c
 }
 
-// leaveNothing deletes every sandbox and looks for what is left of them.
+// leaveNothing deletes every sandbox and snapshot and looks for what is left of
+// them.
 func leaveNothing(t *testing.T, p *testkit.Platform) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // it has ended in a clean-up
@@ -104,6 +105,15 @@ func leaveNothing(t *testing.T, p *testkit.Platform) {
 		}
 		if _, err := c.Delete(ctx, sb.Metadata.Name); err != nil && kind(err) != doze.NotFound { // one that was ending has ended
 			t.Error(err)
+		}
+	}
+	for n, err := range c.Snapshots(ctx) {
+		if err == nil {
+			err = c.DeleteSnapshot(ctx, n.ID)
+		}
+		if err != nil {
+			t.Error(err)
+			break
 		}
 	}
 	for {

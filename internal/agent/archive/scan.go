@@ -1,6 +1,7 @@
 // Package archive finds what is different between a root and the image that it
 // began as, and packs it. It needs both as directories: which image that is,
-// somebody outside has to know.
+// somebody outside has to know. It also unpacks what the engine packed, which
+// knows both.
 package archive
 
 import (

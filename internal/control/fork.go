@@ -1,0 +1,191 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+// forkSnapshot makes a new sandbox of a snapshot.
+func (s *Server) forkSnapshot(ctx context.Context, r *http.Request, body map[string]any) (doze.ForkResponse, error) {
+	n, err := s.oneSnapshot(ctx, r)
+	if err != nil {
+		return doze.ForkResponse{}, err
+	}
+	var p doze.Problems
+	in := forkRequest(body, &p)
+	if in.SnapshotID != "" && in.SnapshotID != n.ID && in.SnapshotID != n.Name {
+		p.Add("snapshotId", "is %q; the path names the snapshot %s", clip(in.SnapshotID), n.ID)
+	}
+	return s.fork(ctx, n, in, &p)
+}
+
+// forkSandbox makes a new sandbox of one of the snapshots of another, or of a
+// new one, which stays.
+func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.ForkResponse, error) {
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return doze.ForkResponse{}, err
+	}
+	var p doze.Problems
+	in := forkRequest(body, &p)
+	if in.SnapshotID != "" {
+		n, err := s.Store.Snapshot(ctx, sb.Metadata.Workspace, sb.UID, in.SnapshotID)
+		if err != nil {
+			return doze.ForkResponse{}, err
+		}
+		return s.fork(ctx, n, in, &p)
+	}
+	// Everything that can be wrong is looked for before the sandbox has to
+	// stand still.
+	want := store.Snapshot{Heir: heir(sb.Spec)}
+	want.Spec = machineOf(sb.Spec)
+	if _, err := s.forked(ctx, want, in, slices.Clone(p)); err != nil {
+		return doze.ForkResponse{}, err
+	}
+	n, err := s.snap(ctx, sb, "")
+	if err != nil {
+		return doze.ForkResponse{}, err
+	}
+	out, err := s.fork(ctx, n, in, &p)
+	if err != nil {
+		err = errors.Join(err, s.discard(ctx, n.ID))
+	}
+	return out, err
+}
+
+func forkRequest(body map[string]any, p *doze.Problems) (in doze.ForkRequest) {
+	decode(&in, body, "", p)
+	return in
+}
+
+// fork makes a sandbox of a snapshot.
+func (s *Server) fork(ctx context.Context, n store.Snapshot, in doze.ForkRequest, p *doze.Problems) (doze.ForkResponse, error) {
+	out := doze.ForkResponse{Name: in.TargetName, Type: doze.KindSandbox, SnapshotID: n.ID}
+	sb, err := s.forked(ctx, n, in, *p)
+	if err != nil {
+		return out, err
+	}
+	if n.Status != doze.SnapshotReady {
+		return out, doze.Errorf(doze.Conflict, "the snapshot is %s: fork one that is %s", n.Status, doze.SnapshotReady)
+	}
+	_, err = s.create(ctx, sb, n.ID)
+	if e := (taken{}); errors.As(err, &e) {
+		err = s.conflict(ctx, sb.Metadata, err)
+	}
+	return out, err
+}
+
+// forked is the sandbox that a fork makes, or all mistakes in what its caller
+// wants. A name that is in use is a Conflict.
+func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkRequest, p doze.Problems) (doze.Sandbox, error) {
+	if in.TargetType == doze.KindApplication {
+		return doze.Sandbox{}, doze.Errorf(doze.Unsupported,
+			"this platform has no applications: fork into a sandbox, with the targetType %s, and create a preview of it", doze.KindSandbox)
+	}
+	in.Check(&p, n.Spec)
+	c := callerOf(ctx)
+	sb := doze.Sandbox{Metadata: doze.Metadata{Name: in.TargetName, Workspace: c.Workspace, CreatedBy: c.Sub, UpdatedBy: c.Sub}, Spec: n.Heir}
+	sb.Spec.Region = n.Spec.Region
+	sb.Spec.Runtime.Image, sb.Spec.Runtime.Memory, sb.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
+	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, in.Envs)
+	if err := p.Err(); err != nil {
+		return sb, err
+	}
+	if err := s.check(&sb, &p); err != nil {
+		return sb, err
+	}
+	if _, err := s.variables(ctx, sb.Metadata, sb.Spec); err != nil {
+		return sb, err
+	}
+	other, err := s.Store.SandboxByName(ctx, c.Workspace, in.TargetName)
+	switch {
+	case err == nil && !other.Phase.Ended():
+		return sb, s.conflict(ctx, sb.Metadata, nil)
+	case err != nil && doze.Public(err).Kind != doze.NotFound:
+		return sb, err
+	}
+	return sb, nil
+}
+
+// inherit are the variables of a fork: those of its source but for the ones
+// that its caller sets.
+func inherit(source, set []doze.Env) []doze.Env {
+	kept := slices.DeleteFunc(slices.Clone(source), func(e doze.Env) bool {
+		return slices.ContainsFunc(set, func(o doze.Env) bool { return o.Name == e.Name })
+	})
+	return append(kept, set...)
+}
+
+// restoreSnapshot puts a sandbox back to one of its snapshots. The machine of
+// the snapshot runs before the one before it is given up: if it cannot,
+// nothing has changed.
+func (s *Server) restoreSnapshot(ctx context.Context, r *http.Request) (out doze.RestoreResponse, err error) {
+	n, err := s.oneSnapshot(ctx, r)
+	if err != nil {
+		return out, err
+	}
+	found, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return out, err
+	}
+	life, sb, release, err := s.occupy(ctx, found)
+	if err != nil {
+		return out, err
+	}
+	defer s.mending.ring() // of the two machines one is left over
+	defer release()
+	if n.Status != doze.SnapshotReady {
+		return out, doze.Errorf(doze.Conflict, "the snapshot is %s: restore one that is %s", n.Status, doze.SnapshotReady)
+	}
+	if sb.Phase.Status() != doze.Running.Status() && sb.Phase != doze.Failed {
+		return out, doze.Errorf(doze.Conflict, "the sandbox is %s: enable or unarchive it first", sb.Phase)
+	}
+	want := sb
+	want.Spec.Runtime.Image, want.Spec.Runtime.Memory, want.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
+	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
+	if err := s.replace(life, sb, want, n); err != nil {
+		if errors.Is(context.Cause(life), errDeleted) {
+			err = errDeleted
+		}
+		return out, err
+	}
+	return doze.RestoreResponse{Name: sb.Metadata.Name, SnapshotID: n.ID}, nil
+}
+
+// replace gives a sandbox a machine out of a snapshot. Preconditions: the turn
+// of sb is held.
+func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Snapshot) error {
+	want.Machine = store.NewID()
+	o, err := s.order(ctx, want)
+	if err != nil {
+		return err
+	}
+	o.From = n.ID
+	// Until it is the sandbox's, it is a leftover that we have the turn of.
+	_, release, err := s.turns.take(ctx, machineTurn+want.Machine)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.Store.Promise(ctx, want.Machine); err != nil {
+		return err
+	}
+	if err := s.Node.Create(ctx, o); err != nil {
+		return fromNode(err, "the start from the snapshot")
+	}
+	now, err := s.Store.Apply(ctx, sb.UID, store.Step{
+		On: doze.Restored, Message: "the sandbox is restored from the snapshot " + n.Name, At: time.Now(),
+		Revision: sb.Revision, Write: &want, Machine: want.Machine,
+	})
+	if err != nil {
+		return err
+	}
+	s.route(ctx, now)
+	return nil
+}

@@ -1,0 +1,423 @@
+package control_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+)
+
+type snapshot = doze.Snapshot
+
+// remember gives the machine of a sandbox a memory.
+func (p *platform) remember(name, memory string) {
+	p.node.with(name, func(_ string, m *machine) { m.memory = memory })
+}
+
+// recall returns the memory of the machine of a sandbox.
+func (p *platform) recall(name string) (memory string) {
+	p.node.with(name, func(_ string, m *machine) { memory = m.memory })
+	return memory
+}
+
+// source is a sandbox with everything that a fork may or may not inherit.
+const source = `{"metadata":{"name":"a","externalId":"ext","displayName":"A","labels":{"k":"v"}},
+	"spec":{"lifecycle":{"terminatedRetention":"1h","expirationPolicies":[
+			{"action":"delete","type":"ttl-max-age","value":"2h"},{"action":"delete","type":"date","value":"2999-01-01"}]},
+		"runtime":{"memory":512,"ttl":"3h","expires":"2999-01-01","terminationGracePeriodSeconds":0,"ports":[{"target":3000}],"envs":[
+			{"name":"PLAIN","value":"old"},{"name":"KEPT","value":"kept"},{"name":"HIDDEN","value":"hunter2","secret":true},
+			{"name":"REF","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}},{"name":"NAME","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}}}`
+
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"hunter3"}}`)
+		p.create(source)
+		p.remember("a", "one")
+		one := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"one","stray":1}`)
+		if one.ID == "" || one.CreatedAt.IsZero() {
+			t.Errorf("it has no id or time: %+v", one)
+		}
+		expected := snapshot{
+			ID: one.ID, Name: "one", Status: doze.SnapshotReady, Workspace: "main", CreatedAt: one.CreatedAt, CreatedBy: "admin",
+			SandboxName: "a", Source: doze.SnapshotSource{Name: "a", Kind: "sandbox"}, Bytes: sizeKept,
+			Spec: doze.SnapshotSpec{Generation: doze.Generation, Image: doze.ImageDefault, Memory: 512, Region: "here-1", Ports: []doze.Port{{Target: 3000, Protocol: "HTTP"}}},
+		}
+		if diff := cmp.Diff(expected, one); diff != "" {
+			t.Errorf("snapshot (-want +got):\n%s", diff)
+		}
+		after(time.Second)
+		two := want[snapshot](p, 200, "POST", "/snapshots", `{"source":{"name":"a","kind":"sandbox"}}`)
+		if two.Name == "" || two.Name == one.Name {
+			t.Errorf("the generated name is %q", two.Name)
+		}
+		for _, path := range []string{"/snapshots/" + one.ID, "/snapshots/one"} {
+			if got := want[snapshot](p, 200, "GET", path, ""); got.ID != one.ID {
+				t.Errorf("%s is %s", path, got.ID)
+			}
+		}
+		ids := func(all []snapshot) (list []string) {
+			for _, n := range all {
+				list = append(list, n.ID)
+			}
+			return list
+		}
+		if got := ids(want[[]snapshot](p, 200, "GET", "/sandboxes/a/snapshots", "")); !slices.Equal(got, []string{two.ID, one.ID}) {
+			t.Errorf("of the sandbox: %q", got)
+		}
+		for query, found := range map[string][]string{
+			"":                    {two.ID, one.ID},
+			"?sort=createdAt:asc": {one.ID, two.ID},
+			"?q=ONE":              {one.ID},
+			"?status=ready":       {two.ID, one.ID},
+			"?status=failed":      nil,
+			"?externalId=none":    {two.ID, one.ID}, // they have none
+		} {
+			if got := ids(want[[]snapshot](p, 200, "GET", "/snapshots"+query, "")); !slices.Equal(got, found) {
+				t.Errorf("%q: %q", query, got)
+			}
+		}
+		type page struct {
+			Data []snapshot
+			Meta struct {
+				HasMore    bool
+				NextCursor string
+				Total      int
+			}
+		}
+		first := want[page](p, 200, "GET", "/snapshots?limit=1", "", "Blaxel-Version", "2026-04-28")
+		if len(first.Data) != 1 || !first.Meta.HasMore || first.Meta.Total != 2 {
+			t.Fatalf("the first page is %+v", first)
+		}
+		cursor := url.QueryEscape(first.Meta.NextCursor)
+		last := want[page](p, 200, "GET", "/snapshots?limit=1&cursor="+cursor, "", "Blaxel-Version", "2026-04-28")
+		if !slices.Equal(ids(last.Data), []string{one.ID}) || last.Meta.HasMore {
+			t.Errorf("the last page is %+v", last)
+		}
+		want[any](p, 400, "GET", "/sandboxes?cursor="+cursor, "")
+		want[any](p, 400, "GET", "/snapshots?status=DEPLOYED", "")
+		want[any](p, 409, "POST", "/sandboxes/a/snapshots", `{"name":"one"}`)
+
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		after(time.Minute)
+		if got := want[snapshot](p, 200, "GET", "/snapshots/one", ""); !got.Source.Deleted || got.Status != doze.SnapshotReady {
+			t.Errorf("after the end of its sandbox: %+v", got)
+		}
+		p.create(named("a"))
+		want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"one"}`)
+		want[any](p, 409, "GET", "/snapshots/one", "") // which one?
+		want[any](p, 404, "POST", "/sandboxes/a/snapshots/"+two.ID+"/restore", "")
+		want[any](p, 409, "DELETE", "/workspaces/main", "")
+
+		if w := p.do("DELETE", "/snapshots/"+two.ID, ""); w.Code != 204 || w.Body.Len() != 0 {
+			t.Errorf("delete: %d %s", w.Code, w.Body)
+		}
+		want[any](p, 404, "DELETE", "/snapshots/"+two.ID, "")
+		if w := p.do("DELETE", "/sandboxes/a/snapshots/one", ""); w.Code != 204 {
+			t.Errorf("delete below the sandbox: %d %s", w.Code, w.Body)
+		}
+		if kept := slices.Collect(maps.Keys(p.node.kept)); !slices.Equal(kept, []string{one.ID}) {
+			t.Errorf("the node has %q", kept)
+		}
+	})
+}
+
+func TestSnapshotsThatFail(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(named("a"))
+		for body, status := range map[string]int{
+			`{}`: 400, `{"source":{"name":"a"}}`: 400, `{"source":{"name":"a","kind":"volume"}}`: 400,
+			`{"source":{"name":"none","kind":"sandbox"}}`: 404, `{"name":"No Name","source":{"name":"a","kind":"sandbox"}}`: 400,
+			`{"name":1,"source":{"name":"a","kind":"sandbox"}}`: 400,
+		} {
+			want[any](p, status, "POST", "/snapshots", body)
+		}
+		p.node.set("snapshot", doze.Errorf(doze.Exhausted, "the disk is full"))
+		want[any](p, 429, "POST", "/sandboxes/a/snapshots", named("x"))
+		p.node.set("snapshot", nil)
+		if got := want[[]snapshot](p, 200, "GET", "/snapshots", ""); len(got) != 0 {
+			t.Errorf("what failed left %+v", got)
+		}
+
+		// Its sandbox is deleted while it is made; meanwhile it is pending.
+		release := p.node.hold()
+		var wg sync.WaitGroup
+		wg.Go(func() { want[any](p, 409, "POST", "/sandboxes/a/snapshots", `{"name":"late"}`) })
+		synctest.Wait()
+		if got := want[snapshot](p, 200, "GET", "/snapshots/late", ""); got.Status != doze.SnapshotPending {
+			t.Errorf("it is %s", got.Status)
+		}
+		want[any](p, 409, "DELETE", "/snapshots/late", "")
+		want[any](p, 409, "POST", "/snapshots/late/fork", `{"targetName":"b","targetType":"sandbox"}`)
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		wg.Wait()
+		release()
+		after(time.Minute)
+		want[any](p, 404, "GET", "/snapshots/late", "")
+
+		// Files that cannot be removed at once are removed later.
+		p.create(`{"metadata":{"name":"b"},"spec":{"enabled":false}}`)
+		want[snapshot](p, 200, "POST", "/sandboxes/b/snapshots", `{"name":"n"}`)
+		p.node.set("drop", errors.New("busy"))
+		if w := p.do("DELETE", "/snapshots/n", ""); w.Code != 204 {
+			t.Errorf("delete: %d", w.Code)
+		}
+		want[any](p, 404, "GET", "/snapshots/n", "")
+		p.node.set("drop", nil)
+		settled(t, "at the end", p)
+	})
+}
+
+func TestForks(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"hunter3"}}`)
+		p.create(source)
+		want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"v"},"spec":{"port":3000}}`)
+		p.remember("a", "one")
+		n := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		after(time.Hour)
+
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				got := want[doze.ForkResponse](p, 200, "POST", "/snapshots/"+n.ID+"/fork",
+					fmt.Sprintf(`{"targetName":"f%d","targetType":"sandbox","memory":512,"envs":[{"name":"PLAIN","value":"new"},{"name":"MORE","value":"m","secret":true}]}`, i))
+				if got.Name != fmt.Sprint("f", i) || got.Type != "sandbox" || got.SnapshotID != n.ID {
+					t.Errorf("%+v", got)
+				}
+			})
+		}
+		wg.Wait()
+		for i := range 5 {
+			name := fmt.Sprint("f", i)
+			sb := want[sandbox](p, 200, "GET", "/sandboxes/"+name+"?show_secrets=true", "")
+			if sb.Status != "DEPLOYED" || p.recall(name) != "one" {
+				t.Errorf("%s is %s and remembers %q", name, sb.Status, p.recall(name))
+			}
+			if m := sb.Metadata; m.ExternalID != "" || len(m.Labels) != 0 || m.DisplayName != "" {
+				t.Errorf("it inherits %+v", m)
+			}
+			if *sb.ExpiresIn != 7200 || len(sb.Spec.Lifecycle.ExpirationPolicies) != 1 || sb.Spec.Runtime.Expires != "" {
+				t.Errorf("it ends in %d, %+v", *sb.ExpiresIn, sb.Spec)
+			}
+			var env []string
+			p.node.with(name, func(_ string, m *machine) { env = m.order.Env })
+			if expected := []string{"KEPT=kept", "NAME=" + name, "PLAIN=new", "MORE=m"}; !slices.Equal(env, expected) {
+				t.Errorf("environment %q, want %q", env, expected)
+			}
+			if got := want[[]any](p, 200, "GET", "/sandboxes/"+name+"/previews", ""); len(got) != 0 {
+				t.Errorf("it has the previews %v", got)
+			}
+		}
+		// A fresh machine is one out of the image.
+		want[sandbox](p, 200, "PUT", "/sandboxes/f0", `{"spec":{"runtime":{"memory":1024}}}`)
+		if got := p.recall("f0"); got != "" {
+			t.Errorf("redeployed, it remembers %q", got)
+		}
+
+		const good = `{"targetName":"g","targetType":"sandbox"`
+		for body, status := range map[string]int{
+			`{"targetName":"f1","targetType":"sandbox"}`: 409, `{"targetName":"g","targetType":"application"}`: 501,
+			`{}`: 400, `{"targetName":"g"}`: 400, `{"targetName":"g","targetType":"vm"}`: 400, `{"targetName":"G","targetType":"sandbox"}`: 400,
+			good + `,"memory":1024}`: 400, good + `,"traffic":10}`: 400, good + `,"port":80}`: 400, good + `,"prefix":"x"}`: 400,
+			good + `,"customDomain":"x.test"}`: 400, good + `,"envs":[{"name":"1"}]}`: 400, good + `,"envs":{}}`: 400,
+			good + `,"envs":[{"name":"E","valueFrom":{"secretKeyRef":{"name":"none","key":"k"}}}]}`: 400,
+			good + `,"snapshotId":"other"}`: 400,
+		} {
+			for _, path := range []string{"/snapshots/" + n.ID, "/sandboxes/f1"} {
+				if strings.HasPrefix(path, "/sandboxes") && strings.Contains(body, "snapshotId") {
+					status = 404
+				}
+				want[any](p, status, "POST", path+"/fork", body)
+			}
+		}
+		if got := want[[]snapshot](p, 200, "GET", "/snapshots", ""); len(got) != 1 {
+			t.Errorf("a fork that is refused takes a snapshot: %+v", got)
+		}
+
+		// Of the sandbox as it is now.
+		p.remember("f1", "two")
+		got := want[doze.ForkResponse](p, 200, "POST", "/sandboxes/f1/fork", good+`}`)
+		if p.recall("g") != "two" || want[snapshot](p, 200, "GET", "/snapshots/"+got.SnapshotID, "").Source.Name != "f1" {
+			t.Errorf("%+v remembers %q", got, p.recall("g"))
+		}
+		want[doze.ForkResponse](p, 200, "POST", "/sandboxes/f1/fork", `{"targetName":"h","targetType":"sandbox","snapshotId":"`+got.SnapshotID+`"}`)
+		p.node.set("create", errors.New("no"))
+		want[any](p, 500, "POST", "/sandboxes/f1/fork", `{"targetName":"i","targetType":"sandbox"}`)
+		p.node.set("create", nil)
+		if got := want[[]snapshot](p, 200, "GET", "/sandboxes/f1/snapshots", ""); len(got) != 1 {
+			t.Errorf("a fork that failed leaves its snapshot: %+v", got)
+		}
+		p.create(named("i")) // the name is free
+
+		// The files vanish under a fork.
+		p.node.mu.Lock()
+		delete(p.node.kept, n.ID)
+		p.node.mu.Unlock()
+		want[any](p, 404, "POST", "/snapshots/"+n.ID+"/fork", `{"targetName":"k","targetType":"sandbox"}`)
+		if sb := want[sandbox](p, 200, "GET", "/sandboxes/k", ""); sb.Status != "DELETING" && sb.Status != "TERMINATED" {
+			t.Errorf("it holds its name: %s", sb.Status)
+		}
+	})
+}
+
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"memory":512,"envs":[{"name":"S","value":"hunter2","secret":true}]}}}`)
+		v := want[doze.Preview](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"v"},"spec":{"port":3000}}`)
+		p.remember("a", "one")
+		n := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
+		p.remember("a", "two")
+		before, _ := p.dir.Find("main", "a")
+
+		p.node.set("create", doze.Errorf(doze.Unavailable, "memory is short"))
+		want[any](p, 503, "POST", "/sandboxes/a/snapshots/n/restore", "")
+		p.node.set("create", nil)
+		if now, _ := p.dir.Find("main", "a"); now != before || p.recall("a") != "two" || p.get().Spec.Runtime.Memory != 1024 {
+			t.Errorf("what did not work changed it: %+v, %q", now, p.recall("a"))
+		}
+		settled(t, "after a failed restore", p)
+
+		got := want[doze.RestoreResponse](p, 200, "POST", "/sandboxes/a/snapshots/n/restore", "")
+		if got.Name != "a" || got.SnapshotID != n.ID {
+			t.Errorf("%+v", got)
+		}
+		settled(t, "after a restore", p)
+		sb := p.get()
+		if p.recall("a") != "one" || sb.Spec.Runtime.Memory != 512 || sb.Status != "DEPLOYED" || sb.State != "RUNNING" {
+			t.Errorf("it is %s with %q, %+v", sb.Status, p.recall("a"), sb.Spec.Runtime)
+		}
+		if last := sb.Events[len(sb.Events)-1]; !strings.Contains(last.Message, "restored from the snapshot n") {
+			t.Errorf("the last event is %+v", last)
+		}
+		var env []string
+		p.node.with("a", func(_ string, m *machine) { env = m.order.Env })
+		if !slices.Equal(env, []string{"S=hunter2"}) { // it is the same sandbox
+			t.Errorf("environment %q", env)
+		}
+		if got := want[[]doze.Preview](p, 200, "GET", "/sandboxes/a/previews", ""); len(got) != 1 || got[0].Spec.URL != v.Spec.URL {
+			t.Errorf("its previews are %+v", got)
+		}
+
+		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Failed, "chance") })
+		after(time.Second)
+		want[any](p, 409, "POST", "/sandboxes/a/snapshots", "")
+		want[any](p, 200, "POST", "/sandboxes/a/snapshots/"+n.ID+"/restore", "")
+		if sb := p.get(); sb.Status != "DEPLOYED" || p.recall("a") != "one" {
+			t.Errorf("a failed one is %s", sb.Status)
+		}
+		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+		want[any](p, 409, "POST", "/sandboxes/a/snapshots/n/restore", "")
+		want[any](p, 404, "POST", "/sandboxes/a/snapshots/none/restore", "")
+		settled(t, "at the end", p)
+	})
+}
+
+// TestSnapshotsAfterAStop is about what a process finds that another one left.
+func TestSnapshotsAfterAStop(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	n := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+	p.node.kept["stray"] = ""
+	delete(p.node.kept, n.ID)
+	p.reopen()
+	if got := want[snapshot](p, 200, "GET", "/snapshots/"+n.ID, ""); got.Status != doze.SnapshotFailed || got.Message == "" {
+		t.Errorf("without its files it is %+v", got)
+	}
+	want[any](p, 409, "POST", "/snapshots/n/fork", `{"targetName":"b","targetType":"sandbox"}`)
+	again := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`) // the name is free
+	if got := want[snapshot](p, 200, "GET", "/snapshots/n", ""); got.ID != again.ID {
+		t.Errorf("the name leads to %+v", got)
+	}
+	if _, there := p.node.kept["stray"]; there {
+		t.Error("files of no record are left")
+	}
+}
+
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		const archive, unarchive = "/sandboxes/a/archive", "/sandboxes/a/unarchive"
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"A","value":"1"}]}}}`)
+		want[any](p, 404, "POST", "/sandboxes/none/archive", "")
+		want[any](p, 409, "POST", unarchive, "")
+		if sb := want[sandbox](p, 200, "POST", archive, ""); sb.Status != "ARCHIVING" || sb.Archive.StartedAt.IsZero() || !sb.Archive.CreatedAt.IsZero() {
+			t.Errorf("%s, %+v", sb.Status, sb.Archive)
+		}
+		after(time.Second)
+		sb := p.get()
+		if a := sb.Archive; sb.Status != "ARCHIVED" || sb.State != "" || a.Size != sizeKept || a.CreatedAt.IsZero() || a.Key == "" || a.Generation == "" {
+			t.Errorf("%s, %+v", sb.Status, a)
+		}
+		if _, ok := p.dir.Find("main", "a"); !ok {
+			t.Error("the edge does not find it, and cannot say why it does not answer")
+		}
+		for _, path := range []string{archive, "/sandboxes/a/snapshots"} {
+			want[any](p, 409, "POST", path, "")
+		}
+		want[any](p, 409, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
+		want[any](p, 409, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+		want[any](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"displayName":"in place"}}`)
+		want[any](p, 409, "POST", "/sandboxes", named("a"))
+		if got := want[[]sandbox](p, 200, "GET", "/sandboxes?status=archived", ""); len(got) != 1 {
+			t.Errorf("found %+v", got)
+		}
+
+		p.node.set("unarchive", doze.Errorf(doze.Unavailable, "memory is short"))
+		want[any](p, 200, "POST", unarchive, "")
+		after(time.Second)
+		if sb := p.get(); sb.Status != "ARCHIVED" || sb.Archive.Restore.State != doze.RestoreFailed || !strings.Contains(sb.Events[len(sb.Events)-1].Message, "memory is short") {
+			t.Errorf("%s, %+v, %+v", sb.Status, sb.Archive.Restore, sb.Events)
+		}
+		p.node.set("unarchive", nil)
+		if sb := want[sandbox](p, 200, "POST", unarchive, ""); sb.Status != "UNARCHIVING" || sb.Archive.Restore.State != doze.RestoreExtracting || sb.Archive.RestoreStartedAt.IsZero() {
+			t.Errorf("%s, %+v", sb.Status, sb.Archive)
+		}
+		after(time.Second)
+		sb = p.get()
+		if r := sb.Archive.Restore; sb.Status != "DEPLOYED" || r.State != doze.RestoreSucceeded || r.RestoredBytes != sizeKept || r.TotalBytes != sizeKept {
+			t.Errorf("%s, %+v", sb.Status, r)
+		}
+		if got := statuses(sb); !slices.Equal(got, []string{"DEPLOYING", "DEPLOYED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "ARCHIVED", "UNARCHIVING", "DEPLOYED"}) {
+			t.Errorf("events %q", got)
+		}
+		var env []string
+		p.node.with("a", func(_ string, m *machine) { env = m.order.Env })
+		if !slices.Equal(env, []string{"A=1"}) {
+			t.Errorf("environment %q", env)
+		}
+
+		p.node.set("archive", doze.Errorf(doze.Exhausted, "the disk is full"))
+		want[any](p, 200, "POST", archive, "")
+		after(time.Second)
+		if sb := p.get(); sb.Status != "DEPLOYED" || !strings.Contains(sb.Events[len(sb.Events)-1].Message, "the disk is full") {
+			t.Errorf("%s, %+v", sb.Status, sb.Events)
+		}
+		p.node.set("archive", nil)
+		want[any](p, 200, "POST", archive, "")
+		after(time.Second)
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		settled(t, "at the end", p)
+	})
+}

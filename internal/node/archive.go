@@ -1,0 +1,312 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/peer"
+)
+
+const (
+	// filesName is the archive in the directory of a sandbox: the files that
+	// differ from its image.
+	filesName = "files.tar"
+	// processesName are the processes that an archived sandbox had. While the
+	// file is there, they are not started again.
+	processesName = "processes.json"
+
+	// partTime is what processes get to end before an archive is made, unless
+	// the order grants them more.
+	partTime = 10 * time.Second
+	// processesMax bounds what an agent says of them: each has a command and
+	// variables.
+	processesMax = 16 << 20
+	// backTimeout bounds the way back from an archive that could not be made.
+	backTimeout = time.Minute
+)
+
+func (n *Node) filesName(uid string) string { return filepath.Join(n.dir(uid), filesName) }
+
+func (n *Node) processesName(uid string) string { return filepath.Join(n.dir(uid), processesName) }
+
+// Archive implements [peer.Node]. Requests in flight are cut off.
+func (n *Node) Archive(ctx context.Context, uid string) (int64, error) {
+	b := n.box(uid)
+	if b == nil {
+		return 0, errUnknown
+	}
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if err := b.refuse(ctx, doze.Pack, doze.Archiving, doze.Archived); err != nil {
+		return 0, err
+	}
+	b.hangUp()
+	if err := b.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer b.unlock()
+	switch phase := b.status().Phase; phase {
+	case doze.Archiving:
+		if err := n.pack(ctx, b); err != nil {
+			n.unpacked(ctx, b)
+			return 0, cause(ctx, err)
+		}
+	case doze.Archived: // another Archive was first
+	default:
+		return 0, doze.Errorf(doze.Conflict, "the sandbox is %s", phase)
+	}
+	info, err := os.Stat(n.filesName(uid))
+	if err != nil {
+		return 0, fmt.Errorf("measure the archive: %w", err)
+	}
+	return info.Size(), nil
+}
+
+// pack makes the archive and ends the machine. Preconditions: the turn is held,
+// the box refuses requests.
+func (n *Node) pack(ctx context.Context, b *Box) error {
+	m, err := b.handle(ctx)
+	if err != nil {
+		return fmt.Errorf("find the machine: %w", err)
+	}
+	if err := m.Resume(ctx); err != nil {
+		return fmt.Errorf("wake: %w", err)
+	}
+	b.mu.Lock()
+	b.machine = m
+	b.mu.Unlock()
+	uid := b.order.UID
+	if err := n.noteProcesses(ctx, b); err != nil {
+		return fmt.Errorf("end the processes: %w", err)
+	}
+	half := n.filesName(uid) + newSuffix
+	if err := os.RemoveAll(half); err != nil { // an attempt that was cut off
+		return err
+	}
+	if err := m.Archive(ctx, half); err != nil {
+		return err
+	}
+	if err := os.Rename(half, n.filesName(uid)); err != nil {
+		return err
+	}
+	// It is complete; a crash after this line leaves an archived sandbox.
+	if err := n.keep(b, doze.Archived, ""); err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
+	b.mu.Lock()
+	err = b.move(doze.Packed, "")
+	b.mu.Unlock()
+	if err != nil {
+		return err // it is being deleted
+	}
+	b.hangUp()
+	if err := m.Close(ctx); err != nil {
+		slog.Error("an archived sandbox still has a machine; the next start of the node, or its end, removes it", "sandbox", uid, "err", err)
+		return nil
+	}
+	b.mu.Lock()
+	b.machine = nil
+	b.mu.Unlock()
+	n.tidy(b)
+	return nil
+}
+
+// tidy removes what an archived sandbox without a machine does not need.
+func (n *Node) tidy(b *Box) {
+	uid := b.order.UID
+	if err := errors.Join(n.Release(uid), os.RemoveAll(n.machineDir(uid))); err != nil {
+		slog.Error("an archived sandbox costs more than its files", "sandbox", uid, "err", err)
+	}
+}
+
+// noteProcesses has the agent end its processes and writes down what they were,
+// so that neither a crash nor a second attempt forgets them.
+func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
+	wait := max(partTime, b.order.Grace)
+	bounded, cancel := context.WithTimeout(ctx, wait+keepTimeout)
+	defer cancel()
+	var answer struct {
+		Processes json.RawMessage `json:"processes"`
+	}
+	in := fmt.Sprintf(`{"stopTimeoutSeconds":%d}`, int(wait/time.Second))
+	if err := b.exchange(bounded, http.MethodPost, "/doze/quiesce", strings.NewReader(in), processesMax, &answer); err != nil {
+		return err
+	}
+	return replace(n.processesName(b.order.UID), answer.Processes)
+}
+
+// unpacked takes an archive back that could not be made: the sandbox goes on.
+// Preconditions: the turn is held.
+func (n *Node) unpacked(ctx context.Context, b *Box) {
+	if b.life.Err() != nil { // it is being deleted, or the next node goes on with it
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), backTimeout)
+	defer cancel()
+	// Before the archive is removed, for the record may name it.
+	if err := n.keep(b, doze.Running, ""); err != nil {
+		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
+	} else if b.status().Tier == machine.Awake.String() {
+		if err := b.call(ctx, http.MethodPost, "/archive/resume", nil, nil); err != nil {
+			slog.Error("resume after an archive", "sandbox", b.order.UID, "err", err)
+		}
+		n.relaunch(ctx, b)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_ = b.move(doze.Stayed, "") // or it is being deleted, or its machine ended
+	b.lieDown("")
+}
+
+// Unarchive implements [peer.Node].
+func (n *Node) Unarchive(ctx context.Context, o peer.Order) error {
+	b := n.box(o.UID)
+	if b == nil {
+		return errUnknown
+	}
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if err := n.unpack(ctx, b, o); err != nil {
+		return cause(ctx, err)
+	}
+	if _, err := os.Stat(n.processesName(o.UID)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	// A node stopped before it had started them.
+	release, err := b.Hold(ctx, doze.AgentPort)
+	if err != nil {
+		return err
+	}
+	defer release()
+	n.relaunch(ctx, b)
+	return nil
+}
+
+// unpack gives an archived box a machine with its files and processes.
+func (n *Node) unpack(ctx context.Context, b *Box, o peer.Order) (err error) {
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	b.mu.Lock()
+	phase := b.phase
+	if phase == doze.Archived {
+		err = b.move(doze.Unpack, "")
+	}
+	b.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case phase == doze.Failed || phase.Ended():
+		return doze.Errorf(doze.Conflict, "the sandbox is %s", phase)
+	case phase != doze.Archived:
+		return nil // it was unpacked before
+	}
+	var u undo
+	defer func() {
+		if err != nil {
+			b.hangUp()
+		}
+		u.unwind(&err)
+	}()
+	u.push(func() error { return n.keep(b, doze.Archived, "") })
+	u.push(func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.machine = nil
+		_ = b.move(doze.Stayed, "") // or it is being deleted
+		return nil
+	})
+	if err := n.rebuild(ctx, b, o, &u); err != nil {
+		return err
+	}
+	n.relaunch(ctx, b)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.move(doze.Unpacked, "") // or it is being deleted
+}
+
+// rebuild boots the machine of an archived box. Preconditions: the turn is held.
+func (n *Node) rebuild(ctx context.Context, b *Box, o peer.Order, u *undo) (err error) {
+	if err := n.destroy(ctx, b); err != nil { // one that could not be ended
+		return fmt.Errorf("end the machine before: %w", err)
+	}
+	was := b.config
+	u.push(func() error { b.config = was; return nil })
+	u.push(func() error { return os.RemoveAll(n.machineDir(o.UID)) })
+	b.config.Agent = n.Agent
+	b.config.Env = hostEnvironment(b.image, n.Nameservers)
+	u.push(func() error { return n.Release(o.UID) })
+	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
+		return fmt.Errorf("lease an address: %w", cause(ctx, err))
+	}
+	if err := n.start(ctx, b, o, u); err != nil {
+		return err
+	}
+	files, err := os.Open(n.filesName(o.UID))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = files.Close() }() // it was read
+	if err := b.exchange(ctx, http.MethodPost, "/doze/files", files, askMax, nil); err != nil {
+		return fmt.Errorf("unpack the files: %w", err)
+	}
+	// A crash after this line leaves a sandbox that is adopted.
+	if err := n.keep(b, doze.Running, ""); err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
+	return nil
+}
+
+// relaunch starts the processes that were noted, and forgets them and the
+// archive. One that cannot be started is reported and does not keep the others.
+// Preconditions: the turn is held, or the box is.
+func (n *Node) relaunch(ctx context.Context, b *Box) {
+	uid := b.order.UID
+	raw, err := os.ReadFile(n.processesName(uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return // none were noted
+	}
+	var all []map[string]any
+	if err == nil {
+		err = json.Unmarshal(raw, &all)
+	}
+	if err != nil {
+		slog.Error("the processes of an archive are lost", "sandbox", uid, "err", err)
+	}
+	for _, p := range all {
+		delete(p, "waitForCompletion") // nobody does
+		delete(p, "waitForPorts")
+		if err := b.call(ctx, http.MethodPost, "/process", p, nil); err != nil {
+			slog.Error("start a process again", "sandbox", uid, "process", p["name"], "err", err)
+			b.mu.Lock()
+			b.note(fmt.Sprintf("its process %.80q could not be started again", p["name"]))
+			b.mu.Unlock()
+		}
+	}
+	if ctx.Err() != nil {
+		return // the next attempt starts those that do not run
+	}
+	if err := errors.Join(remove(n.processesName(uid)), remove(n.filesName(uid))); err != nil {
+		slog.Error("remove an archive that is no longer needed", "sandbox", uid, "err", err)
+	}
+}
+
+// remove removes a file that may not be there.
+func remove(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"doze"
+	"doze/internal/machine"
+)
+
+// kept is the record of a snapshot: what a machine that goes on from it needs.
+// It is written last, so that a snapshot without one is not complete.
+type kept struct {
+	ID     string  `json:"id"`
+	Image  Image   `json:"image"`
+	Agent  string  `json:"agent"` // file with the agent that is in the snapshot
+	Memory int64   `json:"memory"`
+	CPUs   float64 `json:"cpus"`
+	Bytes  int64   `json:"bytes"` // on disk
+}
+
+// copyName is the copy of the machine, below the directory of a snapshot.
+const copyName = "copy"
+
+func (n *Node) snapshotDir(id string) string { return filepath.Join(n.Options.Snapshots, id) }
+
+func (n *Node) copyDir(id string) string { return filepath.Join(n.snapshotDir(id), copyName) }
+
+// Snapshot implements [peer.Node].
+func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
+	if !idPattern.MatchString(id) {
+		return 0, doze.Errorf(doze.Invalid, "%.80q is no id of a snapshot", id)
+	}
+	if k, err := n.readSnapshot(id); err == nil {
+		return k.Bytes, nil
+	}
+	b := n.box(uid)
+	if b == nil {
+		return 0, errUnknown
+	}
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if err := b.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer b.unlock()
+	thaw, err := b.freeze()
+	if err != nil {
+		return 0, err
+	}
+	defer thaw()
+	m, err := b.handle(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("find the machine: %w", err)
+	}
+	b.mu.Lock()
+	b.machine = m
+	b.mu.Unlock()
+	k := kept{ID: id, Image: b.image, Agent: b.config.Agent, Memory: b.config.Memory, CPUs: b.config.CPUs}
+	err = n.take(ctx, m, &k)
+	return k.Bytes, err
+}
+
+// freeze lets requests wait until thaw is called. It fails for a box that has
+// no memory. Preconditions: the turn is held.
+func (b *Box) freeze() (thaw func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.phase {
+	case doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled:
+	default: // it has no memory, or is about to lose it
+		return nil, doze.Errorf(doze.Conflict, "the sandbox is %s", b.phase)
+	}
+	b.frozen = true
+	return func() {
+		b.mu.Lock()
+		b.frozen = false
+		stuck := b.lieDown("it could not go on after a snapshot, and sleeps until the next request")
+		b.signal()
+		b.arm()
+		b.mu.Unlock()
+		if stuck {
+			b.hangUp() // nothing may write to a connection while it sleeps
+		}
+	}, nil
+}
+
+// take makes the copy and then its record.
+func (n *Node) take(ctx context.Context, m machine.Machine, k *kept) (err error) {
+	// What an attempt that was cut off left is in the way.
+	if err := n.DropSnapshot(ctx, k.ID); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.DropSnapshot(context.WithoutCancel(ctx), k.ID))
+		}
+	}()
+	if err := os.MkdirAll(n.snapshotDir(k.ID), 0o700); err != nil {
+		return fmt.Errorf("make the snapshot's directory: %w", err)
+	}
+	if err := m.Keep(ctx, n.copyDir(k.ID)); err != nil {
+		return fmt.Errorf("keep the machine: %w", cause(ctx, err))
+	}
+	if k.Bytes, err = sizeOf(n.copyDir(k.ID)); err != nil {
+		return fmt.Errorf("measure the snapshot: %w", err)
+	}
+	raw, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	// A crash after these lines leaves a snapshot.
+	if err := errors.Join(replace(filepath.Join(n.snapshotDir(k.ID), recordName), raw), syncDir(n.Options.Snapshots)); err != nil {
+		return fmt.Errorf("write the record of the snapshot: %w", err)
+	}
+	return nil
+}
+
+// sizeOf returns the bytes of all files below a directory.
+func sizeOf(dir string) (bytes int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			bytes += info.Size()
+		}
+		return err
+	})
+	return bytes, err
+}
+
+// DropSnapshot implements [peer.Node].
+func (n *Node) DropSnapshot(_ context.Context, id string) error {
+	if !idPattern.MatchString(id) {
+		return nil // there is none
+	}
+	dir := n.snapshotDir(id)
+	if err := os.Remove(filepath.Join(dir, recordName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the record of the snapshot: %w", err)
+	}
+	if err := n.Driver.Discard(n.copyDir(id)); err != nil {
+		return fmt.Errorf("remove the snapshot: %w", err)
+	}
+	return os.RemoveAll(dir)
+}
+
+// Snapshots implements [peer.Node].
+func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
+	all := map[string]int64{}
+	err := n.eachSnapshot(func(_ string, k kept, err error) error {
+		if err == nil {
+			all[k.ID] = k.Bytes
+		}
+		return nil
+	})
+	return all, err
+}
+
+// eachSnapshot calls fn with the record of every snapshot, or with why there is
+// none that can be used.
+func (n *Node) eachSnapshot(fn func(id string, k kept, err error) error) error {
+	entries, err := os.ReadDir(n.Options.Snapshots)
+	if err != nil {
+		return fmt.Errorf("read the snapshots: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !idPattern.MatchString(e.Name()) {
+			continue
+		}
+		k, err := n.readSnapshot(e.Name())
+		if err := fn(e.Name(), k, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSnapshot returns the record of a complete snapshot. Without one the
+// error is [fs.ErrNotExist].
+func (n *Node) readSnapshot(id string) (k kept, err error) {
+	raw, err := os.ReadFile(filepath.Join(n.snapshotDir(id), recordName))
+	if err != nil {
+		return k, err
+	}
+	if err := json.Unmarshal(raw, &k); err != nil {
+		return k, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if k.ID != id {
+		return k, fmt.Errorf("%w: it is of the snapshot %q", errDamaged, k.ID)
+	}
+	return k, nil
+}
+
+// unusable classifies why nothing could go on from a snapshot: it may be gone,
+// also under a machine that was being made, or damaged.
+func (n *Node) unusable(id string, err error) error {
+	if _, now := n.readSnapshot(id); errors.Is(now, fs.ErrNotExist) {
+		return doze.Wrap(err, doze.NotFound, "there is no such snapshot on this node")
+	}
+	if errors.Is(err, machine.ErrDamaged) || errors.Is(err, errDamaged) {
+		return doze.Wrap(err, doze.Conflict, "the snapshot is damaged and cannot be used")
+	}
+	return err
+}
+
+// sweepSnapshots removes what a crash left of snapshots that were being made.
+func (n *Node) sweepSnapshots(ctx context.Context) error {
+	if err := os.MkdirAll(n.Options.Snapshots, 0o700); err != nil {
+		return fmt.Errorf("make the directory of snapshots: %w", err)
+	}
+	return n.eachSnapshot(func(id string, _ kept, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			slog.Warn("removing a snapshot that was not finished", "snapshot", id)
+			return n.DropSnapshot(ctx, id)
+		case err != nil:
+			slog.Error("a snapshot cannot be used", "snapshot", id, "err", err)
+		}
+		return nil
+	})
+}
