@@ -51,6 +51,7 @@ type host struct {
 	failing map[string]error    // by name of the step
 	keep    map[string]int      // keepAlive by sandbox
 	env     map[string][]string // what agents were told, by sandbox
+	asked   map[string][]string // what agents were asked about archives, by sandbox
 	deaf    bool                // agents do not answer
 	free    int64
 }
@@ -59,7 +60,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, env: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -86,6 +87,10 @@ func (h *host) agent(id string) http.Handler {
 			<-r.Context().Done()
 			return
 		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		switch r.URL.Path {
@@ -93,10 +98,21 @@ func (h *host) agent(id string) http.Handler {
 			_, _ = fmt.Fprintf(w, `{"keepAlive": %d}`, h.keep[id])
 		case "/doze/identity":
 			var in struct{ Env []string }
-			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			if err := json.Unmarshal(body, &in); err != nil {
 				w.WriteHeader(http.StatusBadRequest)
 			}
 			h.env[id] = in.Env
+		case "/doze/quiesce":
+			_, _ = io.WriteString(w, `{"processes":[{"name":"app","command":"run","waitForCompletion":true,"waitForPorts":[1]}]}`)
+			h.asked[id] = append(h.asked[id], r.URL.Path+string(body))
+		case "/doze/files":
+			h.asked[id] = append(h.asked[id], r.URL.Path)
+			if err := h.failing["files"]; err != nil {
+				delete(h.failing, "files")
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		case "/archive/resume", "/process":
+			h.asked[id] = append(h.asked[id], r.URL.Path+string(body))
 		}
 	})
 }

@@ -438,6 +438,12 @@ func (m *mortal) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	return m.wrap(m.Driver.Adopt(ctx, c))
 }
 
+func (m *mortal) Discard(dir string) error {
+	m.step()
+	defer m.step()
+	return m.Driver.Discard(dir)
+}
+
 type mortalMachine struct {
 	machine.Machine
 
@@ -459,6 +465,18 @@ func (x *mortalMachine) Resume(ctx context.Context) error {
 	x.m.step()
 	defer x.m.step()
 	return x.Machine.Resume(ctx)
+}
+
+func (x *mortalMachine) Keep(ctx context.Context, dir string) error {
+	x.m.step()
+	defer x.m.step()
+	return x.Machine.Keep(ctx, dir)
+}
+
+func (x *mortalMachine) Archive(ctx context.Context, file string) error {
+	x.m.step()
+	defer x.m.step()
+	return x.Machine.Archive(ctx, file)
 }
 
 func (x *mortalMachine) Close(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -55,6 +56,7 @@ type simulation struct {
 	p       *process
 	m       *mortal // the host of p
 	made    int
+	taken   int
 	boxes   []string // wanted, or being made or deleted
 	deleted map[string]bool
 	calls   *sync.WaitGroup // to p
@@ -121,6 +123,15 @@ var steps = []struct {
 	{8, "create", (*simulation).create},
 	{40, "request", (*simulation).request},
 	{4, "delete", (*simulation).remove},
+	{6, "snapshot", (*simulation).snapshot},
+	{3, "drop", (*simulation).dropSnapshot},
+	{5, "fork", (*simulation).fork},
+	{5, "archive", func(s *simulation) {
+		s.with("archive", func(ctx context.Context, id string) error { _, err := s.p.Archive(ctx, id); return err })
+	}},
+	{10, "unarchive", func(s *simulation) {
+		s.with("unarchive", func(ctx context.Context, id string) error { return s.p.Unarchive(ctx, order(id)) })
+	}},
 	{5, "disable", func(s *simulation) { s.with("disable", s.p.Disable) }},
 	{8, "enable", func(s *simulation) { s.with("enable", s.p.Enable) }},
 	{3, "kill", (*simulation).kill},
@@ -187,14 +198,49 @@ func (s *simulation) with(what string, do func(context.Context, string) error) {
 	s.call(what, func(ctx context.Context) error { return do(ctx, id) })
 }
 
-func (s *simulation) create() {
+func (s *simulation) create() { s.createFrom("") }
+
+func (s *simulation) createFrom(snapshot string) {
 	if len(s.boxes) >= simulatedBoxes {
 		return
 	}
 	s.made++
 	id, p := fmt.Sprintf("s%d", s.made), s.p
 	s.boxes = append(s.boxes, id)
-	s.call("create", func(ctx context.Context) error { return p.Create(ctx, order(id)) })
+	o := order(id)
+	o.From = snapshot
+	s.call("create", func(ctx context.Context) error { return p.Create(ctx, o) })
+}
+
+func (s *simulation) snapshot() {
+	s.taken++
+	id, box, p := fmt.Sprintf("n%d", s.taken), s.pick(), s.p
+	s.call("snapshot", func(ctx context.Context) error { _, err := p.Snapshot(ctx, box, id); return err })
+}
+
+// anySnapshot is one of the complete ones, or none.
+func (s *simulation) anySnapshot() string {
+	files, err := s.p.Snapshots(s.t.Context())
+	if err != nil {
+		s.t.Error(err)
+	}
+	ids := slices.Sorted(maps.Keys(files))
+	if len(ids) == 0 {
+		return ""
+	}
+	return ids[s.dice.IntN(len(ids))]
+}
+
+func (s *simulation) dropSnapshot() {
+	if id, p := s.anySnapshot(), s.p; id != "" {
+		s.call("drop", func(ctx context.Context) error { return p.DropSnapshot(ctx, id) })
+	}
+}
+
+func (s *simulation) fork() {
+	if id := s.anySnapshot(); id != "" {
+		s.createFrom(id)
+	}
 }
 
 func (s *simulation) remove() {
@@ -241,6 +287,7 @@ var (
 	faults = []machinetest.Op{
 		machinetest.OpBoot, machinetest.OpPause, machinetest.OpSave, machinetest.OpSwap, machinetest.OpDrop, machinetest.OpRelease,
 		machinetest.OpResume, machinetest.OpRestore, machinetest.OpDial, machinetest.OpClose,
+		machinetest.OpKeep, machinetest.OpDiscard, machinetest.OpArchive,
 	}
 	reasons = []error{errBroken, fmt.Errorf("%w: a bit", machine.ErrDamaged), context.DeadlineExceeded}
 )
@@ -332,7 +379,19 @@ func (s *simulation) settle() {
 			ids = append(ids, id)
 		}
 	})
-	for _, id := range ids {
+	archived, err := filepath.Glob(filepath.Join(s.dir, "sandboxes", "*", "files.tar"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, name := range archived {
+		id := filepath.Base(filepath.Dir(name))
+		if s.p.phase(id) == doze.Archived && slices.Contains(ids, id) {
+			s.t.Errorf("%s is archived and has a lease", id)
+		}
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
 		if n := s.p.Holds(id); n != 0 {
 			s.t.Errorf("%s: %d holds are left", id, n)
 		}
@@ -349,5 +408,22 @@ func (s *simulation) settle() {
 	}
 	if left := s.Processes(); len(left) > 0 {
 		s.t.Errorf("processes are left: %q", left)
+	}
+	left := func() []os.DirEntry {
+		all, err := os.ReadDir(filepath.Join(s.dir, "snapshots"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return all
+	}
+	for range 50 { // as above
+		for _, e := range left() {
+			if err := s.p.DropSnapshot(s.t.Context(), e.Name()); err != nil {
+				s.t.Log("drop:", err)
+			}
+		}
+	}
+	if all := left(); len(all) > 0 {
+		s.t.Errorf("of snapshots is left: %v", all)
 	}
 }

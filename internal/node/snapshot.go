@@ -55,13 +55,10 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, err
 	}
 	defer thaw()
-	m, err := b.handle(ctx)
+	m, err := b.handle(ctx) // if it is found only now, the next wake decides what it is
 	if err != nil {
 		return 0, fmt.Errorf("find the machine: %w", err)
 	}
-	b.mu.Lock()
-	b.machine = m
-	b.mu.Unlock()
 	k := kept{ID: id, Image: b.image, Agent: b.config.Agent, Memory: b.config.Memory, CPUs: b.config.CPUs}
 	err = n.take(ctx, m, &k)
 	return k.Bytes, err
@@ -212,6 +209,7 @@ func (n *Node) unusable(id string, err error) error {
 }
 
 // sweepSnapshots removes what a crash left of snapshots that were being made.
+// What cannot be removed does not keep sandboxes from going on.
 func (n *Node) sweepSnapshots(ctx context.Context) error {
 	if err := os.MkdirAll(n.Options.Snapshots, 0o700); err != nil {
 		return fmt.Errorf("make the directory of snapshots: %w", err)
@@ -220,7 +218,9 @@ func (n *Node) sweepSnapshots(ctx context.Context) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			slog.Warn("removing a snapshot that was not finished", "snapshot", id)
-			return n.DropSnapshot(ctx, id)
+			if err := n.DropSnapshot(ctx, id); err != nil {
+				slog.Error("it is not removed yet", "snapshot", id, "err", err)
+			}
 		case err != nil:
 			slog.Error("a snapshot cannot be used", "snapshot", id, "err", err)
 		}

@@ -139,7 +139,8 @@ func (m *memory) archive() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return out.Bytes(), w.Close()
+	err := w.Close() // it writes the end
+	return out.Bytes(), err
 }
 
 func (m *memory) Env() []string { return m.Vars }
