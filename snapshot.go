@@ -34,7 +34,7 @@ type Snapshot struct {
 // SnapshotSource is what a snapshot was taken of.
 type SnapshotSource struct {
 	Name    string `json:"name"`
-	Kind    string `json:"kind"`    // [KindSandbox]
+	Kind    string `json:"kind"`    // [KindSandbox], which a request may leave out
 	Deleted bool   `json:"deleted"` // the sandbox is gone
 }
 

@@ -42,7 +42,8 @@ type Config struct {
 	// /var/lib/doze/uploads. What an earlier agent left there is deleted.
 	UploadDir string
 	// Root is where the agent keeps the files true that name the sandbox, in
-	// etc below it; empty means nowhere.
+	// etc below it, and where it unpacks those of an archive; empty means
+	// nowhere.
 	Root string
 	// Init says that orphans of the whole system become children of this
 	// process, which then has to collect them.
@@ -57,6 +58,7 @@ type Agent struct {
 	who       workload
 	cwd       string // of relative paths of files, unless a variable says
 	names     *names
+	root      string // empty means that there is none
 	children  *reaper
 	processes *table
 	terminals *terminals
@@ -98,6 +100,7 @@ func New(cfg Config) *Agent {
 		who:       who,
 		cwd:       dir,
 		names:     newNames(cfg.Root, host),
+		root:      cfg.Root,
 		started:   time.Now(),
 		children:  children,
 		processes: processes,

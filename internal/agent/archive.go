@@ -294,7 +294,10 @@ func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error 
 // unpack is called by the host with the files of a sandbox that was archived:
 // this one shall have them.
 func (a *Agent) unpack(w http.ResponseWriter, r *http.Request, _ string) error {
-	if err := archive.Unpack(r.Context(), "/", r.Body); err != nil {
+	if a.root == "" {
+		return doze.Errorf(doze.Unprocessable, "this agent has no root to unpack files into")
+	}
+	if err := archive.Unpack(r.Context(), a.root, r.Body); err != nil {
 		return err
 	}
 	httpx.WriteJSON(w, http.StatusOK, struct{}{})

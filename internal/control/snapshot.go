@@ -74,7 +74,7 @@ func (s *Server) createSnapshot(ctx context.Context, r *http.Request, body map[s
 	if err != nil {
 		return doze.Snapshot{}, err
 	}
-	if in.Source.Kind != doze.KindSandbox {
+	if in.Source.Kind != "" && in.Source.Kind != doze.KindSandbox {
 		p.Add("source.kind", "is %q; it must be %s", clip(in.Source.Kind), doze.KindSandbox)
 	}
 	if in.Name != "" {

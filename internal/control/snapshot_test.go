@@ -58,7 +58,7 @@ func TestSnapshots(t *testing.T) {
 			t.Errorf("snapshot (-want +got):\n%s", diff)
 		}
 		after(time.Second)
-		two := want[snapshot](p, 200, "POST", "/snapshots", `{"source":{"name":"a","kind":"sandbox"}}`)
+		two := want[snapshot](p, 200, "POST", "/snapshots", `{"source":{"name":"a"}}`)
 		if two.Name == "" || two.Name == one.Name {
 			t.Errorf("the generated name is %q", two.Name)
 		}
@@ -139,7 +139,7 @@ func TestSnapshotsThatFail(t *testing.T) {
 		t := p.t
 		p.create(named("a"))
 		for body, status := range map[string]int{
-			`{}`: 400, `{"source":{"name":"a"}}`: 400, `{"source":{"name":"a","kind":"volume"}}`: 400,
+			`{}`: 400, `{"source":{"kind":"sandbox"}}`: 400, `{"source":{"name":"a","kind":"volume"}}`: 400,
 			`{"source":{"name":"none","kind":"sandbox"}}`: 404, `{"name":"No Name","source":{"name":"a","kind":"sandbox"}}`: 400,
 			`{"name":1,"source":{"name":"a","kind":"sandbox"}}`: 400,
 		} {

@@ -5,16 +5,10 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"doze"
-	"doze/internal/testkit"
 )
 
 // TestPublicClientSharesSandboxes drives previews and sessions with the
@@ -40,20 +34,5 @@ func TestPublicClientSharesSandboxes(t *testing.T) {
 	if err := json.Unmarshal(b, &account); err != nil || account.Secret == "" {
 		t.Fatalf("%s, %v", b, err)
 	}
-	dir := filepath.Join(testkit.Root(), "test", "e2e")
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@blaxel", "core")); err != nil {
-		t.Fatal("the npm package is missing: make deps-test installs it")
-	}
-	cmd := exec.CommandContext(t.Context(), "node", "previews.mjs")
-	cmd.Dir = dir
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "BL_") }),
-		"BL_API_URL="+p.Address+"/v0", "BL_WORKSPACE=main", "BL_REGION=local", "BL_DISABLE_H2=1", "DO_NOT_TRACK=1",
-		"BL_CLIENT_CREDENTIALS="+base64.StdEncoding.EncodeToString([]byte(account.ClientID+":"+account.Secret)),
-	)
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	script(t, p, "previews.mjs", "BL_CLIENT_CREDENTIALS="+base64.StdEncoding.EncodeToString([]byte(account.ClientID+":"+account.Secret)))
 }

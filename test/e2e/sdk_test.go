@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,17 +17,31 @@ import (
 func TestPublicClient(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, "--pause-after", "1s", "--save-after", "300ms", "--disk-after", "1s")
+	script(t, p, "e2e.mjs", "BL_API_KEY="+p.Key, "E2E_SLEEP_TIMEOUT_S=60", "E2E_ASLEEP_S=4", "E2E_MEMORY=1024")
+}
+
+// TestPublicClientCopies drives snapshots, forks and archives in the same way:
+// see copies.mjs.
+func TestPublicClientCopies(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t)
+	script(t, p, "copies.mjs", "BL_API_KEY="+p.Key)
+}
+
+// script runs a program that uses the npm package, with these variables and
+// those that say where the platform is.
+func script(t *testing.T, p *testkit.Platform, name string, env ...string) {
+	t.Helper()
 	dir := filepath.Join(testkit.Root(), "test", "e2e")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@blaxel", "core")); err != nil {
 		t.Fatal("the npm package is missing: make deps-test installs it")
 	}
-	cmd := exec.CommandContext(t.Context(), "node", "e2e.mjs")
+	cmd := exec.CommandContext(t.Context(), "node", name)
 	cmd.Dir = dir
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(),
-		"BL_API_URL="+p.Address+"/v0", "BL_API_KEY="+p.Key, "BL_WORKSPACE=main",
-		"BL_REGION=local", "BL_DISABLE_H2=1", "DO_NOT_TRACK=1", "E2E_SLEEP_TIMEOUT_S=60", "E2E_ASLEEP_S=4", "E2E_MEMORY=1024",
-	)
+	cmd.Env = slices.Concat(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "BL_") }), []string{
+		"BL_API_URL=" + p.Address + "/v0", "BL_WORKSPACE=main", "BL_REGION=local", "BL_DISABLE_H2=1", "DO_NOT_TRACK=1",
+	}, env)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {

@@ -1,0 +1,43 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestQuiesce: the host learns what ran, however often it asks, and what is
+// frozen can go on.
+func TestQuiesce(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	type noted struct {
+		Processes []struct {
+			Name, Command string
+			Env           map[string]string
+		}
+	}
+	get[any](t, s, "POST", "/process", `{"name":"over","command":"true","waitForCompletion":true}`)
+	get[any](t, s, "POST", "/process", `{"name":"app","command":"sleep 1000","env":{"A":"b"},"restartOnFailure":true}`)
+	first := get[noted](t, s, "POST", "/doze/quiesce", `{"stopTimeoutSeconds":5}`)
+	if len(first.Processes) != 1 || first.Processes[0].Name != "app" || first.Processes[0].Command != "sleep 1000" || first.Processes[0].Env["A"] != "b" {
+		t.Fatalf("it says %+v", first)
+	}
+	if app := get[struct{ Status string }](t, s, "GET", "/process/app", ""); app.Status == "running" {
+		t.Error("the process runs on")
+	}
+	if diff := cmp.Diff(first, get[noted](t, s, "POST", "/doze/quiesce", `{"stopTimeoutSeconds":5}`)); diff != "" {
+		t.Errorf("asked again (-first +again):\n%s", diff)
+	}
+	s.fails(t, 409, "frozen", "POST", "/process", `{"command":"true"}`)
+	get[any](t, s, "POST", "/archive/resume", "")
+	get[any](t, s, "POST", "/process", `{"name":"app","command":"sleep 1000"}`)
+	if again := get[noted](t, s, "POST", "/doze/quiesce", `{"stopTimeoutSeconds":0}`); len(again.Processes) != 1 || len(again.Processes[0].Env) != 0 {
+		t.Errorf("frozen anew, it says %+v", again)
+	}
+	if code, body := s.call(t, "POST", "/doze/quiesce", "["); code != 400 {
+		t.Errorf("nonsense: %d %s", code, body)
+	}
+	get[any](t, s, "POST", "/archive/resume", "")
+	s.fails(t, 422, "no root", "POST", "/doze/files", "") // else it would be that of the host
+}
