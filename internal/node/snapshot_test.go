@@ -209,9 +209,9 @@ func TestSnapshotsThatFail(t *testing.T) {
 	})
 }
 
-// asks are what an agent was asked about archives.
-func (h *host) asks(id string) (all []string) {
-	h.set(func() { all = h.asked[id]; h.asked[id] = nil })
+// asks are what the agent of a was asked about archives, since the last time.
+func (h *host) asks() (all []string) {
+	h.set(func() { all = h.asked["a"]; h.asked["a"] = nil })
 	return all
 }
 
@@ -229,7 +229,7 @@ func TestArchive(t *testing.T) {
 		if err != nil || bytes <= 0 {
 			t.Fatalf("archive: %d, %v", bytes, err)
 		}
-		if diff := cmp.Diff([]string{askQuiesce}, h.asks("a")); diff != "" {
+		if diff := cmp.Diff([]string{askQuiesce}, h.asks()); diff != "" {
 			t.Error(diff)
 		}
 		archived := func() {
@@ -268,14 +268,14 @@ func TestArchive(t *testing.T) {
 			t.Error(err)
 		}
 		archived()
-		h.asks("a")
+		h.asks()
 
 		o := order("a")
 		o.Env = []string{"A=new"}
 		if err := p.Unarchive(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"/doze/files", askStart}, h.asks("a")); diff != "" {
+		if diff := cmp.Diff([]string{"/doze/files", askStart}, h.asks()); diff != "" {
 			t.Error(diff)
 		}
 		if !slices.Contains(h.identity("a"), "A=new") {
@@ -283,7 +283,7 @@ func TestArchive(t *testing.T) {
 		}
 		p.in("a", doze.Running, "awake")
 		p.hello("a")
-		if err := p.Unarchive(t.Context(), o); err != nil || len(h.asks("a")) != 0 {
+		if err := p.Unarchive(t.Context(), o); err != nil || len(h.asks()) != 0 {
 			t.Error("again:", err)
 		}
 		if names, err := filepath.Glob(filepath.Join(h.dir, "sandboxes", "a", "*")); err != nil || len(names) != 2 {
@@ -310,7 +310,7 @@ func TestArchivesThatFail(t *testing.T) {
 			t.Error(err)
 		}
 		p.in("a", doze.Running, "awake")
-		if diff := cmp.Diff([]string{askQuiesce, "/archive/resume", askStart}, h.asks("a")); diff != "" {
+		if diff := cmp.Diff([]string{askQuiesce, "/archive/resume", askStart}, h.asks()); diff != "" {
 			t.Error(diff)
 		}
 		if names, err := filepath.Glob(filepath.Join(h.dir, "sandboxes", "a", "*")); err != nil || len(names) != 2 {
@@ -426,7 +426,7 @@ func afterCopies(t *testing.T, h *host, p *process, steps, done int) {
 		if err := p.Unarchive(t.Context(), order("a")); err != nil {
 			t.Errorf("step %d: unarchive: %v", steps, err)
 		}
-		if asked := h.asks("a"); len(asked) == 0 || asked[len(asked)-1] != askStart {
+		if asked := h.asks(); len(asked) == 0 || asked[len(asked)-1] != askStart {
 			t.Errorf("step %d: its processes are not started: %q", steps, asked)
 		}
 		p.hello("a")
