@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/peer"
 	"doze/internal/store"
 )
 
@@ -120,7 +121,7 @@ func (s *Server) finishUnarchive(ctx context.Context, uid string) error {
 // takeBack records that a step did not work, and why. What only ended because
 // we stop, or because somebody deletes the sandbox, is not recorded.
 func (s *Server) takeBack(ctx context.Context, sb store.Sandbox, a *doze.Archive, err error, what string) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, peer.ErrStopping) {
 		return err
 	}
 	slog.ErrorContext(ctx, "a step is taken back", "sandbox", sb.UID, "phase", sb.Phase, "err", err)

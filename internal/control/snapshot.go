@@ -222,7 +222,9 @@ func (s *Server) recoverSnapshots(ctx context.Context) error {
 	}
 	for id := range files {
 		slog.WarnContext(ctx, "removing the files of a snapshot that is not on record", "snapshot", id)
-		err = errors.Join(err, s.clearSnapshot(ctx, id))
+		if err := s.clearSnapshot(ctx, id); err != nil { // the next start tries again
+			slog.ErrorContext(ctx, "they are not removed", "snapshot", id, "err", err)
+		}
 	}
-	return err
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/peer"
 )
 
 type snapshot = doze.Snapshot
@@ -407,6 +408,20 @@ func TestArchive(t *testing.T) {
 		if !slices.Equal(env, []string{"A=1"}) {
 			t.Errorf("environment %q", env)
 		}
+
+		p.node.set("archive", peer.ErrStopping)
+		want[any](p, 200, "POST", archive, "")
+		after(time.Second)
+		if sb := p.get(); sb.Status != "ARCHIVING" {
+			t.Errorf("while the node stops it is %s", sb.Status)
+		}
+		p.node.set("archive", nil)
+		after(10 * time.Second) // the next node goes on
+		if sb := p.get(); sb.Status != "ARCHIVED" {
+			t.Errorf("then it is %s", sb.Status)
+		}
+		want[any](p, 200, "POST", unarchive, "")
+		after(time.Second)
 
 		p.node.set("archive", doze.Errorf(doze.Exhausted, "the disk is full"))
 		want[any](p, 200, "POST", archive, "")

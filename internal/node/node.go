@@ -94,9 +94,8 @@ var (
 )
 
 var (
-	errUnknown  = doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
-	errStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
-	errDeleted  = doze.Errorf(doze.Unavailable, "the sandbox is being deleted")
+	errUnknown = doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
+	errDeleted = doze.Errorf(doze.Unavailable, "the sandbox is being deleted")
 )
 
 // Open returns a node that has adopted every sandbox of its directory and
@@ -147,7 +146,7 @@ func (n *Node) Run(ctx context.Context) error {
 	reporter.Go(func() { n.reports.run(last, n.Report) })
 
 	<-ctx.Done()
-	n.stop(errStopping)
+	n.stop(peer.ErrStopping)
 	loops.Wait()
 	for _, b := range n.all() {
 		b.hangUp() // it takes mu, after which the box spawns nothing more

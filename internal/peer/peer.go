@@ -48,6 +48,10 @@ type Report struct {
 	Note bool
 }
 
+// ErrStopping is the end of an order because its node stops. What was begun goes
+// on when the order is repeated after the next start.
+var ErrStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
+
 // Node is what control asks of a process that runs sandboxes. Every call may
 // be repeated: a second one finds the work done.
 type Node interface {

@@ -171,12 +171,16 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 	server(t, box)
 	served(t, p, sb)
 	before := sh(t, box, listing)
-	for _, wait := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond} {
+	for i, wait := range []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
+		end := p.Kill
+		if i%2 == 1 {
+			end = p.Stop
+		}
 		if _, err := c.Archive(t.Context(), "box"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(wait)
-		if err := p.Kill(); err != nil {
+		if err := end(); err != nil {
 			t.Fatal(err)
 		}
 		revive(t, p)
@@ -185,14 +189,14 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(wait)
-		if err := p.Kill(); err != nil {
+		if err := end(); err != nil {
 			t.Fatal(err)
 		}
 		revive(t, p)
 		sb := status(t, c, "box", "DEPLOYED", "UNARCHIVING")
 		served(t, p, sb)
 		if after := sh(t, box, listing); after != before {
-			t.Fatalf("killed after %v: before:\n%s\nafter:\n%s", wait, before, after)
+			t.Fatalf("ended after %v: before:\n%s\nafter:\n%s", wait, before, after)
 		}
 	}
 }
