@@ -29,10 +29,14 @@ func main() {
 func run(args []string) error {
 	flags := flag.NewFlagSet("doze-agent", flag.ContinueOnError)
 	listen := flags.String("listen", ":8080", "serve the sandbox API on this `address`")
+	name := flags.String("hostname", "", "give the system this `name` and exit")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
 		return err
+	}
+	if *name != "" {
+		return syscall.Sethostname([]byte(*name))
 	}
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -45,8 +45,9 @@ type Config struct {
 	// etc below it, and where it unpacks those of an archive; empty means
 	// nowhere.
 	Root string
-	// Init says that orphans of the whole system become children of this
-	// process, which then has to collect them.
+	// Init says that this is the first process of the system. Its orphans
+	// become its children, which it then has to collect, and it has a power
+	// that nobody else may have, see power.
 	Init bool
 }
 
@@ -59,6 +60,7 @@ type Agent struct {
 	cwd       string // of relative paths of files, unless a variable says
 	names     *names
 	root      string // empty means that there is none
+	power     power
 	children  *reaper
 	processes *table
 	terminals *terminals
@@ -109,6 +111,7 @@ func New(cfg Config) *Agent {
 		archives:  newArchiver(),
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
+	a.power.held = cfg.Init
 	a.upgrade = upgrade{Status: "idle", Step: "none", Version: a.version}
 	a.mcp = sync.OnceValue(a.newMCP)
 	return a

@@ -10,16 +10,23 @@ import (
 	"doze/internal/httpx"
 )
 
-// identity is whose agent this is: the variables of [Config.Env].
+// identity is whose agent this is: the name of the host, and the variables of
+// [Config.Env].
 type identity struct {
-	Env []string `json:"env"`
+	Hostname string   `json:"hostname"` // empty means that it is as it should be
+	Env      []string `json:"env"`
+}
+
+// named is the answer: what the host is called now. A host that was renamed once
+// and copied must be renamed from outside.
+type named struct {
+	Hostname string `json:"hostname"`
 }
 
 // become makes this the agent of another sandbox. The host says so to every
 // agent before anybody else can ask it something, and again in a copy of a
 // sandbox: what runs there goes on with what it knows, and what is started from
-// now on inherits nothing of the one that was copied. The host name has changed
-// already, or stays.
+// now on inherits nothing of the one that was copied.
 func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
 	b, err := body(w, r, variablesMax)
 	if err != nil {
@@ -29,13 +36,16 @@ func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
 	if err != nil {
 		return err
 	}
+	if err := a.power.spend(in.Hostname); err != nil {
+		return err
+	}
 	host := environ(in.Env)
 	a.names.change(hostname(), host)
 	a.vars.replace(inherited(host, a.who))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.started, a.wakes, a.woken = time.Now(), 0, time.Time{}
-	httpx.WriteJSON(w, http.StatusOK, struct{}{})
+	httpx.WriteJSON(w, http.StatusOK, named{hostname()})
 	return nil
 }
 

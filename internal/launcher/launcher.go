@@ -318,6 +318,11 @@ func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) error {
 	return l.with(c.ID, func(s *sandbox) error { return s.checkpoint(ctx, c.Dir) })
 }
 
+// Rename gives a running machine another host name.
+func (l *Launcher) Rename(ctx context.Context, r gvisor.Rename) error {
+	return l.with(r.ID, func(s *sandbox) error { return s.rename(ctx, r.Hostname) })
+}
+
 // Archive writes the files of a machine.
 func (l *Launcher) Archive(ctx context.Context, a gvisor.Archive) error {
 	return l.with(a.ID, func(s *sandbox) error { return s.archive(ctx, a.File) })

@@ -12,7 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -379,6 +381,32 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	s.swapped = true
 	s.note()
 	return r, nil
+}
+
+// rename gives the guest another host name. While it runs only a process inside
+// can do that: the agent's program, started for nothing else.
+func (s *sandbox) rename(ctx context.Context, hostname string) error {
+	may := []string{naming}
+	caps, err := specutils.Capabilities(false, &specs.LinuxCapabilities{Bounding: may, Effective: may, Permitted: may})
+	if err != nil {
+		return err
+	}
+	return s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
+		if s.paused {
+			return errors.New("a machine must be awake to be renamed")
+		}
+		pid, err := c.Execute(s.l.conf, &control.ExecArgs{
+			Filename: agentPath, Argv: []string{agentPath, "-hostname", hostname}, WorkingDirectory: "/", Capabilities: caps,
+		})
+		if err != nil {
+			return fmt.Errorf("start the process: %w", err)
+		}
+		status, err := c.WaitPID(pid)
+		if err == nil && status != 0 {
+			err = fmt.Errorf("the process ended with status %#x", int(status))
+		}
+		return err
+	})
 }
 
 // kill ends the machine and removes everything but its images.

@@ -52,6 +52,7 @@ func (l *Launcher) handler() http.Handler {
 	post(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
 	post(mux, gvisor.PathRestore, l.Restore)
 	post(mux, gvisor.PathArchive, l.Archive)
+	post(mux, gvisor.PathRename, l.Rename)
 	post(mux, gvisor.PathResume, l.Resume)
 	post(mux, gvisor.PathCheckpoint, l.Checkpoint)
 	for path, do := range map[string]func(context.Context, string) error{

@@ -46,6 +46,9 @@ const cpuPeriod = 100_000
 // to be alone on one processor (gVisor uses the same floor).
 const cpusMin = 2
 
+// agentPath is the agent's program in every machine.
+const agentPath = machine.AgentDir + "/doze-agent"
+
 const filesMax = 1 << 16
 
 // capabilities is what root may do inside: what container engines give by
@@ -56,24 +59,27 @@ var capabilities = []string{
 	"CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 }
 
+// naming is what the first process has besides: it names the host, and gives it
+// up before anything else runs.
+const naming = "CAP_SYS_ADMIN"
+
 // specFor is the OCI spec of a machine. Everything but paths, names and
 // environment must be the same at every restore.
 func specFor(c gvisor.Config, root string) *specs.Spec {
 	period, quota := uint64(cpuPeriod), int64(math.Ceil(c.CPUs*cpuPeriod))
 	args := c.Args
 	if len(args) == 0 {
-		args = []string{machine.AgentDir + "/doze-agent"}
+		args = []string{agentPath}
 	}
+	first := append([]string{naming}, capabilities...)
 	return &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: c.Hostname,
 		Root:     &specs.Root{Path: root},
 		Process: &specs.Process{
 			Args: args, Cwd: "/", Env: c.Env,
-			Capabilities: &specs.LinuxCapabilities{
-				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
-			},
-			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: filesMax, Soft: filesMax}},
+			Capabilities: &specs.LinuxCapabilities{Bounding: first, Effective: first, Permitted: first},
+			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: filesMax, Soft: filesMax}},
 		},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},

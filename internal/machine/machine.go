@@ -130,6 +130,9 @@ type Machine interface {
 	// cannot go on. Without an error the tier is as before. The copy lasts
 	// after Close, until Discard.
 	Keep(ctx context.Context, dir string) error
+	// Rename gives the guest of an awake machine another host name. It keeps
+	// that in every sleep, and in copies, whatever their configuration says.
+	Rename(ctx context.Context, hostname string) error
 	// Archive writes what the files of an awake machine differ in from its
 	// root file system to a file that does not exist yet, and that is complete
 	// when Archive returns: a tar of the layer above, with whiteouts. What is
@@ -153,7 +156,8 @@ type Driver interface {
 	// an error nothing of the machine is left. One that starts from a copy
 	// needs the same Root, Agent, Args and Memory as the machine that was
 	// copied, and gets the memory, processes and files of it, in which the host
-	// name, the network and the clock are its own and the environment is not.
+	// name (see Rename), the network and the clock are its own and the
+	// environment is not.
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
 	// Adopt finds a machine that an earlier process booted, in the tier it is

@@ -21,6 +21,7 @@ const (
 	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
 	PathRestore    = "/restore"    // POST Restore
 	PathArchive    = "/archive"    // POST Archive
+	PathRename     = "/rename"     // POST Rename
 	PathLoaded     = "/loaded"     // POST Target: waits until all memory is loaded
 	PathStats      = "/stats"      // POST Target: machine.Stats
 	PathKill       = "/kill"       // POST Target; also for a machine that is not there
@@ -76,6 +77,12 @@ type Reclaimed struct {
 type Checkpoint struct {
 	ID  string `json:"id"`
 	Dir string `json:"dir"` // an empty directory
+}
+
+// Rename asks for another host name of a running machine.
+type Rename struct {
+	ID       string `json:"id"`
+	Hostname string `json:"hostname"`
 }
 
 // Archive asks for the files of a machine, as [machine.Machine] says.

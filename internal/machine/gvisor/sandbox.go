@@ -197,6 +197,18 @@ func (s *sandbox) keepImage(ctx context.Context, dir string) error {
 	return nil
 }
 
+// Rename implements [machine.Machine].
+func (s *sandbox) Rename(ctx context.Context, hostname string) error {
+	if t := s.Tier(); t != machine.Awake {
+		return fmt.Errorf("rename: the machine is %s and must be awake", t)
+	}
+	if err := s.d.call(context.WithoutCancel(ctx), PathRename, Rename{s.config.ID, hostname}, nil); err != nil {
+		return fmt.Errorf("rename: %w", err)
+	}
+	s.config.Hostname = hostname
+	return nil
+}
+
 // Archive implements [machine.Machine].
 func (s *sandbox) Archive(ctx context.Context, file string) error {
 	if t := s.Tier(); t != machine.Awake && t != machine.Paused {

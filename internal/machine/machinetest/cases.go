@@ -49,6 +49,7 @@ var cases = map[string]func(*bench){
 	"a copy that cannot be made":          copyFails,
 	"damaged copies are refused":          copyDamaged,
 	"an archive has the files":            archiveFiles,
+	"a new name stays":                    renameStays,
 }
 
 func bootAnswers(b *bench) {

@@ -195,6 +195,33 @@ func flipLast(b *bench, name string) {
 	}
 }
 
+func renameStays(b *bench) {
+	g := b.boot("a")
+	called := func(g *guest, want string) {
+		b.Helper()
+		if got := must[string](g, "/hostname"); got != want {
+			b.Errorf("it is called %q, want %q", got, want)
+		}
+	}
+	if err := g.Rename(b.Context(), "renamed"); err != nil {
+		b.Fatal(err)
+	}
+	called(g, "renamed")
+	g.suspend(machine.OnDisk)
+	if err := g.Rename(b.Context(), "asleep"); err == nil {
+		b.Error("a machine without processes was renamed")
+	}
+	g.resume()
+	called(g, "renamed")
+	f := b.fork("b", b.keep(g))
+	called(f, "renamed")
+	if err := f.Rename(b.Context(), "another"); err != nil {
+		b.Fatal(err)
+	}
+	called(f, "another")
+	called(g, "renamed")
+}
+
 func archiveFiles(b *bench) {
 	g := b.boot("a")
 	g.do("/write", "name", "/kept", "text", "in the archive")

@@ -39,6 +39,7 @@ const (
 	OpKeep    Op = "keep"
 	OpDiscard Op = "discard"
 	OpArchive Op = "archive"
+	OpRename  Op = "rename"
 	OpDial    Op = "dial"
 	OpStats   Op = "stats"
 	OpClose   Op = "close"
@@ -252,7 +253,9 @@ func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, err
 		if world, err = load(c.From, machine.Config{Root: c.Root, Agent: c.Agent}, f.Engine); err != nil {
 			return nil, fmt.Errorf("boot: %w", err)
 		}
-		world.Host = c.Hostname
+		if !world.Renamed {
+			world.Host = c.Hostname
+		}
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
@@ -469,6 +472,18 @@ func (m *fakeMachine) Keep(ctx context.Context, dir string) error {
 			defer b.resume()
 		}
 		return publish(ctx, dir, m.config, m.f.Engine, b.memory())
+	})
+}
+
+// Rename implements [machine.Machine].
+func (m *fakeMachine) Rename(_ context.Context, hostname string) error {
+	return m.alone(func() error {
+		b := m.f.box(m.config.ID)
+		if err := m.f.enter(m.config.ID, OpRename); err != nil || b == nil || !b.awake() {
+			return fmt.Errorf("rename: %w", cmp.Or(err, machine.ErrGone))
+		}
+		b.memory().rename(hostname)
+		return nil
 	})
 }
 

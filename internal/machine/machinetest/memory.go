@@ -42,6 +42,7 @@ type memory struct {
 	Born     map[int]time.Duration // children, by how long the guest had run
 	Timers   []time.Time
 	Host     string
+	Renamed  bool // Host is not what the configuration says
 	Vars     []string
 }
 
@@ -145,7 +146,17 @@ func (m *memory) archive() ([]byte, error) {
 
 func (m *memory) Env() []string { return m.Vars }
 
-func (m *memory) Hostname() (string, error) { return m.Host, nil }
+func (m *memory) Hostname() (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Host, nil
+}
+
+func (m *memory) rename(hostname string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Host, m.Renamed = hostname, true
+}
 
 func (m *memory) Spawn(n int) error {
 	m.mu.Lock()

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"doze/internal/machine/machinetest"
@@ -45,6 +46,8 @@ func run(args []string) error {
 		}
 		(&world{}).fill(megabytes)
 		return nil
+	case len(args) == 2 && args[0] == "-hostname": // as the agent does
+		return syscall.Sethostname([]byte(args[1]))
 	}
 	w := &world{began: time.Now(), children: map[int]int64{}}
 	go func() {

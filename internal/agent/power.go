@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+// power is the one capability that the first process is started with and that
+// nothing else in the sandbox ever has: with it the host gets its name. It is
+// given up before the first command can run.
+type power struct {
+	mu   sync.Mutex
+	held bool // guarded by mu
+}
+
+// spend names the host, unless name is empty or the host's name already, and
+// gives the power up. Later calls do nothing.
+func (p *power) spend(name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.held {
+		return nil
+	}
+	if name != "" && name != hostname() {
+		if err := unix.Sethostname([]byte(name)); err != nil {
+			return doze.Wrap(err, doze.Invalid, "the sandbox cannot be called %q: %v", clip(name), err)
+		}
+	}
+	if err := relinquish(unix.CAP_SYS_ADMIN); err != nil {
+		return fmt.Errorf("give up a capability: %w", err) // and nobody is let in
+	}
+	p.held = false
+	return nil
+}
+
+// relinquish takes a capability from every thread of this process and from
+// whatever they start.
+func relinquish(capability uintptr) error {
+	const words, bits = 2, 32
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [words]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return err
+	}
+	set := &data[capability/bits]
+	for _, field := range []*uint32{&set.Effective, &set.Permitted, &set.Inheritable} {
+		*field &^= 1 << (capability % bits)
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno != 0 {
+		return errno
+	}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0) //nolint:gosec // G103: the kernel only reads both
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
