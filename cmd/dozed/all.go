@@ -273,7 +273,8 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		return err
 	}
 	p.node, err = node.Open(ctx, node.Options{
-		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Agent: agent, Driver: driver,
+		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: filepath.Join(c.Data, "ahead"),
+		Agent: agent, Driver: driver,
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string) (node.Image, error) {
 			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))
@@ -283,12 +284,15 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Release: p.net.Release, Nameservers: texts(resolvers),
 		Report: func(r peer.Report) { p.control.Report(r) },
 
-		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20,
+		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20, Spares: c.Spares,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
 		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: swapAfter,
 	})
 	if err != nil {
 		return err
+	}
+	if err := p.net.Sweep(p.node.Owns); err != nil {
+		slog.Warn("addresses that nobody has could not be given back", "err", err)
 	}
 	if err := p.retire(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)

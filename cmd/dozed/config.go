@@ -43,6 +43,7 @@ type config struct {
 	ReserveMB  int64           `json:"reserveMb"`      // with less free memory, sleeping sandboxes move to disk early
 	BudgetMB   int64           `json:"memoryBudgetMb"` // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
 	Ready      int             `json:"ready"`          // how many sandboxes on disk keep a process (11 MB) for a faster wake
+	Spares     int             `json:"spares"`         // how many machines (about 20 MB) are started ahead of their sandboxes
 	Egress     string          `json:"egress"`         // closed, or open: what sandboxes may reach
 	Images     []string        `json:"images"`         // made before the first request
 	Log        string          `json:"log"`            // debug, info, warn or error
@@ -59,7 +60,7 @@ func defaults() config {
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host,
-		ReserveMB:  512, Ready: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		ReserveMB:  512, Ready: 16, Spares: 2, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 	}
 }
 
@@ -91,6 +92,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Int64Var(&c.BudgetMB, "memory-budget-mb", c.BudgetMB, "move sleeping sandboxes to swap or to disk early when sandboxes take more memory than this many `MB`; 0: no limit but --reserve-mb")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this many `MB` is free")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
+	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
@@ -239,6 +241,9 @@ func (c config) validate() error {
 	}
 	if c.Ready < 0 {
 		p.Add("ready", "must not be negative")
+	}
+	if c.Spares < 0 {
+		p.Add("spares", "must not be negative")
 	}
 	for name, mb := range map[string]int64{"reserveMb": c.ReserveMB, "memoryBudgetMb": c.BudgetMB} {
 		if mb < 0 {

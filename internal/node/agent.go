@@ -35,9 +35,32 @@ func (b *Box) introduce(ctx context.Context, env []string) error {
 	slow := doze.Errorf(doze.Timeout, "its agent did not answer within %v", bootTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, slow)
 	defer cancel()
-	in := map[string][]string{"env": env}
+	in := identity{Hostname: b.order.Name, Env: env}
+	var out struct {
+		Hostname string `json:"hostname"`
+	}
+	if err := insist(ctx, b.client, http.MethodPost, "/doze/identity", in, &out); err != nil || out.Hostname == in.Hostname {
+		return err
+	}
+	b.mu.Lock()
+	m := b.machine
+	b.mu.Unlock()
+	if err := m.Rename(ctx, in.Hostname); err != nil {
+		return err
+	}
+	return b.call(ctx, http.MethodPost, "/doze/identity", in, nil) // the name is in files, too
+}
+
+// identity is what an agent is told of its sandbox.
+type identity struct {
+	Hostname string   `json:"hostname"`
+	Env      []string `json:"env"`
+}
+
+// insist asks the agent of a machine that starts until it answers.
+func insist(ctx context.Context, agent http.RoundTripper, method, path string, in, out any) error {
 	for {
-		err := b.call(ctx, http.MethodPost, "/doze/identity", in, nil)
+		err := call(ctx, agent, method, path, in, out)
 		if err == nil || errors.As(err, new(refusal)) {
 			return err
 		}
@@ -72,12 +95,16 @@ func (b *Box) ask(limit time.Duration, method, path string, in, out any) error {
 	return b.call(ctx, method, path, in, out)
 }
 
-// refusal is an answer of an agent that does not do what it was asked.
+// refusal is an answer that says that asking again is of no use.
 type refusal struct{ error }
 
-// call makes a private request to the agent. Without out, its answer does not
-// matter.
 func (b *Box) call(ctx context.Context, method, path string, in, out any) error {
+	return call(ctx, b.client, method, path, in, out)
+}
+
+// call makes a private request to an agent. Without out, its answer does not
+// matter.
+func call(ctx context.Context, agent http.RoundTripper, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		raw, err := json.Marshal(in)
@@ -86,17 +113,17 @@ func (b *Box) call(ctx context.Context, method, path string, in, out any) error 
 		}
 		body = bytes.NewReader(raw)
 	}
-	return b.exchange(ctx, method, path, body, askMax, out)
+	return exchange(ctx, agent, method, path, body, askMax, out)
 }
 
 // exchange is call with any body, and a bound for the answer.
-func (b *Box) exchange(ctx context.Context, method, path string, body io.Reader, most int64, out any) error {
+func exchange(ctx context.Context, agent http.RoundTripper, method, path string, body io.Reader, most int64, out any) error {
 	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + path
 	r, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return err
 	}
-	resp, err := b.client.RoundTrip(r)
+	resp, err := agent.RoundTrip(r)
 	if err != nil {
 		return err
 	}
@@ -111,5 +138,8 @@ func (b *Box) exchange(ctx context.Context, method, path string, body io.Reader,
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(raw, out)
+	if err := json.Unmarshal(raw, out); err != nil {
+		return refusal{fmt.Errorf("%s %s: %w", method, path, err)}
+	}
+	return nil
 }

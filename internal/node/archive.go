@@ -124,9 +124,8 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 
 // tidy removes what an archived sandbox without a machine does not need.
 func (n *Node) tidy(b *Box) {
-	uid := b.order.UID
-	if err := errors.Join(n.Release(uid), os.RemoveAll(n.machineDir(uid))); err != nil {
-		slog.Error("an archived sandbox costs more than its files", "sandbox", uid, "err", err)
+	if err := errors.Join(n.Release(b.config.ID), os.RemoveAll(b.config.Dir)); err != nil {
+		slog.Error("an archived sandbox costs more than its files", "sandbox", b.order.UID, "err", err)
 	}
 }
 
@@ -140,7 +139,7 @@ func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
 		Processes json.RawMessage `json:"processes"`
 	}
 	in := fmt.Sprintf(`{"stopTimeoutSeconds":%d}`, int(wait/time.Second))
-	if err := b.exchange(bounded, http.MethodPost, "/doze/quiesce", strings.NewReader(in), processesMax, &answer); err != nil {
+	if err := exchange(bounded, b.client, http.MethodPost, "/doze/quiesce", strings.NewReader(in), processesMax, &answer); err != nil {
 		return err
 	}
 	return replace(n.processesName(b.order.UID), answer.Processes)
@@ -243,15 +242,16 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o peer.Order, u *undo) (err 
 		return fmt.Errorf("end the machine before: %w", err)
 	}
 	was := b.config
-	u.push(func() error { b.config = was; return nil })
+	u.push(func() error { n.assign(b, was); return nil })
 	u.push(func() error { return os.RemoveAll(n.machineDir(o.UID)) })
-	b.config.Agent = n.Agent
-	b.config.Env = hostEnvironment(b.image, n.Nameservers)
-	u.push(func() error { return n.Release(o.UID) })
-	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
-		return fmt.Errorf("lease an address: %w", cause(ctx, err))
+	own := was
+	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, hostEnvironment(b.image, n.Nameservers)
+	n.assign(b, own)
+	m, err := n.boot(ctx, b, o, u)
+	if err != nil {
+		return err
 	}
-	if err := n.start(ctx, b, o, u); err != nil {
+	if err := n.inhabit(ctx, b, o, m); err != nil {
 		return err
 	}
 	files, err := os.Open(n.filesName(o.UID))
@@ -259,7 +259,7 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o peer.Order, u *undo) (err 
 		return err
 	}
 	defer func() { _ = files.Close() }() // it was read
-	if err := b.exchange(ctx, http.MethodPost, "/doze/files", files, askMax, nil); err != nil {
+	if err := exchange(ctx, b.client, http.MethodPost, "/doze/files", files, askMax, nil); err != nil {
 		return fmt.Errorf("unpack the files: %w", err)
 	}
 	// A crash after this line leaves a sandbox that is adopted.

@@ -140,7 +140,7 @@ func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 // the box yet.
 func (b *Box) find(ctx context.Context) (machine.Machine, error) {
 	// The address is the same as before; after a reboot its namespace is new.
-	link, err := b.n.Lease(ctx, b.order.UID)
+	link, err := b.n.Lease(ctx, b.config.ID)
 	if err != nil {
 		return nil, fmt.Errorf("lease an address: %w", err)
 	}

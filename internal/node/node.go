@@ -43,6 +43,7 @@ type Image struct {
 type Options struct {
 	Dir       string // one directory per sandbox; survives a reboot
 	Snapshots string // one directory per snapshot; on the same file system, so that files can be shared
+	Ahead     string // directory of what is started ahead, on the same file system; without one nothing is
 	Agent     string // file with the agent
 	Driver    machine.Driver
 
@@ -70,6 +71,7 @@ type Options struct {
 	SaveAfter  time.Duration // paused for this long, its checkpoint is written
 	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
 	DiskAfter  time.Duration // paused for this long, its memory is given back
+	Spares     int           // how many machines are started ahead of their sandboxes
 	Reserve    int64         // with less memory than this available, sandboxes move to disk early
 	Budget     int64         // with more memory than this in sandboxes, they move down early; 0: no limit
 }
@@ -83,9 +85,11 @@ type Node struct {
 	reports *reports
 	events  <-chan machine.Event
 	era     int64 // where the sequence of reports begins
+	ahead   *ahead
 
-	mu    sync.Mutex
-	boxes map[string]*Box // guarded by mu; by UID
+	mu       sync.Mutex
+	boxes    map[string]*Box // guarded by mu; by UID
+	machines map[string]*Box // guarded by mu; by the ID of the machine
 }
 
 var (
@@ -107,7 +111,8 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	if o.Sank == nil {
 		o.Sank = func(machine.Tier, time.Duration, error) {}
 	}
-	n := &Node{Options: o, reports: newReports(), boxes: map[string]*Box{}}
+	n := &Node{Options: o, reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
+	n.ahead = newAhead(n)
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -127,6 +132,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	if err := n.adopt(ctx); err != nil {
 		return nil, fmt.Errorf("adopt: %w", err)
 	}
+	if err := n.ahead.open(n.Owns); err != nil {
+		return nil, fmt.Errorf("look at what was started ahead: %w", err)
+	}
 	return n, nil
 }
 
@@ -135,9 +143,10 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 func (n *Node) Run(ctx context.Context) error {
 	var loops, reporter sync.WaitGroup
 	loops.Go(func() { n.relieve(ctx) })
+	loops.Go(func() { n.ahead.run(ctx) })
 	loops.Go(func() {
 		for e := range n.events {
-			if b := n.box(e.ID); b != nil {
+			if b := n.of(e.ID); b != nil {
 				b.event(e)
 			}
 		}
@@ -163,6 +172,25 @@ func (n *Node) box(uid string) *Box {
 	return n.boxes[uid]
 }
 
+// of returns the box of a machine.
+func (n *Node) of(machine string) *Box {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.machines[machine]
+}
+
+// assign makes a box that of another machine. Preconditions: the turn is held.
+func (n *Node) assign(b *Box, c machine.Config) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.machines, b.config.ID)
+	b.config = c
+	n.machines[c.ID] = b
+}
+
+// Owns reports whether a sandbox of this node has the machine of that id.
+func (n *Node) Owns(machine string) bool { return n.of(machine) != nil }
+
 func (n *Node) all() []*Box {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,7 +203,7 @@ func (n *Node) put(b *Box) error {
 	if n.boxes[b.order.UID] != nil {
 		return doze.Errorf(doze.Conflict, "the node has this sandbox already")
 	}
-	n.boxes[b.order.UID] = b
+	n.boxes[b.order.UID], n.machines[b.config.ID] = b, b
 	return nil
 }
 
@@ -184,6 +212,7 @@ func (n *Node) drop(b *Box) {
 	defer n.mu.Unlock()
 	if n.boxes[b.order.UID] == b {
 		delete(n.boxes, b.order.UID)
+		delete(n.machines, b.config.ID)
 	}
 }
 
@@ -223,14 +252,12 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 		return err
 	}
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
-	if err := n.keep(b, doze.Starting, ""); err != nil {
-		return fmt.Errorf("write the record: %w", err)
+	like := b.config
+	m, err := n.obtain(ctx, b, u)
+	if err != nil {
+		return err
 	}
-	u.push(func() error { return n.Release(o.UID) })
-	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
-		return fmt.Errorf("lease an address: %w", cause(ctx, err))
-	}
-	if err := n.start(ctx, b, o, u); err != nil {
+	if err := n.inhabit(ctx, b, o, m); err != nil {
 		return err
 	}
 	// A crash after this line leaves a sandbox that is adopted.
@@ -245,6 +272,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	if b.life.Err() != nil { // ctx is about to end, too
 		return context.Cause(b.life)
 	}
+	n.ahead.want(like)
 	return b.move(doze.Booted, "")
 }
 
@@ -269,19 +297,58 @@ func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image 
 	return c, image, nil
 }
 
-// start boots the machine that b.config says and tells its agent whose it is.
+// obtain starts the machine of a new box: a spare one, if there is one for it,
+// or else one of its own. Preconditions: the turn is held.
+func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, error) {
+	own := b.config
+	if s := n.ahead.take(own); s != nil {
+		taken := s.config
+		taken.Hostname = own.Hostname
+		n.assign(b, taken)
+		err := n.keep(b, doze.Starting, "") // a crash finds whose it is
+		if err == nil {
+			err = s.Resume(ctx)
+		}
+		end := func() error { return s.end(context.WithoutCancel(ctx)) }
+		if err == nil {
+			u.push(end)
+			return s.Machine, nil
+		}
+		slog.Warn("a spare machine does not work", "sandbox", b.order.UID, "err", err)
+		if err := errors.Join(context.Cause(ctx), end()); err != nil {
+			return nil, err
+		}
+		n.assign(b, own)
+	}
+	if err := n.keep(b, doze.Starting, ""); err != nil {
+		return nil, fmt.Errorf("write the record: %w", err)
+	}
+	return n.boot(ctx, b, b.order, u)
+}
+
+// boot leases the network of the machine that b.config says and starts it.
 // Preconditions: the turn is held.
-func (n *Node) start(ctx context.Context, b *Box, o peer.Order, u *undo) error {
-	m, err := n.Driver.Boot(ctx, b.config)
+func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machine.Machine, err error) {
+	u.push(func() error { return n.Release(o.UID) })
+	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
+		return nil, fmt.Errorf("lease an address: %w", cause(ctx, err))
+	}
+	m, err := n.ahead.start(ctx, b.config)
 	if err != nil {
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
 		if o.From != "" {
 			err = n.unusable(o.From, err)
 		}
-		return err
+		return nil, err
 	}
 	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
 	b.config.From = "" // it is a machine like any other now
+	return m, nil
+}
+
+// inhabit gives a box a machine that has just started and tells its agent whose
+// it is. Preconditions: the turn is held.
+func (n *Node) inhabit(ctx context.Context, b *Box, o peer.Order, m machine.Machine) error {
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()
@@ -382,10 +449,10 @@ func (n *Node) clear(ctx context.Context, b *Box) error {
 	if err := n.destroy(ctx, b); err != nil {
 		return fmt.Errorf("end the machine: %w", err)
 	}
-	if err := n.Release(uid); err != nil {
+	if err := n.Release(b.config.ID); err != nil {
 		return fmt.Errorf("release the address: %w", err)
 	}
-	if err := os.RemoveAll(n.dir(uid)); err != nil {
+	if err := errors.Join(os.RemoveAll(b.config.Dir), os.RemoveAll(n.dir(uid))); err != nil {
 		return fmt.Errorf("remove the sandbox's directory: %w", err)
 	}
 	return nil

@@ -97,11 +97,15 @@ func (h *host) agent(id string) http.Handler {
 		case "/doze/keepalive":
 			_, _ = fmt.Fprintf(w, `{"keepAlive": %d}`, h.keep[id])
 		case "/doze/identity":
-			var in struct{ Env []string }
+			var in struct {
+				Hostname string
+				Env      []string
+			}
 			if err := json.Unmarshal(body, &in); err != nil {
 				w.WriteHeader(http.StatusBadRequest)
 			}
 			h.env[id] = in.Env
+			_, _ = fmt.Fprintf(w, `{"hostname": %q}`, in.Hostname)
 		case "/doze/quiesce":
 			_, _ = io.WriteString(w, `{"processes":[{"name":"app","command":"run","waitForCompletion":true,"waitForPorts":[1]}]}`)
 			h.asked[id] = append(h.asked[id], r.URL.Path+string(body))

@@ -55,7 +55,7 @@ var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 var errDamaged = errors.New("the record is damaged")
 
 // keep writes the record of a box that is, or is about to be, in a phase, in
-// one step and durably. It is called where the record changes, which is never
+// one step and durably, but for one that nobody was told of yet. It is called where the record changes, which is never
 // on the way of a request. Preconditions: the turn is held, or nobody else has
 // the box yet.
 func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
@@ -74,6 +74,9 @@ func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	dir := n.dir(b.order.UID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
+	}
+	if phase == doze.Starting { // a loss of power leaves nothing of it anyway
+		return rename(filepath.Join(dir, recordName), raw, func(*os.File) error { return nil })
 	}
 	return replace(filepath.Join(dir, recordName), raw)
 }
@@ -105,17 +108,10 @@ func (n *Node) beginEra() (int64, error) {
 	return era, replace(name, strconv.AppendInt(nil, era, 10))
 }
 
-// replace writes a file so that a crash leaves the old one or the new one.
-func replace(name string, raw []byte) (err error) {
-	f, err := os.OpenFile(name+newSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(name+newSuffix, name); err != nil {
+// replace writes a file so that a loss of power leaves the old one or the new
+// one.
+func replace(name string, raw []byte) error {
+	if err := rename(name, raw, (*os.File).Sync); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(name))
@@ -128,6 +124,19 @@ func syncDir(name string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// rename writes a file so that a crash leaves the old one or the new one.
+func rename(name string, raw []byte, finish func(*os.File) error) error {
+	f, err := os.OpenFile(name+newSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	if err := errors.Join(err, finish(f), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(name+newSuffix, name)
 }
 
 // adopt takes over what an earlier process left. A sandbox that was being
@@ -151,7 +160,7 @@ func (n *Node) adopt(ctx context.Context) error {
 		}
 	}
 	err = n.Driver.Sweep(ctx, func(id string) bool {
-		b := n.box(id)
+		b := n.of(id)
 		if b == nil {
 			return false
 		}
@@ -324,7 +333,7 @@ func parseRecord(raw []byte, uid string) (r saved, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return saved{}, fmt.Errorf("%w: %w", errDamaged, err)
 	}
-	if r.Order.UID != uid || r.Config.ID != uid {
+	if r.Order.UID != uid || !idPattern.MatchString(r.Config.ID) {
 		return saved{}, fmt.Errorf("%w: it is of the sandbox %q", errDamaged, r.Order.UID)
 	}
 	return r, nil

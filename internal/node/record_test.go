@@ -407,15 +407,25 @@ func (m *mortal) gone() bool {
 // step is called before and after each effect.
 func (m *mortal) step() {
 	m.mu.Lock()
-	if m.left--; m.left < 0 && !m.dead {
-		m.dead = true
-		close(m.died)
-	}
-	dead := m.dead
+	m.left--
+	over := m.left < 0
 	m.mu.Unlock()
-	if dead {
+	if over {
+		m.die()
+	}
+	if m.gone() {
 		<-m.end
 		runtime.Goexit()
+	}
+}
+
+// die ends the process.
+func (m *mortal) die() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.dead {
+		m.dead = true
+		close(m.died)
 	}
 }
 

@@ -149,6 +149,9 @@ func (n *Node) relieve(ctx context.Context) {
 			return
 		case <-every.C:
 		}
+		if n.short() || over() {
+			n.ahead.shrink(ctx, 0, time.Time{})
+		}
 		// A host that is short is helped by what gives memory back soonest; the
 		// budget by what costs the next wake least.
 		n.lower(ctx, n.short, machine.OnDisk, (*Box).inMemory)

@@ -1,0 +1,236 @@
+package node_test
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/machine/machinetest"
+	"doze/internal/node"
+)
+
+// spare returns the options of a node that starts machines ahead.
+func (h *host) spare(n int) node.Options {
+	o := h.options()
+	o.Ahead, o.Spares = filepath.Join(h.dir, "ahead"), n
+	return o
+}
+
+// ahead returns what is in a directory of Options.Ahead.
+func (h *host) ahead(name string) (names []string) {
+	h.t.Helper()
+	synctest.Wait()
+	entries, err := os.ReadDir(filepath.Join(h.dir, "ahead", name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// create makes a sandbox and lets the node start ahead what it wants to.
+func (p *process) create(uid string) {
+	p.h.t.Helper()
+	if err := p.Create(p.h.t.Context(), order(uid)); err != nil {
+		p.h.t.Fatal("create:", err)
+	}
+	p.hello(uid)
+	synctest.Wait()
+}
+
+// machines returns the machines that have processes, without the sandboxes of
+// some names.
+func (h *host) machines(but ...string) []string {
+	synctest.Wait()
+	return slices.DeleteFunc(h.Processes(), func(id string) bool { return slices.Contains(but, id) })
+}
+
+func TestTemplate(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		started := map[string]string{} // by machine: what from
+		next := h.Handler
+		h.Handler = func(c machine.Config, port uint16) http.Handler {
+			h.set(func() { started[c.ID] = c.From })
+			return next(c, port)
+		}
+		p := h.startWith(h.spare(0))
+		p.create("a")
+		templates := h.ahead("templates")
+		if len(templates) != 1 || len(h.ahead("machines")) != 0 || len(h.machines("a")) != 0 {
+			t.Fatalf("templates %q, machines %q, processes %q", templates, h.ahead("machines"), h.machines("a"))
+		}
+		p.create("b")
+		if h.ask(func() bool { return started["a"] != "" || filepath.Base(started["b"]) != templates[0] }) {
+			t.Errorf("started from %v, want b from the template %s", started, templates[0])
+		}
+		if got := h.identity("b"); !slices.Contains(got, "BL_NAME=name-b") {
+			t.Errorf("b was told %q", got)
+		}
+		other := order("c")
+		other.Memory = 1024
+		if err := p.Create(t.Context(), other); err != nil || h.ask(func() bool { return started["c"] != "" }) {
+			t.Errorf("a sandbox of another size started from %q, %v", started["c"], err)
+		}
+		if got := h.ahead("templates"); len(got) != 2 {
+			t.Errorf("templates %q, want one for each size", got)
+		}
+
+		// A template that cannot be used is in nobody's way, and is made again.
+		manifest := filepath.Join(h.dir, "ahead", "templates", templates[0], "manifest.json")
+		if err := os.WriteFile(manifest, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.create("d")
+		p.create("e")
+		if h.ask(func() bool { return started["d"] != "" || started["e"] == "" }) {
+			t.Errorf("started from %v, want d by a boot and e from a new template", started)
+		}
+		p.stop()
+		h.empty("template")
+	})
+}
+
+func TestSpare(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.startWith(h.spare(2))
+		p.create("a")
+		spares := h.machines("a")
+		if len(spares) != 2 {
+			t.Fatalf("spare machines %q, want 2", spares)
+		}
+		boots := h.Count("", machinetest.OpBoot)
+		p.create("b")
+		if got := h.Count("b", machinetest.OpBoot); got != 0 {
+			t.Errorf("b was booted %d times, and there was a spare machine", got)
+		}
+		if got := h.Count("", machinetest.OpBoot); got != boots+1 {
+			t.Errorf("%d boots, want one for a new spare machine", got-boots)
+		}
+		if got := h.identity("b"); len(got) != 0 { // the machine has another name
+			t.Errorf("b was told %q", got)
+		}
+		p.in("b", doze.Running, "awake")
+		if st, _ := p.Cost(t.Context(), "b"); st.MemoryBytes == 0 {
+			t.Error("b costs nothing")
+		}
+
+		// It is a sandbox like others: it sleeps, is adopted, and ends.
+		p.stop()
+		if left := h.machines("a"); len(left) != 1 {
+			t.Errorf("a node that stops leaves %q, want the machine of b", left)
+		}
+		p = h.startWith(h.spare(0))
+		p.hello("b")
+		time.Sleep(pauseAfter + diskAfter + time.Second)
+		p.in("b", doze.Standby, "disk")
+		p.hello("b")
+		h.Kill(strings.TrimSpace(h.machines("a")[0]))
+		p.in("b", doze.Failed, "")
+		for _, uid := range []string{"a", "b"} {
+			if err := p.Delete(t.Context(), uid); err != nil {
+				t.Error(err)
+			}
+			p.empty(uid)
+		}
+		if left := h.ask(func() bool { return len(h.leases) > 0 }); left || len(h.ahead("machines")) > 0 || len(h.machines()) > 0 {
+			t.Errorf("leases %v, machines %q, processes %q are left", h.leases, h.ahead("machines"), h.machines())
+		}
+	})
+}
+
+// What a killed node had started ahead is nobody's: the next one ends it.
+func TestSpareKilled(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		m := h.mortal(math.MaxInt)
+		o := m.options()
+		o.Ahead, o.Spares = h.spare(1).Ahead, 1
+		killed := h.startWith(o)
+		t.Cleanup(func() { close(m.end) })
+		killed.create("a")
+		killed.create("b")
+		if got := h.machines("a"); len(got) != 2 {
+			t.Fatalf("machines %q, want that of b and a spare one", got)
+		}
+		m.die()
+		p := h.startWith(h.spare(0))
+		if got := h.machines("a"); len(got) != 1 || len(h.ahead("machines")) != 1 {
+			t.Errorf("machines %q in %q, want that of b", got, h.ahead("machines"))
+		}
+		p.hello("b")
+		owned := 0
+		for id := range h.leases {
+			if p.Owns(id) {
+				owned++
+			}
+		}
+		if owned != 2 {
+			t.Errorf("%d addresses have an owner among %v", owned, h.leases)
+		}
+	})
+}
+
+func TestSpareBroken(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.startWith(h.spare(1))
+		p.create("a")
+		h.FailNext(machinetest.OpResume, errors.New("broken"))
+		p.create("b")
+		if got := h.Count("b", machinetest.OpBoot); got != 1 {
+			t.Errorf("b was booted %d times, want that it is as the spare machine is broken", got)
+		}
+		if got := h.machines("a", "b"); len(got) != 1 {
+			t.Errorf("spare machines %q, want a new one", got)
+		}
+	})
+}
+
+func TestSparesLeave(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.startWith(h.spare(2))
+		p.create("a")
+		other := order("b")
+		other.Memory = 1024
+		if err := p.Create(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.machines("a", "b"); len(got) != 2 {
+			t.Errorf("spare machines %q, want 2 of the size that was used last", got)
+		}
+		boots := h.Count("", machinetest.OpBoot)
+		other.UID, other.Name = "c", "name-c"
+		if err := p.Create(t.Context(), other); err != nil || h.Count("c", machinetest.OpBoot) != 0 {
+			t.Errorf("c did not get a spare machine: %v, %d boots", err, h.Count("", machinetest.OpBoot)-boots)
+		}
+		synctest.Wait()
+		h.set(func() { h.free = 0 })
+		time.Sleep(time.Minute)
+		if got := h.machines("a", "b"); len(got) != 0 {
+			t.Errorf("machines %q while memory is short: that of c is to be on disk, and none is spare", got)
+		}
+		h.set(func() { h.free = 1 << 30 })
+		p.create("d")
+		if got := h.machines("a", "b", "d"); len(got) != 2 {
+			t.Errorf("machines %q, want two spare ones", got)
+		}
+		time.Sleep(time.Hour)
+		if got := h.machines("a", "b", "d"); len(got) != 0 {
+			t.Errorf("machines %q after an hour, want none", got)
+		}
+	})
+}

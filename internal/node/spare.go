@@ -1,0 +1,142 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/machine"
+)
+
+// spareIdle is how long a spare machine waits for its sandbox.
+const spareIdle = 10 * time.Minute
+
+// spare is a machine that is nobody's yet: its agent has answered, and it stands
+// still in memory.
+type spare struct {
+	machine.Machine
+
+	n      *Node
+	config machine.Config
+	key    string
+	since  time.Time
+}
+
+// end destroys a machine that nobody got.
+func (s *spare) end(ctx context.Context) error {
+	if err := s.Close(ctx); err != nil {
+		return fmt.Errorf("end a spare machine: %w", err)
+	}
+	return s.n.Release(s.config.ID)
+}
+
+// launch starts a machine like c that is nobody's, and returns when its agent
+// answers.
+func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err error) {
+	c.ID = "spare-" + strings.ToLower(rand.Text())
+	c.Dir, c.Hostname = filepath.Join(a.n.Ahead, machineDir, c.ID), "sandbox"
+	var u undo
+	defer u.unwind(&err)
+	u.push(func() error { return a.n.Release(c.ID) })
+	if c.Link, err = a.n.Lease(ctx, c.ID); err != nil {
+		return nil, fmt.Errorf("lease an address: %w", err)
+	}
+	m, err := a.start(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
+	agent := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		return m.Dial(ctx, doze.AgentPort)
+	}}
+	if err := insist(ctx, agent, http.MethodGet, "/health", nil, nil); err != nil {
+		return nil, fmt.Errorf("wait for the agent: %w", err)
+	}
+	return &spare{Machine: m, n: a.n, config: c, key: key(c), since: time.Now()}, nil
+}
+
+// fill makes as many spare machines like c as the node keeps, in place of
+// others.
+func (a *ahead) fill(ctx context.Context, c machine.Config) error {
+	for a.count(key(c)) < a.n.Spares {
+		if err := a.addOne(ctx, c); err != nil {
+			return fmt.Errorf("make a spare machine: %w", err)
+		}
+		a.shrink(ctx, a.n.Spares, time.Time{})
+	}
+	return nil
+}
+
+func (a *ahead) addOne(ctx context.Context, c machine.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, aheadTimeout)
+	defer cancel()
+	s, err := a.launch(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err := s.Suspend(ctx, machine.Paused); err != nil {
+		return errors.Join(err, s.end(context.WithoutCancel(ctx)))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.spares = append(a.spares, s)
+	return nil
+}
+
+// count returns how many spare machines there are for a key.
+func (a *ahead) count(key string) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.spares {
+		if s.key == key {
+			n++
+		}
+	}
+	return n
+}
+
+// take gives the youngest spare machine like c away, or nil.
+func (a *ahead) take(c machine.Config) *spare {
+	if c.From != "" {
+		return nil
+	}
+	want := key(c)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, s := range slices.Backward(a.spares) {
+		if s.key == want {
+			a.spares = slices.Delete(a.spares, i, i+1)
+			return s
+		}
+	}
+	return nil
+}
+
+// shrink ends the oldest spare machines until at most n are left, or those from
+// before a time.
+func (a *ahead) shrink(ctx context.Context, n int, before time.Time) {
+	for {
+		a.mu.Lock()
+		if len(a.spares) <= n || !before.IsZero() && !a.spares[0].since.Before(before) {
+			a.mu.Unlock()
+			return
+		}
+		oldest := a.spares[0]
+		a.spares = a.spares[1:]
+		a.mu.Unlock()
+		if err := oldest.end(ctx); err != nil {
+			slog.Error("end a spare machine", "machine", oldest.config.ID, "err", err)
+		}
+	}
+}
