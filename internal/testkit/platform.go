@@ -93,7 +93,10 @@ func (p *Platform) Restart(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	args := append([]string{"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup()}, p.options.Args...)
+	args := append([]string{
+		"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
+		"--spares", "0", // what is there is then what a test has asked for
+	}, p.options.Args...)
 	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

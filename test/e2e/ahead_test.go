@@ -1,0 +1,107 @@
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+)
+
+// view is what a sandbox sees of itself, without what differs between any two.
+const view = `hostname; cat /etc/hostname; grep "$(hostname)" /etc/hosts | wc -l; cat /etc/resolv.conf
+env | grep -v '^BL_NAME=\|^HOSTNAME=' | sort; pwd; id; umask; ulimit -a; cat /proc/mounts
+grep 'Cap\|NoNewPrivs\|Seccomp' /proc/self/status /proc/1/status
+tr '\0' '\n' < /proc/1/environ | sort; tr '\0' ' ' < /proc/1/cmdline; nproc; grep MemTotal /proc/meminfo
+ls -lA --time-style=+ / /etc /tmp /dev/shm /root; df --output=target,size; ls /proc/1/fd | wc -l
+hostname other && echo "a process can name the host"; true`
+
+// TestAhead creates one sandbox by a boot, one out of a template, and one that
+// takes a machine which was started ahead. Nobody inside can tell which is which.
+func TestAhead(t *testing.T) {
+	t.Parallel()
+	p, c := launch(t, nil, testkit.Options{})
+	ahead := func(what string, n int) {
+		t.Helper()
+		deadline := time.Now().Add(patience)
+		for {
+			entries, err := os.ReadDir(filepath.Join(p.Data, "ahead", what))
+			if err == nil && len(entries) == n {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d %s, want %d: %v", len(entries), what, n, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	restart := func(args ...string) {
+		t.Helper()
+		p.Arguments(args...)
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	make := func(name string) *client.Box {
+		t.Helper()
+		sb := named(name, 512)
+		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: "blue"}}
+		_, box := create(t, c, sb)
+		return box
+	}
+	seen, random := map[string]string{}, map[string]bool{}
+	look := func(name string, box *client.Box) {
+		t.Helper()
+		text := sh(t, box, view)
+		if !strings.HasPrefix(text, name+"\n"+name+"\n1\n") || !strings.Contains(text, "\nCOLOUR=blue\n") {
+			t.Errorf("%s sees %s", name, text)
+		}
+		seen[name] = strings.ReplaceAll(text, name, "NAME")
+		random[sh(t, box, "head -c 16 /dev/urandom | od -An -tx1")] = true
+	}
+
+	look("booted", make("booted")) // names of one length, for the sizes of files
+	ahead("templates", 1)
+	ahead("machines", 0)
+	look("copied", make("copied"))
+	restart("--spares", "1")
+	look("filler", make("filler")) // lets the node start one more
+	ahead("machines", 1)
+	box := make("spared")
+	look("spared", box)
+	for name, text := range seen {
+		if diff := cmp.Diff(seen["booted"], text); diff != "" {
+			t.Errorf("%s sees something else than one that was booted (-booted +%s):\n%s", name, name, diff)
+		}
+	}
+	if len(random) != len(seen) {
+		t.Errorf("%d sandboxes drew %d random numbers", len(seen), len(random))
+	}
+
+	// It lives as others do.
+	sh(t, box, "echo kept > /root/file")
+	restart("--pause-after", "2s", "--save-after", "0s", "--disk-after", "3s")
+	ahead("machines", 1) // that of the sandbox: the others were nobody's
+	await(t, p, "disk")
+	if got := sh(t, box, "hostname; cat /root/file"); got != "spared\nkept" {
+		t.Errorf("after a sleep on disk: %q", got)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, box, "hostname; cat /root/file"); got != "spared\nkept" {
+		t.Errorf("after a kill of dozed: %q", got)
+	}
+}
