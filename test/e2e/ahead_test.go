@@ -51,7 +51,7 @@ func TestAhead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	make := func(name string) *client.Box {
+	born := func(name string) *client.Box {
 		t.Helper()
 		sb := named(name, 512)
 		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: "blue"}}
@@ -69,14 +69,14 @@ func TestAhead(t *testing.T) {
 		random[sh(t, box, "head -c 16 /dev/urandom | od -An -tx1")] = true
 	}
 
-	look("booted", make("booted")) // names of one length, for the sizes of files
+	look("booted", born("booted")) // names of one length, for the sizes of files
 	ahead("templates", 1)
 	ahead("machines", 0)
-	look("copied", make("copied"))
+	look("copied", born("copied"))
 	restart("--spares", "1")
-	look("filler", make("filler")) // lets the node start one more
+	look("filler", born("filler")) // lets the node start one more
 	ahead("machines", 1)
-	box := make("spared")
+	box := born("spared")
 	look("spared", box)
 	for name, text := range seen {
 		if diff := cmp.Diff(seen["booted"], text); diff != "" {
