@@ -22,7 +22,7 @@ type bench struct {
 }
 
 var benches = []bench{
-	{"wake", "a request to a sandbox that is awake, paused, or on disk; through the edge, until the whole answer is there", wake},
+	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wake},
 	{"create", "from the create call until the answer of the first exec", create},
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,43 +30,72 @@ const (
 	inUse = 20
 )
 
-// wakeSizes are what a process in the sandbox holds, in MB, touched and random.
-var wakeSizes = []int{64, 512}
+// ways are the ways down that are measured, each on a platform of its own: a
+// checkpoint is not in the page cache any more after its sandbox was in swap.
+var ways = []struct {
+	args  []string
+	sizes []int // what a process in the sandbox holds, in MB, touched and random
+	tiers []tier
+}{
+	{
+		args: []string{"--swap", "off", "--disk-after", "1s"}, sizes: []int{64, 512},
+		tiers: []tier{{"awake %d MB", "running", false}, {"paused %d MB", "paused", false}, {"disk %d MB", "disk", false}, {"disk %d MB, not in the page cache", "disk", true}},
+	},
+	{
+		args: []string{"--swap", "plain:2G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256},
+		tiers: []tier{{"awake %d MB", "running", false}, {"swapped %d MB", "swapped", false}},
+	},
+}
+
+// tier is one case.
+type tier struct {
+	name, state string
+	cold        bool // its checkpoint is not in the page cache
+}
 
 // wake asks for the agent's health, round by round in every tier, so that all
 // cases meet the same host.
 func wake(ctx context.Context, dir string, only *regexp.Regexp) (all []*series, err error) {
-	p, err := testkit.Start(ctx, testkit.Options{
-		Dir: dir, Args: []string{"--pause-after", "150ms", "--save-after", "100ms", "--disk-after", "1s", "--log", "error"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
 	for _, f := range doctor.Examine(doctor.Host{Data: dir}) {
 		if f.Check == "huge pages" {
 			fmt.Printf("this host's huge pages are %s\n", f.Text)
 		}
 	}
-	for _, mb := range wakeSizes {
-		rows, err := wakeSize(ctx, p, mb, only)
-		if err != nil {
-			return nil, fmt.Errorf("%d MB: %w", mb, err)
+	for i, way := range ways {
+		own := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.Mkdir(own, 0o700); err != nil {
+			return nil, err
 		}
-		all = append(all, rows...)
+		args := append([]string{"--pause-after", "150ms", "--save-after", "100ms", "--log", "warn"}, way.args...)
+		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Args: args})
+		if err != nil {
+			return nil, err
+		}
+		for _, mb := range way.sizes {
+			rows, err := wakeSize(ctx, p, mb, way.tiers, only)
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("%d MB: %w", mb, err), p.Close())
+			}
+			all = append(all, rows...)
+		}
+		if err := p.Close(); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }
 
-func wakeSize(ctx context.Context, p *testkit.Platform, mb int, only *regexp.Regexp) (all []*series, err error) {
-	awake := &series{name: fmt.Sprintf("awake %d MB", mb)}
-	paused := &series{name: fmt.Sprintf("paused %d MB", mb), against: awake}
-	disk := &series{name: fmt.Sprintf("disk %d MB", mb), against: awake}
-	cold := &series{name: fmt.Sprintf("disk %d MB, not in the page cache", mb), against: awake}
-	tiers := map[*series]string{awake: "running", paused: "paused", disk: "disk", cold: "disk"}
-	for _, s := range []*series{awake, paused, disk, cold} {
-		if s == awake || only.MatchString(s.name) {
+// wakeSize measures the tiers of one size; the first is the yardstick.
+func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, only *regexp.Regexp) (all []*series, err error) {
+	cases := map[*series]tier{}
+	for i, t := range tiers {
+		s := &series{name: fmt.Sprintf(t.name, mb)}
+		if i > 0 {
+			s.against = all[0]
+		}
+		if i == 0 || only.MatchString(s.name) {
 			all = append(all, s)
+			cases[s] = t
 		}
 	}
 	if len(all) == 1 {
@@ -92,25 +122,25 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, only *regexp.Reg
 	}
 	ask := asker(p, sb)
 	for range wakeRounds {
-		for _, tier := range all {
-			if err := await(ctx, p, tiers[tier]); err != nil {
-				return nil, fmt.Errorf("wait for %s: %w", tier.name, err)
+		for _, s := range all {
+			if err := await(ctx, p, cases[s].state); err != nil {
+				return nil, fmt.Errorf("wait for %s: %w: %s", s.name, err, p.Tail())
 			}
-			if tier == cold {
+			if cases[s].cold {
 				if err := forget(p, name); err != nil {
-					return nil, fmt.Errorf("%s: %w", tier.name, err)
+					return nil, fmt.Errorf("%s: %w", s.name, err)
 				}
 			}
 			took, err := ask(ctx)
 			for range inUse {
-				if tier == awake && err == nil {
+				if s == all[0] && err == nil {
 					took, err = ask(ctx)
 				}
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", tier.name, err)
+				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
-			tier.add(took)
+			s.add(took)
 		}
 		fmt.Fprint(os.Stderr, ".")
 	}
