@@ -368,6 +368,9 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	if !s.paused {
 		return r, errors.New("a machine must be paused before its memory is moved to swap")
 	}
+	if err := pageOut(int(s.pid.Load())); err != nil {
+		return r, err
+	}
 	g := s.group.Load()
 	if r.Left, err = g.reclaim(ctx); err != nil {
 		return r, err
