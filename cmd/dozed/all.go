@@ -30,6 +30,7 @@ import (
 	"doze/internal/httpx"
 	"doze/internal/machine"
 	"doze/internal/machine/gvisor"
+	"doze/internal/metric"
 	"doze/internal/node"
 	"doze/internal/oauth"
 	"doze/internal/peer"
@@ -136,23 +137,25 @@ func notable(found []doctor.Finding) (worth []doctor.Finding) {
 
 // platform is all roles of one process.
 type platform struct {
-	config   config
-	store    *store.Store
-	net      *hostnet.Net
-	images   *disk.Library
-	agents   *disk.Library // of this data directory alone
-	node     *node.Node
-	control  *control.Server
-	edge     *edge.Edge
-	listener net.Listener
-	server   *http.Server
-	key      string // the admin key, if this start made it
+	config      config
+	store       *store.Store
+	net         *hostnet.Net
+	images      *disk.Library
+	agents      *disk.Library // of this data directory alone
+	node        *node.Node
+	control     *control.Server
+	edge        *edge.Edge
+	metrics     *metric.Metrics
+	credentials *access.Credentials
+	listener    net.Listener
+	server      *http.Server
+	key         string // the admin key, if this start made it
 }
 
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
 func open(ctx context.Context, c config, listener net.Listener) (_ *platform, err error) {
-	p := &platform{config: c, listener: listener}
+	p := &platform{config: c, listener: listener, metrics: metric.New()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -198,6 +201,7 @@ func open(ctx context.Context, c config, listener net.Listener) (_ *platform, er
 	if err := p.control.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
+	p.credentials = credentials
 	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate})
 	credentials.OnLess(p.edge.Recheck)
 
@@ -283,6 +287,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Lease:   p.lease,
 		Release: p.net.Release, Nameservers: texts(resolvers),
 		Report: func(r peer.Report) { p.control.Report(r) },
+		Woke:   p.metrics.Woke, Sank: p.metrics.Sank,
 
 		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20, Spares: c.Spares,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
@@ -366,6 +371,8 @@ func (p *platform) handler() http.Handler {
 			p.edge.ServeHTTP(w, r)
 		case r.URL.Path == apiPath || strings.HasPrefix(r.URL.Path, apiPath+"/"):
 			api.ServeHTTP(w, r)
+		case r.URL.Path == "/metrics":
+			p.showMetrics(w, r)
 		case r.URL.Path == "/health":
 			httpx.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": version})
 		default:

@@ -1,8 +1,10 @@
 package e2e_test
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -67,9 +69,28 @@ func TestSwap(t *testing.T) {
 		}
 	}
 
+	// Who may sees what it costs. Looking does not wake it.
+	await(t, p, "swapped")
+	if status, _ := get(t, &testkit.Platform{Key: "wrong"}, p.Address+"/metrics"); status != http.StatusUnauthorized {
+		t.Errorf("metrics with a wrong key: %d", status)
+	}
+	status, metrics := get(t, p, p.Address+"/metrics")
+	if status != http.StatusOK {
+		t.Fatal(status, metrics)
+	}
+	for _, want := range []string{
+		`doze_sandboxes\{tier="swapped"\} 1`, `doze_sandboxes\{tier="awake"\} 0`,
+		`doze_swap_bytes\{tier="swapped"\} [2-9](\.[0-9]+)?e\+08`, `doze_checkpoint_bytes\{tier="swapped"\} [2-9](\.[0-9]+)?e\+08`,
+		`doze_sleep_seconds_count\{tier="swapped"\} [1-9]`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want).MatchString(metrics) {
+			t.Errorf("%s is not among the metrics:\n%s", want, metrics)
+		}
+	}
+	stays(t, p, "memory", "swapped", nap)
+
 	// The file stays when dozed stops, and goes with destroy.
 	file := filepath.Join(p.Data, "swap")
-	await(t, p, "swapped")
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"net/http"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/httpx"
+	"doze/internal/metric"
+)
+
+// showMetrics shows what the platform does and takes. It is about all workspaces:
+// the caller must be an administrator of the first one, which is the operator's.
+func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
+	caller, err := p.credentials.Authenticate(r)
+	if err == nil && (!caller.Holds(access.Admin) || caller.Roles[p.config.Workspace] != doze.RoleAdmin) {
+		err = doze.Errorf(doze.Forbidden, "metrics are for administrators of the workspace %s", p.config.Workspace)
+	}
+	if err != nil {
+		httpx.WriteError(w, r, err)
+		return
+	}
+	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", http.MethodGet)
+		httpx.WriteError(w, r, doze.Errorf(doze.Unsupported, "metrics can be read only"))
+		return
+	}
+	var costs []metric.Cost
+	for _, c := range p.node.Costs(r.Context()) {
+		costs = append(costs, metric.Cost{Tier: c.Tier, Ready: c.Ready, Stats: c.Stats})
+	}
+	p.metrics.Serve(w, r, costs)
+}

@@ -1,0 +1,125 @@
+// Package metric counts how the sandboxes of a node sleep and wake and what they
+// take of the host, and shows it as Prometheus reads it. It names no sandbox and
+// no workspace.
+package metric
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"doze/internal/machine"
+)
+
+// prepared is how a machine on disk is called whose next process waits.
+const prepared = "prepared"
+
+// tiers are the values of the label, in the order of [machine.Tier].
+var tiers = []string{
+	machine.Awake.String(), machine.Paused.String(), machine.Saved.String(), machine.Swapped.String(), prepared, machine.OnDisk.String(),
+}
+
+// wakeBuckets are seconds: what we aim for is 25 ms, and a large sandbox on a
+// slow disk takes some seconds.
+var wakeBuckets = []float64{.001, .0025, .005, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60}
+
+// Cost is what one sandbox takes of the host.
+type Cost struct {
+	Tier  machine.Tier
+	Ready bool // on disk, with a process that waits for the next wake
+	machine.Stats
+}
+
+func (c Cost) tier() string {
+	if c.Ready {
+		return prepared
+	}
+	return c.Tier.String()
+}
+
+// Metrics are the counts of one process since it started.
+type Metrics struct {
+	registry     *prometheus.Registry
+	wakes        *prometheus.HistogramVec
+	wakeFailures *prometheus.CounterVec
+	moves        *prometheus.HistogramVec
+	moveFailures *prometheus.CounterVec
+}
+
+// New returns metrics that count nothing yet.
+func New() *Metrics {
+	label := []string{"tier"}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		wakes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "doze_wake_seconds", Buckets: wakeBuckets,
+			Help: "How long wakes took from the request until the sandbox ran, by the tier that it slept in.",
+		}, label),
+		wakeFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "doze_wake_failures_total", Help: "Wakes that did not work, by the tier that the sandbox sleeps in.",
+		}, label),
+		moves: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "doze_sleep_seconds", Buckets: wakeBuckets,
+			Help: "How long moves to a lower tier took, by that tier.",
+		}, label),
+		moveFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "doze_sleep_failures_total", Help: "Moves to a lower tier that did not work, by that tier.",
+		}, label),
+	}
+	m.registry.MustRegister(
+		m.wakes, m.wakeFailures, m.moves, m.moveFailures,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Woke counts a wake.
+func (m *Metrics) Woke(from machine.Tier, took time.Duration, err error) {
+	count(m.wakes, m.wakeFailures, from, took, err)
+}
+
+// Sank counts a move to a lower tier.
+func (m *Metrics) Sank(to machine.Tier, took time.Duration, err error) {
+	count(m.moves, m.moveFailures, to, took, err)
+}
+
+func count(took *prometheus.HistogramVec, failures *prometheus.CounterVec, t machine.Tier, d time.Duration, err error) {
+	if err != nil {
+		failures.WithLabelValues(t.String()).Inc()
+		return
+	}
+	took.WithLabelValues(t.String()).Observe(d.Seconds())
+}
+
+// Serve answers with all metrics, and with what sandboxes take now.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost) {
+	now := prometheus.NewRegistry()
+	now.MustRegister(gauges(costs)...)
+	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}
+
+// gauges adds up what sandboxes take, by tier. A tier without any shows 0.
+func gauges(costs []Cost) (all []prometheus.Collector) {
+	for _, g := range []struct {
+		name, help string
+		of         func(Cost) int64
+	}{
+		{"doze_sandboxes", "Sandboxes, by where their memory is.", func(Cost) int64 { return 1 }},
+		{"doze_memory_bytes", "Memory of the host that sandboxes take.", func(c Cost) int64 { return c.MemoryBytes }},
+		{"doze_swap_bytes", "Swap of the host that sandboxes take.", func(c Cost) int64 { return c.SwapBytes }},
+		{"doze_checkpoint_bytes", "Disk that the checkpoints of sandboxes take.", func(c Cost) int64 { return c.DiskBytes }},
+	} {
+		vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: g.name, Help: g.help}, []string{"tier"})
+		for _, t := range tiers {
+			vec.WithLabelValues(t)
+		}
+		for _, c := range costs {
+			vec.WithLabelValues(c.tier()).Add(float64(g.of(c)))
+		}
+		all = append(all, vec)
+	}
+	return all
+}

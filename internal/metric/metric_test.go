@@ -1,0 +1,62 @@
+package metric_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"doze/internal/machine"
+	"doze/internal/metric"
+)
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	m := metric.New()
+	m.Woke(machine.Paused, 2*time.Millisecond, nil)
+	m.Woke(machine.Swapped, 12*time.Millisecond, nil)
+	m.Woke(machine.Swapped, 40*time.Millisecond, nil)
+	m.Woke(machine.OnDisk, time.Second, errors.New("broken"))
+	m.Sank(machine.Saved, 300*time.Millisecond, nil)
+	m.Sank(machine.Swapped, time.Second, errors.New("full"))
+
+	w := httptest.NewRecorder()
+	m.Serve(w, httptest.NewRequest(http.MethodGet, "/metrics", nil), []metric.Cost{
+		{Tier: machine.Awake, Stats: machine.Stats{MemoryBytes: 100}},
+		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 1, SwapBytes: 50, DiskBytes: 60}},
+		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 2, SwapBytes: 50, DiskBytes: 60}},
+		{Tier: machine.OnDisk, Ready: true, Stats: machine.Stats{MemoryBytes: 10, DiskBytes: 7}},
+		{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
+	})
+	for _, line := range []string{
+		`doze_sandboxes{tier="awake"} 1`,
+		`doze_sandboxes{tier="paused"} 0`,
+		`doze_sandboxes{tier="swapped"} 2`,
+		`doze_sandboxes{tier="prepared"} 1`,
+		`doze_sandboxes{tier="disk"} 1`,
+		`doze_memory_bytes{tier="awake"} 100`,
+		`doze_memory_bytes{tier="swapped"} 3`,
+		`doze_memory_bytes{tier="prepared"} 10`,
+		`doze_memory_bytes{tier="disk"} 0`,
+		`doze_swap_bytes{tier="swapped"} 100`,
+		`doze_checkpoint_bytes{tier="swapped"} 120`,
+		`doze_wake_seconds_bucket{tier="swapped",le="0.015"} 1`,
+		`doze_wake_seconds_bucket{tier="swapped",le="0.05"} 2`,
+		`doze_wake_seconds_count{tier="swapped"} 2`,
+		`doze_wake_failures_total{tier="disk"} 1`,
+		`doze_sleep_seconds_count{tier="saved"} 1`,
+		`doze_sleep_failures_total{tier="swapped"} 1`,
+	} {
+		if !strings.Contains(w.Body.String(), line+"\n") {
+			t.Errorf("%s is missing", line)
+		}
+	}
+	if strings.Contains(w.Body.String(), `doze_wake_seconds_count{tier="disk"}`) {
+		t.Error("a wake that did not work is counted among those that did")
+	}
+	if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {
+		t.Errorf("%d, %s", w.Code, w.Header().Get("Content-Type"))
+	}
+}
