@@ -11,7 +11,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create soak clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-density soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -72,10 +72,12 @@ SOAK ?= 10m
 soak: deps-test build ## SOAK (10m) of sleeping, waking and killing; fails on a wrong byte
 	$(SUDO) $(GO) run ./test/soak -for $(SOAK)
 
-bench-wake: deps build ## latency of a request to awake, paused and on-disk sandboxes
+bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes
 	$(BENCH) wake
 bench-create: deps build ## from create to the first finished exec
 	$(BENCH) create
+bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
+	$(BENCH) density
 
 clean: ## remove what was built
 	rm -rf bin

@@ -36,7 +36,7 @@ var imports = map[string][]string{
 	"internal/control":                   {".", "internal/access", "internal/httpx", "internal/oauth", "internal/peer", "internal/store"},
 	"internal/daemon":                    {},
 	"internal/disk":                      {"."},
-	"internal/doctor":                    {},
+	"internal/doctor":                    {"internal/swap"},
 	"internal/edge":                      {".", "internal/access", "internal/httpx", "internal/peer"},
 	"internal/hostnet":                   {"."},
 	"internal/httpx":                     {"."},

@@ -38,8 +38,8 @@ func host(c config) doctor.Host {
 
 // examine says what the host lacks, and changes what it may if it is told to.
 func examine(_ context.Context, args []string) error {
-	var apply bool
-	c, rest, err := load("doctor", args, doctorFlags(&apply))
+	var o doctorOptions
+	c, rest, err := load("doctor", args, o.bind)
 	switch {
 	case err != nil:
 		return err
@@ -47,15 +47,9 @@ func examine(_ context.Context, args []string) error {
 		return fmt.Errorf("dozed doctor takes no argument %q", rest[0])
 	}
 	found := doctor.Examine(host(c))
-	if apply {
-		for _, f := range found {
-			if f.Mend == nil {
-				continue
-			}
-			if err := f.Mend(); err != nil {
-				return fmt.Errorf("%s: %w", f.Check, err)
-			}
-			fmt.Printf("changed: %s, until the next reboot\n", f.Check)
+	if o.apply {
+		if err := mend(os.Stdout, found, o.only); err != nil {
+			return err
 		}
 		found = doctor.Examine(host(c))
 	}
@@ -66,10 +60,31 @@ func examine(_ context.Context, args []string) error {
 	return nil
 }
 
-func doctorFlags(apply *bool) func(*flag.FlagSet) {
-	return func(flags *flag.FlagSet) {
-		flags.BoolVar(apply, "apply", false, "change the kernel settings that it advises to change, until the next reboot")
+// mend changes the settings of the kernel that are advised, or the one of one
+// check, and says how to take it back.
+func mend(w io.Writer, found []doctor.Finding, only string) error {
+	for _, f := range found {
+		if f.Mend == nil || only != "" && f.Check != only {
+			continue
+		}
+		undo, err := f.Mend.Apply()
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Check, err)
+		}
+		fmt.Fprintf(w, "changed: %s, until the next reboot; to undo: echo %s > %s\n", f.Check, undo.Value, undo.File)
 	}
+	return nil
+}
+
+// doctorOptions are the flags that only doctor has.
+type doctorOptions struct {
+	apply bool
+	only  string
+}
+
+func (o *doctorOptions) bind(flags *flag.FlagSet) {
+	flags.BoolVar(&o.apply, "apply", false, "change the kernel settings that it advises to change, until the next reboot")
+	flags.StringVar(&o.only, "only", "", "with --apply: change what this `check` advises and nothing else, such as \"huge pages\"")
 }
 
 // images makes or lists images.

@@ -31,7 +31,7 @@ func init() { //nolint:gochecknoinits // the table refers to functions that prin
 	commands = []command{
 		{"all", "--data DIR --listen ADDR …", "serve everything in one process: control API, sandboxes, edge, egress rules", all},
 		{"destroy", "[--data DIR] [--all] [--yes]", "end all sandboxes of a data directory and remove what they have on this host; its records and checkpoints stay", destroy},
-		{"doctor", "[--apply] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings to what it advises", examine},
+		{"doctor", "[--apply [--only CHECK]] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings to what it advises, and says how to undo it", examine},
 		{"image", "build|ls [--data DIR] [NAME …]", "make or list images", images},
 		{"config", "check|print [--config FILE]", "check a configuration, or print the one in force", configure},
 		{"version", "", "print the version", printVersion},

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"doze/internal/doctor"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -22,7 +25,7 @@ func TestUsageIsCurrent(t *testing.T) {
 	for _, command := range []struct {
 		name string
 		bind func(*flag.FlagSet)
-	}{{"all:", c.bind}, {"doctor, besides:", doctorFlags(new(bool))}, {"destroy, besides:", new(destroyOptions).bind}} {
+	}{{"all:", c.bind}, {"doctor, besides:", new(doctorOptions).bind}, {"destroy, besides:", new(destroyOptions).bind}} {
 		flags := quiet(command.name)
 		command.bind(flags)
 		out.WriteString("\ndozed " + command.name + "\n")
@@ -67,14 +70,50 @@ func TestLoad(t *testing.T) {
 
 func TestDoctorFlags(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]bool{"": false, "--apply": true, "-apply --data /tmp": true, "--apply=false": false} {
-		var apply bool
-		if _, rest, err := load("doctor", strings.Fields(args), doctorFlags(&apply)); err != nil || len(rest) > 0 || apply != want {
-			t.Errorf("%q: apply %t, rest %q, %v", args, apply, rest, err)
+	for args, want := range map[string]doctorOptions{
+		"": {}, "--apply": {apply: true}, "-apply --data /tmp": {apply: true}, "--apply=false": {}, "--apply --only swap": {true, "swap"},
+	} {
+		var got doctorOptions
+		if _, rest, err := load("doctor", strings.Fields(args), got.bind); err != nil || len(rest) > 0 || got != want {
+			t.Errorf("%q: %+v, rest %q, %v", args, got, rest, err)
 		}
 	}
 	if _, _, err := load("all", []string{"--apply"}); err == nil {
 		t.Error("dozed all takes --apply")
+	}
+}
+
+func TestMend(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	for name, text := range map[string]string{a: "always within_size [advise] never\n", b: "65530\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := []doctor.Finding{
+		{Check: "pages", Mend: &doctor.Setting{File: a, Value: "never"}}, {Check: "maps", Mend: &doctor.Setting{File: b, Value: "262144"}}, {Check: "user"},
+	}
+	for _, tc := range []struct{ only, a, b, said string }{
+		{"pages", "never", "65530\n", "changed: pages, until the next reboot; to undo: echo advise > " + a + "\n"},
+		{"", "never", "262144", "echo 65530 > " + b + "\n"},
+	} {
+		var out bytes.Buffer
+		if err := mend(&out, found, tc.only); err != nil {
+			t.Error(err)
+		}
+		for name, want := range map[string]string{a: tc.a, b: tc.b} {
+			if got, err := os.ReadFile(name); string(got) != want || err != nil {
+				t.Errorf("only %q: %s is %q, %v", tc.only, name, got, err)
+			}
+		}
+		if !strings.HasSuffix(out.String(), tc.said) {
+			t.Errorf("only %q: it said %q", tc.only, out.String())
+		}
+	}
+	if err := mend(io.Discard, []doctor.Finding{{Check: "gone", Mend: &doctor.Setting{File: filepath.Join(dir, "c")}}}, ""); err == nil {
+		t.Error("a file that is not there was changed")
 	}
 }
 

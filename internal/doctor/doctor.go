@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"doze/internal/swap"
 )
 
 // What a host should have at least. Less is a warning: it works, for fewer
@@ -50,9 +52,30 @@ func (v Verdict) String() string { return verdicts[v] }
 type Finding struct {
 	Check   string
 	Verdict Verdict
-	Text    string       // what is there
-	Remedy  string       // what to do about it; empty if Fine
-	Mend    func() error // does it, until the next reboot; nil if that is not ours to do
+	Text    string   // what is there
+	Remedy  string   // what to do about it; empty if Fine
+	Mend    *Setting // what does it, until the next reboot; nil if that is not ours to do
+}
+
+// Setting is a value of the kernel's in a file.
+type Setting struct{ File, Value string }
+
+// Apply writes the value and returns the setting that takes it back.
+func (s Setting) Apply() (undo Setting, err error) {
+	old, err := os.ReadFile(s.File)
+	if err != nil {
+		return Setting{}, err
+	}
+	return Setting{s.File, chosen(string(old))}, os.WriteFile(s.File, []byte(s.Value), 0)
+}
+
+// chosen returns the value that is in force where a file shows all it knows, as
+// in "always [madvise] never".
+func chosen(text string) string {
+	if _, rest, ok := strings.Cut(text, "["); ok {
+		text, _, _ = strings.Cut(rest, "]")
+	}
+	return strings.TrimSpace(text)
 }
 
 // Host is what is looked at.
@@ -65,7 +88,7 @@ type Host struct {
 var checks = []struct {
 	name string
 	look func(Host) (Verdict, string, string)
-	mend func() error
+	mend *Setting
 }{
 	{"user", root, nil},
 	{"processor", processor, nil},
@@ -77,9 +100,10 @@ var checks = []struct {
 	{"memory", memory, nil},
 	{"disk", disk, nil},
 	{"open files", openFiles, nil},
-	{"memory maps", memoryMaps, moreMaps},
-	{"swap", swap, nil},
-	{"huge pages", hugePages, smallPages},
+	{"memory maps", memoryMaps, &Setting{mapsFile, strconv.Itoa(mapsWanted)}},
+	{"swap", hostSwap, nil},
+	{"swap limits", swapLimits, nil},
+	{"huge pages", hugePages, &Setting{hugeFile, "never"}},
 	{"KVM", kvm, nil},
 }
 
@@ -251,16 +275,30 @@ func memoryMaps(Host) (Verdict, string, string) {
 	return Fine, fmt.Sprintf("vm.max_map_count is %d", n), ""
 }
 
-func moreMaps() error {
-	return os.WriteFile(mapsFile, []byte(strconv.Itoa(mapsWanted)), 0)
+func hostSwap(Host) (Verdict, string, string) {
+	size, err := swap.Look()
+	if err != nil {
+		return Advice, err.Error(), "check the swap yourself"
+	}
+	if size.Total == 0 {
+		remedy := swap.Cost + ": add some, or let dozed make a file with --swap " + swap.Encrypted
+		if !swap.Encrypts() {
+			remedy = swap.Cost + ": add some; this kernel has no device mapper, so that dozed can only make a file that is readable on disk, with --swap " + swap.Plain
+		}
+		return Advice, "none", remedy
+	}
+	return Fine, fmt.Sprintf("%s, %s of it free", gib(uint64(size.Total)), gib(uint64(size.Free))), "" //nolint:gosec // G115: sizes
 }
 
-func swap(Host) (Verdict, string, string) {
-	raw, _ := os.ReadFile("/proc/swaps")
-	if strings.Count(string(raw), "\n") < 2 {
-		return Advice, "none", "without it paused sandboxes keep their memory until they move to disk, from where wakes take longer: add some, or let dozed make a file with --swap encrypted"
+// swapLimits looks whether what a sandbox has in swap counts against its limit.
+func swapLimits(Host) (Verdict, string, string) {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return Fine, "what is in swap comes on top of the memory of a sandbox; it is only what was moved there while it slept", ""
 	}
-	return Fine, "present", ""
+	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"); err != nil {
+		return Advice, "none", "with swap, a sandbox gets more than its memory; boot with swapaccount=1"
+	}
+	return Fine, "memory and swap are limited together", ""
 }
 
 // hugePages looks at what would make wakes from disk faster and costs more than
@@ -273,8 +311,6 @@ func hugePages(Host) (Verdict, string, string) {
 	}
 	return Advice, "on for shared memory", "a process that takes all memory ends its sandbox and not only itself; to change that: echo never > " + hugeFile
 }
-
-func smallPages() error { return os.WriteFile(hugeFile, []byte("never"), 0) }
 
 func kvm(Host) (Verdict, string, string) {
 	return Fine, "not needed", ""

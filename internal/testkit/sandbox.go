@@ -128,22 +128,31 @@ func Shoot(ctx context.Context, pid int) error {
 // clockTick is the unit of times in /proc: USER_HZ is 100 on every Linux.
 const clockTick = time.Second / 100
 
-// CPUTime returns what the processes of a sandbox have used of the host's
-// processors.
-func (p *Platform) CPUTime(name string) (total time.Duration, err error) {
+// Processes returns the process ids of a sandbox's engine and guest.
+func (p *Platform) Processes(name string) ([]string, error) {
 	uid, err := p.UID(name)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	groups := p.wreck().Groups()
 	if len(groups) == 0 {
-		return 0, errors.New("there is no cgroup")
+		return nil, errors.New("there is no cgroup")
 	}
 	raw, err := os.ReadFile(filepath.Join(groups[0], uid, "cgroup.procs"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // it is on disk
+	}
+	return strings.Fields(string(raw)), err
+}
+
+// CPUTime returns what the processes of a sandbox have used of the host's
+// processors.
+func (p *Platform) CPUTime(name string) (total time.Duration, err error) {
+	pids, err := p.Processes(name)
 	if err != nil {
 		return 0, err
 	}
-	for pid := range strings.FieldsSeq(string(raw)) {
+	for _, pid := range pids {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil {
 			continue // it ended just now

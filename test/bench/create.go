@@ -24,7 +24,7 @@ const (
 
 // create makes sandboxes, each until its first `true` has ended. The yardstick
 // is the same exec in a sandbox that runs already.
-func create(ctx context.Context, dir string, only *regexp.Regexp) (all []*series, err error) {
+func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "error"}})
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (all []*series
 		}
 	}
 	if !only.MatchString(storm.name) {
-		return []*series{exec, single}, nil
+		return latencies{exec, single}, nil
 	}
 	for i := range storms {
 		var mu sync.Mutex // guards the shared series
@@ -64,7 +64,7 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (all []*series
 			return nil, err
 		}
 	}
-	return []*series{exec, single, storm}, nil
+	return latencies{exec, single, storm}, nil
 }
 
 // createOne makes a sandbox, runs `true` in it twice, and deletes it.

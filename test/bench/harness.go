@@ -49,8 +49,11 @@ func (s *series) row(bench string) row {
 	return r
 }
 
-// report prints the rows for people and, if machine is not nil, as JSON lines.
-func report(people, machine io.Writer, bench string, all []*series) error {
+// latencies are the cases of a benchmark that takes times.
+type latencies []*series
+
+// report implements [table].
+func (all latencies) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tp50 / yardstick\t")
 	for _, s := range all {

@@ -18,12 +18,19 @@ import (
 // A bench is one benchmark; its cases are the series that it returns.
 type bench struct {
 	name, text string
-	run        func(ctx context.Context, dir string, only *regexp.Regexp) ([]*series, error)
+	run        func(ctx context.Context, dir string, only *regexp.Regexp) (table, error)
+}
+
+// table is what came of a benchmark: it is printed for people and, if machine is
+// not nil, as JSON lines.
+type table interface {
+	report(people, machine io.Writer, bench string) error
 }
 
 var benches = []bench{
 	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wake},
 	{"create", "from the create call until the answer of the first exec", create},
+	{"density", "what idle sandboxes take of the host in each tier", density},
 }
 
 func main() {
@@ -67,7 +74,7 @@ func run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		return report(os.Stdout, machine, b.name, all)
+		return all.report(os.Stdout, machine, b.name)
 	}
 	var known []string
 	for _, b := range benches {

@@ -55,7 +55,8 @@ type tier struct {
 
 // wake asks for the agent's health, round by round in every tier, so that all
 // cases meet the same host.
-func wake(ctx context.Context, dir string, only *regexp.Regexp) (all []*series, err error) {
+func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
+	var all latencies
 	for _, f := range doctor.Examine(doctor.Host{Data: dir}) {
 		if f.Check == "huge pages" {
 			fmt.Printf("this host's huge pages are %s\n", f.Text)

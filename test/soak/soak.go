@@ -26,10 +26,14 @@ const (
 	memory = 512 // MB of a sandbox
 	// The idle times are short, so that a run meets every tier and every move
 	// many times.
-	pauseAfter, saveAfter, diskAfter = 200 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond
-	restMax                          = 2500 * time.Millisecond // between two steps of a keeper
-	killEvery                        = 7 * time.Second         // on average
-	comeAndGo                        = 4 * time.Second         // on average
+	pauseAfter, saveAfter = 200 * time.Millisecond, 300 * time.Millisecond
+	swapAfter, diskAfter  = 600 * time.Millisecond, 1200 * time.Millisecond
+	restMax               = 2500 * time.Millisecond // between two steps of a keeper
+	killEvery             = 7 * time.Second         // on average
+	comeAndGo             = 4 * time.Second         // on average
+	// swap is where the host has none of its own. A host that lets us make none
+	// goes without the tier.
+	swap = "plain:1G"
 )
 
 type options struct {
@@ -40,19 +44,21 @@ type options struct {
 
 // counts is what a run ends with.
 type counts struct {
-	seed                                uint64
-	steps, requests, excused            int64
-	kills, made                         int64
-	fromPaused, fromSaved, fromDisk     int
+	seed                     uint64
+	steps, requests, excused int64
+	kills, made              int64
+
+	fromPaused, fromSaved, fromSwapped, fromDisk int
+
 	wrong, errors                       int64
 	slowestRestart, slowestStep, latest time.Duration
 }
 
 func (c counts) String() string {
 	return fmt.Sprintf("seed %d: %d steps in %d requests, %d of them while the daemon was down; woke %d times from paused, %d from saved, "+
-		"%d from disk; %d kills of the daemon, ready again after %v at most; %d more sandboxes came and went; slowest step %v; "+
+		"%d from swap, %d from disk; %d kills of the daemon, ready again after %v at most; %d more sandboxes came and went; slowest step %v; "+
 		"clock wrong by %v at most; %d wrong, %d errors",
-		c.seed, c.steps, c.requests, c.excused, c.fromPaused, c.fromSaved, c.fromDisk, c.kills, c.slowestRestart.Round(time.Millisecond),
+		c.seed, c.steps, c.requests, c.excused, c.fromPaused, c.fromSaved, c.fromSwapped, c.fromDisk, c.kills, c.slowestRestart.Round(time.Millisecond),
 		c.made, c.slowestStep.Round(time.Millisecond), c.latest.Round(time.Millisecond), c.wrong, c.errors)
 }
 
@@ -78,7 +84,8 @@ func soak(ctx context.Context, o options) (_ counts, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{
-		"--pause-after", pauseAfter.String(), "--save-after", saveAfter.String(), "--disk-after", diskAfter.String(), "--ready", "2",
+		"--pause-after", pauseAfter.String(), "--save-after", saveAfter.String(), "--swap-after", swapAfter.String(),
+		"--disk-after", diskAfter.String(), "--ready", "2", "--swap", swap,
 	}})
 	if err != nil {
 		return counts{}, err
@@ -229,6 +236,8 @@ func (r *run) countWakes() {
 			r.counts.fromPaused++
 		case "saved":
 			r.counts.fromSaved++
+		case "swapped":
+			r.counts.fromSwapped++
 		case "disk":
 			r.counts.fromDisk++
 		}

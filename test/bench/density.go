@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+)
+
+const (
+	densityCount  = 100
+	densityMemory = 256 // MB that each may use; what runs in it is its agent
+	densityAtOnce = 4
+	densityTime   = 20 * time.Minute // for all of them to reach a tier
+)
+
+// stages are the tiers, each with the flags by which idle sandboxes come to it
+// from the one before and stay there.
+var stages = []struct {
+	tier, metric string
+	args         []string
+}{
+	{"running", "awake", []string{"--pause-after", "24h"}},
+	{"paused", "paused", []string{"--pause-after", "1s", "--save-after", "24h", "--disk-after", "24h"}},
+	{"paused, checkpoint on disk", "saved", []string{"--pause-after", "1s", "--save-after", "0s", "--disk-after", "24h"}},
+	{"in swap", "swapped", []string{"--swap", "plain:8G", "--pause-after", "1s", "--save-after", "0s", "--swap-after", "0s", "--disk-after", "24h"}},
+	{"on disk, process prepared", "prepared", []string{"--pause-after", "1s", "--disk-after", "1s", "--ready", strconv.Itoa(densityCount)}},
+	{"on disk", "disk", []string{"--pause-after", "1s", "--disk-after", "1s", "--ready", "0"}},
+}
+
+// weight is what one sandbox takes of the host in a tier, on average, in MB.
+type weight struct {
+	Bench string `json:"bench"`
+	Case  string `json:"case"`
+	N     int    `json:"n"`
+	// PSS is what its processes have mapped, each page divided by how many have
+	// it; Charged what its cgroup is charged for, mapped or not.
+	PSS     float64 `json:"pss_mb"`
+	Charged float64 `json:"charged_mb"`
+	Swap    float64 `json:"swap_mb"`
+	Disk    float64 `json:"disk_mb"`
+}
+
+type weights []weight
+
+// density weighs many idle sandboxes in each tier.
+func density(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: append([]string{"--log", "error"}, stages[0].args...)})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	names, err := crowd(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	var all weights
+	for _, s := range stages {
+		if err := p.Stop(); err != nil {
+			return nil, err
+		}
+		p.Arguments(append([]string{"--log", "error"}, s.args...)...)
+		if err := p.Restart(ctx); err != nil {
+			return nil, err
+		}
+		now, err := gather(ctx, p, s.metric)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", s.tier, err, p.Tail())
+		}
+		fmt.Fprintln(os.Stderr, s.tier)
+		if s.metric != stages[0].metric && !only.MatchString(s.tier) {
+			continue
+		}
+		w := weight{Case: s.tier, N: len(names)}
+		each := func(name string) float64 { return now[name+`{tier="`+s.metric+`"}`] / (1 << 20) / float64(len(names)) }
+		w.Charged, w.Swap, w.Disk = each("doze_memory_bytes"), each("doze_swap_bytes"), each("doze_checkpoint_bytes")
+		for _, name := range names {
+			pss, err := mapped(p, name)
+			if err != nil {
+				return nil, err
+			}
+			w.PSS += pss / float64(len(names))
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// crowd makes the sandboxes and returns their names.
+func crowd(ctx context.Context, p *testkit.Platform) (names []string, err error) {
+	c, err := p.Client()
+	if err != nil {
+		return nil, err
+	}
+	var together errgroup.Group
+	together.SetLimit(densityAtOnce)
+	for i := range densityCount {
+		name := fmt.Sprintf("idle-%d", i)
+		names = append(names, name)
+		together.Go(func() error {
+			sb, err := c.Create(ctx, doze.Sandbox{
+				Metadata: doze.Metadata{Name: name},
+				Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: densityMemory}},
+			}, false)
+			if err != nil {
+				return err
+			}
+			box, err := c.Box(sb)
+			if err != nil {
+				return err
+			}
+			_, err = box.Start(ctx, client.Command{Command: "true", Wait: true}) // it has been used
+			return err
+		})
+	}
+	return names, together.Wait()
+}
+
+// gather waits until all sandboxes are in a tier, and returns the metrics then.
+func gather(ctx context.Context, p *testkit.Platform, tier string) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, densityTime)
+	defer cancel()
+	for {
+		now, err := metrics(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		if there := now[`doze_sandboxes{tier="`+tier+`"}`]; there == densityCount {
+			return now, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("not all are there: %w", context.Cause(ctx))
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// metrics asks for all metrics.
+func metrics(ctx context.Context, p *testkit.Platform) (map[string]float64, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Address+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+p.Key)
+	resp, err := (&http.Client{Timeout: settle}).Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	all, lines := map[string]float64{}, bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), " "); ok && name != "#" {
+			all[name], _ = strconv.ParseFloat(value, 64) // names with spaces in their labels are not ours
+		}
+	}
+	return all, lines.Err()
+}
+
+// mapped returns what the processes of a sandbox have mapped, in MB.
+func mapped(p *testkit.Platform, name string) (mb float64, err error) {
+	pids, err := p.Processes(name)
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		raw, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
+		if err != nil {
+			continue // it has no memory, or ended just now
+		}
+		_, rest, _ := bytes.Cut(raw, []byte("\nPss:"))
+		var kib float64
+		if _, err := fmt.Sscan(string(rest), &kib); err != nil {
+			return 0, fmt.Errorf("/proc/%s/smaps_rollup is %q", pid, raw)
+		}
+		mb += kib / 1024
+	}
+	return mb, nil
+}
+
+// report implements [table].
+func (ws weights) report(people, machine io.Writer, bench string) error {
+	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(out, "each of\tin tier\tPSS MB\tcharged MB\tswap MB\tdisk MB\tPSS / yardstick\t")
+	for _, w := range ws {
+		w.Bench = bench
+		fmt.Fprintf(out, "%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f × %s\t\n", w.N, w.Case, w.PSS, w.Charged, w.Swap, w.Disk, w.PSS/ws[0].PSS, ws[0].Case)
+		if machine != nil {
+			if err := json.NewEncoder(machine).Encode(w); err != nil {
+				return err
+			}
+		}
+	}
+	return out.Flush()
+}
