@@ -35,7 +35,14 @@ func TestSwap(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return testkit.Shoot(t.Context(), pid)
+			if err := testkit.Shoot(t.Context(), pid); err != nil {
+				return err
+			}
+			until(t, "its successor has the sandbox", func() bool {
+				tier, err := p.Tier(t.Context())
+				return err == nil && tier == "swapped"
+			})
+			return nil
 		},
 		"the engine is killed": func() error {
 			pid, err := p.Engine("memory")
