@@ -47,6 +47,7 @@ func main() {
 // engine becomes a process of gVisor.
 func engine(prepare ...func()) {
 	runtime.UnlockOSThread() // gVisor has its own ideas about threads
+	launcher.CloseStray(os.Args)
 	os.Args = launcher.Size(os.Args)
 	for _, do := range prepare {
 		do()

@@ -276,8 +276,12 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	var ahead string
+	if c.Templates {
+		ahead = filepath.Join(c.Data, "ahead")
+	}
 	p.node, err = node.Open(ctx, node.Options{
-		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: filepath.Join(c.Data, "ahead"),
+		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
 		Agent: agent, Driver: driver,
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string) (node.Image, error) {

@@ -44,6 +44,7 @@ type config struct {
 	BudgetMB   int64           `json:"memoryBudgetMb"` // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
 	Ready      int             `json:"ready"`          // how many sandboxes on disk keep a process (11 MB) for a faster wake
 	Spares     int             `json:"spares"`         // how many machines (about 20 MB) are started ahead of their sandboxes
+	Templates  bool            `json:"templates"`      // sandboxes go on from a copy of one like them, where there is one
 	Egress     string          `json:"egress"`         // closed, or open: what sandboxes may reach
 	Images     []string        `json:"images"`         // made before the first request
 	Log        string          `json:"log"`            // debug, info, warn or error
@@ -60,7 +61,7 @@ func defaults() config {
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host,
-		ReserveMB:  512, Ready: 16, Spares: 2, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		ReserveMB:  512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 	}
 }
 
@@ -92,6 +93,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Int64Var(&c.BudgetMB, "memory-budget-mb", c.BudgetMB, "move sleeping sandboxes to swap or to disk early when sandboxes take more memory than this many `MB`; 0: no limit but --reserve-mb")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this many `MB` is free")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
+	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")

@@ -127,9 +127,11 @@ func (a *ahead) start(ctx context.Context, c machine.Config) (machine.Machine, e
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		slog.Warn("a template does not work and is made again", "sandbox", c.ID, "err", err)
-		if err := a.n.Driver.Discard(dir); err != nil {
-			return nil, fmt.Errorf("remove a template: %w", err)
+		slog.Warn("a template does not work", "sandbox", c.ID, "err", err)
+		if errors.Is(err, machine.ErrDamaged) { // it is made again
+			if err := a.n.Driver.Discard(dir); err != nil {
+				return nil, fmt.Errorf("remove a template: %w", err)
+			}
 		}
 	}
 	return a.n.Driver.Boot(ctx, c)

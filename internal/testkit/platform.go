@@ -295,6 +295,23 @@ func (p *Platform) Await(ctx context.Context, tier string) error {
 	})
 }
 
+// AwaitSpares waits until so many machines wait for their sandboxes.
+func (p *Platform) AwaitSpares(ctx context.Context, want int) error {
+	return until(ctx, func() error {
+		n := want
+		states, err := p.Machines(ctx)
+		for id, state := range states {
+			if strings.HasPrefix(id, "spare-") && state == gvisor.StatePaused {
+				n--
+			}
+		}
+		if err == nil && n > 0 {
+			err = waitError(fmt.Sprintf("%d spare machines are missing", n))
+		}
+		return err
+	})
+}
+
 // inTier returns a check that what a look at the tier returned is tier.
 func inTier(tier string) func(now string, err error) error {
 	return func(now string, err error) error {

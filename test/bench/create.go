@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,20 +14,24 @@ import (
 
 	"doze"
 	"doze/client"
+	"doze/internal/machine/gvisor"
 	"doze/internal/testkit"
 )
 
 const (
 	createRounds = 50 // one by one
-	createStorm  = 20 // at once
-	storms       = 3
 	createMemory = 1024
+	spares       = 2 // as many as dozed keeps by default
 )
 
-// create makes sandboxes, each until its first `true` has ended. The yardstick
-// is the same exec in a sandbox that runs already.
+// createStorms are how many sandboxes are created at once, and how often.
+var createStorms = []struct{ at, rounds int }{{20, 3}, {100, 1}}
+
+// create makes sandboxes, each until its first `true` has ended: by a boot, out
+// of a template, and with a machine that was started ahead. The yardstick is the
+// same exec in a sandbox that runs already.
 func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "error"}})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--templates=false"}})
 	if err != nil {
 		return nil, err
 	}
@@ -35,36 +41,101 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 		return nil, err
 	}
 	exec := &series{name: "exec in a running one"}
-	single := &series{name: "create + exec, one by one", against: exec}
-	storm := &series{name: fmt.Sprintf("create + exec, %d at once", createStorm), against: single}
-	for i := range createRounds {
-		if err := createOne(ctx, c, fmt.Sprintf("one-%d", i), single, exec); err != nil {
-			return nil, err
+	boot := &series{name: "create + exec, by a boot", against: exec}
+	template := &series{name: "create + exec, out of a template", against: boot}
+	spare := &series{name: "create + exec, with a spare machine", against: boot}
+	all := latencies{exec, boot}
+	for _, s := range []struct {
+		*series
+		args   []string
+		spares int
+	}{
+		{boot, nil, 0}, {template, []string{"--spares", "0"}, 0}, {spare, []string{"--spares", strconv.Itoa(spares)}, spares},
+	} {
+		if s.series != boot {
+			if !only.MatchString(s.name) {
+				continue
+			}
+			all = append(all, s.series)
+			if err := restart(ctx, p, s.args); err != nil {
+				return nil, err
+			}
+			// The first one makes what the others begin with.
+			if err := createOne(ctx, c, "first", &series{}, &series{}); err != nil {
+				return nil, err
+			}
+			if err := prepared(ctx, p); err != nil {
+				return nil, err
+			}
+		}
+		for i := range createRounds {
+			if err := p.AwaitSpares(ctx, s.spares); err != nil {
+				return nil, err
+			}
+			time.Sleep(lying)
+			if err := createOne(ctx, c, fmt.Sprintf("one-%d", i), s.series, exec); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
 		}
 	}
-	if !only.MatchString(storm.name) {
-		return latencies{exec, single}, nil
-	}
-	for i := range storms {
-		var mu sync.Mutex // guards the shared series
-		var together errgroup.Group
-		for j := range createStorm {
-			together.Go(func() error {
-				var own, ignored series
-				if err := createOne(ctx, c, fmt.Sprintf("storm-%d-%d", i, j), &own, &ignored); err != nil {
-					return err
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				storm.samples = append(storm.samples, own.samples...)
-				return nil
-			})
+	for _, storm := range createStorms {
+		s := &series{name: fmt.Sprintf("create + exec, %d at once", storm.at), against: boot}
+		if !only.MatchString(s.name) {
+			continue
 		}
-		if err := together.Wait(); err != nil {
-			return nil, err
+		all = append(all, s)
+		for i := range storm.rounds {
+			if err := createStorm(ctx, c, s, fmt.Sprintf("storm-%d", i), storm.at); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
 		}
 	}
-	return latencies{exec, single, storm}, nil
+	return all, nil
+}
+
+// restart gives a platform other flags.
+func restart(ctx context.Context, p *testkit.Platform, args []string) error {
+	p.Arguments(args...)
+	if err := p.Stop(); err != nil {
+		return err
+	}
+	return p.Restart(ctx)
+}
+
+// prepared waits until there is a template.
+func prepared(ctx context.Context, p *testkit.Platform) error {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	for {
+		found, err := filepath.Glob(filepath.Join(p.Data, "ahead", "templates", "*", gvisor.FileManifest))
+		if err != nil || len(found) > 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no template was made: %w", context.Cause(ctx))
+		case <-time.After(lying):
+		}
+	}
+}
+
+// createStorm makes sandboxes at once.
+func createStorm(ctx context.Context, c *client.Client, s *series, name string, n int) error {
+	var mu sync.Mutex // guards s
+	var together errgroup.Group
+	for i := range n {
+		together.Go(func() error {
+			var own, ignored series
+			if err := createOne(ctx, c, fmt.Sprintf("%s-%d", name, i), &own, &ignored); err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			s.samples = append(s.samples, own.samples...)
+			return nil
+		})
+	}
+	return together.Wait()
 }
 
 // createOne makes a sandbox, runs `true` in it twice, and deletes it.

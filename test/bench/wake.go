@@ -22,8 +22,11 @@ import (
 
 const (
 	wakeRounds = 50
-	settle     = 60 * time.Second // for one move to a lower tier
-	lying      = 30 * time.Millisecond
+	// largeRounds are for sizes from large on, of which each checkpoint takes
+	// seconds.
+	largeRounds, large = 10, 1024
+	settle             = 60 * time.Second // for one move to a lower tier
+	lying              = 30 * time.Millisecond
 	// inUse is how many requests a sandbox that is awake has answered before
 	// the one that counts: the first ones after a wake from disk meet pages
 	// that nobody touched yet.
@@ -38,7 +41,7 @@ var ways = []struct {
 	tiers []tier
 }{
 	{
-		args: []string{"--swap", "off", "--disk-after", "1s"}, sizes: []int{64, 512},
+		args: []string{"--swap", "off", "--disk-after", "1s"}, sizes: []int{0, 64, 512, 2048},
 		tiers: []tier{{"awake %d MB", "running", false}, {"paused %d MB", "paused", false}, {"disk %d MB", "disk", false}, {"disk %d MB, not in the page cache", "disk", true}},
 	},
 	{
@@ -72,16 +75,46 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		if err != nil {
 			return nil, err
 		}
-		for _, mb := range way.sizes {
-			rows, err := wakeSize(ctx, p, mb, way.tiers, only)
-			if err != nil {
-				return nil, errors.Join(fmt.Errorf("%d MB: %w", mb, err), p.Close())
-			}
+		rows, err := wakeWay(ctx, p, way.sizes, way.tiers, only)
+		all = append(all, rows...)
+		if i == 0 && err == nil {
+			rows, err = besides(ctx, p, only)
 			all = append(all, rows...)
 		}
-		if err := p.Close(); err != nil {
+		if err := errors.Join(err, p.Close()); err != nil {
 			return nil, err
 		}
+	}
+	return all, nil
+}
+
+// besides measures what the wakes of one sandbox from disk are compared with:
+// many at once, and gVisor's own command line.
+func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp) (all latencies, err error) {
+	for _, more := range []struct {
+		name string
+		do   func(context.Context, *testkit.Platform) ([]*series, error)
+	}{{"at once", wakeStorm}, {"runsc restore", restoreByCommand}} {
+		if !only.MatchString(more.name) {
+			continue
+		}
+		rows, err := more.do(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", more.name, err)
+		}
+		all = append(all, rows...)
+	}
+	return all, nil
+}
+
+// wakeWay measures one way down in all sizes, and what is measured beside it.
+func wakeWay(ctx context.Context, p *testkit.Platform, sizes []int, tiers []tier, only *regexp.Regexp) (all latencies, err error) {
+	for _, mb := range sizes {
+		rows, err := wakeSize(ctx, p, mb, tiers, only)
+		if err != nil {
+			return nil, fmt.Errorf("%d MB: %w", mb, err)
+		}
+		all = append(all, rows...)
 	}
 	return all, nil
 }
@@ -109,7 +142,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 	name := fmt.Sprintf("wake-%d", mb)
 	sb, err := c.Create(ctx, doze.Sandbox{
 		Metadata: doze.Metadata{Name: name},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: 2048}},
+		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: roomFor(mb)}},
 	}, false)
 	if err != nil {
 		return nil, err
@@ -122,7 +155,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 		return nil, err
 	}
 	ask := asker(p, sb)
-	for range wakeRounds {
+	for range rounds(mb) {
 		for _, s := range all {
 			if err := await(ctx, p, cases[s].state); err != nil {
 				return nil, fmt.Errorf("wait for %s: %w: %s", s.name, err, p.Tail())
@@ -148,6 +181,16 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 	fmt.Fprintln(os.Stderr)
 	_, err = c.Delete(ctx, name)
 	return all, err
+}
+
+// roomFor is the size of a sandbox in which a process holds mb megabytes.
+func roomFor(mb int) doze.Megabytes { return doze.Megabytes(max(1024, 2*mb)) }
+
+func rounds(mb int) int {
+	if mb >= large {
+		return largeRounds
+	}
+	return wakeRounds
 }
 
 // forget drops the files of a sandbox's checkpoint from the page cache.
@@ -190,8 +233,12 @@ func await(ctx context.Context, p *testkit.Platform, tier string) error {
 	return nil
 }
 
-// hold starts a process that keeps mb megabytes of random, touched memory.
+// hold starts a process that keeps mb megabytes of random, touched memory; for
+// none, nothing runs but the agent.
 func hold(ctx context.Context, box *client.Box, mb int) error {
+	if mb == 0 {
+		return nil
+	}
 	script := fmt.Sprintf(`python3 -c 'import os,time; b=os.urandom(%d<<20); print("held",flush=True); time.sleep(1e9)'`, mb)
 	held, err := box.Start(ctx, client.Command{Command: script})
 	if err != nil {

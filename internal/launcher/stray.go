@@ -1,0 +1,53 @@
+package launcher
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// fdFlag is how the engine is told which descriptors are meant for it.
+var fdFlag = regexp.MustCompile(`^--[a-z-]+-fds?=([0-9,]+)$`)
+
+// CloseStray closes the descriptors of the launcher that a process of the engine
+// inherited although nobody meant it to have them. gVisor opens some without the
+// flag that keeps them out of children (runsc/sandbox: sandboxConnect), and
+// many starts at once are enough for one to slip through: it would be another
+// sandbox's, and may have a number that the engine wants for itself. It is
+// called before gVisor's own main. What this process opened itself has the flag.
+func CloseStray(args []string) {
+	meant := donated(args)
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return // the engine refuses to start if it must
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= unix.Stderr || meant[fd] {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// donated returns the descriptors that the arguments name.
+func donated(args []string) map[int]bool {
+	meant := map[int]bool{}
+	for _, a := range args {
+		m := fdFlag.FindStringSubmatch(a)
+		if m == nil {
+			continue
+		}
+		for number := range strings.SplitSeq(m[1], ",") {
+			if fd, err := strconv.Atoi(number); err == nil {
+				meant[fd] = true
+			}
+		}
+	}
+	return meant
+}
