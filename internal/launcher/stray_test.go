@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,10 +15,9 @@ import (
 // which one is meant for it.
 func TestCloseStray(t *testing.T) {
 	t.Parallel()
-	const meant, stray, inside = 3, 4, "DOZE_TEST_STRAY"
-	if os.Getenv(inside) == "" {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCloseStray$") //nolint:gosec // G204: this binary
-		cmd.Env = append(os.Environ(), inside+"=1")
+	const meant, stray, inside = 3, 4, "inside"
+	if flag.Arg(0) != inside {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCloseStray$", inside)
 		for range 2 {
 			f, err := os.Open(os.DevNull)
 			if err != nil {
