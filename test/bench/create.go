@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"sync"
@@ -14,7 +13,6 @@ import (
 
 	"doze"
 	"doze/client"
-	"doze/internal/machine/gvisor"
 	"doze/internal/testkit"
 )
 
@@ -64,7 +62,7 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 			if err := createOne(ctx, c, "first", &series{}, &series{}); err != nil {
 				return nil, err
 			}
-			if err := prepared(ctx, p); err != nil {
+			if err := p.AwaitTemplate(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -100,23 +98,6 @@ func restart(ctx context.Context, p *testkit.Platform, args []string) error {
 		return err
 	}
 	return p.Restart(ctx)
-}
-
-// prepared waits until there is a template.
-func prepared(ctx context.Context, p *testkit.Platform) error {
-	ctx, cancel := context.WithTimeout(ctx, settle)
-	defer cancel()
-	for {
-		found, err := filepath.Glob(filepath.Join(p.Data, "ahead", "templates", "*", gvisor.FileManifest))
-		if err != nil || len(found) > 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("no template was made: %w", context.Cause(ctx))
-		case <-time.After(lying):
-		}
-	}
 }
 
 // createStorm makes sandboxes at once.
