@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -242,9 +240,4 @@ func (r *run) countWakes() {
 			r.counts.fromDisk++
 		}
 	}
-}
-
-// script is what keepers run.
-func script() (io.ReadCloser, error) {
-	return os.Open(filepath.Join(testkit.Root(), "test", "soak", "keeper.py"))
 }

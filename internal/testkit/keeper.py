@@ -61,6 +61,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_GET(self):
+        """Keeps the sandbox awake until the caller leaves."""
+        self.close_connection = True
+        self.send_response(200)
+        self.end_headers()
+        self.rfile.read(1)
+
     def log_message(self, *_):
         pass
 

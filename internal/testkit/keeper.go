@@ -1,0 +1,195 @@
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed" // for what runs in the sandbox
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"doze"
+	"doze/client"
+)
+
+// A Keeper is a sandbox whose state we know at any time: it keeps memory and
+// files, changes some of both at each step, and says whether they are what they
+// were.
+type Keeper struct {
+	Name string
+
+	url, key string
+	http     *http.Client
+	state
+}
+
+// state is what a keeper is known to have.
+type state struct {
+	// n and chain are the state after the last step that was acknowledged;
+	// open is how many more may have been made without an answer.
+	n     uint64
+	chain []byte
+	open  uint64
+}
+
+// Stepped is what came of one step.
+type Stepped struct {
+	Wrong []string      // what is not as it must be; it is empty
+	Off   time.Duration // by how much its clock is off, at least
+}
+
+const (
+	keeperMemory = 512 // MB of a sandbox
+	keeperPort   = "/port/9000"
+	keeperPoll   = 50 * time.Millisecond
+	stepTime     = 30 * time.Second
+	stepMax      = 1 << 20 // bytes of an answer
+)
+
+//go:embed keeper.py
+var keeperScript []byte
+
+// Keep makes a keeper of so many megabytes. A seed tells it from others.
+func (p *Platform) Keep(ctx context.Context, name, seed string, megabytes int) (*Keeper, error) {
+	c, err := p.Client()
+	if err != nil {
+		return nil, err
+	}
+	sb, err := c.Create(ctx, doze.Sandbox{
+		Metadata: doze.Metadata{Name: name},
+		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: keeperMemory}},
+	}, false)
+	if err != nil {
+		return nil, err
+	}
+	box, err := c.Box(sb)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := box.WriteFile(ctx, "/keeper.py", bytes.NewReader(keeperScript), "0644"); err != nil {
+		return nil, err
+	}
+	started, err := box.Start(ctx, client.Command{Command: fmt.Sprintf("exec python3 /keeper.py %s %d", seed, megabytes)})
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{Name: name, url: sb.Metadata.URL + keeperPort, key: p.Key, http: &http.Client{Timeout: stepTime}}
+	for {
+		logs, err := box.Logs(ctx, started.PID)
+		if err != nil {
+			return nil, err
+		}
+		if logs.Stdout == "ready\n" {
+			return k, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(keeperPoll):
+		}
+	}
+}
+
+// Close ends the connections to a keeper.
+func (k *Keeper) Close() { k.http.CloseIdleConnections() }
+
+// Rewind returns a function after which k may have what it has now, or any of
+// the steps since: it may have gone back.
+func (k *Keeper) Rewind() (back func()) {
+	was := k.state
+	return func() {
+		was.open += k.n - was.n + k.open
+		k.state = was
+	}
+}
+
+// Step makes one step and compares its result with what it must be. If it has
+// no answer, nobody knows whether the step was made.
+func (k *Keeper) Step(ctx context.Context) (Stepped, error) {
+	start := time.Now()
+	got, err := k.post(ctx)
+	if err != nil {
+		k.open++
+		return Stepped{}, err
+	}
+	return k.check(got, start), nil
+}
+
+// told is what a keeper answers.
+type told struct {
+	N     uint64
+	Chain string
+	Wrong []string
+	Wall  float64
+}
+
+func (k *Keeper) check(got told, start time.Time) (s Stepped) {
+	if got.N <= k.n || got.N > k.n+k.open+1 {
+		s.Wrong = append(s.Wrong, fmt.Sprintf("step %d after %d, with %d without an answer", got.N, k.n, k.open))
+		k.n, k.open = got.N, 0
+		k.chain, _ = hex.DecodeString(got.Chain)
+		return s
+	}
+	for k.n < got.N {
+		k.n++
+		sum := sha256.Sum256(binary.BigEndian.AppendUint64(k.chain, k.n))
+		k.chain = sum[:]
+	}
+	k.open = 0
+	if got.Chain != hex.EncodeToString(k.chain) {
+		s.Wrong = append(s.Wrong, fmt.Sprintf("step %d has another result", k.n))
+	}
+	for _, what := range got.Wrong {
+		s.Wrong = append(s.Wrong, fmt.Sprintf("step %d: %s", k.n, what))
+	}
+	wall := time.Unix(0, int64(got.Wall*1e9))
+	s.Off = max(start.Sub(wall), time.Until(wall), 0)
+	return s
+}
+
+func (k *Keeper) post(ctx context.Context) (got told, err error) {
+	resp, err := k.ask(ctx, http.MethodPost)
+	if err != nil {
+		return got, err
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	return got, json.NewDecoder(io.LimitReader(resp.Body, stepMax)).Decode(&got)
+}
+
+// Hold keeps the sandbox awake until release is called.
+func (k *Keeper) Hold(ctx context.Context) (release func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	resp, err := k.ask(ctx, http.MethodGet) //nolint:bodyclose // release closes it
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return func() {
+		cancel()
+		_ = resp.Body.Close() // it was cut short
+	}, nil
+}
+
+// ask sends a request and returns an answer that is a success.
+func (k *Keeper) ask(ctx context.Context, method string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, k.url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+k.key)
+	resp, err := k.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, stepMax))
+	return nil, errors.Join(fmt.Errorf("%s: %s", resp.Status, body), err, resp.Body.Close())
+}
