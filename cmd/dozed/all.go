@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -25,6 +26,7 @@ import (
 	"doze/internal/daemon"
 	"doze/internal/disk"
 	"doze/internal/doctor"
+	"doze/internal/door"
 	"doze/internal/edge"
 	"doze/internal/hostnet"
 	"doze/internal/httpx"
@@ -50,6 +52,11 @@ const (
 	keyFile  = "admin.key"
 	sealFile = "seal.key" // belongs to the database: a backup of one needs the other
 	apiPath  = "/v0"
+
+	// doorFile, in the run directory, is the socket of who keeps the address,
+	// and keepCommand is what it is started with.
+	doorFile    = "door.sock"
+	keepCommand = "keep"
 )
 
 // all serves everything in one process.
@@ -72,21 +79,21 @@ func all(ctx context.Context, args []string) error {
 	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
-	listener, release, err := claim(ctx, c)
+	entrance, release, err := claim(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer release()
-	p, err := open(ctx, c, listener)
+	p, err := open(ctx, c, entrance)
 	if err != nil {
-		return err
+		return errors.Join(err, entrance.Shut())
 	}
 	return p.run(ctx)
 }
 
 // claim takes the address and the directories of a configuration for this
 // process alone. It leaves nothing if it fails.
-func claim(ctx context.Context, c config) (_ net.Listener, release func(), err error) {
+func claim(ctx context.Context, c config) (_ *door.Door, release func(), err error) {
 	var undo []func()
 	back := func() {
 		for _, do := range slices.Backward(undo) {
@@ -99,12 +106,21 @@ func claim(ctx context.Context, c config) (_ net.Listener, release func(), err e
 		}
 	}()
 	// The address first: if it is taken, no directory should be made.
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", c.Listen)
+	inherited, err := daemon.Inherited()
+	if err != nil {
+		return nil, nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	entrance, err := door.Open(ctx, door.Options{
+		Address: c.Listen, Path: filepath.Join(c.Run, doorFile), Command: []string{self, keepCommand}, Inherited: inherited,
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("choose another address with --listen: %w", err)
 	}
-	undo = append(undo, func() { _ = listener.Close() }) // if nobody else has
+	undo = append(undo, func() { _ = entrance.Close() }) // if nobody else has
 	// Whoever serves one of them with another one of the other would take what
 	// it does not know for left over.
 	for _, dir := range []string{c.Data, c.Run} {
@@ -114,7 +130,10 @@ func claim(ctx context.Context, c config) (_ net.Listener, release func(), err e
 		}
 		undo = append(undo, unlock)
 	}
-	return listener, back, announce(c, listener.Addr().String())
+	if err := cmp.Or(entrance.Hold(ctx), announce(c, entrance.Addr().String())); err != nil {
+		return nil, nil, errors.Join(err, entrance.Shut())
+	}
+	return entrance, back, nil
 }
 
 // plain writes durations as people read them.
@@ -147,15 +166,15 @@ type platform struct {
 	edge        *edge.Edge
 	metrics     *metric.Metrics
 	credentials *access.Credentials
-	listener    net.Listener
+	door        *door.Door
 	server      *http.Server
 	key         string // the admin key, if this start made it
 }
 
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
-func open(ctx context.Context, c config, listener net.Listener) (_ *platform, err error) {
-	p := &platform{config: c, listener: listener, metrics: metric.New()}
+func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err error) {
+	p := &platform{config: c, door: entrance, metrics: metric.New()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -389,12 +408,14 @@ func (p *platform) handler() http.Handler {
 // start adopts them.
 func (p *platform) run(ctx context.Context) error {
 	p.greet()
+	replaced := func() bool { return errors.Is(context.Cause(ctx), errReplaced) }
 	err := daemon.Run(ctx,
 		daemon.Service{Name: "control", Run: p.control.Run},
 		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
 		daemon.Service{Name: "node", Run: p.node.Run},
 		daemon.Service{Name: "http", Run: p.serve},
 		daemon.Service{Name: "edge", Run: p.edge.Run}, // ends open requests, before http waits for them
+		daemon.Service{Name: "door", Run: func(ctx context.Context) error { return p.attend(ctx, replaced) }},
 	)
 	return errors.Join(err, p.close())
 }
@@ -414,18 +435,34 @@ func (p *platform) greet() {
 `, key, p.config.PublicURL, apiPath)
 }
 
+// attend keeps the door open until ctx ends. Then nobody is let in any more:
+// they are refused, or wait for who replaces us.
+func (p *platform) attend(ctx context.Context, replaced func() bool) error {
+	err := p.door.Run(ctx)
+	if !replaced() {
+		err = errors.Join(err, p.door.Shut())
+	}
+	p.server.SetKeepAlivesEnabled(false)
+	return errors.Join(err, p.door.Close())
+}
+
+// serve answers requests until ctx ends, and then waits for those that are
+// under way.
 func (p *platform) serve(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
 		if p.server.TLSConfig != nil {
-			ended <- p.server.ServeTLS(p.listener, "", "")
+			ended <- p.server.ServeTLS(p.door, "", "")
 			return
 		}
-		ended <- p.server.Serve(p.listener)
+		ended <- p.server.Serve(p.door)
 	}()
 	select {
 	case err := <-ended:
-		return err
+		if !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		<-ctx.Done() // the door is closed first
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
@@ -450,12 +487,7 @@ func (p *platform) close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	if p.listener != nil {
-		if err := p.listener.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.door.Close())...)
 }
 
 // hub is the list of images that the platform makes itself.

@@ -21,6 +21,7 @@ import (
 	"doze"
 	"doze/internal/disk"
 	"doze/internal/doctor"
+	"doze/internal/door"
 )
 
 // beside returns the path of another binary of ours: next to this one.
@@ -189,6 +190,21 @@ func lock(dir string) (unlock func(), err error) {
 		return nil, errors.Join(doze.Errorf(doze.Conflict, "another dozed serves %s", dir), f.Close())
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// keep is what a dozed leaves behind for the next one. The flag says to others
+// whose it is; the socket itself is inherited.
+func keep(ctx context.Context, args []string) error {
+	flags := quiet(keepCommand)
+	flags.String("socket", "", "unix socket `file`, by which the next dozed gets the address")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			help(os.Stdout, keepCommand, flags)
+		}
+		return err
+	}
+	const inherited = 3 // the first behind the standard streams
+	return door.Keep(ctx, os.NewFile(inherited, "listener"))
 }
 
 func logLevel(name string) (l slog.Level, err error) {

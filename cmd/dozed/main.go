@@ -34,19 +34,32 @@ func init() { //nolint:gochecknoinits // the table refers to functions that prin
 		{"doctor", "[--apply [--only CHECK]] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings to what it advises, and says how to undo it", examine},
 		{"image", "build|ls [--data DIR] [NAME …]", "make or list images", images},
 		{"config", "check|print [--config FILE]", "check a configuration, or print the one in force", configure},
+		{keepCommand, "--socket FILE", "keep the address of a dozed that is killed or replaced; dozed starts it by itself", keep},
 		{"version", "", "print the version", printVersion},
 	}
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	ctx, stop := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, replace)
+	go func() { // for as long as the process
+		if <-signals == replace {
+			stop(errReplaced)
+		}
+		stop(nil)
+	}()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "dozed:", err)
-		stop()
-		os.Exit(1) //nolint:gocritic // stop has run
+		os.Exit(1)
 	}
 }
+
+// replace is the signal by which dozed ends for a successor: whoever calls
+// meanwhile waits for that.
+const replace = syscall.SIGUSR2
+
+var errReplaced = errors.New("another dozed is about to be started")
 
 // run finds the command and runs it.
 func run(ctx context.Context, args []string) error {

@@ -41,6 +41,7 @@ type Options struct {
 	Bin  string   // directory of the binaries; by default bin/ of this module
 	Dir  string   // directory for everything of this platform; must be empty
 	Args []string // more flags for dozed all
+	Env  []string // more of its environment
 }
 
 // Platform is a running dozed with its launcher and sandboxes.
@@ -99,6 +100,7 @@ func (p *Platform) Restart(ctx context.Context) error {
 	}, p.options.Args...)
 	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), p.options.Env...)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -159,8 +161,13 @@ func (p *Platform) Client() (*client.Client, error) {
 func (p *Platform) PID() int { return p.cmd.Process.Pid }
 
 // Stop ends dozed as an operator does. Launcher and sandboxes stay.
-func (p *Platform) Stop() error {
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+func (p *Platform) Stop() error { return p.end(syscall.SIGTERM) }
+
+// Replace ends dozed as an operator does who is about to start another one.
+func (p *Platform) Replace() error { return p.end(syscall.SIGUSR2) }
+
+func (p *Platform) end(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	select {

@@ -55,7 +55,8 @@ func (w Wreck) Clear() error {
 	return errors.Join(w.unmount(), w.removeGroups(), w.removeRun())
 }
 
-// Processes returns launchers and processes of the engine. They have the run
+// Processes returns launchers, processes of the engine, and who keeps the address
+// of a dozed that is gone. They have the run
 // directory in their arguments, and other processes may too.
 func (w Wreck) Processes() (pids []int) {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
@@ -75,6 +76,9 @@ func (w Wreck) Processes() (pids []int) {
 func (w Wreck) owns(cmdline []byte) bool {
 	program, arguments, _ := bytes.Cut(cmdline, []byte{0})
 	name := filepath.Base(string(program))
+	if name == "dozed" {
+		return bytes.HasPrefix(arguments, []byte("keep\x00--socket\x00"+w.Run+"/"))
+	}
 	if name != "doze-sentry" && !strings.HasPrefix(name, "runsc") && string(program) != "/proc/self/exe" {
 		return false
 	}
@@ -163,7 +167,7 @@ func (w Wreck) removeRun() error {
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		if e.IsDir() && engineDir.MatchString(e.Name()) || e.Name() == "lock" {
+		if e.IsDir() && engineDir.MatchString(e.Name()) || e.Name() == "lock" || e.Name() == "door.sock" {
 			errs = append(errs, os.RemoveAll(filepath.Join(w.Run, e.Name())))
 		}
 	}

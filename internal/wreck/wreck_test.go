@@ -22,6 +22,8 @@ func TestOwns(t *testing.T) {
 		"started again":    {[]string{"/proc/self/exe", "--root=/run/doze/1a2b3c4d/00000001/state"}, true},
 		"another platform": {[]string{"runsc-sandbox", "--root=/run/doze/1a2b3c4d5/00000001/state"}, false},
 		"dozed":            {[]string{"dozed", "all", "--run", "/run/doze/1a2b3c4d/"}, false},
+		"its keeper":       {[]string{"/opt/doze/dozed", "keep", "--socket", "/run/doze/1a2b3c4d/door.sock"}, true},
+		"another's keeper": {[]string{"/opt/doze/dozed", "keep", "--socket", "/run/doze/1a2b3c4d5/door.sock"}, false},
 		"who reads a log":  {[]string{"tail", "-f", "/run/doze/1a2b3c4d/00000001/launcher.log"}, false},
 		"only its name":    {[]string{"/run/doze/1a2b3c4d/runsc"}, false},
 		"a kernel thread":  {nil, false},

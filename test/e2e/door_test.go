@@ -1,0 +1,181 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"doze/internal/testkit"
+)
+
+// caller makes requests, each over a connection of its own, and sorts their
+// ends: what dozed had not accepted when it was killed is answered by the next
+// one.
+type caller struct {
+	http          *http.Client
+	answered, cut atomic.Int64
+
+	mu      sync.Mutex
+	wrong   []string      // guarded by mu
+	longest time.Duration // guarded by mu
+}
+
+func newCaller() *caller {
+	return &caller{http: &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}}
+}
+
+func (c *caller) ask(ctx context.Context, p *testkit.Platform, url string) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		c.note(err.Error())
+		return
+	}
+	r.Header.Set("Authorization", "Bearer "+p.Key)
+	start := time.Now()
+	resp, err := c.http.Do(r)
+	switch {
+	case ctx.Err() != nil:
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		c.note(err.Error())
+	case err != nil: // it was accepted, and dozed killed
+		if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+			c.note("nobody answers: " + err.Error())
+			return
+		}
+		c.cut.Add(1)
+	default:
+		_ = resp.Body.Close()
+		switch resp.StatusCode {
+		case http.StatusOK:
+		case http.StatusServiceUnavailable: // it was accepted, and dozed stopped
+			c.cut.Add(1)
+			return
+		default:
+			c.note(url + ": " + resp.Status)
+			return
+		}
+		c.answered.Add(1)
+		c.mu.Lock()
+		c.longest = max(c.longest, time.Since(start))
+		c.mu.Unlock()
+	}
+}
+
+func (c *caller) note(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrong = append(c.wrong, what)
+}
+
+// TestNobodyIsRefused kills dozed, and replaces it, under the hands of many
+// callers. Whoever comes while there is none waits for the next.
+func TestNobodyIsRefused(t *testing.T) {
+	t.Parallel()
+	const callers, kills = 20, 3
+	p, c := start(t, "--pause-after", "60s")
+	sb, _ := create(t, c, named("busy", 2048))
+	urls := []string{p.Address + "/health", sb.Metadata.URL + "/health"}
+	all := newCaller()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var tasks sync.WaitGroup
+	for i := range callers {
+		tasks.Go(func() {
+			for ctx.Err() == nil {
+				all.ask(ctx, p, urls[i%len(urls)])
+			}
+		})
+	}
+	for i := range kills + 1 {
+		before := all.answered.Load()
+		until(t, "there are answers", func() bool { return all.answered.Load() > before+callers })
+		end := p.Kill
+		if i == kills {
+			end = p.Replace
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		revive(t, p)
+	}
+	before := all.answered.Load()
+	until(t, "there are answers", func() bool { return all.answered.Load() > before+callers })
+	stop()
+	tasks.Wait()
+	t.Logf("%d answered, the last of them after %v; %d cut off by %d kills", all.answered.Load(), all.longest.Round(time.Millisecond), all.cut.Load(), kills)
+	for _, w := range all.wrong {
+		t.Error(w)
+	}
+	// Every kill cuts off at most what each caller had under way.
+	if n := all.cut.Load(); n > callers*(kills+1) {
+		t.Errorf("%d requests were cut off", n)
+	}
+}
+
+// A service that was stopped is closed, and does not let callers wait.
+func TestStoppedIsClosed(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t)
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	address := strings.TrimPrefix(p.Address, "http://")
+	waiting, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal("after a kill:", err)
+	}
+	defer waiting.Close()
+	revive(t, p)
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := new(net.Dialer).DialContext(t.Context(), "tcp", address); !errors.Is(err, syscall.ECONNREFUSED) {
+		if err == nil {
+			_ = again.Close()
+		}
+		t.Errorf("after a stop: %v, want that it is refused", err)
+	}
+	revive(t, p)
+}
+
+// TestManyAreAdopted says how long that takes.
+func TestManyAreAdopted(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: many sandboxes, in short mode")
+	}
+	const many = 30
+	p, c := start(t, "--pause-after", "2s", "--save-after", "1h", "--disk-after", "2h")
+	for i := range many {
+		create(t, c, named(fmt.Sprintf("one-%d", i), 256))
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	revive(t, p)
+	took := time.Since(began)
+	for i := range many {
+		name := fmt.Sprintf("one-%d", i)
+		sb, err := c.Sandbox(t.Context(), name)
+		if err != nil || sb.Status != "DEPLOYED" {
+			t.Errorf("%s is %s, %v", name, sb.Status, err)
+		}
+	}
+	t.Logf("dozed was killed with %d sandboxes and answered %v after it was started again", many, took.Round(time.Millisecond))
+	if got := strings.Count(p.Printed(), `"msg":"adopted"`); got < many {
+		t.Errorf("%d were adopted, in %s", got, filepath.Base(p.Log))
+	}
+}
