@@ -6,12 +6,15 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 GO := go
 ENGINE := $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
-STATIC := CGO_ENABLED=0 $(GO) build -trimpath
+# With TAGS=faults, the steps of sleep and wake can be heard, and harmed.
+TAGS ?=
+BIN ?= bin
+STATIC := CGO_ENABLED=0 $(GO) build -trimpath $(if $(TAGS),-tags $(TAGS))
 DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-density soak clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-density faults soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -19,11 +22,11 @@ run: deps build ## install what is missing, build, start
 	$(SUDO) bin/dozed all --data $(DATA) --listen $(LISTEN) $(ARGS)
 
 build: ## the four binaries, static, in bin/
-	@mkdir -p bin
-	$(STATIC) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o bin/doze-sentry ./cmd/doze-sentry
-	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/doze-agent ./cmd/doze-agent
-	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/dozed ./cmd/dozed
-	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o bin/doze ./cmd/doze
+	@mkdir -p $(BIN)
+	$(STATIC) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
+	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/doze-agent ./cmd/doze-agent
+	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/dozed ./cmd/dozed
+	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
 
 # What images are made with; and what the tests need besides.
 DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils ip:iproute2
@@ -69,6 +72,8 @@ gen: ## generated code, diagrams and golden files
 JSON ?=
 BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(JSON))
 SOAK ?= 10m
+faults: deps-test ## every fault at every step of sleep and wake
+	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
 soak: deps-test build ## SOAK (10m) of sleeping, waking and killing; fails on a wrong byte
 	$(SUDO) $(GO) run ./test/soak -for $(SOAK)
 

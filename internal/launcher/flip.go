@@ -14,6 +14,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/runsc/boot"
+
+	"doze/internal/step"
 )
 
 // A flip is a pause or a resume: one message to the engine over a connection
@@ -62,6 +64,9 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 			return nil
 		}
 	}
+	if err := step.Reach(step.Flip, s.id); err != nil {
+		return err
+	}
 	if err := s.mark(markFlipping, true); err != nil {
 		return err
 	}
@@ -71,14 +76,17 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 		}
 		s.swapped = false
 	}
+	step.Pass(step.Turn, s.id)
 	err := turn(ctx)
 	if err != nil && !s.doubtful && !errors.Is(err, errSlow) && !s.over() { // the kept connection may have been an old one
 		err = turn(ctx)
 	}
+	step.Pass(step.Turned, s.id)
 	if s.note(); s.doubtful {
 		return err // and so the mark stays
 	}
-	return errors.Join(err, s.flipped())
+	s.flipped(ctx)
+	return err
 }
 
 // errSlow is what a pause returns that took too long and was taken back.
@@ -236,9 +244,19 @@ func (s *sandbox) settleFlip(ctx context.Context, pause bool, err error) error {
 	return err
 }
 
-// flipped makes the marks say what paused does. Preconditions: mu is held.
-func (s *sandbox) flipped() error {
-	return errors.Join(s.mark(markPaused, s.paused), s.mark(markFlipping, false))
+// flipped makes the marks say what paused does. If it cannot, they say that
+// there is a doubt, and the engine will be asked. Preconditions: mu is held.
+func (s *sandbox) flipped(ctx context.Context) {
+	err := s.mark(markPaused, s.paused)
+	if err == nil {
+		err = step.Reach(step.Unmark, s.id)
+	}
+	if err == nil {
+		err = s.mark(markFlipping, false)
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "write down whether it stands still", "sandbox", s.id, "err", err)
+	}
 }
 
 // call calls a method of the engine that returns nothing. Preconditions: mu is
@@ -295,7 +313,8 @@ func (s *sandbox) recall(ctx context.Context) (err error) {
 			return err
 		}
 		s.undo, s.doubtful, s.paused = nil, false, false
-		return s.flipped()
+		s.flipped(ctx)
+		return nil
 	}
 	if s.paused = s.marked(markPaused); !s.marked(markFlipping) {
 		return nil
@@ -305,7 +324,8 @@ func (s *sandbox) recall(ctx context.Context) (err error) {
 		return err
 	}
 	s.paused = halted
-	return s.flipped()
+	s.flipped(ctx)
+	return nil
 }
 
 // halted asks the engine whether its guest stands still, when no pause and no

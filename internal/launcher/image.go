@@ -23,6 +23,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"doze/internal/machine/gvisor"
+	"doze/internal/step"
 )
 
 // An engine that wakes from disk reads its image through its launcher, over the
@@ -51,6 +52,7 @@ const (
 
 // image serves the files of one image to one engine.
 type image struct {
+	id    string // of the machine
 	dir   string
 	pid   int // of the engine
 	files map[string]gvisor.ImageFile
@@ -65,7 +67,7 @@ type image struct {
 // the guest runs, and its memory is still coming. Preconditions: mu is held.
 func (s *sandbox) fill(r gvisor.Restore) error {
 	im := &image{
-		dir: r.Dir, pid: int(s.pid.Load()), files: map[string]gvisor.ImageFile{}, open: map[string]bool{},
+		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), files: map[string]gvisor.ImageFile{}, open: map[string]bool{},
 		runs: make(chan struct{}), spoil: s.spoil,
 	}
 	for _, f := range r.Files {
@@ -129,6 +131,10 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	r := &reader{todo: make(chan read, reading), done: make(chan stateio.Completion, reading)}
 	if name == gvisor.FilePages {
+		if err := step.Reach(step.Serve, im.id); err != nil {
+			im.spoil(err)
+			return nil, errors.Join(err, file.Close())
+		}
 		p := &pages{image: im, file: file, about: about, at: -1}
 		r.do, r.register, r.release = p.read, p.register, file.Close
 	} else {

@@ -32,6 +32,7 @@ import (
 	"gvisor.dev/gvisor/runsc/version"
 
 	"doze/internal/machine/gvisor"
+	"doze/internal/step"
 )
 
 var (
@@ -158,6 +159,7 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		return fmt.Errorf("list machines: %w", err)
 	}
 	for _, id := range ids {
+		step.Pass(step.Takeover, id.ContainerID)
 		c, err := container.Load(l.conf.RootDir, id, container.LoadOpts{Exact: true})
 		if err != nil || !alive(c.SandboxPid()) {
 			slog.Warn("removing what is left of a machine", "sandbox", id.ContainerID, "err", err)

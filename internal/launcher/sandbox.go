@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"doze/internal/machine/gvisor"
+	"doze/internal/step"
 )
 
 // sandbox is one machine. container.Container is not safe for concurrent use,
@@ -88,12 +90,18 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.config = c
+	if err := step.Reach(step.Group, s.id); err != nil {
+		return err
+	}
 	g, err := s.l.groups.make(c.ID, c.Memory)
 	if err != nil {
 		return err
 	}
 	s.group.Store(g)
 
+	if err := step.Reach(step.Bundle, s.id); err != nil {
+		return err
+	}
 	bundle := s.l.bundle(c.ID)
 	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
 		return fmt.Errorf("make the bundle: %w", err)
@@ -109,6 +117,9 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return fmt.Errorf("read the spec: %w", err)
 	}
+	if err := step.Reach(step.Engine, s.id); err != nil {
+		return err
+	}
 	var made *container.Container
 	err = watch(ctx, gvisor.LimitStart, func() {}, func() (err error) {
 		made, err = container.New(s.l.conf, container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
@@ -118,7 +129,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 		return err
 	}
 	// What starts from here on is born in the group.
-	if err := g.add(tree(made.SandboxPid())); err != nil {
+	if err := cmp.Or(step.Reach(step.Join, s.id), g.add(tree(made.SandboxPid()))); err != nil {
 		return errors.Join(err, made.Destroy())
 	}
 	spare(made.SandboxPid())
@@ -233,7 +244,13 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 			return err
 		}
 		defer s.closeLink()
+		if err := step.Reach(step.Fill, s.id); err != nil {
+			return err
+		}
 		if err := s.fill(r); err != nil {
+			return err
+		}
+		if err := step.Reach(step.Filled, s.id); err != nil {
 			return err
 		}
 		c.Status = container.Running // gVisor writes it down only where its own call restores
@@ -253,6 +270,7 @@ func (s *sandbox) restored(ctx context.Context) {
 	if err := s.loaded(ctx); err != nil {
 		return // the machine ends, which is an event
 	}
+	step.Pass(step.Unlimit, s.id)
 	if err := s.group.Load().limitCPU(s.config.CPUs); err != nil && !s.over() {
 		slog.Error("limit the processor", "sandbox", s.id, "err", err)
 		s.shoot() // without its limits it must not run
@@ -301,6 +319,9 @@ func (s *sandbox) closeLink() {
 func (s *sandbox) prepare() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := step.Reach(step.Link, s.id); err != nil {
+		return err
+	}
 	return s.openLink(s.config)
 }
 
@@ -335,10 +356,15 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
 		if !s.paused {
 			return errors.New("a machine must be paused before its checkpoint")
 		}
-		return c.Checkpoint(s.l.conf, dir, runsc.CheckpointOpts{
+		if err := step.Reach(step.Write, s.id); err != nil {
+			return err
+		}
+		err := c.Checkpoint(s.l.conf, dir, runsc.CheckpointOpts{
 			Compression: statefile.CompressionLevelNone, // pages in a file of their own, which can be read in any order
 			Resume:      true,
 		})
+		step.Pass(step.Written, s.id)
+		return err
 	})
 }
 
@@ -414,6 +440,9 @@ func (s *sandbox) rename(ctx context.Context, hostname string) error {
 
 // kill ends the machine and removes everything but its images.
 func (s *sandbox) kill(ctx context.Context) error {
+	if err := step.Reach(step.Kill, s.id); err != nil {
+		return err
+	}
 	s.unwanted.Store(true)
 	s.shoot() // without mu: a call that hangs holds it
 	if s.pid.Load() != 0 {
@@ -425,6 +454,7 @@ func (s *sandbox) kill(ctx context.Context) error {
 			return fmt.Errorf("kill %s: process %d does not end", s.id, s.pid.Load())
 		}
 	}
+	step.Pass(step.Clear, s.id)
 	s.clear()
 	s.l.drop(s)
 	return nil

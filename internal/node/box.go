@@ -15,6 +15,7 @@ import (
 	"doze"
 	"doze/internal/machine"
 	"doze/internal/peer"
+	"doze/internal/step"
 )
 
 const (
@@ -261,7 +262,12 @@ func (b *Box) wake(try *attempt, port uint16) {
 		if from = m.Tier(); from != machine.OnDisk {
 			b.reach(m, port)
 		}
-		return m.Resume(ctx)
+		if err := step.Reach(step.Called, b.order.UID); err != nil {
+			return err
+		}
+		err := m.Resume(ctx)
+		step.Pass(step.Woke, b.order.UID)
+		return err
 	}, func(err error) {
 		b.attempt = nil
 		b.n.Woke(from, time.Since(start), err)
@@ -367,7 +373,7 @@ func (b *Box) suspend() {
 	b.hangUp() // nothing may write to a connection while it sleeps
 
 	start := time.Now()
-	b.change(b.life, func(m machine.Machine) error { return m.Suspend(b.life, machine.Paused) }, func(err error) {
+	b.change(b.life, b.pause, func(err error) {
 		b.n.Sank(machine.Paused, time.Since(start), err)
 		if b.restless = err != nil; err == nil {
 			_ = b.move(doze.Suspended, "") // a delete may have come first
@@ -380,6 +386,16 @@ func (b *Box) suspend() {
 		}
 		_ = b.move(doze.Stayed, "it could not be put to sleep and runs on") // a delete may have come first
 	})
+}
+
+// pause makes the machine of a box stand still.
+func (b *Box) pause(m machine.Machine) error {
+	if err := step.Reach(step.Idle, b.order.UID); err != nil {
+		return err
+	}
+	err := m.Suspend(b.life, machine.Paused)
+	step.Pass(step.Slept, b.order.UID)
+	return err
 }
 
 // arm sets the timer for the next step down. Preconditions: mu is held.

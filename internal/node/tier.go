@@ -8,6 +8,7 @@ import (
 
 	"doze"
 	"doze/internal/machine"
+	"doze/internal/step"
 )
 
 // pressureEvery is how often memory is looked at.
@@ -97,7 +98,12 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 		defer close(done)
 		defer cancel()
 		start := time.Now()
-		b.change(ctx, func(m machine.Machine) error { return m.Suspend(ctx, to) }, func(err error) {
+		b.change(ctx, func(m machine.Machine) error {
+			if err := step.Reach(step.Sink, b.order.UID); err != nil {
+				return err
+			}
+			return m.Suspend(ctx, to)
+		}, func(err error) {
 			b.sinking = nil
 			b.sank(err, ctx.Err() != nil, to, time.Since(start))
 			b.signal()

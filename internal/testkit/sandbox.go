@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -98,13 +99,43 @@ func (p *Platform) Engine(name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	engines := p.Engines(uid)
+	if len(engines) == 0 {
+		return 0, fmt.Errorf("no engine runs for %s", name)
+	}
+	return engines[0], nil
+}
+
+// Engines returns the process ids of all engines of a sandbox, of which there
+// is one at most. The guest's processes are their children and look like them.
+func (p *Platform) Engines(uid string) (pids []int) {
+	var all []int
 	for _, pid := range p.wreck().Processes() {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && bytes.Contains(raw, []byte("\x00boot\x00")) && bytes.Contains(raw, []byte(uid)) {
-			return pid, nil
+			all = append(all, pid)
 		}
 	}
-	return 0, fmt.Errorf("no engine runs for %s", name)
+	for _, pid := range all {
+		if parent, err := parent(pid); err == nil && !slices.Contains(all, parent) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// parent returns the process id of a process's parent.
+func parent(pid int) (int, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(raw), ") ") // after the name: state, parent
+	fields := strings.Fields(rest)
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, raw)
+	}
+	return strconv.Atoi(fields[1])
 }
 
 // Shoot kills a process and waits until it is gone.

@@ -23,6 +23,7 @@ var (
 	errNoLauncher = errors.New("no launcher listens")
 	errGone       = errors.New("the launcher has no such machine")
 	errTaken      = errors.New("the launcher has such a machine already")
+	errCut        = errors.New("the launcher ended before it answered")
 )
 
 // answerMax bounds what we read of a launcher's answer.
@@ -163,6 +164,7 @@ func (c *client) exchange(ctx context.Context, method, path string, in any) (sta
 			err = errors.Join(context.Cause(ctx), w.Close())
 		case err != nil:
 			_ = w.Close()
+			err = fmt.Errorf("%w: %w", errCut, err)
 		default:
 			c.keep(w)
 		}

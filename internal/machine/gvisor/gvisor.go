@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"doze/internal/machine"
+	"doze/internal/step"
 )
 
 const (
@@ -54,6 +55,7 @@ type Driver struct {
 
 	mu       sync.Mutex
 	machines map[string]*sandbox // guarded by mu; those with processes
+	last     map[string]*sandbox // guarded by mu; what was booted or adopted last of each machine
 }
 
 // Open returns the driver of the engine that o.Sentry is, with its launcher
@@ -69,7 +71,7 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	d := &Driver{
-		options: o, engine: engine, run: run, machines: map[string]*sandbox{}, ready: ready{most: o.Ready},
+		options: o, engine: engine, run: run, machines: map[string]*sandbox{}, last: map[string]*sandbox{}, ready: ready{most: o.Ready},
 		client: newClient(filepath.Join(run, "launcher.sock")),
 	}
 	return d, d.ensure(ctx)
@@ -97,7 +99,7 @@ func (d *Driver) ensure(ctx context.Context) error {
 	}
 	cmd := exec.Command(d.options.Sentry, args...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Env = append(step.Environ(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the launcher: %w", err)
@@ -209,6 +211,10 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 
 // Adopt implements [machine.Driver].
 func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	if err := step.Reach(step.Adopt, c.ID); err != nil {
+		return nil, err
+	}
+	d.finish(c.ID)
 	s := d.sandbox(c, machine.OnDisk)
 	d.know(s)
 	state, err := d.find(ctx, c.ID)
@@ -223,7 +229,7 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	switch {
 	case state == StateRunning: // an image is older than what runs
 		s.reach(machine.Awake)
-		err = errors.Join(retire(c), sweepImages(c))
+		err = errors.Join(discount(c), sweepImages(c))
 		s.bytes.Store(0)
 	case state == StateSwapped && saved:
 		s.reach(machine.Swapped)
@@ -270,6 +276,9 @@ func (d *Driver) list(ctx context.Context) (map[string]string, error) {
 
 // Sweep implements [machine.Driver].
 func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
+	if err := step.Reach(step.Forget, ""); err != nil {
+		return err
+	}
 	states, err := d.list(ctx)
 	for id := range states {
 		if !keep(id) {
@@ -289,7 +298,7 @@ func (d *Driver) Discard(dir string) error {
 func (d *Driver) know(s *sandbox) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.machines[s.config.ID] = s
+	d.machines[s.config.ID], d.last[s.config.ID] = s, s
 }
 
 // begin registers a machine whose processes are about to run. Until settle
@@ -301,7 +310,7 @@ func (d *Driver) begin(s *sandbox) bool {
 	if old := d.machines[s.config.ID]; old != nil && old != s {
 		return false
 	}
-	d.machines[s.config.ID] = s
+	d.machines[s.config.ID], d.last[s.config.ID] = s, s
 	s.starting, s.died = true, false
 	return true
 }
@@ -319,6 +328,26 @@ func (d *Driver) settle(s *sandbox) error {
 	}
 	delete(d.machines, s.config.ID)
 	return errDied
+}
+
+// leave forgets that there ever was a machine.
+func (d *Driver) leave(s *sandbox) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last[s.config.ID] == s {
+		delete(d.last, s.config.ID)
+	}
+}
+
+// finish waits until what an earlier handle of a machine left to be done is
+// done: it may be about to retire the image.
+func (d *Driver) finish(id string) {
+	d.mu.Lock()
+	old := d.last[id]
+	d.mu.Unlock()
+	if old != nil {
+		old.tasks.Wait()
+	}
 }
 
 func (d *Driver) knows(s *sandbox) bool {

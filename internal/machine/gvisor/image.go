@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"doze/internal/machine"
+	"doze/internal/step"
 )
 
 // Names in a machine's directory. An image is made beside its place, gets there
@@ -111,6 +112,9 @@ func imageDir(c Config) string { return filepath.Join(c.Dir, dirImage) }
 // dir: checksums, manifest, sync, rename, sync. Until the rename the image does
 // not exist; after it, it is complete.
 func commit(ctx context.Context, c Config, engine, dir string) error {
+	if err := step.Reach(step.Measure, c.ID); err != nil {
+		return err
+	}
 	m := manifestOf(c, engine)
 	for _, name := range files {
 		f, err := measure(ctx, filepath.Join(dir+unmade, name))
@@ -119,6 +123,9 @@ func commit(ctx context.Context, c Config, engine, dir string) error {
 		}
 		m.Files = append(m.Files, f)
 	}
+	if err := step.Reach(step.Manifest, c.ID); err != nil {
+		return err
+	}
 	if err := writeManifest(filepath.Join(dir+unmade, FileManifest), m); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
@@ -126,19 +133,26 @@ func commit(ctx context.Context, c Config, engine, dir string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := syncPath(filepath.Join(dir+unmade, name)); err != nil {
+		if err := cmp.Or(step.Reach(step.Sync, c.ID), syncPath(filepath.Join(dir+unmade, name))); err != nil {
 			return err
 		}
 	}
-	return publish(dir)
+	return publish(c, dir)
 }
 
-// publish gives a complete image its name.
-func publish(dir string) error {
+// publish gives a complete image of c its name. If that may not last, it takes
+// it back.
+func publish(c Config, dir string) error {
+	if err := step.Reach(step.Publish, c.ID); err != nil {
+		return err
+	}
 	if err := os.Rename(dir+unmade, dir); err != nil {
 		return fmt.Errorf("publish the image: %w", err)
 	}
-	return syncPath(filepath.Dir(dir))
+	if err := cmp.Or(step.Reach(step.Published, c.ID), syncPath(filepath.Dir(dir))); err != nil {
+		return errors.Join(err, os.Rename(dir, dir+unmade))
+	}
+	return nil
 }
 
 // manifestOf returns the manifest of an image of c that has no files yet.
@@ -312,12 +326,29 @@ func hasImage(c Config) (bytes int64, ok bool) {
 // retire makes an image count no more, at once and in one step; what takes
 // time, giving its blocks back, is sweepImages' work.
 func retire(c Config) error {
+	if err := step.Reach(step.Retire, c.ID); err != nil {
+		return err
+	}
 	stale := filepath.Join(c.Dir, dirStale)
 	if err := os.RemoveAll(stale); err != nil {
 		return fmt.Errorf("remove an old image: %w", err)
 	}
 	if err := os.Rename(filepath.Join(c.Dir, dirImage), stale); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("retire the image: %w", err)
+	}
+	return nil
+}
+
+// discount makes an image count no more that is older than what runs. What
+// keeps it from being renamed may not keep it from being removed.
+func discount(c Config) error {
+	err := retire(c)
+	if err == nil {
+		return nil
+	}
+	image := imageDir(c)
+	if gone := cmp.Or(os.Remove(filepath.Join(image, FileManifest)), os.RemoveAll(image)); gone != nil {
+		return errors.Join(err, gone)
 	}
 	return nil
 }
@@ -332,6 +363,9 @@ func restoreImage(c Config) error {
 
 // sweepImages removes what counts no more, or does not yet.
 func sweepImages(c Config) error {
+	if err := step.Reach(step.Sweep, c.ID); err != nil {
+		return err
+	}
 	return cmp.Or(os.RemoveAll(filepath.Join(c.Dir, dirStale)), os.RemoveAll(filepath.Join(c.Dir, dirMaking)))
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"doze/internal/machine"
+	"doze/internal/step"
 )
 
 // readyLimit bounds the creation of a process ahead of its need.
@@ -61,6 +62,7 @@ func (s *sandbox) created(ctx context.Context) bool {
 	if s.closed || s.prepared.Load() || s.Tier() != machine.OnDisk {
 		return false // a wake or an end was faster
 	}
+	step.Pass(step.Ahead, s.config.ID)
 	if err := s.d.call(ctx, PathPrepare, Boot{Config: s.config}, nil); err != nil {
 		slog.Warn("prepare a process", "sandbox", s.config.ID, "err", err)
 		return false
@@ -84,6 +86,9 @@ func (s *sandbox) unprepare(ctx context.Context) error {
 // Preconditions: process is held.
 func (s *sandbox) take(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
+	if err := step.Reach(step.Take, s.config.ID); err != nil {
+		return 0, err
+	}
 	s.d.ready.remove(s)
 	if s.prepared.Swap(false) {
 		return time.Since(start), nil

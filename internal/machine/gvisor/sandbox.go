@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"doze/internal/machine"
+	"doze/internal/step"
 )
 
 // sandbox is one machine of this driver.
@@ -71,13 +72,16 @@ func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
 func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 	switch to {
 	case machine.Paused:
-		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{ID: s.config.ID}, nil)
+		err = s.flip(context.WithoutCancel(ctx), PathPause, false)
 	case machine.Saved:
 		err = s.save(ctx)
 	case machine.Swapped:
 		err = s.reclaim(ctx)
 	case machine.OnDisk:
 		// The image is complete: from here on the memory may go.
+		if err = step.Reach(step.Release, s.config.ID); err != nil {
+			break
+		}
 		s.d.forget(s)
 		err = s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 		if err != nil {
@@ -99,6 +103,9 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 // is paused as before, and no image is there.
 func (s *sandbox) save(ctx context.Context) error {
 	s.tasks.Wait() // a wake may still be loading memory, out of the old image
+	if err := s.present(ctx); err != nil {
+		return err // and the old image is all that is left
+	}
 	// That image is older than what ran since, whether or not it was retired.
 	if err := errors.Join(retire(s.config), sweepImages(s.config)); err != nil {
 		return fmt.Errorf("remove old images: %w", err)
@@ -111,9 +118,21 @@ func (s *sandbox) save(ctx context.Context) error {
 	return nil
 }
 
+// present fails if the machine has no processes.
+func (s *sandbox) present(ctx context.Context) error {
+	state, err := s.d.find(ctx, s.config.ID)
+	if err == nil && state == "" {
+		err = errors.New("its processes have ended")
+	}
+	return err
+}
+
 // write makes an image of the paused machine in dir. If it cannot, nothing is
 // there.
 func (s *sandbox) write(ctx context.Context, dir string) (err error) {
+	if err := step.Reach(step.Make, s.config.ID); err != nil {
+		return err
+	}
 	if err := os.Mkdir(dir+unmade, 0o700); err != nil {
 		return fmt.Errorf("make room for the image: %w", err)
 	}
@@ -122,11 +141,18 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 			err = errors.Join(err, os.RemoveAll(dir+unmade))
 		}
 	}()
+	if err := step.Reach(step.Checkpoint, s.config.ID); err != nil {
+		return err
+	}
 	// The engine cannot stop half-way, so neither do we.
 	if err := s.d.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, nil); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
-	if err := commit(ctx, s.config, s.d.engine, dir); err != nil {
+	err = commit(ctx, s.config, s.d.engine, dir)
+	if ctx.Err() != nil && err != nil && s.present(context.WithoutCancel(ctx)) != nil {
+		err = commit(context.WithoutCancel(ctx), s.config, s.d.engine, dir) // it is all that is left
+	}
+	if err != nil {
 		return err
 	}
 	s.trust(ctx, dir)
@@ -135,7 +161,7 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 
 // trust vouches for an image that is known to be sound.
 func (s *sandbox) trust(ctx context.Context, dir string) {
-	if err := s.d.vouch(dir); err != nil {
+	if err := cmp.Or(step.Reach(step.Vouch, s.config.ID), s.d.vouch(dir)); err != nil {
 		slog.WarnContext(ctx, "the next wake will read the whole image", "sandbox", s.config.ID, "err", err)
 	}
 }
@@ -188,8 +214,8 @@ func (s *sandbox) keepImage(ctx context.Context, dir string) error {
 			return errors.Join(err, os.RemoveAll(dir+unmade))
 		}
 	}
-	if err := publish(dir); err != nil {
-		return err
+	if err := publish(s.config, dir); err != nil {
+		return errors.Join(err, os.RemoveAll(dir+unmade))
 	}
 	if s.d.vouched(own) {
 		s.trust(ctx, dir)
@@ -243,7 +269,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	case machine.Awake:
 		return nil
 	case machine.Paused:
-		if err := s.d.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
+		if err := s.flip(ctx, PathResume, false); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 	case machine.Saved, machine.Swapped:
@@ -259,6 +285,28 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return nil
 }
 
+// flip pauses or resumes the machine. A launcher that dies over it may have done
+// so or not: its successor finds out.
+func (s *sandbox) flip(ctx context.Context, path string, kept bool) error {
+	err := s.d.call(ctx, path, Target{ID: s.config.ID, Kept: kept}, nil)
+	if !errors.Is(err, errCut) {
+		return err
+	}
+	state, lost := s.d.find(context.WithoutCancel(ctx), s.config.ID)
+	switch {
+	case lost != nil:
+		return errors.Join(err, lost)
+	case state == "":
+		return fmt.Errorf("%w: %w: %w", machine.ErrGone, errGone, err)
+	case state == flips[path]:
+		return nil
+	}
+	return err
+}
+
+// flips is what a machine is after a call that worked.
+var flips = map[string]string{PathPause: StatePaused, PathResume: StateRunning}
+
 // resumeSaved lets the machine go on and makes its image count no more, at the
 // same time: neither waits for the other, and both are done when it returns.
 // If the machine is gone, the image is what is left of it.
@@ -266,7 +314,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
 	both.Go(func() error { return retire(s.config) })
-	both.Go(func() error { return s.d.call(ctx, PathResume, Target{ID: s.config.ID, Kept: true}, nil) })
+	both.Go(func() error { return s.flip(ctx, PathResume, true) })
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {
@@ -304,10 +352,11 @@ func (s *sandbox) restore(ctx context.Context) error {
 		if s.d.vouched(image) {
 			return nil
 		}
-		if err := verify(work, image, m); err != nil {
+		if err := cmp.Or(step.Reach(step.Verify, s.config.ID), verify(work, image, m)); err != nil {
 			return err
 		}
-		return s.d.vouch(image)
+		s.trust(ctx, image)
+		return nil
 	})
 	both.Go(func() (err error) {
 		// A created process that nobody fills is removed below.
@@ -317,8 +366,14 @@ func (s *sandbox) restore(ctx context.Context) error {
 	if err := both.Wait(); err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
+	if err := step.Reach(step.Restore, s.config.ID); err != nil {
+		return errors.Join(err, s.kill(ctx))
+	}
 	s.d.begin(s)
 	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files}, nil)
+	if errors.Is(err, errGone) {
+		err = errProcess
+	}
 	if err == nil {
 		err = s.d.settle(s)
 	}
@@ -329,6 +384,10 @@ func (s *sandbox) restore(ctx context.Context) error {
 	s.tasks.Go(s.finishRestore)
 	return nil
 }
+
+// errProcess is what restore returns if the process that waited for the image
+// ended just now. The image is there, and so nothing is gone.
+var errProcess = errors.New("the process that waited for the image has ended")
 
 func (s *sandbox) kill(ctx context.Context) error {
 	s.d.forget(s)
@@ -341,13 +400,17 @@ func (s *sandbox) kill(ctx context.Context) error {
 func (s *sandbox) finishRestore() {
 	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
 	defer cancel()
+	step.Pass(step.Loaded, s.config.ID)
 	if err := s.d.call(ctx, PathLoaded, Target{ID: s.config.ID}, nil); err != nil {
 		if s.d.knows(s) { // and nobody ended it meanwhile
 			slog.Error("load memory", "sandbox", s.config.ID, "err", err)
 		}
 		return
 	}
-	if err := retire(s.config); err != nil {
+	if !s.d.knows(s) {
+		return // it has ended, and the image is what is left of it
+	}
+	if err := discount(s.config); err != nil {
 		slog.Error("retire an image", "sandbox", s.config.ID, "err", err)
 		return
 	}
@@ -355,6 +418,7 @@ func (s *sandbox) finishRestore() {
 }
 
 func (s *sandbox) discard() {
+	step.Pass(step.Discard, s.config.ID)
 	if err := sweepImages(s.config); err != nil {
 		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
 	}
@@ -396,6 +460,7 @@ func (s *sandbox) Close(ctx context.Context) error {
 		return fmt.Errorf("kill: %w", err)
 	}
 	s.tasks.Wait() // the kill ended what they wait for
+	s.d.leave(s)
 	s.reach(machine.OnDisk)
 	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(imageDir(s.config)))
 }

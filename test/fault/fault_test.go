@@ -1,0 +1,589 @@
+// Package fault_test does harm at every step by which a sandbox falls asleep,
+// wakes and is adopted, to the built binaries on a real host: the disk is full,
+// a call does not work, dozed is killed, or the launcher, or the sandbox's own
+// process. Whatever happens, the sandbox is awake or asleep afterwards, once,
+// with every byte of its memory and of its files; or, where its memory had no
+// copy, it has failed and says so.
+package fault_test
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"doze/client"
+	"doze/internal/step"
+	"doze/internal/testkit"
+)
+
+const (
+	// patience is for one move of a sandbox, on a busy machine.
+	patience = 20 * time.Second
+	poll     = 5 * time.Millisecond
+	// megabytes that a sandbox keeps and checks.
+	megabytes = 1
+)
+
+// TestTable looks for steps that are missing from the table.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	for _, s := range step.All() {
+		if !slices.ContainsFunc(rows, func(r row) bool { return r.at == s }) {
+			t.Errorf("nothing is done at the step %q", s)
+		}
+	}
+}
+
+// TestRelease looks at the binaries that people run: they have no such steps.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"dozed", "doze-sentry"} {
+		info, err := buildinfo.ReadFile(filepath.Join(testkit.Root(), "bin", name))
+		if errors.Is(err, os.ErrNotExist) {
+			t.Skip("SKIPPED: nothing is built")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range info.Settings {
+			if s.Key == "-tags" && strings.Contains(s.Value, "faults") {
+				t.Errorf("%s was built with %s", name, s.Value)
+			}
+		}
+	}
+}
+
+var (
+	all  = flag.Bool("all", false, "every fault at every step, and not one at each")
+	only = flag.String("only", "", "those of all cases that contain this `text`")
+	seed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "`number` that decides which fault is done at which step")
+)
+
+// chosen returns the faults of a row that are done in this run.
+func (r row) chosen(i int) []fault {
+	if *all || *only != "" {
+		return r.faults
+	}
+	n := rand.New(rand.NewPCG(*seed, uint64(i))).IntN(len(r.faults))
+	return r.faults[n : n+1]
+}
+
+// TestFaults runs the table: a platform for each journey.
+func TestFaults(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	t.Logf("-seed %d", *seed)
+	bin := build(t)
+	for j := range flags {
+		t.Run(string(j), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, j, bin)
+			for i, r := range rows {
+				for _, f := range r.chosen(i) {
+					name := fmt.Sprintf("%s %s %d %s", r.way, r.at, r.passes, faultNames[f])
+					if r.on == j && strings.Contains(string(j)+" "+name, *only) {
+						t.Run(name, func(t *testing.T) { w.run(t, r, f) })
+					}
+				}
+			}
+		})
+	}
+}
+
+// build makes the binaries whose steps can be heard.
+func build(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	makefile := exec.Command("make", "-C", testkit.Root(), "--no-print-directory", "build", "TAGS=faults", "BIN="+dir)
+	if out, err := makefile.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
+}
+
+// world is one platform with one sandbox.
+type world struct {
+	*testkit.Platform
+
+	on     journey
+	ear    *ear
+	client *client.Client
+	keeper *testkit.Keeper // nil until there is one, and after it failed
+	uid    string
+	made   int
+	dead   bool // dozed does not run
+}
+
+func newWorld(t *testing.T, j journey, bin string) *world {
+	t.Helper()
+	// Not t.TempDir: unix sockets in it would have too long a name.
+	dir, err := os.MkdirTemp("", "doze-fault-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	// Small enough to be filled in no time.
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=384m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// Processes that other tests start have it for a moment too.
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &world{on: j, ear: listen(t, dir)}
+	home := filepath.Join(dir, "p")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.Platform, err = testkit.Start(t.Context(), testkit.Options{
+		Bin: bin, Dir: home, Args: append([]string{"--pause-after", "50ms"}, flags[j]...),
+		Env: []string{step.Variable + "=" + w.ear.socket},
+	})
+	t.Cleanup(func() { w.end(t) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.client, err = w.Client(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// end deletes the sandbox, after which nothing may be left.
+func (w *world) end(t *testing.T) {
+	t.Helper()
+	if w.Platform == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // it has ended in a clean-up
+	defer cancel()
+	if w.dead {
+		if err := w.Restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for sb, err := range w.client.Sandboxes(ctx, client.Filter{}) {
+		if err == nil && sb.Status != "TERMINATED" {
+			_, err = w.client.Delete(ctx, sb.Metadata.Name)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	until(t, "nothing is left", func() error {
+		if leaks := w.Leaks(); len(leaks) > 0 {
+			return errors.New(strings.Join(leaks, "\n"))
+		}
+		return nil
+	})
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// moves is the end of what dozed printed, without the requests.
+func (w *world) moves() string {
+	const most = 20
+	var lines []string
+	for line := range strings.Lines(w.Printed()) {
+		if !strings.Contains(line, `"msg":"request"`) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-most):], "")
+}
+
+// abandon gives up on a sandbox after a case that failed, so that the next one
+// says something of its own.
+func (w *world) abandon() {
+	_ = w.Kill() // whatever it does
+	w.dead = true
+	w.ear.ignore()
+	w.keeper.Close()
+	w.keeper = nil
+}
+
+// drop deletes the sandbox.
+func (w *world) drop(ctx context.Context, t *testing.T) {
+	t.Helper()
+	w.keeper.Close()
+	if _, err := w.client.Delete(ctx, w.keeper.Name); err != nil {
+		t.Error(err)
+	}
+	w.keeper = nil
+}
+
+// until repeats a check until it finds nothing to complain about.
+func until(t *testing.T, what string, check func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(poll) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("it does not happen that %s: %v", what, err)
+}
+
+// run is one case.
+func (w *world) run(t *testing.T, r row, f fault) {
+	t.Helper()
+	release := w.settle(t)
+	defer func() {
+		if t.Failed() {
+			t.Logf("what dozed printed:\n%s", w.moves())
+			w.abandon()
+		}
+	}()
+	rewind := w.keeper.Rewind()
+	begin := map[way]func(*testing.T, func(), row) (<-chan *held, func()){
+		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
+	}[r.way]
+	reached, finish := begin(t, release, r)
+	var at *held
+	select {
+	case at = <-reached:
+	case <-time.After(patience):
+		t.Fatal("the step is not met")
+	}
+	relieve := w.harm(t, f, at)
+	finish()
+	relieve()
+	w.revive(t)
+	if rewound := f == engine || f == launcher; r.rewinds && rewound {
+		rewind()
+	}
+	if r.loses && f == engine && (!r.rewinds || w.gone(t)) {
+		w.lost(t)
+		return
+	}
+	w.intact(t)
+	w.kill(t)
+	w.revive(t)
+	w.intact(t)
+}
+
+// kill ends dozed.
+func (w *world) kill(t *testing.T) {
+	t.Helper()
+	if err := w.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.dead = true
+}
+
+// revive starts dozed, if it does not run.
+func (w *world) revive(t *testing.T) {
+	t.Helper()
+	if !w.dead {
+		return
+	}
+	if err := w.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.dead = false
+}
+
+// harm does what a case is about, and lets the step go on. The returned
+// function takes back what can be taken back.
+func (w *world) harm(t *testing.T, f fault, at *held) (relieve func()) {
+	t.Helper()
+	say, relieve := step.Go, func() {}
+	switch f {
+	case fail:
+		say = step.Fail
+	case full:
+		relieve = w.fill(t)
+	case daemon:
+		w.kill(t)
+	case launcher:
+		shoot(t)(w.Launcher())
+	case engine:
+		shoot(t)(w.Engine(w.keeper.Name))
+		until(t, "the launcher notices", func() error {
+			machines, err := w.Machines(t.Context())
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				return nil // it has only just started, and will
+			}
+			if err == nil && machines[w.uid] != "" {
+				err = errors.New("it is " + machines[w.uid])
+			}
+			return err
+		})
+	}
+	at.answer(say)
+	return relieve
+}
+
+func shoot(t *testing.T) func(pid int, err error) {
+	t.Helper()
+	return func(pid int, err error) {
+		t.Helper()
+		if err == nil {
+			err = testkit.Shoot(t.Context(), pid)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// fill leaves no room for a byte.
+func (w *world) fill(t *testing.T) (empty func()) {
+	t.Helper()
+	name := filepath.Join(filepath.Dir(w.ear.socket), "filler")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	block := make([]byte, 1<<20)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := os.Remove(name); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// settle makes sure that there is a sandbox, awake, with nothing left to be
+// done about its last wake. It stays so until release is called.
+func (w *world) settle(t *testing.T) (release func()) {
+	t.Helper()
+	if w.keeper == nil {
+		w.revive(t)
+		w.made++
+		name := fmt.Sprintf("keeper-%d", w.made)
+		k, err := w.Keep(t.Context(), name, name, megabytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.keeper = k
+		if w.uid, err = w.UID(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release, err := w.keeper.Hold(context.WithoutCancel(t.Context())) // release ends it
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.step(t)
+	until(t, "it is awake and has no image", func() error {
+		left, err := w.images()
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("there is %v", left)
+		}
+		return err
+	})
+	return release
+}
+
+// images returns what is on disk of checkpoints.
+func (w *world) images() (names []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// step makes a step that must work.
+func (w *world) step(t *testing.T) {
+	t.Helper()
+	s, err := w.keeper.Step(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Wrong) > 0 {
+		t.Fatal(strings.Join(s.Wrong, "; "))
+	}
+}
+
+// intact fails unless the sandbox is there, once, with everything it had.
+func (w *world) intact(t *testing.T) {
+	t.Helper()
+	until(t, "the sandbox answers", func() error {
+		s, err := w.keeper.Step(t.Context())
+		if len(s.Wrong) > 0 {
+			t.Fatal(strings.Join(s.Wrong, "; "))
+		}
+		return err
+	})
+	w.settle(t)()
+	if n := len(w.Engines(w.uid)); n > 1 {
+		t.Errorf("it runs %d times", n)
+	}
+}
+
+// gone waits until the sandbox fails or answers, and reports whether it failed.
+func (w *world) gone(t *testing.T) (failed bool) {
+	t.Helper()
+	until(t, "the sandbox fails or answers", func() error {
+		sb, err := w.client.Sandbox(t.Context(), w.keeper.Name)
+		if failed = err == nil && sb.Status == "FAILED"; err != nil || failed {
+			return err
+		}
+		release, err := w.keeper.Hold(context.WithoutCancel(t.Context())) // release ends it
+		if err == nil {
+			release()
+		}
+		return err
+	})
+	return failed
+}
+
+// lost fails unless the sandbox failed, and says why.
+func (w *world) lost(t *testing.T) {
+	t.Helper()
+	until(t, "the sandbox failed", func() error {
+		sb, err := w.client.Sandbox(t.Context(), w.keeper.Name)
+		if err == nil && sb.Status != "FAILED" {
+			err = errors.New("it is " + sb.Status)
+		}
+		if err == nil && (len(sb.Events) == 0 || sb.Events[len(sb.Events)-1].Message == "") {
+			err = errors.New("it does not say why")
+		}
+		return err
+	})
+	if engines := w.Engines(w.uid); len(engines) > 0 {
+		t.Errorf("it failed, and yet runs: %v", engines)
+	}
+	w.drop(t.Context(), t)
+}
+
+// sleep waits until the sandbox is as far down as its journey leads.
+func (w *world) sleep(t *testing.T) {
+	t.Helper()
+	tier := "paused"
+	if w.on == disk || w.on == cold {
+		tier = "disk"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := w.AwaitTier(ctx, w.keeper.Name, tier)
+	if err == nil && w.on == disk {
+		err = w.AwaitReady(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the node says that it sleeps", func() error {
+		sb, err := w.client.Sandbox(t.Context(), w.keeper.Name)
+		if err == nil && sb.State != "STANDBY" {
+			err = errors.New("it is " + sb.State)
+		}
+		return err
+	})
+	if w.on == paused {
+		return
+	}
+	until(t, "it has a checkpoint", func() error {
+		_, err := os.Stat(filepath.Join(w.Data, "sandboxes", w.uid, "machine", "image", "manifest.json"))
+		return err
+	})
+}
+
+// wait makes a row's step a stop.
+func (w *world) wait(r row) <-chan *held {
+	id := w.uid
+	if r.at == step.Forget { // it is about no machine
+		id = ""
+	}
+	return w.ear.wait(r.at, id, r.passes)
+}
+
+// down lets the sandbox fall asleep.
+func (w *world) down(_ *testing.T, release func(), r row) (<-chan *held, func()) {
+	reached := w.wait(r)
+	release()
+	return reached, func() {}
+}
+
+// up sends a request to the sandbox, which sleeps.
+func (w *world) up(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	release()
+	w.sleep(t)
+	if w.on == cold { // whoever touches it makes it doubtful
+		manifest := filepath.Join(w.Data, "sandboxes", w.uid, "machine", "image", "manifest.json")
+		if err := os.Chtimes(manifest, time.Time{}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reached := w.wait(r)
+	done := make(chan testkit.Stepped, 1)
+	go func() {
+		s, _ := w.keeper.Step(context.WithoutCancel(t.Context())) // whether it works depends on the fault
+		done <- s
+	}()
+	return reached, func() {
+		if s := <-done; len(s.Wrong) > 0 {
+			t.Error(strings.Join(s.Wrong, "; "))
+		}
+	}
+}
+
+// again kills dozed while the sandbox sleeps, and starts it.
+func (w *world) again(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	release()
+	w.sleep(t)
+	return w.restart(t, r)
+}
+
+// awake kills dozed while the sandbox is awake, and starts it.
+func (w *world) awake(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	defer release()
+	return w.restart(t, r)
+}
+
+func (w *world) restart(t *testing.T, r row) (<-chan *held, func()) {
+	t.Helper()
+	w.kill(t)
+	w.dead = false // unless it ends
+	reached := w.wait(r)
+	done := make(chan error, 1)
+	go func() { done <- w.Restart(context.WithoutCancel(t.Context())) }()
+	return reached, func() {
+		if err := <-done; err != nil { // it may end with the fault: the next start does not
+			if !strings.Contains(err.Error(), "dozed ended") {
+				t.Error(err)
+			}
+			w.dead = true
+		}
+	}
+}
+
+// succeeds kills the launcher while the sandbox is awake.
+func (w *world) succeeds(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	defer release()
+	reached := w.wait(r)
+	shoot(t)(w.Launcher())
+	return reached, func() {}
+}

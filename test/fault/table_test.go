@@ -1,0 +1,166 @@
+package fault_test
+
+import "doze/internal/step"
+
+// fault is what happens at a step.
+type fault uint8
+
+const (
+	fail     fault = iota // the step reports an error
+	full                  // the disk is full, with data and run state on it
+	daemon                // dozed is killed
+	launcher              // the launcher is killed
+	engine                // the sandbox's own process is killed
+)
+
+var faultNames = map[fault]string{fail: "fail", full: "full", daemon: "daemon", launcher: "launcher", engine: "engine"}
+
+// journey is how far a sandbox goes down before it is woken.
+type journey string
+
+const (
+	paused journey = "paused"
+	saved  journey = "saved"
+	disk   journey = "disk" // with a process that waits for the wake
+	cold   journey = "cold" // with none, and with an image for which nobody vouches
+)
+
+// flags of dozed for each journey.
+var flags = map[journey][]string{
+	paused: {"--save-after", "1h", "--disk-after", "2h"},
+	saved:  {"--save-after", "0s", "--disk-after", "1h"},
+	disk:   {"--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
+	cold:   {"--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
+}
+
+// way is which part of its journey a sandbox is on.
+type way string
+
+const (
+	down     way = "down"     // it falls asleep
+	up       way = "up"       // a request wakes it
+	again    way = "again"    // dozed was killed while it slept, and starts
+	awake    way = "awake"    // dozed was killed while it was awake, and starts
+	succeeds way = "succeeds" // the launcher was killed while it was awake, and its successor starts
+)
+
+// row is a step on a way, and what is done to it there.
+type row struct {
+	at     step.Step
+	on     journey
+	way    way
+	faults []fault
+	// passes is how often the step is let pass: some are met several times.
+	passes int
+	// loses says that there is no complete checkpoint: without its process, the
+	// sandbox fails, and says so.
+	loses bool
+	// rewinds says that the memory comes out of the checkpoint meanwhile: without
+	// launcher or process, the sandbox sleeps on from there. With both, the end
+	// of the process is noticed at once, or as that of a sandbox that is awake.
+	rewinds bool
+}
+
+var (
+	any5   = []fault{fail, full, daemon, launcher, engine}
+	any4   = []fault{fail, daemon, launcher, engine}
+	noFail = []fault{daemon, launcher, engine} // nothing can go wrong there but the end of a process
+	noOne  = []fault{fail, daemon, launcher}   // there is no engine
+	ends   = []fault{daemon, launcher}         // neither
+)
+
+// rows is every step, at least once.
+var rows = []row{
+	// It is paused.
+	{at: step.Idle, on: paused, way: down, faults: any4, loses: true},
+	{at: step.Flip, on: paused, way: down, faults: any5, loses: true},
+	{at: step.Turn, on: paused, way: down, faults: noFail, loses: true},
+	{at: step.Turned, on: paused, way: down, faults: noFail, loses: true},
+	{at: step.Unmark, on: paused, way: down, faults: any4, loses: true},
+	{at: step.Slept, on: paused, way: down, faults: noFail, loses: true},
+
+	// Its checkpoint is written.
+	{at: step.Sink, on: saved, way: down, faults: any4, loses: true},
+	{at: step.Retire, on: saved, way: down, faults: any4, loses: true},
+	{at: step.Sweep, on: saved, way: down, faults: any4, loses: true},
+	{at: step.Make, on: saved, way: down, faults: any5, loses: true},
+	{at: step.Checkpoint, on: saved, way: down, faults: any4, loses: true},
+	{at: step.Write, on: saved, way: down, faults: any5, loses: true},
+	{at: step.Written, on: saved, way: down, faults: noFail},
+	{at: step.Measure, on: saved, way: down, faults: any4},
+	{at: step.Manifest, on: saved, way: down, faults: any5},
+	{at: step.Sync, on: saved, way: down, faults: any5},
+	{at: step.Sync, on: saved, way: down, passes: 1, faults: noOne},
+	{at: step.Sync, on: saved, way: down, passes: 2, faults: noOne},
+	{at: step.Sync, on: saved, way: down, passes: 3, faults: noOne},
+	{at: step.Sync, on: saved, way: down, passes: 4, faults: any4},
+	{at: step.Publish, on: saved, way: down, faults: any5},
+	{at: step.Published, on: saved, way: down, faults: any4},
+	{at: step.Vouch, on: saved, way: down, faults: any5},
+
+	// Its memory is given up, and the process of the next wake is made.
+	{at: step.Sink, on: disk, way: down, passes: 1, faults: any4},
+	{at: step.Release, on: disk, way: down, faults: any4},
+	{at: step.Kill, on: disk, way: down, faults: any4},
+	{at: step.Clear, on: disk, way: down, faults: ends},
+	{at: step.Ahead, on: disk, way: down, faults: ends},
+	{at: step.Group, on: disk, way: down, faults: noOne},
+	{at: step.Bundle, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: step.Engine, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: step.Join, on: disk, way: down, faults: any4},
+	{at: step.Link, on: disk, way: down, faults: any4},
+
+	// It wakes from disk.
+	{at: step.Called, on: disk, way: up, faults: any4},
+	{at: step.Take, on: disk, way: up, faults: any4},
+	{at: step.Restore, on: disk, way: up, faults: any5},
+	{at: step.Fill, on: disk, way: up, faults: any4, rewinds: true},
+	{at: step.Serve, on: disk, way: up, faults: any4, rewinds: true},
+	{at: step.Filled, on: disk, way: up, faults: any5, rewinds: true},
+	{at: step.Woke, on: disk, way: up, faults: ends, rewinds: true},
+	{at: step.Loaded, on: disk, way: up, faults: noFail, rewinds: true},
+	{at: step.Unlimit, on: disk, way: up, faults: ends},
+	{at: step.Retire, on: disk, way: up, faults: any4, loses: true},
+	{at: step.Discard, on: disk, way: up, faults: noFail, loses: true},
+
+	// It wakes from a disk that was somewhere else meanwhile.
+	{at: step.Verify, on: cold, way: up, faults: noOne},
+	{at: step.Take, on: cold, way: up, faults: noOne},
+	{at: step.Group, on: cold, way: up, faults: noOne},
+	{at: step.Bundle, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
+	{at: step.Engine, on: cold, way: up, faults: noOne},
+	{at: step.Join, on: cold, way: up, faults: any4},
+	{at: step.Link, on: cold, way: up, faults: any4},
+	{at: step.Vouch, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
+
+	// It wakes from memory, and its checkpoint counts no more.
+	{at: step.Called, on: saved, way: up, faults: any4},
+	{at: step.Retire, on: saved, way: up, faults: any4, rewinds: true},
+	{at: step.Flip, on: saved, way: up, faults: any4, rewinds: true},
+	{at: step.Turn, on: saved, way: up, faults: noFail, rewinds: true},
+	{at: step.Turned, on: saved, way: up, faults: noFail, rewinds: true, loses: true},
+	{at: step.Unmark, on: saved, way: up, faults: any4, rewinds: true, loses: true},
+	{at: step.Discard, on: saved, way: up, faults: noFail, loses: true},
+
+	// It wakes from memory, and there is no checkpoint.
+	{at: step.Called, on: paused, way: up, faults: any4, loses: true},
+	{at: step.Flip, on: paused, way: up, faults: any5, loses: true},
+	{at: step.Turn, on: paused, way: up, faults: noFail, loses: true},
+	{at: step.Turned, on: paused, way: up, faults: noFail, loses: true},
+	{at: step.Unmark, on: paused, way: up, faults: any4, loses: true},
+	{at: step.Woke, on: paused, way: up, faults: noFail, loses: true},
+
+	// The next dozed takes it over.
+	{at: step.Adopt, on: paused, way: again, faults: any4, loses: true},
+	{at: step.Adopt, on: saved, way: again, faults: any4},
+	{at: step.Sweep, on: saved, way: again, faults: any4},
+	{at: step.Adopt, on: cold, way: again, faults: noOne},
+	{at: step.Kill, on: disk, way: again, faults: any4}, // of the process that waits for the wake
+	{at: step.Forget, on: disk, way: again, faults: noOne},
+	{at: step.Adopt, on: paused, way: awake, faults: any4, loses: true},
+	{at: step.Retire, on: saved, way: awake, faults: any4, loses: true},
+	{at: step.Forget, on: paused, way: awake, faults: any4, loses: true},
+
+	// The next launcher takes it over.
+	{at: step.Takeover, on: paused, way: succeeds, faults: noFail, loses: true},
+}
