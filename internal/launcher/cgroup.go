@@ -43,11 +43,13 @@ const (
 	// process, and the guest's first one may be all that is left.
 	relief, reliefTime = 32 << 20, 10 * time.Second
 
-	// reclaimIdle is how many rounds in a row must have moved less than
-	// reclaimLeast before what is left is taken for all that stays. In a round
-	// that moves nothing the kernel may find out what nobody used since the one
-	// before: a checkpoint has just read all of it.
-	reclaimIdle, reclaimLeast = 3, 1 << 20
+	// reclaimIdle is how many rounds in a row, reclaimPause apart, must have
+	// moved less than reclaimLeast before what is left is taken for all that
+	// stays. In a round that moves nothing the kernel may find out what nobody
+	// used since the one before, and a disk that is busy may still be writing.
+	// Less than reclaimRest is not worth another round.
+	reclaimIdle, reclaimPause = 20, 25 * time.Millisecond
+	reclaimLeast, reclaimRest = 1 << 20, 4 << 20
 	// interruptEvery is the pause between attempts to stop such a round.
 	interruptEvery = time.Millisecond
 
@@ -231,6 +233,24 @@ func (g *group) resident() (int64, error) {
 	return max(0, used), err
 }
 
+// elsewhere returns the bytes of a process's own memory that are charged to
+// another group: those of its start, before it was moved here.
+func (g *group) elsewhere(pid int) int64 {
+	raw, err := os.ReadFile(proc(pid, "statm"))
+	if err != nil {
+		return 0 // it ended
+	}
+	var size, resident, shared int64 // pages
+	if _, err := fmt.Sscan(string(raw), &size, &resident, &shared); err != nil {
+		return 0
+	}
+	own := "rss"
+	if g.unified {
+		own = "anon"
+	}
+	return max(0, (resident-shared)*int64(os.Getpagesize())-g.counter("memory.stat", own))
+}
+
 // swapped returns the bytes that the group has in the host's swap.
 func (g *group) swapped() int64 {
 	if g.unified {
@@ -255,8 +275,17 @@ func (g *group) reclaim(ctx context.Context) (left int64, err error) {
 		if err = g.push(ctx, before); err != nil {
 			return 0, fmt.Errorf("move memory to swap: %w", err)
 		}
-		if left, err = g.usage(); before-left >= reclaimLeast {
+		if left, err = g.usage(); left < reclaimRest {
+			break
+		}
+		if before-left >= reclaimLeast {
 			idle = 0
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return left, context.Cause(ctx)
+		case <-time.After(reclaimPause):
 		}
 	}
 	return left, err

@@ -193,6 +193,12 @@ func TestGroupSwap(t *testing.T) {
 		if n, err := a.resident(); n != 8192-5120 || err != nil {
 			t.Errorf("%s: %d bytes without files, %v", name, n, err)
 		}
+		if n := a.elsewhere(os.Getpid()); n <= 0 {
+			t.Errorf("%s: %d bytes of a process are charged elsewhere", name, n)
+		}
+		if n := a.elsewhere(0); n != 0 {
+			t.Errorf("%s: %d bytes of nobody are charged elsewhere", name, n)
+		}
 		all := written(t, g.root)
 		for file, text := range tc.want {
 			if all[file] != text {

@@ -352,6 +352,7 @@ func (l *Launcher) Stats(_ context.Context, id string) (stats gvisor.Stats, err 
 			return nil
 		}
 		stats.MemoryBytes, err = g.resident()
+		stats.MemoryBytes += g.elsewhere(int(s.pid.Load()))
 		stats.SwapBytes = g.swapped()
 		return err
 	})
