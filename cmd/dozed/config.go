@@ -89,7 +89,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
 	flags.Var(&c.SwapAfter, "swap-after", "move the memory of one that was paused for this `time` to swap, if there is some")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
-	flags.StringVar(&c.Swap, "swap", c.Swap, "`off|host|encrypted|plain`: use no swap, what the host has, or if it has none a file in the data directory as well, such as encrypted:8G (default size: half of the memory); a plain one can be read by who gets hold of the disk")
+	flags.StringVar(&c.Swap, "swap", c.Swap, "`off|host|encrypted|plain`: use no swap, what the host has, or a file in the data directory as well, such as encrypted:8G (default size: half of the memory); a plain one can be read by who gets hold of the disk")
 	flags.Int64Var(&c.BudgetMB, "memory-budget-mb", c.BudgetMB, "move sleeping sandboxes to swap or to disk early when sandboxes take more memory than this many `MB`; 0: no limit but --reserve-mb")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this many `MB` is free")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")

@@ -13,8 +13,8 @@ import (
 const (
 	Off       = "off"       // nowhere
 	Host      = "host"      // to the swap that the host has
-	Encrypted = "encrypted" // there, or if it has none to a file of ours, encrypted
-	Plain     = "plain"     // there, or if it has none to a file of ours, which anybody reads who gets hold of the disk
+	Encrypted = "encrypted" // there, and to a file of ours, encrypted
+	Plain     = "plain"     // there, and to a file of ours, which anybody reads who gets hold of the disk
 )
 
 // Smallest is the least that is worth a file, and largest what a file may be: it
@@ -83,8 +83,7 @@ func Provide(ctx context.Context, c Choice, path string) (why string, err error)
 	if err != nil {
 		return "", err
 	}
-	ours := on(at(path).device(false)) || on(at(path).device(true))
-	if makes, why := decide(c.Kind, host.Total > 0 && !ours, Encrypts()); !makes {
+	if makes, why := decide(c.Kind, host.Total > 0, Encrypts()); !makes {
 		return why, nil
 	}
 	if c.Bytes == 0 {
@@ -95,12 +94,12 @@ func Provide(ctx context.Context, c Choice, path string) (why string, err error)
 
 // decide says whether a file is to be made, or else why there is no swap, which
 // is empty if there is some.
-func decide(kind string, others, encrypts bool) (makes bool, why string) {
+func decide(kind string, some, encrypts bool) (makes bool, why string) {
 	switch {
-	case others:
-		return false, ""
 	case kind == Plain || kind == Encrypted && encrypts:
 		return true, ""
+	case some:
+		return false, ""
 	case kind == Encrypted:
 		return false, "the host has none, and its kernel no device mapper to encrypt a file: add some, or allow a readable file with --swap " + Plain
 	}

@@ -62,20 +62,21 @@ func FuzzParse(f *testing.F) {
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		kind             string
-		others, encrypts bool
-		makes            bool
-		why              string
+		kind           string
+		some, encrypts bool
+		makes          bool
+		why            string
 	}{
 		"of the host":                      {Host, true, true, false, ""},
 		"none of the host":                 {Host, false, true, false, "allow a file with --swap encrypted"},
 		"encrypted":                        {Encrypted, false, true, true, ""},
+		"encrypted, besides":               {Encrypted, true, true, true, ""},
 		"no mapper":                        {Encrypted, false, false, false, "allow a readable file with --swap plain"},
 		"of the host instead of encrypted": {Encrypted, true, false, false, ""},
 		"plain":                            {Plain, false, false, true, ""},
-		"of the host instead of plain":     {Plain, true, true, false, ""},
+		"plain, besides":                   {Plain, true, true, true, ""},
 	} {
-		makes, why := decide(tc.kind, tc.others, tc.encrypts)
+		makes, why := decide(tc.kind, tc.some, tc.encrypts)
 		if makes != tc.makes || (why == "") != (tc.why == "") || !strings.Contains(why, tc.why) {
 			t.Errorf("%s: %v, %q", name, makes, why)
 		}

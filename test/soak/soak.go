@@ -29,8 +29,8 @@ const (
 	restMax               = 2500 * time.Millisecond // between two steps of a keeper
 	killEvery             = 7 * time.Second         // on average
 	comeAndGo             = 4 * time.Second         // on average
-	// swap is where the host has none of its own. A host that lets us make none
-	// goes without the tier.
+	// swap is made for a run. A host that lets us make none goes without the
+	// tier.
 	swap = "plain:1G"
 )
 
