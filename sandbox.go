@@ -102,8 +102,20 @@ type Port struct {
 var (
 	envNameForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 	portProtocol = []string{"HTTP", "TCP", "UDP", "TLS"}
-	extraArgKeys = []string{"iptables", "nfs", "tun"}
+	extraArgKeys = []string{ExtraIPTables, ExtraNFS, ExtraTun}
 )
+
+// Keys of [Runtime.ExtraArgs], and what one of them is if the sandbox has it.
+const (
+	ExtraIPTables = "iptables"
+	ExtraNFS      = "nfs"
+	ExtraTun      = "tun"
+	extraOn       = "enabled"
+	extraOff      = "disabled"
+)
+
+// Has reports whether the extra argument of this key is enabled.
+func (r *Runtime) Has(key string) bool { return r.ExtraArgs[key] == extraOn }
 
 // Default fills in what a caller left out and the spec gives a default for.
 func (s *Sandbox) Default(region string) {
@@ -162,8 +174,8 @@ func (r *Runtime) check(p *Problems) {
 	for k, v := range r.ExtraArgs {
 		if !slices.Contains(extraArgKeys, k) {
 			p.Add("spec.runtime.extraArgs", "has the unknown key %q; known are %s", clip(k), strings.Join(extraArgKeys, ", "))
-		} else if v != "enabled" && v != "disabled" {
-			p.Add("spec.runtime.extraArgs."+k, "must be enabled or disabled")
+		} else if v != extraOn && v != extraOff {
+			p.Add("spec.runtime.extraArgs."+k, "must be %s or %s", extraOn, extraOff)
 		}
 	}
 	r.checkPorts(p)

@@ -61,6 +61,7 @@ type Agent struct {
 	names     *names
 	root      string // empty means that there is none
 	power     power
+	net       netstate // before any process ran
 	children  *reaper
 	processes *table
 	terminals *terminals
@@ -103,6 +104,7 @@ func New(cfg Config) *Agent {
 		cwd:       dir,
 		names:     newNames(cfg.Root, host),
 		root:      cfg.Root,
+		net:       readNetstate(),
 		started:   time.Now(),
 		children:  children,
 		processes: processes,

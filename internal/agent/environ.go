@@ -19,9 +19,10 @@ const (
 	userEnv        = "DOZE_USER"        // of the image: a name or an id, with an optional :group
 	workDirEnv     = "DOZE_WORKDIR"     // of the image, where commands start
 	nameserversEnv = "DOZE_NAMESERVERS" // addresses with commas in between
+	hiddenEnv      = "DOZE_HIDDEN"      // a device that this sandbox is not to have
 )
 
-var hostEnv = []string{userEnv, workDirEnv, nameserversEnv}
+var hostEnv = []string{userEnv, workDirEnv, nameserversEnv, hiddenEnv}
 
 // environ is a list of KEY=value, as the kernel takes it.
 type environ []string

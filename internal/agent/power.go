@@ -42,10 +42,9 @@ func (p *power) spend(name string) error {
 // relinquish takes a capability from every thread of this process and from
 // whatever they start.
 func relinquish(capability uintptr) error {
-	const words, bits = 2, 32
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [words]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
+	const bits = 32
+	header, data, err := capabilities()
+	if err != nil {
 		return err
 	}
 	set := &data[capability/bits]
@@ -60,4 +59,11 @@ func relinquish(capability uintptr) error {
 		return errno
 	}
 	return nil
+}
+
+// capabilities returns those of this process, in the form of the kernel.
+func capabilities() (header unix.CapUserHeader, data [2]unix.CapUserData, err error) {
+	header.Version = unix.LINUX_CAPABILITY_VERSION_3
+	err = unix.Capget(&header, &data[0])
+	return header, data, err
 }

@@ -32,6 +32,9 @@ func Prepare(root string, env []string) {
 		debug.SetMemoryLimit(max(heapMin, memory()/100*heapShare))
 	}
 	prepareRoot(root, hostname(), nameservers(root, env))
+	if device := environ(env).get(hiddenEnv); device != "" {
+		_ = os.Remove(filepath.Join(root, device))
+	}
 	if dir := environ(env).get(workDirEnv); dir != "" {
 		_ = os.MkdirAll(filepath.Join(root, dir), dirMode) // as container engines do; commands report what is in its place
 	}

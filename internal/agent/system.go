@@ -128,17 +128,19 @@ func revision() (commit, at string) {
 }
 
 type keepAlive struct {
-	KeepAlive int `json:"keepAlive"`
+	KeepAlive int      `json:"keepAlive"`
+	Fleeting  fleeting `json:"fleeting"`
 }
 
 // keepAlive counts what must not be put to sleep: processes that want that, and
-// an export. The host asks before it suspends the sandbox.
+// an export. It also says what must not be saved alone, see netstate. The host
+// asks before it suspends the sandbox.
 func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
 	n := a.processes.keptAlive()
 	if a.archives.running() {
 		n++
 	}
-	return keepAlive{n}, nil
+	return keepAlive{n, readNetstate().since(a.net)}, nil
 }
 
 // wake is called by the host after the sandbox was restored from disk. All

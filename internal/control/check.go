@@ -43,6 +43,13 @@ func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) error {
 // supported refuses what we understand but cannot do yet. To ignore it would
 // be worse: a caller who asks for a firewall must not get a sandbox without.
 func supported(spec *doze.SandboxSpec) error {
+	if spec.Runtime.Has(doze.ExtraNFS) {
+		return &doze.Error{
+			Kind: doze.Invalid, Name: doze.Unsupported.String(),
+			Message: "spec.runtime.extraArgs.nfs is of another generation: sandboxes of " + doze.Generation +
+				" have no file system of the network; leave it out, and copy files with the sandbox API",
+		}
+	}
 	var missing []string
 	lacks := func(is bool, what string) {
 		if is {
@@ -52,9 +59,6 @@ func supported(spec *doze.SandboxSpec) error {
 	lacks(len(spec.Volumes) > 0, "spec.volumes")
 	lacks(spec.VPC != "" && spec.VPC != defaultNetwork, "spec.vpc other than "+defaultNetwork)
 	lacks(!spec.Network.IsZero(), "spec.network")
-	for k, v := range spec.Runtime.ExtraArgs {
-		lacks(v == "enabled", "spec.runtime.extraArgs."+k)
-	}
 	if len(missing) == 0 {
 		return nil
 	}
@@ -108,7 +112,7 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error
 	return peer.Order{
 		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
 		Image: r.Image, Memory: r.Memory, Env: env,
-		Grace: grace(sb),
+		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
 	}, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -289,8 +290,10 @@ func (n *node) clone() *node {
 	return c
 }
 
-func (n *node) ordered() int {
+func (n *node) orders() []peer.Order {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.creates)
+	return slices.Clone(n.creates)
 }
+
+func (n *node) ordered() int { return len(n.orders()) }

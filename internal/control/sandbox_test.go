@@ -80,7 +80,7 @@ func TestCreateMistakes(t *testing.T) {
 		"volumes":        {`{"spec":{"volumes":[{"name":"v","mountPath":"/v"}]}}`, 501, []string{"spec.volumes"}},
 		"vpc":            {`{"spec":{"vpc":"mine"}}`, 501, []string{"spec.vpc"}},
 		"network":        {`{"spec":{"network":{"proxy":{"routing":[{"destinations":["*"],"secrets":{"k":"hunter2"}}]}}}}`, 501, []string{"spec.network"}},
-		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"tun":"enabled"}}}}`, 501, []string{"extraArgs.tun"}},
+		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, []string{`"unsupported"`, "extraArgs.nfs", "mk3.1"}},
 		"body too large": {`{"x":"` + strings.Repeat("x", 1<<20) + `"}`, 413, []string{"larger than"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -511,4 +511,37 @@ func TestList(t *testing.T) {
 			t.Errorf("bare list of %d", len(bare))
 		}
 	})
+}
+
+// TestExtraArgs: a sandbox gets what it asked for, as long as it lives.
+func TestExtraArgs(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		args          string
+		iptables, tun bool
+	}{
+		"none":     {`{}`, false, false},
+		"disabled": {`{"iptables":"disabled","nfs":"disabled","tun":"disabled"}`, false, false},
+		"iptables": {`{"iptables":"enabled"}`, true, false},
+		"both":     {`{"iptables":"enabled","tun":"enabled"}`, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(p *platform) {
+				t := p.t
+				p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"extraArgs":` + tt.args + `}}}`)
+				want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+				want[any](p, 400, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`)
+				orders := p.node.orders()
+				if len(orders) != 2 {
+					t.Fatalf("%d orders", len(orders))
+				}
+				for _, o := range orders {
+					if o.IPTables != tt.iptables || o.Tun != tt.tun {
+						t.Errorf("ordered %+v", o)
+					}
+				}
+			})
+		})
+	}
 }

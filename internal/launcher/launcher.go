@@ -130,7 +130,8 @@ func (s sieve) Write(line []byte) (int, error) {
 	return s.Writer.Write(line)
 }
 
-// configFor is the configuration of every sandbox. The names are gVisor's.
+// configFor is what the configurations of all sandboxes have in common; see
+// settingsFor. The names are gVisor's.
 func configFor(root string) (*config.Config, error) {
 	set := flag.NewFlagSet("doze-sentry", flag.ContinueOnError)
 	config.RegisterFlags(set)

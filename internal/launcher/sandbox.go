@@ -122,7 +122,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	}
 	var made *container.Container
 	err = watch(ctx, gvisor.LimitStart, func() {}, func() (err error) {
-		made, err = container.New(s.l.conf, container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
+		made, err = container.New(settingsFor(c, s.l.conf), container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
 		return err
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/runsc/config"
 
 	"doze/internal/machine"
 	"doze/internal/machine/gvisor"
@@ -63,6 +64,31 @@ var capabilities = []string{
 // up before anything else runs.
 const naming = "CAP_SYS_ADMIN"
 
+// What root may do besides in a machine that is for it.
+const (
+	administering = "CAP_NET_ADMIN" // links, addresses, routes, rules
+	rawSockets    = "CAP_NET_RAW"   // through which rules are read and set; needs a setting of the engine, see settingsFor
+)
+
+// capabilitiesFor is what the first process of a machine may do.
+func capabilitiesFor(c gvisor.Config) []string {
+	all := append([]string{naming}, capabilities...)
+	if c.IPTables || c.Tun {
+		all = append(all, administering)
+	}
+	if c.IPTables {
+		all = append(all, rawSockets)
+	}
+	return all
+}
+
+// settingsFor is the configuration of the engine of one machine.
+func settingsFor(c gvisor.Config, all *config.Config) *config.Config {
+	own := *all
+	own.EnableRaw = c.IPTables
+	return &own
+}
+
 // specFor is the OCI spec of a machine. Everything but paths, names and
 // environment must be the same at every restore.
 func specFor(c gvisor.Config, root string) *specs.Spec {
@@ -71,7 +97,7 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 	if len(args) == 0 {
 		args = []string{agentPath}
 	}
-	first := append([]string{naming}, capabilities...)
+	first := capabilitiesFor(c)
 	return &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: c.Hostname,

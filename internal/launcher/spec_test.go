@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"gvisor.dev/gvisor/runsc/config"
 
 	"doze/internal/machine"
 )
@@ -114,6 +115,33 @@ func TestSpec(t *testing.T) {
 	for _, m := range s.Mounts {
 		if m.Type == "bind" {
 			t.Errorf("%s is a bind mount: an image would depend on the host's files", m.Destination)
+		}
+	}
+}
+
+// TestCapabilities: who asked for nothing may do what every sandbox may.
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	usual := append([]string{naming}, capabilities...)
+	all := &config.Config{RootDir: "/somewhere"}
+	for name, tc := range map[string]struct {
+		c    machine.Config
+		more []string
+		raw  bool
+	}{
+		"nothing":  {machine.Config{}, nil, false},
+		"iptables": {machine.Config{IPTables: true}, []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, true},
+		"tun":      {machine.Config{Tun: true}, []string{"CAP_NET_ADMIN"}, false},
+		"both":     {machine.Config{IPTables: true, Tun: true}, []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, true},
+	} {
+		want, got := slices.Concat(usual, tc.more), specFor(tc.c, "/root").Process.Capabilities
+		for set, has := range map[string][]string{"bounding": got.Bounding, "effective": got.Effective, "permitted": got.Permitted} {
+			if diff := cmp.Diff(want, has); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", name, set, diff)
+			}
+		}
+		if own := settingsFor(tc.c, all); own.EnableRaw != tc.raw || own.RootDir != all.RootDir || all.EnableRaw {
+			t.Errorf("%s: raw sockets %t, of all %t", name, own.EnableRaw, all.EnableRaw)
 		}
 	}
 }

@@ -76,6 +76,11 @@ type Config struct {
 	CPUs     float64  // share of the host's processors
 	Link     Link
 
+	// What root may do inside besides. A checkpoint leaves out what comes of it
+	// (see Suspend): links, addresses, routes and rules.
+	IPTables bool // change the network, set filter rules, open raw sockets
+	Tun      bool // change the network, attach tun devices
+
 	// From is a directory made by Keep, which a boot goes on from on another
 	// machine; nobody else asks. Without one the guest runs its first process.
 	From string
@@ -119,7 +124,9 @@ type Machine interface {
 	// connections sleep with the machine; bytes that are on their way to it
 	// while it is saved may be acknowledged and forgotten, so that nobody may
 	// wait for an answer meanwhile. A machine that is OnDisk already gives up
-	// the process that waits for its next wake.
+	// the process that waits for its next wake. What processes changed of the
+	// network inside is not in a checkpoint: whoever needs it goes no further
+	// than Paused, nor keeps the machine.
 	Suspend(ctx context.Context, to Tier) error
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.
@@ -154,7 +161,7 @@ type Machine interface {
 type Driver interface {
 	// Boot starts a new machine; its first process runs when Boot returns. On
 	// an error nothing of the machine is left. One that starts from a copy
-	// needs the same Root, Agent, Args and Memory as the machine that was
+	// needs the same Root, Agent, Args, Memory, IPTables and Tun as the machine that was
 	// copied, and gets the memory, processes and files of it, in which the host
 	// name (see Rename), the network and the clock are its own and the
 	// environment is not.

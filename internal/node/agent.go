@@ -72,15 +72,6 @@ func insist(ctx context.Context, agent http.RoundTripper, method, path string, i
 	}
 }
 
-// busy reports whether a process inside asked that the sandbox stay awake.
-func (n *Node) busy(b *Box) (bool, error) {
-	var answer struct {
-		KeepAlive int `json:"keepAlive"`
-	}
-	err := b.ask(keepTimeout, http.MethodGet, "/doze/keepalive", nil, &answer)
-	return answer.KeepAlive > 0, err
-}
-
 // greet tells the agent that it came back from disk.
 func (b *Box) greet() {
 	if err := b.ask(askTimeout, http.MethodPost, "/doze/wake", nil, nil); err != nil {

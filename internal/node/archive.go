@@ -245,7 +245,7 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o peer.Order, u *undo) (err 
 	u.push(func() error { n.assign(b, was); return nil })
 	u.push(func() error { return os.RemoveAll(n.machineDir(o.UID)) })
 	own := was
-	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, hostEnvironment(b.image, n.Nameservers)
+	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, bootEnvironment(b.image, n.Nameservers, was.Tun)
 	n.assign(b, own)
 	m, err := n.boot(ctx, b, o, u)
 	if err != nil {

@@ -57,6 +57,8 @@ type Box struct {
 	stuck       bool               // guarded by mu; the last such move did not work
 	frozen      bool               // guarded by mu; a snapshot is being taken, and requests wait
 	unswappable bool               // guarded by mu; in this sleep its memory could not be moved to swap
+	asked       bool               // guarded by mu; its agent said before this sleep what a checkpoint would leave out
+	unsaved     string             // guarded by mu; that, when it was asked
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
 	holds       int                // guarded by mu; requests in flight
@@ -284,7 +286,7 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return nil
 	case err == nil:
 		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", took)
-		b.unswappable = false
+		b.unswappable, b.asked = false, false
 		if from == machine.OnDisk {
 			b.woke = time.Now()
 			b.spawn(b.greet)
@@ -348,7 +350,8 @@ func (b *Box) step() {
 // awake.
 func (b *Box) suspend() {
 	asked := time.Now()
-	busy, err := b.n.busy(b)
+	in, err := b.n.intend(b)
+	busy := in.KeepAlive > 0
 	b.mu.Lock()
 	switch {
 	case err == nil:
@@ -368,6 +371,7 @@ func (b *Box) suspend() {
 		b.mu.Unlock()
 		return
 	}
+	b.tie(b.machine, in, err)
 	_ = b.move(doze.Idled, "") // Running has a row for Idled
 	b.mu.Unlock()
 	b.hangUp() // nothing may write to a connection while it sleeps

@@ -22,7 +22,7 @@ type conn struct {
 
 // reachable are the phases in which there is somebody to talk to; in all but
 // the first, only we do.
-var reachable = []doze.Phase{doze.Running, doze.Starting, doze.Archiving, doze.Unarchiving}
+var reachable = []doze.Phase{doze.Running, doze.Starting, doze.Archiving, doze.Unarchiving, doze.Disabling}
 
 // awake returns the machine, if somebody can be reached in it. Preconditions:
 // mu is held.

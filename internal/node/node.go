@@ -280,6 +280,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image Image, err error) {
 	c = machine.Config{
 		ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+		IPTables: o.IPTables, Tun: o.Tun,
 	}
 	if o.From == "" {
 		if image, err = n.Image(ctx, o.Image); err != nil {
@@ -293,7 +294,7 @@ func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image 
 		image = k.Image
 		c.Agent, c.Memory, c.CPUs, c.From = k.Agent, k.Memory, k.CPUs, n.copyDir(o.From)
 	}
-	c.Root, c.Env = image.Path, hostEnvironment(image, n.Nameservers)
+	c.Root, c.Env = image.Path, bootEnvironment(image, n.Nameservers, o.Tun)
 	return c, image, nil
 }
 
@@ -392,11 +393,20 @@ func environment(image Image, o peer.Order, nameservers []string) []string {
 	return out
 }
 
-// hostEnvironment is what the first process is started with. The rest the agent
+// bootEnvironment is what the first process is started with. The rest the agent
 // is told when it answers, so that no memory that is copied, and nothing that
 // shows how a process was started, has the variables of a sandbox.
+func bootEnvironment(image Image, nameservers []string, tun bool) []string {
+	env := hostEnvironment(image, nameservers)
+	if !tun { // the engine has it everywhere, and programs look whether it is there
+		env = append(env, "DOZE_HIDDEN=/dev/net/tun")
+	}
+	return env
+}
+
+// hostEnvironment is what an agent must know at any time. It knows them by these
+// names and passes them on to nobody.
 func hostEnvironment(image Image, nameservers []string) []string {
-	// The agent knows them by these names and passes them on to nobody.
 	return []string{
 		"DOZE_NAMESERVERS=" + strings.Join(nameservers, ","), "DOZE_USER=" + image.User, "DOZE_WORKDIR=" + image.WorkDir,
 	}
@@ -531,8 +541,12 @@ func (b *Box) halt(ctx context.Context) error {
 		return fmt.Errorf("find the machine: %w", err)
 	}
 	// Paused is enough to keep everything; disk is what makes it cheap, and is
-	// tried again.
-	if err := m.Suspend(ctx, machine.OnDisk); err != nil {
+	// tried again, unless it would lose something.
+	to := machine.OnDisk
+	if b.n.survey(b, m) != "" {
+		to = machine.Paused
+	}
+	if err := m.Suspend(ctx, to); err != nil {
 		slog.Error("disable", "sandbox", b.order.UID, "tier", m.Tier().String(), "err", err)
 		if m.Tier() == machine.Awake {
 			return fmt.Errorf("pause: %w", err)
@@ -544,7 +558,7 @@ func (b *Box) halt(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.machine = m
-	b.stuck = m.Tier() != machine.OnDisk
+	b.stuck = m.Tier() < to
 	return b.move(doze.Halted, "")
 }
 

@@ -51,6 +51,7 @@ type host struct {
 	failing map[string]error    // by name of the step
 	keep    map[string]int      // keepAlive by sandbox
 	env     map[string][]string // what agents were told, by sandbox
+	changed map[string]string   // what a checkpoint would leave out, by sandbox
 	asked   map[string][]string // what agents were asked about archives, by sandbox
 	deaf    bool                // agents do not answer
 	free    int64
@@ -60,7 +61,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -95,7 +96,7 @@ func (h *host) agent(id string) http.Handler {
 		defer h.mu.Unlock()
 		switch r.URL.Path {
 		case "/doze/keepalive":
-			_, _ = fmt.Fprintf(w, `{"keepAlive": %d}`, h.keep[id])
+			_, _ = fmt.Fprintf(w, `{"keepAlive": %d, "fleeting": {%s}}`, h.keep[id], h.changed[id])
 		case "/doze/identity":
 			var in struct {
 				Hostname string

@@ -59,6 +59,9 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find the machine: %w", err)
 	}
+	if err := n.untied(b, m); err != nil {
+		return 0, err
+	}
 	k := kept{ID: id, Image: b.image, Agent: b.config.Agent, Memory: b.config.Memory, CPUs: b.config.CPUs}
 	err = n.take(ctx, m, &k)
 	return k.Bytes, err

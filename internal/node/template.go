@@ -53,7 +53,7 @@ func newAhead(n *Node) *ahead { return &ahead{n: n, wants: make(chan machine.Con
 
 // key names what all machines have in common that a template is for.
 func key(c machine.Config) string {
-	raw, err := json.Marshal(machine.Config{Root: c.Root, Agent: c.Agent, Args: c.Args, Memory: c.Memory, CPUs: c.CPUs, Env: c.Env})
+	raw, err := json.Marshal(machine.Config{Root: c.Root, Agent: c.Agent, Args: c.Args, Memory: c.Memory, CPUs: c.CPUs, Env: c.Env, IPTables: c.IPTables, Tun: c.Tun})
 	if err != nil {
 		panic(err) // it has nothing that JSON has not
 	}

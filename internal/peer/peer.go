@@ -23,6 +23,9 @@ type Order struct {
 	Memory    doze.Megabytes
 	Env       []string // KEY=value, as the process inside gets them
 	Grace     time.Duration
+	// IPTables lets root inside change the network and its filter rules, Tun the
+	// network and its tun devices. They are those of the snapshot in From.
+	IPTables, Tun bool
 	// From is the id of a snapshot that the sandbox goes on from, with its
 	// image and memory, whatever else is said here; empty boots the image.
 	From string

@@ -1,0 +1,96 @@
+package node
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"doze"
+	"doze/internal/machine"
+)
+
+// A checkpoint leaves out what processes inside changed of the network, where
+// they may: see [machine.Config]. A sandbox that has something of that sleeps in
+// memory only, and is not copied. Its agent says so while it is awake.
+
+// intent is what an agent says before its sandbox falls asleep.
+type intent struct {
+	KeepAlive int `json:"keepAlive"` // how many processes asked that it stay awake
+	Fleeting  struct {
+		Links bool `json:"links"`
+		Rules bool `json:"rules"`
+	} `json:"fleeting"` // what a checkpoint would leave out
+}
+
+// unsaved is the public text of what a checkpoint would leave out.
+func (i *intent) unsaved() string {
+	var all []string
+	if i.Fleeting.Links {
+		all = append(all, "its network links, addresses and routes")
+	}
+	if i.Fleeting.Rules {
+		all = append(all, "its filter rules")
+	}
+	return strings.Join(all, " and ")
+}
+
+// unasked is what a checkpoint would leave out if nobody knows.
+const unasked = "what it may have changed of its network"
+
+// intend asks the agent what it intends, without waking its sandbox.
+func (n *Node) intend(b *Box) (in intent, err error) {
+	err = b.ask(keepTimeout, http.MethodGet, "/doze/keepalive", nil, &in)
+	return in, err
+}
+
+// mayTie reports whether processes in b may change what a checkpoint leaves out.
+func (b *Box) mayTie() bool { return b.order.IPTables || b.order.Tun }
+
+// tied returns what a checkpoint of the machine of b would leave out, as far as
+// that is known; nothing if it has a checkpoint. Preconditions: mu is held.
+func (b *Box) tied(m machine.Machine) string {
+	switch {
+	case !b.mayTie(), m.Tier() > machine.Paused:
+		return ""
+	case !b.asked:
+		return unasked
+	default:
+		return b.unsaved
+	}
+}
+
+// tie takes note of what the agent of an awake machine said, or of why it said
+// nothing. Preconditions: mu is held.
+func (b *Box) tie(m machine.Machine, in intent, err error) {
+	was := b.unsaved
+	b.asked, b.unsaved = err == nil, in.unsaved()
+	if now := b.tied(m); now != "" && now != was {
+		b.note("while it sleeps it stays in memory, and a restart of the host loses it: a checkpoint would leave out " + now)
+	}
+}
+
+// survey returns what tied does, and asks the agent of a machine that is awake.
+// Preconditions: the turn is held.
+func (n *Node) survey(b *Box, m machine.Machine) (tied string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mayTie() && m.Tier() == machine.Awake && b.phase != doze.Suspending { // where it was asked just now
+		b.mu.Unlock()
+		in, err := n.intend(b)
+		if err != nil {
+			slog.Warn("an agent does not say what a checkpoint would leave out", "sandbox", b.order.UID, "err", err)
+		}
+		b.mu.Lock()
+		b.tie(m, in, err)
+	}
+	return b.tied(m)
+}
+
+// untied is a Conflict if a copy of the machine would leave something out.
+// Preconditions: the turn is held.
+func (n *Node) untied(b *Box, m machine.Machine) error {
+	if tied := n.survey(b, m); tied != "" {
+		return doze.Errorf(doze.Conflict, "a snapshot would leave out %s: put the network inside back as it was, then try again", tied)
+	}
+	return nil
+}

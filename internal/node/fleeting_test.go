@@ -1,0 +1,114 @@
+package node_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+// may returns a process with a running sandbox "a" that may change its network.
+func (h *host) may(change func(*peer.Order)) *process {
+	h.t.Helper()
+	p, o := h.start(), order("a")
+	change(&o)
+	if err := p.Create(h.t.Context(), o); err != nil {
+		h.t.Fatal("create:", err)
+	}
+	return p
+}
+
+// TestFleeting: what a checkpoint would leave out keeps a sandbox in memory,
+// until it is gone.
+func TestFleeting(t *testing.T) {
+	for name, tt := range map[string]struct {
+		may  func(*peer.Order)
+		says string // the agent
+		what string // of that, in public
+	}{
+		"rules": {func(o *peer.Order) { o.IPTables = true }, `"rules":true`, "its filter rules"},
+		"links": {func(o *peer.Order) { o.Tun = true }, `"links":true`, "its network links, addresses and routes"},
+		"both":  {func(o *peer.Order) { o.IPTables = true }, `"links":true,"rules":true`, "routes and its filter rules"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(h *host) {
+				t := h.t
+				p := h.may(tt.may)
+				p.sleep("disk")
+				p.hello("a")
+				h.set(func() { h.changed["a"] = tt.says })
+				notes := h.notes("a")
+				for range 2 {
+					_, err := p.Snapshot(t.Context(), "a", "n")
+					h.kind(err, doze.Conflict, tt.what)
+					p.in("a", doze.Running, "awake")
+					time.Sleep(pauseAfter + 10*diskAfter)
+					p.in("a", doze.Standby, "paused")
+					_, err = p.Snapshot(t.Context(), "a", "n")
+					h.kind(err, doze.Conflict, tt.what)
+					p.hello("a")
+				}
+				if got := h.notes("a"); got != notes+1 {
+					t.Errorf("it was said %d times", got-notes)
+				}
+				h.set(func() { h.free = 0 }) // the host is short of memory
+				p.sleep("paused")
+				p.hello("a")
+
+				if err := p.Disable(t.Context(), "a"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * diskAfter)
+				p.in("a", doze.Disabled, "paused")
+				p.stop()
+				p = h.start() // which cannot know
+				time.Sleep(10 * diskAfter)
+				p.in("a", doze.Disabled, "paused")
+				if err := p.Enable(t.Context(), "a"); err != nil {
+					t.Fatal(err)
+				}
+				p.hello("a")
+
+				h.set(func() { h.free = 1 << 30; delete(h.changed, "a") })
+				p.snap("a", "n")
+				p.sleep("disk")
+				p.hello("a")
+			})
+		})
+	}
+}
+
+// TestFleetingUnknown: where the agent does not answer, nothing is given up.
+func TestFleetingUnknown(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.may(func(o *peer.Order) { o.IPTables = true })
+		h.set(func() { h.deaf = true })
+		time.Sleep(2 * time.Hour)
+		p.in("a", doze.Standby, "paused")
+		said := func(r peer.Report) bool { return strings.Contains(r.Message, "what it may have changed") }
+		if all := h.told("a"); !slices.ContainsFunc(all, said) {
+			t.Errorf("told %+v", all)
+		}
+		h.set(func() { h.deaf = false })
+		p.hello("a")
+		p.sleep("disk")
+	})
+}
+
+// TestFleetingElsewhere: who may not change anything is not believed to have.
+func TestFleetingElsewhere(t *testing.T) {
+	virtual(t, func(h *host) {
+		p := h.has("a", "b")
+		h.set(func() { h.changed["a"] = `"links":true,"rules":true`; h.changed["b"] = h.changed["a"] })
+		p.snap("b", "n")
+		p.sleep("disk")
+		p.in("b", doze.Standby, "disk")
+		if n := h.notes("b"); n != 0 {
+			h.t.Errorf("%d notes", n)
+		}
+	})
+}

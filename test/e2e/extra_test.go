@@ -1,0 +1,194 @@
+package e2e_test
+
+import (
+	_ "embed"
+	"strings"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+)
+
+//go:embed filter.py
+var filter string
+
+// tunnel attaches a tun device, gives it an address, and receives what is sent
+// through it. It says so, and holds the device as long as it lives.
+const tunnel = `
+import fcntl, os, socket, struct, time
+tun = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH22x", b"tun0", 0x1001)) # TUNSETIFF, IFF_TUN | IFF_NO_PI
+if os.system("ip addr add 192.0.2.1/24 dev tun0 && ip link set tun0 up"): raise SystemExit("ip")
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"through the tunnel", ("192.0.2.9", 9))
+while True:
+    packet = os.read(tun, 2000)
+    if packet.endswith(b"through the tunnel"): break
+print("received", flush=True)
+time.sleep(3600)
+`
+
+// extra is a sandbox with extra arguments that are enabled.
+func extra(name string, keys ...string) doze.Sandbox {
+	sb := named(name, 512)
+	sb.Spec.Runtime.ExtraArgs = map[string]string{}
+	for _, k := range keys {
+		sb.Spec.Runtime.ExtraArgs[k] = "enabled"
+	}
+	return sb
+}
+
+// tells reports whether an event of a sandbox has a text.
+func tells(t *testing.T, c *client.Client, name, text string) bool {
+	t.Helper()
+	sb, err := c.Sandbox(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range sb.Events {
+		if strings.Contains(e.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// overLoopback asks the agent over lo, and says what comes of it.
+const overLoopback = `python3 -c '
+import socket
+try: socket.create_connection(("127.0.0.1", 8080), 2); print("reached")
+except Exception as e: print(type(e).__name__)'`
+
+// tied checks that a sandbox has something that a checkpoint would leave out,
+// and that it is not lost for it.
+func tied(t *testing.T, p *testkit.Platform, c *client.Client, name, what string, there func()) {
+	t.Helper()
+	there()
+	awaitTier(t, p, name, "paused")
+	stays(t, p, name, "paused", 3*time.Second)
+	until(t, "an event that says why", func() bool { return tells(t, c, name, what) })
+	if _, err := c.CreateSnapshot(t.Context(), name, ""); kind(err) != doze.Conflict || !strings.Contains(err.Error(), what) {
+		t.Errorf("a snapshot of it: %v", err)
+	}
+	there()
+	if _, err := c.CreateSnapshot(t.Context(), name, ""); kind(err) != doze.Conflict {
+		t.Errorf("a snapshot of it, awake: %v", err)
+	}
+	if _, err := c.Fork(t.Context(), name, into(name+"-fork")); kind(err) != doze.Conflict {
+		t.Errorf("a fork of it: %v", err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitTier(t, p, name, "paused")
+	stays(t, p, name, "paused", 2*time.Second)
+	there()
+}
+
+// TestIPTables: filter rules work, keep a sandbox in memory, and no longer do
+// when they are gone. A copy of it has what it may do as well.
+func TestIPTables(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
+	_, box := create(t, c, extra("rules", "iptables"))
+	put(t, box, "/root/filter.py", filter)
+	for range 2 { // a sleep on disk changes nothing that counts
+		awaitTier(t, p, "rules", "disk")
+		if got := sh(t, box, overLoopback); got != "reached" {
+			t.Fatalf("without a rule: %s", got)
+		}
+	}
+	sh(t, box, "python3 /root/filter.py on")
+	tied(t, p, c, "rules", "its filter rules", func() {
+		t.Helper()
+		if got := sh(t, box, overLoopback); got != "TimeoutError" {
+			t.Errorf("with a rule: %s", got)
+		}
+	})
+	sh(t, box, "python3 /root/filter.py off")
+	awaitTier(t, p, "rules", "disk")
+	if got := sh(t, box, overLoopback); got != "reached" {
+		t.Errorf("without the rule: %s", got)
+	}
+	if _, err := c.Fork(t.Context(), "rules", into("copy")); err != nil {
+		t.Fatal(err)
+	}
+	_, box = open(t, c, "copy")
+	sh(t, box, "python3 /root/filter.py on")
+	if got := sh(t, box, overLoopback); got != "TimeoutError" {
+		t.Errorf("with a rule in a copy: %s", got)
+	}
+}
+
+// TestTun: a tun device works, keeps a sandbox in memory, disabled too, and no
+// longer does when it is gone.
+func TestTun(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
+	_, box := create(t, c, extra("tunnel", "tun"))
+	awaitTier(t, p, "tunnel", "disk")
+	put(t, box, "/root/tunnel.py", tunnel)
+	holder := spawn(t, box, client.Command{Command: "exec python3 /root/tunnel.py", Name: "tunnel"})
+	until(t, "a packet through the tunnel", func() bool {
+		logs, err := box.Logs(t.Context(), holder.PID)
+		if err != nil || logs.Stderr != "" {
+			t.Fatal(logs, err)
+		}
+		return logs.Stdout == "received\n"
+	})
+	attached := func() {
+		t.Helper()
+		if got := sh(t, box, "grep -c tun0 /proc/net/dev; pgrep -cf tunnel.py"); got != "1\n1" {
+			t.Errorf("the device, and its process: %q", got)
+		}
+	}
+	tied(t, p, c, "tunnel", "its network links", attached)
+
+	enable := func(is bool) {
+		t.Helper()
+		sb, err := c.Sandbox(t.Context(), "tunnel")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb.Spec.Enabled = &is
+		if _, err := c.Update(t.Context(), sb); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enable(false)
+	awaitTier(t, p, "tunnel", "paused")
+	stays(t, p, "tunnel", "paused", 2*time.Second)
+	enable(true)
+	attached()
+	sh(t, box, "pkill -f tunnel.py")
+	awaitTier(t, p, "tunnel", "disk")
+}
+
+// TestNoExtras: a sandbox that did not ask for it has neither, and one that
+// asked has what it asked for.
+func TestNoExtras(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, "--pause-after", "60s")
+	const look = `test -e /dev/net/tun && echo tun; python3 -c '
+import socket
+try: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW); print("raw")
+except PermissionError: pass'; ip link add type veth 2>/dev/null && echo links; true`
+	for name, tt := range map[string]struct {
+		keys []string
+		has  string
+	}{
+		"neither":  {nil, ""},
+		"iptables": {[]string{doze.ExtraIPTables}, "raw\nlinks"},
+		"tun":      {[]string{doze.ExtraTun}, "tun\nlinks"},
+		"both":     {[]string{doze.ExtraIPTables, doze.ExtraTun}, "tun\nraw\nlinks"},
+	} {
+		_, box := create(t, c, extra(name, tt.keys...))
+		if got := sh(t, box, look); got != tt.has {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
