@@ -358,7 +358,7 @@ func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	kept := func() int {
-		return get[map[string]int](t, s, "GET", "/doze/keepalive", "")["keepAlive"]
+		return get[struct{ KeepAlive int }](t, s, "GET", "/doze/keepalive", "").KeepAlive
 	}
 	if n := kept(); n != 0 {
 		t.Fatalf("%d at first", n)
