@@ -74,7 +74,7 @@ BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(J
 SOAK ?= 10m
 faults: deps-test ## every fault at every step of sleep and wake
 	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
-soak: deps-test build ## SOAK (10m) of sleeping, waking and killing; fails on a wrong byte
+soak: deps-test build ## SOAK (10m) of sleeping, waking, copying and killing; fails on a wrong byte
 	$(SUDO) $(GO) run ./test/soak -for $(SOAK)
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes

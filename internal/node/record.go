@@ -215,7 +215,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 // nothing. From here nobody can tell a restart of the host from a kill, nor
 // whether it was awake: its record does not change when it falls asleep.
 const lostMessage = "the host restarted, or its processes were killed while no dozed ran, and there was no complete checkpoint:" +
-	" it was awake, or had slept for less than --save-after; its memory and its files are lost"
+	" it was awake, had slept for less than --save-after, or had something that no checkpoint carries; its memory and its files are lost"
 
 // adopted decides where a sandbox goes on whose machine was looked for. One
 // of which nobody could tell sleeps: its next wake looks again.

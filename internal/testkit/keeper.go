@@ -109,6 +109,17 @@ func (k *Keeper) Rewind() (back func()) {
 	}
 }
 
+// Copy returns a keeper that has what k has now: one that was made of a snapshot
+// since the last step, at the URL of a sandbox, or k itself after it went back
+// to that, with no URL.
+func (k *Keeper) Copy(name, url string) *Keeper {
+	c := &Keeper{Name: name, url: k.url, key: k.key, http: &http.Client{Timeout: stepTime}, state: k.state}
+	if url != "" {
+		c.url = url + keeperPort
+	}
+	return c
+}
+
 // Step makes one step and compares its result with what it must be. If it has
 // no answer, nobody knows whether the step was made.
 func (k *Keeper) Step(ctx context.Context) (Stepped, error) {

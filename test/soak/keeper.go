@@ -13,7 +13,9 @@ import (
 type keeper struct {
 	*testkit.Keeper
 
-	r *run
+	r     *run
+	made  int      // snapshots of it
+	forks []string // sandboxes that were made of them and may be there
 }
 
 // clockMax is how far the clock of a sandbox that just woke may be off.
@@ -21,14 +23,18 @@ const clockMax = 50 * time.Millisecond
 
 func (r *run) keeper(ctx context.Context, name string) (*keeper, error) {
 	k, err := r.p.Keep(ctx, name, fmt.Sprintf("%s-%d", name, r.seed), r.megabytes)
-	return &keeper{k, r}, err
+	return &keeper{Keeper: k, r: r}, err
 }
 
-// live makes steps at random instants until ctx ends.
+// live makes steps at random instants until ctx ends, and copies now and then.
 func (k *keeper) live(ctx context.Context, dice *rand.Rand) {
-	defer k.Close()
+	defer func() { k.Close() }()
 	for sleep(ctx, dice, restMax) {
-		k.step(ctx)
+		if dice.IntN(copyOneIn) == 0 {
+			k.copies(ctx, dice)
+		} else {
+			k.step(ctx)
+		}
 	}
 }
 
@@ -37,26 +43,19 @@ func (k *keeper) step(ctx context.Context) {
 	before, start := k.r.epoch.Load(), time.Now()
 	s, err := k.Step(ctx)
 	took := time.Since(start)
-	k.r.mu.Lock()
-	k.r.counts.requests++
-	k.r.mu.Unlock()
-	if err != nil {
-		down := before%2 == 1 || k.r.epoch.Load() != before
-		switch {
-		case down || ctx.Err() != nil:
-			k.r.mu.Lock()
-			k.r.counts.excused++
-			k.r.mu.Unlock()
-		default:
-			k.r.fault("%s: %v", k.Name, err)
-		}
+	k.r.count(func(c *counts) { c.requests++ })
+	switch {
+	case err != nil && (k.r.down(before) || ctx.Err() != nil):
+		k.r.count(func(c *counts) { c.excused++ })
+		return
+	case err != nil:
+		k.r.fault("%s: %v", k.Name, err)
 		return
 	}
-	k.r.mu.Lock()
-	k.r.counts.steps++
-	k.r.counts.slowestStep = max(k.r.counts.slowestStep, took)
-	k.r.counts.latest = max(k.r.counts.latest, s.Off)
-	k.r.mu.Unlock()
+	k.r.count(func(c *counts) {
+		c.steps++
+		c.slowestStep, c.latest = max(c.slowestStep, took), max(c.latest, s.Off)
+	})
 	for _, what := range s.Wrong {
 		k.r.wrong("%s: %s", k.Name, what)
 	}
@@ -67,8 +66,6 @@ func (k *keeper) step(ctx context.Context) {
 
 // wrong takes note of a wrong byte.
 func (r *run) wrong(format string, args ...any) {
-	r.mu.Lock()
-	r.counts.wrong++
-	r.mu.Unlock()
+	r.count(func(c *counts) { c.wrong++ })
 	r.fault(format, args...)
 }

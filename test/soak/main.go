@@ -1,6 +1,7 @@
 // Command soak runs sandboxes that keep memory and files and check them at each
-// request, lets them fall asleep and wake at random instants, kills the daemon
-// at random, and counts. It fails on any error and on any wrong byte.
+// request, lets them fall asleep and wake at random instants, copies them and
+// puts them back to what they were, archives others, kills the daemon at random,
+// and counts. It fails on any error and on any wrong byte.
 package main
 
 import (

@@ -46,6 +46,8 @@ type counts struct {
 	steps, requests, excused int64
 	kills, made              int64
 
+	snapshots, forked, restored, archived int64
+
 	fromPaused, fromSaved, fromSwapped, fromDisk int
 
 	wrong, errors                       int64
@@ -54,10 +56,11 @@ type counts struct {
 
 func (c counts) String() string {
 	return fmt.Sprintf("seed %d: %d steps in %d requests, %d of them while the daemon was down; woke %d times from paused, %d from saved, "+
-		"%d from swap, %d from disk; %d kills of the daemon, ready again after %v at most; %d more sandboxes came and went; slowest step %v; "+
+		"%d from swap, %d from disk; %d kills of the daemon, ready again after %v at most; %d more sandboxes came and went; "+
+		"%d snapshots, of which %d forks were made and to which sandboxes went back %d times; %d archives, and back; slowest step %v; "+
 		"clock wrong by %v at most; %d wrong, %d errors",
 		c.seed, c.steps, c.requests, c.excused, c.fromPaused, c.fromSaved, c.fromSwapped, c.fromDisk, c.kills, c.slowestRestart.Round(time.Millisecond),
-		c.made, c.slowestStep.Round(time.Millisecond), c.latest.Round(time.Millisecond), c.wrong, c.errors)
+		c.made, c.snapshots, c.forked, c.restored, c.archived, c.slowestStep.Round(time.Millisecond), c.latest.Round(time.Millisecond), c.wrong, c.errors)
 }
 
 // run is one soak.
@@ -154,13 +157,22 @@ func (r *run) kill(ctx context.Context, dice *rand.Rand) error {
 			return fmt.Errorf("restart: %w", err)
 		}
 		r.epoch.Add(1)
-		r.mu.Lock()
-		r.counts.kills++
-		r.counts.slowestRestart = max(r.counts.slowestRestart, time.Since(start))
-		r.mu.Unlock()
+		took := time.Since(start)
+		r.count(func(c *counts) { c.kills++; c.slowestRestart = max(c.slowestRestart, took) })
 	}
 	return nil
 }
+
+// count changes the counts.
+func (r *run) count(change func(*counts)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.counts)
+}
+
+// down reports whether the daemon was down at some moment since the epoch was
+// before.
+func (r *run) down(before int64) bool { return before%2 == 1 || r.epoch.Load() != before }
 
 // churn makes sandboxes, uses them once and deletes them.
 func (r *run) churn(ctx context.Context, dice *rand.Rand) {
@@ -169,36 +181,87 @@ func (r *run) churn(ctx context.Context, dice *rand.Rand) {
 		err := r.comeAndGo(ctx, name)
 		switch {
 		case err == nil:
-			r.mu.Lock()
-			r.counts.made++
-			r.mu.Unlock()
-		case ctx.Err() == nil && before%2 == 0 && r.epoch.Load() == before:
+			r.count(func(c *counts) { c.made++ })
+		case ctx.Err() == nil && !r.down(before):
 			r.fault("%s: %v", name, err)
 		}
 	}
 }
 
+// comeAndGo makes a sandbox that keeps a file over an archive, and deletes it.
 func (r *run) comeAndGo(ctx context.Context, name string) error {
-	box, err := r.make(ctx, name)
+	c, err := r.p.Client()
 	if err != nil {
 		return err
 	}
-	done, err := box.Start(ctx, client.Command{Command: "test $(cat /etc/hostname) = " + name, Wait: true})
-	if err == nil && done.ExitCode != 0 {
-		err = fmt.Errorf("it is not called %s", name)
+	box, err := r.make(ctx, c, name)
+	if err != nil {
+		return err
 	}
-	c, err2 := r.p.Client()
-	if err2 == nil {
-		_, err2 = c.Delete(ctx, name)
+	err = succeeds(ctx, box, "test $(cat /etc/hostname) = "+name+" && "+
+		"head -c 3000000 /dev/urandom >/root/kept && sha256sum /root/kept >/root/sum && touch /tmp/gone")
+	if err == nil {
+		err = r.archive(ctx, c, name)
 	}
-	return errors.Join(err, err2)
+	if err == nil {
+		err = succeeds(ctx, box, "sha256sum --check /root/sum && ! test -e /tmp/gone")
+	}
+	if err == nil {
+		r.count(func(c *counts) { c.archived++ })
+	}
+	return errors.Join(err, remove(ctx, c, name))
 }
 
-func (r *run) make(ctx context.Context, name string) (*client.Box, error) {
-	c, err := r.p.Client()
-	if err != nil {
-		return nil, err
+// succeeds runs a command.
+func succeeds(ctx context.Context, box *client.Box, command string) error {
+	done, err := box.Start(ctx, client.Command{Command: command, Wait: true})
+	if err == nil && done.ExitCode != 0 {
+		err = fmt.Errorf("exit code %d of %s: %s%s", done.ExitCode, command, done.Stdout, done.Stderr)
 	}
+	return err
+}
+
+// archive archives a sandbox and brings it back.
+func (r *run) archive(ctx context.Context, c *client.Client, name string) error {
+	if _, err := c.Archive(ctx, name); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	if err := reaches(ctx, c, name, doze.Archived); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	if _, err := c.Unarchive(ctx, name); err != nil {
+		return fmt.Errorf("unarchive: %w", err)
+	}
+	if err := reaches(ctx, c, name, doze.Running); err != nil {
+		return fmt.Errorf("unarchive: %w", err)
+	}
+	return nil
+}
+
+// moveTime bounds the way to an archive, and back.
+const moveTime = 2 * time.Minute
+
+// reaches waits until a sandbox has the status of a phase.
+func reaches(ctx context.Context, c *client.Client, name string, to doze.Phase) error {
+	ctx, cancel := context.WithTimeout(ctx, moveTime)
+	defer cancel()
+	for {
+		sb, err := c.Sandbox(ctx, name)
+		if err != nil || sb.Status == to.Status() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it is %s, and should be %s", sb.Status, to.Status())
+		case <-time.After(moveEvery):
+		}
+	}
+}
+
+// moveEvery is the pause between two looks at a status.
+const moveEvery = 50 * time.Millisecond
+
+func (r *run) make(ctx context.Context, c *client.Client, name string) (*client.Box, error) {
 	sb, err := c.Create(ctx, doze.Sandbox{
 		Metadata: doze.Metadata{Name: name},
 		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}},
