@@ -87,6 +87,7 @@ func TestMistakes(t *testing.T) {
 			},
 		},
 		"a volume":               {"POST", "/sandboxes", `{"spec":{"volumes":[{"name":"v","mountPath":"/v"}]}}`, 501, "unsupported", []string{"spec.volumes"}},
+		"nfs":                    {"POST", "/sandboxes", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, "unsupported", []string{"spec.runtime.extraArgs.nfs", "mk3.1"}},
 		"a network":              {"POST", "/sandboxes", `{"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`, 501, "unsupported", []string{"spec.network"}},
 		"an unknown name":        {"GET", "/sandboxes/none", ``, 404, "not_found", nil},
 		"to delete none":         {"DELETE", "/sandboxes/none", ``, 404, "not_found", nil},
