@@ -126,10 +126,15 @@ func (d *Driver) ensure(ctx context.Context) error {
 	}
 }
 
+// repeatable are the calls that a launcher's successor may be asked for again
+// when nobody knows how far the launcher came: it finds the work done.
+var repeatable = map[string]bool{PathPause: true, PathResume: true, PathKill: true, PathStats: true}
+
 // call asks the launcher, and asks its successor if it has died.
 func (d *Driver) call(ctx context.Context, path string, in, out any) error {
 	err := d.client.post(ctx, path, in, out)
-	if !errors.Is(err, errNoLauncher) {
+	died := errors.Is(err, errCut) && repeatable[path] && ctx.Err() == nil
+	if !died && !errors.Is(err, errNoLauncher) {
 		return err
 	}
 	if err := d.ensure(ctx); err != nil {
