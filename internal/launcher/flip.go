@@ -52,17 +52,14 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 	if s.container == nil {
 		return fmt.Errorf("%s: %w", s.id, errGone)
 	}
-	if s.paused == pause {
-		return nil
-	}
 	if s.doubtful { // nobody knows what came of an earlier call
 		if err := s.recall(ctx); err != nil {
 			return err
 		}
 		s.note()
-		if s.paused == pause {
-			return nil
-		}
+	}
+	if s.paused == pause {
+		return nil
 	}
 	if err := step.Reach(step.Flip, s.id); err != nil {
 		return err
@@ -133,11 +130,13 @@ const liftAfter = 50 * time.Millisecond
 // wake resumes the guest. Preconditions: mu is held.
 func (s *sandbox) wake(ctx context.Context, kept bool) error {
 	defer s.unlimited(ctx)()
-	hangs := s.lose
+	resume := func() error { return s.call(boot.ContMgrResume, nil) }
+	var err error
 	if kept {
-		hangs = s.shoot
+		err = watch(ctx, s.l.options.FlipLimit, s.shoot, resume)
+	} else {
+		err = s.later(resume)
 	}
-	err := watch(ctx, s.l.options.FlipLimit, hangs, func() error { return s.call(boot.ContMgrResume, nil) })
 	if err == nil {
 		s.paused = false
 		return nil
@@ -147,6 +146,31 @@ func (s *sandbox) wake(ctx context.Context, kept bool) error {
 		return err
 	}
 	return s.settleFlip(ctx, false, err)
+}
+
+// later makes a call that lets the guest go on. If it has no answer in time, the
+// engine has it all the same, and a second one would be the engine's end: recall
+// waits for the first. Preconditions: mu is held.
+func (s *sandbox) later(resume func() error) error {
+	o := &onward{done: make(chan struct{})}
+	s.onward = o
+	go func() { // ends with the engine, at the latest
+		defer close(o.done)
+		o.err = guard(resume)
+	}()
+	err := s.went()
+	if !errors.Is(err, errHung) {
+		s.onward = nil
+		return err
+	}
+	slog.Error("the engine hangs", "sandbox", s.id, "limit", s.l.options.FlipLimit)
+	if wire := s.wire.Swap(nil); wire != nil { // it is the call's; others make their own
+		go func() { // ends with the call
+			<-o.done
+			_ = wire.Close()
+		}()
+	}
+	return err
 }
 
 // lose gives up the connection over which a call is under way. That call may
@@ -170,7 +194,7 @@ func (s *sandbox) halt(ctx context.Context) error {
 		return nil
 	case slow && undone == nil:
 		s.hangUp()
-		s.undo = nil
+		s.onward = nil
 		return errSlow
 	case slow:
 		s.hangUp()
@@ -181,8 +205,9 @@ func (s *sandbox) halt(ctx context.Context) error {
 	return s.settleFlip(ctx, true, err)
 }
 
-// undo is the taking back of a pause.
-type undo struct {
+// onward is a call to the engine that lets the guest go on: a resume, or the
+// taking back of a pause.
+type onward struct {
 	done chan struct{}
 	err  error // set before done is closed
 }
@@ -192,8 +217,8 @@ type undo struct {
 // survive. What it cannot do in time goes on behind our back, see recall.
 // Preconditions: mu is held.
 func (s *sandbox) unhalt() error {
-	u := &undo{done: make(chan struct{})}
-	s.undo = u
+	u := &onward{done: make(chan struct{})}
+	s.onward = u
 	engine := s.container.Sandbox
 	go func() { // ends with the engine, at the latest
 		defer close(u.done)
@@ -215,15 +240,14 @@ func (s *sandbox) unhalt() error {
 		u.err = err
 	}()
 	defer s.lose() // who waits for the pause hears that it is over
-	return s.undone()
+	return s.went()
 }
 
-// undone waits until a pause is taken back. Preconditions: mu is held, there is
-// an undo.
-func (s *sandbox) undone() error {
+// went waits until the guest goes on. Preconditions: mu is held, onward is set.
+func (s *sandbox) went() error {
 	select {
-	case <-s.undo.done:
-		return s.undo.err
+	case <-s.onward.done:
+		return s.onward.err
 	case <-time.After(s.l.options.FlipLimit):
 		return errHung
 	}
@@ -308,13 +332,18 @@ func (s *sandbox) marked(name string) bool {
 // held.
 func (s *sandbox) recall(ctx context.Context) (err error) {
 	s.swapped = s.marked(markSwapped)
-	if s.undo != nil {
-		if err := s.undone(); err != nil {
+	if s.onward != nil {
+		err := s.went()
+		if errors.Is(err, errHung) {
 			return err
 		}
-		s.undo, s.doubtful, s.paused = nil, false, false
-		s.flipped(ctx)
-		return nil
+		s.onward = nil
+		if err == nil {
+			s.doubtful, s.paused = false, false
+			s.flipped(ctx)
+			return nil
+		}
+		slog.WarnContext(ctx, "a call that was late did not work", "sandbox", s.id, "err", err)
 	}
 	if s.paused = s.marked(markPaused); !s.marked(markFlipping) {
 		return nil

@@ -47,7 +47,7 @@ type sandbox struct {
 	paused   bool                        // guarded by mu
 	swapped  bool                        // guarded by mu; its memory was moved to swap in the last pause
 	doubtful bool                        // guarded by mu; nobody knows whether it is paused
-	undo     *undo                       // guarded by mu; of a pause, while it is doubtful
+	onward   *onward                     // guarded by mu; what it waits for while it is doubtful
 	wire     atomic.Pointer[urpc.Client] // kept connection to the engine, made when needed
 
 	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
@@ -353,7 +353,7 @@ func (s *sandbox) loaded(ctx context.Context) error {
 // the memory would be lost.
 func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
 	return s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error {
-		if !s.paused {
+		if !s.paused || s.doubtful {
 			return errors.New("a machine must be paused before its checkpoint")
 		}
 		if err := step.Reach(step.Write, s.id); err != nil {
