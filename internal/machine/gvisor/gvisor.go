@@ -27,6 +27,8 @@ const (
 	// launchTime bounds the start of a launcher, which adopts what it finds.
 	launchTime = 30 * time.Second
 	launchPoll = 5 * time.Millisecond
+	// lockTime is how long a process that was killed may take to be gone.
+	lockTime = 2 * time.Second
 	// reconnect is the pause between attempts to hear events again.
 	reconnect = 200 * time.Millisecond
 )
@@ -78,16 +80,31 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 }
 
 // ensure starts a launcher unless one answers. It is a process of its own
-// session: it stays when we go.
+// session: it stays when we go. One that was killed just now may still have the
+// lock that its successor needs.
 func (d *Driver) ensure(ctx context.Context) error {
 	d.start.Lock()
 	defer d.start.Unlock()
-	if d.client.ping(ctx) == nil {
-		return nil
+	for began := time.Now(); ; time.Sleep(launchPoll) {
+		if d.client.ping(ctx) == nil {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := d.launch(ctx)
+		if !errors.Is(err, errEnded) || time.Since(began) > lockTime {
+			return err
+		}
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+}
+
+// errEnded is what launch returns for a launcher that does not stay.
+var errEnded = errors.New("the launcher ended at once")
+
+// launch starts a launcher and waits until it answers. Preconditions: start is
+// held.
+func (d *Driver) launch(ctx context.Context) error {
 	log, err := os.OpenFile(filepath.Join(d.run, "launcher.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the launcher's log: %w", err)
@@ -116,7 +133,7 @@ func (d *Driver) ensure(ctx context.Context) error {
 		}
 		select {
 		case err := <-ended:
-			return fmt.Errorf("the launcher ended at once (%w): see %s", errors.Join(err), log.Name())
+			return fmt.Errorf("%w (%w): see %s", errEnded, errors.Join(err), log.Name())
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-deadline.C:

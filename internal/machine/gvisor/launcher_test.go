@@ -90,6 +90,24 @@ func kill(t *testing.T, pid int, s unix.Signal) {
 	if err := unix.Kill(pid, s); err != nil {
 		t.Fatal(err)
 	}
+	if s == unix.SIGSTOP { // each of its tasks stops when it runs the next time
+		wait(t, "the process stands still", func() bool { return stopped(pid) })
+	}
+}
+
+// stopped reports whether every task of a process stands still.
+func stopped(pid int) bool {
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(names) == 0 {
+		return false
+	}
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if _, state, ok := strings.Cut(string(raw), ") "); err != nil || !ok || state[0] != 'T' {
+			return false
+		}
+	}
+	return true
 }
 
 func TestLauncherDies(t *testing.T) {
