@@ -123,8 +123,8 @@ func (a *ahead) take(c machine.Config) *spare {
 	return nil
 }
 
-// shrink ends the oldest spare machines until at most n are left, or those from
-// before a time.
+// shrink ends the oldest spare machines as long as there are more than n that
+// were made before a time, if one is given.
 func (a *ahead) shrink(ctx context.Context, n int, before time.Time) {
 	for {
 		a.mu.Lock()

@@ -63,8 +63,7 @@ func key(c machine.Config) string {
 
 func (a *ahead) template(key string) string { return filepath.Join(a.n.Ahead, templateDir, key) }
 
-// open removes what an earlier process began, and templates that no machine can
-// start from any more.
+// open removes what an earlier process began.
 func (a *ahead) open(keep func(id string) bool) error {
 	if a.n.Ahead == "" {
 		return nil

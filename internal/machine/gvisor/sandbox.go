@@ -72,7 +72,7 @@ func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
 func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 	switch to {
 	case machine.Paused:
-		err = s.flip(context.WithoutCancel(ctx), PathPause, false)
+		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{ID: s.config.ID}, nil)
 	case machine.Saved:
 		err = s.save(ctx)
 	case machine.Swapped:
@@ -269,7 +269,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	case machine.Awake:
 		return nil
 	case machine.Paused:
-		if err := s.flip(ctx, PathResume, false); err != nil {
+		if err := s.d.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 	case machine.Saved, machine.Swapped:
@@ -285,28 +285,6 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return nil
 }
 
-// flip pauses or resumes the machine. A launcher that dies over it may have done
-// so or not: its successor finds out.
-func (s *sandbox) flip(ctx context.Context, path string, kept bool) error {
-	err := s.d.call(ctx, path, Target{ID: s.config.ID, Kept: kept}, nil)
-	if !errors.Is(err, errCut) {
-		return err
-	}
-	state, lost := s.d.find(context.WithoutCancel(ctx), s.config.ID)
-	switch {
-	case lost != nil:
-		return errors.Join(err, lost)
-	case state == "":
-		return fmt.Errorf("%w: %w: %w", machine.ErrGone, errGone, err)
-	case state == flips[path]:
-		return nil
-	}
-	return err
-}
-
-// flips is what a machine is after a call that worked.
-var flips = map[string]string{PathPause: StatePaused, PathResume: StateRunning}
-
 // resumeSaved lets the machine go on and makes its image count no more, at the
 // same time: neither waits for the other, and both are done when it returns.
 // If the machine is gone, the image is what is left of it.
@@ -314,7 +292,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
 	both.Go(func() error { return retire(s.config) })
-	both.Go(func() error { return s.flip(ctx, PathResume, true) })
+	both.Go(func() error { return s.d.call(ctx, PathResume, Target{ID: s.config.ID, Kept: true}, nil) })
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {
