@@ -113,6 +113,9 @@ func TestCrashAtEachStep(t *testing.T) {
 					}
 					after.reopen()
 					settled(t, fmt.Sprint("crash ", i), &after)
+					if left := want[[]snapshot](&after, 200, "GET", "/snapshots", ""); name == "fork" && len(left) != 0 {
+						t.Errorf("crash %d: a fork that was cut short left %+v", i, left)
+					}
 					if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
 						usable := slices.Contains(holders[name], after.get().Status)
 						if w.Code != 409 || !usable {

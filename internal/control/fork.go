@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -48,15 +49,25 @@ func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[stri
 	if _, err := s.forked(ctx, want, in, slices.Clone(p)); err != nil {
 		return doze.ForkResponse{}, err
 	}
-	n, err := s.snap(ctx, sb, "")
+	n, err := s.snap(ctx, sb, "", true)
 	if err != nil {
 		return doze.ForkResponse{}, err
 	}
 	out, err := s.fork(ctx, n, in, &p)
 	if err != nil {
-		err = errors.Join(err, s.discard(ctx, n.ID))
+		return out, errors.Join(err, s.discard(ctx, n.ID))
 	}
-	return out, err
+	s.stay(ctx, n.ID)
+	return out, nil
+}
+
+// stay keeps the snapshot that a fork took, for its caller is told of it.
+func (s *Server) stay(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err := s.Store.StaySnapshot(ctx, id); err != nil && doze.Public(err).Kind != doze.NotFound { // deleted just now
+		slog.ErrorContext(ctx, "the next start of the platform removes the snapshot of a fork", "snapshot", id, "err", err)
+	}
 }
 
 func forkRequest(body map[string]any, p *doze.Problems) (in doze.ForkRequest) {

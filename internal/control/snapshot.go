@@ -83,13 +83,13 @@ func (s *Server) createSnapshot(ctx context.Context, r *http.Request, body map[s
 	if err := p.Err(); err != nil {
 		return doze.Snapshot{}, err
 	}
-	n, err := s.snap(ctx, sb, in.Name)
+	n, err := s.snap(ctx, sb, in.Name, false)
 	return n.Snapshot, err
 }
 
-// snap takes a snapshot. The record comes first, so that a crash leaves no
-// files that nobody knows of.
-func (s *Server) snap(ctx context.Context, found store.Sandbox, name string) (n store.Snapshot, err error) {
+// snap takes a snapshot, perhaps for a fork. The record comes first, so that a
+// crash leaves no files that nobody knows of.
+func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, passing bool) (n store.Snapshot, err error) {
 	life, sb, release, err := s.occupy(ctx, found)
 	if err != nil {
 		return n, err
@@ -103,7 +103,7 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string) (n 
 	if name == "" {
 		name = "snapshot-" + strings.ToLower(rand.Text())[:10]
 	}
-	n = store.Snapshot{UID: sb.UID, Heir: heir(sb.Spec)}
+	n = store.Snapshot{UID: sb.UID, Heir: heir(sb.Spec), Passing: passing}
 	n.ID, n.Name, n.Workspace, n.SandboxName = store.NewID(), name, sb.Metadata.Workspace, sb.Metadata.Name
 	n.CreatedAt, n.CreatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
 	n.Source, n.Spec = doze.SnapshotSource{Name: sb.Metadata.Name, Kind: doze.KindSandbox}, machineOf(sb.Spec)
@@ -193,8 +193,8 @@ func (s *Server) deleteSnapshot(ctx context.Context, r *http.Request) (none http
 }
 
 // recoverSnapshots compares the records with what the node has. What was being
-// made when the platform stopped is complete there, or failed; files of no
-// record are removed.
+// made when the platform stopped is complete there, or failed; what a fork took
+// for itself that was cut short, and files of no record, are removed.
 func (s *Server) recoverSnapshots(ctx context.Context) error {
 	files, err := s.Node.Snapshots(ctx)
 	if err != nil {
@@ -208,6 +208,9 @@ func (s *Server) recoverSnapshots(ctx context.Context) error {
 		bytes, there := files[n.ID]
 		delete(files, n.ID)
 		switch {
+		case n.Passing:
+			slog.WarnContext(ctx, "removing the snapshot of a fork that was cut short", "snapshot", n.ID, "sandbox", n.UID)
+			err = s.discard(ctx, n.ID)
 		case n.Status == doze.SnapshotPending && there:
 			_, err = s.Store.FinishSnapshot(ctx, n.ID, bytes)
 		case n.Status == doze.SnapshotPending:

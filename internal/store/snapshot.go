@@ -18,6 +18,9 @@ type Snapshot struct {
 	// Heir is what a fork gets besides the machine: variables that are no
 	// secrets, and when it ends.
 	Heir doze.SandboxSpec
+	// Passing says that it was taken for a fork, of which nobody has an answer
+	// yet. A crash leaves it to be removed.
+	Passing bool
 }
 
 // snapshotContent is the body of a record. The name of the member of each is
@@ -25,6 +28,12 @@ type Snapshot struct {
 type snapshotContent struct {
 	Snapshot doze.Snapshot    `json:"snapshot"`
 	Heir     doze.SandboxSpec `json:"heir"`
+	Passing  bool             `json:"passing,omitempty"`
+}
+
+// encode returns the body of a record.
+func (n *Snapshot) encode() ([]byte, error) {
+	return json.Marshal(snapshotContent{n.Snapshot, n.Heir, n.Passing})
 }
 
 const (
@@ -41,7 +50,7 @@ const (
 // workspace are Exhausted.
 func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot) error {
 	n.Status = doze.SnapshotPending
-	body, err := json.Marshal(snapshotContent{n.Snapshot, n.Heir})
+	body, err := n.encode()
 	if err != nil {
 		return wrap(err, "encode snapshot")
 	}
@@ -89,6 +98,15 @@ func (s *Store) FailSnapshot(ctx context.Context, id, why string) error {
 	return err
 }
 
+// StaySnapshot notes that a snapshot that was taken for a fork stays.
+func (s *Store) StaySnapshot(ctx context.Context, id string) error {
+	_, err := s.settle(ctx, id, func(n *Snapshot) bool {
+		n.Passing = false
+		return true
+	})
+	return err
+}
+
 // settle writes what change makes of a snapshot that is not dropped. If change
 // reports false, the snapshot is not what its caller took it for.
 func (s *Store) settle(ctx context.Context, id string, change func(*Snapshot) bool) (n Snapshot, err error) {
@@ -101,7 +119,7 @@ func (s *Store) settle(ctx context.Context, id string, change func(*Snapshot) bo
 		if !change(&n) {
 			return doze.Errorf(doze.Conflict, "the snapshot is not being made any more")
 		}
-		body, err := json.Marshal(snapshotContent{n.Snapshot, n.Heir})
+		body, err := n.encode()
 		if err != nil {
 			return err
 		}
@@ -190,7 +208,7 @@ func scanSnapshot(r row) (n Snapshot, err error) {
 	if err := json.Unmarshal([]byte(body), &c); err != nil {
 		return n, fmt.Errorf("the body of snapshot %s is damaged: %w", id, err)
 	}
-	n.Snapshot, n.Heir = c.Snapshot, c.Heir
+	n.Snapshot, n.Heir, n.Passing = c.Snapshot, c.Heir, c.Passing
 	n.Status, n.Source.Deleted = doze.SnapshotStatus(phase), deleted
 	return n, nil
 }
