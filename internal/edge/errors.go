@@ -42,7 +42,7 @@ var advices = map[string]advice{
 	routeNotFound:    {false, "check the path", "do not retry: nothing is served there"},
 	workloadNotFound: {false, "check the name of the sandbox and the workspace of the credential", "do not retry without a change"},
 	workloadDisabled: {true, "retry with a growing delay, and check that the sandbox is enabled", "do not retry in a tight loop"},
-	workloadFailed:   {false, "read the events of the sandbox, then delete and create it again", "do not retry: it will not recover by itself"},
+	workloadFailed:   {false, "read the events of the sandbox, then restore one of its snapshots, or delete and create it again", "do not retry: it will not recover by itself"},
 	workloadArchived: {false, "unarchive the sandbox with POST /v0/sandboxes/<name>/unarchive, and wait until it is DEPLOYED", "do not retry before: it does not wake by itself"},
 	workloadTimeout:  {true, "retry with a growing delay", "do not retry in a tight loop"},
 	authRequired:     {false, "send the header Authorization: Bearer <API key>", "do not retry without a credential"},

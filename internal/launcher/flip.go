@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,33 @@ func (s *sandbox) pause(ctx context.Context) error { return s.flip(ctx, true, s.
 // engine that hangs is ended, and the machine goes on from there; without one
 // it is given time.
 func (s *sandbox) resume(ctx context.Context, kept bool) error {
-	return s.flip(ctx, false, func(ctx context.Context) error { return s.wake(ctx, kept) })
+	err := s.flip(ctx, false, func(ctx context.Context) error { return s.wake(ctx, kept) })
+	if err == nil || !kept || errors.Is(err, errGone) {
+		return err
+	}
+	return errors.Join(err, s.spent(ctx))
+}
+
+// endTime is how long the end of a process may take to be seen whose connection
+// broke: the kernel frees its memory first.
+const endTime = 2 * time.Second
+
+// spent is errStill or errGone for a machine that could not be resumed and is
+// sure not to run: it stands still, or its process ended. Of one that may run,
+// what it does would be lost with it.
+func (s *sandbox) spent(ctx context.Context) error {
+	s.mu.Lock()
+	still := s.paused && !s.doubtful
+	s.mu.Unlock()
+	if still && !s.over() {
+		return errStill
+	}
+	select {
+	case <-s.exited:
+		return cmp.Or(s.kill(context.WithoutCancel(ctx)), errGone) // then its name is free
+	case <-time.After(endTime):
+		return nil
+	}
 }
 
 func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Context) error) error {

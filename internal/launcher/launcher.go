@@ -38,6 +38,7 @@ import (
 var (
 	errGone  = errors.New("no such machine")
 	errTaken = errors.New("there is such a machine already")
+	errStill = errors.New("it stands still")
 )
 
 // unversioned is what gVisor calls itself when nobody gave it a version. Two

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"doze"
@@ -41,6 +42,7 @@ type Box struct {
 	order  peer.Order
 	config machine.Config  // written by who makes a machine, which holds the turn
 	image  Image           // likewise: what the machine is made of
+	noted  string          // likewise: what its record says that a checkpoint would leave out
 	life   context.Context //nolint:containedctx // ends when the box is deleted or the node stops; its cause is public
 	end    context.CancelCauseFunc
 	turn   chan struct{} // held by who changes the machine
@@ -298,20 +300,25 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return errors.Join(b.move(doze.Stayed, ""), context.Cause(b.life))
 	}
 	slog.Error("wake", "sandbox", b.order.UID, "tier", from.String(), "err", err)
-	reason := wakeFailure(err)
+	kind, reason := doze.Unavailable, failure(err)
+	if errors.Is(err, machine.ErrDamaged) { // the next wake will find it so
+		kind, reason = doze.Conflict, reason+": restore one of its snapshots, or delete it"
+	}
 	if err := b.move(doze.Stayed, "a wake did not work: "+reason); err != nil {
 		return err
 	}
-	return doze.Errorf(doze.Unavailable, "the sandbox could not be woken and sleeps on: %s", reason)
+	return doze.Errorf(kind, "the sandbox could not be woken and sleeps on: %s", reason)
 }
 
-// wakeFailure is the public reason of a failed wake.
-func wakeFailure(err error) string {
+// failure is the public reason of a wake or of a move to disk that did not work.
+func failure(err error) string {
 	switch {
 	case errors.Is(err, machine.ErrDamaged):
 		return damage(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it took too long"
+	case strings.Contains(err.Error(), syscall.ENOSPC.Error()): // the engine has words for it only
+		return "the disk of the node is full"
 	default:
 		return "the engine reported an error; the node's log has it"
 	}
@@ -392,13 +399,16 @@ func (b *Box) suspend() {
 	})
 }
 
-// pause makes the machine of a box stand still.
+// pause makes the machine of a box stand still. Preconditions: the turn is held.
 func (b *Box) pause(m machine.Machine) error {
 	if err := step.Reach(step.Idle, b.order.UID); err != nil {
 		return err
 	}
 	err := m.Suspend(b.life, machine.Paused)
 	step.Pass(step.Slept, b.order.UID)
+	if err == nil {
+		b.noteTie(m)
+	}
 	return err
 }
 

@@ -69,6 +69,21 @@ func (b *Box) tie(m machine.Machine, in intent, err error) {
 	}
 }
 
+// noteTie writes down why a machine that fell asleep has no checkpoint, for the
+// next process, if all is lost by then. Preconditions: the turn is held.
+func (b *Box) noteTie(m machine.Machine) {
+	b.mu.Lock()
+	tied := b.tied(m)
+	b.mu.Unlock()
+	if tied == b.noted {
+		return
+	}
+	b.noted = tied
+	if err := b.n.keep(b, doze.Standby, ""); err != nil {
+		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
+	}
+}
+
 // survey returns what tied does, and asks the agent of a machine that is awake.
 // Preconditions: the turn is held.
 func (n *Node) survey(b *Box, m machine.Machine) (tied string) {

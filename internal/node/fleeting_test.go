@@ -81,6 +81,50 @@ func TestFleeting(t *testing.T) {
 	}
 }
 
+// TestFleetingLost: who had only memory to sleep in, and lost it, is told why.
+func TestFleetingLost(t *testing.T) {
+	const rules, unknown, other = "its filter rules", "what it may have changed", "had slept for less than"
+	for name, tt := range map[string]struct {
+		asleep func(*host, *process)
+		why    string
+	}{
+		"rules":   {func(h *host, p *process) { h.set(func() { h.changed["a"] = `"rules":true` }); p.sleep("paused") }, rules},
+		"unasked": {func(h *host, p *process) { h.set(func() { h.deaf = true }); time.Sleep(2 * time.Hour) }, unknown},
+		"disabled": {func(h *host, p *process) {
+			h.set(func() { h.changed["a"] = `"rules":true` })
+			if err := p.Disable(h.t.Context(), "a"); err != nil {
+				h.t.Fatal(err)
+			}
+		}, rules},
+		"no more": {func(h *host, p *process) {
+			h.set(func() { h.changed["a"] = `"rules":true` })
+			p.sleep("paused")
+			p.hello("a")
+			h.set(func() { delete(h.changed, "a") })
+			p.sleep("paused")
+		}, other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(h *host) {
+				p := h.may(func(o *peer.Order) { o.IPTables = true })
+				tt.asleep(h, p)
+				p.stop()
+				p = h.start() // which passes on what it was told
+				p.stop()
+				h.Reboot()
+				p = h.start()
+				p.in("a", doze.Failed, "")
+				last := h.last("a").Message
+				for _, part := range []string{tt.why, "its memory and its files are lost", "restore one of its snapshots"} {
+					if !strings.Contains(last, part) {
+						h.t.Errorf("reported %q, want %q in it", last, part)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestFleetingUnknown: where the agent does not answer, nothing is given up.
 func TestFleetingUnknown(t *testing.T) {
 	virtual(t, func(h *host) {

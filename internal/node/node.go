@@ -544,7 +544,7 @@ func (b *Box) halt(ctx context.Context) error {
 	// Paused is enough to keep everything; disk is what makes it cheap, and is
 	// tried again, unless it would lose something.
 	to := machine.OnDisk
-	if b.n.survey(b, m) != "" {
+	if b.noted = b.n.survey(b, m); b.noted != "" {
 		to = machine.Paused
 	}
 	if err := m.Suspend(ctx, to); err != nil {

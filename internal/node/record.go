@@ -30,6 +30,7 @@ type saved struct {
 	Disabled bool           `json:"disabled"` // it must not be woken
 	Archived bool           `json:"archived"` // its files are all that is left
 	Failed   string         `json:"failed"`   // why it is beyond repair
+	Tied     string         `json:"tied"`     // what a checkpoint of its last sleep would have left out
 }
 
 const (
@@ -62,6 +63,7 @@ func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
 		Order: b.order, Config: b.config, Image: b.image, // the agent has the variables, some of which are secrets
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
+		Tied: b.noted,
 	}
 	r.Order.Env = nil
 	if phase == doze.Failed {
@@ -189,7 +191,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 		return n.discard(ctx, uid, r)
 	}
 	b := n.newBox(r.Order, r.Config, doze.Standby)
-	b.image = r.Image
+	b.image, b.noted = r.Image, r.Tied
 	switch {
 	case r.Archived:
 		_, err = os.Stat(n.filesName(uid))
@@ -211,11 +213,18 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	return n.install(b)
 }
 
-// lostMessage says what happened to a sandbox of which an earlier process left
-// nothing. From here nobody can tell a restart of the host from a kill, nor
-// whether it was awake: its record does not change when it falls asleep.
-const lostMessage = "the host restarted, or its processes were killed while no dozed ran, and there was no complete checkpoint:" +
-	" it was awake, had slept for less than --save-after, or had something that no checkpoint carries; its memory and its files are lost"
+// lost says what happened to a sandbox of which an earlier process left nothing.
+// From here nobody can tell a restart of the host from a kill, nor whether it was
+// awake: its record does not change when it falls asleep, but for what tied it to
+// its memory then.
+func lost(tied string) string {
+	why := "there was no complete checkpoint: it was awake, had slept for less than --save-after, or its checkpoint could not be written"
+	if tied != "" {
+		why = "it slept in memory only, since a checkpoint would have left out " + tied
+	}
+	return "the host restarted, or its processes were killed while no dozed ran, and " + why +
+		"; its memory and its files are lost: restore one of its snapshots, or delete it and create it again"
+}
 
 // adopted decides where a sandbox goes on whose machine was looked for. One
 // of which nobody could tell sleeps: its next wake looks again.
@@ -228,7 +237,7 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 	case r.Archived:
 		return doze.Archived, ""
 	case errors.Is(err, machine.ErrGone):
-		return doze.Failed, lostMessage
+		return doze.Failed, lost(r.Tied)
 	case r.Disabled:
 		return doze.Disabled, ""
 	case err == nil && m.Tier() == machine.Awake:

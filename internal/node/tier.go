@@ -139,7 +139,7 @@ func (b *Box) sank(err error, cut bool, to machine.Tier, took time.Duration) {
 		b.n.Sank(to, took, err)
 		slog.Error("sink", "sandbox", b.order.UID, "tier", to.String(), "err", err)
 		if !b.stuck {
-			b.note("it could not be moved to disk and stays in memory")
+			b.note("it could not be moved to disk and stays in memory: " + failure(err))
 		}
 		b.stuck = true
 	}

@@ -242,7 +242,7 @@ func TestDiskFull(t *testing.T) {
 	digest := random(t, box, "64")
 	until(t, "the checkpoint did not fit", func() bool {
 		sb, err := c.Sandbox(t.Context(), "big")
-		return err == nil && strings.Contains(encode(t, sb.Events), "could not be moved to disk")
+		return err == nil && strings.Contains(encode(t, sb.Events), "could not be moved to disk and stays in memory: the disk of the node is full")
 	})
 	awaitTier(t, p, "big", "paused")
 	one := count(t, box)
@@ -318,9 +318,10 @@ func TestDamagedCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 { // it stays so
-			a := call{url: sb.Metadata.URL + "/health"}.want(t, p, 503)
+			a := call{url: sb.Metadata.URL + "/health"}.want(t, p, 409)
 			var said refusal
-			if a.into(t, &said); !strings.Contains(said.Error.Message, "checkpoint") || strings.Contains(said.Error.Message, p.Data) {
+			a.into(t, &said)
+			if m := said.Error.Message; said.Error.Retryable || !strings.Contains(m, "checkpoint") || !strings.Contains(m, "delete it") || strings.Contains(m, p.Data) {
 				t.Errorf("%s: %s", row.what, a.body)
 			}
 		}

@@ -23,6 +23,7 @@ var (
 	errNoLauncher = errors.New("no launcher listens")
 	errGone       = errors.New("the launcher has no such machine")
 	errTaken      = errors.New("the launcher has such a machine already")
+	errStill      = errors.New("the machine stands still")
 	errCut        = errors.New("the launcher ended before it answered")
 )
 
@@ -142,6 +143,8 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 			return fmt.Errorf("%w: %w: %s", machine.ErrGone, errGone, f.Error)
 		case f.Taken:
 			return fmt.Errorf("%w: %s", errTaken, f.Error)
+		case f.Still:
+			return fmt.Errorf("%w: %s", errStill, f.Error)
 		}
 		return errors.New(f.Error)
 	}

@@ -412,7 +412,7 @@ func (d *Driver) Events(ctx context.Context) (<-chan machine.Event, error) {
 
 // pass hands on an event of a machine that we know.
 func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.Event) bool {
-	if !d.concerns(e) {
+	if d.stale(ctx, e) || !d.concerns(e) {
 		return true
 	}
 	select {
@@ -421,6 +421,20 @@ func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.E
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// stale reports whether an event tells the end of processes in whose place the
+// machine has others by now: it may be slower than the answer to the call that
+// met that end. Where one can have others, they are there before we know it.
+func (d *Driver) stale(ctx context.Context, e machine.Event) bool {
+	d.mu.Lock()
+	known := d.machines[e.ID] != nil
+	d.mu.Unlock()
+	if !e.Exited || !known {
+		return false
+	}
+	states, err := d.list(ctx)
+	return err == nil && states[e.ID] != ""
 }
 
 // concerns reports whether an event is one for the outside.

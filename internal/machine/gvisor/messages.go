@@ -104,6 +104,7 @@ type Failure struct {
 	Error string `json:"error"`
 	Gone  bool   `json:"gone"`  // there is no such machine
 	Taken bool   `json:"taken"` // there is such a machine already
+	Still bool   `json:"still"` // it was not resumed, and stands still for sure
 }
 
 // Time limits of the calls. A call that takes longer is taken for hanging: the

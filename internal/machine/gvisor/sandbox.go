@@ -287,7 +287,8 @@ func (s *sandbox) Resume(ctx context.Context) error {
 
 // resumeSaved lets the machine go on and makes its image count no more, at the
 // same time: neither waits for the other, and both are done when it returns.
-// If the machine is gone, the image is what is left of it.
+// If the machine is gone, the image is what is left of it; if it is sure to
+// stand still, the image is the same, and the machine is given up for it.
 func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
@@ -302,13 +303,18 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	if back := restoreImage(s.config); back != nil {
 		return errors.Join(err, died, back)
 	}
-	if died != nil || errors.Is(err, errGone) {
+	if died != nil {
 		s.reach(machine.OnDisk)
 	}
-	if errors.Is(err, errGone) {
-		return s.restore(ctx)
+	if !errors.Is(err, errGone) && !errors.Is(err, errStill) {
+		return errors.Join(err, died)
 	}
-	return errors.Join(err, died)
+	slog.WarnContext(ctx, "a machine does not go on, and wakes from its image", "sandbox", s.config.ID, "err", err)
+	if err := s.kill(ctx); err != nil {
+		return err
+	}
+	s.reach(machine.OnDisk)
+	return s.restore(ctx)
 }
 
 // restore runs the image. Unless somebody vouches for it, it is read and
