@@ -3,6 +3,7 @@ package launcher
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"runtime"
@@ -43,6 +44,20 @@ func inNetNS(path string, do func() error) error {
 	return <-done
 }
 
+// noLoopback6 says that lo has no ::1, in the namespace of who opens it. No link
+// of a sandbox but lo speaks IPv6. A host without IPv6 does not have it.
+const noLoopback6 = "/proc/sys/net/ipv6/conf/lo/disable_ipv6"
+
+// loopback is lo of a machine that is restored: as the engine copies it from
+// where dress has set it up, so that it is the same whichever way a machine starts.
+func loopback() boot.LoopbackLink {
+	lo := boot.DefaultLoopbackLink
+	if _, err := os.Stat(noLoopback6); errors.Is(err, fs.ErrNotExist) {
+		lo.Addresses, lo.Routes = lo.Addresses[:1], lo.Routes[:1] // those of IPv4
+	}
+	return lo
+}
+
 // dress puts address, neighbour and route on the guest's end of a link, from
 // where the engine copies them when it starts a machine and takes them off.
 func dress(l machine.Link) error {
@@ -58,6 +73,9 @@ func dress(l machine.Link) error {
 		loopback, err := netlink.LinkByName("lo")
 		if err != nil {
 			return fmt.Errorf("find lo: %w", err)
+		}
+		if err := os.WriteFile(noLoopback6, []byte("0"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) { // sysctl: it exists
+			return fmt.Errorf("set lo up for IPv6: %w", err)
 		}
 		if err := netlink.LinkSetUp(loopback); err != nil { // the engine copies links that are up
 			return fmt.Errorf("set lo up: %w", err)
@@ -99,7 +117,7 @@ func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
 	own, gateway := net.ParseIP(l.IP).To4(), net.ParseIP(l.Gateway).To4()
 	mask, everywhere := net.CIDRMask(l.PrefixLen, 32), net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 	args := &boot.CreateLinksAndRoutesArgs{
-		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
+		LoopbackLinks: []boot.LoopbackLink{loopback()},
 		FDBasedLinks: []boot.FDBasedLink{{
 			Name: l.Name, MTU: l.MTU, LinkAddress: mac, NumChannels: 1,
 			Addresses:         []boot.IPWithPrefix{{Address: own, PrefixLen: l.PrefixLen}},
