@@ -130,8 +130,9 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 				{Type: specs.NetworkNamespace, Path: c.Link.NetNS},
 			},
 			Resources: &specs.LinuxResources{
-				Memory: &specs.LinuxMemory{Limit: &c.Memory},
-				CPU:    &specs.LinuxCPU{Period: &period, Quota: &quota},
+				Memory:  &specs.LinuxMemory{Limit: &c.Memory},
+				CPU:     &specs.LinuxCPU{Period: &period, Quota: &quota},
+				Devices: devicesFor(c),
 			},
 		},
 	}

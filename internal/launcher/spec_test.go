@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/runsc/config"
 
 	"doze/internal/machine"
@@ -143,5 +144,35 @@ func TestCapabilities(t *testing.T) {
 		if own := settingsFor(tc.c, all); own.EnableRaw != tc.raw || own.RootDir != all.RootDir || all.EnableRaw {
 			t.Errorf("%s: raw sockets %t, of all %t", name, own.EnableRaw, all.EnableRaw)
 		}
+	}
+}
+
+// TestDeniesTun: a machine has the device only if it is for it. The rule comes
+// to the engine as text.
+func TestDeniesTun(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		c      machine.Config
+		denied bool
+	}{
+		"nothing":  {machine.Config{}, true},
+		"iptables": {machine.Config{IPTables: true}, true},
+		"tun":      {machine.Config{Tun: true}, false},
+		"both":     {machine.Config{IPTables: true, Tun: true}, false},
+	} {
+		raw, err := json.Marshal(specFor(tc.c, "/root"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read specs.Spec
+		if err := json.Unmarshal(raw, &read); err != nil {
+			t.Fatal(err)
+		}
+		if got := deniesTun(&read); got != tc.denied {
+			t.Errorf("%s: denied is %t", name, got)
+		}
+	}
+	if deniesTun(&specs.Spec{}) {
+		t.Error("a spec without rules denies something")
 	}
 }

@@ -169,26 +169,58 @@ func TestTun(t *testing.T) {
 }
 
 // TestNoExtras: a sandbox that did not ask for it has neither, and one that
-// asked has what it asked for.
+// asked has what it asked for. Nobody gets a tun device by way of a node and a
+// namespace of his own.
 func TestNoExtras(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, "--pause-after", "60s")
 	const look = `test -e /dev/net/tun && echo tun; python3 -c '
 import socket
 try: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW); print("raw")
-except PermissionError: pass'; ip link add type veth 2>/dev/null && echo links; true`
+except PermissionError: pass'; ip link add type veth 2>/dev/null && echo links
+mknod /root/tun c 10 200 && unshare -Urn python3 -c '
+import fcntl, struct
+try: fcntl.ioctl(open("/root/tun", "r+b", 0), 0x400454CA, struct.pack("16sH22x", b"tun0", 0x1001)); print("attached")
+except OSError as e: print(e.strerror)'`
 	for name, tt := range map[string]struct {
 		keys []string
 		has  string
 	}{
-		"neither":  {nil, ""},
-		"iptables": {[]string{doze.ExtraIPTables}, "raw\nlinks"},
-		"tun":      {[]string{doze.ExtraTun}, "tun\nlinks"},
-		"both":     {[]string{doze.ExtraIPTables, doze.ExtraTun}, "tun\nraw\nlinks"},
+		"neither":  {nil, "No such device"},
+		"iptables": {[]string{doze.ExtraIPTables}, "raw\nlinks\nNo such device"},
+		"tun":      {[]string{doze.ExtraTun}, "tun\nlinks\nattached"},
+		"both":     {[]string{doze.ExtraIPTables, doze.ExtraTun}, "tun\nraw\nlinks\nattached"},
 	} {
 		_, box := create(t, c, extra(name, tt.keys...))
 		if got := sh(t, box, look); got != tt.has {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// TestLoopback: lo is the same whichever way a sandbox has started.
+func TestLoopback(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
+	_, box := create(t, c, named("booted", 512))
+	const look = `ip -o addr show dev lo; python3 -c '
+import socket
+s = socket.create_server(("::1", 0), family=socket.AF_INET6)
+socket.create_connection(s.getsockname()[:2])
+print("reached")'`
+	booted := sh(t, box, look)
+	if !strings.Contains(booted, "::1/128") || !strings.HasSuffix(booted, "reached") {
+		t.Errorf("after a boot: %s", booted)
+	}
+	awaitTier(t, p, "booted", "disk")
+	if got := sh(t, box, look); got != booted {
+		t.Errorf("after a boot: %s\nafter a sleep: %s", booted, got)
+	}
+	if _, err := c.Fork(t.Context(), "booted", into("copy")); err != nil {
+		t.Fatal(err)
+	}
+	_, box = open(t, c, "copy")
+	if got := sh(t, box, look); got != booted {
+		t.Errorf("after a boot: %s\nin a copy: %s", booted, got)
 	}
 }
