@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -61,6 +62,8 @@ const (
 
 // all serves everything in one process.
 func all(ctx context.Context, args []string) error {
+	replaced := make(chan os.Signal, 1)
+	signal.Notify(replaced, replace) // one that comes too early is heard when all runs
 	c, rest, err := load("all", args)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("dozed all takes no argument %q; see dozed all --help", rest[0])
@@ -88,7 +91,7 @@ func all(ctx context.Context, args []string) error {
 	if err != nil {
 		return errors.Join(err, entrance.Shut())
 	}
-	return p.run(ctx)
+	return p.run(ctx, replaced)
 }
 
 // claim takes the address and the directories of a configuration for this
@@ -168,13 +171,14 @@ type platform struct {
 	credentials *access.Credentials
 	door        *door.Door
 	server      *http.Server
+	flights     *flights
 	key         string // the admin key, if this start made it
 }
 
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
 func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err error) {
-	p := &platform{config: c, door: entrance, metrics: metric.New()}
+	p := &platform{config: c, door: entrance, metrics: metric.New(), flights: newFlights()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -238,7 +242,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	}
 	p.server = &http.Server{
 		TLSConfig: secure,
-		Handler:   p.handler(), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
+		Handler:   p.flights.over(p.handler()), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
 	return p, nil
@@ -406,8 +410,10 @@ func (p *platform) handler() http.Handler {
 
 // run serves until ctx ends. Sandboxes stay: they run or sleep on, and the next
 // start adopts them.
-func (p *platform) run(ctx context.Context) error {
+func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 	p.greet()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	replaced := func() bool { return errors.Is(context.Cause(ctx), errReplaced) }
 	err := daemon.Run(ctx,
 		daemon.Service{Name: "control", Run: p.control.Run},
@@ -416,6 +422,7 @@ func (p *platform) run(ctx context.Context) error {
 		daemon.Service{Name: "http", Run: p.serve},
 		daemon.Service{Name: "edge", Run: p.edge.Run}, // ends open requests, before http waits for them
 		daemon.Service{Name: "door", Run: func(ctx context.Context) error { return p.attend(ctx, replaced) }},
+		daemon.Service{Name: "successor", Run: func(ctx context.Context) error { return p.yield(ctx, signals, end) }},
 	)
 	return errors.Join(err, p.close())
 }

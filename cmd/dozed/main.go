@@ -42,11 +42,9 @@ func init() { //nolint:gochecknoinits // the table refers to functions that prin
 func main() {
 	ctx, stop := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, replace)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() { // for as long as the process
-		if <-signals == replace {
-			stop(errReplaced)
-		}
+		<-signals
 		stop(nil)
 	}()
 	if err := run(ctx, os.Args[1:]); err != nil {
@@ -54,12 +52,6 @@ func main() {
 		os.Exit(1)
 	}
 }
-
-// replace is the signal by which dozed ends for a successor: whoever calls
-// meanwhile waits for that.
-const replace = syscall.SIGUSR2
-
-var errReplaced = errors.New("another dozed is about to be started")
 
 // run finds the command and runs it.
 func run(ctx context.Context, args []string) error {

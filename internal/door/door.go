@@ -53,6 +53,7 @@ type Door struct {
 	mu     sync.Mutex
 	keeper *net.UnixConn // guarded by mu; nil without a keeper
 	ours   bool          // guarded by mu; what it keeps is our socket
+	paused chan struct{} // guarded by mu; closed when Accept may go on, nil where it may
 }
 
 // Options say which door, and who keeps it.
@@ -258,6 +259,59 @@ func (d *Door) lost(ctx context.Context) bool {
 	return true
 }
 
+// Accept implements [net.Listener].
+func (d *Door) Accept() (net.Conn, error) {
+	for {
+		c, err := d.Listener.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return c, err
+		}
+		d.mu.Lock()
+		wait := d.paused
+		d.mu.Unlock()
+		if wait != nil {
+			<-wait
+		}
+	}
+}
+
+// Pause lets callers wait, in the kernel, until Resume or for whoever opens the
+// door next. Who was accepted before is not touched.
+func (d *Door) Pause() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.paused == nil {
+		d.paused = make(chan struct{})
+	}
+	return d.until(time.Unix(1, 0))
+}
+
+// Resume lets callers in again.
+func (d *Door) Resume() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.until(time.Time{})
+	d.admit()
+	return err
+}
+
+// until sets the time when Accept gives up, also one that waits already.
+func (d *Door) until(t time.Time) error {
+	l, ok := d.Listener.(interface{ SetDeadline(t time.Time) error })
+	if !ok {
+		return errors.New("the listener cannot pause")
+	}
+	return l.SetDeadline(t)
+}
+
+// admit wakes an Accept that waits. Preconditions: mu is held.
+func (d *Door) admit() {
+	if d.paused != nil {
+		close(d.paused)
+		d.paused = nil
+	}
+}
+
 // Shut ends the keeper, so that callers are refused as soon as the listener is
 // closed, too.
 func (d *Door) Shut() error {
@@ -293,6 +347,7 @@ func (d *Door) Close() (err error) {
 		d.keeper = nil
 	}
 	if d.Listener != nil {
+		defer d.admit() // it finds the listener closed
 		if closed := d.Listener.Close(); !errors.Is(closed, net.ErrClosed) {
 			err = errors.Join(err, closed)
 		}

@@ -292,3 +292,63 @@ func TestInherited(t *testing.T) {
 		}
 	}
 }
+
+// TestPause: who comes in a pause waits, and is let in after it.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	d := open(t, options(t))
+	accepted, ended := make(chan net.Conn), make(chan error, 1)
+	go func() { // ends with the door
+		for {
+			c, err := d.Accept()
+			if err != nil {
+				ended <- err
+				return
+			}
+			accepted <- c
+		}
+	}()
+	dial := func() {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	enter := func(when string) {
+		select {
+		case c := <-accepted:
+			_ = c.Close()
+		case <-time.After(patience):
+			t.Fatal(when + ": nobody is let in")
+		}
+	}
+	dial()
+	enter("before")
+	for range 2 {
+		if err := errors.Join(d.Pause(), d.Pause()); err != nil {
+			t.Fatal(err)
+		}
+		dial()
+		select {
+		case <-accepted:
+			t.Error("somebody was let in during a pause")
+		case <-time.After(100 * time.Millisecond): // enough to see it, if it happens
+		}
+		if err := d.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		enter("after a pause")
+	}
+	if err := errors.Join(d.Pause(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("a door that was closed in a pause is waited at")
+	}
+}

@@ -15,11 +15,13 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"doze"
@@ -105,6 +107,8 @@ type visit struct {
 
 	preview *peer.Preview // if it came by one
 	token   string        // that opened the preview
+
+	sent atomic.Bool // the sandbox may have the request
 }
 
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +154,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if r.ContentLength > e.bodyMax {
 		return errTooLarge
 	}
-	ctx, cut := context.WithCancelCause(r.Context())
+	ctx, cut := context.WithCancelCause(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { v.sent.Store(true) }, // the next thing is to write to it
+	}))
 	defer cut(nil)
 	control := http.NewResponseController(w)
 	done, err := e.streams.add(&stream{valid: valid, cut: cut, control: control})
@@ -258,6 +264,9 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 			cause, cut := errors.AsType[*doze.Error](context.Cause(r.Context()))
 			switch {
 			case cut:
+				if cause == errStopping && v.sent.Load() {
+					cause = errStopped
+				}
 				w.Header().Set("Connection", "close") // its deadline has passed
 				refuse(w, r, cause)
 			case limited.exceeded():

@@ -766,6 +766,55 @@ func TestShortRequestsFinishAtShutdown(t *testing.T) {
 	}
 }
 
+// asleep is a gate to a sandbox that does not wake.
+type asleep struct{ asked chan struct{} }
+
+func (a asleep) Transport(string, uint16) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		close(a.asked)
+		<-r.Context().Done()
+		return nil, context.Cause(r.Context())
+	})
+}
+
+// TestCutAtShutdown: what the sandbox may have is not to be sent again.
+func TestCutAtShutdown(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		sent      bool
+		method    string
+		retryable bool
+		message   string
+	}{
+		"before it was sent":   {false, http.MethodPost, true, "try again"},
+		"a POST that was sent": {true, http.MethodPost, false, "may have run"},
+		"a GET that was sent":  {true, http.MethodGet, false, "may have run"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked := make(chan struct{})
+			w := newWorld(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				close(asked)
+				<-r.Context().Done()
+			}))
+			if !tt.sent {
+				w.Edge.gate = asleep{asked}
+			}
+			var ending sync.WaitGroup
+			ending.Go(func() { <-asked; w.streams.end() })
+			defer ending.Wait()
+			resp := w.do(t, tt.method, host, "/", "acme", nil)
+			got := platformError(t, resp)
+			if message, _ := got["message"].(string); got["retryable"] != tt.retryable || !strings.Contains(message, tt.message) {
+				t.Errorf("%d %v", resp.StatusCode, got)
+			}
+			if advised := resp.Header.Get("X-Should-Retry") != "false"; resp.StatusCode != http.StatusServiceUnavailable || advised != tt.retryable {
+				t.Errorf("%d, to be tried again: %t", resp.StatusCode, advised)
+			}
+		})
+	}
+}
+
 func TestNothingStaysOpenAfterRun(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)

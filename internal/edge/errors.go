@@ -103,7 +103,11 @@ var (
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
 	errStopping  = &doze.Error{Kind: doze.Unavailable, Name: workloadDisabled, Message: "the gateway is shutting down; try again"}
-	errTooLarge  = &doze.Error{Kind: doze.TooLarge, Name: bodyTooLarge, Message: "the body of one request may have at most 512 MiB"}
+	errStopped   = &doze.Error{
+		Kind: doze.Unavailable, Name: workloadDisabled, Fields: map[string]any{"retryable": false},
+		Message: "the gateway was stopped while the sandbox had the request, which may have run: look before you send it again",
+	}
+	errTooLarge = &doze.Error{Kind: doze.TooLarge, Name: bodyTooLarge, Message: "the body of one request may have at most 512 MiB"}
 )
 
 // body is the form of an error of the platform, as opposed to one of the

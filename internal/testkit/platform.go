@@ -170,6 +170,12 @@ func (p *Platform) end(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
+	return p.Wait()
+}
+
+// Wait returns when dozed has ended, which somebody told it to. One that does
+// not end is killed.
+func (p *Platform) Wait() error {
 	select {
 	case <-p.ended:
 		return nil

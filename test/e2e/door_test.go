@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -121,6 +122,92 @@ func TestNobodyIsRefused(t *testing.T) {
 	// Every kill cuts off at most what each caller had under way.
 	if n := all.cut.Load(); n > callers*(kills+1) {
 		t.Errorf("%d requests were cut off", n)
+	}
+}
+
+// execute sends a command to a sandbox over a connection of its own, and returns the
+// whole answer when the command has ended.
+func execute(ctx context.Context, p *testkit.Platform, url, command string) (answer, error) {
+	body := fmt.Sprintf(`{"command":%q,"waitForCompletion":true,"timeout":0}`, command)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/process", strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	r.Header.Set("Authorization", "Bearer "+p.Key)
+	resp, err := newCaller().http.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(raw)}, err
+}
+
+// TestReplacedLetsFinish replaces dozed while a sandbox runs a command for
+// somebody: it goes on, and so does everything else, until it has ended, or the
+// operator does not want to wait.
+func TestReplacedLetsFinish(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "60s")
+	sb, _ := create(t, c, named("busy", 2048))
+	url := sb.Metadata.URL
+	command := func(name string) (ended chan answer) {
+		t.Helper()
+		ended = make(chan answer, 1)
+		go func() {
+			a, err := execute(t.Context(), p, url, "touch /tmp/"+name+"; while [ -e /tmp/"+name+" ]; do sleep 0.1; done; echo finished")
+			if err != nil {
+				a.body = err.Error()
+			}
+			ended <- a
+		}()
+		until(t, "the command runs", func() bool {
+			a, err := execute(t.Context(), p, url, "test -e /tmp/"+name+" && echo it runs")
+			return err == nil && strings.Contains(a.body, "it runs")
+		})
+		return ended
+	}
+	replace := func(said string) {
+		t.Helper()
+		n := strings.Count(p.Printed(), said)
+		if err := syscall.Kill(p.PID(), syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+		until(t, said, func() bool { return strings.Count(p.Printed(), said) > n })
+	}
+	const waits, cuts = "to be replaced as soon as no request is under way", "requests are cut off"
+
+	ended := command("young")
+	replace(waits)
+	if a, err := execute(t.Context(), p, url, "rm /tmp/young"); err != nil || a.status != http.StatusOK {
+		t.Errorf("meanwhile: %d %s, %v", a.status, a.body, err)
+	}
+	if a := <-ended; a.status != http.StatusOK || !strings.Contains(a.body, "finished") {
+		t.Errorf("the command that was under way: %d %s", a.status, a.body)
+	}
+	if err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if printed := p.Printed(); strings.Contains(printed, cuts) {
+		t.Errorf("somebody was cut off: %s", p.Tail())
+	}
+	revive(t, p)
+
+	ended = command("stubborn")
+	replace(waits)
+	replace(cuts)
+	a := <-ended
+	var said refusal
+	a.into(t, &said)
+	if a.status != http.StatusServiceUnavailable || said.Error.Retryable || !strings.Contains(said.Error.Message, "may have run") {
+		t.Errorf("the command that was cut off: %d %s", a.status, a.body)
+	}
+	if err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	revive(t, p)
+	if a, err := execute(t.Context(), p, url, "ls /tmp; rm /tmp/stubborn"); err != nil || !strings.Contains(a.body, "stubborn") {
+		t.Errorf("the sandbox after it: %d %s, %v", a.status, a.body, err)
 	}
 }
 

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestFlights waits for requests of several ages.
+func TestFlights(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		takes []time.Duration // each begins a second after the one before
+		age   time.Duration
+		want  time.Duration // that waiting takes, from the begin of the last
+		err   error
+	}{
+		"none":               {},
+		"all":                {takes: []time.Duration{9 * time.Second, 3 * time.Second}, want: 8 * time.Second},
+		"only old ones":      {takes: []time.Duration{4 * time.Second, time.Minute}, age: time.Second, want: time.Minute},
+		"none is old":        {takes: []time.Duration{time.Minute}, age: time.Second},
+		"it takes too long":  {takes: []time.Duration{2 * time.Hour}, want: time.Hour, err: context.DeadlineExceeded},
+		"a panic is the end": {takes: []time.Duration{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFlights()
+				for i, d := range tt.takes {
+					if i > 0 {
+						time.Sleep(time.Second)
+					}
+					h := f.over(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+						time.Sleep(d)
+						panic(http.ErrAbortHandler)
+					}))
+					go func() {
+						defer func() { _ = recover() }()
+						h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+					}()
+					synctest.Wait()
+				}
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				err := f.wait(ctx, tt.age)
+				if took := time.Since(began); !errors.Is(err, tt.err) || took != tt.want {
+					t.Errorf("%v after %v, want %v after %v", err, took, tt.err, tt.want)
+				}
+				time.Sleep(3 * time.Hour) // for those that are left
+			})
+		})
+	}
+}

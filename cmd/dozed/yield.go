@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	// lingerTime is how long requests that are under way may keep a dozed from
+	// ending for a successor: as long as most commands, builds and uploads take.
+	// It is also how long an upgrade may take.
+	lingerTime = 10 * time.Minute
+	// lullTime is how long callers are let wait to see whether all that is under
+	// way ends. What does not is let go on, and they are let in meanwhile.
+	lullTime = time.Second
+)
+
+// replace is the signal by which dozed ends for a successor, as soon as nobody
+// is cut off by that. Whoever calls when it has ended waits for the successor.
+const replace = syscall.SIGUSR2
+
+var errReplaced = errors.New("another dozed is about to be started")
+
+// yield waits for the signal to make room for a successor, and then until
+// that cuts off nobody, until it lasts too long, or until the next signal. Until
+// then all is served as ever. It calls end, and returns at the end of ctx.
+func (p *platform) yield(ctx context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) error {
+	select {
+	case <-signals:
+	case <-ctx.Done():
+		return nil
+	}
+	slog.Info("to be replaced as soon as no request is under way; another signal cuts them off", "requests", p.flights.old(0), "limit", lingerTime)
+	patience, cancel := context.WithTimeout(ctx, lingerTime)
+	defer cancel()
+	go func() { // ends with patience
+		select {
+		case <-signals:
+			cancel()
+		case <-patience.Done():
+		}
+	}()
+	if err := p.calm(patience); err != nil && ctx.Err() == nil {
+		slog.Warn("requests are cut off", "requests", p.flights.old(0), "err", err)
+	}
+	end(errReplaced)
+	<-ctx.Done()
+	return nil
+}
+
+// calm returns when nothing is under way and nobody is let in any more, or with
+// an error when ctx ends, and then with callers let in.
+func (p *platform) calm(ctx context.Context) error {
+	for {
+		if err := p.flights.wait(ctx, lullTime); err != nil {
+			return err
+		}
+		if err := p.lull(ctx); !errors.Is(err, errBusy) {
+			return err
+		}
+	}
+}
+
+// errBusy is what lull returns if something under way takes longer.
+var errBusy = errors.New("a request takes longer")
+
+// lull lets nobody in and waits a moment for what is under way to end. If that
+// does, it stays so.
+func (p *platform) lull(ctx context.Context) error {
+	if err := p.door.Pause(); err != nil {
+		return err
+	}
+	p.server.SetKeepAlivesEnabled(false)
+	moment, cancel := context.WithTimeoutCause(ctx, lullTime, errBusy)
+	defer cancel()
+	err := p.flights.wait(moment, 0)
+	if err != nil {
+		p.server.SetKeepAlivesEnabled(true)
+		err = errors.Join(err, p.door.Resume())
+	}
+	return err
+}
