@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -278,7 +279,9 @@ func (x *archiver) remember(now []command) []command {
 }
 
 // quiesce is called by the host before it takes the files of the sandbox. To
-// ask twice is as good as once.
+// ask twice is as good as once. What the processes have of the variables of the
+// sandbox, some of which are secrets, they get from those when they are started
+// again: it is not said.
 func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := decode[struct {
 		StopTimeout *int `json:"stopTimeoutSeconds"`
@@ -286,7 +289,11 @@ func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error 
 	if err != nil {
 		return err
 	}
-	ran, _ := a.quiet(r.Context(), in.StopTimeout)
+	all, _ := a.quiet(r.Context(), in.StopTimeout)
+	ran := slices.Clone(all) // an export says all of it
+	for i := range ran {
+		ran[i].Env = a.vars.given().apart(ran[i].Env)
+	}
 	httpx.WriteJSON(w, http.StatusOK, map[string][]command{"processes": ran})
 	return nil
 }

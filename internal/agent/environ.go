@@ -70,6 +70,17 @@ func (e environ) with(over map[string]string) environ {
 	return out
 }
 
+// apart returns what with would change in e.
+func (e environ) apart(over map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range over {
+		if !e.has(k) || e.get(k) != v {
+			out[k] = v
+		}
+	}
+	return out
+}
+
 // without returns e without the variables of some names.
 func (e environ) without(names ...string) environ {
 	return slices.DeleteFunc(slices.Clone(e), func(kv string) bool {

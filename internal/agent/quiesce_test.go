@@ -10,7 +10,7 @@ import (
 // frozen can go on.
 func TestQuiesce(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := start(t, "KEY=hunter2", "SET=")
 	type noted struct {
 		Processes []struct {
 			Name, Command string
@@ -18,10 +18,14 @@ func TestQuiesce(t *testing.T) {
 		}
 	}
 	get[any](t, s, "POST", "/process", `{"name":"over","command":"true","waitForCompletion":true}`)
-	get[any](t, s, "POST", "/process", `{"name":"app","command":"sleep 1000","env":{"A":"b"},"restartOnFailure":true}`)
+	get[any](t, s, "POST", "/process", `{"name":"app","command":"sleep 1000","env":{"A":"b","KEY":"hunter2","SET":"","HOME":"/elsewhere","NEW":""},"restartOnFailure":true}`)
 	first := get[noted](t, s, "POST", "/doze/quiesce", `{"stopTimeoutSeconds":5}`)
-	if len(first.Processes) != 1 || first.Processes[0].Name != "app" || first.Processes[0].Command != "sleep 1000" || first.Processes[0].Env["A"] != "b" {
+	if len(first.Processes) != 1 || first.Processes[0].Name != "app" || first.Processes[0].Command != "sleep 1000" {
 		t.Fatalf("it says %+v", first)
+	}
+	own := map[string]string{"A": "b", "HOME": "/elsewhere", "NEW": ""} // no other is lost, and no secret of the sandbox told
+	if diff := cmp.Diff(own, first.Processes[0].Env); diff != "" {
+		t.Errorf("variables of the process (-want +got):\n%s", diff)
 	}
 	if app := get[struct{ Status string }](t, s, "GET", "/process/app", ""); app.Status == "running" {
 		t.Error("the process runs on")

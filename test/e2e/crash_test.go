@@ -218,6 +218,29 @@ func TestEngineDies(t *testing.T) {
 		one := count(t, box)
 		until(t, "it goes on from its checkpoint", func() bool { return count(t, box) > one })
 	})
+	t.Run("just before a request", func(t *testing.T) {
+		t.Parallel()
+		_, box := create(t, c, named("caught", 1024))
+		digest := random(t, box, "4")
+		image, err := p.Image("caught")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			awaitTier(t, p, "caught", "paused")
+			until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+			pid, err := p.Engine("caught")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // and nobody has seen it yet
+				t.Fatal(err)
+			}
+			if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+				t.Errorf("its memory is %s and was %s", got, digest)
+			}
+		}
+	})
 }
 
 const (
