@@ -283,7 +283,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		return fmt.Errorf("prepare the agent: %w", err)
 	}
 	driver, err := gvisor.Open(ctx, gvisor.Options{
-		Sentry: beside("doze-sentry"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.Ready,
+		Sentry: beside("doze-sentry"), Engines: filepath.Join(c.Data, "engines"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.Ready,
 		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
 			ip, err := netip.ParseAddr(l.IP)
 			if err != nil {
@@ -305,7 +305,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	}
 	p.node, err = node.Open(ctx, node.Options{
 		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
-		Agent: agent, Driver: driver,
+		Agent: agent, Driver: driver, Engine: driver.Engine(),
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string) (node.Image, error) {
 			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))
@@ -328,6 +328,13 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	}
 	if err := p.retire(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)
+	}
+	gone, err := driver.Retire(ctx, filepath.Join(c.Data, "sandboxes"), filepath.Join(c.Data, "snapshots"), filepath.Join(c.Data, "ahead"))
+	if err != nil {
+		slog.Warn("earlier engines could not be removed", "err", err)
+	}
+	if len(gone) > 0 {
+		slog.Info("removed earlier engines", "engines", gone)
 	}
 	return nil
 }

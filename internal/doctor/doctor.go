@@ -252,6 +252,9 @@ func disk(h Host) (Verdict, string, string) {
 	if err != nil {
 		return Missing, err.Error(), "choose a data directory that can be read"
 	}
+	if st.Flags&unix.MS_NOEXEC != 0 {
+		return Missing, h.Data + " is mounted noexec", "choose a data directory elsewhere, or mount it with exec: the engine is started out of it"
+	}
 	free := st.Bavail * uint64(st.Bsize) //nolint:gosec // G115: a block size is positive
 	if free < diskWanted {
 		return Advice, gib(free) + " free for " + h.Data, "a sleeping sandbox takes as much disk as it used memory; the platform images take 1 GiB"

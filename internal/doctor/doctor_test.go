@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"doze/internal/doctor"
 )
 
@@ -31,6 +33,27 @@ func TestEveryFindingIsExplained(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "MISSING  our binaries") || !strings.Contains(out.String(), "make build") {
 		t.Errorf("printed:\n%s", out.String())
+	}
+}
+
+func TestDataNoexec(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: a mount needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, f := range doctor.Examine(doctor.Host{Data: filepath.Join(dir, "data")}) {
+		if f.Check == "disk" && (f.Verdict != doctor.Missing || !strings.Contains(f.Text, "noexec")) {
+			t.Errorf("%+v", f)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -183,7 +184,36 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		l.machines[id.ContainerID] = s
 		slog.Info("adopted", "sandbox", id.ContainerID, "state", s.now())
 	}
-	return l.groups.sweep(func(id string) bool { return l.machines[id] != nil })
+	if err := l.sweepBundles(); err != nil {
+		return fmt.Errorf("remove bundles: %w", err)
+	}
+	return l.groups.sweep(func(id string) bool { return l.machines[id] != nil || l.elsewhere(id) })
+}
+
+// sweepBundles removes those of machines that never got as far as having
+// processes. Preconditions: all others were adopted.
+func (l *Launcher) sweepBundles() error {
+	bundles, err := os.ReadDir(filepath.Dir(l.bundle("any")))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range bundles {
+		if l.machines[e.Name()] == nil {
+			l.scrub(nil, e.Name())
+		}
+	}
+	return nil
+}
+
+// elsewhere reports whether a machine is in the launcher of another version of
+// the engine. They share the parent of their cgroups, and nothing else.
+func (l *Launcher) elsewhere(id string) bool {
+	all, own := filepath.Split(filepath.Clean(l.options.Run))
+	runs, err := os.ReadDir(all)
+	return err != nil || slices.ContainsFunc(runs, func(e fs.DirEntry) bool {
+		_, err := os.Lstat(filepath.Join(all, e.Name(), "bundles", id))
+		return e.Name() != own && err == nil
+	})
 }
 
 // scrub removes the run state of a machine whose processes are gone.

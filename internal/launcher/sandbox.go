@@ -90,6 +90,14 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.config = c
+	// The bundle comes first: it says to other launchers whose the group is.
+	if err := step.Reach(step.Bundle, s.id); err != nil {
+		return err
+	}
+	bundle := s.l.bundle(c.ID)
+	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
+		return fmt.Errorf("make the bundle: %w", err)
+	}
 	if err := step.Reach(step.Group, s.id); err != nil {
 		return err
 	}
@@ -98,14 +106,6 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 		return err
 	}
 	s.group.Store(g)
-
-	if err := step.Reach(step.Bundle, s.id); err != nil {
-		return err
-	}
-	bundle := s.l.bundle(c.ID)
-	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
-		return fmt.Errorf("make the bundle: %w", err)
-	}
 	raw, err := json.Marshal(specFor(c, filepath.Join(bundle, "root")))
 	if err != nil {
 		return fmt.Errorf("write the spec: %w", err)

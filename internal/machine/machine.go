@@ -45,9 +45,14 @@ func (t Tier) Kept() bool { return t == Saved || t == Swapped }
 var ErrGone = errors.New("neither processes nor a checkpoint are left")
 
 // ErrDamaged is what Resume returns for a checkpoint that must not be run: it
-// is incomplete, altered, or was made by another engine. The checkpoint stays
-// where it is.
+// is incomplete or altered, or that of another machine. The checkpoint stays where
+// it is.
 var ErrDamaged = errors.New("the checkpoint cannot be run")
+
+// ErrNoEngine is what a driver returns for a machine that runs in, or a checkpoint
+// that was made with, a version of the engine that is not there. Neither is gone
+// or damaged, and both go on when it is put back.
+var ErrNoEngine = errors.New("its engine is missing")
 
 // Link is the network interface of a machine: the guest's end of a pair whose
 // host end belongs to whoever leased it.

@@ -25,6 +25,9 @@ func (h *host) spare(n int) node.Options {
 	return o
 }
 
+// engineVersion is what the machines of these tests run in.
+const engineVersion = "v1"
+
 // ahead returns what is in a directory of Options.Ahead.
 func (h *host) ahead(name string) (names []string) {
 	h.t.Helper()
@@ -67,7 +70,7 @@ func TestTemplate(t *testing.T) {
 		}
 		p := h.startWith(h.spare(0))
 		p.create("a")
-		templates := h.ahead("templates")
+		templates := h.ahead("templates/" + engineVersion)
 		if len(templates) != 1 || len(h.ahead("machines")) != 0 || len(h.machines("a")) != 0 {
 			t.Fatalf("templates %q, machines %q, processes %q", templates, h.ahead("machines"), h.machines("a"))
 		}
@@ -83,12 +86,12 @@ func TestTemplate(t *testing.T) {
 		if err := p.Create(t.Context(), other); err != nil || h.ask(func() bool { return started["c"] != "" }) {
 			t.Errorf("a sandbox of another size started from %q, %v", started["c"], err)
 		}
-		if got := h.ahead("templates"); len(got) != 2 {
+		if got := h.ahead("templates/" + engineVersion); len(got) != 2 {
 			t.Errorf("templates %q, want one for each size", got)
 		}
 
 		// A template that cannot be used is in nobody's way, and is made again.
-		manifest := filepath.Join(h.dir, "ahead", "templates", templates[0], "manifest.json")
+		manifest := filepath.Join(h.dir, "ahead", "templates", engineVersion, templates[0], "manifest.json")
 		if err := os.WriteFile(manifest, []byte("{}"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -314,7 +314,9 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 func failure(err error) string {
 	switch {
 	case errors.Is(err, machine.ErrDamaged):
-		return damage(err)
+		return public(err, machine.ErrDamaged)
+	case errors.Is(err, machine.ErrNoEngine):
+		return public(err, machine.ErrNoEngine)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it took too long"
 	case strings.Contains(err.Error(), syscall.ENOSPC.Error()): // the engine has words for it only
@@ -324,20 +326,20 @@ func failure(err error) string {
 	}
 }
 
-// damage is the public part of a [machine.ErrDamaged]: what differs, up to the
-// first clause that names a path of the host.
-func damage(err error) string {
-	clause := machine.ErrDamaged.Error()
+// public is what may be told of an error that wraps cause: that, and what follows
+// it up to the first clause that names a path of the host.
+func public(err, cause error) string {
+	clause := cause.Error()
 	_, text, _ := strings.Cut(err.Error(), clause)
 	text, _, _ = strings.Cut(text, "\n")
-	public := []string{clause}
+	clauses := []string{clause}
 	for _, more := range strings.Split(text, ": ")[1:] {
 		if strings.ContainsRune(more, filepath.Separator) {
 			break
 		}
-		public = append(public, more)
+		clauses = append(clauses, more)
 	}
-	return strings.Join(public, ": ")
+	return strings.Join(clauses, ": ")
 }
 
 // step is what the timer runs: the next move down.

@@ -169,7 +169,11 @@ func TestFailedWake(t *testing.T) {
 		"engine":  {fmt.Errorf("run /host/path: %w", errBroken), doze.Unavailable, "the node's log has it"},
 		"slow":    {context.DeadlineExceeded, doze.Unavailable, "it took too long"},
 		"damaged": {fmt.Errorf("%w: memory.img was altered near byte 7\nkill: /run/x", machine.ErrDamaged), doze.Conflict, "the checkpoint cannot be run: memory.img was altered near byte 7: restore one of its snapshots, or delete it"},
-		"path":    {fmt.Errorf("restore: %w: memory.img: open /var/x/memory.img: %w", machine.ErrDamaged, os.ErrNotExist), doze.Conflict, "the checkpoint cannot be run: memory.img: restore"},
+		"no engine": {
+			fmt.Errorf("adopt: %w: the engine \"v1\" is not installed: put it back as /var/x", machine.ErrNoEngine),
+			doze.Unavailable, "its engine is missing: the engine \"v1\" is not installed",
+		},
+		"path": {fmt.Errorf("restore: %w: memory.img: open /var/x/memory.img: %w", machine.ErrDamaged, os.ErrNotExist), doze.Conflict, "the checkpoint cannot be run: memory.img: restore"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

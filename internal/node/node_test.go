@@ -153,7 +153,7 @@ func (h *host) fails(step string) error {
 
 func (h *host) options() node.Options {
 	return node.Options{
-		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake,
+		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake, Engine: engineVersion,
 		CheckImage: func(string) error { return nil },
 		Image: func(context.Context, string) (node.Image, error) {
 			return node.Image{Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")

@@ -205,6 +205,9 @@ func (n *Node) unusable(id string, err error) error {
 	if _, now := n.readSnapshot(id); errors.Is(now, fs.ErrNotExist) {
 		return doze.Wrap(err, doze.NotFound, "there is no such snapshot on this node")
 	}
+	if errors.Is(err, machine.ErrNoEngine) {
+		return doze.Wrap(err, doze.Unavailable, "the snapshot cannot be used: %s", public(err, machine.ErrNoEngine))
+	}
 	if errors.Is(err, machine.ErrDamaged) || errors.Is(err, errDamaged) {
 		return doze.Wrap(err, doze.Conflict, "the snapshot is damaged and cannot be used")
 	}

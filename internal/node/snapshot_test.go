@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -100,6 +101,11 @@ func TestSnapshots(t *testing.T) {
 		h.kind(p.fork("f5", "n1"), doze.NotFound, "no such snapshot")
 		p.empty("f5")
 		p.hello("f1") // which was made of it
+
+		missing := fmt.Errorf("%w: the engine \"v0\" is not installed: put it into engines/v0/", machine.ErrNoEngine)
+		h.FailNext(machinetest.OpBoot, missing)
+		h.kind(p.fork("f5", "n2"), doze.Unavailable, `its engine is missing: the engine "v0" is not installed`)
+		p.empty("f5")
 
 		damaged, err := filepath.Glob(filepath.Join(h.dir, "snapshots", "n2", "copy", "*"))
 		if err != nil || len(damaged) == 0 {

@@ -32,7 +32,7 @@ const (
 
 // Names in Options.Ahead.
 const (
-	templateDir = "templates" // copies, by key
+	templateDir = "templates" // copies, by what new machines run in, and by key
 	machineDir  = "machines"  // of machines that were started ahead, by id
 )
 
@@ -61,31 +61,43 @@ func key(c machine.Config) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (a *ahead) template(key string) string { return filepath.Join(a.n.Ahead, templateDir, key) }
+func (a *ahead) template(key string) string { return filepath.Join(a.templates(), key) }
+
+// templates is the directory of those that new machines can go on from.
+func (a *ahead) templates() string { return filepath.Join(a.n.Ahead, templateDir, a.n.Engine) }
 
 // open removes what an earlier process began.
 func (a *ahead) open(keep func(id string) bool) error {
 	if a.n.Ahead == "" {
 		return nil
 	}
-	for _, name := range []string{templateDir, machineDir} {
-		if err := os.MkdirAll(filepath.Join(a.n.Ahead, name), 0o700); err != nil {
+	for _, dir := range []string{a.templates(), filepath.Join(a.n.Ahead, machineDir)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	machines, err := os.ReadDir(filepath.Join(a.n.Ahead, machineDir))
-	for _, e := range machines {
+	return errors.Join(
+		removeOthers(filepath.Join(a.n.Ahead, templateDir), func(name string) bool { return name == a.n.Engine }),
+		removeOthers(filepath.Join(a.n.Ahead, machineDir), keep),
+		a.prune(),
+	)
+}
+
+// removeOthers removes what keep does not name in a directory.
+func removeOthers(dir string, keep func(name string) bool) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
 		if !keep(e.Name()) {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(a.n.Ahead, machineDir, e.Name())))
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}
-	return errors.Join(err, a.prune())
+	return err
 }
 
 // prune removes unfinished templates, and those that were not used for the
 // longest time if there are too many.
 func (a *ahead) prune() error {
-	entries, err := os.ReadDir(filepath.Join(a.n.Ahead, templateDir))
+	entries, err := os.ReadDir(a.templates())
 	if err != nil {
 		return err
 	}

@@ -35,8 +35,8 @@ const (
 	Clear      // launcher: the processes are gone, their run state is there
 
 	Ahead  // driver: the launcher was not asked for the process of the next wake
-	Group  // launcher: the new machine has no cgroup
-	Bundle // launcher: it has no run state
+	Bundle // launcher: the new machine has no run state
+	Group  // launcher: it has no cgroup
 	Engine // launcher: it has no process
 	Join   // launcher: its process is not in its cgroup
 	Link   // launcher: its process has no network

@@ -263,17 +263,29 @@ func (p *Platform) Machines(ctx context.Context) (map[string]string, error) {
 	return states, err
 }
 
-// found asks the launcher for its machines.
+// found asks all launchers for their machines.
 func (p *Platform) found(ctx context.Context) (found []gvisor.Found, err error) {
 	sockets, err := filepath.Glob(filepath.Join(p.RunDir, "*", "launcher.sock"))
 	if err != nil || len(sockets) == 0 {
 		return nil, errors.Join(err, errors.New("no launcher"))
 	}
+	for _, socket := range sockets { // one for each version of the engine
+		some, err := ask(ctx, socket)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, some...)
+	}
+	return found, nil
+}
+
+// ask asks one launcher for its machines.
+func ask(ctx context.Context, socket string) (found []gvisor.Found, err error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", sockets[0])
+			return d.DialContext(ctx, "unix", socket)
 		},
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://launcher"+gvisor.PathMachines, nil)
@@ -365,6 +377,9 @@ func until(ctx context.Context, check func() error) error {
 		}
 	}
 }
+
+// Binaries replaces the directory of the binaries of the next Restart.
+func (p *Platform) Binaries(dir string) { p.options.Bin = dir }
 
 // Arguments replaces the flags of the next Restart.
 func (p *Platform) Arguments(args ...string) { p.options.Args = args }

@@ -257,7 +257,8 @@ func random(t *testing.T, box *client.Box, mb string) string {
 // TestDiskFull has a data directory that is too small for a checkpoint.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
-	small := func(dir string) error { return syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=48m") }
+	// The engine takes 84 MB of it.
+	small := func(dir string) error { return syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=136m") }
 	p, c := startIn(t, small, "--pause-after", "200ms", "--save-after", "100ms", "--disk-after", "300ms")
 	dir := filepath.Dir(p.Data)
 	_, box := create(t, c, named("big", 2048))

@@ -4,19 +4,15 @@
 package gvisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"doze/internal/machine"
@@ -24,21 +20,19 @@ import (
 )
 
 const (
-	// launchTime bounds the start of a launcher, which adopts what it finds.
-	launchTime = 30 * time.Second
-	launchPoll = 5 * time.Millisecond
-	// lockTime is how long a process that was killed may take to be gone.
-	lockTime = 2 * time.Second
 	// reconnect is the pause between attempts to hear events again.
 	reconnect = 200 * time.Millisecond
+	// relaunch is that after a launcher that did not start. The log has each.
+	relaunch = 5 * time.Second
 )
 
 // Options are the settings of a driver.
 type Options struct {
-	Sentry string // path of the doze-sentry binary
-	Run    string // directory of run state; belongs in a tmpfs
-	Cgroup string // parent of the cgroups
-	Ready  int    // how many sandboxes on disk have a process waiting
+	Sentry  string // path of the doze-sentry binary that new machines run in
+	Engines string // directory of those that machines run in, by version; survives a reboot
+	Run     string // directory of run state; belongs in a tmpfs
+	Cgroup  string // parent of the cgroups
+	Ready   int    // how many sandboxes on disk have a process waiting
 	// FlipLimit is when a pause or a resume counts as hanging; by default
 	// [LimitFlip].
 	FlipLimit time.Duration
@@ -46,118 +40,70 @@ type Options struct {
 	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
 }
 
-// Driver asks one launcher, which it starts when there is none.
+// Driver asks a launcher for each version of the engine that is in use, and
+// starts it when there is none.
 type Driver struct {
 	options Options
-	engine  string // version; images are bound to it
-	run     string // run directory of this engine version
-	client  *client
-	start   sync.Mutex // held while a launcher is started
+	current *engine // of new machines
+	run     string  // directory of what we know until the next reboot
 	ready   ready
 
 	mu       sync.Mutex
+	engines  map[string]*engine  // guarded by mu; by version
 	machines map[string]*sandbox // guarded by mu; those with processes
 	last     map[string]*sandbox // guarded by mu; what was booted or adopted last of each machine
 }
 
-// Open returns the driver of the engine that o.Sentry is, with its launcher
-// running.
+// Open returns the driver of all engines that are installed, after it installed
+// the one that o.Sentry is, with the launcher of that running.
 func Open(ctx context.Context, o Options) (*Driver, error) {
-	out, err := exec.CommandContext(ctx, o.Sentry, "-version").Output() //nolint:gosec // G204: our own binary
+	current, all, err := o.engines(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for its version: %w", o.Sentry, err)
-	}
-	engine := strings.TrimSpace(string(out))
-	run := filepath.Join(o.Run, fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(engine)))) // socket paths are short
-	if err := os.MkdirAll(run, 0o700); err != nil {
-		return nil, fmt.Errorf("make the run directory: %w", err)
+		return nil, err
 	}
 	d := &Driver{
-		options: o, engine: engine, run: run, machines: map[string]*sandbox{}, last: map[string]*sandbox{}, ready: ready{most: o.Ready},
-		client: newClient(filepath.Join(run, "launcher.sock")),
+		options: o, current: current, engines: all, run: current.run,
+		machines: map[string]*sandbox{}, last: map[string]*sandbox{}, ready: ready{most: o.Ready},
 	}
-	return d, d.ensure(ctx)
+	return d, current.ensure(ctx)
 }
 
-// ensure starts a launcher unless one answers. It is a process of its own
-// session: it stays when we go. One that was killed just now may still have the
-// lock that its successor needs.
-func (d *Driver) ensure(ctx context.Context) error {
-	d.start.Lock()
-	defer d.start.Unlock()
-	for began := time.Now(); ; time.Sleep(launchPoll) {
-		if d.client.ping(ctx) == nil {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		err := d.launch(ctx)
-		if !errors.Is(err, errEnded) || time.Since(began) > lockTime {
-			return err
-		}
-	}
+// Engine returns the version of the engine that new machines get.
+func (d *Driver) Engine() string { return d.current.version }
+
+// versions returns those of all engines.
+func (d *Driver) versions() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.engines))
 }
 
-// errEnded is what launch returns for a launcher that does not stay.
-var errEnded = errors.New("the launcher ended at once")
-
-// launch starts a launcher and waits until it answers. Preconditions: start is
-// held.
-func (d *Driver) launch(ctx context.Context) error {
-	log, err := os.OpenFile(filepath.Join(d.run, "launcher.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the launcher's log: %w", err)
-	}
-	defer func() { _ = log.Close() }()
-	args := []string{
-		"-run", d.run, "-cgroup", d.options.Cgroup, "-socket", d.client.socket,
-		"-flip-limit", cmp.Or(d.options.FlipLimit, LimitFlip).String(),
-	}
-	cmd := exec.Command(d.options.Sentry, args...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(step.Environ(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start the launcher: %w", err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the launcher, or with us
-	slog.Info("started a launcher", "pid", cmd.Process.Pid, "engine", d.engine)
-
-	deadline := time.NewTimer(launchTime)
-	defer deadline.Stop()
-	for {
-		if d.client.ping(ctx) == nil {
-			return nil
-		}
-		select {
-		case err := <-ended:
-			return fmt.Errorf("%w (%w): see %s", errEnded, errors.Join(err), log.Name())
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-deadline.C:
-			return fmt.Errorf("the launcher does not answer: see %s", log.Name())
-		case <-time.After(launchPoll):
-		}
-	}
+// engine returns the one of a version.
+func (d *Driver) engine(version string) *engine {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.engines[version]
 }
 
-// repeatable are the calls that a launcher's successor may be asked for again
-// when nobody knows how far the launcher came: it finds the work done.
-var repeatable = map[string]bool{PathPause: true, PathResume: true, PathKill: true, PathStats: true}
+// others returns the engines that new machines do not get.
+func (d *Driver) others() (list []*engine) {
+	for _, v := range d.versions() {
+		if e := d.engine(v); e != d.current {
+			list = append(list, e)
+		}
+	}
+	return list
+}
 
-// call asks the launcher, and asks its successor if it has died.
-func (d *Driver) call(ctx context.Context, path string, in, out any) error {
-	err := d.client.post(ctx, path, in, out)
-	died := errors.Is(err, errCut) && repeatable[path] && ctx.Err() == nil
-	if !died && !errors.Is(err, errNoLauncher) {
-		return err
+// home returns the engine that a machine has run state in: by default, the one
+// of new machines.
+func (d *Driver) home(id string) *engine {
+	for _, e := range d.others() {
+		if e.has(id) {
+			return e
+		}
 	}
-	if err := d.ensure(ctx); err != nil {
-		return err
-	}
-	return d.client.post(ctx, path, in, out)
+	return d.current
 }
 
 // Boot implements [machine.Driver].
@@ -168,6 +114,9 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	if c.From != "" {
 		return d.fork(ctx, c)
 	}
+	if d.home(c.ID) != d.current {
+		return nil, fmt.Errorf("boot: %w", errTaken)
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the machine's directory: %w", err)
 	}
@@ -175,7 +124,7 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	if !d.begin(s) {
 		return nil, fmt.Errorf("boot: %w", errTaken)
 	}
-	err := d.call(ctx, PathBoot, Boot{Config: c}, nil)
+	err := s.call(ctx, PathBoot, Boot{Config: c}, nil)
 	if errors.Is(err, errTaken) { // it is not ours to close
 		d.forget(s)
 		return nil, fmt.Errorf("boot: %w", err)
@@ -194,11 +143,11 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine, err error) {
 	from := c.From
 	c.From = ""
-	m, err := readManifest(from, machine.Config{Root: c.Root, Agent: c.Agent}, d.engine)
+	m, err := readManifest(from, machine.Config{Root: c.Root, Agent: c.Agent}, d.versions())
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
-	switch state, err := d.find(ctx, c.ID); {
+	switch state, err := d.home(c.ID).find(ctx, c.ID); {
 	case err != nil:
 		return nil, fmt.Errorf("fork: %w", err)
 	case state != "": // it is not ours to close
@@ -238,8 +187,9 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	}
 	d.finish(c.ID)
 	s := d.sandbox(c, machine.OnDisk)
+	s.engine.Store(d.home(c.ID))
 	d.know(s)
-	state, err := d.find(ctx, c.ID)
+	state, err := s.engine.Load().find(ctx, c.ID)
 	if err == nil {
 		err = sweepImages(c)
 	}
@@ -272,43 +222,60 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	return s, nil
 }
 
-// find returns the state of a machine in the launcher, or nothing.
-func (d *Driver) find(ctx context.Context, id string) (string, error) {
-	found, err := d.list(ctx)
-	if err != nil {
-		return "", err
-	}
-	return found[id], nil
-}
-
-func (d *Driver) list(ctx context.Context) (map[string]string, error) {
-	if err := d.ensure(ctx); err != nil {
-		return nil, err
-	}
-	var found []Found
-	if err := d.client.get(ctx, PathMachines, &found); err != nil {
-		return nil, fmt.Errorf("list machines: %w", err)
-	}
-	states := map[string]string{}
-	for _, f := range found {
-		states[f.ID] = f.State
-	}
-	return states, nil
-}
-
 // Sweep implements [machine.Driver].
 func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 	if err := step.Reach(step.Forget, ""); err != nil {
 		return err
 	}
-	states, err := d.list(ctx)
-	for id := range states {
-		if !keep(id) {
-			slog.Warn("removing a machine that nobody knows", "sandbox", id)
-			err = errors.Join(err, d.call(ctx, PathKill, Target{ID: id}, nil))
+	err := d.sweep(ctx, d.current, keep)
+	for _, e := range d.others() {
+		if !e.busy() {
+			continue
+		}
+		if err := d.sweep(ctx, e, keep); err != nil { // those of the others are to go on all the same
+			slog.Error("machines of an engine cannot be reached", "engine", e.version, "err", err)
 		}
 	}
 	return errors.Join(err, d.sweepVouchers())
+}
+
+// sweep ends the machines of one engine that keep does not name.
+func (d *Driver) sweep(ctx context.Context, e *engine, keep func(id string) bool) error {
+	states, err := e.list(ctx)
+	for id := range states {
+		if !keep(id) {
+			slog.Warn("removing a machine that nobody knows", "sandbox", id, "engine", e.version)
+			err = errors.Join(err, e.call(ctx, PathKill, Target{ID: id}, nil))
+		}
+	}
+	return err
+}
+
+// Retire removes the engines that nobody needs any more: neither a machine nor
+// an image in one of dirs was made with them, at any depth. It returns their
+// versions. Preconditions: machines were adopted, and none is being started.
+func (d *Driver) Retire(ctx context.Context, dirs ...string) (gone []string, err error) {
+	others := slices.DeleteFunc(d.others(), (*engine).busy)
+	if len(others) == 0 {
+		return nil, nil
+	}
+	needed, err := made(dirs)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range others {
+		if needed[e.version] {
+			continue
+		}
+		d.mu.Lock()
+		delete(d.engines, e.version)
+		d.mu.Unlock()
+		if err := e.remove(ctx); err != nil {
+			return gone, fmt.Errorf("remove the engine %s: %w", e.version, err)
+		}
+		gone = append(gone, e.version)
+	}
+	return gone, nil
 }
 
 // Discard implements [machine.Driver].
@@ -389,25 +356,41 @@ func (d *Driver) forget(s *sandbox) {
 // Events implements [machine.Driver]. After a launcher's death it tells which
 // machines ended meanwhile.
 func (d *Driver) Events(ctx context.Context) (<-chan machine.Event, error) {
-	stream, err := d.client.events(ctx)
+	stream, err := d.current.client.events(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listen for events: %w", err)
 	}
 	out := make(chan machine.Event)
-	go func() { // ends with ctx
-		defer close(out)
-		for {
-			for e := range stream {
-				if !d.pass(ctx, out, e) {
-					return
-				}
+	var all sync.WaitGroup
+	all.Go(func() { d.hear(ctx, d.current, stream, out) })
+	for _, e := range d.others() {
+		all.Go(func() {
+			select {
+			case <-e.used:
+				d.hear(ctx, e, d.again(ctx, e, out), out)
+			case <-e.gone:
+			case <-ctx.Done():
 			}
-			if stream = d.again(ctx, out); stream == nil {
+		})
+	}
+	go func() { // ends with ctx
+		all.Wait()
+		close(out)
+	}()
+	return out, nil
+}
+
+// hear hands on what the launchers of one engine tell, until ctx ends or the
+// engine is removed.
+func (d *Driver) hear(ctx context.Context, e *engine, stream <-chan machine.Event, out chan<- machine.Event) {
+	for stream != nil {
+		for event := range stream {
+			if !d.pass(ctx, out, event) {
 				return
 			}
 		}
-	}()
-	return out, nil
+		stream = d.again(ctx, e, out)
+	}
 }
 
 // pass hands on an event of a machine that we know.
@@ -428,13 +411,13 @@ func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.E
 // met that end. Where one can have others, they are there before we know it.
 func (d *Driver) stale(ctx context.Context, e machine.Event) bool {
 	d.mu.Lock()
-	known := d.machines[e.ID] != nil
+	s := d.machines[e.ID]
 	d.mu.Unlock()
-	if !e.Exited || !known {
+	if !e.Exited || s == nil {
 		return false
 	}
-	states, err := d.list(ctx)
-	return err == nil && states[e.ID] != ""
+	state, err := s.engine.Load().find(ctx, e.ID)
+	return err == nil && state != ""
 }
 
 // concerns reports whether an event is one for the outside.
@@ -464,28 +447,32 @@ func (d *Driver) concerns(e machine.Event) bool {
 	return true
 }
 
-// again reconnects to the launcher, or to its successor, and reports the ends
-// that nobody told us about. It returns nil when ctx ends.
-func (d *Driver) again(ctx context.Context, out chan<- machine.Event) <-chan machine.Event {
-	for {
+// again connects to the launcher, or to its successor, and reports the ends that
+// nobody told us about. It returns nil when ctx ends or the engine is removed.
+func (d *Driver) again(ctx context.Context, e *engine, out chan<- machine.Event) <-chan machine.Event {
+	for pause := reconnect; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(reconnect):
+		case <-e.gone:
+			return nil
+		case <-time.After(pause):
 		}
-		if err := d.ensure(ctx); err != nil {
-			slog.Error("no launcher", "err", err)
+		if err := e.ensure(ctx); err != nil {
+			slog.Error("no launcher", "engine", e.version, "err", err)
+			pause = relaunch
 			continue
 		}
-		stream, err := d.client.events(ctx)
+		pause = reconnect
+		stream, err := e.client.events(ctx)
 		if err != nil {
 			continue
 		}
-		states, err := d.list(ctx)
+		states, err := e.list(ctx)
 		if err != nil {
 			continue
 		}
-		for _, id := range d.missing(states) {
+		for _, id := range d.missing(e, states) {
 			if !d.pass(ctx, out, machine.Event{ID: id, Exited: true, Message: "its machine ended together with its launcher"}) {
 				return nil
 			}
@@ -494,11 +481,11 @@ func (d *Driver) again(ctx context.Context, out chan<- machine.Event) <-chan mac
 	}
 }
 
-func (d *Driver) missing(states map[string]string) (ids []string) {
+func (d *Driver) missing(e *engine, states map[string]string) (ids []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, s := range d.machines {
-		if states[id] == "" && !s.starting {
+		if s.engine.Load() == e && states[id] == "" && !s.starting {
 			ids = append(ids, id)
 		}
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"errors"
@@ -93,8 +94,10 @@ func buildAll(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err = buildinfo.ReadFile(built.sentry)
-	return err
+	if _, err = buildinfo.ReadFile(built.sentry); err != nil {
+		return err
+	}
+	return install(built.sentry, filepath.Join(dir, "engines", engine, fileSentry)) // before many would at once
 }
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
@@ -155,6 +158,8 @@ var hosts atomic.Int64
 type host struct {
 	dir, run, cgroup string
 	netns            string // path
+	sentry           string // if it is not the one of all
+	engines          string // directory, if it is not the one of all
 	flipLimit        time.Duration
 	ready            int
 	links            atomic.Int64
@@ -299,7 +304,7 @@ func (h *host) dial(ctx context.Context, l machine.Link, port uint16) (conn net.
 }
 
 func (h *host) options() Options {
-	return Options{Sentry: built.sentry, Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit, Ready: h.ready}
+	return Options{Sentry: cmp.Or(h.sentry, built.sentry), Engines: cmp.Or(h.engines, filepath.Join(sharedDir, "engines")), Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit, Ready: h.ready}
 }
 
 func (h *host) Open(t *testing.T) machine.Driver {
@@ -313,7 +318,7 @@ func (h *host) open(t *testing.T) *Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.client.hangUp)
+	t.Cleanup(d.current.client.hangUp)
 	return d
 }
 
@@ -355,7 +360,7 @@ func (h *host) Forge(t *testing.T, c machine.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := readManifest(imageDir(c), c, engine)
+	m, err := readManifest(imageDir(c), c, []string{engine})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +450,7 @@ func (h *host) Processes(t *testing.T, id string) (n int) {
 // launcher returns the process id of the launcher, or 0.
 func (h *host) launcher() int {
 	for _, pid := range pids(func(cmdline string) bool {
-		return strings.HasPrefix(cmdline, built.sentry+" -run "+h.run)
+		return strings.Contains(cmdline, "/doze-sentry -run "+h.run)
 	}) {
 		return pid
 	}
@@ -504,7 +509,7 @@ func (h *host) leaks() (left []string) {
 	left = append(left, h.groups("*")...)
 	_ = filepath.WalkDir(h.run, func(name string, d fs.DirEntry, err error) error {
 		base := filepath.Base(name)
-		if err == nil && !d.IsDir() && !strings.HasPrefix(base, "launcher.") {
+		if err == nil && !d.IsDir() && !strings.HasPrefix(base, "launcher.") && base != fileVersion {
 			left = append(left, name)
 		}
 		if err == nil && d.IsDir() && filepath.Base(filepath.Dir(name)) == "bundles" {

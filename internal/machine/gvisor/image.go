@@ -197,10 +197,11 @@ func writeManifest(name string, m manifest) error {
 	return os.WriteFile(name, raw, 0o600)
 }
 
-// readManifest returns the manifest of the image in dir, if this engine may run
-// it as c, or for a c without an ID, of any machine that is like c. Its errors are [machine.ErrDamaged], but for a disk that cannot be
-// read.
-func readManifest(dir string, c Config, engine string) (m manifest, err error) {
+// readManifest returns the manifest of the image in dir, if one of these engines
+// may run it as c, or for a c without an ID, of any machine that is like c. Its
+// errors are [machine.ErrDamaged], or [machine.ErrNoEngine] of one that is sound,
+// but for a disk that cannot be read.
+func readManifest(dir string, c Config, engines []string) (m manifest, err error) {
 	f, err := os.Open(filepath.Join(dir, FileManifest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, fmt.Errorf("%w: it has no manifest", machine.ErrDamaged)
@@ -213,23 +214,14 @@ func readManifest(dir string, c Config, engine string) (m manifest, err error) {
 	if err != nil {
 		return m, fmt.Errorf("read the manifest: %w", err)
 	}
-	return parseManifest(raw, c, engine)
+	return parseManifest(raw, c, engines)
 }
 
-func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) {
-	var s sealed
-	if err := json.Unmarshal(raw, &s); err != nil || crc32.Checksum(s.Manifest, castagnoli) != s.Sum {
-		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
-	}
-	// JSON has many spellings of the same, and we wrote one of them.
-	if again, err := json.Marshal(s); err != nil || !bytes.Equal(raw, again) {
-		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
-	}
-	if err := json.Unmarshal(s.Manifest, &m); err != nil {
-		return m, fmt.Errorf("%w: its manifest is of no known form", machine.ErrDamaged)
+func parseManifest(raw []byte, c Config, engines []string) (m manifest, err error) {
+	if m, err = unsealManifest(raw); err != nil {
+		return m, err
 	}
 	for what, pair := range map[string][2]string{
-		"engine":           {m.Engine, engine},
 		"machine":          {m.ID, cmp.Or(c.ID, m.ID)},
 		"root file system": {m.Root, filepath.Base(c.Root)},
 		"agent":            {m.Agent, filepath.Base(c.Agent)},
@@ -244,7 +236,55 @@ func parseManifest(raw []byte, c Config, engine string) (m manifest, err error) 
 	if !slices.EqualFunc(m.Files, files, func(f ImageFile, name string) bool { return f.Name == name }) {
 		return m, fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
+	if !slices.Contains(engines, m.Engine) {
+		return m, fmt.Errorf("%w: the engine %q is not installed: put its doze-sentry into engines/%s/ of the data directory and start dozed again",
+			machine.ErrNoEngine, m.Engine, m.Engine)
+	}
 	return m, nil
+}
+
+// unsealManifest returns a manifest as it was written.
+func unsealManifest(raw []byte) (m manifest, err error) {
+	var s sealed
+	if err := json.Unmarshal(raw, &s); err != nil || crc32.Checksum(s.Manifest, castagnoli) != s.Sum {
+		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
+	}
+	// JSON has many spellings of the same, and we wrote one of them.
+	if again, err := json.Marshal(s); err != nil || !bytes.Equal(raw, again) {
+		return m, fmt.Errorf("%w: its manifest was altered", machine.ErrDamaged)
+	}
+	if err := json.Unmarshal(s.Manifest, &m); err != nil {
+		return m, fmt.Errorf("%w: its manifest is of no known form", machine.ErrDamaged)
+	}
+	return m, nil
+}
+
+// made returns the engines that the images below dirs were made with. It fails
+// if it cannot tell of all.
+func made(dirs []string) (engines map[string]bool, err error) {
+	engines = map[string]bool{}
+	look := func(name string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it was never made, or is gone by now
+		}
+		if err != nil || d.Name() != FileManifest {
+			return err
+		}
+		raw, err := os.ReadFile(name) //nolint:gosec // G122: only root writes there
+		if err != nil {
+			return err
+		}
+		m, err := unsealManifest(raw)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		engines[m.Engine] = true
+		return nil
+	}
+	for _, dir := range dirs {
+		err = errors.Join(err, filepath.WalkDir(dir, look))
+	}
+	return engines, err
 }
 
 // verify reads all of an image and compares it with its manifest.

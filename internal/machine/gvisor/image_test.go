@@ -14,7 +14,7 @@ import (
 	"doze/internal/machine"
 )
 
-const engine = "engine-1"
+const someEngine = "engine-1"
 
 // making returns a machine with the engine's files of an image, not committed.
 func making(t *testing.T) Config {
@@ -38,14 +38,14 @@ func TestCommit(t *testing.T) {
 	if _, ok := hasImage(c); ok {
 		t.Fatal("an image counts before it is committed")
 	}
-	if err := commit(t.Context(), c, engine, imageDir(c)); err != nil {
+	if err := commit(t.Context(), c, someEngine, imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
 	size, ok := hasImage(c)
 	if !ok || size < 2*ImageChunk+1005 {
 		t.Errorf("a committed image: %d bytes, %v", size, ok)
 	}
-	m, err := readManifest(imageDir(c), c, engine)
+	m, err := readManifest(imageDir(c), c, []string{someEngine})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestCommitStops(t *testing.T) {
 			t.Fatal("a commit has no end")
 		}
 		c := making(t)
-		err := commit(&dying{Context: t.Context(), left: step}, c, engine, imageDir(c))
+		err := commit(&dying{Context: t.Context(), left: step}, c, someEngine, imageDir(c))
 		done = err == nil
 		_, saved := hasImage(c)
 		if saved != done {
@@ -118,7 +118,7 @@ func TestCommitIncomplete(t *testing.T) {
 		if err := os.Remove(filepath.Join(c.Dir, dirMaking, name)); err != nil {
 			t.Fatal(err)
 		}
-		if err := commit(t.Context(), c, engine, imageDir(c)); err == nil {
+		if err := commit(t.Context(), c, someEngine, imageDir(c)); err == nil {
 			t.Errorf("an image without %s was committed", name)
 		}
 		if _, ok := hasImage(c); ok {
@@ -130,10 +130,10 @@ func TestCommitIncomplete(t *testing.T) {
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	c := making(t)
-	if err := commit(t.Context(), c, engine, imageDir(c)); err != nil {
+	if err := commit(t.Context(), c, someEngine, imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
-	m, err := readManifest(imageDir(c), c, engine)
+	m, err := readManifest(imageDir(c), c, []string{someEngine})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func seal(tb testing.TB, m manifest) []byte {
 
 func sound() manifest {
 	return manifest{
-		Format: format, ID: "a", Engine: engine, Root: "root.erofs", Agent: "agent.erofs",
+		Format: format, ID: "a", Engine: someEngine, Root: "root.erofs", Agent: "agent.erofs",
 		Files: []ImageFile{{Name: FileState, Bytes: 1, Chunks: []uint32{1}}, {Name: FilePageMeta}, {Name: FilePages}},
 	}
 }
@@ -182,12 +182,11 @@ func sound() manifest {
 func TestParseManifest(t *testing.T) {
 	t.Parallel()
 	c := Config{ID: "a", Root: "/other/place/root.erofs", Agent: "agent.erofs"}
-	if _, err := parseManifest(seal(t, sound()), c, engine); err != nil {
+	if _, err := parseManifest(seal(t, sound()), c, []string{someEngine}); err != nil {
 		t.Error("a sound manifest:", err)
 	}
 	for name, change := range map[string]func(*manifest){
 		"other format":  func(m *manifest) { m.Format++ },
-		"other engine":  func(m *manifest) { m.Engine = "engine-2" },
 		"other machine": func(m *manifest) { m.ID = "b" },
 		"other root":    func(m *manifest) { m.Root = "b.erofs" },
 		"other agent":   func(m *manifest) { m.Agent = "b.erofs" },
@@ -197,16 +196,19 @@ func TestParseManifest(t *testing.T) {
 	} {
 		m := sound()
 		change(&m)
-		if _, err := parseManifest(seal(t, m), c, engine); !errors.Is(err, machine.ErrDamaged) {
+		if _, err := parseManifest(seal(t, m), c, []string{someEngine}); !errors.Is(err, machine.ErrDamaged) {
 			t.Errorf("%s: %v, want ErrDamaged", name, err)
 		}
+	}
+	if _, err := parseManifest(seal(t, sound()), c, []string{"engine-2"}); !errors.Is(err, machine.ErrNoEngine) || errors.Is(err, machine.ErrDamaged) {
+		t.Errorf("of another engine: %v, want ErrNoEngine", err)
 	}
 	raw := seal(t, sound())
 	for i := range raw {
 		flipped := bytes.Clone(raw)
 		for _, bit := range []byte{1, 0x20} { // 0x20 is the case of a letter
 			flipped[i] = raw[i] ^ bit
-			if _, err := parseManifest(flipped, c, engine); !errors.Is(err, machine.ErrDamaged) {
+			if _, err := parseManifest(flipped, c, []string{someEngine}); !errors.Is(err, machine.ErrDamaged) {
 				t.Errorf("byte %d altered to %q: %v, want ErrDamaged", i, flipped[i], err)
 			}
 		}
@@ -220,10 +222,10 @@ func FuzzParseManifest(f *testing.F) {
 	f.Add([]byte(``))
 	c := Config{ID: "a", Root: "root.erofs", Agent: "agent.erofs"}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		m, err := parseManifest(raw, c, engine)
+		m, err := parseManifest(raw, c, []string{someEngine})
 		if err != nil {
-			if !errors.Is(err, machine.ErrDamaged) {
-				t.Errorf("%v is not ErrDamaged", err)
+			if !errors.Is(err, machine.ErrDamaged) && !errors.Is(err, machine.ErrNoEngine) {
+				t.Errorf("%v is neither ErrDamaged nor ErrNoEngine", err)
 			}
 			return
 		}
@@ -246,7 +248,7 @@ func TestVouch(t *testing.T) {
 	t.Parallel()
 	d := &Driver{run: t.TempDir()}
 	c := making(t)
-	if err := commit(t.Context(), c, engine, imageDir(c)); err != nil {
+	if err := commit(t.Context(), c, someEngine, imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
 	if d.vouched(imageDir(c)) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -95,6 +96,17 @@ func kill(t *testing.T, pid int, s unix.Signal) {
 	}
 }
 
+// sockets returns how many a process has.
+func sockets(t *testing.T, pid int) (n int) {
+	t.Helper()
+	for _, to := range descriptors(t, pid) {
+		if strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
+}
+
 // stopped reports whether every task of a process stands still.
 func stopped(pid int) bool {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -126,19 +138,11 @@ func TestLauncherDies(t *testing.T) {
 
 	// A call in flight gets an error.
 	first := h.launcher()
-	sockets := func() (n int) {
-		for _, to := range descriptors(t, first) {
-			if strings.HasPrefix(to, "socket:") {
-				n++
-			}
-		}
-		return n
-	}
-	idle := sockets()
+	idle := sockets(t, first)
 	kill(t, h.engine("hung"), unix.SIGSTOP)
 	inFlight := make(chan error, 1)
 	go func() { inFlight <- machines["hung"].Suspend(t.Context(), machine.Paused) }()
-	wait(t, "the launcher asks the engine", func() bool { return sockets() > idle })
+	wait(t, "the launcher asks the engine", func() bool { return sockets(t, first) > idle })
 	kill(t, first, unix.SIGKILL)
 	if err := <-inFlight; err == nil {
 		t.Error("a call to a launcher that died has worked")
@@ -285,15 +289,33 @@ func TestDamageWhileLoading(t *testing.T) {
 	}
 }
 
+// A launcher that died before a machine had processes left a bundle that no
+// successor may take for one.
+func TestBundleLeft(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	kill(t, h.launcher(), unix.SIGKILL)
+	bundle := filepath.Join(d.run, dirBundles, "half")
+	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.open(t)
+	if _, err := os.Lstat(bundle); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the bundle is left:", err)
+	}
+	h.Empty(t)
+}
+
 func TestOneLauncher(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	d := h.open(t)
-	out, err := run(t.Context(), built.sentry, "-run", d.run, "-cgroup", h.cgroup, "-socket", d.client.socket)
+	out, err := run(t.Context(), built.sentry, "-run", d.run, "-cgroup", h.cgroup, "-socket", d.current.client.socket)
 	if err == nil || !strings.Contains(err.Error(), "another launcher") {
 		t.Errorf("a second launcher of the same directory: %q, %v", out, err)
 	}
-	if err := d.client.ping(t.Context()); err != nil {
+	if err := d.current.client.ping(t.Context()); err != nil {
 		t.Error("the first one:", err)
 	}
 }
@@ -481,8 +503,8 @@ func TestHostView(t *testing.T) {
 	}
 	tasks.Wait()
 	h.Empty(t)
-	d.client.hangUp() // as many as there were calls at once
-	const own = 30    // of a launcher without machines, and a few more
+	d.current.client.hangUp() // as many as there were calls at once
+	const own = 30            // of a launcher without machines, and a few more
 	wait(t, "the launcher closes what it opened", func() bool { return len(descriptors(t, launcher)) <= own }, func() string {
 		return fmt.Sprint(descriptors(t, launcher))
 	})

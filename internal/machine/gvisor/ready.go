@@ -63,7 +63,7 @@ func (s *sandbox) created(ctx context.Context) bool {
 		return false // a wake or an end was faster
 	}
 	step.Pass(step.Ahead, s.config.ID)
-	if err := s.d.call(ctx, PathPrepare, Boot{Config: s.config}, nil); err != nil {
+	if err := s.call(ctx, PathPrepare, Boot{Config: s.config}, nil); err != nil {
 		slog.Warn("prepare a process", "sandbox", s.config.ID, "err", err)
 		return false
 	}
@@ -79,7 +79,7 @@ func (s *sandbox) unprepare(ctx context.Context) error {
 		return nil // it was taken by a wake
 	}
 	s.d.ready.remove(s)
-	return s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
+	return s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 }
 
 // take makes sure that the process exists, and reports how long that took.
@@ -93,6 +93,6 @@ func (s *sandbox) take(ctx context.Context) (time.Duration, error) {
 	if s.prepared.Swap(false) {
 		return time.Since(start), nil
 	}
-	err := s.d.call(ctx, PathPrepare, Boot{Config: s.config}, nil)
+	err := s.call(ctx, PathPrepare, Boot{Config: s.config}, nil)
 	return time.Since(start), err
 }

@@ -24,6 +24,7 @@ import (
 type sandbox struct {
 	d      *Driver
 	config machine.Config
+	engine atomic.Pointer[engine] // that it is in, or was made with
 	tier   atomic.Uint32
 	tasks  sync.WaitGroup // what a wake leaves to be done after it
 	bytes  atomic.Int64   // size of the image
@@ -38,11 +39,17 @@ type sandbox struct {
 
 func (d *Driver) sandbox(c machine.Config, t machine.Tier) *sandbox {
 	s := &sandbox{d: d, config: c}
+	s.engine.Store(d.current)
 	s.tier.Store(uint32(t))
 	if n, ok := hasImage(c); ok {
 		s.bytes.Store(n)
 	}
 	return s
+}
+
+// call asks the launcher of its engine.
+func (s *sandbox) call(ctx context.Context, path string, in, out any) error {
+	return s.engine.Load().call(ctx, path, in, out)
 }
 
 // Tier implements [machine.Machine].
@@ -72,7 +79,7 @@ func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
 func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 	switch to {
 	case machine.Paused:
-		err = s.d.call(context.WithoutCancel(ctx), PathPause, Target{ID: s.config.ID}, nil)
+		err = s.call(context.WithoutCancel(ctx), PathPause, Target{ID: s.config.ID}, nil)
 	case machine.Saved:
 		err = s.save(ctx)
 	case machine.Swapped:
@@ -83,7 +90,7 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 			break
 		}
 		s.d.forget(s)
-		err = s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
+		err = s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 		if err != nil {
 			s.d.know(s)
 		}
@@ -120,7 +127,7 @@ func (s *sandbox) save(ctx context.Context) error {
 
 // present fails if the machine has no processes.
 func (s *sandbox) present(ctx context.Context) error {
-	state, err := s.d.find(ctx, s.config.ID)
+	state, err := s.engine.Load().find(ctx, s.config.ID)
 	if err == nil && state == "" {
 		err = errors.New("its processes have ended")
 	}
@@ -145,12 +152,12 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	// The engine cannot stop half-way, so neither do we.
-	if err := s.d.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, nil); err != nil {
+	if err := s.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, nil); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
-	err = commit(ctx, s.config, s.d.engine, dir)
+	err = commit(ctx, s.config, s.engine.Load().version, dir)
 	if ctx.Err() != nil && err != nil && s.present(context.WithoutCancel(ctx)) != nil {
-		err = commit(context.WithoutCancel(ctx), s.config, s.d.engine, dir) // it is all that is left
+		err = commit(context.WithoutCancel(ctx), s.config, s.engine.Load().version, dir) // it is all that is left
 	}
 	if err != nil {
 		return err
@@ -202,7 +209,7 @@ func (s *sandbox) keepAwake(ctx context.Context, dir string) (err error) {
 // keepImage gives the image of the sleeping machine a second name.
 func (s *sandbox) keepImage(ctx context.Context, dir string) error {
 	own := imageDir(s.config)
-	m, err := readManifest(own, s.config, s.d.engine)
+	m, err := readManifest(own, s.config, s.d.versions())
 	if err != nil {
 		return err
 	}
@@ -228,7 +235,7 @@ func (s *sandbox) Rename(ctx context.Context, hostname string) error {
 	if t := s.Tier(); t != machine.Awake {
 		return fmt.Errorf("rename: the machine is %s and must be awake", t)
 	}
-	if err := s.d.call(context.WithoutCancel(ctx), PathRename, Rename{s.config.ID, hostname}, nil); err != nil {
+	if err := s.call(context.WithoutCancel(ctx), PathRename, Rename{s.config.ID, hostname}, nil); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}
 	s.config.Hostname = hostname
@@ -240,7 +247,7 @@ func (s *sandbox) Archive(ctx context.Context, file string) error {
 	if t := s.Tier(); t != machine.Awake && t != machine.Paused {
 		return fmt.Errorf("archive: the machine is %s and must be awake", t)
 	}
-	if err := s.d.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil); err != nil {
+	if err := s.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil); err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
@@ -254,7 +261,7 @@ const swapRest = 32 << 20
 // needed meanwhile need not wait for it: the launcher stops when ctx ends.
 func (s *sandbox) reclaim(ctx context.Context) error {
 	var r Reclaimed
-	if err := s.d.call(ctx, PathReclaim, Target{ID: s.config.ID}, &r); err != nil {
+	if err := s.call(ctx, PathReclaim, Target{ID: s.config.ID}, &r); err != nil {
 		return err
 	}
 	if r.Left > swapRest && r.Left > r.Moved || r.Moved == 0 {
@@ -269,7 +276,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	case machine.Awake:
 		return nil
 	case machine.Paused:
-		if err := s.d.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
+		if err := s.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 	case machine.Saved, machine.Swapped:
@@ -293,7 +300,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
 	both.Go(func() error { return retire(s.config) })
-	both.Go(func() error { return s.d.call(ctx, PathResume, Target{ID: s.config.ID, Kept: true}, nil) })
+	both.Go(func() error { return s.call(ctx, PathResume, Target{ID: s.config.ID, Kept: true}, nil) })
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {
@@ -322,10 +329,11 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 // instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
 	image := imageDir(s.config)
-	m, err := readManifest(image, s.config, s.d.engine)
+	m, err := readManifest(image, s.config, s.d.versions())
 	if err != nil {
 		return err
 	}
+	s.engine.Store(s.d.engine(m.Engine))
 	s.process.Lock()
 	defer s.process.Unlock()
 	start := time.Now()
@@ -354,7 +362,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 		return errors.Join(err, s.kill(ctx))
 	}
 	s.d.begin(s)
-	err = s.d.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files}, nil)
+	err = s.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files}, nil)
 	if errors.Is(err, errGone) {
 		err = errProcess
 	}
@@ -375,7 +383,7 @@ var errProcess = errors.New("the process that waited for the image has ended")
 
 func (s *sandbox) kill(ctx context.Context) error {
 	s.d.forget(s)
-	return s.d.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
+	return s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 }
 
 // finishRestore waits until all memory is loaded; then the image counts no
@@ -385,7 +393,7 @@ func (s *sandbox) finishRestore() {
 	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
 	defer cancel()
 	step.Pass(step.Loaded, s.config.ID)
-	if err := s.d.call(ctx, PathLoaded, Target{ID: s.config.ID}, nil); err != nil {
+	if err := s.call(ctx, PathLoaded, Target{ID: s.config.ID}, nil); err != nil {
 		if s.d.knows(s) { // and nobody ended it meanwhile
 			slog.Error("load memory", "sandbox", s.config.ID, "err", err)
 		}
@@ -421,7 +429,7 @@ func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 		return stats, nil
 	}
 	var live machine.Stats
-	err := s.d.call(ctx, PathStats, Target{ID: s.config.ID}, &live)
+	err := s.call(ctx, PathStats, Target{ID: s.config.ID}, &live)
 	if errors.Is(err, errGone) && s.Tier() == machine.OnDisk { // since we looked
 		return stats, nil
 	}

@@ -292,21 +292,24 @@ func damagedImages(b *bench) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			g.refused(name + " " + what)
+			g.refused(name+" "+what, machine.ErrDamaged)
 		}
 		if err := os.WriteFile(file, whole, 0o600); err != nil { //nolint:gosec // G703: a name in our own directory
 			b.Fatal(err)
 		}
 	}
-	for what, damage := range map[string]func(){
-		"of another machine": func() { copyTree(b, imageOf(b, other.config), image) },
-		"of another engine":  func() { copyTree(b, sound, image); b.host.Forge(b.T, g.config) },
+	for what, foreign := range map[string]struct {
+		put  func()
+		want error
+	}{
+		"of another machine": {func() { copyTree(b, imageOf(b, other.config), image) }, machine.ErrDamaged},
+		"of another engine":  {func() { copyTree(b, sound, image); b.host.Forge(b.T, g.config) }, machine.ErrNoEngine},
 	} {
 		if err := os.RemoveAll(image); err != nil {
 			b.Fatal(err)
 		}
-		damage()
-		g.refused(what)
+		foreign.put()
+		g.refused(what, foreign.want)
 	}
 	b.quiet(events)
 
@@ -320,13 +323,14 @@ func damagedImages(b *bench) {
 	}
 }
 
-// refused fails unless the machine's image is taken for damaged and left alone.
-func (g *guest) refused(what string) {
+// refused fails unless the machine's image is not run, for a reason, and left
+// alone.
+func (g *guest) refused(what string, want error) {
 	g.b.Helper()
 	image := imageOf(g.b, g.config)
 	before := digest(g.b, image)
-	if err := g.Resume(g.b.Context()); !errors.Is(err, machine.ErrDamaged) {
-		g.b.Errorf("%s: %v, want ErrDamaged", what, err)
+	if err := g.Resume(g.b.Context()); !errors.Is(err, want) {
+		g.b.Errorf("%s: %v, want %v", what, err, want)
 	}
 	g.in(machine.OnDisk)
 	if diff := cmp.Diff(before, digest(g.b, image)); diff != "" {

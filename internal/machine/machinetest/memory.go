@@ -326,12 +326,15 @@ func load(dir string, c machine.Config, engine string) (*memory, error) {
 		return nil, fmt.Errorf("%w: %w", machine.ErrDamaged, err)
 	}
 	c.ID = cmp.Or(c.ID, is.ID)
-	want, err := json.Marshal(cardOf(c, engine, raw))
+	want, err := json.Marshal(cardOf(c, is.Engine, raw))
 	if err != nil {
 		return nil, err
 	}
 	if string(sealed) != string(want) {
 		return nil, fmt.Errorf("%w: it is not what its manifest says", machine.ErrDamaged)
+	}
+	if is.Engine != engine {
+		return nil, fmt.Errorf("%w: the engine %q is not installed", machine.ErrNoEngine, is.Engine)
 	}
 	m := &memory{}
 	if err := json.Unmarshal(raw, m); err != nil {
