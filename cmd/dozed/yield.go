@@ -17,6 +17,9 @@ const (
 	// lullTime is how long callers are let wait to see whether all that is under
 	// way ends. What does not is let go on, and they are let in meanwhile.
 	lullTime = time.Second
+	// lullPause is the least time between two such attempts: where requests take
+	// about as long as a lull, callers would else wait most of the time.
+	lullPause = 5 * time.Second
 )
 
 // replace is the signal by which dozed ends for a successor, as soon as nobody
@@ -61,6 +64,11 @@ func (p *platform) calm(ctx context.Context) error {
 		}
 		if err := p.lull(ctx); !errors.Is(err, errBusy) {
 			return err
+		}
+		select {
+		case <-time.After(lullPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -219,6 +219,49 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// TestForkCut kills dozed in the middle of a fork. The snapshot that the fork
+// took for itself goes with it; one that somebody asked for stays.
+func TestForkCut(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "60s")
+	_, box := create(t, c, named("src", 1024))
+	random(t, box, "32")
+	kept := snap(t, c, "kept")
+	const said = "removing the snapshot of a fork that was cut short"
+	all := func() []doze.Snapshot {
+		list, err := c.SnapshotsOf(t.Context(), "src")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	for try := range 10 {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Fork(t.Context(), "src", into(fmt.Sprint("fork-", try)))
+			ended <- err
+		}()
+		before := len(all())
+		until(t, "the fork takes a snapshot", func() bool { return len(all()) > before })
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		answered := <-ended == nil
+		revive(t, p)
+		if answered {
+			continue // dozed was faster, and the snapshot stays
+		}
+		if list := all(); len(list) != before || list[len(list)-1].ID != kept.ID {
+			t.Errorf("there are %+v, and were %d", list, before)
+		}
+		if !strings.Contains(p.Printed(), said) {
+			t.Errorf("nobody says %q: %s", said, p.Tail())
+		}
+		return
+	}
+	t.Error("every fork was faster than the kill")
+}
+
 // damage changes a byte in each large file of a snapshot.
 func damage(t *testing.T, p *testkit.Platform, n doze.Snapshot) {
 	t.Helper()
