@@ -29,7 +29,7 @@ var commands []command
 
 func init() { //nolint:gochecknoinits // the table refers to functions that print the table
 	commands = []command{
-		{"all", "--data DIR --listen ADDR …", "serve everything in one process: control API, sandboxes, edge, egress rules", all},
+		{"all", "--data DIR --listen ADDR …", "serve everything in one process: control API, sandboxes, edge, egress rules; SIGUSR2 ends it for a successor as soon as no request is under way", all},
 		{"destroy", "[--data DIR] [--all] [--yes]", "end all sandboxes of a data directory and remove what they have on this host; its records and checkpoints stay", destroy},
 		{"doctor", "[--apply [--only CHECK]] [--data DIR]", "say in plain words what this host lacks; --apply changes kernel settings to what it advises, and says how to undo it", examine},
 		{"image", "build|ls [--data DIR] [NAME …]", "make or list images", images},
