@@ -101,6 +101,9 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 		s.swapped = false
 	}
 	step.Pass(step.Turn, s.id)
+	if !pause && s.swapped {
+		s.l.tasks.Go(func() { fetch(ctx, int(s.pid.Load())) })
+	}
 	err := turn(ctx)
 	if err != nil && !s.doubtful && !errors.Is(err, errSlow) && !s.over() { // the kept connection may have been an old one
 		err = turn(ctx)
@@ -108,6 +111,12 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 	step.Pass(step.Turned, s.id)
 	if s.note(); s.doubtful {
 		return err // and so the mark stays
+	}
+	if !s.paused {
+		s.stirred()
+	}
+	if !s.paused && s.swapped {
+		s.learn()
 	}
 	s.flipped(ctx)
 	return err

@@ -51,6 +51,8 @@ type sandbox struct {
 	wire     atomic.Pointer[urpc.Client] // kept connection to the engine, made when needed
 
 	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
+	calm *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
+	hot  []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
 }
 
 func (l *Launcher) newSandbox(id string) *sandbox {
@@ -149,7 +151,9 @@ func (s *sandbox) live(ctx context.Context, c *container.Container) error {
 	if err := s.recall(ctx); err != nil { // it is what its marks say until the engine answers
 		slog.WarnContext(ctx, "an engine does not say whether its guest stands still", "sandbox", s.id, "err", err)
 	}
-	s.note()
+	if s.note(); s.now() == string(container.Running) {
+		s.stirred() // our predecessor may not have come to it
+	}
 	return nil
 }
 
@@ -270,6 +274,7 @@ func (s *sandbox) restored(ctx context.Context) {
 	if err := s.loaded(ctx); err != nil {
 		return // the machine ends, which is an event
 	}
+	s.stir()
 	step.Pass(step.Unlimit, s.id)
 	if err := s.group.Load().limitCPU(s.config.CPUs); err != nil && !s.over() {
 		slog.Error("limit the processor", "sandbox", s.id, "err", err)
@@ -332,6 +337,7 @@ func (s *sandbox) begun(ctx context.Context, err error) error {
 		err = s.group.Load().limitCPU(s.config.CPUs)
 	}
 	if err == nil {
+		s.stir()
 		return nil
 	}
 	return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
@@ -364,6 +370,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
 			Resume:      true,
 		})
 		step.Pass(step.Written, s.id)
+		s.still()
 		return err
 	})
 }
@@ -382,34 +389,6 @@ func (s *sandbox) archive(ctx context.Context, name string) (err error) {
 	}()
 	err = s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error { return c.TarRootfsUpperLayer(f) })
 	return errors.Join(err, f.Sync())
-}
-
-// reclaim moves the memory of a paused machine to swap, until ctx ends.
-func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.container == nil {
-		return r, fmt.Errorf("%s: %w", s.id, errGone)
-	}
-	if !s.paused {
-		return r, errors.New("a machine must be paused before its memory is moved to swap")
-	}
-	if err := pageOut(int(s.pid.Load())); err != nil {
-		return r, err
-	}
-	g := s.group.Load()
-	if r.Left, err = g.reclaim(ctx); err != nil {
-		return r, err
-	}
-	if r.Moved = g.swapped(); r.Moved == 0 {
-		return r, nil
-	}
-	if err := s.mark(markSwapped, true); err != nil {
-		return r, err
-	}
-	s.swapped = true
-	s.note()
-	return r, nil
 }
 
 // rename gives the guest another host name. While it runs only a process inside

@@ -20,6 +20,7 @@ func Sandbox() {
 	debug.SetGCPercent(gcPercent)
 	pinProcessors()
 	go announceSignals()
+	go listen().mind()
 }
 
 // announceSignals makes the runtime enable the signals that gVisor will ask

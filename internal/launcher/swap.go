@@ -1,0 +1,101 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"doze/internal/machine/gvisor"
+)
+
+// What a machine in swap needs first when it wakes are some hundred pages, of
+// its agent and of its engine, all over the place: read one by one, they take
+// ten times as long as the wake itself. So we look at which ones a wake used,
+// and bring them back right after the next move to swap. The engine's heap is
+// never quite in the same place: the rest of it is read while the engine wakes.
+
+// hotMost bounds what stays in RAM of a machine in swap, in bytes: a wake with
+// one request uses less.
+const hotMost = 4 << 20
+
+// learnAfter is when a wake from swap is over: its first request has been
+// answered, and not much else has happened.
+const learnAfter = 100 * time.Millisecond
+
+// reclaim moves the memory of a paused machine to swap, until ctx ends, but for
+// what its wake needs first.
+func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return r, fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	if !s.paused {
+		return r, errors.New("a machine must be paused before its memory is moved to swap")
+	}
+	if err := pageOut(int(s.pid.Load())); err != nil {
+		return r, err
+	}
+	g := s.group.Load()
+	if r.Left, err = g.reclaim(ctx); err != nil {
+		return r, err
+	}
+	if r.Moved = g.swapped(); r.Moved == 0 {
+		return r, nil
+	}
+	if err := s.mark(markSwapped, true); err != nil {
+		return r, err
+	}
+	s.swapped = true
+	s.note()
+	if err := pageIn(int(s.pid.Load()), s.hot); err != nil {
+		slog.WarnContext(ctx, "bring back what a wake needs", "sandbox", s.id, "err", err)
+	}
+	return r, nil
+}
+
+// fetch reads what an engine has for itself back from swap, all at once. The
+// engine reads what it needs first by itself, should it be faster.
+func fetch(ctx context.Context, engine int) {
+	if err := own(engine, unix.MADV_WILLNEED); err != nil && !gone(err) {
+		slog.WarnContext(ctx, "read an engine from swap", "pid", engine, "err", err)
+	}
+}
+
+// learn looks, a little later, at what a wake from swap used. Preconditions: mu
+// is held.
+func (s *sandbox) learn() {
+	time.AfterFunc(learnAfter, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.over() || s.paused && s.swapped {
+			return
+		}
+		used, err := inUse(int(s.pid.Load()))
+		if err != nil {
+			slog.Warn("look at what a wake used", "sandbox", s.id, "err", err)
+			return
+		}
+		s.hot = recent(used, s.hot, hotMost/os.Getpagesize())
+	})
+}
+
+// recent returns used and what fits of older pages: the engine's heap is not in
+// the same place twice.
+func recent(used, older []uint64, most int) []uint64 {
+	known := make(map[uint64]bool, len(used))
+	for _, page := range used {
+		known[page] = true
+	}
+	for _, page := range older {
+		if !known[page] {
+			used = append(used, page)
+		}
+	}
+	return used[:min(len(used), most)]
+}
