@@ -29,20 +29,21 @@ var createStorms = []struct{ at, rounds int }{{20, 3}, {100, 1}}
 // of a template, and with a machine that was started ahead. The yardstick is the
 // same exec in a sandbox that runs already.
 func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
+	var all latencies
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--templates=false"}})
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	c, err := p.Client()
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	exec := &series{name: "exec in a running one"}
 	boot := &series{name: "create + exec, by a boot", against: exec}
 	template := &series{name: "create + exec, out of a template", against: boot}
 	spare := &series{name: "create + exec, with a spare machine", against: boot}
-	all := latencies{exec, boot}
+	all = latencies{exec, boot}
 	for _, s := range []struct {
 		*series
 		args   []string
@@ -56,23 +57,23 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 			}
 			all = append(all, s.series)
 			if err := restart(ctx, p, s.args); err != nil {
-				return nil, err
+				return all, err
 			}
 			// The first one makes what the others begin with.
 			if err := createOne(ctx, c, "first", &series{}, &series{}); err != nil {
-				return nil, err
+				return all, err
 			}
 			if err := p.AwaitTemplate(ctx); err != nil {
-				return nil, err
+				return all, err
 			}
 		}
 		for i := range createRounds {
 			if err := p.AwaitSpares(ctx, s.spares); err != nil {
-				return nil, err
+				return all, err
 			}
 			time.Sleep(lying)
 			if err := createOne(ctx, c, fmt.Sprintf("one-%d", i), s.series, exec); err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+				return all, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
 	}
@@ -84,7 +85,7 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 		all = append(all, s)
 		for i := range storm.rounds {
 			if err := createStorm(ctx, c, s, fmt.Sprintf("storm-%d", i), storm.at); err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+				return all, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
 	}

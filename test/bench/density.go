@@ -64,27 +64,27 @@ type weights []weight
 
 // density weighs many idle sandboxes in each tier.
 func density(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
+	var all weights
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: append([]string{"--log", "warn"}, stages[0].args...)})
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	names, err := crowd(ctx, p)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	var all weights
 	for _, s := range stages {
 		if err := p.Stop(); err != nil {
-			return nil, err
+			return all, err
 		}
 		p.Arguments(append([]string{"--log", "warn"}, s.args...)...)
 		if err := p.Restart(ctx); err != nil {
-			return nil, err
+			return all, err
 		}
 		now, err := gather(ctx, p, s.metric)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", s.tier, err, p.Tail())
+			return all, fmt.Errorf("%s: %w: %s", s.tier, err, p.Tail())
 		}
 		fmt.Fprintln(os.Stderr, s.tier)
 		if s.metric != stages[0].metric && !only.MatchString(s.tier) {
@@ -97,7 +97,7 @@ func density(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err
 		for _, name := range names {
 			pss, err := mapped(p, name)
 			if err != nil {
-				return nil, err
+				return all, err
 			}
 			w.PSS += pss / there
 		}

@@ -15,7 +15,8 @@ import (
 	"syscall"
 )
 
-// A bench is one benchmark; its cases are the series that it returns.
+// A bench is one benchmark; its cases are the series that it returns. One that
+// is interrupted returns what it has.
 type bench struct {
 	name, text string
 	run        func(ctx context.Context, dir string, only *regexp.Regexp) (table, error)
@@ -71,10 +72,7 @@ func run(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		fmt.Printf("%s: %s\n", b.name, b.text)
 		all, err := b.run(ctx, dir, cases)
-		if err != nil {
-			return err
-		}
-		return all.report(os.Stdout, machine, b.name)
+		return errors.Join(err, all.report(os.Stdout, machine, b.name))
 	}
 	var known []string
 	for _, b := range benches {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,9 +24,9 @@ import (
 
 const (
 	wakeRounds = 50
-	// largeRounds are for sizes from large on, of which each checkpoint takes
-	// seconds.
-	largeRounds, large = 10, 1024
+	// The checkpoints of large sizes take a while to write.
+	largeRounds, large = 20, 512
+	hugeRounds, huge   = 10, 1024
 	settle             = 60 * time.Second // for one move to a lower tier
 	lying              = 30 * time.Millisecond
 	// inUse is how many requests a sandbox that is awake has answered before
@@ -41,12 +43,12 @@ var ways = []struct {
 	tiers []tier
 }{
 	{
-		args: []string{"--swap", "off", "--disk-after", "1s"}, sizes: []int{0, 64, 512, 2048},
-		tiers: []tier{{"awake %d MB", "running", false}, {"paused %d MB", "paused", false}, {"disk %d MB", "disk", false}, {"disk %d MB, not in the page cache", "disk", true}},
+		args: []string{"--swap", "off", "--disk-after", "500ms"}, sizes: []int{0, 64, 512, 2048},
+		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "paused %d MB", state: "paused"}, {name: "disk %d MB", state: "disk"}, {name: "disk %d MB, not in the page cache", state: "disk", cold: true}},
 	},
 	{
 		args: []string{"--swap", "plain:2G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256},
-		tiers: []tier{{"awake %d MB", "running", false}, {"swapped %d MB", "swapped", false}},
+		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "swapped %d MB", state: "swapped", learns: true}},
 	},
 }
 
@@ -54,6 +56,7 @@ var ways = []struct {
 type tier struct {
 	name, state string
 	cold        bool // its checkpoint is not in the page cache
+	learns      bool // the first wake is one of its own kind, and a case of its own
 }
 
 // wake asks for the agent's health, round by round in every tier, so that all
@@ -68,12 +71,12 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 	for i, way := range ways {
 		own := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.Mkdir(own, 0o700); err != nil {
-			return nil, err
+			return all, err
 		}
 		args := append([]string{"--pause-after", "150ms", "--save-after", "100ms", "--log", "warn"}, way.args...)
 		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Args: args})
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		rows, err := wakeWay(ctx, p, way.sizes, way.tiers, only)
 		all = append(all, rows...)
@@ -82,7 +85,7 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 			all = append(all, rows...)
 		}
 		if err := errors.Join(err, p.Close()); err != nil {
-			return nil, err
+			return all, err
 		}
 	}
 	return all, nil
@@ -99,10 +102,10 @@ func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp) (all
 			continue
 		}
 		rows, err := more.do(ctx, p)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", more.name, err)
-		}
 		all = append(all, rows...)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", more.name, err)
+		}
 	}
 	return all, nil
 }
@@ -111,10 +114,10 @@ func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp) (all
 func wakeWay(ctx context.Context, p *testkit.Platform, sizes []int, tiers []tier, only *regexp.Regexp) (all latencies, err error) {
 	for _, mb := range sizes {
 		rows, err := wakeSize(ctx, p, mb, tiers, only)
-		if err != nil {
-			return nil, fmt.Errorf("%d MB: %w", mb, err)
-		}
 		all = append(all, rows...)
+		if err != nil {
+			return all, fmt.Errorf("%d MB: %w", mb, err)
+		}
 	}
 	return all, nil
 }
@@ -155,14 +158,21 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 		return nil, err
 	}
 	ask := asker(p, sb)
-	for range rounds(mb) {
+	firsts := map[*series]*series{}
+	for s, t := range cases {
+		if t.learns {
+			firsts[s] = &series{name: s.name + ", the first time", against: all[0]}
+		}
+	}
+	defer func() { all = slices.AppendSeq(all, maps.Values(firsts)) }()
+	for round := range rounds(mb) {
 		for _, s := range all {
 			if err := await(ctx, p, cases[s].state); err != nil {
-				return nil, fmt.Errorf("wait for %s: %w: %s", s.name, err, p.Tail())
+				return all, fmt.Errorf("wait for %s: %w: %s", s.name, err, p.Tail())
 			}
 			if cases[s].cold {
 				if err := forget(p, name); err != nil {
-					return nil, fmt.Errorf("%s: %w", s.name, err)
+					return all, fmt.Errorf("%s: %w", s.name, err)
 				}
 			}
 			took, err := ask(ctx)
@@ -172,7 +182,10 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 				}
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+				return all, fmt.Errorf("%s: %w", s.name, err)
+			}
+			if first := firsts[s]; first != nil && round == 0 {
+				s = first
 			}
 			s.add(took)
 		}
@@ -187,7 +200,10 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 func roomFor(mb int) doze.Megabytes { return doze.Megabytes(max(1024, 2*mb)) }
 
 func rounds(mb int) int {
-	if mb >= large {
+	switch {
+	case mb >= huge:
+		return hugeRounds
+	case mb >= large:
 		return largeRounds
 	}
 	return wakeRounds
