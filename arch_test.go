@@ -41,7 +41,7 @@ var imports = map[string][]string{
 	"internal/edge":                      {".", "internal/access", "internal/httpx", "internal/peer"},
 	"internal/hostnet":                   {"."},
 	"internal/httpx":                     {"."},
-	"internal/launcher":                  {"internal/launcher/tune", "internal/machine", "internal/machine/gvisor", "internal/step"},
+	"internal/launcher":                  {".", "internal/launcher/tune", "internal/machine", "internal/machine/gvisor", "internal/step"},
 	"internal/launcher/filters":          {},
 	"internal/launcher/filters/gen":      {},
 	"internal/launcher/tune":             {},

@@ -25,6 +25,10 @@ const (
 	AgentPort               = 8080    // where the agent listens inside every sandbox
 )
 
+// CountNetworks is an option of prctl(2) that the engine of a sandbox has: it
+// returns how many network namespaces are in use that processes inside have made.
+const CountNetworks = 0x444f5a45
+
 // Megabytes is an amount of memory in MiB.
 type Megabytes int
 

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"doze"
 )
 
 // A checkpoint of the sandbox leaves out what processes with the capability for
@@ -21,8 +23,9 @@ import (
 // netstate is what a checkpoint leaves out. In all sandboxes that nobody changed
 // it is the same: it says how many addresses there are, and not which.
 type netstate struct {
-	links string
-	rules string
+	links  string
+	rules  string
+	nested bool // there are network namespaces besides that of this process
 }
 
 // fleeting is what of the network is not as it was when the agent started, which
@@ -30,18 +33,23 @@ type netstate struct {
 type fleeting struct {
 	Links bool `json:"links"` // links, addresses or routes
 	Rules bool `json:"rules"` // filter rules
+	// Namespaces says that processes have made network namespaces, and use them.
+	Namespaces bool `json:"namespaces"`
 }
 
-// readNetstate returns what is now. Where nobody may change it, that is nothing.
+// readNetstate returns what is now. Where nobody may change the links and rules
+// of this process, they are not looked at. A namespace of his own anybody may
+// make.
 func readNetstate() netstate {
-	if !mayAdminister() {
-		return netstate{}
+	s := netstate{nested: nestedNetworks()}
+	if mayAdminister() {
+		s.links, s.rules = linkState()+routeState(), ruleState()
 	}
-	return netstate{links: linkState() + routeState(), rules: ruleState()}
+	return s
 }
 
 func (s netstate) since(was netstate) fleeting {
-	return fleeting{Links: s.links != was.links, Rules: s.rules != was.rules}
+	return fleeting{Links: s.links != was.links, Rules: s.rules != was.rules, Namespaces: s.nested}
 }
 
 // mayAdminister reports whether this process, and so what it starts, may change
@@ -49,6 +57,14 @@ func (s netstate) since(was netstate) fleeting {
 func mayAdminister() bool {
 	_, data, err := capabilities()
 	return err == nil && data[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0
+}
+
+// nestedNetworks asks the engine, which knows all of them. From here some could
+// not be found, such as that of an open socket, and none be entered. A kernel
+// that does not know may have some.
+func nestedNetworks() bool {
+	n, _, errno := unix.Syscall(unix.SYS_PRCTL, doze.CountNetworks, 0, 0)
+	return errno != 0 || n > 0
 }
 
 // linkState is a line for each link. What cannot be read is a state too: it

@@ -9,7 +9,6 @@ import (
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
-	slinux "gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
 
 	"doze/internal/machine/gvisor"
 )
@@ -45,16 +44,7 @@ func DenyTun() {
 	if spec, ok := inheritedSpec(os.Args); !ok || !deniesTun(&spec) {
 		return
 	}
-	for _, table := range []*kernel.SyscallTable{slinux.AMD64, slinux.ARM64} {
-		number, err := table.LookupNo("ioctl")
-		if err != nil {
-			panic(err) // gVisor has it since its first day
-		}
-		call := table.Table[number]
-		call.Fn = withoutTun(call.Fn)
-		table.Table[number] = call
-		table.Init() // again, so that it is found
-	}
+	wrap("ioctl", withoutTun)
 }
 
 // withoutTun answers the attachment of a device as a kernel without one does.

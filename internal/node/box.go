@@ -59,8 +59,7 @@ type Box struct {
 	stuck       bool               // guarded by mu; the last such move did not work
 	frozen      bool               // guarded by mu; a snapshot is being taken, and requests wait
 	unswappable bool               // guarded by mu; in this sleep its memory could not be moved to swap
-	asked       bool               // guarded by mu; its agent said before this sleep what a checkpoint would leave out
-	unsaved     string             // guarded by mu; that, when it was asked
+	unsaved     string             // guarded by mu; what a checkpoint would leave out, when its agent was asked
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
 	holds       int                // guarded by mu; requests in flight
@@ -288,7 +287,7 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return nil
 	case err == nil:
 		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", took)
-		b.unswappable, b.asked = false, false
+		b.unswappable = false
 		if from == machine.OnDisk {
 			b.woke = time.Now()
 			b.spawn(b.greet)
@@ -406,11 +405,11 @@ func (b *Box) pause(m machine.Machine) error {
 	if err := step.Reach(step.Idle, b.order.UID); err != nil {
 		return err
 	}
+	if err := b.noteTie(m); err != nil {
+		return err
+	}
 	err := m.Suspend(b.life, machine.Paused)
 	step.Pass(step.Slept, b.order.UID)
-	if err == nil {
-		b.noteTie(m)
-	}
 	return err
 }
 

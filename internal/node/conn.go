@@ -22,7 +22,7 @@ type conn struct {
 
 // reachable are the phases in which there is somebody to talk to; in all but
 // the first, only we do.
-var reachable = []doze.Phase{doze.Running, doze.Starting, doze.Archiving, doze.Unarchiving}
+var reachable = []doze.Phase{doze.Running, doze.Starting, doze.Archiving, doze.Unarchiving, doze.Disabling}
 
 // awake returns the machine, if somebody can be reached in it. Preconditions:
 // mu is held.
@@ -30,7 +30,7 @@ func (b *Box) awake() (machine.Machine, error) {
 	switch {
 	case b.life.Err() != nil:
 		return nil, context.Cause(b.life)
-	case b.machine != nil && (slices.Contains(reachable, b.phase) || b.phase == doze.Disabling && b.mayTie()): // see survey
+	case b.machine != nil && slices.Contains(reachable, b.phase):
 		return b.machine, nil
 	default: // it fell asleep, or ended, under a request
 		return nil, doze.Errorf(doze.Unavailable, "the sandbox is %s", b.phase)

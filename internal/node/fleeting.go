@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -9,8 +10,9 @@ import (
 	"doze/internal/machine"
 )
 
-// A checkpoint leaves out what processes inside changed of the network, where
-// they may: see [machine.Config]. A sandbox that has something of that sleeps in
+// A checkpoint leaves out what processes inside changed of the network: of that of
+// the sandbox, where they may, see [machine.Config], and network namespaces that
+// they made, which everybody may. A sandbox that has something of that sleeps in
 // memory only, and is not copied. Its agent says so while it is awake.
 
 // intent is what an agent says before its sandbox falls asleep.
@@ -19,6 +21,8 @@ type intent struct {
 	Fleeting  struct {
 		Links bool `json:"links"`
 		Rules bool `json:"rules"`
+		// Namespaces are those that are in use besides the first.
+		Namespaces bool `json:"namespaces"`
 	} `json:"fleeting"` // what a checkpoint would leave out
 }
 
@@ -30,6 +34,9 @@ func (i *intent) unsaved() string {
 	}
 	if i.Fleeting.Rules {
 		all = append(all, "its filter rules")
+	}
+	if i.Fleeting.Namespaces {
+		all = append(all, "network namespaces that its processes have made")
 	}
 	return strings.Join(all, " and ")
 }
@@ -43,45 +50,47 @@ func (n *Node) intend(b *Box) (in intent, err error) {
 	return in, err
 }
 
-// mayTie reports whether processes in b may change what a checkpoint leaves out.
+// mayTie reports whether processes in b may change what a checkpoint leaves out
+// and the engine saves nevertheless. It does not while there are namespaces.
 func (b *Box) mayTie() bool { return b.order.IPTables || b.order.Tun }
 
 // tied returns what a checkpoint of the machine of b would leave out, as far as
 // that is known; nothing if it has a checkpoint. Preconditions: mu is held.
 func (b *Box) tied(m machine.Machine) string {
-	switch {
-	case !b.mayTie(), m.Tier() > machine.Paused:
+	if m.Tier() > machine.Paused {
 		return ""
-	case !b.asked:
-		return unasked
-	default:
-		return b.unsaved
 	}
+	return b.unsaved
 }
 
 // tie takes note of what the agent of an awake machine said, or of why it said
 // nothing. Preconditions: mu is held.
 func (b *Box) tie(m machine.Machine, in intent, err error) {
 	was := b.unsaved
-	b.asked, b.unsaved = err == nil, in.unsaved()
+	if b.unsaved = in.unsaved(); err != nil && b.mayTie() {
+		b.unsaved = unasked
+	}
 	if now := b.tied(m); now != "" && now != was {
 		b.note("while it sleeps it stays in memory, and a restart of the host loses it: a checkpoint would leave out " + now)
 	}
 }
 
-// noteTie writes down why a machine that fell asleep has no checkpoint, for the
-// next process, if all is lost by then. Preconditions: the turn is held.
-func (b *Box) noteTie(m machine.Machine) {
+// noteTie writes down what a checkpoint of a machine that is about to fall asleep
+// would leave out: the next process cannot ask, and must not make one.
+// Preconditions: the turn is held.
+func (b *Box) noteTie(m machine.Machine) error {
 	b.mu.Lock()
-	tied := b.tied(m)
+	was, tied := b.noted, b.tied(m)
 	b.mu.Unlock()
-	if tied == b.noted {
-		return
+	if tied == was {
+		return nil
 	}
 	b.noted = tied
 	if err := b.n.keep(b, doze.Standby, ""); err != nil {
-		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
+		b.noted = was
+		return fmt.Errorf("write the record: %w", err)
 	}
+	return nil
 }
 
 // survey returns what tied does, and asks the agent of a machine that is awake.
@@ -89,7 +98,7 @@ func (b *Box) noteTie(m machine.Machine) {
 func (n *Node) survey(b *Box, m machine.Machine) (tied string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mayTie() && m.Tier() == machine.Awake && b.phase != doze.Suspending { // where it was asked just now
+	if m.Tier() == machine.Awake && b.phase != doze.Suspending { // where it was asked just now
 		b.mu.Unlock()
 		in, err := n.intend(b)
 		if err != nil {

@@ -29,9 +29,10 @@ func TestFleeting(t *testing.T) {
 		says string // the agent
 		what string // of that, in public
 	}{
-		"rules": {func(o *peer.Order) { o.IPTables = true }, `"rules":true`, "its filter rules"},
-		"links": {func(o *peer.Order) { o.Tun = true }, `"links":true`, "its network links, addresses and routes"},
-		"both":  {func(o *peer.Order) { o.IPTables = true }, `"links":true,"rules":true`, "routes and its filter rules"},
+		"rules":                          {func(o *peer.Order) { o.IPTables = true }, `"rules":true`, "its filter rules"},
+		"links":                          {func(o *peer.Order) { o.Tun = true }, `"links":true`, "its network links, addresses and routes"},
+		"both":                           {func(o *peer.Order) { o.IPTables = true }, `"links":true,"rules":true`, "routes and its filter rules"},
+		"namespaces, which all may make": {func(*peer.Order) {}, `"namespaces":true`, "network namespaces"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(h *host) {
@@ -64,7 +65,7 @@ func TestFleeting(t *testing.T) {
 				time.Sleep(10 * diskAfter)
 				p.in("a", doze.Disabled, "paused")
 				p.stop()
-				p = h.start() // which cannot know
+				p = h.start() // which cannot ask
 				time.Sleep(10 * diskAfter)
 				p.in("a", doze.Disabled, "paused")
 				if err := p.Enable(t.Context(), "a"); err != nil {
@@ -140,19 +141,5 @@ func TestFleetingUnknown(t *testing.T) {
 		h.set(func() { h.deaf = false })
 		p.hello("a")
 		p.sleep("disk")
-	})
-}
-
-// TestFleetingElsewhere: who may not change anything is not believed to have.
-func TestFleetingElsewhere(t *testing.T) {
-	virtual(t, func(h *host) {
-		p := h.has("a", "b")
-		h.set(func() { h.changed["a"] = `"links":true,"rules":true`; h.changed["b"] = h.changed["a"] })
-		p.snap("b", "n")
-		p.sleep("disk")
-		p.in("b", doze.Standby, "disk")
-		if n := h.notes("b"); n != 0 {
-			h.t.Errorf("%d notes", n)
-		}
 	})
 }

@@ -546,8 +546,11 @@ func (b *Box) halt(ctx context.Context) error {
 	// Paused is enough to keep everything; disk is what makes it cheap, and is
 	// tried again, unless it would lose something.
 	to := machine.OnDisk
-	if b.noted = b.n.survey(b, m); b.noted != "" {
+	if b.n.survey(b, m) != "" {
 		to = machine.Paused
+	}
+	if err := b.noteTie(m); err != nil {
+		return err
 	}
 	if err := m.Suspend(ctx, to); err != nil {
 		slog.Error("disable", "sandbox", b.order.UID, "tier", m.Tier().String(), "err", err)

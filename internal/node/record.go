@@ -191,7 +191,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 		return n.discard(ctx, uid, r)
 	}
 	b := n.newBox(r.Order, r.Config, doze.Standby)
-	b.image, b.noted = r.Image, r.Tied
+	b.image, b.noted, b.unsaved = r.Image, r.Tied, r.Tied
 	switch {
 	case r.Archived:
 		_, err = os.Stat(n.filesName(uid))
