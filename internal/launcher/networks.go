@@ -26,7 +26,7 @@ import (
 type networks struct {
 	mu     sync.Mutex
 	made   map[*inet.Namespace]struct{} // guarded by mu; some may be gone
-	barred bool                         // guarded by mu; the bar is down
+	barred bool                         // guarded by mu; the bar is there
 }
 
 // WatchNetworks makes the engine's process know the network namespaces that are
@@ -93,14 +93,15 @@ func (n *networks) count() int {
 	return len(n.made)
 }
 
-// settle forgets those that nobody uses, and raises or lowers the bar.
+// settle forgets those that nobody uses, and puts the bar there or takes it away. It is not
+// called when the last user goes, but when a process starts or somebody asks.
 // Preconditions: mu is held.
 func (n *networks) settle() {
 	maps.DeleteFunc(n.made, func(own *inet.Namespace, _ struct{}) bool { return own.GetInode().ReadRefs() <= 0 })
-	switch down := len(n.made) > 0; {
-	case down == n.barred:
+	switch some := len(n.made) > 0; {
+	case some == n.barred:
 		return
-	case down:
+	case some:
 		tcpip.AddDanglingEndpoint(theBar)
 	default:
 		tcpip.DeleteDanglingEndpoint(theBar)

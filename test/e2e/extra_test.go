@@ -168,6 +168,32 @@ func TestTun(t *testing.T) {
 	awaitTier(t, p, "tunnel", "disk")
 }
 
+// TestNamespaces: every sandbox may have network namespaces besides the first.
+// With one of them it stays in memory, and it no longer does when that is gone.
+func TestNamespaces(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
+	_, box := create(t, c, named("nested", 512))
+	awaitTier(t, p, "nested", "disk") // an engine that was restored knows as well
+	spawn(t, box, client.Command{Name: "nested", Command: `exec unshare -Urn sh -c '
+ip link add one type veth peer name two && ip addr add 192.0.2.1/24 dev one && exec python3 -m http.server 7000'`})
+	const enter = `nsenter -t $(pgrep -xo python3) -U -n --preserve-credentials `
+	until(t, "somebody listens in there", func() bool {
+		return sh(t, box, enter+`python3 -c 'import socket; socket.create_connection(("192.0.2.1", 7000))' 2>/dev/null && echo yes || true`) == "yes"
+	})
+	tied(t, p, c, "nested", "network namespaces", func() {
+		t.Helper()
+		if got := sh(t, box, enter+`ip -o addr show dev one`); !strings.Contains(got, "192.0.2.1/24") {
+			t.Errorf("the address in there: %q", got)
+		}
+	})
+	sh(t, box, "pkill -xo python3")
+	awaitTier(t, p, "nested", "disk")
+	if _, err := c.Fork(t.Context(), "nested", into("copy")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNoExtras: a sandbox that did not ask for it has neither, and one that
 // asked has what it asked for. Nobody gets a tun device by way of a node and a
 // namespace of his own.

@@ -307,6 +307,48 @@ func TestBundleLeft(t *testing.T) {
 	h.Empty(t)
 }
 
+// TestNamespace: a machine in which a network namespace is in use cannot be
+// saved or copied, and nothing happens to it, for it could not be restored. When
+// that is gone, it can.
+func TestNamespace(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := h.Config(t, "a")
+	c.Args = append(c.Args, "isolate", "/tmp/done")
+	m := boot(t, h.open(t), c)
+	ask(t, m, "/count", new(int64)) // which is answered when there is one
+	for range 2 {
+		if err := m.Suspend(t.Context(), machine.OnDisk); err == nil || m.Tier() != machine.Paused {
+			t.Fatalf("it is %s: %v", m.Tier(), err)
+		}
+		if err := m.Keep(t.Context(), filepath.Join(t.TempDir(), "copy")); err == nil {
+			t.Fatal("there is a copy of it")
+		}
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ask(t, m, "/count", new(int64))
+	}
+	ask(t, m, "/write", new(any), "name", "/tmp/done", "text", "now")
+	wait(t, "it can be saved", func() bool {
+		ask(t, m, "/spawn", new(any), "n", "1") // the engine looks again when something starts
+		if err := m.Suspend(t.Context(), machine.OnDisk); err == nil {
+			return true
+		}
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	})
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, m, "/count", new(int64))
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOneLauncher(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -12,9 +12,11 @@ import (
 	"hash/crc32"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,6 +50,10 @@ func run(args []string) error {
 		return nil
 	case len(args) == 2 && args[0] == "-hostname": // as the agent does
 		return syscall.Sethostname([]byte(args[1]))
+	case len(args) == 2 && args[0] == "isolate":
+		if err := isolate(args[1]); err != nil {
+			return err
+		}
 	}
 	w := &world{began: time.Now(), children: map[int]int64{}}
 	go func() {
@@ -59,6 +65,35 @@ func run(args []string) error {
 		Addr: fmt.Sprintf(":%d", machinetest.Port), Handler: machinetest.Handler(w), ReadHeaderTimeout: time.Minute,
 	}
 	return server.ListenAndServe()
+}
+
+// isolate makes a network namespace that has nothing but a socket that listens,
+// until a file of that name appears.
+func isolate(until string) error {
+	runtime.LockOSThread() // the main thread, which Go never ends
+	defer runtime.UnlockOSThread()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here, and was the only one inside
+		if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		inside, err := net.Listen("tcp", "127.0.0.1:0")
+		done <- err
+		if err != nil {
+			return
+		}
+		go func() {
+			for range time.NewTicker(tick).C {
+				if _, err := os.Stat(until); err == nil {
+					_ = inside.Close() // it listens to nobody
+					return
+				}
+			}
+		}()
+	}()
+	return <-done
 }
 
 // count is a child process.
