@@ -18,7 +18,8 @@ import (
 
 // A checkpoint of the sandbox leaves out what processes with the capability for
 // it have changed of the network: filter rules, and links, addresses and routes.
-// The host asks for that before it relies on one.
+// It leaves out the network namespaces that any process has made. The host asks
+// for that before it relies on one.
 
 // netstate is what a checkpoint leaves out. In all sandboxes that nobody changed
 // it is the same: it says how many addresses there are, and not which.

@@ -143,3 +143,18 @@ func TestFleetingUnknown(t *testing.T) {
 		p.sleep("disk")
 	})
 }
+
+// TestFleetingElsewhere: what one sandbox has ties no other.
+func TestFleetingElsewhere(t *testing.T) {
+	virtual(t, func(h *host) {
+		p := h.has("a", "b")
+		h.set(func() { h.changed["a"] = `"namespaces":true` })
+		p.snap("b", "n")
+		time.Sleep(2 * time.Hour)
+		p.in("a", doze.Standby, "paused")
+		p.in("b", doze.Standby, "disk")
+		if n := h.notes("b"); n != 0 {
+			h.t.Errorf("%d notes", n)
+		}
+	})
+}
