@@ -58,17 +58,19 @@ type Edge struct {
 	streams      *streams
 	buffers      buffers
 	bodyMax      int64
+	ageMax       time.Duration
 }
 
 // New returns an edge. It needs [Edge.Run] beside it.
 func New(c Config) *Edge {
 	return &Edge{
 		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, authenticate: c.Authenticate,
-		streams: newStreams(), bodyMax: maxBody,
+		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax,
 	}
 }
 
-// Run ends the requests whose credential stops being valid, within a second.
+// Run ends the requests whose credential stops being valid, within a second,
+// and those by previews that have lasted for 15 minutes.
 // When ctx ends, it refuses new ones, lets the short ones finish, ends the
 // others, and returns.
 func (e *Edge) Run(ctx context.Context) error {
@@ -132,7 +134,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
-	var valid func() bool
+	s := &stream{control: http.NewResponseController(w)}
 	at, ok := e.previewPlace(r)
 	switch {
 	case ok:
@@ -140,7 +142,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if err != nil || done {
 			return err
 		}
-		valid = func() bool { return e.opens(v.preview, v.token) }
+		s.valid, s.until = func() bool { return e.opens(v.preview, v.token) }, time.Now().Add(e.ageMax)
 	case e.strays(r.Host):
 		return errStray
 	default:
@@ -149,7 +151,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 			return err
 		}
 		workspace := v.caller.Workspace
-		valid = func() bool { return e.holds(probe, workspace) }
+		s.valid = func() bool { return e.holds(probe, workspace) }
 	}
 	if r.ContentLength > e.bodyMax {
 		return errTooLarge
@@ -158,15 +160,15 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		GotConn: func(httptrace.GotConnInfo) { v.sent.Store(true) }, // the next thing is to write to it
 	}))
 	defer cut(nil)
-	control := http.NewResponseController(w)
-	done, err := e.streams.add(&stream{valid: valid, cut: cut, control: control})
+	s.cut = cut
+	done, err := e.streams.add(s)
 	if err != nil {
 		return err
 	}
 	defer done()
 	if r.ContentLength != 0 {
 		// A caller may still send while it reads the answer. HTTP/2 always can.
-		_ = control.EnableFullDuplex()
+		_ = s.control.EnableFullDuplex()
 	}
 	e.forward(w, r.WithContext(ctx), v)
 	return nil

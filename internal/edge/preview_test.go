@@ -1,13 +1,18 @@
 package edge
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -266,6 +271,108 @@ func TestPreviewsEndWithTheirTokens(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPreviewsLastForATime: busy or idle; who has a key of the platform may stay.
+func TestPreviewsLastForATime(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		backend http.HandlerFunc
+		socket  bool
+		status  int // of the answer
+	}{
+		"idle stream": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, false, http.StatusOK},
+		"busy stream": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, err := io.WriteString(w, "data: x\n\n"); err == nil; {
+				_, err = io.WriteString(w, "data: x\n\n")
+			}
+		}, false, http.StatusOK},
+		"no answer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, false, http.StatusGatewayTimeout},
+		"idle socket": {func(w http.ResponseWriter, r *http.Request) {
+			if c, err := websocket.Accept(w, r, nil); err == nil {
+				_, _, _ = c.Read(r.Context())
+				_ = c.CloseNow()
+			}
+		}, true, 0},
+		"busy socket": {func(w http.ResponseWriter, r *http.Request) {
+			c, err := websocket.Accept(w, r, nil)
+			for err == nil {
+				err = c.Write(r.Context(), websocket.MessageText, []byte("x"))
+			}
+		}, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, tt.backend)
+			w.ageMax = time.Millisecond // and at most until the next look
+			if tt.socket {
+				c, _, err := websocket.Dial(t.Context(), "http://"+w.addr, &websocket.DialOptions{Host: "open" + previewDomain})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = c.CloseNow() }()
+				for err == nil {
+					_, _, err = c.Read(t.Context())
+				}
+			} else {
+				if tt.status == http.StatusOK {
+					w.do(t, http.MethodGet, host, "/", "acme", nil)
+				}
+				resp := w.do(t, http.MethodGet, "open"+previewDomain, "/", "", nil)
+				if resp.StatusCode != tt.status {
+					t.Errorf("status %d", resp.StatusCode)
+				}
+				if tt.status != http.StatusOK {
+					if e := platformError(t, resp); e["code"] != workloadTimeout {
+						t.Errorf("%v", e)
+					}
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+			}
+			left := 0
+			if tt.status == http.StatusOK {
+				left = 1 // that of the key
+			}
+			w.gate.awaitHeld(t, left)
+		})
+	}
+}
+
+// TestAgeMax looks at the 15 minutes themselves, in virtual time.
+func TestAgeMax(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		all := newStreams()
+		var running sync.WaitGroup
+		running.Go(func() { all.run(ctx) })
+		old, cut := context.WithCancelCause(ctx)
+		done, err := all.add(&stream{
+			valid: func() bool { return true }, until: time.Now().Add(ageMax), cut: cut,
+			control: http.NewResponseController(httptest.NewRecorder()),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15*time.Minute - recheck)
+		synctest.Wait()
+		if old.Err() != nil {
+			t.Errorf("cut before its time: %v", context.Cause(old))
+		}
+		time.Sleep(2 * recheck)
+		synctest.Wait()
+		if !errors.Is(context.Cause(old), errTooOld) {
+			t.Errorf("after its time: %v", context.Cause(old))
+		}
+		done()
+		stop()
+		running.Wait()
+	})
 }
 
 // FuzzPreviewAddress reads any address: what it finds is what it was asked for,

@@ -13,6 +13,10 @@ const (
 	// recheck is how often the credentials of open requests are looked at
 	// again. A revoked key must not reach a sandbox for longer than a second.
 	recheck = 500 * time.Millisecond
+	// ageMax is how long one request by a preview may last, with what it
+	// streams, or its WebSocket, busy or idle: a link that was given to the
+	// world must not keep a sandbox awake for ever.
+	ageMax = 15 * time.Minute
 	// drain is what short requests have to end by themselves at a shutdown.
 	drain = time.Second
 	// lastWords is what a request that is cut off has left for its error.
@@ -22,6 +26,7 @@ const (
 // stream is a request in flight.
 type stream struct {
 	valid   func() bool // whether its credential still is; it does not block
+	until   time.Time   // when it has lasted long enough; zero is never
 	cut     context.CancelCauseFunc
 	control *http.ResponseController
 }
@@ -39,6 +44,17 @@ type streams struct {
 
 func newStreams() *streams {
 	return &streams{opened: make(chan struct{}, 1), ended: make(chan struct{}, 1), doubt: make(chan struct{}, 1), open: map[*stream]struct{}{}}
+}
+
+// overdue is why s has to end at now, or nil.
+func (s *stream) overdue(now time.Time) *doze.Error {
+	switch {
+	case !s.valid():
+		return errRevoked
+	case !s.until.IsZero() && !now.Before(s.until):
+		return errTooOld
+	}
+	return nil
 }
 
 // add registers s until done is called.
@@ -66,7 +82,7 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// run checks the credentials of open streams until ctx ends, and then ends
+// run checks the credentials and the age of open streams until ctx ends, and then ends
 // all streams. It sleeps while there are none.
 func (ss *streams) run(ctx context.Context) {
 	defer ss.end()
@@ -78,8 +94,8 @@ func (ss *streams) run(ctx context.Context) {
 		}
 		for ss.wait(ctx) {
 			for _, s := range ss.snapshot() {
-				if !s.valid() {
-					ss.cut(s, errRevoked)
+				if why := s.overdue(time.Now()); why != nil {
+					ss.cut(s, why)
 				}
 			}
 		}
