@@ -77,6 +77,7 @@ type PreviewTokenSpec struct {
 }
 
 var (
+	// prefixForm is also that of the first label of every preview's host.
 	prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
 	// connectionHeaders are about one connection, or say how long a body is:

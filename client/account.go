@@ -101,6 +101,30 @@ func (c *Client) VerifyDomain(ctx context.Context, name string) (doze.CustomDoma
 	return resource[doze.CustomDomain](ctx, c, http.MethodPost, nil, "customdomains", name, "verify")
 }
 
+// SetFallback chooses the preview that serves the names on a custom domain that
+// no preview has, by the first label of its host; an empty one is none.
+func (c *Client) SetFallback(ctx context.Context, name, label string) (doze.CustomDomain, error) {
+	in := map[string]any{"spec": map[string]string{"fallbackPreviewId": label}}
+	return resource[doze.CustomDomain](ctx, c, http.MethodPut, in, "customdomains", name)
+}
+
+// DomainShares returns with whom a custom domain is shared.
+func (c *Client) DomainShares(ctx context.Context, name string) ([]doze.DomainShare, error) {
+	return resource[[]doze.DomainShare](ctx, c, http.MethodGet, nil, "customdomains", name, "share")
+}
+
+// ShareDomain lets another workspace, or all for [doze.DomainEverybody], serve
+// previews on a custom domain.
+func (c *Client) ShareDomain(ctx context.Context, name, workspace string) (doze.CustomDomain, error) {
+	return resource[doze.CustomDomain](ctx, c, http.MethodPost, map[string]string{"targetWorkspace": workspace}, "customdomains", name, "share")
+}
+
+// UnshareDomain ends that.
+func (c *Client) UnshareDomain(ctx context.Context, name, workspace string) error {
+	_, err := resource[any](ctx, c, http.MethodDelete, nil, "customdomains", name, "share", workspace)
+	return err
+}
+
 // DeleteDomain removes a custom domain.
 func (c *Client) DeleteDomain(ctx context.Context, name string) error {
 	_, err := resource[any](ctx, c, http.MethodDelete, nil, "customdomains", name)

@@ -74,8 +74,80 @@ func (a *app) domain() *cobra.Command {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteDomain(ctx, name) })
 		},
 	}
-	cmd.AddCommand(create, verify, list, remove)
+	cmd.AddCommand(create, verify, list, remove, a.share(), a.unshare(), a.shares(), a.fallback())
 	return cmd
+}
+
+func (a *app) share() *cobra.Command {
+	return &cobra.Command{
+		Use: "share DOMAIN WORKSPACE|" + doze.DomainEverybody, Short: "Let another workspace, or all, serve previews on a domain", Args: takes(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			d, err := c.ShareDomain(cmd.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return a.show(d, domainRows(d))
+		},
+	}
+}
+
+func (a *app) unshare() *cobra.Command {
+	return &cobra.Command{
+		Use: "unshare DOMAIN WORKSPACE|" + doze.DomainEverybody, Short: "End that", Args: takes(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			return c.UnshareDomain(cmd.Context(), args[0], args[1])
+		},
+	}
+}
+
+func (a *app) shares() *cobra.Command {
+	return &cobra.Command{
+		Use: "shares DOMAIN", Short: "List with whom a domain is shared", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.DomainShares(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"WORKSPACE", "STATUS"}}
+			for _, s := range all {
+				rows = append(rows, []string{s.Workspace, s.Status})
+			}
+			return a.show(all, rows)
+		},
+	}
+}
+
+func (a *app) fallback() *cobra.Command {
+	return &cobra.Command{
+		Use: "fallback DOMAIN [LABEL]", Short: "Choose the preview of names that no preview has, as www for www.preview.DOMAIN; or none", Args: takes(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			label := ""
+			if len(args) == 2 {
+				label = args[1]
+			}
+			d, err := c.SetFallback(cmd.Context(), args[0], label)
+			if err != nil {
+				return err
+			}
+			return a.show(d, domainRows(d))
+		},
+	}
 }
 
 func domainRows(all ...doze.CustomDomain) [][]string {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/peer"
 )
 
 const (
@@ -51,10 +52,18 @@ func (s *Server) challenge(ctx context.Context, workspace, domain string) (strin
 	return challengeValue + hex.EncodeToString(mac.Sum(nil)[:20]), nil
 }
 
+// listDomains returns the domains of the workspace, and then those that others
+// share with it.
 func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.CustomDomain, error) {
-	all, err := s.Store.Domains(ctx, callerOf(ctx).Workspace)
-	if all == nil {
-		all = []doze.CustomDomain{}
+	workspace := callerOf(ctx).Workspace
+	own, err := s.Store.Domains(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	shared, err := s.Store.SharedDomains(ctx, workspace)
+	all := append([]doze.CustomDomain{}, own...)
+	for _, d := range shared {
+		all = append(all, sharedWith(workspace, d))
 	}
 	return all, err
 }
@@ -62,7 +71,39 @@ func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.Custo
 func domainOf(r *http.Request) string { return strings.ToLower(r.PathValue("domain")) }
 
 func (s *Server) domain(ctx context.Context, r *http.Request) (doze.CustomDomain, error) {
-	return s.Store.Domain(ctx, callerOf(ctx).Workspace, domainOf(r))
+	workspace := callerOf(ctx).Workspace
+	d, err := s.Store.Domain(ctx, workspace, domainOf(r))
+	if doze.Public(err).Kind == doze.NotFound {
+		d, err = s.Store.SharedDomain(ctx, workspace, domainOf(r))
+		d = sharedWith(workspace, d)
+	}
+	return d, err
+}
+
+// ownDomain is a domain that a caller may change: their workspace's. life and
+// release are those of its turn.
+func (s *Server) ownDomain(ctx context.Context, r *http.Request) (d doze.CustomDomain, life context.Context, release func(), err error) {
+	workspace, name := callerOf(ctx).Workspace, domainOf(r)
+	if life, release, err = s.turns.take(ctx, domainTurn(workspace, name)); err != nil {
+		return d, nil, nil, err
+	}
+	if d, err = s.Store.Domain(life, workspace, name); err != nil {
+		release()
+		return d, nil, nil, s.notOurs(ctx, workspace, name, err)
+	}
+	return d, life, release, nil
+}
+
+// domainTurn is the turn of who changes a domain.
+func domainTurn(workspace, name string) string { return "domain/" + workspace + "/" + name }
+
+// notOurs says of a domain that is not found if it is another workspace's that
+// shares it.
+func (s *Server) notOurs(ctx context.Context, workspace, name string, err error) error {
+	if d, found := s.Store.SharedDomain(ctx, workspace, name); found == nil {
+		return doze.Errorf(doze.Forbidden, "the domain is shared by the workspace %s: only there it can be changed", d.Metadata.Workspace)
+	}
+	return err
 }
 
 func (s *Server) createDomain(ctx context.Context, _ *http.Request, body map[string]any) (doze.CustomDomain, error) {
@@ -101,7 +142,8 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 	spec := struct {
 		DomainType string `json:"domainType"`
 		Region     string `json:"region"`
-	}{d.Spec.DomainType, d.Spec.Region}
+		Fallback   string `json:"fallbackPreviewId"`
+	}{d.Spec.DomainType, d.Spec.Region, d.Spec.FallbackPreviewID}
 	decode(&meta, member(body, "metadata", p), "metadata", p)
 	decode(&spec, member(body, "spec", p), "spec", p)
 	name := strings.ToLower(strings.TrimSuffix(meta.Name, "."))
@@ -122,70 +164,73 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 	if spec.Region != "" && spec.Region != anyRegion && spec.Region != s.Region {
 		p.Add("spec.region", "is %q; this platform has the region %s", clip(spec.Region), s.Region)
 	}
-	d.Metadata.DisplayName, d.Metadata.Labels = meta.DisplayName, meta.Labels
+	doze.CheckFallback(p, "spec.fallbackPreviewId", spec.Fallback)
+	d.Metadata.DisplayName, d.Metadata.Labels, d.Spec.FallbackPreviewID = meta.DisplayName, meta.Labels, spec.Fallback
 }
 
 func (s *Server) updateDomain(ctx context.Context, r *http.Request, body map[string]any) (doze.CustomDomain, error) {
-	c := callerOf(ctx)
-	life, release, err := s.turns.take(ctx, "domain/"+c.Workspace+"/"+domainOf(r))
-	if err != nil {
-		return doze.CustomDomain{}, err
-	}
-	defer release()
-	d, err := s.domain(life, r)
+	d, life, release, err := s.ownDomain(ctx, r)
 	if err != nil {
 		return d, err
 	}
+	defer release()
 	var p doze.Problems
 	s.decodeDomain(&d, body, &p)
 	if err := p.Err(); err != nil {
 		return d, err
 	}
-	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
-	return d, s.Store.UpdateDomain(life, d)
+	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
+	if err := s.Store.UpdateDomain(life, d); err != nil {
+		return d, err
+	}
+	return d, s.serveDomain(life, d)
 }
 
 func (s *Server) deleteDomain(ctx context.Context, r *http.Request) (doze.CustomDomain, error) {
-	return s.Store.DeleteDomain(ctx, callerOf(ctx).Workspace, domainOf(r))
+	d, life, release, err := s.ownDomain(ctx, r)
+	if err != nil {
+		return d, err
+	}
+	defer release()
+	if d, err = s.Store.DeleteDomain(life, d.Metadata.Workspace, d.Metadata.Name); err == nil {
+		s.Previews.DropDomain(d.Metadata.Name, d.Metadata.Workspace)
+	}
+	return d, err
 }
 
 // verifyDomain looks into the DNS. What it finds is in the answer, which is no
 // error.
 func (s *Server) verifyDomain(ctx context.Context, r *http.Request) (doze.CustomDomain, error) {
-	return s.verify(ctx, callerOf(ctx).Workspace, domainOf(r))
-}
-
-// verify looks into the DNS and records what it says of a domain. Previews are
-// served while it is verified.
-func (s *Server) verify(ctx context.Context, workspace, name string) (doze.CustomDomain, error) {
-	life, release, err := s.turns.take(ctx, "domain/"+workspace+"/"+name)
-	if err != nil {
-		return doze.CustomDomain{}, err
-	}
-	defer release()
-	d, err := s.Store.Domain(life, workspace, name)
+	d, life, release, err := s.ownDomain(ctx, r)
 	if err != nil {
 		return d, err
 	}
-	was := d.Spec.Status
-	problem, certain := s.lookUp(life, d)
-	if !certain && was == doze.DomainVerified {
-		d.Spec.VerificationError = problem // the DNS did not answer: it stays as it was
-		return d, s.Store.UpdateDomain(life, d)
-	}
-	d.Spec.Status, d.Spec.VerificationError = doze.DomainFailed, problem
-	if problem == "" {
+	defer release()
+	return s.verify(life, d)
+}
+
+// verify looks into the DNS and records what it says of d. Previews are served
+// while it is verified.
+// Preconditions: the caller has its turn.
+func (s *Server) verify(ctx context.Context, d doze.CustomDomain) (doze.CustomDomain, error) {
+	problem, certain := s.lookUp(ctx, d)
+	switch {
+	case !certain && d.Spec.Status == doze.DomainVerified: // the DNS did not answer: it stays as it was
+	case problem != "":
+		d.Spec.Status = doze.DomainFailed
+	default:
 		d.Spec.Status, d.Spec.LastVerifiedAt = doze.DomainVerified, doze.Time{Time: time.Now()}
 	}
-	err = s.Store.UpdateDomain(life, d)
+	d.Spec.VerificationError = problem
+	err := s.Store.UpdateDomain(ctx, d)
 	if doze.Public(err).Kind == doze.Conflict {
 		d.Spec.Status, d.Spec.VerificationError = doze.DomainFailed, doze.Public(err).Message
-		err = s.Store.UpdateDomain(life, d)
+		err = s.Store.UpdateDomain(ctx, d)
 	}
-	if err == nil && (was == doze.DomainVerified) != (d.Spec.Status == doze.DomainVerified) {
-		err = s.serveDomain(life, d)
+	if err != nil {
+		return d, err
 	}
-	return d, err
+	return d, s.serveDomain(ctx, d)
 }
 
 // lookUp is what is wrong with the records of a domain, or nothing. It is not
@@ -224,24 +269,20 @@ func isAbsent(err error) bool {
 	return ok && e.IsNotFound
 }
 
-// serveDomain makes the edge serve the previews of a domain, or serve them no
-// more.
+// serveDomain makes the edge serve previews on a domain as its records say, or
+// serve them no more.
 func (s *Server) serveDomain(ctx context.Context, d doze.CustomDomain) error {
-	all, err := s.Store.LivingPreviews(ctx, time.Now())
+	defer s.Recheck()
+	if d.Spec.Status != doze.DomainVerified {
+		s.Previews.DropDomain(d.Metadata.Name, d.Metadata.Workspace)
+		return nil
+	}
+	shared, err := s.Store.DomainShares(ctx, d.Metadata.Workspace, d.Metadata.Name)
 	if err != nil {
 		return err
 	}
-	for _, p := range all {
-		switch {
-		case p.Metadata.Workspace != d.Metadata.Workspace || p.Spec.CustomDomain != d.Metadata.Name:
-		case d.Spec.Status == doze.DomainVerified:
-			err = errors.Join(err, s.publish(ctx, p))
-		default:
-			s.Previews.Drop(p.Label, p.ID)
-		}
-	}
-	s.Recheck()
-	return err
+	s.Previews.PutDomain(peer.Domain{Name: d.Metadata.Name, Workspace: d.Metadata.Workspace, Shared: shared, Fallback: d.Spec.FallbackPreviewID})
+	return nil
 }
 
 // reverify looks at all domains that were verified, again and again, until ctx
@@ -253,8 +294,7 @@ func (s *Server) reverify(ctx context.Context) {
 			if d.Spec.Status != doze.DomainVerified || ctx.Err() != nil {
 				continue
 			}
-			_, again := s.verify(ctx, d.Metadata.Workspace, d.Metadata.Name)
-			err = errors.Join(err, again)
+			err = errors.Join(err, s.verifyAgain(ctx, d.Metadata.Workspace, d.Metadata.Name))
 		}
 		if err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "custom domains are not verified again yet", "err", err)
@@ -262,14 +302,35 @@ func (s *Server) reverify(ctx context.Context) {
 	}
 }
 
-// verifiedDomain is nil for a domain that previews of a workspace can use.
-func (s *Server) verifiedDomain(ctx context.Context, workspace, name string) error {
-	d, err := s.Store.Domain(ctx, workspace, name)
-	switch {
-	case doze.Public(err).Kind == doze.NotFound:
-		return doze.Errorf(doze.Invalid, "spec.customDomain %q is not a custom domain of the workspace", clip(name))
-	case err == nil && d.Spec.Status != doze.DomainVerified:
-		return doze.Errorf(doze.Invalid, "spec.customDomain %q is not verified yet", clip(name))
+// verifyAgain looks at a domain in its turn.
+func (s *Server) verifyAgain(ctx context.Context, workspace, name string) error {
+	life, release, err := s.turns.take(ctx, domainTurn(workspace, name))
+	if err != nil {
+		return err
+	}
+	defer release()
+	d, err := s.Store.Domain(life, workspace, name)
+	if err == nil {
+		_, err = s.verify(life, d)
 	}
 	return err
+}
+
+// verifiedDomain is nil for a domain that previews of a workspace can use: its
+// own, or one that is shared with it.
+func (s *Server) verifiedDomain(ctx context.Context, workspace, name string) error {
+	d, err := s.Store.Domain(ctx, workspace, name)
+	if err == nil && d.Spec.Status == doze.DomainVerified {
+		return nil
+	}
+	_, missing := s.Store.SharedDomain(ctx, workspace, name)
+	switch {
+	case doze.Public(missing).Kind != doze.NotFound: // or there is one
+		return missing
+	case doze.Public(err).Kind == doze.NotFound:
+		return doze.Errorf(doze.Invalid, "spec.customDomain %q is not a custom domain of the workspace", clip(name))
+	case err != nil:
+		return err
+	}
+	return doze.Errorf(doze.Invalid, "spec.customDomain %q is not verified yet", clip(name))
 }

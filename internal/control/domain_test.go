@@ -167,6 +167,10 @@ func TestCustomDomains(t *testing.T) {
 	if got := p.verify(); got.Spec.Status != doze.DomainFailed || serves() {
 		t.Errorf("without its record it is %s, served %t", got.Spec.Status, serves())
 	}
+	want[any](p, 200, "POST", "/sandboxes/a/previews/web/tokens", `{"metadata":{"name":"t"}}`)
+	if serves() {
+		t.Error("with a new token it is served again")
+	}
 	p.reopen()
 	if serves() {
 		t.Error("after a restart it is served again")
@@ -215,6 +219,94 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	}
 }
 
+// TestDomainsAreShared: a workspace serves previews on another's domain for as
+// long as it is shared, and cannot change it.
+func TestDomainsAreShared(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"guest","displayName":"The Guests"}`)
+	guest := []string{"X-Blaxel-Workspace", "guest"}
+	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	const path = "/customdomains/shop.example"
+	want[any](p, 400, "POST", path+"/share", `{"targetWorkspace":"guest"}`) // not verified
+	z.prove(d)
+	p.verify()
+	for body, status := range map[string]int{
+		`{}`: 400, `{"targetWorkspace":7}`: 400, `{"targetWorkspace":"nobody"}`: 404, `{"targetWorkspace":"` + d.Metadata.Workspace + `"}`: 400,
+	} {
+		if w := p.do("POST", path+"/share", body); w.Code != status {
+			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, status)
+		}
+	}
+	want[any](p, 404, "GET", path, "", guest...)
+	want[any](p, 404, "GET", path+"/share", "", guest...)
+	want[any](p, 200, "POST", "/sandboxes", named("b"), guest...)
+	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"prefixUrl":"www","customDomain":"shop.example"}}`
+	want[any](p, 400, "POST", "/sandboxes/b/previews", preview, guest...)
+
+	want[doze.CustomDomain](p, 200, "POST", path+"/share", `{"targetWorkspace":"guest"}`)
+	want[any](p, 409, "POST", path+"/share", `{"targetWorkspace":"guest"}`)
+	want[any](p, 409, "DELETE", path, "") // it is shared
+	if got := want[[]doze.DomainShare](p, 200, "GET", path+"/share", ""); len(got) != 1 || got[0] != (doze.DomainShare{Workspace: "guest", DisplayName: "The Guests", Status: "active"}) {
+		t.Errorf("%+v", got)
+	}
+	got := want[doze.CustomDomain](p, 200, "GET", path, "", guest...)
+	if got.Metadata.Workspace != "guest" || got.Metadata.SharedFrom != d.Metadata.Workspace || got.Spec.Status != doze.DomainVerified {
+		t.Errorf("%+v", got.Metadata)
+	}
+	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", "", guest...); len(all) != 1 || all[0].Metadata.SharedFrom == "" {
+		t.Errorf("%+v", all)
+	}
+	for method, at := range map[string]string{"PUT": path, "DELETE": path, "POST": path + "/verify", "GET": path + "/share"} {
+		want[any](p, 403, method, at, `{}`, guest...)
+	}
+	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, guest...)
+	p.create(named("a"))
+	want[any](p, 409, "POST", "/sandboxes/a/previews?force=true", preview) // the name is theirs
+	serves := func() bool {
+		_, ok := p.ctl.Previews.Find("www.preview.shop.example", time.Now())
+		return ok
+	}
+	if !serves() {
+		t.Error("the guest's preview is not served")
+	}
+	p.reopen()
+	if !serves() {
+		t.Error("after a restart it is not served")
+	}
+	want[any](p, 200, "DELETE", path+"/share/guest", "")
+	want[any](p, 404, "DELETE", path+"/share/guest", "")
+	if serves() {
+		t.Error("it is served though it is not shared any more")
+	}
+	want[any](p, 200, "POST", "/sandboxes/a/previews", preview) // the name is free
+	want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
+
+	want[doze.CustomDomain](p, 200, "POST", path+"/share", `{"targetWorkspace":"account"}`)
+	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, guest...)
+	want[any](p, 200, "DELETE", "/sandboxes/b", "", guest...)
+	want[any](p, 200, "DELETE", path+"/share/account", "")
+	want[any](p, 200, "DELETE", path, "")
+}
+
+// TestSharesEndWithTheirWorkspace: who takes its name later gets nothing.
+func TestSharesEndWithTheirWorkspace(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	z.prove(d)
+	p.verify()
+	const guest = `{"name":"guest"}`
+	want[any](p, 200, "POST", "/workspaces", guest)
+	want[any](p, 200, "POST", "/customdomains/shop.example/share", `{"targetWorkspace":"guest"}`)
+	want[any](p, 200, "DELETE", "/workspaces/guest", "")
+	want[any](p, 200, "POST", "/workspaces", guest)
+	want[any](p, 404, "GET", "/customdomains/shop.example", "", "X-Blaxel-Workspace", "guest")
+	if got := want[[]doze.DomainShare](p, 200, "GET", "/customdomains/shop.example/share", ""); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestDomainMistakes(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
@@ -229,6 +321,8 @@ func TestDomainMistakes(t *testing.T) {
 		`{"metadata":{"name":"doze.test"}}`:                                      400, // ours
 		`{"metadata":{"name":"b.example"},"spec":{"region":"mars"}}`:             400,
 		`{"metadata":{"name":"b.example"},"spec":{"domainType":"applications"}}`: 400,
+		`{"metadata":{"name":"b.example"},"spec":{"fallbackPreviewId":"a.b"}}`:   400,
+		`{"metadata":{"name":"b.example"},"spec":{"fallbackPreviewId":7}}`:       400,
 		`{"metadata":{"name":"A.example."}}`:                                     409,
 	} {
 		w := p.do("POST", "/customdomains", body)
@@ -240,6 +334,11 @@ func TestDomainMistakes(t *testing.T) {
 	want[any](p, 400, "PUT", "/customdomains/a.example", `{"metadata":{"name":"b.example"}}`)
 	if got := want[doze.CustomDomain](p, 200, "PUT", "/customdomains/A.example", `{"metadata":{"displayName":"A"},"spec":{"cnameRecords":"evil.test"}}`); got.Metadata.DisplayName != "A" || got.Spec.CNAMERecords != target {
 		t.Errorf("%+v", got)
+	}
+	for _, label := range []string{"www", ""} {
+		if got := want[doze.CustomDomain](p, 200, "PUT", "/customdomains/a.example", `{"spec":{"fallbackPreviewId":"`+label+`"}}`); got.Spec.FallbackPreviewID != label {
+			t.Errorf("%+v", got)
+		}
 	}
 	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 {
 		t.Errorf("%+v", all)

@@ -49,13 +49,20 @@ func (s *Server) previewLabel(ctx context.Context, workspace, sandbox, name stri
 	return strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)))[:labelLetters], nil
 }
 
-// loadPreviews makes the previews of the records known to the edge.
+// loadPreviews makes the previews and the custom domains of the records known
+// to the edge.
 func (s *Server) loadPreviews(ctx context.Context) error {
+	domains, err := s.Store.Domains(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, d := range domains {
+		if err := s.serveDomain(ctx, d); err != nil {
+			return err
+		}
+	}
 	all, err := s.Store.LivingPreviews(ctx, time.Now())
 	for _, p := range all {
-		if d := p.Spec.CustomDomain; d != "" && s.verifiedDomain(ctx, p.Metadata.Workspace, d) != nil {
-			continue
-		}
 		if err := s.publish(ctx, p); err != nil {
 			return err
 		}
@@ -70,7 +77,7 @@ func (s *Server) publish(ctx context.Context, p store.Preview) error {
 		return err
 	}
 	out := peer.Preview{
-		ID: p.ID, Label: p.Label, Workspace: p.Metadata.Workspace, Sandbox: p.Metadata.ResourceName,
+		ID: p.ID, Label: p.Label, Domain: p.Spec.CustomDomain, Workspace: p.Metadata.Workspace, Sandbox: p.Metadata.ResourceName,
 		Port: p.Spec.Port, Public: p.Spec.Public, Expires: p.Deadline(),
 		RequestHeaders: p.Spec.RequestHeaders, ResponseHeaders: p.Spec.ResponseHeaders,
 		Tokens: map[[sha256.Size]byte]time.Time{},
@@ -187,8 +194,8 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		wrong.Add("spec", "is of a preview that would have ended already")
 	}
 	label := p.Spec.PrefixURL + "-" + p.Metadata.Workspace
-	if len(label) > 63 { // bytes in one label of a host name (RFC 1035)
-		wrong.Add("spec.prefixUrl", "is too long: with the name of the workspace it is %d bytes, and DNS has room for 63", len(label))
+	if len(label) > doze.LabelMax {
+		wrong.Add("spec.prefixUrl", "is too long: with the name of the workspace it is %d bytes, and DNS has room for %d", len(label), doze.LabelMax)
 	}
 	if err := wrong.Err(); err != nil {
 		return doze.Preview{}, err
@@ -204,7 +211,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		if err := s.verifiedDomain(ctx, p.Metadata.Workspace, d); err != nil {
 			return doze.Preview{}, err
 		}
-		// Nobody else has names below the domain: the prefix is enough.
+		// Who may use the domain share its names: the prefix is enough.
 		p.Spec.CustomDomain, p.Label = d, cmp.Or(p.Spec.PrefixURL, label)+".preview."+d
 	}
 

@@ -66,6 +66,9 @@ var routes = append([]route{
 	{"PUT", "/customdomains/{domain}", "customdomains:update", write((*Server).updateDomain)},
 	{"DELETE", "/customdomains/{domain}", "customdomains:delete", read((*Server).deleteDomain)},
 	{"POST", "/customdomains/{domain}/verify", "customdomains:update", read((*Server).verifyDomain)},
+	{"GET", "/customdomains/{domain}/share", "customdomains:get", read((*Server).listShares)},
+	{"POST", "/customdomains/{domain}/share", "customdomains:update", write((*Server).shareDomain)},
+	{"DELETE", "/customdomains/{domain}/share/{target}", "customdomains:update", read((*Server).unshareDomain)},
 
 	{"GET", "/vpcs", access.Admin, read((*Server).listVPCs)},
 	{"POST", "/vpcs", access.Admin, write((*Server).createVPC)},

@@ -17,7 +17,6 @@ const (
 	pathPrefix    = "/run/"     // of addresses without a host of their own
 	previewPrefix = "/preview/" // of addresses of previews without a host
 	previewHost   = ".preview." // between region and domain
-	labelMax      = 63          // bytes in one label of a host name (RFC 1035)
 )
 
 // Addresses knows where sandboxes are found: under a host of their own,
@@ -65,7 +64,7 @@ func NewAddresses(region, domain, public string) (Addresses, error) {
 // is the path form where DNS has no room for the host form.
 func (a Addresses) URL(workspace, name string) string {
 	label := hostPrefix + name + "-" + workspace
-	if a.domain == "" || len(label) > labelMax {
+	if a.domain == "" || len(label) > doze.LabelMax {
 		return a.base + pathPrefix + workspace + "/sandboxes/" + name
 	}
 	return a.scheme + "://" + label + "." + a.region + "." + a.domain + a.port
@@ -126,6 +125,9 @@ type previewPlace struct {
 	label  string
 	prefix string // of the path; empty for a host address
 	path   string // escaped, as it came; begins with a slash
+
+	missed string // the label that was asked for, if this is the fallback of a domain
+	domain string // which one; empty otherwise
 }
 
 // previewLabel reads the address of a preview: a host of its own,

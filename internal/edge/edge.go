@@ -108,6 +108,7 @@ type visit struct {
 	query  string // the same, with its question mark
 
 	preview *peer.Preview // if it came by one
+	at      previewPlace  // how
 	token   string        // that opened the preview
 
 	sent atomic.Bool // the sandbox may have the request
@@ -304,6 +305,7 @@ func (e *Edge) rewrite(pr *httputil.ProxyRequest, v *visit, limited *limitedBody
 	out.Header.Set("X-Request-Id", v.id)
 	if v.preview != nil {
 		setHeaders(out.Header, v.preview.RequestHeaders)
+		v.at.tell(out.Header)
 		return
 	}
 	out.Header.Set("X-Blaxel-Subject-Id", v.caller.Sub)

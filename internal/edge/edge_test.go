@@ -150,6 +150,7 @@ func newWorld(t *testing.T, backend http.Handler) *world {
 	for _, p := range testPreviews() {
 		previews.Put(p)
 	}
+	previews.PutDomain(peer.Domain{Name: "shop.example", Workspace: "acme"})
 	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login})
 	front := httptest.NewUnstartedServer(w.Edge)
 	front.Config.Protocols = new(http.Protocols)

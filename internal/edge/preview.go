@@ -27,15 +27,22 @@ func (e *Edge) previewPlace(r *http.Request) (previewPlace, bool) {
 	return e.previewLabel(r)
 }
 
-// customPreview finds a preview on a custom domain, <label>.preview.<domain>.
+// customPreview reads the host of a preview on a custom domain,
+// <label>.preview.<domain>. A name that no preview has is that of the
+// domain's fallback.
 func (e *Edge) customPreview(r *http.Request) (previewPlace, bool) {
 	host := hostOf(r.Host)
-	if !strings.Contains(host, previewHost) {
+	label, name, _ := strings.Cut(host, previewHost)
+	d, ok := e.previews.Domain(name)
+	if !ok {
 		return previewPlace{}, false
 	}
-	_, ok := e.previews.Find(host, time.Now())
 	path, _ := target(r)
-	return previewPlace{label: host, path: path}, ok
+	at := previewPlace{label: host, path: path}
+	if _, found := e.previews.Find(host, time.Now()); !found && d.Fallback != "" && !strings.Contains(label, ".") {
+		at.label, at.missed, at.domain = d.Fallback+previewHost+name, label, name
+	}
+	return at, true
 }
 
 // admitPreview proves that r may use a preview, and fills in where it leads.
@@ -53,7 +60,7 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 		return true, nil
 	}
 	_, v.query = target(r)
-	v.preview, v.token = &p, previewToken(r, v.query)
+	v.preview, v.at, v.token = &p, at, previewToken(r, v.query)
 	switch {
 	case p.Opens(v.token, now):
 	case v.token == "":
@@ -83,6 +90,16 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 		v.query = withoutToken(query)
 	}
 	return false, err
+}
+
+// tell lets the program behind a fallback know what was asked for.
+func (at previewPlace) tell(h http.Header) {
+	if at.missed == "" {
+		return
+	}
+	h.Set("X-Blaxel-Fallback", "true")
+	h.Set("X-Blaxel-Preview", at.missed)
+	h.Set("X-Blaxel-Domain", at.domain)
 }
 
 // opens reports whether a preview is still as it was and opens for a token.

@@ -41,7 +41,8 @@ func testPreviews() []peer.Preview {
 		{ID: "4", Label: "over", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true, Expires: time.Now()},
 		{ID: "5", Label: "off", Workspace: "acme", Sandbox: "off", Port: 3000, Public: true},
 		{ID: "6", Label: "gone", Workspace: "acme", Sandbox: "none", Port: 3000, Public: true},
-		{ID: "8", Label: "www.preview.shop.example", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true},
+		{ID: "8", Label: "www.preview.shop.example", Domain: "shop.example", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true},
+		{ID: "10", Label: "theirs.preview.shop.example", Domain: "shop.example", Workspace: "corp", Sandbox: "web", Port: 3000, Public: true},
 		{
 			ID: "7", Label: "cors", Workspace: "acme", Sandbox: "web", Port: 3000, Tokens: hashed("good"),
 			RequestHeaders:  map[string]string{"X-From": "preview", "Authorization": "Basic cHJldmlldw=="},
@@ -162,12 +163,70 @@ func TestCustomDomainsAreMatchedByHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echo)
 	for host, ours := range map[string]bool{
-		"www.preview.shop.example": true, "ww2.preview.shop.example": false, "shop.example": false,
+		"www.preview.shop.example": true, "ww2.preview.shop.example": true, "shop.example": false, "www.preview.other.example": false,
 		"open" + previewDomain: true, "open.us-1.preview.localhost": false,
 	} {
 		if got := w.Matches(&http.Request{Host: host, RequestURI: "/", URL: &url.URL{Path: "/"}}); got != ours {
 			t.Errorf("%s is ours: %t", host, got)
 		}
+	}
+}
+
+// TestDomains: who may serve on a domain, and what serves names that no preview
+// has.
+func TestDomains(t *testing.T) {
+	t.Parallel()
+	own := peer.Domain{Name: "shop.example", Workspace: "acme"}
+	with := func(change func(*peer.Domain)) peer.Domain {
+		d := own
+		change(&d)
+		return d
+	}
+	for name, tt := range map[string]struct {
+		domain peer.Domain
+		label  string
+		status int
+		missed string
+	}{
+		"own":                        {own, "www", 200, ""},
+		"no preview":                 {own, "ww2", 404, ""},
+		"not shared":                 {own, "theirs", 404, ""},
+		"shared":                     {with(func(d *peer.Domain) { d.Shared = []string{"corp"} }), "theirs", 200, ""},
+		"shared with another":        {with(func(d *peer.Domain) { d.Shared = []string{"cor"} }), "theirs", 404, ""},
+		"shared with all":            {with(func(d *peer.Domain) { d.Shared = []string{doze.DomainEverybody} }), "theirs", 200, ""},
+		"fallback":                   {with(func(d *peer.Domain) { d.Fallback = "www" }), "ww2", 200, "ww2"},
+		"fallback of a foreign name": {with(func(d *peer.Domain) { d.Fallback = "www" }), "theirs", 200, "theirs"},
+		"fallback not needed":        {with(func(d *peer.Domain) { d.Fallback = "www" }), "www", 200, ""},
+		"fallback that is not there": {with(func(d *peer.Domain) { d.Fallback = "gone" }), "ww2", 404, ""},
+		"two labels":                 {with(func(d *peer.Domain) { d.Fallback = "www" }), "a.b", 404, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, echo)
+			w.previews.PutDomain(tt.domain)
+			resp := w.do(t, http.MethodGet, tt.label+".preview.shop.example", "/a//b?c", "", nil, "X-Blaxel-Fallback", "forged", "X-Blaxel-Domain", "forged")
+			if resp.StatusCode != tt.status {
+				t.Fatalf("status %d: %s", resp.StatusCode, text(t, resp))
+			}
+			if tt.status != http.StatusOK {
+				if platformError(t, resp)["code"] != routeNotFound || w.gate.wakes.Load() != 0 {
+					t.Error("it is not simply absent")
+				}
+				return
+			}
+			want := map[string]string{"X-Blaxel-Fallback": "", "X-Blaxel-Preview": "", "X-Blaxel-Domain": ""}
+			if tt.missed != "" {
+				want = map[string]string{"X-Blaxel-Fallback": "true", "X-Blaxel-Preview": tt.missed, "X-Blaxel-Domain": "shop.example"}
+			}
+			saw := echoed(t, resp)
+			got := map[string]string{}
+			for name := range want {
+				got[name] = saw.Header.Get(name)
+			}
+			if diff := cmp.Diff(want, got); diff != "" || saw.URI != "/a//b?c" {
+				t.Errorf("%s %s", saw.URI, diff)
+			}
+		})
 	}
 }
 
@@ -238,6 +297,11 @@ func TestPreviewsEndWithTheirTokens(t *testing.T) {
 		"deleted token":   func(w *world) { p := testPreviews()[1]; p.Tokens = nil; w.previews.Put(p) },
 		"deleted preview": func(w *world) { w.previews.Drop("closed", "2") },
 		"made again":      func(w *world) { p := testPreviews()[1]; p.ID = "9"; w.previews.Put(p) },
+		"lost domain": func(w *world) {
+			p := testPreviews()[1]
+			p.Domain = "gone.example"
+			w.previews.Put(p)
+		},
 		"made private": func(w *world) {
 			p := testPreviews()[0]
 			p.Public = false

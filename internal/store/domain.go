@@ -53,7 +53,7 @@ func (s *Store) UpdateDomain(ctx context.Context, d doze.CustomDomain) error {
 }
 
 // DeleteDomain removes a domain and returns it; NotFound if it is not there.
-// While previews use it, it is a Conflict.
+// While previews use it, or it is shared, it is a Conflict.
 func (s *Store) DeleteDomain(ctx context.Context, workspace, name string) (d doze.CustomDomain, err error) {
 	err = s.update(ctx, func(tx *sql.Tx) error {
 		users, err := collect(ctx, tx, scanText, `SELECT name FROM previews WHERE workspace = $1 AND label LIKE '%.preview.' || $2
@@ -63,6 +63,13 @@ func (s *Store) DeleteDomain(ctx context.Context, workspace, name string) (d doz
 		}
 		if len(users) > 0 {
 			return doze.Errorf(doze.Conflict, "the preview %s uses the domain: delete it first", users[0])
+		}
+		shares, err := collect(ctx, tx, scanText, `SELECT target FROM domain_shares WHERE workspace = $1 AND name = $2 LIMIT 1`, workspace, name)
+		if err != nil {
+			return err
+		}
+		if len(shares) > 0 {
+			return doze.Errorf(doze.Conflict, "the domain is shared with %s: end that first", shares[0])
 		}
 		d, err = one(ctx, tx, scanDomain, errNoDomain, `DELETE FROM custom_domains WHERE workspace = $1 AND name = $2 RETURNING body`, workspace, name)
 		return err

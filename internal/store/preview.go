@@ -70,8 +70,11 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, force bool, now time.
 			return err
 		}
 		if p.Spec.CustomDomain != "" {
-			// Whoever had the domain before has left it.
-			if _, err := tx.ExecContext(ctx, `DELETE FROM previews WHERE label = $1 AND workspace <> $2`, p.Label, p.Metadata.Workspace); err != nil {
+			// Whoever could use the domain before, and cannot now, has left it.
+			if _, err := tx.ExecContext(ctx, `DELETE FROM previews WHERE label = $1 AND NOT EXISTS (SELECT 1 FROM custom_domains d
+				WHERE d.verified = $2 AND (d.workspace = previews.workspace OR EXISTS (SELECT 1 FROM domain_shares s
+				WHERE s.workspace = d.workspace AND s.name = d.name AND s.target IN (previews.workspace, $3))))`,
+				p.Label, p.Spec.CustomDomain, doze.DomainEverybody); err != nil {
 				return err
 			}
 		}

@@ -89,6 +89,13 @@ func TestCLINouns(t *testing.T) {
 	if out := s.ok(t, "doze", "domain", "add", "shop.example"); !strings.Contains(out, "_doze-challenge.shop.example") || !strings.Contains(out, "CNAME") {
 		t.Error(out)
 	}
+	s.ok(t, "doze", "domain", "fallback", "shop.example", "www")
+	if out := s.ok(t, "doze", "domain", "shares", "shop.example", "-o", "json"); strings.TrimSpace(out) != "[]" {
+		t.Error(out)
+	}
+	if r := s.run(t, "", "doze", "domain", "share", "shop.example", "account"); r.code != 1 || !strings.Contains(r.err, "not verified") {
+		t.Errorf("it is not verified: %+v", r)
+	}
 	s.ok(t, "doze", "domain", "rm", "shop.example")
 	s.ok(t, "doze", "secret", "rm", "db")
 }
