@@ -86,6 +86,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/v0/sandboxes" && r.Method == http.MethodGet:
 		page := fmt.Sprintf(`{"data":[`+sandboxJSON+`],"meta":{}}`, "EVIL", box)
 		io.WriteString(w, strings.Replace(page, "EVIL", `\u001b[31m`, 1))
+	case name == "web/schedules":
+		io.WriteString(w, `{"id":"s","sandbox":"web","type":"cron","value":"0 3 * * *","input":{"command":"./run"}}`)
+	case r.URL.Path == "/v0/schedule-executions":
+		io.WriteString(w, `{"data":[{"scheduleId":"s","sandbox":"web","status":"failed","error":"sandbox web: no room"}],"meta":{}}`)
 	case r.URL.Path == "/v0/sandboxes", name == "web":
 		fmt.Fprintf(w, sandboxJSON, "web", box)
 	case rest == "/process" && r.Method == http.MethodGet:
@@ -181,12 +185,23 @@ func TestCommands(t *testing.T) {
 			"sandbox|exec|web|--timeout|1s|--|forever", 1, "out\n", "err\ndoze: the command ran for longer than 1s and was stopped\n",
 			[]string{`POST /run/w/sandboxes/web/process {"command":"forever","name":"NAME","waitForCompletion":true}`, "DELETE /run/w/sandboxes/web/process/NAME"},
 		},
-		"exec, no command":     {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
-		"exec, lost timeout":   {"sandbox|exec|web|-d|--timeout|1s|--|x", 2, "", "doze: --timeout of a detached command needs --keep-alive; see --help\n", nil},
-		"logs":                 {"sandbox|logs|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs"}},
-		"logs, followed":       {"sandbox|logs|-f|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs/stream"}},
-		"ps":                   {"sandbox|ps|web", 0, "PID  NAME  STATUS   EXIT  STARTED  COMMAND\n7    p     running  -     -        make\n8    q     failed   2     -        -\n", "", []string{"GET /run/w/sandboxes/web/process"}},
-		"shell, no terminal":   {"sandbox|shell|web", 1, "", "doze: standard input is not a terminal: use doze sandbox exec\n", nil},
+		"exec, no command":   {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
+		"exec, lost timeout": {"sandbox|exec|web|-d|--timeout|1s|--|x", 2, "", "doze: --timeout of a detached command needs --keep-alive; see --help\n", nil},
+		"logs":               {"sandbox|logs|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs"}},
+		"logs, followed":     {"sandbox|logs|-f|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs/stream"}},
+		"ps":                 {"sandbox|ps|web", 0, "PID  NAME  STATUS   EXIT  STARTED  COMMAND\n7    p     running  -     -        make\n8    q     failed   2     -        -\n", "", []string{"GET /run/w/sandboxes/web/process"}},
+		"shell, no terminal": {"sandbox|shell|web", 1, "", "doze: standard input is not a terminal: use doze sandbox exec\n", nil},
+		"schedule": {
+			"schedule|create|web|--cron|0 3 * * *|--id|s|-e|HERE|--timeout|1m|--|./run|a b", 0,
+			"SANDBOX ID TYPE WHEN COMMAND CREATED\nweb s cron 0 3 * * * ./run -\n", "",
+			[]string{`POST /v0/sandboxes/web/schedules {"id":"s","type":"cron","value":"0 3 * * *","input":{"command":"./run 'a b'","env":{"HERE":"local"},"keepAlive":true,"timeout":60}}`},
+		},
+		"schedule, never":     {"schedule|create|web|--|x", 2, "", "doze: say when with --cron, --at or --in; see --help\n", nil},
+		"schedule, too often": {"schedule|create|web|--at|a|--in|b|--|x", 2, "", "doze: choose one of --cron, --at and --in; see --help\n", nil},
+		"runs": {
+			"schedule|runs|web", 0, "SANDBOX SCHEDULE STARTED STATUS CODE PROCESS ERROR\nweb s - failed 0 - sandbox web: no room\n", "",
+			[]string{"GET /v0/schedule-executions?limit=200&sandbox=web"},
+		},
 		"unknown command":      {"sandboxen", 2, "", "doze: doze has no command \"sandboxen\"; see --help\n", nil},
 		"unknown subcommand":   {"sandbox|fly", 2, "", "doze: doze sandbox has no command \"fly\"; see --help\n", nil},
 		"unknown flag":         {"version|--loud", 2, "", "doze: unknown flag: --loud; see --help\n", nil},

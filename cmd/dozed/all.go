@@ -212,7 +212,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	}
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
 	p.control = control.New(control.Config{
-		Store: p.store, Node: p.node, Directory: directory, Credentials: credentials,
+		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),

@@ -25,6 +25,7 @@ import (
 type Config struct {
 	Store        *store.Store
 	Node         peer.Node
+	Gate         peer.Gate // through which schedules start processes
 	Directory    *peer.Directory
 	Credentials  *access.Credentials
 	OAuth        *oauth.Server
@@ -47,6 +48,8 @@ type Server struct {
 	expiry  bell // a deadline may have become earlier
 	stepped atomic.Bool
 	mending bell // something is left to finish
+	agenda  bell // a schedule may be due earlier, or room for another start
+	setBack atomic.Bool
 }
 
 // New returns a server that serves and reports at once; [Server.Recover] and
@@ -54,12 +57,12 @@ type Server struct {
 func New(c Config) *Server {
 	return &Server{
 		Config: c, turns: newTurns(), began: time.Now(),
-		reports: queue{rang: newBell()}, expiry: newBell(), mending: newBell(),
+		reports: queue{rang: newBell()}, expiry: newBell(), mending: newBell(), agenda: newBell(),
 	}
 }
 
-// Run expires, purges and cleans up sandboxes and records reports until ctx
-// ends.
+// Run expires, purges and cleans up sandboxes, keeps schedules and records
+// reports until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.expire(ctx) })
@@ -67,13 +70,14 @@ func (s *Server) Run(ctx context.Context) error {
 	tasks.Go(func() { s.record(ctx) })
 	tasks.Go(func() { s.noteKeys(ctx) })
 	tasks.Go(func() { s.reverify(ctx) })
+	tasks.Go(func() { s.keepSchedules(ctx) })
 	tasks.Wait()
 	return context.Cause(ctx)
 }
 
 // Recover takes over from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory, and ends the starts and
-// snapshots that were under way. What is left on a node, Run cleans up. One that failed
+// before requests come in: it fills the directory, and ends the starts,
+// snapshots and executions that were under way. What is left on a node, Run cleans up. One that failed
 // stays in the directory if its node knows it, and says why.
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
@@ -95,7 +99,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx))
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
 	}

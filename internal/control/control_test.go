@@ -77,7 +77,7 @@ func (p *platform) open(run bool) {
 	}
 	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
 	p.ctl = control.New(control.Config{
-		Store: st, Node: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
+		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: target,
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},

@@ -95,6 +95,8 @@ func (s *Server) deadlineAt(sb store.Sandbox, now time.Time) (at time.Time, why 
 func (s *Server) ClockStepped() {
 	s.stepped.Store(true)
 	s.expiry.ring()
+	s.setBack.Store(true)
+	s.agenda.ring()
 }
 
 // reschedule computes the deadlines anew that the clock of the wall, when it

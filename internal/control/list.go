@@ -25,6 +25,15 @@ const (
 	searchMax    = 200
 )
 
+// A listing is what callers may ask of a list.
+type listing struct {
+	phases      map[string][]string // behind each value of the status filter; nil: there is none
+	limit, most int                 // of a page
+	byTime      bool                // its only order
+	// more, if set, reads what else there is.
+	more func(url.Values, *store.Query, *doze.Problems)
+}
+
 // sandboxPhases are the phases behind each value that a status filter may have
 // (spec 2.9), and behind those that clients know besides.
 var sandboxPhases = func() map[string][]string {
@@ -58,11 +67,19 @@ func answerPage[Record, View any](
 	ctx context.Context, r *http.Request, phases map[string][]string,
 	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
 ) (any, error) {
+	return answerListing(ctx, r, listing{phases: phases, limit: limitDefault, most: limitMax}, list, view)
+}
+
+// answerListing is answerPage for a list that is not like most.
+func answerListing[Record, View any](
+	ctx context.Context, r *http.Request, of listing,
+	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
+) (any, error) {
 	version, err := versionOf(r)
 	if err != nil {
 		return nil, err
 	}
-	q, err := parseQuery(r.URL.Query(), phases, version == bareLists)
+	q, err := of.parse(r.URL.Query(), version == bareLists)
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +98,14 @@ func answerPage[Record, View any](
 	return envelope[View]{data, meta{page.Next != "", page.Next, page.Total}}, nil
 }
 
-// parseQuery reads the parameters of a list and reports every mistake.
-func parseQuery(v url.Values, phases map[string][]string, bare bool) (store.Query, error) {
+// parse reads the parameters of a list and reports every mistake.
+func (l listing) parse(v url.Values, bare bool) (store.Query, error) {
 	var p doze.Problems
 	q := store.Query{
 		ExternalID: v.Get("externalId"), Terminated: v.Get("showTerminated") == "true",
-		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: limitDefault,
+		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
 	}
-	most := limitMax
+	most := l.most
 	if bare {
 		q.Limit, most = limitBare, limitBare
 	}
@@ -101,7 +118,10 @@ func parseQuery(v url.Values, phases map[string][]string, bare bool) (store.Quer
 	}
 	if text := v.Get("sort"); text != "" {
 		q.Sort = store.Sort(text)
-		if !q.Sort.Valid() {
+		switch {
+		case l.byTime && !q.Sort.ByTime():
+			p.Add("sort", "must be createdAt:desc or createdAt:asc")
+		case !q.Sort.Valid():
 			p.Add("sort", "must be createdAt:desc, createdAt:asc, name:asc or name:desc")
 		}
 	}
@@ -123,8 +143,11 @@ func parseQuery(v url.Values, phases map[string][]string, bare bool) (store.Quer
 	if q.ExternalID != "" {
 		doze.CheckExternalID(&p, "externalId", q.ExternalID)
 	}
-	if text := v.Get("status"); text != "" {
-		q.Phases = phasesOf(text, phases, &p)
+	if text := v.Get("status"); text != "" && l.phases != nil {
+		q.Phases = phasesOf(text, l.phases, &p)
+	}
+	if l.more != nil {
+		l.more(v, &q, &p)
 	}
 	return q, p.Err()
 }

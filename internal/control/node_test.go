@@ -3,7 +3,10 @@ package control_test
 import (
 	"context"
 	"errors"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -23,9 +26,64 @@ type node struct {
 	machines map[string]*machine // guarded by mu
 	kept     map[string]string   // guarded by mu; by id of a snapshot: the memory in it
 	creates  []peer.Order        // guarded by mu
-	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive
+	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start
+	starts   []started           // guarded by mu
+	refuse   int                 // guarded by mu; if set, the status with which processes are refused
 	block    chan struct{}       // guarded by mu; if set, creates wait until it is closed
 }
+
+// started is a process that somebody submitted to a machine.
+type started struct {
+	uid, body string
+	at        time.Time
+}
+
+// Transport keeps the promises of [peer.Gate] for the start of processes.
+func (n *node) Transport(uid string, port uint16) http.RoundTripper {
+	return trip(func(r *http.Request) (*http.Response, error) {
+		defer n.around()()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		n.mu.Lock()
+		block := n.block
+		n.mu.Unlock()
+		if block != nil {
+			select {
+			case <-block:
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		m := n.machines[uid]
+		switch {
+		case n.fail["start"] != nil:
+			return nil, n.fail["start"]
+		case m == nil:
+			return nil, doze.Errorf(doze.NotFound, "no such machine")
+		case r.Method != http.MethodPost || r.URL.Path != "/process" || port != doze.AgentPort:
+			return nil, errors.New("a request that machines do not know")
+		}
+		w := httptest.NewRecorder()
+		if n.refuse != 0 {
+			w.WriteHeader(n.refuse)
+			_, err = w.WriteString(`{"error":"not today"}`)
+			return w.Result(), err
+		}
+		m.lastUsed = time.Now()
+		n.starts = append(n.starts, started{uid, string(body), time.Now()})
+		_, err = w.WriteString(`{"pid":"7","name":"proc-7"}`)
+		return w.Result(), err
+	})
+}
+
+// trip is a function that is a [http.RoundTripper].
+type trip func(*http.Request) (*http.Response, error)
+
+func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 type machine struct {
 	order    peer.Order

@@ -47,6 +47,16 @@ var routes = append([]route{
 	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write((*Server).createPreviewToken)},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
 
+	{"GET", "/sandboxes/{name}/schedules", "sandboxes:get", read((*Server).schedulesOf)},
+	{"POST", "/sandboxes/{name}/schedules", "sandboxes:update", write((*Server).createSchedule)},
+	{"GET", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", read((*Server).schedule)},
+	{"PUT", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", write((*Server).updateSchedule)},
+	{"DELETE", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", read((*Server).deleteSchedule)},
+	{"GET", "/sandboxes/{name}/schedule-executions", "sandboxes:get", read((*Server).executionsOf)},
+	{"GET", "/schedules", "sandboxes:list", read((*Server).listSchedules)},
+	{"GET", "/schedules/metrics", "sandboxes:list", read((*Server).scheduleMetrics)},
+	{"GET", "/schedule-executions", "sandboxes:list", read((*Server).listExecutions)},
+
 	{"GET", "/snapshots", "sandboxes:list", read((*Server).listSnapshots)},
 	{"POST", "/snapshots", "sandboxes:update", write((*Server).createSnapshot)},
 	{"GET", "/snapshots/{snapshot}", "sandboxes:get", read((*Server).snapshot)},

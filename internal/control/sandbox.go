@@ -15,12 +15,11 @@ import (
 // sandbox answers one sandbox: the living one of a name, or the one that ended
 // last while its record is kept.
 func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
-	c := callerOf(ctx)
-	reveal := r.URL.Query().Get("show_secrets") == "true"
-	if reveal && !c.May(access.Admin) {
-		return doze.Sandbox{}, doze.Errorf(doze.Forbidden, "show_secrets needs the scope %s", access.Admin)
+	reveal, err := reveals(ctx, r)
+	if err != nil {
+		return doze.Sandbox{}, err
 	}
-	sb, err := s.Store.SandboxByName(ctx, c.Workspace, r.PathValue("name"))
+	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -28,6 +27,17 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 		return s.bare(sb), nil
 	}
 	return s.view(sb), nil
+}
+
+// reveals reports whether a caller asks for secrets as they are, and may.
+func reveals(ctx context.Context, r *http.Request) (bool, error) {
+	if r.URL.Query().Get("show_secrets") != "true" {
+		return false, nil
+	}
+	if !callerOf(ctx).May(access.Admin) {
+		return false, doze.Errorf(doze.Forbidden, "show_secrets needs the scope %s", access.Admin)
+	}
+	return true, nil
 }
 
 func (s *Server) sandboxByExternalID(ctx context.Context, r *http.Request) (doze.Sandbox, error) {

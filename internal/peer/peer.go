@@ -98,7 +98,7 @@ type Node interface {
 	Status(uid string) (Status, bool)
 }
 
-// Gate is what the edge asks of a node.
+// Gate is what the edge asks of a node, and control for schedules.
 type Gate interface {
 	// Transport carries requests to a port of a sandbox. A request wakes the
 	// sandbox, and keeps it awake until the body of its response is closed, or

@@ -78,7 +78,7 @@ func (s *Store) InsertGrant(ctx context.Context, g Grant, now time.Time) error {
 
 // Grants counts the grants that wait for a user.
 func (s *Store) Grants(ctx context.Context, now time.Time) (int, error) {
-	return one(ctx, s.read, func(r row) (n int, err error) { return n, r.Scan(&n) }, "",
+	return one(ctx, s.read, scanNumber, "",
 		`SELECT COUNT(*) FROM grants WHERE phase = 'pending' AND expires_at > $1`, millis(now))
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -51,10 +52,13 @@ type Query struct {
 	ExternalID string   // exactly; of sandboxes only
 	Phases     []string // only these; nil is all but those that have ended
 	Terminated bool     // with nil phases: those of sandboxes too that have ended
-	Sort       Sort
-	Limit      int
-	Cursor     string // from the page before; empty is the first page
-	Tail       bool   // the last page instead of the first
+	// Only are the values of columns that the table has besides.
+	Only         map[string]string
+	Since, Until time.Time // bounds of the creation, both inclusive; zero is none
+	Sort         Sort
+	Limit        int
+	Cursor       string // from the page before; empty is the first page
+	Tail         bool   // the last page instead of the first
 }
 
 // Page is a part of a list. Records have no events.
@@ -150,6 +154,15 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 	if q.ExternalID != "" {
 		where = append(where, "external_id = "+arg(q.ExternalID))
 	}
+	for _, column := range slices.Sorted(maps.Keys(q.Only)) {
+		where = append(where, column+" = "+arg(q.Only[column]))
+	}
+	if !q.Since.IsZero() {
+		where = append(where, "created_at >= "+arg(millis(q.Since)))
+	}
+	if !q.Until.IsZero() {
+		where = append(where, "created_at <= "+arg(millis(q.Until)))
+	}
 
 	by := sorts[q.Sort]
 	down, limit := by.down, q.Limit+1
@@ -206,6 +219,7 @@ func (q *Query) parse(bound uint64, now time.Time) (c cursor, err error) {
 // bound identifies the list that a cursor belongs to.
 func bound[T any](l listed[T], q Query) uint64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s %q %q %q %q %t %t %q", l.table, q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Sort)
+	_, _ = fmt.Fprintf(h, "%s %q %q %q %q %t %t %q %d %d %q",
+		l.table, q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Only, millis(q.Since), millis(q.Until), q.Sort)
 	return h.Sum64()
 }

@@ -357,6 +357,11 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 	if err := s.save(ctx, tx, sb); err != nil {
 		return err
 	}
+	if to.Ended() {
+		if err := forgetSchedules(ctx, tx, sb.UID); err != nil {
+			return err
+		}
+	}
 	if to == doze.Terminated && from != to {
 		if err := count(ctx, tx, sb.Metadata.Workspace, -1); err != nil {
 			return err
@@ -402,12 +407,13 @@ func (s *Store) save(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
 
 // NextDeadline returns the earliest deadline of all records, or the zero time.
 func (s *Store) NextDeadline(ctx context.Context) (time.Time, error) {
-	at, err := one(ctx, s.read, func(r row) (ms sql.Null[int64], err error) { return ms, r.Scan(&ms) },
-		"", `SELECT MIN(deadline) FROM sandboxes WHERE deadline IS NOT NULL`)
-	if err != nil || !at.Valid {
-		return time.Time{}, wrap(err, "read the next deadline")
-	}
-	return moment(at.V), nil
+	return s.earliest(ctx, `SELECT MIN(deadline) FROM sandboxes WHERE deadline IS NOT NULL`)
+}
+
+// earliest is the moment that a query of one row gives; the zero time for none.
+func (s *Store) earliest(ctx context.Context, query string) (time.Time, error) {
+	at, err := one(ctx, s.read, func(r row) (ms sql.Null[int64], err error) { return ms, r.Scan(&ms) }, "", query)
+	return moment(at.V), wrap(err, "read what is due next")
 }
 
 // Due returns up to limit living records whose deadline has come, the earliest
@@ -530,7 +536,7 @@ func count(ctx context.Context, tx *sql.Tx, workspace string, more int) error {
 
 // Count is how many sandboxes of a workspace are not terminated.
 func (s *Store) Count(ctx context.Context, workspace string) (int, error) {
-	all, err := collect(ctx, s.read, func(r row) (n int, err error) { return n, r.Scan(&n) },
+	all, err := collect(ctx, s.read, scanNumber,
 		`SELECT sandboxes FROM counts WHERE workspace = $1`, workspace)
 	if err != nil || len(all) == 0 {
 		return 0, wrap(err, "count sandboxes")

@@ -45,6 +45,8 @@ const settingPlace = "setting/"
 
 func scanText(r row) (v string, err error) { return v, r.Scan(&v) }
 
+func scanNumber(r row) (n int, err error) { return n, r.Scan(&n) }
+
 // wrap adds what we were doing to err; nil stays nil.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {

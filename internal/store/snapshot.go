@@ -75,7 +75,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot) error {
 
 // countSnapshots is how many a workspace has.
 func countSnapshots(ctx context.Context, q querier, workspace string) (int, error) {
-	return one(ctx, q, func(r row) (n int, err error) { return n, r.Scan(&n) }, "",
+	return one(ctx, q, scanNumber, "",
 		`SELECT COUNT(*) FROM snapshots WHERE workspace = $1 AND phase <> $2`, workspace, snapshotGone)
 }
 

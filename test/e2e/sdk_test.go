@@ -28,6 +28,14 @@ func TestPublicClientCopies(t *testing.T) {
 	script(t, p, "copies.mjs", "BL_API_KEY="+p.Key)
 }
 
+// TestPublicClientSchedules drives schedules in the same way, of a sandbox that
+// sleeps on disk: see schedules.mjs.
+func TestPublicClientSchedules(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t, "--pause-after", "300ms", "--save-after", "300ms", "--disk-after", "1s")
+	script(t, p, "schedules.mjs", "BL_API_KEY="+p.Key)
+}
+
 // script runs a program that uses the npm package, with these variables and
 // those that say where the platform is.
 func script(t *testing.T, p *testkit.Platform, name string, env ...string) {

@@ -1,0 +1,267 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+const (
+	// schedulePage and schedulePageMax are the sizes of a page of schedules and
+	// of executions.
+	schedulePage    = 20
+	schedulePageMax = 100
+	// metricsDefault is the window that metrics are about, and metricsBack how
+	// far back they go.
+	metricsDefault = 24 * time.Hour
+	metricsBack    = 7 * 24 * time.Hour
+)
+
+// scheduleLists and executionLists are what callers may ask of the lists of a
+// workspace, and those of a sandbox the same without some filters.
+var (
+	scheduleLists = listing{limit: schedulePage, most: schedulePageMax, byTime: true, more: func(v url.Values, q *store.Query, _ *doze.Problems) {
+		if t := v.Get("type"); t == doze.ScheduleCron || t == doze.ScheduleAt {
+			q.Phases = []string{t}
+		}
+		only(q, "sandbox", v.Get("sandbox"))
+	}}
+	executionLists = listing{
+		limit: schedulePage, most: schedulePageMax, byTime: true,
+		phases: map[string][]string{"SUCCEEDED": {string(doze.ExecutionSucceeded)}, "FAILED": {string(doze.ExecutionFailed)}},
+		more: func(v url.Values, q *store.Query, p *doze.Problems) {
+			only(q, "sandbox", v.Get("sandbox"))
+			only(q, "name", v.Get("schedule"))
+			q.Since, q.Until = momentOf(v, "since", p), momentOf(v, "until", p)
+		},
+	}
+)
+
+// only has q list what has a value in a column, unless the value is empty.
+func only(q *store.Query, column, value string) {
+	if value == "" {
+		return
+	}
+	if q.Only == nil {
+		q.Only = map[string]string{}
+	}
+	q.Only[column] = value
+}
+
+// within is list of one sandbox alone.
+func within[T any](uid string, list func(context.Context, store.Query, time.Time) (store.Page[T], error)) func(context.Context, store.Query, time.Time) (store.Page[T], error) {
+	return func(ctx context.Context, q store.Query, now time.Time) (store.Page[T], error) {
+		only(&q, "uid", uid)
+		return list(ctx, q, now)
+	}
+}
+
+// momentOf reads a moment of a query; the zero time if there is none.
+func momentOf(v url.Values, name string, p *doze.Problems) time.Time {
+	text := v.Get(name)
+	if text == "" {
+		return time.Time{}
+	}
+	at, err := doze.ParseTime(text)
+	if err != nil {
+		p.Add(name, "%v", err)
+	}
+	return at
+}
+
+func (s *Server) listSchedules(ctx context.Context, r *http.Request) (any, error) {
+	return s.answerSchedules(ctx, r, s.Store.ListSchedules)
+}
+
+func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (any, error) {
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	return s.answerSchedules(ctx, r, within(sb.UID, s.Store.ListSchedules))
+}
+
+func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, store.Query, time.Time) (store.Page[store.Schedule], error)) (any, error) {
+	reveal, err := reveals(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return answerListing(ctx, r, scheduleLists, list, func(e store.Schedule) doze.Schedule { return scheduleView(e, reveal) })
+}
+
+func (s *Server) listExecutions(ctx context.Context, r *http.Request) (any, error) {
+	return answerListing(ctx, r, executionLists, s.Store.ListExecutions, executionView)
+}
+
+func (s *Server) executionsOf(ctx context.Context, r *http.Request) (any, error) {
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	return answerListing(ctx, r, executionLists, within(sb.UID, s.Store.ListExecutions), executionView)
+}
+
+func executionView(e store.Execution) doze.Execution { return e.Execution }
+
+// scheduleView is a schedule as callers see it; reveal shows the values of its
+// variables.
+func scheduleView(e store.Schedule, reveal bool) doze.Schedule {
+	if !reveal {
+		e.Input.Env = maps.Clone(e.Input.Env)
+		for k := range e.Input.Env {
+			e.Input.Env[k] = doze.MaskedValue
+		}
+	}
+	return e.Schedule
+}
+
+func (s *Server) schedule(ctx context.Context, r *http.Request) (doze.Schedule, error) {
+	reveal, err := reveals(ctx, r)
+	if err != nil {
+		return doze.Schedule{}, err
+	}
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return doze.Schedule{}, err
+	}
+	e, err := s.Store.Schedule(ctx, sb.UID, r.PathValue("schedule"))
+	return scheduleView(e, reveal), err
+}
+
+func (s *Server) createSchedule(ctx context.Context, r *http.Request, body map[string]any) (doze.Schedule, error) {
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return doze.Schedule{}, err
+	}
+	now := time.Now()
+	e := store.Schedule{Key: store.NewID(), UID: sb.UID, Workspace: sb.Metadata.Workspace}
+	var wrong doze.Problems
+	decode(&e.Schedule, body, "", &wrong)
+	e.Sandbox, e.CreatedAt = sb.Metadata.Name, doze.Time{Time: now}
+	if e.ID == "" {
+		if e.ID, err = s.newScheduleID(ctx, sb.UID); err != nil {
+			return doze.Schedule{}, err
+		}
+	}
+	if err := s.plan(&e, &wrong, now); err != nil {
+		return doze.Schedule{}, err
+	}
+	if err := s.Store.InsertSchedule(ctx, e); err != nil {
+		return doze.Schedule{}, err
+	}
+	s.agenda.ring()
+	return scheduleView(e, false), nil
+}
+
+// newScheduleID is the first of schedule-0, schedule-1… that is free.
+func (s *Server) newScheduleID(ctx context.Context, uid string) (string, error) {
+	taken, err := s.Store.ScheduleNames(ctx, uid)
+	for n := 0; ; n++ {
+		if id := fmt.Sprintf("schedule-%d", n); !slices.Contains(taken, id) {
+			return id, err
+		}
+	}
+}
+
+// plan completes a schedule that a caller wrote and finds out when it is due.
+func (s *Server) plan(e *store.Schedule, wrong *doze.Problems, now time.Time) error {
+	e.Check(wrong)
+	for k, v := range e.Input.Env {
+		if v == doze.MaskedValue {
+			wrong.Add("input.env", "has the masked value of %q, of which no value is stored", clip(k))
+		}
+	}
+	e.Default()
+	e.Resolve(now)
+	e.Due = e.Next(now)
+	if len(*wrong) == 0 && e.Due.IsZero() {
+		wrong.Add("value", "is in the past")
+	}
+	return wrong.Err()
+}
+
+// updateSchedule changes a schedule; when it is due changes with its type and
+// value only. A variable that comes back masked keeps its value.
+func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[string]any) (doze.Schedule, error) {
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return doze.Schedule{}, err
+	}
+	now := time.Now()
+	e, err := s.Store.ChangeSchedule(ctx, sb.UID, r.PathValue("schedule"), func(e *store.Schedule) error {
+		was := *e
+		var wrong doze.Problems
+		decode(&e.Schedule, body, "", &wrong)
+		if e.ID != was.ID && e.ID != "" {
+			wrong.Add("id", "cannot be changed: create another schedule")
+		}
+		e.ID, e.Sandbox, e.CreatedAt = was.ID, was.Sandbox, was.CreatedAt
+		for k, v := range e.Input.Env {
+			if old, kept := was.Input.Env[k]; kept && v == doze.MaskedValue {
+				e.Input.Env[k] = old
+			}
+		}
+		if e.Type != was.Type || e.Value != was.Value {
+			return s.plan(e, &wrong, now)
+		}
+		err := s.plan(e, &wrong, was.Due.Add(-1)) // it may be due by now
+		e.Due = was.Due
+		return err
+	})
+	if err != nil {
+		return doze.Schedule{}, err
+	}
+	s.agenda.ring()
+	return scheduleView(e, false), nil
+}
+
+func (s *Server) deleteSchedule(ctx context.Context, r *http.Request) (doze.Schedule, error) {
+	sb, err := s.living(ctx, r.PathValue("name"))
+	if err != nil {
+		return doze.Schedule{}, err
+	}
+	e, err := s.Store.DeleteSchedule(ctx, sb.UID, r.PathValue("schedule"))
+	return scheduleView(e, false), err
+}
+
+// scheduleMetrics counts executions in a window of whole minutes.
+func (s *Server) scheduleMetrics(ctx context.Context, r *http.Request) (m doze.ScheduleMetrics, err error) {
+	now := time.Now().UTC().Truncate(time.Minute)
+	var p doze.Problems
+	v := r.URL.Query()
+	since, until := momentOf(v, "since", &p).Truncate(time.Minute), momentOf(v, "until", &p).Truncate(time.Minute)
+	if until.IsZero() {
+		until = now
+	}
+	if since.IsZero() {
+		since = until.Add(-metricsDefault)
+	}
+	if len(p) == 0 {
+		if since.Before(now.Add(-metricsBack)) {
+			p.Add("since", "is more than 7 days ago")
+		}
+		if !since.Before(until) {
+			p.Add("since", "must be before until")
+		}
+	}
+	if err := p.Err(); err != nil {
+		return m, err
+	}
+	m.Since, m.Until = doze.Time{Time: since}, doze.Time{Time: until}
+	workspace := callerOf(ctx).Workspace
+	if m.Sandboxes, err = s.Store.Count(ctx, workspace); err != nil {
+		return m, err
+	}
+	m.ExecutionsByStatus, m.Schedules, err = s.Store.CountExecutions(ctx, workspace, since, until)
+	for _, n := range m.ExecutionsByStatus {
+		m.Executions += n
+	}
+	return m, err
+}
