@@ -210,13 +210,16 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if err != nil {
 		return nil, fmt.Errorf("load the credentials: %w", err)
 	}
+	p.credentials = credentials
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
+	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate})
+	credentials.OnLess(p.edge.Recheck)
 	p.control = control.New(control.Config{
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
-		Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: func() { p.edge.Recheck() },
+		Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
 	})
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err
@@ -224,9 +227,6 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if err := p.control.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	p.credentials = credentials
-	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate})
-	credentials.OnLess(p.edge.Recheck)
 
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
