@@ -101,7 +101,7 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 		s.swapped = false
 	}
 	step.Pass(step.Turn, s.id)
-	if !pause && s.swapped {
+	if !pause && s.swapped && len(s.hot) == 0 {
 		s.l.tasks.Go(func() { fetch(ctx, int(s.pid.Load())) })
 	}
 	err := turn(ctx)

@@ -37,6 +37,10 @@ type mapping struct {
 // nobody.
 func (m mapping) private() bool { return m.kind == "rw-p" }
 
+// changed reports whether what is private of it are changes to a file, of which
+// the kernel's advice knows nothing.
+func (m mapping) changed() bool { return m.private() && m.file != "00:00 0" }
+
 // shared reports whether it is memory that a process writes to and may share.
 func (m mapping) shared() bool { return m.kind == "rw-s" }
 
@@ -58,17 +62,50 @@ func own(pid int, advice uintptr) error {
 	}
 	var private []unix.RemoteIovec
 	for _, m := range all {
-		if m.private() {
+		// Of a file, the kernel would read all that nobody changed.
+		if m.private() && !(m.changed() && advice == unix.MADV_WILLNEED) {
 			private = append(private, m.iovec())
 		}
 	}
 	return advise(pid, private, advice)
 }
 
-// pageIn makes the kernel read memory of a process back from swap. It does not
-// wait: who needs a page does.
+// pageIn makes the kernel read memory of a process back from swap. It waits for
+// changes to files only.
 func pageIn(pid int, pages []uint64) error {
-	return advise(pid, ranges(pages), unix.MADV_WILLNEED)
+	maps, err := mappings(pid)
+	if err != nil {
+		return err
+	}
+	var advised, read []uint64
+	for _, page := range pages {
+		at := slices.IndexFunc(maps, func(m mapping) bool { return page >= m.from && page < m.to })
+		switch {
+		case at < 0: // given back
+		case maps[at].changed():
+			read = append(read, page)
+		default:
+			advised = append(advised, page)
+		}
+	}
+	return errors.Join(advise(pid, ranges(advised), unix.MADV_WILLNEED), touch(pid, ranges(read)))
+}
+
+// touch reads memory of a process, to have it in RAM.
+func touch(pid int, ranges []unix.RemoteIovec) error {
+	for some := range slices.Chunk(ranges, iovMax) {
+		size := 0
+		for _, r := range some {
+			size += r.Len
+		}
+		all := make([]byte, size)
+		into := unix.Iovec{Base: unsafe.SliceData(all)}
+		into.SetLen(size)
+		if _, err := unix.ProcessVMReadv(pid, []unix.Iovec{into}, some, 0); err != nil {
+			return fmt.Errorf("read memory of process %d: %w", pid, err)
+		}
+	}
+	return nil
 }
 
 // advise tells the kernel what to do with memory of another process. Addresses

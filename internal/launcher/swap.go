@@ -16,12 +16,16 @@ import (
 // What a machine in swap needs first when it wakes are some hundred pages, of
 // its agent and of its engine, all over the place: read one by one, they take
 // ten times as long as the wake itself. So we look at which ones a wake used,
-// and bring them back right after the next move to swap. The engine's heap is
-// never quite in the same place: the rest of it is read while the engine wakes.
+// and bring them back right after the next move to swap. The first wake has
+// nothing to learn from: all of the engine is read while it wakes.
 
-// hotMost bounds what stays in RAM of a machine in swap, in bytes: a wake with
-// one request uses less.
-const hotMost = 4 << 20
+const (
+	// hotMost bounds what stays in RAM of the memory of a machine in swap, in
+	// bytes: a wake with one request uses less.
+	hotMost = 4 << 20
+	// hotProcesses bounds of how many processes something stays.
+	hotProcesses = 64
+)
 
 // learnAfter is when a wake from swap is over: its first request has been
 // answered, and not much else has happened.
@@ -53,10 +57,28 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	}
 	s.swapped = true
 	s.note()
-	if err := pageIn(int(s.pid.Load()), s.hot); err != nil {
+	if err := s.warm(); err != nil {
 		slog.WarnContext(ctx, "bring back what a wake needs", "sandbox", s.id, "err", err)
 	}
 	return r, nil
+}
+
+// warm brings back what a wake needs first, of the machine's memory and of the
+// processes that the guest's run in: those have some pages for themselves.
+// Preconditions: mu is held.
+func (s *sandbox) warm() error {
+	if len(s.hot) == 0 { // nothing is known
+		return nil
+	}
+	engine := int(s.pid.Load())
+	err := pageIn(engine, s.hot)
+	guests := tree(engine)[1:]
+	for _, pid := range guests[:min(len(guests), hotProcesses)] {
+		if bad := own(pid, unix.MADV_WILLNEED); !gone(bad) {
+			err = errors.Join(err, bad)
+		}
+	}
+	return err
 }
 
 // fetch reads what an engine has for itself back from swap, all at once. The

@@ -292,6 +292,10 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return nil
 }
 
+// discardAfter is when the image of a machine that woke is removed: to give its
+// blocks back keeps the disk busy, and a machine in swap reads from it.
+const discardAfter = 250 * time.Millisecond
+
 // resumeSaved lets the machine go on and makes its image count no more, at the
 // same time: neither waits for the other, and both are done when it returns.
 // If the machine is gone, the image is what is left of it; if it is sure to
@@ -304,7 +308,10 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {
-		s.tasks.Go(s.discard)
+		s.tasks.Go(func() {
+			time.Sleep(discardAfter)
+			s.discard()
+		})
 		return nil
 	}
 	if back := restoreImage(s.config); back != nil {
