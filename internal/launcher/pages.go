@@ -63,7 +63,7 @@ func own(pid int, advice uintptr) error {
 	var private []unix.RemoteIovec
 	for _, m := range all {
 		// Of a file, the kernel would read all that nobody changed.
-		if m.private() && !(m.changed() && advice == unix.MADV_WILLNEED) {
+		if m.private() && (!m.changed() || advice != unix.MADV_WILLNEED) {
 			private = append(private, m.iovec())
 		}
 	}
@@ -99,7 +99,7 @@ func touch(pid int, ranges []unix.RemoteIovec) error {
 			size += r.Len
 		}
 		all := make([]byte, size)
-		into := unix.Iovec{Base: unsafe.SliceData(all)}
+		into := unix.Iovec{Base: &all[0]}
 		into.SetLen(size)
 		if _, err := unix.ProcessVMReadv(pid, []unix.Iovec{into}, some, 0); err != nil {
 			return fmt.Errorf("read memory of process %d: %w", pid, err)
