@@ -138,11 +138,14 @@ func configFor(root string) (*config.Config, error) {
 	set := flag.NewFlagSet("doze-sentry", flag.ContinueOnError)
 	config.RegisterFlags(set)
 	for name, value := range map[string]string{
-		"root":                    root,
-		"platform":                "systrap",
-		"network":                 "sandbox",
-		"ignore-cgroups":          "true", // on cgroup v1 it would move this process about; see cgroup.go
-		"host-settings":           "ignore",
+		"root":           root,
+		"platform":       "systrap",
+		"network":        "sandbox",
+		"ignore-cgroups": "true", // on cgroup v1 it would move this process about; see cgroup.go
+		"host-settings":  "ignore",
+		// One of its own for each process that opens files of volumes: one for all
+		// would be a mount that outlives them.
+		"gofer-network-namespace": "new",
 		"allow-connected-on-save": "true", // connections survive a sleep on disk
 		// A connection that comes back from disk has lost its segment size and
 		// would divide by it: the host segments, as it does after linkArgs.

@@ -131,11 +131,20 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 		return err
 	}
 	// What starts from here on is born in the group.
-	if err := cmp.Or(step.Reach(step.Join, s.id), g.add(tree(made.SandboxPid()))); err != nil {
+	if err := cmp.Or(step.Reach(step.Join, s.id), g.add(append(tree(made.SandboxPid()), served(made)...))); err != nil {
 		return errors.Join(err, made.Destroy())
 	}
 	spare(made.SandboxPid())
 	return s.settle(made)
+}
+
+// served is the process that opens the files of volumes for the engine, if the
+// machine has any.
+func served(c *container.Container) []int {
+	if pid := c.GoferPid.Load(); pid != 0 {
+		return []int{pid}
+	}
+	return nil
 }
 
 // live takes over a container that runs already.

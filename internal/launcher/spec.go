@@ -107,14 +107,14 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{Bounding: first, Effective: first, Permitted: first},
 			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: filesMax, Soft: filesMax}},
 		},
-		Mounts: []specs.Mount{
+		Mounts: append([]specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareShm)}},
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareTmp)}},
 			{Destination: machine.LogDir, Type: "tmpfs", Source: "tmpfs", Options: []string{sizeOption(c.Memory, shareLogs)}},
 			{Destination: machine.AgentDir, Type: "erofs", Source: c.Agent, Options: []string{"ro"}},
-		},
+		}, volumesFor(c)...),
 		Annotations: map[string]string{
 			annotationSource:  c.Root,
 			annotationType:    "erofs",
@@ -136,6 +136,19 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			},
 		},
 	}
+}
+
+// volumesFor are the mounts of a machine that are the host's. The engine opens
+// their files itself; what may not be written, the host refuses to it too.
+func volumesFor(c gvisor.Config) (mounts []specs.Mount) {
+	for _, v := range c.Volumes {
+		access := "rw"
+		if v.ReadOnly {
+			access = "ro"
+		}
+		mounts = append(mounts, specs.Mount{Destination: v.Path, Type: "bind", Source: v.Source, Options: []string{"bind", "nosuid", "nodev", access}})
+	}
+	return mounts
 }
 
 // memoryLimit is what a machine of this spec may be charged for.

@@ -81,6 +81,11 @@ type Config struct {
 	CPUs     float64  // share of the host's processors
 	Link     Link
 
+	// Volumes are directories of the host that the guest has too. They are not in
+	// a checkpoint, but by name: what is open in them is opened again, so that
+	// nobody may remove or rename anything in them while the machine is OnDisk.
+	Volumes []Volume
+
 	// What root may do inside besides. A checkpoint leaves out what comes of it
 	// (see Suspend): links, addresses, routes and rules.
 	IPTables bool // change the network, set filter rules, open raw sockets
@@ -89,6 +94,13 @@ type Config struct {
 	// From is a directory made by Keep, which a boot goes on from on another
 	// machine; nobody else asks. Without one the guest runs its first process.
 	From string
+}
+
+// Volume is a directory of the host in a guest.
+type Volume struct {
+	Source   string // on the host; it may differ from one wake to the next
+	Path     string // in the guest
+	ReadOnly bool   // the guest may not change it, whoever it is there
 }
 
 // AgentDir is where the agent is mounted in every machine.
@@ -167,7 +179,7 @@ type Driver interface {
 	// Boot starts a new machine; its first process runs when Boot returns. On
 	// an error nothing of the machine is left. One that starts from a copy
 	// needs the same Root, Agent, Args, Memory, IPTables and Tun as the machine that was
-	// copied, and gets the memory, processes and files of it, in which the host
+	// copied, and neither may have Volumes. It gets the memory, processes and files of it, in which the host
 	// name (see Rename), the network and the clock are its own and the
 	// environment is not.
 	// Connections of the copied machine are closed in it.

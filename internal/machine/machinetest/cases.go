@@ -50,6 +50,7 @@ var cases = map[string]func(*bench){
 	"damaged copies are refused":          copyDamaged,
 	"an archive has the files":            archiveFiles,
 	"a new name stays":                    renameStays,
+	"volumes are the host's":              volumesStay,
 }
 
 func bootAnswers(b *bench) {

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"doze/internal/machine"
@@ -111,13 +112,33 @@ func (m *memory) Random() string {
 func (m *memory) WriteFile(name, text string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if v, file, ok := m.onHost(name); ok {
+		if v.ReadOnly {
+			return &fs.PathError{Op: "open", Path: name, Err: syscall.EROFS}
+		}
+		return os.WriteFile(file, []byte(text), 0o600) //nolint:gosec // G703: the suite's own directory
+	}
 	m.Files[name] = text
 	return nil
+}
+
+// onHost finds the file of the host that a name in a volume stands for.
+func (m *memory) onHost(name string) (v machine.Volume, file string, ok bool) {
+	for _, v := range m.box.config.Volumes {
+		if rest, ok := strings.CutPrefix(name, v.Path+"/"); ok {
+			return v, filepath.Join(v.Source, rest), true
+		}
+	}
+	return v, "", false
 }
 
 func (m *memory) ReadFile(name string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if _, file, ok := m.onHost(name); ok {
+		raw, err := os.ReadFile(file)
+		return string(raw), err
+	}
 	text, ok := m.Files[name]
 	if !ok {
 		return "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
