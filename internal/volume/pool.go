@@ -1,0 +1,290 @@
+// Package volume keeps the volumes of one host: each is a file with a file
+// system of its own, so that its size is what a guest sees and cannot exceed.
+// Who uses a volume is an owner, and there is at most one at a time. It knows
+// nothing of sandboxes.
+//
+// Everything is in one directory, from which the next process goes on: a file
+// that is complete has its final name, and who has what is told by the mount
+// points.
+package volume
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+// Names in the directory of a pool.
+const (
+	dirImages = "images"
+	dirMounts = "mounts" // by owner and volume
+	suffix    = ".img"
+	unmade    = ".making" // behind the name of what is being made
+	// content is the directory in a volume that a guest gets: it does not see
+	// what the file system has beside it.
+	content = "content"
+)
+
+// form is what names of volumes and owners look like.
+var form = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,127}$`)
+
+// Pool is the volumes of one directory. It is safe for concurrent use.
+type Pool struct {
+	dir string
+
+	mu     sync.Mutex
+	owners map[string]string // guarded by mu; by volume
+}
+
+// Open returns the pool of a directory, with the owners that an earlier process
+// left: Sweep takes what is nobody's from them.
+func Open(dir string) (*Pool, error) {
+	p := &Pool{dir: dir, owners: map[string]string{}}
+	for _, name := range []string{dirImages, dirMounts} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			return nil, fmt.Errorf("make the directory of volumes: %w", err)
+		}
+	}
+	mounts, err := filepath.Glob(p.mount("*", "*")) // the pattern is well formed, unless dir is a pattern
+	for _, m := range mounts {
+		p.owners[filepath.Base(m)] = filepath.Base(filepath.Dir(m))
+	}
+	return p, err
+}
+
+func (p *Pool) image(id string) string { return filepath.Join(p.dir, dirImages, id+suffix) }
+
+func (p *Pool) mount(owner, id string) string { return filepath.Join(p.dir, dirMounts, owner, id) }
+
+// check refuses names that are none.
+func check(names ...string) error {
+	for _, n := range names {
+		if !form.MatchString(n) {
+			return doze.Errorf(doze.Invalid, "%.80q is no id of a volume", n)
+		}
+	}
+	return nil
+}
+
+// Make makes a volume of a size: empty, or with the content of another one that
+// nobody has, and that is not larger. One that is there is left as it is.
+func (p *Pool) Make(ctx context.Context, id string, size doze.Megabytes, from string) error {
+	if err := check(id, cmp.Or(from, id)); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(p.image(id)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return p.make(id, func(name string) error {
+		if from == "" {
+			return format(ctx, name, size)
+		}
+		return clone(ctx, name, p.image(from), size)
+	})
+}
+
+// make writes the file of a volume beside its place, and puts it there when it
+// is on disk.
+func (p *Pool) make(id string, write func(name string) error) (err error) {
+	name := p.image(id)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(name+unmade))
+		}
+	}()
+	if err := os.RemoveAll(name + unmade); err != nil { // of an attempt that was cut short
+		return err
+	}
+	if err := write(name + unmade); err != nil {
+		return err
+	}
+	if err := durable(name + unmade); err != nil {
+		return err
+	}
+	if err := os.Rename(name+unmade, name); err != nil {
+		return err
+	}
+	return durable(filepath.Dir(name))
+}
+
+// durable makes one file or directory durable.
+func durable(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Resize makes a volume larger. Who has it sees that when it is attached the
+// next time. A smaller size leaves it as it is.
+func (p *Pool) Resize(id string, size doze.Megabytes) error {
+	if err := check(id); err != nil {
+		return err
+	}
+	return unknown(lengthen(p.image(id), size))
+}
+
+// unknown classifies the absence of a volume.
+func unknown(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return doze.Wrap(err, doze.NotFound, "the volume is not on the disk of this node")
+	}
+	return err
+}
+
+// Remove removes a volume that nobody has. One that is not there is no error.
+func (p *Pool) Remove(id string) error {
+	if err := check(id); err != nil {
+		return err
+	}
+	if err := p.claim(id, id); err != nil {
+		return err
+	}
+	defer p.release(id)
+	if err := os.Remove(p.image(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return durable(filepath.Join(p.dir, dirImages))
+}
+
+// IDs returns all volumes that are complete.
+func (p *Pool) IDs() (ids []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(p.dir, dirImages))
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), suffix); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// claim notes who has a volume. Of two owners the second is told to wait.
+func (p *Pool) claim(id, owner string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.owners[id]; now != "" && now != owner {
+		return doze.Errorf(doze.Unavailable, "a volume is still in use by the machine before: try again in a moment")
+	}
+	p.owners[id] = owner
+	return nil
+}
+
+func (p *Pool) release(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.owners, id)
+}
+
+// Attach gives a volume to an owner and returns the directory with its files.
+// What is read-only is so for everybody who comes by this directory. To attach
+// it again is no error, and finds the same directory; after a restart of the
+// host it is needed.
+func (p *Pool) Attach(ctx context.Context, id, owner string, readOnly bool) (dir string, err error) {
+	if err := check(id, owner); err != nil {
+		return "", err
+	}
+	if err := p.claim(id, owner); err != nil {
+		return "", err
+	}
+	at := p.mount(owner, id)
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		return "", err
+	}
+	if err := p.settle(ctx, id, at); err != nil {
+		return "", errors.Join(err, p.leave(id, owner))
+	}
+	if readOnly {
+		if err := unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|mountFlags, ""); err != nil {
+			return "", errors.Join(fmt.Errorf("make a volume read-only: %w", err), p.leave(id, owner))
+		}
+	}
+	return filepath.Join(at, content), nil
+}
+
+// settle mounts a volume, unless it is mounted.
+func (p *Pool) settle(ctx context.Context, id, at string) error {
+	if !mounted(at) {
+		dev, err := p.device(ctx, id)
+		if err != nil {
+			return unknown(err)
+		}
+		defer func() { _ = dev.Close() }() // the mount has it
+		if err := unix.Mount(dev.Name(), at, fileSystem, mountFlags, mountOptions); err != nil {
+			return unsupported(fmt.Errorf("mount a volume: %w", err))
+		}
+	}
+	if err := os.Mkdir(filepath.Join(at, content), 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // G301: it is the root of what any user inside sees
+		return err
+	}
+	return nil
+}
+
+// Detach takes all volumes of an owner back. It is no error if there are none.
+func (p *Pool) Detach(owner string) error {
+	if err := check(owner); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Dir(p.mount(owner, "any")))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		err = errors.Join(err, p.leave(e.Name(), owner))
+	}
+	if err != nil {
+		return fmt.Errorf("detach the volumes of %s: %w", owner, err)
+	}
+	return os.Remove(filepath.Dir(p.mount(owner, "any")))
+}
+
+// leave takes one volume back. What was written is on disk then.
+func (p *Pool) leave(id, owner string) error {
+	at := p.mount(owner, id)
+	for mounted(at) { // once for each time that it was mounted
+		if err := flush(at); err != nil { // the error is of the disk, and nobody is left to tell
+			slog.Error("a volume could not be written to the disk", "volume", id, "err", err)
+		}
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount: %w", err)
+		}
+	}
+	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	p.release(id)
+	return nil
+}
+
+// Sweep takes back what belongs to owners that keep does not name, and removes
+// what a crash left half made. Preconditions: nobody attaches or makes anything.
+func (p *Pool) Sweep(keep func(owner string) bool) error {
+	owners, err := os.ReadDir(filepath.Join(p.dir, dirMounts))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range owners {
+		if !keep(o.Name()) {
+			slog.Warn("detaching volumes of a machine that nobody knows", "machine", o.Name())
+			errs = append(errs, p.Detach(o.Name()))
+		}
+	}
+	half, _ := filepath.Glob(filepath.Join(p.dir, dirImages, "*"+unmade)) // the pattern is well formed
+	for _, name := range half {
+		errs = append(errs, os.RemoveAll(name))
+	}
+	return errors.Join(errs...)
+}
