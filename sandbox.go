@@ -2,10 +2,8 @@ package doze
 
 import (
 	"encoding/json"
-	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -152,9 +150,7 @@ func (s *Sandbox) Validate() error {
 	s.Metadata.Check(&p)
 	s.Spec.Runtime.check(&p)
 	s.Spec.Lifecycle.check(&p)
-	for i := range s.Spec.Volumes {
-		s.Spec.Volumes[i].check(&p, "spec.volumes["+strconv.Itoa(i)+"]")
-	}
+	checkAttachments(&p, s.Spec.Volumes)
 	return p.Err()
 }
 
@@ -234,35 +230,4 @@ func clip(s string) string {
 		return s[:most] + "…"
 	}
 	return s
-}
-
-// Volume types (spec 2.7).
-const (
-	VolumePersistent = "persistent"
-	VolumeEphemeral  = "ephemeral"
-)
-
-// VolumeAttachment puts a volume into a sandbox (spec 2.7).
-type VolumeAttachment struct {
-	MountPath string    `json:"mountPath"`
-	Name      string    `json:"name"`
-	ReadOnly  bool      `json:"readOnly"`
-	SizeMB    Megabytes `json:"sizeMb,omitempty"`
-	Type      string    `json:"type,omitempty"`
-}
-
-func (v *VolumeAttachment) check(p *Problems, field string) {
-	CheckName(p, field+".name", v.Name)
-	if !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/" {
-		p.Add(field+".mountPath", "must be a clean absolute path other than /")
-	}
-	switch v.Type {
-	case VolumePersistent:
-	case VolumeEphemeral:
-		if v.SizeMB < 1 {
-			p.Add(field+".sizeMb", "is required for an ephemeral volume")
-		}
-	default:
-		p.Add(field+".type", "must be %s or %s", VolumePersistent, VolumeEphemeral)
-	}
 }

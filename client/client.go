@@ -140,14 +140,9 @@ func (c *Client) identity() http.Header {
 
 // exchange sends in as JSON, unless it is nil, and decodes the answer.
 func exchange[Out any](ctx context.Context, c *Client, method, address string, in any) (out Out, err error) {
-	q := call{method: method, url: address, header: http.Header{"Accept": {"application/json"}}}
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return out, doze.Wrap(err, doze.Invalid, "the request cannot be written as JSON")
-		}
-		q.body = bytes.NewReader(b)
-		q.header.Set("Content-Type", "application/json")
+	q, err := request(method, address, in)
+	if err != nil {
+		return out, err
 	}
 	resp, err := c.send(ctx, q)
 	if err != nil {
@@ -155,6 +150,21 @@ func exchange[Out any](ctx context.Context, c *Client, method, address string, i
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return decode[Out](ctx, resp)
+}
+
+// request is a call with in as JSON, unless it is nil.
+func request(method, address string, in any) (call, error) {
+	q := call{method: method, url: address, header: http.Header{"Accept": {"application/json"}}}
+	if in == nil {
+		return q, nil
+	}
+	b, err := json.Marshal(in)
+	if err != nil {
+		return q, doze.Wrap(err, doze.Invalid, "the request cannot be written as JSON")
+	}
+	q.body = bytes.NewReader(b)
+	q.header.Set("Content-Type", "application/json")
+	return q, nil
 }
 
 // decode reads an answer; out is zero for one that has no body.

@@ -40,6 +40,7 @@ import (
 	"doze/internal/seal"
 	"doze/internal/store"
 	"doze/internal/swap"
+	"doze/internal/volume"
 )
 
 const (
@@ -219,7 +220,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
-		Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
+		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
 	})
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err
@@ -299,13 +300,17 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	volumes, err := volume.Open(filepath.Join(c.Data, "volumes"))
+	if err != nil {
+		return err
+	}
 	var ahead string
 	if c.Templates {
 		ahead = filepath.Join(c.Data, "ahead")
 	}
 	p.node, err = node.Open(ctx, node.Options{
 		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
-		Agent: agent, Driver: driver, Engine: driver.Engine(),
+		Volumes: volumes, Agent: agent, Driver: driver, Engine: driver.Engine(),
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string) (node.Image, error) {
 			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))

@@ -34,7 +34,7 @@ type instance struct {
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
 	"admin.key", "agents", "doze.db", "doze.db-shm", "doze.db-wal", "engines", "images", instanceFile, "lock", "net", "sandboxes", "seal.key", "snapshots", "ahead",
-	"swap",
+	"swap", "volumes",
 }
 
 // announce writes down what listens on an address. The certificate of a name is

@@ -56,7 +56,6 @@ func supported(spec *doze.SandboxSpec) error {
 			missing = append(missing, what)
 		}
 	}
-	lacks(len(spec.Volumes) > 0, "spec.volumes")
 	lacks(spec.VPC != "" && spec.VPC != defaultNetwork, "spec.vpc other than "+defaultNetwork)
 	lacks(!spec.Network.IsZero(), "spec.network")
 	if len(missing) == 0 {
@@ -108,10 +107,14 @@ func fromNode(err error, doing string) error {
 // order is what a node gets to run.
 func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error) {
 	env, err := s.variables(ctx, sb.Metadata, sb.Spec)
+	if err != nil {
+		return peer.Order{}, err
+	}
+	volumes, err := s.volumesOf(ctx, sb)
 	r := sb.Spec.Runtime
 	return peer.Order{
 		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
-		Image: r.Image, Memory: r.Memory, Env: env,
+		Image: r.Image, Memory: r.Memory, Env: env, Volumes: volumes,
 		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
 	}, err
 }

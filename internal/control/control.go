@@ -37,6 +37,7 @@ type Config struct {
 	PreviewURL   func(label string) string // the address of a preview
 	Recheck      func()                    // has the edge look again at who may do less; it does not wait
 	Hub          []HubImage
+	Base         string // the address of the control API, for uploads
 }
 
 // Server serves the control API.
@@ -99,7 +100,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx))
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
 	}

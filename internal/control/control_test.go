@@ -81,8 +81,8 @@ func (p *platform) open(run bool) {
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: target,
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
-		URL: func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
-		Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
+		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
+		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
 	})
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report

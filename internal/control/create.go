@@ -100,7 +100,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (do
 	}
 	defer release()
 	if sb, err = s.Store.InsertSandbox(life, sb); err != nil {
-		if doze.Public(err).Kind == doze.Conflict {
+		if e := doze.Public(err); e.Kind == doze.Conflict && e.Name == "" { // or it is a volume that is taken
 			err = taken{err}
 		}
 		return doze.Sandbox{}, err

@@ -42,6 +42,9 @@ func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[stri
 		}
 		return s.fork(ctx, n, in, &p)
 	}
+	if len(sb.Spec.Volumes) > 0 {
+		return doze.ForkResponse{}, doze.Errorf(doze.Conflict, "a fork would have no volumes, and %s has some: fork a sandbox without", sb.Metadata.Name)
+	}
 	// Everything that can be wrong is looked for before the sandbox has to
 	// stand still.
 	want := store.Snapshot{Heir: heir(sb.Spec)}

@@ -128,6 +128,13 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	for _, id := range dropped {
 		work["snapshot/"+id] = chore{do: func(ctx context.Context) error { return s.clearSnapshot(ctx, id) }}
 	}
+	if err != nil {
+		return work, err
+	}
+	disks, err := s.Store.DroppedDisks(ctx, mendBatch)
+	for _, id := range disks {
+		work[diskTurn+id] = chore{do: func(ctx context.Context) error { return s.clearDisk(ctx, id) }}
+	}
 	return work, err
 }
 

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -24,9 +25,10 @@ type node struct {
 
 	mu       sync.Mutex
 	machines map[string]*machine // guarded by mu
+	disks    map[string]disk     // guarded by mu; by id
 	kept     map[string]string   // guarded by mu; by id of a snapshot: the memory in it
 	creates  []peer.Order        // guarded by mu
-	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start
+	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume
 	starts   []started           // guarded by mu
 	refuse   int                 // guarded by mu; if set, the status with which processes are refused
 	block    chan struct{}       // guarded by mu; if set, creates wait until it is closed
@@ -95,7 +97,7 @@ type machine struct {
 }
 
 func newNode() *node {
-	return &node{machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
+	return &node{disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *node) CheckImage(_ context.Context, ref string) error {
@@ -248,6 +250,64 @@ func (n *node) Snapshots(context.Context) (map[string]int64, error) {
 		all[id] = sizeKept
 	}
 	return all, nil
+}
+
+// disk is a volume, or what one can begin with.
+type disk struct {
+	size    doze.Megabytes
+	content string
+}
+
+func (n *node) MakeVolume(_ context.Context, id string, size doze.Megabytes, from string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	source, there := n.disks[from]
+	switch {
+	case n.fail["volume"] != nil:
+		return n.fail["volume"]
+	case from != "" && !there:
+		return doze.Errorf(doze.NotFound, "no such disk")
+	case source.size > size:
+		return doze.Errorf(doze.Invalid, "too small")
+	}
+	n.disks[id] = disk{size, source.content}
+	return nil
+}
+
+func (n *node) ImportVolume(_ context.Context, id string, size doze.Megabytes, archive io.Reader) (int64, error) {
+	raw, err := io.ReadAll(archive)
+	if err != nil || bytes.HasPrefix(raw, []byte("nonsense")) {
+		return 0, doze.Wrap(err, doze.Invalid, "the body is not a whole tar")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.disks[id] = disk{size, string(raw)}
+	return int64(len(raw)), nil
+}
+
+func (n *node) ResizeVolume(_ context.Context, id string, size doze.Megabytes) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d, there := n.disks[id]
+	if !there {
+		return doze.Errorf(doze.NotFound, "no such disk")
+	}
+	d.size = max(d.size, size)
+	n.disks[id] = d
+	return nil
+}
+
+func (n *node) DropVolume(_ context.Context, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.disks, id)
+	return nil
+}
+
+func (n *node) Volumes(context.Context) ([]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Keys(n.disks)), nil
 }
 
 func (n *node) Archive(_ context.Context, uid string) (int64, error) {

@@ -70,6 +70,21 @@ var routes = append([]route{
 	{"POST", "/sandboxes/{name}/archive", "sandboxes:update", read((*Server).archiveSandbox)},
 	{"POST", "/sandboxes/{name}/unarchive", "sandboxes:update", read((*Server).unarchiveSandbox)},
 
+	{"GET", "/volumes", "volumes:list", read((*Server).listVolumes)},
+	{"POST", "/volumes", "volumes:create", write((*Server).createVolume)},
+	{"GET", "/volumes/{volume}", "volumes:get", read((*Server).volume)},
+	{"GET", "/volumes/by-external-id/{externalId}", "volumes:get", read((*Server).volumeByExternalID)},
+	{"PUT", "/volumes/{volume}", "volumes:create", write((*Server).updateVolume)},
+	{"DELETE", "/volumes/{volume}", "volumes:delete", read((*Server).deleteVolume)},
+
+	{"GET", "/volume_templates", "volumeTemplates:list", read((*Server).listVolumeTemplates)},
+	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate)},
+	{"GET", "/volume_templates/{template}", "volumeTemplates:get", read((*Server).volumeTemplate)},
+	{"PUT", "/volume_templates/{template}", "volumeTemplates:upsert", offer((*Server).putVolumeTemplate)},
+	{"DELETE", "/volume_templates/{template}", "volumeTemplates:delete", read((*Server).deleteVolumeTemplate)},
+	{"DELETE", "/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", read((*Server).deleteVersion)},
+	{"PUT", "/uploads/{upload}", "", read((*Server).upload)}, // the address is the credential
+
 	{"GET", "/customdomains", "customdomains:list", read((*Server).listDomains)},
 	{"POST", "/customdomains", "customdomains:create", write((*Server).createDomain)},
 	{"GET", "/customdomains/{domain}", "customdomains:get", read((*Server).domain)},

@@ -30,6 +30,7 @@ var open = []string{
 	"POST /invitations/accept", "POST /invitations/decline",
 	"GET /oauth/authorize", "POST /oauth/authorize", "POST /oauth/token", "POST /oauth/revoke", "GET /oauth/jwks",
 	"POST /login/device", "GET /login/verify", "POST /login/verify",
+	"PUT /uploads/{upload}",
 	"GET /.well-known/openid-configuration", "GET /.well-known/oauth-authorization-server",
 }
 
@@ -47,12 +48,14 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"a"},"spec":{"port":3000}}`)
 	want[any](p, 200, "POST", "/sandboxes/a/previews/a/tokens", named("a"))
 	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"a"}`)
+	want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"a","externalId":"ext"}}`)
+	want[any](p, 200, "POST", "/volume_templates?upload=true", named("a"))
 	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 	client := want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
 	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
 	fill := strings.NewReplacer("{name}", "a", "{externalId}", "ext", "{id}", mine, "{workspace}", "main", "{secret}", "a",
 		"{user}", "admin", "{account}", account.ClientID, "{key}", mine, "{client}", client.ClientID,
-		"{preview}", "a", "{token}", "a", "{snapshot}", "a", "{domain}", "a.test", "{vpc}", "a", "{gateway}", "a", "{ip}", "a").Replace
+		"{preview}", "a", "{token}", "a", "{snapshot}", "a", "{volume}", "a", "{template}", "a", "{version}", "1", "{domain}", "a.test", "{vpc}", "a", "{gateway}", "a", "{ip}", "a").Replace
 	lacking := p.keyFor("main", time.Time{}, "agents:list")
 	expired := p.keyFor("main", time.Now(), access.Admin)
 	stranger := p.keyFor("other", time.Time{}, access.Admin)
@@ -96,7 +99,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				checkError(t, theirs)
 				other := strings.NewReplacer("{name}", "b", "{externalId}", "ex2", "{id}", "none", "{workspace}", "mai2", "{secret}", "b",
 					"{user}", "nobody", "{account}", "none", "{key}", "none", "{client}", "none",
-					"{preview}", "none", "{token}", "none", "{snapshot}", "b", "{domain}", "b.test", "{vpc}", "none", "{gateway}", "none", "{ip}", "none").Replace(rt.Pattern)
+					"{preview}", "none", "{token}", "none", "{snapshot}", "b", "{volume}", "b", "{template}", "b", "{version}", "1", "{domain}", "b.test", "{vpc}", "none", "{gateway}", "none", "{ip}", "none").Replace(rt.Pattern)
 				none := p.do(rt.Method, other, "{}", "Authorization", "Bearer "+stranger)
 				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(none.Body.String())
 				if none.Code != 404 || same != theirs.Body.String() {

@@ -69,15 +69,15 @@ func TestCreateMistakes(t *testing.T) {
 		status int
 		says   []string
 	}{
-		"no JSON":        {`{`, 400, []string{"not valid JSON"}},
-		"two values":     {`{} {}`, 400, []string{"something after"}},
-		"a list":         {`[]`, 400, []string{"must be a JSON object"}},
-		"wrong types":    {`{"metadata":{"name":7,"labels":{"a":1}},"spec":{"enabled":"yes","runtime":{"memory":"4G","envs":{},"ports":[{"target":1.5}]},"lifecycle":[]}}`, 400, []string{"metadata.name must be a string", "metadata.labels.a must be a string", "spec.enabled must be true or false", "spec.runtime.memory must be a whole", "spec.runtime.envs must be an array", "spec.runtime.ports[0].target must be a whole", "spec.lifecycle must be an object"}},
-		"not objects":    {`{"metadata":[],"spec":"x"}`, 400, []string{"metadata must be an object", "spec must be an object"}},
-		"all mistakes":   {`{"metadata":{"name":"A","labels":{"doze.x":"y"}},"spec":{"region":"mars","runtime":{"memory":1,"ttl":"soon"}}}`, 400, []string{"metadata.name", "reserved", "spec.region", "here-1", "spec.runtime.memory", "spec.runtime.ttl"}},
-		"image":          {`{"spec":{"runtime":{"image":"nonsense"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image"}},
-		"image and ttl":  {`{"spec":{"runtime":{"image":"nonsense","ttl":"zz"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image", "cannot be run", "spec.runtime.ttl"}},
-		"volumes":        {`{"spec":{"volumes":[{"name":"v","mountPath":"/v"}]}}`, 501, []string{"spec.volumes"}},
+		"no JSON":       {`{`, 400, []string{"not valid JSON"}},
+		"two values":    {`{} {}`, 400, []string{"something after"}},
+		"a list":        {`[]`, 400, []string{"must be a JSON object"}},
+		"wrong types":   {`{"metadata":{"name":7,"labels":{"a":1}},"spec":{"enabled":"yes","runtime":{"memory":"4G","envs":{},"ports":[{"target":1.5}]},"lifecycle":[]}}`, 400, []string{"metadata.name must be a string", "metadata.labels.a must be a string", "spec.enabled must be true or false", "spec.runtime.memory must be a whole", "spec.runtime.envs must be an array", "spec.runtime.ports[0].target must be a whole", "spec.lifecycle must be an object"}},
+		"not objects":   {`{"metadata":[],"spec":"x"}`, 400, []string{"metadata must be an object", "spec must be an object"}},
+		"all mistakes":  {`{"metadata":{"name":"A","labels":{"doze.x":"y"}},"spec":{"region":"mars","runtime":{"memory":1,"ttl":"soon"}}}`, 400, []string{"metadata.name", "reserved", "spec.region", "here-1", "spec.runtime.memory", "spec.runtime.ttl"}},
+		"image":         {`{"spec":{"runtime":{"image":"nonsense"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image"}},
+		"image and ttl": {`{"spec":{"runtime":{"image":"nonsense","ttl":"zz"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image", "cannot be run", "spec.runtime.ttl"}},
+
 		"vpc":            {`{"spec":{"vpc":"mine"}}`, 501, []string{"spec.vpc"}},
 		"network":        {`{"spec":{"network":{"proxy":{"routing":[{"destinations":["*"],"secrets":{"k":"hunter2"}}]}}}}`, 501, []string{"spec.network"}},
 		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, []string{`"unsupported"`, "extraArgs.nfs", "mk3.1"}},

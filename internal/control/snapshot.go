@@ -100,6 +100,9 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 	default:
 		return n, doze.Errorf(doze.Conflict, "the sandbox is %s: only one with memory has a snapshot", sb.Phase)
 	}
+	if len(sb.Spec.Volumes) > 0 {
+		return n, doze.Errorf(doze.Conflict, "a snapshot would leave out the volumes of the sandbox: take one of a sandbox without")
+	}
 	if name == "" {
 		name = "snapshot-" + strings.ToLower(rand.Text())[:10]
 	}

@@ -100,8 +100,12 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		}
 	}
 	now.ExtraArgs = was.ExtraArgs
-	now.Envs = unmask(was.Envs, now.Envs, &p)
 	want.Default(s.Region)
+	if len(want.Spec.Volumes) > 0 && !slices.Equal(want.Spec.Volumes, sb.Spec.Volumes) {
+		p.Add("spec.volumes", "cannot be changed: create another sandbox")
+	}
+	want.Spec.Volumes = sb.Spec.Volumes
+	now.Envs = unmask(was.Envs, now.Envs, &p)
 	if err := s.check(&want, &p); err != nil {
 		if doze.Public(err).Kind == doze.Invalid && now.Image != was.Image {
 			err = s.checkImage(ctx, now.Image, err)

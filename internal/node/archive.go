@@ -124,7 +124,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 
 // tidy removes what an archived sandbox without a machine does not need.
 func (n *Node) tidy(b *Box) {
-	if err := errors.Join(n.Release(b.config.ID), os.RemoveAll(b.config.Dir)); err != nil {
+	if err := errors.Join(n.Release(b.config.ID), n.detach(b.order.UID), os.RemoveAll(b.config.Dir)); err != nil {
 		slog.Error("an archived sandbox costs more than its files", "sandbox", b.order.UID, "err", err)
 	}
 }

@@ -149,6 +149,10 @@ func (b *Box) find(ctx context.Context) (machine.Machine, error) {
 		return nil, fmt.Errorf("lease an address: %w", err)
 	}
 	b.config.Link = link
+	// After a restart of the host nothing is mounted any more.
+	if b.config.Volumes, err = b.n.attach(ctx, b.order); err != nil {
+		return nil, fmt.Errorf("attach its volumes: %w", err)
+	}
 	return b.n.Driver.Adopt(ctx, b.config)
 }
 

@@ -57,6 +57,8 @@ type Options struct {
 	// until Release.
 	Lease   func(ctx context.Context, id string) (machine.Link, error)
 	Release func(id string) error
+	// Volumes keeps the disks of sandboxes.
+	Volumes Volumes
 	// Nameservers are the addresses that sandboxes ask for names, if there are
 	// any that they can reach.
 	Nameservers []string
@@ -274,7 +276,9 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	if b.life.Err() != nil { // ctx is about to end, too
 		return context.Cause(b.life)
 	}
-	n.ahead.want(like)
+	if len(o.Volumes) == 0 {
+		n.ahead.want(like)
+	}
 	return b.move(doze.Booted, "")
 }
 
@@ -304,7 +308,7 @@ func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image 
 // or else one of its own. Preconditions: the turn is held.
 func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, error) {
 	own := b.config
-	if s := n.ahead.take(own); s != nil {
+	if s := n.spare(b); s != nil {
 		taken := s.config
 		taken.Hostname = own.Hostname
 		n.assign(b, taken)
@@ -329,12 +333,26 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 	return n.boot(ctx, b, b.order, u)
 }
 
-// boot leases the network of the machine that b.config says and starts it.
+// spare is a machine for a new box that was started ahead, or nil. None has
+// volumes.
+func (n *Node) spare(b *Box) *spare {
+	if len(b.order.Volumes) > 0 {
+		return nil
+	}
+	return n.ahead.take(b.config)
+}
+
+// boot leases the network of the machine that b.config says, attaches its volumes
+// and starts it.
 // Preconditions: the turn is held.
 func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machine.Machine, err error) {
 	u.push(func() error { return n.Release(o.UID) })
 	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", cause(ctx, err))
+	}
+	u.push(func() error { return n.detach(o.UID) })
+	if b.config.Volumes, err = n.attach(ctx, o); err != nil {
+		return nil, fmt.Errorf("attach its volumes: %w", cause(ctx, err))
 	}
 	m, err := n.ahead.start(ctx, b.config)
 	if err != nil {
@@ -463,6 +481,9 @@ func (n *Node) clear(ctx context.Context, b *Box) error {
 	}
 	if err := n.Release(b.config.ID); err != nil {
 		return fmt.Errorf("release the address: %w", err)
+	}
+	if err := n.detach(uid); err != nil {
+		return fmt.Errorf("detach its volumes: %w", err)
 	}
 	if err := errors.Join(os.RemoveAll(b.config.Dir), os.RemoveAll(n.dir(uid))); err != nil {
 		return fmt.Errorf("remove the sandbox's directory: %w", err)

@@ -177,6 +177,9 @@ func (n *Node) adopt(ctx context.Context) error {
 			n.tidy(b)
 		}
 	}
+	if err := n.sweepVolumes(); err != nil {
+		return fmt.Errorf("detach volumes: %w", err)
+	}
 	return n.sweepSnapshots(ctx)
 }
 

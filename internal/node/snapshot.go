@@ -55,6 +55,9 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, err
 	}
 	defer thaw()
+	if len(b.order.Volumes) > 0 {
+		return 0, doze.Errorf(doze.Conflict, "a snapshot would leave out the volumes of the sandbox: take one of a sandbox without")
+	}
 	m, err := b.handle(ctx) // if it is found only now, the next wake decides what it is
 	if err != nil {
 		return 0, fmt.Errorf("find the machine: %w", err)

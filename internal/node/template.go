@@ -127,7 +127,7 @@ func (a *ahead) prune() error {
 // and it works, or else as its configuration says.
 func (a *ahead) start(ctx context.Context, c machine.Config) (machine.Machine, error) {
 	dir := a.template(key(c))
-	if _, err := os.Stat(dir); err == nil && a.n.Ahead != "" && c.From == "" {
+	if _, err := os.Stat(dir); err == nil && a.n.Ahead != "" && c.From == "" && len(c.Volumes) == 0 {
 		from := c
 		from.From = dir
 		m, err := a.n.Driver.Boot(ctx, from)

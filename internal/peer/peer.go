@@ -7,6 +7,7 @@ package peer
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -26,9 +27,20 @@ type Order struct {
 	// IPTables lets root inside change the network and its filter rules, Tun the
 	// network and its tun devices. They are those of the snapshot in From.
 	IPTables, Tun bool
+	// Volumes are what it has besides its own files; none if it goes on from a
+	// snapshot.
+	Volumes []Volume
 	// From is the id of a snapshot that the sandbox goes on from, with its
 	// image and memory, whatever else is said here; empty boots the image.
 	From string
+}
+
+// Volume is a disk in a sandbox.
+type Volume struct {
+	ID       string // as MakeVolume got it; empty for one that begins and ends with the machine
+	Path     string // where it is in the sandbox
+	ReadOnly bool
+	Size     doze.Megabytes
 }
 
 // Status is what a node knows about a sandbox at this moment.
@@ -94,6 +106,21 @@ type Node interface {
 	// Of the order, variables count; image and memory are those that the
 	// archive belongs to. On an error the archive is as it was.
 	Unarchive(ctx context.Context, o Order) error
+	// MakeVolume makes a disk under an id that is never reused and safe as a file
+	// name: empty, or with the content of another one, which must not be larger.
+	// One that is there is left as it is.
+	MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error
+	// ImportVolume makes a disk with the files of a tar, and returns how many
+	// bytes they have. What must not be in it, or does not fit, is Invalid or
+	// TooLarge, and leaves nothing.
+	ImportVolume(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (bytes int64, err error)
+	// ResizeVolume makes a disk larger for the next machine that gets it.
+	ResizeVolume(ctx context.Context, id string, size doze.Megabytes) error
+	// DropVolume removes a disk that no machine has. One that is not there is no
+	// error.
+	DropVolume(ctx context.Context, id string) error
+	// Volumes returns the ids of all disks that were made here.
+	Volumes(ctx context.Context) ([]string, error)
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
 }

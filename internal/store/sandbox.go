@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -96,7 +97,8 @@ const (
 )
 
 // InsertSandbox adds the record of a sandbox that does not run yet, in the
-// phase pending. A name that another living sandbox has is a Conflict.
+// phase pending, and gives it its volumes. A name that another living sandbox has
+// is a Conflict; so is a volume, with a name of its own.
 func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) {
 	sb.Phase, sb.Machine, sb.Revision = doze.Pending, sb.UID, 1
 	body, err := s.encode(&sb)
@@ -113,6 +115,9 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) 
 			return err
 		}
 		if err := count(ctx, tx, sb.Metadata.Workspace, 1); err != nil {
+			return err
+		}
+		if err := attach(ctx, tx, &sb); err != nil {
 			return err
 		}
 		return appendEvent(ctx, tx, sb.UID, deployment, sb.Phase, "", sb.Metadata.CreatedAt.Time)
@@ -363,7 +368,7 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 		}
 	}
 	if to == doze.Terminated && from != to {
-		if err := count(ctx, tx, sb.Metadata.Workspace, -1); err != nil {
+		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, -1), detach(ctx, tx, sb.UID)); err != nil {
 			return err
 		}
 	}
@@ -520,6 +525,9 @@ func (s *Store) Remove(ctx context.Context, uid string) error {
 			if err := count(ctx, tx, sb.Metadata.Workspace, -1); err != nil {
 				return err
 			}
+		}
+		if err := detach(ctx, tx, uid); err != nil {
+			return err
 		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE uid = $1`, uid)
 		return err

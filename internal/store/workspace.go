@@ -65,12 +65,18 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 		if len(living) > 0 {
 			return doze.Errorf(doze.Conflict, "the workspace still has sandboxes: delete them first")
 		}
-		kept, err := collect(ctx, tx, scanText, `SELECT name FROM snapshots WHERE workspace = $1 LIMIT 1`, name)
-		if err != nil {
-			return err
-		}
-		if len(kept) > 0 {
-			return doze.Errorf(doze.Conflict, "the workspace still has snapshots: delete them first")
+		for what, query := range map[string]string{
+			"snapshots":        `SELECT name FROM snapshots WHERE workspace = $1 LIMIT 1`,
+			"volumes":          `SELECT name FROM volumes WHERE workspace = $1 LIMIT 1`,
+			"volume templates": `SELECT name FROM volume_templates WHERE workspace = $1 LIMIT 1`,
+		} {
+			kept, err := collect(ctx, tx, scanText, query, name)
+			if err != nil {
+				return err
+			}
+			if len(kept) > 0 {
+				return doze.Errorf(doze.Conflict, "the workspace still has %s: delete them first", what)
+			}
 		}
 		if keys, err = collect(ctx, tx, scanText, `DELETE FROM api_keys WHERE workspace = $1 RETURNING id`, name); err != nil {
 			return err

@@ -282,6 +282,13 @@ func (p *Pool) Sweep(keep func(owner string) bool) error {
 			errs = append(errs, p.Detach(o.Name()))
 		}
 	}
+	ids, err := p.IDs()
+	errs = append(errs, err)
+	for _, id := range ids {
+		if strings.HasPrefix(id, importing) {
+			errs = append(errs, p.Remove(id))
+		}
+	}
 	half, _ := filepath.Glob(filepath.Join(p.dir, dirImages, "*"+unmade)) // the pattern is well formed
 	for _, name := range half {
 		errs = append(errs, os.RemoveAll(name))

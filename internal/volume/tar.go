@@ -27,6 +27,10 @@ const (
 	depthMax = 256
 )
 
+// importing begins the name of a volume whose files are still coming, which is
+// its own owner.
+const importing = "importing-"
+
 // Import makes a volume of a size with the files of a tar, and returns how many
 // bytes they have. Only files and directories may be in it; they are root's. On
 // an error there is no such volume.
@@ -36,7 +40,7 @@ func (p *Pool) Import(ctx context.Context, id string, size doze.Megabytes, archi
 	}
 	// A volume of its own takes the files, so that they are bounded by its size;
 	// it gets its name when it is whole.
-	half := "import-" + id
+	half := importing + id
 	if err := p.Remove(half); err != nil { // of an attempt that was cut short
 		return 0, err
 	}

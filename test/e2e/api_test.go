@@ -86,7 +86,7 @@ func TestMistakes(t *testing.T) {
 				"expirationPolicies[0].action", "expirationPolicies[0].type", "expirationPolicies[1].value", "expirationPolicies[2].value",
 			},
 		},
-		"a volume":               {"POST", "/sandboxes", `{"spec":{"volumes":[{"name":"v","mountPath":"/v"}]}}`, 501, "unsupported", []string{"spec.volumes"}},
+		"a volume":               {"POST", "/sandboxes", `{"spec":{"volumes":[{"name":"none","mountPath":"/v"}]}}`, 400, "invalid", []string{"spec.volumes", "create it first"}},
 		"nfs":                    {"POST", "/sandboxes", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, "unsupported", []string{"spec.runtime.extraArgs.nfs", "mk3.1"}},
 		"a network":              {"POST", "/sandboxes", `{"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`, 501, "unsupported", []string{"spec.network"}},
 		"an unknown name":        {"GET", "/sandboxes/none", ``, 404, "not_found", nil},

@@ -1,0 +1,229 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+// diskTurn is the beginning of the turns of disks.
+const diskTurn = "disk/"
+
+// volumePhases are the values that a status filter of volumes may have.
+var volumePhases = map[string][]string{doze.VolumeDeployed: {store.VolumeReady}}
+
+// listVolumes answers those of the workspace, in the form of listSandboxes.
+func (s *Server) listVolumes(ctx context.Context, r *http.Request) (any, error) {
+	return answerPage(ctx, r, volumePhases, s.Store.ListVolumes, func(v store.Volume) doze.Volume { return v.Volume })
+}
+
+func (s *Server) volume(ctx context.Context, r *http.Request) (doze.Volume, error) {
+	v, err := s.Store.Volume(ctx, callerOf(ctx).Workspace, r.PathValue("volume"))
+	return v.Volume, err
+}
+
+func (s *Server) volumeByExternalID(ctx context.Context, r *http.Request) (doze.Volume, error) {
+	v, err := s.Store.VolumeByExternalID(ctx, callerOf(ctx).Workspace, r.PathValue("externalId"))
+	return v.Volume, err
+}
+
+// decodeVolume writes what a caller may set of a volume.
+func decodeVolume(v *doze.Volume, body map[string]any, p *doze.Problems) {
+	decodeMetadata(&v.Metadata, body, p)
+	decode(&v.Spec, member(body, "spec", p), "spec", p)
+}
+
+// checkVolume reports every mistake in what a caller wants.
+func (s *Server) checkVolume(v *doze.Volume, p *doze.Problems) error {
+	if err := v.Validate(); err != nil {
+		*p = append(*p, doze.Public(err).Message)
+	}
+	if v.Spec.Region != s.Region {
+		p.Add("spec.region", "is %q; this platform has the region %s", clip(v.Spec.Region), s.Region)
+	}
+	return p.Err()
+}
+
+// createVolume answers when the volume can be attached. The record comes first,
+// so that a crash leaves no disk that nobody knows of.
+func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[string]any) (doze.Volume, error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	v := store.Volume{ID: store.NewID()}
+	var p doze.Problems
+	decodeVolume(&v.Volume, body, &p)
+	v.Metadata.Workspace, v.Metadata.CreatedAt, v.Metadata.CreatedBy = c.Workspace, now, c.Sub
+	v.Metadata.UpdatedAt, v.Metadata.UpdatedBy = now, c.Sub
+	if v.Spec.Region == anyRegion || v.Spec.Region == "" {
+		v.Spec.Region = s.Region
+	}
+	from, err := s.origin(ctx, &v.Volume, &p)
+	if err != nil {
+		return doze.Volume{}, err
+	}
+	v.Spec.Size = cmp.Or(v.Spec.Size, doze.VolumeDefault)
+	if err := s.checkVolume(&v.Volume, &p); err != nil {
+		return doze.Volume{}, err
+	}
+	life, release, err := s.take(ctx, diskTurn+v.ID, 0)
+	if err != nil {
+		return doze.Volume{}, err
+	}
+	defer release()
+	if err := s.Store.InsertVolume(life, v); err != nil {
+		return doze.Volume{}, err
+	}
+	if err := s.Node.MakeVolume(life, v.ID, v.Spec.Size, from); err != nil {
+		return doze.Volume{}, s.abandonVolume(life, v.ID, fromNode(err, "the making of the volume"))
+	}
+	if err := s.Store.FinishVolume(life, v.ID); err != nil {
+		return doze.Volume{}, s.abandonVolume(life, v.ID, err)
+	}
+	v.Status = doze.VolumeDeployed
+	return v.Volume, nil
+}
+
+// origin is the disk that a new volume begins with, if it has a template; of
+// that it takes the size, if its caller gave none.
+func (s *Server) origin(ctx context.Context, v *doze.Volume, p *doze.Problems) (id string, err error) {
+	if v.Spec.Template == "" {
+		return "", nil
+	}
+	name, version := v.Spec.From()
+	from, err := s.Store.Version(ctx, v.Metadata.Workspace, name, version)
+	switch e := doze.Public(err); {
+	case e.Kind == doze.NotFound:
+		p.Add("spec.template", "is %q: %s", clip(v.Spec.Template), e.Message)
+		return "", nil
+	case err != nil:
+		return "", err
+	case from.Status != doze.VersionReady:
+		p.Add("spec.template", "is %q, whose version %s is %s: upload its files first", clip(v.Spec.Template), from.Name, from.Status)
+		return "", nil
+	}
+	v.Spec.Size = cmp.Or(v.Spec.Size, from.Size)
+	if v.Spec.Size < from.Size {
+		p.Add("spec.size", "is %d; the template needs at least %d megabytes", v.Spec.Size, from.Size)
+	}
+	return from.ID, nil
+}
+
+// abandonVolume takes a volume back that err kept from being made.
+func (s *Server) abandonVolume(ctx context.Context, id string, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	defer s.mending.ring()
+	if err := s.Store.AbandonVolume(ctx, id); err != nil {
+		slog.ErrorContext(ctx, "the next start of the platform removes a volume that was not made", "volume", id, "err", err)
+	}
+	return err
+}
+
+// updateVolume changes metadata, and the size upwards.
+func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[string]any) (doze.Volume, error) {
+	c := callerOf(ctx)
+	v, err := s.Store.ChangeVolume(ctx, c.Workspace, r.PathValue("volume"), func(v *store.Volume) error {
+		was := v.Volume
+		var p doze.Problems
+		decodeVolume(&v.Volume, body, &p)
+		v.Metadata.Name, v.Metadata.ExternalID = cmp.Or(v.Metadata.Name, was.Metadata.Name), cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
+		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), cmp.Or(v.Spec.Region, was.Spec.Region)
+		v.Spec.Template = cmp.Or(v.Spec.Template, was.Spec.Template)
+		if v.Metadata.Name != was.Metadata.Name {
+			p.Add("metadata.name", "cannot be changed: create another volume")
+		}
+		if v.Spec.Template != was.Spec.Template {
+			p.Add("spec.template", "cannot be changed: create another volume")
+		}
+		if v.Spec.Size < was.Spec.Size {
+			p.Add("spec.size", "is %d; a volume cannot become smaller than it is, which is %d megabytes", v.Spec.Size, was.Spec.Size)
+		}
+		v.Metadata.UpdatedAt, v.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
+		return s.checkVolume(&v.Volume, &p)
+	})
+	if err != nil {
+		return doze.Volume{}, err
+	}
+	// If we stop here, the next machine that gets it makes it larger.
+	if err := s.Node.ResizeVolume(ctx, v.ID, v.Spec.Size); err != nil {
+		return doze.Volume{}, fromNode(err, "the growth of the volume")
+	}
+	return v.Volume, nil
+}
+
+func (s *Server) deleteVolume(ctx context.Context, r *http.Request) (doze.Volume, error) {
+	v, err := s.Store.DeleteVolume(ctx, callerOf(ctx).Workspace, r.PathValue("volume"))
+	if err != nil {
+		return doze.Volume{}, err
+	}
+	s.mending.ring() // its disk is left
+	return v.Volume, nil
+}
+
+// volumesOf are the volumes of a sandbox as its node gets them.
+func (s *Server) volumesOf(ctx context.Context, sb store.Sandbox) (all []peer.Volume, err error) {
+	if len(sb.Spec.Volumes) == 0 {
+		return nil, nil
+	}
+	byName, err := s.Store.VolumesOf(ctx, sb.UID)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range sb.Spec.Volumes {
+		v := peer.Volume{Path: a.MountPath, ReadOnly: a.ReadOnly, Size: a.SizeMB}
+		if a.Type == doze.VolumePersistent {
+			of, ok := byName[a.Name]
+			if !ok { // nothing can free it while the sandbox lives
+				return nil, doze.Errorf(doze.Internal, "the volume %s is not attached to the sandbox", a.Name)
+			}
+			v.ID, v.Size = of.ID, of.Spec.Size
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// clearDisk removes a disk that nobody needs.
+func (s *Server) clearDisk(ctx context.Context, id string) error {
+	if err := s.Node.DropVolume(ctx, id); err != nil {
+		return err
+	}
+	return s.Store.ForgetDisk(ctx, id)
+}
+
+// recoverVolumes takes back volumes that were being made when the platform
+// stopped, and drops disks of no record.
+func (s *Server) recoverVolumes(ctx context.Context) error {
+	half, err := s.Store.UnfinishedVolumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range half {
+		if err := s.Store.AbandonVolume(ctx, id); err != nil {
+			return err
+		}
+	}
+	known, err := s.Store.Disks(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := s.Node.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range there {
+		if known[id] {
+			continue
+		}
+		slog.WarnContext(ctx, "removing a disk that is not on record", "volume", id)
+		if err := s.Store.DropDisk(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}

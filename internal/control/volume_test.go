@@ -1,0 +1,248 @@
+package control_test
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+// disksOf are the sizes of what the node has.
+func disksOf(p *platform) []doze.Megabytes {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	var sizes []doze.Megabytes
+	for _, d := range p.node.disks {
+		sizes = append(sizes, d.size)
+	}
+	return slices.Sorted(slices.Values(sizes))
+}
+
+// with is the body of a sandbox with volumes.
+func with(name, volumes string) string {
+	return `{"metadata":{"name":"` + name + `"},"spec":{"volumes":[` + volumes + `]}}`
+}
+
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		v := want[doze.Volume](p, 200, "POST", "/volumes", `{"metadata":{"name":"v","externalId":"ext"}}`)
+		if v.Spec.Size != doze.VolumeDefault || v.Spec.Region != "here-1" || v.Status != "DEPLOYED" || v.State.AttachedTo != "" {
+			t.Errorf("it is %+v", v)
+		}
+		want[any](p, 409, "POST", "/volumes", named("v"))
+		if got := want[doze.Volume](p, 200, "GET", "/volumes/by-external-id/ext", ""); got.Metadata.Name != "v" {
+			t.Errorf("by its external id: %+v", got)
+		}
+		want[any](p, 404, "GET", "/volumes/by-external-id/none", "")
+		want[any](p, 404, "PUT", "/volumes/none", `{}`)
+		want[any](p, 404, "DELETE", "/volumes/none", "")
+
+		p.create(with("a", `{"name":"v","mountPath":"/data"},{"name":"scratch","mountPath":"/scratch","type":"ephemeral","sizeMb":64,"readOnly":false}`))
+		got := p.node.orders()[0].Volumes
+		for i := range got {
+			if (got[i].ID == "") != (i == 1) {
+				t.Errorf("the volume %d has the id %q", i, got[i].ID)
+			}
+			got[i].ID = ""
+		}
+		if diff := gocmp.Diff([]peer.Volume{{Path: "/data", Size: 1024}, {Path: "/scratch", Size: 64}}, got); diff != "" {
+			t.Errorf("the node gets (-want +got):\n%s", diff)
+		}
+		for call, body := range map[string]string{
+			"DELETE /volumes/v":           "",
+			"POST /sandboxes":             with("b", `{"name":"v","mountPath":"/data"}`),
+			"POST /sandboxes/a/snapshots": `{}`, "POST /sandboxes/a/fork": `{"targetName":"c","targetType":"sandbox"}`,
+			"DELETE /workspaces/main": "",
+		} {
+			method, path, _ := strings.Cut(call, " ")
+			want[any](p, 409, method, path, body)
+		}
+		want[any](p, 404, "GET", "/sandboxes/b", "") // nothing is half created
+		type lite struct{ Data []doze.Volume }
+		list := want[lite](p, 200, "GET", "/volumes?externalId=ext&status=deployed", "", "Blaxel-Version", "2026-04-28")
+		if len(list.Data) != 1 || list.Data[0].State.AttachedTo != "sandbox:a" {
+			t.Errorf("the list is %+v", list)
+		}
+		want[any](p, 400, "GET", "/volumes?status=RUNNING", "")
+
+		// A redeploy keeps it, and a growth is known to the next machine.
+		want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":2048}}`)
+		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		orders := p.node.orders()
+		if v := orders[len(orders)-1].Volumes[0]; v.ID == "" || v.Size != 2048 {
+			t.Errorf("after a redeploy the node gets %+v", v)
+		}
+		want[any](p, 400, "PUT", "/sandboxes/a", with("a", `{"name":"v","mountPath":"/elsewhere"}`))
+
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		after(time.Minute)
+		p.create(with("b", `{"name":"v","mountPath":"/other","readOnly":true}`))
+		want[any](p, 200, "DELETE", "/sandboxes/b", "")
+		after(time.Minute)
+		want[doze.Volume](p, 200, "DELETE", "/volumes/v", "")
+		want[any](p, 404, "GET", "/volumes/v", "")
+		after(time.Minute)
+		if left := disksOf(p); len(left) != 0 {
+			t.Errorf("disks are left: %v", left)
+		}
+	})
+}
+
+// TestVolumeMistakes: every mistake is told, and all of one request at once.
+func TestVolumeMistakes(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	want[any](p, 200, "POST", "/volumes", named("v"))
+	many := strings.TrimSuffix(strings.Repeat(`{"name":"v","mountPath":"/v"},`, doze.AttachmentsMax+1), ",")
+	for name, tt := range map[string]struct {
+		call, body string
+		says       []string
+	}{
+		"everything":     {"POST /volumes", `{"metadata":{"name":"V"},"spec":{"size":1,"region":"mars"}}`, []string{"metadata.name", "spec.size", "16", "spec.region", "here-1"}},
+		"types":          {"POST /volumes", `{"metadata":{"name":"a"},"spec":{"size":"1G","template":7}}`, []string{"spec.size must be a whole number", "spec.template must be a string"}},
+		"too large":      {"POST /volumes", `{"metadata":{"name":"a"},"spec":{"size":4194305}}`, []string{"spec.size"}},
+		"no template":    {"POST /volumes", `{"metadata":{"name":"a"},"spec":{"template":"t:1","size":3}}`, []string{"spec.template", "no volume template", "spec.size"}},
+		"odd template":   {"POST /volumes", `{"metadata":{"name":"a"},"spec":{"template":"T:../x"}}`, []string{"spec.template"}},
+		"smaller":        {"PUT /volumes/v", `{"spec":{"size":512}}`, []string{"spec.size", "1024"}},
+		"renamed":        {"PUT /volumes/v", `{"metadata":{"name":"w"},"spec":{"template":"t"}}`, []string{"metadata.name", "spec.template"}},
+		"moved":          {"PUT /volumes/v", `{"spec":{"region":"mars"}}`, []string{"spec.region"}},
+		"unknown":        {"POST /sandboxes", with("a", `{"name":"none","mountPath":"/v"}`), []string{"spec.volumes[0].name", "create it first"}},
+		"attachment":     {"POST /sandboxes", with("a", `{"name":"V","mountPath":"v","type":"floppy"}`), []string{"spec.volumes[0].name", "spec.volumes[0].mountPath", "spec.volumes[0].type"}},
+		"ephemeral":      {"POST /sandboxes", with("a", `{"name":"e","mountPath":"/e","type":"ephemeral"}`), []string{"spec.volumes[0].sizeMb is required"}},
+		"ephemeral size": {"POST /sandboxes", with("a", `{"name":"e","mountPath":"/e","type":"ephemeral","sizeMb":1}`), []string{"spec.volumes[0].sizeMb"}},
+		"root":           {"POST /sandboxes", with("a", `{"name":"v","mountPath":"/"}`), []string{"mountPath"}},
+		"dots":           {"POST /sandboxes", with("a", `{"name":"v","mountPath":"/a/../b"}`), []string{"mountPath"}},
+		"platform's":     {"POST /sandboxes", with("a", `{"name":"v","mountPath":"/proc/x"},{"name":"w","mountPath":"/var"},{"name":"x","mountPath":"/.doze"}`), []string{"/proc belongs", "/var/log/doze belongs", "/.doze belongs"}},
+		"twice":          {"POST /sandboxes", with("a", `{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/v/w"}`), []string{"an earlier one has", "beside each other"}},
+		"many":           {"POST /sandboxes", with("a", many), []string{"at most 8"}},
+		"types inside":   {"POST /sandboxes", with("a", `{"name":1,"mountPath":true,"readOnly":"no","sizeMb":"1"}`), []string{"volumes[0].name must be a string", "volumes[0].readOnly must be true or false", "volumes[0].sizeMb must be a whole"}},
+		"version":        {"POST /volume_templates?upload=true&version=latest", named("t"), []string{"version"}},
+		"template":       {"POST /volume_templates", `{"metadata":{"name":"t"},"spec":{"defaultSize":1,"description":"` + strings.Repeat("d", 1025) + `"}}`, []string{"spec.defaultSize", "spec.description"}},
+		"no name":        {"POST /volume_templates", `{}`, []string{"metadata.name is required"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			method, path, _ := strings.Cut(tt.call, " ")
+			w := p.do(method, path, tt.body)
+			checkError(t, w)
+			if w.Code != 400 {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			for _, s := range tt.says {
+				if !strings.Contains(w.Body.String(), s) {
+					t.Errorf("%s does not say %q", w.Body, s)
+				}
+			}
+		})
+	}
+	if got := want[[]any](p, 200, "GET", "/sandboxes", ""); len(got) > 0 {
+		t.Errorf("sandboxes were created: %v", got)
+	}
+	if n := len(p.node.disks); n != 1 {
+		t.Errorf("the node has %d disks", n)
+	}
+}
+
+// TestVolumesAfterCrash has nodes that fail, and records and disks that do not
+// agree.
+func TestVolumesAfterCrash(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.node.set("volume", doze.Errorf(doze.Unsupported, "this host cannot"))
+		want[any](p, 501, "POST", "/volumes", named("v"))
+		p.node.set("volume", errors.New("disk sda is on fire"))
+		want[any](p, 500, "POST", "/volumes", named("v"))
+		p.node.set("volume", nil)
+		want[any](p, 200, "POST", "/volumes", named("v"))
+
+		// A start that does not work frees it, in the end.
+		p.node.set("create", doze.Errorf(doze.Unavailable, "the node restarts"))
+		want[any](p, 503, "POST", "/sandboxes", with("a", `{"name":"v","mountPath":"/v"}`))
+		p.node.set("create", nil)
+		after(time.Minute)
+		p.create(with("a", `{"name":"v","mountPath":"/v"}`))
+
+		p.node.disks["abcdef"] = disk{size: 1} // of no record
+		p.reopen()
+		after(time.Minute)
+		if got := disksOf(p); !slices.Equal(got, []doze.Megabytes{doze.VolumeDefault}) {
+			t.Errorf("the node has disks of %v", got)
+		}
+		if got := want[doze.Volume](p, 200, "GET", "/volumes/v", ""); got.State.AttachedTo != "sandbox:a" {
+			t.Errorf("it is %+v", got)
+		}
+	})
+}
+
+func TestVolumeTemplates(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		// offered asks for an upload and returns the path of its address.
+		offered := func(method, path string) string {
+			w := p.do(method, path, `{"metadata":{"name":"t"},"spec":{"defaultSize":64}}`)
+			address, ok := strings.CutPrefix(w.Header().Get("X-Blaxel-Upload-Url"), base)
+			if w.Code != http.StatusOK || !ok {
+				t.Fatalf("%s %s: %d %s, %q", method, path, w.Code, w.Body, address)
+			}
+			return address
+		}
+		first := offered("POST", "/volume_templates?upload=true")
+		want[any](p, 409, "POST", "/volume_templates", named("t"))
+		want[any](p, 404, "PUT", "/volume_templates/none", `{}`)
+		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"template":"t"}}`) // nothing is there yet
+		for _, address := range []string{"/uploads/none?token=x", first + "x", strings.Split(first, "?")[0]} {
+			want[any](p, 404, "PUT", address, "files", "Authorization", "")
+		}
+		want[any](p, 400, "PUT", first, "nonsense", "Authorization", "")
+		if got := want[doze.VolumeTemplate](p, 200, "GET", "/volume_templates/t", ""); got.Versions[0].Status != doze.VersionFailed || got.State.Status != "created" {
+			t.Errorf("after a bad upload it is %+v", got)
+		}
+		want[any](p, 200, "PUT", first, "one", "Authorization", "")
+		want[any](p, 409, "PUT", first, "two", "Authorization", "")
+		after(time.Second)
+		want[any](p, 200, "PUT", offered("PUT", "/volume_templates/t?upload=true"), "two")
+		offered("PUT", "/volume_templates/t?upload=true&version=v3") // and nothing comes
+		want[any](p, 409, "PUT", "/volume_templates/t?upload=true&version=v3", `{}`)
+
+		got := want[[]doze.VolumeTemplate](p, 200, "GET", "/volume_templates", "")[0]
+		if got.State.LatestVersion != "2" || got.State.VersionCount != 3 || got.State.Status != "ready" || got.Spec.DefaultSize != 64 {
+			t.Errorf("it is %+v", got)
+		}
+		contents := map[string]string{"": "two", ":latest": "two", ":1": "one", ":2": "two"}
+		for version, text := range contents {
+			body := `{"metadata":{"name":"v` + cmp.Or(strings.TrimPrefix(version, ":"), "none") + `"},"spec":{"template":"t` + version + `"}}`
+			if v := want[doze.Volume](p, 200, "POST", "/volumes", body); v.Spec.Size != 64 {
+				t.Errorf("%s has %d MB", version, v.Spec.Size)
+			}
+			if !slices.ContainsFunc(slices.Collect(maps.Values(p.node.disks)), func(d disk) bool { return d.content == text }) {
+				t.Errorf("%s has not %q", version, text)
+			}
+		}
+		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t:v3"}}`)
+		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t:9"}}`)
+		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t","size":32}}`)
+
+		want[any](p, 404, "DELETE", "/volume_templates/t/versions/9", "")
+		want[any](p, 200, "DELETE", "/volume_templates/t/versions/2", "")
+		want[any](p, 200, "DELETE", "/volume_templates/t/versions/v3", "")
+		want[any](p, 400, "DELETE", "/volume_templates/t/versions/1", "") // the only one
+		want[any](p, 200, "DELETE", "/volume_templates/t", "")
+		want[any](p, 404, "GET", "/volume_templates/t", "")
+		after(time.Minute)
+		if n := len(disksOf(p)); n != len(contents) { // the volumes live on
+			t.Errorf("the node has %d disks", n)
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+const (
+	// uploadHeader has the address that the files of a new version are put to.
+	// Whoever has the address may upload, once.
+	uploadHeader = "X-Blaxel-Upload-Url"
+	// generatedLabel is on templates of clients that upload without saying so.
+	generatedLabel = "x-blaxel-auto-generated"
+)
+
+func (s *Server) listVolumeTemplates(ctx context.Context, _ *http.Request) ([]doze.VolumeTemplate, error) {
+	all, err := s.Store.VolumeTemplates(ctx, callerOf(ctx).Workspace)
+	if all == nil {
+		all = []doze.VolumeTemplate{} // [] in JSON
+	}
+	return all, err
+}
+
+func (s *Server) volumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {
+	return s.Store.VolumeTemplate(ctx, callerOf(ctx).Workspace, r.PathValue("template"))
+}
+
+// offer lifts a method into a route that may answer with an address to upload
+// to.
+func offer(fn func(*Server, context.Context, *http.Request, map[string]any) (doze.VolumeTemplate, string, error)) func(*Server) http.Handler {
+	return func(s *Server) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			write(func(s *Server, ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, error) {
+				t, address, err := fn(s, ctx, r, body)
+				if err == nil && address != "" {
+					w.Header().Set(uploadHeader, address)
+				}
+				return t, err
+			})(s).ServeHTTP(w, r)
+		})
+	}
+}
+
+func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
+	var p doze.Problems
+	var set doze.Metadata
+	decodeMetadata(&set, body, &p)
+	if doze.CheckName(&p, "metadata.name", set.Name); len(p) > 0 {
+		return doze.VolumeTemplate{}, "", p.Err()
+	}
+	return s.writeTemplate(ctx, r, body, set.Name, func(exists bool) error {
+		if exists {
+			return &doze.Error{Kind: doze.Conflict, Name: "VOLUME_TEMPLATE_ALREADY_EXISTS", Message: "the volume template " + set.Name + " already exists"}
+		}
+		return nil
+	})
+}
+
+// putVolumeTemplate changes a template.
+func (s *Server) putVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
+	return s.writeTemplate(ctx, r, body, r.PathValue("template"), func(exists bool) error {
+		if !exists {
+			return doze.Errorf(doze.NotFound, "there is no volume template %q", clip(r.PathValue("template")))
+		}
+		return nil
+	})
+}
+
+// writeTemplate writes what a body says of a template, with another version if
+// the request asks for one, and returns where its files are to be put.
+func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[string]any, name string, may func(exists bool) error) (t doze.VolumeTemplate, address string, err error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	token := rand.Text()
+	hash := sha256.Sum256([]byte(token))
+	var p doze.Problems
+	var add *store.Version
+	version, uploads := r.URL.Query().Get("version"), r.URL.Query().Get("upload") == "true"
+	if version != "" {
+		doze.CheckVersion(&p, "version", version)
+	}
+	labels, _ := member(body, "metadata", &doze.Problems{})["labels"].(map[string]any) // a mistake in it is found below
+	if uploads || labels[generatedLabel] == "true" {
+		add = &store.Version{ID: store.NewID(), Token: hash[:]}
+		add.Name, add.Region, add.Bucket = version, s.Region, "local"
+	}
+	t, err = s.Store.PutVolumeTemplate(ctx, c.Workspace, name, func(t *doze.VolumeTemplate, exists bool) error {
+		if err := may(exists); err != nil {
+			return err
+		}
+		if !exists {
+			t.Metadata = doze.Metadata{Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub}
+		}
+		was := t.Spec
+		decodeMetadata(&t.Metadata, body, &p)
+		decode(&t.Spec, member(body, "spec", &p), "spec", &p)
+		t.Metadata.Name = cmp.Or(t.Metadata.Name, name)
+		t.Metadata.UpdatedAt, t.Metadata.UpdatedBy = now, c.Sub
+		t.Spec.DefaultSize = cmp.Or(t.Spec.DefaultSize, was.DefaultSize, doze.VolumeDefault)
+		if t.Metadata.Name != name {
+			p.Add("metadata.name", "is %q; the path names %q", clip(t.Metadata.Name), clip(name))
+		}
+		if err := t.Validate(); err != nil {
+			p = append(p, doze.Public(err).Message)
+		}
+		if add != nil {
+			add.Size = t.Spec.DefaultSize
+		}
+		return p.Err()
+	}, add)
+	if err == nil && add != nil {
+		address = s.Base + "/uploads/" + add.ID + "?token=" + url.QueryEscape(token)
+	}
+	return t, address, err
+}
+
+// uploaded answers an upload.
+type uploaded struct {
+	Message string `json:"message"`
+	Version string `json:"version"`
+}
+
+// upload makes a version of the files in its body, a tar. It needs no credential
+// but what is in its address. Until a version is ready it can be tried again.
+func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err error) {
+	v, err := s.Store.VersionByID(ctx, r.PathValue("upload"))
+	hash := sha256.Sum256([]byte(r.URL.Query().Get("token")))
+	if err != nil || subtle.ConstantTimeCompare(hash[:], v.Token) != 1 {
+		if err == nil || doze.Public(err).Kind == doze.NotFound {
+			err = doze.Errorf(doze.NotFound, "there is no such upload: use the address in %s as it came", strings.ToLower(uploadHeader))
+		}
+		return out, err
+	}
+	if v.Status == doze.VersionReady {
+		return out, doze.Errorf(doze.Conflict, "the version %s has its files: upload another version", v.Name)
+	}
+	life, release, err := s.turns.take(ctx, diskTurn+v.ID)
+	if err != nil {
+		return out, doze.Wrap(err, doze.Timeout, "another upload of this version takes too long")
+	}
+	defer release()
+	// What does not come is the caller's doing; then it ends with the caller.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(life, func() { cancel(context.Cause(life)) })()
+	v.ContentSize, err = s.Node.ImportVolume(ctx, v.ID, v.Size, r.Body)
+	v.Status, v.Uploaded = doze.VersionReady, doze.Time{Time: time.Now()}
+	if err != nil {
+		v.Status, v.ContentSize, v.Uploaded = doze.VersionFailed, 0, doze.Time{}
+		err = fromUpload(err)
+	}
+	ending, end := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer end()
+	if written := s.Store.WriteVersion(ending, v); written != nil {
+		defer s.mending.ring()
+		return out, errors.Join(err, written, s.Store.DropDisk(ending, v.ID)) // it was deleted meanwhile
+	}
+	return uploaded{"the files are there", v.Name}, err
+}
+
+// fromUpload decides what a caller hears of files that did not become a version.
+func fromUpload(err error) error {
+	if e := doze.Public(err); e.Kind == doze.Invalid || e.Kind == doze.TooLarge {
+		return err
+	}
+	return fromNode(err, "the unpacking of the files")
+}
+
+func (s *Server) deleteVolumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {
+	defer s.mending.ring() // its disks are left
+	return s.Store.DeleteVolumeTemplate(ctx, callerOf(ctx).Workspace, r.PathValue("template"))
+}
+
+// versionDeleted answers the deletion of a version.
+type versionDeleted struct {
+	Message  string              `json:"message"`
+	Template doze.VolumeTemplate `json:"template"`
+}
+
+func (s *Server) deleteVersion(ctx context.Context, r *http.Request) (versionDeleted, error) {
+	defer s.mending.ring() // its disk is left
+	t, err := s.Store.DeleteVersion(ctx, callerOf(ctx).Workspace, r.PathValue("template"), r.PathValue("version"))
+	return versionDeleted{"the version is deleted", t}, err
+}

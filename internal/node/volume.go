@@ -1,0 +1,137 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/peer"
+)
+
+// Volumes keeps disks. Each has at most one owner, which here is a sandbox, by
+// its UID, for as long as it has a machine.
+type Volumes interface {
+	// Make makes a disk, perhaps with the content of another one; one that is
+	// there stays.
+	Make(ctx context.Context, id string, size doze.Megabytes, from string) error
+	// Import makes a disk with the files of a tar.
+	Import(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (bytes int64, err error)
+	// Resize makes a disk larger for who attaches it next.
+	Resize(id string, size doze.Megabytes) error
+	// Remove removes a disk that nobody has; one that is not there is no error.
+	Remove(id string) error
+	// IDs returns all disks.
+	IDs() ([]string, error)
+	// Attach gives a disk to an owner, also again, and returns the directory with
+	// its files.
+	Attach(ctx context.Context, id, owner string, readOnly bool) (dir string, err error)
+	// Detach takes all disks of an owner back.
+	Detach(owner string) error
+	// Sweep takes back those of owners that keep does not name.
+	Sweep(keep func(owner string) bool) error
+}
+
+// passing begins the ids of disks that begin and end with a machine. Ids of
+// others have no hyphen.
+const passing = "passing-"
+
+// passingID is the disk of a sandbox that is the i-th of its order.
+func passingID(uid string, i int) string { return passing + uid + "-" + strconv.Itoa(i) }
+
+// attach mounts what an order says, and makes what begins with the machine.
+// What is mounted already stays.
+func (n *Node) attach(ctx context.Context, o peer.Order) (all []machine.Volume, err error) {
+	for i, v := range o.Volumes {
+		if v.ID == "" {
+			v.ID = passingID(o.UID, i)
+			err = n.Options.Volumes.Make(ctx, v.ID, v.Size, "")
+		} else { // a crash may have come between its record and its disk
+			err = n.Options.Volumes.Resize(v.ID, v.Size)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("make a volume: %w", err)
+		}
+		dir, err := n.Options.Volumes.Attach(ctx, v.ID, o.UID, v.ReadOnly)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, machine.Volume{Source: dir, Path: v.Path, ReadOnly: v.ReadOnly})
+	}
+	return all, nil
+}
+
+// detach takes back what a sandbox without a machine has, and removes what ends
+// with it.
+func (n *Node) detach(uid string) error {
+	if n.Options.Volumes == nil {
+		return nil
+	}
+	if err := n.Options.Volumes.Detach(uid); err != nil {
+		return err
+	}
+	return n.removePassing(func(owner string) bool { return owner == uid })
+}
+
+// removePassing removes the disks that begin and end with machines of some
+// sandboxes.
+func (n *Node) removePassing(of func(uid string) bool) error {
+	ids, err := n.Options.Volumes.IDs()
+	for _, id := range ids {
+		rest, ok := strings.CutPrefix(id, passing)
+		if at := strings.LastIndexByte(rest, '-'); ok && at > 0 && of(rest[:at]) {
+			err = errors.Join(err, n.Options.Volumes.Remove(id))
+		}
+	}
+	return err
+}
+
+// sweepVolumes takes back what an earlier process left to nobody. Preconditions:
+// all sandboxes were adopted.
+func (n *Node) sweepVolumes() error {
+	if n.Options.Volumes == nil {
+		return nil
+	}
+	known := func(uid string) bool { return n.box(uid) != nil }
+	if err := n.Options.Volumes.Sweep(known); err != nil {
+		return err
+	}
+	if err := n.removePassing(func(uid string) bool { return !known(uid) }); err != nil {
+		slog.Error("volumes of sandboxes that are gone are not removed yet", "err", err)
+	}
+	return nil
+}
+
+// MakeVolume implements [peer.Node].
+func (n *Node) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
+	return n.Options.Volumes.Make(ctx, id, size, from)
+}
+
+// ImportVolume implements [peer.Node].
+func (n *Node) ImportVolume(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (int64, error) {
+	return n.Options.Volumes.Import(ctx, id, size, archive)
+}
+
+// ResizeVolume implements [peer.Node].
+func (n *Node) ResizeVolume(_ context.Context, id string, size doze.Megabytes) error {
+	return n.Options.Volumes.Resize(id, size)
+}
+
+// DropVolume implements [peer.Node].
+func (n *Node) DropVolume(_ context.Context, id string) error { return n.Options.Volumes.Remove(id) }
+
+// Volumes implements [peer.Node].
+func (n *Node) Volumes(context.Context) (ids []string, err error) {
+	all, err := n.Options.Volumes.IDs()
+	for _, id := range all {
+		if !strings.Contains(id, "-") {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}

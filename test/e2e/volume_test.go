@@ -1,0 +1,209 @@
+package e2e_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+)
+
+// volume makes one of 64 MB.
+func volume(t *testing.T, c *client.Client, name, template string) {
+	t.Helper()
+	v := doze.Volume{Metadata: doze.Metadata{Name: name}, Spec: doze.VolumeSpec{Size: 64, Template: template}}
+	if _, err := c.CreateVolume(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// having is a small sandbox with volumes.
+func having(name string, volumes ...doze.VolumeAttachment) doze.Sandbox {
+	sb := named(name, 512)
+	sb.Spec.Volumes = volumes
+	return sb
+}
+
+// part deletes a sandbox and waits until its volumes are free.
+func part(t *testing.T, c *client.Client, name string, volumes ...string) {
+	t.Helper()
+	if _, err := c.Delete(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range volumes {
+		until(t, "the volume is free", func() bool {
+			got, err := c.Volume(t.Context(), v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.State.AttachedTo == ""
+		})
+	}
+}
+
+// room is how many megabytes a guest sees of a volume.
+func room(t *testing.T, box *client.Box, path string) float64 {
+	t.Helper()
+	return number(t, sh(t, box, "df -m --output=size "+path+" | tail -1"))
+}
+
+// TestVolumes writes into volumes, and finds what was written in the next
+// sandbox and after each kind of sleep.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "60s")
+	volume(t, c, "kept", "")
+	_, box := create(t, c, having("one", doze.VolumeAttachment{Name: "kept", MountPath: "/data/kept"},
+		doze.VolumeAttachment{Name: "scratch", MountPath: "/scratch", Type: doze.VolumeEphemeral, SizeMB: 32}))
+	if n := room(t, box, "/data/kept"); n < 40 || n > 64 {
+		t.Errorf("of 64 MB it sees %v", n)
+	}
+	if got := sh(t, box, "mountpoint -q /data/kept && mountpoint -q /scratch && ls -A /data/kept /scratch | wc -w"); got != "2" {
+		t.Errorf("two empty mount points have %s words", got)
+	}
+	put(t, box, "/data/kept/state", "first")
+	if got := sh(t, box, "dd if=/dev/zero of=/data/kept/large bs=1M 2>&1 | grep -o 'No space left' ; rm /data/kept/large"); got != "No space left" {
+		t.Errorf("a full volume says %q", got)
+	}
+	for what, err := range map[string]error{
+		"a second sandbox": func() error {
+			_, err := c.Create(t.Context(), having("two", doze.VolumeAttachment{Name: "kept", MountPath: "/data"}), false)
+			return err
+		}(),
+		"deleting it": c.DeleteVolume(t.Context(), "kept"),
+		"a snapshot":  func() error { _, err := c.CreateSnapshot(t.Context(), "one", ""); return err }(),
+	} {
+		if kind(err) != doze.Conflict {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := c.UpdateVolume(t.Context(), doze.Volume{Metadata: doze.Metadata{Name: "kept"}, Spec: doze.VolumeSpec{Size: 128}}); err != nil {
+		t.Error(err)
+	}
+	part(t, c, "one", "kept")
+
+	_, box = create(t, c, having("two", doze.VolumeAttachment{Name: "kept", MountPath: "/other", ReadOnly: true}))
+	if got := sh(t, box, "cat /other/state; for do in 'touch /other/x' 'rm /other/state' 'mount -o remount,rw /other' 'chmod 777 /other/state'; do sh -c \"$do\" 2>/dev/null && echo $do; done; true"); got != "first" {
+		t.Errorf("a read-only volume allows %q", got)
+	}
+	if n := room(t, box, "/other"); n < 100 || n > 128 {
+		t.Errorf("of 128 MB it sees %v", n)
+	}
+	part(t, c, "two", "kept")
+	if err := c.DeleteVolume(t.Context(), "kept"); err != nil {
+		t.Error(err)
+	}
+	until(t, "its disk is gone", func() bool { return len(disks(t, p)) == 0 })
+}
+
+// disks are the files of volumes.
+func disks(t *testing.T, p *testkit.Platform) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(p.Data, "volumes", "images", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestVolumesSleep has files open in a volume, one of them without a name, while
+// the sandbox sleeps on disk, dozed is killed, and the host restarts.
+func TestVolumesSleep(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "200ms", "--save-after", "0s", "--disk-after", "400ms", "--ready", "0")
+	volume(t, c, "v", "")
+	sb, box := create(t, c, having("a", doze.VolumeAttachment{Name: "v", MountPath: "/v"},
+		doze.VolumeAttachment{Name: "e", MountPath: "/e", Type: doze.VolumeEphemeral, SizeMB: 16}))
+	sh(t, box, "echo fleeting >/e/state")
+	forever := 0
+	spawn(t, box, client.Command{Name: "writer", Timeout: &forever, Command: `exec 3>>/v/log 4<>/v/nameless; rm /v/nameless; echo held >&4
+		i=0; while [ ! -e /v/stop ]; do i=$((i+1)); echo $i >&3; sleep 0.02; done; cat /proc/self/fd/4 >/v/found; echo done >/v/end`})
+	lines := func() float64 { return number(t, sh(t, box, "wc -l </v/log")) }
+	before := lines()
+	for what, do := range map[string]func() error{
+		"sleep": func() error { return nil },
+		"kill":  func() error { err := p.Kill(); revive(t, p); return err },
+		"boot":  func() error { err := p.Reboot(); revive(t, p); return err },
+	} {
+		awaitTier(t, p, sb.Metadata.Name, "disk")
+		if err := do(); err != nil {
+			t.Fatal(what, err)
+		}
+		until(t, "after "+what+" it writes on", func() bool { return lines() > before })
+		before = lines()
+	}
+	if got := sh(t, box, "cat /e/state; touch /v/stop; while [ ! -e /v/end ]; do sleep 0.01; done; cat /v/found"); got != "fleeting\nheld" {
+		t.Errorf("it found %q", got)
+	}
+	if got := sh(t, box, "sort -n -c /v/log && tail -1 /v/log"); number(t, got) < before {
+		t.Errorf("the log ends with %s", got)
+	}
+	part(t, c, "a", "v")
+	until(t, "what ends with the sandbox is gone", func() bool { return len(disks(t, p)) == 1 })
+}
+
+// TestVolumeTemplate begins volumes with the files of an upload.
+func TestVolumeTemplate(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "60s")
+	pack := func(name, text string, kind byte) *bytes.Buffer {
+		var out bytes.Buffer
+		w := tar.NewWriter(&out)
+		h := &tar.Header{Name: name, Typeflag: kind, Mode: 0o755, Linkname: text}
+		if kind == tar.TypeReg {
+			h.Size, h.Linkname = int64(len(text)), ""
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)[:h.Size]); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &out
+	}
+	tmpl := doze.VolumeTemplate{Metadata: doze.Metadata{Name: "t"}, Spec: doze.VolumeTemplateSpec{DefaultSize: 32}}
+	for name, archive := range map[string]*bytes.Buffer{
+		"a link": pack("l", "/etc/shadow", tar.TypeSymlink), "a way out": pack("../../x", "text", tar.TypeReg), "no tar": bytes.NewBufferString(strings.Repeat("x", 4096)),
+	} {
+		if _, err := c.UploadVolumeTemplate(t.Context(), tmpl, "", archive); kind(err) != doze.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := c.UploadVolumeTemplate(t.Context(), tmpl, "", pack("large", strings.Repeat("x", 33<<20), tar.TypeReg)); kind(err) != doze.TooLarge {
+		t.Errorf("what does not fit: %v", err)
+	}
+	if left := disks(t, p); len(left) != 0 {
+		t.Errorf("left of bad uploads: %v", left)
+	}
+	for i := range 2 {
+		got, err := c.UploadVolumeTemplate(t.Context(), tmpl, "", pack("bin/hello", "#!/bin/sh\necho version "+strconv.Itoa(i), tar.TypeReg))
+		if err != nil || got.State.Status != "ready" {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	volume(t, c, "old", "t:5") // four uploads were refused
+	volume(t, c, "new", "t")
+	_, box := create(t, c, having("a", doze.VolumeAttachment{Name: "old", MountPath: "/old"}, doze.VolumeAttachment{Name: "new", MountPath: "/new"}))
+	if got := sh(t, box, "/old/bin/hello; /new/bin/hello; echo changed >/old/bin/hello; stat -c %U:%a /new/bin/hello"); got != "version 0\nversion 1\nroot:755" {
+		t.Errorf("it says %q", got)
+	}
+	if n := room(t, box, "/new"); n < 40 {
+		t.Errorf("of 64 MB it sees %v", n)
+	}
+	if err := c.DeleteVolumeTemplate(t.Context(), "t"); err != nil {
+		t.Error(err)
+	}
+	until(t, "the disks of the template are gone", func() bool { return len(disks(t, p)) == 2 })
+	if _, err := os.Stat("/x"); err == nil {
+		t.Error("a file came out of the archive")
+	}
+}
