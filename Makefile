@@ -29,7 +29,7 @@ build: ## the four binaries, static, in bin/
 	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
 
 # What images are made with; and what the tests need besides.
-DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils ip:iproute2
+DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils mkfs.ext4:e2fsprogs ip:iproute2
 DEPS_TEST := node:nodejs npm:npm gcc:gcc curl:curl unshare:util-linux
 define install
 	@missing=""; for d in $(1); do command -v $${d%%:*} >/dev/null || PATH=$$PATH:/usr/sbin:/sbin command -v $${d%%:*} >/dev/null || missing="$$missing $${d##*:}"; done; \

@@ -64,7 +64,7 @@ func megabytes(t *testing.T, dir string) int {
 	t.Helper()
 	var s unix.Statfs_t
 	must(t, unix.Statfs(dir, &s))
-	return int(s.Blocks * uint64(s.Bsize) >> 20) //nolint:gosec // G115: a size is no less than 0
+	return int(s.Blocks * uint64(s.Bsize) >> 20)
 }
 
 // fill writes until nothing fits in, and returns how many MiB did.
