@@ -62,6 +62,11 @@ func (s *Secret) Validate() error {
 		if len(k) > SecretKeyMax || !secretKeyForm.MatchString(k) {
 			p.Add("data", "has the key %q; it must be letters, digits, dots, dashes and _ such as %s", clip(k), secretKeyExample)
 		}
+		if k == PullSecretKey {
+			if _, err := ParsePullSecret(v); err != nil {
+				p.Add("data."+PullSecretKey, "%v", err)
+			}
+		}
 		if strings.ContainsRune(v, 0) {
 			p.Add("data", "has a NUL byte in the value of %s", clip(k))
 		}

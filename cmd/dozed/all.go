@@ -312,9 +312,13 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
 		Volumes: volumes, Agent: agent, Driver: driver, Engine: driver.Engine(),
 		CheckImage: p.images.Check,
-		Image: func(ctx context.Context, ref string) (node.Image, error) {
-			image, err := p.images.Ensure(ctx, ref, progress(os.Stderr, ref))
+		Image: func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
+			image, err := p.images.EnsureFor(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
 			return node.Image{Path: image.Path, Env: image.Env, User: image.User, WorkDir: image.WorkDir}, err
+		},
+		PinImage: func(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
+			pinned, image, err := p.images.Pin(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
+			return peer.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 		},
 		Lease:   p.lease,
 		Release: p.net.Release, Nameservers: texts(resolvers),
@@ -342,6 +346,14 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		slog.Info("removed earlier engines", "engines", gone)
 	}
 	return nil
+}
+
+// diskLogin is a login as the library of images has it.
+func diskLogin(l *peer.Login) *disk.Login {
+	if l == nil {
+		return nil
+	}
+	return &disk.Login{Owner: l.Workspace, Username: l.Username, Password: l.Password}
 }
 
 // swapAfter makes sure of the swap that the configuration allows, and returns

@@ -69,8 +69,12 @@ const invalidImage = "INVALID_IMAGE"
 
 // checkImage adds what a node says about an image to the other mistakes of a
 // request, which are Invalid or nil.
-func (s *Server) checkImage(ctx context.Context, ref string, others error) error {
-	err := s.Node.CheckImage(ctx, ref)
+func (s *Server) checkImage(ctx context.Context, workspace, ref string, others error) error {
+	source, _, err := s.sourceOf(ctx, workspace, ref)
+	if err != nil {
+		return err
+	}
+	err = s.Node.CheckImage(ctx, source)
 	if err == nil {
 		return others
 	}
@@ -111,10 +115,14 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error
 		return peer.Order{}, err
 	}
 	volumes, err := s.volumesOf(ctx, sb)
+	if err != nil {
+		return peer.Order{}, err
+	}
 	r := sb.Spec.Runtime
+	image, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, r.Image)
 	return peer.Order{
 		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
-		Image: r.Image, Memory: r.Memory, Env: env, Volumes: volumes,
+		Image: image, Login: login, Memory: r.Memory, Env: env, Volumes: volumes,
 		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
 	}, err
 }

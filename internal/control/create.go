@@ -34,6 +34,9 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Metadata.Workspace = c.Workspace
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
+	if r.URL.Query().Get("upload") == "true" {
+		return doze.Sandbox{}, errNoBuild
+	}
 	reuse := r.URL.Query().Get("createIfNotExist") == "true"
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
@@ -54,7 +57,7 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	}
 	err := s.check(&sb, &p)
 	if err == nil || doze.Public(err).Kind == doze.Invalid {
-		err = s.checkImage(ctx, sb.Spec.Runtime.Image, err)
+		err = s.checkImage(ctx, c.Workspace, sb.Spec.Runtime.Image, err)
 	}
 	if err != nil {
 		return doze.Sandbox{}, err
@@ -155,6 +158,7 @@ func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store
 		s.Directory.Put(routeOf(sb))
 		booted, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Booted, At: time.Now()})
 		if err == nil {
+			s.noteImage(ctx, sb)
 			return booted, nil
 		}
 		s.drop(sb)

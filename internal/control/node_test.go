@@ -101,10 +101,23 @@ func newNode() *node {
 }
 
 func (n *node) CheckImage(_ context.Context, ref string) error {
-	if strings.Contains(ref, "nonsense") {
+	if strings.Contains(ref, "nonsense") || strings.HasPrefix(strings.TrimPrefix(ref, "sandbox/"), "own-") {
 		return &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "the image " + ref + " cannot be run"}
 	}
 	return nil
+}
+
+// PinImage knows every registry; its images are for who says "word".
+func (n *node) PinImage(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
+	defer n.around()()
+	if err := n.CheckImage(ctx, ref); err != nil {
+		return peer.Pinned{}, err
+	}
+	if strings.Contains(ref, "private") && (login == nil || login.Password != "word") {
+		return peer.Pinned{}, &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "credentials are missing"}
+	}
+	repository, tag, _ := strings.Cut(ref, ":")
+	return peer.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000}, nil
 }
 
 // around calls the hook; its result calls it again.

@@ -17,6 +17,9 @@ import (
 // public API): in place where that is possible, on a fresh machine otherwise.
 func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
 	found, err := s.living(ctx, r.PathValue("name"))
+	if err == nil && r.URL.Query().Get("upload") == "true" {
+		err = errNoBuild
+	}
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -108,7 +111,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	now.Envs = unmask(was.Envs, now.Envs, &p)
 	if err := s.check(&want, &p); err != nil {
 		if doze.Public(err).Kind == doze.Invalid && now.Image != was.Image {
-			err = s.checkImage(ctx, now.Image, err)
+			err = s.checkImage(ctx, sb.Metadata.Workspace, now.Image, err)
 		}
 		return sb, err
 	}
@@ -171,7 +174,7 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 		if _, err := s.variables(ctx, want.Metadata, want.Spec); err != nil {
 			return err
 		}
-		if err := s.checkImage(ctx, want.Spec.Runtime.Image, nil); err != nil {
+		if err := s.checkImage(ctx, sb.Metadata.Workspace, want.Spec.Runtime.Image, nil); err != nil {
 			return err
 		}
 	}

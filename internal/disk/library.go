@@ -116,10 +116,38 @@ func (l *Library) Check(ref string) error {
 // caller's ctx ends, and leaves nothing if it fails. progress may be nil; it
 // is called in the caller's goroutine.
 func (l *Library) Ensure(ctx context.Context, ref string, progress func(Progress)) (Image, error) {
+	return l.EnsureFor(ctx, ref, nil, progress)
+}
+
+// EnsureFor is Ensure with credentials for the registry; nil is without.
+func (l *Library) EnsureFor(ctx context.Context, ref string, login *Login, progress func(Progress)) (Image, error) {
 	r, err := parse(ref)
 	if err != nil {
 		return Image{}, err
 	}
+	return l.ensure(ctx, ref, r.as(login), progress)
+}
+
+// Pin asks the registry what a reference means now, gets that, and returns it
+// with the reference that means it for ever. login may be nil.
+func (l *Library) Pin(ctx context.Context, ref string, login *Login, progress func(Progress)) (pinned string, _ Image, err error) {
+	r, err := parse(ref)
+	if err != nil {
+		return "", Image{}, err
+	}
+	if r.remote == nil {
+		return "", Image{}, invalid(ref, "%q names no registry: write it in front, as in registry.example.com/team/image:1.0", ref)
+	}
+	p, err := l.resolve(ctx, r.as(login))
+	if err != nil {
+		return "", Image{}, err
+	}
+	to := r.remote.Context().Digest(p.digest)
+	img, err := l.ensure(ctx, ref, reference{key: to.Name(), remote: to}.as(login), progress)
+	return to.Name(), img, err
+}
+
+func (l *Library) ensure(ctx context.Context, ref string, r reference, progress func(Progress)) (Image, error) {
 	if img, ok := l.find(r.key); ok {
 		return img, nil
 	}
@@ -291,7 +319,7 @@ func (l *Library) source(ctx context.Context, r reference, report func(Progress)
 			return c, err
 		})
 	}
-	p, err := l.resolve(ctx, r.remote)
+	p, err := l.resolve(ctx, r)
 	if err != nil {
 		return Image{}, err
 	}

@@ -296,6 +296,7 @@ func TestCheck(t *testing.T) {
 // A hub is a registry in this process, on loopback.
 type hub struct {
 	host  string
+	login atomic.Value  // if set, the user:password that it wants
 	blobs atomic.Int32  // how often a blob was asked for
 	gate  chan struct{} // if not nil, blobs come only after it is closed
 	fail  atomic.Int32  // if not 0, the status of all answers
@@ -306,6 +307,11 @@ func newHub(t *testing.T) *hub {
 	h := &hub{}
 	inner := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); h.login.Load() != nil && user+":"+password != h.login.Load() {
+			w.Header().Set("WWW-Authenticate", `Basic realm="hub"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		if code := h.fail.Load(); code != 0 && r.URL.Path != "/v2/" {
 			w.WriteHeader(int(code))
 			return
@@ -515,6 +521,44 @@ func TestPullRefused(t *testing.T) {
 				t.Errorf("left: %v", left)
 			}
 		})
+	}
+}
+
+// TestPullPrivate pulls with credentials: what comes is for their owner alone,
+// and costs one download.
+func TestPullPrivate(t *testing.T) {
+	t.Parallel()
+	l, h := library(t, Options{PrivateRegistries: true}), newHub(t)
+	h.push(t, "team/app:1", v1.Config{}, layer(t, entry{'f', 0o600, 0, "f", "x"}))
+	h.login.Store("me:word")
+	ref := h.host + "/team/app:1"
+	mine, theirs := &Login{"mine", "me", "word"}, &Login{"theirs", "me", "guess"}
+	pinned, img, err := l.Pin(t.Context(), ref, mine, nil)
+	if err != nil || pinned != h.host+"/team/app@"+img.Digest {
+		t.Fatalf("%s, %+v, %v", pinned, img, err)
+	}
+	for _, ask := range []string{ref, pinned} {
+		if again, err := l.EnsureFor(t.Context(), ask, mine, nil); err != nil || again.Path != img.Path {
+			t.Errorf("%s again: %+v, %v", ask, again, err)
+		}
+		for who, says := range map[*Login]string{nil: "put credentials", theirs: "refuses the credentials"} {
+			if _, err := l.EnsureFor(t.Context(), ask, who, nil); err == nil || !strings.Contains(doze.Public(err).Message, says) || doze.Public(err).Name != "INVALID_IMAGE" {
+				t.Errorf("%s by %v: %v", ask, who, err)
+			}
+		}
+	}
+	h.blobs.Store(0)
+	if other, err := l.EnsureFor(t.Context(), ref, &Login{"other", "me", "word"}, nil); err != nil || other.Path != img.Path || h.blobs.Load() != 0 {
+		t.Errorf("another with credentials: %+v, %v, %d blobs", other, err, h.blobs.Load())
+	}
+	// The tag moves: what is pinned stays.
+	h.login.Store(":") // of nobody
+	h.push(t, "team/app:1", v1.Config{}, layer(t, entry{'f', 0o600, 0, "f", "y"}))
+	if moved, _, err := l.Pin(t.Context(), ref, nil, nil); err != nil || moved == pinned {
+		t.Errorf("%s, %v", moved, err)
+	}
+	if _, _, err := l.Pin(t.Context(), "blaxel/base-image", nil, nil); doze.Public(err).Name != "INVALID_IMAGE" {
+		t.Errorf("no registry: %v", err)
 	}
 }
 

@@ -16,17 +16,33 @@ type reference struct {
 	key    string         // the one spelling under which the library keeps it
 	recipe *recipe        // of an image of ours
 	remote name.Reference // of an image in a registry
+	login  *Login         // if somebody's credentials are needed for it
 }
+
+// Login are the credentials of an owner for a registry. What is pulled with
+// them is found by that owner alone; the file behind it may be shared.
+type Login struct {
+	Owner              string
+	Username, Password string
+}
+
+// as is r with credentials, which may be nil. They are for registries only.
+func (r reference) as(login *Login) reference {
+	if login != nil && r.remote != nil {
+		r.login, r.key = login, r.key+ownerMark+login.Owner
+	}
+	return r
+}
+
+// ownerMark is between a reference and its owner in a key. No reference has it.
+const ownerMark = " of "
 
 // The grammar that registries share.
 var (
 	hostForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
 	pathForm   = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagForm    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 	digestForm = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
 )
-
-const tagDefault = "latest"
 
 // parse understands [registry/]path[:tag][@digest]. The registry is optional
 // only for images of ours and for imported ones: a bare name never means one
@@ -44,14 +60,14 @@ func parse(s string) (reference, error) {
 		host, path = first, after
 	}
 	path, tag, tagged := strings.Cut(path, ":")
-	if tagged && !tagForm.MatchString(tag) {
+	if tagged && !doze.CheckTag(tag) {
 		return reference{}, invalid(s, "%q has a malformed tag: letters, digits, dots, underscores and dashes are allowed", s)
 	}
 	if !pathForm.MatchString(path) || host != "" && !hostForm.MatchString(host) {
 		return reference{}, invalid(s, "%q is not an image reference like blaxel/base-image:latest or registry.example.com/team/image:1.0", s)
 	}
 	if host != "" {
-		remote, err := name.ParseReference(s, name.WithDefaultTag(tagDefault))
+		remote, err := name.ParseReference(s, name.WithDefaultTag(doze.TagDefault))
 		if err != nil {
 			return reference{}, invalid(s, "%q is not an image reference: check the registry and the path", s)
 		}
@@ -64,15 +80,15 @@ func parse(s string) (reference, error) {
 		return reference{}, invalid(s, "%q is not available here: this installation does not ship %s", s, missing)
 	case ours && pinned:
 		return reference{}, invalid(s, "%q pins a digest, but images of the platform are made on this machine: leave it out", s)
-	case ours && tagged && tag != tagDefault:
-		return reference{}, invalid(s, "%q has a tag that images of the platform do not have: write %s:%s, or leave the tag out", s, path, tagDefault)
+	case ours && tagged && tag != doze.TagDefault:
+		return reference{}, invalid(s, "%q has a tag that images of the platform do not have: write %s:%s, or leave the tag out", s, path, doze.TagDefault)
 	case ours:
 		return reference{key: r.name, recipe: r}, nil
 	case pinned:
 		return reference{}, invalid(s, "%q pins a digest and so needs a registry: write registry.example.com/%s", s, rest)
 	}
 	if !tagged {
-		tag = tagDefault
+		tag = doze.TagDefault
 	}
 	return reference{key: path + ":" + tag}, nil
 }

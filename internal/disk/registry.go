@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -34,32 +35,40 @@ const (
 type pull struct {
 	image  v1.Image
 	ref    name.Reference
+	login  *Login
 	digest string // of the manifest for this kind of machine
 	o      Options
 }
 
 // resolve asks the registry what a reference means now.
-func (l *Library) resolve(ctx context.Context, ref name.Reference) (*pull, error) {
+func (l *Library) resolve(ctx context.Context, r reference) (*pull, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullTimeout, errPullTimeout)
 	defer cancel()
-	image, err := fetch(ctx, ref, l.o)
-	if err != nil {
-		return nil, explain(err, ref)
+	p := &pull{ref: r.remote, login: r.login, o: l.o}
+	var err error
+	if p.image, err = p.fetch(ctx, p.ref); err != nil {
+		return nil, p.explain(err)
 	}
-	digest, err := image.Digest()
+	digest, err := p.image.Digest()
 	if err != nil {
-		return nil, explain(err, ref)
+		return nil, p.explain(err)
 	}
-	return &pull{image, ref, digest.String(), l.o}, nil
+	p.digest = digest.String()
+	return p, nil
 }
 
 var errPullTimeout = doze.Errorf(doze.Timeout, "the registry took longer than %v to send the image", pullTimeout)
 
-func fetch(ctx context.Context, ref name.Reference, o Options) (v1.Image, error) {
+func (p *pull) fetch(ctx context.Context, ref name.Reference) (v1.Image, error) {
+	who := authn.Anonymous
+	if p.login != nil {
+		who = &authn.Basic{Username: p.login.Username, Password: p.login.Password}
+	}
 	return remote.Image(
 		ref,
 		remote.WithContext(ctx),
-		remote.WithTransport(newGuard(o.PrivateRegistries)),
+		remote.WithAuth(who),
+		remote.WithTransport(newGuard(p.o.PrivateRegistries)),
 		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
 		remote.WithUserAgent(userAgent),
 	)
@@ -71,27 +80,26 @@ func (p *pull) unpack(ctx context.Context, dir string, l limits, report func(Pro
 	defer cancel()
 	// The image of resolve is tied to a context that has ended. By its digest
 	// it is the same one, whatever happened to the tag.
-	p.image, err = fetch(ctx, p.ref.Context().Digest(p.digest), p.o)
-	if err != nil {
-		return config{}, explain(err, p.ref)
+	if p.image, err = p.fetch(ctx, p.ref.Context().Digest(p.digest)); err != nil {
+		return config{}, p.explain(err)
 	}
 	manifest, err := p.image.Manifest()
 	if err != nil {
-		return config{}, explain(err, p.ref)
+		return config{}, p.explain(err)
 	}
 	if n := manifest.Config.Size; n > configBytesMax {
 		return config{}, invalid(p.ref.String(), "the configuration of %s is %d bytes long", p.ref, n)
 	}
 	layers, err := p.image.Layers()
 	if err != nil {
-		return config{}, explain(err, p.ref)
+		return config{}, p.explain(err)
 	}
 	if len(layers) > l.layers {
 		return config{}, doze.Errorf(doze.TooLarge, "%s has %d layers; at most %d are allowed", p.ref, len(layers), l.layers)
 	}
 	file, err := p.image.ConfigFile()
 	if err != nil {
-		return config{}, explain(err, p.ref)
+		return config{}, p.explain(err)
 	}
 	if file.OS != "linux" || file.Architecture != runtime.GOARCH {
 		return config{}, invalid(p.ref.String(), "%s is for %.20s/%.20s, not for linux/%s", p.ref, file.OS, file.Architecture, runtime.GOARCH)
@@ -109,7 +117,7 @@ func (p *pull) unpack(ctx context.Context, dir string, l limits, report func(Pro
 	for i, layer := range layers {
 		report(Progress{Step: fmt.Sprintf("layer %d of %d", i+1, len(layers)), Percent: int(90 * done / max(total, 1))})
 		if err := lay(ctx, tree, layer); err != nil {
-			return config{}, explain(err, p.ref)
+			return config{}, p.explain(err)
 		}
 		done += max(manifest.Layers[i].Size, 1)
 	}
@@ -130,7 +138,8 @@ func lay(ctx context.Context, tree *rootTree, layer v1.Layer) error {
 
 // explain says what to do about a registry's error. What a registry wrote is
 // for our log only.
-func explain(err error, ref name.Reference) error {
+func (p *pull) explain(err error) error {
+	ref := p.ref
 	if _, ok := errors.AsType[*doze.Error](err); ok {
 		return err
 	}
@@ -148,8 +157,11 @@ func explain(err error, ref name.Reference) error {
 	}
 	switch refused.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		err := invalid(ref.String(), "%s wants credentials for %s, or there is no such image: only images that anybody may pull can be used", registry, ref)
-		return errors.Join(err, refused)
+		says := "%s wants credentials for %s, or there is no such image: put credentials into the workspace, as a secret with the key " + doze.PullSecretKey
+		if p.login != nil {
+			says = "%s refuses the credentials for %s, or there is no such image: look at the secrets with the key " + doze.PullSecretKey
+		}
+		return errors.Join(invalid(ref.String(), says, registry, ref), refused)
 	case http.StatusNotFound:
 		return errors.Join(invalid(ref.String(), "%s has no image %s for linux/%s", registry, ref, runtime.GOARCH), refused)
 	case http.StatusTooManyRequests:

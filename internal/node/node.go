@@ -52,7 +52,8 @@ type Options struct {
 	// CheckImage and Image resolve an image's name; Image may take as long as
 	// making it takes.
 	CheckImage func(ref string) error
-	Image      func(ctx context.Context, ref string) (Image, error)
+	Image      func(ctx context.Context, ref string, login *peer.Login) (Image, error)
+	PinImage   func(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error)
 	// Lease returns the network of a sandbox, the same one for the same id
 	// until Release.
 	Lease   func(ctx context.Context, id string) (machine.Link, error)
@@ -223,6 +224,12 @@ func (n *Node) drop(b *Box) {
 // CheckImage implements [peer.Node].
 func (n *Node) CheckImage(_ context.Context, ref string) error { return n.Options.CheckImage(ref) }
 
+// PinImage implements [peer.Node].
+func (n *Node) PinImage(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
+	pinned, err := n.Options.PinImage(ctx, ref, login)
+	return pinned, cause(ctx, err)
+}
+
 // Create implements [peer.Node]: an image, an address, a machine, an agent that
 // answers, in that order. If one step fails, those before it are taken back in
 // reverse. If that does not work either, Delete tries again.
@@ -289,7 +296,7 @@ func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image 
 		IPTables: o.IPTables, Tun: o.Tun,
 	}
 	if o.From == "" {
-		if image, err = n.Image(ctx, o.Image); err != nil {
+		if image, err = n.Image(ctx, o.Image, o.Login); err != nil {
 			return c, image, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
 		}
 	} else {

@@ -155,7 +155,7 @@ func (h *host) options() node.Options {
 	return node.Options{
 		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake, Engine: engineVersion,
 		CheckImage: func(string) error { return nil },
-		Image: func(context.Context, string) (node.Image, error) {
+		Image: func(context.Context, string, *peer.Login) (node.Image, error) {
 			return node.Image{Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
 		},
 		Lease: func(_ context.Context, id string) (machine.Link, error) {

@@ -500,7 +500,10 @@ func (m *mortal) options() node.Options {
 	o := m.h.options()
 	o.Driver = m
 	image, lease, release, report := o.Image, o.Lease, o.Release, o.Report
-	o.Image = func(ctx context.Context, ref string) (node.Image, error) { m.step(); return image(ctx, ref) }
+	o.Image = func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
+		m.step()
+		return image(ctx, ref, login)
+	}
 	o.Lease = func(ctx context.Context, id string) (machine.Link, error) {
 		m.step()
 		defer m.step()

@@ -21,6 +21,7 @@ type Order struct {
 	Workspace string
 	Region    string
 	Image     string
+	Login     *Login `json:"-"` // for the registry of the image, if it needs one; no record of a node has it
 	Memory    doze.Megabytes
 	Env       []string // KEY=value, as the process inside gets them
 	Grace     time.Duration
@@ -41,6 +42,19 @@ type Volume struct {
 	Path     string // where it is in the sandbox
 	ReadOnly bool
 	Size     doze.Megabytes
+}
+
+// Login are credentials for the registry of an image. What a node pulls with
+// them is for their workspace alone.
+type Login struct {
+	Workspace          string
+	Username, Password string
+}
+
+// Pinned is an image of a registry that a node has.
+type Pinned struct {
+	Ref   string // by its digest
+	Bytes int64  // that it takes
 }
 
 // Status is what a node knows about a sandbox at this moment.
@@ -73,6 +87,9 @@ type Node interface {
 	// CheckImage returns an Invalid error with the name INVALID_IMAGE for a
 	// reference that can never be run here. It makes or pulls nothing.
 	CheckImage(ctx context.Context, ref string) error
+	// PinImage asks a registry what a reference means now, pulls that, and
+	// returns it. login may be nil.
+	PinImage(ctx context.Context, ref string, login *Login) (Pinned, error)
 	// Create boots a sandbox and returns when its agent answers. On an error
 	// nothing of it is left.
 	Create(ctx context.Context, o Order) error

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -168,6 +170,58 @@ func TestImageUser(t *testing.T) {
 			t.Error(a.body)
 		}
 	})
+}
+
+// TestImageOfAPrivateRegistry gives an image that wants credentials a name of
+// the workspace, by the command line, and runs it when the registry is gone.
+func TestImageOfAPrivateRegistry(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t, "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"))
+	inner := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
+	var closed atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); closed.Load() && (user != "me" || password != "word") {
+			w.Header().Set("WWW-Authenticate", `Basic realm="hub"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	hub := strings.TrimPrefix(server.URL, "http://")
+	push(t, hub+"/team/app:1", shellLayer(t, map[string]string{"srv/mine": "its file\n"}), v1.Config{WorkingDir: "/srv"})
+	closed.Store(true)
+
+	s := shell{t.TempDir()}
+	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
+	if r := s.run(t, "", "doze", "image", "add", "app", hub+"/team/app:1"); r.code != 1 || !strings.Contains(r.err, doze.PullSecretKey) {
+		t.Errorf("without credentials: %+v", r)
+	}
+	if out := s.ok(t, "doze", "sandbox", "ls", "-o", "json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("there is %s", out)
+	}
+	s.ok(t, "doze", "secret", "set", "hub", doze.PullSecretKey+`={"auths":{"`+hub+`":{"username":"me","password":"word"}}}`)
+	if out := s.ok(t, "doze", "image", "add", "app:1", hub+"/team/app:1"); !strings.Contains(out, hub+"/team/app@sha256:") {
+		t.Error(out)
+	}
+	server.Close()
+	s.ok(t, "doze", "sandbox", "create", "web", "--memory", "512", "--image", "app:1")
+	if out := s.ok(t, "doze", "sandbox", "exec", "web", "--", "read line <mine; echo $line"); out != "its file\n" {
+		t.Errorf("it says %q", out)
+	}
+	if r := s.run(t, "", "doze", "image", "rm", "app"); r.code != 1 || !strings.Contains(r.err, "in use") {
+		t.Errorf("in use: %+v", r)
+	}
+	s.ok(t, "doze", "sandbox", "rm", "web")
+	s.ok(t, "doze", "image", "prune")
+	if out := s.ok(t, "doze", "image", "ls"); strings.Contains(out, "app") {
+		t.Error(out)
+	}
+	for _, file := range []string{"doze.db", "doze.db-wal"} {
+		if b, err := os.ReadFile(filepath.Join(p.Data, file)); err == nil && bytes.Contains(b, []byte(`"word"`)) {
+			t.Errorf("the password is in %s", file)
+		}
+	}
 }
 
 // typed enters a line into a terminal and returns what it shows until a text

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"doze"
+	"doze/client"
+)
+
+func (a *app) image() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "image", Aliases: []string{"images"}, Short: "Give images of registries names of the workspace",
+		Args: cobra.ArbitraryArgs, RunE: group,
+	}
+	list := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the images of the workspace, and those that others share with it", Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.Images(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.show(all, imageRows(all...))
+		},
+	}
+	remove := &cobra.Command{
+		Use: "rm NAME[:TAG]…", Aliases: []string{"delete"}, Short: "Delete images, or tags of them, that no sandbox has", Args: takes(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteImage(ctx, name) })
+		},
+	}
+	prune := &cobra.Command{
+		Use: "prune", Short: "Delete all tags that no sandbox has", Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			n, err := c.CleanImages(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.show(map[string]int{"deleted": n}, [][]string{{"DELETED"}, {strconv.Itoa(n)}})
+		},
+	}
+	cmd.AddCommand(
+		a.addImage(), list, remove, prune,
+		a.imageShare("share NAME WORKSPACE…", "Let other workspaces use an image", (*client.Client).ShareImage),
+		a.imageShare("unshare NAME WORKSPACE…", "End that; what they made of it runs on", (*client.Client).UnshareImage),
+	)
+	return cmd
+}
+
+func (a *app) addImage() *cobra.Command {
+	return &cobra.Command{
+		Use: "add NAME[:TAG] IMAGE", Short: "Pull an image of a registry and give it a name; its tag there may move, ours stays",
+		Long: `Pull an image of a registry and give it a name; its tag there may move, ours
+stays until it is added again.
+
+Credentials come from a secret of the workspace with the key ` + doze.PullSecretKey + `,
+whose value is in the form of Docker's config.json.`,
+		Example: "  doze secret set hub \"" + doze.PullSecretKey + "=$(cat ~/.docker/config.json)\"\n  doze image add app registry.example.com/team/app:1.0\n  doze sandbox create web --image app",
+		Args:    takes(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			made, err := c.CreateImage(cmd.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return a.show(made, [][]string{{"NAME", "IMAGE"}, {made.Name, made.Image}})
+		},
+	}
+}
+
+// imageShare is a command that does something to an image for workspaces.
+func (a *app) imageShare(use, short string, do func(c *client.Client, ctx context.Context, name, workspace string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: takes(2, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args[1:], func(ctx context.Context, c *client.Client, workspace string) error {
+				return do(c, ctx, args[0], workspace)
+			})
+		},
+	}
+}
+
+func imageRows(all ...doze.Image) [][]string {
+	rows := [][]string{{"NAME", "TAG", "IMAGE", "MB", "FROM", "UPDATED"}}
+	for _, i := range all {
+		for _, t := range i.Spec.Tags {
+			rows = append(rows, []string{i.Metadata.Name, t.Name, t.Image, strconv.FormatInt(t.Size>>20, 10), i.Metadata.SourceWorkspace, moment(t.UpdatedAt)})
+		}
+	}
+	return rows
+}

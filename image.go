@@ -1,0 +1,91 @@
+package doze
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Limits of the images of a workspace.
+const (
+	ImagesMax      = 1000
+	ImageTagsMax   = 100 // of an image
+	ImageSharesMax = 100 // of an image
+	TagDefault     = "latest"
+)
+
+// Image is a name of a workspace for images of registries, one for each tag
+// (section 11.4 of the public API).
+type Image struct {
+	Metadata ImageMetadata `json:"metadata"`
+	Spec     ImageSpec     `json:"spec"`
+}
+
+// ImageMetadata says whose an image is.
+type ImageMetadata struct {
+	Name            string `json:"name"`
+	DisplayName     string `json:"displayName,omitempty"`
+	ResourceType    string `json:"resourceType"`
+	Status          string `json:"status"`
+	Workspace       string `json:"workspace"`
+	SourceWorkspace string `json:"sourceWorkspace,omitempty"` // the one that shares it
+	CreatedAt       Time   `json:"createdAt,omitzero"`
+	UpdatedAt       Time   `json:"updatedAt,omitzero"`
+	LastDeployedAt  Time   `json:"lastDeployedAt,omitzero"`
+}
+
+// ImageSpec is what an image has.
+type ImageSpec struct {
+	Size int64      `json:"size"` // bytes of all tags
+	Tags []ImageTag `json:"tags"`
+}
+
+// ImageTag is one version of an image.
+type ImageTag struct {
+	Name      string `json:"name"`
+	Image     string `json:"image"` // in its registry, by its digest
+	Size      int64  `json:"size"`  // bytes
+	CreatedAt Time   `json:"createdAt,omitzero"`
+	UpdatedAt Time   `json:"updatedAt,omitzero"`
+}
+
+// ImageBuilt is the status of every image: it is there.
+const ImageBuilt = "BUILT"
+
+// ImageRequest makes a tag of an image.
+type ImageRequest struct {
+	Name         string `json:"name"` // with or without a tag
+	ResourceType string `json:"resourceType"`
+	Image        string `json:"image,omitempty"` // in a registry
+}
+
+// ImageResponse says what came of it.
+type ImageResponse struct {
+	Message      string `json:"message"`
+	Name         string `json:"name"`
+	ResourceType string `json:"resourceType"`
+	Image        string `json:"image"` // in its registry, by its digest
+}
+
+// ImageShare is a workspace that an image is shared with.
+type ImageShare struct {
+	Workspace string `json:"workspace"`
+	AccountID string `json:"accountId"`
+	Status    string `json:"status"`
+}
+
+// WorkspaceImage reads a reference to an image of a workspace:
+// [sandbox/]name[:tag]. ok is false for what has another form.
+func WorkspaceImage(ref string) (name, tag string, ok bool) {
+	name, tag, tagged := strings.Cut(strings.TrimPrefix(ref, KindSandbox+"/"), ":")
+	if !tagged {
+		tag = TagDefault
+	}
+	var p Problems
+	CheckName(&p, "name", name)
+	return name, tag, len(p) == 0 && CheckTag(tag)
+}
+
+// CheckTag reports whether a tag has the form that registries want.
+func CheckTag(tag string) bool { return tagForm.MatchString(tag) }
+
+var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)

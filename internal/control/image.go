@@ -1,0 +1,349 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+// imageTypes are what images of the API may be for. We run sandboxes.
+var imageTypes = []string{doze.KindSandbox, "agent", "function", "job"}
+
+var (
+	errNoImage = doze.Errorf(doze.NotFound, "there is no such image")
+	errNoBuild = doze.Errorf(doze.Unsupported, "this platform builds no images: push yours to a registry, and name that as image, or as spec.runtime.image")
+)
+
+// sourceOf is what a node is asked for an image of a workspace: a registry's is
+// itself, with the credentials that the workspace has; one of the workspace is
+// what its tag was when it was made. All others are the node's.
+func (s *Server) sourceOf(ctx context.Context, workspace, ref string) (source string, login *peer.Login, err error) {
+	if registry, _ := doze.Registry(ref); registry != "" {
+		login, err = s.loginFor(ctx, workspace, ref)
+		return ref, login, err
+	}
+	name, tag, ok := doze.WorkspaceImage(ref)
+	if !ok {
+		return ref, nil, nil
+	}
+	image, err := s.Store.Image(ctx, workspace, name)
+	if doze.Public(err).Kind == doze.NotFound {
+		return ref, nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	at := slices.IndexFunc(image.Spec.Tags, func(t doze.ImageTag) bool { return t.Name == tag })
+	if at < 0 {
+		return ref, nil, nil
+	}
+	source = image.Spec.Tags[at].Image
+	login, err = s.loginFor(ctx, image.Metadata.Workspace, source)
+	return source, login, err
+}
+
+// loginFor are the credentials that the secrets of a workspace have for an
+// image, of the first secret by name that has some; nil for none.
+func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*peer.Login, error) {
+	secrets, err := s.Store.Secrets(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	for _, sec := range secrets {
+		text, ok := sec.Data[doze.PullSecretKey]
+		if !ok {
+			continue
+		}
+		all, err := doze.ParsePullSecret(text)
+		if err != nil {
+			return nil, doze.Wrap(err, doze.Invalid, "the secret %s: its key %s %v", sec.Metadata.Name, doze.PullSecretKey, err)
+		}
+		if login, ok := doze.LoginFor(all, ref); ok {
+			// By its id: another one of the name that comes later is a stranger.
+			w, err := s.Store.Workspace(ctx, workspace)
+			return &peer.Login{Workspace: w.ID, Username: login.Username, Password: login.Password}, err
+		}
+	}
+	return nil, nil
+}
+
+// noteImage notes that the image of a sandbox was deployed.
+func (s *Server) noteImage(ctx context.Context, sb store.Sandbox) {
+	name, _, ok := doze.WorkspaceImage(sb.Spec.Runtime.Image)
+	if !ok {
+		return
+	}
+	if err := s.Store.TouchImage(ctx, sb.Metadata.Workspace, name, time.Now()); err != nil {
+		slog.WarnContext(ctx, "the last use of an image is not recorded", "image", name, "err", err)
+	}
+}
+
+// imageView is an image as a workspace sees it.
+func imageView(workspace string, i doze.Image) doze.Image {
+	i.Metadata.ResourceType, i.Metadata.Status = doze.KindSandbox, doze.ImageBuilt
+	if i.Metadata.Workspace != workspace {
+		i.Metadata.SourceWorkspace, i.Metadata.Workspace = i.Metadata.Workspace, workspace
+	}
+	for _, t := range i.Spec.Tags {
+		i.Spec.Size += t.Size
+	}
+	return i
+}
+
+func (s *Server) listImages(ctx context.Context, _ *http.Request) ([]doze.Image, error) {
+	workspace := callerOf(ctx).Workspace
+	all, err := s.Store.Images(ctx, workspace)
+	list := make([]doze.Image, len(all))
+	for i, one := range all {
+		list[i] = imageView(workspace, one)
+	}
+	return list, err
+}
+
+// imageOf is the image that a path names, as its workspace has it. Clients write
+// a tag behind the name, or as a segment of its own; tag is empty for neither.
+func (s *Server) imageOf(ctx context.Context, r *http.Request) (i doze.Image, tag string, err error) {
+	if r.PathValue("type") != doze.KindSandbox {
+		return i, "", errNoImage
+	}
+	name, tag, _ := strings.Cut(r.PathValue("image"), ":")
+	i, err = s.Store.Image(ctx, callerOf(ctx).Workspace, name)
+	return i, cmp.Or(r.PathValue("tag"), tag), err
+}
+
+// ownImageOf is imageOf for who wants to change it.
+func (s *Server) ownImageOf(ctx context.Context, r *http.Request) (i doze.Image, tag string, err error) {
+	i, tag, err = s.imageOf(ctx, r)
+	if err == nil && i.Metadata.Workspace != callerOf(ctx).Workspace {
+		err = doze.Errorf(doze.Forbidden, "the image is shared by the workspace %s: only there it can be changed", i.Metadata.Workspace)
+	}
+	return i, tag, err
+}
+
+func (s *Server) image(ctx context.Context, r *http.Request) (doze.Image, error) {
+	i, _, err := s.imageOf(ctx, r)
+	return imageView(callerOf(ctx).Workspace, i), err
+}
+
+// createImage gives an image of a registry a name in the workspace, and answers
+// when it is here.
+func (s *Server) createImage(ctx context.Context, r *http.Request, body map[string]any) (out doze.ImageResponse, err error) {
+	in := doze.ImageRequest{ResourceType: doze.KindSandbox}
+	var wrong doze.Problems
+	decode(&in, body, "", &wrong)
+	name, tag, ok := doze.WorkspaceImage(in.Name)
+	if !ok || strings.Contains(in.Name, "/") {
+		wrong.Add("name", "must be lowercase letters, digits and hyphens, at most %d, and may have a tag like app:1.0", doze.NameMax)
+	}
+	if !slices.Contains(imageTypes, in.ResourceType) {
+		wrong.Add("resourceType", "must be %s", doze.KindSandbox)
+	}
+	if err := wrong.Err(); err != nil {
+		return out, err
+	}
+	if in.ResourceType != doze.KindSandbox {
+		return out, doze.Errorf(doze.Unsupported, "this platform runs sandboxes only: resourceType must be %s", doze.KindSandbox)
+	}
+	if in.Image == "" || r.URL.Query().Get("upload") == "true" {
+		return out, errNoBuild
+	}
+	workspace := callerOf(ctx).Workspace
+	if err := s.Node.CheckImage(ctx, name+":"+tag); err == nil {
+		return out, doze.Errorf(doze.Conflict, "the platform has an image %s: choose another name", name)
+	}
+	login, err := s.loginFor(ctx, workspace, in.Image)
+	if err != nil {
+		return out, err
+	}
+	life, release, err := s.take(ctx, "image/"+workspace+"/"+name, 0)
+	if err != nil {
+		return out, err
+	}
+	defer release()
+	pinned, err := s.Node.PinImage(life, in.Image, login)
+	if err != nil {
+		return out, fromNode(err, "the pull of the image")
+	}
+	now := doze.Time{Time: time.Now()}
+	_, err = s.Store.ChangeImage(life, workspace, name, func(i *doze.Image) error { return setTag(i, tag, pinned, now) })
+	return doze.ImageResponse{
+		Message: fmt.Sprintf("the image is %s:%s", name, tag), Name: name, ResourceType: doze.KindSandbox, Image: pinned.Ref,
+	}, err
+}
+
+// setTag makes a tag mean an image of a registry, from now on.
+func setTag(i *doze.Image, name string, pinned peer.Pinned, now doze.Time) error {
+	if i.Metadata.CreatedAt.IsZero() {
+		i.Metadata.CreatedAt = now
+	}
+	i.Metadata.UpdatedAt = now
+	made := doze.ImageTag{Name: name, Image: pinned.Ref, Size: pinned.Bytes, CreatedAt: now, UpdatedAt: now}
+	if at := slices.IndexFunc(i.Spec.Tags, func(t doze.ImageTag) bool { return t.Name == name }); at >= 0 {
+		made.CreatedAt = i.Spec.Tags[at].CreatedAt
+		i.Spec.Tags[at] = made
+		return nil
+	}
+	if len(i.Spec.Tags) >= doze.ImageTagsMax {
+		return doze.Errorf(doze.Exhausted, "the image has %d tags, which is the limit: delete one first", len(i.Spec.Tags))
+	}
+	i.Spec.Tags = append(i.Spec.Tags, made)
+	return nil
+}
+
+// deleteImage removes an image, or one of its tags. What was made of it runs on,
+// but a living sandbox must be able to get a fresh machine.
+func (s *Server) deleteImage(ctx context.Context, r *http.Request) (doze.Image, error) {
+	i, tag, err := s.ownImageOf(ctx, r)
+	if err != nil {
+		return i, err
+	}
+	if tag != "" && !slices.ContainsFunc(i.Spec.Tags, func(t doze.ImageTag) bool { return t.Name == tag }) {
+		return doze.Image{}, doze.Errorf(doze.NotFound, "the image has no tag %q", clip(tag))
+	}
+	used, err := s.tagsInUse(ctx, i)
+	if err != nil {
+		return doze.Image{}, err
+	}
+	for _, t := range i.Spec.Tags {
+		if (tag == "" || tag == t.Name) && used[t.Name] {
+			return doze.Image{}, doze.Errorf(doze.Invalid, "the image %s:%s is in use by a sandbox: delete that first", i.Metadata.Name, t.Name)
+		}
+	}
+	workspace := callerOf(ctx).Workspace
+	_, err = s.Store.ChangeImage(ctx, workspace, i.Metadata.Name, func(now *doze.Image) error {
+		now.Spec.Tags = slices.DeleteFunc(now.Spec.Tags, func(t doze.ImageTag) bool { return tag == "" || tag == t.Name })
+		return nil
+	})
+	return imageView(workspace, i), err
+}
+
+// tagsInUse are the tags of an image that living sandboxes have, those of
+// workspaces too that it is shared with.
+func (s *Server) tagsInUse(ctx context.Context, i doze.Image) (map[string]bool, error) {
+	targets, err := s.Store.ImageShares(ctx, i.Metadata.Workspace, i.Metadata.Name)
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, workspace := range append(targets, i.Metadata.Workspace) {
+		refs, err := s.Store.ImagesInUse(ctx, workspace)
+		if err != nil {
+			return nil, err
+		}
+		for ref := range refs {
+			if name, tag, ok := doze.WorkspaceImage(ref); ok && name == i.Metadata.Name {
+				used[tag] = true
+			}
+		}
+	}
+	return used, nil
+}
+
+// cleaned says how much a clean-up removed.
+type cleaned struct {
+	Deleted int    `json:"deleted"`
+	Message string `json:"message"`
+}
+
+// cleanImages removes the tags of the workspace that no living sandbox has.
+func (s *Server) cleanImages(ctx context.Context, _ *http.Request) (out cleaned, err error) {
+	workspace := callerOf(ctx).Workspace
+	all, err := s.Store.Images(ctx, workspace)
+	if err != nil {
+		return out, err
+	}
+	for _, i := range all {
+		if i.Metadata.Workspace != workspace {
+			continue
+		}
+		used, err := s.tagsInUse(ctx, i)
+		if err != nil {
+			return out, err
+		}
+		_, err = s.Store.ChangeImage(ctx, workspace, i.Metadata.Name, func(now *doze.Image) error {
+			before := len(now.Spec.Tags)
+			now.Spec.Tags = slices.DeleteFunc(now.Spec.Tags, func(t doze.ImageTag) bool { return !used[t.Name] })
+			out.Deleted += before - len(now.Spec.Tags)
+			return nil
+		})
+		if err != nil {
+			return out, err
+		}
+	}
+	out.Message = fmt.Sprintf("%d tags that no sandbox has are deleted", out.Deleted)
+	return out, nil
+}
+
+func (s *Server) listImageShares(ctx context.Context, r *http.Request) ([]doze.ImageShare, error) {
+	i, _, err := s.ownImageOf(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := s.Store.ImageShares(ctx, i.Metadata.Workspace, i.Metadata.Name)
+	list := make([]doze.ImageShare, len(targets))
+	for at, target := range targets {
+		list[at] = doze.ImageShare{Workspace: target, Status: doze.ShareActive}
+	}
+	return list, err
+}
+
+// shareImage lets another workspace use an image, with our credentials.
+func (s *Server) shareImage(ctx context.Context, r *http.Request, body map[string]any) (doze.Image, error) {
+	i, _, err := s.ownImageOf(ctx, r)
+	if err != nil {
+		return i, err
+	}
+	in := struct {
+		Target string `json:"targetWorkspace"`
+	}{}
+	var wrong doze.Problems
+	decode(&in, body, "", &wrong)
+	switch in.Target {
+	case "":
+		wrong.Add("targetWorkspace", "is required")
+	case i.Metadata.Workspace:
+		wrong.Add("targetWorkspace", "is the workspace that has the image")
+	}
+	if err := wrong.Err(); err != nil {
+		return doze.Image{}, err
+	}
+	if _, err := s.Store.Workspace(ctx, in.Target); err != nil {
+		return doze.Image{}, err
+	}
+	shared, err := s.Store.ImageShares(ctx, i.Metadata.Workspace, i.Metadata.Name)
+	if err == nil && len(shared) >= doze.ImageSharesMax {
+		err = doze.Errorf(doze.Exhausted, "the image is shared with %d workspaces, which is the limit: end one share first", len(shared))
+	}
+	if err == nil {
+		err = s.Store.InsertImageShare(ctx, i.Metadata.Workspace, i.Metadata.Name, in.Target)
+	}
+	return imageView(i.Metadata.Workspace, i), err
+}
+
+// unshareImage ends a share. Sandboxes that were made of the image run on.
+func (s *Server) unshareImage(ctx context.Context, r *http.Request) (doze.Image, error) {
+	i, _, err := s.ownImageOf(ctx, r)
+	if err != nil {
+		return i, err
+	}
+	return imageView(i.Metadata.Workspace, i), s.Store.DeleteImageShare(ctx, i.Metadata.Workspace, i.Metadata.Name, r.PathValue("target"))
+}
+
+// pendingImageShares are none: all workspaces are of one account, within which
+// shares need no answer.
+func (s *Server) pendingImageShares(context.Context, *http.Request) ([]doze.ImageShare, error) {
+	return []doze.ImageShare{}, nil
+}
+
+func (s *Server) answerImageShare(context.Context, *http.Request) (doze.Image, error) {
+	return doze.Image{}, doze.Errorf(doze.NotFound, "there is no such share: those of this platform need no answer")
+}

@@ -1,0 +1,209 @@
+package control_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+// imaged is a create of a sandbox of an image.
+func imaged(image string) string { return `{"spec":{"runtime":{"image":"` + image + `"}}}` }
+
+// ordered is what the node was last asked to run.
+func (p *platform) ordered() (image string, login *peer.Login) {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	o := p.node.creates[len(p.node.creates)-1]
+	return o.Image, o.Login
+}
+
+// putSecret gives a workspace credentials for a registry.
+func (p *platform) putSecret(name, registry, password string, headers ...string) {
+	p.t.Helper()
+	auth := strings.ReplaceAll(`{"auths":{"`+registry+`":{"username":"me","password":"`+password+`"}}}`, `"`, `\"`)
+	want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"`+name+`"},"data":{".dockerconfigjson":"`+auth+`"}}`, headers...)
+}
+
+func TestImagesOfAWorkspace(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		made := want[doze.ImageResponse](p, 200, "POST", "/images?skip-build=true", `{"name":"own-app","resourceType":"sandbox","image":"hub.test/team/app:1","generation":"x"}`)
+		if made.Image != "hub.test/team/app@sha256:1" || made.Name != "own-app" || made.ResourceType != "sandbox" {
+			t.Errorf("%+v", made)
+		}
+		after(time.Second)
+		want[doze.ImageResponse](p, 200, "POST", "/images", `{"name":"own-app:2","image":"hub.test/team/app:2"}`)
+		got := want[doze.Image](p, 200, "GET", "/images/sandbox/own-app", "")
+		begin := doze.Time{Time: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}
+		later := doze.Time{Time: begin.Add(time.Second)}
+		expect := doze.Image{
+			Metadata: doze.ImageMetadata{Name: "own-app", ResourceType: "sandbox", Status: "BUILT", Workspace: "main", CreatedAt: begin, UpdatedAt: later},
+			Spec: doze.ImageSpec{Size: 2000, Tags: []doze.ImageTag{
+				{Name: "latest", Image: "hub.test/team/app@sha256:1", Size: 1000, CreatedAt: begin, UpdatedAt: begin},
+				{Name: "2", Image: "hub.test/team/app@sha256:2", Size: 1000, CreatedAt: later, UpdatedAt: later},
+			}},
+		}
+		if diff := cmp.Diff(expect, got); diff != "" {
+			t.Error(diff)
+		}
+		for ref, source := range map[string]string{
+			"own-app": "hub.test/team/app@sha256:1", "own-app:2": "hub.test/team/app@sha256:2", "sandbox/own-app:latest": "hub.test/team/app@sha256:1",
+			"hub.test/x:7": "hub.test/x:7", "blaxel/base-image:latest": "blaxel/base-image:latest",
+		} {
+			sb := p.create(imaged(ref))
+			if image, login := p.ordered(); image != source || login != nil || sb.Spec.Runtime.Image != ref {
+				t.Errorf("%s: the node was asked for %s, and %s is shown", ref, image, sb.Spec.Runtime.Image)
+			}
+			if ref != "own-app:2" {
+				want[any](p, 200, "DELETE", "/sandboxes/"+sb.Metadata.Name, "")
+			}
+		}
+		if w := p.do("POST", "/sandboxes", imaged("own-app:3")); w.Code != 400 || !strings.Contains(w.Body.String(), "INVALID_IMAGE") {
+			t.Errorf("an unknown tag: %d %s", w.Code, w.Body)
+		}
+
+		// A tag moves; what has it keeps it until it gets a fresh machine.
+		want[any](p, 200, "POST", "/images", `{"name":"own-app:2","image":"hub.test/team/app:3"}`)
+		if i := want[doze.Image](p, 200, "GET", "/images/sandbox/own-app", ""); i.Spec.Tags[1].Image != "hub.test/team/app@sha256:3" || i.Metadata.LastDeployedAt.IsZero() {
+			t.Errorf("%+v", i)
+		}
+		for _, path := range []string{"/images/sandbox/own-app:2", "/images/sandbox/own-app/tags/2", "/images/sandbox/own-app"} {
+			if w := p.do("DELETE", path, ""); w.Code != 400 || !strings.Contains(w.Body.String(), "in use") {
+				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+		want[any](p, 404, "DELETE", "/images/sandbox/own-app/tags/9", "")
+		if c := want[struct{ Deleted int }](p, 200, "DELETE", "/images", ""); c.Deleted != 1 {
+			t.Errorf("cleaned %d", c.Deleted)
+		}
+		for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
+			p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
+		}
+		want[doze.Image](p, 200, "DELETE", "/images/sandbox/own-app:2", "")
+		want[any](p, 404, "GET", "/images/sandbox/own-app", "")
+		if all := want[[]doze.Image](p, 200, "GET", "/images", ""); len(all) != 0 {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+func TestImageCredentials(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	other := want[doze.Workspace](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	in := []string{"X-Blaxel-Workspace", "other"}
+	const add = `{"name":"own-app","image":"hub.test/private:1"}`
+	if w := p.do("POST", "/images", add); w.Code != 400 || !strings.Contains(w.Body.String(), "INVALID_IMAGE") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	p.putSecret("wrong", "hub.test/elsewhere", "x")
+	p.putSecret("right", "hub.test", "word")
+	want[any](p, 200, "POST", "/images", add)
+	main := want[doze.Workspace](p, 200, "GET", "/workspaces/main", "")
+	for _, ref := range []string{"own-app", "hub.test/private:1"} {
+		p.create(imaged(ref))
+		if _, login := p.ordered(); login == nil || *login != (peer.Login{Workspace: main.ID, Username: "me", Password: "word"}) {
+			t.Errorf("%s: %+v", ref, login)
+		}
+	}
+	// Who has other credentials goes by those; who has none has none.
+	want[sandbox](p, 200, "POST", "/sandboxes", imaged("hub.test/private:1"), in...)
+	if _, login := p.ordered(); login != nil {
+		t.Errorf("another workspace has %+v", login)
+	}
+	p.putSecret("a", "hub.test", "guess", in...)
+	want[sandbox](p, 200, "POST", "/sandboxes", imaged("hub.test/private:1"), in...)
+	if _, login := p.ordered(); login == nil || login.Workspace != other.ID || login.Password != "guess" {
+		t.Errorf("another workspace has %+v", login)
+	}
+	want[any](p, 400, "POST", "/sandboxes", imaged("own-app"), in...)
+	want[any](p, 404, "GET", "/images/sandbox/own-app", "", in...)
+
+	// Shared, it comes with the credentials of who shares it.
+	const share = "/images/sandbox/own-app/share"
+	want[doze.Image](p, 200, "POST", share, `{"targetWorkspace":"other"}`)
+	shared := want[doze.Image](p, 200, "GET", "/images/sandbox/own-app", "", in...)
+	if shared.Metadata.SourceWorkspace != "main" || shared.Metadata.Workspace != "other" || len(want[[]doze.Image](p, 200, "GET", "/images", "", in...)) != 1 {
+		t.Errorf("%+v", shared)
+	}
+	user := want[sandbox](p, 200, "POST", "/sandboxes", imaged("own-app"), in...)
+	if image, login := p.ordered(); image != "hub.test/private@sha256:1" || login == nil || login.Workspace != main.ID || login.Password != "word" {
+		t.Errorf("%s with %+v", image, login)
+	}
+	if diff := cmp.Diff([]doze.ImageShare{{Workspace: "other", Status: "active"}}, want[[]doze.ImageShare](p, 200, "GET", share, "")); diff != "" {
+		t.Error(diff)
+	}
+	for _, tt := range []struct {
+		status             int
+		method, path, body string
+		headers            []string
+	}{
+		{409, "POST", share, `{"targetWorkspace":"other"}`, nil},
+		{400, "POST", share, `{"targetWorkspace":"main"}`, nil},
+		{400, "POST", share, `{}`, nil},
+		{404, "POST", share, `{"targetWorkspace":"none"}`, nil},
+		{404, "DELETE", share + "/none", "", nil},
+		{403, "DELETE", "/images/sandbox/own-app", "", in},
+		{403, "GET", share, "", in},
+		{409, "POST", "/images", `{"name":"own-app","image":"hub.test/x:1"}`, in},
+	} {
+		w := p.do(tt.method, tt.path, tt.body, tt.headers...)
+		checkError(t, w)
+		if w.Code != tt.status {
+			t.Errorf("%s %s %s: %d %s, want %d", tt.method, tt.path, tt.body, w.Code, w.Body, tt.status)
+		}
+	}
+	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
+		p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
+	}
+	want[any](p, 400, "DELETE", "/images/sandbox/own-app", "") // the other workspace uses it
+	want[any](p, 200, "DELETE", "/sandboxes/"+user.Metadata.Name, "", in...)
+	want[doze.Image](p, 200, "DELETE", share+"/other", "")
+	want[any](p, 400, "POST", "/sandboxes", imaged("own-app"), in...)
+	want[doze.Image](p, 200, "DELETE", "/images/sandbox/own-app", "")
+	if all := want[[]any](p, 200, "GET", "/pending-image-shares?direction=incoming", ""); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+	want[any](p, 404, "POST", "/pending-image-shares/x/accept", "")
+	want[any](p, 404, "POST", "/pending-image-shares/x/decline", "")
+}
+
+func TestImageMistakes(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	for _, tt := range []struct {
+		status             int
+		method, path, body string
+		says               string
+	}{
+		{400, "POST", "/images", `{"name":"A/b","resourceType":"thing"}`, "resourceType must be"},
+		{400, "POST", "/images", `{"name":"a:b c","image":"hub.test/a"}`, "name must be"},
+		{400, "POST", "/images", `{"image":7}`, "image must be a string"},
+		{400, "POST", "/images", `{"name":"own-a","image":"hub.test/nonsense"}`, "INVALID_IMAGE"},
+		{409, "POST", "/images", `{"name":"base","image":"hub.test/a:1"}`, "choose another name"},
+		{501, "POST", "/images?upload=true", `{"name":"own-a","resourceType":"sandbox"}`, "builds no images"},
+		{501, "POST", "/images", `{"name":"own-a","resourceType":"agent","image":"hub.test/a:1"}`, "sandboxes only"},
+		{501, "POST", "/sandboxes?upload=true", named("b"), "builds no images"},
+		{501, "PUT", "/sandboxes/a?upload=true", named("a"), "builds no images"},
+		{404, "PUT", "/sandboxes/b?upload=true", named("b"), "b"},
+		{404, "GET", "/images/agent/own-a", "", "image"},
+		{404, "GET", "/images/sandbox/own-a", "", "image"},
+		{400, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{".dockerconfigjson":"{}"}}`, "auths"},
+	} {
+		w := p.do(tt.method, tt.path, tt.body)
+		checkError(t, w)
+		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
+			t.Errorf("%s %s %s: %d %s, want %d %q", tt.method, tt.path, tt.body, w.Code, w.Body, tt.status, tt.says)
+		}
+	}
+	if all := want[[]doze.Image](p, 200, "GET", "/images", ""); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+}
