@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze/internal/machine/gvisor"
+	"doze/internal/step"
 )
 
 // What a machine in swap needs first when it wakes are some hundred pages, of
@@ -42,6 +44,9 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	if !s.paused {
 		return r, errors.New("a machine must be paused before its memory is moved to swap")
 	}
+	if err := step.Reach(step.Push, s.id); err != nil {
+		return r, err
+	}
 	if err := pageOut(int(s.pid.Load())); err != nil {
 		return r, err
 	}
@@ -52,7 +57,7 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	if r.Moved = g.swapped(); r.Moved == 0 {
 		return r, nil
 	}
-	if err := s.mark(markSwapped, true); err != nil {
+	if err := cmp.Or(step.Reach(step.Pushed, s.id), s.mark(markSwapped, true)); err != nil {
 		return r, err
 	}
 	s.swapped = true

@@ -30,6 +30,8 @@ const (
 	Publish    // driver: the image is on disk and does not count
 	Published  // driver: the image counts, and a power failure may undo that
 	Vouch      // driver: nobody vouches for the image
+	Push       // launcher: the machine's memory was not moved to swap
+	Pushed     // launcher: it was, no mark says so
 	Release    // driver: the launcher was not asked to end the processes
 	Kill       // launcher: the processes live
 	Clear      // launcher: the processes are gone, their run state is there
@@ -65,7 +67,7 @@ var names = [count]string{
 	Idle: "idle", Flip: "flip", Turn: "turn", Turned: "turned", Unmark: "unmark", Slept: "slept",
 	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Write: "write", Written: "written",
 	Measure: "measure", Manifest: "manifest", Sync: "sync", Publish: "publish", Published: "published",
-	Vouch: "vouch", Release: "release", Kill: "kill", Clear: "clear",
+	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear",
 	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",
 	Called: "called", Verify: "verify", Take: "take", Restore: "restore", Fill: "fill", Serve: "serve", Filled: "filled",
 	Woke: "woke", Loaded: "loaded", Unlimit: "unlimit", Retire: "retire", Discard: "discard",

@@ -11,12 +11,14 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"doze"
 	"doze/client"
@@ -192,7 +194,16 @@ func mapped(p *testkit.Platform, name string) (mb float64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	var seen []int
 	for _, pid := range pids {
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			return 0, err
+		}
+		if slices.ContainsFunc(seen, func(other int) bool { return sameMemory(n, other) }) {
+			continue
+		}
+		seen = append(seen, n)
 		raw, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
 		if err != nil {
 			continue // it has no memory, or ended just now
@@ -205,6 +216,14 @@ func mapped(p *testkit.Platform, name string) (mb float64, err error) {
 		mb += kib / 1024
 	}
 	return mb, nil
+}
+
+// sameMemory reports whether two processes have one address space: those in which
+// the threads of a guest's process run do.
+func sameMemory(a, b int) bool {
+	const kcmpVM = 1 // KCMP_VM of linux/kcmp.h
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpVM, 0, 0, 0)
+	return errno == 0 && order == 0
 }
 
 // report implements [table].

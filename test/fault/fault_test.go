@@ -25,6 +25,7 @@ import (
 
 	"doze/client"
 	"doze/internal/step"
+	"doze/internal/swap"
 	"doze/internal/testkit"
 )
 
@@ -32,6 +33,8 @@ const (
 	// patience is for one move of a sandbox, on a busy machine.
 	patience = 20 * time.Second
 	poll     = 5 * time.Millisecond
+	// swapSize is for one sandbox.
+	swapSize = 256 << 20
 	// megabytes that a sandbox keeps and checks.
 	megabytes = 1
 )
@@ -149,6 +152,9 @@ func newWorld(t *testing.T, j journey, bin string) *world {
 			t.Error(err)
 		}
 	})
+	if j == swapped {
+		provideSwap(t)
+	}
 	w := &world{on: j, ear: listen(t, dir)}
 	home := filepath.Join(dir, "p")
 	if err := os.Mkdir(home, 0o700); err != nil {
@@ -166,6 +172,22 @@ func newWorld(t *testing.T, j journey, bin string) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// provideSwap gives the host some swap: none can be in memory, as the platform's
+// data is here.
+func provideSwap(t *testing.T) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "swap")
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() {
+		if err := swap.Remove(ctx, name); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := swap.Make(ctx, name, swapSize, true); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // end deletes the sandbox, after which nothing may be left.
@@ -479,8 +501,12 @@ func (w *world) lost(t *testing.T) {
 func (w *world) sleep(t *testing.T) {
 	t.Helper()
 	tier := "paused"
-	if w.on == disk || w.on == cold {
+	switch w.on {
+	case disk, cold:
 		tier = "disk"
+	case swapped:
+		tier = "swapped"
+	case paused, saved:
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

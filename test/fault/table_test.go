@@ -19,18 +19,20 @@ var faultNames = map[fault]string{fail: "fail", full: "full", daemon: "daemon", 
 type journey string
 
 const (
-	paused journey = "paused"
-	saved  journey = "saved"
-	disk   journey = "disk" // with a process that waits for the wake
-	cold   journey = "cold" // with none, and with an image for which nobody vouches
+	paused  journey = "paused"
+	saved   journey = "saved"
+	swapped journey = "swapped"
+	disk    journey = "disk" // with a process that waits for the wake
+	cold    journey = "cold" // with none, and with an image for which nobody vouches
 )
 
 // flags of dozed for each journey.
 var flags = map[journey][]string{
-	paused: {"--save-after", "1h", "--disk-after", "2h"},
-	saved:  {"--save-after", "0s", "--disk-after", "1h"},
-	disk:   {"--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
-	cold:   {"--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
+	paused:  {"--swap", "off", "--save-after", "1h", "--disk-after", "2h"},
+	saved:   {"--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
+	swapped: {"--swap", "host", "--save-after", "0s", "--swap-after", "50ms", "--disk-after", "1h"},
+	disk:    {"--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
+	cold:    {"--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
 }
 
 // way is which part of its journey a sandbox is on.
@@ -98,6 +100,11 @@ var rows = []row{
 	{at: step.Published, on: saved, way: down, faults: any4},
 	{at: step.Vouch, on: saved, way: down, faults: any5},
 
+	// Its memory is moved to swap.
+	{at: step.Sink, on: swapped, way: down, passes: 1, faults: any4},
+	{at: step.Push, on: swapped, way: down, faults: any4},
+	{at: step.Pushed, on: swapped, way: down, faults: any5},
+
 	// Its memory is given up, and the process of the next wake is made.
 	{at: step.Sink, on: disk, way: down, passes: 1, faults: any4},
 	{at: step.Release, on: disk, way: down, faults: any4},
@@ -142,6 +149,12 @@ var rows = []row{
 	{at: step.Unmark, on: saved, way: up, faults: any4, rewinds: true, loses: true},
 	{at: step.Discard, on: saved, way: up, faults: noFail, loses: true},
 
+	// It wakes from swap, and its checkpoint counts no more.
+	{at: step.Called, on: swapped, way: up, faults: any4},
+	{at: step.Retire, on: swapped, way: up, faults: any4, rewinds: true},
+	{at: step.Flip, on: swapped, way: up, faults: any4, rewinds: true},
+	{at: step.Turned, on: swapped, way: up, faults: noFail, rewinds: true, loses: true},
+
 	// It wakes from memory, and there is no checkpoint.
 	{at: step.Called, on: paused, way: up, faults: any4, loses: true},
 	{at: step.Flip, on: paused, way: up, faults: any5, loses: true},
@@ -154,6 +167,7 @@ var rows = []row{
 	{at: step.Adopt, on: paused, way: again, faults: any4, loses: true},
 	{at: step.Adopt, on: saved, way: again, faults: any4},
 	{at: step.Sweep, on: saved, way: again, faults: any4},
+	{at: step.Adopt, on: swapped, way: again, faults: any4},
 	{at: step.Adopt, on: cold, way: again, faults: noOne},
 	{at: step.Kill, on: disk, way: again, faults: any4}, // of the process that waits for the wake
 	{at: step.Forget, on: disk, way: again, faults: noOne},
