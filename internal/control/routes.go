@@ -36,6 +36,10 @@ var routes = append([]route{
 	{"PUT", "/sandboxes/{name}", "sandboxes:update", write((*Server).updateSandbox)},
 	{"DELETE", "/sandboxes/{name}", "sandboxes:delete", read((*Server).deleteSandbox)},
 	{"GET", "/sandboxes/by-external-id/{externalId}", "sandboxes:get", read((*Server).sandboxByExternalID)},
+	{"GET", "/configuration", "configurations:list", read((*Server).configuration)},
+	{"GET", "/locations", "locations:list", read((*Server).locations)},
+	{"GET", "/publicIps", "locations:list", read((*Server).publicIPs)},
+	{"GET", "/features", "configurations:list", read((*Server).features)},
 	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
 
 	{"GET", "/sandboxes/{name}/previews", "sandboxes:get", read((*Server).listPreviews)},

@@ -1,0 +1,37 @@
+package control
+
+import (
+	"context"
+	"net/http"
+
+	"doze"
+)
+
+// healthy is the status of a region that answers.
+const healthy = "healthy"
+
+func (s *Server) configuration(context.Context, *http.Request) (doze.Configuration, error) {
+	return doze.Configuration{
+		Continents: []doze.Named{}, Countries: []doze.Named{}, PrivateLocations: []doze.Named{},
+		Regions:        []doze.Region{{Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true}},
+		DetectedRegion: s.Region,
+	}, nil
+}
+
+func (s *Server) locations(context.Context, *http.Request) ([]doze.Location, error) {
+	return []doze.Location{{Location: s.Region, Region: s.Region, Status: healthy, Flavors: []doze.Flavor{}}}, nil
+}
+
+// publicIPs are none that we know: the operator's router decides.
+func (s *Server) publicIPs(_ context.Context, r *http.Request) (map[string]doze.Addresses, error) {
+	all := map[string]doze.Addresses{}
+	if asked := r.URL.Query().Get("region"); asked == "" || asked == s.Region {
+		all[s.Region] = doze.Addresses{Description: "the addresses of this host, which its operator knows", IPv4: []string{}, IPv6: []string{}}
+	}
+	return all, nil
+}
+
+// features are switches that clients look at. We have none.
+func (s *Server) features(context.Context, *http.Request) (map[string]map[string]bool, error) {
+	return map[string]map[string]bool{"features": {}}, nil
+}

@@ -1,0 +1,49 @@
+package doze
+
+// Region is where sandboxes run (section 12 of the public API). A platform has
+// one.
+type Region struct {
+	Name       string `json:"name"`
+	Location   string `json:"location"`
+	Generation string `json:"infoGeneration"`
+	MK31       bool   `json:"mk31Available"`
+	Drives     bool   `json:"drivesAvailable"`
+	Egress     bool   `json:"egressAvailable"`
+	Proxy      bool   `json:"proxyAvailable"`
+}
+
+// Named is a continent, a country or a location of somebody's own.
+type Named struct {
+	Name        string `json:"name"`
+	DisplayName string `json:"displayName,omitempty"`
+}
+
+// Configuration is what clients ask to know what they can choose from.
+type Configuration struct {
+	Continents       []Named  `json:"continents"`
+	Countries        []Named  `json:"countries"`
+	Regions          []Region `json:"regions"`
+	PrivateLocations []Named  `json:"privateLocations"`
+	DetectedRegion   string   `json:"detectedRegion"`
+}
+
+// Location is a region in an older form.
+type Location struct {
+	Location string   `json:"location"`
+	Region   string   `json:"region"`
+	Status   string   `json:"status"`
+	Flavors  []Flavor `json:"flavors"`
+}
+
+// Flavor is a kind of hardware.
+type Flavor struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Addresses are those from which sandboxes of a region reach others.
+type Addresses struct {
+	Description string   `json:"description"`
+	IPv4        []string `json:"ipv4Cidrs"`
+	IPv6        []string `json:"ipv6Cidrs"`
+}
