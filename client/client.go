@@ -37,6 +37,9 @@ type Config struct {
 	Address   string // https://host[:port], with or without the version segment /v0
 	Key       string // an API key
 	Workspace string // empty: the only one of the key
+	// Transport carries the calls, such as one with certificate authorities of
+	// its own. Nil is one like that of [http.DefaultTransport].
+	Transport http.RoundTripper
 }
 
 // Client calls one server. It is safe for concurrent use.
@@ -56,12 +59,15 @@ func New(c Config) (*Client, error) {
 	if c.Key == "" {
 		return nil, doze.Errorf(doze.Unauthenticated, "an API key is required")
 	}
+	if c.Transport == nil {
+		c.Transport = transport()
+	}
 	path := strings.TrimRight(u.EscapedPath(), "/")
 	return &Client{
 		base: u.Scheme + "://" + u.Host + cmp.Or(path, "/v0"),
 		key:  c.Key, workspace: c.Workspace,
 		http: &http.Client{
-			Transport: transport(),
+			Transport: c.Transport,
 			// An answer that leads elsewhere must not take the key there.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},

@@ -32,6 +32,10 @@ type settings struct {
 	Workspace string `json:"workspace,omitempty"`
 }
 
+func (s settings) config() client.Config {
+	return client.Config{Address: s.Address, Key: s.Key, Workspace: s.Workspace}
+}
+
 // settings returns those of the file, with the environment over them.
 func (a *app) settings() (s settings, err error) {
 	b, err := os.ReadFile(a.config)
@@ -107,7 +111,7 @@ DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 					return err
 				}
 			}
-			c, err := client.New(client.Config(in))
+			c, err := client.New(in.config())
 			if err != nil {
 				return err
 			}

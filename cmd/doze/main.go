@@ -141,7 +141,7 @@ func (a *app) connect() (*client.Client, error) {
 	if s.Address == "" || s.Key == "" {
 		return nil, errors.New("no server is known: run doze login, or set DOZE_ADDRESS and DOZE_KEY")
 	}
-	return client.New(client.Config(s))
+	return client.New(s.config())
 }
 
 // enter returns the inside of a sandbox.

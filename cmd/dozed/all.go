@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/certificate"
 	"doze/internal/clock"
 	"doze/internal/control"
 	"doze/internal/daemon"
@@ -172,6 +172,8 @@ type platform struct {
 	credentials *access.Credentials
 	door        *door.Door
 	server      *http.Server
+	issuer      *certificate.Issuer // nil without ACME
+	plain       net.Listener        // of plain HTTP next to TLS; nil without
 	flights     *flights
 	key         string // the admin key, if this start made it
 }
@@ -229,18 +231,14 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		return nil, fmt.Errorf("recover: %w", err)
 	}
 
+	secure, err := p.openTLS()
+	if err != nil {
+		return nil, err
+	}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	var secure *tls.Config
-	if c.TLSCert != "" {
-		cert, err := openCertificate(c.TLSCert, c.TLSKey)
-		if err != nil {
-			return nil, err
-		}
-		protocols.SetHTTP2(true)
-		secure = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.get}
-	}
+	protocols.SetHTTP2(secure != nil)
 	p.server = &http.Server{
 		TLSConfig: secure,
 		Handler:   p.flights.over(p.handler()), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
@@ -439,16 +437,24 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	replaced := func() bool { return errors.Is(context.Cause(ctx), errReplaced) }
-	err := daemon.Run(ctx,
-		daemon.Service{Name: "control", Run: p.control.Run},
-		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
-		daemon.Service{Name: "node", Run: p.node.Run},
+	services := []daemon.Service{
+		{Name: "control", Run: p.control.Run},
+		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
+		{Name: "node", Run: p.node.Run},
+	}
+	if p.issuer != nil {
+		services = append(services, daemon.Service{Name: "certificates", Run: p.issuer.Run})
+	}
+	if p.plain != nil {
+		services = append(services, daemon.Service{Name: "plain http", Run: p.servePlain})
+	}
+	services = append(services,
 		daemon.Service{Name: "http", Run: p.serve},
 		daemon.Service{Name: "edge", Run: p.edge.Run}, // ends open requests, before http waits for them
 		daemon.Service{Name: "door", Run: func(ctx context.Context) error { return p.attend(ctx, replaced) }},
 		daemon.Service{Name: "successor", Run: func(ctx context.Context) error { return p.yield(ctx, signals, end) }},
 	)
-	return errors.Join(err, p.close())
+	return errors.Join(daemon.Run(ctx, services...), p.close())
 }
 
 // greet tells a newcomer what to do next.
@@ -507,6 +513,11 @@ func (p *platform) serve(ctx context.Context) error {
 // close closes what is open, in reverse.
 func (p *platform) close() error {
 	var errs []error
+	if p.plain != nil {
+		if err := p.plain.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
 	if p.net != nil {
 		errs = append(errs, p.net.Close())
 	}

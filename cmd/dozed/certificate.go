@@ -13,8 +13,8 @@ import (
 // changed: tools that renew it do so days before its end.
 const certificateCheck = time.Minute
 
-// certificate is a certificate in files, which others replace.
-type certificate struct {
+// files are those of a certificate, which others replace.
+type files struct {
 	cert, key string
 
 	mu      sync.Mutex
@@ -25,8 +25,8 @@ type certificate struct {
 
 // openCertificate loads the certificate and its key from files in the form of
 // PEM.
-func openCertificate(cert, key string) (*certificate, error) {
-	c := &certificate{cert: cert, key: key}
+func openCertificate(cert, key string) (*files, error) {
+	c := &files{cert: cert, key: key}
 	version, err := c.current()
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
@@ -40,7 +40,7 @@ func openCertificate(cert, key string) (*certificate, error) {
 }
 
 // current tells versions of the files apart.
-func (c *certificate) current() (version string, err error) {
+func (c *files) current() (version string, err error) {
 	for _, name := range []string{c.cert, c.key} {
 		info, err := os.Stat(name)
 		if err != nil {
@@ -53,7 +53,7 @@ func (c *certificate) current() (version string, err error) {
 
 // get returns the certificate, anew if its files changed. If they cannot be
 // loaded, perhaps because only one of the two is new yet, the one before stays.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *files) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	now := time.Now()
 	c.mu.Lock()
 	loaded, version, look := c.loaded, c.version, now.Sub(c.checked) >= certificateCheck
@@ -80,4 +80,16 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer c.mu.Unlock()
 	c.loaded, c.version = &pair, newer
 	return &pair, nil
+}
+
+// orElse returns the certificate of the files for names in it, and for those
+// who name nobody, and asks other for the rest.
+func (c *files) orElse(other func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := c.get(hello)
+		if err == nil && (hello.ServerName == "" || pair.Leaf.VerifyHostname(hello.ServerName) == nil) {
+			return pair, nil
+		}
+		return other(hello)
+	}
 }

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/mail"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/certificate"
 	"doze/internal/daemon"
 	"doze/internal/swap"
 )
@@ -30,6 +33,11 @@ type config struct {
 	Listen     string          `json:"listen"`         // address of the API and of the edge
 	TLSCert    string          `json:"tlsCert"`        // PEM file of the certificate; with it the listener speaks TLS
 	TLSKey     string          `json:"tlsKey"`         // PEM file of its key
+	ACME       bool            `json:"acme"`           // certificates are got from an authority for what has none
+	ACMEURL    string          `json:"acmeDirectory"`  // URL of its directory
+	ACMERoots  string          `json:"acmeCa"`         // PEM file of whom to believe that it is the authority; empty are those of the host
+	ACMEEmail  string          `json:"acmeEmail"`      // where it writes when something is wrong
+	ListenHTTP string          `json:"httpListen"`     // plain HTTP: challenges, and the way to https; empty is none
 	PublicURL  string          `json:"publicUrl"`      // how the world reaches it; by default http://<listen>, or https
 	Workspace  string          `json:"workspace"`      // name of the first workspace
 	Region     string          `json:"region"`         // name of the one region
@@ -60,8 +68,8 @@ func defaults() config {
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
-		Swap:       swap.Host,
-		ReserveMB:  512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
+		ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 	}
 }
 
@@ -80,7 +88,12 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Listen, "listen", c.Listen, "`address` of the API and of the edge")
 	flags.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "PEM `file` of a certificate for the public names; it is read again when it changes")
 	flags.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "PEM `file` of its key")
-	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with a certificate)")
+	flags.BoolVar(&c.ACME, "acme", c.ACME, "get certificates by ACME, and agree to the terms of the authority: for names of sandboxes, previews and verified custom domains that --tls-cert does not cover; port 443 of these names must lead to --listen")
+	flags.StringVar(&c.ACMEURL, "acme-directory", c.ACMEURL, "`URL` of the authority's directory")
+	flags.StringVar(&c.ACMERoots, "acme-ca", c.ACMERoots, "PEM `file` of the certificate authorities to believe that it is the authority (default: those of this host)")
+	flags.StringVar(&c.ACMEEmail, "acme-email", c.ACMEEmail, "`address` that the authority writes to when something is wrong")
+	flags.StringVar(&c.ListenHTTP, "http-listen", c.ListenHTTP, "`address` on the same host for plain HTTP next to TLS, such as :80: answers the authority, and sends browsers on to https (default: none)")
+	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with --tls-cert or --acme)")
 	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
 	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains (default: those of this host)")
@@ -174,13 +187,16 @@ func (c config) resolve() config {
 	absolute(&c.ImagesDir)
 	if c.PublicURL == "" {
 		scheme := "http://"
-		if c.TLSCert != "" {
+		if c.secure() {
 			scheme = "https://"
 		}
 		c.PublicURL = scheme + reachable(c.Listen)
 	}
 	return c
 }
+
+// secure reports whether the listener speaks TLS.
+func (c config) secure() bool { return c.TLSCert != "" || c.ACME }
 
 // absolute makes a path hold in every directory: other processes get it too.
 func absolute(path *string) {
@@ -222,6 +238,7 @@ func (c config) validate() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		p.Add("tlsCert", "and tlsKey go together")
 	}
+	c.checkACME(&p)
 	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")
@@ -259,6 +276,36 @@ func (c config) validate() error {
 		p.Add("log", "must be debug, info, warn or error")
 	}
 	return p.Err()
+}
+
+// checkACME adds what is wrong with the settings around certificates.
+func (c config) checkACME(p *doze.Problems) {
+	host, _, _ := net.SplitHostPort(c.Listen)
+	switch other, _, err := net.SplitHostPort(c.ListenHTTP); {
+	case c.ListenHTTP == "":
+	case err != nil:
+		p.Add("httpListen", "must be host:port: %v", err)
+	case !c.secure():
+		p.Add("httpListen", "is for plain HTTP next to TLS: it needs tlsCert or acme")
+	case other != host:
+		p.Add("httpListen", "must have the host of listen")
+	}
+	if !c.ACME {
+		return
+	}
+	if u, err := url.Parse(c.ACMEURL); err != nil || u.Scheme != "https" || u.Host == "" {
+		p.Add("acmeDirectory", "must be a URL that begins with https://")
+	}
+	if _, err := mail.ParseAddress(c.ACMEEmail); c.ACMEEmail != "" && err != nil {
+		p.Add("acmeEmail", "must be an address such as ops@example.com")
+	}
+	public, err := url.Parse(c.PublicURL)
+	if err != nil {
+		return // it is wrong for a reason of its own
+	}
+	if _, err := netip.ParseAddr(public.Hostname()); c.TLSCert == "" && (err == nil || public.Hostname() == "localhost") {
+		p.Add("publicUrl", "is %s: no authority gives certificates for that; use the name that the world knows, or tlsCert", c.PublicURL)
+	}
 }
 
 // configure checks or prints the configuration.

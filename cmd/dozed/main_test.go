@@ -140,6 +140,35 @@ func TestValidateReportsEverything(t *testing.T) {
 	}
 }
 
+// TestCertificateSettings that do not go together.
+func TestCertificateSettings(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"--acme":                                                           "publicUrl is https://127.0.0.1:7080",
+		"--acme --public-url https://localhost":                            "publicUrl",
+		"--acme --public-url https://doze.test":                            "",
+		"--acme --tls-cert a --tls-key b":                                  "",
+		"--acme --public-url https://doze.test --acme-email nobody":        "acmeEmail",
+		"--acme --public-url https://doze.test --acme-email ops@doze.test": "",
+		"--acme --public-url https://doze.test --acme-directory http://x":  "acmeDirectory",
+		"--http-listen 127.0.0.1:80":                                       "httpListen is for plain HTTP next to TLS",
+		"--tls-cert a --tls-key b --http-listen 127.0.0.1:80":              "",
+		"--tls-cert a --tls-key b --http-listen :80":                       "httpListen must have the host of listen",
+		"--tls-cert a --tls-key b --http-listen 80":                        "httpListen must be host:port",
+		"--listen :443 --tls-cert a --tls-key b --http-listen :80":         "",
+		"--listen 0.0.0.0:7080":                                            "",
+		"--tls-cert a":                                                     "tlsCert and tlsKey go together",
+	} {
+		c, _, err := load("all", strings.Fields(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.validate(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", args, err, says)
+		}
+	}
+}
+
 func TestTwoDataDirectoriesShareNothing(t *testing.T) {
 	t.Parallel()
 	a, b := defaults(), defaults()

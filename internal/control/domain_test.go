@@ -1,112 +1,22 @@
 package control_test
 
 import (
-	"context"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"doze"
+	"doze/internal/testkit/zone"
 )
 
-// zone is a real DNS server on the loopback interface.
-type zone struct {
-	conn net.PacketConn
-
-	mu     sync.Mutex
-	txt    map[string]string // guarded by mu; by name with its dot
-	cname  map[string]string // guarded by mu
-	a      map[string][4]byte
-	silent bool // guarded by mu; it fails at every question
-}
-
-func serveZone(t *testing.T) *zone {
-	t.Helper()
-	conn, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z := &zone{conn: conn, txt: map[string]string{}, cname: map[string]string{}, a: map[string][4]byte{}}
-	var server sync.WaitGroup
-	server.Go(z.serve)
-	t.Cleanup(func() {
-		_ = conn.Close()
-		server.Wait()
-	})
-	return z
-}
-
-func (z *zone) resolver() *net.Resolver {
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", z.conn.LocalAddr().String())
-	}}
-}
-
-func (z *zone) set(fn func()) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	fn()
-}
-
-func (z *zone) serve() {
-	buf := make([]byte, 1500)
-	for {
-		n, from, err := z.conn.ReadFrom(buf)
-		if err != nil {
-			return
-		}
-		var m dnsmessage.Message
-		if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
-			continue
-		}
-		z.answer(&m)
-		if out, err := m.Pack(); err == nil {
-			_, _ = z.conn.WriteTo(out, from)
-		}
-	}
-}
-
-func (z *zone) answer(m *dnsmessage.Message) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	q := m.Questions[0]
-	m.Response, m.Authoritative, m.Additionals = true, true, nil
-	if z.silent {
-		m.RCode = dnsmessage.RCodeRefused
-		return
-	}
-	name := strings.ToLower(q.Name.String())
-	header := func(name string, kind dnsmessage.Type) dnsmessage.ResourceHeader {
-		return dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}
-	}
-	if to, ok := z.cname[name]; ok && q.Type != dnsmessage.TypeTXT {
-		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header(name, dnsmessage.TypeCNAME), Body: &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(to)}})
-		name = to
-	}
-	text, hasText := z.txt[name]
-	ip, hasIP := z.a[name]
-	switch {
-	case hasText && q.Type == dnsmessage.TypeTXT:
-		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header(name, dnsmessage.TypeTXT), Body: &dnsmessage.TXTResource{TXT: []string{text}}})
-	case hasIP && q.Type == dnsmessage.TypeA:
-		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header(name, dnsmessage.TypeA), Body: &dnsmessage.AResource{A: ip}})
-	case !hasText && !hasIP && len(m.Answers) == 0:
-		m.RCode = dnsmessage.RCodeNameError
-	}
-}
-
 // domainWorld is a platform that asks the zone.
-func domainWorld(t *testing.T) (*platform, *zone) {
+func domainWorld(t *testing.T) (*platform, *zone.Zone) {
 	t.Helper()
-	z := serveZone(t)
-	z.a[target+"."] = [4]byte{192, 0, 2, 1}
+	z := zone.Serve(t)
+	z.A(target, [4]byte{192, 0, 2, 1})
 	p := start(t, false)
 	p.stop()
-	p.dns = z.resolver()
+	p.dns = z.Resolver()
 	p.open(true)
 	return p, z
 }
@@ -117,13 +27,11 @@ func (p *platform) verify(headers ...string) doze.CustomDomain {
 }
 
 // prove writes into the DNS what a domain asks for.
-func (z *zone) prove(d doze.CustomDomain) {
-	z.set(func() {
-		for name, value := range d.Spec.TXTRecords {
-			z.txt[name+"."] = value
-		}
-		z.cname["doze-probe.preview."+d.Metadata.Name+"."] = d.Spec.CNAMERecords + "."
-	})
+func prove(z *zone.Zone, d doze.CustomDomain) {
+	for name, value := range d.Spec.TXTRecords {
+		z.TXT(name, value)
+	}
+	z.CNAME("doze-probe.preview."+d.Metadata.Name, d.Spec.CNAMERecords)
 }
 
 func TestCustomDomains(t *testing.T) {
@@ -140,11 +48,11 @@ func TestCustomDomains(t *testing.T) {
 	if got := p.verify(); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !got.Spec.LastVerifiedAt.IsZero() {
 		t.Errorf("nothing in the DNS: %+v", got.Spec)
 	}
-	z.set(func() { z.txt["_doze-challenge.shop.example."] = d.Spec.TXTRecords["_doze-challenge.shop.example"] })
+	z.TXT("_doze-challenge.shop.example", d.Spec.TXTRecords["_doze-challenge.shop.example"])
 	if got := p.verify(); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "CNAME") {
 		t.Errorf("half in the DNS: %+v", got.Spec)
 	}
-	z.prove(d)
+	prove(z, d)
 	if got := p.verify(); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError != "" || got.Spec.LastVerifiedAt.IsZero() {
 		t.Fatalf("all in the DNS: %+v", got.Spec)
 	}
@@ -159,11 +67,12 @@ func TestCustomDomains(t *testing.T) {
 	want[any](p, 409, "DELETE", "/customdomains/shop.example", "") // a preview uses it
 
 	// A DNS that does not answer changes nothing; one that says no does.
-	z.set(func() { z.silent = true })
+	z.Silence(true)
 	if got := p.verify(); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError == "" || !serves() {
 		t.Errorf("a silent DNS: %+v", got.Spec)
 	}
-	z.set(func() { z.silent = false; clear(z.txt) })
+	z.Silence(false)
+	z.ForgetTXT()
 	if got := p.verify(); got.Spec.Status != doze.DomainFailed || serves() {
 		t.Errorf("without its record it is %s, served %t", got.Spec.Status, serves())
 	}
@@ -175,7 +84,7 @@ func TestCustomDomains(t *testing.T) {
 	if serves() {
 		t.Error("after a restart it is served again")
 	}
-	z.prove(d)
+	prove(z, d)
 	if p.verify(); !serves() {
 		t.Error("verified again, it is not served")
 	}
@@ -194,7 +103,7 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	const body = `{"metadata":{"name":"shop.example"}}`
 	mine := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body)
 	theirs := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body, rival...)
-	z.prove(mine)
+	prove(z, mine)
 	p.verify()
 	if got := p.verify(rival...); got.Spec.Status != doze.DomainFailed {
 		t.Errorf("with another's proof: %+v", got.Spec)
@@ -202,7 +111,7 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	p.create(named("a"))
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"prefixUrl":"www","customDomain":"shop.example"}}`
 	p.expose(preview)
-	z.prove(theirs) // the domain changed hands
+	prove(z, theirs) // the domain changed hands
 	if got := p.verify(rival...); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "another workspace") {
 		t.Errorf("while the first is verified: %+v", got.Spec)
 	}
@@ -229,7 +138,7 @@ func TestDomainsAreShared(t *testing.T) {
 	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
 	const path = "/customdomains/shop.example"
 	want[any](p, 400, "POST", path+"/share", `{"targetWorkspace":"guest"}`) // not verified
-	z.prove(d)
+	prove(z, d)
 	p.verify()
 	for body, status := range map[string]int{
 		`{}`: 400, `{"targetWorkspace":7}`: 400, `{"targetWorkspace":"nobody"}`: 404, `{"targetWorkspace":"` + d.Metadata.Workspace + `"}`: 400,
@@ -294,7 +203,7 @@ func TestSharesEndWithTheirWorkspace(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
 	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
-	z.prove(d)
+	prove(z, d)
 	p.verify()
 	const guest = `{"name":"guest"}`
 	want[any](p, 200, "POST", "/workspaces", guest)

@@ -32,17 +32,28 @@ func (e *Edge) previewPlace(r *http.Request) (previewPlace, bool) {
 // domain's fallback.
 func (e *Edge) customPreview(r *http.Request) (previewPlace, bool) {
 	host := hostOf(r.Host)
-	label, name, _ := strings.Cut(host, previewHost)
-	d, ok := e.previews.Domain(name)
+	label, d, ok := e.custom(host)
 	if !ok {
 		return previewPlace{}, false
 	}
 	path, _ := target(r)
 	at := previewPlace{label: host, path: path}
-	if _, found := e.previews.Find(host, time.Now()); !found && d.Fallback != "" && !strings.Contains(label, ".") {
-		at.label, at.missed, at.domain = d.Fallback+previewHost+name, label, name
+	if _, found := e.previews.Find(host, time.Now()); !found && fallsBack(label, d) {
+		at.label, at.missed, at.domain = d.Fallback+previewHost+d.Name, label, d.Name
 	}
 	return at, true
+}
+
+// custom takes a host below a custom domain apart.
+func (e *Edge) custom(host string) (label string, d peer.Domain, ok bool) {
+	label, name, _ := strings.Cut(host, previewHost)
+	d, ok = e.previews.Domain(name)
+	return label, d, ok
+}
+
+// fallsBack reports whether a domain serves a label that no preview has.
+func fallsBack(label string, d peer.Domain) bool {
+	return d.Fallback != "" && label != "" && !strings.Contains(label, ".")
 }
 
 // admitPreview proves that r may use a preview, and fills in where it leads.

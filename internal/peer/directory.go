@@ -46,3 +46,19 @@ func (d *Directory) Find(workspace, name string) (Route, bool) {
 	r, ok := d.byName[[2]string{workspace, name}]
 	return r, ok
 }
+
+// Has reports whether there is a sandbox whose name and workspace, with a
+// hyphen between them, are label.
+func (d *Directory) Has(label string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for i := range len(label) {
+		if label[i] != '-' {
+			continue
+		}
+		if _, ok := d.byName[[2]string{label[i+1:], label[:i]}]; ok {
+			return true
+		}
+	}
+	return false
+}

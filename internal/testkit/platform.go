@@ -6,6 +6,8 @@ package testkit
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +44,12 @@ type Options struct {
 	Dir  string   // directory for everything of this platform; must be empty
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
+
+	// Of a platform that speaks TLS: the address that it listens on, the name
+	// that the world knows, and who vouches for that.
+	Listen string
+	Host   string
+	Roots  *x509.CertPool
 }
 
 // Platform is a running dozed with its launcher and sandboxes.
@@ -52,10 +60,11 @@ type Platform struct {
 	RunDir  string // run state
 	Log     string // file with everything that dozed printed
 
-	options Options
-	listen  string
-	cmd     *exec.Cmd
-	ended   chan struct{}
+	options   Options
+	listen    string
+	transport http.RoundTripper // nil is that of net/http
+	cmd       *exec.Cmd
+	ended     chan struct{}
 }
 
 // Root returns the directory of this module.
@@ -72,20 +81,47 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	if o.Bin == "" {
 		o.Bin = filepath.Join(Root(), "bin")
 	}
-	var listen net.ListenConfig
-	free, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
+	if o.Listen == "" {
+		var err error
+		if o.Listen, err = Free(ctx); err != nil {
+			return nil, err
+		}
 	}
 	p := &Platform{
-		options: o, listen: free.Addr().String(), Address: "http://" + free.Addr().String(),
+		options: o, listen: o.Listen, Address: "http://" + o.Listen,
 		Data: filepath.Join(o.Dir, "data"), RunDir: filepath.Join(o.Dir, "run"), Log: filepath.Join(o.Dir, "dozed.log"),
 	}
-	if err := free.Close(); err != nil {
-		return nil, err
+	if o.Host != "" {
+		_, port, err := net.SplitHostPort(o.Listen)
+		if err != nil {
+			return nil, err
+		}
+		p.Address, p.transport = "https://"+net.JoinHostPort(o.Host, port), p.secure()
 	}
 	return p, p.Restart(ctx)
 }
+
+// Free returns an address on the loopback interface that nobody listens on.
+func Free(ctx context.Context) (string, error) {
+	free, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return free.Addr().String(), free.Close()
+}
+
+// secure speaks TLS with this platform, whatever the name.
+func (p *Platform) secure() http.RoundTripper {
+	return &http.Transport{
+		ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: p.options.Roots, MinVersion: tls.VersionTLS12},
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, p.listen)
+		},
+	}
+}
+
+// Transport reaches this platform, whatever the name, if it speaks TLS.
+func (p *Platform) Transport() http.RoundTripper { return p.transport }
 
 // Restart starts dozed again, after Stop, Kill or Reboot.
 func (p *Platform) Restart(ctx context.Context) error {
@@ -133,7 +169,7 @@ func (p *Platform) healthy(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	resp, err := (&http.Client{Timeout: time.Second}).Do(r)
+	resp, err := (&http.Client{Timeout: time.Second, Transport: p.transport}).Do(r)
 	if err != nil {
 		return false
 	}
@@ -154,7 +190,7 @@ func (p *Platform) Tail() string {
 
 // Client returns a client with the admin key.
 func (p *Platform) Client() (*client.Client, error) {
-	return client.New(client.Config{Address: p.Address, Key: p.Key})
+	return client.New(client.Config{Address: p.Address, Key: p.Key, Transport: p.transport})
 }
 
 // PID returns the process id of dozed.
