@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/durable"
 )
 
 // buildsMax is how many images are made at the same time. Each one uses a
@@ -199,7 +200,7 @@ func (l *Library) Retain(files []string) (gone []string, err error) {
 		}
 		// The record first: a file without one is swept.
 		file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
-		if err := errors.Join(os.Remove(file), syncDir(l.imageDir()), os.Remove(r.Path)); err != nil {
+		if err := errors.Join(os.Remove(file), durable.Sync(l.imageDir()), os.Remove(r.Path)); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", r.Ref, err))
 			continue
 		}
@@ -420,7 +421,7 @@ func (l *Library) put(r record) error {
 		return doze.Errorf(doze.Invalid, "the environment of %s is longer than %d bytes", r.Ref, recordBytesMax)
 	}
 	file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
-	if err := errors.Join(write(file+".new", b), os.Rename(file+".new", file), syncDir(l.imageDir())); err != nil {
+	if err := errors.Join(write(file+".new", b), os.Rename(file+".new", file), durable.Sync(l.imageDir())); err != nil {
 		return fmt.Errorf("write the record of %s: %w", r.Ref, err)
 	}
 	l.mu.Lock()
@@ -528,14 +529,6 @@ func write(file string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // checksum reads f to its end.

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/durable"
 )
 
 // What is in the directory of a Net.
@@ -397,11 +398,7 @@ func (n *Net) writeLease(s Slot) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	d, err := os.Open(filepath.Join(n.dir, leaseDir))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Sync(filepath.Join(n.dir, leaseDir))
 }
 
 func (n *Net) removeLease(s Slot) error {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/durable"
 	"doze/internal/machine"
 	"doze/internal/peer"
 )
@@ -116,16 +117,7 @@ func replace(name string, raw []byte) error {
 	if err := rename(name, raw, (*os.File).Sync); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(name))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(name string) error {
-	dir, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.Sync(filepath.Dir(name))
 }
 
 // rename writes a file so that a crash leaves the old one or the new one.

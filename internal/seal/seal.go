@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"doze/internal/durable"
 )
 
 // keyBytes is the length of a key of AES-256.
@@ -72,11 +74,7 @@ func create(file string) ([]byte, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(f.Name()))
 	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	return text, errors.Join(d.Sync(), d.Close())
+	return text, durable.Sync(dir)
 }
 
 // Seal encrypts plain for one place, such as a record. It opens there only.

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/durable"
 )
 
 // Names in the directory of a pool.
@@ -110,22 +111,13 @@ func (p *Pool) make(id string, write func(name string) error) (err error) {
 	if err := write(name + unmade); err != nil {
 		return err
 	}
-	if err := durable(name + unmade); err != nil {
+	if err := durable.Sync(name + unmade); err != nil {
 		return err
 	}
 	if err := os.Rename(name+unmade, name); err != nil {
 		return err
 	}
-	return durable(filepath.Dir(name))
-}
-
-// durable makes one file or directory durable.
-func durable(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return durable.Sync(filepath.Dir(name))
 }
 
 // Resize makes a volume larger. Who has it sees that when it is attached the
@@ -157,7 +149,7 @@ func (p *Pool) Remove(id string) error {
 	if err := os.Remove(p.image(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return durable(filepath.Join(p.dir, dirImages))
+	return durable.Sync(filepath.Join(p.dir, dirImages))
 }
 
 // IDs returns all volumes that are complete.

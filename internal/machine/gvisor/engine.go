@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"doze/internal/durable"
 	"doze/internal/machine"
 	"doze/internal/step"
 )
@@ -163,7 +164,7 @@ func install(from, to string) (err error) {
 		return err
 	}
 	// With the names of the directories, which may be new.
-	return errors.Join(syncPath(dir), syncPath(filepath.Dir(dir)), syncPath(filepath.Dir(filepath.Dir(dir))))
+	return errors.Join(durable.Sync(dir), durable.Sync(filepath.Dir(dir)), durable.Sync(filepath.Dir(filepath.Dir(dir))))
 }
 
 // ensure starts a launcher unless one answers. It is a process of its own

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"doze/internal/durable"
 	"doze/internal/machine"
 	"doze/internal/step"
 )
@@ -133,7 +134,7 @@ func commit(ctx context.Context, c Config, engine, dir string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := cmp.Or(step.Reach(step.Sync, c.ID), syncPath(filepath.Join(dir+unmade, name))); err != nil {
+		if err := cmp.Or(step.Reach(step.Sync, c.ID), durable.Sync(filepath.Join(dir+unmade, name))); err != nil {
 			return err
 		}
 	}
@@ -149,7 +150,7 @@ func publish(c Config, dir string) error {
 	if err := os.Rename(dir+unmade, dir); err != nil {
 		return fmt.Errorf("publish the image: %w", err)
 	}
-	if err := cmp.Or(step.Reach(step.Published, c.ID), syncPath(filepath.Dir(dir))); err != nil {
+	if err := cmp.Or(step.Reach(step.Published, c.ID), durable.Sync(filepath.Dir(dir))); err != nil {
 		return errors.Join(err, os.Rename(dir, dir+unmade))
 	}
 	return nil
@@ -407,12 +408,4 @@ func sweepImages(c Config) error {
 		return err
 	}
 	return cmp.Or(os.RemoveAll(filepath.Join(c.Dir, dirStale)), os.RemoveAll(filepath.Join(c.Dir, dirMaking)))
-}
-
-func syncPath(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return fmt.Errorf("sync: %w", err)
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"doze/internal/durable"
 	"doze/internal/machine"
 	"doze/internal/step"
 )
@@ -217,7 +218,7 @@ func (s *sandbox) keepImage(ctx context.Context, dir string) error {
 		return err
 	}
 	for _, name := range []string{FileManifest, "."} { // the files are on disk since they were written
-		if err := syncPath(filepath.Join(dir+unmade, name)); err != nil {
+		if err := durable.Sync(filepath.Join(dir+unmade, name)); err != nil {
 			return errors.Join(err, os.RemoveAll(dir+unmade))
 		}
 	}
