@@ -7,6 +7,20 @@ import (
 	"doze"
 )
 
+// FuzzPullSecret wants credentials of what is accepted to be whole.
+func FuzzPullSecret(f *testing.F) {
+	f.Add(`{"auths":{"https://a.b/v1/":{"auth":"YTpi"}}}`, "a.b/c:1")
+	f.Fuzz(func(t *testing.T, text, ref string) {
+		all, err := doze.ParsePullSecret(text)
+		if err != nil {
+			return
+		}
+		if login, ok := doze.LoginFor(all, ref); ok != (login.Username != "" && login.Password != "") {
+			t.Errorf("%q has %+v", ref, login)
+		}
+	})
+}
+
 func TestPullSecret(t *testing.T) {
 	t.Parallel()
 	all, err := doze.ParsePullSecret(`{"auths":{

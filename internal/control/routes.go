@@ -112,6 +112,13 @@ var routes = append([]route{
 	{"POST", "/pending-image-shares/{share}/accept", access.Admin, read((*Server).answerImageShare)},
 	{"POST", "/pending-image-shares/{share}/decline", access.Admin, read((*Server).answerImageShare)},
 
+	{"GET", "/policies", "policies:list", read((*Server).listPolicies)},
+	{"POST", "/policies", "policies:create", write((*Server).createPolicy)},
+	{"GET", "/policies/{policy}", "policies:get", read((*Server).policy)},
+	{"PUT", "/policies/{policy}", "policies:update", write((*Server).updatePolicy)},
+	{"DELETE", "/policies/{policy}", "policies:delete", read((*Server).deletePolicy)},
+	{"GET", "/policies/{policy}/usages", "policies:get", read((*Server).policyUsages)},
+
 	{"GET", "/vpcs", access.Admin, read((*Server).listVPCs)},
 	{"POST", "/vpcs", access.Admin, write((*Server).createVPC)},
 	{"GET", "/vpcs/{vpc}", access.Admin, read((*Server).vpcOf)},

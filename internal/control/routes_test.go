@@ -51,13 +51,14 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"a","externalId":"ext"}}`)
 	want[any](p, 200, "POST", "/volume_templates?upload=true", named("a"))
 	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"a","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
+	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"a"},"spec":{"type":"flavor"}}`)
 	want[any](p, 200, "POST", "/images", `{"name":"own-a","image":"hub.test/a:1"}`)
 	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 	client := want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
 	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
 	fill := strings.NewReplacer("{name}", "a", "{externalId}", "ext", "{id}", mine, "{workspace}", "main", "{secret}", "a",
 		"{user}", "admin", "{account}", account.ClientID, "{key}", mine, "{client}", client.ClientID,
-		"{preview}", "a", "{schedule}", "a", "{type}", "sandbox", "{image}", "own-a", "{tag}", "latest", "{target}", "b", "{share}", "a", "{token}", "a", "{snapshot}", "a", "{volume}", "a", "{template}", "a", "{version}", "1", "{domain}", "a.test", "{vpc}", "a", "{gateway}", "a", "{ip}", "a").Replace
+		"{preview}", "a", "{schedule}", "a", "{policy}", "a", "{type}", "sandbox", "{image}", "own-a", "{tag}", "latest", "{target}", "b", "{share}", "a", "{token}", "a", "{snapshot}", "a", "{volume}", "a", "{template}", "a", "{version}", "1", "{domain}", "a.test", "{vpc}", "a", "{gateway}", "a", "{ip}", "a").Replace
 	lacking := p.keyFor("main", time.Time{}, "agents:list")
 	expired := p.keyFor("main", time.Now(), access.Admin)
 	stranger := p.keyFor("other", time.Time{}, access.Admin)

@@ -1,5 +1,5 @@
-// Drives schedules with the unmodified client package. It exits with 0 only if
-// everything holds.
+// Drives schedules, and the records around sandboxes that need none, with the
+// unmodified client package. It exits with 0 only if everything holds.
 //
 // Environment: BL_API_URL, BL_API_KEY, BL_WORKSPACE, BL_DISABLE_H2=1,
 // DO_NOT_TRACK=1.
@@ -9,7 +9,10 @@ import assert from "node:assert/strict";
 for (const name of ["BL_API_URL", "BL_API_KEY", "BL_WORKSPACE", "BL_DISABLE_H2", "DO_NOT_TRACK"]) {
   assert(process.env[name], `${name} must be set`);
 }
-const { SandboxInstance, listSchedules, listScheduleExecutions, getSandboxScheduleMetrics } = await import("@blaxel/core");
+const {
+  SandboxInstance, listSchedules, listScheduleExecutions, getSandboxScheduleMetrics,
+  getConfiguration, listLocations, listImages, createPolicy, listPolicies, deletePolicy,
+} = await import("@blaxel/core");
 
 // until polls: a machine under load may take long.
 const until = async (what, holds) => {
@@ -19,6 +22,14 @@ const until = async (what, holds) => {
     assert(Date.now() < end, `${what} takes too long`);
   }
 };
+
+const answer = async (call, options = {}) => (await call({ ...options, throwOnError: true })).data;
+assert.equal((await answer(getConfiguration)).regions[0].name, "local");
+assert.equal((await answer(listLocations))[0].status, "healthy");
+assert.deepEqual(await answer(listImages), []);
+await answer(createPolicy, { body: { metadata: { name: "near" }, spec: { type: "location", locations: [{ type: "location", name: "local" }] } } });
+assert.deepEqual((await answer(listPolicies)).data.map((p) => p.metadata.name), ["near"]);
+await answer(deletePolicy, { path: { policyName: "near" } });
 
 const sandbox = await SandboxInstance.create({ name: "planned", memory: 512 });
 const nightly = await sandbox.schedules.create({ type: "cron", value: "0 3 * * *", input: { command: "true", env: { TOKEN: "t" } } });
@@ -44,9 +55,9 @@ assert.deepEqual([ran.scheduleId, ran.status, ran.statusCode, ran.processName, r
 await until("the file", async () => (await sandbox.fs.read("/root/ran").catch(() => "")) === "me\n");
 await assert.rejects(sandbox.schedules.get("once"), (e) => e.code === 404, "one of the past");
 
-assert.equal((await listSchedules({ query: { sandbox: "planned" }, throwOnError: true })).data.data.length, 1);
-assert.equal((await listScheduleExecutions({ query: { status: "succeeded" }, throwOnError: true })).data.meta.total, 1);
-assert.equal((await getSandboxScheduleMetrics({ throwOnError: true })).data.schedules, 1);
+assert.equal((await answer(listSchedules, { query: { sandbox: "planned" } })).data.length, 1);
+assert.equal((await answer(listScheduleExecutions, { query: { status: "succeeded" } })).meta.total, 1);
+assert.equal((await answer(getSandboxScheduleMetrics)).schedules, 1);
 await sandbox.schedules.delete(nightly.id);
 assert.equal((await sandbox.schedules.list()).data.length, 0);
 await sandbox.delete();

@@ -1,0 +1,67 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"doze"
+)
+
+// policyLists are what callers may ask of the list of policies.
+var policyLists = listing{limit: limitDefault, most: limitMax}
+
+func (s *Server) listPolicies(ctx context.Context, r *http.Request) (any, error) {
+	return answerListing(ctx, r, policyLists, s.Store.ListPolicies, func(p doze.Policy) doze.Policy { return p })
+}
+
+func (s *Server) policy(ctx context.Context, r *http.Request) (doze.Policy, error) {
+	return s.Store.Policy(ctx, callerOf(ctx).Workspace, r.PathValue("policy"))
+}
+
+func (s *Server) createPolicy(ctx context.Context, _ *http.Request, body map[string]any) (doze.Policy, error) {
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	var p doze.Policy
+	if err := decodePolicy(&p, body); err != nil {
+		return doze.Policy{}, err
+	}
+	p.Metadata.Workspace, p.Metadata.CreatedAt, p.Metadata.CreatedBy = c.Workspace, now, c.Sub
+	p.Metadata.UpdatedAt, p.Metadata.UpdatedBy = now, c.Sub
+	return p, s.Store.InsertPolicy(ctx, p)
+}
+
+func (s *Server) updatePolicy(ctx context.Context, r *http.Request, body map[string]any) (doze.Policy, error) {
+	c := callerOf(ctx)
+	return s.Store.ChangePolicy(ctx, c.Workspace, r.PathValue("policy"), func(p *doze.Policy) error {
+		p.Metadata.UpdatedAt, p.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
+		return decodePolicy(p, body)
+	})
+}
+
+func (s *Server) deletePolicy(ctx context.Context, r *http.Request) (doze.Policy, error) {
+	return s.Store.DeletePolicy(ctx, callerOf(ctx).Workspace, r.PathValue("policy"))
+}
+
+// policyUsages are none: what refers to policies does not run here.
+func (s *Server) policyUsages(ctx context.Context, r *http.Request) (doze.PolicyUsages, error) {
+	_, err := s.policy(ctx, r)
+	return doze.PolicyUsages{Agents: []string{}, Functions: []string{}, Jobs: []string{}, Models: []string{}, Sandboxes: []string{}}, err
+}
+
+// decodePolicy writes what a caller may set of a policy. Its name stays.
+func decodePolicy(p *doze.Policy, body map[string]any) error {
+	var wrong doze.Problems
+	name := p.Metadata.Name
+	decodeMetadata(&p.Metadata, body, &wrong)
+	decode(&p.Spec, member(body, "spec", &wrong), "spec", &wrong)
+	if name != "" && p.Metadata.Name != name && p.Metadata.Name != "" {
+		wrong.Add("metadata.name", "cannot be changed: create another policy")
+	}
+	if name != "" {
+		p.Metadata.Name = name
+	}
+	if err := p.Validate(); err != nil {
+		wrong = append(wrong, doze.Public(err).Message)
+	}
+	return wrong.Err()
+}
