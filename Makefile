@@ -81,6 +81,8 @@ bench-wake: deps build ## latency of a request to awake, paused, swapped and on-
 	$(BENCH) wake
 bench-create: deps build ## from create to the first finished exec
 	$(BENCH) create
+bench-agent: deps build ## calls of the API inside a sandbox
+	$(BENCH) agent
 bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
 	$(BENCH) density
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -279,28 +278,8 @@ func hold(ctx context.Context, box *client.Box, mb int) error {
 // asker returns a request as clients send it: over a kept connection to the
 // edge. What it times ends with the last byte of the answer.
 func asker(p *testkit.Platform, sb doze.Sandbox) func(context.Context) (time.Duration, error) {
-	http := &http.Client{Transport: &http.Transport{}, Timeout: settle}
+	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
 	return func(ctx context.Context) (time.Duration, error) {
-		return timed(ctx, http, sb.Metadata.URL+"/health", p.Key)
+		return answer(ctx, ask, http.MethodGet, sb.Metadata.URL+"/health", p.Key, "")
 	}
-}
-
-func timed(ctx context.Context, c *http.Client, url, key string) (time.Duration, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	r.Header.Set("Authorization", "Bearer "+key)
-	start := time.Now()
-	resp, err := c.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	took := time.Since(start)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", resp.Status, body)
-	}
-	return took, err
 }

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/client"
+	"doze/internal/agent"
+	"doze/internal/testkit"
+)
+
+const (
+	agentRounds = 500
+	// agentExecs end before the agent's memory is looked at again: it keeps
+	// nothing that grows with them.
+	agentExecs = 2000
+	agentFile  = 1 << 10 // bytes of a file that is written
+)
+
+// calls are what is asked of an agent, one after the other over one connection.
+var calls = []struct{ name, method, path, body string }{
+	{"health", http.MethodGet, "/health", ""},
+	{"write 1 KB", http.MethodPut, "/filesystem/tmp/bench", `{"content":"` + strings.Repeat("x", agentFile) + `"}`},
+	{"exec true", http.MethodPost, "/process", `{"command":"true"}`},
+	{"exec true and wait", http.MethodPost, "/process", `{"command":"true","waitForCompletion":true}`},
+}
+
+// agentCalls asks the agent of a sandbox, through the edge; the yardstick is the
+// same agent in this process.
+func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
+	var all latencies
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--pause-after", "1h", "--log", "warn"}})
+	if err != nil {
+		return all, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	c, err := p.Client()
+	if err != nil {
+		return all, err
+	}
+	sb, err := c.Create(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: "agent"}}, false)
+	if err != nil {
+		return all, err
+	}
+	box, err := c.Box(sb)
+	if err != nil {
+		return all, err
+	}
+	here, stop, err := ownAgent(ctx, dir)
+	if err != nil {
+		return all, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	before, err := resident(ctx, box)
+	if err != nil {
+		return all, err
+	}
+	for _, call := range calls {
+		own := &series{name: call.name + ", the agent alone"}
+		s := &series{name: call.name, against: own}
+		if !only.MatchString(s.name) {
+			continue
+		}
+		all = append(all, own, s)
+		for _, side := range []struct {
+			*series
+			base, key string
+		}{{own, here, ""}, {s, sb.Metadata.URL, p.Key}} {
+			ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
+			for range agentRounds {
+				took, err := answer(ctx, ask, call.method, side.base+call.path, side.key, call.body)
+				if err != nil {
+					return all, fmt.Errorf("%s: %w", side.name, err)
+				}
+				side.add(took)
+			}
+		}
+	}
+	for range agentExecs {
+		if _, err := box.Start(ctx, client.Command{Command: "true", Wait: true}); err != nil {
+			return all, err
+		}
+	}
+	after, err := resident(ctx, box)
+	fmt.Printf("the agent takes %s, and after %d processes %s\n", before, agentExecs, after)
+	return all, err
+}
+
+// ownAgent runs an agent in this process and returns its address.
+func ownAgent(ctx context.Context, dir string) (url string, stop func() error, err error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	a := agent.New(agent.Config{Env: os.Environ(), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, l) }()
+	return "http://" + l.Addr().String(), func() error {
+		cancel()
+		return <-ended
+	}, nil
+}
+
+// resident returns the memory that the agent of a sandbox has, as it says
+// itself: it is the first process there.
+func resident(ctx context.Context, box *client.Box) (string, error) {
+	time.Sleep(time.Second) // what was asked before is over
+	done, err := box.Start(ctx, client.Command{Command: "grep VmRSS /proc/1/status", Wait: true})
+	if err != nil {
+		return "", err
+	}
+	logs, err := box.Logs(ctx, done.PID)
+	return strings.Join(strings.Fields(strings.TrimPrefix(logs.Stdout, "VmRSS:")), " "), err
+}
+
+// answer times a request until the whole answer is there.
+func answer(ctx context.Context, c *http.Client, method, url, key, body string) (time.Duration, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	start := time.Now()
+	resp, err := c.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	said, err := io.ReadAll(resp.Body)
+	took := time.Since(start)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, said)
+	}
+	return took, err
+}
