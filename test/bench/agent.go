@@ -30,7 +30,7 @@ const (
 // calls are what is asked of an agent, one after the other over one connection.
 var calls = []struct{ name, method, path, body string }{
 	{"health", http.MethodGet, "/health", ""},
-	{"write 1 KB", http.MethodPut, "/filesystem/tmp/bench", `{"content":"` + strings.Repeat("x", agentFile) + `"}`},
+	{"write 1 KB", http.MethodPut, "/filesystem/bench", `{"content":"` + strings.Repeat("x", agentFile) + `"}`},
 	{"exec true", http.MethodPost, "/process", `{"command":"true"}`},
 	{"exec true and wait", http.MethodPost, "/process", `{"command":"true","waitForCompletion":true}`},
 }
@@ -102,7 +102,7 @@ func ownAgent(ctx context.Context, dir string) (url string, stop func() error, e
 	if err != nil {
 		return "", nil, err
 	}
-	a := agent.New(agent.Config{Env: os.Environ(), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
+	a := agent.New(agent.Config{Env: append(os.Environ(), "WORKDIR="+dir), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, l) }()
