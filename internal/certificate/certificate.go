@@ -186,6 +186,7 @@ func (i *Issuer) heed(ctx context.Context, event string, data map[string]any) er
 	switch event {
 	case "cert_obtaining":
 		if err := i.admit(name, renewal, time.Now()); err != nil {
+			slog.WarnContext(ctx, "no certificate is asked for", "host", name, "renewal", renewal, "err", err)
 			return certmagic.ErrNoRetry{Err: err}
 		}
 	case "cert_obtained":

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -239,29 +240,47 @@ func (s *Server) lookUp(ctx context.Context, d doze.CustomDomain) (problem strin
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	for name, value := range d.Spec.TXTRecords {
-		found, err := s.Resolver.LookupTXT(ctx, name+".")
+		found, err := present(s.Resolver.LookupTXT(ctx, name+"."))
 		switch {
-		case err != nil && !isAbsent(err):
+		case err != nil:
 			return "the DNS did not answer when asked for the TXT record " + name, false
 		case !slices.Contains(found, value):
 			return "the TXT record " + name + " is not " + value, true
 		}
 	}
-	probe := probeLabel + d.Metadata.Name + "."
-	alias, err := s.Resolver.LookupCNAME(ctx, probe)
-	if err == nil && strings.EqualFold(strings.TrimSuffix(alias, "."), s.DomainTarget) {
-		return "", true
-	}
-	if err != nil && !isAbsent(err) {
+	leads, err := s.leadsHere(ctx, probeLabel+d.Metadata.Name+".")
+	switch {
+	case err != nil:
 		return "the DNS did not answer when asked for *.preview." + d.Metadata.Name, false
+	case !leads:
+		return "the CNAME record *.preview." + d.Metadata.Name + " does not lead to " + s.DomainTarget, true
 	}
-	// Some providers resolve an alias themselves, and our target may be one.
-	theirs, err1 := s.Resolver.LookupHost(ctx, probe)
-	ours, err2 := s.Resolver.LookupHost(ctx, s.DomainTarget+".")
-	if err1 == nil && err2 == nil && slices.ContainsFunc(theirs, func(ip string) bool { return slices.Contains(ours, ip) }) {
-		return "", true
+	return "", true
+}
+
+// leadsHere reports whether a name is an alias of our target, or has an address
+// of it: some providers resolve an alias themselves, and our target may be one.
+// An error is that the DNS did not answer.
+func (s *Server) leadsHere(ctx context.Context, name string) (bool, error) {
+	alias, err := present(s.Resolver.LookupCNAME(ctx, name))
+	if err != nil || strings.EqualFold(strings.TrimSuffix(alias, "."), s.DomainTarget) {
+		return err == nil, err
 	}
-	return "the CNAME record *.preview." + d.Metadata.Name + " does not lead to " + s.DomainTarget, true
+	target := s.DomainTarget
+	if _, err := netip.ParseAddr(target); err != nil {
+		target += "." // no name of the local network
+	}
+	theirs, err1 := present(s.Resolver.LookupHost(ctx, name))
+	ours, err2 := present(s.Resolver.LookupHost(ctx, target))
+	return slices.ContainsFunc(theirs, func(ip string) bool { return slices.Contains(ours, ip) }), errors.Join(err1, err2)
+}
+
+// present leaves out the error that something is not in the DNS.
+func present[T any](found T, err error) (T, error) {
+	if isAbsent(err) {
+		err = nil
+	}
+	return found, err
 }
 
 func isAbsent(err error) bool {

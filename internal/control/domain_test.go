@@ -93,6 +93,33 @@ func TestCustomDomains(t *testing.T) {
 	want[any](p, 404, "POST", "/customdomains/shop.example/verify", "")
 }
 
+// TestAddressesInsteadOfAnAlias: providers resolve some aliases themselves.
+func TestAddressesInsteadOfAnAlias(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	for name, value := range d.Spec.TXTRecords {
+		z.TXT(name, value)
+	}
+	const probe = "doze-probe.preview.shop.example"
+	for _, tt := range []struct {
+		says   string
+		change func()
+		status string
+	}{
+		{"another address", func() { z.A(probe, [4]byte{192, 0, 2, 2}) }, doze.DomainFailed},
+		{"ours", func() { z.A(probe, [4]byte{192, 0, 2, 1}) }, doze.DomainVerified},
+		{"nobody knows ours", func() { z.Refuse(target) }, doze.DomainVerified},
+		{"nobody knows theirs", func() { z.Refuse(probe) }, doze.DomainVerified},
+		{"another address again", func() { z.Refuse(""); z.A(probe, [4]byte{192, 0, 2, 2}) }, doze.DomainFailed},
+	} {
+		tt.change()
+		if got := p.verify(); got.Spec.Status != tt.status || (got.Spec.VerificationError == "") != (tt.says == "ours") {
+			t.Errorf("%s: %s, %q", tt.says, got.Spec.Status, got.Spec.VerificationError)
+		}
+	}
+}
+
 // TestDomainsAreNotTakenOver: another workspace's proof is worth nothing, and
 // who proves a domain that its owner left gets it.
 func TestDomainsAreNotTakenOver(t *testing.T) {

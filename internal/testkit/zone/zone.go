@@ -28,6 +28,7 @@ type Zone struct {
 	cname  map[string]string  // guarded by mu
 	a      map[string][4]byte // guarded by mu
 	silent bool               // guarded by mu; it refuses every question
+	lame   string             // guarded by mu; a name that it refuses questions about
 }
 
 // Serve starts a server that knows nothing yet, for as long as tb lasts.
@@ -87,6 +88,9 @@ func (z *Zone) ForgetTXT() { z.set(func() { clear(z.txt) }) }
 
 // Silence makes it refuse every question, or answer again.
 func (z *Zone) Silence(on bool) { z.set(func() { z.silent = on }) }
+
+// Refuse makes it refuse the questions about one name; an empty one is none.
+func (z *Zone) Refuse(name string) { z.set(func() { z.lame = dotted(name) }) }
 
 func (z *Zone) set(fn func()) {
 	z.mu.Lock()
@@ -161,12 +165,12 @@ func (z *Zone) answer(in []byte) ([]byte, error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	m.Response, m.Authoritative, m.Additionals = true, true, nil
-	if z.silent {
+	q := m.Questions[0]
+	name := strings.ToLower(q.Name.String())
+	if z.silent || name == z.lame {
 		m.RCode = dnsmessage.RCodeRefused
 		return m.Pack()
 	}
-	q := m.Questions[0]
-	name := strings.ToLower(q.Name.String())
 	add := func(kind dnsmessage.Type, body dnsmessage.ResourceBody) {
 		header := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}
 		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: body})
