@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/peer"
 	"doze/internal/store"
 )
 
@@ -41,7 +43,7 @@ func (s *Server) keepSchedules(ctx context.Context) {
 			if ctx.Err() == nil {
 				slog.ErrorContext(ctx, "schedules are late", "err", err)
 			}
-		case len(room) == cap(room): // the bell rings when one is over
+		case len(room) == cap(room), s.nodeStops.Load(): // the bell rings when one is over; and we stop next
 		case !next.IsZero():
 			wait = min(wait, time.Until(next))
 		}
@@ -60,7 +62,7 @@ func (s *Server) startDue(ctx context.Context, starts *sync.WaitGroup, room chan
 			return next, err
 		}
 	}
-	for len(room) < cap(room) {
+	for len(room) < cap(room) && !s.nodeStops.Load() {
 		claims, err := s.Store.ClaimSchedules(ctx, time.Now(), cap(room)-len(room))
 		if err != nil {
 			return next, err
@@ -87,6 +89,12 @@ func (s *Server) startOne(ctx context.Context, c store.Claim) {
 	e.ExecutedAt = doze.Time{Time: time.Now()}
 	var err error
 	e.StatusCode, e.ProcessName, err = s.submit(ctx, c.Schedule)
+	if errors.Is(err, peer.ErrStopping) { // nothing was started: the next of us does
+		s.nodeStops.Store(true)
+		if s.Store.ReturnClaim(ctx, c) == nil {
+			return
+		}
+	}
 	if ctx.Err() != nil {
 		return
 	}

@@ -51,6 +51,8 @@ type Server struct {
 	mending bell // something is left to finish
 	agenda  bell // a schedule may be due earlier, or room for another start
 	setBack atomic.Bool
+	// nodeStops says that nothing can be started any more.
+	nodeStops atomic.Bool
 }
 
 // New returns a server that serves and reports at once; [Server.Recover] and

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/peer"
 	"doze/internal/store"
 )
 
@@ -252,6 +253,35 @@ func TestSchedulesOutliveTheDaemon(t *testing.T) {
 		if diff := cmp.Diff([]string{"02:20:00"}, minutes(p.started())); diff != "" {
 			t.Error(diff)
 		}
+		p.stop()
+	})
+}
+
+// TestSchedulesOfAnUpgrade has the node stop before control, as it does: what is
+// due then is started by the next.
+func TestSchedulesOfAnUpgrade(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, true)
+		p.create(named("a"))
+		p.plan(`{"id":"often","type":"cron","value":"*/10 * * * *","input":{"command":"a"}}`)
+		p.plan(`{"id":"once","type":"at","value":"2000-01-01T00:10:00Z","input":{"command":"b","env":{"A":"b"}}}`)
+		p.node.set("start", peer.ErrStopping)
+		after(11 * time.Minute)
+		p.stop()
+		p.node.set("start", nil)
+		after(time.Minute)
+		p.open(true)
+		after(time.Second)
+		all := p.started()
+		if diff := cmp.Diff([]string{"00:12:00", "00:12:00"}, minutes(all)); diff != "" {
+			t.Error(diff)
+		}
+		ran := p.executions()
+		if len(ran) != 2 || ran[0].Status != "succeeded" || ran[1].Status != "succeeded" {
+			t.Errorf("%+v", ran)
+		}
+		want[any](p, 404, "GET", schedules+"/once", "")
 		p.stop()
 	})
 }

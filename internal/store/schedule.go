@@ -45,11 +45,7 @@ const (
 // a Conflict; more than [doze.SchedulesMax] are Exhausted; a sandbox that has
 // ended is NotFound.
 func (s *Store) InsertSchedule(ctx context.Context, e Schedule) error {
-	sealed, body, err := s.encodeSchedule(e)
-	if err != nil {
-		return wrap(err, "encode schedule")
-	}
-	err = s.update(ctx, func(tx *sql.Tx) error {
+	err := s.update(ctx, func(tx *sql.Tx) error {
 		if _, err := one(ctx, tx, scanText, "the sandbox was deleted meanwhile", `SELECT uid FROM sandboxes WHERE uid = $1 AND `+alive, e.UID); err != nil {
 			return err
 		}
@@ -60,15 +56,23 @@ func (s *Store) InsertSchedule(ctx context.Context, e Schedule) error {
 		if others >= doze.SchedulesMax {
 			return doze.Errorf(doze.Exhausted, "the sandbox has %d schedules, which is the limit: delete one first", others)
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO schedules (id, uid, workspace, sandbox, name, search, phase, next_at, created_at, sealed, body)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-			e.Key, e.UID, e.Workspace, e.Sandbox, e.ID, strings.ToLower(e.ID+between+e.Sandbox), e.Type, millis(e.Due), millis(e.CreatedAt.Time), sealed, body)
-		return err
+		return s.insertSchedule(ctx, tx, e)
 	})
 	if duplicate(err) {
 		return doze.Errorf(doze.Conflict, "the sandbox has a schedule %s already", e.ID)
 	}
 	return wrap(err, "insert schedule")
+}
+
+func (s *Store) insertSchedule(ctx context.Context, tx *sql.Tx, e Schedule) error {
+	sealed, body, err := s.encodeSchedule(e)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO schedules (id, uid, workspace, sandbox, name, search, phase, next_at, created_at, sealed, body)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		e.Key, e.UID, e.Workspace, e.Sandbox, e.ID, strings.ToLower(e.ID+between+e.Sandbox), e.Type, millis(e.Due), millis(e.CreatedAt.Time), sealed, body)
+	return err
 }
 
 // ChangeSchedule hands a schedule to fn and writes what fn makes of it, but for
@@ -197,6 +201,24 @@ func (s *Store) ClaimSchedules(ctx context.Context, now time.Time, limit int) (c
 		return nil
 	})
 	return claims, wrap(err, "claim schedules")
+}
+
+// ReturnClaim makes a schedule due again of which nothing was started. One that
+// was deleted meanwhile stays so; one of the type at comes back.
+func (s *Store) ReturnClaim(ctx context.Context, c Claim) error {
+	e := c.Schedule
+	err := s.update(ctx, func(tx *sql.Tx) error {
+		there, err := collect(ctx, tx, scanText, `DELETE FROM executions WHERE id = $1 RETURNING id`, c.Execution.Key)
+		if err != nil || len(there) == 0 { // its sandbox has ended
+			return err
+		}
+		if e.Type == doze.ScheduleCron {
+			_, err := tx.ExecContext(ctx, `UPDATE schedules SET next_at = $1 WHERE id = $2`, millis(e.Due), e.Key)
+			return err
+		}
+		return s.insertSchedule(ctx, tx, e)
+	})
+	return wrap(err, "return a claim")
 }
 
 // insertExecution adds the pending execution of a schedule.

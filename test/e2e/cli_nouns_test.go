@@ -51,6 +51,15 @@ func TestCLINouns(t *testing.T) {
 	}
 	s.ok(t, "doze", "preview", "rm", "web", "app")
 
+	s.ok(t, "doze", "schedule", "create", "web", "--cron", "0 3 * * *", "--id", "nightly", "--", "true")
+	if out := s.ok(t, "doze", "schedule", "ls", "web"); !strings.Contains(out, "nightly") {
+		t.Error(out)
+	}
+	if out := s.ok(t, "doze", "schedule", "runs", "-o", "json"); strings.TrimSpace(out) != "[]" {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "schedule", "rm", "web", "nightly")
+
 	s.ok(t, "doze", "snapshot", "create", "web", "n")
 	if out := s.ok(t, "doze", "fork", "web", "copy", "--snapshot", "n", "--env", "A=b"); !strings.Contains(out, "copy") {
 		t.Error(out)
