@@ -197,6 +197,14 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 	if len(label) > doze.LabelMax {
 		wrong.Add("spec.prefixUrl", "is too long: with the name of the workspace it is %d bytes, and DNS has room for %d", len(label), doze.LabelMax)
 	}
+	domain := strings.ToLower(p.Spec.CustomDomain)
+	if domain != "" {
+		if err := s.verifiedDomain(ctx, p.Metadata.Workspace, domain); doze.Public(err).Kind == doze.Invalid {
+			wrong = append(wrong, doze.Public(err).Message)
+		} else if err != nil {
+			return doze.Preview{}, err
+		}
+	}
 	if err := wrong.Err(); err != nil {
 		return doze.Preview{}, err
 	}
@@ -207,12 +215,9 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		}
 	}
 	p.Label = label
-	if d := strings.ToLower(p.Spec.CustomDomain); d != "" {
-		if err := s.verifiedDomain(ctx, p.Metadata.Workspace, d); err != nil {
-			return doze.Preview{}, err
-		}
+	if domain != "" {
 		// Who may use the domain share its names: the prefix is enough.
-		p.Spec.CustomDomain, p.Label = d, cmp.Or(p.Spec.PrefixURL, label)+".preview."+d
+		p.Spec.CustomDomain, p.Label = domain, cmp.Or(p.Spec.PrefixURL, label)+".preview."+domain
 	}
 
 	life, release, err := s.turns.take(ctx, "previews/"+sb.UID)

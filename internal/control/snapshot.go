@@ -68,11 +68,7 @@ func (s *Server) createSnapshot(ctx context.Context, r *http.Request, body map[s
 		in.Source = doze.SnapshotSource{Name: name, Kind: doze.KindSandbox}
 	}
 	if in.Source.Name == "" {
-		return doze.Snapshot{}, doze.Errorf(doze.Invalid, "source.name is required: name the sandbox")
-	}
-	sb, err := s.living(ctx, in.Source.Name)
-	if err != nil {
-		return doze.Snapshot{}, err
+		p.Add("source.name", "is required: name the sandbox")
 	}
 	if in.Source.Kind != "" && in.Source.Kind != doze.KindSandbox {
 		p.Add("source.kind", "is %q; it must be %s", clip(in.Source.Kind), doze.KindSandbox)
@@ -81,6 +77,10 @@ func (s *Server) createSnapshot(ctx context.Context, r *http.Request, body map[s
 		doze.CheckName(&p, "name", in.Name)
 	}
 	if err := p.Err(); err != nil {
+		return doze.Snapshot{}, err
+	}
+	sb, err := s.living(ctx, in.Source.Name)
+	if err != nil {
 		return doze.Snapshot{}, err
 	}
 	n, err := s.snap(ctx, sb, in.Name, false)

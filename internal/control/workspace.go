@@ -91,7 +91,7 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 	var in workspaceBody
 	decode(&in, body, "", &p)
 	s.checkWorkspace(&in, &p)
-	if reason := refused(in.Name); reason != "" && len(p) == 0 {
+	if reason := refused(in.Name); reason != "" {
 		p.Add("name", "%q is reserved", in.Name)
 	}
 	if err := p.Err(); err != nil {
