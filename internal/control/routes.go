@@ -177,6 +177,29 @@ var routes = append([]route{
 	{"DELETE", "/oauth/clients/{client}", access.Admin, read((*Server).deleteOAuthClient)},
 }, logins()...)
 
+// Route is a row of the table for those who check that something holds for
+// every one: its method, its pattern below /v0, and the scope it needs.
+type Route struct{ Method, Pattern, Scope string }
+
+// Routes returns the table.
+func Routes() []Route {
+	all := make([]Route, len(routes))
+	for i, rt := range routes {
+		all[i] = Route{rt.method, rt.pattern, rt.scope}
+	}
+	return all
+}
+
+// RouteOf returns the row that serves a method and an escaped path, with its
+// /v0; or false.
+func RouteOf(method, path string) (Route, bool) {
+	i, _, _ := match(method, path)
+	if i < 0 {
+		return Route{}, false
+	}
+	return Routes()[i], true
+}
+
 // anyScope is the scope of a route that is about the caller alone, who need not
 // be in any workspace: its handler decides.
 const anyScope = "*"

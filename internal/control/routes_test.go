@@ -56,9 +56,14 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 	client := want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
 	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
-	fill := strings.NewReplacer("{name}", "a", "{externalId}", "ext", "{id}", mine, "{workspace}", "main", "{secret}", "a",
-		"{user}", "admin", "{account}", account.ClientID, "{key}", mine, "{client}", client.ClientID,
-		"{preview}", "a", "{schedule}", "a", "{policy}", "a", "{type}", "sandbox", "{image}", "own-a", "{tag}", "latest", "{target}", "b", "{share}", "a", "{token}", "a", "{snapshot}", "a", "{volume}", "a", "{template}", "a", "{version}", "1", "{domain}", "a.test", "{vpc}", "a", "{gateway}", "a", "{ip}", "a").Replace
+	there, none := fillers([][3]string{
+		{"{name}", "a", "b"}, {"{externalId}", "ext", "ex2"}, {"{id}", mine, "none"}, {"{workspace}", "main", "mai2"}, {"{secret}", "a", "b"},
+		{"{user}", "admin", "nobody"}, {"{account}", account.ClientID, "none"}, {"{key}", mine, "none"}, {"{client}", client.ClientID, "none"},
+		{"{preview}", "a", "none"}, {"{token}", "a", "none"}, {"{snapshot}", "a", "b"}, {"{schedule}", "a", "none"},
+		{"{volume}", "a", "b"}, {"{template}", "a", "b"}, {"{version}", "1", "1"},
+		{"{type}", "sandbox", "sandbox"}, {"{image}", "own-a", "own-b"}, {"{tag}", "latest", "none"}, {"{target}", "b", "none"}, {"{share}", "a", "none"},
+		{"{policy}", "a", "none"}, {"{domain}", "a.test", "b.test"}, {"{vpc}", "a", "none"}, {"{gateway}", "a", "none"}, {"{ip}", "a", "none"},
+	})
 	lacking := p.keyFor("main", time.Time{}, "agents:list")
 	expired := p.keyFor("main", time.Now(), access.Admin)
 	stranger := p.keyFor("other", time.Time{}, access.Admin)
@@ -71,7 +76,10 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				}
 				return
 			}
-			path := fill(rt.Pattern)
+			path, nowhere := there(rt.Pattern), none(rt.Pattern)
+			if strings.Contains(path, "{") {
+				t.Fatalf("the test has nothing for a part of %s", path)
+			}
 			for name, tt := range map[string]struct {
 				header []string
 				status int
@@ -100,17 +108,34 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 					t.Errorf("another workspace's object: %d %s", theirs.Code, theirs.Body)
 				}
 				checkError(t, theirs)
-				other := strings.NewReplacer("{name}", "b", "{externalId}", "ex2", "{id}", "none", "{workspace}", "mai2", "{secret}", "b",
-					"{user}", "nobody", "{account}", "none", "{key}", "none", "{client}", "none",
-					"{preview}", "none", "{token}", "none", "{snapshot}", "b", "{volume}", "b", "{template}", "b", "{version}", "1", "{domain}", "b.test", "{vpc}", "none", "{gateway}", "none", "{ip}", "none").Replace(rt.Pattern)
-				none := p.do(rt.Method, other, "{}", "Authorization", "Bearer "+stranger)
-				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(none.Body.String())
-				if none.Code != 404 || same != theirs.Body.String() {
-					t.Errorf("it differs from no object: %s, %s", none.Body, theirs.Body)
+				missing := p.do(rt.Method, nowhere, "{}", "Authorization", "Bearer "+stranger)
+				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(missing.Body.String())
+				if missing.Code != 404 || same != theirs.Body.String() {
+					t.Errorf("it differs from no object: %s, %s", missing.Body, theirs.Body)
 				}
+			}
+			if rt.Scope == "*" {
+				return // its handler decides
+			}
+			others := slices.DeleteFunc(access.Scopes(), func(scope string) bool { return scope == rt.Scope })
+			if w := p.do(rt.Method, path, "{}", as(p.keyFor("main", time.Time{}, others...))...); w.Code != 403 {
+				t.Errorf("with every scope but its own: %d %s", w.Code, w.Body)
+			}
+			if w := p.do(rt.Method, nowhere, "{}", as(p.keyFor("main", time.Time{}, rt.Scope))...); w.Code == 401 || w.Code == 403 {
+				t.Errorf("with its scope and no other: %d %s", w.Code, w.Body)
 			}
 		})
 	}
+}
+
+// fillers return functions that fill the parts of a pattern with the second of
+// each row, and with the third.
+func fillers(parts [][3]string) (there, none func(pattern string) string) {
+	var pairs [2][]string
+	for _, row := range parts {
+		pairs[0], pairs[1] = append(pairs[0], row[0], row[1]), append(pairs[1], row[0], row[2])
+	}
+	return strings.NewReplacer(pairs[0]...).Replace, strings.NewReplacer(pairs[1]...).Replace
 }
 
 // checkError checks that an error has the three members that clients need.
