@@ -1,0 +1,142 @@
+// Package contract_test holds the contract of the platform with its callers:
+// conversations as they go over the wire, with the built binaries.
+package contract_test
+
+import (
+	"flag"
+	"log/slog"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"doze/internal/testkit"
+	"doze/internal/testkit/zone"
+)
+
+var update = flag.Bool("update", false, "write the answers into the transcripts: read what changed before it is committed")
+
+// images is the transcript that needs a registry, and a platform whose images
+// nobody else finds.
+const images = "images"
+
+// TestTranscripts holds every conversation but that about images.
+func TestTranscripts(t *testing.T) {
+	z := zone.Serve(t)
+	// Sandboxes stay awake: what they are does not depend on the moment.
+	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example")
+	for _, tr := range load(t) {
+		if tr.name != images {
+			t.Run(tr.name, func(t *testing.T) { hold(t, p, z, tr, nil) })
+		}
+	}
+}
+
+func TestImageTranscript(t *testing.T) {
+	p := start(t, "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"))
+	for _, tr := range load(t) {
+		if tr.name == images {
+			hold(t, p, nil, tr, map[string]string{"registry": serveImage(t)})
+		}
+	}
+}
+
+// hold holds a conversation in a workspace of its own, with a DNS that it may
+// change. What is known in it besides is put in its place in answers too.
+func hold(t *testing.T, p *testkit.Platform, z *zone.Zone, tr *transcript, besides map[string]string) {
+	t.Helper()
+	others := talk(t, p, "not-"+tr.name)
+	s := talk(t, p, tr.name)
+	s.zone = z
+	s.known["stranger"] = others.admit(t, "admin")
+	s.known["few"] = others.admit(t, "agents:list")
+	s.known["admin"] = s.admit(t, "admin")
+	maps.Copy(s.known, besides)
+	for word := range besides {
+		s.kept = append(s.kept, word)
+	}
+	for _, e := range tr.exchanges {
+		got := s.hold(t, e)
+		if *update {
+			e.answer = got
+		} else if diff := cmp.Diff(e.answer, got); diff != "" {
+			t.Errorf("%s: %s %s (-want +got):\n%s", e.title, e.method, e.target, diff)
+		}
+	}
+	if *update {
+		if err := tr.save(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// start runs a platform for one test.
+func start(t *testing.T, args ...string) *testkit.Platform {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: real sandboxes, in short mode")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root")
+	}
+	// Not t.TempDir: unix sockets in it would have too long a name.
+	dir, err := os.MkdirTemp("", "doze-contract-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := testkit.Start(t.Context(), testkit.Options{Dir: dir, Args: args})
+	t.Cleanup(func() {
+		if p != nil {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+			if t.Failed() {
+				t.Logf("what dozed printed:\n%s", p.Tail())
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// serveImage runs a registry with the image app:1, and returns its host.
+func serveImage(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://")
+	base, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH})
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(base, static.NewLayer([]byte(archive(t)), types.DockerUncompressedLayer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := name.ParseReference(host + "/app:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(to, img); err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
