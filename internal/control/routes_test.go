@@ -57,12 +57,32 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	client := want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
 	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
 	there, none := fillers([][3]string{
-		{"{name}", "a", "b"}, {"{externalId}", "ext", "ex2"}, {"{id}", mine, "none"}, {"{workspace}", "main", "mai2"}, {"{secret}", "a", "b"},
-		{"{user}", "admin", "nobody"}, {"{account}", account.ClientID, "none"}, {"{key}", mine, "none"}, {"{client}", client.ClientID, "none"},
-		{"{preview}", "a", "none"}, {"{token}", "a", "none"}, {"{snapshot}", "a", "b"}, {"{schedule}", "a", "none"},
-		{"{volume}", "a", "b"}, {"{template}", "a", "b"}, {"{version}", "1", "1"},
-		{"{type}", "sandbox", "sandbox"}, {"{image}", "own-a", "own-b"}, {"{tag}", "latest", "none"}, {"{target}", "b", "none"}, {"{share}", "a", "none"},
-		{"{policy}", "a", "none"}, {"{domain}", "a.test", "b.test"}, {"{vpc}", "a", "none"}, {"{gateway}", "a", "none"}, {"{ip}", "a", "none"},
+		{"{name}", "a", "b"},
+		{"{externalId}", "ext", "ex2"},
+		{"{id}", mine, "none"},
+		{"{workspace}", "main", "mai2"},
+		{"{secret}", "a", "b"},
+		{"{user}", "admin", "nobody"},
+		{"{account}", account.ClientID, "none"},
+		{"{key}", mine, "none"},
+		{"{client}", client.ClientID, "none"},
+		{"{preview}", "a", "none"},
+		{"{token}", "a", "none"},
+		{"{snapshot}", "a", "b"},
+		{"{schedule}", "a", "none"},
+		{"{volume}", "a", "b"},
+		{"{template}", "a", "b"},
+		{"{version}", "1", "1"},
+		{"{type}", "sandbox", "sandbox"},
+		{"{image}", "own-a", "own-b"},
+		{"{tag}", "latest", "none"},
+		{"{target}", "b", "none"},
+		{"{share}", "a", "none"},
+		{"{policy}", "a", "none"},
+		{"{domain}", "a.test", "b.test"},
+		{"{vpc}", "a", "none"},
+		{"{gateway}", "a", "none"},
+		{"{ip}", "a", "none"},
 	})
 	lacking := p.keyFor("main", time.Time{}, "agents:list")
 	expired := p.keyFor("main", time.Now(), access.Admin)
