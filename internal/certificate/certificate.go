@@ -32,9 +32,8 @@ const (
 	// LetsEncrypt is the directory of the authority that we ask unless another
 	// one is chosen.
 	LetsEncrypt = certmagic.LetsEncryptProductionCA
-	// pause is how long we ask for no certificate of a name after the authority
-	// refused one: authorities count failures, and 5 in an hour is what they bear.
-	pause = 15 * time.Minute
+	// refusalsKept is how long after the last pause a name starts afresh.
+	refusalsKept = time.Hour
 	// newMax certificates of one domain are got at once, and then one each
 	// newEvery. Names below a domain with a fallback can be made up by anybody,
 	// and authorities give 50 certificates of a domain in a week.
@@ -46,6 +45,17 @@ const (
 	cleanEvery = 24 * time.Hour
 	cleanAfter = 14 * 24 * time.Hour
 )
+
+// pauses are how long we ask for no certificate of a name after one refusal of
+// the authority, after two, and after more: authorities count them, and 5 in an
+// hour are what they bear.
+var pauses = [...]time.Duration{10 * time.Second, time.Minute, 20 * time.Minute}
+
+// refusals are those of one name.
+type refusals struct {
+	count int
+	until time.Time // when we ask again
+}
 
 // Config is what an Issuer works with.
 type Config struct {
@@ -69,9 +79,9 @@ type Issuer struct {
 	magic   *certmagic.Config
 	acme    *certmagic.ACMEIssuer
 
-	mu     sync.Mutex
-	failed map[string]time.Time     // guarded by mu; names that we ask for again from then on
-	recent map[string]*rate.Limiter // guarded by mu; new certificates, by domain
+	mu      sync.Mutex
+	refused map[string]refusals      // guarded by mu; by name
+	recent  map[string]*rate.Limiter // guarded by mu; new certificates, by domain
 }
 
 // New returns an issuer. [Issuer.Run] belongs to it.
@@ -80,7 +90,7 @@ func New(c Config) (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Issuer{ours: c.Ours, storage: newStorage(c.Store), failed: map[string]time.Time{}, recent: map[string]*rate.Limiter{}}
+	i := &Issuer{ours: c.Ours, storage: newStorage(c.Store), refused: map[string]refusals{}, recent: map[string]*rate.Limiter{}}
 	quiet := zap.NewNop() // what matters are events
 	i.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return i.magic, nil },
@@ -190,14 +200,25 @@ func (i *Issuer) heed(ctx context.Context, event string, data map[string]any) er
 			return certmagic.ErrNoRetry{Err: err}
 		}
 	case "cert_obtained":
+		i.mu.Lock()
+		delete(i.refused, name)
+		i.mu.Unlock()
 		slog.InfoContext(ctx, "got a certificate", "host", name, "renewal", renewal)
 	case "cert_failed":
-		i.mu.Lock()
-		i.failed[name] = time.Now().Add(pause)
-		i.mu.Unlock()
-		slog.WarnContext(ctx, "got no certificate", "host", name, "renewal", renewal, "again_after", pause, "err", data["error"])
+		again := i.refuse(name, time.Now())
+		slog.WarnContext(ctx, "got no certificate", "host", name, "renewal", renewal, "again_after", again, "err", data["error"])
 	}
 	return nil
+}
+
+// refuse notes a refusal, and returns for how long we do not ask again.
+func (i *Issuer) refuse(name string, now time.Time) time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r := i.refused[name]
+	pause := pauses[min(r.count, len(pauses)-1)]
+	i.refused[name] = refusals{count: r.count + 1, until: now.Add(pause)}
+	return pause
 }
 
 // admit decides whether the authority may be asked for a certificate now.
@@ -209,9 +230,9 @@ func (i *Issuer) admit(name string, renewal bool, now time.Time) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	// What is over is forgotten: both maps would only grow.
-	maps.DeleteFunc(i.failed, func(_ string, until time.Time) bool { return !now.Before(until) })
+	maps.DeleteFunc(i.refused, func(_ string, r refusals) bool { return now.After(r.until.Add(refusalsKept)) })
 	maps.DeleteFunc(i.recent, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= newMax })
-	if until, ok := i.failed[name]; ok {
+	if until := i.refused[name].until; now.Before(until) {
 		return doze.Errorf(doze.Unavailable, "there was no certificate for %s: we ask again in %s", name, until.Sub(now).Round(time.Second))
 	}
 	if renewal {
