@@ -23,11 +23,12 @@ func (a *app) sandbox() *cobra.Command {
 
 func (a *app) create() *cobra.Command {
 	var (
-		s            doze.Sandbox
-		envs, labels []string
-		ports        []int
-		memory       int
-		ifNotExists  bool
+		s                doze.Sandbox
+		envs, labels     []string
+		volumes, scratch []string
+		ports            []int
+		memory           int
+		ifNotExists      bool
 	)
 	cmd := &cobra.Command{
 		Use:     "create [NAME]",
@@ -43,6 +44,9 @@ func (a *app) create() *cobra.Command {
 				return err
 			}
 			if s.Metadata.Labels, err = pairs("--label", labels); err != nil {
+				return err
+			}
+			if s.Spec.Volumes, err = attachments(volumes, scratch); err != nil {
 				return err
 			}
 			for _, p := range ports {
@@ -64,6 +68,8 @@ func (a *app) create() *cobra.Command {
 	f.IntVar(&memory, "memory", 0, fmt.Sprintf("memory in `megabytes`; 2048 of them bring one CPU (default of the server: %d)", doze.MemoryDefault))
 	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`: without a value, that of here; may be repeated")
 	f.StringArrayVar(&labels, "label", nil, "label, `key=value`; may be repeated")
+	f.StringArrayVar(&volumes, "volume", nil, "volume to attach and where, `NAME:PATH[:ro]`; may be repeated")
+	f.StringArrayVar(&scratch, "scratch", nil, "disk that ends with the sandbox, `PATH:MEGABYTES`; may be repeated")
 	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; may be repeated")
 	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete it after this `time`, such as 30m, 24h or 7d")
 	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "`identifier` of your own, to find it by")

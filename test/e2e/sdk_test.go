@@ -36,6 +36,13 @@ func TestPublicClientSchedules(t *testing.T) {
 	script(t, p, "schedules.mjs", "BL_API_KEY="+p.Key)
 }
 
+// TestPublicClientVolumes drives volumes in the same way: see volumes.mjs.
+func TestPublicClientVolumes(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t)
+	script(t, p, "volumes.mjs", "BL_API_KEY="+p.Key)
+}
+
 // script runs a program that uses the npm package, with these variables and
 // those that say where the platform is.
 func script(t *testing.T, p *testkit.Platform, name string, env ...string) {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -206,4 +207,49 @@ func TestVolumeTemplate(t *testing.T) {
 	if _, err := os.Stat("/x"); err == nil {
 		t.Error("a file came out of the archive")
 	}
+}
+
+// TestCLIVolumes drives volumes by the command line.
+func TestCLIVolumes(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t, "--pause-after", "60s")
+	s := shell{t.TempDir()}
+	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
+	files := t.TempDir()
+	if err := os.WriteFile(filepath.Join(files, "greeting"), []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.ok(t, "doze", "volume", "template", "upload", "t", files, "--size", "32", "--version", "v1"); !strings.Contains(out, "v1") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "volume", "create", "data", "--template", "t:v1")
+	if out := s.ok(t, "doze", "volume", "resize", "data", "64"); !strings.Contains(out, "64") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "sandbox", "create", "web", "--memory", "512", "--volume", "data:/data:ro", "--scratch", "/work:16")
+	if out := s.ok(t, "doze", "sandbox", "exec", "web", "--", "cat /data/greeting; touch /data/x 2>/dev/null || echo ' refused'; touch /work/x"); out != "hello refused\n" {
+		t.Errorf("it says %q", out)
+	}
+	if out := s.ok(t, "doze", "volume", "ls"); !strings.Contains(out, "sandbox:web") {
+		t.Error(out)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"volume", "rm", "data"}, 1, "attached to sandbox:web"},
+		{[]string{"volume", "resize", "data", "32"}, 1, "cannot become smaller"},
+		{[]string{"volume", "resize", "data", "huge"}, 2, "number of megabytes"},
+		{[]string{"volume", "template", "upload", "t", filepath.Join(files, "none")}, 1, "no such file"},
+		{[]string{"sandbox", "create", "--volume", "data"}, 2, "NAME:PATH"},
+		{[]string{"sandbox", "create", "--scratch", "/x"}, 2, "PATH:MEGABYTES"},
+	} {
+		if r := s.run(t, "", slices.Concat([]string{"doze"}, tt.args)...); r.code != tt.code || !strings.Contains(r.err, tt.says) {
+			t.Errorf("%q: %+v", tt.args, r)
+		}
+	}
+	s.ok(t, "doze", "sandbox", "rm", "web")
+	until(t, "the volume can be deleted", func() bool { return s.run(t, "", "doze", "volume", "rm", "data").code == 0 })
+	s.ok(t, "doze", "volume", "template", "rm", "t")
 }
