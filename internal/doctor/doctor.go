@@ -99,6 +99,7 @@ var checks = []struct {
 	{"our binaries", binaries, nil},
 	{"memory", memory, nil},
 	{"disk", disk, nil},
+	{"volumes", volumes, nil},
 	{"open files", openFiles, nil},
 	{"memory maps", memoryMaps, &Setting{mapsFile, strconv.Itoa(mapsWanted)}},
 	{"swap", hostSwap, nil},
@@ -207,14 +208,29 @@ func network(Host) (Verdict, string, string) {
 	return Fine, "network namespaces and netfilter", ""
 }
 
-func programs(Host) (Verdict, string, string) {
-	var lacking []string
-	for _, p := range []string{"mmdebstrap", "mkfs.erofs"} {
+// lacking returns which of some programs are not there.
+func lacking(programs ...string) (names []string) {
+	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
-			lacking = append(lacking, p)
+			names = append(names, p)
 		}
 	}
-	if len(lacking) > 0 {
+	return names
+}
+
+// volumes looks for what only volumes need.
+func volumes(Host) (Verdict, string, string) {
+	if lacking := lacking("mkfs.ext4", "e2fsck", "resize2fs"); len(lacking) > 0 {
+		return Advice, strings.Join(lacking, " and ") + " not found: there are no volumes", "apt-get install e2fsprogs"
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		return Advice, "no loop devices: there are no volumes", "modprobe loop; in a container, pass /dev/loop-control and /dev/loop0 on"
+	}
+	return Fine, "loop devices and e2fsprogs", ""
+}
+
+func programs(Host) (Verdict, string, string) {
+	if lacking := lacking("mmdebstrap", "mkfs.erofs"); len(lacking) > 0 {
 		return Missing, strings.Join(lacking, " and ") + " not found", "apt-get install mmdebstrap erofs-utils: images are made with them"
 	}
 	return Fine, "mmdebstrap and mkfs.erofs", ""

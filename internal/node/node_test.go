@@ -41,9 +41,10 @@ var errBroken = errors.New("broken")
 type host struct {
 	*machinetest.Fake
 
-	t   *testing.T
-	dir string
-	app http.HandlerFunc // answers on appPort
+	shelf *shelf
+	t     *testing.T
+	dir   string
+	app   http.HandlerFunc // answers on appPort
 
 	mu      sync.Mutex
 	leases  map[string]bool
@@ -60,7 +61,7 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
-		Fake: machinetest.NewFake(), t: t, dir: t.TempDir(),
+		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
 		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
@@ -172,7 +173,8 @@ func (h *host) options() node.Options {
 			h.set(func() { delete(h.leases, id) })
 			return nil
 		},
-		Report: func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
+		Volumes: h.shelf,
+		Report:  func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
 		Available: func() (int64, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -301,6 +303,9 @@ func (h *host) empty(uid string) {
 	}
 	if h.ask(func() bool { return h.leases[uid] }) {
 		h.t.Error(uid, "has a lease")
+	}
+	if has := h.shelf.of(uid); len(has) > 0 {
+		h.t.Error(uid, "has the volumes", has)
 	}
 }
 

@@ -69,9 +69,6 @@ func (n *Node) attach(ctx context.Context, o peer.Order) (all []machine.Volume, 
 // detach takes back what a sandbox without a machine has, and removes what ends
 // with it.
 func (n *Node) detach(uid string) error {
-	if n.Options.Volumes == nil {
-		return nil
-	}
 	if err := n.Options.Volumes.Detach(uid); err != nil {
 		return err
 	}
@@ -94,9 +91,6 @@ func (n *Node) removePassing(of func(uid string) bool) error {
 // sweepVolumes takes back what an earlier process left to nobody. Preconditions:
 // all sandboxes were adopted.
 func (n *Node) sweepVolumes() error {
-	if n.Options.Volumes == nil {
-		return nil
-	}
 	known := func(uid string) bool { return n.box(uid) != nil }
 	if err := n.Options.Volumes.Sweep(known); err != nil {
 		return err

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +60,12 @@ func room(t *testing.T, box *client.Box, path string) float64 {
 func TestVolumes(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
+	create(t, c, named("plain", 512))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.AwaitTemplate(ctx); err != nil { // which is for sandboxes without
+		t.Fatal(err)
+	}
 	volume(t, c, "kept", "")
 	_, box := create(t, c, having("one", doze.VolumeAttachment{Name: "kept", MountPath: "/data/kept"},
 		doze.VolumeAttachment{Name: "scratch", MountPath: "/scratch", Type: doze.VolumeEphemeral, SizeMB: 32}))
@@ -87,7 +94,10 @@ func TestVolumes(t *testing.T) {
 	if _, err := c.UpdateVolume(t.Context(), doze.Volume{Metadata: doze.Metadata{Name: "kept"}, Spec: doze.VolumeSpec{Size: 128}}); err != nil {
 		t.Error(err)
 	}
+	volume(t, c, "other", "")
+	create(t, c, having("beside", doze.VolumeAttachment{Name: "other", MountPath: "/data"})) // it holds nothing of what ends
 	part(t, c, "one", "kept")
+	until(t, "only one disk is in use", func() bool { return devices(t, p) == 1 })
 
 	_, box = create(t, c, having("two", doze.VolumeAttachment{Name: "kept", MountPath: "/other", ReadOnly: true}))
 	if got := sh(t, box, "cat /other/state; for do in 'touch /other/x' 'rm /other/state' 'mount -o remount,rw /other' 'chmod 777 /other/state'; do sh -c \"$do\" 2>/dev/null && echo $do; done; true"); got != "first" {
@@ -100,7 +110,79 @@ func TestVolumes(t *testing.T) {
 	if err := c.DeleteVolume(t.Context(), "kept"); err != nil {
 		t.Error(err)
 	}
-	until(t, "its disk is gone", func() bool { return len(disks(t, p)) == 0 })
+	until(t, "its disk is gone", func() bool { return len(disks(t, p)) == 1 })
+}
+
+// devices is how many disks of volumes the kernel has open.
+func devices(t *testing.T, p *testkit.Platform) (n int) {
+	t.Helper()
+	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if backing, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(backing), p.Data) { // or it is gone by now
+			n++
+		}
+	}
+	return n
+}
+
+// TestVolumesArchive has a volume stay while its sandbox is in an archive, and
+// free again after dozed was killed while such a sandbox was made.
+func TestVolumesArchive(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "60s")
+	volume(t, c, "v", "")
+	attached := doze.VolumeAttachment{Name: "v", MountPath: "/v"}
+	sb, box := create(t, c, having("a", attached))
+	sh(t, box, "echo volume >/v/state; echo root >/root/state")
+	if _, err := c.Archive(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	becomes := func(status string) {
+		t.Helper()
+		until(t, "it is "+status, func() bool {
+			sb, err := c.Sandbox(t.Context(), sb.Metadata.Name)
+			return err == nil && sb.Status == status
+		})
+	}
+	becomes("ARCHIVED")
+	until(t, "no disk is in use", func() bool { return devices(t, p) == 0 })
+	if _, err := c.Create(t.Context(), having("b", attached), false); kind(err) != doze.Conflict {
+		t.Errorf("it is not kept for the archive: %v", err)
+	}
+	if _, err := c.Unarchive(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	becomes("DEPLOYED")
+	if got := sh(t, box, "cat /v/state /root/state"); got != "volume\nroot" {
+		t.Errorf("out of the archive there are %q", got)
+	}
+	part(t, c, "a", "v")
+
+	answered := make(chan error, 1)
+	go func() { // ends with dozed
+		_, err := c.Create(context.WithoutCancel(t.Context()), having("half", attached), false)
+		answered <- err
+	}()
+	until(t, "the volume is mounted", func() bool { return devices(t, p) == 1 })
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the caller was told: %v", <-answered)
+	revive(t, p)
+	if sb, err := c.Sandbox(t.Context(), "half"); err == nil && sb.Status == "DEPLOYED" { // it was quicker
+		part(t, c, "half", "v")
+	}
+	until(t, "the volume is free", func() bool {
+		v, err := c.Volume(t.Context(), "v")
+		return err == nil && v.State.AttachedTo == "" && devices(t, p) == 0
+	})
+	_, box = create(t, c, having("next", attached))
+	if got := sh(t, box, "cat /v/state"); got != "volume" {
+		t.Errorf("the next one reads %q", got)
+	}
 }
 
 // disks are the files of volumes.

@@ -1,0 +1,203 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/machine/machinetest"
+	"doze/internal/node"
+	"doze/internal/peer"
+)
+
+// shelf is a host's volumes without their contents. Like the real one it gives
+// a volume to one owner at a time, and forgets at a reboot what is mounted.
+type shelf struct {
+	mu      sync.Mutex
+	sizes   map[string]doze.Megabytes // guarded by mu
+	owners  map[string]string         // guarded by mu; by volume
+	mounted map[string]bool           // guarded by mu; by volume, true for one that is read-only
+}
+
+var _ node.Volumes = (*shelf)(nil)
+
+func newShelf() *shelf {
+	return &shelf{sizes: map[string]doze.Megabytes{}, owners: map[string]string{}, mounted: map[string]bool{}}
+}
+
+// reboot forgets what is mounted; whose it is, is on disk.
+func (s *shelf) reboot() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.mounted)
+}
+
+// of returns what is mounted for an owner, and what ends with it.
+func (s *shelf) of(owner string) (ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.sizes {
+		if _, is := s.mounted[id]; is && s.owners[id] == owner || strings.Contains(id, "-"+owner+"-") {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (s *shelf) Make(_ context.Context, id string, size doze.Megabytes, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizes[id] == 0 {
+		s.sizes[id] = size
+	}
+	return nil
+}
+
+func (s *shelf) Import(ctx context.Context, id string, size doze.Megabytes, _ io.Reader) (int64, error) {
+	return 0, s.Make(ctx, id, size, "")
+}
+
+func (s *shelf) Resize(id string, size doze.Megabytes) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizes[id] == 0 {
+		return doze.Errorf(doze.NotFound, "there is no such volume")
+	}
+	s.sizes[id] = max(s.sizes[id], size)
+	return nil
+}
+
+func (s *shelf) Remove(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owners[id] != "" {
+		return doze.Errorf(doze.Unavailable, "it is in use")
+	}
+	delete(s.sizes, id)
+	return nil
+}
+
+func (s *shelf) IDs() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.sizes)), nil
+}
+
+func (s *shelf) Attach(_ context.Context, id, owner string, readOnly bool) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.sizes[id] == 0:
+		return "", doze.Errorf(doze.NotFound, "there is no such volume")
+	case s.owners[id] != "" && s.owners[id] != owner:
+		return "", doze.Errorf(doze.Unavailable, "it is in use")
+	}
+	s.owners[id], s.mounted[id] = owner, readOnly
+	return "/mounts/" + owner + "/" + id, nil
+}
+
+func (s *shelf) Detach(owner string) error {
+	return s.Sweep(func(o string) bool { return o != owner })
+}
+
+func (s *shelf) Sweep(keep func(string) bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, owner := range s.owners {
+		if !keep(owner) {
+			delete(s.owners, id)
+			delete(s.mounted, id)
+		}
+	}
+	return nil
+}
+
+// withVolumes is the order of a sandbox that has some.
+func withVolumes(uid string) peer.Order {
+	o := order(uid)
+	o.Volumes = []peer.Volume{{ID: "kept", Path: "/kept", Size: 64, ReadOnly: true}, {Path: "/scratch", Size: 32}}
+	return o
+}
+
+// TestVolumes gives a sandbox volumes through all of its life.
+func TestVolumes(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, ctx := h.t, h.t.Context()
+		o := h.options()
+		o.Ahead, o.Spares = h.dir+"/ahead", 1
+		p := h.startWith(o)
+		if err := p.Create(ctx, order("plain")); err != nil { // what is started ahead is for the likes of it
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := p.MakeVolume(ctx, "kept", 16, ""); err != nil {
+			t.Fatal(err)
+		}
+		h.FailNext(machinetest.OpBoot, errBroken)
+		if err := p.Create(ctx, withVolumes("a")); !errors.Is(err, errBroken) {
+			t.Fatal(err)
+		}
+		p.empty("a")
+		if err := p.Create(ctx, withVolumes("a")); err != nil {
+			t.Fatal(err)
+		}
+		scratch := "passing-a-1"
+		has := func(when string, want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, h.shelf.of("a")); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+		}
+		has("at first", "kept", scratch)
+		if n := h.shelf.sizes["kept"]; n != 64 { // a crash had come before its growth
+			t.Errorf("it has %d MB", n)
+		}
+		if ids, err := p.Volumes(ctx); err != nil || !slices.Equal(ids, []string{"kept"}) {
+			t.Errorf("the node has %q, %v", ids, err)
+		}
+		_, err := p.Snapshot(ctx, "a", "n")
+		h.kind(err, doze.Conflict, "volumes")
+		h.kind(p.Create(ctx, withVolumes("b")), doze.Unavailable, "in use")
+		p.empty("b")
+		h.kind(p.DropVolume(ctx, "kept"), doze.Unavailable, "in use")
+
+		p.sleep("disk")
+		p.stop()
+		h.Reboot()
+		h.shelf.reboot()
+		h.shelf.owners["stray"], h.shelf.sizes["stray"], h.shelf.sizes["passing-gone-0"] = "gone", 16, 16
+		p = h.startWith(o)
+		has("after a reboot", "kept", scratch)
+		if h.shelf.owners["stray"] != "" || h.shelf.sizes["passing-gone-0"] != 0 {
+			t.Error("what was of nobody stays")
+		}
+		p.hello("a")
+		p.in("a", doze.Running, "awake")
+
+		if _, err := p.Archive(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		has("archived")
+		if err := p.Unarchive(ctx, withVolumes("a")); err != nil {
+			t.Fatal(err)
+		}
+		has("out of the archive", "kept", scratch)
+		if err := p.Delete(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		p.empty("a")
+		if err := p.DropVolume(ctx, "kept"); err != nil {
+			t.Error(err)
+		}
+	})
+}
