@@ -25,6 +25,7 @@ func TestCrashAtEachStep(t *testing.T) {
 		"create": {"DEPLOYED"}, "create disabled": {"DEPLOYED", "DEACTIVATED"}, "create fails": {"FAILED"},
 		"redeploy": {"DEPLOYED", "FAILED"}, "disable and enable": {"DEPLOYED", "DEACTIVATED"}, "delete and create": {"DEPLOYED"},
 		"snapshot and delete": {"DEPLOYED"}, "fork": {"DEPLOYED"}, "restore": {"DEPLOYED"}, "archive and unarchive": {"DEPLOYED", "ARCHIVED"},
+		"schedule": {"DEPLOYED"},
 	}
 	for name, act := range map[string]func(*platform){
 		"create":          func(p *platform) { p.create(named("a")) },
@@ -67,6 +68,11 @@ func TestCrashAtEachStep(t *testing.T) {
 				want[any](p, 200, "POST", path+step, "")
 				synctest.Wait()
 			}
+		},
+		"schedule": func(p *platform) {
+			p.create(named("a"))
+			p.plan(`{"type":"sleep","value":"1s","input":{"command":"a"}}`)
+			after(2 * time.Second)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,6 +121,13 @@ func TestCrashAtEachStep(t *testing.T) {
 					settled(t, fmt.Sprint("crash ", i), &after)
 					if left := want[[]snapshot](&after, 200, "GET", "/snapshots", ""); name == "fork" && len(left) != 0 {
 						t.Errorf("crash %d: a fork that was cut short left %+v", i, left)
+					}
+					if again := after.started(); len(again) != 0 {
+						t.Errorf("crash %d: what was claimed before is started after: %+v", i, again)
+					}
+					if ran := want[[]doze.Execution](&after, 200, "GET", "/schedule-executions", ""); name == "schedule" && i > 1 &&
+						(len(ran) != 1 || ran[0].Status != doze.ExecutionFailed) { // 0 and 1 are of the create
+						t.Errorf("crash %d: the execution that it cut short is %+v", i, ran)
 					}
 					if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
 						usable := slices.Contains(holders[name], after.get().Status)
@@ -189,7 +202,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 				for range 25 {
 					name := string(rune('a' + r.IntN(3)))
 					path := "/sandboxes/" + name
-					switch r.IntN(13) {
+					switch r.IntN(14) {
 					case 0:
 						p.do("POST", "/sandboxes", named(name))
 					case 1, 2:
@@ -222,6 +235,8 @@ func TestEverybodyAtOnce(t *testing.T) {
 						p.do("POST", path+[]string{"/archive", "/unarchive"}[r.IntN(2)], "")
 					case 12:
 						p.do("POST", path+"/fork", fmt.Sprintf(`{"targetName":"%c","targetType":"sandbox"}`, 'a'+rune(r.IntN(3))))
+					case 13:
+						p.do("POST", path+"/schedules", `{"type":"sleep","value":"1s","input":{"command":"a"}}`)
 					}
 					time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
 				}
