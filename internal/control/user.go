@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ func (s *Server) listUsers(ctx context.Context, _ *http.Request) ([]doze.User, e
 		}
 		users = append(users, memberOf(u, m.Role))
 	}
+	slices.SortFunc(users, func(a, b doze.User) int { return strings.Compare(a.Email, b.Email) })
 	return users, nil
 }
 
