@@ -179,7 +179,7 @@ func TestCertificatesAreGotAndKept(t *testing.T) {
 	for name, useHTTP := range map[string]bool{"tls-alpn-01": false, "http-01": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, time.Hour)
+			w := newWorld(t, authority.Long)
 			w.useHTTP = useHTTP
 			s := w.open(t)
 			ours, theirs := name+".preview.shop.example", name+".preview.other.example" // the library has one of each name in a process
@@ -238,7 +238,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 // TestRefusalsAreNotRepeated: the authority counts them.
 func TestRefusalsAreNotRepeated(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, time.Hour)
+	w := newWorld(t, authority.Long)
 	s := w.open(t)
 	const name = "nowhere.preview.shop.example"
 	w.names.Store(name, true) // and nothing in the DNS

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -47,7 +46,7 @@ func startGateway(t *testing.T) *gateway {
 	listen, tlsPort := free()
 	plain, httpPort := free()
 	g := &gateway{zone: zone.Serve(t), plain: plain, port: ":" + strconv.Itoa(tlsPort)}
-	g.Authority = authority.Serve(t, authority.Options{Resolver: g.zone.Address, TLSPort: tlsPort, HTTPPort: httpPort, Life: time.Hour})
+	g.Authority = authority.Serve(t, authority.Options{Resolver: g.zone.Address, TLSPort: tlsPort, HTTPPort: httpPort, Life: authority.Long})
 	for _, name := range []string{"doze.test", "local.preview.doze.test", "sbx-web-main.local.doze.test"} {
 		g.zone.A(name, [4]byte{127, 0, 0, 1})
 	}

@@ -22,6 +22,10 @@ import (
 	"github.com/letsencrypt/pebble/v2/wfe"
 )
 
+// Long is the life of a certificate that is not renewed yet. The authority
+// advises to renew on some day around the last third: a short one at any time.
+const Long = 90 * 24 * time.Hour
+
 // Options say where the names lead that it gives certificates for.
 type Options struct {
 	Resolver string        // host:port of the DNS server that it asks
