@@ -14,16 +14,20 @@ const (
 	VolumeMin     Megabytes = 16
 	VolumeMax     Megabytes = 4 << 20
 
-	VolumesMax              = 1000 // of a workspace
-	VolumeTemplatesMax      = 100  // of a workspace
-	TemplateVersionsMax     = 100  // of a template: each takes its files on the disk
-	AttachmentsMax          = 8    // of a sandbox: each is a mount on the host
-	VolumeDescriptionMax    = 1024
-	VolumeDeployed          = "DEPLOYED" // the status of every volume that there is
-	VolumeTemplateLatest    = "latest"   // stands for the newest version that is ready
-	volumePathMax           = 1024
-	volumeTemplateSeparator = ":"
+	VolumesMax           = 1000 // of a workspace
+	VolumeTemplatesMax   = 100  // of a workspace
+	TemplateVersionsMax  = 100  // of a template: each takes its files on the disk
+	AttachmentsMax       = 8    // of a sandbox: each is a mount on the host
+	VolumeDescriptionMax = 1024
+	mountPathMax         = 1024
 )
+
+// VolumeDeployed is the status of every volume that there is.
+const VolumeDeployed = "DEPLOYED"
+
+// VolumeTemplateLatest stands for the version of a template that was uploaded
+// last.
+const VolumeTemplateLatest = "latest"
 
 // Volume is a disk that outlives the sandboxes that it is attached to, one at a
 // time.
@@ -64,7 +68,7 @@ func (v *Volume) Validate() error {
 
 // From is the template of a volume and the version of it.
 func (s *VolumeSpec) From() (name, version string) {
-	name, version, named := strings.Cut(s.Template, volumeTemplateSeparator)
+	name, version, named := strings.Cut(s.Template, ":")
 	if !named {
 		version = VolumeTemplateLatest
 	}
@@ -189,8 +193,8 @@ func (v *VolumeAttachment) check(p *Problems, field string) {
 	switch {
 	case !path.IsAbs(v.MountPath) || path.Clean(v.MountPath) != v.MountPath || v.MountPath == "/":
 		p.Add(field+".mountPath", "must be a clean absolute path other than /")
-	case len(v.MountPath) > volumePathMax || strings.ContainsRune(v.MountPath, 0):
-		p.Add(field+".mountPath", "must have at most %d bytes, and no NUL", volumePathMax)
+	case len(v.MountPath) > mountPathMax || strings.ContainsRune(v.MountPath, 0):
+		p.Add(field+".mountPath", "must have at most %d bytes, and no NUL", mountPathMax)
 	}
 	for _, taken := range takenPaths {
 		if within(v.MountPath, taken) || within(taken, v.MountPath) {

@@ -1,7 +1,6 @@
 package control_test
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"net/http"
@@ -10,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 
 	"doze"
 	"doze/internal/peer"
@@ -56,7 +55,7 @@ func TestVolumes(t *testing.T) {
 			}
 			got[i].ID = ""
 		}
-		if diff := gocmp.Diff([]peer.Volume{{Path: "/data", Size: 1024}, {Path: "/scratch", Size: 64}}, got); diff != "" {
+		if diff := cmp.Diff([]peer.Volume{{Path: "/data", Size: 1024}, {Path: "/scratch", Size: 64}}, got); diff != "" {
 			t.Errorf("the node gets (-want +got):\n%s", diff)
 		}
 		for call, body := range map[string]string{
@@ -220,9 +219,9 @@ func TestVolumeTemplates(t *testing.T) {
 		if got.State.LatestVersion != "2" || got.State.VersionCount != 3 || got.State.Status != "ready" || got.Spec.DefaultSize != 64 {
 			t.Errorf("it is %+v", got)
 		}
-		contents := map[string]string{"": "two", ":latest": "two", ":1": "one", ":2": "two"}
+		contents := map[string]string{"t": "two", "t:latest": "two", "t:1": "one", "t:2": "two"}
 		for version, text := range contents {
-			body := `{"metadata":{"name":"v` + cmp.Or(strings.TrimPrefix(version, ":"), "none") + `"},"spec":{"template":"t` + version + `"}}`
+			body := `{"metadata":{"name":"` + strings.ReplaceAll(version, ":", "-") + `"},"spec":{"template":"` + version + `"}}`
 			if v := want[doze.Volume](p, 200, "POST", "/volumes", body); v.Spec.Size != 64 {
 				t.Errorf("%s has %d MB", version, v.Spec.Size)
 			}
