@@ -5,7 +5,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	"doze"
 	"doze/internal/peer"
+	"doze/internal/store"
 )
 
 // disksOf are the sizes of what the node has.
@@ -173,6 +176,12 @@ func TestVolumesAfterCrash(t *testing.T) {
 		p.create(with("a", `{"name":"v","mountPath":"/v"}`))
 
 		p.node.disks["abcdef"] = disk{size: 1} // of no record
+		half := store.Volume{ID: "half"}
+		half.Metadata = doze.Metadata{Name: "half", Workspace: "main"}
+		if err := p.store.InsertVolume(t.Context(), half); err != nil { // and a record whose disk was being made
+			t.Fatal(err)
+		}
+		want[any](p, 404, "GET", "/volumes/half", "")
 		p.reopen()
 		after(time.Minute)
 		if got := disksOf(p); !slices.Equal(got, []doze.Megabytes{doze.VolumeDefault}) {
@@ -181,7 +190,33 @@ func TestVolumesAfterCrash(t *testing.T) {
 		if got := want[doze.Volume](p, 200, "GET", "/volumes/v", ""); got.State.AttachedTo != "sandbox:a" {
 			t.Errorf("it is %+v", got)
 		}
+		want[any](p, 200, "POST", "/volumes", named("half")) // its name is free
 	})
+}
+
+// TestVolumeForOne has many sandboxes want one volume at once.
+func TestVolumeForOne(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	want[any](p, 200, "POST", "/volumes", named("v"))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[int]int{}
+	for i := range 8 {
+		wg.Go(func() {
+			w := p.do("POST", "/sandboxes", with("s"+strconv.Itoa(i), `{"name":"v","mountPath":"/v"}`))
+			mu.Lock()
+			defer mu.Unlock()
+			answers[w.Code]++
+		})
+	}
+	wg.Wait()
+	if diff := cmp.Diff(map[int]int{200: 1, 409: 7}, answers); diff != "" {
+		t.Errorf("answers (-want +got):\n%s", diff)
+	}
+	if n := p.node.ordered(); n != 1 {
+		t.Errorf("the node got %d orders", n)
+	}
 }
 
 func TestVolumeTemplates(t *testing.T) {
