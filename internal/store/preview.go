@@ -104,6 +104,12 @@ func (s *Store) DeletePreview(ctx context.Context, uid, name string) (Preview, e
 
 // DeletePreviews removes all previews of a sandbox and returns them.
 func (s *Store) DeletePreviews(ctx context.Context, uid string) ([]Preview, error) {
+	// Most sandboxes have none. When many end at once, none of those must wait
+	// for the one writer.
+	there, err := collect(ctx, s.read, scanText, `SELECT id FROM previews WHERE uid = $1 LIMIT 1`, uid)
+	if err != nil || len(there) == 0 {
+		return nil, wrap(err, "read previews")
+	}
 	all, err := collect(ctx, s.write, scanPreview, `DELETE FROM previews WHERE uid = $1 RETURNING id, uid, label, body`, uid)
 	return all, wrap(err, "delete previews")
 }
