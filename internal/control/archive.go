@@ -76,7 +76,7 @@ func (s *Server) lead(ctx context.Context, r *http.Request, step func(store.Sand
 	}
 	st.At, st.Revision = time.Now(), sb.Revision
 	if sb, err = s.Store.Apply(life, sb.UID, st); err != nil {
-		return doze.Sandbox{}, err
+		return doze.Sandbox{}, unlessDeleted(life, err)
 	}
 	return s.view(sb), nil
 }

@@ -164,10 +164,7 @@ func (s *Server) restoreSnapshot(ctx context.Context, r *http.Request) (out doze
 	want.Spec.Runtime.Image, want.Spec.Runtime.Memory, want.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
 	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
 	if err := s.replace(life, sb, want, n); err != nil {
-		if errors.Is(context.Cause(life), errDeleted) {
-			err = errDeleted
-		}
-		return out, err
+		return out, unlessDeleted(life, err)
 	}
 	return doze.RestoreResponse{Name: sb.Metadata.Name, SnapshotID: n.ID}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,6 +186,31 @@ func TestDeleteEndsACreate(t *testing.T) {
 			t.Errorf("afterwards: %s", sb.Status)
 		}
 	})
+}
+
+// TestDeleteEndsAChange: what the node was asked for when a sandbox was deleted
+// ends with an error that says so.
+func TestDeleteEndsAChange(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ method, path, body string }{
+		"disable":  {"PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`},
+		"redeploy": {"PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`},
+		"snapshot": {"POST", "/sandboxes/a/snapshots", `{}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, false)
+			p.create(named("a"))
+			p.node.hook = sync.OnceFunc(func() { want[sandbox](p, 200, "DELETE", "/sandboxes/a", "") })
+			w := p.do(tt.method, tt.path, tt.body)
+			if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "the sandbox was deleted meanwhile") {
+				t.Errorf("%s %s: %d %s", tt.method, tt.path, w.Code, w.Body)
+			}
+			if sb := p.get(); sb.Status != "DELETING" {
+				t.Errorf("it is %s", sb.Status)
+			}
+		})
+	}
 }
 
 func TestReportsMoveTheRecord(t *testing.T) {

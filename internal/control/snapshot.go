@@ -111,7 +111,7 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 	n.CreatedAt, n.CreatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
 	n.Source, n.Spec = doze.SnapshotSource{Name: sb.Metadata.Name, Kind: doze.KindSandbox}, machineOf(sb.Spec)
 	if err := s.Store.InsertSnapshot(life, n); err != nil {
-		return n, err
+		return n, unlessDeleted(life, err)
 	}
 	bytes, err := s.Node.Snapshot(life, sb.Machine, n.ID)
 	if err != nil {
@@ -122,10 +122,7 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 			return ready, nil
 		}
 	}
-	if errors.Is(context.Cause(life), errDeleted) {
-		err = errDeleted
-	}
-	return n, errors.Join(err, s.discard(life, n.ID))
+	return n, errors.Join(unlessDeleted(life, err), s.discard(life, n.ID))
 }
 
 // machineOf is the machine that a sandbox has.

@@ -28,18 +28,25 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 		return doze.Sandbox{}, err
 	}
 	defer release()
-	want, err := s.wanted(life, sb, body)
+	out, err := s.update(life, sb, body)
+	return out, unlessDeleted(life, err)
+}
+
+// update changes a sandbox to what body says. Preconditions: the turn of sb is
+// held.
+func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]any) (doze.Sandbox, error) {
+	want, err := s.wanted(ctx, sb, body)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	now := time.Now()
 	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, callerOf(ctx).Sub
 	want.Deadline = deadline(want, s.lastUsed(sb, now))
-	if err := s.turnInto(life, sb, want); err != nil {
+	if err := s.turnInto(ctx, sb, want); err != nil {
 		return doze.Sandbox{}, err
 	}
 	s.expiry.ring()
-	return s.answer(life, sb.UID)
+	return s.answer(ctx, sb.UID)
 }
 
 // living is the sandbox that has a name, or NotFound.
@@ -60,16 +67,17 @@ func (s *Server) occupy(ctx context.Context, found store.Sandbox) (_ context.Con
 	}
 	defer func() {
 		if err != nil {
+			err = unlessDeleted(life, err)
 			release()
 		}
 	}()
 	if err := s.abandon(life, found.UID); err != nil {
 		return nil, sb, nil, err
 	}
-	if life.Err() != nil { // it never ran, and ended with that
-		return nil, sb, nil, context.Cause(life)
-	}
 	sb, err = s.Store.Sandbox(life, found.UID)
+	if err == nil && sb.Phase.Ended() { // before we had the turn
+		err = errDeleted
+	}
 	return life, sb, release, err
 }
 
