@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,6 +161,19 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []s
 		return c, nil, err
 	}
 	return c.resolve(), flags.Args(), nil
+}
+
+// loadFor is load for a command that does several things: the first argument
+// says which. Help is there for each, and for the command without one.
+func loadFor(name string, args []string, things ...string) (c config, do string, rest []string, err error) {
+	if len(args) > 0 && slices.Contains(things, args[0]) {
+		c, rest, err = load(name+" "+args[0], args[1:])
+		return c, args[0], rest, err
+	}
+	if _, _, err := load(name, args); errors.Is(err, flag.ErrHelp) {
+		return c, "", nil, err
+	}
+	return c, "", nil, fmt.Errorf("dozed %s does one of: %s; see dozed %s --help", name, strings.Join(things, ", "), name)
 }
 
 // quiet returns flags whose mistakes are printed once, by main.
@@ -310,14 +324,11 @@ func (c config) checkACME(p *doze.Problems) {
 
 // configure checks or prints the configuration.
 func configure(_ context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "check" && args[0] != "print" {
-		return errors.New("dozed config check, or dozed config print")
-	}
-	c, _, err := load("config "+args[0], args[1:])
+	c, do, _, err := loadFor("config", args, "check", "print")
 	if err != nil {
 		return err
 	}
-	if args[0] == "print" {
+	if do == "print" {
 		out := json.NewEncoder(os.Stdout)
 		out.SetIndent("", "  ")
 		if err := out.Encode(c); err != nil {
@@ -327,7 +338,7 @@ func configure(_ context.Context, args []string) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	if args[0] == "check" {
+	if do == "check" {
 		fmt.Println("the configuration is good")
 	}
 	return nil

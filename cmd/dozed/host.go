@@ -90,10 +90,7 @@ func (o *doctorOptions) bind(flags *flag.FlagSet) {
 
 // images makes or lists images.
 func images(ctx context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "build" && args[0] != "ls" {
-		return errors.New("dozed image build NAME …, or dozed image ls")
-	}
-	c, names, err := load("image "+args[0], args[1:])
+	c, do, names, err := loadFor("image", args, "build", "ls")
 	if err != nil {
 		return err
 	}
@@ -102,7 +99,7 @@ func images(ctx context.Context, args []string) error {
 		return err
 	}
 	defer func() { _ = library.Close() }()
-	if args[0] == "ls" {
+	if do == "ls" {
 		out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(out, "IMAGE\tDIGEST\tMB")
 		for _, i := range library.Images() {

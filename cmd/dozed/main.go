@@ -90,7 +90,7 @@ func usage(w io.Writer) {
 func help(w io.Writer, name string, flags *flag.FlagSet) {
 	for _, c := range commands {
 		if c.name == strings.Fields(name)[0] {
-			fmt.Fprintf(w, "dozed %s %s\n    %s\n\n", c.name, c.args, c.text)
+			fmt.Fprintf(w, "%s\n    %s\n\n", strings.TrimRight("dozed "+c.name+" "+c.args, " "), c.text)
 		}
 	}
 	printFlags(w, flags)
@@ -109,7 +109,14 @@ func printFlags(w io.Writer, flags *flag.FlagSet) {
 	})
 }
 
-func printVersion(context.Context, []string) error {
+func printVersion(_ context.Context, args []string) error {
+	flags := quiet("version")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			help(os.Stdout, "version", flags)
+		}
+		return err
+	}
 	fmt.Println("dozed", version)
 	if info, ok := debug.ReadBuildInfo(); ok {
 		fmt.Println(info.GoVersion)

@@ -47,6 +47,22 @@ func TestUsageIsCurrent(t *testing.T) {
 	}
 }
 
+func TestEveryCommandHasHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range commands {
+		if err := c.run(t.Context(), []string{"--help"}); !errors.Is(err, flag.ErrHelp) {
+			t.Errorf("dozed %s --help: %v", c.name, err)
+		}
+	}
+	for _, tt := range []struct{ args, want string }{
+		{"image", "build, ls"}, {"image rm", "build, ls"}, {"config", "check, print"}, {"config --config /none print", "check, print"},
+	} {
+		if err := run(t.Context(), strings.Fields(tt.args)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("dozed %s: %v, want to hear of %s", tt.args, err, tt.want)
+		}
+	}
+}
+
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.json")
