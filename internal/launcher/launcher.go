@@ -243,7 +243,7 @@ func (l *Launcher) bundle(id string) string { return filepath.Join(l.options.Run
 
 // Version returns what the engine calls itself.
 func (l *Launcher) Version() gvisor.Version {
-	return gvisor.Version{Engine: version.Version(), PID: os.Getpid()}
+	return gvisor.Version{Engine: version.Version(), PID: os.Getpid(), Volumes: true}
 }
 
 // Machines returns what lives here.

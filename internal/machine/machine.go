@@ -54,6 +54,10 @@ var ErrDamaged = errors.New("the checkpoint cannot be run")
 // or damaged, and both go on when it is put back.
 var ErrNoEngine = errors.New("its engine is missing")
 
+// ErrNoVolumes is what Boot returns for a machine with volumes where what starts
+// machines is of an older build, and would leave them out.
+var ErrNoVolumes = errors.New("what starts machines knows no volumes")
+
 // Link is the network interface of a machine: the guest's end of a pair whose
 // host end belongs to whoever leased it.
 type Link struct {

@@ -364,6 +364,9 @@ func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machi
 	m, err := n.ahead.start(ctx, b.config)
 	if err != nil {
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
+		if errors.Is(err, machine.ErrNoVolumes) {
+			err = doze.Wrap(err, doze.Unavailable, "this node has a launcher from before there were volumes: its operator has to end that, and the node's log says which")
+		}
 		if o.From != "" {
 			err = n.unusable(o.From, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
 	"doze/internal/node"
 	"doze/internal/peer"
@@ -147,6 +148,9 @@ func TestVolumes(t *testing.T) {
 		if err := p.Create(ctx, withVolumes("a")); !errors.Is(err, errBroken) {
 			t.Fatal(err)
 		}
+		p.empty("a")
+		h.FailNext(machinetest.OpBoot, machine.ErrNoVolumes)
+		h.kind(p.Create(ctx, withVolumes("a")), doze.Unavailable, "launcher")
 		p.empty("a")
 		if err := p.Create(ctx, withVolumes("a")); err != nil {
 			t.Fatal(err)

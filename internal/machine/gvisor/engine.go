@@ -258,6 +258,24 @@ func (e *engine) call(ctx context.Context, path string, in, out any) error {
 	return e.client.post(ctx, path, in, out)
 }
 
+// mounts fails if the launcher would leave out the volumes of a machine.
+func (e *engine) mounts(ctx context.Context, c Config) error {
+	if len(c.Volumes) == 0 {
+		return nil
+	}
+	if err := e.ensure(ctx); err != nil {
+		return err
+	}
+	var v Version
+	if err := e.client.get(ctx, PathVersion, &v); err != nil {
+		return err
+	}
+	if !v.Volumes {
+		return fmt.Errorf("%w: end the launcher %d, and the next one takes over its machines", machine.ErrNoVolumes, v.PID)
+	}
+	return nil
+}
+
 // find returns the state of a machine in the launcher, or nothing.
 func (e *engine) find(ctx context.Context, id string) (string, error) {
 	found, err := e.list(ctx)

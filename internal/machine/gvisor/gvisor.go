@@ -117,6 +117,9 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	if d.home(c.ID) != d.current {
 		return nil, fmt.Errorf("boot: %w", errTaken)
 	}
+	if err := d.current.mounts(ctx, c); err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the machine's directory: %w", err)
 	}

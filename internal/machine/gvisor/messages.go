@@ -31,6 +31,9 @@ const (
 type Version struct {
 	Engine string `json:"engine"` // checkpoints are readable by the same engine only
 	PID    int    `json:"pid"`
+	// Volumes says that it mounts those of a [Config]. An older build of the same
+	// version, which may run still, does not.
+	Volumes bool `json:"volumes"`
 }
 
 // Config is what a launcher needs to run a machine.
