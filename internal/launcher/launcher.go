@@ -146,7 +146,10 @@ func configFor(root string) (*config.Config, error) {
 		// One of its own for each process that opens files of volumes: one for all
 		// would be a mount that outlives them.
 		"gofer-network-namespace": "new",
-		"allow-connected-on-save": "true", // connections survive a sleep on disk
+		// Connections to the outside end with a sleep on disk: nobody knows whether
+		// their peers are still there, and who only reads would wait for ever. Those
+		// within the guest go on.
+		"allow-connected-on-save": "false",
 		// A connection that comes back from disk has lost its segment size and
 		// would divide by it: the host segments, as it does after linkArgs.
 		"software-gso": "false",

@@ -125,9 +125,8 @@ func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
 			Neighbors:         []boot.Neighbor{{IP: gateway, HardwareAddr: gatewayMAC}},
 			RXChecksumOffload: true, QDisc: config.QDiscFIFO, GSOMaxSize: gsoMax,
 		}},
-		Defaultv4Gateway:     boot.DefaultRoute{Name: l.Name, Route: boot.Route{Destination: everywhere, Gateway: gateway}},
-		AllowConnectedOnSave: true,
-		IsRestore:            true,
+		Defaultv4Gateway: boot.DefaultRoute{Name: l.Name, Route: boot.Route{Destination: everywhere, Gateway: gateway}},
+		IsRestore:        true,
 	}
 	args.Files = []*os.File{socket}
 	return args, nil

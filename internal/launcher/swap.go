@@ -61,10 +61,10 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 		return r, err
 	}
 	s.swapped = true
-	s.note()
 	if err := s.warm(); err != nil {
 		slog.WarnContext(ctx, "bring back what a wake needs", "sandbox", s.id, "err", err)
 	}
+	s.note()
 	return r, nil
 }
 

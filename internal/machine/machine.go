@@ -142,9 +142,10 @@ type Machine interface {
 	// Suspend moves the machine down to a tier. If it cannot, the error says
 	// why and the machine is in a tier between the old and the wanted one,
 	// with nothing lost; ctx ends the attempt early in the same way. Open
-	// connections sleep with the machine; bytes that are on their way to it
-	// while it is saved may be acknowledged and forgotten, so that nobody may
-	// wait for an answer meanwhile. A machine that is OnDisk already gives up
+	// connections sleep with the machine, but for those over its link when it
+	// wakes from OnDisk: they are closed in it. Bytes that are on their way to
+	// it while it is saved may be acknowledged and forgotten, so that nobody
+	// may wait for an answer meanwhile. A machine that is OnDisk already gives up
 	// the process that waits for its next wake. What processes changed of the
 	// network inside is not in a checkpoint: whoever needs it goes no further
 	// than Paused, nor keeps the machine.

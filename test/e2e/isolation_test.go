@@ -311,6 +311,55 @@ func closedNetwork(t *testing.T, p *testkit.Platform, one, two *client.Box) {
 	}
 }
 
+// forsaken waits, in a sandbox, for a server that never says anything: after a
+// sleep on disk nobody knows whether the server is still there, and who waits is
+// told so.
+func forsaken(t *testing.T, p *testkit.Platform, box *client.Box, netns string) {
+	t.Helper()
+	const port = "7000"
+	within(t, netns, func() error {
+		l, err := net.Listen("tcp4", ":"+port) // the kernel takes connections
+		if err == nil {
+			t.Cleanup(func() { _ = l.Close() })
+		}
+		return err
+	})
+	const reader = `
+import socket
+far = socket.create_connection(("` + publicIP + `", ` + port + `))
+near, other = socket.create_server(("127.0.0.1", 0)), None
+other = socket.create_connection(near.getsockname())
+print("waits", flush=True)
+try: print("ended", far.recv(1), flush=True)
+except OSError as e: print("ended", e, flush=True)
+near.accept()[0].send(b"x")
+print("near", other.recv(1), flush=True)
+`
+	held, err := box.Start(t.Context(), client.Command{Command: "exec python3 -c '" + reader + "'"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func(what string) bool {
+		logs, err := box.Logs(t.Context(), held.PID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(logs.Stdout, what)
+	}
+	until(t, "it waits", func() bool { return said("waits") })
+	if err := p.AwaitTier(t.Context(), "one", "paused"); err != nil {
+		t.Fatal(err)
+	}
+	if said("ended") {
+		t.Error("a connection did not outlive a sleep in memory")
+	}
+	if err := p.AwaitTier(t.Context(), "one", "disk"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is told", func() bool { return said("ended") })
+	until(t, "what is inside goes on", func() bool { return said("near b'x'") })
+}
+
 // apart is set in the copy of this process that has a network namespace of its
 // own as the machine's.
 var apart = flag.Bool("apart", false, "run TestOpenEgress in this network namespace, which must be a fresh one")
@@ -350,7 +399,7 @@ func TestOpenEgress(t *testing.T) {
 	serve(t, outside)
 	serve(t, "/proc/thread-self/ns/net") // that of the process is the one of its first thread
 
-	p, c := start(t, "--egress", "open")
+	p, c := start(t, "--egress", "open", "--pause-after", "300ms", "--save-after", "0s", "--swap", "off", "--disk-after", "1s")
 	_, one := create(t, c, named("one", 2048))
 	_, two := create(t, c, named("two", 512))
 	reached := probe(t, one, publicIP)
@@ -363,6 +412,7 @@ func TestOpenEgress(t *testing.T) {
 	if reached := probe(t, one, closed...); len(reached) > 0 {
 		t.Errorf("the sandbox reached %q", reached)
 	}
+	forsaken(t, p, one, outside)
 	// Closed again, nothing is left in the machine's namespace.
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)

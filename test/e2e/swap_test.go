@@ -81,10 +81,14 @@ func TestSwap(t *testing.T) {
 	if status, _ := get(t, &testkit.Platform{Key: "wrong"}, p.Address+"/metrics"); status != http.StatusUnauthorized {
 		t.Errorf("metrics with a wrong key: %d", status)
 	}
-	status, metrics := get(t, p, p.Address+"/metrics")
-	if status != http.StatusOK {
-		t.Fatal(status, metrics)
-	}
+	var metrics string
+	until(t, "the metrics say so", func() bool { // the launcher knows it first
+		status, now := get(t, p, p.Address+"/metrics")
+		if metrics = now; status != http.StatusOK {
+			t.Fatal(status, metrics)
+		}
+		return strings.Contains(metrics, "\ndoze_sandboxes{tier=\"swapped\"} 1\n")
+	})
 	for _, want := range []string{
 		`doze_sandboxes\{tier="swapped"\} 1`, `doze_sandboxes\{tier="awake"\} 0`,
 		`doze_swap_bytes\{tier="swapped"\} [2-9](\.[0-9]+)?e\+08`, `doze_checkpoint_bytes\{tier="swapped"\} [2-9](\.[0-9]+)?e\+08`,

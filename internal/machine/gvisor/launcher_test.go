@@ -469,6 +469,34 @@ func TestSavedGoesOn(t *testing.T) {
 	h.Empty(t)
 }
 
+// TestPreparedByAnother wakes a machine whose next process was made by a driver
+// that ended meanwhile.
+func TestPreparedByAnother(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	m := boot(t, d, h.Config(t, "a"))
+	if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
+		t.Fatal(err)
+	}
+	s := m.(*sandbox)
+	if err := s.call(t.Context(), PathPrepare, Boot{Config: s.config}, nil); err != nil {
+		t.Fatal(err)
+	}
+	left := h.engine("a")
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := h.engine("a"); now == left {
+		t.Errorf("it runs in process %d, of which nobody knows what it was made for", now)
+	}
+	var count int64
+	ask(t, m, "/count", &count)
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestHostView checks that nothing leaks from the launcher into machines, and
 // from machines into the launcher.
 func TestHostView(t *testing.T) {

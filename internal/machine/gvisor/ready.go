@@ -2,6 +2,8 @@ package gvisor
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -94,5 +96,25 @@ func (s *sandbox) take(ctx context.Context) (time.Duration, error) {
 		return time.Since(start), nil
 	}
 	err := s.call(ctx, PathPrepare, Boot{Config: s.config}, nil)
+	if errors.Is(err, errTaken) {
+		err = s.takeOver(ctx)
+	}
 	return time.Since(start), err
+}
+
+// takeOver makes the process anew when there is one already: of a driver that
+// ended while it asked for it, and which may be of another kind. One that ever
+// ran is not touched. Preconditions: process is held.
+func (s *sandbox) takeOver(ctx context.Context) error {
+	state, err := s.engine.Load().find(ctx, s.config.ID)
+	if err != nil {
+		return err
+	}
+	if state != StateCreated {
+		return fmt.Errorf("it is %s: %w", state, errTaken)
+	}
+	if err := s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil); err != nil {
+		return err
+	}
+	return s.call(ctx, PathPrepare, Boot{Config: s.config}, nil)
 }
