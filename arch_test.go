@@ -61,6 +61,7 @@ var imports = map[string][]string{
 	"internal/swap":                      {"."},
 	"internal/testkit":                   {".", "client", "internal/machine/gvisor", "internal/swap", "internal/wreck"},
 	"internal/testkit/authority":         {},
+	"internal/testkit/postgres":          {},
 	"internal/testkit/zone":              {},
 	"internal/volume":                    {".", "internal/durable"},
 	"internal/wreck":                     {},

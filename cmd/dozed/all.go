@@ -203,7 +203,11 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if err != nil {
 		return nil, err
 	}
-	if p.store, err = store.Open(ctx, filepath.Join(c.Data, "doze.db"), box); err != nil {
+	records, err := c.records()
+	if err != nil {
+		return nil, err
+	}
+	if p.store, err = store.Open(ctx, records, box); err != nil {
 		return nil, err
 	}
 	if err := p.openNode(ctx); err != nil {

@@ -21,42 +21,46 @@ import (
 	"doze"
 	"doze/internal/certificate"
 	"doze/internal/daemon"
+	"doze/internal/store"
 	"doze/internal/swap"
 )
 
 // config is every setting of dozed. A new field must have a useful zero value
 // or a default: an old file still starts a new binary.
 type config struct {
-	Data       string          `json:"data"`           // directory of everything that must survive
-	Run        string          `json:"run"`            // directory of run state; a tmpfs
-	ImagesDir  string          `json:"imagesDir"`      // directory of images; several data directories may share it
-	Cgroup     string          `json:"cgroup"`         // parent of all cgroups
-	Listen     string          `json:"listen"`         // address of the API and of the edge
-	TLSCert    string          `json:"tlsCert"`        // PEM file of the certificate; with it the listener speaks TLS
-	TLSKey     string          `json:"tlsKey"`         // PEM file of its key
-	ACME       bool            `json:"acme"`           // certificates are got from an authority for what has none
-	ACMEURL    string          `json:"acmeDirectory"`  // URL of its directory
-	ACMERoots  string          `json:"acmeCa"`         // PEM file of whom to believe that it is the authority; empty are those of the host
-	ACMEEmail  string          `json:"acmeEmail"`      // where it writes when something is wrong
-	ListenHTTP string          `json:"httpListen"`     // plain HTTP: challenges, and the way to https; empty is none
-	PublicURL  string          `json:"publicUrl"`      // how the world reaches it; by default http://<listen>, or https
-	Workspace  string          `json:"workspace"`      // name of the first workspace
-	Region     string          `json:"region"`         // name of the one region
-	Resolver   string          `json:"resolver"`       // server of the DNS that knows about custom domains; empty is that of the host
-	Domain     string          `json:"domain"`         // platform domain of sandboxes' host names; may be empty
-	PauseAfter daemon.Duration `json:"pauseAfter"`     // unused for this long, a sandbox is paused
-	SaveAfter  daemon.Duration `json:"saveAfter"`      // paused for this long, it is safe on disk as well; 0: at once
-	SwapAfter  daemon.Duration `json:"swapAfter"`      // paused for this long, its memory is moved to swap, if there is some
-	DiskAfter  daemon.Duration `json:"diskAfter"`      // paused for this long, its memory is given back
-	Swap       string          `json:"swap"`           // off, host, encrypted or plain: see swap.Parse
-	ReserveMB  int64           `json:"reserveMb"`      // with less free memory, sleeping sandboxes move to disk early
-	BudgetMB   int64           `json:"memoryBudgetMb"` // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
-	Ready      int             `json:"ready"`          // how many sandboxes on disk keep a process (11 MB) for a faster wake
-	Spares     int             `json:"spares"`         // how many machines (about 20 MB) are started ahead of their sandboxes
-	Templates  bool            `json:"templates"`      // sandboxes go on from a copy of one like them, where there is one
-	Egress     string          `json:"egress"`         // closed, or open: what sandboxes may reach
-	Images     []string        `json:"images"`         // made before the first request
-	Log        string          `json:"log"`            // debug, info, warn or error
+	Data     string `json:"data"`     // directory of everything that must survive
+	Database string `json:"database"` // postgres://…, of the records; empty is a file in Data
+	// DatabaseFile holds Database, which may have a password.
+	DatabaseFile string          `json:"databaseFile"`
+	Run          string          `json:"run"`            // directory of run state; a tmpfs
+	ImagesDir    string          `json:"imagesDir"`      // directory of images; several data directories may share it
+	Cgroup       string          `json:"cgroup"`         // parent of all cgroups
+	Listen       string          `json:"listen"`         // address of the API and of the edge
+	TLSCert      string          `json:"tlsCert"`        // PEM file of the certificate; with it the listener speaks TLS
+	TLSKey       string          `json:"tlsKey"`         // PEM file of its key
+	ACME         bool            `json:"acme"`           // certificates are got from an authority for what has none
+	ACMEURL      string          `json:"acmeDirectory"`  // URL of its directory
+	ACMERoots    string          `json:"acmeCa"`         // PEM file of whom to believe that it is the authority; empty are those of the host
+	ACMEEmail    string          `json:"acmeEmail"`      // where it writes when something is wrong
+	ListenHTTP   string          `json:"httpListen"`     // plain HTTP: challenges, and the way to https; empty is none
+	PublicURL    string          `json:"publicUrl"`      // how the world reaches it; by default http://<listen>, or https
+	Workspace    string          `json:"workspace"`      // name of the first workspace
+	Region       string          `json:"region"`         // name of the one region
+	Resolver     string          `json:"resolver"`       // server of the DNS that knows about custom domains; empty is that of the host
+	Domain       string          `json:"domain"`         // platform domain of sandboxes' host names; may be empty
+	PauseAfter   daemon.Duration `json:"pauseAfter"`     // unused for this long, a sandbox is paused
+	SaveAfter    daemon.Duration `json:"saveAfter"`      // paused for this long, it is safe on disk as well; 0: at once
+	SwapAfter    daemon.Duration `json:"swapAfter"`      // paused for this long, its memory is moved to swap, if there is some
+	DiskAfter    daemon.Duration `json:"diskAfter"`      // paused for this long, its memory is given back
+	Swap         string          `json:"swap"`           // off, host, encrypted or plain: see swap.Parse
+	ReserveMB    int64           `json:"reserveMb"`      // with less free memory, sleeping sandboxes move to disk early
+	BudgetMB     int64           `json:"memoryBudgetMb"` // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
+	Ready        int             `json:"ready"`          // how many sandboxes on disk keep a process (11 MB) for a faster wake
+	Spares       int             `json:"spares"`         // how many machines (about 20 MB) are started ahead of their sandboxes
+	Templates    bool            `json:"templates"`      // sandboxes go on from a copy of one like them, where there is one
+	Egress       string          `json:"egress"`         // closed, or open: what sandboxes may reach
+	Images       []string        `json:"images"`         // made before the first request
+	Log          string          `json:"log"`            // debug, info, warn or error
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool `json:"privateRegistries"`
 }
@@ -83,6 +87,8 @@ const (
 // bind makes flags of the settings that people change.
 func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Data, "data", c.Data, "`directory` of everything that must survive")
+	flags.StringVar(&c.Database, "database", c.Database, "`URL` of the PostgreSQL database for the records, such as postgres://doze@db.example.com/doze, without a password: that belongs into --database-file, DOZED_DATABASE or ~/.pgpass (default: SQLite, in the data directory)")
+	flags.StringVar(&c.DatabaseFile, "database-file", c.DatabaseFile, "`file` with that URL, password included")
 	flags.StringVar(&c.Run, "run", c.Run, "`directory` of run state (default: below /run/doze, one for each data directory)")
 	flags.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "`directory` of images (default: in the data directory)")
 	flags.StringVar(&c.Cgroup, "cgroup", c.Cgroup, "`name` of the parent of all cgroups (default: one for each data directory)")
@@ -142,6 +148,8 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []s
 		return c, nil, err
 	case err != nil:
 		return c, nil, fmt.Errorf("%w; see dozed %s --help", err, name)
+	case store.HasPassword(ignored.Database):
+		return c, nil, errors.New("every user of the host sees the password in --database: put the URL into a file for --database-file, or into DOZED_DATABASE")
 	}
 	if err := daemon.ReadEnvironment("DOZED", first); err != nil {
 		return c, nil, err
@@ -158,6 +166,9 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (config, []s
 		add(flags)
 	}
 	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment("DOZED", flags)); err != nil {
+		return c, nil, err
+	}
+	if err := c.readDatabase(); err != nil {
 		return c, nil, err
 	}
 	return c.resolve(), flags.Args(), nil
@@ -253,6 +264,7 @@ func (c config) validate() error {
 		p.Add("tlsCert", "and tlsKey go together")
 	}
 	c.checkACME(&p)
+	c.checkDatabase(&p)
 	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")
@@ -331,7 +343,7 @@ func configure(_ context.Context, args []string) error {
 	if do == "print" {
 		out := json.NewEncoder(os.Stdout)
 		out.SetIndent("", "  ")
-		if err := out.Encode(c); err != nil {
+		if err := out.Encode(c.shown()); err != nil {
 			return err
 		}
 	}

@@ -33,7 +33,7 @@ type instance struct {
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	"admin.key", "agents", "doze.db", "doze.db-shm", "doze.db-wal", "engines", "images", instanceFile, "lock", "net", "sandboxes", "seal.key", "snapshots", "ahead",
+	"admin.key", "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", "engines", "images", instanceFile, "lock", "net", recordsFile, "sandboxes", "seal.key", "snapshots", "ahead",
 	"swap", "volumes",
 }
 
@@ -107,16 +107,23 @@ func destroy(ctx context.Context, args []string) error {
 		fmt.Printf("processes ended: %d; records and checkpoints are still in %s\n", ended, c.Data)
 		return nil
 	}
+	kind, err := recordsOf(c.Data)
+	if err != nil {
+		return err
+	}
 	if err := erase(c.Data); err != nil {
 		return err
 	}
 	fmt.Printf("processes ended: %d; nothing of the platform is left in %s\n", ended, c.Data)
+	if kind == onServer {
+		fmt.Println("its records are still on the PostgreSQL server, where nobody can read what is secret in them any more: drop that database")
+	}
 	return nil
 }
 
 // served reports whether a dozed ever had a directory for its data.
 func served(data string) bool {
-	return slices.ContainsFunc([]string{instanceFile, "doze.db"}, func(name string) bool {
+	return slices.ContainsFunc([]string{instanceFile, databaseFile}, func(name string) bool {
 		_, err := os.Stat(filepath.Join(data, name))
 		return err == nil
 	})

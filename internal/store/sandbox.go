@@ -173,7 +173,7 @@ func (s *Store) EachLiving(ctx context.Context, fn func(Sandbox) error) (err err
 			return err
 		}
 	}
-	return wrap(rows.Err(), "read sandboxes")
+	return wrap(classify(ctx, rows.Err()), "read sandboxes")
 }
 
 // Unfinished returns up to limit records in phases that control has to lead

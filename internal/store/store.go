@@ -15,15 +15,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/pressly/goose/v3"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 
 	"doze"
 	"doze/internal/seal"
@@ -36,64 +31,74 @@ const (
 	// readers is enough for the cores of a small host; a read takes well
 	// under a millisecond.
 	readers = 8
-	// busy bounds the wait for a lock that another process holds, such as a
-	// backup. Our own writers queue for the one connection instead.
-	busy = 10 * time.Second
 	// idLength of the letters that [rand.Text] uses is 100 random bits.
 	idLength = 20
 )
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
-	write *sql.DB // one connection: SQLite has one writer
-	read  *sql.DB
+	write pool // of one connection
+	read  pool
 	box   *seal.Box
 }
 
-// Open opens or creates the SQLite database in the file name and brings its
-// schema up to date. Only the owner may read the file. What is secret is sealed
-// with box, which must be the same every time.
-func Open(ctx context.Context, name string, box *seal.Box) (_ *Store, err error) {
-	name, err = filepath.Abs(name)
-	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
-	// SQLite gives its other files the mode of this one.
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
-	if err = errors.Join(f.Chmod(0o600), f.Close()); err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
+// engine is an opened database, and what there is to know about its kind.
+type engine struct {
+	name        string // for people
+	write, read *sql.DB
+	dialect     goose.Dialect
+	migrations  fs.FS
+	begin       func(context.Context, *Store) error // nil is nothing; when the schema is up to date
+}
 
-	s := &Store{box: box}
+// Open opens the database at an address and brings its schema up to date: that
+// of a PostgreSQL server for postgres://…, else the SQLite database in the file
+// of this name, which is made if it is not there. What is secret is sealed with
+// box, which must be the same every time.
+func Open(ctx context.Context, address string, box *seal.Box) (_ *Store, err error) {
+	e, err := connect(address)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{write: pool{e.write}, read: pool{e.read}, box: box}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("database %s: %w", name, err), s.Close())
+			err = errors.Join(fmt.Errorf("database %s: %w", e.name, classify(ctx, err)), s.Close())
 		}
 	}()
-	if s.write, err = sql.Open("sqlite", dsn(name, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)")); err != nil {
-		return nil, err
-	}
-	s.write.SetMaxOpenConns(1)
-	sub, err := fs.Sub(migrations, "migrations")
+	e.write.SetMaxOpenConns(1)
+	e.read.SetMaxOpenConns(readers)
+	e.read.SetMaxIdleConns(readers)
+	p, err := e.schema()
 	if err != nil {
 		return nil, err
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.write, sub, goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return nil, err
-	}
-	if _, err = p.Up(ctx); err != nil {
+	if _, err := p.Up(ctx); err != nil {
 		return nil, fmt.Errorf("bring the schema up to date: %w", err)
 	}
-	if s.read, err = sql.Open("sqlite", dsn(name, "query_only(1)")); err != nil {
+	if err := s.checkSeal(ctx); err != nil {
 		return nil, err
 	}
-	s.read.SetMaxOpenConns(readers)
-	s.read.SetMaxIdleConns(readers)
-	return s, s.checkSeal(ctx)
+	if e.begin != nil {
+		return s, e.begin(ctx, s)
+	}
+	return s, nil
+}
+
+func connect(address string) (*engine, error) {
+	if onPostgres(address) {
+		return openPostgres(address)
+	}
+	return openSQLite(address)
+}
+
+// schema is what brings the schema up to date.
+func (e *engine) schema() (*goose.Provider, error) {
+	sub, err := fs.Sub(e.migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(e.dialect, e.write, sub, goose.WithDisableGlobalRegistry(true))
 }
 
 // sealSetting holds something sealed, which tells the right key from another.
@@ -119,25 +124,8 @@ func (s *Store) checkSeal(ctx context.Context) error {
 	return nil
 }
 
-func dsn(name string, pragmas ...string) string {
-	q := url.Values{"_txlock": {"immediate"}}
-	q.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()))
-	for _, p := range pragmas {
-		q.Add("_pragma", p)
-	}
-	return (&url.URL{Scheme: "file", Path: name, RawQuery: q.Encode()}).String()
-}
-
 // Close closes the database. Calls in progress fail.
-func (s *Store) Close() error {
-	var errs []error
-	for _, db := range []*sql.DB{s.read, s.write} {
-		if db != nil {
-			errs = append(errs, db.Close())
-		}
-	}
-	return errors.Join(errs...)
-}
+func (s *Store) Close() error { return errors.Join(s.read.Close(), s.write.Close()) }
 
 // NewID returns a fresh random identity of 20 characters [a-z2-7]: safe as a
 // file name, a host name and a container id.
@@ -151,9 +139,30 @@ func (s *Store) update(ctx context.Context, fn func(*sql.Tx) error) error {
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	if err := fn(tx); err != nil {
-		return err
+		return classify(ctx, err)
 	}
-	return tx.Commit()
+	return classify(ctx, tx.Commit())
+}
+
+// pool is a database that says when it is out of reach.
+type pool struct{ *sql.DB }
+
+// ExecContext is that of [sql.DB].
+func (p pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	res, err := p.DB.ExecContext(ctx, query, args...)
+	return res, classify(ctx, err)
+}
+
+// QueryContext is that of [sql.DB].
+func (p pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	rows, err := p.DB.QueryContext(ctx, query, args...)
+	return rows, classify(ctx, err)
+}
+
+// BeginTx is that of [sql.DB].
+func (p pool) BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error) {
+	tx, err := p.DB.BeginTx(ctx, o)
+	return tx, classify(ctx, err)
 }
 
 // querier is a database or a transaction.
@@ -175,7 +184,7 @@ func collect[T any](ctx context.Context, q querier, scan func(row) (T, error), q
 		}
 		all = append(all, v)
 	}
-	return all, rows.Err()
+	return all, classify(ctx, rows.Err())
 }
 
 // one runs a query of at most one row. No row is NotFound with the message
@@ -195,10 +204,7 @@ func one[T any](ctx context.Context, q querier, scan func(row) (T, error), missi
 type row interface{ Scan(dest ...any) error }
 
 // duplicate reports whether err says that a unique value is taken.
-func duplicate(err error) bool {
-	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
-}
+func duplicate(err error) bool { return duplicateInSQLite(err) || duplicateInPostgres(err) }
 
 // millis is t as a column keeps it; the zero time is 0.
 func millis(t time.Time) int64 {

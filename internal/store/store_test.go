@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -18,25 +17,45 @@ import (
 	"doze"
 	"doze/internal/seal"
 	"doze/internal/store"
+	"doze/internal/testkit/postgres"
 )
 
-func open(t *testing.T, file string) *store.Store {
+func TestMain(m *testing.M) { postgres.Main(m) }
+
+// onBoth runs a test on each kind of database.
+func onBoth(t *testing.T, test func(database)) {
 	t.Helper()
-	box, err := seal.Open(file + ".key")
+	t.Parallel()
+	for name, address := range map[string]func(*testing.T) string{
+		"sqlite":   func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "with ?odd%20 name.db") },
+		"postgres": func(t *testing.T) string { t.Helper(); return postgres.Database(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(database{t, address(t), filepath.Join(t.TempDir(), "key")})
+		})
+	}
+}
+
+// database is one for a test, and the key that it is sealed with.
+type database struct {
+	t            *testing.T
+	address, key string
+}
+
+// open opens it, until the test ends.
+func (d database) open(t *testing.T) *store.Store {
+	t.Helper()
+	box, err := seal.Open(d.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.Open(t.Context(), file, box)
+	s, err := store.Open(t.Context(), d.address, box)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-func fresh(t *testing.T) *store.Store {
-	t.Helper()
-	return open(t, filepath.Join(t.TempDir(), "doze.db"))
 }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC)
@@ -71,346 +90,371 @@ func apply(t *testing.T, s *store.Store, uid string, on ...doze.Trigger) (sb sto
 func kind(err error) doze.Kind { return doze.Public(err).Kind }
 
 func TestRecordsSurviveAReopen(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "with ?odd%20 name.db")
-	s := open(t, file)
-	want := insert(t, s, "a", func(sb *store.Sandbox) {
-		enabled := false
-		sb.Spec.Enabled = &enabled
-		sb.Spec.Runtime.Envs = []doze.Env{{Name: "A", Value: "x\n\"ü\u2028"}}
-		sb.Metadata.Labels = map[string]string{"$p": `q"z`}
-		sb.Deadline = epoch.Add(time.Hour)
-	})
-	if err := s.SetSetting(t.Context(), "k", "1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.SetSetting(t.Context(), "k", "2"), s.Close()); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(file)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-
-	s = open(t, file)
-	got, err := s.Sandbox(t.Context(), want.UID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want.Events = []doze.Event{{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: doze.Time{Time: epoch}}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	for key, value := range map[string]string{"k": "2", "none": ""} {
-		if v, err := s.Setting(t.Context(), key); v != value || err != nil {
-			t.Errorf("setting %s: %q, %v", key, v, err)
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		want := insert(t, s, "a", func(sb *store.Sandbox) {
+			enabled := false
+			sb.Spec.Enabled = &enabled
+			sb.Spec.Runtime.Envs = []doze.Env{{Name: "A", Value: "x\n\"ü\u2028"}}
+			sb.Metadata.Labels = map[string]string{"$p": `q"z`}
+			sb.Deadline = epoch.Add(time.Hour)
+		})
+		if err := s.SetSetting(t.Context(), "k", "1"); err != nil {
+			t.Fatal(err)
 		}
+		if err := errors.Join(s.SetSetting(t.Context(), "k", "2"), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s = d.open(t)
+		got, err := s.Sandbox(t.Context(), want.UID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.Events = []doze.Event{{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: doze.Time{Time: epoch}}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		for key, value := range map[string]string{"k": "2", "none": ""} {
+			if v, err := s.Setting(t.Context(), key); v != value || err != nil {
+				t.Errorf("setting %s: %q, %v", key, v, err)
+			}
+		}
+	})
+}
+
+func TestOnlyTheOwnerReadsTheFile(t *testing.T) {
+	t.Parallel()
+	d := database{t, filepath.Join(t.TempDir(), "doze.db"), filepath.Join(t.TempDir(), "key")}
+	d.open(t)
+	if info, err := os.Stat(d.address); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%+v, %v", info, err)
 	}
 }
 
 func TestNamesAreUniqueAmongTheLiving(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	first := insert(t, s, "a")
-	again := store.Sandbox{UID: store.NewID(), Metadata: first.Metadata}
-	if _, err := s.InsertSandbox(t.Context(), again); kind(err) != doze.Conflict {
-		t.Errorf("taken: %v", err)
-	}
-	insert(t, s, "a", func(sb *store.Sandbox) { sb.Metadata.Workspace = "other" })
-	apply(t, s, first.UID, doze.Delete)
-	if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Phase != doze.Deleting {
-		t.Errorf("%v, %v", sb.Phase, err)
-	}
-	again.Metadata.ExternalID = "x"
-	if _, err := s.InsertSandbox(t.Context(), again); err != nil {
-		t.Errorf("reuse: %v", err)
-	}
-	if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.UID != again.UID {
-		t.Errorf("%v, %v", sb.UID, err)
-	}
-	if sb, err := s.LatestByExternalID(t.Context(), "w", "x"); err != nil || sb.UID != again.UID {
-		t.Errorf("%v, %v", sb.UID, err)
-	}
-	for _, id := range []string{"", "y"} {
-		if _, err := s.LatestByExternalID(t.Context(), "w", id); kind(err) != doze.NotFound {
-			t.Errorf("external id %q: %v", id, err)
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		first := insert(t, s, "a")
+		again := store.Sandbox{UID: store.NewID(), Metadata: first.Metadata}
+		if _, err := s.InsertSandbox(t.Context(), again); kind(err) != doze.Conflict {
+			t.Errorf("taken: %v", err)
 		}
-	}
+		insert(t, s, "a", func(sb *store.Sandbox) { sb.Metadata.Workspace = "other" })
+		apply(t, s, first.UID, doze.Delete)
+		if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Phase != doze.Deleting {
+			t.Errorf("%v, %v", sb.Phase, err)
+		}
+		again.Metadata.ExternalID = "x"
+		if _, err := s.InsertSandbox(t.Context(), again); err != nil {
+			t.Errorf("reuse: %v", err)
+		}
+		if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.UID != again.UID {
+			t.Errorf("%v, %v", sb.UID, err)
+		}
+		if sb, err := s.LatestByExternalID(t.Context(), "w", "x"); err != nil || sb.UID != again.UID {
+			t.Errorf("%v, %v", sb.UID, err)
+		}
+		for _, id := range []string{"", "y"} {
+			if _, err := s.LatestByExternalID(t.Context(), "w", id); kind(err) != doze.NotFound {
+				t.Errorf("external id %q: %v", id, err)
+			}
+		}
+	})
 }
 
 func TestApply(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	for name, tt := range map[string]struct {
-		path []doze.Trigger
-		on   doze.Trigger
-		want doze.Phase
-		fail bool
-	}{
-		"next":                       {nil, doze.Placed, doze.Starting, false},
-		"not in the table":           {nil, doze.Booted, doze.Pending, true},
-		"there already":              {[]doze.Trigger{doze.Placed, doze.Booted}, doze.Booted, doze.Running, false},
-		"there, and moved on":        {[]doze.Trigger{doze.Placed, doze.Booted, doze.Idled}, doze.Booted, doze.Suspending, false},
-		"the node may have moved":    {[]doze.Trigger{doze.Placed, doze.Booted, doze.Idled}, doze.Disable, doze.Disabling, false},
-		"no redeploy while disabled": {[]doze.Trigger{doze.Placed, doze.Booted, doze.Disable, doze.Halted}, doze.Redeploy, doze.Disabled, true},
-		"deleted twice":              {[]doze.Trigger{doze.Delete}, doze.Delete, doze.Deleting, false},
-		"dead":                       {[]doze.Trigger{doze.Delete, doze.Gone}, doze.Delete, doze.Terminated, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			sb := insert(t, s, store.NewID())
-			apply(t, s, sb.UID, tt.path...)
-			_, err := s.Apply(t.Context(), sb.UID, store.Step{On: tt.on, At: epoch})
-			if (kind(err) == doze.Conflict) != tt.fail || (err != nil) != tt.fail {
-				t.Errorf("error %v", err)
-			}
-			if now, err := s.Sandbox(t.Context(), sb.UID); err != nil || now.Phase != tt.want {
-				t.Errorf("%v, %v", now.Phase, err)
-			}
-		})
-	}
-	if _, err := s.Apply(t.Context(), "none", store.Step{On: doze.Delete}); kind(err) != doze.NotFound {
-		t.Errorf("unknown: %v", err)
-	}
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		for name, tt := range map[string]struct {
+			path []doze.Trigger
+			on   doze.Trigger
+			want doze.Phase
+			fail bool
+		}{
+			"next":                       {nil, doze.Placed, doze.Starting, false},
+			"not in the table":           {nil, doze.Booted, doze.Pending, true},
+			"there already":              {[]doze.Trigger{doze.Placed, doze.Booted}, doze.Booted, doze.Running, false},
+			"there, and moved on":        {[]doze.Trigger{doze.Placed, doze.Booted, doze.Idled}, doze.Booted, doze.Suspending, false},
+			"the node may have moved":    {[]doze.Trigger{doze.Placed, doze.Booted, doze.Idled}, doze.Disable, doze.Disabling, false},
+			"no redeploy while disabled": {[]doze.Trigger{doze.Placed, doze.Booted, doze.Disable, doze.Halted}, doze.Redeploy, doze.Disabled, true},
+			"deleted twice":              {[]doze.Trigger{doze.Delete}, doze.Delete, doze.Deleting, false},
+			"dead":                       {[]doze.Trigger{doze.Delete, doze.Gone}, doze.Delete, doze.Terminated, true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				sb := insert(t, s, store.NewID())
+				apply(t, s, sb.UID, tt.path...)
+				_, err := s.Apply(t.Context(), sb.UID, store.Step{On: tt.on, At: epoch})
+				if (kind(err) == doze.Conflict) != tt.fail || (err != nil) != tt.fail {
+					t.Errorf("error %v", err)
+				}
+				if now, err := s.Sandbox(t.Context(), sb.UID); err != nil || now.Phase != tt.want {
+					t.Errorf("%v, %v", now.Phase, err)
+				}
+			})
+		}
+		if _, err := s.Apply(t.Context(), "none", store.Step{On: doze.Delete}); kind(err) != doze.NotFound {
+			t.Errorf("unknown: %v", err)
+		}
+	})
 }
 
 func TestApplyWritesAndReplaces(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	sb := insert(t, s, "a")
-	sb = apply(t, s, sb.UID, doze.Placed, doze.Booted)
-	want := sb
-	want.Spec.Runtime.Memory, want.Metadata.DisplayName = 2048, "x"
-	step := store.Step{On: doze.Redeploy, At: epoch, Revision: sb.Revision, Write: &want, Machine: "fresh", Message: strings.Repeat("ü", 1000)}
-	now, err := s.Apply(t.Context(), sb.UID, step)
-	if err != nil || now.Machine != "fresh" || now.Spec.Runtime.Memory != 2048 || now.Phase != doze.Starting {
-		t.Fatalf("%+v, %v", now, err)
-	}
-	if m := now.Events[2].Message; len(m) != 1024 || strings.Contains(m, "�") {
-		t.Errorf("message of %d bytes", len(m))
-	}
-	if left, err := s.Leftovers(t.Context(), 9); err != nil || !cmp.Equal(left, []string{sb.UID}) {
-		t.Errorf("%v, %v", left, err)
-	}
-	if err := s.ForgetLeftover(t.Context(), sb.UID); err != nil {
-		t.Fatal(err)
-	}
-	step.On = doze.Booted
-	if _, err := s.Apply(t.Context(), sb.UID, step); kind(err) != doze.Conflict {
-		t.Errorf("an old revision: %v", err)
-	}
-	if _, err := s.Update(t.Context(), sb); kind(err) != doze.Conflict {
-		t.Errorf("an old revision: %v", err)
-	}
-	if err := s.Remove(t.Context(), sb.UID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Sandbox(t.Context(), sb.UID); kind(err) != doze.NotFound {
-		t.Errorf("removed: %v", err)
-	}
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		sb := insert(t, s, "a")
+		sb = apply(t, s, sb.UID, doze.Placed, doze.Booted)
+		want := sb
+		want.Spec.Runtime.Memory, want.Metadata.DisplayName = 2048, "x"
+		step := store.Step{On: doze.Redeploy, At: epoch, Revision: sb.Revision, Write: &want, Machine: "fresh", Message: strings.Repeat("ü", 1000)}
+		now, err := s.Apply(t.Context(), sb.UID, step)
+		if err != nil || now.Machine != "fresh" || now.Spec.Runtime.Memory != 2048 || now.Phase != doze.Starting {
+			t.Fatalf("%+v, %v", now, err)
+		}
+		if m := now.Events[2].Message; len(m) != 1024 || strings.Contains(m, "�") {
+			t.Errorf("message of %d bytes", len(m))
+		}
+		if left, err := s.Leftovers(t.Context(), 9); err != nil || !cmp.Equal(left, []string{sb.UID}) {
+			t.Errorf("%v, %v", left, err)
+		}
+		if err := s.ForgetLeftover(t.Context(), sb.UID); err != nil {
+			t.Fatal(err)
+		}
+		step.On = doze.Booted
+		if _, err := s.Apply(t.Context(), sb.UID, step); kind(err) != doze.Conflict {
+			t.Errorf("an old revision: %v", err)
+		}
+		if _, err := s.Update(t.Context(), sb); kind(err) != doze.Conflict {
+			t.Errorf("an old revision: %v", err)
+		}
+		if err := s.Remove(t.Context(), sb.UID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Sandbox(t.Context(), sb.UID); kind(err) != doze.NotFound {
+			t.Errorf("removed: %v", err)
+		}
+	})
 }
 
 func TestAccept(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	for name, tt := range map[string]struct {
-		path    []doze.Trigger
-		reports []store.Report
-		want    doze.Phase
-		events  int
-		moved   int
-	}{
-		"boot":               {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1, Phase: doze.Running}}, doze.Running, 2, 1},
-		"old":                {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 2, Phase: doze.Running}, {Seq: 2, Phase: doze.Failed}, {Seq: 1, Phase: doze.Failed}}, doze.Running, 2, 1},
-		"lost in between":    {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 7, Phase: doze.Standby}}, doze.Standby, 2, 1},
-		"only control may":   {nil, []store.Report{{Seq: 1, Phase: doze.Starting}, {Seq: 2, Phase: doze.Deleting}}, doze.Pending, 1, 0},
-		"late, disabling":    {[]doze.Trigger{doze.Placed, doze.Booted, doze.Disable}, []store.Report{{Seq: 1, Phase: doze.Suspending}, {Seq: 2, Phase: doze.Standby}, {Seq: 3, Phase: doze.Disabled}}, doze.Disabled, 4, 1},
-		"late, deleting":     {[]doze.Trigger{doze.Delete}, []store.Report{{Seq: 1, Phase: doze.Failed}, {Seq: 2, Phase: doze.Running}}, doze.Deleting, 2, 0},
-		"gone":               {[]doze.Trigger{doze.Delete}, []store.Report{{Seq: 1, Phase: doze.Terminated}}, doze.Terminated, 3, 1},
-		"gone by itself":     {[]doze.Trigger{doze.Placed, doze.Booted}, []store.Report{{Seq: 1, Phase: doze.Terminated}}, doze.Running, 2, 0},
-		"note":               {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1, Phase: doze.Failed, Note: true, Message: "out of memory"}}, doze.Starting, 2, 0},
-		"absurd sequence":    {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1 << 63, Phase: doze.Running}}, doze.Starting, 1, 0},
-		"sleeps and wakes":   {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1, Phase: doze.Running}, {Seq: 2, Phase: doze.Suspending}, {Seq: 3, Phase: doze.Standby}, {Seq: 4, Phase: doze.Waking}, {Seq: 5, Phase: doze.Running}}, doze.Running, 2, 5},
-		"of another machine": {[]doze.Trigger{doze.Placed}, []store.Report{{Machine: "unknown", Seq: 1, Phase: doze.Running}}, doze.Starting, 1, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			sb := insert(t, s, store.NewID())
-			apply(t, s, sb.UID, tt.path...)
-			for i := range tt.reports {
-				if r := &tt.reports[i]; r.Machine == "" {
-					r.Machine = sb.Machine
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		for name, tt := range map[string]struct {
+			path    []doze.Trigger
+			reports []store.Report
+			want    doze.Phase
+			events  int
+			moved   int
+		}{
+			"boot":               {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1, Phase: doze.Running}}, doze.Running, 2, 1},
+			"old":                {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 2, Phase: doze.Running}, {Seq: 2, Phase: doze.Failed}, {Seq: 1, Phase: doze.Failed}}, doze.Running, 2, 1},
+			"lost in between":    {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 7, Phase: doze.Standby}}, doze.Standby, 2, 1},
+			"only control may":   {nil, []store.Report{{Seq: 1, Phase: doze.Starting}, {Seq: 2, Phase: doze.Deleting}}, doze.Pending, 1, 0},
+			"late, disabling":    {[]doze.Trigger{doze.Placed, doze.Booted, doze.Disable}, []store.Report{{Seq: 1, Phase: doze.Suspending}, {Seq: 2, Phase: doze.Standby}, {Seq: 3, Phase: doze.Disabled}}, doze.Disabled, 4, 1},
+			"late, deleting":     {[]doze.Trigger{doze.Delete}, []store.Report{{Seq: 1, Phase: doze.Failed}, {Seq: 2, Phase: doze.Running}}, doze.Deleting, 2, 0},
+			"gone":               {[]doze.Trigger{doze.Delete}, []store.Report{{Seq: 1, Phase: doze.Terminated}}, doze.Terminated, 3, 1},
+			"gone by itself":     {[]doze.Trigger{doze.Placed, doze.Booted}, []store.Report{{Seq: 1, Phase: doze.Terminated}}, doze.Running, 2, 0},
+			"note":               {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1, Phase: doze.Failed, Note: true, Message: "out of memory"}}, doze.Starting, 2, 0},
+			"absurd sequence":    {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1 << 63, Phase: doze.Running}}, doze.Starting, 1, 0},
+			"sleeps and wakes":   {[]doze.Trigger{doze.Placed}, []store.Report{{Seq: 1, Phase: doze.Running}, {Seq: 2, Phase: doze.Suspending}, {Seq: 3, Phase: doze.Standby}, {Seq: 4, Phase: doze.Waking}, {Seq: 5, Phase: doze.Running}}, doze.Running, 2, 5},
+			"of another machine": {[]doze.Trigger{doze.Placed}, []store.Report{{Machine: "unknown", Seq: 1, Phase: doze.Running}}, doze.Starting, 1, 0},
+		} {
+			t.Run(name, func(t *testing.T) {
+				sb := insert(t, s, store.NewID())
+				apply(t, s, sb.UID, tt.path...)
+				for i := range tt.reports {
+					if r := &tt.reports[i]; r.Machine == "" {
+						r.Machine = sb.Machine
+					}
+					tt.reports[i].LastUsed, tt.reports[i].At = epoch.Add(time.Minute), epoch
 				}
-				tt.reports[i].LastUsed, tt.reports[i].At = epoch.Add(time.Minute), epoch
-			}
-			moved, err := s.Accept(t.Context(), tt.reports)
-			if err != nil || len(moved) != tt.moved {
-				t.Errorf("%d moved, %v", len(moved), err)
-			}
-			now, err := s.Sandbox(t.Context(), sb.UID)
-			if err != nil || now.Phase != tt.want || len(now.Events) != tt.events {
-				t.Errorf("%v with events %v, %v", now.Phase, now.Events, err)
-			}
-		})
-	}
+				moved, err := s.Accept(t.Context(), tt.reports)
+				if err != nil || len(moved) != tt.moved {
+					t.Errorf("%d moved, %v", len(moved), err)
+				}
+				now, err := s.Sandbox(t.Context(), sb.UID)
+				if err != nil || now.Phase != tt.want || len(now.Events) != tt.events {
+					t.Errorf("%v with events %v, %v", now.Phase, now.Events, err)
+				}
+			})
+		}
+	})
 }
 
 func TestEventsAreBounded(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	sb := insert(t, s, "a")
-	var notes []store.Report
-	for i := range 250 {
-		notes = append(notes, store.Report{Machine: sb.Machine, Seq: uint64(i + 1), Note: true, Message: strings.Repeat("x", i+1)})
-	}
-	if _, err := s.Accept(t.Context(), notes); err != nil {
-		t.Fatal(err)
-	}
-	now, err := s.Sandbox(t.Context(), sb.UID)
-	if err != nil || len(now.Events) != 100 || len(now.Events[99].Message) != 250 {
-		t.Errorf("%d events, %v", len(now.Events), err)
-	}
-}
-
-func TestRepeatedNoticesAreCounted(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	sb := insert(t, s, "a")
-	long := strings.Repeat("é", 1<<10)
-	seq := uint64(0)
-	note := func(messages ...string) {
-		t.Helper()
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		sb := insert(t, s, "a")
 		var notes []store.Report
-		for _, m := range messages {
-			seq++
-			notes = append(notes, store.Report{Machine: sb.Machine, Seq: seq, Note: true, Message: m, At: epoch.Add(time.Duration(seq) * time.Second)})
+		for i := range 250 {
+			notes = append(notes, store.Report{Machine: sb.Machine, Seq: uint64(i + 1), Note: true, Message: strings.Repeat("x", i+1)})
 		}
 		if _, err := s.Accept(t.Context(), notes); err != nil {
 			t.Fatal(err)
 		}
-	}
-	note("killed 1 of them", "killed 1 of them", "killed 12 of them") // in one transaction
-	note("killed 3 of them")
-	note("other", "killed 1 of them", "killed 1 of them (the last of 2)", long, long)
-	now, err := s.Sandbox(t.Context(), sb.UID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range now.Events[1:] {
-		got = append(got, e.Message)
-		if e.Type != "notice" || len(e.Message) > 1<<10 || !utf8.ValidString(e.Message) {
-			t.Errorf("%s of %d bytes", e.Type, len(e.Message))
+		now, err := s.Sandbox(t.Context(), sb.UID)
+		if err != nil || len(now.Events) != 100 || len(now.Events[99].Message) != 250 {
+			t.Errorf("%d events, %v", len(now.Events), err)
 		}
-	}
-	cut := strings.Repeat("é", (1<<10-len(" (the last of 2)"))/2) + " (the last of 2)"
-	if diff := cmp.Diff([]string{
-		"killed 3 of them (the last of 4)", "other", "killed 1 of them", "killed 1 of them (the last of 2)", cut,
-	}, got); diff != "" {
-		t.Error(diff)
-	}
-	if at := now.Events[1].Time; !at.Equal(epoch.Add(4 * time.Second)) {
-		t.Errorf("the last of them was at %v", at)
-	}
+	})
+}
+
+func TestRepeatedNoticesAreCounted(t *testing.T) {
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		sb := insert(t, s, "a")
+		long := strings.Repeat("é", 1<<10)
+		seq := uint64(0)
+		note := func(messages ...string) {
+			t.Helper()
+			var notes []store.Report
+			for _, m := range messages {
+				seq++
+				notes = append(notes, store.Report{Machine: sb.Machine, Seq: seq, Note: true, Message: m, At: epoch.Add(time.Duration(seq) * time.Second)})
+			}
+			if _, err := s.Accept(t.Context(), notes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		note("killed 1 of them", "killed 1 of them", "killed 12 of them") // in one transaction
+		note("killed 3 of them")
+		note("other", "killed 1 of them", "killed 1 of them (the last of 2)", long, long)
+		now, err := s.Sandbox(t.Context(), sb.UID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range now.Events[1:] {
+			got = append(got, e.Message)
+			if e.Type != "notice" || len(e.Message) > 1<<10 || !utf8.ValidString(e.Message) {
+				t.Errorf("%s of %d bytes", e.Type, len(e.Message))
+			}
+		}
+		cut := strings.Repeat("é", (1<<10-len(" (the last of 2)"))/2) + " (the last of 2)"
+		if diff := cmp.Diff([]string{
+			"killed 3 of them (the last of 4)", "other", "killed 1 of them", "killed 1 of them (the last of 2)", cut,
+		}, got); diff != "" {
+			t.Error(diff)
+		}
+		if at := now.Events[1].Time; !at.Equal(epoch.Add(4 * time.Second)) {
+			t.Errorf("the last of them was at %v", at)
+		}
+	})
 }
 
 func TestDeadlines(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	at := func(d time.Duration) func(*store.Sandbox) {
-		return func(sb *store.Sandbox) { sb.Deadline = epoch.Add(d) }
-	}
-	next := func(want time.Time) {
-		t.Helper()
-		if got, err := s.NextDeadline(t.Context()); err != nil || !got.Equal(want) {
-			t.Errorf("next deadline %v, %v; want %v", got, err, want)
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		at := func(d time.Duration) func(*store.Sandbox) {
+			return func(sb *store.Sandbox) { sb.Deadline = epoch.Add(d) }
 		}
-	}
-	next(time.Time{})
-	insert(t, s, "never")
-	late, early := insert(t, s, "late", at(2*time.Hour)), insert(t, s, "early", at(time.Hour))
-	next(epoch.Add(time.Hour))
-	if due, err := s.Due(t.Context(), epoch.Add(time.Hour), 9); err != nil || len(due) != 1 || due[0].UID != early.UID {
-		t.Errorf("%v, %v", due, err)
-	}
-	if err := s.SetDeadlines(t.Context(), []store.Deadline{{UID: early.UID, Revision: early.Revision + 1, At: epoch}}); err != nil {
-		t.Fatal(err)
-	}
-	next(epoch.Add(time.Hour)) // another revision: not moved
-	if err := s.SetDeadlines(t.Context(), []store.Deadline{{UID: early.UID, Revision: early.Revision, At: epoch.Add(3 * time.Hour)}}); err != nil {
-		t.Fatal(err)
-	}
-	next(epoch.Add(2 * time.Hour))
-	apply(t, s, late.UID, doze.Delete)
-	next(epoch.Add(3 * time.Hour))
-	apply(t, s, late.UID, doze.Gone)
-	next(epoch.Add(doze.RetentionDefault))
-	for n, now := range []time.Duration{doze.RetentionDefault - time.Millisecond, doze.RetentionDefault} {
-		if purged, err := s.Purge(t.Context(), epoch.Add(now), 9); purged != int64(n) || err != nil {
-			t.Errorf("after %v: purged %d, %v", now, purged, err)
+		next := func(want time.Time) {
+			t.Helper()
+			if got, err := s.NextDeadline(t.Context()); err != nil || !got.Equal(want) {
+				t.Errorf("next deadline %v, %v; want %v", got, err, want)
+			}
 		}
-	}
-	if err := s.Touch(t.Context(), map[string]time.Time{early.Machine: epoch.Add(time.Minute), "none": epoch}); err != nil {
-		t.Fatal(err)
-	}
-	if sb, err := s.Sandbox(t.Context(), early.UID); err != nil || !sb.LastUsed.Equal(epoch.Add(time.Minute)) {
-		t.Errorf("%v, %v", sb.LastUsed, err)
-	}
+		next(time.Time{})
+		insert(t, s, "never")
+		late, early := insert(t, s, "late", at(2*time.Hour)), insert(t, s, "early", at(time.Hour))
+		next(epoch.Add(time.Hour))
+		if due, err := s.Due(t.Context(), epoch.Add(time.Hour), 9); err != nil || len(due) != 1 || due[0].UID != early.UID {
+			t.Errorf("%v, %v", due, err)
+		}
+		if err := s.SetDeadlines(t.Context(), []store.Deadline{{UID: early.UID, Revision: early.Revision + 1, At: epoch}}); err != nil {
+			t.Fatal(err)
+		}
+		next(epoch.Add(time.Hour)) // another revision: not moved
+		if err := s.SetDeadlines(t.Context(), []store.Deadline{{UID: early.UID, Revision: early.Revision, At: epoch.Add(3 * time.Hour)}}); err != nil {
+			t.Fatal(err)
+		}
+		next(epoch.Add(2 * time.Hour))
+		apply(t, s, late.UID, doze.Delete)
+		next(epoch.Add(3 * time.Hour))
+		apply(t, s, late.UID, doze.Gone)
+		next(epoch.Add(doze.RetentionDefault))
+		for n, now := range []time.Duration{doze.RetentionDefault - time.Millisecond, doze.RetentionDefault} {
+			if purged, err := s.Purge(t.Context(), epoch.Add(now), 9); purged != int64(n) || err != nil {
+				t.Errorf("after %v: purged %d, %v", now, purged, err)
+			}
+		}
+		if err := s.Touch(t.Context(), map[string]time.Time{early.Machine: epoch.Add(time.Minute), "none": epoch}); err != nil {
+			t.Fatal(err)
+		}
+		if sb, err := s.Sandbox(t.Context(), early.UID); err != nil || !sb.LastUsed.Equal(epoch.Add(time.Minute)) {
+			t.Errorf("%v, %v", sb.LastUsed, err)
+		}
+	})
 }
 
 func TestWritersDoNotDisturbEachOther(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	sb := insert(t, s, "a")
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	won := 0
-	for range 16 {
-		wg.Go(func() {
-			if _, err := s.Update(t.Context(), sb); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				won++
-			} else if kind(err) != doze.Conflict {
-				t.Error(err)
-			}
-			if _, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9}, epoch); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if won != 1 {
-		t.Errorf("%d updates of one revision", won)
-	}
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		sb := insert(t, s, "a")
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		won := 0
+		for range 16 {
+			wg.Go(func() {
+				if _, err := s.Update(t.Context(), sb); err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					won++
+				} else if kind(err) != doze.Conflict {
+					t.Error(err)
+				}
+				if _, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9}, epoch); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if won != 1 {
+			t.Errorf("%d updates of one revision", won)
+		}
+	})
 }
 
 func TestCancelledWritesLeaveNothing(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	sb := store.Sandbox{UID: store.NewID(), Metadata: doze.Metadata{Name: "a", Workspace: "w"}}
-	if _, err := s.InsertSandbox(ctx, sb); err == nil {
-		t.Error("inserted")
-	}
-	insert(t, s, "a") // and the writer still works
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		sb := store.Sandbox{UID: store.NewID(), Metadata: doze.Metadata{Name: "a", Workspace: "w"}}
+		if _, err := s.InsertSandbox(ctx, sb); err == nil {
+			t.Error("inserted")
+		}
+		insert(t, s, "a") // and the writer still works
+	})
 }
 
 func TestCursorsAge(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	insert(t, s, "a")
-	insert(t, s, "b")
-	q := store.Query{Workspace: "w", Limit: 1}
-	page, err := s.List(t.Context(), q, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q.Cursor = page.Next
-	for age, want := range map[time.Duration]bool{24 * time.Hour: true, 24*time.Hour + time.Second: false} {
-		if _, err := s.List(t.Context(), q, epoch.Add(age)); (err == nil) != want || !want && kind(err) != doze.Invalid {
-			t.Errorf("after %v: %v", age, err)
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		insert(t, s, "a")
+		insert(t, s, "b")
+		q := store.Query{Workspace: "w", Limit: 1}
+		page, err := s.List(t.Context(), q, epoch)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		q.Cursor = page.Next
+		for age, want := range map[time.Duration]bool{24 * time.Hour: true, 24*time.Hour + time.Second: false} {
+			if _, err := s.List(t.Context(), q, epoch.Add(age)); (err == nil) != want || !want && kind(err) != doze.Invalid {
+				t.Errorf("after %v: %v", age, err)
+			}
+		}
+	})
 }
 
 // FuzzCursor reads cursors of any form: they are refused or used, and never
@@ -457,101 +501,89 @@ func FuzzCursor(f *testing.F) {
 }
 
 func TestAnotherKeyOpensNothing(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "doze.db")
-	if err := open(t, file).Close(); err != nil {
-		t.Fatal(err)
-	}
-	other, err := seal.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Open(t.Context(), file, other); err == nil || !strings.Contains(err.Error(), "another key") {
-		t.Errorf("%v", err)
-	}
+	onBoth(t, func(d database) {
+		t := d.t
+		if err := d.open(t).Close(); err != nil {
+			t.Fatal(err)
+		}
+		other, err := seal.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Open(t.Context(), d.address, other); err == nil || !strings.Contains(err.Error(), "another key") {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 // TestMigrationKeepsWhatWasThere opens a database of the first schema.
 func TestMigrationKeepsWhatWasThere(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "doze.db")
-	first, err := os.ReadFile("migrations/00001_first.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, _, _ := strings.Cut(string(first), "-- +goose Down")
-	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{
-		up,
-		`CREATE TABLE goose_db_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL, is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')))`,
-		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1), (1, 1)`,
-		`INSERT INTO workspaces VALUES ('id', 'w', 7, '{"id":"id","name":"w"}')`,
-		`INSERT INTO api_keys VALUES ('k', 'w', '` + strings.Repeat("00", 32) + `', '["admin"]', 0, 7, 0, '{"id":"k","sub":"admin","sub_type":"user"}')`,
-		`INSERT INTO sandboxes VALUES ('u', 'w', 'a', '', 'a', 'u', 'standby', 0, 1, 7, 7, 0, NULL,
-			'{"metadata":{"name":"a","workspace":"w"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter2","secret":true}]}}}')`,
-	} {
-		if _, err := db.ExecContext(t.Context(), text); err != nil {
+	onBoth(t, func(d database) {
+		t := d.t
+		err := store.MigrateTo(t.Context(), d.address, 1,
+			`INSERT INTO workspaces VALUES ('id', 'w', 7, '{"id":"id","name":"w"}')`,
+			`INSERT INTO api_keys VALUES ('k', 'w', '`+strings.Repeat("00", 32)+`', '["admin"]', 0, 7, 0, '{"id":"k","sub":"admin","sub_type":"user"}')`,
+			`INSERT INTO sandboxes VALUES ('u', 'w', 'a', '', 'a', 'u', 'standby', 0, 1, 7, 7, 0, NULL,
+				'{"metadata":{"name":"a","workspace":"w"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter2","secret":true}]}}}')`,
+		)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, file)
-	members, err := s.Members(t.Context(), "w")
-	if diff := cmp.Diff([]store.Member{{Workspace: "w", Sub: "admin", Role: doze.RoleAdmin}}, members); err != nil || diff != "" {
-		t.Error(err, diff)
-	}
-	if u, err := s.User(t.Context(), "admin"); err != nil || u.Sub != "admin" || u.Password != "" {
-		t.Errorf("%+v, %v", u, err)
-	}
-	if n, err := s.Count(t.Context(), "w"); n != 1 || err != nil {
-		t.Errorf("%d sandboxes, %v", n, err)
-	}
-	if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Spec.Runtime.Envs[0].Value != "hunter2" {
-		t.Errorf("%+v, %v", sb, err)
-	}
+		s := d.open(t)
+		members, err := s.Members(t.Context(), "w")
+		if diff := cmp.Diff([]store.Member{{Workspace: "w", Sub: "admin", Role: doze.RoleAdmin}}, members); err != nil || diff != "" {
+			t.Error(err, diff)
+		}
+		if u, err := s.User(t.Context(), "admin"); err != nil || u.Sub != "admin" || u.Password != "" {
+			t.Errorf("%+v, %v", u, err)
+		}
+		if n, err := s.Count(t.Context(), "w"); n != 1 || err != nil {
+			t.Errorf("%d sandboxes, %v", n, err)
+		}
+		if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Spec.Runtime.Envs[0].Value != "hunter2" {
+			t.Errorf("%+v, %v", sb, err)
+		}
+	})
 }
 
 // TestSnapshotsMax: one more than the limit is refused, in that workspace, until
 // one is dropped.
 func TestSnapshotsMax(t *testing.T) {
-	t.Parallel()
-	s := fresh(t)
-	for _, name := range []string{"w", "other"} {
-		if err := s.InsertWorkspace(t.Context(), doze.Workspace{ID: name, Name: name}); err != nil {
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		for _, name := range []string{"w", "other"} {
+			if err := s.InsertWorkspace(t.Context(), doze.Workspace{ID: name, Name: name}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		take := func(workspace string, i int) (string, error) {
+			n := store.Snapshot{UID: "a"}
+			n.ID, n.Name, n.Workspace = store.NewID(), fmt.Sprint(workspace, i), workspace
+			return n.ID, s.InsertSnapshot(t.Context(), n)
+		}
+		var first string
+		for i := range doze.SnapshotsMax {
+			id, err := take("w", i)
+			if err != nil {
+				t.Fatalf("snapshot %d: %v", i, err)
+			}
+			if first == "" {
+				first = id
+			}
+		}
+		_, err := take("w", doze.SnapshotsMax)
+		if e := doze.Public(err); e.Kind != doze.Exhausted || !strings.Contains(e.Message, "delete one") {
+			t.Errorf("one too many: %v", err)
+		}
+		if _, err := take("other", 0); err != nil {
+			t.Errorf("in another workspace: %v", err)
+		}
+		if err := s.DropSnapshot(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-	}
-	take := func(workspace string, i int) (string, error) {
-		n := store.Snapshot{UID: "a"}
-		n.ID, n.Name, n.Workspace = store.NewID(), fmt.Sprint(workspace, i), workspace
-		return n.ID, s.InsertSnapshot(t.Context(), n)
-	}
-	var first string
-	for i := range doze.SnapshotsMax {
-		id, err := take("w", i)
-		if err != nil {
-			t.Fatalf("snapshot %d: %v", i, err)
+		if _, err := take("w", doze.SnapshotsMax); err != nil {
+			t.Errorf("in place of one that was dropped: %v", err)
 		}
-		if first == "" {
-			first = id
-		}
-	}
-	_, err := take("w", doze.SnapshotsMax)
-	if e := doze.Public(err); e.Kind != doze.Exhausted || !strings.Contains(e.Message, "delete one") {
-		t.Errorf("one too many: %v", err)
-	}
-	if _, err := take("other", 0); err != nil {
-		t.Errorf("in another workspace: %v", err)
-	}
-	if err := s.DropSnapshot(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := take("w", doze.SnapshotsMax); err != nil {
-		t.Errorf("in place of one that was dropped: %v", err)
-	}
+	})
 }
