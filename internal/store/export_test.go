@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
+	"time"
 )
 
 // MigrateTo makes a database with the schema of an earlier version, and runs
@@ -31,4 +33,18 @@ func MigrateTo(ctx context.Context, address string, version int64, statements ..
 		}
 	}
 	return nil
+}
+
+// Plan is how the database finds the sandboxes of a list.
+func (s *Store) Plan(ctx context.Context, q Query) (string, error) {
+	q.Sort = NewestFirst
+	text, args, err := statement(listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated"}, q, time.Now())
+	if err != nil {
+		return "", err
+	}
+	steps, err := collect(ctx, s.read, func(r row) (step string, err error) {
+		var id, parent, unused int
+		return step, r.Scan(&id, &parent, &unused, &step)
+	}, "EXPLAIN QUERY PLAN "+text, args...)
+	return strings.Join(steps, "\n"), err
 }

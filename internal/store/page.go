@@ -152,7 +152,8 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 		where = append(where, "search LIKE "+arg("%"+escape.Replace(strings.ToLower(q.Text))+"%")+` ESCAPE '\'`)
 	}
 	if q.ExternalID != "" {
-		where = append(where, "external_id = "+arg(q.ExternalID))
+		// The index leaves out records that have none, and serves who does too.
+		where = append(where, "external_id <> ''", "external_id = "+arg(q.ExternalID))
 	}
 	for _, column := range slices.Sorted(maps.Keys(q.Only)) {
 		where = append(where, column+" = "+arg(q.Only[column]))
