@@ -32,6 +32,7 @@ var benches = []bench{
 	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wake},
 	{"create", "from the create call until the answer of the first exec", create},
 	{"agent", "calls of the API inside a sandbox, through the edge, one after the other", agentCalls},
+	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", control},
 	{"density", "what idle sandboxes take of the host in each tier", density},
 }
 
