@@ -233,6 +233,15 @@ func classify(ctx context.Context, err error) error {
 	return err
 }
 
+// broken reports whether a call met a connection that was lost meanwhile.
+func broken(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	_, refused := errors.AsType[*pgconn.ConnectError](err)
+	return !refused && away(err, state(err))
+}
+
 // away reports whether an error means that the server cannot be asked now.
 func away(err error, code string) bool {
 	for _, class := range awayClasses {

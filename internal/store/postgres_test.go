@@ -74,6 +74,9 @@ func TestTheServerGoesAndComes(t *testing.T) {
 	sb := insert(t, s, "a")
 
 	postgres.Break(t, d.address)
+	if _, err := s.Sandbox(t.Context(), sb.UID); err != nil {
+		t.Errorf("a read on a connection that was lost: %v", err)
+	}
 	recovers(t, s)
 
 	postgres.Refuse(t, d.address)

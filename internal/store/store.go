@@ -60,7 +60,8 @@ func Open(ctx context.Context, address string, box *seal.Box) (_ *Store, err err
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{write: pool{e.write}, read: pool{e.read}, box: box}
+	// To read again does no harm, and all readers may be lost at once.
+	s := &Store{write: pool{e.write, 0}, read: pool{e.read, readers}, box: box}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("database %s: %w", e.name, classify(ctx, err)), s.Close())
@@ -145,7 +146,10 @@ func (s *Store) update(ctx context.Context, fn func(*sql.Tx) error) error {
 }
 
 // pool is a database that says when it is out of reach.
-type pool struct{ *sql.DB }
+type pool struct {
+	*sql.DB
+	again int // how often a query is repeated that met a connection that was lost
+}
 
 // ExecContext is that of [sql.DB].
 func (p pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
@@ -156,6 +160,9 @@ func (p pool) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 // QueryContext is that of [sql.DB].
 func (p pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	rows, err := p.DB.QueryContext(ctx, query, args...)
+	for try := 0; try < p.again && broken(ctx, err); try++ {
+		rows, err = p.DB.QueryContext(ctx, query, args...)
+	}
 	return rows, classify(ctx, err)
 }
 

@@ -245,7 +245,7 @@ func (s *server) stop() error {
 	}
 	if s.cmd != nil {
 		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // its data is of no use any more
-		<-s.ended //nolint:errcheck // it was told to end
+		<-s.ended                                 //nolint:errcheck // it was told to end
 	}
 	return os.RemoveAll(s.dir)
 }
