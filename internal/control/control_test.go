@@ -48,8 +48,13 @@ const base = "https://doze.test/v0"
 // start opens a platform; run says whether its loops run.
 func start(t *testing.T, run bool) *platform {
 	t.Helper()
-	dir := t.TempDir()
-	p := &platform{t: t, file: filepath.Join(dir, "doze.db"), sealed: filepath.Join(dir, "seal.key"), node: newNode()}
+	return startOn(t, filepath.Join(t.TempDir(), "doze.db"), run)
+}
+
+// startOn is start with the address of a database that is empty.
+func startOn(t *testing.T, database string, run bool) *platform {
+	t.Helper()
+	p := &platform{t: t, file: database, sealed: filepath.Join(t.TempDir(), "seal.key"), node: newNode()}
 	p.open(run)
 	secret, created, err := p.ctl.Bootstrap(t.Context(), "main", kept)
 	if err != nil || !created {

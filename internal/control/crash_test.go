@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/testkit/postgres"
 )
+
+func TestMain(m *testing.M) { postgres.Main(m) }
 
 // TestCrashAtEachStep stops the control plane before and after each order to
 // the node, and checks that the next one puts everything right.
@@ -191,64 +194,81 @@ func settled(t *testing.T, when string, p *platform) {
 // node that fails now and then.
 func TestEverybodyAtOnce(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		var wg sync.WaitGroup
-		for i := range 16 {
-			r := rand.New(rand.NewPCG(seed, uint64(i)))
-			wg.Go(func() {
-				for range 25 {
-					name := string(rune('a' + r.IntN(3)))
-					path := "/sandboxes/" + name
-					switch r.IntN(14) {
-					case 0:
-						p.do("POST", "/sandboxes", named(name))
-					case 1, 2:
-						p.do("POST", "/sandboxes?createIfNotExist=true", named(name))
-					case 3:
-						p.do("DELETE", path, "")
-					case 4:
-						p.do("PUT", path, fmt.Sprintf(`{"spec":{"runtime":{"memory":%d}}}`, 1024+r.IntN(3)))
-					case 5:
-						p.do("PUT", path, fmt.Sprintf(`{"spec":{"enabled":%t}}`, r.IntN(2) == 0))
-					case 6:
-						p.do("PUT", path, `{"metadata":{"displayName":"x"},"spec":{"runtime":{"ttl":"1s"}}}`)
-					case 7:
-						p.node.with(name, func(uid string, m *machine) {
-							if m.phase == doze.Running {
-								p.node.move(uid, doze.Failed, "chance")
-							}
-						})
-					case 8:
-						call := []string{"create", "delete", "disable", "enable", "snapshot", "drop", "archive", "unarchive"}[r.IntN(8)]
-						p.node.set(call, fmt.Errorf("chance"))
-						time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
-						p.node.set(call, nil)
-					case 9:
-						p.do("POST", path+"/snapshots", `{"name":"n"}`)
-					case 10:
-						p.do("POST", path+"/snapshots/n/restore", "")
-						p.do("DELETE", path+"/snapshots/n", "")
-					case 11:
-						p.do("POST", path+[]string{"/archive", "/unarchive"}[r.IntN(2)], "")
-					case 12:
-						p.do("POST", path+"/fork", fmt.Sprintf(`{"targetName":"%c","targetType":"sandbox"}`, 'a'+rune(r.IntN(3))))
-					case 13:
-						p.do("POST", path+"/schedules", `{"type":"sleep","value":"1s","input":{"command":"a"}}`)
-					}
-					time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
-				}
+	for name, database := range map[string]func() string{
+		"sqlite":   func() string { return filepath.Join(t.TempDir(), "doze.db") },
+		"postgres": func() string { return postgres.Database(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := database() // its server is not of the bubble
+			synctest.Test(t, func(t *testing.T) {
+				p := startOn(t, address, true)
+				everybodyAtOnce(t, p)
+				p.reopen()
+				settled(t, "after a restart", p)
+				p.stop()
 			})
-		}
-		wg.Wait()
-		// A machine that fails stays on its node until its sandbox is deleted.
-		for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
-			if sb.Status == "FAILED" {
-				p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
+		})
+	}
+}
+
+// everybodyAtOnce is the course of TestEverybodyAtOnce.
+func everybodyAtOnce(t *testing.T, p *platform) {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		wg.Go(func() {
+			for range 25 {
+				name := string(rune('a' + r.IntN(3)))
+				path := "/sandboxes/" + name
+				switch r.IntN(14) {
+				case 0:
+					p.do("POST", "/sandboxes", named(name))
+				case 1, 2:
+					p.do("POST", "/sandboxes?createIfNotExist=true", named(name))
+				case 3:
+					p.do("DELETE", path, "")
+				case 4:
+					p.do("PUT", path, fmt.Sprintf(`{"spec":{"runtime":{"memory":%d}}}`, 1024+r.IntN(3)))
+				case 5:
+					p.do("PUT", path, fmt.Sprintf(`{"spec":{"enabled":%t}}`, r.IntN(2) == 0))
+				case 6:
+					p.do("PUT", path, `{"metadata":{"displayName":"x"},"spec":{"runtime":{"ttl":"1s"}}}`)
+				case 7:
+					p.node.with(name, func(uid string, m *machine) {
+						if m.phase == doze.Running {
+							p.node.move(uid, doze.Failed, "chance")
+						}
+					})
+				case 8:
+					call := []string{"create", "delete", "disable", "enable", "snapshot", "drop", "archive", "unarchive"}[r.IntN(8)]
+					p.node.set(call, fmt.Errorf("chance"))
+					time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+					p.node.set(call, nil)
+				case 9:
+					p.do("POST", path+"/snapshots", `{"name":"n"}`)
+				case 10:
+					p.do("POST", path+"/snapshots/n/restore", "")
+					p.do("DELETE", path+"/snapshots/n", "")
+				case 11:
+					p.do("POST", path+[]string{"/archive", "/unarchive"}[r.IntN(2)], "")
+				case 12:
+					p.do("POST", path+"/fork", fmt.Sprintf(`{"targetName":"%c","targetType":"sandbox"}`, 'a'+rune(r.IntN(3))))
+				case 13:
+					p.do("POST", path+"/schedules", `{"type":"sleep","value":"1s","input":{"command":"a"}}`)
+				}
+				time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
 			}
+		})
+	}
+	wg.Wait()
+	// A machine that fails stays on its node until its sandbox is deleted.
+	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
+		if sb.Status == "FAILED" {
+			p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
 		}
-		settled(t, "at the end", p)
-	})
+	}
+	settled(t, "at the end", p)
 }
