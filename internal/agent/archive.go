@@ -223,7 +223,9 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 	var processes []byte
 	if !in.DryRun {
 		var commands []command
-		commands, out.StoppedProcesses = a.quiet(ctx, in.StopTimeout)
+		if commands, out.StoppedProcesses, err = a.quiet(ctx, in.StopTimeout); err != nil {
+			return out, err
+		}
 		if in.SaveProcesses == nil || *in.SaveProcesses {
 			if processes, err = json.Marshal(commands); err != nil {
 				return out, err
@@ -251,20 +253,26 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 	return out, nil
 }
 
-// quiet freezes the sandbox and ends its processes, if need be by force after
-// that many seconds, and its terminals. It returns what ran when the sandbox was
-// frozen, also if that was earlier, and the names of what ended now.
-func (a *Agent) quiet(ctx context.Context, seconds *int) (ran []command, ended []string) {
+// quiet freezes the sandbox and ends everything in it, if need be by force after
+// that many seconds. It returns what ran when the sandbox was frozen, also if
+// that was earlier, and the names of what ended now. The error is Timeout if ctx
+// ended while something still ran.
+func (a *Agent) quiet(ctx context.Context, seconds *int) (ran []command, ended []string, err error) {
 	a.archives.enter("quiescing", nil)
 	ran = a.archives.remember(a.processes.freeze())
-	a.terminals.endAll()
 	wait := stopTimeout
 	if seconds != nil {
 		wait = time.Duration(*seconds) * time.Second
 	}
-	ended = a.processes.stopAll(ctx, wait)
+	grace, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	ended = a.dismiss(grace, a.terminals.endAll)
+	a.processes.await(grace)
+	if a.children.init && !awaitStrays(ctx, syscall.SIGKILL) {
+		return ran, ended, doze.Errorf(doze.Timeout, "something in the sandbox does not end: try again")
+	}
 	a.archives.enter("quiesced", ended)
-	return ran, ended
+	return ran, ended, nil
 }
 
 // remember returns what ran when the sandbox was frozen: now, unless it is
@@ -289,7 +297,10 @@ func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error 
 	if err != nil {
 		return err
 	}
-	all, _ := a.quiet(r.Context(), in.StopTimeout)
+	all, _, err := a.quiet(r.Context(), in.StopTimeout)
+	if err != nil {
+		return err
+	}
 	ran := slices.Clone(all) // an export says all of it
 	for i := range ran {
 		ran[i].Env = a.vars.given().apart(ran[i].Env)
@@ -348,27 +359,6 @@ func (t *table) thaw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = false
-}
-
-// stopAll ends all processes, if need be by force, and returns their names.
-func (t *table) stopAll(ctx context.Context, wait time.Duration) (names []string) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	all := t.list()
-	for _, p := range all {
-		if p.finish(syscall.SIGTERM, stopped) == nil { // else it is over
-			names = append(names, p.Name)
-		}
-	}
-	for _, p := range all {
-		select {
-		case <-p.done:
-		case <-ctx.Done():
-			_ = p.finish(syscall.SIGKILL, killed) // it may have just ended
-			<-p.done
-		}
-	}
-	return names
 }
 
 // endAll ends all terminals.

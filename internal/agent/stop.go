@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,36 +19,42 @@ const strayPoll = 20 * time.Millisecond
 // end, starts nothing any more, and answers when all is gone. The host waits as
 // long as it likes to: when it hangs up, what is left is killed.
 func (a *Agent) stop(r *http.Request, _ string) (struct{}, error) {
-	a.processes.ask()
-	if a.children.init { // then the others are all of this sandbox
-		_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
-	}
-	a.terminals.close() // an interactive shell does not mind SIGTERM
-	if a.children.init {
-		awaitStrays(r.Context()) // before their output is closed: it would end them
-	}
+	a.processes.shut()
+	a.dismiss(r.Context(), a.terminals.close)
 	a.processes.close(r.Context())
 	return struct{}{}, nil
 }
 
-// awaitStrays waits until this process is the only one, or until ctx ends.
-func awaitStrays(ctx context.Context) {
+// dismiss asks everything in the sandbox to end, also what left its session or
+// lost its parent, and waits until all is gone, or until ctx ends. It returns the
+// names of the processes that it asked. An interactive shell does not mind
+// SIGTERM: hangUp ends the terminals.
+func (a *Agent) dismiss(ctx context.Context, hangUp func()) (asked []string) {
+	asked = a.processes.ask()
+	if !a.children.init { // the others are somebody else's
+		hangUp()
+		return asked
+	}
+	_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
+	hangUp()
+	awaitStrays(ctx, 0) // before their output is closed: it would end them
+	return asked
+}
+
+// awaitStrays waits until this process is the only one, and until then sends sig
+// to the others, unless it is 0. It reports false if ctx ended first.
+func awaitStrays(ctx context.Context, sig syscall.Signal) bool {
 	poll := time.NewTicker(strayPoll)
 	defer poll.Stop()
 	for {
-		others := 0
-		for _, t := range proc.Root.Tasks() {
-			if t.PID != os.Getpid() {
-				others++
-			}
+		if !slices.ContainsFunc(proc.Root.Tasks(), func(t proc.Task) bool { return t.PID != os.Getpid() }) {
+			return true
 		}
-		if others == 0 {
-			return
-		}
+		_ = syscall.Kill(-1, sig) // ESRCH: they have just ended
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (t *table) run(c command) (*process, error) {
 			delete(t.names, c.Name)
 		})
 	}()
-	if t.closed {
+	if t.closed || t.frozen {
 		_ = p.finish(syscall.SIGTERM, stopped) // it ended in time
 	}
 	return p, nil
@@ -176,20 +176,26 @@ func (t *table) keptAlive() (n int) {
 	return n
 }
 
-// ask tells every process to stop, and starts no other.
-func (t *table) ask() {
+// shut starts no process any more.
+func (t *table) shut() {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.closed = true
-	t.mu.Unlock()
-	for _, p := range t.list() {
-		_ = p.finish(syscall.SIGTERM, stopped) // NotFound: it is over
-	}
 }
 
-// close stops every process and starts no other. When ctx ends, it kills those
-// that are left. It returns when all are gone.
-func (t *table) close(ctx context.Context) {
-	t.ask()
+// ask tells every process to stop, and returns the names of those that run.
+func (t *table) ask() (names []string) {
+	for _, p := range t.list() {
+		if p.finish(syscall.SIGTERM, stopped) == nil { // else it is over
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// await waits for the end of all processes. When ctx ends, it kills those that
+// are left.
+func (t *table) await(ctx context.Context) {
 	for _, p := range t.list() {
 		select {
 		case <-p.done:
@@ -197,6 +203,16 @@ func (t *table) close(ctx context.Context) {
 			_ = p.finish(syscall.SIGKILL, killed) // NotFound: it is over
 			<-p.done
 		}
+	}
+}
+
+// close stops every process and starts no other. When ctx ends, it kills those
+// that are left. It returns when all are gone.
+func (t *table) close(ctx context.Context) {
+	t.shut()
+	t.ask()
+	t.await(ctx)
+	for _, p := range t.list() {
 		p.abandon()
 	}
 	t.tasks.Wait()

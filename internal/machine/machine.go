@@ -165,7 +165,8 @@ type Machine interface {
 	// Archive writes what the files of an awake machine differ in from its
 	// root file system to a file that does not exist yet, and that is complete
 	// when Archive returns: a tar of the layer above, with whiteouts. What is
-	// in other file systems, such as /tmp, is not in it.
+	// in other file systems, such as /tmp, is not in it. The machine stands
+	// still meanwhile, as for Keep.
 	Archive(ctx context.Context, file string) error
 	// Ready reports whether the machine is OnDisk and a process waits for its
 	// next wake, which it makes faster.

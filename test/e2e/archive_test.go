@@ -200,3 +200,21 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 		}
 	}
 }
+
+// TestArchiveEndsDaemons: what left its session is asked to end as well, and
+// ended if it does not, before its files are taken.
+func TestArchiveEndsDaemons(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, "--pause-after", "60s")
+	_, box := create(t, c, named("box", 512))
+	sh(t, box, `setsid sh -c 'trap "sleep 0.5; echo asked >/root/asked; exit" TERM; touch /root/up; while :; do sleep 0.01; done' >/dev/null 2>&1 &
+until [ -e /root/up ]; do sleep 0.01; done`)
+	// It has the output of the process that started it, and its file grows.
+	spawn(t, box, client.Command{Name: "parent", Command: `setsid sh -c 'trap "" TERM; while :; do echo more >>/root/grows; done' & sleep 1000`})
+	until(t, "the file grows", func() bool { return sh(t, box, "wc -l </root/grows || true") != "" })
+	pack(t, c, "box")
+	unpack(t, c, "box")
+	if got := sh(t, box, "cat /root/asked"); got != "asked" {
+		t.Errorf("the daemon said %q", got)
+	}
+}

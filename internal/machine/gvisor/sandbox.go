@@ -183,11 +183,8 @@ func (s *sandbox) Keep(ctx context.Context, dir string) (err error) {
 		return fmt.Errorf("keep: %w", err)
 	}
 	switch s.Tier() {
-	case machine.Awake:
-		err = s.keepAwake(ctx, dir)
-	case machine.Paused:
-		s.tasks.Wait()
-		err = s.write(ctx, dir)
+	case machine.Awake, machine.Paused:
+		err = s.still(ctx, func() error { return s.write(ctx, dir) })
 	default:
 		err = s.keepImage(ctx, dir)
 	}
@@ -197,14 +194,16 @@ func (s *sandbox) Keep(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// keepAwake makes an image of the running machine, which stands still meanwhile.
-func (s *sandbox) keepAwake(ctx context.Context, dir string) (err error) {
+// still calls do while the machine, which is awake or paused, stands still.
+func (s *sandbox) still(ctx context.Context, do func() error) (err error) {
 	s.tasks.Wait()
-	if err := s.down(ctx, machine.Paused); err != nil {
-		return err
+	if s.Tier() == machine.Awake {
+		if err := s.down(ctx, machine.Paused); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Resume(context.WithoutCancel(ctx))) }()
 	}
-	defer func() { err = errors.Join(err, s.Resume(context.WithoutCancel(ctx))) }()
-	return s.write(ctx, dir)
+	return do()
 }
 
 // keepImage gives the image of the sleeping machine a second name.
@@ -248,7 +247,11 @@ func (s *sandbox) Archive(ctx context.Context, file string) error {
 	if t := s.Tier(); t != machine.Awake && t != machine.Paused {
 		return fmt.Errorf("archive: the machine is %s and must be awake", t)
 	}
-	if err := s.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil); err != nil {
+	// The engine reads files in pieces, and fails for one that grows meanwhile.
+	err := s.still(ctx, func() error {
+		return s.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil)
+	})
+	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
