@@ -89,7 +89,11 @@ func (s *Server) finishArchive(ctx context.Context, uid string) error {
 	}
 	bytes, err := s.Node.Archive(ctx, sb.Machine)
 	if err != nil {
-		return s.takeBack(ctx, sb, sb.Archive, fromNode(err, "the archive"), "it could not be archived and runs on")
+		what := "it could not be archived and runs on"
+		if st, ok := s.Node.Status(sb.Machine); ok && st.Phase == doze.Standby {
+			what = "it could not be archived and sleeps on"
+		}
+		return s.takeBack(ctx, sb, sb.Archive, fromNode(err, "the archive"), what)
 	}
 	done := *sb.Archive
 	done.CreatedAt, done.Size = doze.Time{Time: time.Now()}, bytes

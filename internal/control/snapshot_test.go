@@ -426,8 +426,14 @@ func TestArchive(t *testing.T) {
 		p.node.set("archive", doze.Errorf(doze.Exhausted, "the disk is full"))
 		want[any](p, 200, "POST", archive, "")
 		after(time.Second)
-		if sb := p.get(); sb.Status != "DEPLOYED" || !strings.Contains(sb.Events[len(sb.Events)-1].Message, "the disk is full") {
+		if sb := p.get(); sb.Status != "DEPLOYED" || sb.Events[len(sb.Events)-1].Message != "it could not be archived and runs on: the disk is full" {
 			t.Errorf("%s, %+v", sb.Status, sb.Events)
+		}
+		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Standby, "") })
+		want[any](p, 200, "POST", archive, "")
+		after(time.Second)
+		if sb := p.get(); sb.Events[len(sb.Events)-1].Message != "it could not be archived and sleeps on: the disk is full" {
+			t.Errorf("%+v", sb.Events)
 		}
 		p.node.set("archive", nil)
 		want[any](p, 200, "POST", archive, "")

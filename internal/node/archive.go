@@ -60,7 +60,7 @@ func (n *Node) Archive(ctx context.Context, uid string) (int64, error) {
 	case doze.Archiving:
 		if err := n.pack(ctx, b); err != nil {
 			n.unpacked(ctx, b)
-			return 0, cause(ctx, err)
+			return 0, explained(cause(ctx, err))
 		}
 	case doze.Archived: // another Archive was first
 	default:

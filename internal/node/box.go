@@ -329,6 +329,23 @@ func failure(err error) string {
 	}
 }
 
+// explained gives an error that is nobody's in particular its public reason.
+func explained(err error) error {
+	if doze.Public(err).Kind != doze.Internal {
+		return err
+	}
+	return doze.Wrap(err, doze.Unavailable, "%s", failure(err))
+}
+
+// missing says, of an error that a missing engine is the cause of, which one
+// that is. What did not work for it is a clause. Other errors stay as they are.
+func missing(what string, err error) error {
+	if !errors.Is(err, machine.ErrNoEngine) {
+		return err
+	}
+	return doze.Wrap(err, doze.Unavailable, "%s: %s", what, public(err, machine.ErrNoEngine))
+}
+
 // public is what may be told of an error that wraps cause: that, and what follows
 // it up to the first clause that names a path of the host.
 func public(err, cause error) string {

@@ -61,14 +61,14 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	}
 	m, err := b.handle(ctx) // if it is found only now, the next wake decides what it is
 	if err != nil {
-		return 0, fmt.Errorf("find the machine: %w", err)
+		return 0, missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
 	}
 	if err := n.untied(b, m); err != nil {
 		return 0, err
 	}
 	k := kept{ID: id, Image: b.image, Agent: b.config.Agent, Memory: b.config.Memory, CPUs: b.config.CPUs}
 	err = n.take(ctx, m, &k)
-	return k.Bytes, err
+	return k.Bytes, missing("the sandbox cannot be copied", err)
 }
 
 // freeze lets requests wait until thaw is called. It fails for a box that has
@@ -209,13 +209,10 @@ func (n *Node) unusable(id string, err error) error {
 	if _, now := n.readSnapshot(id); errors.Is(now, fs.ErrNotExist) {
 		return doze.Wrap(err, doze.NotFound, "there is no such snapshot on this node")
 	}
-	if errors.Is(err, machine.ErrNoEngine) {
-		return doze.Wrap(err, doze.Unavailable, "the snapshot cannot be used: %s", public(err, machine.ErrNoEngine))
-	}
 	if errors.Is(err, machine.ErrDamaged) || errors.Is(err, errDamaged) {
 		return doze.Wrap(err, doze.Conflict, "the snapshot is damaged and cannot be used")
 	}
-	return err
+	return missing("the snapshot cannot be used", err)
 }
 
 // sweepSnapshots removes what a crash left of snapshots that were being made.

@@ -48,6 +48,9 @@ func (p *process) kept() (ids []string) {
 	return ids
 }
 
+// errMissing is what a driver says of a version that is not there.
+var errMissing = fmt.Errorf("adopt: %w: the engine \"v0\" is not installed: put it into engines/v0/", machine.ErrNoEngine)
+
 func TestSnapshots(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
@@ -102,8 +105,10 @@ func TestSnapshots(t *testing.T) {
 		p.empty("f5")
 		p.hello("f1") // which was made of it
 
-		missing := fmt.Errorf("%w: the engine \"v0\" is not installed: put it into engines/v0/", machine.ErrNoEngine)
-		h.FailNext(machinetest.OpBoot, missing)
+		h.FailNext(machinetest.OpKeep, errMissing)
+		_, err := p.Snapshot(t.Context(), "f1", "n9")
+		h.kind(err, doze.Unavailable, `the sandbox cannot be copied: its engine is missing: the engine "v0" is not installed`)
+		h.FailNext(machinetest.OpBoot, errMissing)
 		h.kind(p.fork("f5", "n2"), doze.Unavailable, `its engine is missing: the engine "v0" is not installed`)
 		p.empty("f5")
 
@@ -312,7 +317,8 @@ func TestArchivesThatFail(t *testing.T) {
 		t := h.t
 		p := h.has("a", "b")
 		h.FailNext(machinetest.OpArchive, errBroken)
-		if _, err := p.Archive(t.Context(), "a"); !errors.Is(err, errBroken) {
+		_, err := p.Archive(t.Context(), "a")
+		if h.kind(err, doze.Unavailable, "the engine reported an error"); !errors.Is(err, errBroken) {
 			t.Error(err)
 		}
 		p.in("a", doze.Running, "awake")
@@ -324,10 +330,9 @@ func TestArchivesThatFail(t *testing.T) {
 		}
 		p.hello("a")
 		p.sleep("disk")
-		h.FailNext(machinetest.OpRestore, errBroken)
-		if _, err := p.Archive(t.Context(), "a"); !errors.Is(err, errBroken) {
-			t.Error(err)
-		}
+		h.FailNext(machinetest.OpRestore, errMissing)
+		_, err = p.Archive(t.Context(), "a")
+		h.kind(err, doze.Unavailable, `its engine is missing: the engine "v0" is not installed`)
 		p.in("a", doze.Standby, "disk")
 		p.hello("a")
 		// What cannot be ended at once is archived all the same.
@@ -357,7 +362,7 @@ func TestArchivesThatFail(t *testing.T) {
 		if err := p.Disable(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
-		_, err := p.Archive(t.Context(), "b")
+		_, err = p.Archive(t.Context(), "b")
 		h.kind(err, doze.Conflict, "disabled")
 	})
 }

@@ -307,6 +307,12 @@ func TestMissingEngine(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(place), os.Rename(away, place)); err != nil {
 		t.Fatal(err)
 	}
+	// It need not start again for that.
+	move(t, m, machine.Awake)
+	if got := read(t, m); got != "asleep" {
+		t.Errorf("the file says %q", got)
+	}
+	move(t, m, machine.OnDisk)
 	half := filepath.Join(h.engines, "v0") // of a crash while it was copied
 	if err := errors.Join(os.Mkdir(half, 0o700), os.WriteFile(filepath.Join(half, fileSentry+unmade), nil, 0o700)); err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ type Driver struct {
 
 	mu       sync.Mutex
 	engines  map[string]*engine  // guarded by mu; by version
+	added    chan struct{}       // guarded by mu; closed when engines has another one
 	machines map[string]*sandbox // guarded by mu; those with processes
 	last     map[string]*sandbox // guarded by mu; what was booted or adopted last of each machine
 }
@@ -62,7 +63,7 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		options: o, current: current, engines: all, run: current.run,
+		options: o, current: current, engines: all, added: make(chan struct{}), run: current.run,
 		machines: map[string]*sandbox{}, last: map[string]*sandbox{}, ready: ready{most: o.Ready},
 	}
 	return d, current.ensure(ctx)
@@ -83,6 +84,36 @@ func (d *Driver) engine(version string) *engine {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.engines[version]
+}
+
+// manifest reads that of an image, whose engine may have been put back since it
+// was looked for.
+func (d *Driver) manifest(dir string, c machine.Config) (manifest, error) {
+	m, err := readManifest(dir, c, d.versions())
+	if errors.Is(err, machine.ErrNoEngine) && d.look(m.Engine) {
+		return readManifest(dir, c, d.versions())
+	}
+	return m, err
+}
+
+// look reports whether a version is installed, and has it be one of ours then.
+func (d *Driver) look(version string) bool {
+	if !versionForm.MatchString(version) {
+		return false
+	}
+	e := d.options.engineAt(version)
+	if info, err := os.Stat(e.sentry); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.engines[version] == nil {
+		d.engines[version] = e
+		close(d.added)
+		d.added = make(chan struct{})
+		slog.Info("an engine was put back", "engine", version)
+	}
+	return true
 }
 
 // others returns the engines that new machines do not get.
@@ -146,7 +177,7 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine, err error) {
 	from := c.From
 	c.From = ""
-	m, err := readManifest(from, machine.Config{Root: c.Root, Agent: c.Agent}, d.versions())
+	m, err := d.manifest(from, machine.Config{Root: c.Root, Agent: c.Agent})
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
@@ -366,21 +397,44 @@ func (d *Driver) Events(ctx context.Context) (<-chan machine.Event, error) {
 	out := make(chan machine.Event)
 	var all sync.WaitGroup
 	all.Go(func() { d.hear(ctx, d.current, stream, out) })
-	for _, e := range d.others() {
-		all.Go(func() {
-			select {
-			case <-e.used:
-				d.hear(ctx, e, d.again(ctx, e, out), out)
-			case <-e.gone:
-			case <-ctx.Done():
+	all.Go(func() {
+		heard := map[*engine]bool{}
+		for more := d.more(); ; more = d.more() {
+			for _, e := range d.others() {
+				if !heard[e] {
+					heard[e] = true
+					all.Go(func() { d.await(ctx, e, out) })
+				}
 			}
-		})
-	}
+			select {
+			case <-more:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
 	go func() { // ends with ctx
 		all.Wait()
 		close(out)
 	}()
 	return out, nil
+}
+
+// more is closed when there is another engine.
+func (d *Driver) more() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.added
+}
+
+// await hears an engine from its first launcher on.
+func (d *Driver) await(ctx context.Context, e *engine, out chan<- machine.Event) {
+	select {
+	case <-e.used:
+		d.hear(ctx, e, d.again(ctx, e, out), out)
+	case <-e.gone:
+	case <-ctx.Done():
+	}
 }
 
 // hear hands on what the launchers of one engine tell, until ctx ends or the

@@ -238,7 +238,7 @@ func parseManifest(raw []byte, c Config, engines []string) (m manifest, err erro
 		return m, fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
 	if !slices.Contains(engines, m.Engine) {
-		return m, fmt.Errorf("%w: the engine %q is not installed: put its doze-sentry into engines/%s/ of the data directory and start dozed again",
+		return m, fmt.Errorf("%w: the engine %q is not installed: put its doze-sentry into engines/%s/ of the data directory",
 			machine.ErrNoEngine, m.Engine, m.Engine)
 	}
 	return m, nil

@@ -209,7 +209,7 @@ func (s *sandbox) still(ctx context.Context, do func() error) (err error) {
 // keepImage gives the image of the sleeping machine a second name.
 func (s *sandbox) keepImage(ctx context.Context, dir string) error {
 	own := imageDir(s.config)
-	m, err := readManifest(own, s.config, s.d.versions())
+	m, err := s.d.manifest(own, s.config)
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 // instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
 	image := imageDir(s.config)
-	m, err := readManifest(image, s.config, s.d.versions())
+	m, err := s.d.manifest(image, s.config)
 	if err != nil {
 		return err
 	}
