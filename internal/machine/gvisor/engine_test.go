@@ -307,12 +307,6 @@ func TestMissingEngine(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(place), os.Rename(away, place)); err != nil {
 		t.Fatal(err)
 	}
-	// It need not start again for that.
-	move(t, m, machine.Awake)
-	if got := read(t, m); got != "asleep" {
-		t.Errorf("the file says %q", got)
-	}
-	move(t, m, machine.OnDisk)
 	half := filepath.Join(h.engines, "v0") // of a crash while it was copied
 	if err := errors.Join(os.Mkdir(half, 0o700), os.WriteFile(filepath.Join(half, fileSentry+unmade), nil, 0o700)); err != nil {
 		t.Fatal(err)
@@ -334,6 +328,63 @@ func TestMissingEngine(t *testing.T) {
 	}
 	if left, err := os.ReadDir(h.engines); err != nil || len(left) != 1 {
 		t.Errorf("installed: %v, %v", left, err)
+	}
+	h.Empty(t)
+}
+
+// TestEnginePutBack has a driver find an engine that was not there when it was
+// opened, and hear its events.
+func TestEnginePutBack(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.engines = filepath.Join(h.dir, "engines")
+	d := h.open(t)
+	c := h.Config(t, "asleep")
+	m := boot(t, d, c)
+	note(t, m, "asleep")
+	move(t, m, machine.OnDisk)
+	h.Reboot(t) // else its run state tells of it
+	place, away := filepath.Join(h.engines, d.Engine()), filepath.Join(h.dir, "away")
+	if err := os.Rename(place, away); err != nil {
+		t.Fatal(err)
+	}
+	h.sentry = upgraded(t)
+	d = h.open(t)
+	events, err := d.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = adopt(t, d, c)
+	copied := filepath.Join(h.dir, "copy")
+	for name, call := range map[string]func() error{
+		"resume": func() error { return m.Resume(t.Context()) },
+		"keep":   func() error { return m.Keep(t.Context(), copied) },
+	} {
+		if err := call(); !errors.Is(err, machine.ErrNoEngine) || !strings.Contains(err.Error(), filepath.Base(place)) {
+			t.Errorf("%s: %v, want ErrNoEngine of %s", name, err, filepath.Base(place))
+		}
+	}
+	if err := os.Rename(away, place); err != nil {
+		t.Fatal(err)
+	}
+	move(t, m, machine.Awake)
+	if got := read(t, m); got != "asleep" {
+		t.Errorf("the file says %q", got)
+	}
+	h.Kill(t, "asleep")
+	select {
+	case e := <-events:
+		if e.ID != "asleep" || !e.Exited {
+			t.Errorf("event %+v", e)
+		}
+	case <-time.After(time.Minute):
+		t.Error("nobody hears its end")
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if gone, err := d.Retire(t.Context(), h.dir); len(gone) != 1 || err != nil {
+		t.Errorf("retired %v, %v", gone, err)
 	}
 	h.Empty(t)
 }
