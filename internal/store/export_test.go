@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -37,8 +38,8 @@ func MigrateTo(ctx context.Context, address string, version int64, statements ..
 
 // Plan is how the database finds the sandboxes of a list.
 func (s *Store) Plan(ctx context.Context, q Query) (string, error) {
-	q.Sort = NewestFirst
-	text, args, err := statement(listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated"}, q, time.Now())
+	q.Sort = cmp.Or(q.Sort, NewestFirst)
+	text, args, err := statement(listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated", phased: true}, q, time.Now())
 	if err != nil {
 		return "", err
 	}

@@ -75,6 +75,7 @@ type listed[T any] struct {
 	columns string
 	key     string
 	ended   string // the phase of records that show only if they are asked for
+	phased  bool   // it has an index of each phase, in every order
 	scan    func(row) (T, error)
 	where   func(T) cursor // where a page is that ends with a record
 }
@@ -96,7 +97,7 @@ func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page[Sandbo
 		return p, err
 	}
 	p, err = pageOf(ctx, s.read, listed[Sandbox]{
-		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated", scan: s.scanSandbox,
+		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated", phased: true, scan: s.scanSandbox,
 		where: func(sb Sandbox) cursor {
 			return cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
 		},
@@ -137,7 +138,10 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 		return fmt.Sprintf("$%d", len(args))
 	}
 	where = append(where, "workspace = "+arg(q.Workspace))
+	// Of an external id there are few, whatever their phases.
+	merged := l.phased && len(q.Phases) > 0 && q.ExternalID == ""
 	switch {
+	case merged:
 	case q.Phases != nil:
 		names := []string{"''"} // an empty list is no SQL
 		for _, p := range q.Phases {
@@ -185,8 +189,20 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 		}
 		where = append(where, fmt.Sprintf("(%s, %s) %s (%s, %s)", by.column, l.key, after, arg(last), arg(c.UID)))
 	}
-	return fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s %s, %s %s LIMIT %s",
-		l.columns, l.table, strings.Join(where, " AND "), by.column, direction, l.key, direction, arg(limit)), args, nil
+	order := fmt.Sprintf("ORDER BY %s %s, %s %s LIMIT %s", by.column, direction, l.key, direction, arg(limit))
+	if !merged {
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s %s", l.columns, l.table, strings.Join(where, " AND "), order), args, nil
+	}
+	// An index has the records of one phase in order, not those of several:
+	// each phase gives as many as the page has at most, and the first of them
+	// all are the page.
+	var each []string
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(q.Phases))) {
+		each = append(each, fmt.Sprintf("SELECT * FROM (SELECT %s, %s FROM %s WHERE phase = %s AND %s %s) AS one",
+			by.column, l.key, l.table, arg(p), strings.Join(where, " AND "), order))
+	}
+	return fmt.Sprintf("SELECT %s FROM %s WHERE %s IN (SELECT %s FROM (%s) AS every %s) %s",
+		l.columns, l.table, l.key, l.key, strings.Join(each, " UNION ALL "), order, order), args, nil
 }
 
 // cursor is the text of c, with what the order needs of it.

@@ -2,10 +2,16 @@ package store_test
 
 import (
 	"path/filepath"
-	"strings"
+	"regexp"
+	"slices"
 	"testing"
 
 	"doze/internal/store"
+)
+
+var (
+	reads = regexp.MustCompile(`(?:SCAN|SEARCH) sandboxes.*`)
+	index = regexp.MustCompile(`SEARCH sandboxes USING (?:COVERING )?INDEX (\w+)`)
 )
 
 // TestListsUseIndexes asks SQLite how it would find sandboxes: what a list costs
@@ -14,13 +20,36 @@ import (
 func TestListsUseIndexes(t *testing.T) {
 	t.Parallel()
 	s := database{t, filepath.Join(t.TempDir(), "doze.db"), filepath.Join(t.TempDir(), "key")}.open(t)
-	for index, q := range map[string]store.Query{
-		"sandboxes_created":     {Workspace: "w", Limit: 50},
-		"sandboxes_external_id": {Workspace: "w", Limit: 50, ExternalID: "x"},
+	const byUID = "sqlite_autoindex_sandboxes_1"
+	some := []string{"failed", "running", "failed"} // which are two
+	for name, test := range map[string]struct {
+		q    store.Query
+		want []string // in the order of the plan
+	}{
+		"all":                       {store.Query{}, []string{"sandboxes_created"}},
+		"an external id":            {store.Query{ExternalID: "x"}, []string{"sandboxes_external_id"}},
+		"an external id in a phase": {store.Query{ExternalID: "x", Phases: some}, []string{"sandboxes_external_id"}},
+		"phases":                    {store.Query{Phases: some}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
+		"phases, the last page":     {store.Query{Phases: some, Tail: true}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
+		"phases, by name":           {store.Query{Phases: some, Sort: store.NameDown}, []string{byUID, "sandboxes_phase_name", "sandboxes_phase_name"}},
 	} {
-		plan, err := s.Plan(t.Context(), q)
-		if err != nil || !strings.Contains(plan, index) {
-			t.Errorf("%s: %v\n%s", index, err, plan)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test.q.Workspace, test.q.Limit = "w", 50
+			plan, err := s.Plan(t.Context(), test.q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, step := range reads.FindAllString(plan, -1) {
+				if found := index.FindStringSubmatch(step); found != nil {
+					step = found[1]
+				}
+				got = append(got, step)
+			}
+			if !slices.Equal(test.want, got) {
+				t.Errorf("want %q\n%s", test.want, plan)
+			}
+		})
 	}
 }
