@@ -97,18 +97,25 @@ func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err
 	defer func() { err = errors.Join(err, p.Close()) }()
 	health := &series{name: "health, which knows no record"}
 	all.calls = latencies{health}
-	before := make([]*series, len(questions)+1)
+	before := make([]*series, len(questions))
+	var inserts []*series
+	var files []string
 	there := 0
 	for _, count := range recordCounts {
 		if err := p.Stop(); err != nil {
 			return all, err
 		}
-		insert := &series{name: fmt.Sprintf("create a record, %d there", count), against: before[len(questions)]}
-		rate, err := fill(ctx, p, there, count, insert)
+		files = append(files, filepath.Join(dir, fmt.Sprintf("records-%d.db", count)))
+		rate, err := fill(ctx, p, there, count, files[len(files)-1])
 		if err != nil {
 			return all, fmt.Errorf("%d records: %w", count, err)
 		}
-		there = count + insertsAlone + insertsAtOnce
+		there = count + insertsAtOnce
+		insert := &series{name: fmt.Sprintf("create a record, %d there", count)}
+		if len(inserts) > 0 {
+			insert.against = inserts[0]
+		}
+		inserts = append(inserts, insert)
 		if err := p.Restart(ctx); err != nil {
 			return all, err
 		}
@@ -123,11 +130,31 @@ func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err
 		if err := questionAll(ctx, p, count, only, health, now); err != nil {
 			return all, err
 		}
-		before = append(now, insert)
-		all.calls = append(all.calls, insert)
+		before = now
 		all.rates = append(all.rates, rate)
 	}
-	return all, nil
+	all.calls = append(all.calls, inserts...)
+	return all, insertInTurn(ctx, p, files, inserts, nil)
+}
+
+// insertInTurn adds records to the stores in files, one by one and in turn, so that
+// all meet the same disk; open are those of the files before.
+func insertInTurn(ctx context.Context, p *testkit.Platform, files []string, took []*series, open []*store.Store) error {
+	if len(open) < len(files) {
+		return withStore(ctx, p, files[len(open)], func(st *store.Store) error {
+			return insertInTurn(ctx, p, files, took, append(open, st))
+		})
+	}
+	for i := range insertsAlone {
+		for j, st := range open {
+			began := time.Now()
+			if err := record(ctx, st, recordCounts[j]+i); err != nil {
+				return err
+			}
+			took[j].add(time.Since(began))
+		}
+	}
+	return nil
 }
 
 // questionAll asks every question in every round.
@@ -175,9 +202,9 @@ func read(ctx context.Context, p *testkit.Platform, path string) (time.Duration,
 
 var reader = &http.Client{Timeout: time.Minute}
 
-// fill adds records up to a count, then measures creates of more: one by one,
-// and by many callers. The platform must have stopped.
-func fill(ctx context.Context, p *testkit.Platform, from, count int, alone *series) (rate throughput, err error) {
+// fill adds records up to a count, keeps a copy of the store with these, then
+// measures creates of more by many callers. The platform must have stopped.
+func fill(ctx context.Context, p *testkit.Platform, from, count int, kept string) (rate throughput, err error) {
 	file := filepath.Join(p.Data, "doze.db")
 	err = inMemory(file, func(file string) error {
 		return withStore(ctx, p, file, func(st *store.Store) error {
@@ -192,19 +219,15 @@ func fill(ctx context.Context, p *testkit.Platform, from, count int, alone *seri
 	if err != nil {
 		return rate, err
 	}
+	if err := clone(file, kept); err != nil {
+		return rate, err
+	}
 	err = withStore(ctx, p, file, func(st *store.Store) error {
-		for i := range insertsAlone {
-			began := time.Now()
-			if err := record(ctx, st, count+i); err != nil {
-				return err
-			}
-			alone.add(time.Since(began))
-		}
 		var together errgroup.Group
 		together.SetLimit(inserters)
 		began := time.Now()
 		for i := range insertsAtOnce {
-			together.Go(func() error { return record(ctx, st, count+insertsAlone+i) })
+			together.Go(func() error { return record(ctx, st, count+i) })
 		}
 		err := together.Wait()
 		rate = throughput{
