@@ -47,20 +47,21 @@ func status(t *testing.T, c *client.Client, name, want string, way ...string) do
 	return sb
 }
 
-func pack(t *testing.T, c *client.Client, name string) doze.Sandbox {
+// pack archives the sandbox "box".
+func pack(t *testing.T, c *client.Client) doze.Sandbox {
 	t.Helper()
-	if sb, err := c.Archive(t.Context(), name); err != nil || sb.Status != "ARCHIVING" {
+	if sb, err := c.Archive(t.Context(), "box"); err != nil || sb.Status != "ARCHIVING" {
 		t.Fatalf("archive: %s, %v", sb.Status, err)
 	}
-	return status(t, c, name, "ARCHIVED", "ARCHIVING")
+	return status(t, c, "box", "ARCHIVED", "ARCHIVING")
 }
 
-func unpack(t *testing.T, c *client.Client, name string) doze.Sandbox {
+func unpack(t *testing.T, c *client.Client) doze.Sandbox {
 	t.Helper()
-	if sb, err := c.Unarchive(t.Context(), name); err != nil || sb.Status != "UNARCHIVING" {
+	if sb, err := c.Unarchive(t.Context(), "box"); err != nil || sb.Status != "UNARCHIVING" {
 		t.Fatalf("unarchive: %s, %v", sb.Status, err)
 	}
-	return status(t, c, name, "DEPLOYED", "UNARCHIVING")
+	return status(t, c, "box", "DEPLOYED", "UNARCHIVING")
 }
 
 // server starts a process that says what it was started with.
@@ -101,7 +102,7 @@ func TestArchive(t *testing.T) {
 	before := sh(t, box, listing)
 
 	awaitTier(t, p, "box", "disk") // it is woken for the archive
-	sb = pack(t, c, "box")
+	sb = pack(t, c)
 	if a := sb.Archive; a == nil || a.Size < 3_000_000 || a.CreatedAt.IsZero() {
 		t.Errorf("its archive is %+v", a)
 	}
@@ -129,7 +130,7 @@ func TestArchive(t *testing.T) {
 	revive(t, p)
 	status(t, c, "box", "ARCHIVED")
 
-	sb = unpack(t, c, "box")
+	sb = unpack(t, c)
 	if a := sb.Archive; a == nil || a.Restore == nil || a.Restore.State != doze.RestoreSucceeded {
 		t.Errorf("its archive is %+v", a)
 	}
@@ -147,13 +148,13 @@ func TestArchive(t *testing.T) {
 	awaitTier(t, p, "box", "disk")
 	served(t, p, sb)
 	sh(t, box, "echo more >/data/more && rm /data/big")
-	pack(t, c, "box")
-	sb = unpack(t, c, "box")
+	pack(t, c)
+	sb = unpack(t, c)
 	served(t, p, sb)
 	if got := sh(t, box, "cat /data/more /usr/share/doc/readme; ls /data/big /etc/apt 2>/dev/null | wc -l"); got != "more\nmine\n0" {
 		t.Errorf("the second archive gives %q", got)
 	}
-	pack(t, c, "box")
+	pack(t, c)
 	if _, err := c.Delete(t.Context(), "box"); err != nil {
 		t.Error(err)
 	}
@@ -212,8 +213,8 @@ until [ -e /root/up ]; do sleep 0.01; done`)
 	// It has the output of the process that started it, and its file grows.
 	spawn(t, box, client.Command{Name: "parent", Command: `setsid sh -c 'trap "" TERM; while :; do echo more >>/root/grows; done' & sleep 1000`})
 	until(t, "the file grows", func() bool { return sh(t, box, "wc -l </root/grows || true") != "" })
-	pack(t, c, "box")
-	unpack(t, c, "box")
+	pack(t, c)
+	unpack(t, c)
 	if got := sh(t, box, "cat /root/asked"); got != "asked" {
 		t.Errorf("the daemon said %q", got)
 	}
