@@ -29,18 +29,18 @@ chmod 700 /srv && echo more >>/etc/services`
 find data usr/share/doc opt etc -type f | sort | xargs md5sum; stat -c '%n %Y' data/owned data/empty; ls -d etc/apt etc/issue 2>&1 | wc -l; stat -c %a /tmp`
 )
 
-// status waits until a sandbox has a status, and fails if it has one that is
+// status waits until the sandbox "box" has a status, and fails if it has one that is
 // none of those on the way.
-func status(t *testing.T, c *client.Client, name, want string, way ...string) doze.Sandbox {
+func status(t *testing.T, c *client.Client, want string, way ...string) doze.Sandbox {
 	t.Helper()
 	var sb doze.Sandbox
-	until(t, name+" is "+want, func() bool {
+	until(t, "it is "+want, func() bool {
 		var err error
-		if sb, err = c.Sandbox(t.Context(), name); err != nil {
+		if sb, err = c.Sandbox(t.Context(), "box"); err != nil {
 			t.Fatal(err)
 		}
 		if sb.Status != want && !slices.Contains(way, sb.Status) {
-			t.Fatalf("%s is %s on the way to %s: %+v", name, sb.Status, want, sb.Events)
+			t.Fatalf("it is %s on the way to %s: %+v", sb.Status, want, sb.Events)
 		}
 		return sb.Status == want
 	})
@@ -53,7 +53,7 @@ func pack(t *testing.T, c *client.Client) doze.Sandbox {
 	if sb, err := c.Archive(t.Context(), "box"); err != nil || sb.Status != "ARCHIVING" {
 		t.Fatalf("archive: %s, %v", sb.Status, err)
 	}
-	return status(t, c, "box", "ARCHIVED", "ARCHIVING")
+	return status(t, c, "ARCHIVED", "ARCHIVING")
 }
 
 func unpack(t *testing.T, c *client.Client) doze.Sandbox {
@@ -61,7 +61,7 @@ func unpack(t *testing.T, c *client.Client) doze.Sandbox {
 	if sb, err := c.Unarchive(t.Context(), "box"); err != nil || sb.Status != "UNARCHIVING" {
 		t.Fatalf("unarchive: %s, %v", sb.Status, err)
 	}
-	return status(t, c, "box", "DEPLOYED", "UNARCHIVING")
+	return status(t, c, "DEPLOYED", "UNARCHIVING")
 }
 
 // server starts a process that says what it was started with.
@@ -128,7 +128,7 @@ func TestArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	revive(t, p)
-	status(t, c, "box", "ARCHIVED")
+	status(t, c, "ARCHIVED")
 
 	sb = unpack(t, c)
 	if a := sb.Archive; a == nil || a.Restore == nil || a.Restore.State != doze.RestoreSucceeded {
@@ -185,7 +185,7 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 			t.Fatal(err)
 		}
 		revive(t, p)
-		status(t, c, "box", "ARCHIVED", "ARCHIVING")
+		status(t, c, "ARCHIVED", "ARCHIVING")
 		if _, err := c.Unarchive(t.Context(), "box"); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 			t.Fatal(err)
 		}
 		revive(t, p)
-		sb := status(t, c, "box", "DEPLOYED", "UNARCHIVING")
+		sb := status(t, c, "DEPLOYED", "UNARCHIVING")
 		served(t, p, sb)
 		if after := sh(t, box, listing); after != before {
 			t.Fatalf("ended after %v: before:\n%s\nafter:\n%s", wait, before, after)
