@@ -190,7 +190,10 @@ func TestDomainsAreShared(t *testing.T) {
 	if got.Metadata.Workspace != "guest" || got.Metadata.SharedFrom != d.Metadata.Workspace || got.Spec.Status != doze.DomainVerified {
 		t.Errorf("%+v", got.Metadata)
 	}
-	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", "", guest...); len(all) != 1 || all[0].Metadata.SharedFrom == "" {
+	if len(got.Spec.TXTRecords) > 0 {
+		t.Errorf("a guest sees what proves whose the domain is: %v", got.Spec.TXTRecords)
+	}
+	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", "", guest...); len(all) != 1 || all[0].Metadata.SharedFrom == "" || len(all[0].Spec.TXTRecords) > 0 {
 		t.Errorf("%+v", all)
 	}
 	for method, at := range map[string]string{"PUT": path, "DELETE": path, "POST": path + "/verify", "GET": path + "/share"} {

@@ -88,6 +88,7 @@ const (
 	invalidGrant         = "invalid_grant"
 	invalidScope         = "invalid_scope"
 	unsupportedGrant     = "unsupported_grant_type"
+	unsupportedToken     = "unsupported_token_type"
 	unsupportedResponse  = "unsupported_response_type"
 	accessDenied         = "access_denied"
 	authorizationPending = "authorization_pending"

@@ -345,6 +345,20 @@ func TestRevoke(t *testing.T) {
 		t.Error("a revoked token is good")
 	}
 	w.token(400, form(map[string]string{"grant_type": "refresh_token", "refresh_token": got.Refresh}))
+
+	// An access token takes its grant with it, but for one that has none.
+	got = w.token(200, exchange(w.code(request)))
+	if rec := w.do("POST", "/oauth/revoke", "application/json", `{"token":"`+got.Access+`"}`); rec.Code != 200 {
+		t.Error(rec.Code, rec.Body)
+	}
+	if _, ok := w.caller(got.Access); ok {
+		t.Error("a revoked access token is good")
+	}
+	w.token(400, form(map[string]string{"grant_type": "refresh_token", "refresh_token": got.Refresh}))
+	got = w.token(200, form(map[string]string{"grant_type": "client_credentials", "client_id": "ci", "client_secret": w.secret}))
+	if rec := w.do("POST", "/oauth/revoke", "application/json", `{"token":"`+got.Access+`"}`); rec.Code != 400 || !strings.Contains(rec.Body.String(), "unsupported_token_type") {
+		t.Error(rec.Code, rec.Body)
+	}
 }
 
 func TestClientCredentials(t *testing.T) {

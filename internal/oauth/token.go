@@ -204,30 +204,45 @@ func unescape(text string) string {
 	return text
 }
 
-// Revoke makes the grant of a refresh token void (RFC 7009). Nobody learns
-// whether there was one.
+// Revoke makes the grant of a token void (RFC 7009), with all of its tokens.
+// Nobody learns whether there was one.
 func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	p, err := readParams(r)
+	if err == nil {
+		err = s.revoke(r.Context(), p["token"], time.Now())
+	}
 	if err != nil {
 		writeFailure(w, r, err)
 		return
 	}
-	if id, ok := access.CodeID(refreshPrefix, p["token"]); ok {
-		now, revoked := time.Now(), false
-		_, err := s.Store.ChangeGrant(r.Context(), id, now, func(g *store.Grant) error {
-			if revoked = access.SameCode(g.Refresh, p["token"]); revoked {
-				g.Phase, g.Expires = store.GrantRevoked, now.Add(access.TokenLife)
-			}
-			return nil
-		})
-		if err != nil && doze.Public(err).Kind != doze.NotFound {
-			writeFailure(w, r, err)
-			return
-		}
-		if revoked {
-			s.Credentials.Revoke(id, now)
-		}
-	}
 	noStore(w)
 	httpx.WriteJSON(w, http.StatusOK, map[string]any{})
+}
+
+func (s *Server) revoke(ctx context.Context, token string, now time.Time) error {
+	id, refresh := access.CodeID(refreshPrefix, token)
+	claims, err := s.Credentials.Tokens.Verify(token, now)
+	switch {
+	case refresh:
+	case err != nil:
+		return nil //nolint:nilerr // it is nothing, or void already
+	case claims.Grant == "":
+		return fail(http.StatusBadRequest, unsupportedToken, "a token of a service account ends by itself; delete the account to end it now")
+	default:
+		id = claims.Grant
+	}
+	revoked := false
+	_, err = s.Store.ChangeGrant(ctx, id, now, func(g *store.Grant) error {
+		if revoked = !refresh || access.SameCode(g.Refresh, token); revoked {
+			g.Phase, g.Expires = store.GrantRevoked, now.Add(access.TokenLife)
+		}
+		return nil
+	})
+	if err != nil && doze.Public(err).Kind != doze.NotFound {
+		return err
+	}
+	if revoked {
+		s.Credentials.Revoke(id, now)
+	}
+	return nil
 }
