@@ -113,10 +113,9 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 		return err // and so the mark stays
 	}
 	if !s.paused {
-		s.stirred()
-	}
-	if !s.paused && s.swapped {
-		s.learn()
+		if s.stirred(); s.swapped {
+			s.learn()
+		}
 	}
 	s.flipped(ctx)
 	return err

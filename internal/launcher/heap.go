@@ -17,13 +17,15 @@ import (
 // for.
 const calmAfter = time.Second
 
-// stir tells the engine, a little later, that its guest runs.
+// stir is stirred for who does not hold mu.
 func (s *sandbox) stir() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stirred()
 }
 
+// stirred tells the engine, a little later, that its guest runs. Preconditions:
+// mu is held.
 func (s *sandbox) stirred() {
 	if s.calm == nil {
 		s.calm = time.AfterFunc(calmAfter, func() { s.tell(tune.HeapAwake) })
@@ -32,8 +34,9 @@ func (s *sandbox) stirred() {
 	s.calm.Reset(calmAfter)
 }
 
-// still tells the engine that its guest stands still for long. Preconditions:
-// mu is held.
+// still tells the engine that its guest stands still for long. It is called when
+// a checkpoint is written: that took memory, which the engine gives back before
+// the rest may go to swap. Preconditions: mu is held.
 func (s *sandbox) still() {
 	if s.calm != nil {
 		s.calm.Stop()

@@ -81,7 +81,7 @@ func (s *sandbox) unprepare(ctx context.Context) error {
 		return nil // it was taken by a wake
 	}
 	s.d.ready.remove(s)
-	return s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
+	return s.kill(ctx)
 }
 
 // take makes sure that the process exists, and reports how long that took.
@@ -113,7 +113,7 @@ func (s *sandbox) takeOver(ctx context.Context) error {
 	if state != StateCreated {
 		return fmt.Errorf("it is %s: %w", state, errTaken)
 	}
-	if err := s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil); err != nil {
+	if err := s.kill(ctx); err != nil {
 		return err
 	}
 	return s.call(ctx, PathPrepare, Boot{Config: s.config}, nil)

@@ -90,8 +90,7 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 		if err = step.Reach(step.Release, s.config.ID); err != nil {
 			break
 		}
-		s.d.forget(s)
-		err = s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
+		err = s.kill(ctx)
 		if err != nil {
 			s.d.know(s)
 		}
