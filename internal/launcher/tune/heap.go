@@ -1,9 +1,11 @@
 package tune
 
 import (
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"runtime/metrics"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,10 +26,12 @@ const (
 	// awakePercent lets the heap grow to half as much again as is in use: most
 	// guests idle most of the time, and so their engines' memory is a host's.
 	awakePercent = 50
-	// asleepPercent switches collections off. No heap grows while a guest
-	// stands still; should the launcher die before it says that the guest runs
-	// again, its successor says so.
+	// asleepPercent switches collections off.
 	asleepPercent = -1
+	// asleepGrowth is how far the heap of a guest that stands still may grow, in
+	// bytes. It does not grow; but signals can overtake each other, and a
+	// launcher can die before it says that the guest runs again.
+	asleepGrowth = 64 << 20
 )
 
 // ear hears what the launcher says.
@@ -44,13 +48,21 @@ func listen() ear {
 // to the host.
 func (e ear) mind() {
 	for told := range e {
-		percent := awakePercent
+		percent, limit := awakePercent, int64(math.MaxInt64)
 		if told == HeapAsleep {
-			percent = asleepPercent
+			percent, limit = asleepPercent, inUse()+asleepGrowth
 		}
 		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
 		debug.FreeOSMemory()
 	}
+}
+
+// inUse is what debug.SetMemoryLimit counts, in bytes.
+func inUse() int64 {
+	counted := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(counted)
+	return int64(counted[0].Value.Uint64() - counted[1].Value.Uint64()) //nolint:gosec // memory of one process
 }
 
 // Close ends mind.

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"math"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -12,23 +13,32 @@ import (
 
 func TestMindHeap(t *testing.T) { //nolint:paralleltest // the heap belongs to the process
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
 	heard := listen()
 	defer heard.Close()
 	go heard.mind()
+	// Each is sent after the one before was heard: signals can overtake each
+	// other, and what was told last must be what counts here.
 	for _, tc := range []struct {
-		signal unix.Signal
-		want   uint64
-	}{{HeapAwake, awakePercent}, {HeapAsleep, 1<<64 - 1}, {HeapAsleep, 1<<64 - 1}, {HeapAwake, awakePercent}} {
+		signal         unix.Signal
+		percent, limit uint64
+	}{
+		{HeapAwake, awakePercent, math.MaxInt64},
+		{HeapAsleep, math.MaxUint64, uint64(inUse()) + 2*asleepGrowth},
+		{HeapAwake, awakePercent, math.MaxInt64},
+	} {
 		if err := unix.Kill(os.Getpid(), tc.signal); err != nil {
 			t.Fatal(err)
 		}
-		percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		now := []metrics.Sample{{Name: "/gc/gogc:percent"}, {Name: "/gc/gomemlimit:bytes"}}
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if metrics.Read(percent); percent[0].Value.Uint64() == tc.want {
+			metrics.Read(now)
+			percent, limit := now[0].Value.Uint64(), now[1].Value.Uint64()
+			if percent == tc.percent && limit <= tc.limit && (tc.signal == HeapAsleep || limit == tc.limit) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%v: collections at %d percent, want %d", tc.signal, percent[0].Value.Uint64(), tc.want)
+				t.Fatalf("%v: collections at %d percent, limit %d; want %d and %d", tc.signal, percent, limit, tc.percent, tc.limit)
 			}
 		}
 	}
