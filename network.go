@@ -1,13 +1,46 @@
 package doze
 
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Limits of the network of a sandbox; those of one list are of each list.
+const (
+	DomainsMax        = 256 // entries of a list of domains
+	RoutesMax         = 64  // routing rules of a sandbox
+	RouteEntriesMax   = 64  // headers, body members or secrets of one of them
+	RouteValueMax     = 8 << 10
+	EgressPoliciesMax = 64
+)
+
+// DefaultSubnet is the subnet that every VPC has.
+const DefaultSubnet = "default"
+
+// Rulesets of a firewall. RulesetProxy leaves the proxy as the only way out,
+// for what is in bypass too.
+const (
+	RulesetDefault   = "default"
+	RulesetProxy     = "proxy"
+	RulesetDedicated = "dedicated-ip"
+)
+
+// Modes of [Egress] and [EgressPolicy].
+const (
+	EgressDedicated = "dedicated"
+	EgressShared    = "shared"
+)
+
 // Network is what a sandbox may reach and how (spec 2.6).
 type Network struct {
 	Subnet           string    `json:"subnet,omitempty"`
 	Egress           *Egress   `json:"egress,omitempty"`
 	Firewall         *Firewall `json:"firewall,omitempty"`
 	Proxy            *Proxy    `json:"proxy,omitempty"`
-	AllowedDomains   []string  `json:"allowedDomains,omitempty"`
-	ForbiddenDomains []string  `json:"forbiddenDomains,omitempty"`
+	AllowedDomains   []string  `json:"allowedDomains,omitempty"`   // deprecated: counts if Proxy has none
+	ForbiddenDomains []string  `json:"forbiddenDomains,omitempty"` // likewise
 }
 
 // Egress routes outbound traffic through a dedicated address.
@@ -29,7 +62,8 @@ type Firewall struct {
 	Rulesets []string `json:"rulesets,omitempty"`
 }
 
-// Proxy are the settings of the platform's egress proxy.
+// Proxy are the settings of the platform's egress proxy. The lists hold
+// [DomainPattern]s.
 type Proxy struct {
 	AllowedDomains   []string      `json:"allowedDomains,omitempty"`
 	ForbiddenDomains []string      `json:"forbiddenDomains,omitempty"`
@@ -45,18 +79,166 @@ type ProxyTarget struct {
 	Secrets      WriteOnly[map[string]string] `json:"secrets,omitzero"`
 }
 
-// IsZero reports whether n asks for nothing beyond the default network.
+// IsZero reports whether n says nothing at all.
 func (n *Network) IsZero() bool {
+	return n == nil || n.Subnet == "" && n.Egress == nil && n.Firewall == nil && n.Proxy == nil &&
+		len(n.AllowedDomains) == 0 && len(n.ForbiddenDomains) == 0
+}
+
+// Has reports whether the firewall names a ruleset.
+func (n *Network) Has(ruleset string) bool {
+	return n != nil && n.Firewall != nil && slices.Contains(n.Firewall.Rulesets, ruleset)
+}
+
+// Proxied reports whether traffic goes through the platform's proxy.
+func (n *Network) Proxied() bool {
+	return n != nil && (n.Proxy != nil || len(n.AllowedDomains) > 0 || len(n.ForbiddenDomains) > 0 || n.Has(RulesetProxy))
+}
+
+// Rules are the settings of the proxy that are in force, with the deprecated
+// lists in the place of those that are missing.
+func (n *Network) Rules() (p Proxy) {
 	if n == nil {
-		return true
+		return p
 	}
-	plain := n.Firewall == nil
+	if n.Proxy != nil {
+		p = *n.Proxy
+	}
+	if len(p.AllowedDomains) == 0 {
+		p.AllowedDomains = n.AllowedDomains
+	}
+	if len(p.ForbiddenDomains) == 0 {
+		p.ForbiddenDomains = n.ForbiddenDomains
+	}
+	return p
+}
+
+// check adds what is wrong with a network; none is fine.
+func (n *Network) check(p *Problems) {
+	if n == nil {
+		return
+	}
+	const at = "spec.network."
+	if n.Subnet != "" {
+		CheckName(p, at+"subnet", n.Subnet)
+	}
+	checkDomains(p, at+"allowedDomains", n.AllowedDomains)
+	checkDomains(p, at+"forbiddenDomains", n.ForbiddenDomains)
+	n.Egress.check(p, at+"egress.")
 	if n.Firewall != nil {
-		plain = true
 		for _, r := range n.Firewall.Rulesets {
-			plain = plain && r == "default"
+			if r != RulesetDefault && r != RulesetProxy && r != RulesetDedicated {
+				p.Add(at+"firewall.rulesets", "has %q; known are %s, %s and %s", clip(r), RulesetDefault, RulesetProxy, RulesetDedicated)
+			}
 		}
 	}
-	return plain && (n.Subnet == "" || n.Subnet == "default") &&
-		n.Egress == nil && n.Proxy == nil && len(n.AllowedDomains) == 0 && len(n.ForbiddenDomains) == 0
+	n.Proxy.check(p, at+"proxy.")
+}
+
+func (e *Egress) check(p *Problems, at string) {
+	if e == nil {
+		return
+	}
+	if e.Gateway != "" {
+		CheckName(p, at+"gateway", e.Gateway)
+	}
+	if e.Mode != "" && e.Mode != EgressDedicated {
+		p.Add(at+"mode", "must be %s", EgressDedicated)
+	}
+	if len(e.Policies) > EgressPoliciesMax {
+		p.Add(at+"policies", "has %d entries; at most %d are allowed", len(e.Policies), EgressPoliciesMax)
+	}
+	for i, policy := range e.Policies {
+		at := fmt.Sprintf("%spolicies[%d].", at, i)
+		checkDestinations(p, at, policy.Destinations)
+		if policy.Mode != EgressDedicated && policy.Mode != EgressShared {
+			p.Add(at+"mode", "must be %s or %s", EgressDedicated, EgressShared)
+		}
+	}
+}
+
+func (x *Proxy) check(p *Problems, at string) {
+	if x == nil {
+		return
+	}
+	checkDomains(p, at+"allowedDomains", x.AllowedDomains)
+	checkDomains(p, at+"forbiddenDomains", x.ForbiddenDomains)
+	checkDomains(p, at+"bypass", x.Bypass)
+	if len(x.Routing) > RoutesMax {
+		p.Add(at+"routing", "has %d entries; at most %d are allowed", len(x.Routing), RoutesMax)
+	}
+	for i := range x.Routing {
+		x.Routing[i].check(p, fmt.Sprintf("%srouting[%d].", at, i))
+	}
+}
+
+var (
+	secretNameForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+	referenceForm  = regexp.MustCompile(`\{\{SECRET:([^{}]*)\}\}`)
+)
+
+func (t *ProxyTarget) check(p *Problems, at string) {
+	checkDestinations(p, at, t.Destinations)
+	secrets := t.Secrets.Reveal()
+	for _, m := range []struct {
+		field  string
+		values map[string]string
+	}{{"headers", t.Headers}, {"body", t.Body}, {"secrets", secrets}} {
+		if len(m.values) > RouteEntriesMax {
+			p.Add(at+m.field, "has %d entries; at most %d are allowed", len(m.values), RouteEntriesMax)
+		}
+		for name, v := range m.values {
+			if name == "" || len(name) > RouteValueMax || len(v) > RouteValueMax {
+				p.Add(at+m.field, "needs names of at least 1 byte, and names and values of at most %d", RouteValueMax)
+			}
+		}
+	}
+	for name, v := range t.Headers {
+		if !headerForm.MatchString(name) || strings.ContainsAny(v, "\r\n\x00") {
+			p.Add(at+"headers", "has %q, of which the name or the value cannot be sent in a header", clip(name))
+		}
+		if slices.Contains(connectionHeaders, strings.ToLower(name)) {
+			p.Add(at+"headers", "has %q, which belongs to the connection and cannot be set", clip(name))
+		}
+		t.checkReferences(p, at+"headers", v)
+	}
+	for _, v := range t.Body {
+		t.checkReferences(p, at+"body", v)
+	}
+	for name := range secrets {
+		if !secretNameForm.MatchString(name) {
+			p.Add(at+"secrets", "has the name %q; it must be letters, digits, dots, dashes and _", clip(name))
+		}
+	}
+}
+
+// checkReferences adds the references of a value to secrets that the rule has
+// not.
+func (t *ProxyTarget) checkReferences(p *Problems, at, value string) {
+	for _, ref := range referenceForm.FindAllStringSubmatch(value, -1) {
+		if _, ok := t.Secrets.Reveal()[ref[1]]; !ok {
+			p.Add(at, "refers to the secret %q, which is not in the secrets of the rule", clip(ref[1]))
+		}
+	}
+}
+
+// checkDestinations adds what is wrong with the destinations of a rule.
+func checkDestinations(p *Problems, at string, all []string) {
+	if len(all) == 0 {
+		p.Add(at+"destinations", `is required; ["*"] is everything`)
+	}
+	checkDomains(p, at+"destinations", all)
+}
+
+// checkDomains adds what is wrong with a list of patterns.
+func checkDomains(p *Problems, field string, all []string) {
+	if len(all) > DomainsMax {
+		p.Add(field, "has %d entries; at most %d are allowed", len(all), DomainsMax)
+		return
+	}
+	for _, s := range all {
+		if _, err := ParseDomainPattern(s); err != nil {
+			p.Add(field, "has %q: %v", clip(s), err)
+		}
+	}
 }

@@ -81,8 +81,8 @@ var (
 	prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
 	// connectionHeaders are about one connection, or say how long a body is:
-	// nobody can set them for a sandbox.
-	connectionHeaders = []string{"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+	// nobody can set them for a sandbox, or for what it sends.
+	connectionHeaders = []string{"connection", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
 )
 
 // Validate reports every mistake of p at once.

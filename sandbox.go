@@ -131,6 +131,9 @@ func (s *Sandbox) Default(region string) {
 	if s.Spec.Region == "" {
 		s.Spec.Region = region
 	}
+	if s.Spec.Network.IsZero() {
+		s.Spec.Network = nil // {} is how callers take all rules away
+	}
 	for i := range r.Ports {
 		if r.Ports[i].Protocol == "" {
 			r.Ports[i].Protocol = "HTTP"
@@ -151,6 +154,10 @@ func (s *Sandbox) Validate() error {
 	s.Spec.Runtime.check(&p)
 	s.Spec.Lifecycle.check(&p)
 	checkAttachments(&p, s.Spec.Volumes)
+	if s.Spec.VPC != "" {
+		CheckName(&p, "spec.vpc", s.Spec.VPC)
+	}
+	s.Spec.Network.check(&p)
 	return p.Err()
 }
 

@@ -16,8 +16,6 @@ const (
 	ownLabels = "doze."
 	// anyRegion leaves the choice of the region to us.
 	anyRegion = "auto"
-	// defaultNetwork is the only VPC.
-	defaultNetwork = "default"
 )
 
 // check reports every mistake in what a caller wants, at once, and then what
@@ -56,8 +54,14 @@ func supported(spec *doze.SandboxSpec) error {
 			missing = append(missing, what)
 		}
 	}
-	lacks(spec.VPC != "" && spec.VPC != defaultNetwork, "spec.vpc other than "+defaultNetwork)
-	lacks(!spec.Network.IsZero(), "spec.network")
+	lacks(spec.VPC != "" && spec.VPC != doze.DefaultVPC, "spec.vpc other than "+doze.DefaultVPC)
+	if n := spec.Network; n != nil {
+		lacks(n.Proxied(), "spec.network.proxy")
+		lacks(n.Subnet != "" && n.Subnet != doze.DefaultSubnet, "spec.network.subnet other than "+doze.DefaultSubnet)
+		lacks(n.Egress != nil, "spec.network.egress")
+		lacks(n.Has(doze.RulesetDedicated), "the ruleset "+doze.RulesetDedicated)
+		lacks(len(n.Rules().Routing) > 0, "spec.network.proxy.routing")
+	}
 	if len(missing) == 0 {
 		return nil
 	}

@@ -145,6 +145,12 @@ func heir(spec doze.SandboxSpec) doze.SandboxSpec {
 		}
 		return e.Secret
 	})
+	if n := spec.Network; n != nil && n.Proxy != nil {
+		network, proxy := *n, *n.Proxy
+		proxy.Routing = slices.DeleteFunc(slices.Clone(proxy.Routing), func(t doze.ProxyTarget) bool { return len(t.Secrets.Reveal()) > 0 })
+		network.Proxy = &proxy
+		spec.Network = &network
+	}
 	if l := spec.Lifecycle; l != nil {
 		spec.Lifecycle = &doze.Lifecycle{
 			TerminatedRetention: l.TerminatedRetention,

@@ -117,6 +117,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	}
 	want.Spec.Volumes = sb.Spec.Volumes
 	now.Envs = unmask(was.Envs, now.Envs, &p)
+	keepSecrets(sb.Spec.Network, want.Spec.Network)
 	if err := s.check(&want, &p); err != nil {
 		if doze.Public(err).Kind == doze.Invalid && now.Image != was.Image {
 			err = s.checkImage(ctx, sb.Metadata.Workspace, now.Image, err)
@@ -154,6 +155,27 @@ func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
 		}
 	}
 	return now
+}
+
+// keepSecrets gives each routing rule that came back without secrets those that
+// are stored: no answer shows them. Of rules with the same destinations, the nth
+// stands for the nth.
+func keepSecrets(was, now *doze.Network) {
+	if was == nil || was.Proxy == nil || now == nil || now.Proxy == nil {
+		return
+	}
+	stored := slices.Clone(was.Proxy.Routing)
+	for i := range now.Proxy.Routing {
+		rule := &now.Proxy.Routing[i]
+		at := slices.IndexFunc(stored, func(old doze.ProxyTarget) bool { return slices.Equal(old.Destinations, rule.Destinations) })
+		if at < 0 {
+			continue
+		}
+		if rule.Secrets.Reveal() == nil {
+			rule.Secrets = stored[at].Secrets
+		}
+		stored = slices.Delete(stored, at, at+1)
+	}
 }
 
 // needsMachine reports whether a change needs a fresh machine.

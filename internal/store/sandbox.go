@@ -37,11 +37,13 @@ type content struct {
 	Metadata doze.Metadata    `json:"metadata"`
 	Spec     doze.SandboxSpec `json:"spec"`
 	Archive  *doze.Archive    `json:"archive,omitempty"`
-	Sealed   []byte           `json:"sealed,omitempty"` // values of secret variables, by position
+	Sealed   []byte           `json:"sealed,omitempty"`  // values of secret variables, by position
+	Routing  []byte           `json:"routing,omitempty"` // secrets of routing rules, by position; sealed
 }
 
-// encode is the body of a record, with the values of secret variables sealed.
-func (s *Store) encode(sb *Sandbox) ([]byte, error) {
+// encode is the body of a record, with the values of secret variables and the
+// secrets of routing rules sealed.
+func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
 	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive}
 	values := map[int]string{}
 	for i, e := range sb.Spec.Runtime.Envs {
@@ -54,13 +56,20 @@ func (s *Store) encode(sb *Sandbox) ([]byte, error) {
 		for i := range values {
 			c.Spec.Runtime.Envs[i].Value = ""
 		}
-		plain, err := json.Marshal(values)
-		if err != nil {
-			return nil, err
-		}
-		c.Sealed = s.box.Seal(plain, sandboxPlace+sb.UID)
 	}
-	return json.Marshal(c)
+	if c.Sealed, err = sealValues(s, values, sandboxPlace+sb.UID); err != nil {
+		return nil, err
+	}
+	secrets := map[int]map[string]string{}
+	for i, route := range routing(&sb.Spec) {
+		if v := route.Secrets.Reveal(); len(v) > 0 {
+			secrets[i] = v
+		}
+	}
+	if c.Routing, err = sealValues(s, secrets, routingPlace+sb.UID); err != nil {
+		return nil, err
+	}
+	return json.Marshal(c) // of what is write-only it has nothing
 }
 
 // decode reads a body into sb. It is the inverse of encode.
@@ -70,15 +79,8 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 		return err
 	}
 	sb.Metadata, sb.Spec, sb.Archive = c.Metadata, c.Spec, c.Archive
-	if len(c.Sealed) == 0 {
-		return nil
-	}
-	plain, err := s.box.Unseal(c.Sealed, sandboxPlace+sb.UID)
+	values, err := unsealValues[string](s, c.Sealed, sandboxPlace+sb.UID)
 	if err != nil {
-		return err
-	}
-	values := map[int]string{}
-	if err := json.Unmarshal(plain, &values); err != nil {
 		return err
 	}
 	for i := range sb.Spec.Runtime.Envs {
@@ -86,11 +88,51 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 			sb.Spec.Runtime.Envs[i].Value = v
 		}
 	}
+	secrets, err := unsealValues[map[string]string](s, c.Routing, routingPlace+sb.UID)
+	if err != nil {
+		return err
+	}
+	for i, all := 0, routing(&sb.Spec); i < len(all); i++ {
+		all[i].Secrets = doze.Hide(secrets[i])
+	}
 	return nil
+}
+
+// routing are the routing rules of a spec.
+func routing(spec *doze.SandboxSpec) []doze.ProxyTarget {
+	if spec.Network == nil || spec.Network.Proxy == nil {
+		return nil
+	}
+	return spec.Network.Proxy.Routing
+}
+
+// sealValues seals values by position; no values are nothing.
+func sealValues[T any](s *Store, values map[int]T, place string) ([]byte, error) {
+	if len(values) == 0 {
+		return nil, nil
+	}
+	plain, err := json.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
+	return s.box.Seal(plain, place), nil
+}
+
+// unsealValues is the inverse of sealValues.
+func unsealValues[T any](s *Store, sealed []byte, place string) (values map[int]T, err error) {
+	if len(sealed) == 0 {
+		return nil, nil
+	}
+	plain, err := s.box.Unseal(sealed, place)
+	if err != nil {
+		return nil, err
+	}
+	return values, json.Unmarshal(plain, &values)
 }
 
 const (
 	sandboxPlace   = "sandbox/" // of what is sealed in a record
+	routingPlace   = "routing/"
 	sandboxColumns = `uid, machine, phase, seq, revision, last_used_at, ended_at, deadline, body`
 	// alive are the records that hold their name.
 	alive = `phase NOT IN ('deleting', 'terminated')`

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -514,6 +515,42 @@ func TestAnotherKeyOpensNothing(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestSecretsOfRoutingAreSealed: what no answer shows comes back out of the
+// records, and is in no file of theirs as it is.
+func TestSecretsOfRoutingAreSealed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := database{t, filepath.Join(dir, "doze.db"), filepath.Join(t.TempDir(), "seal.key")}
+	s := d.open(t)
+	sb := insert(t, s, "a", func(sb *store.Sandbox) {
+		sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{
+			{Destinations: []string{"*"}},
+			{Destinations: []string{"a.example"}, Secrets: doze.Hide(map[string]string{"key": "hunter2"})},
+		}}}
+	})
+	got, err := s.Sandbox(t.Context(), sb.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	routing := got.Spec.Network.Proxy.Routing
+	if len(routing) != 2 || routing[0].Secrets.Reveal() != nil || routing[1].Secrets.Reveal()["key"] != "hunter2" {
+		t.Errorf("the rules are %v, with %v", routing, routing[1].Secrets.Reveal())
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, name := range files {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(raw, []byte("hunter2")) {
+			t.Errorf("the secret is in %s", filepath.Base(name))
+		}
+	}
 }
 
 // TestMigrationKeepsWhatWasThere opens a database of the first schema.
