@@ -155,5 +155,24 @@ func (r *ResourceRef) value(m Megabytes) (int64, error) {
 	return int64(math.Ceil(res.amount(m) / by)), nil
 }
 
+// Text is the value of e as it is written in e; none is empty.
+func (e *Env) Text() string {
+	if e.Value == nil {
+		return ""
+	}
+	return *e.Value
+}
+
+// Default gives e the empty value if it has none and takes none from somewhere,
+// as in Kubernetes.
+func (e *Env) Default() {
+	switch {
+	case !e.From() && e.Value == nil:
+		e.Value = new(string)
+	case e.From() && e.Text() == "":
+		e.Value = nil
+	}
+}
+
 // From reports whether e takes its value from somewhere.
 func (e *Env) From() bool { return len(e.ValueFrom) > 0 && string(e.ValueFrom) != "null" }

@@ -78,7 +78,7 @@ type Error struct {
 	Err     error
 
 	// Name, if set, replaces the kind's name in the "error" field of the body,
-	// where clients look for a finer one such as SANDBOX_ALREADY_EXISTS.
+	// where clients look for a finer one such as [NameSandboxExists].
 	Name string
 	// Fields are further public members of the body.
 	Fields map[string]any
@@ -103,9 +103,16 @@ func Wrap(err error, k Kind, format string, args ...any) error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
-// NameArchived is the finer name of the conflict with a sandbox that must be
-// unarchived first.
-const NameArchived = "WORKLOAD_ARCHIVED"
+// Names of errors that are finer than their kinds: docs/api.md has each of them.
+const (
+	NameArchived       = "WORKLOAD_ARCHIVED" // of a sandbox that must be unarchived first
+	NameInvalidImage   = "INVALID_IMAGE"     // it cannot be run
+	NameVersion        = "invalid_api_version"
+	NameSandboxExists  = "SANDBOX_ALREADY_EXISTS"
+	NameVolumeExists   = "VOLUME_ALREADY_EXISTS"
+	NameVolumeAttached = "VOLUME_ATTACHED"
+	NameTemplateExists = "VOLUME_TEMPLATE_ALREADY_EXISTS"
+)
 
 // Public returns the part of err that may leave the process.
 func Public(err error) *Error {

@@ -82,10 +82,11 @@ type Runtime struct {
 }
 
 // Env is one environment variable (spec 2.4). ValueFrom is the Kubernetes form,
-// a [ValueSource], and is kept as it came.
+// a [ValueSource], and is kept as it came. In a change, no Value means that of
+// before; an empty one is a value like any other.
 type Env struct {
 	Name      string          `json:"name"`
-	Value     string          `json:"value,omitempty"`
+	Value     *string         `json:"value,omitempty"` // nil with a ValueFrom
 	Secret    bool            `json:"secret,omitempty"`
 	ValueFrom json.RawMessage `json:"valueFrom,omitempty"`
 }
@@ -138,6 +139,9 @@ func (s *Sandbox) Default(region string) {
 		if r.Ports[i].Protocol == "" {
 			r.Ports[i].Protocol = "HTTP"
 		}
+	}
+	for i := range r.Envs {
+		r.Envs[i].Default()
 	}
 	for i := range s.Spec.Volumes {
 		if s.Spec.Volumes[i].Type == "" {
@@ -209,7 +213,7 @@ func (r *Runtime) checkEnvs(p *Problems) {
 	}
 	bytes := 0
 	for _, e := range r.Envs {
-		bytes += len(e.Name) + len(e.Value) + len(e.ValueFrom)
+		bytes += len(e.Name) + len(e.Text()) + len(e.ValueFrom)
 		if !envNameForm.MatchString(e.Name) {
 			p.Add("spec.runtime.envs", "has the name %q; it must be letters, digits and _ and not begin with a digit", clip(e.Name))
 		}
@@ -217,11 +221,11 @@ func (r *Runtime) checkEnvs(p *Problems) {
 			if _, err := ParseValueSource(e.ValueFrom); err != nil {
 				p.Add("spec.runtime.envs", "%s.valueFrom %v", clip(e.Name), err)
 			}
-			if e.Value != "" {
+			if e.Value != nil {
 				p.Add("spec.runtime.envs", "%s has both a value and valueFrom", clip(e.Name))
 			}
 		}
-		if strings.ContainsRune(e.Value, 0) {
+		if strings.ContainsRune(e.Text(), 0) {
 			p.Add("spec.runtime.envs", "has a NUL byte in the value of %s", clip(e.Name))
 		}
 	}

@@ -103,7 +103,7 @@ func (a *app) envs(in []string) (out []doze.Env, err error) {
 		if !ok {
 			value = a.getenv(name)
 		}
-		out = append(out, doze.Env{Name: name, Value: value})
+		out = append(out, doze.Env{Name: name, Value: new(value)})
 	}
 	return out, nil
 }
@@ -204,7 +204,7 @@ func (a *app) envMap(in []string) (map[string]string, error) {
 	list, err := a.envs(in)
 	out := map[string]string{}
 	for _, e := range list {
-		out[e.Name] = e.Value
+		out[e.Name] = e.Text()
 	}
 	return out, err
 }

@@ -68,9 +68,6 @@ func supported(spec *doze.SandboxSpec) error {
 	return doze.Errorf(doze.Unsupported, "this platform does not support %s yet: leave it out", strings.Join(missing, " and "))
 }
 
-// invalidImage is the name of the error for an image that cannot be run.
-const invalidImage = "INVALID_IMAGE"
-
 // checkImage adds what a node says about an image to the other mistakes of a
 // request, which are Invalid or nil.
 func (s *Server) checkImage(ctx context.Context, workspace, ref string, others error) error {
@@ -84,7 +81,7 @@ func (s *Server) checkImage(ctx context.Context, workspace, ref string, others e
 	}
 	err = fromNode(err, "the look at the image")
 	e, rest := doze.Public(err), doze.Public(others)
-	if e.Name != invalidImage {
+	if e.Name != doze.NameInvalidImage {
 		return cmp.Or(others, err)
 	}
 	e.Message = "spec.runtime.image: " + e.Message
@@ -105,7 +102,7 @@ func fromNode(err error, doing string) error {
 	case doze.Timeout:
 		return doze.Wrap(err, doze.Timeout, "%s took too long", doing)
 	case doze.Invalid:
-		if e.Name == invalidImage {
+		if e.Name == doze.NameInvalidImage {
 			return err
 		}
 	}
@@ -137,7 +134,7 @@ func (s *Server) variables(ctx context.Context, m doze.Metadata, spec doze.Sandb
 	var p doze.Problems
 	all, in := make([]string, 0, len(spec.Runtime.Envs)), doze.Sandbox{Metadata: m, Spec: spec}
 	for _, e := range spec.Runtime.Envs {
-		value, has := e.Value, true
+		value, has := e.Text(), true
 		if e.From() {
 			from, err := doze.ParseValueSource(e.ValueFrom)
 			if err != nil {

@@ -34,10 +34,10 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Metadata.Workspace = c.Workspace
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
-	if r.URL.Query().Get("upload") == "true" {
+	if uploads.in(r.URL.Query()) {
 		return doze.Sandbox{}, errNoBuild
 	}
-	reuse := r.URL.Query().Get("createIfNotExist") == "true"
+	reuse := createIfNotExist.in(r.URL.Query())
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
 		if err != nil || ok {
@@ -178,7 +178,7 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 	defer s.mending.ring() // its machine is a leftover
 
 	public := doze.Public(err)
-	if public.Name == invalidImage {
+	if public.Name == doze.NameInvalidImage {
 		return errors.Join(err, s.Store.Remove(ctx, sb.UID))
 	}
 	failed, err2 := s.Store.Apply(ctx, sb.UID, store.Step{
@@ -232,7 +232,7 @@ func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool
 // conflict is the error for a name in use, in the form that clients look for.
 func (s *Server) conflict(ctx context.Context, m doze.Metadata, err error) error {
 	e := &doze.Error{
-		Kind: doze.Conflict, Name: "SANDBOX_ALREADY_EXISTS", Err: err,
+		Kind: doze.Conflict, Name: doze.NameSandboxExists, Err: err,
 		Message: "the sandbox " + m.Name + " already exists",
 		Fields:  map[string]any{"status_code": doze.Conflict.Status(), "sandbox_name": m.Name, "workspace": m.Workspace},
 	}

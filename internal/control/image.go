@@ -153,7 +153,7 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if in.ResourceType != doze.KindSandbox {
 		return out, doze.Errorf(doze.Unsupported, "this platform runs sandboxes only: resourceType must be %s", doze.KindSandbox)
 	}
-	if in.Image == "" || r.URL.Query().Get("upload") == "true" {
+	if in.Image == "" || uploads.in(r.URL.Query()) {
 		return out, errNoBuild
 	}
 	workspace := callerOf(ctx).Workspace

@@ -102,7 +102,7 @@ func answerListing[Record, View any](
 func (l listing) parse(v url.Values, bare bool) (store.Query, error) {
 	var p doze.Problems
 	q := store.Query{
-		ExternalID: v.Get("externalId"), Terminated: v.Get("showTerminated") == "true",
+		ExternalID: v.Get("externalId"), Terminated: showTerminated.in(v),
 		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
 	}
 	most := l.most

@@ -225,7 +225,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		return doze.Preview{}, err
 	}
 	defer release()
-	removed, err := s.Store.PutPreview(life, p, r.URL.Query().Get("force") == "true", now)
+	removed, err := s.Store.PutPreview(life, p, force.in(r.URL.Query()), now)
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -306,6 +306,8 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 		at, err := doze.ParseTime(spec.ExpiresAt)
 		if err != nil {
 			wrong.Add("spec.expiresAt", "%v", err)
+		} else if !at.After(now) {
+			wrong.Add("spec.expiresAt", "is in the past: leave it out for a token without an end")
 		}
 		t.Spec.ExpiresAt = doze.Time{Time: at}
 	}
@@ -316,7 +318,6 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 		Name: in.Name, PreviewName: p.Metadata.Name, ResourceName: p.Metadata.ResourceName, ResourceType: doze.KindSandbox, Workspace: p.Metadata.Workspace,
 	}
 	t.Spec.Token = access.NewCode(tokenPrefix, t.ID)
-	t.Spec.Expired = !t.Spec.ExpiresAt.IsZero() && !t.Spec.ExpiresAt.After(now)
 	err = s.changeTokens(ctx, p, func(ctx context.Context, all []store.PreviewToken) error {
 		if len(all) >= doze.PreviewTokensMax {
 			return doze.Errorf(doze.Exhausted, "the preview has %d tokens, which is the limit: delete one first", len(all))

@@ -184,7 +184,12 @@ func TestPreviewTokens(t *testing.T) {
 		if opens(second.Spec.Token) || opens(third.Spec.Token) {
 			t.Error("a deleted token opens")
 		}
-		want[any](p, 400, "POST", path, `{"metadata":{"name":"T"},"spec":{"expiresAt":"soon"}}`)
+		for _, at := range []string{"soon", "1999-12-31T23:59:59Z", time.Now().UTC().Format(time.RFC3339)} {
+			e := want[map[string]any](p, 400, "POST", path, `{"metadata":{"name":"T"},"spec":{"expiresAt":"`+at+`"}}`)
+			if says := e["message"].(string); !strings.Contains(says, "metadata.name") || !strings.Contains(says, "spec.expiresAt") {
+				t.Errorf("%s: %s", at, says)
+			}
+		}
 		want[any](p, 404, "GET", "/sandboxes/a/previews/none/tokens", "")
 		looks := p.keyFor("main", time.Time{}, "sandboxes:get")
 		want[any](p, 403, "GET", path, "", as(looks)...)

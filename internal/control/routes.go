@@ -293,10 +293,13 @@ func (s *Server) known(h http.Handler) http.Handler {
 
 // checkQuery refuses a query of which a part would be ignored.
 func checkQuery(u *url.URL) error {
-	if _, err := url.ParseQuery(u.RawQuery); err != nil {
+	q, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
 		return doze.Wrap(err, doze.Invalid, "the query cannot be read: write %%3B for a semicolon and %%25 for a percent sign")
 	}
-	return nil
+	var p doze.Problems
+	checkFlags(q, &p)
+	return p.Err()
 }
 
 // match finds the row of a request, or -1 and the methods that its path has.
@@ -379,7 +382,7 @@ func versionOf(r *http.Request) (string, error) {
 		return v, nil
 	}
 	return "", &doze.Error{
-		Kind: doze.Invalid, Name: "invalid_api_version",
+		Kind: doze.Invalid, Name: doze.NameVersion,
 		Message: "the header blaxel-version must be " + bareLists + " or " + pagedLists,
 	}
 }

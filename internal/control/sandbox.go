@@ -31,7 +31,7 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 
 // reveals reports whether a caller asks for secrets as they are, and may.
 func reveals(ctx context.Context, r *http.Request) (bool, error) {
-	if r.URL.Query().Get("show_secrets") != "true" {
+	if !showSecrets.in(r.URL.Query()) {
 		return false, nil
 	}
 	if !callerOf(ctx).May(access.Admin) {
@@ -84,7 +84,7 @@ func (s *Server) view(sb store.Sandbox) doze.Sandbox {
 	out.Spec.Runtime.Envs = slices.Clone(out.Spec.Runtime.Envs)
 	for i := range out.Spec.Runtime.Envs {
 		if e := &out.Spec.Runtime.Envs[i]; e.Secret && !e.From() {
-			e.Value = doze.MaskedValue
+			e.Value = new(doze.MaskedValue)
 		}
 	}
 	return out

@@ -33,7 +33,7 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 			},
 			Spec: doze.SandboxSpec{Region: "here-1", Runtime: doze.Runtime{
 				Image: doze.ImageDefault, Memory: 4096,
-				Envs:  []doze.Env{{Name: "A", Value: "x\ny\"ü"}, {Name: "S", Value: doze.MaskedValue, Secret: true}},
+				Envs:  []doze.Env{{Name: "A", Value: new("x\ny\"ü")}, {Name: "S", Value: new(doze.MaskedValue), Secret: true}},
 				Ports: []doze.Port{{Target: 8080, Protocol: "HTTP"}},
 			}},
 			Observed: doze.Observed{
@@ -273,8 +273,9 @@ func TestUpdate(t *testing.T) {
 		"lifecycle":      {`{"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`, false, 200, func(s sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "1h" }},
 		"ttl":            {`{"spec":{"runtime":{"ttl":"1h"}}}`, false, 200, func(s sandbox) bool { return *s.ExpiresIn == 3600 }},
 		"stray members":  {`{"runtime":{"image":"x"},"lifecycle":{},"status":"FAILED","metadata":{"url":7}}`, false, 200, nil},
-		"envs masked":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"1"},{"name":"S","value":"********"},{"name":"D"},{"name":"D"}]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[1].Secret && s.Spec.Runtime.Envs[3].Value == "y" }},
-		"env changed":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"2"},{"name":"S","value":"********","secret":true}]}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[0].Value == "2" }},
+		"envs masked":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"1"},{"name":"S","value":"********"},{"name":"D"},{"name":"D"}]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[1].Secret && s.Spec.Runtime.Envs[3].Text() == "y" }},
+		"env changed":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"2"},{"name":"S","value":"********","secret":true}]}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[0].Text() == "2" }},
+		"env emptied":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":""},{"name":"S"}]}}}`, true, 200, func(s sandbox) bool { return cmp.Equal(s.Spec.Runtime.Envs[0], doze.Env{Name: "A", Value: new("")}) }},
 		"envs cleared":   {`{"spec":{"runtime":{"envs":[]}}}`, true, 200, func(s sandbox) bool { return len(s.Spec.Runtime.Envs) == 0 }},
 		"image":          {`{"spec":{"runtime":{"image":"other:1"}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Image == "other:1" }},
 		"memory":         {`{"spec":{"runtime":{"memory":2048}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Memory == 2048 }},
@@ -343,15 +344,44 @@ func TestSecretsAreMasked(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if sb := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", ""); sb.Spec.Runtime.Envs[0].Value != "hunter2" {
+	if sb := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", ""); sb.Spec.Runtime.Envs[0].Text() != "hunter2" {
 		t.Errorf("an admin sees %+v", sb.Spec.Runtime.Envs)
 	}
 	reader := p.keyFor("main", time.Time{}, "sandboxes:get", "sandboxes:update")
 	want[any](p, 403, "GET", "/sandboxes/a?show_secrets=true", "", "Authorization", "Bearer "+reader)
 	// Nobody unmasks a secret by calling it none.
 	sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":[{"name":"S","secret":false}]}}}`, "Authorization", "Bearer "+reader)
-	if e := sb.Spec.Runtime.Envs[0]; e.Value != doze.MaskedValue || !e.Secret {
+	if e := sb.Spec.Runtime.Envs[0]; e.Text() != doze.MaskedValue || !e.Secret {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestEmptyVariables: nothing is not the same as no value.
+func TestEmptyVariables(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	given := func(envs string) []doze.Env {
+		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+envs+`}}}`)
+		return sb.Spec.Runtime.Envs
+	}
+	empty, masked := new(""), new(doze.MaskedValue)
+	born := p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"A","value":""},{"name":"B"},{"name":"S","value":"","secret":true}]}}}`)
+	if diff := cmp.Diff([]doze.Env{{Name: "A", Value: empty}, {Name: "B", Value: empty}, {Name: "S", Value: masked, Secret: true}}, born.Spec.Runtime.Envs); diff != "" {
+		t.Error(diff)
+	}
+	given(`[{"name":"A","value":"a"},{"name":"S","value":"s","secret":true}]`)
+	if diff := cmp.Diff([]doze.Env{{Name: "A", Value: new("a")}, {Name: "S", Value: masked, Secret: true}}, given(`[{"name":"A"},{"name":"S","value":null}]`)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"A=a", "S=s"}, p.environment()); diff != "" {
+		t.Error(diff)
+	}
+	given(`[{"name":"A","value":""},{"name":"S","value":"","secret":true},{"name":"N"}]`)
+	if diff := cmp.Diff([]string{"A=", "S=", "N="}, p.environment()); diff != "" {
+		t.Error(diff)
+	}
+	if w := p.do("GET", "/sandboxes/a?show_secrets=true", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"","secret":true}`) {
+		t.Errorf("%s", w.Body)
 	}
 }
 

@@ -33,10 +33,10 @@ func TestVariablesComeFromElsewhere(t *testing.T) {
 		if diff := cmp.Diff(env, p.environment()); diff != "" {
 			t.Error(diff)
 		}
-		if e := sb.Spec.Runtime.Envs[1]; string(e.ValueFrom) != `{"secretKeyRef":{"key":"password","name":"db"}}` || e.Value != "" {
+		if e := sb.Spec.Runtime.Envs[1]; string(e.ValueFrom) != `{"secretKeyRef":{"key":"password","name":"db"}}` || e.Value != nil {
 			t.Errorf("answered as %+v", e)
 		}
-		if e := sb.Spec.Runtime.Envs[4]; e.Value != "" {
+		if e := sb.Spec.Runtime.Envs[4]; e.Value != nil {
 			t.Errorf("a value from elsewhere is masked: %+v", e)
 		}
 		// The same again, and without the sources, is no change.
@@ -98,7 +98,7 @@ func TestSecretsAreSealedAndMasked(t *testing.T) {
 				t.Errorf("a secret is in %s", file)
 			}
 		}
-		if got := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "").Spec.Runtime.Envs[0].Value; got != "hunter4" {
+		if got := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "").Spec.Runtime.Envs[0].Text(); got != "hunter4" {
 			t.Errorf("revealed %q", got)
 		}
 		for _, path := range []string{"/secrets", "/secrets/db", "/sandboxes/a", "/sandboxes"} {

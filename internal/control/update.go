@@ -17,7 +17,7 @@ import (
 // public API): in place where that is possible, on a fresh machine otherwise.
 func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
 	found, err := s.living(ctx, r.PathValue("name"))
-	if err == nil && r.URL.Query().Get("upload") == "true" {
+	if err == nil && uploads.in(r.URL.Query()) {
 		err = errNoBuild
 	}
 	if err != nil {
@@ -111,12 +111,12 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		}
 	}
 	now.ExtraArgs = was.ExtraArgs
+	now.Envs = unmask(was.Envs, now.Envs, &p)
 	want.Default(s.Region)
 	if len(want.Spec.Volumes) > 0 && !slices.Equal(want.Spec.Volumes, sb.Spec.Volumes) {
 		p.Add("spec.volumes", "cannot be changed: create another sandbox")
 	}
 	want.Spec.Volumes = sb.Spec.Volumes
-	now.Envs = unmask(was.Envs, now.Envs, &p)
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
 	if err := s.check(&want, &p); err != nil {
 		if doze.Public(err).Kind == doze.Invalid && now.Image != was.Image {
@@ -145,12 +145,12 @@ func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
 			old, stored[e.Name] = &same[0], same[1:]
 		}
 		switch {
-		case e.From() && e.Value == doze.MaskedValue:
-			e.Value = "" // a value from elsewhere is not stored
-		case e.From(), e.Value != "" && e.Value != doze.MaskedValue:
+		case e.From() && e.Text() == doze.MaskedValue:
+			e.Value = nil // a value from elsewhere is not stored
+		case e.From(), e.Value != nil && *e.Value != doze.MaskedValue:
 		case old != nil:
 			e.Value, e.ValueFrom, e.Secret = old.Value, old.ValueFrom, e.Secret || old.Secret
-		case e.Value == doze.MaskedValue:
+		case e.Value != nil:
 			p.Add("spec.runtime.envs", "has the masked value of %s, of which no value is stored", clip(e.Name))
 		}
 	}
@@ -182,7 +182,7 @@ func keepSecrets(was, now *doze.Network) {
 func needsMachine(was, now doze.Runtime) bool {
 	return was.Image != now.Image || was.Memory != now.Memory || !slices.Equal(was.Ports, now.Ports) ||
 		!slices.EqualFunc(was.Envs, now.Envs, func(a, b doze.Env) bool {
-			return a.Name == b.Name && a.Value == b.Value && bytes.Equal(a.ValueFrom, b.ValueFrom)
+			return a.Name == b.Name && a.Text() == b.Text() && bytes.Equal(a.ValueFrom, b.ValueFrom)
 		})
 }
 

@@ -61,7 +61,7 @@ func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body
 	}
 	return s.writeTemplate(ctx, r, body, set.Name, func(exists bool) error {
 		if exists {
-			return &doze.Error{Kind: doze.Conflict, Name: "VOLUME_TEMPLATE_ALREADY_EXISTS", Message: "the volume template " + set.Name + " already exists"}
+			return &doze.Error{Kind: doze.Conflict, Name: doze.NameTemplateExists, Message: "the volume template " + set.Name + " already exists"}
 		}
 		return nil
 	})
@@ -85,12 +85,12 @@ func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[st
 	hash := sha256.Sum256([]byte(token))
 	var p doze.Problems
 	var add *store.Version
-	version, uploads := r.URL.Query().Get("version"), r.URL.Query().Get("upload") == "true"
+	version := r.URL.Query().Get("version")
 	if version != "" {
 		doze.CheckVersion(&p, "version", version)
 	}
 	labels, _ := member(body, "metadata", &doze.Problems{})["labels"].(map[string]any) // a mistake in it is found below
-	if uploads || labels[generatedLabel] == "true" {
+	if uploads.in(r.URL.Query()) || labels[generatedLabel] == "true" {
 		add = &store.Version{ID: store.NewID(), Token: hash[:]}
 		add.Name, add.Region, add.Bucket = version, s.Region, "local"
 	}

@@ -60,7 +60,7 @@ func (s *Server) inWorkspace(ctx context.Context, r *http.Request, scope string)
 
 func (s *Server) workspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
 	w, c, err := s.inWorkspace(ctx, r, "workspaces:get")
-	if err != nil || r.URL.Query().Get("countResources") != "true" {
+	if err != nil || !countResources.in(r.URL.Query()) {
 		return w, err
 	}
 	n, err := s.Store.Count(ctx, c.Workspace)
@@ -212,7 +212,7 @@ func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, bod
 	} else if doze.Public(err).Kind != doze.NotFound {
 		return nil, err
 	}
-	if r.URL.Query().Get("withReason") != "true" {
+	if !withReason.in(r.URL.Query()) {
 		return reason == "", nil
 	}
 	out := map[string]any{"available": reason == "", "message": message}

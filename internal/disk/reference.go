@@ -97,7 +97,7 @@ func parse(s string) (reference, error) {
 func invalid(ref, format string, args ...any) error {
 	return &doze.Error{
 		Kind:    doze.Invalid,
-		Name:    "INVALID_IMAGE",
+		Name:    doze.NameInvalidImage,
 		Message: fmt.Sprintf(format, args...),
 		Fields: map[string]any{"details": map[string]any{
 			"requested_image":  ref[:min(len(ref), doze.ImageMax)],

@@ -47,14 +47,14 @@ func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
 	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive}
 	values := map[int]string{}
 	for i, e := range sb.Spec.Runtime.Envs {
-		if e.Secret && e.Value != "" {
-			values[i] = e.Value
+		if e.Secret && e.Text() != "" {
+			values[i] = e.Text()
 		}
 	}
 	if len(values) > 0 {
 		c.Spec.Runtime.Envs = slices.Clone(sb.Spec.Runtime.Envs)
 		for i := range values {
-			c.Spec.Runtime.Envs[i].Value = ""
+			c.Spec.Runtime.Envs[i].Value = nil
 		}
 	}
 	if c.Sealed, err = sealValues(s, values, sandboxPlace+sb.UID); err != nil {
@@ -84,9 +84,11 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 		return err
 	}
 	for i := range sb.Spec.Runtime.Envs {
+		e := &sb.Spec.Runtime.Envs[i]
 		if v, ok := values[i]; ok {
-			sb.Spec.Runtime.Envs[i].Value = v
+			e.Value = &v
 		}
+		e.Default() // older records leave out what is empty
 	}
 	secrets, err := unsealValues[map[string]string](s, c.Routing, routingPlace+sb.UID)
 	if err != nil {

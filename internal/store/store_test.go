@@ -97,7 +97,7 @@ func TestRecordsSurviveAReopen(t *testing.T) {
 		want := insert(t, s, "a", func(sb *store.Sandbox) {
 			enabled := false
 			sb.Spec.Enabled = &enabled
-			sb.Spec.Runtime.Envs = []doze.Env{{Name: "A", Value: "x\n\"ü\u2028"}}
+			sb.Spec.Runtime.Envs = []doze.Env{{Name: "A", Value: new("x\n\"ü\u2028")}}
 			sb.Metadata.Labels = map[string]string{"$p": `q"z`}
 			sb.Deadline = epoch.Add(time.Hour)
 		})
@@ -577,7 +577,7 @@ func TestMigrationKeepsWhatWasThere(t *testing.T) {
 		if n, err := s.Count(t.Context(), "w"); n != 1 || err != nil {
 			t.Errorf("%d sandboxes, %v", n, err)
 		}
-		if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Spec.Runtime.Envs[0].Value != "hunter2" {
+		if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Spec.Runtime.Envs[0].Text() != "hunter2" {
 			t.Errorf("%+v, %v", sb, err)
 		}
 	})

@@ -50,7 +50,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
 		return err
 	})
 	if duplicate(err) {
-		return &doze.Error{Kind: doze.Conflict, Name: "VOLUME_ALREADY_EXISTS", Message: "the volume " + v.Metadata.Name + " already exists"}
+		return &doze.Error{Kind: doze.Conflict, Name: doze.NameVolumeExists, Message: "the volume " + v.Metadata.Name + " already exists"}
 	}
 	return wrap(err, "insert volume")
 }
@@ -163,7 +163,7 @@ func (s *Store) DeleteVolume(ctx context.Context, workspace, name string) (v Vol
 // attached is the Conflict with the sandbox that has a volume.
 func attached(v Volume) error {
 	return &doze.Error{
-		Kind: doze.Conflict, Name: "VOLUME_ATTACHED",
+		Kind: doze.Conflict, Name: doze.NameVolumeAttached,
 		Message: "the volume " + v.Metadata.Name + " is attached to " + v.State.AttachedTo + ": it is free when that is deleted",
 	}
 }

@@ -62,6 +62,7 @@ func TestEveryRouteHasTranscripts(t *testing.T) {
 // tests that do.
 var elsewhere = map[string]string{
 	"internal":                 "httpx.TestErrorsSurviveTheWire",
+	"unprocessable":            "httpx.TestErrorsSurviveTheWire", // of the sandbox API
 	"timeout":                  "httpx.TestErrorsSurviveTheWire",
 	"unavailable":              "control.TestCreateThatFails",
 	"INTERNAL_ERROR":           "edge.TestErrorsOfTheNode",

@@ -54,7 +54,7 @@ func TestAhead(t *testing.T) {
 	born := func(name string) *client.Box {
 		t.Helper()
 		sb := named(name, 512)
-		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: "blue"}}
+		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: new("blue")}}
 		_, box := create(t, c, sb)
 		return box
 	}

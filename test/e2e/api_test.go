@@ -224,7 +224,7 @@ func TestControl(t *testing.T) {
 		}
 		// Variables: a fresh machine.
 		events := len(sb.Events)
-		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: "blue"}}
+		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: new("blue")}}
 		if sb, err = c.Update(t.Context(), sb); err != nil {
 			t.Fatal(err)
 		}

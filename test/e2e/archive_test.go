@@ -93,7 +93,7 @@ func TestArchive(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "1s", "--save-after", "100ms", "--disk-after", "1s")
 	want := named("box", 512)
-	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: "plain"}}
+	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: new("plain")}}
 	sb, box := create(t, c, want)
 	sh(t, box, mess)
 	server(t, box)
@@ -166,7 +166,7 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
 	want := named("box", 512)
-	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: "plain"}}
+	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: new("plain")}}
 	sb, box := create(t, c, want)
 	sh(t, box, mess)
 	server(t, box)

@@ -21,7 +21,7 @@ import (
 var forkNames = []string{"one", "two", "three", "four", "five"}
 
 func into(name string) doze.ForkRequest {
-	return doze.ForkRequest{TargetName: name, TargetType: doze.KindSandbox, Envs: []doze.Env{{Name: "WHO", Value: name}}}
+	return doze.ForkRequest{TargetName: name, TargetType: doze.KindSandbox, Envs: []doze.Env{{Name: "WHO", Value: new(name)}}}
 }
 
 // open returns a sandbox and a handle to what is inside.
@@ -64,7 +64,7 @@ func TestForks(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
 	want := named("src", 512)
-	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: "plain"}, {Name: "WHO", Value: "src"}, {Name: "HIDDEN", Value: "hunter2", Secret: true}}
+	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: new("plain")}, {Name: "WHO", Value: new("src")}, {Name: "HIDDEN", Value: new("hunter2"), Secret: true}}
 	src, box := create(t, c, want)
 	url := hold(t, p, src, box, 16, 3600)
 	put(t, box, "/root/state", "before")

@@ -1,0 +1,4 @@
+package control
+
+// Flags are the names of all flags.
+var Flags = flags[:]

@@ -1,0 +1,47 @@
+package control_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"doze/internal/control"
+)
+
+// TestFlags: what is neither true nor false is said, not ignored.
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	// A flag is refused wherever it stands, so one row each is enough.
+	where := map[string]string{
+		"countResources":   "GET /workspaces/main",
+		"createIfNotExist": "POST /sandboxes",
+		"force":            "POST /sandboxes/a/previews",
+		"show_secrets":     "GET /sandboxes/a",
+		"showTerminated":   "GET /sandboxes",
+		"upload":           "PUT /sandboxes/a",
+		"withReason":       "POST /workspaces/availability",
+	}
+	for _, name := range control.Flags {
+		t.Run(name, func(t *testing.T) {
+			method, path, ok := strings.Cut(where[name], " ")
+			if !ok {
+				t.Fatal("the test has no route that reads it")
+			}
+			for _, v := range []string{"yes", "1", "0", "1x", "True", "", "true "} {
+				e := want[map[string]any](p, 400, method, path+"?"+name+"="+url.QueryEscape(v), "{}")
+				if says := e["message"].(string); !strings.HasPrefix(says, name+" is ") || !strings.Contains(says, "true or false") {
+					t.Errorf("%q: %s", v, says)
+				}
+			}
+			want[any](p, 400, method, path+"?"+name+"=true&"+name+"=no", "{}")
+			if w := p.do(method, path+"?"+name+"=false", `{"name":"b"}`); w.Code == 400 && strings.Contains(w.Body.String(), name) {
+				t.Errorf("false: %d %s", w.Code, w.Body)
+			}
+		})
+	}
+	if all := want[[]sandbox](p, 200, "GET", "/sandboxes", ""); len(all) > 2 { // that of false
+		t.Errorf("%d sandboxes", len(all))
+	}
+}
