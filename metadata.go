@@ -88,12 +88,16 @@ func (m *Metadata) Check(p *Problems) {
 	if m.ExternalID != "" {
 		CheckExternalID(p, "metadata.externalId", m.ExternalID)
 	}
-	if len(m.Labels) > LabelsMax {
-		p.Add("metadata.labels", "has %d entries; at most %d are allowed", len(m.Labels), LabelsMax)
+	checkLabels(p, "metadata.labels", m.Labels)
+}
+
+func checkLabels(p *Problems, field string, labels map[string]string) {
+	if len(labels) > LabelsMax {
+		p.Add(field, "has %d entries; at most %d are allowed", len(labels), LabelsMax)
 	}
-	for k, v := range m.Labels {
+	for k, v := range labels {
 		if k == "" || len(k) > LabelKeyMax || len(v) > LabelValueMax {
-			p.Add("metadata.labels", "needs keys of 1 to %d bytes and values of at most %d bytes", LabelKeyMax, LabelValueMax)
+			p.Add(field, "needs keys of 1 to %d bytes and values of at most %d bytes", LabelKeyMax, LabelValueMax)
 			break
 		}
 	}

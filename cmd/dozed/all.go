@@ -28,6 +28,7 @@ import (
 	"doze/internal/disk"
 	"doze/internal/doctor"
 	"doze/internal/door"
+	"doze/internal/drive"
 	"doze/internal/edge"
 	"doze/internal/hostnet"
 	"doze/internal/httpx"
@@ -50,6 +51,9 @@ const (
 	keepAlive  = 2 * time.Minute
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
+
+	// bucketTime is how long a start waits for the bucket of drives.
+	bucketTime = 5 * time.Second
 
 	keyFile  = "admin.key"
 	sealFile = "seal.key" // belongs to the database: a backup of one needs the other
@@ -164,7 +168,8 @@ type platform struct {
 	store       *store.Store
 	net         *hostnet.Net
 	images      *disk.Library
-	agents      *disk.Library // of this data directory alone
+	agents      *disk.Library  // of this data directory alone
+	bucket      control.Bucket // nil without drives
 	node        *node.Node
 	control     *control.Server
 	edge        *edge.Edge
@@ -210,6 +215,9 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if p.store, err = store.Open(ctx, records, box); err != nil {
 		return nil, err
 	}
+	if p.bucket, err = openBucket(ctx, c); err != nil {
+		return nil, err
+	}
 	if err := p.openNode(ctx); err != nil {
 		return nil, err
 	}
@@ -227,6 +235,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
+		Bucket: p.bucket,
 	})
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err
@@ -249,6 +258,24 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
 	return p, nil
+}
+
+// openBucket returns the bucket of drives, or nil. One that does not answer may
+// do so later.
+func openBucket(ctx context.Context, c config) (control.Bucket, error) {
+	if c.Drives == "" {
+		return nil, nil //nolint:nilnil // there are no drives
+	}
+	b, err := drive.Open(drive.Options{URL: c.Drives, Credentials: c.DrivesKeys, Region: c.DrivesRegion})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bucketTime)
+	defer cancel()
+	if err := b.Check(ctx); err != nil {
+		slog.Warn("the bucket of drives cannot be used", "bucket", b.URL(), "err", err)
+	}
+	return b, nil
 }
 
 // resolver asks one server of the DNS, or those of the host.

@@ -21,6 +21,7 @@ import (
 	"doze"
 	"doze/internal/certificate"
 	"doze/internal/daemon"
+	"doze/internal/drive"
 	"doze/internal/store"
 	"doze/internal/swap"
 )
@@ -32,35 +33,38 @@ type config struct {
 	Database string `json:"database"` // postgres://…, of the records; empty is a file in Data
 	// DatabaseFile holds Database, which may have a password.
 	DatabaseFile string          `json:"databaseFile"`
-	Run          string          `json:"run"`            // directory of run state; a tmpfs
-	ImagesDir    string          `json:"imagesDir"`      // directory of images; several data directories may share it
-	Cgroup       string          `json:"cgroup"`         // parent of all cgroups
-	Listen       string          `json:"listen"`         // address of the API and of the edge
-	TLSCert      string          `json:"tlsCert"`        // PEM file of the certificate; with it the listener speaks TLS
-	TLSKey       string          `json:"tlsKey"`         // PEM file of its key
-	ACME         bool            `json:"acme"`           // certificates are got from an authority for what has none
-	ACMEURL      string          `json:"acmeDirectory"`  // URL of its directory
-	ACMERoots    string          `json:"acmeCa"`         // PEM file of whom to believe that it is the authority; empty are those of the host
-	ACMEEmail    string          `json:"acmeEmail"`      // where it writes when something is wrong
-	ListenHTTP   string          `json:"httpListen"`     // plain HTTP: challenges, and the way to https; empty is none
-	PublicURL    string          `json:"publicUrl"`      // how the world reaches it; by default http://<listen>, or https
-	Workspace    string          `json:"workspace"`      // name of the first workspace
-	Region       string          `json:"region"`         // name of the one region
-	Resolver     string          `json:"resolver"`       // server of the DNS that knows about custom domains; empty is that of the host
-	Domain       string          `json:"domain"`         // platform domain of sandboxes' host names; may be empty
-	PauseAfter   daemon.Duration `json:"pauseAfter"`     // unused for this long, a sandbox is paused
-	SaveAfter    daemon.Duration `json:"saveAfter"`      // paused for this long, it is safe on disk as well; 0: at once
-	SwapAfter    daemon.Duration `json:"swapAfter"`      // paused for this long, its memory is moved to swap, if there is some
-	DiskAfter    daemon.Duration `json:"diskAfter"`      // paused for this long, its memory is given back
-	Swap         string          `json:"swap"`           // off, host, encrypted or plain: see swap.Parse
-	ReserveMB    int64           `json:"reserveMb"`      // with less free memory, sleeping sandboxes move to disk early
-	BudgetMB     int64           `json:"memoryBudgetMb"` // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
-	Ready        int             `json:"ready"`          // how many sandboxes on disk keep a process (11 MB) for a faster wake
-	Spares       int             `json:"spares"`         // how many machines (about 20 MB) are started ahead of their sandboxes
-	Templates    bool            `json:"templates"`      // sandboxes go on from a copy of one like them, where there is one
-	Egress       string          `json:"egress"`         // closed, or open: what sandboxes may reach
-	Images       []string        `json:"images"`         // made before the first request
-	Log          string          `json:"log"`            // debug, info, warn or error
+	Run          string          `json:"run"`               // directory of run state; a tmpfs
+	ImagesDir    string          `json:"imagesDir"`         // directory of images; several data directories may share it
+	Cgroup       string          `json:"cgroup"`            // parent of all cgroups
+	Listen       string          `json:"listen"`            // address of the API and of the edge
+	TLSCert      string          `json:"tlsCert"`           // PEM file of the certificate; with it the listener speaks TLS
+	TLSKey       string          `json:"tlsKey"`            // PEM file of its key
+	ACME         bool            `json:"acme"`              // certificates are got from an authority for what has none
+	ACMEURL      string          `json:"acmeDirectory"`     // URL of its directory
+	ACMERoots    string          `json:"acmeCa"`            // PEM file of whom to believe that it is the authority; empty are those of the host
+	ACMEEmail    string          `json:"acmeEmail"`         // where it writes when something is wrong
+	ListenHTTP   string          `json:"httpListen"`        // plain HTTP: challenges, and the way to https; empty is none
+	PublicURL    string          `json:"publicUrl"`         // how the world reaches it; by default http://<listen>, or https
+	Workspace    string          `json:"workspace"`         // name of the first workspace
+	Region       string          `json:"region"`            // name of the one region
+	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains; empty is that of the host
+	Domain       string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
+	PauseAfter   daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
+	SaveAfter    daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
+	SwapAfter    daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
+	DiskAfter    daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
+	Swap         string          `json:"swap"`              // off, host, encrypted or plain: see swap.Parse
+	ReserveMB    int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
+	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
+	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake
+	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
+	Templates    bool            `json:"templates"`         // sandboxes go on from a copy of one like them, where there is one
+	Egress       string          `json:"egress"`            // closed, or open: what sandboxes may reach
+	Images       []string        `json:"images"`            // made before the first request
+	Log          string          `json:"log"`               // debug, info, warn or error
+	Drives       string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
+	DrivesKeys   string          `json:"drivesCredentials"` // file with its credentials
+	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool `json:"privateRegistries"`
 }
@@ -74,7 +78,7 @@ func defaults() config {
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
-		ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 	}
 }
 
@@ -117,6 +121,9 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
+	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
+	flags.StringVar(&c.DrivesKeys, "drives-credentials", c.DrivesKeys, "`file` with the credentials of that bucket, in the form of ~/.aws/credentials: its profile default; it never reaches a sandbox")
+	flags.StringVar(&c.DrivesRegion, "drives-region", c.DrivesRegion, "`name` of the region that the bucket is in, as S3 knows it")
 	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
 	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", func(s string) error {
 		c.Images = nil
@@ -280,6 +287,12 @@ func (c config) validate() error {
 	}
 	if !cgroupForm.MatchString(c.Cgroup) {
 		p.Add("cgroup", "must be one name of letters, digits, dots, dashes and underscores")
+	}
+	if (c.Drives == "") != (c.DrivesKeys == "") {
+		p.Add("drives", "and drivesCredentials go together")
+	}
+	if _, _, err := drive.Parse(c.Drives); c.Drives != "" && err != nil {
+		p.Add("drives", "are wrong: %v", err)
 	}
 	if c.Egress != egressClosed && c.Egress != egressOpen {
 		p.Add("egress", "must be %s or %s", egressClosed, egressOpen)

@@ -21,8 +21,12 @@ const (
 	// tokenMax bounds the text of a token: all scopes take less.
 	tokenMax = 8 << 10
 	// tokenType marks an access token (RFC 9068), so that nothing else that we
-	// may sign one day is taken for one.
+	// sign is taken for one.
 	tokenType = "at+jwt"
+	// DriveTokenLife is how long a token of a drive is good for. Nothing can
+	// revoke it before.
+	DriveTokenLife = time.Hour
+	driveTokenType = "drive+jwt"
 )
 
 // Claims are what an access token says.
@@ -42,10 +46,25 @@ type Claims struct {
 	Epoch     int64  `json:"epoch,omitempty"`     // of the user; an earlier one is void
 }
 
+// DriveClaims are what a token says that proves to others which drive its bearer
+// may use. It opens nothing here.
+type DriveClaims struct {
+	Issuer   string           `json:"iss"`
+	Sub      string           `json:"sub"` // who asked for it
+	Audience string           `json:"aud"` // the drive: its id
+	IssuedAt *jwt.NumericDate `json:"iat"`
+	Expiry   *jwt.NumericDate `json:"exp"`
+	ID       string           `json:"jti"`
+
+	Workspace string `json:"workspace"`
+	Drive     string `json:"drive"` // its name
+}
+
 // Tokens signs access tokens and checks them, with a key alone.
 type Tokens struct {
 	issuer string
-	signer jose.Signer
+	signer jose.Signer // of access tokens
+	drives jose.Signer
 	public jose.JSONWebKeySet
 }
 
@@ -58,13 +77,16 @@ func NewTokens(issuer string, key ed25519.PrivateKey) (*Tokens, error) {
 	}
 	sum := sha256.Sum256(pub)
 	id := hex.EncodeToString(sum[:8])
-	signer, err := jose.NewSigner(
-		jose.SigningKey{Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: key, KeyID: id}},
-		(&jose.SignerOptions{}).WithType(tokenType))
+	sign := jose.SigningKey{Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: key, KeyID: id}}
+	signer, err := jose.NewSigner(sign, (&jose.SignerOptions{}).WithType(tokenType))
 	if err != nil {
 		return nil, fmt.Errorf("the key that signs tokens: %w", err)
 	}
-	return &Tokens{issuer, signer, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{
+	drives, err := jose.NewSigner(sign, (&jose.SignerOptions{}).WithType(driveTokenType))
+	if err != nil {
+		return nil, fmt.Errorf("the key that signs tokens of drives: %w", err)
+	}
+	return &Tokens{issuer, signer, drives, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{
 		Key: pub, KeyID: id, Algorithm: string(jose.EdDSA), Use: "sig",
 	}}}}, nil
 }
@@ -81,6 +103,14 @@ func (t *Tokens) Sign(c Claims, now time.Time) (string, error) {
 	c.Issuer, c.Audience, c.ID = t.issuer, t.issuer, random(idBytes)
 	c.IssuedAt, c.Expiry = jwt.NewNumericDate(now), jwt.NewNumericDate(now.Add(TokenLife))
 	return jwt.Signed(t.signer).Claims(c).Serialize()
+}
+
+// SignDrive makes a token of c that is good from now on. It fills in what is the
+// same for all.
+func (t *Tokens) SignDrive(c DriveClaims, now time.Time) (string, error) {
+	c.Issuer, c.ID = t.issuer, random(idBytes)
+	c.IssuedAt, c.Expiry = jwt.NewNumericDate(now), jwt.NewNumericDate(now.Add(DriveTokenLife))
+	return jwt.Signed(t.drives).Claims(c).Serialize()
 }
 
 // Verify returns what a token says, if we signed it and it is not over.

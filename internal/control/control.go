@@ -21,7 +21,16 @@ import (
 	"doze/internal/store"
 )
 
-// Config is what a Server works with. Every field but Hub is required.
+// Bucket is where drives are.
+type Bucket interface {
+	// URL is <endpoint>/<bucket>.
+	URL() string
+	// Purge removes all files of a drive, by its id. One that has none is no
+	// error.
+	Purge(ctx context.Context, id string) error
+}
+
+// Config is what a Server works with. Every field but Hub and Bucket is required.
 type Config struct {
 	Store        *store.Store
 	Node         peer.Node
@@ -38,6 +47,7 @@ type Config struct {
 	Recheck      func()                    // has the edge look again at who may do less; it does not wait
 	Hub          []HubImage
 	Base         string // the address of the control API, for uploads
+	Bucket       Bucket // nil: there are no drives
 }
 
 // Server serves the control API.

@@ -33,6 +33,7 @@ type platform struct {
 	dir    *peer.Directory
 	creds  *access.Credentials
 	dns    control.Resolver
+	bucket *bucket // nil: there is none
 	ctl    *control.Server
 	http   http.Handler
 	key    string // of an admin of the workspace "main"
@@ -54,7 +55,7 @@ func start(t *testing.T, run bool) *platform {
 // startOn is start with the address of a database that is empty.
 func startOn(t *testing.T, database string, run bool) *platform {
 	t.Helper()
-	p := &platform{t: t, file: database, sealed: filepath.Join(t.TempDir(), "seal.key"), node: newNode()}
+	p := &platform{t: t, file: database, sealed: filepath.Join(t.TempDir(), "seal.key"), node: newNode(), bucket: &bucket{}}
 	p.open(run)
 	secret, created, err := p.ctl.Bootstrap(t.Context(), "main", kept)
 	if err != nil || !created {
@@ -81,14 +82,18 @@ func (p *platform) open(run bool) {
 		t.Fatal(err)
 	}
 	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
-	p.ctl = control.New(control.Config{
+	cfg := control.Config{
 		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: target,
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-	})
+	}
+	if p.bucket != nil {
+		cfg.Bucket = p.bucket
+	}
+	p.ctl = control.New(cfg)
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report
 	p.node.mu.Unlock()

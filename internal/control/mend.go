@@ -135,6 +135,13 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	for _, id := range disks {
 		work[diskTurn+id] = chore{do: func(ctx context.Context) error { return s.clearDisk(ctx, id) }}
 	}
+	if err != nil || s.Bucket == nil { // what is left of drives waits for a bucket
+		return work, err
+	}
+	drives, err := s.Store.DroppedDrives(ctx, mendBatch)
+	for _, id := range drives {
+		work[driveTurn+id] = chore{do: func(ctx context.Context) error { return s.clearDrive(ctx, id) }}
+	}
 	return work, err
 }
 

@@ -13,7 +13,7 @@ const healthy = "healthy"
 func (s *Server) configuration(context.Context, *http.Request) (doze.Configuration, error) {
 	return doze.Configuration{
 		Continents: []doze.Named{}, Countries: []doze.Named{}, PrivateLocations: []doze.Named{},
-		Regions:        []doze.Region{{Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true}},
+		Regions:        []doze.Region{{Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true, Drives: s.Bucket != nil}},
 		DetectedRegion: s.Region,
 	}, nil
 }

@@ -17,7 +17,7 @@ func TestRegion(t *testing.T) {
 			"continents": none, "countries": none, "privateLocations": none, "detectedRegion": "here-1",
 			"regions": []any{object{
 				"name": "here-1", "location": "here-1", "infoGeneration": "mk3.1", "mk31Available": true,
-				"drivesAvailable": false, "egressAvailable": false, "proxyAvailable": false,
+				"drivesAvailable": true, "egressAvailable": false, "proxyAvailable": false,
 			}},
 		},
 		"/locations":             []any{object{"location": "here-1", "region": "here-1", "status": "healthy", "flavors": none}},

@@ -81,6 +81,15 @@ var routes = append([]route{
 	{"PUT", "/volumes/{volume}", "volumes:create", write((*Server).updateVolume)},
 	{"DELETE", "/volumes/{volume}", "volumes:delete", read((*Server).deleteVolume)},
 
+	{"GET", "/drives", "volumes:list", read((*Server).listDrives)},
+	{"POST", "/drives", "volumes:create", write((*Server).createDrive)},
+	{"GET", "/drives/jwks.json", "", read((*Server).driveKeys)},
+	{"GET", "/drives/{drive}", "volumes:get", read((*Server).drive)},
+	{"GET", "/drives/by-external-id/{externalId}", "volumes:get", read((*Server).driveByExternalID)},
+	{"PUT", "/drives/{drive}", "volumes:create", write((*Server).updateDrive)},
+	{"DELETE", "/drives/{drive}", "volumes:delete", read((*Server).deleteDrive)},
+	{"POST", "/drives/{drive}/access-token", "volumes:get", read((*Server).driveToken)},
+
 	{"GET", "/volume_templates", "volumeTemplates:list", read((*Server).listVolumeTemplates)},
 	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate)},
 	{"GET", "/volume_templates/{template}", "volumeTemplates:get", read((*Server).volumeTemplate)},

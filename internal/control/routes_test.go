@@ -30,7 +30,7 @@ var open = []string{
 	"POST /invitations/accept", "POST /invitations/decline",
 	"GET /oauth/authorize", "POST /oauth/authorize", "POST /oauth/token", "POST /oauth/revoke", "GET /oauth/jwks",
 	"POST /login/device", "GET /login/verify", "POST /login/verify",
-	"PUT /uploads/{upload}",
+	"PUT /uploads/{upload}", "GET /drives/jwks.json",
 	"GET /.well-known/openid-configuration", "GET /.well-known/oauth-authorization-server",
 }
 
@@ -49,6 +49,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	want[any](p, 200, "POST", "/sandboxes/a/previews/a/tokens", named("a"))
 	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"a"}`)
 	want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"a","externalId":"ext"}}`)
+	want[any](p, 200, "POST", "/drives", `{"metadata":{"name":"a","externalId":"ext"}}`)
 	want[any](p, 200, "POST", "/volume_templates?upload=true", named("a"))
 	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"a","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
 	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"a"},"spec":{"type":"flavor"}}`)
@@ -71,6 +72,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		{"{snapshot}", "a", "b"},
 		{"{schedule}", "a", "none"},
 		{"{volume}", "a", "b"},
+		{"{drive}", "a", "b"},
 		{"{template}", "a", "b"},
 		{"{version}", "1", "1"},
 		{"{type}", "sandbox", "sandbox"},

@@ -69,6 +69,7 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 			"snapshots":        `SELECT name FROM snapshots WHERE workspace = $1 LIMIT 1`,
 			"volumes":          `SELECT name FROM volumes WHERE workspace = $1 LIMIT 1`,
 			"volume templates": `SELECT name FROM volume_templates WHERE workspace = $1 LIMIT 1`,
+			"drives":           `SELECT name FROM drives WHERE workspace = $1 LIMIT 1`,
 		} {
 			kept, err := collect(ctx, tx, scanText, query, name)
 			if err != nil {

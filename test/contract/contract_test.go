@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"doze/internal/testkit"
+	"doze/internal/testkit/bucket"
 	"doze/internal/testkit/zone"
 )
 
@@ -35,12 +36,13 @@ const images = "images"
 
 // TestTranscripts holds every conversation but that about images.
 func TestTranscripts(t *testing.T) {
-	z := zone.Serve(t)
+	z, drives := zone.Serve(t), bucket.Serve(t)
 	// Sandboxes stay awake: what they are does not depend on the moment.
-	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example")
+	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example",
+		"--drives", drives.URL, "--drives-credentials", drives.Credentials)
 	for _, tr := range load(t) {
 		if tr.name != images {
-			t.Run(tr.name, func(t *testing.T) { hold(t, p, z, tr, nil) })
+			t.Run(tr.name, func(t *testing.T) { hold(t, p, z, tr, map[string]string{"bucket": drives.URL}) })
 		}
 	}
 }

@@ -20,6 +20,7 @@ var faultless = map[string]string{
 	"GET /login/verify":                           "it asks for the code that is missing",
 	"GET /health":                                 "it has no input",
 	"GET /oauth/jwks":                             "it has no input",
+	"GET /drives/jwks.json":                       "it has no input",
 	"GET /.well-known/openid-configuration":       "it has no input",
 	"GET /.well-known/oauth-authorization-server": "it has no input",
 }

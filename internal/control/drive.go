@@ -1,0 +1,155 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/store"
+)
+
+// driveTurn is the beginning of the turns of drives.
+const driveTurn = "drive/"
+
+// drivePhases are the values that a status filter of drives may have.
+var drivePhases = map[string][]string{doze.DriveDeployed: {store.DriveReady}}
+
+// listDrives answers those of the workspace, in the form of listSandboxes.
+func (s *Server) listDrives(ctx context.Context, r *http.Request) (any, error) {
+	return answerPage(ctx, r, drivePhases, s.Store.ListDrives, func(d store.Drive) doze.Drive {
+		d.Events = nil
+		return s.driveView(d)
+	})
+}
+
+// driveView is a drive as callers see it.
+func (s *Server) driveView(d store.Drive) doze.Drive {
+	if s.Bucket != nil {
+		d.State.S3URL = s.Bucket.URL()
+	}
+	return d.Drive
+}
+
+func (s *Server) drive(ctx context.Context, r *http.Request) (doze.Drive, error) {
+	d, err := s.Store.Drive(ctx, callerOf(ctx).Workspace, r.PathValue("drive"))
+	return s.driveView(d), err
+}
+
+func (s *Server) driveByExternalID(ctx context.Context, r *http.Request) (doze.Drive, error) {
+	d, err := s.Store.DriveByExternalID(ctx, callerOf(ctx).Workspace, r.PathValue("externalId"))
+	return s.driveView(d), err
+}
+
+// decodeDrive writes what a caller may set of a drive.
+func decodeDrive(d *doze.Drive, body map[string]any, p *doze.Problems) {
+	decodeMetadata(&d.Metadata, body, p)
+	decode(&d.Spec, member(body, "spec", p), "spec", p)
+	d.Default()
+}
+
+// checkDrive reports every mistake in what a caller wants.
+func (s *Server) checkDrive(d *doze.Drive, p *doze.Problems) error {
+	if err := d.Validate(); err != nil {
+		*p = append(*p, doze.Public(err).Message)
+	}
+	if d.Spec.Region != s.Region {
+		p.Add("spec.region", "is %q; this platform has the region %s", clip(d.Spec.Region), s.Region)
+	}
+	return p.Err()
+}
+
+// createDrive needs nothing of the bucket: a drive without files is not there.
+func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[string]any) (doze.Drive, error) {
+	if s.Bucket == nil {
+		return doze.Drive{}, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
+	}
+	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	d := store.Drive{ID: store.NewID()}
+	var p doze.Problems
+	decodeDrive(&d.Drive, body, &p)
+	d.Metadata.Workspace, d.Metadata.CreatedAt, d.Metadata.CreatedBy = c.Workspace, now, c.Sub
+	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = now, c.Sub
+	if d.Spec.Region == anyRegion || d.Spec.Region == "" {
+		d.Spec.Region = s.Region
+	}
+	if err := s.checkDrive(&d.Drive, &p); err != nil {
+		return doze.Drive{}, err
+	}
+	d.Events = []doze.Event{{Type: "deployment", Status: doze.DriveDeployed, Message: "the drive was created", Time: now}}
+	if err := s.Store.InsertDrive(ctx, d); err != nil {
+		return doze.Drive{}, err
+	}
+	d.Status = doze.DriveDeployed
+	return s.driveView(d), nil
+}
+
+// updateDrive changes metadata and permissions. These count for the next mount.
+func (s *Server) updateDrive(ctx context.Context, r *http.Request, body map[string]any) (doze.Drive, error) {
+	c := callerOf(ctx)
+	d, err := s.Store.ChangeDrive(ctx, c.Workspace, r.PathValue("drive"), func(d *store.Drive) error {
+		was := d.Drive
+		var p doze.Problems
+		decodeDrive(&d.Drive, body, &p)
+		d.Metadata.Name, d.Metadata.ExternalID = cmp.Or(d.Metadata.Name, was.Metadata.Name), cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
+		d.Spec.Region = cmp.Or(d.Spec.Region, was.Spec.Region)
+		if d.Metadata.Name != was.Metadata.Name {
+			p.Add("metadata.name", "cannot be changed: create another drive")
+		}
+		d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
+		return s.checkDrive(&d.Drive, &p)
+	})
+	return s.driveView(d), err
+}
+
+// deleted is the answer to a DELETE that returns no resource.
+type deleted struct {
+	Message string `json:"message"`
+	Name    string `json:"name"`
+}
+
+// deleteDrive removes a drive; its files are removed in the background.
+func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, error) {
+	d, err := s.Store.Drive(ctx, callerOf(ctx).Workspace, r.PathValue("drive"))
+	if err != nil {
+		return deleted{}, err
+	}
+	life, release, err := s.take(ctx, driveTurn+d.ID, 0)
+	if err != nil {
+		return deleted{}, err
+	}
+	defer release()
+	if err := s.Store.DeleteDrive(life, d.ID); err != nil {
+		return deleted{}, err
+	}
+	s.mending.ring() // its files are left
+	return deleted{"the drive was deleted", d.Metadata.Name}, nil
+}
+
+// driveToken proves to others that its bearer may use a drive. Mounts need none.
+func (s *Server) driveToken(ctx context.Context, r *http.Request) (doze.DriveToken, error) {
+	c := callerOf(ctx)
+	d, err := s.Store.Drive(ctx, c.Workspace, r.PathValue("drive"))
+	if err != nil {
+		return doze.DriveToken{}, err
+	}
+	token, err := s.Credentials.Tokens.SignDrive(access.DriveClaims{
+		Sub: c.Sub, Audience: d.ID, Workspace: c.Workspace, Drive: d.Metadata.Name,
+	}, time.Now())
+	return doze.DriveToken{AccessToken: token, ExpiresIn: int(access.DriveTokenLife.Seconds()), TokenType: "Bearer"}, err
+}
+
+// driveKeys are what others need to check tokens of drives.
+func (s *Server) driveKeys(context.Context, *http.Request) (any, error) {
+	return s.Credentials.Tokens.JWKS(), nil
+}
+
+// clearDrive removes the files of a drive that nobody needs.
+func (s *Server) clearDrive(ctx context.Context, id string) error {
+	if err := s.Bucket.Purge(ctx, id); err != nil {
+		return err
+	}
+	return s.Store.ForgetDrive(ctx, id)
+}

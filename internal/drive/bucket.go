@@ -1,0 +1,113 @@
+package drive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// errorsMax is how many of many errors are told.
+const errorsMax = 3
+
+// Options say where drives are.
+type Options struct {
+	URL string // http(s)://<endpoint>/<bucket>
+	// Credentials is a file in the form of ~/.aws/credentials, whose profile
+	// "default" is used.
+	Credentials string
+	Region      string // of the bucket
+}
+
+// Bucket is where all drives of a platform are.
+type Bucket struct {
+	client *minio.Client
+	url    string
+	name   string
+}
+
+// Open returns the bucket of o. It reads the credentials and asks nobody.
+func Open(o Options) (*Bucket, error) {
+	u, name, err := Parse(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	keys := credentials.NewFileAWSCredentials(o.Credentials, "default")
+	if _, err := os.Stat(o.Credentials); err != nil {
+		return nil, fmt.Errorf("the credentials for drives: %w", err)
+	}
+	if v, err := keys.GetWithContext(nil); err != nil || v.AccessKeyID == "" || v.SecretAccessKey == "" {
+		return nil, fmt.Errorf("the credentials for drives: %s needs a section [default] with aws_access_key_id and aws_secret_access_key", o.Credentials)
+	}
+	client, err := minio.New(u.Host, &minio.Options{Creds: keys, Secure: u.Scheme == "https", Region: o.Region, BucketLookup: minio.BucketLookupPath})
+	if err != nil {
+		return nil, fmt.Errorf("the bucket of drives: %w", err)
+	}
+	return &Bucket{client, u.String(), name}, nil
+}
+
+// Parse splits the URL of a bucket.
+func Parse(text string) (endpoint *url.URL, bucket string, err error) {
+	u, err := url.Parse(strings.TrimSuffix(text, "/"))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return nil, "", errors.New("the bucket of drives must be a URL such as https://s3.example.com/bucket, without credentials")
+	}
+	bucket = strings.TrimPrefix(u.Path, "/")
+	if bucket == "" || strings.Contains(bucket, "/") {
+		return nil, "", errors.New("the bucket of drives must be a URL whose path is the name of the bucket, such as https://s3.example.com/bucket")
+	}
+	return u, bucket, nil
+}
+
+// URL is <endpoint>/<bucket>.
+func (b *Bucket) URL() string { return b.url }
+
+// Check asks whether the bucket is there and the credentials open it.
+func (b *Bucket) Check(ctx context.Context) error {
+	ok, err := b.client.BucketExists(ctx, b.name)
+	if err == nil && !ok {
+		err = fmt.Errorf("there is no bucket %s", b.url)
+	}
+	return err
+}
+
+// prefix is what the keys of a drive begin with. The slash is part of it: no id
+// is the beginning of another one's keys.
+func prefix(id string) string { return id + "/" }
+
+// Purge removes all files of a drive. One that has none is no error.
+func (b *Bucket) Purge(ctx context.Context, id string) error {
+	return b.removeBelow(ctx, prefix(id))
+}
+
+// removeBelow removes every object whose key begins with a prefix.
+func (b *Bucket) removeBelow(ctx context.Context, prefix string) error {
+	var listing error
+	found := func(yield func(minio.ObjectInfo) bool) {
+		for o := range b.client.ListObjectsIter(ctx, b.name, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+			if o.Err != nil {
+				listing = o.Err
+				return
+			}
+			if !yield(o) {
+				return
+			}
+		}
+	}
+	results, err := b.client.RemoveObjectsWithIter(ctx, b.name, found, minio.RemoveObjectsOptions{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for r := range results {
+		if r.Err != nil && len(errs) < errorsMax {
+			errs = append(errs, r.Err)
+		}
+	}
+	return errors.Join(append(errs, listing)...)
+}
