@@ -12,7 +12,11 @@ import (
 
 func TestDrives(t *testing.T) {
 	onBoth(t, func(db database) {
+		t := db.t
 		s := db.open(t)
+		if err := s.InsertWorkspace(t.Context(), doze.Workspace{Name: "main"}); err != nil {
+			t.Fatal(err)
+		}
 		add := func(name string, at time.Duration) store.Drive {
 			t.Helper()
 			d := store.Drive{ID: store.NewID(), Drive: doze.Drive{Metadata: doze.Metadata{
