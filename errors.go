@@ -112,6 +112,7 @@ const (
 	NameVolumeExists   = "VOLUME_ALREADY_EXISTS"
 	NameVolumeAttached = "VOLUME_ATTACHED"
 	NameTemplateExists = "VOLUME_TEMPLATE_ALREADY_EXISTS"
+	NameDriveExists    = "DRIVE_ALREADY_EXISTS"
 )
 
 // Public returns the part of err that may leave the process.

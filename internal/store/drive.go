@@ -46,7 +46,7 @@ func (s *Store) InsertDrive(ctx context.Context, d Drive) error {
 		return err
 	})
 	if duplicate(err) {
-		return &doze.Error{Kind: doze.Conflict, Name: "DRIVE_ALREADY_EXISTS", Message: "the drive " + d.Metadata.Name + " already exists"}
+		return &doze.Error{Kind: doze.Conflict, Name: doze.NameDriveExists, Message: "the drive " + d.Metadata.Name + " already exists"}
 	}
 	return wrap(err, "insert drive")
 }

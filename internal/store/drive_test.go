@@ -29,7 +29,7 @@ func TestDrives(t *testing.T) {
 		}
 		old, young := add("old", 0), add("young", time.Hour)
 		err := s.InsertDrive(t.Context(), store.Drive{ID: store.NewID(), Drive: old.Drive})
-		if kind(err) != doze.Conflict || doze.Public(err).Name != "DRIVE_ALREADY_EXISTS" {
+		if kind(err) != doze.Conflict || doze.Public(err).Name != doze.NameDriveExists {
 			t.Errorf("a second one of a name: %v", err)
 		}
 		if got, err := s.DriveByExternalID(t.Context(), "main", "ext"); err != nil || got.ID != young.ID {
