@@ -357,12 +357,16 @@ func TestStopAfterRestart(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	kept := func() int {
-		return get[struct{ KeepAlive int }](t, s, "GET", "/doze/keepalive", "").KeepAlive
+	type answer struct {
+		KeepAlive int
+		KeptAgo   *int64
 	}
-	if n := kept(); n != 0 {
-		t.Fatalf("%d at first", n)
+	ask := func() answer { return get[answer](t, s, "GET", "/doze/keepalive", "") }
+	kept := func() int { return ask().KeepAlive }
+	if a := ask(); a.KeepAlive != 0 || a.KeptAgo != nil {
+		t.Fatalf("at first: %+v", a)
 	}
+	began := time.Now()
 	for _, name := range []string{"a", "b"} {
 		if p := s.spawn(t, name, "sleep 60", `"keepAlive":true`, `"timeout":0`); !p.KeepAlive {
 			t.Errorf("%s is not kept", name)
@@ -370,6 +374,9 @@ func TestKeepAlive(t *testing.T) {
 	}
 	s.spawn(t, "c", "true", `"keepAlive":true`)
 	until(t, "the short one ends", func() bool { return kept() == 2 })
+	if a := ask(); a.KeptAgo == nil || *a.KeptAgo < 0 || *a.KeptAgo > time.Since(began).Milliseconds() {
+		t.Errorf("after the end of one: %+v", a)
+	}
 	get[map[string]string](t, s, "DELETE", "/process/a", "")
 	if n := kept(); n != 1 {
 		t.Errorf("%d after a stop", n)

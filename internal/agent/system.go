@@ -129,18 +129,24 @@ func revision() (commit, at string) {
 
 type keepAlive struct {
 	KeepAlive int      `json:"keepAlive"`
+	KeptAgo   *int64   `json:"keptAgo,omitempty"` // milliseconds since the last of them ended, if one did
 	Fleeting  fleeting `json:"fleeting"`
 }
 
 // keepAlive counts what must not be put to sleep: processes that want that, and
 // an export. It also says what must not be saved alone, see netstate. The host
-// asks before it suspends the sandbox.
+// asks before it suspends the sandbox, and before it ends it for being unused.
 func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
-	n := a.processes.keptAlive()
+	n, last := a.processes.keptAlive()
 	if a.archives.running() {
 		n++
 	}
-	return keepAlive{n, readNetstate().since(a.net)}, nil
+	k := keepAlive{KeepAlive: n, Fleeting: readNetstate().since(a.net)}
+	if !last.IsZero() {
+		ago := time.Since(last).Milliseconds()
+		k.KeptAgo = &ago
+	}
+	return k, nil
 }
 
 // wake is called by the host after the sandbox was restored from disk. All

@@ -164,16 +164,20 @@ func (t *table) find(id string) (*process, error) {
 	return nil, doze.Errorf(doze.NotFound, "process not found")
 }
 
-// keptAlive counts the processes that must not be put to sleep.
-func (t *table) keptAlive() (n int) {
+// keptAlive counts the processes that must not be put to sleep, and returns when
+// the last one that had to be awake ended.
+func (t *table) keptAlive() (n int, last time.Time) {
 	for _, p := range t.list() {
 		p.mu.Lock()
-		if p.awake {
+		switch {
+		case p.awake:
 			n++
+		case p.KeepAlive && p.completedAt.After(last):
+			last = p.completedAt
 		}
 		p.mu.Unlock()
 	}
-	return n
+	return n, last
 }
 
 // shut starts no process any more.

@@ -56,7 +56,7 @@ type Server struct {
 	turns   *turns
 	began   time.Time // before it, nodes do not know what was used
 	reports queue
-	expiry  bell // a deadline may have become earlier
+	expiry  *alarm
 	stepped atomic.Bool
 	mending bell // something is left to finish
 	agenda  bell // a schedule may be due earlier, or room for another start
@@ -70,7 +70,7 @@ type Server struct {
 func New(c Config) *Server {
 	return &Server{
 		Config: c, turns: newTurns(), began: time.Now(),
-		reports: queue{rang: newBell()}, expiry: newBell(), mending: newBell(), agenda: newBell(),
+		reports: queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
 	}
 }
 
@@ -188,6 +188,7 @@ func routeOf(sb store.Sandbox) peer.Route {
 	return peer.Route{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
 		Enabled: sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled,
+		Until:   lastDay(sb),
 	}
 }
 

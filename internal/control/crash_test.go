@@ -155,7 +155,7 @@ func settled(t *testing.T, when string, p *platform) {
 	after(30 * time.Second)
 	usable := 0
 	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
-		r, routed := p.dir.Find("main", sb.Metadata.Name)
+		r, routed := p.dir.Find("main", sb.Metadata.Name, time.Now())
 		alive := false
 		p.node.with(sb.Metadata.Name, func(uid string, m *machine) { alive = uid == r.UID })
 		switch sb.Status {

@@ -108,7 +108,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (do
 		}
 		return doze.Sandbox{}, err
 	}
-	s.expiry.ring()
+	s.expiry.by(sb.Deadline)
 	if sb, err = s.Store.Apply(life, sb.UID, store.Step{On: doze.Placed, At: time.Now()}); err == nil {
 		sb, err = s.boot(life, sb, from)
 	}

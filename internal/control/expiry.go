@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"doze"
@@ -15,68 +16,150 @@ const (
 	// clockCheck bounds how long the timer sleeps, if nobody tells us of a step
 	// of the machine's clock.
 	clockCheck = time.Minute
-	// dueBatch is how many due records are handled before looking again.
-	dueBatch = 256
+	// dueBatch is how many due records are handled before looking again: what
+	// one transaction ends in about a tenth of a second.
+	dueBatch = 1024
+	// consultsMax bounds the sandboxes that are asked at a time whether they are
+	// in use.
+	consultsMax = 64
+	// consultTimeout is longer than a node waits for an answer.
+	consultTimeout = time.Minute
 )
 
 // expire ends sandboxes and purges records when their deadlines come. One
 // timer serves them all: the earliest deadline is an index lookup away.
 func (s *Server) expire(ctx context.Context) {
+	var consults sync.WaitGroup
+	defer consults.Wait()
+	places := make(chan struct{}, consultsMax)
 	for {
 		wait := clockCheck
-		next, err := s.sweep(ctx)
-		switch {
-		case err != nil:
+		next, unsure, err := s.sweep(ctx)
+		if err == nil {
+			s.expiry.set(next)
+			if !next.IsZero() {
+				wait = min(wait, time.Until(next))
+			}
+		} else {
 			wait = retryAfter
 			if ctx.Err() == nil {
 				slog.ErrorContext(ctx, "expiry is late", "err", err)
 			}
-		case !next.IsZero():
-			wait = min(wait, time.Until(next))
 		}
-		if !s.expiry.wait(ctx, wait) {
+		for _, sb := range unsure {
+			consults.Go(func() {
+				select {
+				case places <- struct{}{}:
+					defer func() { <-places }()
+					s.consult(ctx, sb)
+				case <-ctx.Done():
+				}
+			})
+		}
+		if !s.expiry.rang.wait(ctx, wait) {
 			return
 		}
 	}
 }
 
-// sweep handles what is due now and returns the next deadline.
-func (s *Server) sweep(ctx context.Context) (next time.Time, err error) {
+// sweep handles what is due now and returns the next deadline, and what it is
+// unsure of: sandboxes that are due unless something inside keeps them awake.
+func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sandbox, err error) {
 	if s.stepped.Swap(false) {
 		if err := s.reschedule(ctx); err != nil {
 			s.stepped.Store(true)
-			return next, err
+			return next, nil, err
 		}
 	}
 	now := time.Now()
 	due, err := s.Store.Due(ctx, now, dueBatch)
 	if err != nil {
-		return next, err
+		return next, nil, err
 	}
-	var over []store.Ending
+	var sure []store.Sandbox
 	var later []store.Deadline
 	for _, sb := range due {
+		if !s.unsure(sb, now) {
+			sure = append(sure, sb)
+			continue
+		}
+		at := now.Add(consultTimeout) // should we end before we know
+		if last := lastDay(sb); !last.IsZero() && last.Before(at) {
+			at = last
+		}
+		unsure, later = append(unsure, sb), append(later, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
+	}
+	if err := s.Store.SetDeadlines(ctx, later); err != nil {
+		return next, nil, err
+	}
+	if err := s.conclude(ctx, sure, now); err != nil {
+		return next, unsure, err
+	}
+	if _, err := s.Store.Purge(ctx, now, dueBatch); err != nil {
+		return next, unsure, err
+	}
+	next, err = s.Store.NextDeadline(ctx)
+	return next, unsure, err
+}
+
+// unsure reports whether only the agent of a due sandbox knows if it is unused.
+func (s *Server) unsure(sb store.Sandbox, now time.Time) bool {
+	st, ok := s.Node.Status(sb.Machine)
+	at, _ := s.deadlineAt(sb, now)
+	return ok && st.Phase == doze.Running && (st.InUse || passed(at, now)) && !passed(lastDay(sb), now)
+}
+
+// consult has the agent of a sandbox asked, and goes on with what it says.
+func (s *Server) consult(ctx context.Context, sb store.Sandbox) {
+	bounded, cancel := context.WithTimeout(ctx, consultTimeout)
+	defer cancel()
+	s.Node.Consult(bounded, sb.Machine)
+	if err := s.conclude(ctx, []store.Sandbox{sb}, time.Now()); err != nil && ctx.Err() == nil {
+		slog.ErrorContext(ctx, "expiry is late", "sandbox", sb.UID, "err", err)
+	}
+	s.expiry.rang.ring()
+}
+
+// conclude ends those sandboxes whose time has come, and notes when to look at
+// the others again.
+func (s *Server) conclude(ctx context.Context, due []store.Sandbox, now time.Time) error {
+	var later []store.Deadline
+	var endings []store.Ending
+	over := map[string]store.Sandbox{}
+	for _, sb := range due {
 		at, why := s.deadlineAt(sb, now)
-		if at.IsZero() || at.After(now) { // used or changed meanwhile
+		if passed(at, now) && !passed(lastDay(sb), now) && !s.Node.Retire(sb.Machine, now) {
+			at, why = s.deadlineAt(sb, time.Now()) // somebody used it just now
+		}
+		if !passed(at, now) {
 			later = append(later, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
 			continue
 		}
-		over = append(over, store.Ending{UID: sb.UID, Revision: sb.Revision, Message: "the sandbox is deleted: " + why})
+		over[sb.UID] = sb
+		endings = append(endings, store.Ending{UID: sb.UID, Revision: sb.Revision, Message: "the sandbox is deleted: " + why})
 	}
-	ended, err := s.Store.End(ctx, over, now)
-	if err != nil {
-		return next, err
+	uids, err := s.Store.End(ctx, endings, now)
+	var ended []store.Sandbox
+	for _, uid := range uids {
+		ended = append(ended, over[uid])
+		delete(over, uid)
 	}
-	for _, sb := range ended {
-		s.ended(ctx, sb)
+	for _, sb := range over { // it changed meanwhile, or nothing could be recorded
+		s.Node.Reinstate(sb.Machine)
 	}
-	if err := s.Store.SetDeadlines(ctx, later); err != nil {
-		return next, err
+	if len(ended) > 0 {
+		s.ended(ctx, ended...)
 	}
-	if _, err := s.Store.Purge(ctx, now, dueBatch); err != nil {
-		return next, err
-	}
-	return s.Store.NextDeadline(ctx)
+	return errors.Join(err, s.Store.SetDeadlines(ctx, later))
+}
+
+// passed reports whether a deadline has come, if it is one.
+func passed(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
+
+// lastDay is when a sandbox ends, used or not; zero is never.
+func lastDay(sb store.Sandbox) time.Time {
+	at, _ := sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, time.Time{}, false)
+	return at
 }
 
 // deadlineAt is when a sandbox must end, and why, on the clock of the wall as
@@ -94,7 +177,7 @@ func (s *Server) deadlineAt(sb store.Sandbox, now time.Time) (at time.Time, why 
 // ClockStepped tells that somebody set the clock of the host.
 func (s *Server) ClockStepped() {
 	s.stepped.Store(true)
-	s.expiry.ring()
+	s.expiry.rang.ring()
 	s.setBack.Store(true)
 	s.agenda.ring()
 }
@@ -126,11 +209,15 @@ func (s *Server) end(ctx context.Context, sb store.Sandbox, why string) (store.S
 	return sb, err
 }
 
-// ended lets nobody find a sandbox any more that is recorded as deleted.
-func (s *Server) ended(ctx context.Context, sb store.Sandbox) {
-	s.drop(sb)
-	s.unpublish(ctx, sb.UID)
-	s.turns.interrupt(sb.UID)
+// ended lets nobody find sandboxes any more that are recorded as deleted.
+func (s *Server) ended(ctx context.Context, all ...store.Sandbox) {
+	uids := make([]string, len(all))
+	for i, sb := range all {
+		uids[i] = sb.UID
+		s.drop(sb)
+		s.turns.interrupt(sb.UID)
+	}
+	s.unpublish(ctx, uids...)
 	s.mending.ring()
 }
 

@@ -4,8 +4,11 @@ import (
 	"database/sql"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"doze"
 	"doze/internal/store"
@@ -71,17 +74,102 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 	})
 }
 
-// TestManyEndAtOnce: a thousand deadlines at one moment.
+// TestManyEndAtOnce: the moment that ends thousands ends them all for everybody
+// who looks, long before the last of their machines is gone.
 func TestManyEndAtOnce(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(p *platform) {
-		const many = 300 // more than one batch
-		for i := range many {
-			p.create(fmt.Sprintf(`{"metadata":{"name":"a%d"},"spec":{"runtime":{"expires":"2000-01-01T01:00:00Z"}}}`, i))
+		t := p.t
+		const many = 3000 // some batches
+		p.fill(many)
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"24h","terminationGracePeriodSeconds":600}}}`)
+		time.Sleep(24*time.Hour - time.Millisecond)
+		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
+			t.Fatal("its route is gone before its time")
 		}
-		after(time.Hour + 100*time.Millisecond)
-		if n := p.node.count(); n != 0 {
-			p.t.Errorf("%d machines are left", n)
+		time.Sleep(time.Millisecond)
+		if _, ok := p.dir.Find("main", "a", time.Now()); ok {
+			t.Error("it can still be reached")
+		}
+		// Whatever is handled already, nobody sees anything else.
+		living := want[struct{ Data []sandbox }](p, 200, "GET", "/sandboxes?status=DEPLOYED", "", "Blaxel-Version", "2026-04-28")
+		if n := len(living.Data); n != 0 {
+			t.Errorf("a page of %d lives on", n)
+		}
+		if sb := p.get(); sb.Status != "DELETING" || p.node.count() != 1 {
+			t.Errorf("it is %s, with %d machines", sb.Status, p.node.count())
+		}
+		after(100 * time.Millisecond)
+		gone := want[struct{ Data []sandbox }](p, 200, "GET", "/sandboxes?status=TERMINATED&limit=200", "", "Blaxel-Version", "2026-04-28")
+		if n := len(gone.Data); n != 200 {
+			t.Errorf("a page of %d has ended", n)
+		}
+		for _, sb := range gone.Data {
+			events := want[sandbox](p, 200, "GET", "/sandboxes/"+sb.Metadata.Name, "").Events
+			if diff := cmp.Diff([]string{"DELETING", "TERMINATED"}, statuses(sandbox{Observed: doze.Observed{Events: events}})); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	})
+}
+
+// TestKeepAliveIsNotIdle: what only the agent knows keeps a sandbox, for as long
+// as it lasts and no longer. Nobody wakes one that sleeps to ask.
+func TestKeepAliveIsNotIdle(t *testing.T) {
+	t.Parallel()
+	const idle = `{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`
+	for name, tt := range map[string]struct {
+		alive  time.Duration
+		asleep bool
+		ends   time.Duration
+		asked  int
+	}{
+		"a process": {45 * time.Minute, false, 75 * time.Minute, 3},
+		"none":      {0, false, 30 * time.Minute, 1},
+		"asleep":    {0, true, 30 * time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(p *platform) {
+				t := p.t
+				born := time.Now()
+				p.create(idle)
+				p.node.with("a", func(uid string, m *machine) {
+					if m.alive = born.Add(tt.alive); tt.asleep {
+						p.node.move(uid, doze.Suspending, "")
+						p.node.move(uid, doze.Standby, "")
+					}
+				})
+				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.get(); sb.Status != "DEPLOYED" {
+					t.Fatalf("before the deadline: %s", sb.Status)
+				}
+				after(100 * time.Millisecond)
+				if sb := p.get(); sb.Status != "TERMINATED" || p.node.asked() != tt.asked {
+					t.Fatalf("after the deadline: %s, asked %d times", sb.Status, p.node.asked())
+				}
+			})
+		})
+	}
+}
+
+// TestRequestWinsAgainstIdleness: one that comes while the agent is asked.
+func TestRequestWinsAgainstIdleness(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
+		p.node.hook = sync.OnceFunc(func() {
+			time.Sleep(time.Second)
+			p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() })
+		})
+		after(30*time.Minute + 2*time.Second)
+		if sb := p.get(); sb.Status != "DEPLOYED" || p.node.asked() != 1 {
+			t.Fatalf("it is %s, asked %d times", sb.Status, p.node.asked())
+		}
+		after(30 * time.Minute)
+		if sb := p.get(); sb.Status != "TERMINATED" {
+			t.Errorf("it is %s", sb.Status)
 		}
 	})
 }

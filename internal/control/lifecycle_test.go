@@ -57,7 +57,7 @@ func TestExpiry(t *testing.T) {
 				if p.node.count() != 0 {
 					t.Error("its machine is still there")
 				}
-				if _, ok := p.dir.Find("main", "a"); ok {
+				if _, ok := p.dir.Find("main", "a", time.Now()); ok {
 					t.Error("its route is still there")
 				}
 			})
@@ -244,7 +244,7 @@ func TestReportsMoveTheRecord(t *testing.T) {
 		if said := sb.Events[2]; said.Type != "notice" || said.Message != "because (the last of 4)" || sb.Events[3].Message != "because" {
 			t.Errorf("events %+v", sb.Events)
 		}
-		if _, ok := p.dir.Find("main", "a"); !ok {
+		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
 			t.Error("nothing leads to the node, which says why it failed")
 		}
 		// A failed one comes back on a fresh machine.

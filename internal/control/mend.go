@@ -41,6 +41,7 @@ type chore struct {
 	do    func(context.Context) error
 	grace time.Duration // how long it may take besides
 	packs bool          // it is an archive, or the way back
+	ends  bool          // it is the end of the sandbox: who deletes it does not interrupt that
 }
 
 // mend finishes what was begun: it ends deleted sandboxes, completes disabling
@@ -85,6 +86,9 @@ func (s *Server) mend(ctx context.Context) {
 					return
 				}
 				defer func() { <-places }()
+				if c.ends {
+					life = ctx
+				}
 				bounded, cancel := context.WithTimeout(life, mendTimeout+c.grace)
 				defer cancel()
 				if err := c.do(bounded); err != nil && ctx.Err() == nil {
@@ -107,7 +111,7 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 		case doze.Pending, doze.Starting: // whoever began it holds its turn, or gave up
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.abandon(ctx, sb.UID) }}
 		case doze.Deleting:
-			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace: grace(sb)}
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace: grace(sb), ends: true}
 		case doze.Disabling:
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDisable(ctx, sb) }}
 		case doze.Archiving:
@@ -155,7 +159,7 @@ func (s *Server) finishDelete(ctx context.Context, sb store.Sandbox) error {
 		return err
 	}
 	_, err = s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Gone, At: time.Now()})
-	s.expiry.ring() // its retention began
+	s.expiry.rang.ring() // its retention began
 	return err
 }
 

@@ -30,6 +30,7 @@ type node struct {
 	creates  []peer.Order        // guarded by mu
 	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume
 	starts   []started           // guarded by mu
+	consults int                 // guarded by mu; of machines that run
 	refuse   int                 // guarded by mu; if set, the status with which processes are refused
 	block    chan struct{}       // guarded by mu; if set, creates wait until it is closed
 }
@@ -66,6 +67,8 @@ func (n *node) Transport(uid string, port uint16) http.RoundTripper {
 			return nil, n.fail["start"]
 		case m == nil:
 			return nil, doze.Errorf(doze.NotFound, "no such machine")
+		case m.retired:
+			return nil, doze.Errorf(doze.Unavailable, "it is being deleted")
 		case r.Method != http.MethodPost || r.URL.Path != "/process" || port != doze.AgentPort:
 			return nil, errors.New("a request that machines do not know")
 		}
@@ -93,6 +96,9 @@ type machine struct {
 	seq      uint64
 	lastUsed time.Time
 	inUse    bool
+	kept     bool      // as far as it is known
+	alive    time.Time // until when a keepAlive process runs
+	retired  bool
 	memory   string // what a snapshot keeps; a fresh machine has none
 }
 
@@ -356,11 +362,42 @@ func (n *node) Status(uid string) (peer.Status, bool) {
 	if m == nil {
 		return peer.Status{}, false
 	}
-	st := peer.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse}
-	if m.inUse {
+	st := peer.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse || m.kept}
+	if st.InUse {
 		st.LastUsed = time.Now()
 	}
 	return st, true
+}
+
+// Consult finds out about keepAlive processes, which Status does not know of.
+func (n *node) Consult(_ context.Context, uid string) {
+	defer n.around()()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m := n.machines[uid]; m != nil && m.phase == doze.Running {
+		n.consults++
+		if m.kept = m.alive.After(time.Now()); !m.kept && m.alive.After(m.lastUsed) {
+			m.lastUsed = m.alive
+		}
+	}
+}
+
+func (n *node) Retire(uid string, since time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[uid]
+	if m != nil {
+		m.retired = !m.inUse && !m.kept && !m.lastUsed.After(since)
+	}
+	return m == nil || m.retired
+}
+
+func (n *node) Reinstate(uid string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m := n.machines[uid]; m != nil {
+		m.retired = false
+	}
 }
 
 // move changes a phase and reports it. Preconditions: mu is held.
@@ -428,3 +465,10 @@ func (n *node) orders() []peer.Order {
 }
 
 func (n *node) ordered() int { return len(n.orders()) }
+
+// asked is how often machines were consulted.
+func (n *node) asked() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.consults
+}

@@ -89,13 +89,13 @@ func (s *Server) publish(ctx context.Context, p store.Preview) error {
 	return nil
 }
 
-// unpublish ends the previews of a sandbox that has ended.
-func (s *Server) unpublish(ctx context.Context, uid string) {
+// unpublish ends the previews of sandboxes that have ended.
+func (s *Server) unpublish(ctx context.Context, uids ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	all, err := s.Store.DeletePreviews(ctx, uid)
+	all, err := s.Store.DeletePreviews(ctx, uids)
 	if err != nil { // they lead nowhere, and a new one takes their labels
-		slog.WarnContext(ctx, "previews are not removed", "sandbox", uid, "err", err)
+		slog.WarnContext(ctx, "previews are not removed", "sandboxes", len(uids), "err", err)
 	}
 	for _, p := range all {
 		s.Previews.Drop(p.Label, p.ID)

@@ -111,7 +111,7 @@ func (s *Server) accept(ctx context.Context, batch []peer.Report) error {
 	for _, sb := range moved {
 		slog.DebugContext(ctx, "transition", "sandbox", sb.UID, "workspace", sb.Metadata.Workspace, "phase", sb.Phase)
 		if sb.Phase == doze.Terminated {
-			s.expiry.ring() // its retention began
+			s.expiry.rang.ring() // its retention began
 		}
 	}
 	return nil

@@ -274,6 +274,9 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 			httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope))
 			return
 		}
+		if strings.HasPrefix(scope, "sandboxes:") {
+			s.expiry.settle(r.Context())
+		}
 		h.ServeHTTP(w, r)
 	}))
 }

@@ -55,7 +55,7 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 				t.Error(diff)
 			}
 		})
-		if r, ok := p.dir.Find("main", "a"); !ok || !r.Enabled {
+		if r, ok := p.dir.Find("main", "a", time.Now()); !ok || !r.Enabled {
 			t.Errorf("route %+v", r)
 		}
 	})
@@ -317,7 +317,7 @@ func TestUpdate(t *testing.T) {
 					t.Errorf("%s, %d machines made, %d there", diff, p.node.ordered(), p.node.count())
 				}
 				p.node.with("a", func(uid string, m *machine) {
-					if r, _ := p.dir.Find("main", "a"); r.UID != uid {
+					if r, _ := p.dir.Find("main", "a", time.Now()); r.UID != uid {
 						t.Errorf("the route leads to %s, not %s", r.UID, uid)
 					}
 					if !strings.Contains(fmt.Sprint(m.order.Env), "S=hunter2") && tt.body != `{"spec":{"runtime":{"envs":[]}}}` {
@@ -393,13 +393,13 @@ func TestEnabled(t *testing.T) {
 		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Suspending, "") }) // recorded late
 		synctest.Wait()
 		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
-		if r, ok := p.dir.Find("main", "a"); sb.Status != "DEACTIVATED" || !ok || r.Enabled {
+		if r, ok := p.dir.Find("main", "a", time.Now()); sb.Status != "DEACTIVATED" || !ok || r.Enabled {
 			t.Errorf("disabled: %s, route %+v", sb.Status, r)
 		}
 		want[any](p, 409, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"a":"b"}}}`)
 		sb = want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
-		if r, _ := p.dir.Find("main", "a"); sb.Status != "DEPLOYED" || !r.Enabled || p.node.ordered() != 1 {
+		if r, _ := p.dir.Find("main", "a", time.Now()); sb.Status != "DEPLOYED" || !r.Enabled || p.node.ordered() != 1 {
 			t.Errorf("enabled: %s, route %+v", sb.Status, r)
 		}
 		p.node.set("disable", errors.New("busy"))

@@ -288,12 +288,12 @@ func TestRestore(t *testing.T) {
 		n := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
 		p.remember("a", "two")
-		before, _ := p.dir.Find("main", "a")
+		before, _ := p.dir.Find("main", "a", time.Now())
 
 		p.node.set("create", doze.Errorf(doze.Unavailable, "memory is short"))
 		want[any](p, 503, "POST", "/sandboxes/a/snapshots/n/restore", "")
 		p.node.set("create", nil)
-		if now, _ := p.dir.Find("main", "a"); now != before || p.recall("a") != "two" || p.get().Spec.Runtime.Memory != 1024 {
+		if now, _ := p.dir.Find("main", "a", time.Now()); now != before || p.recall("a") != "two" || p.get().Spec.Runtime.Memory != 1024 {
 			t.Errorf("what did not work changed it: %+v, %q", now, p.recall("a"))
 		}
 		settled(t, "after a failed restore", p)
@@ -371,7 +371,7 @@ func TestArchive(t *testing.T) {
 		if a := sb.Archive; sb.Status != "ARCHIVED" || sb.State != "" || a.Size != sizeKept || a.CreatedAt.IsZero() || a.Key == "" || a.Generation == "" {
 			t.Errorf("%s, %+v", sb.Status, a)
 		}
-		if _, ok := p.dir.Find("main", "a"); !ok {
+		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
 			t.Error("the edge does not find it, and cannot say why it does not answer")
 		}
 		for _, path := range []string{archive, "/sandboxes/a/snapshots"} {

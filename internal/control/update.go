@@ -45,7 +45,7 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 	if err := s.turnInto(ctx, sb, want); err != nil {
 		return doze.Sandbox{}, err
 	}
-	s.expiry.ring()
+	s.expiry.by(want.Deadline)
 	return s.answer(ctx, sb.UID)
 }
 
@@ -223,7 +223,10 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	case disable && sb.Phase != doze.Failed:
 		return s.disable(ctx, sb, &want)
 	}
-	_, err := s.Store.Update(ctx, want)
+	updated, err := s.Store.Update(ctx, want)
+	if _, found := s.Directory.Find(sb.Metadata.Workspace, sb.Metadata.Name, time.Time{}); err == nil && found {
+		s.route(ctx, updated) // until another moment, perhaps
+	}
 	return err
 }
 

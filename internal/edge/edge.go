@@ -212,7 +212,7 @@ func (e *Edge) find(r *http.Request, v *visit) (at place, ok bool) {
 		if at, ok = e.locate(r, workspace); !ok {
 			continue
 		}
-		if v.route, ok = e.directory.Find(workspace, at.sandbox); ok {
+		if v.route, ok = e.directory.Find(workspace, at.sandbox, time.Now()); ok {
 			v.caller = caller
 			return at, true
 		}

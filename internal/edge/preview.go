@@ -84,7 +84,7 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 		return true, nil
 	}
 	v.query = without(v.query, isPreviewToken)
-	if v.route, ok = e.directory.Find(p.Workspace, p.Sandbox); !ok {
+	if v.route, ok = e.directory.Find(p.Workspace, p.Sandbox, now); !ok {
 		return false, errNoPreview
 	}
 	if !v.route.Enabled {

@@ -62,6 +62,7 @@ type Box struct {
 	unsaved     string             // guarded by mu; what a checkpoint would leave out, when its agent was asked
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
+	retired     bool               // guarded by mu; it is about to be deleted, and lets nobody in
 	holds       int                // guarded by mu; requests in flight
 	kept        bool               // guarded by mu; a process inside asked to stay awake
 	lastUsed    time.Time          // guarded by mu
@@ -182,7 +183,8 @@ func (b *Box) change(ctx context.Context, do func(machine.Machine) error, settle
 func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.phase != doze.Running || b.frozen {
+	b.lastUsed = time.Now()
+	for b.retired || b.phase != doze.Running || b.frozen {
 		try, err := b.wakeable(port)
 		if err != nil {
 			return nil, err
@@ -199,8 +201,11 @@ func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error)
 
 // wakeable starts a wake if the box sleeps and reports whether waiting can
 // help: for the end of that wake, or for the next change if there is none.
-// Preconditions: mu is held, the box is not running, or a snapshot is being taken.
+// Preconditions: mu is held, and the box does not let requests in now.
 func (b *Box) wakeable(port uint16) (*attempt, error) {
+	if b.retired {
+		return nil, errDeleted
+	}
 	switch b.phase {
 	case doze.Starting, doze.Suspending, doze.Unarchiving, doze.Running:
 		return nil, nil //nolint:nilnil // it moves on by itself: wait for the next change
@@ -379,26 +384,11 @@ func (b *Box) step() {
 // awake.
 func (b *Box) suspend() {
 	asked := time.Now()
-	in, err := b.n.intend(b)
-	busy := in.KeepAlive > 0
+	in, err := b.intend(b.life)
 	b.mu.Lock()
-	switch {
-	case err == nil:
-		b.silent = 0
-	case b.life.Err() == nil:
-		b.silent++
-		busy = b.silent < silentMax
-		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
-	}
-	if b.phase != doze.Running || b.holds > 0 || !b.lastUsed.Before(asked) {
+	if b.heed(asked, in, err) {
 		b.mu.Unlock()
 		return // a request won the race against the timer, and its end sets it again
-	}
-	if b.kept = busy; busy {
-		b.lastUsed = time.Now()
-		b.arm()
-		b.mu.Unlock()
-		return
 	}
 	b.tie(b.machine, in, err)
 	_ = b.move(doze.Idled, "") // Running has a row for Idled
@@ -450,6 +440,9 @@ func (b *Box) move(on doze.Trigger, message string) error {
 		return err
 	}
 	slog.Debug("transition", "sandbox", b.order.UID, "from", b.phase, "on", on, "phase", next)
+	if b.arriving() {
+		b.lastUsed = time.Now()
+	}
 	b.phase, b.message = next, message
 	b.kept = b.kept && next == doze.Running
 	b.signal()
@@ -488,7 +481,7 @@ func (b *Box) report(message string, note bool) {
 func (b *Box) status() peer.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := peer.Status{Phase: b.phase, LastUsed: b.lastUsed, InUse: b.holds > 0 || b.kept || b.phase == doze.Waking}
+	s := peer.Status{Phase: b.phase, LastUsed: b.lastUsed, InUse: b.inUse()}
 	if s.InUse {
 		s.LastUsed = time.Now()
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -17,7 +18,8 @@ import (
 
 // intent is what an agent says before its sandbox falls asleep.
 type intent struct {
-	KeepAlive int `json:"keepAlive"` // how many processes asked that it stay awake
+	KeepAlive int    `json:"keepAlive"` // how many processes asked that it stay awake
+	KeptAgo   *int64 `json:"keptAgo"`   // milliseconds since the last of them ended; agents of before do not say
 	Fleeting  struct {
 		Links bool `json:"links"`
 		Rules bool `json:"rules"`
@@ -45,8 +47,10 @@ func (i *intent) unsaved() string {
 const unasked = "what it may have changed of its network"
 
 // intend asks the agent what it intends, without waking its sandbox.
-func (n *Node) intend(b *Box) (in intent, err error) {
-	err = b.ask(keepTimeout, http.MethodGet, "/doze/keepalive", nil, &in)
+func (b *Box) intend(ctx context.Context) (in intent, err error) {
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	err = b.call(ctx, http.MethodGet, "/doze/keepalive", nil, &in)
 	return in, err
 }
 
@@ -100,7 +104,7 @@ func (n *Node) survey(b *Box, m machine.Machine) (tied string) {
 	defer b.mu.Unlock()
 	if m.Tier() == machine.Awake && b.phase != doze.Suspending { // where it was asked just now
 		b.mu.Unlock()
-		in, err := n.intend(b)
+		in, err := b.intend(b.life)
 		if err != nil {
 			slog.Warn("an agent does not say what a checkpoint would leave out", "sandbox", b.order.UID, "err", err)
 		}

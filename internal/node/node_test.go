@@ -49,12 +49,13 @@ type host struct {
 	mu      sync.Mutex
 	leases  map[string]bool
 	reports []peer.Report
-	failing map[string]error    // by name of the step
-	keep    map[string]int      // keepAlive by sandbox
-	env     map[string][]string // what agents were told, by sandbox
-	changed map[string]string   // what a checkpoint would leave out, by sandbox
-	asked   map[string][]string // what agents were asked about archives, by sandbox
-	deaf    bool                // agents do not answer
+	failing map[string]error     // by name of the step
+	keep    map[string]int       // keepAlive by sandbox
+	ended   map[string]time.Time // when the last of them ended, by sandbox
+	env     map[string][]string  // what agents were told, by sandbox
+	changed map[string]string    // what a checkpoint would leave out, by sandbox
+	asked   map[string][]string  // what agents were asked about archives, by sandbox
+	deaf    bool                 // agents do not answer
 	free    int64
 }
 
@@ -62,7 +63,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -97,7 +98,11 @@ func (h *host) agent(id string) http.Handler {
 		defer h.mu.Unlock()
 		switch r.URL.Path {
 		case "/doze/keepalive":
-			_, _ = fmt.Fprintf(w, `{"keepAlive": %d, "fleeting": {%s}}`, h.keep[id], h.changed[id])
+			ago := "null"
+			if end, ended := h.ended[id]; ended {
+				ago = fmt.Sprint(time.Since(end).Milliseconds())
+			}
+			_, _ = fmt.Fprintf(w, `{"keepAlive": %d, "keptAgo": %s, "fleeting": {%s}}`, h.keep[id], ago, h.changed[id])
 		case "/doze/identity":
 			var in struct {
 				Hostname string

@@ -1,6 +1,9 @@
 package peer
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Route is where the edge finds a sandbox.
 type Route struct {
@@ -8,6 +11,7 @@ type Route struct {
 	Workspace string
 	Name      string
 	Enabled   bool
+	Until     time.Time // from then on it leads nowhere, whether it is still here or not; zero is never
 }
 
 // Directory maps the address of a sandbox to its route, in memory. Control
@@ -40,11 +44,11 @@ func (d *Directory) Drop(workspace, name, uid string) {
 }
 
 // Find returns the route of a name.
-func (d *Directory) Find(workspace, name string) (Route, bool) {
+func (d *Directory) Find(workspace, name string, now time.Time) (Route, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	r, ok := d.byName[[2]string{workspace, name}]
-	return r, ok
+	return r, ok && (r.Until.IsZero() || now.Before(r.Until))
 }
 
 // Has reports whether there is a sandbox whose name and workspace, with a

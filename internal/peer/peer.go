@@ -140,6 +140,14 @@ type Node interface {
 	Volumes(ctx context.Context) ([]string, error)
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
+	// Consult brings what Status says of the use of a sandbox up to date: one that
+	// is awake is asked for its keepAlive processes. None is woken.
+	Consult(ctx context.Context, uid string)
+	// Retire lets no request into a sandbox any more that is not in use, and was
+	// not since a moment, and reports whether. It does not wait, and does as
+	// asked for one that is not there. Reinstate takes it back.
+	Retire(uid string, since time.Time) bool
+	Reinstate(uid string)
 }
 
 // Gate is what the edge asks of a node, and control for schedules.

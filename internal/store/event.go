@@ -57,9 +57,7 @@ func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase
 	if message == "" {
 		message = usual[p.Status()]
 	}
-	e := entry{Event: doze.Event{
-		Type: kind, Status: p.Status(), Message: clip(message, messageMax), Time: doze.Time{Time: at},
-	}}
+	e := newEntry(kind, p, message, at)
 	if kind == notice {
 		e.Shape = number.ReplaceAllString(e.Message, "#")
 		last, err := collect(ctx, tx, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n DESC LIMIT 1`, uid)
@@ -77,17 +75,36 @@ func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase
 			}
 		}
 	}
-	body, err := json.Marshal(e)
+	return insertEvents(ctx, tx, []string{uid}, []entry{e})
+}
+
+func newEntry(kind string, p doze.Phase, message string, at time.Time) entry {
+	return entry{Event: doze.Event{
+		Type: kind, Status: p.Status(), Message: clip(message, messageMax), Time: doze.Time{Time: at},
+	}}
+}
+
+// insertEvents adds one event each to the histories of up to [listMax] sandboxes,
+// and forgets the oldest of those that are too long.
+func insertEvents(ctx context.Context, tx *sql.Tx, uids []string, all []entry) error {
+	marks, args := listOf(uids)
+	rows, own := make([]string, len(all)), args
+	for i, e := range all {
+		body, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		args = append(args, string(body))
+		rows[i] = fmt.Sprintf("($%d, $%d)", i+1, len(args))
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprintf(`INSERT INTO sandbox_events (uid, n, body)
+		SELECT v.column1, COALESCE((SELECT MAX(n) FROM sandbox_events AS e WHERE e.uid = v.column1), 0) + 1, v.column2
+		FROM (VALUES %s) AS v`, strings.Join(rows, ", ")), args...)
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO sandbox_events (uid, n, body)
-		SELECT $1, COALESCE(MAX(n), 0) + 1, $2 FROM sandbox_events WHERE uid = $1`, uid, string(body))
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `DELETE FROM sandbox_events WHERE uid = $1
-		AND n <= (SELECT MAX(n) FROM sandbox_events WHERE uid = $1) - $2`, uid, eventsMax)
+	_, err = tx.ExecContext(ctx, fmt.Sprintf(`DELETE FROM sandbox_events WHERE uid IN (%s)
+		AND n <= (SELECT MAX(n) FROM sandbox_events AS e WHERE e.uid = sandbox_events.uid) - %d`, marks, eventsMax), own...)
 	return err
 }
 

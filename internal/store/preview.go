@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"doze"
@@ -102,16 +103,26 @@ func (s *Store) DeletePreview(ctx context.Context, uid, name string) (Preview, e
 	return one(ctx, s.write, scanPreview, errNoPreview, `DELETE FROM previews WHERE uid = $1 AND name = $2 RETURNING id, uid, label, body`, uid, name)
 }
 
-// DeletePreviews removes all previews of a sandbox and returns them.
-func (s *Store) DeletePreviews(ctx context.Context, uid string) ([]Preview, error) {
-	// Most sandboxes have none. When many end at once, none of those must wait
-	// for the one writer.
-	there, err := collect(ctx, s.read, scanText, `SELECT id FROM previews WHERE uid = $1 LIMIT 1`, uid)
-	if err != nil || len(there) == 0 {
-		return nil, wrap(err, "read previews")
+// DeletePreviews removes all previews of sandboxes and returns them.
+func (s *Store) DeletePreviews(ctx context.Context, uids []string) (all []Preview, err error) {
+	for some := range slices.Chunk(uids, listMax) {
+		// Most sandboxes have none. When many end at once, none of those must
+		// wait for the one writer.
+		marks, args := listOf(some)
+		there, err := collect(ctx, s.read, scanText, `SELECT id FROM previews WHERE uid IN (`+marks+`) LIMIT 1`, args...)
+		if err != nil {
+			return all, wrap(err, "read previews")
+		}
+		if len(there) == 0 {
+			continue
+		}
+		gone, err := collect(ctx, s.write, scanPreview, `DELETE FROM previews WHERE uid IN (`+marks+`) RETURNING id, uid, label, body`, args...)
+		if err != nil {
+			return all, wrap(err, "delete previews")
+		}
+		all = append(all, gone...)
 	}
-	all, err := collect(ctx, s.write, scanPreview, `DELETE FROM previews WHERE uid = $1 RETURNING id, uid, label, body`, uid)
-	return all, wrap(err, "delete previews")
+	return all, nil
 }
 
 // PreviewTokens returns the tokens of a preview, oldest first.

@@ -407,7 +407,7 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 		return err
 	}
 	if to.Ended() {
-		if err := forgetSchedules(ctx, tx, sb.UID); err != nil {
+		if err := forgetSchedules(ctx, tx, []string{sb.UID}); err != nil {
 			return err
 		}
 	}
@@ -471,41 +471,6 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]Sandbox, e
 	all, err := collect(ctx, s.read, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE deadline <= $1 AND `+alive+` ORDER BY deadline LIMIT $2`, millis(now), limit)
 	return all, wrap(err, "read due sandboxes")
-}
-
-// An Ending is a sandbox whose deadline has come.
-type Ending struct {
-	UID      string
-	Revision int64 // a record that changed since is left alone
-	Message  string
-}
-
-// End begins to delete many sandboxes in one transaction and returns those
-// that it did, without events. The others changed or ended meanwhile.
-func (s *Store) End(ctx context.Context, all []Ending, at time.Time) (ended []Sandbox, err error) {
-	if len(all) == 0 {
-		return nil, nil
-	}
-	err = s.update(ctx, func(tx *sql.Tx) error {
-		for _, e := range all {
-			found, err := collect(ctx, tx, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE uid = $1 AND revision = $2 AND `+alive, e.UID, e.Revision)
-			if err != nil {
-				return err
-			}
-			for _, sb := range found {
-				to, _, err := follow(sb.Phase, doze.Delete)
-				if err != nil {
-					continue
-				}
-				if err := s.step(ctx, tx, &sb, to, Step{On: doze.Delete, Message: e.Message, At: at}); err != nil {
-					return err
-				}
-				ended = append(ended, sb)
-			}
-		}
-		return nil
-	})
-	return ended, wrap(err, "end sandboxes")
 }
 
 // A Deadline moves the deadline of a record.

@@ -290,12 +290,13 @@ func (s *Store) RescheduleCron(ctx context.Context, now time.Time) error {
 	return wrap(err, "reschedule")
 }
 
-// forgetSchedules removes the schedules and executions of a sandbox that ends.
-func forgetSchedules(ctx context.Context, tx *sql.Tx, uid string) error {
-	if _, err := tx.ExecContext(ctx, `DELETE FROM schedules WHERE uid = $1`, uid); err != nil {
+// forgetSchedules removes the schedules and executions of sandboxes that end.
+func forgetSchedules(ctx context.Context, tx *sql.Tx, uids []string) error {
+	marks, args := listOf(uids)
+	if _, err := tx.ExecContext(ctx, `DELETE FROM schedules WHERE uid IN (`+marks+`)`, args...); err != nil { //nolint:gosec // G202: what is added are the names of parameters
 		return err
 	}
-	_, err := tx.ExecContext(ctx, `DELETE FROM executions WHERE uid = $1`, uid)
+	_, err := tx.ExecContext(ctx, `DELETE FROM executions WHERE uid IN (`+marks+`)`, args...) //nolint:gosec // G202: what is added are the names of parameters
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,6 +210,21 @@ func one[T any](ctx context.Context, q querier, scan func(row) (T, error), missi
 
 // row is what a scan function reads.
 type row interface{ Scan(dest ...any) error }
+
+// listMax bounds the values of one list in a statement: databases take tens of
+// thousands, and one of hundreds costs hardly more per value.
+const listMax = 500
+
+// listOf is up to [listMax] values as a statement has them: its first parameters,
+// and what they stand for.
+func listOf(values []string) (marks string, args []any) {
+	all := make([]string, len(values))
+	for i, v := range values {
+		all[i] = "$" + strconv.Itoa(i+1)
+		args = append(args, v)
+	}
+	return strings.Join(all, ", "), args
+}
 
 // duplicate reports whether err says that a unique value is taken.
 func duplicate(err error) bool { return duplicateInSQLite(err) || duplicateInPostgres(err) }

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"doze"
+)
+
+// inUse reports whether somebody uses the box. Preconditions: mu is held.
+func (b *Box) inUse() bool { return b.holds > 0 || b.kept || b.arriving() }
+
+// arriving reports whether the box is on its way to run for somebody.
+// Preconditions: mu is held.
+func (b *Box) arriving() bool {
+	return b.phase == doze.Starting || b.phase == doze.Waking || b.phase == doze.Unarchiving
+}
+
+// heed takes note of what the agent of a running box said when it was asked, or
+// of why it said nothing, and reports whether the box must stay awake: for a
+// process, or for a request that came meanwhile. Preconditions: mu is held.
+func (b *Box) heed(asked time.Time, in intent, err error) bool {
+	busy := in.KeepAlive > 0
+	switch {
+	case err == nil:
+		b.silent = 0
+	case b.life.Err() == nil:
+		b.silent++
+		busy = b.silent < silentMax
+		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
+	}
+	if b.phase != doze.Running || b.holds > 0 || !b.lastUsed.Before(asked) {
+		return true
+	}
+	if in.KeptAgo != nil { // it was used until a process ended, and not until we looked
+		if ended := asked.Add(-time.Duration(*in.KeptAgo) * time.Millisecond); ended.After(b.lastUsed) {
+			b.lastUsed = ended
+		}
+	}
+	if b.kept = busy; busy {
+		b.lastUsed = time.Now()
+		b.arm()
+	}
+	return busy
+}
+
+// Consult implements [peer.Node].
+func (n *Node) Consult(ctx context.Context, uid string) {
+	b := n.box(uid)
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	unknown := b.phase == doze.Running && b.holds == 0
+	b.mu.Unlock()
+	if !unknown {
+		return
+	}
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	asked := time.Now()
+	in, err := b.intend(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heed(asked, in, err)
+}
+
+// Retire implements [peer.Node].
+func (n *Node) Retire(uid string, since time.Time) bool {
+	b := n.box(uid)
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retired = !b.inUse() && !b.lastUsed.After(since)
+	return b.retired
+}
+
+// Reinstate implements [peer.Node].
+func (n *Node) Reinstate(uid string) {
+	if b := n.box(uid); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.retired = false
+	}
+}

@@ -1,0 +1,44 @@
+package e2e_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/client"
+)
+
+// TestKeepAliveIsUse: a keepAlive process is use, also where the sandbox would
+// end for being unused before anybody asks whether it may sleep.
+func TestKeepAliveIsUse(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, "--pause-after", "1h")
+	const runs, idle = 4 * time.Second, time.Second
+	sb, box := create(t, c, named("kept", 256))
+	forever := 0
+	began := time.Now()
+	spawn(t, box, client.Command{Name: "kept", Command: "sleep 4", KeepAlive: true, Timeout: &forever})
+	sb.Spec.Lifecycle = &doze.Lifecycle{
+		ExpirationPolicies:  []doze.ExpirationPolicy{{Action: "delete", Type: doze.TTLIdle, Value: "1s"}},
+		TerminatedRetention: "1h",
+	}
+	if _, err := c.Update(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it ends for being unused", func() bool {
+		now, err := c.Sandbox(t.Context(), "kept")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb = now
+		return sb.Status == "TERMINATED"
+	})
+	at := slices.IndexFunc(sb.Events, func(e doze.Event) bool { return e.Status == "DELETING" })
+	if at < 0 {
+		t.Fatalf("events %+v", sb.Events)
+	}
+	if e := sb.Events[at]; e.Time.Before(began.Add(runs+idle)) || e.Message != "the sandbox is deleted: nobody used it for 1s" {
+		t.Errorf("%v after the start: %s", e.Time.Sub(began), e.Message)
+	}
+}
