@@ -549,6 +549,7 @@ func TestDisable(t *testing.T) {
 					if err := p.Disable(t.Context(), "a"); err != nil {
 						t.Fatal(err)
 					}
+					synctest.Wait() // whoever was cut off lets go of it
 					p.in("a", doze.Disabled, "disk")
 				}
 				for range 2 {
