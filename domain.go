@@ -3,6 +3,7 @@ package doze
 import (
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -74,12 +75,18 @@ type DomainShare struct {
 // ShareActive is the status of every share: nobody has to accept one.
 const ShareActive = "active"
 
-var domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+// domainForm does not say how long a label may be: to count in a pattern costs
+// every program some 100 KB when it starts, the agent of each sandbox too.
+var domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]([a-z0-9-]*[a-z0-9])?$`)
+
+func hasLongLabel(name string) bool {
+	return slices.ContainsFunc(strings.Split(name, "."), func(label string) bool { return len(label) > LabelMax })
+}
 
 // CheckDomain adds what is wrong with a domain. It is in lower case.
 func CheckDomain(p *Problems, field, name string) {
 	_, err := netip.ParseAddr(name)
-	if len(name) > DomainMax || err == nil || !domainForm.MatchString(name) {
+	if len(name) > DomainMax || err == nil || !domainForm.MatchString(name) || hasLongLabel(name) {
 		p.Add(field, "must be a domain such as example.com, of at most %d bytes", DomainMax)
 	}
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {

@@ -10,6 +10,7 @@ const (
 	ImagesMax      = 1000
 	ImageTagsMax   = 100 // of an image
 	ImageSharesMax = 100 // of an image
+	tagMax         = 128 // what registries allow
 	TagDefault     = "latest"
 )
 
@@ -86,6 +87,6 @@ func WorkspaceImage(ref string) (name, tag string, ok bool) {
 }
 
 // CheckTag reports whether a tag has the form that registries want.
-func CheckTag(tag string) bool { return tagForm.MatchString(tag) }
+func CheckTag(tag string) bool { return len(tag) <= tagMax && tagForm.MatchString(tag) }
 
-var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)

@@ -13,6 +13,7 @@ const (
 	PreviewTokensMax  = 100 // of a preview
 	PreviewHeadersMax = 32
 	HeaderValueMax    = 4 << 10
+	headerNameMax     = 128
 	PrefixMax         = 40
 	// ControlPort is the port by which a preview names the API of the sandbox
 	// itself.
@@ -79,7 +80,7 @@ type PreviewTokenSpec struct {
 var (
 	// prefixForm is also that of the first label of every preview's host.
 	prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
-	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	// connectionHeaders are about one connection, or say how long a body is:
 	// nobody can set them for a sandbox, or for what it sends.
 	connectionHeaders = []string{"connection", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -122,7 +123,7 @@ func checkHeaders(p *Problems, field string, headers map[string]string) {
 	for name, value := range headers {
 		lower := strings.ToLower(name)
 		switch {
-		case !headerForm.MatchString(name):
+		case len(name) > headerNameMax || !headerForm.MatchString(name):
 			p.Add(field, "has the name %q, which no header can have", clip(name))
 		case strings.HasPrefix(lower, "x-blaxel-"), strings.HasPrefix(lower, "proxy-"):
 			p.Add(field, "has the name %q, which only the platform sets", clip(name))

@@ -20,6 +20,7 @@ const (
 	AttachmentsMax       = 8    // of a sandbox: each is a mount on the host
 	VolumeDescriptionMax = 1024
 	mountPathMax         = 1024
+	versionMax           = 49 // as a name may have
 )
 
 // VolumeDeployed is the status of every volume that there is.
@@ -59,7 +60,7 @@ func (v *Volume) Validate() error {
 	if v.Spec.Template != "" {
 		name, version := v.Spec.From()
 		CheckName(&p, "spec.template", name)
-		if !versionForm.MatchString(version) {
+		if !isVersion(version) {
 			p.Add("spec.template", "has the version %q; write it as name:version", clip(version))
 		}
 	}
@@ -82,7 +83,9 @@ func checkVolumeSize(p *Problems, field string, size Megabytes) {
 }
 
 // versionForm is what versions of a template are called.
-var versionForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,48}$`)
+var versionForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+func isVersion(name string) bool { return len(name) <= versionMax && versionForm.MatchString(name) }
 
 // VolumeTemplate is what new volumes can begin with (spec 2.13).
 type VolumeTemplate struct {
@@ -142,8 +145,8 @@ func (t *VolumeTemplate) Validate() error {
 
 // CheckVersion adds what is wrong with the name of a version.
 func CheckVersion(p *Problems, field, name string) {
-	if !versionForm.MatchString(name) || name == VolumeTemplateLatest {
-		p.Add(field, "is %q; it must be 1 to 49 letters, digits, dots, dashes and _, and not %s", clip(name), VolumeTemplateLatest)
+	if !isVersion(name) || name == VolumeTemplateLatest {
+		p.Add(field, "is %q; it must be 1 to %d letters, digits, dots, dashes and _, and not %s", clip(name), versionMax, VolumeTemplateLatest)
 	}
 }
 
