@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"strings"
 	"syscall"
 	"time"
 
@@ -56,14 +55,9 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 	if err != nil {
 		return nil, err
 	}
-	env := l.vars.list()
-	shell := env.shell("bash", "sh")
-	if shell == "" {
-		return nil, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because the image has no shell: neither $SHELL nor bash nor sh is in PATH", c.Command)
-	}
-	args := strings.Fields(env.get("SHELL_ARGS"))
-	if len(args) == 0 {
-		args = []string{"-c"}
+	ways, err := l.invocations(c, dir)
+	if err != nil {
+		return nil, err
 	}
 
 	a := &attempt{}
@@ -98,16 +92,18 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 			_ = syscall.Fchown(int(fd), int(as.Uid), int(as.Gid)) // best effort: programs open /dev/stdout, too
 		}
 	}
-	a.child, err = l.children.start(shell, append(append([]string{shell}, args...), c.Command), &syscall.ProcAttr{
-		Dir:   dir,
-		Env:   env.with(c.Env),
-		Files: files,
-		Sys:   &syscall.SysProcAttr{Setpgid: true, Credential: as},
-	})
-	if err != nil {
-		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s in %s: %v", clip(c.Command), shell, clip(dir), err)
+	for _, way := range ways {
+		a.child, err = l.children.start(way.file, way.argv, &syscall.ProcAttr{
+			Dir:   dir,
+			Env:   way.env,
+			Files: files,
+			Sys:   &syscall.SysProcAttr{Setpgid: true, Credential: as},
+		})
+		if err == nil {
+			return a, nil
+		}
 	}
-	return a, nil
+	return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s in %s: %v", clip(c.Command), ways[len(ways)-1].file, clip(dir), err)
 }
 
 // openStdin returns the end for the child.

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -116,9 +115,4 @@ func (e environ) shell(names ...string) string {
 		}
 	}
 	return ""
-}
-
-func executable(file string) bool {
-	info, err := os.Stat(file)
-	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }

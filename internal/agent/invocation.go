@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"doze"
+)
+
+// invocation is a way to run a command.
+type invocation struct {
+	file string
+	argv []string
+	env  environ
+}
+
+// invocations returns the ways to run c in dir, the quickest first. The last one
+// is always a shell. The error is Unprocessable and says that there is none.
+func (l launcher) invocations(c *command, dir string) ([]invocation, error) {
+	given := l.vars.list()
+	shell := given.shell("bash", "sh")
+	if shell == "" {
+		return nil, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because the image has no shell: neither $SHELL nor bash nor sh is in PATH", c.Command)
+	}
+	args := strings.Fields(given.get("SHELL_ARGS"))
+	if len(args) == 0 {
+		args = []string{"-c"}
+	}
+	env := given.with(c.Env)
+	last := invocation{shell, append(append([]string{shell}, args...), c.Command), env}
+	if len(args) != 1 || args[0] != "-c" {
+		return []invocation{last}, nil
+	}
+	if first, ok := direct(c.Command, dir, shell, env); ok {
+		return []invocation{first, last}, nil
+	}
+	return []invocation{last}, nil
+}
+
+const (
+	// plain are the characters that mean themselves to every shell, wherever
+	// in a word they are.
+	plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:@%+"
+	// blanks are between words.
+	blanks = " \t"
+)
+
+var (
+	// reserved are the words that a shell, not a program, gives a meaning to.
+	// Those that a program does as well as the shell, such as true, are not.
+	reserved = strings.Fields(`. : alias bg bind break builtin caller case cd command compgen complete compopt
+		continue coproc declare dirs disown do done echo elif else enable esac eval exec exit export fc fg fi for
+		function getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read readarray
+		readonly return select set shift shopt source suspend test then time times trap type typeset ulimit umask
+		unalias unset until wait while`)
+	// obedient are the shells that do nothing of their own before a command,
+	// unless a variable in startup says so.
+	obedient = []string{"bash", "sh", "dash", "ash"}
+	startup  = []string{"BASH_ENV", "SHELLOPTS", "BASHOPTS"}
+)
+
+// direct returns what a shell would do with a command that only starts one
+// program: then it is quicker to start that. The start of a shell is most of the
+// time that a short command takes. Whatever a shell might see in the command is
+// left to it, and so is a program that cannot be found: it says that best.
+func direct(command, dir, shell string, env environ) (_ invocation, ok bool) {
+	name := filepath.Base(shell)
+	words := strings.FieldsFunc(command, func(c rune) bool { return strings.ContainsRune(blanks, c) })
+	if len(words) == 0 || slices.Contains(reserved, words[0]) || !slices.Contains(obedient, name) || env.steersShell() {
+		return invocation{}, false
+	}
+	for i, word := range words {
+		if i > 0 {
+			word = strings.ReplaceAll(word, "=", "") // in front it would be an assignment
+		}
+		if strings.Trim(word, plain) != "" {
+			return invocation{}, false
+		}
+	}
+	file := words[0]
+	switch {
+	case filepath.IsAbs(file):
+	case strings.Contains(file, "/"):
+		file = dir + "/" + file
+	case slices.ContainsFunc(filepath.SplitList(env.get("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) }):
+		return invocation{}, false
+	default:
+		file = env.look(file)
+	}
+	here, err := filepath.EvalSymlinks(dir)
+	if err != nil || file == "" || !executable(file) {
+		return invocation{}, false
+	}
+	// What the shell would have told it.
+	told := map[string]string{"PWD": here}
+	if name == "bash" {
+		told["_"] = file
+		if !env.has("SHLVL") {
+			told["SHLVL"] = "0"
+		}
+	}
+	return invocation{file, words, env.with(told)}, true
+}
+
+// steersShell reports whether a variable tells a shell to do more than the
+// command.
+func (e environ) steersShell() bool {
+	return slices.ContainsFunc(e, func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(startup, name) || strings.HasPrefix(name, "BASH_FUNC_")
+	})
+}
+
+func executable(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
