@@ -348,8 +348,8 @@ func (t *table) freeze() []command {
 	t.mu.Unlock()
 	commands := []command{}
 	for _, p := range t.list() {
-		if p.ended.Load() == 0 {
-			commands = append(commands, p.command)
+		if c, runs := p.runs(); runs {
+			commands = append(commands, c)
 		}
 	}
 	return commands

@@ -15,6 +15,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+
 	"doze"
 )
 
@@ -100,6 +102,29 @@ func TestPruneByAge(t *testing.T) {
 	}
 	if tab.prune(now); len(tab.all) != 2 {
 		t.Errorf("%d are left", len(tab.all))
+	}
+}
+
+// What a caller makes large is bounded in sum, the oldest goes first.
+func TestPruneByText(t *testing.T) {
+	t.Parallel()
+	tab := newTable(launcher{}, t.TempDir())
+	large := strings.Repeat("x", finishedText/4)
+	for i := range 10 {
+		p := &process{out: newOutput("", tab.budget), pid: i}
+		p.Command = large
+		if i != 0 { // which runs
+			p.ended.Store(time.Now().UnixNano())
+		}
+		tab.all = append(tab.all, p)
+	}
+	tab.prune(time.Now())
+	var left []int
+	for _, p := range tab.all {
+		left = append(left, p.pid)
+	}
+	if diff := cmp.Diff([]int{0, 6, 7, 8, 9}, left); diff != "" {
+		t.Errorf("what is left (-want +got):\n%s", diff)
 	}
 }
 

@@ -155,7 +155,10 @@ func (p *process) live(over func()) {
 			break
 		}
 	}
+	p.mu.Lock()
 	p.ended.Store(time.Now().UnixNano())
+	p.Env = nil // it may be large, and nobody starts the process again
+	p.mu.Unlock()
 	p.out.end()
 	over() // whoever waited for the end may use the name again
 	close(p.done)
@@ -273,6 +276,16 @@ func (p *process) abandon() {
 		_ = pump.pipe.Close() // the pump may have ended
 	}
 }
+
+// runs returns what the process was started with, unless it is over.
+func (p *process) runs() (c command, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.command, p.ended.Load() == 0
+}
+
+// text is how many bytes the caller chose of what is remembered.
+func (p *process) text() int { return len(p.Command) + len(p.Name) + len(p.WorkingDir) }
 
 // leader returns the pid of the last attempt.
 func (p *process) leader() int {

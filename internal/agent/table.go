@@ -13,10 +13,12 @@ import (
 )
 
 const (
-	// finishedMax and finishedAge bound what is remembered of processes that
-	// are over.
-	finishedMax = 1000
-	finishedAge = 24 * time.Hour
+	// finishedMax, finishedText and finishedAge bound what is remembered of
+	// processes that are over. Their text is their commands, of which each may
+	// have what the kernel takes.
+	finishedMax  = 1000
+	finishedText = 2 << 20
+	finishedAge  = 24 * time.Hour
 	// runningMax is below what the kernel allows, so that the agent can always
 	// answer.
 	runningMax = 4096
@@ -110,18 +112,20 @@ func (t *table) run(c command) (*process, error) {
 func (t *table) prune(now time.Time) {
 	t.mu.Lock()
 	var dropped []*process
-	over := 0
+	over, text := 0, 0
 	for _, p := range t.all {
 		if p.ended.Load() != 0 {
 			over++
+			text += p.text()
 		}
 	}
 	t.all = slices.DeleteFunc(t.all, func(p *process) bool {
 		ended := p.ended.Load()
-		if ended == 0 || over < finishedMax && now.UnixNano()-ended < int64(finishedAge) {
+		if ended == 0 || over < finishedMax && text <= finishedText && now.UnixNano()-ended < int64(finishedAge) {
 			return false
 		}
 		over--
+		text -= p.text()
 		dropped = append(dropped, p)
 		return true
 	})
