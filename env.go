@@ -3,6 +3,7 @@ package doze
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -69,6 +70,15 @@ var resources = map[string]struct {
 	"cpu": {Megabytes.CPUs, map[string]float64{"1": 1, "1m": 1e-3}},
 }
 
+// anyDivisor has the divisors of all resources.
+var anyDivisor = func() map[string]float64 {
+	all := map[string]float64{}
+	for _, r := range resources {
+		maps.Copy(all, r.divisors)
+	}
+	return all
+}()
+
 // ParseValueSource reads a valueFrom. Its errors say what is wrong with it.
 func ParseValueSource(raw []byte) (ValueSource, error) {
 	var v ValueSource
@@ -132,27 +142,35 @@ func (r *ResourceRef) Value(s *Sandbox) string {
 func (r *ResourceRef) value(m Megabytes) (int64, error) {
 	_, name, _ := strings.Cut(r.Resource, ".")
 	res, ok := resources[name]
+	var wrong []string
 	if !ok || r.Resource != "limits."+name && r.Resource != "requests."+name {
-		return 0, fmt.Errorf("has the resource %q; known are limits.cpu, limits.memory, requests.cpu and requests.memory", clip(r.Resource))
+		wrong = append(wrong, fmt.Sprintf("has the resource %q; known are limits.cpu, limits.memory, requests.cpu and requests.memory", clip(r.Resource)))
+		name, res.divisors = "any", anyDivisor
 	}
-	text := "1"
+	text := r.divisor()
+	by, ok := res.divisors[text]
+	if !ok {
+		wrong = append(wrong, fmt.Sprintf("has the divisor %q; known for %s are %s", clip(text), name, strings.Join(slices.Sorted(maps.Keys(res.divisors)), ", ")))
+	}
+	if len(wrong) > 0 {
+		return 0, errors.New(strings.Join(wrong, "; it "))
+	}
+	return int64(math.Ceil(res.amount(m) / by)), nil
+}
+
+// divisor is the divisor as a text.
+func (r *ResourceRef) divisor() (text string) {
 	switch d := r.Divisor.(type) {
 	case nil:
 	case float64:
 		text = strconv.FormatFloat(d, 'f', -1, 64)
-	case string:
-		text = d
 	default:
-		text = "?"
+		text = fmt.Sprint(d)
 	}
 	if text == "" || text == "0" {
 		text = "1"
 	}
-	by, ok := res.divisors[text]
-	if !ok {
-		return 0, fmt.Errorf("has the divisor %q; known for %s are %s", clip(text), name, strings.Join(slices.Sorted(maps.Keys(res.divisors)), ", "))
-	}
-	return int64(math.Ceil(res.amount(m) / by)), nil
+	return text
 }
 
 // Text is the value of e as it is written in e; none is empty.

@@ -80,15 +80,19 @@ func CheckName(p *Problems, field, name string) {
 }
 
 // Check adds the mistakes in what a caller may set.
-func (m *Metadata) Check(p *Problems) {
-	CheckName(p, "metadata.name", m.Name)
+func (m *Metadata) Check(p *Problems) { m.CheckIn(p, "metadata.") }
+
+// CheckIn is Check for a body that has the members of metadata elsewhere: path is
+// what is in front of their names.
+func (m *Metadata) CheckIn(p *Problems, path string) {
+	CheckName(p, path+"name", m.Name)
 	if n := utf8.RuneCountInString(m.DisplayName); n > DisplayNameMax {
-		p.Add("metadata.displayName", "is %d characters long; at most %d are allowed", n, DisplayNameMax)
+		p.Add(path+"displayName", "is %d characters long; at most %d are allowed", n, DisplayNameMax)
 	}
 	if m.ExternalID != "" {
-		CheckExternalID(p, "metadata.externalId", m.ExternalID)
+		CheckExternalID(p, path+"externalId", m.ExternalID)
 	}
-	checkLabels(p, "metadata.labels", m.Labels)
+	checkLabels(p, path+"labels", m.Labels)
 }
 
 func checkLabels(p *Problems, field string, labels map[string]string) {

@@ -190,7 +190,7 @@ func (r *Runtime) check(p *Problems) {
 		}
 	}
 	r.checkPorts(p)
-	r.checkEnvs(p)
+	CheckEnvs(p, "spec.runtime.envs", r.Envs)
 }
 
 func (r *Runtime) checkPorts(p *Problems) {
@@ -207,30 +207,31 @@ func (r *Runtime) checkPorts(p *Problems) {
 	}
 }
 
-func (r *Runtime) checkEnvs(p *Problems) {
-	if len(r.Envs) > EnvsMax {
-		p.Add("spec.runtime.envs", "has %d entries; at most %d are allowed", len(r.Envs), EnvsMax)
+// CheckEnvs adds the mistakes in variables, which are in a field of a body.
+func CheckEnvs(p *Problems, field string, envs []Env) {
+	if len(envs) > EnvsMax {
+		p.Add(field, "has %d entries; at most %d are allowed", len(envs), EnvsMax)
 	}
 	bytes := 0
-	for _, e := range r.Envs {
+	for _, e := range envs {
 		bytes += len(e.Name) + len(e.Text()) + len(e.ValueFrom)
 		if !envNameForm.MatchString(e.Name) {
-			p.Add("spec.runtime.envs", "has the name %q; it must be letters, digits and _ and not begin with a digit", clip(e.Name))
+			p.Add(field, "has the name %q; it must be letters, digits and _ and not begin with a digit", clip(e.Name))
 		}
 		if e.From() {
 			if _, err := ParseValueSource(e.ValueFrom); err != nil {
-				p.Add("spec.runtime.envs", "%s.valueFrom %v", clip(e.Name), err)
+				p.Add(field, "%s.valueFrom %v", clip(e.Name), err)
 			}
 			if e.Value != nil {
-				p.Add("spec.runtime.envs", "%s has both a value and valueFrom", clip(e.Name))
+				p.Add(field, "%s has both a value and valueFrom", clip(e.Name))
 			}
 		}
 		if strings.ContainsRune(e.Text(), 0) {
-			p.Add("spec.runtime.envs", "has a NUL byte in the value of %s", clip(e.Name))
+			p.Add(field, "has a NUL byte in the value of %s", clip(e.Name))
 		}
 	}
 	if bytes > EnvBytesMax {
-		p.Add("spec.runtime.envs", "has %d bytes; at most %d are allowed", bytes, EnvBytesMax)
+		p.Add(field, "has %d bytes; at most %d are allowed", bytes, EnvBytesMax)
 	}
 }
 

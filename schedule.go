@@ -117,8 +117,8 @@ func (s *Schedule) Next(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// Check adds the mistakes in what a caller may set.
-func (s *Schedule) Check(p *Problems) {
+// Check adds the mistakes in what a caller may set; a moment before now is one.
+func (s *Schedule) Check(p *Problems, now time.Time) {
 	CheckName(p, "id", s.ID)
 	switch s.Type {
 	case ScheduleCron:
@@ -126,8 +126,10 @@ func (s *Schedule) Check(p *Problems) {
 			p.Add("value", "%v", err)
 		}
 	case ScheduleAt:
-		if _, err := ParseTime(s.Value); err != nil {
+		if at, err := ParseTime(s.Value); err != nil {
 			p.Add("value", "%v", err)
+		} else if !at.After(now) {
+			p.Add("value", "is in the past")
 		}
 	case ScheduleSleep:
 		if _, err := ParseDuration(s.Value); err != nil {

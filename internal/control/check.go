@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -18,9 +19,8 @@ const (
 	anyRegion = "auto"
 )
 
-// check reports every mistake in what a caller wants, at once, and then what
-// is right but not built yet.
-func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) error {
+// check adds every mistake in what a caller wants that the records do not tell.
+func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
 	if err := sb.Validate(); err != nil {
 		*p = append(*p, doze.Public(err).Message)
 	}
@@ -32,22 +32,23 @@ func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) error {
 			p.Add("metadata.labels", "has the key %q; the prefix %s is reserved", clip(k), ownLabels)
 		}
 	}
-	if err := p.Err(); err != nil {
-		return err
+	if sb.Spec.Runtime.Has(doze.ExtraNFS) {
+		p.Add("spec.runtime.extraArgs.nfs", "is of another generation: sandboxes of %s have no file system of the network; leave it out, and copy files with the sandbox API", doze.Generation)
 	}
-	return supported(&sb.Spec)
+}
+
+// verdict is the error for mistakes in what a caller wants; nil for none.
+func verdict(spec *doze.SandboxSpec, p doze.Problems) error {
+	err := p.Err()
+	if err != nil && spec.Runtime.Has(doze.ExtraNFS) {
+		return &doze.Error{Kind: doze.Invalid, Name: doze.Unsupported.String(), Message: doze.Public(err).Message}
+	}
+	return err
 }
 
 // supported refuses what we understand but cannot do yet. To ignore it would
 // be worse: a caller who asks for a firewall must not get a sandbox without.
 func supported(spec *doze.SandboxSpec) error {
-	if spec.Runtime.Has(doze.ExtraNFS) {
-		return &doze.Error{
-			Kind: doze.Invalid, Name: doze.Unsupported.String(),
-			Message: "spec.runtime.extraArgs.nfs is of another generation: sandboxes of " + doze.Generation +
-				" have no file system of the network; leave it out, and copy files with the sandbox API",
-		}
-	}
 	var missing []string
 	lacks := func(is bool, what string) {
 		if is {
@@ -68,23 +69,21 @@ func supported(spec *doze.SandboxSpec) error {
 	return doze.Errorf(doze.Unsupported, "this platform does not support %s yet: leave it out", strings.Join(missing, " and "))
 }
 
-// checkImage adds what a node says about an image to the other mistakes of a
-// request, which are Invalid or nil.
-func (s *Server) checkImage(ctx context.Context, workspace, ref string, others error) error {
+// checkImage adds what is wrong with the image in a field to the other mistakes
+// of a request, which are Invalid or nil.
+func (s *Server) checkImage(ctx context.Context, workspace, field, ref string, others error) error {
 	source, _, err := s.sourceOf(ctx, workspace, ref)
-	if err != nil {
-		return err
-	}
-	err = s.Node.CheckImage(ctx, source)
 	if err == nil {
-		return others
+		if err = s.Node.CheckImage(ctx, source); err == nil {
+			return others
+		}
+		err = fromNode(err, "the look at the image")
 	}
-	err = fromNode(err, "the look at the image")
 	e, rest := doze.Public(err), doze.Public(others)
-	if e.Name != doze.NameInvalidImage {
+	if e.Kind != doze.Invalid {
 		return cmp.Or(others, err)
 	}
-	e.Message = "spec.runtime.image: " + e.Message
+	e.Message = field + ": " + e.Message
 	if others != nil {
 		e.Message += "; " + rest.Message
 	}
@@ -150,7 +149,7 @@ func (s *Server) variables(ctx context.Context, m doze.Metadata, spec doze.Sandb
 					return nil, err
 				}
 				if !has && !from.Secret.Optional {
-					p.Add("spec.runtime.envs", "%s refers to the key %q of the secret %q, which is not there", clip(e.Name), clip(from.Secret.Key), clip(from.Secret.Name))
+					addMissing(&p, "spec.runtime.envs", e.Name, from.Secret)
 				}
 			}
 		}
@@ -159,6 +158,48 @@ func (s *Server) variables(ctx context.Context, m doze.Metadata, spec doze.Sandb
 		}
 	}
 	return all, p.Err()
+}
+
+// checkReferences adds the variables, in a field of a body, that refer to what is
+// not there.
+func (s *Server) checkReferences(ctx context.Context, workspace, field string, envs []doze.Env, p *doze.Problems) error {
+	for _, e := range envs {
+		from, err := doze.ParseValueSource(e.ValueFrom)
+		if err != nil || from.Secret == nil { // that mistake is known, or it has its value from elsewhere
+			continue
+		}
+		_, has, err := s.secretValue(ctx, workspace, from.Secret)
+		if err != nil {
+			return err
+		}
+		if !has && !from.Secret.Optional {
+			addMissing(p, field, e.Name, from.Secret)
+		}
+	}
+	return nil
+}
+
+// addMissing adds that a variable refers to what is not there.
+func addMissing(p *doze.Problems, field, variable string, ref *doze.SecretRef) {
+	p.Add(field, "%s refers to the key %q of the secret %q, which is not there", clip(variable), clip(ref.Key), clip(ref.Name))
+}
+
+// checkVolumes adds the volumes of a new sandbox that are not there.
+func (s *Server) checkVolumes(ctx context.Context, sb *doze.Sandbox, p *doze.Problems) error {
+	for i, a := range sb.Spec.Volumes {
+		var wrong doze.Problems
+		if doze.CheckName(&wrong, "", a.Name); a.Type != doze.VolumePersistent || len(wrong) > 0 {
+			continue
+		}
+		_, err := s.Store.Volume(ctx, sb.Metadata.Workspace, a.Name)
+		switch {
+		case doze.Public(err).Kind == doze.NotFound:
+			p.Add(fmt.Sprintf("spec.volumes[%d].name", i), "is %q, and there is no such volume: create it first", a.Name)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
 }
 
 // secretValue is what a variable refers to, or false if it is not there.

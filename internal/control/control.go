@@ -63,6 +63,7 @@ type Server struct {
 	setBack atomic.Bool
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
+	siblings  map[string][]string // see siblingsOf
 }
 
 // New returns a server that serves and reports at once; [Server.Recover] and
@@ -70,7 +71,8 @@ type Server struct {
 func New(c Config) *Server {
 	return &Server{
 		Config: c, turns: newTurns(), began: time.Now(),
-		reports: queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
+		siblings: siblingsOf(routes),
+		reports:  queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
 	}
 }
 

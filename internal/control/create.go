@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -55,14 +56,16 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if at, why := sb.Spec.Deadline(time.Now(), time.Now(), true); !at.IsZero() && !at.After(time.Now()) {
 		p.Add("spec", "is of a sandbox that has ended already: %s", why)
 	}
-	err := s.check(&sb, &p)
-	if err == nil || doze.Public(err).Kind == doze.Invalid {
-		err = s.checkImage(ctx, c.Workspace, sb.Spec.Runtime.Image, err)
-	}
+	s.check(&sb, &p)
+	s.checkFree(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
+	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	if _, err := s.variables(ctx, sb.Metadata, sb.Spec); err != nil {
+	if err = s.checkImage(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdict(&sb.Spec, p)); err == nil {
+		err = supported(&sb.Spec)
+	}
+	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	for try := 1; ; try++ {

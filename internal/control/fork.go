@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -108,13 +109,18 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	sb.Spec.Region = n.Spec.Region
 	sb.Spec.Runtime.Image, sb.Spec.Runtime.Memory, sb.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
 	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, in.Envs)
+	sb.Default(s.Region)
+	doze.CheckEnvs(&p, "envs", sb.Spec.Runtime.Envs)
+	s.checkFree(&p, "targetName", "/sandboxes/{}", in.TargetName)
+	if err := s.checkReferences(ctx, c.Workspace, "envs", sb.Spec.Runtime.Envs, &p); err != nil {
+		return sb, err
+	}
 	if err := p.Err(); err != nil {
 		return sb, err
 	}
-	if err := s.check(&sb, &p); err != nil {
-		return sb, err
-	}
-	if _, err := s.variables(ctx, sb.Metadata, sb.Spec); err != nil {
+	// What is wrong now came with the snapshot.
+	s.check(&sb, &p)
+	if err := cmp.Or(p.Err(), supported(&sb.Spec)); err != nil {
 		return sb, err
 	}
 	other, err := s.Store.SandboxByName(ctx, c.Workspace, in.TargetName)

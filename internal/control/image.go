@@ -147,7 +147,11 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if !slices.Contains(imageTypes, in.ResourceType) {
 		wrong.Add("resourceType", "must be %s", doze.KindSandbox)
 	}
-	if err := wrong.Err(); err != nil {
+	workspace := callerOf(ctx).Workspace
+	if err = wrong.Err(); in.Image != "" {
+		err = s.checkImage(ctx, workspace, "image", in.Image, err)
+	}
+	if err != nil {
 		return out, err
 	}
 	if in.ResourceType != doze.KindSandbox {
@@ -156,7 +160,6 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if in.Image == "" || uploads.in(r.URL.Query()) {
 		return out, errNoBuild
 	}
-	workspace := callerOf(ctx).Workspace
 	if err := s.Node.CheckImage(ctx, name+":"+tag); err == nil {
 		return out, doze.Errorf(doze.Conflict, "the platform has an image %s: choose another name", name)
 	}

@@ -140,6 +140,11 @@ func (l listing) parse(v url.Values, bare bool) (store.Query, error) {
 	} else if len(text) >= searchMin {
 		q.Text = text
 	}
+	if q.Cursor != "" {
+		if err := store.CheckCursor(q.Cursor, time.Now()); err != nil {
+			p = append(p, doze.Public(err).Message)
+		}
+	}
 	if q.ExternalID != "" {
 		doze.CheckExternalID(&p, "externalId", q.ExternalID)
 	}

@@ -360,6 +360,32 @@ func fit(pattern string, segments []string) (map[string]string, bool) {
 	return values, true
 }
 
+// siblingsOf are, for each path of the table up to a value, the segments that
+// other rows have in its place. Values are {} in it.
+func siblingsOf(all []route) map[string][]string {
+	names := map[string][]string{}
+	for _, rt := range all {
+		path := ""
+		for segment := range strings.SplitSeq(rt.pattern[1:], "/") {
+			if !strings.HasPrefix(segment, "{") {
+				names[path+"/{}"] = append(names[path+"/{}"], segment)
+				path += "/" + segment
+				continue
+			}
+			path += "/{}"
+		}
+	}
+	return names
+}
+
+// checkFree adds that a new resource at a path of the table has the name of a
+// sibling: some of its paths would be taken for those of that.
+func (s *Server) checkFree(p *doze.Problems, field, at, name string) {
+	if slices.Contains(s.siblings[at], name) {
+		p.Add(field, "is %q, which paths of this API have in that place: choose another name", name)
+	}
+}
+
 // recorder notes the status of a response, and tells clients not to repeat
 // what is a conflict each time: some of them do so after any 409.
 type recorder struct {

@@ -172,7 +172,7 @@ func (s *Server) newScheduleID(ctx context.Context, uid string) (string, error) 
 
 // plan completes a schedule that a caller wrote and finds out when it is due.
 func (s *Server) plan(e *store.Schedule, wrong *doze.Problems, now time.Time) error {
-	e.Check(wrong)
+	e.Check(wrong, now)
 	for k, v := range e.Input.Env {
 		if v == doze.MaskedValue {
 			wrong.Add("input.env", "has the masked value of %q, of which no value is stored", clip(k))
@@ -181,9 +181,6 @@ func (s *Server) plan(e *store.Schedule, wrong *doze.Problems, now time.Time) er
 	e.Default()
 	e.Resolve(now)
 	e.Due = e.Next(now)
-	if len(*wrong) == 0 && e.Due.IsZero() {
-		wrong.Add("value", "is in the past")
-	}
 	return wrong.Err()
 }
 
@@ -243,13 +240,12 @@ func (s *Server) scheduleMetrics(ctx context.Context, r *http.Request) (m doze.S
 	if since.IsZero() {
 		since = until.Add(-metricsDefault)
 	}
-	if len(p) == 0 {
-		if since.Before(now.Add(-metricsBack)) {
-			p.Add("since", "is more than 7 days ago")
-		}
-		if !since.Before(until) {
-			p.Add("since", "must be before until")
-		}
+	readable := len(p) == 0
+	if since.Before(now.Add(-metricsBack)) {
+		p.Add("since", "is more than 7 days ago")
+	}
+	if readable && !since.Before(until) {
+		p.Add("since", "must be before until")
 	}
 	if err := p.Err(); err != nil {
 		return m, err

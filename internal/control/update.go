@@ -118,10 +118,17 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	}
 	want.Spec.Volumes = sb.Spec.Volumes
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
-	if err := s.check(&want, &p); err != nil {
-		if doze.Public(err).Kind == doze.Invalid && now.Image != was.Image {
-			err = s.checkImage(ctx, sb.Metadata.Workspace, now.Image, err)
+	s.check(&want, &p)
+	var err error
+	if replaces(sb, want.Spec) {
+		if err := s.checkReferences(ctx, sb.Metadata.Workspace, "spec.runtime.envs", now.Envs, &p); err != nil {
+			return sb, err
 		}
+		err = s.checkImage(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, p.Err())
+	} else {
+		err = p.Err()
+	}
+	if err = cmp.Or(err, supported(&want.Spec)); err != nil {
 		return sb, err
 	}
 	sb.Metadata, sb.Spec = want.Metadata, want.Spec
@@ -178,6 +185,12 @@ func keepSecrets(was, now *doze.Network) {
 	}
 }
 
+// replaces reports whether a sandbox gets a fresh machine with a change to want.
+// A failed one has nothing to lose, and no other way back.
+func replaces(sb store.Sandbox, want doze.SandboxSpec) bool {
+	return needsMachine(sb.Spec.Runtime, want.Runtime) || sb.Phase == doze.Failed && want.IsEnabled()
+}
+
 // needsMachine reports whether a change needs a fresh machine.
 func needsMachine(was, now doze.Runtime) bool {
 	return was.Image != now.Image || was.Memory != now.Memory || !slices.Equal(was.Ports, now.Ports) ||
@@ -191,22 +204,13 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	off := sb.Phase == doze.Disabling || sb.Phase == doze.Disabled
 	enable, disable := off && want.Spec.IsEnabled(), !off && !want.Spec.IsEnabled()
 	packed := sb.Phase == doze.Archiving || sb.Phase == doze.Archived || sb.Phase == doze.Unarchiving
-	// A failed sandbox has nothing to lose, and no other way back.
-	fresh := needsMachine(sb.Spec.Runtime, want.Spec.Runtime) || sb.Phase == doze.Failed && want.Spec.IsEnabled()
+	fresh := replaces(sb, want.Spec)
 
 	if packed && (fresh || disable) {
 		return doze.Errorf(doze.Conflict, "the sandbox is %s: unarchive it to change its image, memory, ports, envs or enabled", sb.Phase)
 	}
-	if fresh {
-		if off && !enable || disable {
-			return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
-		}
-		if _, err := s.variables(ctx, want.Metadata, want.Spec); err != nil {
-			return err
-		}
-		if err := s.checkImage(ctx, sb.Metadata.Workspace, want.Spec.Runtime.Image, nil); err != nil {
-			return err
-		}
+	if fresh && (off && !enable || disable) {
+		return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
 	}
 	if enable {
 		enabled, err := s.enable(ctx, sb, want)

@@ -62,6 +62,7 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 	if v.Spec.Region == anyRegion || v.Spec.Region == "" {
 		v.Spec.Region = s.Region
 	}
+	s.checkFree(&p, "metadata.name", "/volumes/{}", v.Metadata.Name)
 	from, err := s.origin(ctx, &v.Volume, &p)
 	if err != nil {
 		return doze.Volume{}, err

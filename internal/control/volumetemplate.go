@@ -53,18 +53,38 @@ func offer(fn func(*Server, context.Context, *http.Request, map[string]any) (doz
 }
 
 func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
-	var p doze.Problems
-	var set doze.Metadata
-	decodeMetadata(&set, body, &p)
-	if doze.CheckName(&p, "metadata.name", set.Name); len(p) > 0 {
-		return doze.VolumeTemplate{}, "", p.Err()
+	var t doze.VolumeTemplate
+	if err := decodeTemplate(&t, r, body, ""); err != nil {
+		return t, "", err
 	}
-	return s.writeTemplate(ctx, r, body, set.Name, func(exists bool) error {
+	name := t.Metadata.Name
+	return s.writeTemplate(ctx, r, body, name, func(exists bool) error {
 		if exists {
-			return &doze.Error{Kind: doze.Conflict, Name: doze.NameTemplateExists, Message: "the volume template " + set.Name + " already exists"}
+			return &doze.Error{Kind: doze.Conflict, Name: doze.NameTemplateExists, Message: "the volume template " + name + " already exists"}
 		}
 		return nil
 	})
+}
+
+// decodeTemplate writes what a caller may set of a template onto t, which has a
+// name already unless that is empty. It reports every mistake of the request.
+func decodeTemplate(t *doze.VolumeTemplate, r *http.Request, body map[string]any, name string) error {
+	var p doze.Problems
+	if version := r.URL.Query().Get("version"); version != "" {
+		doze.CheckVersion(&p, "version", version)
+	}
+	was := t.Spec
+	decodeMetadata(&t.Metadata, body, &p)
+	decode(&t.Spec, member(body, "spec", &p), "spec", &p)
+	t.Metadata.Name = cmp.Or(t.Metadata.Name, name)
+	t.Spec.DefaultSize = cmp.Or(t.Spec.DefaultSize, was.DefaultSize, doze.VolumeDefault)
+	if name != "" && t.Metadata.Name != name {
+		p.Add("metadata.name", "is %q; the path names %q", clip(t.Metadata.Name), clip(name))
+	}
+	if err := t.Validate(); err != nil {
+		p = append(p, doze.Public(err).Message)
+	}
+	return p.Err()
 }
 
 // putVolumeTemplate changes a template.
@@ -83,16 +103,11 @@ func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[st
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	token := rand.Text()
 	hash := sha256.Sum256([]byte(token))
-	var p doze.Problems
 	var add *store.Version
-	version := r.URL.Query().Get("version")
-	if version != "" {
-		doze.CheckVersion(&p, "version", version)
-	}
 	labels, _ := member(body, "metadata", &doze.Problems{})["labels"].(map[string]any) // a mistake in it is found below
 	if uploads.in(r.URL.Query()) || labels[generatedLabel] == "true" {
 		add = &store.Version{ID: store.NewID(), Token: hash[:]}
-		add.Name, add.Region, add.Bucket = version, s.Region, "local"
+		add.Name, add.Region, add.Bucket = r.URL.Query().Get("version"), s.Region, "local"
 	}
 	t, err = s.Store.PutVolumeTemplate(ctx, c.Workspace, name, func(t *doze.VolumeTemplate, exists bool) error {
 		if err := may(exists); err != nil {
@@ -101,22 +116,14 @@ func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[st
 		if !exists {
 			t.Metadata = doze.Metadata{Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub}
 		}
-		was := t.Spec
-		decodeMetadata(&t.Metadata, body, &p)
-		decode(&t.Spec, member(body, "spec", &p), "spec", &p)
-		t.Metadata.Name = cmp.Or(t.Metadata.Name, name)
+		if err := decodeTemplate(t, r, body, name); err != nil {
+			return err
+		}
 		t.Metadata.UpdatedAt, t.Metadata.UpdatedBy = now, c.Sub
-		t.Spec.DefaultSize = cmp.Or(t.Spec.DefaultSize, was.DefaultSize, doze.VolumeDefault)
-		if t.Metadata.Name != name {
-			p.Add("metadata.name", "is %q; the path names %q", clip(t.Metadata.Name), clip(name))
-		}
-		if err := t.Validate(); err != nil {
-			p = append(p, doze.Public(err).Message)
-		}
 		if add != nil {
 			add.Size = t.Spec.DefaultSize
 		}
-		return p.Err()
+		return nil
 	}, add)
 	if err == nil && add != nil {
 		address = s.Base + "/uploads/" + add.ID + "?token=" + url.QueryEscape(token)

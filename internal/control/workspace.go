@@ -78,7 +78,7 @@ type workspaceBody struct {
 
 func (s *Server) checkWorkspace(in *workspaceBody, p *doze.Problems) {
 	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
-	m.Check(p)
+	m.CheckIn(p, "")
 	if in.Region != "" && in.Region != anyRegion && in.Region != s.Region {
 		p.Add("region", "is %q; this platform has the region %s", clip(in.Region), s.Region)
 	}
@@ -91,7 +91,7 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 	var in workspaceBody
 	decode(&in, body, "", &p)
 	s.checkWorkspace(&in, &p)
-	if reason := refused(in.Name); reason != "" {
+	if reason := s.refused(in.Name); reason != "" {
 		p.Add("name", "%q is reserved", in.Name)
 	}
 	if err := p.Err(); err != nil {
@@ -183,9 +183,9 @@ func (s *Server) expel(ctx context.Context, workspace, sub string) error {
 }
 
 // refused is why nobody may have a name, or empty.
-func refused(name string) string {
+func (s *Server) refused(name string) string {
 	switch {
-	case slices.Contains(reservedNames, name):
+	case slices.Contains(reservedNames, name), slices.Contains(s.siblings["/workspaces/{}"], name):
 		return "forbidden_reserved"
 	case versionForm.MatchString(name):
 		return "forbidden_v_prefix"
@@ -204,7 +204,7 @@ func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, bod
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	reason, message := refused(in.Name), "the name is free"
+	reason, message := s.refused(in.Name), "the name is free"
 	if reason != "" {
 		message = "the name is reserved"
 	} else if _, err := s.Store.Workspace(ctx, in.Name); err == nil {

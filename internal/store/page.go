@@ -217,15 +217,31 @@ func (q *Query) cursor(c cursor, bound uint64, now time.Time) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parse reads the cursor of q. It needs no signature: whoever forges one sees
+// CheckCursor returns what is wrong with a cursor, of whatever list it is: an
+// Invalid error for one that is damaged or older than a day.
+func CheckCursor(text string, now time.Time) error {
+	_, err := parseCursor(text, now)
+	return err
+}
+
+// parseCursor reads a cursor. It needs no signature: whoever forges one sees
 // another part of the same list.
-func (q *Query) parse(bound uint64, now time.Time) (c cursor, err error) {
-	b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
+func parseCursor(text string, now time.Time) (c cursor, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || json.Unmarshal(b, &c) != nil || c.UID == "" {
 		return c, doze.Errorf(doze.Invalid, "cursor is not one of ours: start again without it")
 	}
 	if age := now.Sub(moment(c.Made)); age > cursorLife || age < -cursorLife {
 		return c, doze.Errorf(doze.Invalid, "cursor is older than %s: start again without it", cursorLife)
+	}
+	return c, nil
+}
+
+// parse reads the cursor of q.
+func (q *Query) parse(bound uint64, now time.Time) (cursor, error) {
+	c, err := parseCursor(q.Cursor, now)
+	if err != nil {
+		return c, err
 	}
 	if c.Bound != bound {
 		return c, doze.Errorf(doze.Invalid, "cursor belongs to a list with other filters or another order: start again without it")

@@ -1,0 +1,180 @@
+package control_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"doze/internal/control"
+)
+
+// TestMistakesAreReportedTogether: a caller reads all that is wrong with a
+// request at once, under the names that its members have, and nothing is made.
+func TestMistakesAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+	want[any](p, 200, "POST", "/volume_templates", named("t"))
+	want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"size":1024}}`)
+	want[any](p, 200, "POST", "/secrets", named("s"))
+	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"p"},"spec":{"type":"flavor"}}`)
+	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
+	want[any](p, 200, "POST", "/vpcs", named("v"))
+	want[any](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"here-1"}}`)
+	want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"p"},"spec":{"port":3000}}`)
+	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"s","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
+	const unknown = `"envs":[{"name":"1","value":"x"},{"name":"S","valueFrom":{"secretKeyRef":{"name":"none","key":"k"}}}]`
+	for at, tt := range map[string]struct {
+		body string
+		says []string
+	}{
+		"POST /sandboxes": {
+			`{"metadata":{"name":"A"},"spec":{"region":"mars","volumes":[{"name":"none","mountPath":"/x"},{"name":"other","mountPath":"/y"}],
+				"runtime":{"image":"nonsense","extraArgs":{"nfs":"enabled"},` + unknown + `}}}`,
+			[]string{"INVALID_IMAGE", "metadata.name must", "spec.region is", `spec.volumes[0].name is \"none\"`, `spec.volumes[1].name is \"other\"`, `spec.runtime.envs has the name \"1\"`, `the secret \"none\"`, "extraArgs.nfs is", "spec.runtime.image: "},
+		},
+		"POST /sandboxes?": {
+			`{"metadata":{"displayName":7},"spec":{"vpc":"mine","runtime":{"envs":[{"name":"M","valueFrom":{"resourceFieldRef":{"resource":"limits.disk","divisor":"7x"}}}],"extraArgs":{"nfs":"enabled"}}}}`,
+			[]string{`"unsupported"`, "metadata.displayName must", "limits.disk", `divisor \"7x\"`, "extraArgs.nfs is"},
+		},
+		"PUT /sandboxes/a": {
+			`{"metadata":{"displayName":7},"spec":{"runtime":{"image":"nonsense",` + unknown + `}}}`,
+			[]string{"INVALID_IMAGE", "metadata.displayName", `the name \"1\"`, `the secret \"none\"`, "spec.runtime.image: "},
+		},
+		"POST /sandboxes/a/fork": {
+			`{"targetName":"A","targetType":"sandbox","memory":7,"port":7,` + unknown + `}`,
+			[]string{"targetName must", "memory is 7", "port is", `envs has the name \"1\"`, `envs S refers to the key \"k\" of the secret \"none\"`},
+		},
+		"POST /snapshots/n/fork": {
+			`{"targetName":7,"targetType":"vm","snapshotId":"other",` + unknown + `}`,
+			[]string{"targetName must be a string", "targetType is", "snapshotId is", `envs has the name \"1\"`, `the secret \"none\"`},
+		},
+		"POST /snapshots":             {`{"name":"N","source":{"kind":"vm"}}`, []string{"name must", "source.name is", "source.kind is"}},
+		"POST /sandboxes/a/snapshots": {`{"name":"N","source":7}`, []string{"name must", "source must be an object"}},
+		"POST /sandboxes/a/previews": {
+			`{"metadata":{"name":"A"},"spec":{"port":80,"prefixUrl":"A","ttl":"soon","expires":"then","customDomain":"none.test"}}`,
+			[]string{"metadata.name", "spec.port", "spec.prefixUrl", "spec.ttl", "spec.expires", "spec.customDomain"},
+		},
+		"PUT /sandboxes/a/previews/p":         {`{"metadata":{"name":"q"},"spec":{"port":80}}`, []string{"metadata.name", "spec.port"}},
+		"POST /sandboxes/a/previews/p/tokens": {`{"metadata":{"name":"A"},"spec":{"expiresAt":"2001-01-01"}}`, []string{"metadata.name", "spec.expiresAt"}},
+		"POST /sandboxes/a/schedules": {
+			`{"id":"A","type":"at","value":"2001-01-01T00:00:00Z","maxExecutions":-1,"input":{"timeout":-1}}`,
+			[]string{"id must", "value is in the past", "maxExecutions", "input.command", "input.timeout"},
+		},
+		"PUT /sandboxes/a/schedules/s": {
+			`{"id":"q","type":"cron","value":"0 0 31 2 *","input":{"command":"","env":{"S":"********"}}}`,
+			[]string{"id cannot", "a day that never comes", "input.command", "input.env"},
+		},
+		"POST /volumes":                     {`{"metadata":{"name":"A"},"spec":{"size":1,"region":"mars","template":"none"}}`, []string{"metadata.name", "spec.size", "spec.region", "spec.template"}},
+		"PUT /volumes/v":                    {`{"metadata":{"name":"q"},"spec":{"size":1,"region":"mars","template":"none"}}`, []string{"metadata.name", "spec.size", "spec.region", "spec.template"}},
+		"POST /volume_templates?version=._": {`{"metadata":{"name":"A","labels":7},"spec":{"defaultSize":1}}`, []string{"version is", "metadata.name", "metadata.labels", "spec.defaultSize"}},
+		"PUT /volume_templates/t?version=._": {
+			`{"metadata":{"name":"q","labels":7},"spec":{"defaultSize":1}}`,
+			[]string{"version is", "metadata.name", "metadata.labels", "spec.defaultSize"},
+		},
+		"POST /customdomains": {
+			`{"metadata":{"name":"x","labels":7},"spec":{"domainType":"x","region":"mars","fallbackPreviewId":"A"}}`,
+			[]string{"metadata.name", "metadata.labels", "spec.domainType", "spec.region", "spec.fallbackPreviewId"},
+		},
+		"PUT /customdomains/a.test":         {`{"metadata":{"name":"b.test"},"spec":{"region":"mars"}}`, []string{"metadata.name", "spec.region"}},
+		"POST /images":                      {`{"name":"A","resourceType":"vm","image":"nonsense"}`, []string{"INVALID_IMAGE", "name must", "resourceType must", "image: "}},
+		"POST /policies":                    {`{"metadata":{"name":"A"},"spec":{"type":"x","resourceTypes":["x"]}}`, []string{"metadata.name", "spec.type", "spec.resourceTypes[0]"}},
+		"PUT /policies/p":                   {`{"metadata":{"name":"q"},"spec":{"type":"x"}}`, []string{"metadata.name", "spec.type"}},
+		"POST /vpcs":                        {`{"metadata":{"name":"A","displayName":7}}`, []string{"metadata.name", "metadata.displayName"}},
+		"POST /vpcs/v/egressgateways":       {`{"metadata":{"name":"A"},"spec":{"region":"mars"}}`, []string{"metadata.name", "spec.region"}},
+		"POST /vpcs/v/egressgateways/g/ips": {`{"metadata":{"name":"A"},"spec":{"ipFamily":"IPv5"}}`, []string{"metadata.name", "spec.ipFamily"}},
+		"POST /secrets":                     {`{"metadata":{"name":"A"},"data":{"a b":"x"}}`, []string{"metadata.name", "data has"}},
+		"PUT /secrets/s":                    {`{"metadata":{"name":"q"},"data":{"a b":"x","n":"********"}}`, []string{"metadata.name", "data has the key", "masked value"}},
+		"POST /api_keys":                    {`{"name":7,"expires_in":"soon","scopes":["x:y"]}`, []string{"name must", "expires_in", "scopes"}},
+		"POST /service_accounts":            {`{"description":7,"scopes":["x:y"]}`, []string{"name must", "description must", "scopes"}},
+		"POST /oauth/clients":               {`{"redirect_uris":["ftp://x"]}`, []string{"client_name", "redirect_uris"}},
+		"POST /workspaces":                  {`{"name":"A","displayName":7,"labels":7,"region":"mars"}`, []string{"; name must", `"displayName must`, "; labels must", "region is"}},
+		"POST /workspaces?":                 {`{"name":"-","displayName":"` + strings.Repeat("x", 64) + `"}`, []string{`"name must`, "; displayName is 64"}},
+		"PUT /workspaces/main":              {`{"name":"q","region":"mars"}`, []string{`"name cannot`, "region is"}},
+		"POST /users":                       {`{"email":"x","role":"x"}`, []string{"email must", "role must"}},
+		"POST /invitations/accept":          {`{"password":"x","given_name":7}`, []string{"password must", "given_name must"}},
+		"GET /schedules/metrics?until=x&since=2001-01-01": {``, []string{"until", "since is"}},
+		"GET /sandboxes?cursor=x&limit=0&sort=size&anchor=middle&status=asleep&externalId=%20&q=" + strings.Repeat("x", 201): {
+			``, []string{"cursor is", "limit must", "sort must", "anchor must", "status has", "externalId must", "q is"},
+		},
+	} {
+		t.Run(at, func(t *testing.T) {
+			method, path, _ := strings.Cut(at, " ")
+			w := p.do(method, path, tt.body)
+			if w.Code != 400 {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			checkError(t, w)
+			for _, s := range tt.says {
+				if !strings.Contains(w.Body.String(), s) {
+					t.Errorf("%s does not say %q", w.Body, s)
+				}
+			}
+		})
+	}
+	for path, n := range map[string]int{
+		"/sandboxes?showTerminated=true": 1, "/snapshots": 1, "/volumes": 1, "/volume_templates": 1, "/secrets": 1, "/policies": 1, "/customdomains": 1,
+		"/vpcs": 2, "/egressgateways": 1, "/egressips": 0, "/images": 0, "/workspaces": 1, "/service_accounts": 0, "/oauth/clients": 0, "/api_keys": 1,
+		"/sandboxes/a/previews": 1, "/sandboxes/a/previews/p/tokens": 0, "/sandboxes/a/schedules": 1, "/invitations": 0,
+	} {
+		if all := want[[]any](p, 200, "GET", path, ""); len(all) != n {
+			t.Errorf("%s has %d, not %d", path, len(all), n)
+		}
+	}
+}
+
+// TestNoNameHidesAnother is made from the route table: where a row has a name of
+// ours in the place of a resource's name, no resource can have that.
+func TestNoNameHidesAnother(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	makers := map[string]string{ // a request, with NAME in its body
+		"/sandboxes/{}":  `POST /sandboxes {"metadata":{"name":"NAME"}}`,
+		"/volumes/{}":    `POST /volumes {"metadata":{"name":"NAME"}}`,
+		"/workspaces/{}": `POST /workspaces {"name":"NAME"}`,
+	}
+	values := map[string]bool{} // paths that end in a value
+	for _, rt := range control.Routes() {
+		path := ""
+		for segment := range strings.SplitSeq(rt.Pattern[1:], "/") {
+			if strings.HasPrefix(segment, "{") {
+				segment = "{}"
+			}
+			path += "/" + segment
+			values[path] = segment == "{}"
+		}
+	}
+	found := 0
+	for path, isValue := range values {
+		at, name := path[:strings.LastIndex(path, "/")+1]+"{}", path[strings.LastIndex(path, "/")+1:]
+		if isValue || !values[at] {
+			continue
+		}
+		found++
+		method, rest, _ := strings.Cut(makers[at], " ")
+		to, body, ok := strings.Cut(rest, " ")
+		if !ok {
+			t.Errorf("%s hides a resource of that name: refuse it with checkFree, and add a request to this test", path)
+			continue
+		}
+		w := p.do(method, to, strings.ReplaceAll(body, "NAME", name))
+		if w.Code != 400 || !strings.Contains(w.Body.String(), "name") || !strings.Contains(w.Body.String(), name) {
+			t.Errorf("%s %s as %s: %d %s", method, to, name, w.Code, w.Body)
+		}
+	}
+	if found < 3 {
+		t.Errorf("only %d names are found in the table", found)
+	}
+	if w := p.do("POST", "/sandboxes/a/fork", `{"targetName":"by-external-id","targetType":"sandbox"}`); w.Code != 400 || !strings.Contains(w.Body.String(), "targetName is") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	free := want[map[string]any](p, 200, "POST", "/workspaces/availability?withReason=true", `{"name":"availability"}`)
+	if free["reason"] != "forbidden_reserved" {
+		t.Errorf("%v", free)
+	}
+	if names := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); slices.ContainsFunc(names, func(sb sandbox) bool { return sb.Metadata.Name != "a" }) {
+		t.Errorf("%+v", names)
+	}
+}
