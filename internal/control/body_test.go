@@ -68,6 +68,7 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		},
 		"POST /volumes":                     {`{"metadata":{"name":"A"},"spec":{"size":1,"region":"mars","template":"none"}}`, []string{"metadata.name", "spec.size", "spec.region", "spec.template"}},
 		"PUT /volumes/v":                    {`{"metadata":{"name":"q"},"spec":{"size":1,"region":"mars","template":"none"}}`, []string{"metadata.name", "spec.size", "spec.region", "spec.template"}},
+		"POST /drives":                      {`{"metadata":{"name":"A"},"spec":{"region":"mars","permissions":7}}`, []string{"metadata.name", "spec.region", "spec.permissions"}},
 		"POST /volume_templates?version=._": {`{"metadata":{"name":"A","labels":7},"spec":{"defaultSize":1}}`, []string{"version is", "metadata.name", "metadata.labels", "spec.defaultSize"}},
 		"PUT /volume_templates/t?version=._": {
 			`{"metadata":{"name":"q","labels":7},"spec":{"defaultSize":1}}`,
@@ -133,6 +134,7 @@ func TestNoNameHidesAnother(t *testing.T) {
 	makers := map[string]string{ // a request, with NAME in its body
 		"/sandboxes/{}":  `POST /sandboxes {"metadata":{"name":"NAME"}}`,
 		"/volumes/{}":    `POST /volumes {"metadata":{"name":"NAME"}}`,
+		"/drives/{}":     `POST /drives {"metadata":{"name":"NAME"}}`,
 		"/workspaces/{}": `POST /workspaces {"name":"NAME"}`,
 	}
 	values := map[string]bool{} // paths that end in a value

@@ -63,9 +63,6 @@ func (s *Server) checkDrive(d *doze.Drive, p *doze.Problems) error {
 
 // createDrive needs nothing of the bucket: a drive without files is not there.
 func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[string]any) (doze.Drive, error) {
-	if s.Bucket == nil {
-		return doze.Drive{}, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
-	}
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	d := store.Drive{ID: store.NewID()}
 	var p doze.Problems
@@ -75,8 +72,12 @@ func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[stri
 	if d.Spec.Region == anyRegion || d.Spec.Region == "" {
 		d.Spec.Region = s.Region
 	}
+	s.checkFree(&p, "metadata.name", "/drives/{}", d.Metadata.Name)
 	if err := s.checkDrive(&d.Drive, &p); err != nil {
 		return doze.Drive{}, err
+	}
+	if s.Bucket == nil {
+		return doze.Drive{}, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
 	}
 	d.Events = []doze.Event{{Type: "deployment", Status: doze.DriveDeployed, Message: "the drive was created", Time: now}}
 	if err := s.Store.InsertDrive(ctx, d); err != nil {
