@@ -44,6 +44,7 @@ var imports = map[string][]string{
 	"internal/edge":                      {".", "internal/access", "internal/httpx", "internal/peer"},
 	"internal/hostnet":                   {".", "internal/durable"},
 	"internal/httpx":                     {"."},
+	"internal/intercept":                 {".", "internal/httpx"},
 	"internal/launcher":                  {".", "internal/launcher/tune", "internal/machine", "internal/machine/gvisor", "internal/step"},
 	"internal/launcher/filters":          {},
 	"internal/launcher/filters/gen":      {},

@@ -2,7 +2,6 @@ package doze
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -172,11 +171,6 @@ func (x *Proxy) check(p *Problems, at string) {
 	}
 }
 
-var (
-	secretNameForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
-	referenceForm  = regexp.MustCompile(`\{\{SECRET:([^{}]*)\}\}`)
-)
-
 func (t *ProxyTarget) check(p *Problems, at string) {
 	checkDestinations(p, at, t.Destinations)
 	secrets := t.Secrets.Reveal()
@@ -200,10 +194,14 @@ func (t *ProxyTarget) check(p *Problems, at string) {
 		if slices.Contains(connectionHeaders, strings.ToLower(name)) {
 			p.Add(at+"headers", "has %q, which belongs to the connection and cannot be set", clip(name))
 		}
-		t.checkReferences(p, at+"headers", v)
+		for _, secret := range t.checkTemplate(p, at+"headers", name, v) {
+			if strings.ContainsAny(secrets[secret], "\r\n\x00") {
+				p.Add(at+"headers", "has %q with the secret %q, whose value cannot be sent in a header", clip(name), secret)
+			}
+		}
 	}
-	for _, v := range t.Body {
-		t.checkReferences(p, at+"body", v)
+	for name, v := range t.Body {
+		t.checkTemplate(p, at+"body", name, v)
 	}
 	for name := range secrets {
 		if !secretNameForm.MatchString(name) {
@@ -212,14 +210,20 @@ func (t *ProxyTarget) check(p *Problems, at string) {
 	}
 }
 
-// checkReferences adds the references of a value to secrets that the rule has
-// not.
-func (t *ProxyTarget) checkReferences(p *Problems, at, value string) {
-	for _, ref := range referenceForm.FindAllStringSubmatch(value, -1) {
-		if _, ok := t.Secrets.Reveal()[ref[1]]; !ok {
-			p.Add(at, "refers to the secret %q, which is not in the secrets of the rule", clip(ref[1]))
+// checkTemplate adds what is wrong with a value, and returns the secrets that it
+// refers to.
+func (t *ProxyTarget) checkTemplate(p *Problems, at, name, value string) []string {
+	template, err := ParseTemplate(value)
+	if err != nil {
+		p.Add(at, "has %q, which %v", clip(name), err)
+	}
+	all := template.Secrets()
+	for _, secret := range all {
+		if _, ok := t.Secrets.Reveal()[secret]; !ok {
+			p.Add(at, "refers to the secret %q, which is not in the secrets of the rule", secret)
 		}
 	}
+	return all
 }
 
 // checkDestinations adds what is wrong with the destinations of a rule.

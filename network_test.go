@@ -128,6 +128,14 @@ func TestNetworkValidate(t *testing.T) {
 			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}, Headers: map[string]string{"A": "{{SECRET:other}}"}, Secrets: hidden}}}},
 			[]string{"routing[0].headers", `"other"`},
 		},
+		"a template": {
+			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}, Body: map[string]string{"a": "{{FUNC:exec}}", "b": "{{SECRET:key}"}, Secrets: hidden}}}},
+			[]string{`routing[0].body has "a", which refers to a function`, `has "b", which has {{`},
+		},
+		"a secret of two lines": {
+			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}, Headers: map[string]string{"A": "{{SECRET:pem}}"}, Secrets: doze.Hide(map[string]string{"pem": "hunter2\r\n"})}}}},
+			[]string{`routing[0].headers has "A" with the secret "pem"`},
+		},
 		"headers": {
 			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}, Headers: map[string]string{"Host": "a", "B C": "d", "E": "f\r\nG: h"}}}}},
 			[]string{`"Host", which belongs`, `"B C"`, `"E"`},

@@ -108,7 +108,12 @@ func TestSecretsAreWriteOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(out) + fmt.Sprintf("%v %+v %#v", in, in, in); strings.Contains(s, "hunter2") || strings.Contains(string(out), "secrets") {
+	nested := struct{ hidden doze.ProxyTarget }{in} // fmt asks no method of it
+	s := string(out)
+	for _, v := range []any{in, &in, nested, &nested, []any{nested}} {
+		s += fmt.Sprintf("%v %+v %#v %s %x %d", v, v, v, v, v, v)
+	}
+	if strings.Contains(s, "hunter2") || strings.Contains(string(out), "secrets") {
 		t.Errorf("a secret got out: %s", s)
 	}
 }

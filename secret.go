@@ -10,18 +10,30 @@ import (
 // WriteOnly holds a value that callers send and never get back. It decodes
 // from JSON like a T; it encodes as nothing under the omitzero option, and it
 // logs as "[hidden]".
-type WriteOnly[T any] struct{ v T }
+type WriteOnly[T any] struct {
+	reveal func() T // of a function, package fmt prints an address at most: in a field that is not exported it asks no method
+}
 
 // Hide wraps v.
-func Hide[T any](v T) WriteOnly[T] { return WriteOnly[T]{v} }
+func Hide[T any](v T) WriteOnly[T] { return WriteOnly[T]{func() T { return v }} }
 
 // Reveal returns the value. Every call to it is worth a look in review.
-func (w WriteOnly[T]) Reveal() T { return w.v }
+func (w WriteOnly[T]) Reveal() (v T) {
+	if w.reveal != nil {
+		v = w.reveal()
+	}
+	return v
+}
 
 // IsZero is always true: omitzero then leaves the field out of any encoding.
 func (WriteOnly[T]) IsZero() bool { return true }
 
-func (w *WriteOnly[T]) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &w.v) }
+func (w *WriteOnly[T]) UnmarshalJSON(b []byte) error {
+	var v T
+	err := json.Unmarshal(b, &v)
+	*w = Hide(v)
+	return err
+}
 
 func (WriteOnly[T]) MarshalJSON() ([]byte, error) { return []byte("null"), nil }
 

@@ -1,5 +1,6 @@
 // Package seal encrypts what must not be readable in a copy of the database:
-// values of secrets, and keys that sign. The one key is a file of its own.
+// values of secrets, and keys that sign. A key is a file of its own. A [Box]
+// opens what it sealed; what a [Sealer] sealed, only its [Opener] opens.
 package seal
 
 import (
@@ -42,6 +43,16 @@ func box(key []byte) (*Box, error) {
 // Open returns the box whose key is in file, which it makes if it is not
 // there. Only the owner may read it.
 func Open(file string) (*Box, error) {
+	key, err := Key(file)
+	if err != nil {
+		return nil, err
+	}
+	return box(key)
+}
+
+// Key returns the 32 random bytes of a file, which it makes if it is not there.
+// Only the owner may read it.
+func Key(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		text, err = create(file)
@@ -53,7 +64,7 @@ func Open(file string) (*Box, error) {
 	if err != nil || len(key) != keyBytes {
 		return nil, fmt.Errorf("the key of the seal in %s is damaged: restore the file", file)
 	}
-	return box(key)
+	return key, nil
 }
 
 // create writes a fresh key and makes sure that it survives a crash before

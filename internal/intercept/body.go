@@ -1,0 +1,128 @@
+package intercept
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"encoding/json"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"doze"
+)
+
+// bodyMax bounds a JSON body that gets members, which is held in memory.
+const bodyMax = 1 << 20
+
+// injectBody adds members to the JSON object that r carries; those that it has
+// stay. A body that is no JSON, or no object, is left as it is. One that says it
+// is JSON and cannot be read is an error: it would go out without the members.
+func injectBody(r *http.Request, members map[string]string) error {
+	if len(members) == 0 || r.Body == nil || r.Body == http.NoBody || !isJSON(r.Header.Get("Content-Type")) {
+		return nil
+	}
+	raw, err := readBody(r.Body)
+	if err != nil {
+		return err
+	}
+	plain, err := decodeBody(raw, r.Header.Values("Content-Encoding"))
+	if err != nil {
+		return err
+	}
+	whole, changed, err := addMembers(plain, members)
+	if err != nil {
+		return err
+	}
+	if changed {
+		raw = whole
+		r.Header.Del("Content-Encoding")
+	}
+	r.Header.Del("Expect") // all of it is here
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(raw)), int64(len(raw))
+	r.Header.Set("Content-Length", strconv.Itoa(len(raw)))
+	r.TransferEncoding = nil
+	return nil
+}
+
+func isJSON(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json"))
+}
+
+// readBody reads at most bodyMax bytes.
+func readBody(body io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(body, bodyMax+1))
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Invalid, "the body of the request ended early, or is not encoded as it says")
+	}
+	if len(b) > bodyMax {
+		return nil, doze.Errorf(doze.TooLarge, "a routing rule adds to the JSON of this request, which may have %d bytes: send less, or take the body out of the rule", bodyMax)
+	}
+	return b, nil
+}
+
+// decodeBody undoes the encodings of a body, the last one first.
+func decodeBody(b []byte, encodings []string) ([]byte, error) {
+	for _, name := range slices.Backward(strings.Split(strings.Join(encodings, ","), ",")) {
+		var r io.Reader
+		var err error
+		switch name = strings.ToLower(strings.TrimSpace(name)); name {
+		case "", "identity":
+			continue
+		case "gzip", "x-gzip":
+			r, err = gzip.NewReader(bytes.NewReader(b))
+		case "deflate":
+			r, err = zlib.NewReader(bytes.NewReader(b))
+		default:
+			return nil, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which cannot be read in the encoding %.20q: send it plain, or with gzip", name)
+		}
+		if err != nil {
+			return nil, doze.Wrap(err, doze.Invalid, "the body of the request is no %s, as it says it is", name)
+		}
+		if b, err = readBody(r); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// addMembers puts members in front of those of a JSON object. The rest of it
+// stays byte for byte. What is no object is returned as it is.
+func addMembers(b []byte, members map[string]string) (_ []byte, changed bool, err error) {
+	b = bytes.TrimLeft(b, " \t\r\n")
+	if !json.Valid(b) {
+		return nil, false, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which is none: correct the body, or its content type")
+	}
+	if b[0] != '{' {
+		return b, false, nil
+	}
+	var has map[string]json.RawMessage
+	if err := json.Unmarshal(b, &has); err != nil {
+		return nil, false, doze.Wrap(err, doze.Invalid, "the JSON of this request cannot be read")
+	}
+	var front []byte
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if _, ok := has[name]; ok {
+			continue
+		}
+		for i, s := range []string{name, members[name]} {
+			text, err := json.Marshal(s)
+			if err != nil {
+				return nil, false, err
+			}
+			front = append(append(front, text...), ":,"[i])
+		}
+	}
+	if len(front) == 0 {
+		return b, false, nil
+	}
+	if len(has) == 0 {
+		front = front[:len(front)-1] // no comma before the end
+	}
+	return slices.Concat(b[:1], front, b[1:]), true, nil
+}

@@ -1,0 +1,37 @@
+package intercept
+
+import (
+	"crypto/tls"
+	"io"
+	"time"
+)
+
+// Leaf is leaf, for the servers of tests.
+func (a *Authorities) Leaf(authority, host string, now time.Time) (*tls.Certificate, error) {
+	return a.leaf(authority, host, now)
+}
+
+// AddMembers is addMembers.
+var AddMembers = addMembers
+
+// Call calls a function.
+func Call(name string, now time.Time) string { return functions[name](now) }
+
+// Redacted is a body without traces.
+func Redacted(body io.ReadCloser, traces ...[]byte) io.ReadCloser {
+	return &redacted{ReadCloser: body, traces: traces, ended: func() {}}
+}
+
+// FillHeaders is what the headers of an injection become.
+func FillHeaders(in *Injection, now time.Time) (map[string]string, error) {
+	f, err := in.fill(now)
+	return f.headers, err
+}
+
+// Functions are the names of all functions.
+func Functions() (names []string) {
+	for name := range functions {
+		names = append(names, name)
+	}
+	return names
+}

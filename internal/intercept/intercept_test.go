@@ -1,0 +1,670 @@
+package intercept_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/intercept"
+)
+
+const (
+	host   = "api.example.com"
+	secret = "canary-7f3a9c51d2"
+	// patience is what a busy machine may take for anything.
+	patience = time.Minute
+)
+
+// world is a destination, and a sandbox whose connections are intercepted. All of
+// it talks over TLS and the loopback device.
+type world struct {
+	t        *testing.T
+	internet *intercept.Authorities // who signs for destinations
+	own      *intercept.Authorities
+	server   *httptest.Server
+	address  string // where the sandbox believes the destination to be
+	session  intercept.Session
+	cancel   context.CancelFunc
+}
+
+// begin starts a world around a destination. Change may change the session, and
+// the server before it starts.
+func begin(t *testing.T, destination http.HandlerFunc, change func(*world)) *world {
+	t.Helper()
+	w := &world{t: t, internet: authorities(t, "internet"), own: authorities(t, "own")}
+	ctx, cancel := context.WithCancel(t.Context())
+	w.cancel = cancel
+	w.server = httptest.NewUnstartedServer(destination)
+	w.server.EnableHTTP2 = true
+	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	w.server.TLS = &tls.Config{Certificates: []tls.Certificate{*w.leaf(host)}}
+	w.session = intercept.Session{
+		Authority: "sandbox", Host: host, Port: 443,
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", w.server.Listener.Addr().String())
+		},
+		Decide: func() (*intercept.Injection, bool) { return nil, true },
+	}
+	if change != nil {
+		change(w)
+	}
+	w.server.StartTLS()
+	i := intercept.New(w.own, w.pool(w.internet))
+	lane, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.address = lane.Addr().String()
+	ended := make(chan error, 2)
+	go func() { ended <- i.Run(ctx) }()
+	go func() {
+		for {
+			conn, err := lane.Accept()
+			if err != nil {
+				ended <- nil
+				return
+			}
+			go func() { _ = i.Serve(ctx, conn, w.session) }()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		lane.Close()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		w.server.CloseClientConnections()
+		w.server.Close()
+	})
+	return w
+}
+
+func authorities(t *testing.T, seed string) *intercept.Authorities {
+	t.Helper()
+	a, err := intercept.NewAuthorities([]byte(seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (w *world) leaf(host string) *tls.Certificate {
+	w.t.Helper()
+	leaf, err := w.internet.Leaf("sandbox", host, time.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return leaf
+}
+
+func (w *world) pool(a *intercept.Authorities) *x509.CertPool {
+	w.t.Helper()
+	pem, err := a.Certificate("sandbox")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	return pool
+}
+
+// inject makes the rules of the session inject this.
+func (w *world) inject(targets ...doze.ProxyTarget) {
+	w.t.Helper()
+	rules, err := intercept.Compile(targets)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.session.Decide = func() (*intercept.Injection, bool) { return rules.For(host, w.session.Port), true }
+}
+
+// bearer is a rule with a secret in a header and in the body.
+func bearer() doze.ProxyTarget {
+	return doze.ProxyTarget{
+		Destinations: []string{"*.example.com"},
+		Headers:      map[string]string{"authorization": "Bearer {{SECRET:key}}", "X-Trace": "{{FUNC:uuid}}"},
+		Body:         map[string]string{"api_key": "{{SECRET:key}}"},
+		Secrets:      doze.Hide(map[string]string{"key": secret}),
+	}
+}
+
+// client is an HTTP client in the sandbox.
+func (w *world) client(http2 bool) *http.Client {
+	t := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: w.pool(w.own)}, ForceAttemptHTTP2: http2,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", w.address)
+		},
+	}
+	w.t.Cleanup(t.CloseIdleConnections)
+	return &http.Client{Transport: t, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// do sends a request and returns the answer with all of its body.
+func (w *world) do(c *http.Client, r *http.Request) (*http.Response, string) {
+	w.t.Helper()
+	resp, err := c.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+func (w *world) request(method, path, body string) *http.Request {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, "https://"+host+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r
+}
+
+// got is what a destination got.
+type got struct {
+	*http.Request
+	body string
+}
+
+// record keeps what it got, and answers with all of it: the worst that a
+// destination can do.
+func record(into *atomic.Pointer[got]) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		into.Store(&got{r, string(body)})
+		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+		w.Header().Set("Trailer", "X-Late")
+		fmt.Fprintf(w, "%v %s", r.Header, body)
+		w.Header().Set("X-Late", r.Header.Get("Authorization"))
+	}
+}
+
+func TestInjection(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		guest, destination bool // speak HTTP/2
+	}{
+		"HTTP/1.1 to HTTP/1.1": {false, false}, "HTTP/1.1 to HTTP/2": {false, true},
+		"HTTP/2 to HTTP/1.1": {true, false}, "HTTP/2 to HTTP/2": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var saw atomic.Pointer[got]
+			w := begin(t, record(&saw), func(w *world) {
+				w.server.EnableHTTP2 = tt.destination
+				w.inject(bearer())
+			})
+			r := w.request(http.MethodPost, "/v1", `{"model":"x"}`)
+			r.Header["AUTHORIZATION"] = []string{"guest 1"}
+			r.Header["authorization"] = []string{"guest 2", "guest 3"}
+			resp, body := w.do(w.client(tt.guest), r)
+			sent := saw.Load()
+			if resp.StatusCode != http.StatusOK || sent.ProtoAtLeast(2, 0) != tt.destination || resp.ProtoAtLeast(2, 0) != tt.guest {
+				t.Fatalf("%s: %s by %s, sent by %s", resp.Status, body, resp.Proto, sent.Proto)
+			}
+			if d := cmp.Diff([]string{"Bearer " + secret}, sent.Header["Authorization"]); d != "" {
+				t.Error(d)
+			}
+			if want := `{"api_key":"` + secret + `","model":"x"}`; sent.body != want || sent.ContentLength != int64(len(want)) {
+				t.Errorf("the body is %s, of %d bytes", sent.body, sent.ContentLength)
+			}
+			if id := sent.Header.Get("X-Trace"); len(id) != 36 || resp.Header.Get("X-Blaxel-Func-X-Trace") != id {
+				t.Errorf("the function returned %q, and the sandbox is told %q", id, resp.Header.Get("X-Blaxel-Func-X-Trace"))
+			}
+			if len(sent.Header.Get("X-Blaxel-Request-Id")) != 36 {
+				t.Errorf("the request has the id %q", sent.Header.Get("X-Blaxel-Request-Id"))
+			}
+			if seen := fmt.Sprint(body, resp.Header, resp.Trailer); strings.Contains(seen, secret) || !strings.Contains(seen, "model") {
+				t.Errorf("the sandbox sees %s", seen)
+			}
+		})
+	}
+}
+
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	const plain = `{"a":12345678901234567890}`
+	with := `{"api_key":"` + secret + `","a":12345678901234567890}`
+	for name, tt := range map[string]struct {
+		body, contentType, encoding string
+		chunked                     bool
+		status                      int
+		want                        string
+	}{
+		"an object":              {body: plain, want: with},
+		"chunked":                {body: plain, chunked: true, want: with},
+		"with gzip":              {body: gzipped(plain), encoding: "gzip", want: with},
+		"twice":                  {body: gzipped(gzipped(plain)), encoding: "gzip, GZIP", want: with},
+		"of another JSON":        {body: plain, contentType: "application/vnd.api+json; charset=utf-8", want: with},
+		"an empty object":        {body: " { } ", want: `{"api_key":"` + secret + `" } `},
+		"a member that is there": {body: `{"api_key":"mine"}`, want: `{"api_key":"mine"}`},
+		"an array":               {body: `[1]`, want: `[1]`},
+		"an array with gzip":     {body: gzipped(`[1]`), encoding: "gzip", want: gzipped(`[1]`)},
+		"no JSON":                {body: `a=b`, contentType: "application/x-www-form-urlencoded", want: `a=b`},
+		"nothing":                {},
+		"broken JSON":            {body: `{"a":`, status: http.StatusBadRequest},
+		"two objects":            {body: `{}{}`, status: http.StatusBadRequest},
+		"broken gzip":            {body: plain, encoding: "gzip", status: http.StatusBadRequest},
+		"cut gzip":               {body: gzipped(plain)[:20], encoding: "gzip", status: http.StatusBadRequest},
+		"an unknown encoding":    {body: plain, encoding: "br", status: http.StatusBadRequest},
+		"too large":              {body: `"` + strings.Repeat("a", 1<<20) + `"`, status: http.StatusRequestEntityTooLarge},
+		"too large inside":       {body: gzipped(`"` + strings.Repeat("a", 1<<20) + `"`), encoding: "gzip", status: http.StatusRequestEntityTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var saw atomic.Pointer[got]
+			w := begin(t, record(&saw), func(w *world) { w.inject(bearer()) })
+			r := w.request(http.MethodPost, "/", tt.body)
+			if tt.contentType != "" {
+				r.Header.Set("Content-Type", tt.contentType)
+			}
+			if tt.encoding != "" {
+				r.Header.Set("Content-Encoding", tt.encoding)
+			}
+			if tt.chunked {
+				r.ContentLength = -1
+			}
+			resp, answer := w.do(w.client(true), r)
+			if tt.status != 0 {
+				if resp.StatusCode != tt.status || saw.Load() != nil {
+					t.Errorf("%s: %s, and it was sent: %v", resp.Status, answer, saw.Load() != nil)
+				}
+				return
+			}
+			if resp.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %s", resp.Status, answer)
+			}
+			if sent := saw.Load(); sent.body != tt.want || sent.ContentLength != int64(len(tt.want)) {
+				t.Errorf("%q was sent, of %d bytes", sent.body, sent.ContentLength)
+			}
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*http.Request)
+		status int // 0: it is sent
+	}{
+		"as it should be":           {func(*http.Request) {}, 0},
+		"the host in another form":  {func(r *http.Request) { r.Host = "API.Example.com." }, 0},
+		"with the port":             {func(r *http.Request) { r.Host = host + ":443" }, 0},
+		"another host":              {func(r *http.Request) { r.Host = "evil.example.com" }, http.StatusForbidden},
+		"an address":                {func(r *http.Request) { r.Host = "169.254.169.254" }, http.StatusForbidden},
+		"another port":              {func(r *http.Request) { r.Host = host + ":22" }, http.StatusForbidden},
+		"TRACE":                     {func(r *http.Request) { r.Method = http.MethodTrace }, http.StatusNotImplemented},
+		"a reference in a header":   {func(r *http.Request) { r.Header.Set("X-Key", "{{SECRET:key}}") }, http.StatusBadRequest},
+		"a reference in the query":  {func(r *http.Request) { r.URL.RawQuery = url.Values{"key": {"{{SECRET:key}}"}}.Encode() }, http.StatusBadRequest},
+		"a reference in the path":   {func(r *http.Request) { r.URL.Path = "/{{SECRET:key}}" }, http.StatusBadRequest},
+		"a host that is forbidden":  {func(r *http.Request) { r.Header.Set("X-Test", "forbidden") }, http.StatusForbidden},
+		"what is no reference ever": {func(r *http.Request) { r.Header.Set("X-Template", "{{name}}") }, 0},
+	} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {
+				t.Parallel()
+				var saw atomic.Pointer[got]
+				w := begin(t, record(&saw), func(w *world) {
+					w.inject(bearer())
+					if strings.Contains(name, "forbidden") {
+						w.session.Decide = func() (*intercept.Injection, bool) { return nil, false }
+					}
+				})
+				r := w.request(http.MethodGet, "/", "")
+				tt.change(r)
+				resp, body := w.do(w.client(http2), r)
+				sent := saw.Load()
+				if tt.status == 0 {
+					if sent == nil || sent.Host != host || resp.StatusCode != http.StatusOK {
+						t.Errorf("%s: %s, sent: %v", resp.Status, body, sent)
+					}
+					return
+				}
+				// The server of the standard library refuses some of it before us.
+				if resp.StatusCode != tt.status && resp.StatusCode != http.StatusBadRequest || sent != nil {
+					t.Errorf("%s: %s, and it was sent: %v", resp.Status, body, sent != nil)
+				}
+				if (resp.Header.Get("Proxy-Error") == "firewall_blocked") != (resp.StatusCode == http.StatusForbidden) {
+					t.Errorf("the header says %q of %s", resp.Header.Get("Proxy-Error"), resp.Status)
+				}
+			})
+		}
+	}
+}
+
+// TestPaths sends paths byte for byte to the host that was decided.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	var saw atomic.Pointer[got]
+	w := begin(t, record(&saw), func(w *world) { w.inject(bearer()) })
+	for line, want := range map[string]string{
+		"/":                                      "/",
+		"//evil.example/x":                       "//evil.example/x",
+		"/a//b/../c":                             "/a//b/../c",
+		"/%2fa%2Fb":                              "/%2fa%2Fb",
+		`/\evil.example`:                         "/%5Cevil.example",
+		"/?a=1;b=2&c=%zz":                        "/?a=1;b=2&c=%zz",
+		"https://" + host + "//evil.example/?x=": "//evil.example/?x=",
+	} {
+		conn := w.handshake("http/1.1")
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", line, host)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		resp.Body.Close()
+		conn.Close()
+		if sent := saw.Load(); resp.StatusCode != http.StatusOK || sent.RequestURI != want || sent.Host != host {
+			t.Errorf("%s: %s, sent as %s to %s", line, resp.Status, sent.RequestURI, sent.Host)
+		}
+	}
+	conn := w.handshake("http/1.1")
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET https://evil.example.com/ HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a request that names another host in its line: %v, %v", resp, err)
+	}
+}
+
+// handshake connects from the sandbox.
+func (w *world) handshake(protocols ...string) *tls.Conn {
+	w.t.Helper()
+	d := tls.Dialer{Config: &tls.Config{RootCAs: w.pool(w.own), ServerName: host, NextProtos: protocols}}
+	conn, err := d.DialContext(w.t.Context(), "tcp", w.address)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	return conn.(*tls.Conn)
+}
+
+func TestHandshakeForAnotherHost(t *testing.T) {
+	t.Parallel()
+	w := begin(t, http.NotFound, nil)
+	w.handshake().Close()
+	for _, name := range []string{"evil.example.com", ""} {
+		config := &tls.Config{InsecureSkipVerify: true, ServerName: name}
+		conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", w.address)
+		if err == nil {
+			conn.Close()
+			t.Errorf("a handshake for %q works", name)
+		}
+	}
+}
+
+func TestDestinationMustProveItself(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*world){
+		"another name":      func(w *world) { w.server.TLS.Certificates[0] = *w.leaf("evil.example.com") },
+		"another authority": func(w *world) { w.internet = authorities(t, "nobody") },
+		"our own authority": func(w *world) {
+			w.internet = authorities(t, "own")
+			w.server.TLS.Certificates[0] = *w.leaf(host)
+			w.internet = authorities(t, "internet")
+		},
+		"expired": func(w *world) {
+			leaf, err := authorities(t, "internet").Leaf("sandbox", host, time.Now().Add(-365*24*time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.server.TLS.Certificates[0] = *leaf
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var saw atomic.Pointer[got]
+			w := begin(t, record(&saw), func(w *world) {
+				w.inject(bearer())
+				change(w)
+			})
+			resp, body := w.do(w.client(true), w.request(http.MethodGet, "/", ""))
+			if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "certificate") || saw.Load() != nil {
+				t.Errorf("%s: %s, and it was sent: %v", resp.Status, body, saw.Load() != nil)
+			}
+		})
+	}
+}
+
+// TestDialSaysNo: the error of who dials is what the sandbox gets.
+func TestDialSaysNo(t *testing.T) {
+	t.Parallel()
+	w := begin(t, http.NotFound, func(w *world) {
+		w.session.Dial = func(context.Context) (net.Conn, error) {
+			return nil, doze.Errorf(doze.Forbidden, "that is a private address")
+		}
+	})
+	resp, body := w.do(w.client(false), w.request(http.MethodGet, "/", ""))
+	if resp.StatusCode != http.StatusForbidden || resp.Header.Get("Proxy-Error") == "" || !strings.Contains(body, "private") {
+		t.Errorf("%s: %s", resp.Status, body)
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Redirect(w, r, "https://evil.example.com/?k="+r.Header.Get("Authorization"), http.StatusFound)
+	}, func(w *world) { w.inject(bearer()) })
+	resp, _ := w.do(w.client(true), w.request(http.MethodGet, "/", ""))
+	where := resp.Header.Get("Location")
+	if resp.StatusCode != http.StatusFound || asked.Load() != 1 || strings.Contains(where, secret) || !strings.Contains(where, "evil.example.com") {
+		t.Errorf("%s to %s after %d requests", resp.Status, where, asked.Load())
+	}
+}
+
+// TestStreams: what either side sends arrives before the other one answers.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP/2 %v", http2), func(t *testing.T) {
+			t.Parallel()
+			w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+				control := http.NewResponseController(w)
+				_ = control.EnableFullDuplex()
+				w.Header().Set("Link", r.Header.Get("Authorization"))
+				w.WriteHeader(http.StatusEarlyHints)
+				w.Header().Set("Trailer", "X-Sum")
+				in := bufio.NewReader(r.Body)
+				for {
+					line, err := in.ReadString('\n')
+					if err != nil {
+						break
+					}
+					_, _ = io.WriteString(w, "echo "+line)
+					_ = control.Flush()
+				}
+				w.Header().Set("X-Sum", r.Trailer.Get("X-Mine"))
+			}, func(w *world) {
+				w.server.EnableHTTP2 = http2
+				w.inject(bearer())
+			})
+			body, feed := io.Pipe()
+			r := w.request(http.MethodPost, "/", "")
+			r.Body, r.ContentLength = body, -1
+			r.Trailer = http.Header{"X-Mine": nil}
+			hints := make(chan string, 1)
+			r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+					hints <- fmt.Sprint(code, h)
+					return nil
+				},
+			}))
+			go func() { _, _ = io.WriteString(feed, "0\n") }()
+			resp, err := w.client(http2).Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if hint := <-hints; !strings.HasPrefix(hint, "103") || strings.Contains(hint, secret) || !strings.Contains(hint, "Bearer") {
+				t.Errorf("the hint is %s", hint)
+			}
+			out := bufio.NewReader(resp.Body)
+			for n := range 3 {
+				if line, err := out.ReadString('\n'); line != fmt.Sprintf("echo %d\n", n) {
+					t.Fatalf("%q, %v", line, err)
+				}
+				fmt.Fprintf(feed, "%d\n", n+1)
+			}
+			r.Trailer.Set("X-Mine", "sum")
+			feed.Close()
+			if _, err := io.Copy(io.Discard, out); err != nil || resp.Trailer.Get("X-Sum") != "sum" {
+				t.Errorf("the trailer is %v, %v", resp.Trailer, err)
+			}
+		})
+	}
+}
+
+func TestWebSocket(t *testing.T) {
+	t.Parallel()
+	w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "websocket" || r.Header.Get("Authorization") != "Bearer "+secret {
+			http.NotFound(w, r)
+			return
+		}
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(conn, rw)
+	}, func(w *world) { w.inject(bearer()) })
+	conn := w.handshake("http/1.1")
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /socket HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", host)
+	in := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatal(resp, err)
+	}
+	for _, line := range []string{"one\n", "two\n"} {
+		_, _ = io.WriteString(conn, line)
+		if back, err := in.ReadString('\n'); back != line {
+			t.Fatalf("%q, %v", back, err)
+		}
+	}
+	w.cancel()
+	if _, err := in.ReadByte(); err == nil {
+		t.Error("the socket outlives its session")
+	}
+}
+
+// TestSessionEnds closes both connections of a session in the midst of an answer.
+func TestSessionEnds(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "begun\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		close(gone)
+	}, nil)
+	resp, err := w.client(true).Do(w.request(http.MethodGet, "/", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	in := bufio.NewReader(resp.Body)
+	if line, err := in.ReadString('\n'); err != nil {
+		t.Fatalf("%q, %v", line, err)
+	}
+	w.cancel()
+	if rest, err := io.ReadAll(in); err == nil {
+		t.Errorf("the answer ended well, with %q", rest)
+	}
+	select {
+	case <-gone:
+	case <-time.After(patience):
+		t.Error("the destination goes on")
+	}
+}
+
+// TestRulesChange: the next request of a connection has the rules of now.
+func TestRulesChange(t *testing.T) {
+	t.Parallel()
+	var saw atomic.Pointer[got]
+	var rules atomic.Pointer[intercept.Rules]
+	w := begin(t, record(&saw), func(w *world) {
+		w.session.Decide = func() (*intercept.Injection, bool) { return rules.Load().For(host, 443), true }
+	})
+	c := w.client(true)
+	for _, key := range []string{"first-secret", "second-secret", ""} {
+		var targets []doze.ProxyTarget
+		want := "guest"
+		if key != "" {
+			rule := bearer()
+			rule.Secrets = doze.Hide(map[string]string{"key": key})
+			targets, want = append(targets, rule), "Bearer "+key
+		}
+		compiled, err := intercept.Compile(targets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules.Store(&compiled)
+		r := w.request(http.MethodGet, "/", "")
+		r.Header.Set("Authorization", "guest")
+		w.do(c, r)
+		if sent := saw.Load().Header.Get("Authorization"); sent != want {
+			t.Errorf("with the secret %q, %q was sent", key, sent)
+		}
+	}
+}
+
+// TestNothingIsLogged searches all that is logged for secrets; it is not
+// parallel, for there is one log.
+func TestNothingIsLogged(t *testing.T) {
+	was := slog.Default()
+	var log bytes.Buffer
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	defer slog.SetDefault(was)
+	t.Run("world", func(t *testing.T) {
+		w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(conn, "HTTP/1.1 nonsense "+r.Header.Get("Authorization")+"\r\n\r\n")
+				conn.Close()
+			}
+		}, func(w *world) {
+			w.server.EnableHTTP2 = false
+			w.inject(bearer())
+		})
+		resp, body := w.do(w.client(false), w.request(http.MethodGet, "/", ""))
+		if resp.StatusCode != http.StatusServiceUnavailable || strings.Contains(body, secret) {
+			t.Errorf("%s: %s", resp.Status, body)
+		}
+	})
+	if !strings.Contains(log.String(), "could not be sent on") {
+		t.Errorf("the failure is not in the log: %s", log.String())
+	}
+	if strings.Contains(log.String(), secret) {
+		t.Errorf("the log has the secret: %s", log.String())
+	}
+}

@@ -1,0 +1,211 @@
+package intercept
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"doze"
+	"doze/internal/httpx"
+)
+
+const (
+	// blockedHeader and blocked tell a sandbox that its rules forbid a request.
+	blockedHeader = "Proxy-Error"
+	blocked       = "firewall_blocked"
+	// requestIDHeader is what every request gets that is sent on.
+	requestIDHeader = "X-Blaxel-Request-Id"
+	// reference begins what a sandbox may have taken for one that is resolved.
+	reference = "{{SECRET:"
+)
+
+// forwarded are headers that the reverse proxy of the standard library takes
+// away. They are the sandbox's own affair.
+var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// serve answers one request of a session.
+func serve(w http.ResponseWriter, r *http.Request) {
+	g, ok := r.Context().Value(guestKey{}).(*guest)
+	if !ok {
+		refuse(w, doze.Errorf(doze.Internal, "the connection has no session"))
+		return
+	}
+	in, err := g.session.admit(r)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	x := exchange{guest: g, injection: in}
+	if in != nil {
+		if x.filling, err = in.fill(time.Now()); err == nil {
+			err = injectBody(r, x.filling.body)
+		}
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		w = &informed{w, in.traces}
+	}
+	_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/2 always is
+	x.forward(w, r)
+}
+
+// admit decides about one request.
+func (s *Session) admit(r *http.Request) (*Injection, error) {
+	if !s.isFor(r.Host) {
+		return nil, doze.Errorf(doze.Forbidden, "this connection is for %s: make another one for another host", s.Host)
+	}
+	in, ok := s.Decide()
+	switch {
+	case !ok:
+		return nil, doze.Errorf(doze.Forbidden, "the network rules of this sandbox do not allow %s", s.Host)
+	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
+		return nil, doze.Errorf(doze.Unsupported, "the method %s cannot be sent through the proxy", r.Method)
+	case in != nil && refers(r):
+		return nil, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header into the rule for %s, and leave it out here", s.Host)
+	}
+	return in, nil
+}
+
+// isFor reports whether the host of a request is the one of s.
+func (s *Session) isFor(authority string) bool {
+	name, port, has := strings.Cut(authority, ":")
+	if has && port != strconv.Itoa(int(s.Port)) {
+		return false
+	}
+	host, ok := doze.ParseHost(name)
+	return ok && host == s.Host
+}
+
+// refers reports whether r has something like a reference to a secret in its
+// header or address, that would be sent as it is.
+func refers(r *http.Request) bool {
+	for _, all := range r.Header {
+		for _, v := range all {
+			if strings.Contains(v, reference) {
+				return true
+			}
+		}
+	}
+	address, err := url.QueryUnescape(r.URL.RawQuery)
+	return strings.Contains(r.URL.Path, reference) || strings.Contains(r.URL.RawQuery, reference) || err == nil && strings.Contains(address, reference)
+}
+
+// exchange is one request on its way, and its answer.
+type exchange struct {
+	guest     *guest
+	injection *Injection // nil is nothing
+	filling   filling
+}
+
+func (x *exchange) forward(w http.ResponseWriter, r *http.Request) {
+	proxy := httputil.ReverseProxy{
+		Transport: x.guest.upstream, FlushInterval: -1, // streams are as fast as they come
+		Rewrite: x.rewrite, ModifyResponse: x.clean,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { x.fail(w, r, err) },
+		ErrorLog:     slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// rewrite makes of a request what is sent. Its address is put together of what
+// was decided, and never resolved.
+func (x *exchange) rewrite(p *httputil.ProxyRequest) {
+	out := p.Out
+	out.URL.Scheme, out.URL.Host, out.URL.User, out.URL.RawQuery = "https", x.guest.session.authority(), nil, p.In.URL.RawQuery
+	out.Host = out.URL.Host
+	out.Trailer = p.In.Trailer // which is filled while the body is read
+	for _, name := range forwarded {
+		if v, ok := p.In.Header[name]; ok {
+			out.Header[name] = v
+		}
+	}
+	out.Header.Set(requestIDHeader, uuid.NewString())
+	if x.injection == nil {
+		return
+	}
+	for name, v := range x.filling.headers {
+		out.Header.Set(name, v) // in place of all that the sandbox sent
+	}
+	if len(x.injection.traces) > 0 {
+		out.Header.Set("Accept-Encoding", "identity") // so that a secret is seen if it comes back
+	}
+}
+
+// authority is the host, with the port unless that is the usual one.
+func (s *Session) authority() string {
+	if s.Port == httpsPort {
+		return s.Host
+	}
+	return s.Host + ":" + strconv.Itoa(int(s.Port))
+}
+
+// clean takes secrets out of an answer, and says what functions returned.
+func (x *exchange) clean(resp *http.Response) error {
+	if x.injection == nil {
+		return nil
+	}
+	traces := x.injection.traces
+	if len(traces) > 0 {
+		redactHeader(resp.Header, traces)
+		if resp.StatusCode != http.StatusSwitchingProtocols { // to one that we do not know
+			resp.Body = &redacted{ReadCloser: resp.Body, traces: traces, ended: func() { redactHeader(resp.Trailer, traces) }}
+		}
+	}
+	for name, v := range x.filling.echo {
+		resp.Header.Set(name, v)
+	}
+	return nil
+}
+
+// fail answers for a destination that cannot.
+func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
+	host := x.guest.session.Host
+	slog.Debug("a request of a sandbox could not be sent on", "host", host, "err", err)
+	switch e, known := errors.AsType[*doze.Error](err); {
+	case r.Context().Err() != nil:
+		panic(http.ErrAbortHandler) // nobody waits for an answer
+	case known:
+		refuse(w, e)
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		refuse(w, doze.Errorf(doze.Unavailable, "the certificate of %s is not good for it: nothing was sent", host))
+	case errors.Is(err, context.DeadlineExceeded):
+		refuse(w, doze.Errorf(doze.Timeout, "%s did not answer in time", host))
+	default:
+		refuse(w, doze.Errorf(doze.Unavailable, "%s could not be reached, or did not answer as expected", host))
+	}
+}
+
+// refuse answers with an error. What the rules forbid has the header that says so.
+func refuse(w http.ResponseWriter, err error) {
+	e := doze.Public(err)
+	if e.Kind == doze.Forbidden {
+		w.Header().Set(blockedHeader, blocked)
+	}
+	httpx.WriteJSON(w, e.Kind.Status(), httpx.ControlBody(e))
+}
+
+// informed takes secrets out of the headers that come before the answer, too.
+type informed struct {
+	http.ResponseWriter
+	traces [][]byte
+}
+
+func (w *informed) WriteHeader(status int) {
+	if status < http.StatusOK {
+		redactHeader(w.Header(), w.traces)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets the rest through.
+func (w *informed) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,232 @@
+package intercept
+
+import (
+	"maps"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"doze"
+)
+
+const (
+	// httpsPort is the one that a destination without a port means: what is
+	// injected goes out encrypted.
+	httpsPort = 443
+	// redactMin is the length from which on a secret is looked for in answers.
+	// Shorter ones are there by chance.
+	redactMin = 8
+	// echoHeader begins the names of the headers that say to a sandbox what
+	// functions returned for a header or a member of the body.
+	echoHeader = "X-Blaxel-Func-"
+)
+
+// Rules are the routing rules of a sandbox, with their secrets. The zero value
+// has none. They do not change, and print nothing of the secrets.
+type Rules struct{ all []rule }
+
+type rule struct {
+	destinations  []doze.DomainPattern
+	headers, body []value
+	traces        doze.WriteOnly[[][]byte] // of the secrets it uses
+}
+
+// value is what a header, or a member of a body, becomes.
+type value struct {
+	target   string
+	template doze.Template
+	secrets  doze.WriteOnly[map[string]string] // of its rule
+}
+
+// Compile reads routing rules. A rule that refers to a secret which it has not,
+// or would make a header of what cannot be in one, is Invalid.
+func Compile(routing []doze.ProxyTarget) (Rules, error) {
+	var rules Rules
+	for i := range routing {
+		r, err := compile(&routing[i])
+		if err != nil {
+			return Rules{}, doze.Wrap(err, doze.Invalid, "routing[%d] %v", i, err)
+		}
+		rules.all = append(rules.all, r)
+	}
+	return rules, nil
+}
+
+func compile(t *doze.ProxyTarget) (r rule, err error) {
+	for _, s := range t.Destinations {
+		p, err := doze.ParseDomainPattern(s)
+		if err != nil {
+			return r, err
+		}
+		r.destinations = append(r.destinations, p)
+	}
+	if r.headers, err = values(t, t.Headers); err != nil {
+		return r, err
+	}
+	if r.body, err = values(t, t.Body); err != nil {
+		return r, err
+	}
+	for i, v := range r.headers {
+		r.headers[i].target = textproto.CanonicalMIMEHeaderKey(v.target)
+		for _, name := range v.template.Secrets() {
+			if !sendable(t.Secrets.Reveal()[name]) {
+				return r, doze.Errorf(doze.Invalid, "puts the secret %q into a header, which cannot have its line breaks", name)
+			}
+		}
+	}
+	r.traces = doze.Hide(traces(slices.Concat(r.headers, r.body), t.Secrets.Reveal()))
+	return r, nil
+}
+
+// values reads one of the two tables of a rule, in the order of its names.
+func values(t *doze.ProxyTarget, table map[string]string) (all []value, err error) {
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		template, err := doze.ParseTemplate(table[name])
+		if err != nil {
+			return nil, err
+		}
+		for _, secret := range template.Secrets() {
+			if _, ok := t.Secrets.Reveal()[secret]; !ok {
+				return nil, doze.Errorf(doze.Invalid, "refers to the secret %q, which it has not", secret)
+			}
+		}
+		all = append(all, value{target: name, template: template, secrets: t.Secrets})
+	}
+	return all, nil
+}
+
+// sendable reports whether s can be in a header.
+func sendable(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
+
+// traces are the forms in which secrets may come back from who got them.
+func traces(users []value, secrets map[string]string) (all [][]byte) {
+	for _, v := range users {
+		for _, name := range v.template.Secrets() {
+			for _, form := range forms(secrets[name]) {
+				if !slices.ContainsFunc(all, func(b []byte) bool { return string(b) == form }) {
+					all = append(all, []byte(form))
+				}
+			}
+		}
+	}
+	return all
+}
+
+func forms(secret string) []string {
+	if len(secret) < redactMin {
+		return nil
+	}
+	quoted := strconv.Quote(secret)
+	return []string{secret, quoted[1 : len(quoted)-1], url.QueryEscape(secret), url.PathEscape(secret)}
+}
+
+// For returns what rules inject into requests to a host, as [doze.ParseHost]
+// has it, and a port; nil is nothing. Of several rules with the same header or
+// member, the last one counts.
+func (r Rules) For(host string, port uint16) *Injection {
+	var in Injection
+	found := false
+	for _, rule := range r.all {
+		if !rule.covers(host, port) {
+			continue
+		}
+		found = true
+		in.headers = override(in.headers, rule.headers)
+		in.body = override(in.body, rule.body)
+		in.traces = append(in.traces, rule.traces.Reveal()...)
+	}
+	if !found {
+		return nil
+	}
+	return &in
+}
+
+func (r *rule) covers(host string, port uint16) bool {
+	return slices.ContainsFunc(r.destinations, func(p doze.DomainPattern) bool {
+		at := p.Port()
+		if at == 0 {
+			at = httpsPort
+		}
+		return at == port && p.Covers(host)
+	})
+}
+
+// override adds values to those of earlier rules, in place of those with the same
+// target.
+func override(earlier, later []value) []value {
+	kept := slices.DeleteFunc(slices.Clone(earlier), func(v value) bool {
+		return slices.ContainsFunc(later, func(l value) bool { return l.target == v.target })
+	})
+	return append(kept, later...)
+}
+
+// Injection is what becomes of requests to one destination.
+type Injection struct {
+	headers, body []value
+	traces        [][]byte
+}
+
+// String names the secrets, and has none of their values.
+func (in *Injection) String() string {
+	return "[injection of " + strings.Join(in.Secrets(), ", ") + "]"
+}
+
+// Secrets are the names of the secrets that requests get.
+func (in *Injection) Secrets() (names []string) {
+	for _, v := range slices.Concat(in.headers, in.body) {
+		names = append(names, v.template.Secrets()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// filling is an injection for one request: its values, and what functions
+// returned, by the name of the header that says so.
+type filling struct {
+	headers, body map[string]string
+	echo          map[string]string
+}
+
+// fill resolves every reference.
+func (in *Injection) fill(now time.Time) (f filling, err error) {
+	calls := 0
+	for _, v := range slices.Concat(in.headers, in.body) {
+		calls += v.template.Calls()
+	}
+	if calls > doze.FunctionsMax {
+		return f, doze.Errorf(doze.Invalid, "the routing rules of this destination call %d functions for a request; at most %d are allowed", calls, doze.FunctionsMax)
+	}
+	f.echo = map[string]string{}
+	f.headers = resolve(in.headers, now, f.echo)
+	f.body = resolve(in.body, now, f.echo)
+	return f, nil
+}
+
+func resolve(all []value, now time.Time, echo map[string]string) map[string]string {
+	out := make(map[string]string, len(all))
+	for _, v := range all {
+		var text strings.Builder
+		var returned []string
+		for _, part := range v.template {
+			switch {
+			case part.Secret != "":
+				text.WriteString(v.secrets.Reveal()[part.Secret])
+			case part.Function != "":
+				s := functions[part.Function](now)
+				returned = append(returned, s)
+				text.WriteString(s)
+			default:
+				text.WriteString(part.Text)
+			}
+		}
+		out[v.target] = text.String()
+		if len(returned) > 0 {
+			echo[http.CanonicalHeaderKey(echoHeader+v.target)] = strings.Join(returned, ", ")
+		}
+	}
+	return out
+}

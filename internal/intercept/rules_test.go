@@ -1,0 +1,280 @@
+package intercept_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/intercept"
+)
+
+func gzipped(s string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = io.WriteString(w, s)
+	w.Close()
+	return b.String()
+}
+
+// target is a rule with headers, and secrets that are named as their values.
+func target(headers map[string]string, destinations ...string) doze.ProxyTarget {
+	return doze.ProxyTarget{Destinations: destinations, Headers: headers, Secrets: doze.Hide(map[string]string{"one": "value-one", "two": "value-two"})}
+}
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	rules, err := intercept.Compile([]doze.ProxyTarget{
+		target(map[string]string{"X-All": "yes", "X-Key": "{{SECRET:one}}"}, "*"),
+		target(map[string]string{"x-key": "{{SECRET:two}}-{{SECRET:one}}"}, "api.example.com", "*.svc.example.com"),
+		target(map[string]string{"X-Port": "yes"}, "db.example.com:8443"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		host string
+		port uint16
+		want map[string]string // nil is nothing
+	}{
+		"everything":        {"other.org", 443, map[string]string{"X-All": "yes", "X-Key": "value-one"}},
+		"the last one":      {"api.example.com", 443, map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
+		"a wildcard":        {"a.svc.example.com", 443, map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
+		"its apex":          {"svc.example.com", 443, map[string]string{"X-All": "yes", "X-Key": "value-one"}},
+		"another port":      {"api.example.com", 8443, nil},
+		"plain":             {"api.example.com", 80, nil},
+		"a port of its own": {"db.example.com", 8443, map[string]string{"X-Port": "yes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := rules.For(tt.host, tt.port)
+			if (in == nil) != (tt.want == nil) {
+				t.Fatalf("it is %v", in)
+			}
+			if in == nil {
+				return
+			}
+			got, err := intercept.FillHeaders(in, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Error(d)
+			}
+			for _, form := range []string{"%v", "%+v", "%s"} {
+				if s := fmt.Sprintf(form+form, in, rules); strings.Contains(s, "value-") {
+					t.Errorf("it prints as %s", s)
+				}
+			}
+		})
+	}
+	if d := cmp.Diff([]string{"one", "two"}, rules.For("api.example.com", 443).Secrets()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestRulesMistakes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]doze.ProxyTarget{
+		"a destination":         target(nil, "10.0.0.1"),
+		"a template":            target(map[string]string{"X": "{{SECRET:one"}, "*"),
+		"an unknown secret":     target(map[string]string{"X": "{{SECRET:three}}"}, "*"),
+		"of another rule":       {Destinations: []string{"*"}, Body: map[string]string{"x": "{{SECRET:one}}"}},
+		"a secret of two lines": {Destinations: []string{"*"}, Headers: map[string]string{"X": "{{SECRET:pem}}"}, Secrets: doze.Hide(map[string]string{"pem": "a\r\nb"})},
+	} {
+		if _, err := intercept.Compile([]doze.ProxyTarget{target(nil, "*"), tt}); err == nil || !strings.Contains(err.Error(), "routing[1]") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTooManyFunctions(t *testing.T) {
+	t.Parallel()
+	six := map[string]string{"A": strings.Repeat("{{FUNC:uuid}}", 6)}
+	other := target(map[string]string{"B": six["A"]}, "*")
+	rules, err := intercept.Compile([]doze.ProxyTarget{target(six, "*"), other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := intercept.FillHeaders(rules.For("a.example.com", 443), time.Now()); doze.Public(err).Kind != doze.Invalid {
+		t.Error(err)
+	}
+}
+
+func TestFunctions(t *testing.T) {
+	t.Parallel()
+	const uuid = `[0-9a-f]{8}-[0-9a-f]{4}-%d[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`
+	now := time.Date(2031, time.May, 6, 7, 8, 9, 123456789, time.FixedZone("", 3600))
+	want := map[string]string{
+		"date": "2031-05-06", "datetime": "2031-05-06 06:08:09", "iso8601": `2031-05-06T06:08:09\.123Z`, "time": "06:08:09",
+		"timestamp": "1935814089", "timestamp_ms": "1935814089123", "timestamp_ns": "1935814089123456789",
+		"nonce": "[0-9a-f]{32}", "randhex": "[0-9a-f]{32}", "randint": "[0-9]{1,10}", "randstr": "[a-z2-7]{26}",
+		"uuid": fmt.Sprintf(uuid, 4), "uuidv4": fmt.Sprintf(uuid, 4), "uuidv7": fmt.Sprintf(uuid, 7),
+	}
+	names := intercept.Functions()
+	slices.Sort(names)
+	if d := cmp.Diff(doze.Functions, names); d != "" {
+		t.Error(d)
+	}
+	for _, name := range names {
+		if got := intercept.Call(name, now); !regexp.MustCompile("^(" + want[name] + ")$").MatchString(got) {
+			t.Errorf("%s returns %q", name, got)
+		}
+	}
+}
+
+func TestRedaction(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		body   string
+		traces []string
+		want   string
+	}{
+		"nothing":          {"", []string{"secret"}, ""},
+		"none":             {"a public text", []string{"secret"}, "a public text"},
+		"one":              {"a secret text", []string{"secret"}, "a ****** text"},
+		"at the ends":      {"secret, secret", []string{"secret"}, "******, ******"},
+		"begun":            {"secre", []string{"secret"}, "secre"},
+		"begun twice":      {"secsecret", []string{"secret"}, "sec******"},
+		"overlaps itself":  {"xababax", []string{"aba"}, "x*****x"},
+		"overlaps another": {"xabcdex", []string{"abc", "cde"}, "x*****x"},
+		"one in another":   {"xabcdex", []string{"bcd", "abcde"}, "x*****x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var traces [][]byte
+			for _, s := range tt.traces {
+				traces = append(traces, []byte(s))
+			}
+			for how, body := range map[string]io.Reader{
+				"at once": strings.NewReader(tt.body), "by bytes": iotest.OneByteReader(strings.NewReader(tt.body)),
+				"with the end": iotest.DataErrReader(strings.NewReader(tt.body)),
+			} {
+				got, err := io.ReadAll(intercept.Redacted(io.NopCloser(body), traces...))
+				if err != nil || string(got) != tt.want {
+					t.Errorf("%s: %q, %v", how, got, err)
+				}
+			}
+		})
+	}
+}
+
+// FuzzRedaction: of a secret that goes by nothing is left, however it is cut, and
+// nothing else changes.
+func FuzzRedaction(f *testing.F) {
+	f.Add([]byte("a secret text"), []byte("secret"), byte(3))
+	f.Add([]byte("ababab"), []byte("aba"), byte(1))
+	f.Fuzz(func(t *testing.T, body, trace []byte, cut byte) {
+		if len(trace) == 0 || bytes.IndexByte(trace, '*') >= 0 {
+			return
+		}
+		at := min(int(cut), len(body))
+		parts := io.MultiReader(bytes.NewReader(body[:at]), bytes.NewReader(body[at:]))
+		got, err := io.ReadAll(intercept.Redacted(io.NopCloser(parts), trace))
+		if err != nil || len(got) != len(body) || bytes.Contains(got, trace) {
+			t.Fatalf("%q without %q is %q, %v", body, trace, got, err)
+		}
+		if !bytes.Contains(body, trace) && !bytes.Equal(got, body) {
+			t.Errorf("%q became %q", body, got)
+		}
+	})
+}
+
+// FuzzAddMembers: what comes out is JSON with all that was in it and the member,
+// or nothing has changed.
+func FuzzAddMembers(f *testing.F) {
+	for _, s := range []string{`{}`, ` {"a":1}`, `{"key":2}`, `[]`, `{`, `{"a":{"key":1},"a":2}`, ``} {
+		f.Add([]byte(s), "value")
+	}
+	f.Fuzz(func(t *testing.T, body []byte, value string) {
+		got, changed, err := intercept.AddMembers(bytes.Clone(body), map[string]string{"key": value})
+		if err != nil {
+			if json.Valid(body) {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if !json.Valid(got) {
+			t.Fatalf("%q became %q", body, got)
+		}
+		var was, now map[string]any
+		if json.Unmarshal(body, &was) != nil || was == nil {
+			if changed {
+				t.Errorf("%q became %q", body, got)
+			}
+			return
+		}
+		if err := json.Unmarshal(got, &now); err != nil {
+			t.Fatal(err)
+		}
+		if _, had := was["key"]; !had {
+			was["key"] = strings.ToValidUTF8(value, "�")
+			if _, ok := now["key"].(string); ok {
+				was["key"] = now["key"]
+			}
+		}
+		if d := cmp.Diff(was, now); d != "" {
+			t.Errorf("%q became %q: %s", body, got, d)
+		}
+	})
+}
+
+func TestAuthorities(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	a, again, other := authorities(t, "seed"), authorities(t, "seed"), authorities(t, "other seed")
+	leaf, err := a.Leaf("sandbox", host, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		of   *intercept.Authorities
+		name string
+		at   time.Time
+		want bool
+	}{
+		"its own":           {a, "sandbox", now, true},
+		"its own years ago": {again, "sandbox", now, true},
+		"another sandbox":   {a, "sandbox2", now, false},
+		"another host":      {other, "sandbox", now, false},
+		"a clock behind":    {a, "sandbox", now.Add(-12 * time.Hour), true},
+		"long after":        {a, "sandbox", now.Add(30 * 24 * time.Hour), false},
+	} {
+		text, err := tt.of.Certificate(tt.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, rest := pem.Decode(text)
+		root, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || len(rest) > 0 || !root.IsCA {
+			t.Fatal(root, err)
+		}
+		pool := x509.NewCertPool()
+		pool.AddCert(root)
+		_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host, CurrentTime: tt.at})
+		if (err == nil) != tt.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if same, err := a.Leaf("sandbox", host, now.Add(time.Hour)); err != nil || same != leaf {
+		t.Errorf("an hour later there is another one: %v", err)
+	}
+	if fresh, err := a.Leaf("sandbox", host, now.Add(5*24*time.Hour)); err != nil || fresh == leaf {
+		t.Errorf("days later it is the same: %v", err)
+	}
+	if theirs, err := a.Leaf("sandbox2", host, now); err != nil || theirs == leaf {
+		t.Errorf("another sandbox has the same: %v", err)
+	}
+}
