@@ -18,6 +18,12 @@ const (
 	LabelValueMax  = 512
 )
 
+// Patterns of what callers name.
+const (
+	NamePattern       = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+	ExternalIDPattern = "^[A-Za-z0-9-]+$"
+)
+
 // Metadata is what most resources share (spec 2.1). The fields below Labels
 // are set by the system; what a caller sends in them is ignored.
 type Metadata struct {
@@ -46,8 +52,8 @@ type Event struct {
 }
 
 var (
-	nameForm       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
-	externalIDForm = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+	nameForm       = regexp.MustCompile(NamePattern)
+	externalIDForm = regexp.MustCompile(ExternalIDPattern)
 )
 
 // Problems collects every mistake of one input, so that a caller reads all of

@@ -451,6 +451,10 @@ func (p *platform) handler() http.Handler {
 			p.edge.ServeHTTP(w, r)
 		case r.URL.Path == apiPath || strings.HasPrefix(r.URL.Path, apiPath+"/"):
 			api.ServeHTTP(w, r)
+		case r.URL.Path == "/openapi.json": // where tools look for it
+			r = r.Clone(r.Context())
+			r.URL.Path, r.URL.RawPath = apiPath+r.URL.Path, ""
+			api.ServeHTTP(w, r)
 		case r.URL.Path == "/metrics":
 			p.showMetrics(w, r)
 		case r.URL.Path == "/health":

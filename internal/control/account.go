@@ -225,14 +225,17 @@ func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[str
 	return s.makeKey(ctx, c, c.Granted(), body)
 }
 
+// keyRequest is what a caller may set of a key.
+type keyRequest struct {
+	Name      string   `json:"name"`
+	ExpiresIn string   `json:"expires_in"` // a Duration
+	Scopes    []string `json:"scopes"`
+}
+
 // makeKey makes a key of owner, by default with all of scopes.
 func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []string, body map[string]any) (apiKey, error) {
 	c, now := callerOf(ctx), time.Now()
-	in := struct {
-		Name      string   `json:"name"`
-		ExpiresIn string   `json:"expires_in"`
-		Scopes    []string `json:"scopes"`
-	}{Name: "key", Scopes: scopes}
+	in := keyRequest{Name: "key", Scopes: scopes}
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	if len(in.Name) > keyNameMax {

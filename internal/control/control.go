@@ -8,6 +8,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
@@ -63,7 +64,8 @@ type Server struct {
 	setBack atomic.Bool
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
-	siblings  map[string][]string // see siblingsOf
+	siblings  map[string][]string             // see siblingsOf
+	document  func() (json.RawMessage, error) // the description of the routes
 }
 
 // New returns a server that serves and reports at once; [Server.Recover] and
@@ -73,6 +75,7 @@ func New(c Config) *Server {
 		Config: c, turns: newTurns(), began: time.Now(),
 		siblings: siblingsOf(routes),
 		reports:  queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
+		document: sync.OnceValues(func() (json.RawMessage, error) { return json.Marshal(Description()) }),
 	}
 }
 

@@ -18,7 +18,7 @@ const driveTurn = "drive/"
 var drivePhases = map[string][]string{doze.DriveDeployed: {store.DriveReady}}
 
 // listDrives answers those of the workspace, in the form of listSandboxes.
-func (s *Server) listDrives(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) listDrives(ctx context.Context, r *http.Request) (listAnswer[doze.Drive], error) {
 	return answerPage(ctx, r, drivePhases, s.Store.ListDrives, func(d store.Drive) doze.Drive {
 		d.Events = nil
 		return s.driveView(d)

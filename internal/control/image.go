@@ -305,9 +305,7 @@ func (s *Server) shareImage(ctx context.Context, r *http.Request, body map[strin
 	if err != nil {
 		return i, err
 	}
-	in := struct {
-		Target string `json:"targetWorkspace"`
-	}{}
+	var in shareRequest
 	var wrong doze.Problems
 	decode(&in, body, "", &wrong)
 	switch in.Target {

@@ -2,16 +2,19 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"doze"
+	"doze/internal/openapi"
 	"doze/internal/store"
 )
 
@@ -44,20 +47,44 @@ var sandboxPhases = func() map[string][]string {
 	return all
 }()
 
-// envelope is a list in the paged form.
-type envelope[T any] struct {
-	Data []T  `json:"data"`
-	Meta meta `json:"meta"`
+// listAnswer is a list in the form of the version that a caller asked for.
+type listAnswer[T any] struct {
+	Data []T      `json:"data"`
+	Meta listMeta `json:"meta"`
+	bare bool
 }
 
-type meta struct {
+// MarshalJSON writes an envelope or, in the oldest version, a bare array.
+func (l listAnswer[T]) MarshalJSON() ([]byte, error) {
+	if l.bare {
+		return json.Marshal(l.Data)
+	}
+	type envelope listAnswer[T]
+	return json.Marshal(envelope(l))
+}
+
+// Schema says that of both.
+func (l listAnswer[T]) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Schema {
+	data := of(reflect.TypeOf(l.Data))
+	return &openapi.Schema{OneOf: []*openapi.Schema{
+		data,
+		{
+			Type: "object", Required: []string{"data", "meta"},
+			Properties: map[string]*openapi.Schema{"data": data, "meta": of(reflect.TypeOf(l.Meta))},
+		},
+	}}
+}
+
+// parameters are those that every list has.
+func (listAnswer[T]) parameters() []string { return []string{"q", "sort", "anchor", "limit", "cursor"} }
+
+type listMeta struct {
 	HasMore    bool   `json:"hasMore"`
 	NextCursor string `json:"nextCursor,omitempty"`
 	Total      int    `json:"total"`
 }
 
-// listSandboxes answers an envelope or, in the oldest version, a bare array.
-func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer[doze.Sandbox], error) {
 	return answerPage(ctx, r, sandboxPhases, s.Store.List, s.view)
 }
 
@@ -66,7 +93,7 @@ func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (any, error
 func answerPage[Record, View any](
 	ctx context.Context, r *http.Request, phases map[string][]string,
 	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
-) (any, error) {
+) (listAnswer[View], error) {
 	return answerListing(ctx, r, listing{phases: phases, limit: limitDefault, most: limitMax}, list, view)
 }
 
@@ -74,28 +101,25 @@ func answerPage[Record, View any](
 func answerListing[Record, View any](
 	ctx context.Context, r *http.Request, of listing,
 	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
-) (any, error) {
+) (out listAnswer[View], err error) {
 	version, err := versionOf(r)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	q, err := of.parse(r.URL.Query(), version == bareLists)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	q.Workspace = callerOf(ctx).Workspace
 	page, err := list(ctx, q, time.Now())
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	data := make([]View, len(page.Records))
+	out.Data, out.Meta, out.bare = make([]View, len(page.Records)), listMeta{page.Next != "", page.Next, page.Total}, version == bareLists
 	for i, one := range page.Records {
-		data[i] = view(one)
+		out.Data[i] = view(one)
 	}
-	if version == bareLists {
-		return data, nil
-	}
-	return envelope[View]{data, meta{page.Next != "", page.Next, page.Total}}, nil
+	return out, nil
 }
 
 // parse reads the parameters of a list and reports every mistake.

@@ -12,7 +12,6 @@ import (
 	"doze"
 	"doze/internal/access"
 	"doze/internal/httpx"
-	"doze/internal/oauth"
 )
 
 // prefix is the version segment in front of every path (spec section 9).
@@ -23,121 +22,122 @@ type route struct {
 	method  string
 	pattern string // segments; one in braces is a path value
 	scope   string // what a credential needs; empty is open to everybody
-	handler func(*Server) http.Handler
+	endpoint
 }
 
 // routes is the whole control API. If it is not here, we do not serve it.
 var routes = append([]route{
 	{"GET", "/health", "", read((*Server).health)},
+	{"GET", "/openapi.json", "", read((*Server).description)},
 
-	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes)},
-	{"POST", "/sandboxes", "sandboxes:create", write((*Server).createSandbox)},
-	{"GET", "/sandboxes/{name}", "sandboxes:get", read((*Server).sandbox)},
-	{"PUT", "/sandboxes/{name}", "sandboxes:update", write((*Server).updateSandbox)},
+	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes).asks("status", "externalId", "showTerminated")},
+	{"POST", "/sandboxes", "sandboxes:create", write[doze.Sandbox]((*Server).createSandbox).asks("createIfNotExist")},
+	{"GET", "/sandboxes/{name}", "sandboxes:get", read((*Server).sandbox).asks("show_secrets")},
+	{"PUT", "/sandboxes/{name}", "sandboxes:update", write[doze.Sandbox]((*Server).updateSandbox)},
 	{"DELETE", "/sandboxes/{name}", "sandboxes:delete", read((*Server).deleteSandbox)},
 	{"GET", "/sandboxes/by-external-id/{externalId}", "sandboxes:get", read((*Server).sandboxByExternalID)},
 	{"GET", "/configuration", "configurations:list", read((*Server).configuration)},
 	{"GET", "/locations", "locations:list", read((*Server).locations)},
-	{"GET", "/publicIps", "locations:list", read((*Server).publicIPs)},
+	{"GET", "/publicIps", "locations:list", read((*Server).publicIPs).asks("region")},
 	{"GET", "/features", "configurations:list", read((*Server).features)},
 	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
 
 	{"GET", "/sandboxes/{name}/previews", "sandboxes:get", read((*Server).listPreviews)},
-	{"POST", "/sandboxes/{name}/previews", "sandboxes:update", write((*Server).createPreview)},
+	{"POST", "/sandboxes/{name}/previews", "sandboxes:update", write[doze.Preview]((*Server).createPreview).asks("force")},
 	{"GET", "/sandboxes/{name}/previews/{preview}", "sandboxes:get", read((*Server).preview)},
-	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write((*Server).updatePreview)},
+	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write[doze.Preview]((*Server).updatePreview).asks("force")},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", read((*Server).deletePreview)},
 	{"GET", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", read((*Server).listPreviewTokens)},
-	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write((*Server).createPreviewToken)},
+	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write[doze.PreviewToken]((*Server).createPreviewToken)},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
 
-	{"GET", "/sandboxes/{name}/schedules", "sandboxes:get", read((*Server).schedulesOf)},
-	{"POST", "/sandboxes/{name}/schedules", "sandboxes:update", write((*Server).createSchedule)},
-	{"GET", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", read((*Server).schedule)},
-	{"PUT", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", write((*Server).updateSchedule)},
+	{"GET", "/sandboxes/{name}/schedules", "sandboxes:get", read((*Server).schedulesOf).asks("show_secrets", "type")},
+	{"POST", "/sandboxes/{name}/schedules", "sandboxes:update", write[doze.Schedule]((*Server).createSchedule)},
+	{"GET", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", read((*Server).schedule).asks("show_secrets")},
+	{"PUT", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", write[doze.Schedule]((*Server).updateSchedule)},
 	{"DELETE", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", read((*Server).deleteSchedule)},
-	{"GET", "/sandboxes/{name}/schedule-executions", "sandboxes:get", read((*Server).executionsOf)},
-	{"GET", "/schedules", "sandboxes:list", read((*Server).listSchedules)},
-	{"GET", "/schedules/metrics", "sandboxes:list", read((*Server).scheduleMetrics)},
-	{"GET", "/schedule-executions", "sandboxes:list", read((*Server).listExecutions)},
+	{"GET", "/sandboxes/{name}/schedule-executions", "sandboxes:get", read((*Server).executionsOf).asks("status", "schedule", "since", "until")},
+	{"GET", "/schedules", "sandboxes:list", read((*Server).listSchedules).asks("show_secrets", "type", "sandbox")},
+	{"GET", "/schedules/metrics", "sandboxes:list", read((*Server).scheduleMetrics).asks("since", "until")},
+	{"GET", "/schedule-executions", "sandboxes:list", read((*Server).listExecutions).asks("status", "sandbox", "schedule", "since", "until")},
 
-	{"GET", "/snapshots", "sandboxes:list", read((*Server).listSnapshots)},
-	{"POST", "/snapshots", "sandboxes:update", write((*Server).createSnapshot)},
+	{"GET", "/snapshots", "sandboxes:list", read((*Server).listSnapshots).asks("status")},
+	{"POST", "/snapshots", "sandboxes:update", write[doze.SnapshotRequest]((*Server).createSnapshot)},
 	{"GET", "/snapshots/{snapshot}", "sandboxes:get", read((*Server).snapshot)},
 	{"DELETE", "/snapshots/{snapshot}", "sandboxes:delete", read((*Server).deleteSnapshot)},
-	{"POST", "/snapshots/{snapshot}/fork", "sandboxes:create", write((*Server).forkSnapshot)},
+	{"POST", "/snapshots/{snapshot}/fork", "sandboxes:create", write[doze.ForkRequest]((*Server).forkSnapshot)},
 	{"GET", "/sandboxes/{name}/snapshots", "sandboxes:get", read((*Server).snapshotsOf)},
-	{"POST", "/sandboxes/{name}/snapshots", "sandboxes:update", write((*Server).createSnapshot)},
+	{"POST", "/sandboxes/{name}/snapshots", "sandboxes:update", write[doze.SnapshotRequest]((*Server).createSnapshot)},
 	{"DELETE", "/sandboxes/{name}/snapshots/{snapshot}", "sandboxes:delete", read((*Server).deleteSnapshot)},
 	{"POST", "/sandboxes/{name}/snapshots/{snapshot}/restore", "sandboxes:update", read((*Server).restoreSnapshot)},
-	{"POST", "/sandboxes/{name}/fork", "sandboxes:create", write((*Server).forkSandbox)},
+	{"POST", "/sandboxes/{name}/fork", "sandboxes:create", write[doze.ForkRequest]((*Server).forkSandbox)},
 	{"POST", "/sandboxes/{name}/archive", "sandboxes:update", read((*Server).archiveSandbox)},
 	{"POST", "/sandboxes/{name}/unarchive", "sandboxes:update", read((*Server).unarchiveSandbox)},
 
-	{"GET", "/volumes", "volumes:list", read((*Server).listVolumes)},
-	{"POST", "/volumes", "volumes:create", write((*Server).createVolume)},
+	{"GET", "/volumes", "volumes:list", read((*Server).listVolumes).asks("status", "externalId")},
+	{"POST", "/volumes", "volumes:create", write[doze.Volume]((*Server).createVolume)},
 	{"GET", "/volumes/{volume}", "volumes:get", read((*Server).volume)},
 	{"GET", "/volumes/by-external-id/{externalId}", "volumes:get", read((*Server).volumeByExternalID)},
-	{"PUT", "/volumes/{volume}", "volumes:create", write((*Server).updateVolume)},
+	{"PUT", "/volumes/{volume}", "volumes:create", write[doze.Volume]((*Server).updateVolume)},
 	{"DELETE", "/volumes/{volume}", "volumes:delete", read((*Server).deleteVolume)},
 
-	{"GET", "/drives", "volumes:list", read((*Server).listDrives)},
-	{"POST", "/drives", "volumes:create", write((*Server).createDrive)},
+	{"GET", "/drives", "volumes:list", read((*Server).listDrives).asks("status", "externalId")},
+	{"POST", "/drives", "volumes:create", write[doze.Drive]((*Server).createDrive)},
 	{"GET", "/drives/jwks.json", "", read((*Server).driveKeys)},
 	{"GET", "/drives/{drive}", "volumes:get", read((*Server).drive)},
 	{"GET", "/drives/by-external-id/{externalId}", "volumes:get", read((*Server).driveByExternalID)},
-	{"PUT", "/drives/{drive}", "volumes:create", write((*Server).updateDrive)},
+	{"PUT", "/drives/{drive}", "volumes:create", write[doze.Drive]((*Server).updateDrive)},
 	{"DELETE", "/drives/{drive}", "volumes:delete", read((*Server).deleteDrive)},
 	{"POST", "/drives/{drive}/access-token", "volumes:get", read((*Server).driveToken)},
 
 	{"GET", "/volume_templates", "volumeTemplates:list", read((*Server).listVolumeTemplates)},
-	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate)},
+	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate).asks("upload", "version")},
 	{"GET", "/volume_templates/{template}", "volumeTemplates:get", read((*Server).volumeTemplate)},
-	{"PUT", "/volume_templates/{template}", "volumeTemplates:upsert", offer((*Server).putVolumeTemplate)},
+	{"PUT", "/volume_templates/{template}", "volumeTemplates:upsert", offer((*Server).putVolumeTemplate).asks("upload", "version")},
 	{"DELETE", "/volume_templates/{template}", "volumeTemplates:delete", read((*Server).deleteVolumeTemplate)},
 	{"DELETE", "/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", read((*Server).deleteVersion)},
-	{"PUT", "/uploads/{upload}", "", read((*Server).upload)}, // the address is the credential
+	{"PUT", "/uploads/{upload}", "", read((*Server).upload).takes(tarType).asks("token")}, // the address is the credential
 
 	{"GET", "/customdomains", "customdomains:list", read((*Server).listDomains)},
-	{"POST", "/customdomains", "customdomains:create", write((*Server).createDomain)},
+	{"POST", "/customdomains", "customdomains:create", write[doze.CustomDomain]((*Server).createDomain)},
 	{"GET", "/customdomains/{domain}", "customdomains:get", read((*Server).domain)},
-	{"PUT", "/customdomains/{domain}", "customdomains:update", write((*Server).updateDomain)},
+	{"PUT", "/customdomains/{domain}", "customdomains:update", write[doze.CustomDomain]((*Server).updateDomain)},
 	{"DELETE", "/customdomains/{domain}", "customdomains:delete", read((*Server).deleteDomain)},
 	{"POST", "/customdomains/{domain}/verify", "customdomains:update", read((*Server).verifyDomain)},
 	{"GET", "/customdomains/{domain}/share", "customdomains:get", read((*Server).listShares)},
-	{"POST", "/customdomains/{domain}/share", "customdomains:update", write((*Server).shareDomain)},
+	{"POST", "/customdomains/{domain}/share", "customdomains:update", write[shareRequest]((*Server).shareDomain)},
 	{"DELETE", "/customdomains/{domain}/share/{target}", "customdomains:update", read((*Server).unshareDomain)},
 
 	{"GET", "/images", access.Admin, read((*Server).listImages)},
-	{"POST", "/images", access.Admin, write((*Server).createImage)},
+	{"POST", "/images", access.Admin, write[doze.ImageRequest]((*Server).createImage)},
 	{"DELETE", "/images", access.Admin, read((*Server).cleanImages)},
 	{"GET", "/images/{type}/{image}", access.Admin, read((*Server).image)},
 	{"DELETE", "/images/{type}/{image}", access.Admin, read((*Server).deleteImage)},
 	{"DELETE", "/images/{type}/{image}/tags/{tag}", access.Admin, read((*Server).deleteImage)},
 	{"GET", "/images/{type}/{image}/share", access.Admin, read((*Server).listImageShares)},
-	{"POST", "/images/{type}/{image}/share", access.Admin, write((*Server).shareImage)},
+	{"POST", "/images/{type}/{image}/share", access.Admin, write[shareRequest]((*Server).shareImage)},
 	{"DELETE", "/images/{type}/{image}/share/{target}", access.Admin, read((*Server).unshareImage)},
 	{"GET", "/pending-image-shares", access.Admin, read((*Server).pendingImageShares)},
 	{"POST", "/pending-image-shares/{share}/accept", access.Admin, read((*Server).answerImageShare)},
 	{"POST", "/pending-image-shares/{share}/decline", access.Admin, read((*Server).answerImageShare)},
 
 	{"GET", "/policies", "policies:list", read((*Server).listPolicies)},
-	{"POST", "/policies", "policies:create", write((*Server).createPolicy)},
+	{"POST", "/policies", "policies:create", write[doze.Policy]((*Server).createPolicy)},
 	{"GET", "/policies/{policy}", "policies:get", read((*Server).policy)},
-	{"PUT", "/policies/{policy}", "policies:update", write((*Server).updatePolicy)},
+	{"PUT", "/policies/{policy}", "policies:update", write[doze.Policy]((*Server).updatePolicy)},
 	{"DELETE", "/policies/{policy}", "policies:delete", read((*Server).deletePolicy)},
 	{"GET", "/policies/{policy}/usages", "policies:get", read((*Server).policyUsages)},
 
 	{"GET", "/vpcs", access.Admin, read((*Server).listVPCs)},
-	{"POST", "/vpcs", access.Admin, write((*Server).createVPC)},
+	{"POST", "/vpcs", access.Admin, write[doze.NetworkResource]((*Server).createVPC)},
 	{"GET", "/vpcs/{vpc}", access.Admin, read((*Server).vpcOf)},
 	{"DELETE", "/vpcs/{vpc}", access.Admin, read((*Server).deleteVPC)},
 	{"GET", "/vpcs/{vpc}/egressgateways", access.Admin, read((*Server).listGateways)},
-	{"POST", "/vpcs/{vpc}/egressgateways", access.Admin, write((*Server).createGateway)},
+	{"POST", "/vpcs/{vpc}/egressgateways", access.Admin, write[doze.NetworkResource]((*Server).createGateway)},
 	{"GET", "/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, read((*Server).gatewayOf)},
 	{"DELETE", "/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, read((*Server).deleteGateway)},
 	{"GET", "/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, read((*Server).listIPs)},
-	{"POST", "/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, write((*Server).createIP)},
+	{"POST", "/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, write[doze.NetworkResource]((*Server).createIP)},
 	{"GET", "/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, read((*Server).ipOf)},
 	{"DELETE", "/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, read((*Server).deleteIP)},
 	{"GET", "/egressgateways", access.Admin, read((*Server).allGateways)},
@@ -145,44 +145,44 @@ var routes = append([]route{
 	{"GET", "/egressips", access.Admin, read((*Server).allIPs)},
 
 	{"GET", "/secrets", access.Admin, read((*Server).listSecrets)},
-	{"POST", "/secrets", access.Admin, write((*Server).createSecret)},
+	{"POST", "/secrets", access.Admin, write[doze.Secret]((*Server).createSecret)},
 	{"GET", "/secrets/{secret}", access.Admin, read((*Server).secret)},
-	{"PUT", "/secrets/{secret}", access.Admin, write((*Server).updateSecret)},
+	{"PUT", "/secrets/{secret}", access.Admin, write[doze.Secret]((*Server).updateSecret)},
 	{"DELETE", "/secrets/{secret}", access.Admin, read((*Server).deleteSecret)},
 
 	{"GET", "/api_keys", "apiKey:list", read((*Server).listAPIKeys)},
-	{"POST", "/api_keys", "apiKey:write", write((*Server).createAPIKey)},
+	{"POST", "/api_keys", "apiKey:write", write[keyRequest]((*Server).createAPIKey)},
 	{"DELETE", "/api_keys/{id}", "apiKey:write", read((*Server).deleteAPIKey)},
 
 	{"GET", "/workspaces", "workspaces:list", read((*Server).listWorkspaces)},
-	{"POST", "/workspaces", "workspaces:create", write((*Server).createWorkspace)},
-	{"POST", "/workspaces/availability", "workspaces:create", write((*Server).workspaceAvailability)},
-	{"GET", "/workspaces/{workspace}", "workspaces:get", read((*Server).workspace)},
-	{"PUT", "/workspaces/{workspace}", "workspaces:update", write((*Server).updateWorkspace)},
+	{"POST", "/workspaces", "workspaces:create", write[workspaceRequest]((*Server).createWorkspace)},
+	{"POST", "/workspaces/availability", "workspaces:create", write[nameRequest]((*Server).workspaceAvailability).asks("withReason")},
+	{"GET", "/workspaces/{workspace}", "workspaces:get", read((*Server).workspace).asks("countResources")},
+	{"PUT", "/workspaces/{workspace}", "workspaces:update", write[workspaceRequest]((*Server).updateWorkspace)},
 	{"DELETE", "/workspaces/{workspace}", "workspaces:delete", read((*Server).deleteWorkspace)},
 	{"DELETE", "/workspaces/{workspace}/leave", "workspaces:leave", read((*Server).leaveWorkspace)},
 	{"POST", "/workspaces/{workspace}/accept", anyScope, read((*Server).joinWorkspace)},
 	{"POST", "/workspaces/{workspace}/decline", anyScope, read((*Server).refuseWorkspace)},
 
 	{"GET", "/users", "workspaces:get", read((*Server).listUsers)},
-	{"POST", "/users", "workspaces:invite", write((*Server).inviteUser)},
-	{"PUT", "/users/{user}", "workspaces:update", write((*Server).updateUser)},
+	{"POST", "/users", "workspaces:invite", write[inviteRequest]((*Server).inviteUser)},
+	{"PUT", "/users/{user}", "workspaces:update", write[roleRequest]((*Server).updateUser)},
 	{"DELETE", "/users/{user}", "workspaces:remove", read((*Server).removeUser)},
-	{"PUT", "/password", anyScope, write((*Server).setPassword)},
+	{"PUT", "/password", anyScope, write[passwordRequest]((*Server).setPassword)},
 	{"GET", "/invitations", "invitations:list", read((*Server).listInvitations)},
-	{"POST", "/invitations/accept", "", write((*Server).acceptInvitation)},
-	{"POST", "/invitations/decline", "", write((*Server).declineInvitation)},
+	{"POST", "/invitations/accept", "", write[acceptRequest]((*Server).acceptInvitation)},
+	{"POST", "/invitations/decline", "", write[declineRequest]((*Server).declineInvitation)},
 
 	{"GET", "/service_accounts", access.Admin, read((*Server).listServiceAccounts)},
-	{"POST", "/service_accounts", access.Admin, write((*Server).createServiceAccount)},
-	{"PUT", "/service_accounts/{account}", access.Admin, write((*Server).updateServiceAccount)},
+	{"POST", "/service_accounts", access.Admin, write[accountRequest]((*Server).createServiceAccount)},
+	{"PUT", "/service_accounts/{account}", access.Admin, write[accountChangeRequest]((*Server).updateServiceAccount)},
 	{"DELETE", "/service_accounts/{account}", access.Admin, read((*Server).deleteServiceAccount)},
 	{"GET", "/service_accounts/{account}/api_keys", access.Admin, read((*Server).listServiceKeys)},
-	{"POST", "/service_accounts/{account}/api_keys", access.Admin, write((*Server).createServiceKey)},
+	{"POST", "/service_accounts/{account}/api_keys", access.Admin, write[keyRequest]((*Server).createServiceKey)},
 	{"DELETE", "/service_accounts/{account}/api_keys/{key}", access.Admin, read((*Server).deleteServiceKey)},
 
 	{"GET", "/oauth/clients", access.Admin, read((*Server).listOAuthClients)},
-	{"POST", "/oauth/clients", access.Admin, write((*Server).createOAuthClient)},
+	{"POST", "/oauth/clients", access.Admin, write[clientRequest]((*Server).createOAuthClient)},
 	{"DELETE", "/oauth/clients/{client}", access.Admin, read((*Server).deleteOAuthClient)},
 }, logins()...)
 
@@ -212,16 +212,6 @@ func RouteOf(method, path string) (Route, bool) {
 // anyScope is the scope of a route that is about the caller alone, who need not
 // be in any workspace: its handler decides.
 const anyScope = "*"
-
-// logins are the ways to a credential: they need none.
-func logins() (all []route) {
-	for _, rt := range oauth.Routes() {
-		all = append(all, route{rt.Method, rt.Path, "", func(s *Server) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Serve(s.OAuth, w, r) })
-		}})
-	}
-	return all
-}
 
 // Handler returns the control API below /v0. It matches the escaped path as it
 // came: nothing is cleaned, and nothing redirects. Who has no credential does
@@ -422,27 +412,6 @@ func versionOf(r *http.Request) (string, error) {
 	return "", &doze.Error{
 		Kind: doze.Invalid, Name: doze.NameVersion,
 		Message: "the header blaxel-version must be " + bareLists + " or " + pagedLists,
-	}
-}
-
-// read and write lift a method into a route; write hands it the body.
-func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)) func(*Server) http.Handler {
-	return func(s *Server) http.Handler {
-		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) {
-			return fn(s, ctx, r)
-		})
-	}
-}
-
-func write[Out any](fn func(*Server, context.Context, *http.Request, map[string]any) (Out, error)) func(*Server) http.Handler {
-	return func(s *Server) http.Handler {
-		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
-			body, err := readBody(r)
-			if err != nil {
-				return out, err
-			}
-			return fn(s, ctx, r, body)
-		})
 	}
 }
 

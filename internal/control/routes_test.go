@@ -26,7 +26,7 @@ func (p *platform) keyFor(workspace string, expires time.Time, scopes ...string)
 // open are the routes that need no credential: they are where one comes from,
 // or bring one of their own.
 var open = []string{
-	"GET /health",
+	"GET /health", "GET /openapi.json",
 	"POST /invitations/accept", "POST /invitations/decline",
 	"GET /oauth/authorize", "POST /oauth/authorize", "POST /oauth/token", "POST /oauth/revoke", "GET /oauth/jwks",
 	"POST /login/device", "GET /login/verify", "POST /login/verify",

@@ -76,34 +76,34 @@ func momentOf(v url.Values, name string, p *doze.Problems) time.Time {
 	return at
 }
 
-func (s *Server) listSchedules(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) listSchedules(ctx context.Context, r *http.Request) (listAnswer[doze.Schedule], error) {
 	return s.answerSchedules(ctx, r, s.Store.ListSchedules)
 }
 
-func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (listAnswer[doze.Schedule], error) {
 	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
-		return nil, err
+		return listAnswer[doze.Schedule]{}, err
 	}
 	return s.answerSchedules(ctx, r, within(sb.UID, s.Store.ListSchedules))
 }
 
-func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, store.Query, time.Time) (store.Page[store.Schedule], error)) (any, error) {
+func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, store.Query, time.Time) (store.Page[store.Schedule], error)) (listAnswer[doze.Schedule], error) {
 	reveal, err := reveals(ctx, r)
 	if err != nil {
-		return nil, err
+		return listAnswer[doze.Schedule]{}, err
 	}
 	return answerListing(ctx, r, scheduleLists, list, func(e store.Schedule) doze.Schedule { return scheduleView(e, reveal) })
 }
 
-func (s *Server) listExecutions(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) listExecutions(ctx context.Context, r *http.Request) (listAnswer[doze.Execution], error) {
 	return answerListing(ctx, r, executionLists, s.Store.ListExecutions, executionView)
 }
 
-func (s *Server) executionsOf(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) executionsOf(ctx context.Context, r *http.Request) (listAnswer[doze.Execution], error) {
 	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
-		return nil, err
+		return listAnswer[doze.Execution]{}, err
 	}
 	return answerListing(ctx, r, executionLists, within(sb.UID, s.Store.ListExecutions), executionView)
 }

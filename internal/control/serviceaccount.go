@@ -38,15 +38,18 @@ func checkAccount(p *doze.Problems, name, description string) {
 	}
 }
 
+// accountRequest is what a caller may set of a new account.
+type accountRequest struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	Scopes      []string `json:"scopes"`
+}
+
 // createServiceAccount makes an account with the caller's scopes, or with some
 // of them.
 func (s *Server) createServiceAccount(ctx context.Context, _ *http.Request, body map[string]any) (doze.ServiceAccount, error) {
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
-	in := struct {
-		Name        string   `json:"name"`
-		Description string   `json:"description"`
-		Scopes      []string `json:"scopes"`
-	}{Scopes: c.Granted()}
+	in := accountRequest{Scopes: c.Granted()}
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	checkAccount(&p, in.Name, in.Description)
@@ -84,15 +87,18 @@ func (s *Server) serviceAccount(ctx context.Context, r *http.Request) (store.Ser
 	return s.Store.ServiceAccount(ctx, callerOf(ctx).Workspace, r.PathValue("account"))
 }
 
+// accountChangeRequest is what a caller may change of an account.
+type accountChangeRequest struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
+
 func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body map[string]any) (doze.ServiceAccount, error) {
 	a, err := s.serviceAccount(ctx, r)
 	if err != nil {
 		return doze.ServiceAccount{}, err
 	}
-	in := struct {
-		Name        string `json:"name"`
-		Description string `json:"description"`
-	}{a.Name, a.Description}
+	in := accountChangeRequest{a.Name, a.Description}
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	checkAccount(&p, in.Name, in.Description)
@@ -158,13 +164,16 @@ func (s *Server) listOAuthClients(ctx context.Context, _ *http.Request) ([]doze.
 	return all, err
 }
 
+// clientRequest is a program that registers.
+type clientRequest struct {
+	Name         string   `json:"client_name"`
+	RedirectURIs []string `json:"redirect_uris"`
+}
+
 // createOAuthClient registers a program that users may let act for them.
 func (s *Server) createOAuthClient(ctx context.Context, _ *http.Request, body map[string]any) (doze.OAuthClient, error) {
 	c := callerOf(ctx)
-	var in struct {
-		Name         string   `json:"client_name"`
-		RedirectURIs []string `json:"redirect_uris"`
-	}
+	var in clientRequest
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	if in.Name == "" || len(in.Name) > doze.DisplayNameMax {

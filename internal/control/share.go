@@ -39,11 +39,14 @@ func (s *Server) listShares(ctx context.Context, r *http.Request) ([]doze.Domain
 	return list, nil
 }
 
+// shareRequest names who may use what is shared.
+type shareRequest struct {
+	Target string `json:"targetWorkspace"`
+}
+
 // shareDomain lets another workspace, or all, serve previews on a domain.
 func (s *Server) shareDomain(ctx context.Context, r *http.Request, body map[string]any) (doze.CustomDomain, error) {
-	in := struct {
-		Target string `json:"targetWorkspace"`
-	}{}
+	var in shareRequest
 	var wrong doze.Problems
 	decode(&in, body, "", &wrong)
 	if in.Target == "" {

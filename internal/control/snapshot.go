@@ -21,7 +21,7 @@ var snapshotPhases = map[string][]string{
 }
 
 // listSnapshots answers those of the workspace, in the form of listSandboxes.
-func (s *Server) listSnapshots(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) listSnapshots(ctx context.Context, r *http.Request) (listAnswer[doze.Snapshot], error) {
 	return answerPage(ctx, r, snapshotPhases, s.Store.ListSnapshots, func(n store.Snapshot) doze.Snapshot { return n.Snapshot })
 }
 

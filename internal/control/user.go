@@ -66,14 +66,17 @@ func checkRole(p *doze.Problems, role string) {
 	}
 }
 
+// inviteRequest says who is invited, and as what.
+type inviteRequest struct {
+	Email string `json:"email"`
+	Role  string `json:"role"`
+}
+
 // inviteUser invites somebody into the workspace. The token in the answer is
 // what they need if they have no account yet: hand it to them.
 func (s *Server) inviteUser(ctx context.Context, _ *http.Request, body map[string]any) (doze.Invitation, error) {
 	c, now := callerOf(ctx), time.Now()
-	in := struct {
-		Email string `json:"email"`
-		Role  string `json:"role"`
-	}{Role: doze.RoleMember}
+	in := inviteRequest{Role: doze.RoleMember}
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	in.Email = strings.ToLower(strings.TrimSpace(in.Email))
@@ -150,6 +153,11 @@ func (s *Server) member(ctx context.Context, r *http.Request) (u store.User, rol
 	return u, "", err
 }
 
+// roleRequest is what a caller may change of a member.
+type roleRequest struct {
+	Role string `json:"role"`
+}
+
 // updateUser changes the role of a member.
 func (s *Server) updateUser(ctx context.Context, r *http.Request, body map[string]any) (doze.User, error) {
 	c := callerOf(ctx)
@@ -157,9 +165,7 @@ func (s *Server) updateUser(ctx context.Context, r *http.Request, body map[strin
 	if err != nil {
 		return doze.User{}, err
 	}
-	in := struct {
-		Role string `json:"role"`
-	}{role}
+	in := roleRequest{role}
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	checkRole(&p, in.Role)
@@ -190,15 +196,18 @@ func (s *Server) removeUser(ctx context.Context, r *http.Request) (httpx.None, e
 	return httpx.None{}, s.expel(ctx, c.Workspace, u.Sub)
 }
 
+// acceptRequest is who comes with an invitation.
+type acceptRequest struct {
+	Token      string `json:"token"`
+	Password   string `json:"password"`
+	GivenName  string `json:"given_name"`
+	FamilyName string `json:"family_name"`
+}
+
 // acceptInvitation makes the bearer of an invitation's token a user with a
 // password, and a member. Nobody else needs to be logged in for it.
 func (s *Server) acceptInvitation(ctx context.Context, _ *http.Request, body map[string]any) (doze.User, error) {
-	var in struct {
-		Token      string `json:"token"`
-		Password   string `json:"password"`
-		GivenName  string `json:"given_name"`
-		FamilyName string `json:"family_name"`
-	}
+	var in acceptRequest
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	doze.CheckPassword(&p, "password", in.Password)
@@ -226,11 +235,14 @@ func (s *Server) acceptInvitation(ctx context.Context, _ *http.Request, body map
 	return memberOf(u, i.Role), nil
 }
 
+// declineRequest has the token of an invitation.
+type declineRequest struct {
+	Token string `json:"token"`
+}
+
 // declineInvitation makes an invitation void.
 func (s *Server) declineInvitation(ctx context.Context, _ *http.Request, body map[string]any) (httpx.None, error) {
-	var in struct {
-		Token string `json:"token"`
-	}
+	var in declineRequest
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	if err := p.Err(); err != nil {
@@ -297,14 +309,17 @@ func (s *Server) invited(ctx context.Context, r *http.Request, scope string) (i 
 	return i, u, err
 }
 
+// passwordRequest is a password and the one before.
+type passwordRequest struct {
+	Old      string `json:"old_password"`
+	Password string `json:"password"`
+}
+
 // setPassword changes the caller's own password, and makes all their tokens
 // void. Who holds less than everything has to know the one before.
 func (s *Server) setPassword(ctx context.Context, _ *http.Request, body map[string]any) (httpx.None, error) {
 	c := callerOf(ctx)
-	var in struct {
-		Old      string `json:"old_password"`
-		Password string `json:"password"`
-	}
+	var in passwordRequest
 	var p doze.Problems
 	decode(&in, body, "", &p)
 	doze.CheckPassword(&p, "password", in.Password)

@@ -19,7 +19,7 @@ const diskTurn = "disk/"
 var volumePhases = map[string][]string{doze.VolumeDeployed: {store.VolumeReady}}
 
 // listVolumes answers those of the workspace, in the form of listSandboxes.
-func (s *Server) listVolumes(ctx context.Context, r *http.Request) (any, error) {
+func (s *Server) listVolumes(ctx context.Context, r *http.Request) (listAnswer[doze.Volume], error) {
 	return answerPage(ctx, r, volumePhases, s.Store.ListVolumes, func(v store.Volume) doze.Volume { return v.Volume })
 }
 

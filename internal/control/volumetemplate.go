@@ -36,22 +36,6 @@ func (s *Server) volumeTemplate(ctx context.Context, r *http.Request) (doze.Volu
 	return s.Store.VolumeTemplate(ctx, callerOf(ctx).Workspace, r.PathValue("template"))
 }
 
-// offer lifts a method into a route that may answer with an address to upload
-// to.
-func offer(fn func(*Server, context.Context, *http.Request, map[string]any) (doze.VolumeTemplate, string, error)) func(*Server) http.Handler {
-	return func(s *Server) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			write(func(s *Server, ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, error) {
-				t, address, err := fn(s, ctx, r, body)
-				if err == nil && address != "" {
-					w.Header().Set(uploadHeader, address)
-				}
-				return t, err
-			})(s).ServeHTTP(w, r)
-		})
-	}
-}
-
 func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
 	var t doze.VolumeTemplate
 	if err := decodeTemplate(&t, r, body, ""); err != nil {

@@ -2,9 +2,11 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"regexp"
 	"slices"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/openapi"
 	"doze/internal/store"
 )
 
@@ -68,15 +71,15 @@ func (s *Server) workspace(ctx context.Context, r *http.Request) (doze.Workspace
 	return w, err
 }
 
-// workspaceBody is what a caller may set of a workspace.
-type workspaceBody struct {
+// workspaceRequest is what a caller may set of a workspace.
+type workspaceRequest struct {
 	Name        string            `json:"name"`
 	DisplayName string            `json:"displayName"`
 	Region      string            `json:"region"`
 	Labels      map[string]string `json:"labels"`
 }
 
-func (s *Server) checkWorkspace(in *workspaceBody, p *doze.Problems) {
+func (s *Server) checkWorkspace(in *workspaceRequest, p *doze.Problems) {
 	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
 	m.CheckIn(p, "")
 	if in.Region != "" && in.Region != anyRegion && in.Region != s.Region {
@@ -88,7 +91,7 @@ func (s *Server) checkWorkspace(in *workspaceBody, p *doze.Problems) {
 func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[string]any) (doze.Workspace, error) {
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	var p doze.Problems
-	var in workspaceBody
+	var in workspaceRequest
 	decode(&in, body, "", &p)
 	s.checkWorkspace(&in, &p)
 	if reason := s.refused(in.Name); reason != "" {
@@ -124,7 +127,7 @@ func (s *Server) updateWorkspace(ctx context.Context, r *http.Request, body map[
 		return w, err
 	}
 	var p doze.Problems
-	in := workspaceBody{w.Name, w.DisplayName, w.Region, maps.Clone(w.Labels)}
+	in := workspaceRequest{w.Name, w.DisplayName, w.Region, maps.Clone(w.Labels)}
 	decode(&in, body, "", &p)
 	if in.Name == "" {
 		in.Name = w.Name
@@ -193,16 +196,42 @@ func (s *Server) refused(name string) string {
 	return ""
 }
 
-// workspaceAvailability answers whether a name is free.
-func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, body map[string]any) (any, error) {
-	var p doze.Problems
-	var in struct {
-		Name string `json:"name"`
+// nameRequest asks about a name.
+type nameRequest struct {
+	Name string `json:"name"`
+}
+
+// availability says whether a name is free, and why not; bare, that alone.
+type availability struct {
+	Available bool   `json:"available"`
+	Message   string `json:"message"`
+	Reason    string `json:"reason,omitempty"`
+	bare      bool
+}
+
+// MarshalJSON writes an object, or a boolean.
+func (a availability) MarshalJSON() ([]byte, error) {
+	if a.bare {
+		return json.Marshal(a.Available)
 	}
+	type object availability
+	return json.Marshal(object(a))
+}
+
+// Schema says that of the two forms.
+func (availability) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Schema {
+	type reasonedAvailability availability
+	return &openapi.Schema{OneOf: []*openapi.Schema{{Type: "boolean"}, of(reflect.TypeFor[reasonedAvailability]())}}
+}
+
+// workspaceAvailability answers whether a name is free.
+func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, body map[string]any) (out availability, err error) {
+	var p doze.Problems
+	var in nameRequest
 	decode(&in, body, "", &p)
 	doze.CheckName(&p, "name", in.Name)
 	if err := p.Err(); err != nil {
-		return nil, err
+		return out, err
 	}
 	reason, message := s.refused(in.Name), "the name is free"
 	if reason != "" {
@@ -210,16 +239,9 @@ func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, bod
 	} else if _, err := s.Store.Workspace(ctx, in.Name); err == nil {
 		reason, message = "taken", "the name is taken"
 	} else if doze.Public(err).Kind != doze.NotFound {
-		return nil, err
+		return out, err
 	}
-	if !withReason.in(r.URL.Query()) {
-		return reason == "", nil
-	}
-	out := map[string]any{"available": reason == "", "message": message}
-	if reason != "" {
-		out["reason"] = reason
-	}
-	return out, nil
+	return availability{reason == "", message, reason, !withReason.in(r.URL.Query())}, nil
 }
 
 // checkPerson bounds the names of a person.

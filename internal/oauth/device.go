@@ -36,26 +36,37 @@ func (s *Server) Device(w http.ResponseWriter, r *http.Request) {
 	httpx.WriteJSON(w, http.StatusOK, out)
 }
 
-func (s *Server) device(r *http.Request) (map[string]any, error) {
+// deviceAnswer is what a device shows to its user, and asks with (RFC 8628,
+// section 3.2).
+type deviceAnswer struct {
+	DeviceCode string `json:"device_code"`
+	UserCode   string `json:"user_code"`
+	Verify     string `json:"verification_uri"`
+	Complete   string `json:"verification_uri_complete"` // with the user code
+	ExpiresIn  int    `json:"expires_in"`                // seconds
+	Interval   int    `json:"interval"`                  // seconds
+}
+
+func (s *Server) device(r *http.Request) (out deviceAnswer, err error) {
 	ctx, now := r.Context(), time.Now()
 	p, err := readParams(r)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	c, err := s.client(ctx, p["client_id"])
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	scopes, err := parseScope(p["scope"], []string{access.Admin})
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	waiting, err := s.Store.Grants(ctx, now)
 	if err == nil && waiting >= pendingMax {
 		err = doze.Errorf(doze.Exhausted, "too many devices wait for their users: try again in a few minutes")
 	}
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	id := store.NewID()
 	code, user := access.NewCode(devicePrefix, id), newUserCode()
@@ -64,9 +75,8 @@ func (s *Server) device(r *http.Request) (map[string]any, error) {
 		Client: c.ClientID, Scopes: scopes, Code: access.HashCode(code), Device: true,
 	}, now)
 	verify := s.Base + "/login/verify"
-	return map[string]any{
-		"device_code": code, "user_code": user, "verification_uri": verify, "verification_uri_complete": verify + "?user_code=" + user,
-		"expires_in": int(deviceLife.Seconds()), "interval": int(interval.Seconds()),
+	return deviceAnswer{
+		code, user, verify, verify + "?user_code=" + user, int(deviceLife.Seconds()), int(interval.Seconds()),
 	}, err
 }
 
@@ -94,11 +104,11 @@ func plainUserCode(text string) string {
 }
 
 // pollDevice answers the question of a device whether its user agreed.
-func (s *Server) pollDevice(ctx context.Context, _ *http.Request, p params) (answer, error) {
+func (s *Server) pollDevice(ctx context.Context, _ *http.Request, p params) (tokenAnswer, error) {
 	expired := fail(http.StatusBadRequest, expiredToken, "the device code is unknown, used or over: begin again")
 	id, ok := access.CodeID(devicePrefix, p["device_code"])
 	if !ok {
-		return answer{}, expired
+		return tokenAnswer{}, expired
 	}
 	refresh, now := access.NewCode(refreshPrefix, id), time.Now()
 	g, err := s.Store.ChangeGrant(ctx, id, now, func(g *store.Grant) error {
@@ -125,7 +135,7 @@ func (s *Server) pollDevice(ctx context.Context, _ *http.Request, p params) (ans
 		err = expired
 	}
 	if err != nil {
-		return answer{}, err
+		return tokenAnswer{}, err
 	}
 	return s.issue(ctx, g, g.Scopes, refresh, now)
 }

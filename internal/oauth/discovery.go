@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"net/http"
+	"reflect"
 	"slices"
 
 	"doze/internal/access"
@@ -41,21 +42,27 @@ func (s *Server) Keys(w http.ResponseWriter, _ *http.Request) {
 type Route struct {
 	Method, Path string
 	Serve        func(*Server, http.ResponseWriter, *http.Request)
+	Query, Body  []string     // names of parameters, each a text; a body is JSON or a form
+	Out          reflect.Type // of the answer; nil is a page, or the way back to a program
 }
 
 // Routes are all ways into the server, below its base. They need no
 // credential: they are where one comes from.
 func Routes() []Route {
-	return slices.Clone([]Route{
-		{"GET", "/oauth/authorize", (*Server).Authorize},
-		{"POST", "/oauth/authorize", (*Server).Decide},
-		{"POST", "/oauth/token", (*Server).Token},
-		{"POST", "/oauth/revoke", (*Server).Revoke},
-		{"GET", "/oauth/jwks", (*Server).Keys},
-		{"POST", "/login/device", (*Server).Device},
-		{"GET", "/login/verify", (*Server).Verify},
-		{"POST", "/login/verify", (*Server).Confirm},
-		{"GET", "/.well-known/openid-configuration", (*Server).Discovery},
-		{"GET", "/.well-known/oauth-authorization-server", (*Server).Discovery},
-	})
+	document := reflect.TypeFor[map[string]any]()
+	user := []string{"name", "password", "decision"} // of a page
+	return []Route{
+		{"GET", "/oauth/authorize", (*Server).Authorize, asked, nil, nil},
+		{"POST", "/oauth/authorize", (*Server).Decide, nil, slices.Concat(asked, user), nil},
+		{"POST", "/oauth/token", (*Server).Token, nil, []string{
+			"grant_type", "client_id", "client_secret", "code", "code_verifier", "redirect_uri", "refresh_token", "device_code", "scope",
+		}, reflect.TypeFor[tokenAnswer]()},
+		{"POST", "/oauth/revoke", (*Server).Revoke, nil, []string{"token"}, document},
+		{"GET", "/oauth/jwks", (*Server).Keys, nil, nil, document},
+		{"POST", "/login/device", (*Server).Device, nil, []string{"client_id", "scope"}, reflect.TypeFor[deviceAnswer]()},
+		{"GET", "/login/verify", (*Server).Verify, []string{"user_code"}, nil, nil},
+		{"POST", "/login/verify", (*Server).Confirm, nil, slices.Concat([]string{"user_code"}, user), nil},
+		{"GET", "/.well-known/openid-configuration", (*Server).Discovery, nil, nil, document},
+		{"GET", "/.well-known/oauth-authorization-server", (*Server).Discovery, nil, nil, document},
+	}
 }

@@ -17,8 +17,8 @@ import (
 	"doze/internal/store"
 )
 
-// answer is a successful answer (RFC 6749, section 5.1).
-type answer struct {
+// tokenAnswer is a successful answer (RFC 6749, section 5.1).
+type tokenAnswer struct {
 	AccessToken  string `json:"access_token"`
 	TokenType    string `json:"token_type"`
 	ExpiresIn    int    `json:"expires_in"`
@@ -30,7 +30,7 @@ type answer struct {
 const deviceGrant = "urn:ietf:params:oauth:grant-type:device_code"
 
 // grants are the ways to a token.
-var grants = map[string]func(*Server, context.Context, *http.Request, params) (answer, error){
+var grants = map[string]func(*Server, context.Context, *http.Request, params) (tokenAnswer, error){
 	"authorization_code": (*Server).exchangeCode,
 	"refresh_token":      (*Server).refresh,
 	"client_credentials": (*Server).clientCredentials,
@@ -66,10 +66,10 @@ var errUsed = fail(http.StatusBadRequest, invalidGrant, "the code is wrong, used
 
 // exchangeCode turns an authorization code into tokens, once. A second try
 // makes the tokens of the first void: one of the two stole the code.
-func (s *Server) exchangeCode(ctx context.Context, _ *http.Request, p params) (answer, error) {
+func (s *Server) exchangeCode(ctx context.Context, _ *http.Request, p params) (tokenAnswer, error) {
 	id, ok := access.CodeID(codePrefix, p["code"])
 	if !ok {
-		return answer{}, errUsed
+		return tokenAnswer{}, errUsed
 	}
 	refresh, now := access.NewCode(refreshPrefix, id), time.Now()
 	stolen := false
@@ -96,7 +96,7 @@ func (s *Server) exchangeCode(ctx context.Context, _ *http.Request, p params) (a
 		s.Credentials.Revoke(id, now)
 	}
 	if err != nil {
-		return answer{}, missing(err)
+		return tokenAnswer{}, missing(err)
 	}
 	return s.issue(ctx, g, g.Scopes, refresh, now)
 }
@@ -112,10 +112,10 @@ func missing(err error) error {
 // refresh renews an access token. The refresh token is replaced, and using an
 // old one revokes the grant: it was stolen. Clients that cannot keep a new one
 // send the device code along, which nobody else has, and keep theirs.
-func (s *Server) refresh(ctx context.Context, _ *http.Request, p params) (answer, error) {
+func (s *Server) refresh(ctx context.Context, _ *http.Request, p params) (tokenAnswer, error) {
 	id, ok := access.CodeID(refreshPrefix, p["refresh_token"])
 	if !ok {
-		return answer{}, errUsed
+		return tokenAnswer{}, errUsed
 	}
 	next, now := access.NewCode(refreshPrefix, id), time.Now()
 	stolen := false
@@ -145,50 +145,50 @@ func (s *Server) refresh(ctx context.Context, _ *http.Request, p params) (answer
 		s.Credentials.Revoke(id, now)
 	}
 	if err != nil {
-		return answer{}, missing(err)
+		return tokenAnswer{}, missing(err)
 	}
 	return s.issue(ctx, g, scopes, next, now)
 }
 
 // issue makes the tokens of a grant.
-func (s *Server) issue(ctx context.Context, g store.Grant, scopes []string, refresh string, now time.Time) (answer, error) {
+func (s *Server) issue(ctx context.Context, g store.Grant, scopes []string, refresh string, now time.Time) (tokenAnswer, error) {
 	u, err := s.Store.User(ctx, g.Sub)
 	if err != nil {
-		return answer{}, missing(err)
+		return tokenAnswer{}, missing(err)
 	}
 	return s.sign(access.Claims{
 		Sub: u.Sub, SubType: doze.SubUser, Epoch: u.Epoch, Grant: g.ID, Client: g.Client, Scope: strings.Join(scopes, " "),
 	}, refresh, now)
 }
 
-func (s *Server) sign(c access.Claims, refresh string, now time.Time) (answer, error) {
+func (s *Server) sign(c access.Claims, refresh string, now time.Time) (tokenAnswer, error) {
 	text, err := s.Credentials.Tokens.Sign(c, now)
-	return answer{text, "Bearer", int(access.TokenLife.Seconds()), refresh, c.Scope}, err
+	return tokenAnswer{text, "Bearer", int(access.TokenLife.Seconds()), refresh, c.Scope}, err
 }
 
 // clientCredentials gives a service account a token of its own.
-func (s *Server) clientCredentials(ctx context.Context, r *http.Request, p params) (answer, error) {
+func (s *Server) clientCredentials(ctx context.Context, r *http.Request, p params) (tokenAnswer, error) {
 	wrong := fail(http.StatusUnauthorized, invalidClient, "the client id or the client secret is wrong")
 	id, secret := p["client_id"], p["client_secret"]
 	if user, password, ok := r.BasicAuth(); ok {
 		if secret != "" || id != "" && id != user {
-			return answer{}, fail(http.StatusBadRequest, invalidRequest, "give the client secret in one way only")
+			return tokenAnswer{}, fail(http.StatusBadRequest, invalidRequest, "give the client secret in one way only")
 		}
 		id, secret = unescape(user), unescape(password)
 	}
 	a, err := s.Store.ServiceAccount(ctx, "", id)
 	if doze.Public(err).Kind == doze.NotFound || err == nil && !access.SameCode(a.Hash, secret) {
-		return answer{}, wrong
+		return tokenAnswer{}, wrong
 	}
 	if err != nil {
-		return answer{}, err
+		return tokenAnswer{}, err
 	}
 	scopes, err := parseScope(p["scope"], a.Scopes)
 	if err == nil {
 		err = within(scopes, a.Scopes)
 	}
 	if err != nil {
-		return answer{}, err
+		return tokenAnswer{}, err
 	}
 	return s.sign(access.Claims{
 		Sub: a.ClientID, SubType: doze.SubServiceAccount, Workspace: a.Workspace, Client: a.ClientID, Scope: strings.Join(scopes, " "),

@@ -9,8 +9,9 @@ import (
 	"doze/internal/control"
 )
 
-// fruitless are routes that never succeed.
+// fruitless are routes that never succeed, or whose answer is another file.
 var fruitless = map[string]string{
+	"GET /openapi.json":                          "docs/openapi.json is its answer",
 	"POST /pending-image-shares/{share}/accept":  "no share needs an answer",
 	"POST /pending-image-shares/{share}/decline": "no share needs an answer",
 }
@@ -18,6 +19,7 @@ var fruitless = map[string]string{
 // faultless are routes that have no errors of their own.
 var faultless = map[string]string{
 	"GET /login/verify":                           "it asks for the code that is missing",
+	"GET /openapi.json":                           "it has no input",
 	"GET /health":                                 "it has no input",
 	"GET /oauth/jwks":                             "it has no input",
 	"GET /drives/jwks.json":                       "it has no input",

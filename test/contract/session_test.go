@@ -254,7 +254,7 @@ var passing = []struct {
 	{regexp.MustCompile(`\blinux/(amd64|arm64)\b`), "{platform}"},
 	{regexp.MustCompile(`sha256:[0-9a-f]{64}`), "{digest}"},
 	{regexp.MustCompile(`"(size)": \d{4,}`), `"$1": {number}`}, // in bytes; megabytes have fewer digits
-	{regexp.MustCompile(`(try again in) \S+`), "$1 {duration}"},
+	{regexp.MustCompile(`(try again in) [^\s"]+`), "$1 {duration}"},
 	{regexp.MustCompile(`"(expiresIn|bytes|totalBytes|restoredBytes)": \d+`), `"$1": {number}`},
 }
 

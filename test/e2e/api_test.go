@@ -127,7 +127,7 @@ func TestMistakes(t *testing.T) {
 			}
 		})
 	}
-	for path, status := range map[string]int{"/v0/nothing": 401, "/v0": 401, "/v0/health": 200, "/health": 200, "/nothing": 404, "/v00/sandboxes": 404, "/run/main/sandboxes/none": 401} {
+	for path, status := range map[string]int{"/v0/nothing": 401, "/v0": 401, "/v0/health": 200, "/health": 200, "/openapi.json": 200, "/v0/openapi.json": 200, "/openapi.json/": 404, "/nothing": 404, "/v00/sandboxes": 404, "/run/main/sandboxes/none": 401} {
 		call{url: p.Address + path, key: none}.want(t, p, status)
 	}
 	for name, header := range map[string]map[string]string{

@@ -1,0 +1,232 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"doze"
+	"doze/internal/httpx"
+	"doze/internal/openapi"
+)
+
+// about is what a description says of the whole.
+const about = `The control API of Doze. Sandboxes have an API of their own, below the address of each.
+
+A credential is an API key or an access token. A scope that is named below is what it needs; "admin" includes all. Bodies may be up to
+` + "`1 MiB`" + `; members that nobody knows are ignored, and so are those that only the platform
+sets; in a change, null clears a member and absence leaves it. Errors have the members error, code and message, and perhaps more.`
+
+func (s *Server) description(context.Context, *http.Request) (json.RawMessage, error) {
+	return s.document()
+}
+
+// Description describes every route of the table in the form of OpenAPI 3.1.
+func Description() openapi.Document {
+	schemas := newSchemas()
+	d := openapi.Document{
+		OpenAPI: openapi.Version,
+		Info:    openapi.Info{Title: "Doze", Version: pagedLists, Description: about},
+		Servers: []openapi.Server{{URL: prefix}},
+		Paths:   map[string]openapi.Path{},
+		Components: openapi.Components{
+			Parameters: parameters, Responses: failures(schemas), SecuritySchemes: map[string]openapi.Scheme{
+				bearer: {Type: "http", Scheme: "bearer", Description: "an API key or an access token"},
+				own:    {Type: "apiKey", In: "header", Name: "x-blaxel-authorization", Description: `the same, as "Bearer" and the credential; it is read first`},
+			},
+		},
+	}
+	for _, rt := range routes {
+		if d.Paths[rt.pattern] == nil {
+			d.Paths[rt.pattern] = openapi.Path{}
+		}
+		d.Paths[rt.pattern][strings.ToLower(rt.method)] = rt.describe(schemas)
+		if tag := (openapi.Tag{Name: rt.tag()}); !slices.Contains(d.Tags, tag) {
+			d.Tags = append(d.Tags, tag)
+		}
+	}
+	d.Components.Schemas = schemas.Named()
+	return d
+}
+
+// The ways in which a credential comes.
+const (
+	bearer = "bearer"
+	own    = "blaxel"
+)
+
+func (rt *route) describe(schemas *openapi.Schemas) *openapi.Operation {
+	o := &openapi.Operation{
+		ID: rt.id(), Tags: []string{rt.tag()}, Security: []map[string][]string{},
+		Parameters: rt.values(), Body: rt.body(schemas), Responses: rt.responses(schemas),
+	}
+	if rt.scope != "" {
+		o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
+		scopes := []string{rt.scope}
+		if rt.scope == anyScope {
+			scopes = []string{}
+		}
+		o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}}
+	}
+	return o
+}
+
+// id is the name of an operation: its method and its path.
+func (rt *route) id() string {
+	var id strings.Builder
+	id.WriteString(strings.ToLower(rt.method))
+	for word := range strings.FieldsFuncSeq(strings.ReplaceAll(rt.pattern, "{", "by/"), func(r rune) bool { return strings.ContainsRune("/}-_.", r) }) {
+		id.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return id.String()
+}
+
+// groups are the tags of routes that are not called like their first segment.
+var groups = map[string]string{
+	"health": "platform", "openapi.json": "platform", "configuration": "platform", "locations": "platform", "publicIps": "platform",
+	"features": "platform", "sandbox": "platform", "schedule-executions": "schedules", "uploads": "volume_templates",
+	"pending-image-shares": "images", "egressgateways": "vpcs", "egressips": "vpcs", "password": "users", "invitations": "users",
+	"login": "oauth", ".well-known": "oauth",
+}
+
+// tag is the group of a route: what it is about.
+func (rt *route) tag() string {
+	segments := strings.Split(rt.pattern[1:], "/")
+	about := segments[0]
+	if len(segments) > 2 && slices.Contains([]string{"previews", "schedules", "schedule-executions", "snapshots"}, segments[2]) {
+		about = segments[2] // of a sandbox
+	}
+	if group, ok := groups[about]; ok {
+		return group
+	}
+	return about
+}
+
+func reference(parameter string) openapi.Parameter {
+	return openapi.Parameter{Ref: "#/components/parameters/" + parameter}
+}
+
+// values are the parameters in the path and the query.
+func (rt *route) values() (all []openapi.Parameter) {
+	text := &openapi.Schema{Type: "string"}
+	for segment := range strings.SplitSeq(rt.pattern, "/") {
+		if name, ok := strings.CutPrefix(segment, "{"); ok {
+			all = append(all, openapi.Parameter{Name: strings.TrimSuffix(name, "}"), In: "path", Required: true, Schema: text})
+		}
+	}
+	for _, name := range rt.query {
+		if _, ok := parameters[name]; ok {
+			all = append(all, reference(name))
+		} else { // of the authorization server, whose parameters are texts
+			all = append(all, openapi.Parameter{Name: name, In: "query", Schema: text})
+		}
+	}
+	return all
+}
+
+const (
+	jsonType = "application/json"
+	formType = "application/x-www-form-urlencoded"
+	pageType = "text/html"
+)
+
+func (rt *route) body(schemas *openapi.Schemas) *openapi.Body {
+	switch {
+	case rt.media != "":
+		return &openapi.Body{Required: true, Content: map[string]openapi.Media{rt.media: {Schema: &openapi.Schema{}}}}
+	case len(rt.params) > 0:
+		in := &openapi.Schema{Type: "object", Properties: map[string]*openapi.Schema{}}
+		for _, name := range rt.params {
+			in.Properties[name] = &openapi.Schema{Type: "string"}
+		}
+		return &openapi.Body{Required: true, Content: map[string]openapi.Media{jsonType: {Schema: in}, formType: {Schema: in}}}
+	case rt.in != nil:
+		return &openapi.Body{Content: map[string]openapi.Media{jsonType: {Schema: schemas.Of(rt.in, openapi.Request)}}}
+	}
+	return nil
+}
+
+func (rt *route) responses(schemas *openapi.Schemas) map[string]openapi.Response {
+	all := map[string]openapi.Response{"default": failure(anyFailure)}
+	switch {
+	case rt.out == nil:
+		page := map[string]openapi.Media{pageType: {Schema: &openapi.Schema{Type: "string"}}}
+		all["200"] = openapi.Response{Description: "a page for the user", Content: page}
+		all["303"] = openapi.Response{Description: "back to the program that sent the user"}
+		all["default"] = openapi.Response{Description: "a page that says what is wrong", Content: page}
+		return all
+	case rt.out == reflect.TypeFor[httpx.Empty]():
+		all["204"] = openapi.Response{Description: "done"}
+	default:
+		ok := openapi.Response{Description: "done", Content: map[string]openapi.Media{jsonType: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
+		for _, name := range rt.headers {
+			if ok.Headers == nil {
+				ok.Headers = map[string]openapi.Header{}
+			}
+			ok.Headers[name] = openapi.Header{Schema: &openapi.Schema{Type: "string"}}
+		}
+		all["200"] = ok
+	}
+	for kind, may := range map[doze.Kind]bool{
+		doze.Invalid:         rt.scope != "" || rt.in != nil || len(rt.params) > 0 || rt.media != "",
+		doze.Unauthenticated: rt.scope != "" || len(rt.params) > 0,
+		doze.Forbidden:       rt.scope != "",
+		doze.NotFound:        rt.in != nil || strings.Contains(rt.pattern, "{"),
+		doze.Conflict:        rt.scope != "" && rt.method != http.MethodGet || rt.media != "",
+		doze.TooLarge:        rt.in != nil,
+	} {
+		if may {
+			all[strconv.Itoa(kind.Status())] = failure(kind.String())
+		}
+	}
+	return all
+}
+
+// anyFailure is the response for what is not listed by its status.
+const anyFailure = "error"
+
+func failure(name string) openapi.Response {
+	return openapi.Response{Ref: "#/components/responses/" + name}
+}
+
+// meanings say what callers can do about an error of a kind.
+var meanings = [...]string{
+	doze.Internal:        "our fault; the log of the platform says more",
+	doze.Invalid:         "mistakes in the request; the message names all of them",
+	doze.Unauthenticated: "no credential, or one that is wrong, expired or deleted",
+	doze.Forbidden:       "the credential lacks the scope, or may not enter the workspace",
+	doze.NotFound:        "there is no such object in the workspace",
+	doze.Conflict:        "the name is in use, or the state of the object forbids it: trying again does not help",
+	doze.Exhausted:       "a limit is reached, or there is no room",
+	doze.Unavailable:     "try again later",
+	doze.Timeout:         "it took too long: try again later",
+	doze.Unsupported:     "this platform does not support it",
+	doze.Unprocessable:   "it cannot be done to what is there",
+	doze.TooLarge:        "the body is too large",
+}
+
+// failures are the responses that report errors: one for each kind, and one for
+// any.
+func failures(schemas *openapi.Schemas) map[string]openapi.Response {
+	body := map[string]openapi.Media{jsonType: {Schema: schemas.Of(reflect.TypeFor[errorBody](), openapi.Answer)}}
+	all := map[string]openapi.Response{}
+	var rest []string
+	for k, meaning := range meanings {
+		kind := doze.Kind(k)
+		all[kind.String()] = openapi.Response{Description: meaning, Content: body}
+		rest = append(rest, strconv.Itoa(kind.Status())+" "+kind.String())
+	}
+	all[anyFailure] = openapi.Response{Description: "one of " + strings.Join(rest, ", "), Content: body}
+	return all
+}
+
+// errorBody is what every error has (section 7 of the specification).
+type errorBody struct {
+	Error   string `json:"error"`
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}

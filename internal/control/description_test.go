@@ -1,0 +1,87 @@
+package control_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze/internal/control"
+)
+
+var update = flag.Bool("update", false, "write docs/openapi.json")
+
+// TestDescription compares what is served, to everybody, with what is
+// documented.
+func TestDescription(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	w := p.do("GET", "/openapi.json", "", "Authorization", "")
+	if w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	var lines bytes.Buffer
+	if err := json.Indent(&lines, w.Body.Bytes(), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	const golden = "../../docs/openapi.json"
+	if *update {
+		if err := os.WriteFile(golden, lines.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	documented, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(documented), "\n"), strings.Split(lines.String(), "\n")); diff != "" {
+		t.Errorf("docs/openapi.json differs (run make gen and read what changed):\n%s", diff)
+	}
+}
+
+// TestDescriptionIsComplete is made from the route table, so that a new route
+// cannot be forgotten.
+func TestDescriptionIsComplete(t *testing.T) {
+	t.Parallel()
+	d := control.Description()
+	ids := map[string]string{}
+	for _, rt := range control.Routes() {
+		o := d.Paths[rt.Pattern][strings.ToLower(rt.Method)]
+		where := rt.Method + " " + rt.Pattern
+		if o == nil {
+			t.Errorf("%s is not described", where)
+			continue
+		}
+		if other := ids[o.ID]; other != "" {
+			t.Errorf("%s and %s are both %s", where, other, o.ID)
+		}
+		ids[o.ID] = where
+		if open := len(o.Security) == 0; open != (rt.Scope == "") {
+			t.Errorf("%s: open is %v", where, open)
+		}
+		if rt.Method == http.MethodPost && o.Body == nil && !bodiless[where] {
+			t.Errorf("%s has no body", where)
+		}
+	}
+	if stale := control.Stale(); len(stale) > 0 {
+		t.Errorf("rows that no type has: %s", strings.Join(stale, ", "))
+	}
+}
+
+// bodiless are the calls that only say what to do.
+var bodiless = map[string]bool{
+	"POST /sandboxes/{name}/snapshots/{snapshot}/restore": true,
+	"POST /drives/{drive}/access-token":                   true,
+	"POST /sandboxes/{name}/archive":                      true,
+	"POST /sandboxes/{name}/unarchive":                    true,
+	"POST /customdomains/{domain}/verify":                 true,
+	"POST /pending-image-shares/{share}/accept":           true,
+	"POST /pending-image-shares/{share}/decline":          true,
+	"POST /workspaces/{workspace}/accept":                 true,
+	"POST /workspaces/{workspace}/decline":                true,
+}

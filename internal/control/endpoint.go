@@ -1,0 +1,89 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+
+	"doze"
+	"doze/internal/httpx"
+	"doze/internal/oauth"
+)
+
+// tarType is that of a body which is not JSON.
+const tarType = "application/x-tar"
+
+// An endpoint serves a route, and knows what goes in and comes out.
+type endpoint struct {
+	handler func(*Server) http.Handler
+	in, out reflect.Type // bodies; in is nil without one in JSON, out for a page
+	media   string       // of a body that is taken as it is
+	params  []string     // in a body that may be a form
+	query   []string     // names in the table of parameters
+	headers []string     // that an answer may have
+}
+
+// asks adds what callers may ask in the query.
+func (e endpoint) asks(names ...string) endpoint {
+	e.query = append(e.query, names...)
+	return e
+}
+
+// takes says of which type the body is.
+func (e endpoint) takes(media string) endpoint {
+	e.media = media
+	return e
+}
+
+// read and write lift a method into a route; write hands it the body, which has
+// the members of an In.
+func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)) endpoint {
+	e := endpoint{out: reflect.TypeFor[Out](), handler: func(s *Server) http.Handler {
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) {
+			return fn(s, ctx, r)
+		})
+	}}
+	if l, ok := reflect.TypeAssert[interface{ parameters() []string }](reflect.Zero(e.out)); ok {
+		return e.asks(l.parameters()...)
+	}
+	return e
+}
+
+func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[string]any) (Out, error)) endpoint {
+	return endpoint{in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](), handler: func(s *Server) http.Handler {
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
+			body, err := readBody(r)
+			if err != nil {
+				return out, err
+			}
+			return fn(s, ctx, r, body)
+		})
+	}}
+}
+
+// offer is write for what may answer with an address to upload to.
+func offer(fn func(*Server, context.Context, *http.Request, map[string]any) (doze.VolumeTemplate, string, error)) endpoint {
+	e := endpoint{in: reflect.TypeFor[doze.VolumeTemplate](), out: reflect.TypeFor[doze.VolumeTemplate](), headers: []string{uploadHeader}}
+	e.handler = func(s *Server) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			write[doze.VolumeTemplate](func(s *Server, ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, error) {
+				t, address, err := fn(s, ctx, r, body)
+				if err == nil && address != "" {
+					w.Header().Set(uploadHeader, address)
+				}
+				return t, err
+			}).handler(s).ServeHTTP(w, r)
+		})
+	}
+	return e
+}
+
+// logins are the ways to a credential: they need none.
+func logins() (all []route) {
+	for _, rt := range oauth.Routes() {
+		all = append(all, route{rt.Method, rt.Path, "", endpoint{out: rt.Out, query: rt.Query, params: rt.Body, handler: func(s *Server) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Serve(s.OAuth, w, r) })
+		}}})
+	}
+	return all
+}
