@@ -6,6 +6,9 @@ import (
 	"flag"
 	"net/http"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +73,50 @@ func TestDescriptionIsComplete(t *testing.T) {
 	}
 	if stale := control.Stale(); len(stale) > 0 {
 		t.Errorf("rows that no type has: %s", strings.Join(stale, ", "))
+	}
+}
+
+// asked are the names that handlers look for in a query.
+var asked = regexp.MustCompile(`(?:\bv\.Get\(|Query\(\)\.Get\(|momentOf\(v, )"(\w+)"`)
+
+// TestParametersAreDescribed is made from the source of the handlers.
+func TestParametersAreDescribed(t *testing.T) {
+	t.Parallel()
+	names := slices.Clone(control.Flags)
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, found := range asked.FindAllSubmatch(source, -1) {
+			names = append(names, string(found[1]))
+		}
+	}
+	d := control.Description()
+	used := map[string]bool{}
+	for _, operations := range d.Paths {
+		for _, o := range operations {
+			for _, p := range o.Parameters {
+				used[strings.TrimPrefix(p.Ref, "#/components/parameters/")] = true
+			}
+		}
+	}
+	for _, name := range names {
+		if !used[name] {
+			t.Errorf("no route is described with the parameter %s", name)
+		}
+	}
+	for name := range d.Components.Parameters {
+		if !used[name] {
+			t.Errorf("no route has the parameter %s", name)
+		}
 	}
 }
 
