@@ -229,13 +229,17 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
 	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate})
 	credentials.OnLess(p.edge.Recheck)
+	pool, err := doze.ParseAddressPool(c.EgressPool)
+	if err != nil {
+		return nil, err
+	}
 	p.control = control.New(control.Config{
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
-		Bucket: p.bucket,
+		Bucket: p.bucket, Pool: pool,
 	})
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err

@@ -60,6 +60,8 @@ type config struct {
 	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
 	Templates    bool            `json:"templates"`         // sandboxes go on from a copy of one like them, where there is one
 	Egress       string          `json:"egress"`            // closed, or open: what sandboxes may reach
+	EgressPool   []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
+	EgressLink   string          `json:"egressInterface"`   // network interface that they belong to
 	Images       []string        `json:"images"`            // made before the first request
 	Log          string          `json:"log"`               // debug, info, warn or error
 	Drives       string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
@@ -120,20 +122,27 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
+	flags.Func("egress-pool", "comma separated `addresses` of this host, or networks such as 203.0.113.0/28, that egress IPs get, for sandboxes to leave from (default: there are none)", listed(&c.EgressPool))
+	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
 	flags.StringVar(&c.DrivesKeys, "drives-credentials", c.DrivesKeys, "`file` with the credentials of that bucket, in the form of ~/.aws/credentials: its profile default; it never reaches a sandbox")
 	flags.StringVar(&c.DrivesRegion, "drives-region", c.DrivesRegion, "`name` of the region that the bucket is in, as S3 knows it")
 	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
-	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", func(s string) error {
-		c.Images = nil
+	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", listed(&c.Images))
+}
+
+// listed reads a comma separated list.
+func listed(to *[]string) func(string) error {
+	return func(s string) error {
+		*to = nil
 		for name := range strings.SplitSeq(s, ",") {
 			if name = strings.TrimSpace(name); name != "" {
-				c.Images = append(c.Images, name)
+				*to = append(*to, name)
 			}
 		}
 		return nil
-	})
+	}
 }
 
 // load reads file, then the environment, then flags; the last one wins. Extra
@@ -296,6 +305,12 @@ func (c config) validate() error {
 	}
 	if c.Egress != egressClosed && c.Egress != egressOpen {
 		p.Add("egress", "must be %s or %s", egressClosed, egressOpen)
+	}
+	if _, err := doze.ParseAddressPool(c.EgressPool); err != nil {
+		p.Add("egressPool", "is wrong: %v", err)
+	}
+	if (len(c.EgressPool) == 0) != (c.EgressLink == "") {
+		p.Add("egressPool", "and egressInterface go together")
 	}
 	if c.Ready < 0 {
 		p.Add("ready", "must not be negative")

@@ -34,7 +34,11 @@ func beside(name string) string {
 }
 
 func host(c config) doctor.Host {
-	return doctor.Host{Data: c.Data, Binaries: []string{beside("doze-sentry"), beside("doze-agent")}}
+	pool, _ := doze.ParseAddressPool(c.EgressPool) // what is wrong with it, config check says
+	return doctor.Host{
+		Data: c.Data, Binaries: []string{beside("doze-sentry"), beside("doze-agent")},
+		Pool: pool, Link: c.EgressLink,
+	}
 }
 
 // examine says what the host lacks, and changes what it may if it is told to.

@@ -69,7 +69,10 @@ func TestLoad(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"region":"eu-1","pauseAfter":"1m","diskAfter":"1h"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, rest, err := load("all", []string{"--config", file, "--pause-after", "2m", "--listen", ":80", "rest"})
+	c, rest, err := load("all", []string{
+		"--config", file, "--pause-after", "2m", "--listen", ":80",
+		"--egress-pool", "203.0.113.7, 203.0.113.8/30", "--egress-interface", "eth0", "rest",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +148,12 @@ func TestValidateReportsEverything(t *testing.T) {
 	}
 	c.Workspace, c.Region, c.Listen, c.PauseAfter.Duration, c.SaveAfter.Duration, c.Egress, c.Log = "Main!", "", "nowhere", -1, -1, "ajar", "loud"
 	c.SwapAfter.Duration, c.Swap, c.BudgetMB = -1, "plain:1", -1
+	c.EgressPool = []string{"203.0.113.7/24"}
 	err := c.validate()
 	if err == nil {
 		t.Fatal("all wrong, and no error")
 	}
-	for _, field := range []string{"workspace", "region", "listen", "pauseAfter", "saveAfter", "swapAfter", "swap the size", "memoryBudgetMb", "egress", "log"} {
+	for _, field := range []string{"workspace", "region", "listen", "pauseAfter", "saveAfter", "swapAfter", "swap the size", "memoryBudgetMb", "egress", "egressPool is wrong", "egressInterface", "log"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%q does not mention %s", err, field)
 		}

@@ -31,7 +31,7 @@ type Bucket interface {
 	Purge(ctx context.Context, id string) error
 }
 
-// Config is what a Server works with. Every field but Hub and Bucket is required.
+// Config is what a Server works with. Every field but Hub, Bucket and Pool is required.
 type Config struct {
 	Store        *store.Store
 	Node         peer.Node
@@ -47,8 +47,9 @@ type Config struct {
 	PreviewURL   func(label string) string // the address of a preview
 	Recheck      func()                    // has the edge look again at who may do less; it does not wait
 	Hub          []HubImage
-	Base         string // the address of the control API, for uploads
-	Bucket       Bucket // nil: there are no drives
+	Base         string           // the address of the control API, for uploads
+	Bucket       Bucket           // nil: there are no drives
+	Pool         doze.AddressPool // of egress IPs; none: they wait for one
 }
 
 // Server serves the control API.
@@ -117,7 +118,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx))
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
 	}

@@ -34,6 +34,7 @@ type platform struct {
 	creds  *access.Credentials
 	dns    control.Resolver
 	bucket *bucket // nil: there is none
+	pool   doze.AddressPool
 	ctl    *control.Server
 	http   http.Handler
 	key    string // of an admin of the workspace "main"
@@ -89,6 +90,7 @@ func (p *platform) open(run bool) {
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
+		Pool: p.pool,
 	}
 	if p.bucket != nil {
 		cfg.Bucket = p.bucket

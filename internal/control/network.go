@@ -85,7 +85,7 @@ func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent
 	n.Metadata.CreatedAt, n.Metadata.CreatedBy, n.Metadata.UpdatedAt, n.Metadata.UpdatedBy = now, c.Sub, now, c.Sub
 	message := "it is recorded"
 	if kind == store.IP {
-		n.Status, message = doze.Starting.Status(), "it waits for an address: this platform has none to give yet"
+		n.Status, message = doze.Starting.Status(), "it waits for an address: "+s.whyNoAddress(n.Spec.IPFamily)
 	}
 	n.Events = []doze.Event{{Type: "deployment", Status: n.Status, Message: message, Time: now}}
 	return n, s.Store.InsertNetwork(ctx, kind, parent, n)
@@ -179,7 +179,7 @@ func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]
 		return g, err
 	}
 	where := doze.NetworkMetadata{VPCName: g.Metadata.VPCName, GatewayName: g.Metadata.Name}
-	return s.makeNetwork(ctx, store.IP, g.Metadata.Name, where, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
+	ip, err := s.makeNetwork(ctx, store.IP, g.Metadata.Name, where, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
 		*spec = doze.NetworkSpec{IPFamily: spec.IPFamily}
 		switch spec.IPFamily {
 		case "":
@@ -189,11 +189,34 @@ func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]
 			p.Add("spec.ipFamily", "must be %s or %s", doze.IPv4, doze.IPv6)
 		}
 	})
+	if err != nil {
+		return ip, err
+	}
+	if err := s.Store.GiveAddresses(ctx, s.Pool, time.Now()); err != nil {
+		return ip, err
+	}
+	return s.Store.Network(ctx, ip.Metadata.Workspace, store.IP, ip.Metadata.Name)
+}
+
+// whyNoAddress says what an egress IP of a family waits for.
+func (s *Server) whyNoAddress(family string) string {
+	switch {
+	case family != doze.IPv4:
+		return "this platform gives those of " + doze.IPv4 + " only"
+	case len(s.Pool) == 0:
+		return "this platform has none to give; its operator names some with --egress-pool"
+	default:
+		return "it gets the next one of the pool that is free"
+	}
 }
 
 func (s *Server) deleteIP(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
 	if _, err := s.ipOf(ctx, r); err != nil {
 		return doze.NetworkResource{}, err
 	}
-	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.IP, r.PathValue("ip"))
+	gone, err := s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.IP, r.PathValue("ip"))
+	if err != nil {
+		return gone, err
+	}
+	return gone, s.Store.GiveAddresses(ctx, s.Pool, time.Now())
 }

@@ -1,6 +1,8 @@
 package control_test
 
 import (
+	"net/netip"
+	"strings"
 	"testing"
 
 	"doze"
@@ -72,5 +74,34 @@ func TestNetworksLiveInEachOther(t *testing.T) {
 	want[any](p, 404, "GET", "/vpcs/v", "")
 	if all := want[[]network](p, 200, "GET", "/vpcs/default/egressgateways", ""); len(all) != 1 {
 		t.Errorf("%+v", all)
+	}
+}
+
+func TestEgressIPsGetAddresses(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
+	const ips = "/vpcs/default/egressgateways/g/ips"
+	if ip := want[network](p, 200, "POST", ips, named("early")); !strings.Contains(ip.Events[0].Message, "--egress-pool") {
+		t.Errorf("without a pool: %+v", ip)
+	}
+	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
+	p.reopen()
+	if ip := want[network](p, 200, "GET", ips+"/early", ""); ip.Spec.PublicIP != "203.0.113.0" || ip.Status != "DEPLOYED" {
+		t.Errorf("with a pool: %+v", ip)
+	}
+	ip := want[network](p, 200, "POST", ips, `{"metadata":{"name":"second"},"spec":{"publicIp":"203.0.113.0"}}`)
+	if ip.Spec.PublicIP != "203.0.113.1" || ip.Status != "DEPLOYED" || len(ip.Events) != 2 {
+		t.Errorf("the second: %+v", ip)
+	}
+	if ip := want[network](p, 200, "POST", ips, named("third")); ip.Spec.PublicIP != "" || ip.Status != "DEPLOYING" {
+		t.Errorf("of a pool without a free one: %+v", ip)
+	}
+	if ip := want[network](p, 200, "POST", ips, `{"metadata":{"name":"sixth"},"spec":{"ipFamily":"IPv6"}}`); !strings.Contains(ip.Events[0].Message, "IPv4 only") {
+		t.Errorf("of version 6: %+v", ip)
+	}
+	want[network](p, 200, "DELETE", ips+"/early", "")
+	if ip := want[network](p, 200, "GET", ips+"/third", ""); ip.Spec.PublicIP != "203.0.113.0" || ip.Status != "DEPLOYED" {
+		t.Errorf("when one was returned: %+v", ip)
 	}
 }

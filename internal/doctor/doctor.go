@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,8 +82,10 @@ func chosen(text string) string {
 
 // Host is what is looked at.
 type Host struct {
-	Data     string   // the data directory, or where it will be
-	Binaries []string // paths of our own binaries
+	Data     string         // the data directory, or where it will be
+	Binaries []string       // paths of our own binaries
+	Pool     []netip.Prefix // addresses for egress IPs
+	Link     string         // network interface that they belong to
 }
 
 // checks is everything that is looked at.
@@ -95,6 +99,7 @@ var checks = []struct {
 	{"kernel", kernel, nil},
 	{"cgroups", cgroups, nil},
 	{"network", network, nil},
+	{"egress pool", egressPool, nil},
 	{"programs", programs, nil},
 	{"our binaries", binaries, nil},
 	{"memory", memory, nil},
@@ -206,6 +211,38 @@ func network(Host) (Verdict, string, string) {
 		return Missing, "no network namespaces", "use a kernel with CONFIG_NET_NS"
 	}
 	return Fine, "network namespaces and netfilter", ""
+}
+
+// egressPool looks whether what is sent to the addresses of the pool reaches this
+// host.
+func egressPool(h Host) (Verdict, string, string) {
+	if len(h.Pool) == 0 {
+		return Fine, "none: egress IPs get no address", ""
+	}
+	link, err := net.InterfaceByName(h.Link)
+	if err != nil {
+		return Advice, fmt.Sprintf("there is no network interface %q", h.Link), "name the one that the addresses of --egress-pool belong to with --egress-interface: until then, what must leave from them is closed"
+	}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return Advice, err.Error(), "look at the addresses of " + h.Link + " yourself"
+	}
+	var far []string
+	for _, p := range h.Pool {
+		if !slices.ContainsFunc(addresses, func(a net.Addr) bool { return holds(a, p) }) {
+			far = append(far, p.String())
+		}
+	}
+	if len(far) > 0 {
+		return Advice, strings.Join(far, ", ") + " is in no network of " + h.Link, "have the network route it to this host, or take it out of --egress-pool: answers do not arrive otherwise"
+	}
+	return Fine, fmt.Sprintf("in the networks of %s", h.Link), ""
+}
+
+// holds reports whether all of p is in the network that an interface has with a.
+func holds(a net.Addr, p netip.Prefix) bool {
+	network, err := netip.ParsePrefix(a.String())
+	return err == nil && network.Bits() <= p.Bits() && network.Contains(p.Addr())
 }
 
 // lacking returns which of some programs are not there.

@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,4 +73,36 @@ func TestUsableWithAdvice(t *testing.T) {
 	if !doctor.Print(&out, []doctor.Finding{{Check: "swap", Verdict: doctor.Advice, Text: "none", Remedy: "nothing"}}) {
 		t.Error("advice makes a host unusable")
 	}
+}
+
+func TestEgressPool(t *testing.T) {
+	t.Parallel()
+	const loopback = "lo" // which every host has, with 127.0.0.0/8
+	for name, test := range map[string]struct {
+		host doctor.Host
+		want doctor.Verdict
+		text string
+	}{
+		"none":               {doctor.Host{}, doctor.Fine, "none"},
+		"no such interface":  {doctor.Host{Pool: pool("127.0.0.9/32"), Link: "none0"}, doctor.Advice, "none0"},
+		"in its network":     {doctor.Host{Pool: pool("127.0.0.8/30"), Link: loopback}, doctor.Fine, loopback},
+		"one is not":         {doctor.Host{Pool: pool("127.0.0.8/30", "203.0.113.0/30"), Link: loopback}, doctor.Advice, "203.0.113.0/30"},
+		"larger than it has": {doctor.Host{Pool: pool("126.0.0.0/7"), Link: loopback}, doctor.Advice, "126.0.0.0/7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, f := range doctor.Examine(test.host) {
+				if f.Check == "egress pool" && (f.Verdict != test.want || !strings.Contains(f.Text, test.text)) {
+					t.Errorf("%+v", f)
+				}
+			}
+		})
+	}
+}
+
+func pool(all ...string) (networks []netip.Prefix) {
+	for _, s := range all {
+		networks = append(networks, netip.MustParsePrefix(s))
+	}
+	return networks
 }

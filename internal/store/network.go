@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
 
 	"doze"
 )
@@ -94,4 +97,57 @@ func scanNetwork(r row) (n doze.NetworkResource, err error) {
 		return n, err
 	}
 	return n, json.Unmarshal([]byte(body), &n)
+}
+
+// GiveAddresses gives free addresses of a pool to the egress IPs that have none,
+// the oldest first, for as many as there are. One that was given out stays with
+// its egress IP, whatever the pool is now.
+func (s *Store) GiveAddresses(ctx context.Context, pool doze.AddressPool, now time.Time) error {
+	if len(pool) == 0 {
+		return nil
+	}
+	err := s.update(ctx, func(tx *sql.Tx) error {
+		given, err := collect(ctx, tx, scanText, `SELECT address FROM networks WHERE address <> ''`)
+		if err != nil {
+			return err
+		}
+		taken := map[string]bool{}
+		for _, address := range given {
+			taken[address] = true
+		}
+		waiting, err := collect(ctx, tx, scanNetwork, `SELECT body FROM networks
+			WHERE kind = $1 AND address = '' ORDER BY created_at, workspace, name`, string(IP))
+		if err != nil {
+			return err
+		}
+		waiting = slices.DeleteFunc(waiting, func(ip doze.NetworkResource) bool { return ip.Spec.IPFamily != doze.IPv4 })
+		for address := range pool.All() {
+			if len(waiting) == 0 {
+				break
+			}
+			if taken[address.String()] {
+				continue
+			}
+			if err := giveAddress(ctx, tx, waiting[0], address, now); err != nil {
+				return err
+			}
+			waiting = waiting[1:]
+		}
+		return nil
+	})
+	return wrap(err, "give addresses")
+}
+
+func giveAddress(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, address netip.Addr, now time.Time) error {
+	ip.Spec.PublicIP, ip.Status = address.String(), doze.Running.Status()
+	ip.Events = append(ip.Events, doze.Event{
+		Type: "deployment", Status: ip.Status, Message: "it has the address " + ip.Spec.PublicIP, Time: doze.Time{Time: now},
+	})
+	body, err := json.Marshal(ip)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE networks SET address = $1, body = $2 WHERE workspace = $3 AND kind = $4 AND name = $5`,
+		ip.Spec.PublicIP, string(body), ip.Metadata.Workspace, string(IP), ip.Metadata.Name)
+	return err
 }

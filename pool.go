@@ -1,0 +1,61 @@
+package doze
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+)
+
+// AddressPoolMax bounds the addresses of a pool: each one that is used is an
+// address of an interface of the host.
+const AddressPoolMax = 1 << 12
+
+// AddressPool has the addresses that egress IPs get: networks of version 4 that
+// do not overlap. Every address of a network is given out.
+type AddressPool []netip.Prefix
+
+// ParseAddressPool reads addresses and networks in CIDR form. What is wrong is
+// Invalid.
+func ParseAddressPool(all []string) (AddressPool, error) {
+	var pool AddressPool
+	total := 0
+	for _, s := range all {
+		network, err := netip.ParsePrefix(s)
+		if err != nil {
+			var one netip.Addr
+			if one, err = netip.ParseAddr(s); err == nil {
+				network, err = one.Prefix(one.BitLen())
+			}
+		}
+		switch first := network.Addr(); {
+		case err != nil:
+			return nil, Errorf(Invalid, "%q must be an address or a network, such as 203.0.113.7 or 203.0.113.0/28", clip(s))
+		case !first.Is4():
+			return nil, Errorf(Invalid, "%s must be of IPv4: sandboxes have no other", s)
+		case network != network.Masked():
+			return nil, Errorf(Invalid, "%s has bits behind its network: write %s, or the address alone", s, network.Masked())
+		case !first.IsGlobalUnicast():
+			return nil, Errorf(Invalid, "%s cannot be the address of a host", s)
+		case slices.ContainsFunc(pool, network.Overlaps):
+			return nil, Errorf(Invalid, "%s overlaps another one", s)
+		}
+		if total += 1 << min(network.Addr().BitLen()-network.Bits(), 31); total > AddressPoolMax {
+			return nil, Errorf(Invalid, "at most %d addresses are allowed", AddressPoolMax)
+		}
+		pool = append(pool, network)
+	}
+	return pool, nil
+}
+
+// All yields every address, in the order of the pool.
+func (p AddressPool) All() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, network := range p {
+			for a := network.Addr(); network.Contains(a); a = a.Next() {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}
