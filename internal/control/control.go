@@ -132,6 +132,9 @@ func (s *Server) Recover(ctx context.Context) error {
 // Preconditions: nobody else has its turn.
 func (s *Server) abandon(ctx context.Context, uid string) error {
 	sb, err := s.Store.Sandbox(ctx, uid)
+	if doze.Public(err).Kind == doze.NotFound { // it left nothing
+		return nil
+	}
 	if err != nil || sb.Phase.Status() != doze.Starting.Status() {
 		return err
 	}

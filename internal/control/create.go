@@ -146,8 +146,8 @@ func (s *Server) take(ctx context.Context, uid string, before time.Duration) (co
 }
 
 // boot gives a sandbox in the phase starting its machine, from a snapshot if it
-// is named. If that does not work, the record fails, or goes where the error
-// belongs to the caller.
+// is named. If that does not work, the record fails; one that never ran goes,
+// unless it is our fault.
 func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store.Sandbox, error) {
 	o, err := s.order(ctx, sb)
 	o.From = from
@@ -181,22 +181,20 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 	defer s.mending.ring() // its machine is a leftover
 
 	public := doze.Public(err)
-	if public.Name == doze.NameInvalidImage {
-		return errors.Join(err, s.Store.Remove(ctx, sb.UID))
+	var err2 error
+	if sb.Machine == sb.UID && (public.Kind != doze.Internal || from != "") {
+		// Its caller hears what to do, perhaps to try again, for which the name
+		// must be free. There is nothing more to see, nor of any fork.
+		err2 = s.Store.Remove(ctx, sb.UID)
+	} else {
+		_, err2 = s.Store.Apply(ctx, sb.UID, store.Step{
+			On: doze.Broke, Message: public.Message, At: time.Now(), Machine: store.NewID(),
+		})
 	}
-	failed, err2 := s.Store.Apply(ctx, sb.UID, store.Step{
-		On: doze.Broke, Message: public.Message, At: time.Now(), Machine: store.NewID(),
-	})
 	if err2 != nil {
 		slog.ErrorContext(ctx, "a failed start is not recorded yet", "sandbox", sb.UID, "err", err2)
-		return err
 	}
-	if public.Kind == doze.Exhausted || public.Kind == doze.Unavailable || from != "" {
-		// Clients try these again by themselves; the name must be free then. Of
-		// a fork there is nothing to see that its caller does not hear.
-		_, err2 = s.end(ctx, failed, public.Message)
-	}
-	return errors.Join(err, err2)
+	return err
 }
 
 // reuse returns the sandbox of a name for createIfNotExist, or false if the

@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -111,6 +112,14 @@ func (n *node) CheckImage(_ context.Context, ref string) error {
 		return &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "the image " + ref + " cannot be run"}
 	}
 	return nil
+}
+
+// FetchImage fails as it is told to.
+func (n *node) FetchImage(ctx context.Context, ref string, _ *peer.Login) error {
+	defer n.around()()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return cmp.Or(n.fail["fetch"], n.CheckImage(ctx, ref))
 }
 
 // PinImage knows every registry; its images are for who says "word".

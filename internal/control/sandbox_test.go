@@ -225,8 +225,10 @@ func TestCreateThatFails(t *testing.T) {
 	}{
 		"unknown":     {errors.New("disk sda is on fire"), 500, "FAILED"},
 		"ours":        {doze.Errorf(doze.Invalid, "bad order"), 500, "FAILED"},
-		"exhausted":   {doze.Errorf(doze.Exhausted, "the node is full"), 429, "TERMINATED"},
-		"unavailable": {doze.Errorf(doze.Unavailable, "the node restarts"), 503, "TERMINATED"},
+		"exhausted":   {doze.Errorf(doze.Exhausted, "the node is full"), 429, ""},
+		"unavailable": {doze.Errorf(doze.Unavailable, "the registry cannot be reached"), 503, ""},
+		"too slow":    {context.DeadlineExceeded, 504, ""},
+		"unsupported": {doze.Errorf(doze.Unsupported, "the node has no loop devices"), 501, ""},
 		"image":       {&doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "no such image"}, 400, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,6 +244,9 @@ func TestCreateThatFails(t *testing.T) {
 				synctest.Wait()
 				if tt.after == "" {
 					want[any](p, 404, "GET", "/sandboxes/a", "")
+					if all := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
+						t.Errorf("it left %+v", all)
+					}
 				} else if sb := p.get(); sb.Status != tt.after {
 					t.Errorf("record is %s", sb.Status)
 				}
@@ -414,6 +419,50 @@ func TestEnabled(t *testing.T) {
 		if sb = p.create(`{"metadata":{"name":"b"},"spec":{"enabled":false}}`); sb.Status != "DEACTIVATED" {
 			t.Errorf("created disabled: %s", sb.Status)
 		}
+	})
+}
+
+// TestImageThatDoesNotCome: a sandbox is not given up for an image that cannot
+// be pulled.
+func TestImageThatDoesNotCome(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(named("a"))
+		p.node.set("fetch", doze.Errorf(doze.Unavailable, "the registry cannot be reached"))
+		for _, enabled := range []string{"true", "false"} {
+			before := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":`+enabled+`}}`)
+			want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"runtime":{"image":"hub.test/a:1"}}}`)
+			if diff := cmp.Diff(before, p.get()); diff != "" || p.node.ordered() != 1 {
+				t.Errorf("with enabled %s: %s", enabled, diff)
+			}
+		}
+		p.node.set("fetch", nil)
+		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"runtime":{"image":"hub.test/a:1"}}}`); sb.Status != "DEPLOYED" || p.node.ordered() != 2 {
+			t.Errorf("%s", sb.Status)
+		}
+	})
+}
+
+// TestCreatesBehindOneThatFails: those who wait for it make theirs, or fail in
+// the same way.
+func TestCreatesBehindOneThatFails(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		release := p.node.hold()
+		p.node.set("create", doze.Errorf(doze.Unavailable, "the registry cannot be reached"))
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				if w := p.do("POST", "/sandboxes?createIfNotExist=true", named("a")); w.Code != 503 {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		synctest.Wait()
+		release()
+		wg.Wait()
 	})
 }
 

@@ -212,6 +212,16 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	if fresh && (off && !enable || disable) {
 		return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
 	}
+	if fresh {
+		// Until its image is here, the machine that there is stays.
+		source, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, want.Spec.Runtime.Image)
+		if err != nil {
+			return err
+		}
+		if err := s.Node.FetchImage(ctx, source, login); err != nil {
+			return fromNode(err, "the pull of the image")
+		}
+	}
 	if enable {
 		enabled, err := s.enable(ctx, sb, want)
 		if err != nil {

@@ -224,6 +224,12 @@ func (n *Node) drop(b *Box) {
 // CheckImage implements [peer.Node].
 func (n *Node) CheckImage(_ context.Context, ref string) error { return n.Options.CheckImage(ref) }
 
+// FetchImage implements [peer.Node].
+func (n *Node) FetchImage(ctx context.Context, ref string, login *peer.Login) error {
+	_, err := n.Image(ctx, ref, login)
+	return cause(ctx, err)
+}
+
 // PinImage implements [peer.Node].
 func (n *Node) PinImage(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
 	pinned, err := n.Options.PinImage(ctx, ref, login)

@@ -87,6 +87,9 @@ type Node interface {
 	// CheckImage returns an Invalid error with the name INVALID_IMAGE for a
 	// reference that can never be run here. It makes or pulls nothing.
 	CheckImage(ctx context.Context, ref string) error
+	// FetchImage has the image of a reference here, as Create would: pulled, if it
+	// is not there yet. login may be nil.
+	FetchImage(ctx context.Context, ref string, login *Login) error
 	// PinImage asks a registry what a reference means now, pulls that, and
 	// returns it. login may be nil.
 	PinImage(ctx context.Context, ref string, login *Login) (Pinned, error)

@@ -48,7 +48,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func TestImageTranscript(t *testing.T) {
-	p := start(t, "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"))
+	p := start(t, "--pause-after", "1h", "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"))
 	for _, tr := range load(t) {
 		if tr.name == images {
 			hold(t, p, nil, tr, map[string]string{"registry": serveImage(t)})

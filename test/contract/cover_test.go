@@ -67,7 +67,6 @@ var elsewhere = map[string]string{
 	"internal":                 "httpx.TestErrorsSurviveTheWire",
 	"unprocessable":            "httpx.TestErrorsSurviveTheWire", // of the sandbox API
 	"timeout":                  "httpx.TestErrorsSurviveTheWire",
-	"unavailable":              "control.TestCreateThatFails",
 	"INTERNAL_ERROR":           "edge.TestErrorsOfTheNode",
 	"WORKLOAD_TIMEOUT":         "edge.TestErrorsOfTheNode",
 	"WORKLOAD_FAILED":          "edge.TestErrorsOfTheNode",
