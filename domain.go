@@ -54,7 +54,7 @@ type CustomDomainMetadata struct {
 // CustomDomainSpec says what its owner has to write into the DNS, and what we
 // found there. All but DomainType, FallbackPreviewID and Region is set by us.
 type CustomDomainSpec struct {
-	CNAMERecords      string            `json:"cnameRecords"` // the target
+	CNAMERecords      string            `json:"cnameRecords"` // the target; empty if that has no name
 	TXTRecords        map[string]string `json:"txtRecords"`   // name to value
 	AlternativeNames  []string          `json:"subjectAlternativeNames"`
 	DomainType        string            `json:"domainType"`

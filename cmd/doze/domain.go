@@ -31,7 +31,12 @@ func (a *app) domain() *cobra.Command {
 				rows = append(rows, []string{"TXT", name, value})
 			}
 			for _, name := range d.Spec.AlternativeNames {
-				rows = append(rows, []string{"CNAME", name, d.Spec.CNAMERecords})
+				if d.Spec.CNAMERecords != "" {
+					rows = append(rows, []string{"CNAME", name, d.Spec.CNAMERecords})
+				}
+			}
+			if d.Spec.VerificationError != "" {
+				defer a.say(d.Spec.VerificationError + "\n")
 			}
 			return a.show(d, rows)
 		},

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -33,6 +34,7 @@ type platform struct {
 	dir    *peer.Directory
 	creds  *access.Credentials
 	dns    control.Resolver
+	target string  // where custom domains lead to, if it is not the constant
 	bucket *bucket // nil: there is none
 	pool   doze.AddressPool
 	ctl    *control.Server
@@ -86,7 +88,7 @@ func (p *platform) open(run bool) {
 	cfg := control.Config{
 		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
-		Resolver: p.dns, DomainTarget: target,
+		Resolver: p.dns, DomainTarget: cmp.Or(p.target, target),
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -53,6 +54,33 @@ func (s *Server) challenge(ctx context.Context, workspace, domain string) (strin
 	return challengeValue + hex.EncodeToString(mac.Sum(nil)[:20]), nil
 }
 
+// domainView is a domain as callers see it. Where it has to lead is what the
+// configuration says now; without a name for that, it says what to do.
+func (s *Server) domainView(d doze.CustomDomain) doze.CustomDomain {
+	d.Spec.CNAMERecords = ""
+	if s.hasName() {
+		d.Spec.CNAMERecords = s.DomainTarget
+	} else if d.Spec.Status == doze.DomainPending {
+		d.Spec.VerificationError = s.remedy(d)
+	}
+	return d
+}
+
+// hasName reports whether a CNAME record can lead to the host that custom domains
+// lead to.
+func (s *Server) hasName() bool {
+	var p doze.Problems
+	doze.CheckDomain(&p, "", s.DomainTarget)
+	return len(p) == 0
+}
+
+// remedy says how the names of a domain can lead here, where no name of ours is
+// in the DNS.
+func (s *Server) remedy(d doze.CustomDomain) string {
+	return fmt.Sprintf("this platform has no domain for a CNAME record: give *.preview.%s the address of %s, or have the operator start dozed with --domain",
+		d.Metadata.Name, s.DomainTarget)
+}
+
 // listDomains returns the domains of the workspace, and then those that others
 // share with it.
 func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.CustomDomain, error) {
@@ -62,9 +90,12 @@ func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.Custo
 		return nil, err
 	}
 	shared, err := s.Store.SharedDomains(ctx, workspace)
-	all := append([]doze.CustomDomain{}, own...)
+	all := make([]doze.CustomDomain, 0, len(own)+len(shared))
+	for _, d := range own {
+		all = append(all, s.domainView(d))
+	}
 	for _, d := range shared {
-		all = append(all, sharedWith(workspace, d))
+		all = append(all, sharedWith(workspace, s.domainView(d)))
 	}
 	return all, err
 }
@@ -78,7 +109,7 @@ func (s *Server) domain(ctx context.Context, r *http.Request) (doze.CustomDomain
 		d, err = s.Store.SharedDomain(ctx, workspace, domainOf(r))
 		d = sharedWith(workspace, d)
 	}
-	return d, err
+	return s.domainView(d), err
 }
 
 // ownDomain is a domain that a caller may change: their workspace's. life and
@@ -128,9 +159,9 @@ func (s *Server) createDomain(ctx context.Context, _ *http.Request, body map[str
 	}
 	d.Metadata.Workspace, d.Metadata.CreatedAt, d.Metadata.CreatedBy = c.Workspace, now, c.Sub
 	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = now, c.Sub
-	d.Spec.CNAMERecords, d.Spec.TXTRecords = s.DomainTarget, map[string]string{challengeName + d.Metadata.Name: value}
+	d.Spec.TXTRecords = map[string]string{challengeName + d.Metadata.Name: value}
 	d.Spec.AlternativeNames, d.Spec.Status = []string{"*.preview." + d.Metadata.Name}, doze.DomainPending
-	return d, s.Store.InsertDomain(ctx, d)
+	return s.domainView(d), s.Store.InsertDomain(ctx, d)
 }
 
 // decodeDomain writes what a caller may set of a domain.
@@ -184,7 +215,7 @@ func (s *Server) updateDomain(ctx context.Context, r *http.Request, body map[str
 	if err := s.Store.UpdateDomain(life, d); err != nil {
 		return d, err
 	}
-	return d, s.serveDomain(life, d)
+	return s.domainView(d), s.serveDomain(life, d)
 }
 
 func (s *Server) deleteDomain(ctx context.Context, r *http.Request) (doze.CustomDomain, error) {
@@ -196,7 +227,7 @@ func (s *Server) deleteDomain(ctx context.Context, r *http.Request) (doze.Custom
 	if d, err = s.Store.DeleteDomain(life, d.Metadata.Workspace, d.Metadata.Name); err == nil {
 		s.Previews.DropDomain(d.Metadata.Name, d.Metadata.Workspace)
 	}
-	return d, err
+	return s.domainView(d), err
 }
 
 // verifyDomain looks into the DNS. What it finds is in the answer, which is no
@@ -207,7 +238,8 @@ func (s *Server) verifyDomain(ctx context.Context, r *http.Request) (doze.Custom
 		return d, err
 	}
 	defer release()
-	return s.verify(life, d)
+	d, err = s.verify(life, d)
+	return s.domainView(d), err
 }
 
 // verify looks into the DNS and records what it says of d. Previews are served
@@ -252,6 +284,8 @@ func (s *Server) lookUp(ctx context.Context, d doze.CustomDomain) (problem strin
 	switch {
 	case err != nil:
 		return "the DNS did not answer when asked for *.preview." + d.Metadata.Name, false
+	case !leads && !s.hasName():
+		return s.remedy(d), true
 	case !leads:
 		return "the CNAME record *.preview." + d.Metadata.Name + " does not lead to " + s.DomainTarget, true
 	}

@@ -34,6 +34,45 @@ func prove(z *zone.Zone, d doze.CustomDomain) {
 	z.CNAME("doze-probe.preview."+d.Metadata.Name, d.Spec.CNAMERecords)
 }
 
+// TestDomainsFollowTheConfiguration: where a domain has to lead is what the
+// platform is called now, not what it was called when the domain was added.
+func TestDomainsFollowTheConfiguration(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	prove(z, d)
+	look := func() doze.CustomDomainSpec {
+		t.Helper()
+		got := want[doze.CustomDomain](p, 200, "GET", "/customdomains/shop.example", "").Spec
+		if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 || all[0].Spec.CNAMERecords != got.CNAMERecords {
+			t.Errorf("the list has %+v, not %+v", all, got)
+		}
+		return got
+	}
+	p.target = "there-2.preview.other.test"
+	p.reopen()
+	if got := look(); got.CNAMERecords != p.target || got.VerificationError != "" {
+		t.Errorf("%+v", got)
+	}
+	for _, nameless := range []string{"192.0.2.7", "localhost", "2001:db8::7"} {
+		p.target = nameless
+		p.reopen()
+		got := look()
+		if says := got.VerificationError; got.CNAMERecords != "" || !strings.Contains(says, "--domain") || !strings.Contains(says, nameless) || !strings.Contains(says, "*.preview.shop.example") {
+			t.Errorf("%s: %+v", nameless, got)
+		}
+	}
+	p.target = "192.0.2.7"
+	p.reopen()
+	if got := p.verify().Spec; got.Status != doze.DomainFailed || !strings.Contains(got.VerificationError, "the address of 192.0.2.7") {
+		t.Errorf("%+v", got)
+	}
+	z.A(target, [4]byte{192, 0, 2, 7}) // which its name is an alias of
+	if got := p.verify().Spec; got.Status != doze.DomainVerified || got.VerificationError != "" || got.CNAMERecords != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestCustomDomains(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)

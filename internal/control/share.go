@@ -95,5 +95,5 @@ func (s *Server) changeShares(ctx context.Context, r *http.Request, change func(
 	if err != nil {
 		return doze.CustomDomain{}, err
 	}
-	return d, s.serveDomain(life, d)
+	return s.domainView(d), s.serveDomain(life, d)
 }
