@@ -30,6 +30,7 @@ import (
 	"doze/internal/door"
 	"doze/internal/drive"
 	"doze/internal/edge"
+	"doze/internal/egress"
 	"doze/internal/hostnet"
 	"doze/internal/httpx"
 	"doze/internal/machine"
@@ -167,6 +168,7 @@ type platform struct {
 	config      config
 	store       *store.Store
 	net         *hostnet.Net
+	egress      *egress.Egress
 	images      *disk.Library
 	agents      *disk.Library  // of this data directory alone
 	bucket      control.Bucket // nil without drives
@@ -298,6 +300,9 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressOpen}); err != nil {
 		return fmt.Errorf("open the network: %w", err)
 	}
+	if err := p.openEgress(ctx); err != nil {
+		return err
+	}
 	resolvers, err := p.net.Resolvers()
 	if err != nil {
 		return err
@@ -353,8 +358,8 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 			pinned, image, err := p.images.Pin(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
 			return peer.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 		},
-		Lease:   p.lease,
-		Release: p.net.Release, Nameservers: texts(resolvers),
+		Lease: p.lease, Release: p.release, Admit: p.admit,
+		Nameservers: texts(resolvers), Proxy: proxyAddress,
 		Report: func(r peer.Report) { p.control.Report(r) },
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank,
 
@@ -480,6 +485,7 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 		{Name: "control", Run: p.control.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
 		{Name: "node", Run: p.node.Run},
+		{Name: "egress", Run: p.egress.Run},
 	}
 	if p.issuer != nil {
 		services = append(services, daemon.Service{Name: "certificates", Run: p.issuer.Run})
@@ -556,6 +562,9 @@ func (p *platform) close() error {
 		if err := p.plain.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
+	}
+	if p.egress != nil {
+		errs = append(errs, p.egress.Close())
 	}
 	if p.net != nil {
 		errs = append(errs, p.net.Close())

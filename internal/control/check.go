@@ -57,7 +57,6 @@ func supported(spec *doze.SandboxSpec) error {
 	}
 	lacks(spec.VPC != "" && spec.VPC != doze.DefaultVPC, "spec.vpc other than "+doze.DefaultVPC)
 	if n := spec.Network; n != nil {
-		lacks(n.Proxied(), "spec.network.proxy")
 		lacks(n.Subnet != "" && n.Subnet != doze.DefaultSubnet, "spec.network.subnet other than "+doze.DefaultSubnet)
 		lacks(n.Egress != nil, "spec.network.egress")
 		lacks(n.Has(doze.RulesetDedicated), "the ruleset "+doze.RulesetDedicated)
@@ -121,10 +120,25 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error
 	r := sb.Spec.Runtime
 	image, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, r.Image)
 	return peer.Order{
-		UID: sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
+		Network: networkOf(sb),
+		UID:     sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
 		Image: image, Login: login, Memory: r.Memory, Env: env, Volumes: volumes,
 		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
 	}, err
+}
+
+// networkOf is the network of a sandbox as a node gets it: one without rules, if
+// there is none.
+func networkOf(sb store.Sandbox) *doze.Network { return cmp.Or(sb.Spec.Network, new(doze.Network)) }
+
+// setNetwork has the recorded network of a sandbox obeyed. A machine that the
+// node does not have gets it when it is made.
+func (s *Server) setNetwork(ctx context.Context, sb store.Sandbox) error {
+	err := s.Node.SetNetwork(ctx, sb.Machine, networkOf(sb))
+	if doze.Public(err).Kind == doze.NotFound {
+		return nil
+	}
+	return err
 }
 
 // variables are those of a sandbox as the processes inside get them. A value

@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -102,6 +103,9 @@ func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if err := s.setNetwork(ctx, sb); err != nil {
+			return fmt.Errorf("the network of the sandbox %s: %w", sb.UID, err)
+		}
 		switch sb.Phase {
 		case doze.Running, doze.Suspending, doze.Waking:
 			// Until when it was used is not recorded: perhaps until now.

@@ -29,7 +29,7 @@ type node struct {
 	disks    map[string]disk     // guarded by mu; by id
 	kept     map[string]string   // guarded by mu; by id of a snapshot: the memory in it
 	creates  []peer.Order        // guarded by mu
-	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume
+	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, network
 	starts   []started           // guarded by mu
 	consults int                 // guarded by mu; of machines that run
 	refuse   int                 // guarded by mu; if set, the status with which processes are refused
@@ -361,6 +361,30 @@ func (n *node) pack(call, uid string, to doze.Phase, do func(*machine)) error {
 		do(m)
 		n.move(uid, to, "")
 	}
+	return nil
+}
+
+// forget makes the node one that was told of no network.
+func (n *node) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.machines {
+		m.order.Network = nil
+	}
+}
+
+func (n *node) SetNetwork(_ context.Context, uid string, network *doze.Network) error {
+	defer n.around()()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[uid]
+	if m == nil {
+		return doze.Errorf(doze.NotFound, "no such machine")
+	}
+	if err := n.fail["network"]; err != nil {
+		return err
+	}
+	m.order.Network = network
 	return nil
 }
 

@@ -46,7 +46,14 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 		return doze.Sandbox{}, err
 	}
 	s.expiry.by(want.Deadline)
-	return s.answer(ctx, sb.UID)
+	changed, err := s.Store.Sandbox(ctx, sb.UID)
+	if err == nil {
+		err = s.setNetwork(ctx, changed)
+	}
+	if err != nil {
+		return doze.Sandbox{}, err
+	}
+	return s.view(changed), nil
 }
 
 // living is the sandbox that has a name, or NotFound.

@@ -37,8 +37,8 @@ const (
 
 // Options are the operator's choices.
 type Options struct {
-	// OpenEgress lets sandboxes reach the public internet, through the address
-	// of this machine. Without it they reach nothing. Private, link-local and
+	// OpenEgress lets sandboxes whose way is [WayOpen] reach the public internet,
+	// through the address of this machine. Without it they reach nothing. Private, link-local and
 	// reserved networks and the machine itself stay closed. It adds a link and
 	// a packet filter to the machine's network namespace and switches on
 	// net.ipv4.ip_forward there; [Net.Destroy] takes all of it back. A
@@ -74,6 +74,7 @@ type lease struct {
 	ready bool          // needs the turn; the slot is wired and the lease is on disk
 	stale bool          // needs the turn; something of the slot may be there
 	gone  bool          // needs the turn; the lease has ended
+	way   Way           // needs the turn; as the kernel has it
 }
 
 func newLease(s Slot) *lease {
@@ -257,6 +258,17 @@ func (n *Net) Leases() []Slot {
 	return slots
 }
 
+// Slot returns the slot of id, if it has one.
+func (n *Net) Slot(id string) (Slot, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.leases[id]
+	if l == nil {
+		return Slot{}, false
+	}
+	return l.slot, true
+}
+
 // Lease returns the slot of id and makes it if needed. A second call returns
 // the same slot. On an error nothing new is left; Exhausted means that all
 // addresses are in use.
@@ -334,6 +346,9 @@ func (n *Net) Release(id string) error {
 	defer func() { l.turn <- struct{}{} }()
 	if l.gone {
 		return nil
+	}
+	if err := n.admit(l, WayClosed); err != nil { // whoever gets the index next begins closed
+		return err
 	}
 	l.ready, l.stale = false, true
 	if err := errors.Join(n.removeLease(l.slot), n.router.unwire(l.slot)); err != nil {

@@ -534,7 +534,15 @@ func TestOpenEgress(t *testing.T) {
 	serve(t, a)
 	portB := serve(t, b)
 	inside(t, a, func() error {
-		c, err := net.DialTimeout("tcp4", "8.8.8.8:80", 2*time.Second)
+		if c, err := net.DialTimeout("tcp4", "8.8.8.8:80", silence); err == nil {
+			c.Close()
+			t.Error("the internet can be reached before anybody said so")
+		}
+		return nil
+	})
+	admitted(t, n, WayOpen)
+	inside(t, a, func() error {
+		c, err := net.DialTimeout("tcp4", "8.8.8.8:80", 10*time.Second)
 		if err != nil {
 			return fmt.Errorf("the internet: %w", err)
 		}

@@ -73,24 +73,32 @@ func (r *router) close() error {
 	return r.ns.Close()
 }
 
-// filter lets in what answers a connection of ours and nothing else, and
-// forwards nothing; with open, it forwards to the public internet.
+// routerTable is the filter of the router.
+const routerTable = "doze"
+
+// filter lets in what answers a connection of ours and what is led to our own
+// ports, and forwards nothing; with open, it forwards to the public internet. No
+// link has a way out at first: see [Net.Admit].
 func (r *router) filter(open bool) error {
-	t, err := newTable(r.ns, "doze")
+	t, err := newTable(r.ns, routerTable)
+	if err != nil {
+		return err
+	}
+	denied, err := t.denied()
 	if err != nil {
 		return err
 	}
 	in := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyDrop)
 	t.rule(in, isIPv4, established, accept)
 	forward := t.chain("forward", nftables.ChainHookForward, nftables.ChainPolicyDrop)
+	if err := t.lane(in, forward, denied); err != nil {
+		return err
+	}
 	if open {
-		denied, err := t.denied()
-		if err != nil {
-			return err
-		}
 		t.rule(forward, isIPv4, from(uplinkInner), answers, accept)
 		t.rule(forward, toAny(denied), drop)
-		t.rule(forward, isIPv4, to(uplinkInner), accept)
+		t.rule(forward, fromAny(WayOpen), isIPv4, toPort(unix.IPPROTO_TCP, mailPort), reset)
+		t.rule(forward, fromAny(WayOpen), isIPv4, to(uplinkInner), accept)
 		t.masquerade(to(uplinkInner))
 	}
 	return t.apply()

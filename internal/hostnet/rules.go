@@ -93,19 +93,25 @@ func (t *table) denied() (*nftables.Set, error) {
 	s := &nftables.Set{Table: t.Table, Name: "not_public", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
 	var elements []nftables.SetElement
 	for _, p := range notPublic {
-		first := p.Masked().Addr().As4()
-		elements = append(elements, nftables.SetElement{Key: first[:]})
-		// The end of an interval is the first address behind it; behind the
-		// last network there is none.
-		behind := uint64(binary.BigEndian.Uint32(first[:])) + 1<<(32-p.Bits())
-		if behind < 1<<32 {
-			elements = append(elements, nftables.SetElement{Key: binary.BigEndian.AppendUint32(nil, uint32(behind)), IntervalEnd: true})
-		}
+		elements = append(elements, interval(p)...)
 	}
 	if err := t.conn.AddSet(s, elements); err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
 	return s, nil
+}
+
+// interval are the elements of a set that stand for a network.
+func interval(p netip.Prefix) []nftables.SetElement {
+	first := p.Masked().Addr().As4()
+	elements := []nftables.SetElement{{Key: first[:]}}
+	// The end of an interval is the first address behind it; behind the last
+	// network there is none.
+	behind := uint64(binary.BigEndian.Uint32(first[:])) + 1<<(32-p.Bits())
+	if behind < 1<<32 {
+		elements = append(elements, nftables.SetElement{Key: binary.BigEndian.AppendUint32(nil, uint32(behind)), IntervalEnd: true})
+	}
+	return elements
 }
 
 // Parts of rules.
@@ -143,17 +149,41 @@ func from(link string) []expr.Any { return onLink(expr.MetaKeyIIFNAME, link) }
 func to(link string) []expr.Any   { return onLink(expr.MetaKeyOIFNAME, link) }
 
 func onLink(key expr.MetaKey, link string) []expr.Any {
-	name := make([]byte, unix.IFNAMSIZ)
-	copy(name, link)
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: linkName(link)},
+	}
+}
+
+// linkName is the name of a link as the kernel compares it.
+func linkName(link string) []byte {
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name, link)
+	return name
+}
+
+// toAddr matches the destination of an IPv4 packet.
+func toAddr(a netip.Addr) []expr.Any { return address(destinationOffset, a) }
+
+// fromAddr matches the source of an IPv4 packet.
+func fromAddr(a netip.Addr) []expr.Any { return address(sourceOffset, a) }
+
+// Places in the header of an IPv4 packet.
+const (
+	sourceOffset      = 12
+	destinationOffset = 16
+	addressLen        = 4
+)
+
+func address(offset uint32, a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: addressLen},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()},
 	}
 }
 
 // toAny matches the destination of an IPv4 packet against a set.
 func toAny(s *nftables.Set) []expr.Any {
-	const destinationOffset, addressLen = 16, 4
 	return append(append([]expr.Any{}, isIPv4...),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: addressLen},
 		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID},

@@ -12,11 +12,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -236,15 +234,6 @@ func (n *Net) linkMachine(h *netlink.Handle, name string) error {
 	return nil
 }
 
-// fromAddr matches the source of an IPv4 packet.
-func fromAddr(a netip.Addr) []expr.Any {
-	const sourceOffset, addressLen = 12, 4
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceOffset, Len: addressLen},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()},
-	}
-}
-
 // resolversMax is how many name servers the C library reads, too.
 const resolversMax = 3
 
@@ -272,7 +261,7 @@ func resolvers(conf io.Reader) (all []netip.Addr, err error) {
 			continue
 		}
 		a, err := netip.ParseAddr(fields[1])
-		if err == nil && a.Is4() && !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if err == nil && !NotPublic(a) {
 			all = append(all, a)
 		}
 	}

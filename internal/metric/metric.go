@@ -47,6 +47,7 @@ type Metrics struct {
 	wakeFailures *prometheus.CounterVec
 	moves        *prometheus.HistogramVec
 	moveFailures *prometheus.CounterVec
+	decisions    *prometheus.CounterVec
 }
 
 // New returns metrics that count nothing yet.
@@ -68,9 +69,15 @@ func New() *Metrics {
 		moveFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "doze_sleep_failures_total", Help: "Moves to a lower tier that did not work, by that tier.",
 		}, label),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "doze_egress_decisions_total", Help: "Connections and requests of sandboxes with network rules to the outside, by what the rules said.",
+		}, []string{"verdict"}),
+	}
+	for _, v := range verdicts {
+		m.decisions.WithLabelValues(v)
 	}
 	m.registry.MustRegister(
-		m.wakes, m.wakeFailures, m.moves, m.moveFailures,
+		m.wakes, m.wakeFailures, m.moves, m.moveFailures, m.decisions,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -85,6 +92,12 @@ func (m *Metrics) Woke(from machine.Tier, took time.Duration, err error) {
 func (m *Metrics) Sank(to machine.Tier, took time.Duration, err error) {
 	count(m.moves, m.moveFailures, to, took, err)
 }
+
+// verdicts are the values of the label.
+var verdicts = map[bool]string{true: "allow", false: "deny"}
+
+// Decided counts a connection or a request of a sandbox to the outside.
+func (m *Metrics) Decided(allow bool) { m.decisions.WithLabelValues(verdicts[allow]).Inc() }
 
 func count(took *prometheus.HistogramVec, failures *prometheus.CounterVec, t machine.Tier, d time.Duration, err error) {
 	if err != nil {

@@ -22,6 +22,9 @@ func TestMetrics(t *testing.T) {
 	m.Sank(machine.Saved, 300*time.Millisecond, nil)
 	m.Sank(machine.Swapped, time.Second, errors.New("full"))
 
+	m.Decided(true)
+	m.Decided(true)
+
 	w := httptest.NewRecorder()
 	m.Serve(w, httptest.NewRequest(http.MethodGet, "/metrics", nil), []metric.Cost{
 		{Tier: machine.Awake, Stats: machine.Stats{MemoryBytes: 100}},
@@ -47,6 +50,8 @@ func TestMetrics(t *testing.T) {
 		`doze_wake_seconds_count{tier="swapped"} 2`,
 		`doze_wake_failures_total{tier="disk"} 1`,
 		`doze_sleep_seconds_count{tier="saved"} 1`,
+		`doze_egress_decisions_total{verdict="allow"} 2`,
+		`doze_egress_decisions_total{verdict="deny"} 0`,
 		`doze_sleep_failures_total{tier="swapped"} 1`,
 	} {
 		if !strings.Contains(w.Body.String(), line+"\n") {

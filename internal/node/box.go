@@ -48,6 +48,9 @@ type Box struct {
 	turn   chan struct{} // held by who changes the machine
 	client *http.Transport
 
+	rules   sync.Mutex    // held while a network is put in force; never with mu
+	network *doze.Network // guarded by rules; nil before control says what it is
+
 	mu          sync.Mutex
 	machine     machine.Machine    // guarded by mu; nil until it booted and after it is gone
 	phase       doze.Phase         // guarded by mu; written by move only
@@ -85,7 +88,7 @@ type attempt struct {
 // newBox returns a box without a machine.
 func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
-		n: n, order: o, config: c, phase: phase,
+		n: n, order: o, config: c, phase: phase, network: o.Network,
 		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(),
 		conns: map[*conn]struct{}{}, seq: uint64(n.era), //nolint:gosec // G115: a time in our days, or later
 	}
@@ -145,7 +148,7 @@ func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 // the box yet.
 func (b *Box) find(ctx context.Context) (machine.Machine, error) {
 	// The address is the same as before; after a reboot its namespace is new.
-	link, err := b.n.Lease(ctx, b.config.ID)
+	link, err := b.lease(ctx, b.config.ID)
 	if err != nil {
 		return nil, fmt.Errorf("lease an address: %w", err)
 	}

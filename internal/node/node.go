@@ -58,6 +58,11 @@ type Options struct {
 	// until Release.
 	Lease   func(ctx context.Context, id string) (machine.Link, error)
 	Release func(id string) error
+	// Admit has the network of an order obeyed for what was leased under an id,
+	// and is NotFound if nothing is. What nobody admitted reaches nothing.
+	Admit func(id string, o peer.Order) error
+	// Proxy is host:port of the proxy in every sandbox.
+	Proxy string
 	// Volumes keeps the disks of sandboxes.
 	Volumes Volumes
 	// Nameservers are the addresses that sandboxes ask for names, if there are
@@ -327,6 +332,9 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 		n.assign(b, taken)
 		err := n.keep(b, doze.Starting, "") // a crash finds whose it is
 		if err == nil {
+			err = b.admit(taken.ID)
+		}
+		if err == nil {
 			err = s.Resume(ctx)
 		}
 		end := func() error { return s.end(context.WithoutCancel(ctx)) }
@@ -360,7 +368,7 @@ func (n *Node) spare(b *Box) *spare {
 // Preconditions: the turn is held.
 func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machine.Machine, err error) {
 	u.push(func() error { return n.Release(o.UID) })
-	if b.config.Link, err = n.Lease(ctx, o.UID); err != nil {
+	if b.config.Link, err = b.lease(ctx, o.UID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", cause(ctx, err))
 	}
 	u.push(func() error { return n.detach(o.UID) })
@@ -389,7 +397,7 @@ func (n *Node) inhabit(ctx context.Context, b *Box, o peer.Order, m machine.Mach
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()
-	if err := b.introduce(ctx, environment(b.image, o, n.Nameservers)); err != nil {
+	if err := b.introduce(ctx, n.environment(b.image, o)); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
 	return nil
@@ -411,10 +419,10 @@ func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), 
 // environment is what the agent gets for what it starts: the image's variables,
 // who the sandbox is, the caller's, and what is for the agent alone. Of two with
 // one name the later wins.
-func environment(image Image, o peer.Order, nameservers []string) []string {
+func (n *Node) environment(image Image, o peer.Order) []string {
 	env := slices.Concat(image.Env, []string{
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
-	}, o.Env, hostEnvironment(image, nameservers))
+	}, n.proxyEnvironment(o.Network), o.Env, hostEnvironment(image, n.nameservers(o.Network)))
 	last := map[string]int{}
 	for i, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")

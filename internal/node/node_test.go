@@ -46,24 +46,25 @@ type host struct {
 	dir   string
 	app   http.HandlerFunc // answers on appPort
 
-	mu      sync.Mutex
-	leases  map[string]bool
-	reports []peer.Report
-	failing map[string]error     // by name of the step
-	keep    map[string]int       // keepAlive by sandbox
-	ended   map[string]time.Time // when the last of them ended, by sandbox
-	env     map[string][]string  // what agents were told, by sandbox
-	changed map[string]string    // what a checkpoint would leave out, by sandbox
-	asked   map[string][]string  // what agents were asked about archives, by sandbox
-	deaf    bool                 // agents do not answer
-	free    int64
+	mu       sync.Mutex
+	leases   map[string]bool
+	networks map[string]*doze.Network // guarded by mu; by lease, as admitted last
+	reports  []peer.Report
+	failing  map[string]error     // by name of the step
+	keep     map[string]int       // keepAlive by sandbox
+	ended    map[string]time.Time // when the last of them ended, by sandbox
+	env      map[string][]string  // what agents were told, by sandbox
+	changed  map[string]string    // what a checkpoint would leave out, by sandbox
+	asked    map[string][]string  // what agents were asked about archives, by sandbox
+	deaf     bool                 // agents do not answer
+	free     int64
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, networks: map[string]*doze.Network{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -175,9 +176,22 @@ func (h *host) options() node.Options {
 			if err := h.fails("release"); err != nil {
 				return err
 			}
-			h.set(func() { delete(h.leases, id) })
+			h.set(func() { delete(h.leases, id); delete(h.networks, id) })
 			return nil
 		},
+		Admit: func(id string, o peer.Order) error {
+			if err := h.fails("admit"); err != nil {
+				return err
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if !h.leases[id] {
+				return doze.Errorf(doze.NotFound, "there is no lease %s", id)
+			}
+			h.networks[id] = o.Network
+			return nil
+		},
+		Proxy:   "192.0.2.7:3128",
 		Volumes: h.shelf,
 		Report:  func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
 		Available: func() (int64, error) {

@@ -31,6 +31,9 @@ type Order struct {
 	// Volumes are what it has besides its own files; none if it goes on from a
 	// snapshot.
 	Volumes []Volume
+	// Network is what it may reach and how. Without one it reaches nothing, as
+	// after a start of the node until SetNetwork; no record of a node has it.
+	Network *doze.Network `json:"-"`
 	// From is the id of a snapshot that the sandbox goes on from, with its
 	// image and memory, whatever else is said here; empty boots the image.
 	From string
@@ -141,6 +144,9 @@ type Node interface {
 	DropVolume(ctx context.Context, id string) error
 	// Volumes returns the ids of all disks that were made here.
 	Volumes(ctx context.Context) ([]string, error)
+	// SetNetwork has the rules of a network obeyed from now on, without a restart,
+	// and ends connections that they do not allow any more.
+	SetNetwork(ctx context.Context, uid string, network *doze.Network) error
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
 	// Consult brings what Status says of the use of a sandbox up to date: one that

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+
+	"doze"
+	"doze/internal/egress"
+	"doze/internal/hostnet"
+	"doze/internal/peer"
+)
+
+// proxyAddress is where every sandbox finds the proxy.
+var proxyAddress = netip.AddrPortFrom(hostnet.ProxyIP, hostnet.ProxyPort).String()
+
+// openEgress listens to what sandboxes send out. Nobody is served yet: whoever
+// connects waits.
+func (p *platform) openEgress(ctx context.Context) error {
+	o := egress.Options{
+		Pool: hostnet.Names, Resolver: resolver(p.config.Resolver), Denied: denied,
+		Closed: p.config.Egress == egressClosed, Decided: p.metrics.Decided,
+	}
+	var errs [4]error
+	o.Lane, errs[0] = p.net.Listen(ctx, hostnet.LanePort)
+	o.Proxy, errs[1] = p.net.Listen(ctx, hostnet.ProxyPort)
+	o.Names, errs[2] = p.net.Listen(ctx, hostnet.NamePort)
+	o.Questions, errs[3] = p.net.ListenPacket(ctx, hostnet.NamePort)
+	if err := errors.Join(errs[:]...); err != nil {
+		return fmt.Errorf("listen to sandboxes: %w", err)
+	}
+	p.egress = egress.New(o)
+	return nil
+}
+
+// denied reports whether no sandbox may reach an address: it is not public, or
+// one of this machine. If the machine does not know its own, all are denied.
+func denied(a netip.Addr) bool {
+	if hostnet.NotPublic(a) {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		slog.Error("the addresses of this machine are not known", "err", err)
+		return true
+	}
+	return slices.ContainsFunc(own, func(o net.Addr) bool {
+		prefix, err := netip.ParsePrefix(o.String())
+		return err == nil && prefix.Addr().Unmap() == a
+	})
+}
+
+// admit has the network of an order obeyed for the slot of a machine. The policy
+// is there before the way is.
+func (p *platform) admit(id string, o peer.Order) error {
+	slot, ok := p.net.Slot(id)
+	if !ok {
+		return doze.Errorf(doze.NotFound, "there is no lease %s", id)
+	}
+	if o.Network == nil {
+		err := p.net.Admit(id, hostnet.WayClosed)
+		p.egress.Forget(slot.IP)
+		return err
+	}
+	who := egress.Guest{UID: o.UID, Workspace: o.Workspace, Name: o.Name, IP: slot.IP}
+	if err := p.egress.Admit(who, o.Network); err != nil {
+		return err
+	}
+	way := hostnet.WayClosed
+	switch {
+	case o.Network.Proxied():
+		way = hostnet.WayLane
+	case p.config.Egress == egressOpen:
+		way = hostnet.WayOpen
+	}
+	return p.net.Admit(id, way)
+}
+
+// release gives an address back.
+func (p *platform) release(id string) error {
+	if slot, ok := p.net.Slot(id); ok {
+		p.egress.Forget(slot.IP)
+	}
+	return p.net.Release(id)
+}

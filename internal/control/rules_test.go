@@ -1,0 +1,55 @@
+package control_test
+
+import (
+	"errors"
+	"testing"
+
+	"doze"
+)
+
+// network is what the node was last told that the sandbox may reach.
+func (p *platform) network() *doze.Network {
+	sb, err := p.store.SandboxByName(p.t.Context(), "main", "a")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	return p.node.machines[sb.Machine].order.Network
+}
+
+// TestNetworkIsObeyed: the node has the rules of the record, when a sandbox is
+// made, after each change, and after a start.
+func TestNetworkIsObeyed(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"],"bypass":["b.example"]}}}}`)
+		if n := p.network(); n == nil || n.Proxy.AllowedDomains[0] != "a.example" || n.Proxy.Bypass[0] != "b.example" {
+			t.Errorf("a new sandbox has %+v", n)
+		}
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["c.example"]}}}`)
+		if n := p.network(); n.Proxy != nil || n.ForbiddenDomains[0] != "c.example" {
+			t.Errorf("changed, it has %+v", n)
+		}
+
+		// What the node refused is repeated by the next change, whatever it is of.
+		p.node.set("network", errors.New("no"))
+		want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["d.example"]}}}`)
+		p.node.set("network", nil)
+		p.node.forget()
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"k":"v"}}}`)
+		if n := p.network(); n.ForbiddenDomains[0] != "d.example" {
+			t.Errorf("after a failure it has %+v", n)
+		}
+
+		p.node.forget()
+		p.reopen()
+		if n := p.network(); n == nil || n.ForbiddenDomains[0] != "d.example" {
+			t.Errorf("after a start it has %+v", n)
+		}
+		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{}}}`); sb.Spec.Network != nil || !p.network().IsZero() {
+			t.Errorf("cleared, it has %+v, and the node %+v", sb.Spec.Network, p.network())
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package egress
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"doze"
+)
+
+const (
+	// dialTime bounds the question to the DNS and the connection to one address.
+	dialTime = 15 * time.Second
+	// addressesTried is how many addresses of a name are tried.
+	addressesTried = 4
+)
+
+// Resolver asks the DNS. A [net.Resolver] is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// errPrivate is the end of a connection to an address that nobody may reach.
+var errPrivate = doze.Errorf(doze.Forbidden, "its address is not of the public internet")
+
+// dial connects to d. The address that is checked is the one that is dialled:
+// what a sandbox was told about a name does not matter.
+func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	addresses := []netip.Addr{d.IP}
+	if d.Name != "" {
+		var err error
+		// The dot keeps the domains of the host from being tried below.
+		if addresses, err = e.Resolver.LookupNetIP(ctx, "ip4", d.Name+"."); err != nil {
+			return nil, doze.Wrap(err, doze.Unavailable, "the name %s cannot be resolved", d.Name)
+		}
+	}
+	err := fmt.Errorf("%s has no address", d.Name)
+	for i, a := range addresses {
+		if i == addressesTried {
+			break
+		}
+		var c net.Conn
+		dialer := g.dialer
+		dialer.ControlContext = e.guard
+		if c, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(a.Unmap(), d.Port).String()); err == nil {
+			tcp, ok := c.(*net.TCPConn)
+			if !ok {
+				return nil, fmt.Errorf("a connection of the kind %T", c)
+			}
+			return tcp, nil
+		}
+	}
+	return nil, err
+}
+
+// guard looks at each address at the last moment before it is dialled.
+func (e *Egress) guard(_ context.Context, _, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if e.Denied(to.Addr().Unmap()) {
+		return errPrivate
+	}
+	return nil
+}

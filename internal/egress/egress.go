@@ -1,0 +1,211 @@
+// Package egress obeys the policy of each sandbox for what it sends out. It is
+// led to us by the filter of its network, whether it wants or not: every TCP
+// connection, and every question of the DNS.
+//
+// We decide about the name that a connection says itself, resolve it ourselves,
+// and dial what we resolved. What is allowed is passed on untouched. Nothing
+// here opens a way: a sandbox that the filter does not lead to us is not ours.
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
+
+	"doze"
+)
+
+// Options are what an Egress works with. Every field but Interceptor is
+// required.
+type Options struct {
+	Lane      net.Listener   // gets what sandboxes meant for others
+	Proxy     net.Listener   // gets requests for a proxy
+	Names     net.Listener   // gets questions of the DNS
+	Questions net.PacketConn // likewise
+	// Pool are addresses that stand for names; they lead to Lane. They are of
+	// version 4.
+	Pool     netip.Prefix
+	Resolver Resolver
+	// Denied reports whether no sandbox may reach an address.
+	Denied func(netip.Addr) bool
+	// Closed lets nothing out, whatever sandboxes ask for.
+	Closed bool
+	// Decided is told of every decision. It must not wait.
+	Decided func(allow bool)
+	// Interceptor carries what matches routing rules; without one it is refused.
+	Interceptor Interceptor
+}
+
+// Interceptor carries TLS connections to which routing rules apply.
+type Interceptor interface {
+	// Intercept serves c, whose ClientHello was not read yet, until ctx or the
+	// connection ends, and closes it. Routes are positions in the routing rules
+	// of the sandbox. Dial connects to the destination, with all checks.
+	Intercept(ctx context.Context, g Guest, c net.Conn, to Destination, routes []int, dial func(context.Context) (net.Conn, error))
+}
+
+// Egress serves what the sandboxes of a host send out. It is safe for
+// concurrent use.
+type Egress struct {
+	Options
+	web     *http.Server
+	door    *handover      // leads to web
+	streams sync.WaitGroup // goroutines of connections and requests
+
+	mu     sync.RWMutex
+	guests map[netip.Addr]*guest // guarded by mu
+}
+
+// New returns an Egress that serves nobody yet.
+func New(o Options) *Egress {
+	e := &Egress{Options: o, door: newHandover(), guests: map[netip.Addr]*guest{}}
+	e.web = &http.Server{
+		Handler: http.HandlerFunc(e.serveHTTP), ConnContext: connContext,
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			switch s { //nolint:exhaustive // the others are in between
+			case http.StateNew:
+				e.streams.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				e.streams.Done()
+			}
+		},
+		ReadHeaderTimeout: peekTime, IdleTimeout: idleTime, MaxHeaderBytes: headMax,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	return e
+}
+
+// Admit obeys a network for a sandbox from now on, and ends what it does not
+// allow any more. Whoever had the address before is forgotten.
+func (e *Egress) Admit(who Guest, n *doze.Network) error {
+	p, err := Compile(n, e.Closed)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if old := e.guests[who.IP]; old != nil && old.Guest == who {
+		old.obey(p)
+		return nil
+	} else if old != nil {
+		old.leave()
+	}
+	g := &guest{
+		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
+		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst),
+	}
+	g.transport = e.transport(g)
+	e.guests[who.IP] = g
+	return nil
+}
+
+// Forget ends everything of a sandbox.
+func (e *Egress) Forget(ip netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if g := e.guests[ip]; g != nil {
+		g.leave()
+		delete(e.guests, ip)
+	}
+}
+
+// guest returns the sandbox that has an address, or nil.
+func (e *Egress) guest(from net.Addr) *guest {
+	a, err := netip.ParseAddrPort(from.String())
+	if err != nil {
+		return nil
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.guests[a.Addr().Unmap()]
+}
+
+// Run serves until ctx ends. Then it ends all connections, and closes what it
+// was given.
+func (e *Egress) Run(ctx context.Context) error {
+	var servers sync.WaitGroup
+	e.web.BaseContext = func(net.Listener) context.Context { return ctx }
+	packets := &dns.Server{PacketConn: e.Questions, Handler: e}
+	questions := &dns.Server{Listener: e.Names, Handler: e}
+	for _, s := range []*dns.Server{packets, questions} {
+		servers.Go(func() { report(ctx, s.ActivateAndServe()) })
+	}
+	servers.Go(func() { report(ctx, e.web.Serve(e.door)) })
+	servers.Go(func() { e.accept(ctx, e.Lane, func(g *guest, c *net.TCPConn) { e.serveLane(ctx, g, c) }) })
+	servers.Go(func() {
+		e.accept(ctx, e.Proxy, func(g *guest, c *net.TCPConn) { e.door.give(&link{TCPConn: c, guest: g, proxy: true}) })
+	})
+	<-ctx.Done()
+	err := errors.Join(e.Close(), e.web.Close())
+	servers.Wait()
+	e.streams.Wait()
+	return err
+}
+
+// Close closes what was given to [New], for who does not call Run. What is
+// closed already is fine.
+func (e *Egress) Close() error {
+	var errs []error
+	for _, c := range []io.Closer{e.Lane, e.Proxy, e.Names, e.Questions} {
+		if err := c.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// report says that a server ended before its time.
+func report(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		slog.Error("a server for sandboxes ended: what they send is refused", "err", err)
+	}
+}
+
+// acceptPause is how long we wait when no connection can be taken, as when there
+// are too many files.
+const acceptPause = 100 * time.Millisecond
+
+// accept takes connections of sandboxes until the listener is closed.
+func (e *Egress) accept(ctx context.Context, l net.Listener, serve func(*guest, *net.TCPConn)) {
+	for ctx.Err() == nil {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() == nil {
+				slog.Warn("a connection of a sandbox is not taken", "err", err)
+				select {
+				case <-ctx.Done():
+				case <-time.After(acceptPause):
+				}
+			}
+			continue
+		}
+		tcp, ok := c.(*net.TCPConn)
+		g := e.guest(c.RemoteAddr())
+		if !ok || g == nil {
+			refuse(c)
+			continue
+		}
+		if !g.enter() {
+			e.decided(g, Destination{}, Verdict{Rule: ruleBusy})
+			refuse(c)
+			continue
+		}
+		_ = tcp.SetKeepAliveConfig(patience) // or it ends earlier
+		e.streams.Go(func() { serve(g, tcp) })
+	}
+}
+
+// decided counts and writes down a decision.
+func (e *Egress) decided(g *guest, to Destination, v Verdict) {
+	e.Decided(v.Allow)
+	g.audit(to, v)
+}

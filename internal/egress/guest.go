@@ -1,0 +1,139 @@
+package egress
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// streamsMax is how many connections a sandbox may have at a time.
+	streamsMax = 1024
+	// streamRate and streamBurst bound how many it may begin in a second.
+	streamRate, streamBurst = 256, streamsMax
+	// auditRate and auditBurst bound the lines about one sandbox in a second.
+	auditRate, auditBurst = 20, 200
+)
+
+// Guest is a sandbox as its neighbours in the log know it.
+type Guest struct {
+	UID, Workspace, Name string
+	IP                   netip.Addr // from which its packets come
+}
+
+// A guest is what we have of a sandbox.
+type guest struct {
+	Guest
+	*names
+	dialer    net.Dialer // how it reaches the outside
+	transport *http.Transport
+	begins    *rate.Limiter
+	lines     *rate.Limiter
+
+	mu      sync.Mutex
+	policy  *Policy            // guarded by mu; replaced as a whole
+	flows   map[*flow]struct{} // guarded by mu
+	streams int                // guarded by mu; connections of the sandbox to us
+	omitted int                // guarded by mu; lines that were not written
+	gone    bool               // guarded by mu
+}
+
+// A flow is something on its way to an allowed destination.
+type flow struct {
+	to     Destination
+	routes []int
+	end    func() // does not wait
+}
+
+// rules returns the policy in force.
+func (g *guest) rules() *Policy {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.policy
+}
+
+// begin decides about a destination and, if it is allowed, takes note of what
+// goes there: a later policy that forbids it calls end.
+func (g *guest) begin(to Destination, end func()) (Verdict, *flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := g.policy.Decide(to)
+	if g.gone {
+		v = Verdict{Rule: ruleClosed}
+	}
+	if !v.Allow {
+		return v, nil
+	}
+	f := &flow{to, v.Routes, end}
+	g.flows[f] = struct{}{}
+	return v, f
+}
+
+func (g *guest) done(f *flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.flows, f)
+}
+
+// obey puts a policy in force and ends what it does not allow any more, or not
+// in the same way.
+func (g *guest) obey(p *Policy) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.policy = p
+	for f := range g.flows {
+		if v := p.Decide(f.to); !v.Allow || !slices.Equal(v.Routes, f.routes) {
+			f.end()
+		}
+	}
+}
+
+// leave ends everything of a sandbox.
+func (g *guest) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.gone = true
+	for f := range g.flows {
+		f.end()
+	}
+	g.transport.CloseIdleConnections()
+}
+
+// enter counts a connection of the sandbox, unless it has too many.
+func (g *guest) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone || g.streams >= streamsMax || !g.begins.Allow() {
+		return false
+	}
+	g.streams++
+	return true
+}
+
+func (g *guest) exit() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.streams--
+}
+
+// audit writes down one decision.
+func (g *guest) audit(to Destination, v Verdict) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.lines.Allow() {
+		g.omitted++
+		return
+	}
+	verdict := "deny"
+	if v.Allow {
+		verdict = "allow"
+	}
+	slog.Info("egress", "sandbox", g.UID, "workspace", g.Workspace, "name", g.Name,
+		"host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "omitted", g.omitted)
+	g.omitted = 0
+}

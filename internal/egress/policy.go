@@ -1,0 +1,159 @@
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"doze"
+)
+
+// Destination is where a connection of a sandbox wants to go. It has a name,
+// as [doze.ParseHost] returns it, or else an address.
+type Destination struct {
+	Name string
+	IP   netip.Addr
+	Port uint16
+}
+
+// host is what an audit calls d.
+func (d Destination) host() string {
+	if d.Name != "" {
+		return d.Name
+	}
+	if d.IP.IsValid() {
+		return d.IP.String()
+	}
+	return "unknown"
+}
+
+// Verdict is what a policy says about a destination.
+type Verdict struct {
+	Allow bool
+	// Rule is what decided: the member of the network of the sandbox, such as
+	// allowedDomains[2], or the name of a rule that always holds.
+	Rule string
+	// Routes are the routing rules that match, by position. Without any the
+	// bytes are passed on untouched.
+	Routes []int
+}
+
+// Rules that hold whatever a sandbox asks for, and what holds if nothing else
+// decides.
+const (
+	ruleClosed   = "closed"         // the platform lets nothing out
+	ruleMail     = "mail"           // port 25
+	ruleNoName   = "no-name"        // the lists are about names, and there is none
+	rulePrivate  = "private"        // a name or an address that is not of the public internet
+	ruleMismatch = "name-mismatch"  // the connection names two destinations
+	ruleProtocol = "protocol"       // a message that cannot be understood
+	ruleBusy     = "too-many"       // the sandbox has too many connections
+	ruleUnlisted = "allowedDomains" // there is a list, and the name is not in it
+	ruleOpen     = "default"
+)
+
+// mailPort is closed everywhere.
+const mailPort = 25
+
+// webPorts are the ports of an entry that names none.
+var webPorts = []uint16{80, 443}
+
+// privateDomains are names of private networks.
+var privateDomains = []string{".local", ".internal", ".localhost"}
+
+// entry is a pattern of a list.
+type entry struct {
+	doze.DomainPattern
+	rule string
+}
+
+// Policy decides where a sandbox may connect to. It never changes.
+type Policy struct {
+	closed                     bool
+	bypass, allowed, forbidden []entry
+	routes                     [][]entry
+}
+
+// Compile makes the policy of a network; nil has no rules. A closed one allows
+// nothing.
+func Compile(n *doze.Network, closed bool) (*Policy, error) {
+	p, rules := &Policy{closed: closed}, n.Rules()
+	var err error
+	list := func(name string, patterns []string) (all []entry) {
+		for i, s := range patterns {
+			pattern, bad := doze.ParseDomainPattern(s)
+			if bad != nil {
+				err = fmt.Errorf("%s: %q %w", name, s, bad)
+			}
+			all = append(all, entry{pattern, fmt.Sprintf("%s[%d]", name, i)})
+		}
+		return all
+	}
+	p.allowed, p.forbidden = list("allowedDomains", rules.AllowedDomains), list("forbiddenDomains", rules.ForbiddenDomains)
+	if !n.Has(doze.RulesetProxy) { // with it, nothing goes past the rules of the proxy
+		p.bypass = list("bypass", rules.Bypass)
+	}
+	for i, r := range rules.Routing {
+		p.routes = append(p.routes, list(fmt.Sprintf("routing[%d]", i), r.Destinations))
+	}
+	return p, err
+}
+
+// Named reports whether a verdict depends on the name of a destination.
+func (p *Policy) Named() bool { return len(p.allowed)+len(p.forbidden)+len(p.routes) > 0 }
+
+// Decide says whether a sandbox may connect to d. Of the lists, bypass goes
+// first; if there are allowed domains, the forbidden ones do not count.
+func (p *Policy) Decide(d Destination) Verdict {
+	switch {
+	case p.closed:
+		return Verdict{Rule: ruleClosed}
+	case d.Port == mailPort:
+		return Verdict{Rule: ruleMail}
+	case d.Name == "":
+		return p.decideUnnamed(d)
+	case slices.ContainsFunc(privateDomains, func(s string) bool { return strings.HasSuffix(d.Name, s) }):
+		return Verdict{Rule: rulePrivate}
+	}
+	if e := find(p.bypass, d, webPorts); e != nil {
+		return Verdict{Allow: true, Rule: e.rule}
+	}
+	v := Verdict{Allow: true, Rule: ruleOpen}
+	if len(p.allowed) > 0 {
+		e := find(p.allowed, d, webPorts)
+		if e == nil {
+			return Verdict{Rule: ruleUnlisted}
+		}
+		v.Rule = e.rule
+	} else if e := find(p.forbidden, d, nil); e != nil {
+		return Verdict{Rule: e.rule}
+	}
+	for i, route := range p.routes {
+		if find(route, d, webPorts) != nil {
+			v.Routes = append(v.Routes, i)
+		}
+	}
+	return v
+}
+
+// decideUnnamed is Decide for a destination without a name. Behind an address
+// there may be any name: only a sandbox without lists may connect to one.
+func (p *Policy) decideUnnamed(d Destination) Verdict {
+	if !d.IP.IsValid() || len(p.allowed)+len(p.forbidden) > 0 {
+		return Verdict{Rule: ruleNoName}
+	}
+	return Verdict{Allow: true, Rule: ruleOpen}
+}
+
+// find returns the first entry that covers d, or nil. An entry without a port
+// is for those of usual; for all, if that is nil.
+func find(all []entry, d Destination, usual []uint16) *entry {
+	for i := range all {
+		e := &all[i]
+		if e.Covers(d.Name) && (e.Port() == d.Port || e.Port() == 0 && (usual == nil || slices.Contains(usual, d.Port))) {
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+const (
+	// peekTime is how long a client may take to say whom it wants to talk to.
+	peekTime = 10 * time.Second
+	// headMax bounds what it says until then: a ClientHello, or the header of a
+	// request.
+	headMax = 64 << 10
+)
+
+// patience keeps the connection of a sandbox that sleeps in memory, where nothing
+// answers; one whose sandbox will never answer ends after half an hour.
+var patience = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Minute, Interval: 3 * time.Minute, Count: 5}
+
+// A stream is a connection of a sandbox that is passed on as it is.
+type stream struct {
+	e    *Egress
+	g    *guest
+	c    *net.TCPConn
+	head []byte // what was read of it
+	// to is what we know without looking at what the client says: the name that
+	// its address stands for, or that it asked the proxy for; or an address; or
+	// only a port, if the address stands for a name that we do not know.
+	to Destination
+}
+
+// serveLane serves a connection that was meant for somebody else.
+func (e *Egress) serveLane(ctx context.Context, g *guest, c *net.TCPConn) {
+	s := &stream{e: e, g: g, c: c}
+	meant, err := originalDestination(c)
+	if err != nil {
+		slog.Warn("a connection of a sandbox was meant for nobody", "sandbox", g.UID, "err", err)
+		s.refuse(Verdict{Rule: ruleProtocol})
+		return
+	}
+	s.to.Port = meant.Port()
+	if e.Pool.Contains(meant.Addr()) {
+		s.to.Name = g.meaning(meant.Addr())
+	} else {
+		s.to.IP = meant.Addr()
+	}
+	s.serve(ctx)
+}
+
+// originalDestination is where a connection was going before the filter led it
+// to us.
+func originalDestination(c *net.TCPConn) (to netip.AddrPort, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return to, err
+	}
+	var option error
+	err = raw.Control(func(fd uintptr) {
+		// A sockaddr_in has the size of this, which Go has a call for.
+		var m *unix.IPv6Mreq
+		if m, option = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); option == nil {
+			b := m.Multiaddr
+			to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
+		}
+	})
+	return to, errors.Join(err, option)
+}
+
+// serve finds out where the stream goes and carries it. Requests of plain HTTP
+// are served one by one: each of them can go elsewhere.
+func (s *stream) serve(ctx context.Context) {
+	if !s.mustLook() {
+		s.carry(ctx)
+		return
+	}
+	kind, name := s.look()
+	if kind == kindHTTP {
+		s.e.door.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
+		return
+	}
+	if kind == kindTLS && s.to.Name != "" && name != "" && s.to.Name != name {
+		s.refuse(Verdict{Rule: ruleMismatch})
+		return
+	}
+	s.to = Destination{Name: name, Port: s.to.Port}
+	s.carry(ctx)
+}
+
+// mustLook reports whether what the client says decides where it may go. On
+// other ports than those of the web a server may speak first.
+func (s *stream) mustLook() bool {
+	if s.to.Name == "" && !s.to.IP.IsValid() {
+		return true
+	}
+	return s.g.rules().Named() && slices.Contains(webPorts, s.to.Port)
+}
+
+// Kinds of what a client says first.
+type kind uint8
+
+const (
+	kindOther kind = iota
+	kindHTTP
+	kindTLS
+)
+
+// look reads what the client says until the kind is known, and of TLS the name
+// of the server, which may be missing.
+func (s *stream) look() (k kind, name string) {
+	_ = s.c.SetReadDeadline(time.Now().Add(peekTime))
+	defer func() { _ = s.c.SetReadDeadline(time.Time{}) }()
+	chunk := make([]byte, 4<<10)
+	for {
+		k, name, more := classify(s.head)
+		if !more {
+			return k, name
+		}
+		if len(s.head) >= headMax {
+			return kindOther, ""
+		}
+		n, err := s.c.Read(chunk)
+		s.head = append(s.head, chunk[:n]...)
+		if err != nil && n == 0 {
+			return kindOther, ""
+		}
+	}
+}
+
+// methodMax is the longest method of HTTP that there is, and a space.
+const methodMax = 32
+
+// classify says what b is the beginning of, or that it is too short to tell.
+func classify(b []byte) (k kind, name string, more bool) {
+	if len(b) == 0 {
+		return kindOther, "", true
+	}
+	if b[0] == recordHandshake {
+		name, more, err := serverName(b)
+		if more || err != nil {
+			return kindOther, "", more
+		}
+		host, ok := doze.ParseHost(name)
+		if !ok {
+			host = ""
+		}
+		return kindTLS, host, false
+	}
+	for i, c := range b {
+		switch {
+		case c == ' ' && i > 0 && string(b[:i]) != "PRI": // the method that HTTP/2 begins with
+			return kindHTTP, "", false
+		case c < 'A' || c > 'Z' || i == methodMax:
+			return kindOther, "", false
+		}
+	}
+	return kindOther, "", true
+}
+
+// carry passes the stream on, if it may go where it wants to.
+func (s *stream) carry(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	v, f := s.g.begin(s.to, cancel)
+	if f == nil {
+		s.refuse(v)
+		return
+	}
+	defer s.g.done(f)
+	if len(v.Routes) > 0 && s.e.Interceptor == nil {
+		s.refuse(Verdict{Rule: ruleProtocol})
+		return
+	}
+	s.e.decided(s.g, s.to, v)
+	defer s.g.exit()
+	if len(v.Routes) > 0 {
+		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head, taken: true}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
+			return s.e.dial(ctx, s.g, s.to)
+		})
+		return
+	}
+	up, err := s.e.dial(ctx, s.g, s.to)
+	if err != nil {
+		if errors.Is(err, errPrivate) {
+			s.e.decided(s.g, s.to, Verdict{Rule: rulePrivate})
+		}
+		slog.Debug("a destination is not reached", "sandbox", s.g.UID, "host", s.to.host(), "port", s.to.Port, "err", err)
+		refuse(s.c)
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { refuse(s.c); refuse(up) })
+	defer stop()
+	if _, err := up.Write(s.head); err != nil {
+		refuse(s.c)
+		refuse(up)
+		return
+	}
+	splice(s.c, up)
+}
+
+// refuse ends a stream that goes nowhere.
+func (s *stream) refuse(v Verdict) {
+	s.e.decided(s.g, s.to, v)
+	refuse(s.c)
+	s.g.exit()
+}
+
+// refuse ends a connection so that the other side knows that it was not served.
+func refuse(c net.Conn) {
+	if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
+		_ = l.SetLinger(0) // a reset, and no end
+	}
+	_ = c.Close()
+}
+
+// splice passes bytes in both directions until both have ended; the kernel does
+// it without showing them to us.
+func splice(a, b *net.TCPConn) {
+	back := make(chan struct{})
+	go func() { // ends with either connection
+		defer close(back)
+		pass(a, b)
+	}()
+	pass(b, a)
+	<-back
+	_ = a.Close()
+	_ = b.Close()
+}
+
+// pass passes bytes in one direction, and then the end.
+func pass(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err != nil {
+		refuse(to)
+		refuse(from)
+		return
+	}
+	_ = to.CloseWrite()
+}

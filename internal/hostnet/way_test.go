@@ -1,0 +1,225 @@
+package hostnet
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"doze"
+)
+
+// admitted gives the sandbox a its way.
+func admitted(tb testing.TB, n *Net, w Way) {
+	tb.Helper()
+	if err := n.Admit("a", w); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// greeter answers every connection to a port of the router with a word and the
+// destination that it was meant for.
+func greeter(t *testing.T, n *Net, port uint16, word string) net.Listener {
+	t.Helper()
+	l, err := n.Listen(t.Context(), port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() { // ends with the listener
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(c, word+" "+meantFor(c))
+			c.Close()
+		}
+	}()
+	return l
+}
+
+// meantFor is the destination of a connection before it was redirected.
+func meantFor(c net.Conn) (to string) {
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err.Error()
+	}
+	_ = raw.Control(func(fd uintptr) {
+		m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST)
+		if err != nil {
+			to = err.Error()
+			return
+		}
+		b := m.Multiaddr
+		to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3])).String()
+	})
+	return to
+}
+
+// said is what a sandbox hears at an address.
+func said(to string) (string, error) {
+	c, err := net.DialTimeout("tcp4", to, 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	b, err := io.ReadAll(c)
+	return string(b), err
+}
+
+// TestLane leads all that a sandbox sends to the ports of the router, and
+// refuses what no proxy should even hear of.
+func TestLane(t *testing.T) {
+	t.Parallel()
+	n := fresh(t)
+	a, b := leased(t, n, "a"), leased(t, n, "b")
+	serve(t, a)
+	portB := serve(t, b)
+	lane := greeter(t, n, LanePort, "lane")
+	greeter(t, n, ProxyPort, "proxy")
+	greeter(t, n, NamePort, "name")
+	questions, err := n.ListenPacket(t.Context(), NamePort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer questions.Close()
+	go func() { // ends with the socket
+		for {
+			if _, from, err := questions.ReadFrom(make([]byte, 16)); err != nil {
+				return
+			} else if _, err := questions.WriteTo([]byte("answer"), from); err != nil {
+				return
+			}
+		}
+	}()
+	admitted(t, n, WayLane)
+
+	led := map[string]string{
+		"8.8.8.8:80":               "lane 8.8.8.8:80",
+		"8.8.8.8:853":              "lane 8.8.8.8:853",
+		"198.18.3.4:443":           "lane 198.18.3.4:443",
+		"8.8.8.8:53":               "name 8.8.8.8:53",
+		"10.0.0.1:53":              "name 10.0.0.1:53",
+		ProxyIP.String() + ":3128": "proxy " + ProxyIP.String() + ":3128",
+	}
+	inside(t, a, func() error {
+		for to, want := range led {
+			if got, err := said(to); got != want {
+				t.Errorf("%s says %q, %v", to, got, err)
+			}
+		}
+		refused := []string{
+			netip.AddrPortFrom(b.IP, portB).String(), a.Gateway.String() + ":3129", a.Gateway.String() + ":3128", b.Gateway.String() + ":80",
+			"169.254.169.254:80", "192.168.0.1:80", "100.64.0.1:443", ProxyIP.String() + ":80", "198.51.100.1:80",
+		}
+		for _, to := range refused {
+			if got, err := said(to); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s says %q, %v", to, got, err)
+			}
+		}
+		for to, want := range map[string]bool{"8.8.8.8:53": true, "8.8.8.8:443": false, "169.254.169.254:123": false} {
+			if got := answered(to); got != want {
+				t.Errorf("%s by UDP answers: %v", to, got)
+			}
+		}
+		return nil
+	})
+
+	// Nobody listens: it is refused, and does not hang.
+	lane.Close()
+	inside(t, a, func() error {
+		if _, err := said("8.8.8.8:80"); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("without a proxy: %v", err)
+		}
+		return nil
+	})
+	// Closed again, there is no way to anybody.
+	admitted(t, n, WayClosed)
+	inside(t, a, func() error {
+		if c, err := net.DialTimeout("tcp4", ProxyIP.String()+":3128", silence); err == nil {
+			c.Close()
+			t.Error("the proxy can be reached")
+		}
+		return nil
+	})
+}
+
+// answered reports whether something answers by UDP.
+func answered(to string) bool {
+	c, err := net.Dial("udp4", to)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	for range 3 { // the first packet may be lost
+		c.Write([]byte("question"))
+		c.SetReadDeadline(time.Now().Add(silence))
+		if _, err := c.Read(make([]byte, 16)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// TestWaysBeginClosed: neither a new lease, nor one that somebody else had
+// before, nor one that a daemon finds again, leads anywhere.
+func TestWaysBeginClosed(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "net")
+	n := open(t, dir, Options{})
+	a := leased(t, n, "a")
+	serve(t, a)
+	admitted(t, n, WayLane)
+	n.Close()
+	n = open(t, dir, Options{})
+	t.Cleanup(func() {
+		if err := n.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.Admit("a", WayLane); doze.Public(err).Kind != doze.NotFound {
+		t.Errorf("before it is leased again: %v", err)
+	}
+	leased(t, n, "a")
+	greeter(t, n, LanePort, "lane")
+	inside(t, a, func() error {
+		if c, err := net.DialTimeout("tcp4", "8.8.8.8:80", silence); err == nil {
+			c.Close()
+			t.Error("a lease that was found again leads somewhere")
+		}
+		return nil
+	})
+	admitted(t, n, WayLane)
+	inside(t, a, func() error {
+		if got, err := said("8.8.8.8:80"); got != "lane 8.8.8.8:80" {
+			t.Errorf("%q, %v", got, err)
+		}
+		return nil
+	})
+	if err := n.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	n.next = a.Index
+	n.mu.Unlock()
+	if heir := leased(t, n, "heir"); heir.Index != a.Index {
+		t.Fatalf("it has the index %d", heir.Index)
+	} else {
+		serve(t, heir)
+		inside(t, heir, func() error {
+			if c, err := net.DialTimeout("tcp4", "8.8.8.8:80", silence); err == nil {
+				c.Close()
+				t.Error("whoever gets an index next goes the way of who had it")
+			}
+			return nil
+		})
+	}
+}
