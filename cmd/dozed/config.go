@@ -47,7 +47,7 @@ type config struct {
 	PublicURL    string          `json:"publicUrl"`         // how the world reaches it; by default http://<listen>, or https
 	Workspace    string          `json:"workspace"`         // name of the first workspace
 	Region       string          `json:"region"`            // name of the one region
-	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains; empty is that of the host
+	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
 	Domain       string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
 	PauseAfter   daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
 	SaveAfter    daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
@@ -109,7 +109,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with --tls-cert or --acme)")
 	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
-	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains (default: those of this host)")
+	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains, and about names that sandboxes with network rules may reach (default: those of this host)")
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `time`, such as 15s")
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
@@ -121,7 +121,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
 	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
-	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses")
+	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses as far as their network rules allow")
 	flags.Func("egress-pool", "comma separated `addresses` of this host, or networks such as 203.0.113.0/28, that egress IPs get, for sandboxes to leave from (default: there are none)", listed(&c.EgressPool))
 	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")

@@ -30,7 +30,7 @@ func serverName(b []byte) (name string, more bool, err error) {
 	r.skip(int(r.uint8()))
 	r.skip(int(r.uint16())) // cipher suites
 	r.skip(int(r.uint8()))  // compression
-	if r.empty() {
+	if r.empty() && !r.bad() {
 		return "", false, nil // without extensions
 	}
 	extensions := r.take(int(r.uint16()))

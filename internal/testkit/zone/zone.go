@@ -29,12 +29,13 @@ type Zone struct {
 	a      map[string][4]byte // guarded by mu
 	silent bool               // guarded by mu; it refuses every question
 	lame   string             // guarded by mu; a name that it refuses questions about
+	asked  map[string]bool    // guarded by mu; names that somebody asked for
 }
 
 // Serve starts a server that knows nothing yet, for as long as tb lasts.
 func Serve(tb testing.TB) *Zone {
 	tb.Helper()
-	z := &Zone{txt: map[string]string{}, cname: map[string]string{}, a: map[string][4]byte{}}
+	z := &Zone{txt: map[string]string{}, cname: map[string]string{}, a: map[string][4]byte{}, asked: map[string]bool{}}
 	packets, streams := listen(tb)
 	z.Address = packets.LocalAddr().String()
 	var servers sync.WaitGroup
@@ -91,6 +92,12 @@ func (z *Zone) Silence(on bool) { z.set(func() { z.silent = on }) }
 
 // Refuse makes it refuse the questions about one name; an empty one is none.
 func (z *Zone) Refuse(name string) { z.set(func() { z.lame = dotted(name) }) }
+
+// Asked reports whether somebody asked for a name.
+func (z *Zone) Asked(name string) (yes bool) {
+	z.set(func() { yes = z.asked[dotted(name)] })
+	return yes
+}
 
 func (z *Zone) set(fn func()) {
 	z.mu.Lock()
@@ -167,6 +174,7 @@ func (z *Zone) answer(in []byte) ([]byte, error) {
 	m.Response, m.Authoritative, m.Additionals = true, true, nil
 	q := m.Questions[0]
 	name := strings.ToLower(q.Name.String())
+	z.asked[name] = true
 	if z.silent || name == z.lame {
 		m.RCode = dnsmessage.RCodeRefused
 		return m.Pack()

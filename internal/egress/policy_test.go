@@ -1,0 +1,85 @@
+package egress
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+)
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	named := func(name string, port uint16) Destination { return Destination{Name: name, Port: port} }
+	public := Destination{IP: netip.MustParseAddr("1.2.3.4"), Port: 443}
+	allow := func(rule string, routes ...int) Verdict { return Verdict{Allow: true, Rule: rule, Routes: routes} }
+	lists := func(p doze.Proxy) *doze.Network { return &doze.Network{Proxy: &p} }
+	allowed := lists(doze.Proxy{AllowedDomains: []string{"a.test", "*.b.test", "c.test:8443", "d.test:25"}, ForbiddenDomains: []string{"a.test"}, Bypass: []string{"past.test", "*.local"}})
+	forbidden := lists(doze.Proxy{ForbiddenDomains: []string{"a.test", "b.test:8443"}})
+	sealed := lists(*allowed.Proxy)
+	sealed.Firewall = &doze.Firewall{Rulesets: []string{doze.RulesetProxy}}
+	routed := lists(doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"a.test"}}, {Destinations: []string{"*"}}}})
+
+	for name, tt := range map[string]struct {
+		network *doze.Network
+		to      Destination
+		want    Verdict
+	}{
+		"in the list":                      {allowed, named("a.test", 443), allow("allowedDomains[0]")},
+		"allowed goes before forbidden":    {allowed, named("a.test", 80), allow("allowedDomains[0]")},
+		"a wildcard":                       {allowed, named("x.b.test", 443), allow("allowedDomains[1]")},
+		"a wildcard is not itself":         {allowed, named("b.test", 443), Verdict{Rule: "allowedDomains"}},
+		"not in the list":                  {allowed, named("z.test", 443), Verdict{Rule: "allowedDomains"}},
+		"another port":                     {allowed, named("a.test", 22), Verdict{Rule: "allowedDomains"}},
+		"a port of an entry":               {allowed, named("c.test", 8443), allow("allowedDomains[2]")},
+		"no other port than that":          {allowed, named("c.test", 443), Verdict{Rule: "allowedDomains"}},
+		"mail, whatever the list says":     {allowed, named("d.test", 25), Verdict{Rule: "mail"}},
+		"past the lists":                   {allowed, named("past.test", 443), allow("bypass[0]")},
+		"private, whatever the list says":  {allowed, named("x.local", 443), Verdict{Rule: "private"}},
+		"the metadata of a cloud":          {lists(doze.Proxy{}), named("metadata.google.internal", 80), Verdict{Rule: "private"}},
+		"an address with a list":           {allowed, public, Verdict{Rule: "no-name"}},
+		"nothing with a list":              {allowed, Destination{Port: 443}, Verdict{Rule: "no-name"}},
+		"nothing without":                  {nil, Destination{Port: 443}, Verdict{Rule: "no-name"}},
+		"nothing past a sealed proxy":      {sealed, named("past.test", 443), Verdict{Rule: "allowedDomains"}},
+		"in the list, sealed":              {sealed, named("a.test", 443), allow("allowedDomains[0]")},
+		"forbidden":                        {forbidden, named("a.test", 9999), Verdict{Rule: "forbiddenDomains[0]"}},
+		"forbidden at one port":            {forbidden, named("b.test", 8443), Verdict{Rule: "forbiddenDomains[1]"}},
+		"not forbidden at another":         {forbidden, named("b.test", 443), allow("default")},
+		"not forbidden":                    {forbidden, named("z.test", 22), allow("default")},
+		"an address, with names forbidden": {forbidden, public, Verdict{Rule: "no-name"}},
+		"without rules":                    {nil, named("z.test", 22), allow("default")},
+		"an address without rules":         {nil, public, allow("default")},
+		"mail without rules":               {nil, named("z.test", 25), Verdict{Rule: "mail"}},
+		"only a bypass":                    {lists(doze.Proxy{Bypass: []string{"a.test"}}), named("b.test", 443), allow("default")},
+		"two routes":                       {routed, named("a.test", 443), allow("default", 0, 1)},
+		"one route":                        {routed, named("b.test", 443), allow("default", 1)},
+		"no route past the proxy":          {lists(doze.Proxy{Bypass: []string{"a.test"}, Routing: routed.Proxy.Routing}), named("a.test", 443), allow("bypass[0]")},
+		"deprecated lists":                 {&doze.Network{AllowedDomains: []string{"a.test"}}, named("b.test", 443), Verdict{Rule: "allowedDomains"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, err := Compile(tt.network, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, p.Decide(tt.to)); diff != "" {
+				t.Error(diff)
+			}
+			shut, err := Compile(tt.network, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := shut.Decide(tt.to); v.Allow {
+				t.Errorf("with everything closed: %+v", v)
+			}
+		})
+	}
+}
+
+func TestCompileMistake(t *testing.T) {
+	t.Parallel()
+	if _, err := Compile(&doze.Network{AllowedDomains: []string{"1.2.3.4"}}, false); err == nil {
+		t.Error("an address is read as a domain")
+	}
+}
