@@ -37,7 +37,7 @@ const (
 const (
 	ProxyPort = 3128 // what a sandbox sends to ProxyIP and this port
 	LanePort  = 3129 // all other TCP of one in the lane
-	NamePort  = 53
+	NamePort  = 3130 // questions of the DNS from one in the lane, by UDP and TCP
 )
 
 var (
@@ -47,6 +47,9 @@ var (
 	// to them, and gets no further than to LanePort.
 	Names = netip.MustParsePrefix("198.18.0.0/15")
 )
+
+// dnsPort is where servers of the DNS are.
+const dnsPort = 53
 
 // mailPort is closed everywhere: what leaves by it is unsolicited mail.
 const mailPort = 25
@@ -175,8 +178,8 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 		t.rule(nat, fromAny(way), isIPv4, toAddr(ProxyIP), toPort(unix.IPPROTO_TCP, ProxyPort), redirect(ProxyPort))
 		t.rule(in, fromAny(way), isIPv4, redirected, accept)
 	}
-	t.rule(nat, fromAny(WayLane), isIPv4, toPort(unix.IPPROTO_UDP, NamePort), redirect(NamePort))
-	t.rule(nat, fromAny(WayLane), isIPv4, toPort(unix.IPPROTO_TCP, NamePort), redirect(NamePort))
+	t.rule(nat, fromAny(WayLane), isIPv4, toPort(unix.IPPROTO_UDP, dnsPort), redirect(NamePort))
+	t.rule(nat, fromAny(WayLane), isIPv4, toPort(unix.IPPROTO_TCP, dnsPort), redirect(NamePort))
 	t.rule(nat, fromAny(WayLane), toAny(names), protocol(unix.IPPROTO_TCP), redirect(LanePort))
 	t.rule(nat, fromAny(WayLane), toAny(denied), accept) // unchanged, to be refused
 	t.rule(nat, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), redirect(LanePort))
