@@ -79,23 +79,52 @@ func (b *Box) ReadFile(ctx context.Context, name string) (io.ReadCloser, error) 
 // Permissions are octal, such as 0644, and count for a new file; empty means
 // the default of the server.
 func (b *Box) WriteFile(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
-	var head, tail bytes.Buffer
-	form := multipart.NewWriter(&head)
-	if permissions != "" {
-		_ = form.WriteField("permissions", permissions) // a buffer takes everything
-	}
-	_, _ = form.CreateFormFile("file", path.Base(name))
-	tail.WriteString("\r\n--" + form.Boundary() + "--\r\n")
-	resp, err := b.c.send(ctx, call{
-		method: http.MethodPut, url: b.file(name),
-		header: http.Header{"Content-Type": {form.FormDataContentType()}},
-		body:   io.MultiReader(&head, content, &tail),
-	})
+	kind, body := form(path.Base(name), content, permissions)
+	resp, err := b.c.send(ctx, call{method: http.MethodPut, url: b.file(name), header: http.Header{"Content-Type": {kind}}, body: body})
 	if err != nil {
 		return Done{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return decode[Done](ctx, resp)
+}
+
+// form is a body with one file, and its type.
+func form(name string, content io.Reader, permissions string) (kind string, body io.Reader) {
+	var head, tail bytes.Buffer
+	w := multipart.NewWriter(&head)
+	if permissions != "" {
+		_ = w.WriteField("permissions", permissions) // a buffer takes everything
+	}
+	_, _ = w.CreateFormFile("file", name)
+	tail.WriteString("\r\n--" + w.Boundary() + "--\r\n")
+	return w.FormDataContentType(), io.MultiReader(&head, content, &tail)
+}
+
+// MakeDir creates a directory and those above it. One that is there stays as it
+// is. Permissions are those of [Box.WriteFile].
+func (b *Box) MakeDir(ctx context.Context, name, permissions string) (Done, error) {
+	in := map[string]any{"isDirectory": true}
+	if permissions != "" {
+		in["permissions"] = permissions
+	}
+	return exchange[Done](ctx, b.c, http.MethodPut, b.file(name), in)
+}
+
+// IsDir reports whether a name is a directory, or a link to one. It is NotFound
+// if there is nothing.
+func (b *Box) IsDir(ctx context.Context, name string) (bool, error) {
+	resp, err := b.c.do(ctx, call{
+		method: http.MethodGet, url: b.file(name),
+		header: http.Header{"Accept": {"application/octet-stream"}, "Range": {"bytes=0-0"}},
+	})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return false, nil // an empty file
+	}
+	return resp.Header.Get("Content-Disposition") == "", readError(resp)
 }
 
 // WriteTree writes files below a directory: their paths, relative to it, and

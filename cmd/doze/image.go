@@ -72,7 +72,9 @@ whose value is in the form of Docker's config.json.`,
 			if err != nil {
 				return err
 			}
+			p := a.watch("pulling "+args[1], 0)
 			made, err := c.CreateImage(cmd.Context(), args[0], args[1])
+			p.end()
 			if err != nil {
 				return err
 			}

@@ -17,7 +17,7 @@ func (a *app) sandbox() *cobra.Command {
 		Use: "sandbox", Aliases: []string{"sandboxes", "sb"}, Short: "Create, list, use and delete sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
-	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.archive(), a.unarchive())
+	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.archive(), a.unarchive())
 	return cmd
 }
 
@@ -56,7 +56,9 @@ func (a *app) create() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			p := a.watch("starting", 0)
 			made, err := c.Create(cmd.Context(), s, ifNotExists)
+			p.end()
 			if err != nil {
 				return err
 			}

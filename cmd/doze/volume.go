@@ -142,7 +142,9 @@ func (a *app) uploadTemplate() *cobra.Command {
 			}
 			defer func() { _ = files.Close() }() // it was read, or the error says more
 			t.Metadata.Name, t.Spec.DefaultSize = args[0], doze.Megabytes(size)
-			made, err := c.UploadVolumeTemplate(cmd.Context(), t, version, files)
+			p := a.watch("uploading", 0)
+			made, err := c.UploadVolumeTemplate(cmd.Context(), t, version, p.counts(files))
+			p.end()
 			if err != nil {
 				return err
 			}

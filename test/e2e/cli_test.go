@@ -1,9 +1,12 @@
 package e2e_test
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,12 +30,19 @@ type ran struct {
 	out, err string
 }
 
-func (s shell) run(t *testing.T, stdin string, args ...string) ran {
+// command is a command that is yet to be started.
+func (s shell) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "bin", args[0]), args[1:]...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "DOZE") }),
 		"HOME="+s.home, "XDG_CONFIG_HOME="+s.home)
 	cmd.WaitDelay = patience
+	return cmd
+}
+
+func (s shell) run(t *testing.T, stdin string, args ...string) ran {
+	t.Helper()
+	cmd := s.command(t, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
 	err := cmd.Run()
@@ -124,6 +134,9 @@ func TestCommandLine(t *testing.T) {
 		t.Errorf("%+v", proc)
 	}
 
+	copyBothWays(t, s)
+	forwardPort(t, s)
+
 	name := strings.TrimSpace(s.ok(t, "doze", "sandbox", "exec", "cli", "-d", "--", "echo started; echo oops >&2; sleep 1000"))
 	if out := s.ok(t, "doze", "sandbox", "ps", "cli"); !strings.Contains(out, name) || !strings.Contains(out, "running") {
 		t.Error(out)
@@ -140,6 +153,69 @@ func TestCommandLine(t *testing.T) {
 }
 
 // TestOperator runs what an operator of the platform does.
+// copyBothWays copies a tree, with a file that goes in parts, into the sandbox
+// and back.
+func copyBothWays(t *testing.T, s shell) {
+	t.Helper()
+	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
+	from, back := filepath.Join(s.home, "tree"), filepath.Join(s.home, "back")
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(from, "sub"), 0o755),
+		os.WriteFile(filepath.Join(from, "large"), large, 0o644),
+		os.WriteFile(filepath.Join(from, "sub", "run me"), []byte("#!/bin/sh\necho it runs\n"), 0o755),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ok(t, "doze", "sandbox", "cp", from, "cli:/srv/new/")
+	if out := s.ok(t, "doze", "sandbox", "exec", "cli", "--", "'/srv/new/tree/sub/run me'; stat -c %s /srv/new/tree/large"); out != "it runs\n16777216\n" {
+		t.Errorf("what was copied in: %q", out)
+	}
+	s.ok(t, "doze", "sandbox", "cp", "cli:/srv/new/tree", back)
+	if got, err := os.ReadFile(filepath.Join(back, "large")); err != nil || !bytes.Equal(got, large) {
+		t.Errorf("%d bytes came back: %v", len(got), err)
+	}
+	if info, err := os.Stat(filepath.Join(back, "sub", "run me")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if r := s.run(t, "piped", "doze", "sandbox", "cp", "-", "cli:/tmp/piped"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if out := s.ok(t, "doze", "sandbox", "cp", "cli:/tmp/piped", "-"); out != "piped" {
+		t.Errorf("%q", out)
+	}
+}
+
+// forwardPort reaches a server in the sandbox at an address here.
+func forwardPort(t *testing.T, s shell) {
+	t.Helper()
+	s.ok(t, "doze", "sandbox", "exec", "cli", "-d", "--", "cd /srv/new/tree/sub && python3 -m http.server 3000")
+	cmd := s.command(t, "doze", "sandbox", "port", "cli", "0:3000")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server answers", func() bool {
+		resp, err := (&http.Client{Timeout: patience}).Get(strings.TrimSpace(url) + "/run%20me")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		return err == nil && strings.Contains(string(b), "it runs")
+	})
+	if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+		t.Errorf("at an interrupt: %v", err)
+	}
+}
+
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t)

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	portMax = 1<<16 - 1
+	// headerTimeout is what a program here has to send the head of a request.
+	headerTimeout = 30 * time.Second
+	// shutdownTimeout is what requests have to end at an interrupt.
+	shutdownTimeout = time.Second
+)
+
+func (a *app) port() *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use: "port NAME [LOCAL:]PORT", Short: "Reach a server in a sandbox at an address of this host",
+		Long: `Reach a server in a sandbox at an address of this host, until an interrupt.
+Without LOCAL, the port here is the same; 0 is any that is free.
+
+What is passed on is HTTP, with streams and WebSockets: the way into a sandbox
+carries nothing else. For other protocols, run the client in the sandbox. The
+server does not see an Authorization header: your key is in its place on the
+way, and stays outside of the sandbox.
+
+A request wakes the sandbox. While there is none, it sleeps, forwarded or not.
+Whoever can reach the address here can use the server with your key, so it is
+of this host alone, but for --address; names other than localhost are refused,
+so that no page in a browser can reach it by a name of its own.`,
+		Example: "  doze sandbox port web 3000\n  doze sandbox port web 8080:80 --address 0.0.0.0",
+		Args:    takes(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			local, remote, err := parsePorts(args[1])
+			if err != nil {
+				return err
+			}
+			box, err := a.enter(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			h, err := box.Port(remote)
+			if err != nil {
+				return err
+			}
+			l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort(address, strconv.Itoa(local)))
+			if err != nil {
+				return fmt.Errorf("%w: choose another port here, as in 0:%d", err, remote)
+			}
+			if err := a.printPort("http://" + l.Addr().String()); err != nil {
+				return errors.Join(err, l.Close())
+			}
+			return forward(cmd.Context(), l, namesHere(h))
+		},
+	}
+	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "`address` of this host to listen at")
+	return cmd
+}
+
+func (a *app) printPort(url string) error {
+	if a.asJSON() {
+		return a.printJSON(map[string]string{"url": url})
+	}
+	return copyOut(a.out, url+"\n")
+}
+
+// parsePorts reads [LOCAL:]PORT.
+func parsePorts(text string) (local, remote int, err error) {
+	here, there, two := strings.Cut(text, ":")
+	if !two {
+		there = here
+	}
+	local, err1 := strconv.Atoi(here)
+	remote, err2 := strconv.Atoi(there)
+	if err1 != nil || err2 != nil || local < 0 || local > portMax || remote < 1 || remote > portMax {
+		return 0, 0, usagef("the port must be like 3000 or 8080:3000, not %q", text)
+	}
+	return local, remote, nil
+}
+
+// namesHere lets requests through that ask for this host by an address, or as
+// localhost.
+func namesHere(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		if err != nil && host != "localhost" && !strings.HasSuffix(host, ".localhost") {
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(http.StatusMisdirectedRequest)
+			_, _ = io.WriteString(w, "ask for this address by its number, or as localhost\n")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// forward serves until ctx ends.
+func forward(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // WebSockets end with it
+		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }() // ends when s is closed
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if s.Shutdown(end) != nil {
+		_ = s.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
