@@ -105,17 +105,15 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (do
 		return doze.Sandbox{}, err
 	}
 	defer release()
-	if sb, err = s.Store.InsertSandbox(life, sb); err != nil {
+	// In one transaction: of many creates at once each waits for those before it.
+	if sb, err = s.Store.InsertSandbox(life, sb, doze.Placed); err != nil {
 		if e := doze.Public(err); e.Kind == doze.Conflict && e.Name == "" { // or it is a volume that is taken
 			err = taken{err}
 		}
 		return doze.Sandbox{}, err
 	}
 	s.expiry.by(sb.Deadline)
-	if sb, err = s.Store.Apply(life, sb.UID, store.Step{On: doze.Placed, At: time.Now()}); err == nil {
-		sb, err = s.boot(life, sb, from)
-	}
-	if err != nil {
+	if sb, err = s.boot(life, sb, from); err != nil {
 		return doze.Sandbox{}, err
 	}
 	if !sb.Spec.IsEnabled() {

@@ -141,10 +141,15 @@ const (
 )
 
 // InsertSandbox adds the record of a sandbox that does not run yet, in the
-// phase pending, and gives it its volumes. A name that another living sandbox has
-// is a Conflict; so is a volume, with a name of its own.
-func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox) (Sandbox, error) {
+// phase after some steps from pending, and gives it its volumes. A name that
+// another living sandbox has is a Conflict; so is a volume, with a name of its own.
+func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigger) (_ Sandbox, err error) {
 	sb.Phase, sb.Machine, sb.Revision = doze.Pending, sb.UID, 1
+	for _, trigger := range on {
+		if sb.Phase, err = doze.Next(sb.Phase, trigger); err != nil {
+			return sb, err
+		}
+	}
 	body, err := s.encode(&sb)
 	if err != nil {
 		return sb, wrap(err, "encode sandbox")
