@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -12,8 +15,8 @@ import (
 )
 
 // power is the one capability that the first process is started with and that
-// nothing else in the sandbox ever has: with it the host gets its name. It is
-// given up before the first command can run.
+// nothing else in the sandbox ever has: with it the host gets its name, and its
+// boot an id. It is given up before the first command can run.
 type power struct {
 	mu   sync.Mutex
 	held bool // guarded by mu
@@ -32,11 +35,37 @@ func (p *power) spend(name string) error {
 			return doze.Wrap(err, doze.Invalid, "the sandbox cannot be called %q: %v", clip(name), err)
 		}
 	}
+	if err := renewBoot(); err != nil {
+		slog.Warn("the boot has the id of the machine that this one began as", "err", err)
+	}
 	if err := relinquish(unix.CAP_SYS_ADMIN); err != nil {
 		return fmt.Errorf("give up a capability: %w", err) // and nobody is let in
 	}
 	p.held = false
 	return nil
+}
+
+// bootID is the file that tells one boot of a machine from another, and bootCover
+// is where its new content is for a moment: in memory that goes with the machine.
+const (
+	bootID    = "/proc/sys/kernel/random/boot_id"
+	bootCover = "/dev/shm/.boot_id"
+)
+
+// renewBoot gives this machine an id of its boot that is its own. It may be a copy
+// of another one, whose engine answers what it made up for that.
+func renewBoot() error {
+	fresh, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(bootCover, fresh, 0o444); err != nil { //nolint:gosec // G306: everybody may read what it covers
+		return err
+	}
+	if err = unix.Mount(bootCover, bootID, "", unix.MS_BIND, ""); err == nil {
+		err = unix.Mount("", bootID, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "") // root cannot write to it either
+	}
+	return errors.Join(err, os.Remove(bootCover))
 }
 
 // relinquish takes a capability from every thread of this process and from

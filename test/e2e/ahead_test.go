@@ -58,7 +58,8 @@ func TestAhead(t *testing.T) {
 		_, box := create(t, c, sb)
 		return box
 	}
-	seen, random := map[string]string{}, map[string]bool{}
+	const boot = "cat /proc/sys/kernel/random/boot_id"
+	seen, random, boots := map[string]string{}, map[string]bool{}, map[string]bool{}
 	look := func(name string, box *client.Box) {
 		t.Helper()
 		text := sh(t, box, view)
@@ -67,6 +68,7 @@ func TestAhead(t *testing.T) {
 		}
 		seen[name] = strings.ReplaceAll(text, name, "NAME")
 		random[sh(t, box, "head -c 16 /dev/urandom | od -An -tx1")] = true
+		boots[sh(t, box, boot)] = true
 	}
 
 	look("booted", born("booted")) // names of one length, for the sizes of files
@@ -86,14 +88,19 @@ func TestAhead(t *testing.T) {
 	if len(random) != len(seen) {
 		t.Errorf("%d sandboxes drew %d random numbers", len(seen), len(random))
 	}
+	if len(boots) != len(seen) {
+		t.Errorf("%d sandboxes have %d boots: %v", len(seen), len(boots), boots)
+	}
+	booted := sh(t, box, boot)
+	sh(t, box, "! echo other > /proc/sys/kernel/random/boot_id && ! umount /proc/sys/kernel/random/boot_id") // root or not
 
 	// It lives as others do.
 	sh(t, box, "echo kept > /root/file")
 	restart("--pause-after", "2s", "--save-after", "0s", "--disk-after", "3s")
 	ahead("machines", 1) // that of the sandbox: the others were nobody's
 	await(t, p, "disk")
-	if got := sh(t, box, "hostname; cat /root/file"); got != "spared\nkept" {
-		t.Errorf("after a sleep on disk: %q", got)
+	if got := sh(t, box, "hostname; cat /root/file; "+boot); got != "spared\nkept\n"+booted {
+		t.Errorf("after a sleep on disk: %q, booted as %s", got, booted)
 	}
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
