@@ -341,7 +341,7 @@ func (p *process) feed(cancelled <-chan struct{}, b []byte) (left int, err error
 	case <-cancelled:
 		return len(b), doze.Errorf(doze.Unavailable, "the caller went away")
 	case <-p.done:
-		return len(b), doze.Errorf(doze.Conflict, "the stdin of the process is closed, because it is over")
+		return len(b), doze.Errorf(doze.Conflict, "the stdin of the process is closed")
 	}
 	defer func() { p.stdinTurn <- struct{}{} }()
 	p.mu.Lock()

@@ -91,13 +91,42 @@ var routes = []route{
 	{"POST", "/mcp", (*Agent).serveMCP},
 	{"GET", "/mcp", (*Agent).refuseMCP},
 
-	// For the host alone: the edge passes nothing below /doze/ on.
+	// For the host alone: the edge passes nothing below hostPrefix on.
 	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
 	{"POST", "/doze/wake", answer((*Agent).wake)},
 	{"POST", "/doze/identity", (*Agent).become},
 	{"POST", "/doze/quiesce", (*Agent).quiesce},
 	{"POST", "/doze/files", (*Agent).unpack},
 	{"POST", "/doze/stop", answer((*Agent).stop)},
+}
+
+// Route is one row of the API, for those who prove something of each.
+type Route struct{ Method, Pattern string }
+
+// hostPrefix is before the routes of the host.
+const hostPrefix = "/doze/"
+
+// Routes returns the rows that callers can reach.
+func Routes() (all []Route) {
+	for _, rt := range routes {
+		if !strings.HasPrefix(rt.pattern, hostPrefix) {
+			all = append(all, Route{rt.method, rt.pattern})
+		}
+	}
+	return all
+}
+
+// RouteOf returns the row that serves a method and an escaped path; or false.
+func RouteOf(method, escaped string) (Route, bool) {
+	decoded, err := url.PathUnescape(escaped)
+	if err != nil {
+		return Route{}, false
+	}
+	rt, _ := match(method, decoded, escaped)
+	if rt == nil {
+		return Route{}, false
+	}
+	return Route{rt.method, rt.pattern}, true
 }
 
 // answer adapts a call that has no body.

@@ -41,8 +41,27 @@ func TestTranscripts(t *testing.T) {
 	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example",
 		"--drives", drives.URL, "--drives-credentials", drives.Credentials)
 	for _, tr := range load(t) {
-		if tr.name != images {
+		if tr.name != images && !tr.inside() {
 			t.Run(tr.name, func(t *testing.T) { hold(t, p, z, tr, map[string]string{"bucket": drives.URL}) })
+		}
+	}
+}
+
+// TestSandboxTranscripts holds the conversations with the API inside a sandbox,
+// one after the other, with one sandbox.
+func TestSandboxTranscripts(t *testing.T) {
+	drives := bucket.Serve(t)
+	p := start(t, "--pause-after", "1h", "--domain", "doze.example", "--drives", drives.URL, "--drives-credentials", drives.Credentials)
+	s := talk(t, p, "inside")
+	s.known["few"] = s.admit(t, "agents:list")
+	s.known["admin"] = s.admit(t, "admin")
+	s.hold(t, ask(t, `# keep box "url": "([^"]+)"
+POST /sandboxes
+
+{"metadata": {"name": "box"}, "spec": {"runtime": {"memory": 1024}}}`))
+	for _, tr := range load(t) {
+		if tr.inside() {
+			t.Run(tr.name, func(t *testing.T) { s.converse(t, tr) })
 		}
 	}
 }
@@ -70,6 +89,12 @@ func hold(t *testing.T, p *testkit.Platform, z *zone.Zone, tr *transcript, besid
 	for word := range besides {
 		s.kept = append(s.kept, word)
 	}
+	s.converse(t, tr)
+}
+
+// converse holds the exchanges of a transcript, and compares the answers.
+func (s *session) converse(t *testing.T, tr *transcript) {
+	t.Helper()
 	for _, e := range tr.exchanges {
 		got := s.hold(t, e)
 		if *update {

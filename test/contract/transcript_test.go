@@ -47,9 +47,14 @@ type exchange struct {
 	answer string // its status, headers and body
 }
 
+// inside reports whether it is about the API inside a sandbox, whose address is
+// known as box.
+func (tr *transcript) inside() bool { return strings.HasPrefix(tr.name, "sandbox-") }
+
 // A note says what to do with an exchange besides: "keep" a part of the answer
-// under a name, ask "until" a line of the answer matches, or put a "txt",
-// a "cname" or a "host" into the DNS before.
+// under a name, or just "know" it, which leaves answers as they are; ask "until"
+// a line of the answer matches; take only so many "lines" of one that does not
+// end; or put a "txt", a "cname" or a "host" into the DNS before.
 type note struct{ verb, rest string }
 
 const (
