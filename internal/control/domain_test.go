@@ -34,6 +34,37 @@ func prove(z *zone.Zone, d doze.CustomDomain) {
 	z.CNAME("doze-probe.preview."+d.Metadata.Name, d.Spec.CNAMERecords)
 }
 
+// TestAddressesOnADomainAreTakenOver: with force, unless it is the only one that
+// the other preview has there.
+func TestAddressesOnADomainAreTakenOver(t *testing.T) {
+	t.Parallel()
+	p, z := domainWorld(t)
+	prove(z, want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`))
+	p.verify()
+	p.create(named("a"))
+	body := func(name, prefix string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"port":3000,"prefixUrl":"` + prefix + `","customDomain":"shop.example"}}`
+	}
+	p.expose(body("web", "www"))
+	want[any](p, 409, "POST", "/sandboxes/a/previews", body("rival", "www"))
+	want[any](p, 200, "POST", "/sandboxes/a/previews?force=true", body("rival", "www"))
+	web := want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
+	own := label(web)
+	if len(own) != 16 || web.Spec.URL != "http://"+own+".preview.shop.example.preview.test" {
+		t.Errorf("it is at %s", web.Spec.URL)
+	}
+	e := want[map[string]any](p, 409, "POST", "/sandboxes/a/previews?force=true", body("thief", own))
+	if says := e["message"].(string); !strings.Contains(says, "another prefixUrl") {
+		t.Errorf("%s", says)
+	}
+	for name, at := range map[string]string{"web": own + ".preview.shop.example", "rival": "www.preview.shop.example"} {
+		if known, ok := p.ctl.Previews.Find(at, time.Now()); !ok || known.Sandbox != "a" {
+			t.Errorf("%s is not at %s", name, at)
+		}
+	}
+	want[any](p, 404, "GET", "/sandboxes/a/previews/thief", "")
+}
+
 // TestDomainsFollowTheConfiguration: where a domain has to lead is what the
 // platform is called now, not what it was called when the domain was added.
 func TestDomainsFollowTheConfiguration(t *testing.T) {

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -24,6 +23,9 @@ const (
 	// labelLetters of base32 are 80 bits: a label cannot be guessed.
 	labelLetters = 16
 	tokenPrefix  = "dzp_" // of a preview token
+	// previewTurn is the beginning of the turns of the previews of a workspace,
+	// which may take addresses from each other.
+	previewTurn = "previews/"
 )
 
 // secretKey is what names that nobody can guess are made with.
@@ -37,16 +39,24 @@ func (s *Server) secretKey(ctx context.Context) ([]byte, error) {
 	return key, s.Store.SetSealedSetting(ctx, previewSetting, key)
 }
 
-// previewLabel is the label of a preview without a prefix: the same for the
-// same names, so that a preview that is made again has its address again.
-func (s *Server) previewLabel(ctx context.Context, workspace, sandbox, name string) (string, error) {
-	key, err := s.secretKey(ctx)
-	if err != nil {
-		return "", err
+// previewLabel is the first label of the host of a preview. Without a prefix it is
+// the same for the same names, so that a preview that is made again has its
+// address again.
+func previewLabel(key []byte, p doze.Preview) string {
+	label := p.Spec.PrefixURL
+	if label == "" {
+		mac := hmac.New(sha256.New, key)
+		_, _ = mac.Write([]byte(p.Metadata.Workspace + "/" + p.Metadata.ResourceName + "/" + p.Metadata.Name)) // it never fails
+		label = strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)))[:labelLetters]
 	}
-	mac := hmac.New(sha256.New, key)
-	_, _ = mac.Write([]byte(workspace + "/" + sandbox + "/" + name)) // it never fails
-	return strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)))[:labelLetters], nil
+	switch {
+	case p.Spec.CustomDomain != "":
+		// Who may use the domain share its names: the prefix is enough.
+		return label + ".preview." + p.Spec.CustomDomain
+	case p.Spec.PrefixURL != "":
+		return label + "-" + p.Metadata.Workspace
+	}
+	return label
 }
 
 // loadPreviews makes the previews and the custom domains of the records known
@@ -168,7 +178,7 @@ func (s *Server) updatePreview(ctx context.Context, r *http.Request, body map[st
 }
 
 // writePreview writes what a body makes of p, which had the label old. One
-// change of a sandbox's previews is made at a time, so that what the edge
+// change of a workspace's previews is made at a time, so that what the edge
 // knows is what is recorded.
 func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.Sandbox, p store.Preview, old string, body map[string]any) (doze.Preview, error) {
 	name, now := p.Metadata.Name, time.Now()
@@ -193,13 +203,12 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 	if at := p.Deadline(); !at.IsZero() && !at.After(now) {
 		wrong.Add("spec", "is of a preview that would have ended already")
 	}
-	label := p.Spec.PrefixURL + "-" + p.Metadata.Workspace
-	if len(label) > doze.LabelMax {
-		wrong.Add("spec.prefixUrl", "is too long: with the name of the workspace it is %d bytes, and DNS has room for %d", len(label), doze.LabelMax)
+	if n := len(p.Spec.PrefixURL + "-" + p.Metadata.Workspace); n > doze.LabelMax {
+		wrong.Add("spec.prefixUrl", "is too long: with the name of the workspace it is %d bytes, and DNS has room for %d", n, doze.LabelMax)
 	}
-	domain := strings.ToLower(p.Spec.CustomDomain)
-	if domain != "" {
-		if err := s.verifiedDomain(ctx, p.Metadata.Workspace, domain); doze.Public(err).Kind == doze.Invalid {
+	p.Spec.CustomDomain = strings.ToLower(p.Spec.CustomDomain)
+	if p.Spec.CustomDomain != "" {
+		if err := s.verifiedDomain(ctx, p.Metadata.Workspace, p.Spec.CustomDomain); doze.Public(err).Kind == doze.Invalid {
 			wrong = append(wrong, doze.Public(err).Message)
 		} else if err != nil {
 			return doze.Preview{}, err
@@ -208,29 +217,36 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 	if err := wrong.Err(); err != nil {
 		return doze.Preview{}, err
 	}
-	if p.Spec.PrefixURL == "" {
-		var err error
-		if label, err = s.previewLabel(ctx, p.Metadata.Workspace, sb.Metadata.Name, p.Metadata.Name); err != nil {
-			return doze.Preview{}, err
+	key, err := s.secretKey(ctx)
+	if err != nil {
+		return doze.Preview{}, err
+	}
+	p.Label = previewLabel(key, p.Preview)
+	var yield func(store.Preview) store.Preview
+	if force.in(r.URL.Query()) {
+		yield = func(other store.Preview) store.Preview { // it goes on at the address of its name
+			other.Spec.PrefixURL = ""
+			other.Metadata.UpdatedAt, other.Metadata.UpdatedBy = p.Metadata.UpdatedAt, p.Metadata.UpdatedBy
+			other.Label = previewLabel(key, other.Preview)
+			return other
 		}
 	}
-	p.Label = label
-	if domain != "" {
-		// Who may use the domain share its names: the prefix is enough.
-		p.Spec.CustomDomain, p.Label = domain, cmp.Or(p.Spec.PrefixURL, label)+".preview."+domain
-	}
 
-	life, release, err := s.turns.take(ctx, "previews/"+sb.UID)
+	life, release, err := s.turns.take(ctx, previewTurn+p.Metadata.Workspace)
 	if err != nil {
 		return doze.Preview{}, err
 	}
 	defer release()
-	removed, err := s.Store.PutPreview(life, p, force.in(r.URL.Query()), now)
+	moved, err := s.Store.PutPreview(life, p, yield, now)
 	if err != nil {
 		return doze.Preview{}, err
 	}
-	for _, other := range removed {
-		s.Previews.Drop(other.Label, other.ID)
+	for _, other := range moved {
+		s.Previews.Drop(p.Label, other.ID)
+		if err := s.publish(life, other); err != nil {
+			return doze.Preview{}, err
+		}
+		_ = s.stillThere(life, other.UID) // who ended that sandbox asked for it
 	}
 	if old != "" && old != p.Label {
 		s.Previews.Drop(old, p.ID)
@@ -257,7 +273,7 @@ func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Previ
 	if err != nil {
 		return doze.Preview{}, err
 	}
-	life, release, err := s.turns.take(ctx, "previews/"+sb.UID)
+	life, release, err := s.turns.take(ctx, previewTurn+sb.Metadata.Workspace)
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -330,7 +346,7 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 // changeTokens changes the tokens of a preview, in the records and then at the
 // edge.
 func (s *Server) changeTokens(ctx context.Context, p store.Preview, change func(context.Context, []store.PreviewToken) error) error {
-	life, release, err := s.turns.take(ctx, "previews/"+p.UID)
+	life, release, err := s.turns.take(ctx, previewTurn+p.Metadata.Workspace)
 	if err != nil {
 		return err
 	}

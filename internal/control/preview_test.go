@@ -63,10 +63,16 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	p.create(named("b"))
 	const rival = `{"metadata":{"name":"web"},"spec":{"port":4000,"prefixUrl":"shop"}}`
 	want[any](p, 409, "POST", "/sandboxes/b/previews", rival)
+	token := want[doze.PreviewToken](p, 200, "POST", "/sandboxes/a/previews/web/tokens", "{}").Spec.Token
 	want[doze.Preview](p, 200, "POST", "/sandboxes/b/previews?force=true", rival)
-	want[any](p, 404, "GET", "/sandboxes/a/previews/web", "")
 	if known, _ := p.ctl.Previews.Find("shop-main", time.Now()); known.Sandbox != "b" {
 		t.Errorf("the edge knows %+v", known)
+	}
+	// The other one goes on where it was before it had the prefix.
+	yielded := want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
+	known, ok = p.ctl.Previews.Find(label(v), time.Now())
+	if yielded.Spec.URL != v.Spec.URL || yielded.Spec.PrefixURL != "" || !ok || known.Sandbox != "a" || known.Port != 3000 || !known.Opens(token, time.Now()) {
+		t.Errorf("it is %+v, and the edge knows %+v", yielded, known)
 	}
 	// Two workspaces can spell one label; force does not reach over.
 	want[any](p, 200, "POST", "/workspaces", `{"name":"x-main"}`)

@@ -54,13 +54,10 @@ func (s *Store) Preview(ctx context.Context, uid, name string, now time.Time) (P
 }
 
 // PutPreview adds a preview or, if it has one with its id already, replaces
-// it. A name or a label that is taken is a Conflict; with force, one of the
-// same workspace that has the label is removed and returned.
-func (s *Store) PutPreview(ctx context.Context, p Preview, force bool, now time.Time) (removed []Preview, err error) {
-	body, err := json.Marshal(p.Preview)
-	if err != nil {
-		return nil, wrap(err, "encode preview")
-	}
+// it. A name or a label that is taken is a Conflict. With yield, which must not
+// use the store, a preview of the same workspace gives the label up: it becomes
+// what yield makes of it, and is returned so.
+func (s *Store) PutPreview(ctx context.Context, p Preview, yield func(Preview) Preview, now time.Time) (moved []Preview, err error) {
 	err = s.update(ctx, func(tx *sql.Tx) error {
 		// Those whose time has passed, or whose sandbox has, hold no label.
 		if _, err := tx.ExecContext(ctx, `DELETE FROM previews WHERE (label = $1 OR uid = $2) AND expires_at <> 0 AND expires_at <= $3`, p.Label, p.UID, millis(now)); err != nil {
@@ -79,22 +76,47 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, force bool, now time.
 				return err
 			}
 		}
-		if force {
-			removed, err = collect(ctx, tx, scanPreview, `DELETE FROM previews AS p WHERE p.label = $1 AND p.workspace = $2 AND p.id <> $3
-				RETURNING id, uid, label, body`, p.Label, p.Metadata.Workspace, p.ID)
-			if err != nil {
+		if yield != nil {
+			if moved, err = displace(ctx, tx, p, yield); err != nil {
 				return err
 			}
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO previews (id, uid, workspace, name, label, expires_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
-			ON CONFLICT (id) DO UPDATE SET label = excluded.label, expires_at = excluded.expires_at, body = excluded.body`,
-			p.ID, p.UID, p.Metadata.Workspace, p.Metadata.Name, p.Label, millis(p.Deadline()), string(body))
-		return err
+		return writePreview(ctx, tx, p)
 	})
 	if duplicate(err) {
 		return nil, doze.Errorf(doze.Conflict, "the preview %s, or one with its address, already exists", p.Metadata.Name)
 	}
-	return removed, wrap(err, "write preview")
+	return moved, wrap(err, "write preview")
+}
+
+// displace takes its label away from whichever other preview of the workspace of p
+// has it.
+func displace(ctx context.Context, tx *sql.Tx, p Preview, yield func(Preview) Preview) ([]Preview, error) {
+	moved, err := collect(ctx, tx, scanPreview, `SELECT `+previewColumns+` FROM previews p
+		WHERE p.label = $1 AND p.workspace = $2 AND p.id <> $3`, p.Label, p.Metadata.Workspace, p.ID)
+	for i, other := range moved {
+		moved[i] = yield(other)
+		if moved[i].Label == p.Label {
+			return nil, doze.Errorf(doze.Conflict, "the preview %s of the sandbox %s has that address by its own name: choose another prefixUrl",
+				other.Metadata.Name, other.Metadata.ResourceName)
+		}
+		if err := writePreview(ctx, tx, moved[i]); err != nil {
+			return nil, err
+		}
+	}
+	return moved, err
+}
+
+// writePreview adds the record of a preview, or replaces it.
+func writePreview(ctx context.Context, tx *sql.Tx, p Preview) error {
+	body, err := json.Marshal(p.Preview)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO previews (id, uid, workspace, name, label, expires_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (id) DO UPDATE SET label = excluded.label, expires_at = excluded.expires_at, body = excluded.body`,
+		p.ID, p.UID, p.Metadata.Workspace, p.Metadata.Name, p.Label, millis(p.Deadline()), string(body))
+	return err
 }
 
 // DeletePreview removes a preview of a sandbox with its tokens and returns it,
