@@ -84,7 +84,7 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, yield func(Preview) P
 		return writePreview(ctx, tx, p)
 	})
 	if duplicate(err) {
-		return nil, doze.Errorf(doze.Conflict, "the preview %s, or one with its address, already exists", p.Metadata.Name)
+		return nil, doze.Errorf(doze.Conflict, "the preview %s, or one with its address, already exists: choose another name or prefixUrl, or take the address over with force=true", p.Metadata.Name)
 	}
 	return moved, wrap(err, "write preview")
 }
