@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -59,18 +60,20 @@ type Edge struct {
 	buffers      buffers
 	bodyMax      int64
 	ageMax       time.Duration
+	idleMax      time.Duration
 }
 
 // New returns an edge. It needs [Edge.Run] beside it.
 func New(c Config) *Edge {
 	return &Edge{
 		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, authenticate: c.Authenticate,
-		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax,
+		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax, idleMax: idleMax,
 	}
 }
 
 // Run ends the requests whose credential stops being valid, within a second,
-// and those by previews that have lasted for 15 minutes.
+// those by previews that have lasted for 15 minutes, and WebSockets that were
+// idle for as long.
 // When ctx ends, it refuses new ones, lets the short ones finish, ends the
 // others, and returns.
 func (e *Edge) Run(ctx context.Context) error {
@@ -111,7 +114,8 @@ type visit struct {
 	at      previewPlace  // how
 	token   string        // that opened the preview
 
-	sent atomic.Bool // the sandbox may have the request
+	sent  atomic.Bool // the sandbox may have the request
+	pulse pulse
 }
 
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +139,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
-	s := &stream{control: http.NewResponseController(w)}
+	s := &stream{control: http.NewResponseController(w), pulse: &v.pulse, idleMax: e.idleMax}
 	at, ok := e.previewPlace(r)
 	switch {
 	case ok:
@@ -256,6 +260,9 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		ErrorLog:      slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // record tells how it ended
 		ModifyResponse: func(resp *http.Response) error {
 			cleanResponse(resp.Header)
+			if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+				resp.Body = v.pulse.start(conn)
+			}
 			resp.Header.Set("X-Request-Id", v.id)
 			if v.preview != nil {
 				setHeaders(resp.Header, v.preview.ResponseHeaders)

@@ -102,6 +102,7 @@ var (
 	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
+	errIdle      = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "nothing has gone through this WebSocket for 15 minutes: open another one"}
 	errTooOld    = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "a request by a preview lasts 15 minutes at most: send another one"}
 	errStopping  = &doze.Error{Kind: doze.Unavailable, Name: workloadDisabled, Message: "the gateway is shutting down; try again"}
 	errStopped   = &doze.Error{

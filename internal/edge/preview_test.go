@@ -417,7 +417,7 @@ func TestAgeMax(t *testing.T) {
 		running.Go(func() { all.run(ctx) })
 		old, cut := context.WithCancelCause(ctx)
 		done, err := all.add(&stream{
-			valid: func() bool { return true }, until: time.Now().Add(ageMax), cut: cut,
+			valid: func() bool { return true }, until: time.Now().Add(ageMax), cut: cut, pulse: new(pulse), idleMax: idleMax,
 			control: http.NewResponseController(httptest.NewRecorder()),
 		})
 		if err != nil {

@@ -27,6 +27,8 @@ const (
 type stream struct {
 	valid   func() bool // whether its credential still is; it does not block
 	until   time.Time   // when it has lasted long enough; zero is never
+	pulse   *pulse
+	idleMax time.Duration // for which its pulse may stop
 	cut     context.CancelCauseFunc
 	control *http.ResponseController
 }
@@ -53,6 +55,8 @@ func (s *stream) overdue(now time.Time) *doze.Error {
 		return errRevoked
 	case !s.until.IsZero() && !now.Before(s.until):
 		return errTooOld
+	case s.pulse.silence(now) >= s.idleMax:
+		return errIdle
 	}
 	return nil
 }
@@ -82,8 +86,8 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// run checks the credentials and the age of open streams until ctx ends, and then ends
-// all streams. It sleeps while there are none.
+// run checks the credentials, the age and the pulse of open streams until ctx
+// ends, and then ends all streams. It sleeps while there are none.
 func (ss *streams) run(ctx context.Context) {
 	defer ss.end()
 	for {
