@@ -36,7 +36,7 @@ all of it is, and no half one ever; after an error, those before it are there.
 Links to files are followed. What is neither a file nor a directory, and links
 to directories, are left out, and named at the end.`,
 		Example: "  doze sandbox cp ./app web:/srv/\n  doze sandbox cp web:/var/log/app.log .\n  pg_dump app | doze sandbox cp - web:/tmp/app.sql",
-		Args:    takes(2, 2),
+		Args:    takes(2, 2), ValidArgsFunction: a.completePlace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
 			if (from.box == "") == (to.box == "") || args[0] == "" || args[1] == "" {

@@ -101,7 +101,6 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers and errors: `table|json`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
 	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.version())

@@ -18,6 +18,7 @@ func (a *app) sandbox() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.archive(), a.unarchive())
+	a.complete(cmd.Commands()...)
 	return cmd
 }
 
