@@ -23,9 +23,9 @@ func TestIdleMax(t *testing.T) {
 		lasts   time.Duration // 0: for ever
 		after   time.Duration // how long we look
 	}{
-		"a request":    {after: 24 * time.Hour},
-		"a silent one": {socket: true, after: idleMax + recheck, lasts: idleMax},
-		"a busy one":   {socket: true, traffic: 2 * time.Hour, after: 2 * time.Hour},
+		"a request":      {after: 24 * time.Hour},
+		"a silent one":   {socket: true, after: idleMax + recheck, lasts: idleMax},
+		"a busy one":     {socket: true, traffic: 2 * time.Hour, after: 2 * time.Hour},
 		"busy, then not": {socket: true, traffic: time.Hour, after: time.Hour + idleMax + recheck, lasts: time.Hour + idleMax},
 	} {
 		t.Run(name, func(t *testing.T) {
