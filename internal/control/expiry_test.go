@@ -49,28 +49,102 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestDeadlinesSurviveARestart: also those that passed while nobody looked.
+// TestDeadlinesSurviveARestart: those of every kind, also such that passed while
+// nobody looked.
 func TestDeadlinesSurviveARestart(t *testing.T) {
+	t.Parallel()
+	policy := func(kind, value string) string {
+		return `"lifecycle":{"terminatedRetention":"10h","expirationPolicies":[{"action":"delete","type":"` + kind + `","value":"` + value + `"}]}`
+	}
+	runtime := func(text string) string {
+		return `"lifecycle":{"terminatedRetention":"10h"},"runtime":{` + text + `}`
+	}
+	for name, tt := range map[string]struct{ early, late string }{
+		"ttl":         {runtime(`"ttl":"1h"`), runtime(`"ttl":"3h"`)},
+		"expires":     {runtime(`"expires":"2000-01-01T01:00:00Z"`), runtime(`"expires":"2000-01-01T03:00:00Z"`)},
+		"ttl-max-age": {policy("ttl-max-age", "1h"), policy("ttl-max-age", "3h")},
+		"date":        {policy("date", "2000-01-01T01:00:00Z"), policy("date", "2000-01-01T03:00:00Z")},
+		"ttl-idle":    {policy("ttl-idle", "1h"), policy("ttl-idle", "3h")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(p *platform) {
+				t := p.t
+				for name, spec := range map[string]string{"a": tt.early, "b": tt.late} {
+					p.create(`{"metadata":{"name":"` + name + `"},"spec":{` + spec + `}}`)
+					p.node.with(name, func(uid string, _ *machine) { // or it may be in use while nobody looks
+						p.node.move(uid, doze.Suspending, "")
+						p.node.move(uid, doze.Standby, "")
+					})
+				}
+				after(time.Second) // until that is recorded
+				p.stop()
+				time.Sleep(2*time.Hour - time.Second)
+				p.open(true)
+				after(100 * time.Millisecond)
+				if sb := p.get(); sb.Status != "TERMINATED" {
+					t.Errorf("its time came while we were away: %s", sb.Status)
+				}
+				after(time.Hour - 200*time.Millisecond)
+				if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "DEPLOYED" {
+					t.Errorf("before its time: %s", sb.Status)
+				}
+				after(200 * time.Millisecond)
+				if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "TERMINATED" {
+					t.Errorf("after its time: %s", sb.Status)
+				}
+			})
+		})
+	}
+}
+
+// TestEveryReadIsTrue: what the platform knows of a sandbox is the same by every
+// way to it, at every moment.
+func TestEveryReadIsTrue(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(p *platform) {
 		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"},"lifecycle":{"terminatedRetention":"10h"}}}`)
-		p.create(`{"metadata":{"name":"b"},"spec":{"runtime":{"ttl":"3h"},"lifecycle":{"terminatedRetention":"10h"}}}`)
-		p.stop()
-		time.Sleep(2 * time.Hour)
-		p.open(true)
-		after(100 * time.Millisecond)
-		if sb := p.get(); sb.Status != "TERMINATED" {
-			t.Errorf("its time came while we were away: %s", sb.Status)
+		p.create(`{"metadata":{"name":"a","externalId":"x"},"spec":{"runtime":{"ttl":"1h"},"lifecycle":{"terminatedRetention":"1h"}}}`)
+		list := func(query string) func() sandbox {
+			return func() sandbox {
+				all := want[struct{ Data []sandbox }](p, 200, "GET", "/sandboxes?"+query, "", "Blaxel-Version", "2026-04-28").Data
+				if len(all) != 1 {
+					t.Fatalf("%s lists %d", query, len(all))
+				}
+				return all[0]
+			}
 		}
-		after(time.Hour - 200*time.Millisecond)
-		if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "DEPLOYED" {
-			t.Errorf("before its time: %s", sb.Status)
+		reads := map[string]func() sandbox{
+			"get":            p.get,
+			"by external id": func() sandbox { return want[sandbox](p, 200, "GET", "/sandboxes/by-external-id/x", "") },
+			"list":           list(""),
+			"filtered":       list("status=DEPLOYED"),
+			"bare list": func() sandbox {
+				return want[[]sandbox](p, 200, "GET", "/sandboxes", "", "Blaxel-Version", "2026-04-16")[0]
+			},
+			"update": func() sandbox { return want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`) },
+			"create again": func() sandbox {
+				return want[sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", named("a"))
+			},
 		}
-		after(200 * time.Millisecond)
-		if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "TERMINATED" {
-			t.Errorf("after its time: %s", sb.Status)
+		after(10 * time.Minute)
+		used := time.Now()
+		p.node.with("a", func(_ string, m *machine) { m.lastUsed = used })
+		after(10*time.Minute + 500*time.Millisecond)
+		check := func(how string, sb sandbox, left *int64) {
+			t.Helper()
+			got := doze.Observed{ExpiresIn: sb.ExpiresIn, LastUsedAt: sb.LastUsedAt, NodeGeneration: sb.NodeGeneration}
+			if diff := cmp.Diff(doze.Observed{ExpiresIn: left, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation}, got); diff != "" {
+				t.Errorf("%s: %s", how, diff)
+			}
 		}
+		for how, read := range reads {
+			check(how, read(), new(int64(2400)))
+		}
+		check("delete", want[sandbox](p, 200, "DELETE", "/sandboxes/a", ""), nil)
+		after(time.Second)
+		check("terminated", p.get(), nil)
+		check("terminated, in a list", list("showTerminated=true")(), nil)
 	})
 }
 

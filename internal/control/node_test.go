@@ -438,7 +438,7 @@ func (n *node) move(uid string, to doze.Phase, message string) {
 	m := n.machines[uid]
 	m.phase = to
 	m.seq++
-	n.report(peer.Report{UID: uid, Seq: m.seq, Phase: to, Message: message, At: time.Now()})
+	n.report(peer.Report{UID: uid, Seq: m.seq, Phase: to, Message: message, At: time.Now(), LastUsed: m.lastUsed})
 }
 
 // set makes call fail with err from now on; nil heals it.

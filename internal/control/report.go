@@ -97,8 +97,8 @@ func (s *Server) accept(ctx context.Context, batch []peer.Report) error {
 		reports[i] = store.Report{
 			Machine: r.UID, Seq: r.Seq, Phase: r.Phase, Message: r.Message, At: r.At, Note: r.Note,
 		}
-		if st, ok := s.Node.Status(r.UID); ok && st.LastUsed.After(s.began) {
-			reports[i].LastUsed = st.LastUsed
+		if r.LastUsed.After(s.began) { // as in lastUsed
+			reports[i].LastUsed = r.LastUsed
 		}
 	}
 	moved, err := s.Store.Accept(ctx, reports)

@@ -66,6 +66,7 @@ type Box struct {
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
 	retired     bool               // guarded by mu; it is about to be deleted, and lets nobody in
+	parting     bool               // guarded by mu; its processes have time to end, and it does not fall asleep
 	holds       int                // guarded by mu; requests in flight
 	kept        bool               // guarded by mu; a process inside asked to stay awake
 	lastUsed    time.Time          // guarded by mu
@@ -477,17 +478,14 @@ func (b *Box) note(message string) { b.report(message, true) }
 // report queues a report. Preconditions: mu is held.
 func (b *Box) report(message string, note bool) {
 	b.seq++
-	b.n.reports.put(peer.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: time.Now(), Note: note})
+	b.n.reports.put(peer.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: time.Now(), LastUsed: b.used(), Note: note})
 }
 
 // status returns what is known now.
 func (b *Box) status() peer.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := peer.Status{Phase: b.phase, LastUsed: b.lastUsed, InUse: b.inUse()}
-	if s.InUse {
-		s.LastUsed = time.Now()
-	}
+	s := peer.Status{Phase: b.phase, LastUsed: b.used(), InUse: b.inUse()}
 	if b.machine != nil {
 		s.Tier = b.machine.Tier().String()
 	}

@@ -17,10 +17,15 @@ func (b *Box) part(ctx context.Context) {
 		b.mu.Unlock()
 		return
 	}
-	b.holds++ // it must not fall asleep over it
+	b.parting = true
 	b.timer.Stop()
 	b.mu.Unlock()
-	defer b.release()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.parting = false
+		b.arm()
+	}()
 
 	ctx, cancel := b.bound(ctx)
 	defer cancel()

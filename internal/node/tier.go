@@ -61,7 +61,7 @@ func (b *Box) swaps() bool { return b.n.swaps() && !b.unswappable }
 // rest returns for how long the box stays as it is if nobody uses it. It
 // reports false if that is for ever. Preconditions: mu is held.
 func (b *Box) rest() (time.Duration, bool) {
-	if b.machine == nil || b.sinking != nil {
+	if b.machine == nil || b.sinking != nil || b.parting {
 		return 0, false
 	}
 	tier := b.machine.Tier()

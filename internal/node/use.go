@@ -11,6 +11,14 @@ import (
 // inUse reports whether somebody uses the box. Preconditions: mu is held.
 func (b *Box) inUse() bool { return b.holds > 0 || b.kept || b.arriving() }
 
+// used is when the box was last used: now, if it is. Preconditions: mu is held.
+func (b *Box) used() time.Time {
+	if b.inUse() {
+		return time.Now()
+	}
+	return b.lastUsed
+}
+
 // arriving reports whether the box is on its way to run for somebody.
 // Preconditions: mu is held.
 func (b *Box) arriving() bool {
@@ -30,7 +38,7 @@ func (b *Box) heed(asked time.Time, in intent, err error) bool {
 		busy = b.silent < silentMax
 		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
 	}
-	if b.phase != doze.Running || b.holds > 0 || !b.lastUsed.Before(asked) {
+	if b.phase != doze.Running || b.holds > 0 || b.parting || !b.lastUsed.Before(asked) {
 		return true
 	}
 	if in.KeptAgo != nil { // it was used until a process ended, and not until we looked
