@@ -163,7 +163,11 @@ func TestCommands(t *testing.T) {
 			0, header + row, "",
 			[]string{`POST /v0/sandboxes?createIfNotExist=true {"metadata":{"name":"web","externalId":"x","labels":{"k":"v"}},"spec":{"runtime":{"envs":[{"name":"A","value":"b=c"},{"name":"HERE","value":"local"}],"image":"img","memory":512,"ports":[{"target":80},{"target":81}],"ttl":"1h"}}}`},
 		},
-		"create, no name":   {"sandbox|create", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":""},"spec":{"runtime":{}}}`}},
+		"create, no name": {"sandbox|create", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":""},"spec":{"runtime":{}}}`}},
+		"create, with rules": {
+			"sandbox|create|web|--allow|a.example|--allow|*.b.example|--forbid|c.example", 0, header + row, "",
+			[]string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"network":{"proxy":{"allowedDomains":["a.example","*.b.example"],"forbiddenDomains":["c.example"]}},"runtime":{}}}`},
+		},
 		"create, bad label": {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
 		"get":               {"sandbox|get|web", 0, header + row, "", nil},
 		"get, unknown":      {"sandbox|get|nope", 1, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope"}},

@@ -30,6 +30,7 @@ func (a *app) create() *cobra.Command {
 		ports            []int
 		memory           int
 		ifNotExists      bool
+		proxy            doze.Proxy
 	)
 	cmd := &cobra.Command{
 		Use:     "create [NAME]",
@@ -49,6 +50,9 @@ func (a *app) create() *cobra.Command {
 			}
 			if s.Spec.Volumes, err = attachments(volumes, scratch); err != nil {
 				return err
+			}
+			if len(proxy.AllowedDomains)+len(proxy.ForbiddenDomains) > 0 {
+				s.Spec.Network = &doze.Network{Proxy: &proxy}
 			}
 			for _, p := range ports {
 				s.Spec.Runtime.Ports = append(s.Spec.Runtime.Ports, doze.Port{Target: p})
@@ -74,6 +78,8 @@ func (a *app) create() *cobra.Command {
 	f.StringArrayVar(&volumes, "volume", nil, "volume to attach and where, `NAME:PATH[:ro]`; may be repeated")
 	f.StringArrayVar(&scratch, "scratch", nil, "disk that ends with the sandbox, `PATH:MEGABYTES`; may be repeated")
 	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; may be repeated")
+	f.StringArrayVar(&proxy.AllowedDomains, "allow", nil, "`domain` that it may reach, such as example.com or *.example.com, and none besides; may be repeated")
+	f.StringArrayVar(&proxy.ForbiddenDomains, "forbid", nil, "`domain` that it may not reach; may be repeated")
 	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete it after this `time`, such as 30m, 24h or 7d")
 	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "`identifier` of your own, to find it by")
 	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the name is taken, print the sandbox that has it")

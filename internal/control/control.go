@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -103,8 +102,8 @@ func (s *Server) Recover(ctx context.Context) error {
 	var stuck []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		if err := s.setNetwork(ctx, sb); err != nil {
-			return fmt.Errorf("the network of the sandbox %s: %w", sb.UID, err)
+		if err := s.setNetwork(ctx, sb); err != nil { // no reason to keep the others from theirs
+			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
 		}
 		switch sb.Phase {
 		case doze.Running, doze.Suspending, doze.Waking:

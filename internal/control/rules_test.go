@@ -44,6 +44,12 @@ func TestNetworkIsObeyed(t *testing.T) {
 		}
 
 		p.node.forget()
+		p.node.set("network", errors.New("no")) // which keeps nothing else from starting
+		p.reopen()
+		if n := p.network(); n != nil {
+			t.Errorf("the node refused, and has %+v", n)
+		}
+		p.node.set("network", nil)
 		p.reopen()
 		if n := p.network(); n == nil || n.ForbiddenDomains[0] != "d.example" {
 			t.Errorf("after a start it has %+v", n)

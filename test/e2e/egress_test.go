@@ -333,6 +333,7 @@ func TestEgress(t *testing.T) {
 		"another guest": {"silent", args(addressOf(t, one), 8080), "nothing"},
 	})
 	t.Run("live", func(t *testing.T) { n.changes(t, c, sb, one) })
+	t.Run("wake", func(t *testing.T) { wakes(t, p, c, sb, one) })
 	t.Run("crash", func(t *testing.T) { n.crash(t, p, one) })
 	if log := p.Tail(); !strings.Contains(log, `"msg":"egress"`) {
 		t.Errorf("no decision is in the log:\n%s", log)
@@ -488,6 +489,29 @@ func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box 
 		"by the proxy":           {"tunnel", args("allowed.test:443", "allowed.test"), secured},
 		"nothing goes past it":   {"tls", args("direct.test", "direct.test"), "refused"},
 		"nor by another network": {"raw", args(privateIP, 80), "refused"},
+	})
+}
+
+// wakes puts the sandbox on disk and wakes it: before it runs again, its rules
+// hold.
+func wakes(t *testing.T, p *testkit.Platform, c *client.Client, sb doze.Sandbox, box *client.Box) {
+	t.Helper()
+	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{AllowedDomains: []string{"allowed.test"}}}
+	for _, on := range []bool{false, true} {
+		sb.Spec.Enabled = &on
+		if _, err := c.Update(t.Context(), sb); err != nil {
+			t.Fatal(err)
+		}
+		if !on {
+			if err := p.AwaitTier(t.Context(), sb.Metadata.Name, "disk"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	try(t, box, map[string]row{
+		"allowed":      {"tls", args("allowed.test", "allowed.test"), secured},
+		"elsewhere":    {"web", args("evil.test"), blocked},
+		"the metadata": {"raw", args(metadataIP, 80), "refused"},
 	})
 }
 

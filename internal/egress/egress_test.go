@@ -1,0 +1,293 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"doze"
+)
+
+// busy is for what happens at once, on a busy machine.
+const busy = 30 * time.Second
+
+// home is where everything is in these tests.
+var home = netip.MustParseAddr("127.0.0.1")
+
+// here resolves every name but one to home.
+type here struct{}
+
+func (here) LookupNetIP(_ context.Context, network, host string) ([]netip.Addr, error) {
+	if network != "ip4" || !strings.HasSuffix(host, ".") {
+		return nil, errors.New("an odd question")
+	}
+	if host == "private.test." {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil
+	}
+	return []netip.Addr{home}, nil
+}
+
+// serve runs an Egress with one sandbox, which asks for the proxy, and returns
+// the URL of that.
+func serve(t *testing.T, n *doze.Network, i Interceptor) (*Egress, *url.URL) {
+	t.Helper()
+	listen := func() net.Listener {
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	questions, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{
+		Lane: listen(), Proxy: listen(), Names: listen(), Questions: questions, Pool: pool, Resolver: here{}, Interceptor: i,
+		Denied: func(a netip.Addr) bool { return a != home }, Decided: func(bool) {},
+	}
+	e := New(o)
+	admit(t, e, n)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(busy):
+			t.Error("it does not end")
+		}
+	})
+	return e, &url.URL{Scheme: "http", Host: o.Proxy.Addr().String()}
+}
+
+func admit(t *testing.T, e *Egress, n *doze.Network) {
+	t.Helper()
+	if err := e.Admit(Guest{UID: "a", IP: home}, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allowing are rules that allow names at the port of a server.
+func allowing(s *httptest.Server, names ...string) *doze.Network {
+	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+	p := &doze.Proxy{AllowedDomains: []string{"never.test"}}
+	for _, name := range names {
+		p.AllowedDomains = append(p.AllowedDomains, name+":"+port)
+	}
+	return &doze.Network{Proxy: p}
+}
+
+// at is the address of a server under a name.
+func at(s *httptest.Server, name string) string {
+	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+	return net.JoinHostPort(name, port)
+}
+
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	var got atomic.Pointer[http.Request]
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Store(r.Clone(context.WithoutCancel(r.Context())))
+		_, _ = io.Copy(w, r.Body)
+	}))
+	defer s.Close()
+	_, proxy := serve(t, allowing(s, "a.test", "private.test"), nil)
+	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}}
+	defer client.CloseIdleConnections()
+	do := func(to string) (int, string, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Forwarded-For", "mine")
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, resp.Header.Get(BlockedHeader), string(b)
+	}
+	if status, _, body := do("http://" + at(s, "a.test") + "/a//b%2F..?x;y&z="); status != http.StatusOK || body != "body" {
+		t.Errorf("%d %s", status, body)
+	}
+	r := got.Load()
+	if r.RequestURI != "/a//b%2F..?x;y&z=" || r.Host != at(s, "a.test") || r.Header.Get("X-Forwarded-For") != "mine" || r.Header.Get("Accept-Encoding") != "gzip" {
+		t.Errorf("the server got %s of %s with %v", r.RequestURI, r.Host, r.Header)
+	}
+	for _, host := range []string{"b.test", "127.0.0.1", "2130706433", "private.test"} {
+		if status, why, body := do("http://" + at(s, host) + "/"); status != http.StatusForbidden || why != BlockedValue {
+			t.Errorf("%s: %d %q %s", host, status, why, body)
+		}
+	}
+	s.Close()
+	if status, why, body := do("http://" + at(s, "a.test") + "/"); status != http.StatusBadGateway || why != "" {
+		t.Errorf("a server that is gone: %d %q %s", status, why, body)
+	}
+}
+
+// tunnel asks the proxy for a tunnel.
+func tunnel(t *testing.T, proxy *url.URL, to string) (net.Conn, int) {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp4", proxy.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(busy)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "CONNECT "+to+" HTTP/1.1\r\nHost: "+to+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return c, resp.StatusCode
+}
+
+// TestTightened: a stream that new rules forbid ends, and one that they allow
+// goes on.
+func TestTightened(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.ServerName)
+	}))
+	defer s.Close()
+	e, proxy := serve(t, allowing(s, "a.test", "b.test"), nil)
+	dial := func(name string) *http.Client {
+		c, status := tunnel(t, proxy, at(s, name))
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d", name, status)
+		}
+		return &http.Client{Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+			DialContext:     func(context.Context, string, string) (net.Conn, error) { return c, nil },
+		}}
+	}
+	say := func(c *http.Client, name string) error {
+		resp, err := c.Get("https://" + name)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != name {
+			t.Errorf("%s says %q, %v", name, b, err)
+		}
+		return nil
+	}
+	a, b := dial("a.test"), dial("b.test")
+	if err := errors.Join(say(a, "a.test"), say(b, "b.test")); err != nil {
+		t.Fatal(err)
+	}
+	admit(t, e, allowing(s, "b.test"))
+	if err := say(a, "a.test"); err == nil {
+		t.Error("what is forbidden now goes on")
+	}
+	if err := say(b, "b.test"); err != nil {
+		t.Errorf("what is still allowed: %v", err)
+	}
+	if _, status := tunnel(t, proxy, at(s, "a.test")); status != http.StatusForbidden {
+		t.Errorf("a new one: %d", status)
+	}
+	e.Forget(home)
+	if err := say(b, "b.test"); err == nil {
+		t.Error("a stream outlives its sandbox")
+	}
+}
+
+// catcher says what it was given.
+type catcher struct{ got chan string }
+
+func (c catcher) Intercept(ctx context.Context, g Guest, conn net.Conn, to Destination, routes []int, dial func(context.Context) (net.Conn, error)) {
+	defer conn.Close()
+	up, err := dial(ctx)
+	if err == nil {
+		_ = up.Close()
+	}
+	line, _ := bufio.NewReader(conn).ReadString('\n')
+	c.got <- g.UID + " " + to.Name + " " + strings.TrimSpace(line)
+	if len(routes) != 1 || err != nil {
+		c.got <- "it cannot be dialled"
+	}
+}
+
+// TestIntercepted: what a routing rule matches is given away with all that was
+// said, and refused if nobody takes it.
+func TestIntercepted(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	n := &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{at(s, "a.test")}}}}}
+	for name, taken := range map[string]bool{"taken": true, "nobody": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := catcher{make(chan string, 2)}
+			var i Interceptor
+			if taken {
+				i = c
+			}
+			_, proxy := serve(t, n, i)
+			conn, status := tunnel(t, proxy, at(s, "a.test"))
+			if status != http.StatusOK {
+				t.Fatal(status)
+			}
+			_, _ = io.WriteString(conn, "hello\n")
+			if !taken {
+				if _, err := conn.Read(make([]byte, 1)); err == nil {
+					t.Error("it is passed on")
+				}
+				return
+			}
+			select {
+			case got := <-c.got:
+				if got != "a a.test hello" {
+					t.Errorf("it got %q", got)
+				}
+			case <-time.After(busy):
+				t.Error("nobody got it")
+			}
+		})
+	}
+}
+
+// TestStreamsAreBounded: one more than the most is refused, until one ends.
+func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := New(Options{Pool: pool})
+	admit(t, e, nil)
+	g := e.guest(&net.TCPAddr{IP: home.AsSlice(), Port: 1})
+	for i := range streamsMax {
+		if !g.enter() {
+			t.Fatalf("the %dth is refused", i)
+		}
+	}
+	if g.enter() {
+		t.Error("there is no bound")
+	}
+	if e.guest(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 1}) != nil {
+		t.Error("somebody else is the sandbox")
+	}
+}
