@@ -28,7 +28,7 @@ func (c *Client) Create(ctx context.Context, s doze.Sandbox, ifNotExists bool) (
 	if ifNotExists {
 		address += "?createIfNotExist=true"
 	}
-	return exchange[doze.Sandbox](ctx, c, http.MethodPost, address, s)
+	return exchange[doze.Sandbox](ctx, c, http.MethodPost, address, revealed(s))
 }
 
 // Sandbox returns one by its name.
@@ -44,7 +44,7 @@ func (c *Client) ByExternalID(ctx context.Context, id string) (doze.Sandbox, err
 
 // Update replaces what a caller can set of a sandbox.
 func (c *Client) Update(ctx context.Context, s doze.Sandbox) (doze.Sandbox, error) {
-	return exchange[doze.Sandbox](ctx, c, http.MethodPut, c.sandbox(s.Metadata.Name), s)
+	return exchange[doze.Sandbox](ctx, c, http.MethodPut, c.sandbox(s.Metadata.Name), revealed(s))
 }
 
 // Delete ends a sandbox and returns it as it was.
