@@ -23,7 +23,7 @@ var imports = map[string][]string{
 	"cmd/doze":                           {".", "client"},
 	"cmd/doze-agent":                     {"internal/agent"},
 	"cmd/doze-sentry":                    {"internal/launcher", "internal/launcher/filters", "internal/launcher/tune"},
-	"cmd/dozed":                          {".", "internal/access", "internal/certificate", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/door", "internal/drive", "internal/edge", "internal/egress", "internal/hostnet", "internal/httpx", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/oauth", "internal/peer", "internal/seal", "internal/store", "internal/swap", "internal/volume", "internal/wreck"},
+	"cmd/dozed":                          {".", "internal/access", "internal/certificate", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/door", "internal/drive", "internal/edge", "internal/egress", "internal/hostnet", "internal/httpx", "internal/intercept", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/oauth", "internal/peer", "internal/seal", "internal/store", "internal/swap", "internal/volume", "internal/wreck"},
 	"internal/access":                    {"."},
 	"internal/agent":                     {".", "internal/agent/archive", "internal/agent/page", "internal/agent/proc", "internal/agent/search", "internal/agent/upload", "internal/agent/watch", "internal/httpx"},
 	"internal/agent/archive":             {"."},

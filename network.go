@@ -32,6 +32,11 @@ const (
 	EgressShared    = "shared"
 )
 
+// TrustFile is where a sandbox whose requests go through the proxy has the
+// certificates of all authorities that it should trust: those of its image, and
+// the one that signs where a routing rule has a connection intercepted.
+const TrustFile = "/etc/doze/ca-bundle.pem"
+
 // Network is what a sandbox may reach and how (spec 2.6).
 type Network struct {
 	Subnet           string    `json:"subnet,omitempty"`
@@ -76,6 +81,16 @@ type ProxyTarget struct {
 	Headers      map[string]string            `json:"headers,omitempty"`
 	Body         map[string]string            `json:"body,omitempty"`
 	Secrets      WriteOnly[map[string]string] `json:"secrets,omitzero"`
+	// Sealed are the secrets of a rule that is recorded: only who carries the
+	// requests of sandboxes can open them. There are no Secrets then.
+	Sealed map[string][]byte `json:"-"`
+}
+
+// Has reports whether t has a secret, in either form.
+func (t *ProxyTarget) Has(secret string) bool {
+	_, plain := t.Secrets.Reveal()[secret]
+	_, sealed := t.Sealed[secret]
+	return plain || sealed
 }
 
 // IsZero reports whether n says nothing at all.
@@ -219,7 +234,7 @@ func (t *ProxyTarget) checkTemplate(p *Problems, at, name, value string) []strin
 	}
 	all := template.Secrets()
 	for _, secret := range all {
-		if _, ok := t.Secrets.Reveal()[secret]; !ok {
+		if !t.Has(secret) {
 			p.Add(at, "refers to the secret %q, which is not in the secrets of the rule", secret)
 		}
 	}

@@ -56,9 +56,10 @@ const (
 	// bucketTime is how long a start waits for the bucket of drives.
 	bucketTime = 5 * time.Second
 
-	keyFile  = "admin.key"
-	sealFile = "seal.key" // belongs to the database: a backup of one needs the other
-	apiPath  = "/v0"
+	keyFile    = "admin.key"
+	sealFile   = "seal.key"   // belongs to the database: a backup of one needs the other
+	egressFile = "egress.key" // likewise: it opens secrets of routing rules
+	apiPath    = "/v0"
 
 	// doorFile, in the run directory, is the socket of who keeps the address,
 	// and keepCommand is what it is started with.
@@ -169,6 +170,7 @@ type platform struct {
 	store       *store.Store
 	net         *hostnet.Net
 	egress      *egress.Egress
+	routing     *routing
 	images      *disk.Library
 	agents      *disk.Library  // of this data directory alone
 	bucket      control.Bucket // nil without drives
@@ -241,7 +243,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
-		Bucket: p.bucket, Pool: pool,
+		Bucket: p.bucket, Pool: pool, Sealer: p.routing.opener.Sealer(),
 	})
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err
@@ -359,7 +361,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 			return peer.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 		},
 		Lease: p.lease, Release: p.release, Admit: p.admit,
-		Nameservers: texts(resolvers), Proxy: proxyAddress,
+		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
 		Report: func(r peer.Report) { p.control.Report(r) },
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank,
 
@@ -485,6 +487,7 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 		{Name: "control", Run: p.control.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
 		{Name: "node", Run: p.node.Run},
+		{Name: "interceptor", Run: p.routing.interceptor.Run},
 		{Name: "egress", Run: p.egress.Run},
 	}
 	if p.issuer != nil {

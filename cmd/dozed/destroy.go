@@ -33,7 +33,7 @@ type instance struct {
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	"admin.key", "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", "engines", "images", instanceFile, "lock", "net", recordsFile, "sandboxes", "seal.key", "snapshots", "ahead",
+	"admin.key", "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", egressFile, "engines", "images", instanceFile, "lock", "net", recordsFile, "sandboxes", "seal.key", "snapshots", "ahead",
 	"swap", "volumes",
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"doze"
@@ -21,8 +22,14 @@ var proxyAddress = netip.AddrPortFrom(hostnet.ProxyIP, hostnet.ProxyPort).String
 // openEgress listens to what sandboxes send out. Nobody is served yet: whoever
 // connects waits.
 func (p *platform) openEgress(ctx context.Context) error {
+	routing, err := newRouting(filepath.Join(p.config.Data, egressFile))
+	if err != nil {
+		return err
+	}
+	p.routing = routing
 	o := egress.Options{
-		Pool: hostnet.Names, Resolver: resolver(p.config.Resolver), Denied: denied,
+		Interceptor: routing,
+		Pool:        hostnet.Names, Resolver: resolver(p.config.Resolver), Denied: denied,
 		Closed: p.config.Egress == egressClosed, Decided: p.metrics.Decided,
 	}
 	var errs [4]error
@@ -64,9 +71,13 @@ func (p *platform) admit(id string, o peer.Order) error {
 	if o.Network == nil {
 		err := p.net.Admit(id, hostnet.WayClosed)
 		p.egress.Forget(slot.IP)
+		p.routing.forget(slot.IP)
 		return err
 	}
 	who := egress.Guest{UID: o.UID, Workspace: o.Workspace, Name: o.Name, IP: slot.IP}
+	if err := p.routing.admit(who, o.Network); err != nil {
+		return err
+	}
 	if err := p.egress.Admit(who, o.Network); err != nil {
 		return err
 	}
@@ -84,6 +95,7 @@ func (p *platform) admit(id string, o peer.Order) error {
 func (p *platform) release(id string) error {
 	if slot, ok := p.net.Slot(id); ok {
 		p.egress.Forget(slot.IP)
+		p.routing.forget(slot.IP)
 	}
 	return p.net.Release(id)
 }

@@ -15,6 +15,7 @@ import (
 type identity struct {
 	Hostname string   `json:"hostname"` // empty means that it is as it should be
 	Env      []string `json:"env"`
+	Trust    string   `json:"trust"` // certificates of authorities besides the image's own, in PEM; may be empty
 }
 
 // named is the answer: what the host is called now. A host that was renamed once
@@ -35,6 +36,11 @@ func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := parse[identity](b)
 	if err != nil {
 		return err
+	}
+	if in.Trust != "" && a.root != "" {
+		if err := trust(a.root, in.Trust); err != nil {
+			return err
+		}
 	}
 	if err := a.power.spend(in.Hostname); err != nil {
 		return err

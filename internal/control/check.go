@@ -60,7 +60,6 @@ func supported(spec *doze.SandboxSpec) error {
 		lacks(n.Subnet != "" && n.Subnet != doze.DefaultSubnet, "spec.network.subnet other than "+doze.DefaultSubnet)
 		lacks(n.Egress != nil, "spec.network.egress")
 		lacks(n.Has(doze.RulesetDedicated), "the ruleset "+doze.RulesetDedicated)
-		lacks(len(n.Rules().Routing) > 0, "spec.network.proxy.routing")
 	}
 	if len(missing) == 0 {
 		return nil

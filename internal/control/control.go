@@ -50,6 +50,7 @@ type Config struct {
 	Base         string           // the address of the control API, for uploads
 	Bucket       Bucket           // nil: there are no drives
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
+	Sealer       Sealer           // hides secrets of routing rules, which control never reads again
 }
 
 // Server serves the control API.

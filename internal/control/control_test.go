@@ -26,6 +26,7 @@ import (
 
 // platform is a control plane on a real database, with a node in memory.
 type platform struct {
+	opener *seal.Opener
 	t      *testing.T
 	file   string
 	sealed string
@@ -85,8 +86,14 @@ func (p *platform) open(run bool) {
 		t.Fatal(err)
 	}
 	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
+	opener, err := opener(filepath.Join(filepath.Dir(p.sealed), "egress.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.opener = opener
 	cfg := control.Config{
-		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
+		Sealer: opener.Sealer(),
+		Store:  st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: cmp.Or(p.target, target),
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},

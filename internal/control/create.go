@@ -65,6 +65,9 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if err = s.checkImage(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdict(&sb.Spec, p)); err == nil {
 		err = supported(&sb.Spec)
 	}
+	if err == nil {
+		err = s.sealRouting(&sb)
+	}
 	if err != nil {
 		return doze.Sandbox{}, err
 	}

@@ -147,7 +147,7 @@ func heir(spec doze.SandboxSpec) doze.SandboxSpec {
 	})
 	if n := spec.Network; n != nil && n.Proxy != nil {
 		network, proxy := *n, *n.Proxy
-		proxy.Routing = slices.DeleteFunc(slices.Clone(proxy.Routing), func(t doze.ProxyTarget) bool { return len(t.Secrets.Reveal()) > 0 })
+		proxy.Routing = slices.DeleteFunc(slices.Clone(proxy.Routing), func(t doze.ProxyTarget) bool { return len(t.Sealed) > 0 })
 		network.Proxy = &proxy
 		spec.Network = &network
 	}

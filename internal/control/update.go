@@ -138,6 +138,9 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	if err = cmp.Or(err, supported(&want.Spec)); err != nil {
 		return sb, err
 	}
+	if err := s.sealRouting(&want); err != nil {
+		return sb, err
+	}
 	sb.Metadata, sb.Spec = want.Metadata, want.Spec
 	return sb, nil
 }
@@ -169,27 +172,6 @@ func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
 		}
 	}
 	return now
-}
-
-// keepSecrets gives each routing rule that came back without secrets those that
-// are stored: no answer shows them. Of rules with the same destinations, the nth
-// stands for the nth.
-func keepSecrets(was, now *doze.Network) {
-	if was == nil || was.Proxy == nil || now == nil || now.Proxy == nil {
-		return
-	}
-	stored := slices.Clone(was.Proxy.Routing)
-	for i := range now.Proxy.Routing {
-		rule := &now.Proxy.Routing[i]
-		at := slices.IndexFunc(stored, func(old doze.ProxyTarget) bool { return slices.Equal(old.Destinations, rule.Destinations) })
-		if at < 0 {
-			continue
-		}
-		if rule.Secrets.Reveal() == nil {
-			rule.Secrets = stored[at].Secrets
-		}
-		stored = slices.Delete(stored, at, at+1)
-	}
 }
 
 // replaces reports whether a sandbox gets a fresh machine with a change to want.

@@ -134,6 +134,6 @@ func (g *guest) audit(to Destination, v Verdict) {
 		verdict = "allow"
 	}
 	slog.Info("egress", "sandbox", g.UID, "workspace", g.Workspace, "name", g.Name,
-		"host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "omitted", g.omitted)
+		"host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "secrets", v.Secrets, "omitted", g.omitted)
 	g.omitted = 0
 }

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -35,8 +36,9 @@ type Verdict struct {
 	// allowedDomains[2], or the name of a rule that always holds.
 	Rule string
 	// Routes are the routing rules that match, by position. Without any the
-	// bytes are passed on untouched.
-	Routes []int
+	// bytes are passed on untouched. Secrets are the names of theirs.
+	Routes  []int
+	Secrets []string
 }
 
 // Rules that hold whatever a sandbox asks for, and what holds if nothing else
@@ -73,6 +75,7 @@ type Policy struct {
 	closed                     bool
 	bypass, allowed, forbidden []entry
 	routes                     [][]entry
+	secrets                    [][]string // that the routes use, by name
 }
 
 // Compile makes the policy of a network; nil has no rules. A closed one allows
@@ -96,6 +99,7 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 	}
 	for i, r := range rules.Routing {
 		p.routes = append(p.routes, list(fmt.Sprintf("routing[%d]", i), r.Destinations))
+		p.secrets = append(p.secrets, slices.Sorted(maps.Keys(r.Sealed)))
 	}
 	return p, err
 }
@@ -131,7 +135,7 @@ func (p *Policy) Decide(d Destination) Verdict {
 	}
 	for i, route := range p.routes {
 		if find(route, d, webPorts) != nil {
-			v.Routes = append(v.Routes, i)
+			v.Routes, v.Secrets = append(v.Routes, i), append(v.Secrets, p.secrets[i]...)
 		}
 	}
 	return v

@@ -31,11 +31,11 @@ const (
 
 // introduce tells the agent of a machine that has just started whose it is, as
 // soon as it answers.
-func (b *Box) introduce(ctx context.Context, env []string) error {
+func (b *Box) introduce(ctx context.Context, env []string, trust string) error {
 	slow := doze.Errorf(doze.Timeout, "its agent did not answer within %v", bootTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, slow)
 	defer cancel()
-	in := identity{Hostname: b.order.Name, Env: env}
+	in := identity{Hostname: b.order.Name, Env: env, Trust: trust}
 	var out struct {
 		Hostname string `json:"hostname"`
 	}
@@ -55,6 +55,7 @@ func (b *Box) introduce(ctx context.Context, env []string) error {
 type identity struct {
 	Hostname string   `json:"hostname"`
 	Env      []string `json:"env"`
+	Trust    string   `json:"trust,omitempty"` // an authority besides those of the image, in PEM
 }
 
 // insist asks the agent of a machine that starts until it answers.

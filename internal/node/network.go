@@ -2,12 +2,14 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 
 	"doze"
 	"doze/internal/machine"
+	"doze/internal/peer"
 )
 
 // lease leases the network of a machine and has the rules of the sandbox
@@ -83,5 +85,27 @@ func (n *Node) proxyEnvironment(network *doze.Network) (env []string) {
 	} {
 		env = append(env, v.name+"="+v.value, strings.ToLower(v.name)+"="+v.value)
 	}
+	for _, name := range trustVariables {
+		env = append(env, name+"="+doze.TrustFile)
+	}
 	return env
+}
+
+// trustVariables are those by which clients find the authorities that they trust:
+// OpenSSL and Go, Node, Python's requests, curl, git, the AWS tools, Deno, Cargo.
+var trustVariables = []string{
+	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "CARGO_HTTP_CAINFO",
+}
+
+// trust is the authority that a sandbox with a proxy must trust, in PEM. Rules
+// that need it may come at any time: it is there from the beginning.
+func (n *Node) trust(o peer.Order) (string, error) {
+	if !o.Network.Proxied() {
+		return "", nil
+	}
+	pem, err := n.Trust(o.Workspace)
+	if err != nil {
+		return "", fmt.Errorf("the authority of the workspace: %w", err)
+	}
+	return string(pem), nil
 }

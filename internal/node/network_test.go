@@ -53,12 +53,19 @@ func TestNetwork(t *testing.T) {
 		}
 		for name, value := range map[string]string{
 			"HTTP_PROXY": "http://192.0.2.7:3128", "https_proxy": "http://192.0.2.7:3128", "DOZE_NAMESERVERS": "192.0.2.7",
+			"SSL_CERT_FILE": doze.TrustFile, "NODE_EXTRA_CA_CERTS": doze.TrustFile,
 			"NO_PROXY": "localhost,127.0.0.0/8,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,169.254.169.254,.local,.internal",
 		} {
 			if !slices.Contains(h.identity("a"), name+"="+value) {
 				t.Errorf("%s is not in %q", name, h.identity("a"))
 			}
 		}
+
+		h.set(func() {
+			if got := h.trusted["a"]; got != "authority of "+o.Workspace {
+				t.Errorf("it trusts %q", got)
+			}
+		})
 
 		// A change needs neither a machine that runs nor its turn.
 		time.Sleep(pauseAfter + time.Second)

@@ -63,6 +63,9 @@ type Options struct {
 	Admit func(id string, o peer.Order) error
 	// Proxy is host:port of the proxy in every sandbox.
 	Proxy string
+	// Trust returns the certificate, in PEM, of the authority that signs where a
+	// routing rule has connections of a workspace intercepted.
+	Trust func(workspace string) ([]byte, error)
 	// Volumes keeps the disks of sandboxes.
 	Volumes Volumes
 	// Nameservers are the addresses that sandboxes ask for names, if there are
@@ -397,7 +400,11 @@ func (n *Node) inhabit(ctx context.Context, b *Box, o peer.Order, m machine.Mach
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()
-	if err := b.introduce(ctx, n.environment(b.image, o)); err != nil {
+	trust, err := n.trust(o)
+	if err != nil {
+		return err
+	}
+	if err := b.introduce(ctx, n.environment(b.image, o), trust); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
 	return nil

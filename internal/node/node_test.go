@@ -48,6 +48,7 @@ type host struct {
 
 	mu       sync.Mutex
 	leases   map[string]bool
+	trusted  map[string]string        // guarded by mu; by sandbox
 	networks map[string]*doze.Network // guarded by mu; by lease, as admitted last
 	reports  []peer.Report
 	failing  map[string]error     // by name of the step
@@ -64,7 +65,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, networks: map[string]*doze.Network{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, networks: map[string]*doze.Network{}, trusted: map[string]string{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -106,13 +107,13 @@ func (h *host) agent(id string) http.Handler {
 			_, _ = fmt.Fprintf(w, `{"keepAlive": %d, "keptAgo": %s, "fleeting": {%s}}`, h.keep[id], ago, h.changed[id])
 		case "/doze/identity":
 			var in struct {
-				Hostname string
-				Env      []string
+				Hostname, Trust string
+				Env             []string
 			}
 			if err := json.Unmarshal(body, &in); err != nil {
 				w.WriteHeader(http.StatusBadRequest)
 			}
-			h.env[id] = in.Env
+			h.env[id], h.trusted[id] = in.Env, in.Trust
 			_, _ = fmt.Fprintf(w, `{"hostname": %q}`, in.Hostname)
 		case "/doze/quiesce":
 			_, _ = io.WriteString(w, `{"processes":[{"name":"app","command":"run","waitForCompletion":true,"waitForPorts":[1]}]}`)
@@ -192,6 +193,7 @@ func (h *host) options() node.Options {
 			return nil
 		},
 		Proxy:   "192.0.2.7:3128",
+		Trust:   func(workspace string) ([]byte, error) { return []byte("authority of " + workspace), h.fails("trust") },
 		Volumes: h.shelf,
 		Report:  func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
 		Available: func() (int64, error) {

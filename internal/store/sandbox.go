@@ -37,12 +37,14 @@ type content struct {
 	Metadata doze.Metadata    `json:"metadata"`
 	Spec     doze.SandboxSpec `json:"spec"`
 	Archive  *doze.Archive    `json:"archive,omitempty"`
-	Sealed   []byte           `json:"sealed,omitempty"`  // values of secret variables, by position
-	Routing  []byte           `json:"routing,omitempty"` // secrets of routing rules, by position; sealed
+	Sealed   []byte           `json:"sealed,omitempty"` // values of secret variables, by position
+	// Routing are the secrets of routing rules, by position and name, as they are
+	// sealed for who carries requests.
+	Routing map[int]map[string][]byte `json:"routing,omitempty"`
 }
 
-// encode is the body of a record, with the values of secret variables and the
-// secrets of routing rules sealed.
+// encode is the body of a record, with the values of secret variables sealed.
+// Secrets of routing rules come sealed; in plain they are in no record.
 func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
 	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive}
 	values := map[int]string{}
@@ -57,19 +59,16 @@ func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
 			c.Spec.Runtime.Envs[i].Value = nil
 		}
 	}
-	if c.Sealed, err = sealValues(s, values, sandboxPlace+sb.UID); err != nil {
+	if c.Sealed, err = s.sealValues(values, sandboxPlace+sb.UID); err != nil {
 		return nil, err
 	}
-	secrets := map[int]map[string]string{}
+	c.Routing = map[int]map[string][]byte{}
 	for i, route := range routing(&sb.Spec) {
-		if v := route.Secrets.Reveal(); len(v) > 0 {
-			secrets[i] = v
+		if len(route.Sealed) > 0 {
+			c.Routing[i] = route.Sealed
 		}
 	}
-	if c.Routing, err = sealValues(s, secrets, routingPlace+sb.UID); err != nil {
-		return nil, err
-	}
-	return json.Marshal(c) // of what is write-only it has nothing
+	return json.Marshal(c)
 }
 
 // decode reads a body into sb. It is the inverse of encode.
@@ -79,7 +78,7 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 		return err
 	}
 	sb.Metadata, sb.Spec, sb.Archive = c.Metadata, c.Spec, c.Archive
-	values, err := unsealValues[string](s, c.Sealed, sandboxPlace+sb.UID)
+	values, err := s.unsealValues(c.Sealed, sandboxPlace+sb.UID)
 	if err != nil {
 		return err
 	}
@@ -90,12 +89,8 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 		}
 		e.Default() // older records leave out what is empty
 	}
-	secrets, err := unsealValues[map[string]string](s, c.Routing, routingPlace+sb.UID)
-	if err != nil {
-		return err
-	}
 	for i, all := 0, routing(&sb.Spec); i < len(all); i++ {
-		all[i].Secrets = doze.Hide(secrets[i])
+		all[i].Sealed = c.Routing[i]
 	}
 	return nil
 }
@@ -109,7 +104,7 @@ func routing(spec *doze.SandboxSpec) []doze.ProxyTarget {
 }
 
 // sealValues seals values by position; no values are nothing.
-func sealValues[T any](s *Store, values map[int]T, place string) ([]byte, error) {
+func (s *Store) sealValues(values map[int]string, place string) ([]byte, error) {
 	if len(values) == 0 {
 		return nil, nil
 	}
@@ -121,7 +116,7 @@ func sealValues[T any](s *Store, values map[int]T, place string) ([]byte, error)
 }
 
 // unsealValues is the inverse of sealValues.
-func unsealValues[T any](s *Store, sealed []byte, place string) (values map[int]T, err error) {
+func (s *Store) unsealValues(sealed []byte, place string) (values map[int]string, err error) {
 	if len(sealed) == 0 {
 		return nil, nil
 	}
@@ -134,7 +129,6 @@ func unsealValues[T any](s *Store, sealed []byte, place string) (values map[int]
 
 const (
 	sandboxPlace   = "sandbox/" // of what is sealed in a record
-	routingPlace   = "routing/"
 	sandboxColumns = `uid, machine, phase, seq, revision, last_used_at, ended_at, deadline, body`
 	// alive are the records that hold their name.
 	alive = `phase NOT IN ('deleting', 'terminated')`

@@ -517,17 +517,18 @@ func TestAnotherKeyOpensNothing(t *testing.T) {
 	})
 }
 
-// TestSecretsOfRoutingAreSealed: what no answer shows comes back out of the
-// records, and is in no file of theirs as it is.
-func TestSecretsOfRoutingAreSealed(t *testing.T) {
+// TestSecretsOfRouting: what is sealed comes back as it was, and what is not is
+// in no file.
+func TestSecretsOfRouting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := database{t, filepath.Join(dir, "doze.db"), filepath.Join(t.TempDir(), "seal.key")}
 	s := d.open(t)
+	sealed := map[string][]byte{"key": {1, 2, 3}}
 	sb := insert(t, s, "a", func(sb *store.Sandbox) {
 		sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{
 			{Destinations: []string{"*"}},
-			{Destinations: []string{"a.example"}, Secrets: doze.Hide(map[string]string{"key": "hunter2"})},
+			{Destinations: []string{"a.example"}, Secrets: doze.Hide(map[string]string{"key": "hunter2"}), Sealed: sealed},
 		}}}
 	})
 	got, err := s.Sandbox(t.Context(), sb.UID)
@@ -535,8 +536,11 @@ func TestSecretsOfRoutingAreSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	routing := got.Spec.Network.Proxy.Routing
-	if len(routing) != 2 || routing[0].Secrets.Reveal() != nil || routing[1].Secrets.Reveal()["key"] != "hunter2" {
-		t.Errorf("the rules are %v, with %v", routing, routing[1].Secrets.Reveal())
+	if len(routing) != 2 || routing[0].Sealed != nil || routing[1].Secrets.Reveal() != nil {
+		t.Fatalf("the rules are %v", routing)
+	}
+	if d := cmp.Diff(sealed, routing[1].Sealed); d != "" {
+		t.Error(d)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(files) == 0 {

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"doze"
+	"doze/internal/egress"
+	"doze/internal/intercept"
+	"doze/internal/peer"
+	"doze/internal/seal"
+)
+
+// routing has what matches the routing rules of a sandbox intercepted. It alone
+// opens their secrets, and only while the sandbox has an address.
+type routing struct {
+	opener      *seal.Opener
+	authorities *intercept.Authorities
+	interceptor *intercept.Interceptor
+
+	mu    sync.RWMutex
+	rules map[netip.Addr]ruled // guarded by mu; by the address of the sandbox
+}
+
+// ruled are the rules of one sandbox.
+type ruled struct {
+	who   egress.Guest
+	rules intercept.Rules
+}
+
+// newRouting returns the routing of the key in a file, which it makes if it is
+// not there.
+func newRouting(file string) (*routing, error) {
+	key, err := seal.Key(file)
+	if err != nil {
+		return nil, err
+	}
+	opener, err := seal.NewOpener(key)
+	if err != nil {
+		return nil, err
+	}
+	authorities, err := intercept.NewAuthorities(key)
+	if err != nil {
+		return nil, err
+	}
+	return &routing{
+		opener: opener, authorities: authorities, interceptor: intercept.New(authorities, nil),
+		rules: map[netip.Addr]ruled{},
+	}, nil
+}
+
+// admit has the routing rules of a network obeyed from the next request on.
+func (r *routing) admit(who egress.Guest, n *doze.Network) error {
+	opened, err := r.open(who.Workspace, n.Rules().Routing)
+	if err != nil {
+		return err
+	}
+	rules, err := intercept.Compile(opened)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rules[who.IP] = ruled{who, rules}
+	return nil
+}
+
+// open returns rules with their secrets.
+func (r *routing) open(workspace string, sealed []doze.ProxyTarget) ([]doze.ProxyTarget, error) {
+	opened := slices.Clone(sealed)
+	for i := range opened {
+		secrets := map[string]string{}
+		for name, value := range opened[i].Sealed {
+			plain, err := r.opener.Unseal(value, peer.RoutingPlace(workspace))
+			if err != nil {
+				return nil, fmt.Errorf("the secret %s of a routing rule: %w: restore the file %s that belongs to the records", name, err, egressFile)
+			}
+			secrets[name] = string(plain)
+		}
+		opened[i].Secrets = doze.Hide(secrets)
+	}
+	return opened, nil
+}
+
+// forget drops the rules of who has an address.
+func (r *routing) forget(ip netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.rules, ip)
+}
+
+// Intercept implements [egress.Interceptor].
+func (r *routing) Intercept(ctx context.Context, g egress.Guest, c net.Conn, to egress.Destination, _ []int, dial func(context.Context) (net.Conn, error)) {
+	err := r.interceptor.Serve(ctx, c, intercept.Session{
+		Authority: g.Workspace, Host: to.Name, Port: to.Port, Dial: dial,
+		Decide: func() (*intercept.Injection, bool) {
+			r.mu.RLock()
+			defer r.mu.RUnlock()
+			of := r.rules[g.IP]
+			return of.rules.For(to.Name, to.Port), of.who == g
+		},
+	})
+	slog.Debug("an intercepted connection ended", "sandbox", g.UID, "host", to.Name, "err", err)
+}

@@ -1,0 +1,106 @@
+package control_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"doze/internal/peer"
+	"doze/internal/seal"
+)
+
+func opener(file string) (*seal.Opener, error) {
+	key, err := seal.Key(file)
+	if err != nil {
+		return nil, err
+	}
+	return seal.NewOpener(key)
+}
+
+// routing is a body with two rules: one has a secret.
+func routing(destination, secrets string) string {
+	return `{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"routing":[
+		{"destinations":["*"],"headers":{"X-All":"yes"}},
+		{"destinations":["` + destination + `"],"headers":{"Authorization":"Bearer {{SECRET:key}}"}` + secrets + `}]}}}}`
+}
+
+// secret is what the node got as the secret of the second rule.
+func (p *platform) secret() (value string) {
+	p.t.Helper()
+	p.node.with("a", func(_ string, m *machine) {
+		rules := m.order.Network.Rules().Routing
+		if len(rules) != 2 || rules[0].Sealed != nil || len(rules[1].Secrets.Reveal()) > 0 {
+			p.t.Fatalf("the node got %+v", rules)
+		}
+		sealed := rules[1].Sealed["key"]
+		if bytes.Contains(sealed, []byte("hunter")) {
+			p.t.Errorf("the secret is sealed as %q", sealed)
+		}
+		if _, err := p.opener.Unseal(sealed, peer.RoutingPlace("other")); err == nil {
+			p.t.Error("it opens for another workspace")
+		}
+		plain, err := p.opener.Unseal(sealed, peer.RoutingPlace("main"))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		value = string(plain)
+	})
+	return value
+}
+
+// TestRoutingSecrets: they reach the node sealed, no answer and no file has them,
+// and a rule that comes back without them keeps them.
+func TestRoutingSecrets(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	const one, two = `,"secrets":{"key":"hunter2","spare":"hunter4"}`, `,"secrets":{"key":"hunter3"}`
+	p.create(routing("api.test", one))
+	for _, step := range []struct {
+		what, body string
+		status     int
+		want       string
+	}{
+		{"as it was made", "", 200, "hunter2"},
+		{"what was answered", p.do("GET", "/sandboxes/a", "").Body.String(), 200, "hunter2"},
+		{"the same rule, without secrets", routing("api.test", ""), 200, "hunter2"},
+		{"a rule for another destination", routing("evil.test", ""), 400, "hunter2"},
+		{"a reference to what is not there", routing("api.test", `,"secrets":{}`), 400, "hunter2"},
+		{"another secret", routing("api.test", two), 200, "hunter3"},
+		{"a value that is no text", routing("api.test", `,"secrets":{"key":7}`), 400, "hunter3"},
+		{"one that no header can have", routing("api.test", `,"secrets":{"key":"hunter\n5"}`), 400, "hunter3"},
+	} {
+		if step.body != "" {
+			w := p.do("PUT", "/sandboxes/a", step.body)
+			if w.Code != step.status || strings.Contains(w.Body.String(), "hunter") {
+				t.Errorf("%s: %d %s", step.what, w.Code, w.Body)
+			}
+		}
+		if got := p.secret(); got != step.want {
+			t.Errorf("%s: the secret is %q", step.what, got)
+		}
+	}
+	for _, path := range []string{"/sandboxes/a", "/sandboxes"} {
+		if body := p.do("GET", path, "").Body.String(); strings.Contains(body, "hunter") || !strings.Contains(body, "SECRET:key") {
+			t.Errorf("%s answers %s", path, body)
+		}
+	}
+	p.reopen()
+	if got := p.secret(); got != "hunter3" {
+		t.Errorf("after a restart the secret is %q", got)
+	}
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(p.file), "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, name := range files {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(raw, []byte("hunter")) {
+			t.Errorf("%s has the secret", filepath.Base(name))
+		}
+	}
+}

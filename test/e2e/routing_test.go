@@ -1,0 +1,274 @@
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"doze/client"
+	"doze/internal/testkit"
+	"doze/internal/testkit/zone"
+)
+
+const (
+	// routed and spliced are destinations with and without a routing rule. The
+	// certificate of package httptest is good for both.
+	routed  = "example.com"
+	spliced = "plain.example.com"
+
+	// secretOne and secretTwo must be nowhere but in requests to routed.
+	secretOne = "canary-one-5d21e77a0c"
+	secretTwo = "canary-two-90bb41f3de"
+)
+
+// destination is a server that keeps what it got last, and answers with all of
+// it.
+type destination struct {
+	*httptest.Server
+	last atomic.Pointer[http.Request]
+	body atomic.Pointer[string]
+}
+
+func (d *destination) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	text := string(body)
+	d.last.Store(r)
+	d.body.Store(&text)
+	_, _ = fmt.Fprintf(w, "%s %v %s", r.Proto, r.Header, text)
+}
+
+// newDestination starts a server in a namespace of its own, which is all of the
+// internet, and returns the DNS that knows it.
+func newDestination(t *testing.T) (*destination, *zone.Zone) {
+	t.Helper()
+	pid, outside := namespace(t)
+	run(t, "ip", "link", "set", "lo", "up")
+	run(t, "ip", "link", "add", "wan", "type", "veth", "peer", "name", "wan", "netns", pid)
+	run(t, "ip", "addr", "add", "1.2.3.1/24", "dev", "wan")
+	run(t, "ip", "link", "set", "wan", "up")
+	for _, args := range [][]string{{"addr", "add", publicIP + "/24", "dev", "wan"}, {"link", "set", "wan", "up"}} {
+		run(t, "nsenter", append([]string{"--net=" + outside, "ip"}, args...)...)
+	}
+	run(t, "ip", "route", "add", "default", "via", publicIP)
+	z, d := zone.Serve(t), &destination{}
+	z.A(routed, [4]byte{1, 2, 3, 4})
+	z.A(spliced, [4]byte{1, 2, 3, 4})
+	within(t, outside, func() error {
+		l, err := net.Listen("tcp4", ":443")
+		if err != nil {
+			return err
+		}
+		d.Server = &httptest.Server{Listener: l, EnableHTTP2: true, Config: &http.Server{Handler: d}}
+		d.StartTLS()
+		return nil
+	})
+	t.Cleanup(func() { d.CloseClientConnections(); d.Close() })
+	return d, z
+}
+
+// alone runs a test again, in a network namespace of its own as the machine's.
+// It reports whether this is that run.
+func alone(t *testing.T) bool {
+	t.Helper()
+	if *lane {
+		return true
+	}
+	t.Parallel()
+	if testing.Short() || os.Geteuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-lane", "-test.v")
+	cmd.WaitDelay = patience
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+// TestRouting has a sandbox send requests that get secrets on their way, and
+// looks for these in everything that the sandbox, the API and the disk have.
+func TestRouting(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	d, z := newDestination(t)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: d.Certificate().Raw})
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(roots, certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, c := launch(t, nil, testkit.Options{
+		Args: []string{"--egress", "open", "--resolver", z.Address, "--pause-after", "1h", "--spares", "1"},
+		Env:  []string{"SSL_CERT_FILE=" + roots},
+	})
+	rule := func(secret string) string {
+		return `{"spec":{"network":{"proxy":{"routing":[{"destinations":["` + routed + `"],
+			"headers":{"Authorization":"Bearer {{SECRET:key}}","X-Id":"{{FUNC:uuid}}"},"body":{"api_key":"{{SECRET:key}}"}` + secret + `}]}}}}`
+	}
+	one := `,"secrets":{"key":"` + secretOne + `"}`
+	answer := ask(t, p, "POST", "/sandboxes", strings.Replace(rule(one), "{", `{"metadata":{"name":"one"},`, 1))
+	sb, err := c.Sandbox(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := c.Box(sb)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("requests", func(t *testing.T) { d.requests(t, box, secretOne) })
+	t.Run("elsewhere", func(t *testing.T) {
+		if out := sh(t, box, `curl -sk https://`+spliced+`/ -H 'Authorization: mine'`); strings.Contains(out, "canary") || !strings.Contains(out, "[mine]") {
+			t.Errorf("a request elsewhere: %s", out)
+		}
+		const show = `python3 -c 'import ssl,sys; print(ssl.get_server_certificate((sys.argv[1], 443)))' `
+		if got := sh(t, box, show+spliced); got != strings.TrimSpace(string(certificate)) {
+			t.Errorf("TLS that needs no rule is not passed on as it is: %s", got)
+		}
+		if got := sh(t, box, show+routed); got == strings.TrimSpace(string(certificate)) {
+			t.Error("the one that needs it is")
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		for name, command := range map[string]string{
+			"another host":   `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'Host: ` + spliced + `'`,
+			"a reference":    `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'X-Key: {{SECRET:key}}'`,
+			"broken JSON":    `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'Content-Type: application/json' -d '{'`,
+			"an odd path":    `curl -s --path-as-is -o /dev/null -w '%{http_code}' https://` + routed + `//evil.test/../x`,
+			"without a name": `curl -sk --noproxy '*' -o /dev/null -w '%{http_code}' https://` + publicIP + `/ || true`,
+		} {
+			want := map[string]string{"another host": "403", "an odd path": "200", "without a name": "000"}[name]
+			if want == "" {
+				want = "400"
+			}
+			if got := sh(t, box, command); got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
+		}
+	})
+	t.Run("changes", func(t *testing.T) {
+		answer += ask(t, p, "PUT", "/sandboxes/one", ask(t, p, "GET", "/sandboxes/one", ""))
+		d.requests(t, box, secretOne) // what came back without secrets keeps them
+		answer += ask(t, p, "PUT", "/sandboxes/one", rule(`,"secrets":{"key":"`+secretTwo+`"}`))
+		d.requests(t, box, secretTwo)
+	})
+	t.Run("restart", func(t *testing.T) {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		p.Arguments("--egress", "open", "--resolver", z.Address, "--pause-after", "1s", "--save-after", "0s", "--disk-after", "2s", "--swap", "off")
+		if err := p.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.requests(t, box, secretTwo)
+	})
+	const present = "this-is-to-be-found-8c1f"
+	spawn(t, box, client.Command{Command: "export PRESENT=" + present + "; exec sleep infinity"})
+	inside := sh(t, box, `cat /proc/[0-9]*/environ; env; grep -rl canary- /etc /root /tmp /var /run 2>/dev/null || true`)
+	awaitTier(t, p, "one", "disk")
+	if !inTree(t, p.Data, present) {
+		t.Error("the search does not find what is in the memory of the sandbox")
+	}
+	log, err := os.ReadFile(p.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{secretOne, secretTwo} {
+		if inTree(t, p.Data, secret) || inTree(t, p.RunDir, secret) {
+			t.Errorf("%s is on disk", secret)
+		}
+		for where, text := range map[string]string{"the sandbox": inside, "an answer": answer, "the log": string(log)} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s is in %s: %s", secret, where, text)
+			}
+		}
+	}
+	d.requests(t, box, secretTwo) // after a wake, too
+	ask(t, p, "PUT", "/sandboxes/one", `{"spec":{"network":{"proxy":{}}}}`)
+	if out := sh(t, box, `curl -sk https://`+routed+`/`); strings.Contains(out, "Bearer") {
+		t.Errorf("without the rule: %s", out)
+	}
+}
+
+// requests sends requests from a sandbox, in the ways that clients have, and
+// looks at what arrives and at what comes back.
+func (d *destination) requests(t *testing.T, box *client.Box, secret string) {
+	t.Helper()
+	const post = ` https://` + routed + `/v1 -H 'Content-Type: application/json' -H 'authorization: mine' -d '{"model":"x"}'`
+	for name, command := range map[string]string{
+		"HTTP/2.0":          "curl -s --http2" + post,
+		"HTTP/1.1":          "curl -s --http1.1" + post,
+		"HTTP/2.0 no proxy": "curl -s --http2 --noproxy '*'" + post,
+		"HTTP/1.1 no variable but one": `env -i PATH=$PATH SSL_CERT_FILE=$SSL_CERT_FILE python3 -c '
+import urllib.request as u
+print(u.urlopen(u.Request("https://` + routed + `/v1", b"{\"model\":\"x\"}", {"Content-Type": "application/json"})).read().decode())'`,
+	} {
+		d.last.Store(nil)
+		out := sh(t, box, command)
+		got := d.last.Load()
+		if got == nil {
+			t.Fatalf("%s: nothing arrived: %s", name, out)
+		}
+		if all := got.Header["Authorization"]; len(all) != 1 || all[0] != "Bearer "+secret || len(got.Header.Get("X-Id")) != 36 {
+			t.Errorf("%s: arrived with %v", name, got.Header)
+		}
+		if body := *d.body.Load(); body != `{"api_key":"`+secret+`","model":"x"}` {
+			t.Errorf("%s: arrived with %s", name, body)
+		}
+		if strings.Contains(out, secret) || !strings.Contains(out, "Bearer *") {
+			t.Errorf("%s: the sandbox sees %s", name, out)
+		}
+	}
+}
+
+// ask calls the control API as a client of another language does: what is
+// write-only, ours would not send.
+func ask(t *testing.T, p *testkit.Platform, method, path, body string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, p.Address+"/v0"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+p.Key)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !json.Valid(raw) {
+		t.Fatalf("%s %s: %s: %s, %v", method, path, resp.Status, raw, err)
+	}
+	return string(raw)
+}
+
+// inTree reports whether a text is in a file below a directory.
+func inTree(t *testing.T, dir, text string) (found bool) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || found {
+			return nil //nolint:nilerr // files come and go
+		}
+		raw, err := os.ReadFile(name)
+		found = err == nil && bytes.Contains(raw, []byte(text))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
