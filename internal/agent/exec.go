@@ -46,6 +46,7 @@ func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) err
 		}
 		return err
 	}
+	auditExec(r, streams, p)
 	if streams {
 		streamProcess(r.Context(), w, p)
 		return nil
@@ -175,6 +176,7 @@ func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) er
 	if err != nil {
 		return err
 	}
+	audit(r, "process_logs_stream", p.Name)
 	f := p.out.follow()
 	defer f.close()
 	startStream(w, "text/plain; charset=utf-8")
@@ -247,20 +249,23 @@ type processLogs struct {
 	Logs   string `json:"logs"`
 }
 
-func (a *Agent) readLogs(_ *http.Request, id string) (processLogs, error) {
+func (a *Agent) readLogs(r *http.Request, id string) (processLogs, error) {
 	p, err := a.processes.find(id)
 	if err != nil {
 		return processLogs{}, err
 	}
+	audit(r, "process_logs_access", p.Name)
 	i := p.info(logsMax)
 	return processLogs{i.Stdout, i.Stderr, *i.Logs}, nil
 }
 
-func (a *Agent) stopProcess(_ *http.Request, id string) (success, error) {
+func (a *Agent) stopProcess(r *http.Request, id string) (success, error) {
+	audit(r, "process_stop", id)
 	return a.finishProcess(id, syscall.SIGTERM, stopped, "Process stopped successfully")
 }
 
-func (a *Agent) killProcess(_ *http.Request, id string) (success, error) {
+func (a *Agent) killProcess(r *http.Request, id string) (success, error) {
+	audit(r, "process_kill", id)
 	return a.finishProcess(id, syscall.SIGKILL, killed, "Process killed successfully")
 }
 

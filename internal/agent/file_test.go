@@ -456,6 +456,10 @@ func TestDelete(t *testing.T) {
 	s.fails(t, 422, "not empty", "DELETE", "/filesystem/full?recursive=1", "")
 	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/?recursive=true", "")
 	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/%2F?recursive=true", "")
+	if err := os.Symlink(filepath.Dir(s.dir), filepath.Join(s.dir, "up")); err != nil {
+		t.Fatal(err)
+	}
+	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/up/"+filepath.Base(s.dir)+"?recursive=true", "")
 	s.fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.dir+"/file", "")
 	s.fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.dir+"/none", "")
 	s.fails(t, 422, "not empty", "DELETE", "/filesystem/tree"+s.dir+"/tree", "")

@@ -17,18 +17,22 @@ type invocation struct {
 }
 
 // invocations returns the ways to run c in dir, the quickest first. The last one
-// is always a shell. The error is Unprocessable and says that there is none.
+// is a shell, unless the image has none and c needs none. The error is
+// Unprocessable and says that there is none.
 func (l launcher) invocations(c *command, dir string) ([]invocation, error) {
 	given := l.vars.list()
 	shell := given.shell("bash", "sh")
+	env := given.with(c.Env)
 	if shell == "" {
+		if only, ok := direct(c.Command, dir, "sh", env); ok {
+			return []invocation{only}, nil
+		}
 		return nil, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because the image has no shell: neither $SHELL nor bash nor sh is in PATH", c.Command)
 	}
 	args := strings.Fields(given.get("SHELL_ARGS"))
 	if len(args) == 0 {
 		args = []string{"-c"}
 	}
-	env := given.with(c.Env)
 	last := invocation{shell, append(append([]string{shell}, args...), c.Command), env}
 	if len(args) != 1 || args[0] != "-c" {
 		return []invocation{last}, nil

@@ -162,6 +162,10 @@ func TestNoShell(t *testing.T) {
 	t.Parallel()
 	s := start(t, "PATH=/nowhere")
 	s.fails(t, 422, "the image has no shell", "POST", "/process", `{"command":"true"}`)
+	s.fails(t, 422, "the image has no shell", "POST", "/process", `{"command":"/bin/echo $HOME"}`)
+	if p := s.exec(t, "/bin/echo hello"); p.Stdout != "hello\n" { // which needs none
+		t.Errorf("got %+v", p)
+	}
 }
 
 func TestShellOfTheImage(t *testing.T) {

@@ -256,6 +256,11 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodHead: // asks whether the route exists, nothing else
 		method = http.MethodGet
 	}
+	if a.vars.given().get(quietEnv) != "true" {
+		out, began := &answered{ResponseWriter: w}, time.Now()
+		w = out
+		defer func() { logAccess(r, out.status, time.Since(began)) }() // after a panic too
+	}
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
 	if rt == nil || r.Method == http.MethodHead && (rt.pattern == "/" || rt.pattern == "/mcp") {

@@ -82,6 +82,8 @@ func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) e
 		return nil
 	}
 	defer v.leave()
+	audit(r, "terminal_connect", o.session)
+	defer audit(r, "terminal_disconnect", o.session)
 	ctx, cancel := context.WithCancel(r.Context())
 	sent := make(chan struct{})
 	go func() { // ends with the terminal, the connection or this call

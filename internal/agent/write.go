@@ -291,7 +291,7 @@ func (a *Agent) deleteFile(r *http.Request, arg string) (success, error) {
 }
 
 func (a *Agent) remove(at place, recursive bool) (success, error) {
-	if at.abs == "/" || at.abs == a.workDir() {
+	if isDir(at.abs, "/") || isDir(at.abs, a.workDir()) {
 		return success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.shown)
 	}
 	info, err := os.Stat(at.abs)
@@ -312,6 +312,14 @@ func (a *Agent) remove(at place, recursive bool) (success, error) {
 		return success{}, writeError(err)
 	}
 	return success{at.shown, what + " deleted successfully"}, nil
+}
+
+// isDir reports whether abs is the directory dir, by whatever way: links may lead
+// there. A link to it is not it.
+func isDir(abs, dir string) bool {
+	a, err := os.Lstat(abs)
+	b, e := os.Stat(dir)
+	return err == nil && e == nil && os.SameFile(a, b)
 }
 
 // writeError reports what cannot be done to the file system, in its own words

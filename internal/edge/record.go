@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"doze/internal/httpx"
 )
 
 // recorder remembers the status of an answer.
@@ -71,6 +73,6 @@ func record(r *http.Request, v *visit, status int, took time.Duration) {
 	if status == 0 {
 		status = statusGone
 	}
-	slog.InfoContext(r.Context(), "request", "request", v.id, "route", r.Method+" "+clip(path)+redact(query), "host", clip(r.Host),
+	slog.InfoContext(r.Context(), "request", "request", v.id, "route", r.Method+" "+clip(path)+clip(httpx.Redact(query)), "host", clip(r.Host),
 		"workspace", v.caller.Workspace, "sandbox", v.route.UID, "key", v.caller.Key, "status", status, "took", took)
 }

@@ -104,7 +104,7 @@ func ownAgent(ctx context.Context, dir string) (url string, stop func() error, e
 	if err != nil {
 		return "", nil, err
 	}
-	a := agent.New(agent.Config{Env: append(os.Environ(), "WORKDIR="+dir), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
+	a := agent.New(agent.Config{Env: append(os.Environ(), "WORKDIR="+dir, "DISABLE_REQUEST_LOGGING=true"), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, l) }()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -109,6 +110,45 @@ func push(t *testing.T, ref string, layer []byte, c v1.Config) {
 	}
 	if err := remote.Write(to, img); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestImageOfOneProgram runs an image that has a static binary and nothing else:
+// no shell, no directory, no user.
+func TestImageOfOneProgram(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"))
+	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
+	t.Cleanup(server.Close)
+	program, err := os.ReadFile(filepath.Join(testkit.Root(), "bin", "doze"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "program", Mode: 0o755, Size: int64(len(program))})
+	if err == nil {
+		_, err = w.Write(program)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	sb := named("alone", 512)
+	sb.Spec.Runtime.Image = strings.TrimPrefix(server.URL, "http://") + "/alone:1"
+	push(t, sb.Spec.Runtime.Image, layer.Bytes(), v1.Config{})
+	sb, box := create(t, c, sb)
+	done, err := box.Start(t.Context(), client.Command{Command: "/program version", Wait: true})
+	if err != nil || done.ExitCode != 0 || done.Stdout == "" {
+		t.Errorf("the program: %+v, %v", done, err)
+	}
+	url := sb.Metadata.URL
+	call{method: "PUT", url: url + "/filesystem//made/here/file", body: `{"content":"x"}`}.want(t, p, 200)
+	call{url: url + "/filesystem//made/here"}.want(t, p, 200)
+	call{url: url + "/filesystem-find//made?type=file"}.want(t, p, 200)
+	call{url: url + "/network/process/1/ports"}.want(t, p, 200)
+	call{method: "POST", url: url + "/mcp", body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fsReadFile","arguments":{"path":"/made/here/file"}}}`}.want(t, p, 200)
+	if got := (call{method: "POST", url: url + "/process", body: `{"command":"/program version | cat"}`}).want(t, p, 422); !strings.Contains(got.body, "the image has no shell") {
+		t.Errorf("without a shell: %s", got.body)
 	}
 }
 

@@ -1,4 +1,4 @@
-package edge
+package httpx
 
 import (
 	"net/url"
@@ -13,10 +13,14 @@ var secretWords = []string{
 	"token", "key", "secret", "pass", "pwd", "auth", "jwt", "bearer", "cred", "sig", "session", "code", "bl_", "dz_",
 }
 
-// redact returns a query, with its question mark, in which the values of
-// secret-looking parameters are replaced. Values are searched too: they may be
-// addresses with a query of their own.
-func redact(query string) string {
+// decodesMax is how often what a parameter says is unescaped in search of a
+// secret.
+const decodesMax = 4
+
+// Redact returns a query, with its question mark, in which the values of
+// secret-looking parameters are replaced, for a log. Values are searched too:
+// they may be addresses with a query of their own.
+func Redact(query string) string {
 	query, ok := strings.CutPrefix(query, "?")
 	if !ok {
 		return ""
@@ -29,7 +33,7 @@ func redact(query string) string {
 			pairs[i] = name + "=" + hidden
 		}
 	}
-	return clip("?" + strings.Join(pairs, "&"))
+	return "?" + strings.Join(pairs, "&")
 }
 
 func looksSecret(pair string) bool {
