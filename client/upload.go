@@ -40,10 +40,10 @@ type part struct {
 // Upload is [Box.WriteFile] for content of any size: what is large goes in
 // parts, and the file is there when all of them are.
 func (b *Box) Upload(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
-	first := make([]byte, partSize)
-	n, err := io.ReadFull(content, first)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return b.WriteFile(ctx, name, bytes.NewReader(first[:n]), permissions)
+	var first bytes.Buffer // most files are small
+	_, err := io.CopyN(&first, content, partSize)
+	if errors.Is(err, io.EOF) {
+		return b.WriteFile(ctx, name, &first, permissions)
 	}
 	if err != nil {
 		return Done{}, err
@@ -59,7 +59,7 @@ func (b *Box) Upload(ctx context.Context, name string, content io.Reader, permis
 		return Done{}, err
 	}
 	at := b.base + "/filesystem-multipart/" + url.PathEscape(begun.ID)
-	parts, err := b.parts(ctx, at, io.MultiReader(bytes.NewReader(first), content))
+	parts, err := b.parts(ctx, at, io.MultiReader(&first, content))
 	if err == nil {
 		var done Done
 		if done, err = exchange[Done](ctx, b.c, http.MethodPost, at+"/complete", map[string]any{"parts": parts}); err == nil {

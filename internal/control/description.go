@@ -64,14 +64,18 @@ func (rt *route) describe(schemas *openapi.Schemas) *openapi.Operation {
 		ID: rt.id(), Tags: []string{rt.tag()}, Security: []map[string][]string{},
 		Parameters: rt.values(), Body: rt.body(schemas), Responses: rt.responses(schemas),
 	}
-	if rt.scope != "" {
-		o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
-		scopes := []string{rt.scope}
-		if rt.scope == anyScope {
-			scopes = []string{}
-		}
-		o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}}
+	scopes := []string{rt.scope}
+	switch rt.scope {
+	case "":
+		o.Description = "Needs no credential."
+		return o
+	case anyScope:
+		o.Description, scopes = "Needs a credential; it is about its owner alone.", []string{}
+	default:
+		o.Description = "Needs the scope " + rt.scope + "."
 	}
+	o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
+	o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}}
 	return o
 }
 
