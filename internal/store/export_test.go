@@ -3,31 +3,72 @@ package store
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/pressly/goose/v3"
+
+	"doze"
 )
 
 // MigrateTo makes a database with the schema of an earlier version, and runs
 // statements in it.
-func MigrateTo(ctx context.Context, address string, version int64, statements ...string) (err error) {
+func MigrateTo(ctx context.Context, address string, version int64, statements ...string) error {
+	return climb(ctx, address, func(e *engine, p *goose.Provider) error {
+		if _, err := p.UpTo(ctx, version); err != nil {
+			return err
+		}
+		return e.run(ctx, statements)
+	})
+}
+
+// Climb makes a database and brings it from each version of the schema to the
+// next. Look hears how many rows each table had before and has after a step;
+// then come the rows of that version. At the end it hears those of the last.
+func Climb(ctx context.Context, address string, rows map[int64][]string, look func(version int64, before, after map[string]int)) error {
+	return climb(ctx, address, func(e *engine, p *goose.Provider) error {
+		before, version := map[string]int{}, int64(0)
+		for {
+			step, err := p.UpByOne(ctx)
+			if errors.Is(err, goose.ErrNoNextVersion) {
+				look(version, before, before)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			after, err := e.counts(ctx)
+			if err != nil {
+				return err
+			}
+			look(step.Source.Version, before, after)
+			version = step.Source.Version
+			if err := e.run(ctx, rows[step.Source.Version]); err != nil {
+				return fmt.Errorf("rows of version %d: %w", step.Source.Version, err)
+			}
+			if before, err = e.counts(ctx); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+func climb(ctx context.Context, address string, work func(*engine, *goose.Provider) error) (err error) {
 	e, err := connect(address)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, db := range []*sql.DB{e.read, e.write} {
-			err = errors.Join(err, db.Close())
-		}
-	}()
+	defer func() { err = errors.Join(err, e.read.Close(), e.write.Close()) }()
 	p, err := e.schema()
 	if err != nil {
 		return err
 	}
-	if _, err := p.UpTo(ctx, version); err != nil {
-		return err
-	}
+	return work(e, p)
+}
+
+func (e *engine) run(ctx context.Context, statements []string) error {
 	for _, text := range statements {
 		if _, err := e.write.ExecContext(ctx, text); err != nil {
 			return err
@@ -36,10 +77,27 @@ func MigrateTo(ctx context.Context, address string, version int64, statements ..
 	return nil
 }
 
+// counts says how many rows each table has, but for the one that says which
+// schema it is.
+func (e *engine) counts(ctx context.Context) (map[string]int, error) {
+	list := `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name <> 'goose_db_version'`
+	if e.dialect == goose.DialectPostgres {
+		list = `SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() AND table_name <> 'goose_db_version'`
+	}
+	tables, err := collect(ctx, e.read, scanText, list)
+	counts := map[string]int{}
+	for _, table := range tables {
+		if counts[table], err = one(ctx, e.read, scanNumber, "", `SELECT COUNT(*) FROM `+table); err != nil {
+			return nil, err
+		}
+	}
+	return counts, err
+}
+
 // Plan is how the database finds the sandboxes of a list.
 func (s *Store) Plan(ctx context.Context, q Query) (string, error) {
 	q.Sort = cmp.Or(q.Sort, NewestFirst)
-	text, args, err := statement(listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated", phased: true}, q, time.Now())
+	text, args, err := statement(listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present}, q, time.Now())
 	if err != nil {
 		return "", err
 	}

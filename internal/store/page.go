@@ -75,9 +75,10 @@ type listed[T any] struct {
 	columns string
 	key     string
 	ended   string // the phase of records that show only if they are asked for
-	phased  bool   // it has an index of each phase, in every order
-	scan    func(row) (T, error)
-	where   func(T) cursor // where a page is that ends with a record
+	// phases are those besides ended, if it has an index of each, in every order.
+	phases []string
+	scan   func(row) (T, error)
+	where  func(T) cursor // where a page is that ends with a record
 }
 
 // cursor is where a page ended.
@@ -97,7 +98,7 @@ func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page[Sandbo
 		return p, err
 	}
 	p, err = pageOf(ctx, s.read, listed[Sandbox]{
-		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: "terminated", phased: true, scan: s.scanSandbox,
+		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, scan: s.scanSandbox,
 		where: func(sb Sandbox) cursor {
 			return cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
 		},
@@ -105,6 +106,16 @@ func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page[Sandbo
 	p.Total = total
 	return p, wrap(err, "list sandboxes")
 }
+
+// present are the phases of sandboxes that a list shows unasked.
+var present = func() (all []string) {
+	for p := doze.Pending; p <= doze.Failed; p++ {
+		if p != doze.Terminated {
+			all = append(all, p.String())
+		}
+	}
+	return all
+}()
 
 // pageOf returns a page without its total.
 func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now time.Time) (p Page[T], err error) {
@@ -138,8 +149,12 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 		return fmt.Sprintf("$%d", len(args))
 	}
 	where = append(where, "workspace = "+arg(q.Workspace))
+	phases := q.Phases
+	if phases == nil && !q.Terminated && q.Text == "" { // a search would read phases whole that have little of it
+		phases = l.phases
+	}
 	// Of an external id there are few, whatever their phases.
-	merged := l.phased && len(q.Phases) > 0 && q.ExternalID == ""
+	merged := len(l.phases) > 0 && len(phases) > 0 && q.ExternalID == ""
 	switch {
 	case merged:
 	case q.Phases != nil:
@@ -197,7 +212,7 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 	// each phase gives as many as the page has at most, and the first of them
 	// all are the page.
 	var each []string
-	for _, p := range slices.Compact(slices.Sorted(slices.Values(q.Phases))) {
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(phases))) {
 		each = append(each, fmt.Sprintf("SELECT * FROM (SELECT %s, %s FROM %s WHERE phase = %s AND %s %s) AS one",
 			by.column, l.key, l.table, arg(p), strings.Join(where, " AND "), order))
 	}

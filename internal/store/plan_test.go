@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"doze"
 	"doze/internal/store"
 )
 
@@ -21,12 +22,17 @@ func TestListsUseIndexes(t *testing.T) {
 	t.Parallel()
 	s := database{t, filepath.Join(t.TempDir(), "doze.db"), filepath.Join(t.TempDir(), "key")}.open(t)
 	const byUID = "sqlite_autoindex_sandboxes_1"
-	some := []string{"failed", "running", "failed"} // which are two
+	const present = int(doze.Failed-doze.Pending+1) - 1 // all phases but terminated
+	some := []string{"failed", "running", "failed"}     // which are two
 	for name, test := range map[string]struct {
 		q    store.Query
 		want []string // in the order of the plan
 	}{
-		"all":                       {store.Query{}, []string{"sandboxes_created"}},
+		// Those that have ended may be many, and newer: no list reads over them.
+		"what is there":             {store.Query{}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_created"}, present)...)},
+		"what is there, by name":    {store.Query{Sort: store.NameUp}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_name"}, present)...)},
+		"all":                       {store.Query{Terminated: true}, []string{"sandboxes_created"}},
+		"a search":                  {store.Query{Text: "x"}, []string{"sandboxes_created"}},
 		"an external id":            {store.Query{ExternalID: "x"}, []string{"sandboxes_external_id"}},
 		"an external id in a phase": {store.Query{ExternalID: "x", Phases: some}, []string{"sandboxes_external_id"}},
 		"phases":                    {store.Query{Phases: some}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
