@@ -16,7 +16,7 @@ import (
 // MigrateTo makes a database with the schema of an earlier version, and runs
 // statements in it.
 func MigrateTo(ctx context.Context, address string, version int64, statements ...string) error {
-	return climb(ctx, address, func(e *engine, p *goose.Provider) error {
+	return climb(address, func(e *engine, p *goose.Provider) error {
 		if _, err := p.UpTo(ctx, version); err != nil {
 			return err
 		}
@@ -28,7 +28,7 @@ func MigrateTo(ctx context.Context, address string, version int64, statements ..
 // next. Look hears how many rows each table had before and has after a step;
 // then come the rows of that version. At the end it hears those of the last.
 func Climb(ctx context.Context, address string, rows map[int64][]string, look func(version int64, before, after map[string]int)) error {
-	return climb(ctx, address, func(e *engine, p *goose.Provider) error {
+	return climb(address, func(e *engine, p *goose.Provider) error {
 		before, version := map[string]int{}, int64(0)
 		for {
 			step, err := p.UpByOne(ctx)
@@ -55,7 +55,7 @@ func Climb(ctx context.Context, address string, rows map[int64][]string, look fu
 	})
 }
 
-func climb(ctx context.Context, address string, work func(*engine, *goose.Provider) error) (err error) {
+func climb(address string, work func(*engine, *goose.Provider) error) (err error) {
 	e, err := connect(address)
 	if err != nil {
 		return err
