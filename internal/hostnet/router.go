@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -17,6 +18,9 @@ import (
 type router struct {
 	ns     netns
 	handle *netlink.Handle
+
+	mu      sync.Mutex
+	changes *nftables.Conn // guarded by mu; nil before the first change
 }
 
 // openRouter finds the router of dir, or makes it. Its filter is set anew in
@@ -66,11 +70,14 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-func (r *router) close() error {
+func (r *router) close() (err error) {
 	if r.handle != nil {
 		r.handle.Close()
 	}
-	return r.ns.Close()
+	if r.changes != nil {
+		err = r.changes.CloseLasting()
+	}
+	return errors.Join(err, r.ns.Close())
 }
 
 // routerTable is the filter of the router.

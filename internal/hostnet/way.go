@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -94,31 +95,47 @@ func (n *Net) admit(l *lease, w Way) error {
 	if l.way == w {
 		return nil
 	}
-	conn, err := nftables.New(nftables.WithNetNSFd(n.router.ns.fd()))
-	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
-	table := &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
-	link := []nftables.SetElement{{Key: linkName(l.slot.hostLink())}}
-	in := func(w Way) *nftables.Set {
-		s := *w.set()
-		s.Table = table
-		return &s
-	}
-	if l.way != WayClosed {
-		err = conn.SetDeleteElements(in(l.way), link)
-	}
-	if w != WayClosed && err == nil {
-		err = conn.SetAddElements(in(w), link)
-	}
-	if err == nil {
-		err = conn.Flush()
-	}
+	err := n.router.change(func(conn *nftables.Conn) (err error) {
+		table := &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
+		link := []nftables.SetElement{{Key: linkName(l.slot.hostLink())}}
+		in := func(w Way) *nftables.Set {
+			s := *w.set()
+			s.Table = table
+			return &s
+		}
+		if l.way != WayClosed {
+			err = conn.SetDeleteElements(in(l.way), link)
+		}
+		if w != WayClosed && err == nil {
+			err = conn.SetAddElements(in(w), link)
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("change the way out of %s: %w", l.slot.ID, err)
 	}
 	l.way = w
 	return nil
+}
+
+// change makes one step out of what do asks for. It keeps its connection to the
+// kernel: to close one takes the kernel 10 ms and more.
+func (r *router) change(do func(*nftables.Conn) error) (err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.changes == nil {
+		if r.changes, err = nftables.New(nftables.WithNetNSFd(r.ns.fd()), nftables.AsLasting()); err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+	}
+	if err = do(r.changes); err == nil {
+		err = r.changes.Flush()
+	}
+	if err != nil { // nobody knows what it has left to say
+		err = errors.Join(err, r.changes.CloseLasting())
+		r.changes = nil
+	}
+	return err
 }
 
 // Listen serves sandboxes by TCP on a port of the router.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -459,7 +460,9 @@ func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box 
 		}
 		return proc.Status == "running"
 	}
+	began := time.Now()
 	set(&doze.Network{Proxy: &doze.Proxy{AllowedDomains: []string{"*.wild.test"}}})
+	t.Logf("a change took %v", time.Since(began))
 	for _, scheme := range []string{"http", "https"} {
 		until(t, "what is forbidden now ends", func() bool { return !runs(scheme + "allowed-test") })
 		if !runs(scheme + "a-wild-test") {
