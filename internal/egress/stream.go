@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// peekTime is how long a client may take to say whom it wants to talk to.
-	peekTime = 10 * time.Second
+	// peekTime is how long a client may take to say whom it wants to talk to, in
+	// a sandbox that has a small part of a processor.
+	peekTime = 30 * time.Second
 	// headMax bounds what it says until then: a ClientHello, or the header of a
 	// request.
 	headMax = 64 << 10

@@ -152,7 +152,8 @@ func (n *internet) count(l net.Listener) {
 // laneProber has a function for each way out. It prints what came of each.
 const laneProber = `
 import json, os, socket, ssl, subprocess, sys, threading
-TIME = 20
+TIME = 60
+c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
 def connect(host, port, time=TIME):
     return socket.create_connection((host, port), timeout=time)
 def lookup(name):
@@ -178,7 +179,6 @@ def twice(name, second):
     one = s.recv(4096).decode()
     return first(one)[:3] + " then " + first(speak(s, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % second))
 def tls_on(s, sni):
-    c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
     t = c.wrap_socket(s, server_hostname=sni)
     return first(speak(t, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (sni or "none")))
 def tls(host, sni, port=443):
@@ -224,7 +224,7 @@ def six(host):
     s = socket.socket(socket.AF_INET6, socket.SOCK_STREAM); s.settimeout(1.5)
     s.connect((host, 80)); return "connected"
 def curl(*args):
-    p = subprocess.run(["curl", "-sk", "-m", "20", "-o", "/dev/stdout", "-w", "%{http_code} %{http_connect}", *args], capture_output=True, text=True)
+    p = subprocess.run(["curl", "-sk", "-m", str(TIME), "-o", "/dev/stdout", "-w", "%{http_code} %{http_connect}", *args], capture_output=True, text=True)
     return p.stdout.strip().split("\n")[-1] if p.returncode == 0 else "curl %d %s" % (p.returncode, p.stdout.strip())
 def attempt(name, f, args):
     try: out = f(*args)
