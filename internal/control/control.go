@@ -97,14 +97,18 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Recover takes over from a process that ended at any moment. Call it once,
 // before requests come in: it fills the directory, and ends the starts,
-// snapshots and executions that were under way. What is left on a node, Run cleans up. One that failed
-// stays in the directory if its node knows it, and says why.
+// snapshots and executions that were under way. What is left on a node, and what
+// was to be disabled, Run completes. One that failed stays in the directory if
+// its node knows it, and says why.
 func (s *Server) Recover(ctx context.Context) error {
-	var stuck []string
+	var stuck, open []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
 		if err := s.setNetwork(ctx, sb); err != nil { // no reason to keep the others from theirs
 			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
+		}
+		if !sb.Spec.IsEnabled() && sb.Phase.Status() == doze.Running.Status() {
+			open = append(open, sb.UID) // its create was cut short before it was disabled
 		}
 		switch sb.Phase {
 		case doze.Running, doze.Suspending, doze.Waking:
@@ -125,6 +129,10 @@ func (s *Server) Recover(ctx context.Context) error {
 	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.abandon(ctx, uid))
+	}
+	for _, uid := range open {
+		_, disabled := s.Store.Apply(ctx, uid, store.Step{On: doze.Disable, At: time.Now()})
+		err = errors.Join(err, disabled)
 	}
 	s.mending.ring()
 	return err
