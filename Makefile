@@ -14,7 +14,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-control bench-density faults soak clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-control bench-density bench-egress faults soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -86,6 +86,8 @@ bench-agent: deps build ## calls of the API inside a sandbox
 	$(BENCH) agent
 bench-control: deps build ## calls about records, of 10,000 and of 100,000, and creates of them; takes about 5 minutes
 	$(BENCH) control
+bench-egress: deps ## what the proxy of sandboxes adds to a request, next to a plain relay and a library
+	$(BENCH) egress
 bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
 	$(BENCH) density
 

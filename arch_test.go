@@ -70,7 +70,7 @@ var imports = map[string][]string{
 	"internal/testkit/zone":              {},
 	"internal/volume":                    {".", "internal/durable"},
 	"internal/wreck":                     {},
-	"test/bench":                         {".", "client", "internal/agent", "internal/doctor", "internal/seal", "internal/store", "internal/testkit"},
+	"test/bench":                         {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/seal", "internal/store", "internal/testkit"},
 	"test/soak":                          {".", "client", "internal/testkit"},
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 )
 
 // mask stands in an answer for every byte of a secret, so that lengths stay true.
@@ -53,6 +54,7 @@ type redacted struct {
 	traces [][]byte
 	ended  func() // when the body is over, before that is said
 
+	buf     []byte // of which out is a part
 	in, out []byte // read and not looked through yet; looked through
 	masked  int    // so many bytes of in belong to a secret that began before them
 	err     error
@@ -72,8 +74,8 @@ func (r *redacted) Read(p []byte) (int, error) {
 
 // fill reads on, and sets aside what cannot be part of a secret any more.
 func (r *redacted) fill() {
-	buf := make([]byte, len(r.in), len(r.in)+chunk)
-	copy(buf, r.in)
+	buf := slices.Grow(append(r.buf[:0], r.in...), chunk)
+	r.buf = buf
 	n, err := r.ReadCloser.Read(buf[len(buf):cap(buf)])
 	buf, r.err = buf[:len(buf)+n], err
 	keep := 0

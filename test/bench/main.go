@@ -33,6 +33,7 @@ var benches = []bench{
 	{"create", "from the create call until the answer of the first exec", create},
 	{"agent", "calls of the API inside a sandbox, through the edge, one after the other", agentCalls},
 	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", control},
+	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressPaths},
 	{"density", "what idle sandboxes take of the host in each tier", density},
 }
 
