@@ -1,7 +1,10 @@
 package doze
 
 import (
+	"cmp"
 	"path"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -99,8 +102,8 @@ func (d *Drive) Validate() error {
 	return p.Err()
 }
 
-// Allows reports how a sandbox with these labels may mount a part of d: not at
-// all, or with or without writing.
+// Allows reports how a sandbox with these labels may mount a part of d, a clean
+// path: not at all, or with or without writing.
 func (d *Drive) Allows(labels map[string]string, part string) (reads, writes bool) {
 	if len(d.Spec.Permissions) == 0 {
 		return true, true
@@ -126,7 +129,7 @@ func (r *DrivePermission) matches(labels map[string]string) bool {
 
 // inDrive reports whether a clean path of a drive is another one or below it.
 func inDrive(name, dir string) bool {
-	return within(path.Clean(name), strings.TrimSuffix(path.Clean(dir), "/"))
+	return within(name, strings.TrimSuffix(path.Clean(dir), "/"))
 }
 
 // CheckDrivePath adds what is wrong with the path of a part of a drive.
@@ -149,4 +152,86 @@ func hasDots(name string) bool {
 		}
 	}
 	return false
+}
+
+// DriveMount is a drive in a sandbox, and what a caller asks for to get it
+// there.
+type DriveMount struct {
+	Drive     string `json:"driveName"`
+	MountPath string `json:"mountPath"`
+	DrivePath string `json:"drivePath"` // the part of the drive; / is all of it
+	ReadOnly  bool   `json:"readOnly"`
+	// UIDMap and GIDMap are the ids inside that all files belong to, as numbers;
+	// empty is the user of the image.
+	UIDMap string `json:"uidMap"`
+	GIDMap string `json:"gidMap"`
+}
+
+const (
+	driveNameMax  = 128
+	driveMountMax = 512
+)
+
+var driveNameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
+
+// Default fills in what a caller may leave out, and writes paths in one way.
+func (m *DriveMount) Default() {
+	m.DrivePath = path.Clean(cmp.Or(m.DrivePath, driveRoot))
+	m.MountPath = CleanMountPath(m.MountPath)
+}
+
+// CleanMountPath is where a path in a sandbox leads, written in one way. One
+// with .. is left alone, to be refused.
+func CleanMountPath(name string) string {
+	if name == "" || hasDots(name) {
+		return name
+	}
+	return path.Clean("/" + name)
+}
+
+// Validate reports every mistake of m at once. It comes before Default.
+func (m *DriveMount) Validate() error {
+	var p Problems
+	switch {
+	case m.Drive == "":
+		p.Add("driveName", "is required")
+	case len(m.Drive) > driveNameMax || !driveNameForm.MatchString(m.Drive):
+		p.Add("driveName", "must be at most %d letters, digits, dashes and _, and begin with a letter or digit", driveNameMax)
+	}
+	CheckMountPath(&p, "mountPath", m.MountPath)
+	if m.DrivePath != "" {
+		CheckDrivePath(&p, "drivePath", m.DrivePath)
+	}
+	for field, text := range map[string]string{"uidMap": m.UIDMap, "gidMap": m.GIDMap} {
+		if _, err := strconv.ParseUint(text, 10, 32); text != "" && err != nil {
+			p.Add(field, "is %q; it must be a number of at most 32 bits", clip(text))
+		}
+	}
+	slices.Sort(p)
+	return p.Err()
+}
+
+// CheckMountPath adds what is wrong with the path in a sandbox of a mount.
+func CheckMountPath(p *Problems, field, name string) {
+	clean := CleanMountPath(name)
+	switch {
+	case name == "":
+		p.Add(field, "is required")
+	case len(name) > driveMountMax:
+		p.Add(field, "is %d bytes long; at most %d are allowed", len(name), driveMountMax)
+	case strings.ContainsRune(name, 0) || hasDots(name):
+		p.Add(field, "must have no NUL, and no part that is . or ..")
+	case clean == "/":
+		p.Add(field, "must be another directory than /")
+	}
+	for _, taken := range takenPaths {
+		if name != "" && (within(clean, taken) || within(taken, clean)) {
+			p.Add(field, "is %q; %s belongs to the platform", clip(name), taken)
+		}
+	}
+}
+
+// Overlaps reports whether a mount would be in the way of another one.
+func (m *DriveMount) Overlaps(other string) bool {
+	return within(m.MountPath, other) || within(other, m.MountPath)
 }

@@ -113,6 +113,7 @@ const (
 	NameVolumeAttached = "VOLUME_ATTACHED"
 	NameTemplateExists = "VOLUME_TEMPLATE_ALREADY_EXISTS"
 	NameDriveExists    = "DRIVE_ALREADY_EXISTS"
+	NameDriveMounted   = "DRIVE_MOUNTED"
 )
 
 // Public returns the part of err that may leave the process.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"doze/internal/agent"
+	"doze/internal/agent/drive"
 )
 
 // version is set by the linker: -ldflags "-X main.version=…".
@@ -30,13 +31,21 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("doze-agent", flag.ContinueOnError)
 	listen := flags.String("listen", ":8080", "serve the sandbox API on this `address`")
 	name := flags.String("hostname", "", "give the system this `name` and exit")
+	mount := flags.String("mount", "", "mount the drive that was prepared with this `id` on the path that is the argument, and exit")
+	unmount := flags.Bool("unmount", false, "unmount the drive on the path that is the argument, and exit")
+	stale := flags.Bool("stale", false, "with -unmount: nobody serves it any more")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	if *name != "" {
+	switch {
+	case *name != "":
 		return syscall.Sethostname([]byte(*name))
+	case *mount != "":
+		return drive.Mount(*mount, flags.Arg(0))
+	case *unmount:
+		return drive.Unmount(flags.Arg(0), *stale)
 	}
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -172,8 +172,8 @@ type platform struct {
 	egress      *egress.Egress
 	routing     *routing
 	images      *disk.Library
-	agents      *disk.Library  // of this data directory alone
-	bucket      control.Bucket // nil without drives
+	agents      *disk.Library // of this data directory alone
+	bucket      *drive.Bucket // nil without drives
 	node        *node.Node
 	control     *control.Server
 	edge        *edge.Edge
@@ -231,20 +231,29 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	}
 	p.credentials = credentials
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
-	p.edge = edge.New(edge.Config{Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate})
+	p.edge = edge.New(edge.Config{
+		Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate,
+		Mounts: func(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
+			p.control.ServeMounts(w, r, route, path)
+		},
+	})
 	credentials.OnLess(p.edge.Recheck)
 	pool, err := doze.ParseAddressPool(c.EgressPool)
 	if err != nil {
 		return nil, err
 	}
-	p.control = control.New(control.Config{
+	settings := control.Config{
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
-		Bucket: p.bucket, Pool: pool, Sealer: p.routing.opener.Sealer(),
-	})
+		Pool: pool, Sealer: p.routing.opener.Sealer(),
+	}
+	if p.bucket != nil { // a nil of its type would be a bucket
+		settings.Bucket = p.bucket
+	}
+	p.control = control.New(settings)
 	if err := p.bootstrap(ctx); err != nil {
 		return nil, err
 	}
@@ -270,7 +279,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 
 // openBucket returns the bucket of drives, or nil. One that does not answer may
 // do so later.
-func openBucket(ctx context.Context, c config) (control.Bucket, error) {
+func openBucket(ctx context.Context, c config) (*drive.Bucket, error) {
 	if c.Drives == "" {
 		return nil, nil //nolint:nilnil // there are no drives
 	}
@@ -349,7 +358,8 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		ahead = filepath.Join(c.Data, "ahead")
 	}
 	p.node, err = node.Open(ctx, node.Options{
-		Dir: filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
+		Drive: p.mountDrive,
+		Dir:   filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
 		Volumes: volumes, Agent: agent, Driver: driver, Engine: driver.Engine(),
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
@@ -386,6 +396,14 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		slog.Info("removed earlier engines", "engines", gone)
 	}
 	return nil
+}
+
+// mountDrive opens a part of a drive for a sandbox.
+func (p *platform) mountDrive(m peer.DriveMount, dir string) (node.Drive, error) {
+	if p.bucket == nil {
+		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
+	}
+	return p.bucket.Mount(m.DriveID, m.DrivePath, m.ReadOnly, dir)
 }
 
 // diskLogin is a login as the library of images has it.

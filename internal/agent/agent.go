@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"doze/internal/agent/drive"
 	"doze/internal/agent/upload"
 )
 
@@ -68,6 +69,7 @@ type Agent struct {
 	uploads   *upload.Store
 	monitors  *monitors
 	archives  *archiver
+	drives    drive.Set
 	mcp       func() http.Handler // made by the first call: it is not small
 	watches   atomic.Int32        // streams of changes that are open
 
@@ -165,6 +167,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	a.monitors.close()
 	a.archives.close()
 	a.uploads.Close()
+	a.drives.Close()
 	stopReaping()
 	tasks.Wait()
 	if e := <-served; err == nil && !errors.Is(e, http.ErrServerClosed) {

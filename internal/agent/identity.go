@@ -45,6 +45,7 @@ func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
 	if err := a.power.spend(in.Hostname); err != nil {
 		return err
 	}
+	a.drives.Abandon() // they are those of the sandbox that was copied
 	host := environ(in.Env)
 	a.names.change(hostname(), host)
 	a.vars.replace(inherited(host, a.who))

@@ -98,6 +98,9 @@ var routes = []route{
 	{"POST", "/doze/quiesce", (*Agent).quiesce},
 	{"POST", "/doze/files", (*Agent).unpack},
 	{"POST", "/doze/stop", answer((*Agent).stop)},
+	{"POST", "/doze/drives", (*Agent).prepareDrive},
+	{"GET", "/doze/drives/{id}", (*Agent).serveDrive},
+	{"DELETE", "/doze/drives/{id}", answer((*Agent).dropDrive)},
 }
 
 // Route is one row of the API, for those who prove something of each.

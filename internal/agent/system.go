@@ -134,11 +134,15 @@ type keepAlive struct {
 }
 
 // keepAlive counts what must not be put to sleep: processes that want that, and
-// an export. It also says what must not be saved alone, see netstate. The host
-// asks before it suspends the sandbox, and before it ends it for being unused.
+// an export, calls about drives. It also says what must not be saved alone, see
+// netstate. The host asks before it suspends the sandbox, and before it ends it
+// for being unused.
 func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
 	n, last := a.processes.keptAlive()
 	if a.archives.running() {
+		n++
+	}
+	if a.drives.Busy() {
 		n++
 	}
 	k := keepAlive{KeepAlive: n, Fleeting: readNetstate().since(a.net)}

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -122,6 +123,12 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 		return deleted{}, err
 	}
 	defer release()
+	if users := s.Node.DriveUsers(d.ID); len(users) > 0 {
+		return deleted{}, &doze.Error{
+			Kind: doze.Conflict, Name: doze.NameDriveMounted,
+			Message: fmt.Sprintf("the drive %s is mounted in %d sandboxes: unmount it, or delete them", d.Metadata.Name, len(users)),
+		}
+	}
 	if err := s.Store.DeleteDrive(life, d.ID); err != nil {
 		return deleted{}, err
 	}

@@ -25,15 +25,16 @@ type node struct {
 	hook   func() // if set, called at the begin and the end of each order
 
 	mu       sync.Mutex
-	machines map[string]*machine // guarded by mu
-	disks    map[string]disk     // guarded by mu; by id
-	kept     map[string]string   // guarded by mu; by id of a snapshot: the memory in it
-	creates  []peer.Order        // guarded by mu
-	fail     map[string]error    // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, network
-	starts   []started           // guarded by mu
-	consults int                 // guarded by mu; of machines that run
-	refuse   int                 // guarded by mu; if set, the status with which processes are refused
-	block    chan struct{}       // guarded by mu; if set, creates wait until it is closed
+	machines map[string]*machine          // guarded by mu
+	disks    map[string]disk              // guarded by mu; by id
+	kept     map[string]string            // guarded by mu; by id of a snapshot: the memory in it
+	creates  []peer.Order                 // guarded by mu
+	mounted  map[string][]peer.DriveMount // guarded by mu; by machine
+	fail     map[string]error             // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, network
+	starts   []started                    // guarded by mu
+	consults int                          // guarded by mu; of machines that run
+	refuse   int                          // guarded by mu; if set, the status with which processes are refused
+	block    chan struct{}                // guarded by mu; if set, creates wait until it is closed
 }
 
 // started is a process that somebody submitted to a machine.
@@ -104,7 +105,7 @@ type machine struct {
 }
 
 func newNode() *node {
-	return &node{disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
+	return &node{mounted: map[string][]peer.DriveMount{}, disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *node) CheckImage(_ context.Context, ref string) error {
@@ -504,4 +505,43 @@ func (n *node) asked() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.consults
+}
+
+// MountDrive implements [peer.Node].
+func (n *node) MountDrive(_ context.Context, uid string, m peer.DriveMount) (peer.DriveMount, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounted[uid] = append(n.mounted[uid], m)
+	return m, nil
+}
+
+// UnmountDrive implements [peer.Node].
+func (n *node) UnmountDrive(_ context.Context, uid, path string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was := len(n.mounted[uid])
+	n.mounted[uid] = slices.DeleteFunc(n.mounted[uid], func(m peer.DriveMount) bool { return m.MountPath == path })
+	if len(n.mounted[uid]) == was {
+		return doze.Errorf(doze.Internal, "no drive is mounted on %s", path)
+	}
+	return nil
+}
+
+// DriveMounts implements [peer.Node].
+func (n *node) DriveMounts(uid string) []peer.DriveMount {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.mounted[uid])
+}
+
+// DriveUsers implements [peer.Node].
+func (n *node) DriveUsers(drive string) (uids []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for uid, all := range n.mounted {
+		if slices.ContainsFunc(all, func(m peer.DriveMount) bool { return m.DriveID == drive }) {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -83,6 +84,17 @@ func prefix(id string) string { return id + "/" }
 // Purge removes all files of a drive. One that has none is no error.
 func (b *Bucket) Purge(ctx context.Context, id string) error {
 	return b.removeBelow(ctx, prefix(id))
+}
+
+// put writes an object of size bytes of r.
+func (b *Bucket) put(ctx context.Context, key string, r io.Reader, size int64) error {
+	_, err := b.client.PutObject(ctx, b.name, key, r, size, minio.PutObjectOptions{
+		ContentType: "application/octet-stream",
+		// The client would send a signature of no chunks without saying how long
+		// that is, which servers refuse.
+		DisableContentSha256: size == 0,
+	})
+	return err
 }
 
 // removeBelow removes every object whose key begins with a prefix.

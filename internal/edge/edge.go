@@ -43,6 +43,10 @@ type Config struct {
 	Directory *peer.Directory
 	Previews  *peer.Previews
 	Gate      peer.Gate
+	// Mounts answers requests about the drives of a sandbox, by their path as it
+	// was sent; nil: the sandbox gets them. It does not wake a sandbox for who
+	// only asks.
+	Mounts func(w http.ResponseWriter, r *http.Request, route peer.Route, path string)
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
@@ -55,6 +59,7 @@ type Edge struct {
 	directory    *peer.Directory
 	previews     *peer.Previews
 	gate         peer.Gate
+	mounts       func(http.ResponseWriter, *http.Request, peer.Route, string)
 	authenticate func(*http.Request) (access.Caller, error)
 	streams      *streams
 	buffers      buffers
@@ -66,7 +71,7 @@ type Edge struct {
 // New returns an edge. It needs [Edge.Run] beside it.
 func New(c Config) *Edge {
 	return &Edge{
-		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, authenticate: c.Authenticate,
+		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, mounts: c.Mounts, authenticate: c.Authenticate,
 		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax, idleMax: idleMax,
 	}
 }
@@ -175,9 +180,20 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		// A caller may still send while it reads the answer. HTTP/2 always can.
 		_ = s.control.EnableFullDuplex()
 	}
+	if v.preview == nil && e.mounts != nil && v.port == doze.AgentPort && isMounts(v.path) {
+		e.mounts(w, r.WithContext(ctx), v.route, v.path)
+		return nil
+	}
 	e.forward(w, r.WithContext(ctx), v)
 	return nil
 }
+
+// mountsPath is where the drives of a sandbox are. They are mounted by the
+// platform, not by the agent.
+const mountsPath = "/drives/mount"
+
+// isMounts reports whether an escaped path is about mounted drives.
+func isMounts(path string) bool { return path == mountsPath || strings.HasPrefix(path, mountsPath+"/") }
 
 // admit proves that r may reach a sandbox, and fills in which. Nothing has
 // been woken when it returns. The request it returns carries the credential.

@@ -360,7 +360,12 @@ func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) error {
 
 // Rename gives a running machine another host name.
 func (l *Launcher) Rename(ctx context.Context, r gvisor.Rename) error {
-	return l.with(r.ID, func(s *sandbox) error { return s.rename(ctx, r.Hostname) })
+	return l.with(r.ID, func(s *sandbox) error { return s.administer(ctx, []string{naming}, "-hostname", r.Hostname) })
+}
+
+// Administer runs the agent's program once in a running machine.
+func (l *Launcher) Administer(ctx context.Context, a gvisor.Administer) error {
+	return l.with(a.ID, func(s *sandbox) error { return s.administer(ctx, administrator, a.Args...) })
 }
 
 // Archive writes the files of a machine.

@@ -400,20 +400,19 @@ func (s *sandbox) archive(ctx context.Context, name string) (err error) {
 	return errors.Join(err, f.Sync())
 }
 
-// rename gives the guest another host name. While it runs only a process inside
-// can do that: the agent's program, started for nothing else.
-func (s *sandbox) rename(ctx context.Context, hostname string) error {
-	may := []string{naming}
+// administer does in the guest what only a process inside can do while it runs:
+// the agent's program, started for nothing else.
+func (s *sandbox) administer(ctx context.Context, may []string, args ...string) error {
 	caps, err := specutils.Capabilities(false, &specs.LinuxCapabilities{Bounding: may, Effective: may, Permitted: may})
 	if err != nil {
 		return err
 	}
 	return s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
 		if s.paused {
-			return errors.New("a machine must be awake to be renamed")
+			return errors.New("the machine must be awake")
 		}
 		pid, err := c.Execute(s.l.conf, &control.ExecArgs{
-			Filename: agentPath, Argv: []string{agentPath, "-hostname", hostname}, WorkingDirectory: "/", Capabilities: caps,
+			Filename: agentPath, Argv: append([]string{agentPath}, args...), WorkingDirectory: "/", Capabilities: caps,
 		})
 		if err != nil {
 			return fmt.Errorf("start the process: %w", err)

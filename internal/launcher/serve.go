@@ -53,6 +53,7 @@ func (l *Launcher) handler() http.Handler {
 	post(mux, gvisor.PathRestore, l.Restore)
 	post(mux, gvisor.PathArchive, l.Archive)
 	post(mux, gvisor.PathRename, l.Rename)
+	post(mux, gvisor.PathAdminister, l.Administer)
 	post(mux, gvisor.PathResume, l.Resume)
 	post(mux, gvisor.PathCheckpoint, l.Checkpoint)
 	for path, do := range map[string]func(context.Context, string) error{

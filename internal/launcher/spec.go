@@ -64,6 +64,10 @@ var capabilities = []string{
 // up before anything else runs.
 const naming = "CAP_SYS_ADMIN"
 
+// administrator is what a process has that mounts: a directory may be one that
+// only its owner may enter.
+var administrator = []string{naming, "CAP_DAC_OVERRIDE"}
+
 // What root may do besides in a machine that is for it.
 const (
 	administering = "CAP_NET_ADMIN" // links, addresses, routes, rules

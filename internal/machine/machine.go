@@ -162,6 +162,11 @@ type Machine interface {
 	// Rename gives the guest of an awake machine another host name. It keeps
 	// that in every sleep, and in copies, whatever their configuration says.
 	Rename(ctx context.Context, hostname string) error
+	// Administer runs the program of the agent once more in the guest of an awake
+	// machine, with arguments and with the power to mount, which nobody else has
+	// there. It returns when that process has ended; what it printed is the
+	// engine's log.
+	Administer(ctx context.Context, args ...string) error
 	// Archive writes what the files of an awake machine differ in from its
 	// root file system to a file that does not exist yet, and that is complete
 	// when Archive returns: a tar of the layer above, with whiteouts. What is

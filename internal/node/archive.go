@@ -118,6 +118,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	b.mu.Lock()
 	b.machine = nil
 	b.mu.Unlock()
+	n.dropDrives(ctx, b)
 	n.tidy(b)
 	return nil
 }

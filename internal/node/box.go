@@ -73,6 +73,7 @@ type Box struct {
 	woke        time.Time          // guarded by mu; when it came back from disk
 	timer       *time.Timer        // guarded by mu; the next step down
 	conns       map[*conn]struct{} // guarded by mu; connections into the machine
+	drives      map[string]*drive  // guarded by mu; what is mounted, by its id
 	early       *early             // guarded by mu; the connection made while it woke, until somebody takes it
 }
 
@@ -91,7 +92,7 @@ func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
 		n: n, order: o, config: c, phase: phase, network: o.Network,
 		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(),
-		conns: map[*conn]struct{}{}, seq: uint64(n.era), //nolint:gosec // G115: a time in our days, or later
+		conns: map[*conn]struct{}{}, drives: map[string]*drive{}, seq: uint64(n.era), //nolint:gosec // G115: a time in our days, or later
 	}
 	b.life, b.end = context.WithCancelCause(n.life)
 	b.client = b.transport()
@@ -449,6 +450,7 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	}
 	b.phase, b.message = next, message
 	b.kept = b.kept && next == doze.Running
+	b.serveDrives()
 	b.signal()
 	b.arm()
 	b.report(message, false)

@@ -68,6 +68,9 @@ type Options struct {
 	Trust func(workspace string) ([]byte, error)
 	// Volumes keeps the disks of sandboxes.
 	Volumes Volumes
+	// Drive opens a part of a drive for a sandbox, with a directory for what is
+	// being written. Without a bucket it is Unsupported.
+	Drive func(m peer.DriveMount, dir string) (Drive, error)
 	// Nameservers are the addresses that sandboxes ask for names, if there are
 	// any that they can reach.
 	Nameservers []string
@@ -510,6 +513,7 @@ func (n *Node) clear(ctx context.Context, b *Box) error {
 	if err := n.destroy(ctx, b); err != nil {
 		return fmt.Errorf("end the machine: %w", err)
 	}
+	n.dropDrives(ctx, b)
 	if err := n.Release(b.config.ID); err != nil {
 		return fmt.Errorf("release the address: %w", err)
 	}

@@ -24,14 +24,15 @@ import (
 // saved is what the next process must know of a box. Which tier it is in, the
 // driver finds out.
 type saved struct {
-	Order    peer.Order     `json:"order"`
-	Config   machine.Config `json:"config"`
-	Booted   bool           `json:"booted"` // its agent has answered once
-	Image    Image          `json:"image"`
-	Disabled bool           `json:"disabled"` // it must not be woken
-	Archived bool           `json:"archived"` // its files are all that is left
-	Failed   string         `json:"failed"`   // why it is beyond repair
-	Tied     string         `json:"tied"`     // what a checkpoint of its last sleep would have left out
+	Order    peer.Order        `json:"order"`
+	Config   machine.Config    `json:"config"`
+	Booted   bool              `json:"booted"` // its agent has answered once
+	Image    Image             `json:"image"`
+	Disabled bool              `json:"disabled"`         // it must not be woken
+	Archived bool              `json:"archived"`         // its files are all that is left
+	Failed   string            `json:"failed"`           // why it is beyond repair
+	Tied     string            `json:"tied"`             // what a checkpoint of its last sleep would have left out
+	Drives   []peer.DriveMount `json:"drives,omitempty"` // what is mounted
 }
 
 const (
@@ -64,7 +65,7 @@ func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
 		Order: b.order, Config: b.config, Image: b.image, // the agent has the variables, some of which are secrets
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
-		Tied: b.noted,
+		Tied: b.noted, Drives: b.mounts(),
 	}
 	r.Order.Env = nil
 	if phase == doze.Failed {
@@ -187,6 +188,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	}
 	b := n.newBox(r.Order, r.Config, doze.Standby)
 	b.image, b.noted, b.unsaved = r.Image, r.Tied, r.Tied
+	n.openDrives(b, r.Drives)
 	switch {
 	case r.Archived:
 		_, err = os.Stat(n.filesName(uid))
@@ -268,6 +270,7 @@ func (n *Node) install(b *Box) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.report(b.message, false)
+	b.serveDrives()
 	b.arm()
 	return n.put(b)
 }

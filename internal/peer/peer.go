@@ -153,6 +153,17 @@ type Node interface {
 	// SetNetwork has the rules of a network obeyed from now on, without a restart,
 	// and ends connections that they do not allow any more.
 	SetNetwork(ctx context.Context, uid string, network *doze.Network) error
+	// MountDrive puts a part of a drive into a sandbox, which wakes, and returns
+	// how it is there. The same part at the same path again changes nothing;
+	// a path that has something else is a Conflict.
+	MountDrive(ctx context.Context, uid string, m DriveMount) (DriveMount, error)
+	// UnmountDrive takes a drive away from a path, with all that was written in
+	// the bucket. If it cannot, the drive stays.
+	UnmountDrive(ctx context.Context, uid, path string) error
+	// DriveMounts returns what is mounted in a sandbox.
+	DriveMounts(uid string) []DriveMount
+	// DriveUsers returns the UIDs of the sandboxes that have a drive mounted.
+	DriveUsers(drive string) []string
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
 	// Consult brings what Status says of the use of a sandbox up to date: one that

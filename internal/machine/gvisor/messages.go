@@ -22,6 +22,7 @@ const (
 	PathRestore    = "/restore"    // POST Restore
 	PathArchive    = "/archive"    // POST Archive
 	PathRename     = "/rename"     // POST Rename
+	PathAdminister = "/administer" // POST Administer
 	PathLoaded     = "/loaded"     // POST Target: waits until all memory is loaded
 	PathStats      = "/stats"      // POST Target: machine.Stats
 	PathKill       = "/kill"       // POST Target; also for a machine that is not there
@@ -86,6 +87,12 @@ type Checkpoint struct {
 type Rename struct {
 	ID       string `json:"id"`
 	Hostname string `json:"hostname"`
+}
+
+// Administer asks for one run of the agent's program in a running machine.
+type Administer struct {
+	ID   string   `json:"id"`
+	Args []string `json:"args"`
 }
 
 // Archive asks for the files of a machine, as [machine.Machine] says.

@@ -241,6 +241,17 @@ func (s *sandbox) Rename(ctx context.Context, hostname string) error {
 	return nil
 }
 
+// Administer implements [machine.Machine].
+func (s *sandbox) Administer(ctx context.Context, args ...string) error {
+	if t := s.Tier(); t != machine.Awake {
+		return fmt.Errorf("administer: the machine is %s and must be awake", t)
+	}
+	if err := s.call(context.WithoutCancel(ctx), PathAdminister, Administer{s.config.ID, args}, nil); err != nil {
+		return fmt.Errorf("administer: %w", err)
+	}
+	return nil
+}
+
 // Archive implements [machine.Machine].
 func (s *sandbox) Archive(ctx context.Context, file string) error {
 	if t := s.Tier(); t != machine.Awake && t != machine.Paused {

@@ -26,23 +26,24 @@ type Op string
 // and release gives up the process of the next wake; a resume of a machine on
 // disk is a restore.
 const (
-	OpBoot    Op = "boot"
-	OpAdopt   Op = "adopt"
-	OpSweep   Op = "sweep"
-	OpPause   Op = "pause"
-	OpSave    Op = "save"
-	OpSwap    Op = "swap"
-	OpDrop    Op = "drop"
-	OpRelease Op = "release"
-	OpResume  Op = "resume"
-	OpRestore Op = "restore"
-	OpKeep    Op = "keep"
-	OpDiscard Op = "discard"
-	OpArchive Op = "archive"
-	OpRename  Op = "rename"
-	OpDial    Op = "dial"
-	OpStats   Op = "stats"
-	OpClose   Op = "close"
+	OpBoot       Op = "boot"
+	OpAdopt      Op = "adopt"
+	OpSweep      Op = "sweep"
+	OpPause      Op = "pause"
+	OpSave       Op = "save"
+	OpSwap       Op = "swap"
+	OpDrop       Op = "drop"
+	OpRelease    Op = "release"
+	OpResume     Op = "resume"
+	OpRestore    Op = "restore"
+	OpKeep       Op = "keep"
+	OpDiscard    Op = "discard"
+	OpArchive    Op = "archive"
+	OpRename     Op = "rename"
+	OpAdminister Op = "administer"
+	OpDial       Op = "dial"
+	OpStats      Op = "stats"
+	OpClose      Op = "close"
 )
 
 // listenersMax bounds what one listener of events may leave unread.
@@ -486,6 +487,18 @@ func (m *fakeMachine) Rename(_ context.Context, hostname string) error {
 			return fmt.Errorf("rename: %w", cmp.Or(err, machine.ErrGone))
 		}
 		b.memory().rename(hostname)
+		return nil
+	})
+}
+
+// Administer implements [machine.Machine]. Its guests have no agent, so that what
+// would be done is not seen.
+func (m *fakeMachine) Administer(context.Context, ...string) error {
+	return m.alone(func() error {
+		b := m.f.box(m.config.ID)
+		if err := m.f.enter(m.config.ID, OpAdminister); err != nil || b == nil || !b.awake() {
+			return fmt.Errorf("administer: %w", cmp.Or(err, machine.ErrGone))
+		}
 		return nil
 	})
 }

@@ -1,0 +1,177 @@
+package drive
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"doze/internal/drive/op"
+)
+
+const (
+	// linkWait is how long a call waits for the host: longer than the host takes
+	// to start again. Then it fails, and no process waits for ever.
+	linkWait = 60 * time.Second
+	// callLimit bounds one call with the upload of a whole file in it.
+	callLimit = 30 * time.Minute
+)
+
+// link is the way to the host. Its connection comes and goes.
+type link struct {
+	mu      sync.Mutex
+	host    *http.Transport // guarded by mu; nil while there is no connection
+	changed chan struct{}   // guarded by mu; closed and replaced when host changes
+	gone    bool            // guarded by mu; there will be no other
+}
+
+func newLink() *link { return &link{changed: make(chan struct{})} }
+
+// set makes host the way from now on, or nil.
+func (l *link) set(host *http.Transport, gone bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.host, l.gone = host, l.gone || gone
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// serve uses a connection to the host until it or ctx ends.
+func (l *link) serve(ctx context.Context, c net.Conn) {
+	ended := make(chan struct{})
+	conn := &watched{Conn: c, ended: sync.OnceFunc(func() { close(ended) })}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	once := make(chan net.Conn, 1)
+	once <- conn
+	host := &http.Transport{
+		Protocols: &protocols,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			select {
+			case c := <-once:
+				return c, nil
+			default:
+				return nil, net.ErrClosed
+			}
+		},
+	}
+	l.set(host, false)
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+	l.drop(host)
+	host.CloseIdleConnections()
+	_ = c.Close() // it may be closed already
+}
+
+// drop forgets a way that has ended, unless there is another one.
+func (l *link) drop(host *http.Transport) {
+	l.mu.Lock()
+	same := l.host == host
+	l.mu.Unlock()
+	if same {
+		l.set(nil, false)
+	}
+}
+
+// way returns the way to the host that is not the one that failed, and waits for
+// it if there is none.
+func (l *link) way(ctx context.Context, failed *http.Transport) (*http.Transport, error) {
+	for {
+		l.mu.Lock()
+		host, changed, gone := l.host, l.changed, l.gone
+		l.mu.Unlock()
+		switch {
+		case gone:
+			return nil, syscall.ENOTCONN
+		case host != nil && host != failed:
+			return host, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ask makes a call until the host has answered it. Without out, the answer is
+// the bytes that it returns.
+func (l *link) ask(ctx context.Context, c op.Call, data []byte, out *op.Answer) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	var failed *http.Transport
+	for {
+		wait, stop := context.WithTimeout(ctx, linkWait)
+		host, err := l.way(wait, failed)
+		stop()
+		if err != nil {
+			return nil, err
+		}
+		raw, err := send(ctx, host, c, data)
+		switch {
+		case err == nil && out != nil:
+			return nil, json.Unmarshal(raw, out)
+		case err == nil || errors.As(err, new(syscall.Errno)):
+			return raw, err
+		}
+		slog.Debug("a call to the host is repeated", "op", c.Op, "err", err)
+		failed, c.Again = host, true
+		l.drop(host)
+	}
+}
+
+// send makes one call. An [syscall.Errno] is the host's answer, other errors are
+// those of the way.
+func send(ctx context.Context, host http.RoundTripper, c op.Call, data []byte) ([]byte, error) {
+	target, err := c.Target()
+	if err != nil {
+		return nil, syscall.EINVAL
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://host"+target, bytes.NewReader(data))
+	if err != nil {
+		return nil, syscall.EINVAL
+	}
+	resp, err := host.RoundTrip(r)
+	if err != nil {
+		return nil, broken(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, op.AnswerMax))
+	if err != nil {
+		return nil, broken(err)
+	}
+	return raw, op.Refusal(resp)
+}
+
+// broken is an error of the way, without the errno that it may have: that of a
+// connection is none of a file.
+func broken(err error) error { return errors.New("the way to the host: " + err.Error()) }
+
+// watched is a connection that tells of its end.
+type watched struct {
+	net.Conn
+
+	ended func()
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if err != nil {
+		w.ended()
+	}
+	return n, err
+}
+
+func (w *watched) Close() error {
+	w.ended()
+	return w.Conn.Close()
+}

@@ -1,0 +1,427 @@
+package drive
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"doze/internal/drive/op"
+)
+
+// requestsMax is how many requests of the kernel are under way at a time: more
+// wait in the kernel.
+const requestsMax = 64
+
+// Owner is who all files of a mount belong to.
+type Owner struct{ UID, GID uint32 }
+
+// entry is one of a directory that is being read.
+type entry struct {
+	name string
+	id   uint64
+	kind uint32
+}
+
+// open is a file or a directory that a process has.
+type open struct {
+	path    string
+	writes  bool
+	entries []entry // of a directory
+}
+
+// server answers the kernel about one mount.
+type server struct {
+	device *os.File
+	owner  Owner
+	link   *link
+	names  *names
+	busy   *atomic.Int32 // calls under way, of all mounts
+	last   atomic.Uint64 // handle
+
+	mu    sync.Mutex
+	opens map[uint64]*open // guarded by mu
+}
+
+func newServer(device *os.File, owner Owner, l *link, busy *atomic.Int32) *server {
+	s := &server{device: device, owner: owner, link: l, names: newNames(), busy: busy, opens: map[uint64]*open{}}
+	s.last.Store(rand.Uint64() >> 1) //nolint:gosec // G404: it only must not meet that of an earlier mount
+	return s
+}
+
+// run answers until the device is closed, or the file system unmounted.
+func (s *server) run(ctx context.Context) {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	places := make(chan struct{}, requestsMax)
+	buf := make([]byte, op.DataMax+pageBytes)
+	for {
+		n, err := s.device.Read(buf)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			if !errors.Is(err, fs.ErrClosed) {
+				slog.Info("a drive is not served any more", "err", err)
+			}
+			return
+		}
+		r, err := parseRequest(append([]byte(nil), buf[:n]...))
+		if err != nil {
+			continue // nobody knows whom to answer
+		}
+		places <- struct{}{}
+		tasks.Go(func() {
+			defer func() { <-places }()
+			s.serve(ctx, r)
+		})
+	}
+}
+
+// serve answers one request.
+func (s *server) serve(ctx context.Context, r request) {
+	if r.op == opForget || r.op == opForgets {
+		return // they have no answer
+	}
+	s.busy.Add(1)
+	body, err := s.answer(ctx, r)
+	s.busy.Add(-1)
+	// The kernel may have given up on it: there is nobody to tell.
+	_, _ = s.device.Write(reply(r.unique, errnoOf(err), body))
+}
+
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	slog.Warn("a call about a drive", "err", err)
+	return syscall.EIO
+}
+
+// handlers are what we can do; the kernel does without the rest.
+var handlers = map[uint32]func(*server, context.Context, request) ([]byte, error){
+	opInit:       func(*server, context.Context, request) ([]byte, error) { return initReply(), nil },
+	opStatfs:     func(*server, context.Context, request) ([]byte, error) { return statfsReply(), nil },
+	opAccess:     func(*server, context.Context, request) ([]byte, error) { return nil, nil },
+	opFsyncdir:   func(*server, context.Context, request) ([]byte, error) { return nil, nil },
+	opLookup:     (*server).lookup,
+	opGetattr:    (*server).getattr,
+	opSetattr:    (*server).setattr,
+	opMkdir:      (*server).mkdir,
+	opUnlink:     (*server).unlink,
+	opRmdir:      (*server).rmdir,
+	opRename:     (*server).rename,
+	opOpen:       (*server).openFile,
+	opCreate:     (*server).create,
+	opRead:       (*server).read,
+	opWrite:      (*server).write,
+	opFlush:      (*server).flush,
+	opFsync:      (*server).flush,
+	opRelease:    (*server).release,
+	opOpendir:    (*server).opendir,
+	opReaddir:    (*server).readdir,
+	opReleasedir: (*server).release,
+}
+
+func (s *server) answer(ctx context.Context, r request) ([]byte, error) {
+	do, ok := handlers[r.op]
+	if !ok {
+		return nil, syscall.ENOSYS
+	}
+	return do(s, ctx, r)
+}
+
+// ask makes a call whose answer is a node.
+func (s *server) ask(ctx context.Context, c op.Call) (op.Node, error) {
+	var a op.Answer
+	_, err := s.link.ask(ctx, c, nil, &a)
+	return a.Node, err
+}
+
+// child is the path of the first name behind n bytes of fields.
+func (s *server) child(r request, n int) (string, error) {
+	all, err := r.names(n, 1)
+	if err != nil {
+		return "", err
+	}
+	return s.names.below(r.node, all[0])
+}
+
+func (s *server) lookup(ctx context.Context, r request) ([]byte, error) {
+	path, err := s.child(r, 0)
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.ask(ctx, op.Call{Op: op.Stat, Path: path})
+	if err != nil {
+		return nil, err
+	}
+	return entryReply(s.names.id(path), n, s.owner), nil
+}
+
+func (s *server) getattr(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(16)
+	if err != nil {
+		return nil, err
+	}
+	c := op.Call{Op: op.Stat}
+	if le.Uint32(b)&getHandle != 0 {
+		c.Handle = s.writing(le.Uint64(b[8:]))
+	}
+	return s.attributes(ctx, r.node, c)
+}
+
+// attributes asks for those of a file, by its number or an open one.
+func (s *server) attributes(ctx context.Context, node uint64, c op.Call) ([]byte, error) {
+	path, err := s.names.path(node)
+	if err != nil && c.Handle == 0 {
+		return nil, err
+	}
+	c.Path = path
+	n, err := s.ask(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return attrReply(node, n, s.owner), nil
+}
+
+// setattr changes sizes. A bucket knows no owners, modes and times of files.
+func (s *server) setattr(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(88)
+	if err != nil {
+		return nil, err
+	}
+	c, valid := op.Call{Op: op.Stat}, le.Uint32(b)
+	if valid&attrHandle != 0 {
+		c.Handle = s.writing(le.Uint64(b[8:]))
+	}
+	if valid&attrSize != 0 {
+		c.Op, c.Size = op.Truncate, int64(le.Uint64(b[16:])) //nolint:gosec // G115: the host refuses a negative one
+	}
+	return s.attributes(ctx, r.node, c)
+}
+
+func (s *server) mkdir(ctx context.Context, r request) ([]byte, error) {
+	path, err := s.child(r, 8)
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.ask(ctx, op.Call{Op: op.Mkdir, Path: path})
+	if err != nil {
+		return nil, err
+	}
+	return entryReply(s.names.id(path), n, s.owner), nil
+}
+
+func (s *server) unlink(ctx context.Context, r request) ([]byte, error) {
+	return nil, s.remove(ctx, r, op.Unlink)
+}
+
+func (s *server) rmdir(ctx context.Context, r request) ([]byte, error) {
+	return nil, s.remove(ctx, r, op.Rmdir)
+}
+
+func (s *server) remove(ctx context.Context, r request, how op.Name) error {
+	path, err := s.child(r, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := s.ask(ctx, op.Call{Op: how, Path: path}); err != nil {
+		return err
+	}
+	s.names.forget(path)
+	return nil
+}
+
+func (s *server) rename(ctx context.Context, r request) ([]byte, error) {
+	all, err := r.names(8, 2)
+	if err != nil {
+		return nil, err
+	}
+	from, err := s.names.below(r.node, all[0])
+	if err != nil {
+		return nil, err
+	}
+	to, err := s.names.below(le.Uint64(r.body), all[1])
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.ask(ctx, op.Call{Op: op.Rename, Path: from, To: to}); err != nil {
+		return nil, err
+	}
+	s.names.move(from, to)
+	return nil, nil
+}
+
+// add gives an open file its handle.
+func (s *server) add(handle uint64, o *open) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opens[handle] = o
+}
+
+// opened returns an open file; EBADF if there is none.
+func (s *server) opened(handle uint64) (*open, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.opens[handle]; o != nil {
+		return o, nil
+	}
+	return nil, syscall.EBADF
+}
+
+// writing returns a handle if its file is open for writing, else 0: the host
+// knows no others.
+func (s *server) writing(handle uint64) uint64 {
+	if o, err := s.opened(handle); err == nil && o.writes {
+		return handle
+	}
+	return 0
+}
+
+func (s *server) openFile(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(8)
+	if err != nil {
+		return nil, err
+	}
+	path, err := s.names.path(r.node)
+	if err != nil {
+		return nil, err
+	}
+	_, handle, err := s.open(ctx, op.Call{Path: path}, le.Uint32(b))
+	return openReply(handle), err
+}
+
+func (s *server) create(ctx context.Context, r request) ([]byte, error) {
+	path, err := s.child(r, 16)
+	if err != nil {
+		return nil, err
+	}
+	flags := le.Uint32(r.body)
+	c := op.Call{Path: path, Create: true, Exclusive: flags&syscall.O_EXCL != 0}
+	n, handle, err := s.open(ctx, c, flags|syscall.O_WRONLY)
+	if err != nil {
+		return nil, err
+	}
+	return append(entryReply(s.names.id(path), n, s.owner), openReply(handle)...), nil
+}
+
+func (s *server) open(ctx context.Context, c op.Call, flags uint32) (op.Node, uint64, error) {
+	handle := s.last.Add(1)
+	o := &open{path: c.Path, writes: flags&syscall.O_ACCMODE != syscall.O_RDONLY || flags&syscall.O_TRUNC != 0}
+	c.Op, c.Write, c.Truncate = op.Open, o.writes, flags&syscall.O_TRUNC != 0
+	if o.writes {
+		c.Handle = handle
+	}
+	n, err := s.ask(ctx, c)
+	if err == nil {
+		s.add(handle, o)
+	}
+	return n, handle, err
+}
+
+func (s *server) read(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(20)
+	if err != nil {
+		return nil, err
+	}
+	handle := le.Uint64(b)
+	if _, err := s.opened(handle); err != nil {
+		return nil, err
+	}
+	path, err := s.names.path(r.node)
+	if handle = s.writing(handle); err != nil && handle == 0 {
+		return nil, err
+	}
+	size := min(le.Uint32(b[16:]), op.DataMax)
+	return s.link.ask(ctx, op.Call{Op: op.Read, Path: path, Handle: handle, Offset: int64(le.Uint64(b[8:])), Size: int64(size)}, nil, nil) //nolint:gosec // G115: the host refuses a negative one
+}
+
+func (s *server) write(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(40)
+	if err != nil {
+		return nil, err
+	}
+	handle, data := s.writing(le.Uint64(b)), b[40:]
+	if handle == 0 || len(data) != int(le.Uint32(b[16:])) {
+		return nil, syscall.EBADF
+	}
+	_, err = s.link.ask(ctx, op.Call{Op: op.Write, Handle: handle, Offset: int64(le.Uint64(b[8:]))}, data, &op.Answer{}) //nolint:gosec // G115: the host refuses a negative one
+	out := make([]byte, 8)
+	le.PutUint32(out, uint32(len(data))) //nolint:gosec // G115: at most DataMax
+	return out, err
+}
+
+func (s *server) flush(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(8)
+	if err != nil {
+		return nil, err
+	}
+	if handle := s.writing(le.Uint64(b)); handle != 0 {
+		_, err = s.ask(ctx, op.Call{Op: op.Flush, Handle: handle})
+	}
+	return nil, err
+}
+
+func (s *server) release(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(8)
+	if err != nil {
+		return nil, err
+	}
+	handle := le.Uint64(b)
+	if s.writing(handle) != 0 {
+		_, err = s.ask(ctx, op.Call{Op: op.Release, Handle: handle})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.opens, handle)
+	return nil, err
+}
+
+func (s *server) opendir(ctx context.Context, r request) ([]byte, error) {
+	path, err := s.names.path(r.node)
+	if err != nil {
+		return nil, err
+	}
+	var a op.Answer
+	if _, err := s.link.ask(ctx, op.Call{Op: op.List, Path: path}, nil, &a); err != nil {
+		return nil, err
+	}
+	all := []entry{{".", r.node, syscall.DT_DIR}, {"..", rootID, syscall.DT_DIR}}
+	for _, n := range a.Nodes {
+		below, err := s.names.below(r.node, n.Name)
+		if err != nil || len(n.Name) > nameMax {
+			continue // somebody else put into the bucket what no file is called
+		}
+		kind := uint32(syscall.DT_REG)
+		if n.Dir {
+			kind = syscall.DT_DIR
+		}
+		all = append(all, entry{n.Name, s.names.id(below), kind})
+	}
+	handle := s.last.Add(1)
+	s.add(handle, &open{path: path, entries: all})
+	return openReply(handle), nil
+}
+
+func (s *server) readdir(_ context.Context, r request) ([]byte, error) {
+	b, err := r.fields(20)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.opened(le.Uint64(b))
+	if err != nil {
+		return nil, err
+	}
+	return dirReply(o.entries, le.Uint64(b[8:]), le.Uint32(b[16:])), nil
+}

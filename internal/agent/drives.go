@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+
+	"doze"
+	"doze/internal/agent/drive"
+	"doze/internal/httpx"
+)
+
+// driveProtocol is what a connection becomes over which the host serves a drive.
+const driveProtocol = "doze-drive"
+
+// driveMount is a drive as the host wants it mounted.
+type driveMount struct {
+	ID   string  `json:"id"`
+	Path string  `json:"path"`
+	UID  *uint32 `json:"uid"` // whom its files belong to; by default the user of the image
+	GID  *uint32 `json:"gid"`
+}
+
+// prepared is the answer: what the host has to do besides mounting.
+type prepared struct {
+	Stale bool `json:"stale"` // a drive that nobody serves any more is in the way
+}
+
+// prepareDrive makes ready what the host is about to mount.
+func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) error {
+	in, err := decode[driveMount](w, r)
+	if err != nil {
+		return err
+	}
+	if in.ID == "" || strings.ContainsAny(in.ID, "/@\x00") || !filepath.IsAbs(in.Path) {
+		return doze.Errorf(doze.Invalid, "a mount needs an id and an absolute path")
+	}
+	var owner drive.Owner
+	if acc, err := a.who.account(); err == nil {
+		owner = drive.Owner{UID: acc.uid, GID: acc.gid}
+	}
+	if in.UID != nil {
+		owner.UID = *in.UID
+	}
+	if in.GID != nil {
+		owner.GID = *in.GID
+	}
+	stale, err := a.drives.Prepare(context.WithoutCancel(r.Context()), in.ID, filepath.Clean(in.Path), owner)
+	if err == nil {
+		httpx.WriteJSON(w, http.StatusOK, prepared{stale})
+	}
+	return err
+}
+
+// serveDrive lends the connection of its request to a mount: over it, we ask the
+// host.
+func (a *Agent) serveDrive(w http.ResponseWriter, r *http.Request, id string) error {
+	if r.Header.Get("Upgrade") != driveProtocol {
+		return doze.Errorf(doze.Invalid, "this is for the host alone")
+	}
+	return a.drives.Serve(r.Context(), id, func() (net.Conn, error) {
+		h := w.Header()
+		h.Set("Connection", "Upgrade")
+		h.Set("Upgrade", driveProtocol)
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		conn, rest, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return nil, err
+		}
+		return &rested{conn, rest.Reader}, nil
+	})
+}
+
+// rested is a connection of which a part was read already.
+type rested struct {
+	net.Conn
+
+	from *bufio.Reader
+}
+
+func (c *rested) Read(b []byte) (int, error) { return c.from.Read(b) }
+
+// dropDrive ends what belongs to a mount that the host took away.
+func (a *Agent) dropDrive(_ *http.Request, id string) (struct{}, error) {
+	a.drives.Drop(id)
+	return struct{}{}, nil
+}

@@ -1,0 +1,166 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"doze"
+	"doze/internal/httpx"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+const (
+	// mountTimeout bounds a mount, with the wake before it.
+	mountTimeout = 2 * time.Minute
+	// mountsPath is where mounts are, below the address of a sandbox.
+	mountsPath = "/drives/mount"
+)
+
+// mounted is the answer to a change of what is mounted.
+type mounted struct {
+	Success bool   `json:"success"`
+	Message string `json:"message"`
+	doze.DriveMount
+}
+
+type unmounted struct {
+	Success   bool   `json:"success"`
+	Message   string `json:"message"`
+	MountPath string `json:"mountPath"`
+}
+
+type mountList struct {
+	Mounts []doze.DriveMount `json:"mounts"`
+}
+
+// ServeMounts answers a request to a sandbox about its drives, whose path, as it
+// was sent, begins with /drives/mount. Its caller may use the sandbox.
+func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
+	ctx, cancel := context.WithTimeout(r.Context(), mountTimeout)
+	defer cancel()
+	out, err := s.serveMounts(ctx, r, route, strings.TrimPrefix(path, mountsPath))
+	if err != nil {
+		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
+		return
+	}
+	httpx.WriteJSON(w, http.StatusOK, out)
+}
+
+// serveMounts is ServeMounts with what is behind the path of all mounts.
+func (s *Server) serveMounts(ctx context.Context, r *http.Request, route peer.Route, rest string) (any, error) {
+	switch {
+	case r.Method == http.MethodDelete:
+		return s.unmountDrive(ctx, route, rest)
+	case rest != "" && rest != "/":
+	case r.Method == http.MethodPost:
+		body, err := readBody(r)
+		if err != nil {
+			return nil, err
+		}
+		return s.mountDrive(ctx, route, body)
+	case r.Method == http.MethodGet:
+		return s.listMounts(route), nil
+	}
+	return nil, doze.Errorf(doze.NotFound, "there is no %s of this path", r.Method)
+}
+
+func (s *Server) listMounts(route peer.Route) mountList {
+	list := mountList{[]doze.DriveMount{}}
+	for _, m := range s.Node.DriveMounts(route.UID) {
+		list.Mounts = append(list.Mounts, m.DriveMount)
+	}
+	return list
+}
+
+// mountDrive puts a drive into a sandbox, if the drive allows that.
+func (s *Server) mountDrive(ctx context.Context, route peer.Route, body map[string]any) (mounted, error) {
+	var m peer.DriveMount
+	var p doze.Problems
+	decode(&m.DriveMount, body, "", &p)
+	if err := m.Validate(); err != nil {
+		p = append(p, doze.Public(err).Message)
+	}
+	if err := p.Err(); err != nil {
+		return mounted{}, err
+	}
+	m.Default()
+	d, err := s.Store.Drive(ctx, route.Workspace, m.Drive)
+	if err != nil {
+		return mounted{}, driveError(err)
+	}
+	life, release, err := s.take(ctx, driveTurn+d.ID, 0)
+	if err != nil {
+		return mounted{}, err
+	}
+	defer release()
+	if d, err = s.Store.Drive(life, route.Workspace, m.Drive); err != nil { // as it is in our turn
+		return mounted{}, driveError(err)
+	}
+	if err := s.permit(life, route, d, &m); err != nil {
+		return mounted{}, err
+	}
+	m.ID, m.DriveID, m.UID, m.GID = store.NewID(), d.ID, idOf(m.UIDMap), idOf(m.GIDMap)
+	if m, err = s.Node.MountDrive(life, route.UID, m); err != nil {
+		return mounted{}, err
+	}
+	return mounted{true, "Drive mounted successfully", m.DriveMount}, nil
+}
+
+// driveError is err, as the sandbox API says it: no path of it is missing, but
+// what the body names.
+func driveError(err error) error {
+	if e := doze.Public(err); e.Kind == doze.NotFound {
+		return doze.Wrap(err, doze.Invalid, "driveName: %s", e.Message)
+	}
+	return err
+}
+
+// permit is Forbidden if a drive does not allow a mount.
+func (s *Server) permit(ctx context.Context, route peer.Route, d store.Drive, m *peer.DriveMount) error {
+	sb, err := s.Store.SandboxByName(ctx, route.Workspace, route.Name)
+	if err != nil {
+		return err
+	}
+	reads, writes := d.Allows(sb.Metadata.Labels, m.DrivePath)
+	switch {
+	case !reads:
+		return doze.Errorf(doze.Forbidden, "the drive %s has no permission for the labels of this sandbox and the path %s", m.Drive, m.DrivePath)
+	case !writes && !m.ReadOnly:
+		return doze.Errorf(doze.Forbidden, "the drive %s lets this sandbox read %s only: mount it with readOnly", m.Drive, m.DrivePath)
+	}
+	return nil
+}
+
+// idOf is a number that was validated; nil if there is none.
+func idOf(text string) *uint32 {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return nil
+	}
+	id := uint32(n)
+	return &id
+}
+
+// unmountDrive takes a drive away from the path behind that of all mounts.
+func (s *Server) unmountDrive(ctx context.Context, route peer.Route, rest string) (unmounted, error) {
+	path, err := url.PathUnescape(rest)
+	var p doze.Problems
+	if err != nil {
+		p.Add("mountPath", "cannot be read: %v", err)
+	} else {
+		doze.CheckMountPath(&p, "mountPath", strings.TrimLeft(path, "/"))
+	}
+	if err := p.Err(); err != nil {
+		return unmounted{}, err
+	}
+	path = doze.CleanMountPath(path)
+	if err := s.Node.UnmountDrive(ctx, route.UID, path); err != nil {
+		return unmounted{}, err
+	}
+	return unmounted{true, "Drive unmounted successfully", path}, nil
+}

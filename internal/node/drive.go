@@ -1,0 +1,367 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"doze"
+	"doze/internal/machine"
+	"doze/internal/peer"
+)
+
+const (
+	// driveProtocol is what a connection to an agent becomes, over which we
+	// answer it about a drive.
+	driveProtocol = "doze-drive"
+	// driveRetry is the pause after a connection to an agent that ended by
+	// itself.
+	driveRetry = 200 * time.Millisecond
+	// driveFinish bounds what is written to the bucket when a sandbox ends.
+	driveFinish = 5 * time.Minute
+	// driveCalls is how many calls about one mount are answered at a time.
+	driveCalls = 64
+	// drivesName is the directory of what sandboxes write to drives.
+	drivesName = "drives"
+)
+
+// Drive answers an agent about one part of a drive.
+type Drive interface {
+	http.Handler
+	// Close writes what is not in the bucket yet.
+	Close(ctx context.Context) error
+}
+
+// drive is one that is mounted in a box.
+type drive struct {
+	peer.DriveMount
+
+	files  Drive // nil if the bucket is not there any more
+	served bool  // guarded by mu of the box; a goroutine serves it
+}
+
+// driveDir is where a mount has what is being written.
+func (n *Node) driveDir(uid, id string) string { return filepath.Join(n.dir(uid), drivesName, id) }
+
+// mounts returns what is mounted, by path.
+func (b *Box) mounts() (all []peer.DriveMount) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.drives {
+		all = append(all, d.DriveMount)
+	}
+	slices.SortFunc(all, func(a, b peer.DriveMount) int { return strings.Compare(a.MountPath, b.MountPath) })
+	return all
+}
+
+// DriveMounts implements [peer.Node].
+func (n *Node) DriveMounts(uid string) []peer.DriveMount {
+	if b := n.box(uid); b != nil {
+		return b.mounts()
+	}
+	return nil
+}
+
+// DriveUsers implements [peer.Node].
+func (n *Node) DriveUsers(id string) (uids []string) {
+	for _, b := range n.all() {
+		if slices.ContainsFunc(b.mounts(), func(m peer.DriveMount) bool { return m.DriveID == id }) {
+			uids = append(uids, b.order.UID)
+		}
+	}
+	return uids
+}
+
+// openDrives takes over what an earlier process had mounted in a box that nobody
+// else has yet.
+func (n *Node) openDrives(b *Box, all []peer.DriveMount) {
+	for _, m := range all {
+		files, err := n.openDrive(b, m)
+		if err != nil {
+			slog.Error("a drive is mounted and cannot be reached", "sandbox", b.order.UID, "drive", m.Drive, "err", err)
+		}
+		b.drives[m.ID] = &drive{DriveMount: m, files: files}
+	}
+}
+
+func (n *Node) openDrive(b *Box, m peer.DriveMount) (Drive, error) {
+	return n.Options.Drive(m, n.driveDir(b.order.UID, m.ID))
+}
+
+// MountDrive implements [peer.Node]. The record comes first, so that a crash
+// leaves no mount that nobody serves.
+func (n *Node) MountDrive(ctx context.Context, uid string, m peer.DriveMount) (_ peer.DriveMount, err error) {
+	b, mach, done, err := n.administer(ctx, uid)
+	if err != nil {
+		return m, err
+	}
+	defer done()
+	for _, other := range b.mounts() {
+		switch {
+		case other.MountPath == m.MountPath && other.DriveID == m.DriveID && other.DrivePath == m.DrivePath:
+			return other, nil
+		case m.Overlaps(other.MountPath):
+			return m, doze.Errorf(doze.Conflict, "%s has the drive %s: unmount that first, or choose a path beside it", other.MountPath, other.Drive)
+		}
+	}
+	if len(b.mounts()) >= doze.DriveMountsMax {
+		return m, doze.Errorf(doze.Conflict, "the sandbox has %d drives, which is the limit: unmount one first", doze.DriveMountsMax)
+	}
+	files, err := n.openDrive(b, m)
+	if err != nil {
+		return m, err
+	}
+	var u undo
+	defer u.unwind(&err)
+	after := context.WithoutCancel(ctx)
+	u.push(func() error { return n.forgetDrive(after, b, m.ID) })
+	b.mu.Lock()
+	b.drives[m.ID] = &drive{DriveMount: m, files: files}
+	b.mu.Unlock()
+	if err := n.keep(b, doze.Running, ""); err != nil {
+		return m, fmt.Errorf("write the record: %w", err)
+	}
+	return m, b.mount(ctx, mach, m)
+}
+
+// mount has the agent prepare a mount, makes it, and serves it.
+func (b *Box) mount(ctx context.Context, mach machine.Machine, m peer.DriveMount) error {
+	in := struct {
+		ID   string  `json:"id"`
+		Path string  `json:"path"`
+		UID  *uint32 `json:"uid"`
+		GID  *uint32 `json:"gid"`
+	}{m.ID, m.MountPath, m.UID, m.GID}
+	var out struct {
+		Stale bool `json:"stale"`
+	}
+	if err := b.call(ctx, http.MethodPost, "/doze/drives", in, &out); err != nil {
+		if errors.As(err, new(refusal)) {
+			return doze.Wrap(err, doze.Conflict, "%s cannot be a mount point: it is one of something else, or no directory", m.MountPath)
+		}
+		return err
+	}
+	if out.Stale {
+		if err := mach.Administer(ctx, "-unmount", "-stale", m.MountPath); err != nil {
+			return fmt.Errorf("unmount what is in the way: %w", err)
+		}
+	}
+	if err := mach.Administer(ctx, "-mount", m.ID, m.MountPath); err != nil {
+		return fmt.Errorf("mount: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.serveDrives()
+	return nil
+}
+
+// administer holds a box and its turn, for who changes what is mounted in its
+// machine.
+func (n *Node) administer(ctx context.Context, uid string) (b *Box, m machine.Machine, done func(), err error) {
+	if b = n.box(uid); b == nil {
+		return nil, nil, nil, errUnknown
+	}
+	release, err := b.Hold(ctx, doze.AgentPort)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if err := b.lock(ctx); err != nil {
+		release()
+		return nil, nil, nil, err
+	}
+	done = func() { b.unlock(); release() }
+	if m, err = b.handle(ctx); err != nil {
+		done()
+		return nil, nil, nil, err
+	}
+	return b, m, done, nil
+}
+
+// UnmountDrive implements [peer.Node].
+func (n *Node) UnmountDrive(ctx context.Context, uid, path string) error {
+	b, mach, done, err := n.administer(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer done()
+	all := b.mounts()
+	i := slices.IndexFunc(all, func(m peer.DriveMount) bool { return m.MountPath == path })
+	if i < 0 {
+		return doze.Errorf(doze.Internal, "no drive is mounted on %s", path)
+	}
+	if err := mach.Administer(ctx, "-unmount", path); err != nil {
+		return doze.Wrap(err, doze.Internal, "%s is in use: end the processes that have a file of it open, or that work in it, then try again", path)
+	}
+	return n.forgetDrive(context.WithoutCancel(ctx), b, all[i].ID)
+}
+
+// forgetDrive ends a mount whose file system is not there. Preconditions: the
+// turn is held.
+func (n *Node) forgetDrive(ctx context.Context, b *Box, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, driveFinish)
+	defer cancel()
+	b.mu.Lock()
+	d := b.drives[id]
+	b.mu.Unlock()
+	err := b.call(ctx, http.MethodDelete, "/doze/drives/"+id, nil, nil)
+	if d.files != nil {
+		err = errors.Join(err, d.files.Close(ctx))
+	}
+	if err != nil {
+		return err // what was written is there still
+	}
+	b.mu.Lock()
+	delete(b.drives, id)
+	b.mu.Unlock()
+	return errors.Join(n.keep(b, doze.Running, ""), os.RemoveAll(n.driveDir(b.order.UID, id)))
+}
+
+// dropDrives ends the mounts of a box without a machine. Preconditions: the turn
+// is held, or nobody else has the box.
+func (n *Node) dropDrives(ctx context.Context, b *Box) {
+	ctx, cancel := context.WithTimeout(ctx, driveFinish)
+	defer cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, d := range b.drives {
+		if d.files == nil {
+			continue
+		}
+		b.mu.Unlock()
+		if err := d.files.Close(ctx); err != nil {
+			slog.ErrorContext(ctx, "what a sandbox wrote to a drive is lost with it", "sandbox", b.order.UID, "drive", d.Drive, "err", err)
+		}
+		b.mu.Lock()
+		delete(b.drives, id)
+	}
+}
+
+// serveDrives serves what is mounted in a box that runs. Preconditions: mu is
+// held.
+func (b *Box) serveDrives() {
+	for _, d := range b.drives {
+		if b.phase == doze.Running && !d.served && d.files != nil {
+			d.served = b.spawn(func() { b.serveDrive(d) })
+		}
+	}
+}
+
+// serveDrive answers the agent about a drive as long as the box runs. Every
+// sleep ends the connection, and the wake after it makes another one.
+func (b *Box) serveDrive(d *drive) {
+	for {
+		err := b.carry(d)
+		b.mu.Lock()
+		if b.phase != doze.Running || b.drives[d.ID] != d || b.life.Err() != nil {
+			d.served = false
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		slog.Debug("a drive is connected again", "sandbox", b.order.UID, "drive", d.Drive, "err", err)
+		select {
+		case <-time.After(driveRetry):
+		case <-b.life.Done():
+		}
+	}
+}
+
+// carry answers calls over one connection, until that ends.
+func (b *Box) carry(d *drive) error {
+	ctx, cancel := context.WithTimeout(b.life, dialTimeout)
+	defer cancel()
+	conn, err := b.dial(ctx, doze.AgentPort)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	from, err := upgrade(ctx, conn, d.ID)
+	if err != nil {
+		return err
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	one := &single{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
+	one.conn <- &singleConn{Conn: conn, from: from, end: sync.OnceFunc(func() { close(one.ended) })}
+	srv := &http.Server{ //nolint:gosec // G112: the connection is our own, and silent until a process uses the drive
+		Handler: d.files, Protocols: &protocols,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: driveCalls},
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	defer func() { _ = srv.Close() }()
+	return srv.Serve(one)
+}
+
+// upgrade makes a connection one over which the agent asks.
+func upgrade(ctx context.Context, conn net.Conn, id string) (*bufio.Reader, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + "/doze/drives/" + id
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", driveProtocol)
+	if err := r.Write(conn); err != nil {
+		return nil, err
+	}
+	from := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(from, r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil, fmt.Errorf("the agent answers %s", resp.Status)
+	}
+	return from, nil
+}
+
+// single is a listener with one connection. It ends with that.
+type single struct {
+	conn  chan net.Conn
+	ended chan struct{}
+	addr  net.Addr
+}
+
+// Accept implements [net.Listener].
+func (s *single) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.conn:
+		return c, nil
+	case <-s.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (*single) Close() error { return nil }
+
+// Addr implements [net.Listener].
+func (s *single) Addr() net.Addr { return s.addr }
+
+// singleConn is a connection of which a part was read already.
+type singleConn struct {
+	net.Conn
+
+	from *bufio.Reader
+	end  func()
+}
+
+func (c *singleConn) Read(b []byte) (int, error) { return c.from.Read(b) }
+
+func (c *singleConn) Close() error {
+	c.end()
+	return c.Conn.Close()
+}

@@ -1,0 +1,103 @@
+package e2e_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/client"
+	"doze/internal/testkit"
+	"doze/internal/testkit/bucket"
+)
+
+// startDrives runs a platform with a bucket in which there is the drive "shared".
+func startDrives(t *testing.T, args ...string) (*testkit.Platform, *client.Client, *bucket.Bucket) {
+	t.Helper()
+	srv := bucket.Serve(t)
+	p, c := start(t, append(args, "--drives", srv.URL, "--drives-credentials", srv.Credentials)...)
+	if _, err := c.CreateDrive(t.Context(), doze.Drive{Metadata: doze.Metadata{Name: "shared"}}); err != nil {
+		t.Fatal(err)
+	}
+	return p, c, srv
+}
+
+// mount puts a drive into a sandbox.
+func mount(t *testing.T, box *client.Box, m doze.DriveMount) {
+	t.Helper()
+	if _, err := box.MountDrive(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDrives has two sandboxes share what they write, within their rights, and
+// looks for the credentials of the bucket in one of them.
+func TestDrives(t *testing.T) {
+	t.Parallel()
+	_, c, srv := startDrives(t, "--pause-after", "60s")
+	_, one := create(t, c, named("one", 512))
+	_, two := create(t, c, named("two", 512))
+	mount(t, one, doze.DriveMount{Drive: "shared", MountPath: "/mnt/shared"})
+	mount(t, one, doze.DriveMount{Drive: "shared", MountPath: "/mnt/shared"}) // it is there
+	mount(t, two, doze.DriveMount{Drive: "shared", MountPath: "mnt/part", DrivePath: "/part", ReadOnly: true})
+
+	work := `set -e; cd /mnt/shared; mkdir -p part/deep; echo hello >part/a; echo more >>part/a; mv part/a part/deep/b
+		dd if=/dev/urandom of=part/large bs=1M count=3 2>/dev/null; sha256sum <part/large; : >part/empty; echo x >gone; rm gone
+		printf 0123456789 >edit; printf AB | dd of=edit bs=1 seek=4 conv=notrunc 2>/dev/null; truncate -s 8 edit; cat edit; rmdir part/deep 2>/dev/null || echo " full"; ls -A . part`
+	sum, rest, _ := strings.Cut(sh(t, one, work), "\n")
+	if want := "0123AB67 full\n.:\nedit\npart\n\npart:\ndeep\nempty\nlarge"; rest != want {
+		t.Errorf("it says %q, want %q", rest, want)
+	}
+	if got := sh(t, two, "cd /mnt/part; cat deep/b; sha256sum <large; touch x 2>&1 | grep -o Read-only; ls"); got != "hello\nmore\n"+sum+"\nRead-only\ndeep\nempty\nlarge" {
+		t.Errorf("the other one reads %q", got)
+	}
+	if keys := srv.Keys(t); len(keys) == 0 {
+		t.Error("the bucket is empty")
+	}
+	// The words are put together inside, so that the search does not find itself.
+	halves := len(bucket.Secret) / 2
+	look := `word=` + bucket.Secret[:halves] + `; word=$word` + bucket.Secret[halves:] + `
+		for f in /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/mounts; do grep -q $word $f 2>/dev/null && echo $f; done
+		grep -rl $word /etc /root /home /tmp /var /run /mnt 2>/dev/null; true`
+	if got := sh(t, one, look); got != "" {
+		t.Errorf("the credentials are in %q", got)
+	}
+
+	list, err := one.DriveMounts(t.Context())
+	if diff := cmp.Diff([]doze.DriveMount{{Drive: "shared", MountPath: "/mnt/shared", DrivePath: "/"}}, list); diff != "" || err != nil {
+		t.Errorf("mounted are (-want +got), %v:\n%s", err, diff)
+	}
+	for what, tt := range map[string]struct {
+		m    doze.DriveMount
+		want doze.Kind
+	}{
+		"another part there":  {doze.DriveMount{Drive: "shared", MountPath: "/mnt/shared", DrivePath: "/part"}, doze.Conflict},
+		"below another":       {doze.DriveMount{Drive: "shared", MountPath: "/mnt/shared/x"}, doze.Conflict},
+		"a mount point":       {doze.DriveMount{Drive: "shared", MountPath: "/dev/shm"}, doze.Invalid},
+		"one of the engine's": {doze.DriveMount{Drive: "shared", MountPath: "/tmp"}, doze.Conflict},
+		"no drive":            {doze.DriveMount{Drive: "none", MountPath: "/x"}, doze.Invalid},
+		"no path":             {doze.DriveMount{Drive: "shared"}, doze.Invalid},
+		"a way out":           {doze.DriveMount{Drive: "shared", MountPath: "/x/../y"}, doze.Invalid},
+		"bad ids":             {doze.DriveMount{Drive: "shared", MountPath: "/x", UIDMap: "-1"}, doze.Invalid},
+	} {
+		if _, err := one.MountDrive(t.Context(), tt.m); kind(err) != tt.want {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := c.DeleteDrive(t.Context(), "shared"); kind(err) != doze.Conflict {
+		t.Errorf("deleted while it is mounted: %v", err)
+	}
+	spawn(t, one, client.Command{Name: "holder", Command: "cd /mnt/shared && touch /tmp/there && sleep 1000"})
+	sh(t, one, "while [ ! -e /tmp/there ]; do sleep 0.01; done")
+	if err := one.UnmountDrive(t.Context(), "/mnt/shared"); kind(err) != doze.Internal {
+		t.Errorf("unmounted while it is in use: %v", err)
+	}
+	if _, err := one.Kill(t.Context(), "holder"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is unmounted", func() bool { return one.UnmountDrive(t.Context(), "/mnt/shared") == nil })
+	if got := sh(t, one, "ls -A /mnt/shared; grep -c ' fuse ' /proc/mounts || true"); got != "0" {
+		t.Errorf("after that there are %q", got)
+	}
+}
