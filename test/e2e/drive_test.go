@@ -101,3 +101,57 @@ func TestDrives(t *testing.T) {
 		t.Errorf("after that there are %q", got)
 	}
 }
+
+// TestDrivesSleep has a file open for writing, and a directory in use, while the
+// sandbox sleeps on disk, dozed is killed, and the host restarts.
+func TestDrivesSleep(t *testing.T) {
+	t.Parallel()
+	p, c, srv := startDrives(t, "--pause-after", "200ms", "--save-after", "0s", "--disk-after", "400ms", "--ready", "0")
+	sb, box := create(t, c, named("a", 512))
+	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	forever := 0
+	spawn(t, box, client.Command{Name: "writer", Timeout: &forever, Command: `cd /d; exec 3>log
+		i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i >&3; sleep 0.02; done; exec 3>&-; echo done >/tmp/end`})
+	lines := func() float64 { return number(t, sh(t, box, "wc -l </d/log")) }
+	until(t, "it writes", func() bool { return lines() > 0 })
+	before := lines()
+	for _, tt := range []struct {
+		what string
+		do   func() error
+	}{
+		{"sleep", func() error { return nil }},
+		{"kill", func() error { err := p.Kill(); revive(t, p); return err }},
+		{"boot", func() error { err := p.Reboot(); revive(t, p); return err }},
+	} {
+		awaitTier(t, p, sb.Metadata.Name, "disk")
+		if err := tt.do(); err != nil {
+			t.Fatal(tt.what, err)
+		}
+		until(t, "after "+tt.what+" it writes on", func() bool { return lines() > before })
+		before = lines()
+	}
+	// Killed while it is awake, too: what is written goes on when dozed is back.
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	revive(t, p)
+	if got := sh(t, box, "touch /tmp/stop; while [ ! -e /tmp/end ]; do sleep 0.01; done; sort -n -c /d/log && uniq /d/log | wc -l"); number(t, got) < before {
+		t.Errorf("the log has %s lines", got)
+	}
+	if _, err := c.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	drives := func() (n int) {
+		for _, key := range srv.Keys(t) {
+			if strings.HasSuffix(key, "/log") {
+				n++
+			}
+		}
+		return n
+	}
+	if drives() != 1 {
+		t.Errorf("the bucket has %v", srv.Keys(t))
+	}
+	until(t, "the drive is deleted", func() bool { return c.DeleteDrive(t.Context(), "shared") == nil })
+	until(t, "its files are removed", func() bool { return drives() == 0 })
+}
