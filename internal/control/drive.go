@@ -126,7 +126,7 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 	if users := s.Node.DriveUsers(d.ID); len(users) > 0 {
 		return deleted{}, &doze.Error{
 			Kind: doze.Conflict, Name: doze.NameDriveMounted,
-			Message: fmt.Sprintf("the drive %s is mounted in %d sandboxes: unmount it, or delete them", d.Metadata.Name, len(users)),
+			Message: fmt.Sprintf("the drive %s is mounted by %d of the sandboxes: unmount it there, or delete them", d.Metadata.Name, len(users)),
 		}
 	}
 	if err := s.Store.DeleteDrive(life, d.ID); err != nil {

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"doze/internal/drive/op"
 )
@@ -21,6 +24,11 @@ const (
 	draftsMax = 1024
 	// noteSuffix is of the file that says what a draft is.
 	noteSuffix = ".json"
+	// newSuffix is of one that is being written.
+	newSuffix = ".new"
+	// diskReserve is what must stay free on the disk of the host: what sandboxes
+	// write must not keep others from sleeping.
+	diskReserve = 1 << 30
 )
 
 // A draft is a file that somebody has open for writing, on the disk of the host.
@@ -62,11 +70,8 @@ func loadDrafts(dir string) (all []*draft, err error) {
 	for _, e := range entries {
 		name, isNote := strings.CutSuffix(e.Name(), noteSuffix)
 		if !isNote {
-			if _, err := os.Stat(filepath.Join(dir, e.Name()+noteSuffix)); errors.Is(err, fs.ErrNotExist) {
-				// Nobody had it: a process ended before it could say so.
-				if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-					return nil, err
-				}
+			if err := sweep(filepath.Join(dir, e.Name())); err != nil {
+				return nil, err
 			}
 			continue
 		}
@@ -77,6 +82,14 @@ func loadDrafts(dir string) (all []*draft, err error) {
 		all = append(all, d)
 	}
 	return all, nil
+}
+
+// sweep removes a file without a note: nobody had it when its process ended.
+func sweep(name string) error {
+	if _, err := os.Stat(name + noteSuffix); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Remove(name)
 }
 
 func loadDraft(dir, name string) (*draft, error) {
@@ -102,10 +115,10 @@ func (d *draft) keep() error {
 		return err
 	}
 	name := d.file.Name() + noteSuffix
-	if err := os.WriteFile(name+"~", raw, 0o600); err != nil {
+	if err := os.WriteFile(name+newSuffix, raw, 0o600); err != nil { //nolint:gosec // G703: the name is a number of ours
 		return err
 	}
-	return os.Rename(name+"~", name)
+	return os.Rename(name+newSuffix, name) //nolint:gosec // G703: likewise
 }
 
 // discard removes it. Preconditions: mu is held.
@@ -127,6 +140,19 @@ func (d *draft) node() (op.Node, error) {
 		return op.Node{}, err
 	}
 	return op.Node{Size: info.Size(), Modified: info.ModTime().UnixNano()}, nil
+}
+
+// room is ENOSPC if there is none for n bytes more on the disk of the host.
+// Preconditions: mu is held.
+func (d *draft) room(n int64) error {
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(int(d.file.Fd()), &s); err != nil { //nolint:gosec // G115: a descriptor
+		return err
+	}
+	if free := int64(s.Bavail) * s.Bsize; free-n < diskReserve { //nolint:gosec // G115: no disk has that many blocks
+		return syscall.ENOSPC
+	}
+	return nil
 }
 
 // touch notes that the bucket has something else from now on. Preconditions: mu

@@ -119,6 +119,9 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	b.machine = nil
 	b.mu.Unlock()
 	n.dropDrives(ctx, b)
+	if err := n.keep(b, doze.Archived, ""); err != nil {
+		slog.Error("the record of an archived sandbox has drives", "sandbox", uid, "err", err)
+	}
 	n.tidy(b)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -28,6 +29,8 @@ const (
 	// driveRetry is the pause after a connection to an agent that ended by
 	// itself.
 	driveRetry = 200 * time.Millisecond
+	// driveRetryMax is the longest one, for an agent that never answers.
+	driveRetryMax = 10 * time.Second
 	// driveFinish bounds what is written to the bucket when a sandbox ends.
 	driveFinish = 5 * time.Minute
 	// driveCalls is how many calls about one mount are answered at a time.
@@ -35,6 +38,9 @@ const (
 	// drivesName is the directory of what sandboxes write to drives.
 	drivesName = "drives"
 )
+
+// errNoMount is the answer of an agent that has no such mount.
+var errNoMount = errors.New("the sandbox has no such mount")
 
 // Drive answers an agent about one part of a drive.
 type Drive interface {
@@ -96,7 +102,7 @@ func (n *Node) openDrives(b *Box, all []peer.DriveMount) {
 }
 
 func (n *Node) openDrive(b *Box, m peer.DriveMount) (Drive, error) {
-	return n.Options.Drive(m, n.driveDir(b.order.UID, m.ID))
+	return n.Drive(m, n.driveDir(b.order.UID, m.ID))
 }
 
 // MountDrive implements [peer.Node]. The record comes first, so that a crash
@@ -148,7 +154,7 @@ func (b *Box) mount(ctx context.Context, mach machine.Machine, m peer.DriveMount
 	}
 	if err := b.call(ctx, http.MethodPost, "/doze/drives", in, &out); err != nil {
 		if errors.As(err, new(refusal)) {
-			return doze.Wrap(err, doze.Conflict, "%s cannot be a mount point: it is one of something else, or no directory", m.MountPath)
+			return doze.Wrap(err, doze.Conflict, "%s cannot be a mount point: it is one of something else, no directory, or the sandbox is older than drives", m.MountPath)
 		}
 		return err
 	}
@@ -214,12 +220,13 @@ func (n *Node) forgetDrive(ctx context.Context, b *Box, id string) error {
 	b.mu.Lock()
 	d := b.drives[id]
 	b.mu.Unlock()
-	err := b.call(ctx, http.MethodDelete, "/doze/drives/"+id, nil, nil)
-	if d.files != nil {
-		err = errors.Join(err, d.files.Close(ctx))
+	if err := b.call(ctx, http.MethodDelete, "/doze/drives/"+id, nil, nil); err != nil {
+		slog.WarnContext(ctx, "an agent does not know that a drive is gone", "sandbox", b.order.UID, "err", err)
 	}
-	if err != nil {
-		return err // what was written is there still
+	if d.files != nil {
+		if err := d.files.Close(ctx); err != nil {
+			return err // what was written is there still
+		}
 	}
 	b.mu.Lock()
 	delete(b.drives, id)
@@ -233,17 +240,16 @@ func (n *Node) dropDrives(ctx context.Context, b *Box) {
 	ctx, cancel := context.WithTimeout(ctx, driveFinish)
 	defer cancel()
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	for id, d := range b.drives {
+	all := slices.Collect(maps.Values(b.drives))
+	clear(b.drives)
+	b.mu.Unlock()
+	for _, d := range all {
 		if d.files == nil {
 			continue
 		}
-		b.mu.Unlock()
 		if err := d.files.Close(ctx); err != nil {
 			slog.ErrorContext(ctx, "what a sandbox wrote to a drive is lost with it", "sandbox", b.order.UID, "drive", d.Drive, "err", err)
 		}
-		b.mu.Lock()
-		delete(b.drives, id)
 	}
 }
 
@@ -260,8 +266,12 @@ func (b *Box) serveDrives() {
 // serveDrive answers the agent about a drive as long as the box runs. Every
 // sleep ends the connection, and the wake after it makes another one.
 func (b *Box) serveDrive(d *drive) {
-	for {
+	for wait := driveRetry; ; wait = min(2*wait, driveRetryMax) {
+		began := time.Now()
 		err := b.carry(d)
+		if time.Since(began) > driveRetryMax {
+			wait = driveRetry // it worked
+		}
 		b.mu.Lock()
 		if b.phase != doze.Running || b.drives[d.ID] != d || b.life.Err() != nil {
 			d.served = false
@@ -269,11 +279,27 @@ func (b *Box) serveDrive(d *drive) {
 			return
 		}
 		b.mu.Unlock()
+		if errors.Is(err, errNoMount) {
+			b.disown(d)
+			return
+		}
 		slog.Debug("a drive is connected again", "sandbox", b.order.UID, "drive", d.Drive, "err", err)
 		select {
-		case <-time.After(driveRetry):
+		case <-time.After(wait):
 		case <-b.life.Done():
 		}
+	}
+}
+
+// disown forgets a mount that its sandbox does not have: a process ended between
+// its record and the mount.
+func (b *Box) disown(d *drive) {
+	if b.lock(b.life) != nil {
+		return // the next process finds it so, too
+	}
+	defer b.unlock()
+	if err := b.n.forgetDrive(b.life, b, d.ID); err != nil {
+		slog.Error("a drive that is not mounted is on record", "sandbox", b.order.UID, "drive", d.Drive, "err", err)
 	}
 }
 
@@ -318,9 +344,12 @@ func upgrade(ctx context.Context, conn net.Conn, id string) (*bufio.Reader, erro
 		return nil, err
 	}
 	from := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(from, r)
+	resp, err := http.ReadResponse(from, r) //nolint:bodyclose // what follows is no body
 	if err != nil {
 		return nil, err
+	}
+	if resp.StatusCode == http.StatusNotFound {
+		return nil, errNoMount
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil, fmt.Errorf("the agent answers %s", resp.Status)

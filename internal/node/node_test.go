@@ -58,6 +58,7 @@ type host struct {
 	changed  map[string]string    // what a checkpoint would leave out, by sandbox
 	asked    map[string][]string  // what agents were asked about archives, by sandbox
 	deaf     bool                 // agents do not answer
+	closed   []string             // mounts that were closed
 	free     int64
 }
 
@@ -124,6 +125,8 @@ func (h *host) agent(id string) http.Handler {
 				delete(h.failing, "files")
 				w.WriteHeader(http.StatusInternalServerError)
 			}
+		case "/doze/drives":
+			_, _ = io.WriteString(w, `{"stale":false}`)
 		case "/archive/resume", "/process":
 			h.asked[id] = append(h.asked[id], r.URL.Path+string(body))
 		}
@@ -194,8 +197,8 @@ func (h *host) options() node.Options {
 		},
 		Proxy:   "192.0.2.7:3128",
 		Trust:   func(workspace string) ([]byte, error) { return []byte("authority of " + workspace), h.fails("trust") },
-		Volumes: h.shelf,
-		Report:  func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
+		Volumes: h.shelf, Drive: h.openDrive,
+		Report: func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
 		Available: func() (int64, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

@@ -66,7 +66,7 @@ func (s *Set) Prepare(ctx context.Context, id, path string, owner Owner) (stale 
 	case kind != "":
 		return false, doze.Errorf(doze.Conflict, "%s is a mount point of something else: choose another path", path)
 	default:
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // G301: all users of the sandbox pass through it
 			return false, doze.Wrap(err, doze.Conflict, "%s cannot be made a directory: %v", path, err)
 		}
 	}

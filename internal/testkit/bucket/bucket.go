@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
@@ -61,7 +63,8 @@ func (b *Bucket) Keys(tb testing.TB) (keys []string) {
 // Put writes an object past everybody.
 func (b *Bucket) Put(tb testing.TB, key, text string) {
 	tb.Helper()
-	if _, err := b.backend.PutObject(name, key, nil, strings.NewReader(text), int64(len(text)), nil); err != nil {
+	about := map[string]string{"Last-Modified": time.Now().UTC().Format(http.TimeFormat)}
+	if _, err := b.backend.PutObject(name, key, about, strings.NewReader(text), int64(len(text)), nil); err != nil {
 		tb.Fatal(err)
 	}
 }
