@@ -89,12 +89,12 @@ func (s *Server) checkImage(ctx context.Context, workspace, field, ref string, o
 }
 
 // fromNode decides what a caller hears of an error of the node. A mistake in
-// an image is the caller's; where the node cannot help, the caller may try
+// an image, or its size, is the caller's; where the node cannot help, the caller may try
 // later; anything else is ours.
 func fromNode(err error, doing string) error {
 	e := doze.Public(err)
 	switch e.Kind { //nolint:exhaustive // the others are our own mistakes
-	case doze.NotFound, doze.Conflict, doze.Exhausted, doze.Unavailable, doze.Unsupported:
+	case doze.NotFound, doze.Conflict, doze.Exhausted, doze.Unavailable, doze.Unsupported, doze.TooLarge:
 		return err
 	case doze.Timeout:
 		return doze.Wrap(err, doze.Timeout, "%s took too long", doing)

@@ -228,6 +228,7 @@ func TestCreateThatFails(t *testing.T) {
 		"exhausted":   {doze.Errorf(doze.Exhausted, "the node is full"), 429, ""},
 		"unavailable": {doze.Errorf(doze.Unavailable, "the registry cannot be reached"), 503, ""},
 		"too slow":    {context.DeadlineExceeded, 504, ""},
+		"too large":   {doze.Errorf(doze.TooLarge, "the image has 500 layers"), 413, ""},
 		"unsupported": {doze.Errorf(doze.Unsupported, "the node has no loop devices"), 501, ""},
 		"image":       {&doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "no such image"}, 400, ""},
 	} {

@@ -161,7 +161,7 @@ func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err
 
 // fromUpload decides what a caller hears of files that did not become a version.
 func fromUpload(err error) error {
-	if e := doze.Public(err); e.Kind == doze.Invalid || e.Kind == doze.TooLarge {
+	if doze.Public(err).Kind == doze.Invalid {
 		return err
 	}
 	return fromNode(err, "the unpacking of the files")
