@@ -187,6 +187,9 @@ func TestRouting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !bytes.Contains(log, []byte(`"secrets":["key"]`)) {
+		t.Error("the log does not say which secret was used")
+	}
 	for _, secret := range []string{secretOne, secretTwo} {
 		if inTree(t, p.Data, secret) || inTree(t, p.RunDir, secret) {
 			t.Errorf("%s is on disk", secret)
