@@ -342,20 +342,23 @@ mkdir -p "$3/proc" "$3/dev" "$3/tmp" "$3/image/etc"; mount -t proc none "$3/proc
 	}
 }
 
+// peak returns the most memory that an agent ever had, in kB.
+func peak(t *testing.T, agent *exec.Cmd) (kb int) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "VmHWM:")
+	_, _ = fmt.Sscan(rest, &kb)
+	return kb
+}
+
 // Bodies of any size go to the disk as they come, however they are sent.
 func TestMemoryIsFlat(t *testing.T) {
 	t.Parallel()
 	url, agent := boot(t, `mkdir "$3/proc" "$3/tmp"; mount -t proc none "$3/proc"; cp "$1" "$3/agent"; exec chroot "$3" /agent -listen "$2"`)
-	peak := func() (kb int) {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, rest, _ := strings.Cut(string(b), "VmHWM:")
-		_, _ = fmt.Sscan(rest, &kb)
-		return kb
-	}
-	before := peak()
+	before := peak(t, agent)
 	var up map[string]any
 	if _, up = call(t, "POST", url+"/filesystem-multipart/initiate/x", ""); up["uploadId"] == nil {
 		t.Fatal(up)
@@ -389,7 +392,7 @@ func TestMemoryIsFlat(t *testing.T) {
 			t.Errorf("%s: status %d after %d bytes, %v", path, resp.StatusCode, n, err)
 		}
 	}
-	if grown := peak() - before; grown > 16<<10 {
+	if grown := peak(t, agent) - before; grown > 16<<10 {
 		t.Errorf("the agent grew by %d kB, to %d kB", grown, before+grown)
 	}
 }
@@ -423,5 +426,58 @@ func TestEmptyImage(t *testing.T) {
 	}
 	if _, v := call(t, "GET", url+"/filesystem//etc/hosts", ""); !strings.Contains(fmt.Sprint(v["content"]), "localhost") {
 		t.Errorf("got %v", v)
+	}
+}
+
+// What callers do not send, send in vain and do not read is not held in memory.
+func TestMemoryIsFlatForThoseWhoStall(t *testing.T) {
+	t.Parallel()
+	const (
+		many     = 32
+		piece    = 4 << 20
+		tooLarge = 65 << 20
+		head     = "--b\r\nContent-Disposition: form-data; name=file; filename=x\r\n\r\n"
+	)
+	url, agent := boot(t, `mount -t tmpfs none /srv; mount -t tmpfs none /var/log; exec "$1" -listen "$2"`)
+	shell(t, url, "true")
+	before := peak(t, agent)
+	dial := func(format string, args ...any) net.Conn {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprintf(conn, format, args...)
+		return conn
+	}
+	for i := range many {
+		dial("PUT /filesystem//srv/slow%d HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n%s%s",
+			i, tooLarge, head, strings.Repeat("x", piece))
+	}
+	for range many {
+		conn := dial("PUT /filesystem//srv/x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n{", tooLarge)
+		answer := make([]byte, len("HTTP/1.1 413"))
+		if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "HTTP/1.1 413" {
+			t.Errorf("a body that is too large is answered with %s, %v", answer, err)
+		}
+	}
+	// More than is kept of its output, and callers who ask for that and do not
+	// read it.
+	status, p := call(t, "POST", url+"/process", `{"name":"writer","command":"head -c 64M /dev/zero | tr '\\0' x"}`)
+	if status != http.StatusOK {
+		t.Fatalf("%v", p)
+	}
+	for range many {
+		dial("GET /process/writer/logs/stream HTTP/1.1\r\nHost: a\r\n\r\n")
+	}
+	for deadline := time.Now().Add(4 * patience); p["status"] != "completed"; time.Sleep(50 * time.Millisecond) { // nobody says when
+		if time.Now().After(deadline) {
+			t.Fatalf("the process is %v", p["status"])
+		}
+		_, p = call(t, "GET", url+"/process/writer", "")
+	}
+	// What is sent is more than this in each of the ways.
+	if grown := peak(t, agent) - before; grown > 64<<10 {
+		t.Errorf("the agent grew by %d kB, to %d kB", grown, before+grown)
 	}
 }

@@ -91,10 +91,11 @@ func (o *output) write(s stream, b []byte) {
 // wait holds the writer up while an attached reader still needs what is before
 // start.
 func (o *output) wait(s stream, start int64) {
+	began := time.Now()
 	for {
 		o.mu.Lock()
-		slow := o.slow(s, start)
-		if slow == nil {
+		left := o.patience(s, start, began)
+		if left == 0 {
 			o.mu.Unlock()
 			return
 		}
@@ -104,26 +105,35 @@ func (o *output) wait(s stream, start int64) {
 		moved := o.moved
 		o.mu.Unlock()
 
-		stalled := time.NewTimer(stallMax)
+		stalled := time.NewTimer(left)
 		select {
 		case <-moved:
 		case <-stalled.C:
-			o.mu.Lock()
-			slow.lossy = true
-			o.mu.Unlock()
 		}
 		stalled.Stop()
 	}
 }
 
-// slow returns a reader that would lose bytes. Preconditions: mu is held.
-func (o *output) slow(s stream, start int64) *follower {
+// patience returns how long a writer that has waited since began has to wait
+// before it looks again at the readers that would lose bytes, 0 for none. Those
+// that have stood still for too long count no more. Preconditions: mu is held.
+func (o *output) patience(s stream, start int64, began time.Time) (left time.Duration) {
 	for f := range o.readers {
-		if !f.lossy && f.next[s] < start {
-			return f
+		if f.lossy || f.next[s] >= start {
+			continue
+		}
+		since := began
+		if f.stepped.After(began) {
+			since = f.stepped
+		}
+		switch rest := stallMax - time.Since(since); {
+		case rest <= 0:
+			f.lossy = true
+		case left == 0 || rest < left:
+			left = rest
 		}
 	}
-	return nil
+	return left
 }
 
 // coarsen halves the runs by forgetting in which order the older ones came.
@@ -207,12 +217,13 @@ func (o *output) text(s stream, limit int64) string {
 
 // follower reads an output from its beginning to its end, each byte once.
 type follower struct {
-	out   *output
-	files [2]*os.File
-	next  [2]int64 // guarded by out.mu: what was read of each stream
-	cut   [2]bool  // bytes are missing before next
-	told  int      // notices that were read
-	lossy bool     // guarded by out.mu: it was too slow, the writer goes on
+	out     *output
+	files   [2]*os.File
+	next    [2]int64  // guarded by out.mu: what was read of each stream
+	stepped time.Time // guarded by out.mu: when that was
+	cut     [2]bool   // bytes are missing before next
+	told    int       // notices that were read
+	lossy   bool      // guarded by out.mu: it was too slow, the writer goes on
 }
 
 // follow attaches a reader. The caller must close it.
@@ -312,7 +323,7 @@ func (f *follower) fetch(s stream, buf []byte, off int64) piece {
 	f.cut[s] = false
 	f.out.mu.Lock()
 	defer f.out.mu.Unlock()
-	f.next[s] = next
+	f.next[s], f.stepped = next, time.Now()
 	f.out.let()
 	return p
 }
@@ -320,8 +331,9 @@ func (f *follower) fetch(s stream, buf []byte, off int64) piece {
 // lines cuts the pieces of both streams into whole lines.
 type lines struct{ open [2][]byte }
 
-// lineMax bounds a line that is held back until its end. A longer one is cut.
-const lineMax = 1 << 20
+// lineMax bounds a line that is held back until its end, for each reader. A longer
+// one is cut.
+const lineMax = 128 << 10
 
 // add calls emit for every line that data completes, without its newline.
 func (l *lines) add(s stream, data []byte, emit func(stream, string)) {
@@ -344,6 +356,6 @@ func (l *lines) add(s stream, data []byte, emit func(stream, string)) {
 func (l *lines) flush(s stream, emit func(stream, string)) {
 	if len(l.open[s]) > 0 {
 		emit(s, string(l.open[s]))
-		l.open[s] = nil
+		l.open[s] = l.open[s][:0]
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,6 +162,40 @@ func TestStalledReaderLosesBytes(t *testing.T) {
 		}
 		f.close()
 		o.close()
+	})
+}
+
+// Many readers that stand still hold the writer up no longer than one, whatever
+// others do meanwhile; one that reads slowly loses nothing.
+func TestStalledReadersCountOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutput(filepath.Join(dir, "1"), testBudget(0))
+		for range 20 {
+			o.follow()
+		}
+		slow := o.follow()
+		var read sync.WaitGroup
+		read.Go(func() {
+			for {
+				time.Sleep(stallMax / 4)
+				p, wait, ok := slow.read(make([]byte, 100<<10))
+				if p.lost {
+					t.Error("a slow reader lost bytes")
+				}
+				if !ok && wait == nil {
+					return
+				}
+			}
+		})
+		began := time.Now()
+		fillOutput(o, 0, 1000)
+		o.end()
+		if waited := time.Since(began); waited < stallMax || waited > 3*stallMax {
+			t.Errorf("the writer waited for %v", waited)
+		}
+		read.Wait()
 	})
 }
 

@@ -3,6 +3,9 @@ package agent
 import (
 	"encoding/base64"
 	"encoding/json"
+	"io/fs"
+	"path"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,6 +103,51 @@ func FuzzFrame(f *testing.F) {
 		out, err := json.Marshal(in)
 		if again, ok := parseFrame(out); err != nil || !ok || again != in {
 			t.Errorf("%+v comes back as %+v", in, again)
+		}
+	})
+}
+
+// FuzzTree checks that no tree has a name that leads out of it.
+func FuzzTree(f *testing.F) {
+	for _, s := range []string{`{"files":{"a/b":"x","/c":""}}`, `{"files":{"../x":"","a/../../b":"","a//../..":"","..":""}}`, `{"files":null}`, `{"files":{"":"","/":"","a/":"","a\u0000":""}}`, `[]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in, err := parse[treeWrite](b)
+		if err != nil {
+			if doze.Public(err).Kind != doze.Invalid {
+				t.Errorf("got %v", err)
+			}
+			return
+		}
+		for sent := range in.Files {
+			name, err := treeName(sent)
+			if err == nil && (!filepath.IsLocal(name) || name == "." || strings.ContainsRune(name, 0) || path.Clean(name) != name) {
+				t.Errorf("%q became %q", sent, name)
+			}
+			if err != nil && doze.Public(err).Kind != doze.Invalid {
+				t.Errorf("%q: %v", sent, err)
+			}
+		}
+	})
+}
+
+// FuzzFile checks that the body of a write is understood or refused, with a mode
+// that no umask would change.
+func FuzzFile(f *testing.F) {
+	for _, s := range []string{`{"content":"x","permissions":"0644"}`, `{"isDirectory":true,"permissions":"7777"}`, `{"permissions":"-1"}`, `{"content":7}`, `"x"`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in, err := parse[fileWrite](b)
+		if err == nil {
+			var mode fs.FileMode
+			if mode, err = parseMode(in.Permissions, fileMode); err == nil && mode&^(fs.ModePerm&^umask) != 0 {
+				t.Errorf("%q became %v", in.Permissions, mode)
+			}
+		}
+		if err != nil && doze.Public(err).Kind != doze.Invalid {
+			t.Errorf("got %v", err)
 		}
 	})
 }

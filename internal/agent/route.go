@@ -181,9 +181,13 @@ func parse[In any](b []byte) (in In, err error) {
 }
 
 // body reads a whole body of at most limit bytes.
-func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+func body(w http.ResponseWriter, r *http.Request, limit int64) (b []byte, err error) {
+	large := r.ContentLength > limit // then not a byte of it is held
+	if !large {
+		b, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		_, large = errors.AsType[*http.MaxBytesError](err)
+	}
+	if large {
 		return nil, doze.Wrap(err, doze.TooLarge, "the body has more than %d MiB; send it in parts or as multipart/form-data", limit>>20)
 	}
 	if err != nil {
