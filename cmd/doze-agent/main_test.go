@@ -433,8 +433,8 @@ func TestEmptyImage(t *testing.T) {
 func TestMemoryIsFlatForThoseWhoStall(t *testing.T) {
 	t.Parallel()
 	const (
-		many     = 32
-		piece    = 4 << 20
+		many     = 16
+		piece    = 8 << 20
 		tooLarge = 65 << 20
 		head     = "--b\r\nContent-Disposition: form-data; name=file; filename=x\r\n\r\n"
 	)
@@ -463,7 +463,7 @@ func TestMemoryIsFlatForThoseWhoStall(t *testing.T) {
 	}
 	// More than is kept of its output, and callers who ask for that and do not
 	// read it.
-	status, p := call(t, "POST", url+"/process", `{"name":"writer","command":"head -c 64M /dev/zero | tr '\\0' x"}`)
+	status, p := call(t, "POST", url+"/process", `{"name":"writer","command":"head -c 40M /dev/zero | tr '\\0' x"}`)
 	if status != http.StatusOK {
 		t.Fatalf("%v", p)
 	}
