@@ -323,7 +323,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		// Nobody answers there: a lookup fails at once, and does not hang.
 		resolvers = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 	case len(resolvers) == 0:
-		slog.Warn("sandboxes can resolve no names: /etc/resolv.conf has no public name server")
+		slog.Warn("sandboxes without network rules can resolve no names: /etc/resolv.conf has no public name server")
 	}
 	if p.agents, err = disk.Open(filepath.Join(c.Data, "agents"), disk.Options{}); err != nil {
 		return err
