@@ -2,6 +2,7 @@ package doze
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -47,14 +48,19 @@ type Network struct {
 	ForbiddenDomains []string  `json:"forbiddenDomains,omitempty"` // likewise
 }
 
-// Egress routes outbound traffic through a dedicated address.
+// Egress routes outbound traffic through a dedicated address: that of the gateway.
 type Egress struct {
 	Gateway  string         `json:"gateway,omitempty"`
 	Mode     string         `json:"mode,omitempty"`
 	Policies []EgressPolicy `json:"policies,omitempty"`
+
+	// Source is that address, which no caller sets. Without one, what is to leave
+	// from it does not leave.
+	Source netip.Addr `json:"-"`
 }
 
-// EgressPolicy chooses the way out for some destinations.
+// EgressPolicy chooses the way out for some destinations: [DomainPattern]s, and
+// networks as [ParseNetwork] reads them. Of several that match, the first counts.
 type EgressPolicy struct {
 	Destinations []string `json:"destinations"`
 	Mode         string   `json:"mode"`
@@ -109,6 +115,31 @@ func (n *Network) Proxied() bool {
 	return n != nil && (n.Proxy != nil || len(n.AllowedDomains) > 0 || len(n.ForbiddenDomains) > 0 || n.Has(RulesetProxy))
 }
 
+// Led reports whether what the sandbox sends is led to the platform, which
+// decides where it leaves.
+func (n *Network) Led() bool {
+	return n.Proxied() || n != nil && n.Egress != nil || n.Has(RulesetDedicated)
+}
+
+// Source is the dedicated address that something leaves from, if there is one.
+func (n *Network) Source() netip.Addr {
+	if n == nil || !n.Egress.NeedsGateway() {
+		return netip.Addr{}
+	}
+	return n.Egress.Source
+}
+
+// Dedicated reports whether e sends what no policy is about through the
+// dedicated address: if it says so, or names a gateway and nothing else.
+func (e *Egress) Dedicated() bool {
+	return e != nil && (e.Mode == EgressDedicated || e.Gateway != "" && len(e.Policies) == 0)
+}
+
+// NeedsGateway reports whether anything of e leaves through a dedicated address.
+func (e *Egress) NeedsGateway() bool {
+	return e.Dedicated() || e != nil && slices.ContainsFunc(e.Policies, func(p EgressPolicy) bool { return p.Mode == EgressDedicated })
+}
+
 // Rules are the settings of the proxy that are in force, with the deprecated
 // lists in the place of those that are missing.
 func (n *Network) Rules() (p Proxy) {
@@ -139,6 +170,9 @@ func (n *Network) check(p *Problems) {
 	checkDomains(p, at+"allowedDomains", n.AllowedDomains)
 	checkDomains(p, at+"forbiddenDomains", n.ForbiddenDomains)
 	n.Egress.check(p, at+"egress.")
+	if n.Has(RulesetDedicated) && !n.Egress.NeedsGateway() {
+		p.Add(at+"firewall.rulesets", "has %s, which leaves no way out without egress.gateway and egress.mode", RulesetDedicated)
+	}
 	if n.Firewall != nil {
 		for _, r := range n.Firewall.Rulesets {
 			if r != RulesetDefault && r != RulesetProxy && r != RulesetDedicated {
@@ -159,12 +193,15 @@ func (e *Egress) check(p *Problems, at string) {
 	if e.Mode != "" && e.Mode != EgressDedicated {
 		p.Add(at+"mode", "must be %s", EgressDedicated)
 	}
+	if e.Gateway == "" && e.NeedsGateway() {
+		p.Add(at+"gateway", "is required: it has the address to leave from")
+	}
 	if len(e.Policies) > EgressPoliciesMax {
 		p.Add(at+"policies", "has %d entries; at most %d are allowed", len(e.Policies), EgressPoliciesMax)
 	}
 	for i, policy := range e.Policies {
 		at := fmt.Sprintf("%spolicies[%d].", at, i)
-		checkDestinations(p, at, policy.Destinations)
+		checkEgressDestinations(p, at+"destinations", policy.Destinations)
 		if policy.Mode != EgressDedicated && policy.Mode != EgressShared {
 			p.Add(at+"mode", "must be %s or %s", EgressDedicated, EgressShared)
 		}
@@ -247,6 +284,24 @@ func checkDestinations(p *Problems, at string, all []string) {
 		p.Add(at+"destinations", `is required; ["*"] is everything`)
 	}
 	checkDomains(p, at+"destinations", all)
+}
+
+// checkEgressDestinations adds what is wrong with the destinations of a policy.
+func checkEgressDestinations(p *Problems, field string, all []string) {
+	var domains []string
+	for _, s := range all {
+		if _, err := ParseNetwork(s); err != nil {
+			domains = append(domains, s)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		p.Add(field, `is required; ["*"] is everything`)
+	case len(all) > DomainsMax:
+		p.Add(field, "has %d entries; at most %d are allowed", len(all), DomainsMax)
+	default:
+		checkDomains(p, field, domains)
+	}
 }
 
 // checkDomains adds what is wrong with a list of patterns.

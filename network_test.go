@@ -120,6 +120,14 @@ func TestNetworkValidate(t *testing.T) {
 		"too many domains": {doze.Network{ForbiddenDomains: make([]string, doze.DomainsMax+1)}, []string{"at most 256"}},
 		"subnet":           {doze.Network{Subnet: "A b"}, []string{"spec.network.subnet"}},
 		"ruleset":          {doze.Network{Firewall: &doze.Firewall{Rulesets: []string{"open"}}}, []string{"spec.network.firewall.rulesets", "open"}},
+		"no gateway": {
+			doze.Network{Egress: &doze.Egress{Mode: "dedicated", Policies: []doze.EgressPolicy{{Mode: "shared", Destinations: []string{"1.2.3.4/8", "1.2.3.4", "a.test"}}}}},
+			[]string{"egress.gateway is required", "policies[0].destinations has \"1.2.3.4/8\""},
+		},
+		"no way out": {
+			doze.Network{Egress: &doze.Egress{Gateway: "g", Policies: []doze.EgressPolicy{{Mode: "shared", Destinations: []string{"*"}}}}, Firewall: &doze.Firewall{Rulesets: []string{doze.RulesetDedicated}}},
+			[]string{"firewall.rulesets has dedicated-ip"},
+		},
 		"egress": {
 			doze.Network{Egress: &doze.Egress{Gateway: "-", Mode: "shared", Policies: []doze.EgressPolicy{{Mode: "odd"}}}},
 			[]string{"egress.gateway", "egress.mode", "policies[0].destinations is required", "policies[0].mode"},

@@ -20,31 +20,42 @@ func ParseAddressPool(all []string) (AddressPool, error) {
 	var pool AddressPool
 	total := 0
 	for _, s := range all {
-		network, err := netip.ParsePrefix(s)
-		if err != nil {
-			var one netip.Addr
-			if one, err = netip.ParseAddr(s); err == nil {
-				network, err = one.Prefix(one.BitLen())
-			}
-		}
-		switch first := network.Addr(); {
+		network, err := ParseNetwork(s)
+		switch {
 		case err != nil:
-			return nil, Errorf(Invalid, "%q must be an address or a network, such as 203.0.113.7 or 203.0.113.0/28", clip(s))
-		case !first.Is4():
-			return nil, Errorf(Invalid, "%s must be of IPv4: sandboxes have no other", s)
-		case network != network.Masked():
-			return nil, Errorf(Invalid, "%s has bits behind its network: write %s, or the address alone", s, network.Masked())
-		case !first.IsGlobalUnicast():
+			return nil, err
+		case !network.Addr().IsGlobalUnicast():
 			return nil, Errorf(Invalid, "%s cannot be the address of a host", s)
 		case slices.ContainsFunc(pool, network.Overlaps):
 			return nil, Errorf(Invalid, "%s overlaps another one", s)
 		}
-		if total += 1 << min(network.Addr().BitLen()-network.Bits(), 31); total > AddressPoolMax {
+		if total += 1 << min(32-network.Bits(), 31); total > AddressPoolMax {
 			return nil, Errorf(Invalid, "at most %d addresses are allowed", AddressPoolMax)
 		}
 		pool = append(pool, network)
 	}
 	return pool, nil
+}
+
+// ParseNetwork reads an address of version 4, or a network in CIDR form. What is
+// wrong is Invalid.
+func ParseNetwork(s string) (netip.Prefix, error) {
+	network, err := netip.ParsePrefix(s)
+	if err != nil {
+		var one netip.Addr
+		if one, err = netip.ParseAddr(s); err == nil {
+			network, err = one.Prefix(one.BitLen())
+		}
+	}
+	switch {
+	case err != nil:
+		return netip.Prefix{}, Errorf(Invalid, "%q must be an address or a network, such as 203.0.113.7 or 203.0.113.0/28", clip(s))
+	case !network.Addr().Is4():
+		return netip.Prefix{}, Errorf(Invalid, "%s must be of IPv4: sandboxes have no other", clip(s))
+	case network != network.Masked():
+		return netip.Prefix{}, Errorf(Invalid, "%s has bits behind its network: write %s, or the address alone", s, network.Masked())
+	}
+	return network, nil
 }
 
 // All yields every address, in the order of the pool.

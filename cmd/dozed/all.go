@@ -260,6 +260,9 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if err := p.control.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
+	if err := p.net.SweepAddresses(); err != nil {
+		slog.Warn("addresses that nobody leaves from any more could not be removed", "err", err)
+	}
 
 	secure, err := p.openTLS()
 	if err != nil {
@@ -308,7 +311,7 @@ func resolver(server string) *net.Resolver {
 // openNode starts the engine and adopts the sandboxes.
 func (p *platform) openNode(ctx context.Context) (err error) {
 	c := p.config
-	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressOpen}); err != nil {
+	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressOpen, EgressLink: c.EgressLink}); err != nil {
 		return fmt.Errorf("open the network: %w", err)
 	}
 	if err := p.openEgress(ctx); err != nil {

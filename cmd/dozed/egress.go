@@ -81,9 +81,12 @@ func (p *platform) admit(id string, o peer.Order) error {
 	if err := p.egress.Admit(who, o.Network); err != nil {
 		return err
 	}
+	if err := p.net.Dedicate(id, o.Network.Source()); err != nil {
+		return errors.Join(err, p.net.Admit(id, hostnet.WayClosed))
+	}
 	way := hostnet.WayClosed
 	switch {
-	case o.Network.Proxied():
+	case o.Network.Led():
 		way = hostnet.WayLane
 	case p.config.Egress == egressOpen:
 		way = hostnet.WayOpen

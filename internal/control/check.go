@@ -58,8 +58,6 @@ func supported(spec *doze.SandboxSpec) error {
 	lacks(spec.VPC != "" && spec.VPC != doze.DefaultVPC, "spec.vpc other than "+doze.DefaultVPC)
 	if n := spec.Network; n != nil {
 		lacks(n.Subnet != "" && n.Subnet != doze.DefaultSubnet, "spec.network.subnet other than "+doze.DefaultSubnet)
-		lacks(n.Egress != nil, "spec.network.egress")
-		lacks(n.Has(doze.RulesetDedicated), "the ruleset "+doze.RulesetDedicated)
 	}
 	if len(missing) == 0 {
 		return nil
@@ -116,10 +114,14 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error
 	if err != nil {
 		return peer.Order{}, err
 	}
+	network, err := s.networkOf(ctx, sb)
+	if err != nil {
+		return peer.Order{}, err
+	}
 	r := sb.Spec.Runtime
 	image, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, r.Image)
 	return peer.Order{
-		Network: networkOf(sb),
+		Network: network,
 		UID:     sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
 		Image: image, Login: login, Memory: r.Memory, Env: env, Volumes: volumes,
 		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
@@ -127,13 +129,29 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error
 }
 
 // networkOf is the network of a sandbox as a node gets it: one without rules, if
-// there is none.
-func networkOf(sb store.Sandbox) *doze.Network { return cmp.Or(sb.Spec.Network, new(doze.Network)) }
+// there is none, and with the address that its gateway has now.
+func (s *Server) networkOf(ctx context.Context, sb store.Sandbox) (*doze.Network, error) {
+	if sb.Spec.Network == nil {
+		return new(doze.Network), nil
+	}
+	n := *sb.Spec.Network
+	if !n.Egress.NeedsGateway() {
+		return &n, nil
+	}
+	source, err := s.Store.GatewayAddress(ctx, sb.Metadata.Workspace, n.Egress.Gateway)
+	egress := *n.Egress
+	n.Egress, egress.Source = &egress, source
+	return &n, err
+}
 
 // setNetwork has the recorded network of a sandbox obeyed. A machine that the
 // node does not have gets it when it is made.
 func (s *Server) setNetwork(ctx context.Context, sb store.Sandbox) error {
-	err := s.Node.SetNetwork(ctx, sb.Machine, networkOf(sb))
+	n, err := s.networkOf(ctx, sb)
+	if err != nil {
+		return err
+	}
+	err = s.Node.SetNetwork(ctx, sb.Machine, n)
 	if doze.Public(err).Kind == doze.NotFound {
 		return nil
 	}

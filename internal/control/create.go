@@ -58,7 +58,7 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	}
 	s.check(&sb, &p)
 	s.checkFree(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
-	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
+	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkEgress(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}

@@ -120,6 +120,9 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	}
 	// What is wrong now came with the snapshot.
 	s.check(&sb, &p)
+	if err := s.checkEgress(ctx, &sb, &p); err != nil {
+		return sb, err
+	}
 	if err := cmp.Or(p.Err(), supported(&sb.Spec)); err != nil {
 		return sb, err
 	}

@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"doze"
@@ -152,12 +154,22 @@ func (s *Server) deleteGateway(ctx context.Context, r *http.Request) (doze.Netwo
 	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
 }
 
-// gatewayUsage says which sandboxes use which gateway: none can yet.
+// gatewayUsage says which sandboxes use which gateway.
 func (s *Server) gatewayUsage(ctx context.Context, _ *http.Request) (map[string][]string, error) {
 	all, err := s.networks(ctx, store.Gateway, "")
 	usage := map[string][]string{}
 	for _, g := range all {
 		usage[g.Metadata.Name] = []string{}
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = s.eachUser(ctx, callerOf(ctx).Workspace, func(gateway string, sb store.Sandbox) error {
+		usage[gateway] = append(usage[gateway], sb.Metadata.Name)
+		return nil
+	})
+	for _, names := range usage {
+		slices.Sort(names)
 	}
 	return usage, err
 }
@@ -210,13 +222,83 @@ func (s *Server) whyNoAddress(family string) string {
 	}
 }
 
+// deleteIP returns an address. Sandboxes that left from it leave from another one
+// of its gateway from then on; if there is none, they have to go first.
 func (s *Server) deleteIP(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
-	if _, err := s.ipOf(ctx, r); err != nil {
-		return doze.NetworkResource{}, err
-	}
-	gone, err := s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.IP, r.PathValue("ip"))
+	ip, err := s.ipOf(ctx, r)
 	if err != nil {
-		return gone, err
+		return ip, err
 	}
-	return gone, s.Store.GiveAddresses(ctx, s.Pool, time.Now())
+	users, err := s.usersOf(ctx, ip.Metadata)
+	if err != nil {
+		return ip, err
+	}
+	if len(users) > 0 {
+		inIt, err := s.networks(ctx, store.IP, ip.Metadata.GatewayName)
+		if err != nil {
+			return ip, err
+		}
+		if !slices.ContainsFunc(inIt, func(other doze.NetworkResource) bool {
+			return other.Metadata.Name != ip.Metadata.Name && other.Spec.PublicIP != ""
+		}) {
+			return ip, doze.Errorf(doze.Conflict, "the sandbox %s leaves from this address, and %d more: delete them, change their spec.network.egress, or create another egress IP in %s first",
+				users[0].Metadata.Name, len(users)-1, ip.Metadata.GatewayName)
+		}
+	}
+	if ip, err = s.Store.DeleteNetwork(ctx, ip.Metadata.Workspace, store.IP, ip.Metadata.Name); err != nil {
+		return ip, err
+	}
+	for _, sb := range users { // before somebody else gets the address
+		err = errors.Join(err, s.setNetwork(ctx, sb))
+	}
+	if err != nil {
+		return ip, err
+	}
+	return ip, s.Store.GiveAddresses(ctx, s.Pool, time.Now())
+}
+
+// usersOf are the sandboxes that leave by the gateway of an egress IP.
+func (s *Server) usersOf(ctx context.Context, ip doze.NetworkMetadata) (users []store.Sandbox, err error) {
+	err = s.eachUser(ctx, ip.Workspace, func(gateway string, sb store.Sandbox) error {
+		if gateway == ip.GatewayName {
+			users = append(users, sb)
+		}
+		return nil
+	})
+	return users, err
+}
+
+// checkEgress adds what is wrong with the gateway that a sandbox leaves by: it is
+// in the default VPC, and has an address.
+func (s *Server) checkEgress(ctx context.Context, sb *doze.Sandbox, p *doze.Problems) error {
+	n := sb.Spec.Network
+	if n == nil || n.Egress == nil || n.Egress.Gateway == "" {
+		return nil
+	}
+	const field = "spec.network.egress.gateway"
+	name := n.Egress.Gateway
+	g, err := s.Store.Network(ctx, sb.Metadata.Workspace, store.Gateway, name)
+	switch {
+	case doze.Public(err).Kind == doze.NotFound || err == nil && g.Metadata.VPCName != doze.DefaultVPC:
+		p.Add(field, "is %q; there is no such egress gateway in the VPC %s", clip(name), doze.DefaultVPC)
+		return nil
+	case err != nil:
+		return err
+	}
+	address, err := s.Store.GatewayAddress(ctx, sb.Metadata.Workspace, name)
+	if err == nil && !address.IsValid() {
+		p.Add(field, "is %q, which has no address: create an egress IP in it, and wait until that is DEPLOYED", clip(name))
+	}
+	return err
+}
+
+// eachUser calls fn for every living sandbox of a workspace that leaves by a
+// gateway.
+func (s *Server) eachUser(ctx context.Context, workspace string, fn func(gateway string, sb store.Sandbox) error) error {
+	return s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if n := sb.Spec.Network; sb.Metadata.Workspace == workspace && n != nil && n.Egress.NeedsGateway() {
+			return fn(n.Egress.Gateway, sb)
+		}
+		return nil
+	})
 }

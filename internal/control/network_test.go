@@ -105,3 +105,63 @@ func TestEgressIPsGetAddresses(t *testing.T) {
 		t.Errorf("when one was returned: %+v", ip)
 	}
 }
+
+// TestSandboxesLeaveByGateways: the node hears from which address, and again when
+// that changes.
+func TestSandboxesLeaveByGateways(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
+	p.reopen()
+	const ips = "/vpcs/default/egressgateways/g/ips"
+	body := func(network string) string {
+		return `{"metadata":{"name":"s"},"spec":{"network":` + network + `}}`
+	}
+	const dedicated = `{"egress":{"gateway":"g","mode":"dedicated"}}`
+	source := func() string {
+		t.Helper()
+		sb, err := p.store.SandboxByName(t.Context(), "main", "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.node.mu.Lock()
+		defer p.node.mu.Unlock()
+		return p.node.machines[sb.Machine].order.Network.Source().String()
+	}
+	refused := func(status int, method, path, body, why string) {
+		t.Helper()
+		if w := p.do(method, path, body); w.Code != status || !strings.Contains(w.Body.String(), why) {
+			t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+		}
+	}
+	refused(400, "POST", "/sandboxes", body(dedicated), "no such egress gateway")
+	want[network](p, 200, "POST", "/vpcs", named("v"))
+	want[network](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"far"},"spec":{"region":"auto"}}`)
+	refused(400, "POST", "/sandboxes", body(`{"egress":{"gateway":"far"}}`), "no such egress gateway in the VPC default")
+	want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
+	refused(400, "POST", "/sandboxes", body(dedicated), "has no address")
+	want[network](p, 200, "POST", ips, named("a"))
+	want[doze.Sandbox](p, 200, "POST", "/sandboxes", body(dedicated))
+	if got := source(); got != "203.0.113.0" {
+		t.Errorf("it leaves from %s", got)
+	}
+	want[doze.Sandbox](p, 200, "POST", "/sandboxes", named("other"))
+	if usage := want[map[string][]string](p, 200, "GET", "/egressgateways/usage", ""); len(usage["g"]) != 1 || usage["g"][0] != "s" {
+		t.Errorf("%+v", usage)
+	}
+	refused(409, "DELETE", ips+"/a", "", "the sandbox s leaves from this address")
+	want[network](p, 200, "POST", ips, named("b"))
+	want[network](p, 200, "DELETE", ips+"/a", "")
+	if got := source(); got != "203.0.113.1" {
+		t.Errorf("when its address is gone, it leaves from %s", got)
+	}
+	p.reopen()
+	if got := source(); got != "203.0.113.1" {
+		t.Errorf("after a restart it leaves from %s", got)
+	}
+	want[doze.Sandbox](p, 200, "PUT", "/sandboxes/s", body(`{}`))
+	if got := source(); got != "invalid IP" {
+		t.Errorf("without a gateway it leaves from %s", got)
+	}
+	want[network](p, 200, "DELETE", ips+"/b", "")
+}

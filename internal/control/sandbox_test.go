@@ -293,7 +293,7 @@ func TestUpdate(t *testing.T) {
 		"bad image":      {`{"spec":{"runtime":{"image":"nonsense"}}}`, false, 400, nil},
 		"network":        {`{"spec":{"network":{"allowedDomains":["x.test"]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Network.AllowedDomains[0] == "x.test" }},
 		"network wrong":  {`{"spec":{"network":{"allowedDomains":["1.2.3.4"]}}}`, false, 400, nil},
-		"network odd":    {`{"spec":{"network":{"egress":{"mode":"dedicated"}}}}`, false, 501, nil},
+		"network odd":    {`{"spec":{"network":{"egress":{"mode":"dedicated"}}}}`, false, 400, nil},
 		"wrong type":     {`{"spec":{"runtime":{"ttl":5}}}`, false, 400, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

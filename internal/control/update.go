@@ -126,7 +126,10 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	want.Spec.Volumes = sb.Spec.Volumes
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
 	s.check(&want, &p)
-	var err error
+	err := s.checkEgress(ctx, &want, &p)
+	if err != nil {
+		return sb, err
+	}
 	if replaces(sb, want.Spec) {
 		if err := s.checkReferences(ctx, sb.Metadata.Workspace, "spec.runtime.envs", now.Envs, &p); err != nil {
 			return sb, err

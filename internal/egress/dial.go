@@ -2,11 +2,14 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"doze"
 )
@@ -22,9 +25,6 @@ const (
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
-
-// errPrivate is the end of a connection to an address that nobody may reach.
-var errPrivate = doze.Errorf(doze.Forbidden, "its address is not of the public internet")
 
 // dial connects to d. The address that is checked is the one that is dialled:
 // what a sandbox was told about a name does not matter.
@@ -44,9 +44,15 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPCon
 		if i == addressesTried {
 			break
 		}
+		var source netip.Addr
+		if source, err = g.rules().Source(d, a.Unmap()); err != nil {
+			continue
+		}
 		var c net.Conn
-		dialer := g.dialer
-		dialer.ControlContext = e.guard
+		dialer := net.Dialer{ControlContext: e.guard}
+		if source.IsValid() {
+			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+		}
 		if c, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(a.Unmap(), d.Port).String()); err == nil {
 			tcp, ok := c.(*net.TCPConn)
 			if !ok {
@@ -58,14 +64,20 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPCon
 	return nil, err
 }
 
-// guard looks at each address at the last moment before it is dialled.
-func (e *Egress) guard(_ context.Context, _, address string, _ syscall.RawConn) error {
+// guard looks at each address at the last moment before it is dialled. The port
+// that we leave from is chosen with the destination: many sandboxes may share a
+// dedicated address.
+func (e *Egress) guard(_ context.Context, _, address string, c syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return err
 	}
 	if e.Denied(to.Addr().Unmap()) {
-		return errPrivate
+		return broken(rulePrivate)
 	}
-	return nil
+	var option error
+	err = c.Control(func(fd uintptr) {
+		option = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	})
+	return errors.Join(err, option)
 }

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -30,7 +29,6 @@ type Guest struct {
 type guest struct {
 	Guest
 	*names
-	dialer    net.Dialer // how it reaches the outside
 	transport *http.Transport
 	begins    *rate.Limiter
 	lines     *rate.Limiter
@@ -85,11 +83,15 @@ func (g *guest) done(f *flow) {
 func (g *guest) obey(p *Policy) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	same := p.leavesLike(g.policy)
 	g.policy = p
 	for f := range g.flows {
-		if v := p.Decide(f.to); !v.Allow || !slices.Equal(v.Routes, f.routes) {
+		if v := p.Decide(f.to); !same || !v.Allow || !slices.Equal(v.Routes, f.routes) {
 			f.end()
 		}
+	}
+	if !same {
+		g.transport.CloseIdleConnections()
 	}
 }
 

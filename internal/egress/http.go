@@ -234,8 +234,8 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if errors.Is(err, errPrivate) {
-				e.block(w, r, g, to, Verdict{Rule: rulePrivate})
+			if rule, is := errors.AsType[broken](err); is {
+				e.block(w, r, g, to, Verdict{Rule: string(rule)})
 				return
 			}
 			slog.Debug("a destination does not answer", "sandbox", g.UID, "host", to.host(), "port", to.Port, "err", err)

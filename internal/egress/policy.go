@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -41,6 +42,13 @@ type Verdict struct {
 	Secrets []string
 }
 
+// A way is the way out of some destinations.
+type way struct {
+	names     []entry
+	networks  []netip.Prefix
+	dedicated bool
+}
+
 // Rules that hold whatever a sandbox asks for, and what holds if nothing else
 // decides.
 const (
@@ -51,6 +59,8 @@ const (
 	ruleMismatch = "name-mismatch"  // the connection names two destinations
 	ruleProtocol = "protocol"       // a message that cannot be understood
 	ruleBusy     = "too-many"       // the sandbox has too many connections
+	ruleNoSource = "no-address"     // it would leave from a dedicated address, and there is none
+	ruleShared   = "dedicated-ip"   // it would leave from the address of the platform, which is closed
 	ruleUnlisted = "allowedDomains" // there is a list, and the name is not in it
 	ruleOpen     = "default"
 )
@@ -76,6 +86,11 @@ type Policy struct {
 	bypass, allowed, forbidden []entry
 	routes                     [][]entry
 	secrets                    [][]string // that the routes use, by name
+
+	egress    *doze.Egress // as it was compiled
+	ways      []way        // the first that matches counts
+	dedicated bool         // what no way is about leaves from source
+	exclusive bool         // nothing leaves from anywhere else
 }
 
 // Compile makes the policy of a network; nil has no rules. A closed one allows
@@ -101,11 +116,64 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 		p.routes = append(p.routes, list(fmt.Sprintf("routing[%d]", i), r.Destinations))
 		p.secrets = append(p.secrets, slices.Sorted(maps.Keys(r.Sealed)))
 	}
+	p.exclusive = n.Has(doze.RulesetDedicated)
+	if n == nil || n.Egress == nil {
+		return p, err
+	}
+	p.egress, p.dedicated = n.Egress, n.Egress.Dedicated()
+	for i, policy := range n.Egress.Policies {
+		w := way{dedicated: policy.Mode == doze.EgressDedicated}
+		var domains []string
+		for _, s := range policy.Destinations {
+			if network, bad := doze.ParseNetwork(s); bad == nil {
+				w.networks = append(w.networks, network)
+			} else {
+				domains = append(domains, s)
+			}
+		}
+		w.names = list(fmt.Sprintf("egress.policies[%d]", i), domains)
+		p.ways = append(p.ways, w)
+	}
 	return p, err
 }
 
+// Source is the address that a connection leaves from, which goes to d by the
+// address ip: an invalid one is that of the platform. It is the rule that was
+// broken if it may not leave at all.
+func (p *Policy) Source(d Destination, ip netip.Addr) (netip.Addr, error) {
+	dedicated := p.dedicated
+	for _, w := range p.ways {
+		if find(w.names, d, nil) != nil || slices.ContainsFunc(w.networks, func(n netip.Prefix) bool { return n.Contains(ip) }) {
+			dedicated = w.dedicated
+			break
+		}
+	}
+	switch {
+	case dedicated && !p.egress.Source.IsValid():
+		return netip.Addr{}, broken(ruleNoSource)
+	case dedicated:
+		return p.egress.Source, nil
+	case p.exclusive:
+		return netip.Addr{}, broken(ruleShared)
+	default:
+		return netip.Addr{}, nil
+	}
+}
+
+// leavesLike reports whether the same connections leave from the same addresses.
+func (p *Policy) leavesLike(o *Policy) bool {
+	return p.exclusive == o.exclusive && reflect.DeepEqual(p.egress, o.egress)
+}
+
+// broken is a rule that turned out to be broken when an address was dialled.
+type broken string
+
+func (b broken) Error() string { return "the rule " + string(b) + " does not allow it" }
+
 // Named reports whether a verdict depends on the name of a destination.
-func (p *Policy) Named() bool { return len(p.allowed)+len(p.forbidden)+len(p.routes) > 0 }
+func (p *Policy) Named() bool {
+	return len(p.allowed)+len(p.forbidden)+len(p.routes) > 0 || slices.ContainsFunc(p.ways, func(w way) bool { return len(w.names) > 0 })
+}
 
 // Decide says whether a sandbox may connect to d. Of the lists, bypass goes
 // first; if there are allowed domains, the forbidden ones do not count.

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -81,5 +82,63 @@ func TestCompileMistake(t *testing.T) {
 	t.Parallel()
 	if _, err := Compile(&doze.Network{AllowedDomains: []string{"1.2.3.4"}}, false); err == nil {
 		t.Error("an address is read as a domain")
+	}
+}
+
+func TestSource(t *testing.T) {
+	t.Parallel()
+	own := netip.MustParseAddr("203.0.113.7")
+	dedicated, shared := doze.EgressDedicated, doze.EgressShared
+	network := func(mode string, policies ...doze.EgressPolicy) *doze.Network {
+		return &doze.Network{Egress: &doze.Egress{Gateway: "g", Mode: mode, Policies: policies, Source: own}}
+	}
+	policy := func(mode string, to ...string) doze.EgressPolicy {
+		return doze.EgressPolicy{Mode: mode, Destinations: to}
+	}
+	exclusive := func(n *doze.Network) *doze.Network {
+		n.Firewall = &doze.Firewall{Rulesets: []string{doze.RulesetDedicated}}
+		return n
+	}
+	missing := network(dedicated)
+	missing.Egress.Source = netip.Addr{}
+	named := Destination{Name: "a.test", Port: 8443}
+	to := netip.MustParseAddr("1.2.3.4")
+	for name, tt := range map[string]struct {
+		network *doze.Network
+		to      Destination
+		want    netip.Addr // none is that of the platform
+		broken  string
+	}{
+		"no rules":                     {nil, named, netip.Addr{}, ""},
+		"dedicated":                    {network(dedicated), named, own, ""},
+		"a gateway alone":              {network(""), named, own, ""},
+		"an address":                   {network(dedicated), Destination{IP: to, Port: 80}, own, ""},
+		"shared by name":               {network(dedicated, policy(shared, "*.test")), named, netip.Addr{}, ""},
+		"shared by another name":       {network(dedicated, policy(shared, "b.test")), named, own, ""},
+		"shared at a port":             {network(dedicated, policy(shared, "a.test:8443")), named, netip.Addr{}, ""},
+		"shared at another port":       {network(dedicated, policy(shared, "a.test:443")), named, own, ""},
+		"shared by address":            {network(dedicated, policy(shared, "1.2.3.4")), named, netip.Addr{}, ""},
+		"shared by network":            {network(dedicated, policy(shared, "1.2.0.0/16")), named, netip.Addr{}, ""},
+		"a network, no name":           {network(dedicated, policy(shared, "1.2.0.0/16")), Destination{IP: to, Port: 80}, netip.Addr{}, ""},
+		"dedicated by name":            {network("", policy(dedicated, "a.test")), named, own, ""},
+		"dedicated by another name":    {network("", policy(dedicated, "b.test")), named, netip.Addr{}, ""},
+		"the first counts":             {network("", policy(shared, "a.test"), policy(dedicated, "*")), named, netip.Addr{}, ""},
+		"exclusive, dedicated":         {exclusive(network(dedicated)), named, own, ""},
+		"exclusive, shared":            {exclusive(network(dedicated, policy(shared, "*"))), named, netip.Addr{}, ruleShared},
+		"exclusive, no policy":         {exclusive(network("", policy(dedicated, "b.test"))), named, netip.Addr{}, ruleShared},
+		"exclusive, without a gateway": {exclusive(&doze.Network{}), named, netip.Addr{}, ruleShared},
+		"no address":                   {missing, named, netip.Addr{}, ruleNoSource},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, err := Compile(tt.network, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := p.Source(tt.to, to)
+			if rule, is := errors.AsType[broken](err); got != tt.want || string(rule) != tt.broken || is != (err != nil) {
+				t.Errorf("it leaves from %v, %v", got, err)
+			}
+		})
 	}
 }

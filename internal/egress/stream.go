@@ -191,8 +191,8 @@ func (s *stream) carry(ctx context.Context) {
 	}
 	up, err := s.e.dial(ctx, s.g, s.to)
 	if err != nil {
-		if errors.Is(err, errPrivate) {
-			s.e.decided(s.g, s.to, Verdict{Rule: rulePrivate})
+		if rule, is := errors.AsType[broken](err); is {
+			s.e.decided(s.g, s.to, Verdict{Rule: string(rule)})
 		}
 		slog.Debug("a destination is not reached", "sandbox", s.g.UID, "host", s.to.host(), "port", s.to.Port, "err", err)
 		refuse(s.c)

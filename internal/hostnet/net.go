@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -33,6 +34,8 @@ const (
 	leaseDir   = "leases" // by index: the id that has it
 	uplinkFile = "uplink" // what was changed in the machine's namespace
 	lockFile   = "lock"
+
+	addressFile = "addresses" // what was added to an interface of the machine
 )
 
 // Options are the operator's choices.
@@ -46,6 +49,10 @@ type Options struct {
 	//
 	// Names are then resolved by the servers that [Net.Resolvers] returns.
 	OpenEgress bool
+
+	// EgressLink is the machine's network interface that [Net.Dedicate] adds
+	// addresses to.
+	EgressLink string
 
 	// machine is the file of the namespace to use as the machine's, so that
 	// tests change nothing else. Empty means that of the process.
@@ -65,6 +72,11 @@ type Net struct {
 	leases map[string]*lease // guarded by mu; by id
 	used   map[int]*lease    // guarded by mu; by index
 	next   int               // guarded by mu; where to look for a free index
+
+	addresses sync.Mutex            // held while addresses of the machine change
+	added     added                 // guarded by addresses
+	dedicated map[string]netip.Addr // guarded by addresses; by lease
+	swept     bool                  // guarded by addresses; it is known who wants what
 }
 
 // A lease is one slot in use. Whoever has the turn may change it.
@@ -100,7 +112,7 @@ func Open(dir string, o Options) (_ *Net, err error) {
 			return nil, fmt.Errorf("open the network: %w", err)
 		}
 	}
-	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}}
+	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, dedicated: map[string]netip.Addr{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -117,6 +129,9 @@ func Open(dir string, o Options) (_ *Net, err error) {
 	}
 	if err := n.sweepOrphans(); err != nil {
 		return nil, fmt.Errorf("remove what no lease has: %w", err)
+	}
+	if err := n.loadAddresses(); err != nil {
+		return nil, fmt.Errorf("read the addresses of the machine that are ours: %w", err)
 	}
 	if o.OpenEgress {
 		err = n.openUplink()
@@ -238,6 +253,7 @@ func (n *Net) Destroy() error {
 	err := errors.Join(
 		n.Sweep(func(string) bool { return false }),
 		n.closeUplink(),
+		n.removeAddresses(),
 		dropNetns(filepath.Join(n.dir, routerFile)),
 		n.Close(),
 	)
@@ -355,7 +371,7 @@ func (n *Net) Release(id string) error {
 		return fmt.Errorf("release the address of %s: %w", id, err)
 	}
 	n.forget(l)
-	return nil
+	return n.Dedicate(id, netip.Addr{})
 }
 
 // Sweep releases all leases whose id keep does not want.

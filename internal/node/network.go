@@ -55,7 +55,7 @@ func (n *Node) SetNetwork(_ context.Context, uid string, network *doze.Network) 
 // question is led to our resolver, whomever it asks.
 func (n *Node) nameservers(network *doze.Network) []string {
 	host, _, err := net.SplitHostPort(n.Proxy)
-	if err != nil || !network.Proxied() {
+	if err != nil || !network.Led() {
 		return n.Nameservers
 	}
 	return []string{host}

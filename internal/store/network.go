@@ -151,3 +151,14 @@ func giveAddress(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, addre
 		ip.Spec.PublicIP, string(body), ip.Metadata.Workspace, string(IP), ip.Metadata.Name)
 	return err
 }
+
+// GatewayAddress returns the address that a gateway of a workspace has for its
+// sandboxes: that of its oldest egress IP, or an invalid one.
+func (s *Store) GatewayAddress(ctx context.Context, workspace, gateway string) (netip.Addr, error) {
+	all, err := collect(ctx, s.read, scanText, `SELECT address FROM networks
+		WHERE workspace = $1 AND kind = $2 AND parent = $3 AND address <> '' ORDER BY created_at, name LIMIT 1`, workspace, string(IP), gateway)
+	if err != nil || len(all) == 0 {
+		return netip.Addr{}, wrap(err, "find the address of a gateway")
+	}
+	return netip.ParseAddr(all[0])
+}

@@ -32,7 +32,7 @@ const (
 
 // lane is set in the copy of this process that has a network namespace of its
 // own as the machine's.
-var lane = flag.Bool("lane", false, "run TestEgress in this network namespace, which must be a fresh one")
+var lane = flag.Bool("lane", false, "run a test in this network namespace, which must be a fresh one")
 
 // internet is what is outside: a namespace with servers that say how they were
 // reached, and a DNS that knows where they are.
@@ -85,7 +85,8 @@ func (n *internet) serve(t *testing.T) error {
 			sni = r.TLS.ServerName
 		}
 		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-		_, _ = fmt.Fprintf(w, "host=%s sni=%s at=%s\n", r.Host, sni, at)
+		from, _, _ := net.SplitHostPort(r.RemoteAddr)
+		_, _ = fmt.Fprintf(w, "host=%s sni=%s at=%s from=%s\n", r.Host, sni, at, from)
 		if r.URL.Path == "/hold" {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
@@ -283,25 +284,35 @@ const (
 	secured = "200 host=allowed.test sni=allowed.test at=1.2.3.4:443"
 )
 
+// ownNetwork runs a test in a copy of this process that has a network namespace of its
+// own as the machine's, and reports whether this is that copy.
+func ownNetwork(t *testing.T) bool {
+	t.Helper()
+	if *lane {
+		if links := run(t, "ip", "-o", "link"); strings.Contains(links, "eth") {
+			t.Fatalf("this is not a fresh network namespace:\n%s", links)
+		}
+		return true
+	}
+	t.Parallel()
+	if testing.Short() || os.Geteuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-lane", "-test.v")
+	cmd.WaitDelay = patience
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
 // TestEgress has a sandbox with rules try every way past them that is known, and
 // next to each of them one that is allowed.
 func TestEgress(t *testing.T) {
-	if !*lane {
-		t.Parallel()
-		if testing.Short() || os.Geteuid() != 0 {
-			t.Skip("SKIPPED: real sandboxes need root and time")
-		}
-		cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^TestEgress$", "-lane", "-test.v")
-		cmd.WaitDelay = patience
-		out, err := cmd.CombinedOutput()
-		t.Logf("%s", out)
-		if err != nil {
-			t.Fatal(err)
-		}
+	if !ownNetwork(t) {
 		return
-	}
-	if links := run(t, "ip", "-o", "link"); strings.Contains(links, "eth") {
-		t.Fatalf("this is not a fresh network namespace:\n%s", links)
 	}
 	n := newInternet(t)
 	p, c := start(t, "--egress", "open", "--resolver", n.zone.Address, "--pause-after", "1h", "--spares", "1")
