@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"doze/internal/testkit"
+	"doze/internal/testkit/bucket"
 )
 
 // TestPublicClient drives the platform with the unmodified npm package
@@ -41,6 +42,14 @@ func TestPublicClientVolumes(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t)
 	script(t, p, "volumes.mjs", "BL_API_KEY="+p.Key)
+}
+
+// TestPublicClientDrives drives drives in the same way: see drives.mjs.
+func TestPublicClientDrives(t *testing.T) {
+	t.Parallel()
+	srv := bucket.Serve(t)
+	p, _ := start(t, "--drives", srv.URL, "--drives-credentials", srv.Credentials)
+	script(t, p, "drives.mjs", "BL_API_KEY="+p.Key)
 }
 
 // script runs a program that uses the npm package, with these variables and
