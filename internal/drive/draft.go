@@ -146,7 +146,7 @@ func (d *draft) node() (op.Node, error) {
 // Preconditions: mu is held.
 func (d *draft) room(n int64) error {
 	var s unix.Statfs_t
-	if err := unix.Fstatfs(int(d.file.Fd()), &s); err != nil { //nolint:gosec // G115: a descriptor
+	if err := unix.Fstatfs(int(d.file.Fd()), &s); err != nil {
 		return err
 	}
 	if free := int64(s.Bavail) * s.Bsize; free-n < diskReserve { //nolint:gosec // G115: no disk has that many blocks

@@ -3,6 +3,7 @@ package drive_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -78,7 +79,7 @@ func (w *bench) do(c op.Call, data string) op.Answer {
 // fails makes a call that is refused.
 func (w *bench) fails(want syscall.Errno, c op.Call) {
 	w.Helper()
-	if raw, err := w.ask(c, ""); err != want {
+	if raw, err := w.ask(c, ""); !errors.Is(err, want) {
 		w.Errorf("%+v: %q, %v; want %v", c, raw, err, want)
 	}
 }
@@ -181,8 +182,14 @@ func TestMountHasNoWayOut(t *testing.T) {
 		w.fails(syscall.EINVAL, op.Call{Op: op.Read, Path: path, Size: 1})
 	}
 	for _, c := range []op.Call{
-		{Op: op.Open, Path: "in", Handle: 1, Write: true}, {Op: op.Open, Path: "new", Handle: 2, Create: true}, {Op: op.Open, Path: "in", Truncate: true},
-		{Op: op.Write, Handle: 1}, {Op: op.Truncate, Path: "in"}, {Op: op.Mkdir, Path: "d"}, {Op: op.Unlink, Path: "in"}, {Op: op.Rmdir, Path: "d"},
+		{Op: op.Open, Path: "in", Handle: 1, Write: true},
+		{Op: op.Open, Path: "new", Handle: 2, Create: true},
+		{Op: op.Open, Path: "in", Truncate: true},
+		{Op: op.Write, Handle: 1},
+		{Op: op.Truncate, Path: "in"},
+		{Op: op.Mkdir, Path: "d"},
+		{Op: op.Unlink, Path: "in"},
+		{Op: op.Rmdir, Path: "d"},
 		{Op: op.Rename, Path: "in", To: "out"},
 	} {
 		w.fails(syscall.EROFS, c)
@@ -196,7 +203,7 @@ func TestMountHasNoWayOut(t *testing.T) {
 	}
 	rec := httptest.NewRecorder()
 	w.mount.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/?call=nonsense", bytes.NewReader(nil)))
-	if err := op.Refusal(rec.Result()); err != syscall.EINVAL {
+	if err := op.Refusal(rec.Result()); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("nonsense: %v", err)
 	}
 }
