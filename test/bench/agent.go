@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -104,7 +105,8 @@ func ownAgent(ctx context.Context, dir string) (url string, stop func() error, e
 	if err != nil {
 		return "", nil, err
 	}
-	a := agent.New(agent.Config{Env: append(os.Environ(), "WORKDIR="+dir, "DISABLE_REQUEST_LOGGING=true"), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // nobody reads that of a sandbox either
+	a := agent.New(agent.Config{Env: append(os.Environ(), "WORKDIR="+dir), LogDir: filepath.Join(dir, "logs"), UploadDir: filepath.Join(dir, "uploads")})
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, l) }()
