@@ -46,6 +46,10 @@ type Network struct {
 	Proxy            *Proxy    `json:"proxy,omitempty"`
 	AllowedDomains   []string  `json:"allowedDomains,omitempty"`   // deprecated: counts if Proxy has none
 	ForbiddenDomains []string  `json:"forbiddenDomains,omitempty"` // likewise
+
+	// Segment names the subnet among those of all workspaces, and is set by the
+	// platform. Sandboxes of one segment reach each other; an empty one has none.
+	Segment string `json:"-"`
 }
 
 // Egress routes outbound traffic through a dedicated address: that of the gateway.

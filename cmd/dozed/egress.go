@@ -69,7 +69,7 @@ func (p *platform) admit(id string, o peer.Order) error {
 		return doze.Errorf(doze.NotFound, "there is no lease %s", id)
 	}
 	if o.Network == nil {
-		err := p.net.Admit(id, hostnet.WayClosed)
+		err := errors.Join(p.net.Admit(id, hostnet.WayClosed), p.net.Join(id, ""))
 		p.egress.Forget(slot.IP)
 		p.routing.forget(slot.IP)
 		return err
@@ -90,6 +90,9 @@ func (p *platform) admit(id string, o peer.Order) error {
 		way = hostnet.WayLane
 	case p.config.Egress == egressOpen:
 		way = hostnet.WayOpen
+	}
+	if err := p.net.Join(id, o.Network.Segment); err != nil {
+		return err
 	}
 	return p.net.Admit(id, way)
 }

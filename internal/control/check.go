@@ -46,25 +46,6 @@ func verdict(spec *doze.SandboxSpec, p doze.Problems) error {
 	return err
 }
 
-// supported refuses what we understand but cannot do yet. To ignore it would
-// be worse: a caller who asks for a firewall must not get a sandbox without.
-func supported(spec *doze.SandboxSpec) error {
-	var missing []string
-	lacks := func(is bool, what string) {
-		if is {
-			missing = append(missing, what)
-		}
-	}
-	lacks(spec.VPC != "" && spec.VPC != doze.DefaultVPC, "spec.vpc other than "+doze.DefaultVPC)
-	if n := spec.Network; n != nil {
-		lacks(n.Subnet != "" && n.Subnet != doze.DefaultSubnet, "spec.network.subnet other than "+doze.DefaultSubnet)
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return doze.Errorf(doze.Unsupported, "this platform does not support %s yet: leave it out", strings.Join(missing, " and "))
-}
-
 // checkImage adds what is wrong with the image in a field to the other mistakes
 // of a request, which are Invalid or nil.
 func (s *Server) checkImage(ctx context.Context, workspace, field, ref string, others error) error {
@@ -135,6 +116,9 @@ func (s *Server) networkOf(ctx context.Context, sb store.Sandbox) (*doze.Network
 		return new(doze.Network), nil
 	}
 	n := *sb.Spec.Network
+	if n.Subnet != "" && n.Subnet != doze.DefaultSubnet { // none of these names has a slash
+		n.Segment = sb.Metadata.Workspace + "/" + cmp.Or(sb.Spec.VPC, doze.DefaultVPC) + "/" + n.Subnet
+	}
 	if !n.Egress.NeedsGateway() {
 		return &n, nil
 	}

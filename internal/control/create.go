@@ -58,14 +58,11 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	}
 	s.check(&sb, &p)
 	s.checkFree(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
-	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkEgress(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
+	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkNetwork(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	if err = s.checkImage(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdict(&sb.Spec, p)); err == nil {
-		err = supported(&sb.Spec)
-	}
-	if err == nil {
 		err = s.sealRouting(&sb)
 	}
 	if err != nil {

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -120,10 +119,10 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	}
 	// What is wrong now came with the snapshot.
 	s.check(&sb, &p)
-	if err := s.checkEgress(ctx, &sb, &p); err != nil {
+	if err := s.checkNetwork(ctx, &sb, &p); err != nil {
 		return sb, err
 	}
-	if err := cmp.Or(p.Err(), supported(&sb.Spec)); err != nil {
+	if err := p.Err(); err != nil {
 		return sb, err
 	}
 	other, err := s.Store.SandboxByName(ctx, c.Workspace, in.TargetName)

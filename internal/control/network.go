@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -116,7 +117,17 @@ func (s *Server) deleteVPC(ctx context.Context, r *http.Request) (doze.NetworkRe
 	if r.PathValue("vpc") == doze.DefaultVPC {
 		return doze.NetworkResource{}, doze.Errorf(doze.Conflict, "the default VPC cannot be deleted")
 	}
-	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.VPC, r.PathValue("vpc"))
+	vpc, workspace := r.PathValue("vpc"), callerOf(ctx).Workspace
+	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if sb.Metadata.Workspace == workspace && sb.Spec.VPC == vpc {
+			return doze.Errorf(doze.Conflict, "the sandbox %s is in this VPC: delete it, or change its spec.vpc first", sb.Metadata.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return doze.NetworkResource{}, err
+	}
+	return s.Store.DeleteNetwork(ctx, workspace, store.VPC, vpc)
 }
 
 func (s *Server) listGateways(ctx context.Context, r *http.Request) ([]doze.NetworkResource, error) {
@@ -268,9 +279,18 @@ func (s *Server) usersOf(ctx context.Context, ip doze.NetworkMetadata) (users []
 	return users, err
 }
 
-// checkEgress adds what is wrong with the gateway that a sandbox leaves by: it is
-// in the default VPC, and has an address.
-func (s *Server) checkEgress(ctx context.Context, sb *doze.Sandbox, p *doze.Problems) error {
+// checkNetwork adds what is wrong with the VPC of a sandbox, which must be there,
+// and with the gateway that it leaves by, which is in the default VPC and has an
+// address.
+func (s *Server) checkNetwork(ctx context.Context, sb *doze.Sandbox, p *doze.Problems) error {
+	if vpc := cmp.Or(sb.Spec.VPC, doze.DefaultVPC); vpc != doze.DefaultVPC {
+		_, err := s.Store.Network(ctx, sb.Metadata.Workspace, store.VPC, vpc)
+		if doze.Public(err).Kind == doze.NotFound {
+			p.Add("spec.vpc", "is %q; there is no such VPC: create it first", clip(vpc))
+		} else if err != nil {
+			return err
+		}
+	}
 	n := sb.Spec.Network
 	if n == nil || n.Egress == nil || n.Egress.Gateway == "" {
 		return nil

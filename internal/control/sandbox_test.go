@@ -78,8 +78,8 @@ func TestCreateMistakes(t *testing.T) {
 		"image":         {`{"spec":{"runtime":{"image":"nonsense"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image"}},
 		"image and ttl": {`{"spec":{"runtime":{"image":"nonsense","ttl":"zz"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image", "cannot be run", "spec.runtime.ttl"}},
 
-		"vpc":            {`{"spec":{"vpc":"mine"}}`, 501, []string{"spec.vpc"}},
-		"network":        {`{"spec":{"network":{"subnet":"other"}}}`, 501, []string{"spec.network"}},
+		"vpc":            {`{"spec":{"vpc":"mine"}}`, 400, []string{"spec.vpc"}},
+		"network":        {`{"spec":{"network":{"subnet":"Other"}}}`, 400, []string{"spec.network"}},
 		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, []string{`"unsupported"`, "extraArgs.nfs", "mk3.1"}},
 		"body too large": {`{"x":"` + strings.Repeat("x", 1<<20) + `"}`, 413, []string{"larger than"}},
 	} {

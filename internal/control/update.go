@@ -126,7 +126,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	want.Spec.Volumes = sb.Spec.Volumes
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
 	s.check(&want, &p)
-	err := s.checkEgress(ctx, &want, &p)
+	err := s.checkNetwork(ctx, &want, &p)
 	if err != nil {
 		return sb, err
 	}
@@ -138,7 +138,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	} else {
 		err = p.Err()
 	}
-	if err = cmp.Or(err, supported(&want.Spec)); err != nil {
+	if err != nil {
 		return sb, err
 	}
 	if err := s.sealRouting(&want); err != nil {

@@ -73,6 +73,9 @@ type Net struct {
 	used   map[int]*lease    // guarded by mu; by index
 	next   int               // guarded by mu; where to look for a free index
 
+	subnets    map[string]*subnet // guarded by mu; those that have members
+	lastSubnet uint32             // guarded by mu; no number is used again
+
 	addresses sync.Mutex            // held while addresses of the machine change
 	added     added                 // guarded by addresses
 	dedicated map[string]netip.Addr // guarded by addresses; by lease
@@ -87,6 +90,8 @@ type lease struct {
 	stale bool          // needs the turn; something of the slot may be there
 	gone  bool          // needs the turn; the lease has ended
 	way   Way           // needs the turn; as the kernel has it
+
+	subnet string // likewise
 }
 
 func newLease(s Slot) *lease {
@@ -112,7 +117,7 @@ func Open(dir string, o Options) (_ *Net, err error) {
 			return nil, fmt.Errorf("open the network: %w", err)
 		}
 	}
-	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, dedicated: map[string]netip.Addr{}}
+	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, dedicated: map[string]netip.Addr{}, subnets: map[string]*subnet{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -363,7 +368,7 @@ func (n *Net) Release(id string) error {
 	if l.gone {
 		return nil
 	}
-	if err := n.admit(l, WayClosed); err != nil { // whoever gets the index next begins closed
+	if err := errors.Join(n.admit(l, WayClosed), n.join(l, "")); err != nil { // whoever gets the index next begins closed
 		return err
 	}
 	l.ready, l.stale = false, true

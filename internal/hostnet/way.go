@@ -76,18 +76,29 @@ func (w Way) set() *nftables.Set {
 // connections that are open. A new slot is closed, and so are all after [Open].
 // It is NotFound if there is no such lease.
 func (n *Net) Admit(id string, w Way) error {
+	l, back, err := n.take(id)
+	if err != nil {
+		return err
+	}
+	defer back()
+	return n.admit(l, w)
+}
+
+// take returns the lease of id with its turn, which back gives back. It is NotFound
+// if there is none, or its slot is not there.
+func (n *Net) take(id string) (l *lease, back func(), err error) {
 	n.mu.Lock()
-	l := n.leases[id]
+	l = n.leases[id]
 	n.mu.Unlock()
 	if l == nil {
-		return doze.Errorf(doze.NotFound, "there is no lease %s", id)
+		return nil, nil, doze.Errorf(doze.NotFound, "there is no lease %s", id)
 	}
 	<-l.turn
-	defer func() { l.turn <- struct{}{} }()
 	if l.gone || !l.ready {
-		return doze.Errorf(doze.NotFound, "the lease %s has no slot", id)
+		l.turn <- struct{}{}
+		return nil, nil, doze.Errorf(doze.NotFound, "the lease %s has no slot", id)
 	}
-	return n.admit(l, w)
+	return l, func() { l.turn <- struct{}{} }, nil
 }
 
 // admit is Admit for who has the turn.
@@ -96,18 +107,12 @@ func (n *Net) admit(l *lease, w Way) error {
 		return nil
 	}
 	err := n.router.change(func(conn *nftables.Conn) (err error) {
-		table := &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
 		link := []nftables.SetElement{{Key: linkName(l.slot.hostLink())}}
-		in := func(w Way) *nftables.Set {
-			s := *w.set()
-			s.Table = table
-			return &s
-		}
 		if l.way != WayClosed {
-			err = conn.SetDeleteElements(in(l.way), link)
+			err = conn.SetDeleteElements(inRouter(l.way.set()), link)
 		}
 		if w != WayClosed && err == nil {
-			err = conn.SetAddElements(in(w), link)
+			err = conn.SetAddElements(inRouter(w.set()), link)
 		}
 		return err
 	})
@@ -136,6 +141,13 @@ func (r *router) change(do func(*nftables.Conn) error) (err error) {
 		r.changes = nil
 	}
 	return err
+}
+
+// inRouter is a set of the router's table.
+func inRouter(s *nftables.Set) *nftables.Set {
+	own := *s
+	own.Table = &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
+	return &own
 }
 
 // Listen serves sandboxes by TCP on a port of the router.
@@ -179,7 +191,7 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 	if err := t.conn.AddSet(names, interval(Names)); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	for _, s := range []*nftables.Set{laneSet, openSet} {
+	for _, s := range []*nftables.Set{laneSet, openSet, subnetMap, memberSet} {
 		own := *s
 		own.Table = t.Table
 		if err := t.conn.AddSet(&own, nil); err != nil {
@@ -191,6 +203,7 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 		Table: t.Table, Name: "prerouting", Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest, Policy: &policy,
 	})
+	t.rule(nat, toMember, accept) // unchanged, whatever its port
 	for _, way := range []Way{WayLane, WayOpen} {
 		t.rule(nat, fromAny(way), isIPv4, toAddr(ProxyIP), toPort(unix.IPPROTO_TCP, ProxyPort), redirect(ProxyPort))
 		t.rule(in, fromAny(way), isIPv4, redirected, accept)
@@ -207,7 +220,10 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 	})
 	t.rule(refuse, established, accept)
 	t.rule(refuse, redirected, accept)
+	t.rule(refuse, toMember, accept)
 	t.rule(refuse, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), reset)
+	t.rule(forward, toMember, toPort(unix.IPPROTO_TCP, doze.AgentPort), reset)
+	t.rule(forward, toMember, accept)
 	// What was open before its sandbox came into the lane.
 	t.rule(forward, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), reset)
 	return nil

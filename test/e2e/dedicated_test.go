@@ -143,6 +143,41 @@ func TestDedicatedAddress(t *testing.T) {
 	}
 }
 
+// TestSubnets: who names the same subnet of a VPC reaches the others in it, and
+// nobody else does.
+func TestSubnets(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--pause-after", "1h", "--spares", "0")
+	boxes, in := map[string]*client.Box{}, map[string]doze.Sandbox{}
+	for name, subnet := range map[string]string{"one": "inner", "two": "inner", "far": "other"} {
+		sb := named(name, 512)
+		sb.Spec.Network = &doze.Network{Subnet: subnet}
+		in[name], boxes[name] = create(t, c, sb)
+	}
+	serveInside(t, boxes["two"])
+	serveInside(t, boxes["far"])
+	two, far := addressOf(t, boxes["two"]), addressOf(t, boxes["far"])
+	rows := map[string]row{
+		"a neighbour":              {"web", args(two, "x.test", 7000), "200"},
+		"the agent of a neighbour": {"raw", args(two, doze.AgentPort), "refused"},
+		"another subnet":           {"silent", args(far, 7000), "nothing"},
+	}
+	try(t, boxes["one"], rows)
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	try(t, boxes["one"], rows)
+	sb := in["one"]
+	obey(t, c, &sb, &doze.Network{Subnet: "other"})
+	try(t, boxes["one"], map[string]row{
+		"a neighbour now":    {"web", args(far, "x.test", 7000), "200"},
+		"a neighbour before": {"silent", args(two, 7000), "nothing"},
+	})
+}
+
 // obey gives a sandbox another network.
 func obey(t *testing.T, c *client.Client, sb *doze.Sandbox, network *doze.Network) {
 	t.Helper()
