@@ -139,8 +139,9 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 	return caller, nil
 }
 
-// Identify returns whose credential text is. It is in the first workspace that
-// it may enter, or for an API key, in that in which it was made.
+// Identify returns whose credential text is. The caller is in the workspace that
+// the credential is bound to: an API key in that in which it was made. It is
+// nowhere, and may do nothing, when its owner has left that.
 func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 	if looksSigned(text) {
 		return c.identifyToken(text, now)
@@ -153,11 +154,9 @@ func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 	if !ok {
 		return Caller{}, errWrongKey
 	}
-	caller := Caller{Sub: p.Sub, SubType: p.Type, Workspace: key.Workspace, Roles: p.Roles, Scopes: key.Scopes, Key: key.ID}
-	if _, member := p.Roles[key.Workspace]; !member {
-		caller.Workspace = first(p.Roles)
-	}
-	return caller, nil
+	return Caller{
+		Sub: p.Sub, SubType: p.Type, Workspace: home(key.Workspace, p.Roles), Roles: p.Roles, Scopes: key.Scopes, Key: key.ID,
+	}, nil
 }
 
 func (c *Credentials) identifyToken(text string, now time.Time) (Caller, error) {
@@ -172,14 +171,10 @@ func (c *Credentials) identifyToken(text string, now time.Time) (Caller, error) 
 	if !ok || p.Type != claims.SubType || claims.Epoch < p.Epoch || c.isRevoked(claims.Grant) {
 		return Caller{}, errWrongToken
 	}
-	caller := Caller{
-		Sub: p.Sub, SubType: p.Type, Workspace: claims.Workspace, Roles: p.Roles,
+	return Caller{
+		Sub: p.Sub, SubType: p.Type, Workspace: home(claims.Workspace, p.Roles), Roles: p.Roles,
 		Scopes: strings.Fields(claims.Scope), Key: claims.ID,
-	}
-	if _, member := p.Roles[claims.Workspace]; !member {
-		caller.Workspace = first(p.Roles)
-	}
-	return caller, nil
+	}, nil
 }
 
 func (c *Credentials) principal(sub string) (Principal, bool) {
@@ -194,6 +189,19 @@ func (c *Credentials) isRevoked(grant string) bool {
 	defer c.mu.RUnlock()
 	_, is := c.revoked[grant]
 	return is && grant != ""
+}
+
+// home is the workspace of a request that names none: that to which its
+// credential is bound, and none if its owner has left that: it never becomes
+// another one of theirs. A credential that is not bound is in the first by name.
+func home(bound string, roles map[string]string) string {
+	if bound == "" {
+		return first(roles)
+	}
+	if _, member := roles[bound]; !member {
+		return ""
+	}
+	return bound
 }
 
 // first is the workspace of somebody who names none: the only one, or the

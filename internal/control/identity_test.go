@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,6 +141,33 @@ func TestMembersDoLessThanAdmins(t *testing.T) {
 	}
 	want[any](p, 200, "POST", "/invitations/decline", `{"token":"`+i.Token+`"}`, "Authorization", "")
 	want[any](p, 404, "POST", "/invitations/decline", `{"token":"`+i.Token+`"}`, "Authorization", "")
+}
+
+// TestKeysStayInTheirWorkspace: a key whose owner has left the workspace in which
+// it was made does not act in another one of theirs.
+func TestKeysStayInTheirWorkspace(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	u, token := p.join("dan@example.test", doze.RoleAdmin)
+	k := want[key](p, 200, "POST", "/api_keys", `{}`, as(token)...)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"danws"}`, as(token)...)
+	theirs := append(as(k.Key), "X-Blaxel-Workspace", "danws")
+	want[sandbox](p, 200, "POST", "/sandboxes", named("job"), theirs...)
+
+	want[any](p, 200, "DELETE", "/users/"+u.Sub, "")
+	for range 2 { // before and after a restart
+		for _, route := range [][2]string{{"GET", "/sandboxes/job"}, {"GET", "/sandboxes"}, {"POST", "/sandboxes"}, {"DELETE", "/sandboxes/job"}} {
+			w := p.do(route[0], route[1], "", as(k.Key)...)
+			if w.Code != 403 || !strings.Contains(w.Body.String(), "x-blaxel-workspace") {
+				t.Errorf("%s %s: %d %s", route[0], route[1], w.Code, w.Body)
+			}
+		}
+		want[any](p, 403, "DELETE", "/sandboxes/job", "", as(token)...) // it is bound to main, too
+		if sb := want[sandbox](p, 200, "GET", "/sandboxes/job", "", theirs...); sb.Status != "DEPLOYED" {
+			t.Errorf("it is %s", sb.Status)
+		}
+		p.reopen()
+	}
 }
 
 func TestServiceAccounts(t *testing.T) {

@@ -253,6 +253,9 @@ func unserved(allowed []string) http.Handler {
 	})
 }
 
+// errNowhere is for callers who are no longer where their credential is from.
+var errNowhere = doze.Errorf(doze.Forbidden, "the owner of the credential has left its workspace: name another one in the header x-blaxel-workspace")
+
 // guard lets a request through to h if its caller may what scope allows. An
 // empty scope is open to everybody.
 func (s *Server) guard(scope string, h http.Handler) http.Handler {
@@ -260,8 +263,12 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 		return h
 	}
 	return s.known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if scope != anyScope && !callerOf(r.Context()).May(scope) {
-			httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope))
+		if c := callerOf(r.Context()); scope != anyScope && !c.May(scope) {
+			err := doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
+			if c.Workspace == "" {
+				err = errNowhere
+			}
+			httpx.WriteError(w, r, err)
 			return
 		}
 		if strings.HasPrefix(scope, "sandboxes:") {
