@@ -166,7 +166,7 @@ func TestCommands(t *testing.T) {
 		"create, no name": {"sandbox|create", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":""},"spec":{"runtime":{}}}`}},
 		"create, with rules": {
 			"sandbox|create|web|--allow|a.example|--allow|*.b.example|--forbid|c.example", 0, header + row, "",
-			[]string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"network":{"proxy":{"allowedDomains":["a.example","*.b.example"],"forbiddenDomains":["c.example"]}},"runtime":{}}}`},
+			[]string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"proxy":{"allowedDomains":["a.example","*.b.example"],"forbiddenDomains":["c.example"]}}}}`},
 		},
 		"create, bad label": {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
 		"get":               {"sandbox|get|web", 0, header + row, "", nil},

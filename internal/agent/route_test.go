@@ -51,6 +51,8 @@ POST /doze/identity
 POST /doze/quiesce
 POST /doze/wake
 POST /doze/stop
+POST /doze/drives
+GET|DELETE /doze/drives/{id}
 `
 
 func TestTableIsComplete(t *testing.T) {

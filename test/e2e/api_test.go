@@ -88,7 +88,7 @@ func TestMistakes(t *testing.T) {
 		},
 		"a volume":               {"POST", "/sandboxes", `{"spec":{"volumes":[{"name":"none","mountPath":"/v"}]}}`, 400, "invalid", []string{"spec.volumes", "create it first"}},
 		"nfs":                    {"POST", "/sandboxes", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, "unsupported", []string{"spec.runtime.extraArgs.nfs", "mk3.1"}},
-		"a network":              {"POST", "/sandboxes", `{"spec":{"network":{"egress":{"mode":"dedicated"}}}}`, 501, "unsupported", []string{"spec.network.egress"}},
+		"a network":              {"POST", "/sandboxes", `{"spec":{"network":{"egress":{"mode":"dedicated"}}}}`, 400, "invalid", []string{"spec.network.egress.gateway"}},
 		"an unknown name":        {"GET", "/sandboxes/none", ``, 404, "not_found", nil},
 		"to delete none":         {"DELETE", "/sandboxes/none", ``, 404, "not_found", nil},
 		"to update none":         {"PUT", "/sandboxes/none", `{}`, 404, "not_found", nil},

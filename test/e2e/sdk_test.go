@@ -44,7 +44,7 @@ func TestPublicClientVolumes(t *testing.T) {
 	script(t, p, "volumes.mjs", "BL_API_KEY="+p.Key)
 }
 
-// TestPublicClientDrives drives drives in the same way: see drives.mjs.
+// TestPublicClientDrives does so with drives: see drives.mjs.
 func TestPublicClientDrives(t *testing.T) {
 	t.Parallel()
 	srv := bucket.Serve(t)

@@ -43,7 +43,7 @@ func TestCycles(t *testing.T) {
 	_, first := get(t, p, url+"/count")
 	wakes := func() int { return strings.Count(p.Printed(), `"msg":"woke"`) }
 	began, woken := time.Now(), 0
-	for round := 0; woken < cycles && !t.Failed() && time.Since(began) < patience; round++ {
+	for round := 0; woken < cycles && !t.Failed() && time.Since(began) < 3*patience; round++ {
 		var all sync.WaitGroup
 		for range callers {
 			all.Go(func() {

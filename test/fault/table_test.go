@@ -142,7 +142,7 @@ var rows = []row{
 
 	// It wakes from memory, and its checkpoint counts no more.
 	{at: step.Called, on: saved, way: up, faults: any4},
-	{at: step.Retire, on: saved, way: up, faults: any4, rewinds: true},
+	{at: step.Retire, on: saved, way: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
 	{at: step.Flip, on: saved, way: up, faults: any4, rewinds: true},
 	{at: step.Turn, on: saved, way: up, faults: noFail, rewinds: true},
 	{at: step.Turned, on: saved, way: up, faults: noFail, rewinds: true, loses: true},
@@ -151,7 +151,7 @@ var rows = []row{
 
 	// It wakes from swap, and its checkpoint counts no more.
 	{at: step.Called, on: swapped, way: up, faults: any4},
-	{at: step.Retire, on: swapped, way: up, faults: any4, rewinds: true},
+	{at: step.Retire, on: swapped, way: up, faults: any4, rewinds: true, loses: true},
 	{at: step.Flip, on: swapped, way: up, faults: any4, rewinds: true},
 	{at: step.Turned, on: swapped, way: up, faults: noFail, rewinds: true, loses: true},
 
