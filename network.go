@@ -106,7 +106,7 @@ func (t *ProxyTarget) Has(secret string) bool {
 // IsZero reports whether n says nothing at all.
 func (n *Network) IsZero() bool {
 	return n == nil || n.Subnet == "" && n.Egress == nil && n.Firewall == nil && n.Proxy == nil &&
-		len(n.AllowedDomains) == 0 && len(n.ForbiddenDomains) == 0
+		n.AllowedDomains == nil && len(n.ForbiddenDomains) == 0 // an empty list is a mistake: see check
 }
 
 // Has reports whether the firewall names a ruleset.
@@ -171,7 +171,7 @@ func (n *Network) check(p *Problems) {
 	if n.Subnet != "" {
 		CheckName(p, at+"subnet", n.Subnet)
 	}
-	checkDomains(p, at+"allowedDomains", n.AllowedDomains)
+	checkAllowed(p, at+"allowedDomains", n.AllowedDomains)
 	checkDomains(p, at+"forbiddenDomains", n.ForbiddenDomains)
 	n.Egress.check(p, at+"egress.")
 	if n.Has(RulesetDedicated) && !n.Egress.NeedsGateway() {
@@ -216,7 +216,7 @@ func (x *Proxy) check(p *Problems, at string) {
 	if x == nil {
 		return
 	}
-	checkDomains(p, at+"allowedDomains", x.AllowedDomains)
+	checkAllowed(p, at+"allowedDomains", x.AllowedDomains)
 	checkDomains(p, at+"forbiddenDomains", x.ForbiddenDomains)
 	checkDomains(p, at+"bypass", x.Bypass)
 	if len(x.Routing) > RoutesMax {
@@ -306,6 +306,15 @@ func checkEgressDestinations(p *Problems, field string, all []string) {
 	default:
 		checkDomains(p, field, domains)
 	}
+}
+
+// checkAllowed is checkDomains for a list that, empty, looks as if nothing were
+// allowed and would be none at all.
+func checkAllowed(p *Problems, field string, all []string) {
+	if all != nil && len(all) == 0 {
+		p.Add(field, "is empty: name what may be reached, or leave it out if everything may; to let nothing out, forbid \"*\"")
+	}
+	checkDomains(p, field, all)
 }
 
 // checkDomains adds what is wrong with a list of patterns.

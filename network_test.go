@@ -117,6 +117,10 @@ func TestNetworkValidate(t *testing.T) {
 			doze.Network{AllowedDomains: []string{"1.2.3.4"}, Proxy: &doze.Proxy{Bypass: []string{"a/b"}}},
 			[]string{`spec.network.allowedDomains has "1.2.3.4"`, "spec.network.proxy.bypass"},
 		},
+		"nothing allowed": {
+			doze.Network{AllowedDomains: []string{}, Proxy: &doze.Proxy{AllowedDomains: []string{}}},
+			[]string{"spec.network.allowedDomains is empty", `spec.network.proxy.allowedDomains is empty: name what may be reached, or leave it out if everything may; to let nothing out, forbid "*"`},
+		},
 		"too many domains": {doze.Network{ForbiddenDomains: make([]string, doze.DomainsMax+1)}, []string{"at most 256"}},
 		"subnet":           {doze.Network{Subnet: "A b"}, []string{"spec.network.subnet"}},
 		"ruleset":          {doze.Network{Firewall: &doze.Firewall{Rulesets: []string{"open"}}}, []string{"spec.network.firewall.rulesets", "open"}},

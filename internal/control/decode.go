@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,6 +77,39 @@ func object(dst reflect.Value, tree map[string]any, path string, p *doze.Problem
 		name, _, _ := strings.Cut(dst.Type().Field(i).Tag.Get("json"), ",")
 		if v, ok := tree[name]; ok && name != "" && name != "-" {
 			value(dst.Field(i), v, strings.TrimPrefix(path+"."+name, "."), p)
+		}
+	}
+}
+
+// knows adds each member of v that a value of type t does not have, at any depth.
+// Where rules are, one that is misspelt and ignored would leave none in force.
+func knows(t reflect.Type, v any, path string, p *doze.Problems) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch v := v.(type) {
+	case []any:
+		if t.Kind() == reflect.Slice {
+			for i, e := range v {
+				knows(t.Elem(), e, path+"["+strconv.Itoa(i)+"]", p)
+			}
+		}
+	case map[string]any:
+		if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			return
+		}
+		fields := map[string]reflect.Type{}
+		for f := range t.Fields() {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" {
+				fields[name] = f.Type
+			}
+		}
+		for name, e := range v {
+			if of, ok := fields[name]; ok {
+				knows(of, e, path+"."+name, p)
+			} else {
+				p.Add(path+"."+clip(name), "is not known here: it has %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			}
 		}
 	}
 }

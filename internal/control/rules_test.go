@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"doze"
@@ -16,6 +17,38 @@ func (p *platform) network() *doze.Network {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	return p.node.machines[sb.Machine].order.Network
+}
+
+// TestMisspeltRules: what would be no rule at all is said, with its path, and the
+// rules that there are stay.
+func TestMisspeltRules(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]}}}`)
+		for name, tt := range map[string]struct{ network, want string }{
+			"a list":         {`{"allowedDomain":["a.example"]}`, "spec.network.allowedDomain is not known here: it has allowedDomains, egress, firewall, forbiddenDomains, proxy, subnet"},
+			"its case":       {`{"alloweddomains":["a.example"]}`, "spec.network.alloweddomains is not known"},
+			"in the proxy":   {`{"proxy":{"allowed":["a.example"]}}`, "spec.network.proxy.allowed is not known here"},
+			"in a rule":      {`{"proxy":{"routing":[{"destinations":["a.example"]},{"destinations":["a.example"],"header":{"A":"b"}}]}}`, "spec.network.proxy.routing[1].header is not known here"},
+			"in a policy":    {`{"egress":{"gateway":"g","policies":[{"destination":["a.example"],"mode":"shared"}]}}`, "spec.network.egress.policies[0].destination is not known here"},
+			"an empty list":  {`{"allowedDomains":[]}`, "spec.network.allowedDomains is empty"},
+			"one of a proxy": {`{"proxy":{"allowedDomains":[]}}`, "spec.network.proxy.allowedDomains is empty"},
+		} {
+			for route, body := range map[string]string{
+				"PUT /sandboxes/a": `{"spec":{"network":` + tt.network + `}}`,
+				"POST /sandboxes":  `{"metadata":{"name":"b"},"spec":{"network":` + tt.network + `}}`,
+			} {
+				method, path, _ := strings.Cut(route, " ")
+				if w := p.do(method, path, body); w.Code != 400 || !strings.Contains(w.Body.String(), tt.want) {
+					p.t.Errorf("%s: %s: %d %s", name, route, w.Code, w.Body)
+				}
+			}
+		}
+		if n := p.network(); len(n.AllowedDomains) != 1 {
+			p.t.Errorf("it has %+v", n)
+		}
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"allowedDomains":null,"proxy":{"routing":[{"destinations":["*"],"headers":{"A":"b"},"secrets":{"any":"name"}}]}}}}`)
+	})
 }
 
 // TestNetworkIsObeyed: the node has the rules of the record, when a sandbox is

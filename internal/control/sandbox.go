@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -130,7 +131,9 @@ type settable struct {
 // not read, whatever their types.
 func decodeSandbox(m *doze.Metadata, spec *doze.SandboxSpec, body map[string]any, p *doze.Problems) {
 	decodeMetadata(m, body, p)
-	decode(spec, member(body, "spec", p), "spec", p)
+	given := member(body, "spec", p)
+	decode(spec, given, "spec", p)
+	knows(reflect.TypeFor[doze.Network](), given["network"], "spec.network", p)
 }
 
 // decodeMetadata writes what a caller may set of metadata.
