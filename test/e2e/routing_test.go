@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -78,31 +77,10 @@ func newDestination(t *testing.T) (*destination, *zone.Zone) {
 	return d, z
 }
 
-// alone runs a test again, in a network namespace of its own as the machine's.
-// It reports whether this is that run.
-func alone(t *testing.T) bool {
-	t.Helper()
-	if *lane {
-		return true
-	}
-	t.Parallel()
-	if testing.Short() || os.Geteuid() != 0 {
-		t.Skip("SKIPPED: real sandboxes need root and time")
-	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-lane", "-test.v")
-	cmd.WaitDelay = patience
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return false
-}
-
 // TestRouting has a sandbox send requests that get secrets on their way, and
 // looks for these in everything that the sandbox, the API and the disk have.
 func TestRouting(t *testing.T) {
-	if !alone(t) {
+	if !ownNetwork(t) {
 		return
 	}
 	d, z := newDestination(t)
