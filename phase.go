@@ -83,7 +83,7 @@ var Transitions = []Transition{
 	{[]Phase{Running, Standby}, Disable, Disabling, ByControl},
 	{[]Phase{Disabling}, Halted, Disabled, ByNode},
 	{[]Phase{Disabled}, Enable, Standby, ByControl},
-	{[]Phase{Running, Standby, Failed}, Redeploy, Starting, ByControl},
+	{[]Phase{Starting, Running, Standby, Failed}, Redeploy, Starting, ByControl}, // starting: one that was cut short
 	{[]Phase{Running, Standby, Failed}, Restored, Running, ByControl},
 
 	// Control leads an archive to its end: it records with each step what the

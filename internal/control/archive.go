@@ -125,7 +125,7 @@ func (s *Server) finishUnarchive(ctx context.Context, uid string) error {
 // takeBack records that a step did not work, and why. What only ended because
 // we stop, or because somebody deletes the sandbox, is not recorded.
 func (s *Server) takeBack(ctx context.Context, sb store.Sandbox, a *doze.Archive, err error, what string) error {
-	if errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, peer.ErrStopping) {
+	if stopped(ctx, err) {
 		return err
 	}
 	slog.ErrorContext(ctx, "a step is taken back", "sandbox", sb.UID, "phase", sb.Phase, "err", err)
@@ -135,4 +135,10 @@ func (s *Server) takeBack(ctx context.Context, sb store.Sandbox, a *doze.Archive
 		On: doze.Stayed, At: time.Now(), Message: what + ": " + doze.Public(err).Message, Archive: a,
 	})
 	return err
+}
+
+// stopped reports whether err only is because we stop, or somebody deletes the
+// sandbox.
+func stopped(ctx context.Context, err error) bool {
+	return errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, peer.ErrStopping)
 }

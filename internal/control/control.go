@@ -96,10 +96,9 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Recover takes over from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory, and ends the starts,
-// snapshots and executions that were under way. What is left on a node, and what
-// was to be disabled, Run completes. One that failed stays in the directory if
-// its node knows it, and says why.
+// before requests come in: it fills the directory, and ends the first starts,
+// snapshots and executions that were under way. What is left on a node, what
+// was to be disabled, and what was to get a fresh machine, Run completes.
 func (s *Server) Recover(ctx context.Context) error {
 	var stuck, open []string
 	used := map[string]time.Time{}
@@ -116,11 +115,15 @@ func (s *Server) Recover(ctx context.Context) error {
 			used[sb.Machine] = s.began
 			s.Directory.Put(routeOf(sb))
 		case doze.Pending, doze.Starting:
-			stuck = append(stuck, sb.UID)
-		case doze.Failed:
-			if _, ok := s.Node.Status(sb.Machine); ok {
-				s.Directory.Put(routeOf(sb))
+			if sb.Machine == sb.UID { // its first
+				stuck = append(stuck, sb.UID)
 			}
+		case doze.Failed:
+			r := routeOf(sb)
+			if _, ok := s.Node.Status(sb.Machine); ok {
+				r.Failed = false
+			}
+			s.Directory.Put(r)
 		default:
 			s.Directory.Put(routeOf(sb))
 		}
@@ -128,7 +131,7 @@ func (s *Server) Recover(ctx context.Context) error {
 	})
 	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
 	for _, uid := range stuck {
-		err = errors.Join(err, s.abandon(ctx, uid))
+		err = errors.Join(err, s.resume(ctx, uid))
 	}
 	for _, uid := range open {
 		_, disabled := s.Store.Apply(ctx, uid, store.Step{On: doze.Disable, At: time.Now()})
@@ -138,11 +141,11 @@ func (s *Server) Recover(ctx context.Context) error {
 	return err
 }
 
-// abandon ends a start that nobody waits for any more. A sandbox that never
-// ran ends with it, so that its name is free for the next try; one that was
-// being replaced fails and keeps its name.
-// Preconditions: nobody else has its turn.
-func (s *Server) abandon(ctx context.Context, uid string) error {
+// resume takes up a start that was cut short. A sandbox that never ran ends, so
+// that its name is free for the next try; one that was being replaced gets its
+// fresh machine, or fails and keeps its name. Preconditions: the turn of the
+// sandbox is held, or no request comes in yet.
+func (s *Server) resume(ctx context.Context, uid string) error {
 	sb, err := s.Store.Sandbox(ctx, uid)
 	if doze.Public(err).Kind == doze.NotFound { // it left nothing
 		return nil
@@ -151,15 +154,25 @@ func (s *Server) abandon(ctx context.Context, uid string) error {
 		return err
 	}
 	defer s.mending.ring()
-	const why = "the platform stopped while the sandbox was being started"
 	if sb.Machine == sb.UID { // its first
-		_, err = s.end(ctx, sb, why+": create it again")
+		_, err = s.end(ctx, sb, "the platform stopped while the sandbox was being started: create it again")
 		return err
 	}
-	_, err = s.Store.Apply(ctx, uid, store.Step{
-		On: doze.Broke, At: time.Now(), Machine: store.NewID(), Message: why + ": update it to start it again, or delete it",
+	// How far the one that was begun came, nobody knows.
+	sb, err = s.Store.Apply(ctx, uid, store.Step{
+		On: doze.Redeploy, At: time.Now(), Revision: sb.Revision, Machine: store.NewID(),
+		Message: "the platform stopped while the sandbox was being redeployed: it is started again",
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	if err := s.clearLeftovers(ctx); err != nil { // none may hold its volumes any more
+		slog.WarnContext(ctx, "a sandbox starts before all machines are gone that nobody needs", "sandbox", uid, "err", err)
+	}
+	if _, err := s.boot(ctx, sb, ""); err != nil && ctx.Err() == nil {
+		slog.WarnContext(ctx, "a redeploy that was cut short did not work", "sandbox", uid, "err", err) // its record says so
+	}
+	return context.Cause(ctx)
 }
 
 // A bell wakes a loop. Ringing it twice before the loop listens is as good as
@@ -209,6 +222,7 @@ func routeOf(sb store.Sandbox) peer.Route {
 	return peer.Route{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
 		Enabled: sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled,
+		Failed:  sb.Phase == doze.Failed,
 		Until:   lastDay(sb),
 	}
 }

@@ -174,6 +174,9 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 	if errors.Is(context.Cause(ctx), errDeleted) {
 		return errDeleted
 	}
+	if sb.Machine != sb.UID && stopped(ctx, err) {
+		return err // the next start goes on with it
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	defer s.mending.ring() // its machine is a leftover
@@ -185,9 +188,12 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 		// must be free. There is nothing more to see, nor of any fork.
 		err2 = s.Store.Remove(ctx, sb.UID)
 	} else {
-		_, err2 = s.Store.Apply(ctx, sb.UID, store.Step{
+		sb, err2 = s.Store.Apply(ctx, sb.UID, store.Step{
 			On: doze.Broke, Message: public.Message, At: time.Now(), Machine: store.NewID(),
 		})
+		if err2 == nil {
+			s.route(ctx, sb)
+		}
 	}
 	if err2 != nil {
 		slog.ErrorContext(ctx, "a failed start is not recorded yet", "sandbox", sb.UID, "err", err2)
@@ -217,7 +223,7 @@ func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool
 			if err != nil {
 				return doze.Sandbox{}, false, err
 			}
-			err = s.abandon(life, sb.UID) // does nothing if the start was completed
+			err = s.resume(life, sb.UID) // does nothing if the start was completed
 			release()
 			if err != nil {
 				return doze.Sandbox{}, false, err

@@ -109,7 +109,11 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	for _, sb := range all {
 		switch sb.Phase { //nolint:exhaustive // the store returns no others
 		case doze.Pending, doze.Starting: // whoever began it holds its turn, or gave up
-			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.abandon(ctx, sb.UID) }}
+			c := chore{do: func(ctx context.Context) error { return s.resume(ctx, sb.UID) }}
+			if sb.Machine != sb.UID { // the machine before has its time
+				c.grace = createTimeout + doze.GraceMax*time.Second
+			}
+			work[sb.UID] = c
 		case doze.Deleting:
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace: grace(sb), ends: true}
 		case doze.Disabling:
@@ -168,6 +172,15 @@ func (s *Server) finishDisable(ctx context.Context, sb store.Sandbox) error {
 		return err
 	}
 	_, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Halted, At: time.Now()})
+	return err
+}
+
+// clearLeftovers removes all machines that nobody needs.
+func (s *Server) clearLeftovers(ctx context.Context) error {
+	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
+	for _, machine := range leftovers {
+		err = errors.Join(err, s.clear(ctx, machine))
+	}
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/peer"
 )
 
 func TestCreateAnswersAReadySandbox(t *testing.T) {
@@ -480,9 +481,35 @@ func TestRedeployThatFails(t *testing.T) {
 		if sb := p.get(); sb.Status != "FAILED" || p.node.count() != 0 {
 			t.Errorf("%s with %d machines", sb.Status, p.node.count())
 		}
+		if r, ok := p.dir.Find("main", "a", time.Now()); !ok || !r.Failed {
+			t.Errorf("its address leads to %+v, %t", r, ok)
+		}
 		p.node.set("create", nil)
 		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 {
 			t.Errorf("%s with %d", sb.Status, sb.Spec.Runtime.Memory)
+		}
+		if r, ok := p.dir.Find("main", "a", time.Now()); !ok || r.Failed {
+			t.Errorf("then its address leads to %+v, %t", r, ok)
+		}
+	})
+}
+
+// TestRedeployGoesOnAfterAStop: what a stop of the node cut short has not failed.
+func TestRedeployGoesOnAfterAStop(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(named("a"))
+		p.node.set("create", peer.ErrStopping)
+		want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		if sb := p.get(); sb.Status != "DEPLOYING" {
+			t.Errorf("after the stop: %s", sb.Status)
+		}
+		p.node.set("create", nil)
+		p.reopen()
+		after(10 * time.Second)
+		if sb := p.get(); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 || p.node.count() != 1 {
+			t.Errorf("%s with %d, %d machines", sb.Status, sb.Spec.Runtime.Memory, p.node.count())
 		}
 	})
 }

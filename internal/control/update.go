@@ -78,7 +78,7 @@ func (s *Server) occupy(ctx context.Context, found store.Sandbox) (_ context.Con
 			release()
 		}
 	}()
-	if err := s.abandon(life, found.UID); err != nil {
+	if err := s.resume(life, found.UID); err != nil {
 		return nil, sb, nil, err
 	}
 	sb, err = s.Store.Sandbox(life, found.UID)

@@ -213,10 +213,21 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 	if !v.caller.May(scope) {
 		return nil, errForbidden
 	}
-	if !v.route.Enabled {
-		return nil, errDisabled
+	if err := barred(v.route); err != nil {
+		return nil, err
 	}
 	return probe, v.aim(r, at.path)
+}
+
+// barred is why a route leads nowhere now, or nil.
+func barred(r peer.Route) error {
+	switch {
+	case !r.Enabled:
+		return errDisabled
+	case r.Failed:
+		return errFailed
+	}
+	return nil
 }
 
 // find looks for the sandbox that r names among those that the caller may

@@ -143,6 +143,7 @@ func newWorld(t *testing.T, backend http.Handler) *world {
 		{UID: "u-corp-web", Workspace: "corp", Name: "web", Enabled: true},
 		{UID: "u-corp-only", Workspace: "corp", Name: "only", Enabled: true},
 		{UID: "u-acme-off", Workspace: "acme", Name: "off"},
+		{UID: "u-acme-dead", Workspace: "acme", Name: "dead", Enabled: true, Failed: true},
 	} {
 		dir.Put(r)
 	}
@@ -254,6 +255,7 @@ func TestWhoMayEnterWhat(t *testing.T) {
 		"foreign, same name":    {"x", "/run/corp/sandboxes/web/", "acme", 404, workloadNotFound, ""},
 		"unknown":               {"sbx-nope-acme.eu-1.localhost", "/", "acme", 404, workloadNotFound, ""},
 		"not an address":        {"x", "/run/", "acme", 404, workloadNotFound, ""},
+		"failed":                {"sbx-dead-acme.eu-1.localhost", "/", "acme", 409, workloadFailed, ""},
 		"disabled":              {"sbx-off-acme.eu-1.localhost", "/", "acme", 404, workloadDisabled, ""},
 		"no credential":         {host, "/", "", 401, authRequired, ""},
 		"bad credential":        {host, "/", "guess", 401, authFailed, ""},

@@ -42,7 +42,7 @@ var advices = map[string]advice{
 	routeNotFound:    {false, "check the path", "do not retry: nothing is served there"},
 	workloadNotFound: {false, "check the name of the sandbox and the workspace of the credential", "do not retry without a change"},
 	workloadDisabled: {true, "retry with a growing delay, and check that the sandbox is enabled", "do not retry in a tight loop"},
-	workloadFailed:   {false, "read the events of the sandbox, then restore one of its snapshots, or delete and create it again", "do not retry: it will not recover by itself"},
+	workloadFailed:   {false, "read the events of the sandbox; if it is FAILED, update it to start it afresh; or restore one of its snapshots, or delete and create it again", "do not retry: it will not recover by itself"},
 	workloadArchived: {false, "unarchive the sandbox with POST /v0/sandboxes/<name>/unarchive, and wait until it is DEPLOYED", "do not retry before: it does not wake by itself"},
 	workloadTimeout:  {true, "retry with a growing delay", "do not retry in a tight loop"},
 	authRequired:     {false, "send the header Authorization: Bearer <API key>", "do not retry without a credential"},
@@ -99,6 +99,7 @@ var (
 	errNoToken   = &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Message: "this preview needs a token, in the header X-Blaxel-Preview-Token or the query parameter bl_preview_token"}
 	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the token of this preview is wrong, expired or deleted"}
 	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
+	errFailed    = &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: its events say why"}
 	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}

@@ -87,8 +87,8 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 	if v.route, ok = e.directory.Find(p.Workspace, p.Sandbox, now); !ok {
 		return false, errNoPreview
 	}
-	if !v.route.Enabled {
-		return false, errDisabled
+	if err := barred(v.route); err != nil {
+		return false, err
 	}
 	v.caller.Workspace = p.Workspace
 	if p.Port != doze.ControlPort && p.Port != doze.AgentPort {

@@ -11,6 +11,7 @@ type Route struct {
 	Workspace string
 	Name      string
 	Enabled   bool
+	Failed    bool      // it has no machine that could say why
 	Until     time.Time // from then on it leads nowhere, whether it is still here or not; zero is never
 }
 
