@@ -90,6 +90,38 @@ func TestDaemonDies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("kill while it redeploys", func(t *testing.T) {
+		sb, box := create(t, c, named("fresh", 1024))
+		old, err := p.UID("fresh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh(t, box, "touch /tmp/before")
+		answered := make(chan error, 1)
+		go func() { // ends with dozed
+			_, err := call{method: "PUT", url: p.Address + "/v0/sandboxes/fresh", body: `{"spec":{"runtime":{"memory":2048}}}`}.open(context.WithoutCancel(t.Context()), p)
+			answered <- err
+		}()
+		until(t, "the machine before is being ended", func() bool { now, err := p.UID("fresh"); return err != nil || now != old })
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("the caller was told: %v", <-answered)
+		revive(t, p)
+		until(t, "it is there again", func() bool {
+			sb, err = c.Sandbox(t.Context(), "fresh")
+			return err == nil && sb.Status != "DEPLOYING"
+		})
+		if sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 {
+			t.Fatalf("it is %s with %d: %+v", sb.Status, sb.Spec.Runtime.Memory, sb.Events)
+		}
+		if out := sh(t, box, "ls /tmp/before 2>/dev/null || hostname"); out != "fresh" {
+			t.Errorf("its machine is that of before: %s", out)
+		}
+		if _, err := c.Delete(t.Context(), "fresh"); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("kill while it deletes", func(t *testing.T) {
 		create(t, c, named("gone", 2048))
 		uid, err := p.UID("gone")
