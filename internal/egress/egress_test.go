@@ -168,6 +168,34 @@ func tunnel(t *testing.T, proxy *url.URL, to string) (net.Conn, int) {
 	return c, resp.StatusCode
 }
 
+// TestPaths: one byte that no path may have does not get the rest decoded.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	var got atomic.Value
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got.Store(r.RequestURI) }))
+	defer s.Close()
+	_, proxy := serve(t, allowing(s, "a.test"), nil)
+	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}}
+	defer client.CloseIdleConnections()
+	for path, want := range map[string]string{
+		`/a%2fb\`: "/a%2fb%5C", `/pub/..%2fadmin"x`: "/pub/..%2fadmin%22x", "//x/%2F{?a=%2f|": "//x/%2F%7B?a=%2f|",
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(s, "a.test"), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.Opaque = "//" + at(s, "a.test") + path // is sent as it is
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got.Load() != want {
+			t.Errorf("%s: %s, sent as %v", path, resp.Status, got.Load())
+		}
+	}
+}
+
 // TestTightened: a stream that new rules forbid ends, and one that they allow
 // goes on.
 func TestTightened(t *testing.T) {

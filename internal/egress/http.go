@@ -226,7 +226,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 		Transport: g.transport, FlushInterval: -1, ErrorLog: e.web.ErrorLog,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", net.JoinHostPort(to.host(), strconv.Itoa(int(to.Port)))
-			p.Out.Host, p.Out.URL.RawQuery = p.In.Host, p.In.URL.RawQuery
+			p.Out.Host, p.Out.URL.RawPath, p.Out.URL.RawQuery = p.In.Host, httpx.Escape(p.In.URL), p.In.URL.RawQuery
 			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 				if v, ok := p.In.Header[name]; ok {
 					p.Out.Header[name] = v // it is the sandbox that says so

@@ -19,13 +19,42 @@ import (
 // bodyMax bounds a JSON body that gets members, which is held in memory.
 const bodyMax = 1 << 20
 
+// prepareBody adds members to a body that is JSON, and sees to it that it goes
+// out without references.
+func prepareBody(r *http.Request, members map[string]string) error {
+	if r.Body == nil || r.Body == http.NoBody || !isJSON(r.Header.Get("Content-Type")) {
+		return nil
+	}
+	if len(members) > 0 {
+		return injectBody(r, members)
+	}
+	r.Body = &unresolved{ReadCloser: r.Body}
+	return nil
+}
+
+var errReference = doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the member into the body of the rule, and leave it out here")
+
+// unresolved is a body that is not held in memory. A reference in it is an error:
+// the request is given up before its end.
+type unresolved struct {
+	io.ReadCloser
+	tail []byte // of what was read: a reference may begin in it
+}
+
+func (u *unresolved) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	seen := append(u.tail, p[:n]...)
+	if bytes.Contains(seen, []byte(reference)) {
+		return 0, errReference
+	}
+	u.tail = bytes.Clone(seen[max(0, len(seen)-len(reference)+1):])
+	return n, err
+}
+
 // injectBody adds members to the JSON object that r carries; those that it has
 // stay. A body that is no JSON, or no object, is left as it is. One that says it
 // is JSON and cannot be read is an error: it would go out without the members.
 func injectBody(r *http.Request, members map[string]string) error {
-	if len(members) == 0 || r.Body == nil || r.Body == http.NoBody || !isJSON(r.Header.Get("Content-Type")) {
-		return nil
-	}
 	raw, err := readBody(r.Body)
 	if err != nil {
 		return err
@@ -33,6 +62,9 @@ func injectBody(r *http.Request, members map[string]string) error {
 	plain, err := decodeBody(raw, r.Header.Values("Content-Encoding"))
 	if err != nil {
 		return err
+	}
+	if bytes.Contains(plain, []byte(reference)) {
+		return errReference
 	}
 	whole, changed, err := addMembers(plain, members)
 	if err != nil {

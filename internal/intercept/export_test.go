@@ -17,8 +17,12 @@ var AddMembers = addMembers
 // Call calls a function.
 func Call(name string, now time.Time) string { return functions[name](now) }
 
-// Redacted is a body without traces.
-func Redacted(body io.ReadCloser, traces ...[]byte) io.ReadCloser {
+// Redacted is a body without secrets.
+func Redacted(body io.ReadCloser, secrets ...string) io.ReadCloser {
+	var traces []*trace
+	for _, s := range secrets {
+		traces = append(traces, newTrace(s))
+	}
 	return &redacted{ReadCloser: body, traces: traces, ended: func() {}}
 }
 

@@ -370,6 +370,8 @@ func TestPaths(t *testing.T) {
 		"/a//b/../c":                             "/a//b/../c",
 		"/%2fa%2Fb":                              "/%2fa%2Fb",
 		`/\evil.example`:                         "/%5Cevil.example",
+		`/a%2fb\`:                                "/a%2fb%5C",
+		`/pub/..%2fadmin"x`:                      "/pub/..%2fadmin%22x",
 		"/?a=1;b=2&c=%zz":                        "/?a=1;b=2&c=%zz",
 		"https://" + host + "//evil.example/?x=": "//evil.example/?x=",
 	} {
@@ -390,6 +392,112 @@ func TestPaths(t *testing.T) {
 	fmt.Fprintf(conn, "GET https://evil.example.com/ HTTP/1.1\r\nHost: %s\r\n\r\n", host)
 	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a request that names another host in its line: %v, %v", resp, err)
+	}
+}
+
+// TestAnswersThatHide: a destination that sends the secret back, in a way that
+// leaves nothing to search for, gets no answer through, or asked for the whole.
+func TestAnswersThatHide(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		method string
+		answer func(http.ResponseWriter, *http.Request)
+		status int
+	}{
+		"compressed": {http.MethodGet, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = io.WriteString(w, gzipped(r.Header.Get("Authorization")))
+		}, http.StatusServiceUnavailable},
+		"compressed, without a body": {http.MethodHead, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+		}, http.StatusOK},
+		"in parts, as asked for": {http.MethodGet, func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "key.txt", time.Time{}, strings.NewReader(r.Header.Get("Authorization")))
+		}, http.StatusOK},
+		"in parts, as it likes": {http.MethodGet, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Range", "bytes 0-11/1000")
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.WriteString(w, r.Header.Get("Authorization")[:12])
+		}, http.StatusServiceUnavailable},
+		"as the name of a header": {http.MethodGet, func(w http.ResponseWriter, r *http.Request) {
+			key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+			w.Header().Set("Trailer", "X-"+key)
+			w.Header().Set(key, "1")
+			w.Header().Set("X-%63"+key[1:], "1")
+			_, _ = io.WriteString(w, "body")
+			w.Header().Set("X-"+key, "1")
+		}, http.StatusOK},
+	} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {
+				t.Parallel()
+				w := begin(t, tt.answer, func(w *world) {
+					w.server.EnableHTTP2 = http2
+					w.inject(bearer())
+				})
+				r := w.request(tt.method, "/", "")
+				r.Header.Set("Range", "bytes=7-14")
+				r.Header.Set("If-Range", `"x"`)
+				resp, body := w.do(w.client(http2), r)
+				if resp.StatusCode != tt.status {
+					t.Errorf("%s: %s", resp.Status, body)
+				}
+				seen := strings.ToLower(fmt.Sprint(resp.Header, resp.Trailer, body))
+				if strings.Contains(seen, secret[:8]) || strings.Contains(seen, secret[4:]) {
+					t.Errorf("the sandbox sees %s", seen)
+				}
+			})
+		}
+	}
+}
+
+// TestReferencesInBodies: JSON with a reference does not go out as if it was
+// resolved, whether the rule adds to it or not.
+func TestReferencesInBodies(t *testing.T) {
+	t.Parallel()
+	headersOnly := bearer()
+	headersOnly.Body = nil
+	long := `{"a":"` + strings.Repeat("a", 2<<20) + `","k":"{{SECRET:key}}"}`
+	for name, tt := range map[string]struct {
+		rule                        doze.ProxyTarget
+		body, encoding, contentType string
+		refused                     bool
+	}{
+		"with members":    {bearer(), `{"k":"{{SECRET:key}}"}`, "", "", true},
+		"compressed":      {bearer(), gzipped(`{"k":"{{SECRET:key}}"}`), "gzip", "", true},
+		"without members": {headersOnly, `{"k":"{{SECRET:key}}"}`, "", "", true},
+		"long":            {headersOnly, long, "", "", true},
+		"a template":      {headersOnly, `{"k":"{{key}} {{SECRET"}`, "", "", false},
+		"no JSON":         {headersOnly, `{{SECRET:key}}`, "", "text/plain", false},
+	} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {
+				t.Parallel()
+				var saw atomic.Pointer[got]
+				w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+					if body, err := io.ReadAll(r.Body); err == nil {
+						saw.Store(&got{r, string(body)})
+					}
+				}, func(w *world) {
+					w.server.EnableHTTP2 = http2
+					w.inject(tt.rule)
+				})
+				r := w.request(http.MethodPost, "/", tt.body)
+				if tt.encoding != "" {
+					r.Header.Set("Content-Encoding", tt.encoding)
+				}
+				if tt.contentType != "" {
+					r.Header.Set("Content-Type", tt.contentType)
+				}
+				resp, answer := w.do(w.client(http2), r)
+				if tt.refused && (resp.StatusCode != http.StatusBadRequest || saw.Load() != nil) {
+					t.Errorf("%s: %s, and all of it was sent: %v", resp.Status, answer, saw.Load() != nil)
+				}
+				if !tt.refused && (resp.StatusCode != http.StatusOK || saw.Load().body != tt.body) {
+					t.Errorf("%s: %s", resp.Status, answer)
+				}
+			})
+		}
 	}
 }
 

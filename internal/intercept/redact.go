@@ -13,34 +13,53 @@ const mask = '*'
 // chunk is how much of an answer is looked at in one go.
 const chunk = 32 << 10
 
-// redactHeader masks secrets in the values of h.
-func redactHeader(h http.Header, traces [][]byte) {
-	for _, all := range h {
+// redactHeader masks secrets in the values of h, and removes what has one in its
+// name.
+func redactHeader(h http.Header, traces []*trace) {
+	for name, all := range h {
+		if slices.ContainsFunc(traces, func(t *trace) bool { return t.names(name) }) {
+			delete(h, name)
+			continue
+		}
 		for i, v := range all {
-			if b := []byte(v); redact(b, traces) > 0 {
+			if found, _ := find([]byte(v), traces); len(found) > 0 {
+				b := []byte(v)
+				redact(b, found)
 				all[i] = string(b)
 			}
 		}
 	}
 }
 
-// redact masks every trace in b, and returns where the last one ends; 0 without
-// any. Those that overlap are all masked.
-func redact(b []byte, traces [][]byte) (end int) {
-	var found [][2]int
-	for _, trace := range traces {
-		for at := 0; ; at++ {
-			i := bytes.Index(b[at:], trace)
-			if i < 0 {
-				break
+// span is where something is in a text.
+type span struct{ start, end int }
+
+// find returns where secrets are in b, also those that overlap, and the length of
+// the longest end of b that one may begin with.
+func find(b []byte, traces []*trace) (found []span, begun int) {
+	for _, t := range traces {
+		for i, c := range b {
+			if !t.begins[c] {
+				continue
 			}
-			at += i
-			found = append(found, [2]int{at, at + len(trace)})
+			end, more := t.match(b[i:])
+			if end > 0 {
+				found = append(found, span{i, i + end})
+			}
+			if more {
+				begun = max(begun, len(b)-i)
+			}
 		}
 	}
+	return found, begun
+}
+
+// redact masks what was found in b, and returns where the last one ends; 0
+// without any.
+func redact(b []byte, found []span) (end int) {
 	for _, f := range found {
-		end = max(end, f[1])
-		for i := f[0]; i < f[1]; i++ {
+		end = max(end, f.end)
+		for i := f.start; i < f.end; i++ {
 			b[i] = mask
 		}
 	}
@@ -51,7 +70,7 @@ func redact(b []byte, traces [][]byte) (end int) {
 // more than what may be the beginning of one.
 type redacted struct {
 	io.ReadCloser
-	traces [][]byte
+	traces []*trace
 	ended  func() // when the body is over, before that is said
 
 	buf     []byte // of which out is a part
@@ -78,32 +97,17 @@ func (r *redacted) fill() {
 	r.buf = buf
 	n, err := r.ReadCloser.Read(buf[len(buf):cap(buf)])
 	buf, r.err = buf[:len(buf)+n], err
-	keep := 0
-	if err == nil {
-		keep = r.begun(buf)
-	} else {
+	found, keep := find(buf, r.traces)
+	if err != nil {
+		keep = 0
 		r.ended()
 	}
 	r.in = bytes.Clone(buf[len(buf)-keep:]) // as it came: a secret may begin in the end of another one
-	end := redact(buf, r.traces)
+	end := redact(buf, found)
 	for i := range r.masked {
 		buf[i] = mask
 	}
 	r.out = buf[:len(buf)-keep]
 	r.masked = max(end, r.masked) - len(r.out)
 	r.masked = max(r.masked, 0)
-}
-
-// begun is the length of the longest end of b that a secret may begin with.
-func (r *redacted) begun(b []byte) int {
-	longest := 0
-	for _, trace := range r.traces {
-		for n := min(len(trace)-1, len(b)); n > longest; n-- {
-			if bytes.HasSuffix(b, trace[:n]) {
-				longest = n
-				break
-			}
-		}
-	}
-	return longest
 }

@@ -32,6 +32,9 @@ const (
 // away. They are the sandbox's own affair.
 var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
+// partial are headers that ask for parts of an answer.
+var partial = []string{"Range", "If-Range"}
+
 // serve answers one request of a session.
 func serve(w http.ResponseWriter, r *http.Request) {
 	g, ok := r.Context().Value(guestKey{}).(*guest)
@@ -47,7 +50,7 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	x := exchange{guest: g, injection: in}
 	if in != nil {
 		if x.filling, err = in.fill(time.Now()); err == nil {
-			err = injectBody(r, x.filling.body)
+			err = prepareBody(r, x.filling.body)
 		}
 		if err != nil {
 			refuse(w, err)
@@ -71,7 +74,7 @@ func (s *Session) admit(r *http.Request) (*Injection, error) {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		return nil, doze.Errorf(doze.Unsupported, "the method %s cannot be sent through the proxy", r.Method)
 	case in != nil && refers(r):
-		return nil, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header into the rule for %s, and leave it out here", s.Host)
+		return nil, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule for %s, and leave it out here", s.Host)
 	}
 	return in, nil
 }
@@ -122,6 +125,7 @@ func (x *exchange) forward(w http.ResponseWriter, r *http.Request) {
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.URL.User, out.URL.RawQuery = "https", x.guest.session.authority(), nil, p.In.URL.RawQuery
+	out.URL.RawPath = httpx.Escape(p.In.URL)
 	out.Host = out.URL.Host
 	out.Trailer = p.In.Trailer // which is filled while the body is read
 	for _, name := range forwarded {
@@ -138,6 +142,9 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	}
 	if len(x.injection.traces) > 0 {
 		out.Header.Set("Accept-Encoding", "identity") // so that a secret is seen if it comes back
+		for _, name := range partial {
+			out.Header.Del(name) // of which no part shows all of it
+		}
 	}
 }
 
@@ -156,13 +163,34 @@ func (x *exchange) clean(resp *http.Response) error {
 	}
 	traces := x.injection.traces
 	if len(traces) > 0 {
+		if err := readable(resp); err != nil {
+			return err
+		}
 		redactHeader(resp.Header, traces)
+		redactHeader(resp.Trailer, traces)                    // whose names are announced
 		if resp.StatusCode != http.StatusSwitchingProtocols { // to one that we do not know
 			resp.Body = &redacted{ReadCloser: resp.Body, traces: traces, ended: func() { redactHeader(resp.Trailer, traces) }}
 		}
 	}
 	for name, v := range x.filling.echo {
 		resp.Header.Set(name, v)
+	}
+	return nil
+}
+
+// readable is an error for an answer that cannot be searched: it is compressed
+// although it was not to be, or a part that was not asked for.
+func readable(resp *http.Response) error {
+	if resp.Request.Method == http.MethodHead || resp.StatusCode == http.StatusNotModified {
+		return nil // there is nothing to search
+	}
+	for _, encoding := range resp.Header.Values("Content-Encoding") {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return doze.Errorf(doze.Unavailable, "the answer is compressed (%.20q), although it was asked for without: it cannot be searched for the secrets of the routing rule, and is held back", encoding)
+		}
+	}
+	if resp.StatusCode == http.StatusPartialContent {
+		return doze.Errorf(doze.Unavailable, "the answer is a part of one that was asked for as a whole: it cannot be searched for the secrets of the routing rule, and is held back")
 	}
 	return nil
 }
@@ -197,7 +225,7 @@ func refuse(w http.ResponseWriter, err error) {
 // informed takes secrets out of the headers that come before the answer, too.
 type informed struct {
 	http.ResponseWriter
-	traces [][]byte
+	traces []*trace
 }
 
 func (w *informed) WriteHeader(status int) {

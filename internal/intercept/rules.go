@@ -4,9 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +30,7 @@ type Rules struct{ all []rule }
 type rule struct {
 	destinations  []doze.DomainPattern
 	headers, body []value
-	traces        doze.WriteOnly[[][]byte] // of the secrets it uses
+	traces        doze.WriteOnly[[]*trace] // of the secrets it uses
 }
 
 // value is what a header, or a member of a body, becomes.
@@ -102,26 +100,17 @@ func values(t *doze.ProxyTarget, table map[string]string) (all []value, err erro
 // sendable reports whether s can be in a header.
 func sendable(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
 
-// traces are the forms in which secrets may come back from who got them.
-func traces(users []value, secrets map[string]string) (all [][]byte) {
+// traces find the secrets that are used, should they come back.
+func traces(users []value, secrets map[string]string) (all []*trace) {
 	for _, v := range users {
 		for _, name := range v.template.Secrets() {
-			for _, form := range forms(secrets[name]) {
-				if !slices.ContainsFunc(all, func(b []byte) bool { return string(b) == form }) {
-					all = append(all, []byte(form))
-				}
+			secret := secrets[name]
+			if len(secret) >= redactMin && !slices.ContainsFunc(all, func(t *trace) bool { return t.secret == secret }) {
+				all = append(all, newTrace(secret))
 			}
 		}
 	}
 	return all
-}
-
-func forms(secret string) []string {
-	if len(secret) < redactMin {
-		return nil
-	}
-	quoted := strconv.Quote(secret)
-	return []string{secret, quoted[1 : len(quoted)-1], url.QueryEscape(secret), url.PathEscape(secret)}
 }
 
 // For returns what rules inject into requests to a host, as [doze.ParseHost]
@@ -167,7 +156,7 @@ func override(earlier, later []value) []value {
 // Injection is what becomes of requests to one destination.
 type Injection struct {
 	headers, body []value
-	traces        [][]byte
+	traces        []*trace
 }
 
 // String names the secrets, and has none of their values.
