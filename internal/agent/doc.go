@@ -2,7 +2,7 @@
 // models inside a sandbox. It is the first process there (PID 1), and any image
 // must work with it unmodified: it needs no shell, no user database and no
 // library of the image. What can do without processes and callers is in packages
-// below: archive, page, proc, search, upload and watch.
+// below: archive, page, proc, search, subtree, upload and watch.
 //
 // It trusts nobody and asks nobody for credentials: who may reach it is decided
 // by the edge and by the network in front of it. It never follows a tick: an

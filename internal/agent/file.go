@@ -184,11 +184,17 @@ func wantsRaw(accept string, download bool) bool {
 }
 
 // writeContent writes f with the member content, which it does not hold in
-// memory. Bytes that are not UTF-8 become U+FFFD.
+// memory. Bytes that are not UTF-8 become U+FFFD. A file that cannot be read at
+// all is Unprocessable.
 func writeContent(w http.ResponseWriter, f file, src io.Reader) error {
 	head, err := json.Marshal(f)
 	if err != nil {
 		return err
+	}
+	buf := make([]byte, 32<<10)
+	n, err := src.Read(buf)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return doze.Wrap(err, doze.Unprocessable, "%v", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	out := bufio.NewWriter(w)
@@ -204,9 +210,7 @@ func writeContent(w http.ResponseWriter, f file, src io.Reader) error {
 		_ = quote.Encode(text) // a string always can be
 		_, _ = out.Write(quoted.Bytes()[1 : quoted.Len()-len("\"\n")])
 	}
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := src.Read(buf)
+	for ; ; n, err = src.Read(buf) {
 		write(split.add(buf[:n]))
 		if errors.Is(err, io.EOF) {
 			break

@@ -154,6 +154,7 @@ func TestReadRefuses(t *testing.T) {
 	s.fails(t, 500, "too many levels", "GET", "/filesystem/loop", "")
 	s.fails(t, 422, "not a regular file", "GET", "/filesystem/fifo", "")
 	s.fails(t, 422, "not a regular file", "GET", "/filesystem//dev/zero", "")
+	s.fails(t, 422, "input/output error", "GET", "/filesystem//proc/self/mem", "")
 	s.fails(t, 400, "NUL", "GET", "/filesystem/a%00b", "")
 	s.fails(t, 400, "at most 4095", "GET", "/filesystem/"+strings.Repeat("x", 5000), "")
 	s.fails(t, 400, "path is not a directory", "GET", "/filesystem/tree"+s.dir+"/file", "")
@@ -460,6 +461,13 @@ func TestDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/up/"+filepath.Base(s.dir)+"?recursive=true", "")
+	if err := os.Symlink("/proc", filepath.Join(s.dir, "kernel")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"//proc/self/root", "/tree/proc/self/cwd", "//proc/1/root/tmp/x", "/kernel/self/root", "//sys/kernel"} {
+		s.fails(t, 422, "kernel's", "DELETE", "/filesystem"+path+"?recursive=true", "")
+	}
+	s.fails(t, 422, "mount point", "DELETE", "/filesystem//proc?recursive=true", "")
 	s.fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.dir+"/file", "")
 	s.fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.dir+"/none", "")
 	s.fails(t, 422, "not empty", "DELETE", "/filesystem/tree"+s.dir+"/tree", "")
@@ -540,6 +548,7 @@ func TestWriteTreeStaysInside(t *testing.T) {
 	s.fails(t, 400, "JSON", "PUT", tree, `[`)
 	s.fails(t, 400, "files", "PUT", tree, `{"files":{"a":1}}`)
 	s.fails(t, 422, "not a directory", "PUT", "/filesystem/tree"+secret, put("x"))
+	s.fails(t, 422, "kernel's", "PUT", "/filesystem/tree/proc", put("self/cwd/evil"))
 	get[listing](t, s, "PUT", tree, put("inside"))
 	if b, _ := os.ReadFile(s.dir + "/root/in"); string(b) != "new" {
 		t.Errorf("the link inside leads to %q", b)

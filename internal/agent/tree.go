@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/agent/subtree"
 )
 
 // treePrefix is where trees are. Their paths are always absolute.
@@ -56,6 +57,9 @@ func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
 		return directory{}, writeError(err)
 	}
 	defer func() { _ = root.Close() }()
+	if err := ordinary(root); err != nil {
+		return directory{}, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if err := own.mkdirAll(root, path.Dir(name), dirMode); err != nil {
 			return directory{}, writeError(err)
@@ -65,6 +69,20 @@ func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
 		}
 	}
 	return list(at)
+}
+
+// ordinary refuses a root whose links lead out of it even if they are not
+// followed.
+func ordinary(root *os.Root) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return writeError(err)
+	}
+	defer func() { _ = dir.Close() }()
+	if subtree.Kernel(dir) {
+		return doze.Errorf(doze.Unprocessable, "%s is the kernel's: no tree can be written there", root.Name())
+	}
+	return nil
 }
 
 // treeName returns the clean path below the root that a caller's name means.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"doze"
+	"doze/internal/agent/subtree"
 	"doze/internal/agent/upload"
 	"doze/internal/agent/watch"
 	"doze/internal/httpx"
@@ -294,6 +295,9 @@ func (a *Agent) remove(at place, recursive bool) (success, error) {
 	if isDir(at.abs, "/") || isDir(at.abs, a.workDir()) {
 		return success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.shown)
 	}
+	if err := removable(at); err != nil {
+		return success{}, err
+	}
 	info, err := os.Stat(at.abs)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return success{}, doze.Wrap(err, doze.NotFound, "file or directory not found")
@@ -305,13 +309,43 @@ func (a *Agent) remove(at place, recursive bool) (success, error) {
 	if info.IsDir() {
 		what = "Directory"
 		if recursive {
-			remove = os.RemoveAll // a link is removed, not followed
+			remove = subtree.Remove // a link is removed, not followed
 		}
 	}
 	if err := remove(at.abs); err != nil {
 		return success{}, writeError(err)
 	}
 	return success{at.shown, what + " deleted successfully"}, nil
+}
+
+// removable refuses what a delete would empty without being able to remove it:
+// the kernel's own directories, drives, volumes, and what has these in it.
+func removable(at place) error {
+	if ofKernel(at.abs) {
+		return doze.Errorf(doze.Unprocessable, "%s is the kernel's and cannot be deleted", at.shown)
+	}
+	dir, err := filepath.EvalSymlinks(path.Dir(at.abs))
+	if err != nil {
+		return nil //nolint:nilerr // who looks at the file itself says it better
+	}
+	abs := path.Join(dir, path.Base(at.abs))
+	if ofKernel(abs) {
+		return doze.Errorf(doze.Unprocessable, "%s is the kernel's and cannot be deleted", at.shown)
+	}
+	mounts, err := subtree.Mounts(abs)
+	switch {
+	case err != nil:
+		return err
+	case len(mounts) > 0:
+		return doze.Errorf(doze.Unprocessable, "%s cannot be deleted: %s is a mount point; unmount it first, or delete what is in it by name", at.shown, mounts[0])
+	}
+	return nil
+}
+
+// ofKernel reports whether an absolute path is in a file system of the kernel,
+// by its name.
+func ofKernel(abs string) bool {
+	return strings.HasPrefix(abs, "/proc/") || strings.HasPrefix(abs, "/sys/")
 }
 
 // isDir reports whether abs is the directory dir, by whatever way: links may lead

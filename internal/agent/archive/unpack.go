@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agent/subtree"
 )
 
 const (
@@ -101,7 +102,7 @@ func (u *unpack) member(h *tar.Header, content io.Reader) error {
 	if foreign, err := u.foreign(filepath.Dir(at)); foreign || err != nil {
 		return err
 	}
-	if err := os.RemoveAll(at); err != nil {
+	if err := subtree.Remove(at); err != nil {
 		return err
 	}
 	switch h.Typeflag {
@@ -182,7 +183,7 @@ func empty(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, syscall.EBUSY) {
+		if err := subtree.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, syscall.EBUSY) {
 			return err
 		}
 	}

@@ -1,0 +1,146 @@
+// Package subtree removes directories with all that is in them, and nothing
+// else. The kernel of a sandbox follows the links of /proc even where it is told
+// not to, and one of them leads to the root: what is opened is therefore compared
+// with what was seen before.
+package subtree
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// batch is how many names of a directory are held in memory.
+const batch = 1024
+
+// Remove removes name, which must not end with a slash, and what is below it. It
+// follows no link and enters no other file system: a mount point is EBUSY, after
+// the rest is gone. A name that is not there is no error; one in [Kernel]'s hands
+// is EPERM.
+func Remove(name string) error {
+	dir, err := os.OpenFile(filepath.Dir(name), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	if Kernel(dir) {
+		return &fs.PathError{Op: "remove", Path: name, Err: unix.EPERM}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir.Name(), Err: err}
+	}
+	return remove(dir, st.Dev, filepath.Base(name))
+}
+
+// Kernel reports whether dir is in one of the file systems that show what the
+// kernel has. Nothing there is a file of anybody, and links may lead anywhere.
+func Kernel(dir *os.File) bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return false
+	}
+	return st.Type == unix.PROC_SUPER_MAGIC || st.Type == unix.SYSFS_MAGIC
+}
+
+// remove removes a name of dir, which is of the file system dev.
+func remove(dir *os.File, dev uint64, name string) error {
+	fd, full := int(dir.Fd()), filepath.Join(dir.Name(), name)
+	var st unix.Stat_t
+	err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "stat", Path: full, Err: err}
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return unlink(fd, name, full, 0)
+	case st.Dev != dev:
+		return &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY}
+	}
+	if err := enter(fd, name, full, st); err != nil {
+		return err
+	}
+	return unlink(fd, name, full, unix.AT_REMOVEDIR)
+}
+
+func unlink(fd int, name, full string, flags int) error {
+	if err := unix.Unlinkat(fd, name, flags); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "remove", Path: full, Err: err}
+	}
+	return nil
+}
+
+// enter removes what is in a directory that looked like seen.
+func enter(parent int, name, full string, seen unix.Stat_t) error {
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: full, Err: err}
+	}
+	dir := os.NewFile(uintptr(fd), full)
+	defer func() { _ = dir.Close() }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: full, Err: err}
+	}
+	if st.Dev != seen.Dev || st.Ino != seen.Ino {
+		return &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY} // it is another one by now
+	}
+	return empty(dir, st.Dev)
+}
+
+// empty removes what is in dir, as far as it can. The error is the first one.
+func empty(dir *os.File, dev uint64) error {
+	for {
+		names, err := dir.Readdirnames(batch)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var first error
+		gone := 0
+		for _, name := range names {
+			if err := remove(dir, dev, name); err == nil {
+				gone++
+			} else if first == nil {
+				first = err
+			}
+		}
+		if gone == 0 {
+			return first
+		}
+		if _, err := dir.Seek(0, io.SeekStart); err != nil { // the names have moved
+			return err
+		}
+	}
+}
+
+// Mounts returns the mount points at and below name, which has no links in it.
+func Mounts(name string) (all []string, err error) {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read what is mounted: %w", err)
+	}
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(string(raw)) {
+		fields := strings.Fields(line) // id, parent, device, root, mount point
+		if len(fields) < 5 {
+			continue
+		}
+		if at := unescape.Replace(fields[4]); at == name || strings.HasPrefix(at, strings.TrimSuffix(name, "/")+"/") {
+			all = append(all, at)
+		}
+	}
+	return all, nil
+}
