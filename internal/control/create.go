@@ -52,10 +52,10 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if sb.Spec.Region == anyRegion {
 		sb.Spec.Region = s.Region
 	}
+	sb.Spec.Runtime.Envs = unmask(nil, sb.Spec.Runtime.Envs, "spec.runtime.envs", &p)
 	sb.Default(s.Region)
-	if at, why := sb.Spec.Deadline(time.Now(), time.Now(), true); !at.IsZero() && !at.After(time.Now()) {
-		p.Add("spec", "is of a sandbox that has ended already: %s", why)
-	}
+	now := time.Now()
+	checkLasts(&sb.Spec, now, now, &p)
 	s.check(&sb, &p)
 	s.checkFree(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
 	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkNetwork(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))

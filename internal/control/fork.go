@@ -107,7 +107,7 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	sb := doze.Sandbox{Metadata: doze.Metadata{Name: in.TargetName, Workspace: c.Workspace, CreatedBy: c.Sub, UpdatedBy: c.Sub}, Spec: n.Heir}
 	sb.Spec.Region = n.Spec.Region
 	sb.Spec.Runtime.Image, sb.Spec.Runtime.Memory, sb.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
-	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, in.Envs)
+	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, unmask(nil, in.Envs, "envs", &p))
 	sb.Default(s.Region)
 	doze.CheckEnvs(&p, "envs", sb.Spec.Runtime.Envs)
 	s.checkFree(&p, "targetName", "/sandboxes/{}", in.TargetName)

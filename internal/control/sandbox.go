@@ -119,6 +119,14 @@ func deadline(sb store.Sandbox, used time.Time) time.Time {
 	return at
 }
 
+// checkLasts adds that a sandbox that was created and last used then would have
+// ended already: nobody means that, and there is a DELETE.
+func checkLasts(spec *doze.SandboxSpec, created, used time.Time, p *doze.Problems) {
+	if at, why := spec.Deadline(created, used, true); !at.IsZero() && !at.After(time.Now()) {
+		p.Add("spec", "is of a sandbox that has ended already: %s", why)
+	}
+}
+
 // settable is what a caller may set of a sandbox.
 type settable struct {
 	Name        string            `json:"name"`

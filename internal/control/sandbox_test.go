@@ -365,6 +365,45 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 }
 
+// TestMaskIsNoValue: who creates a sandbox from what an answer showed would
+// start it with the mask.
+func TestMaskIsNoValue(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	w := p.do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"NEW","value":"********","secret":true}]}}}`)
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "NEW") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	want[any](p, 404, "GET", "/sandboxes/a", "")
+	p.create(named("a"))
+	w = p.do("POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","envs":[{"name":"NEW","value":"********"}]}`)
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "NEW") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// TestUpdateEndsNothing: a deadline that has passed is a mistake.
+func TestUpdateEndsNothing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		p.create(named("a"))
+		after(time.Minute)
+		for body, says := range map[string]string{
+			`{"spec":{"runtime":{"expires":"2000-01-01T00:00:00Z"}}}`:                                                "it expired at",
+			`{"spec":{"runtime":{"ttl":"30s"}}}`:                                                                     "its ttl of 30s is over",
+			`{"spec":{"lifecycle":{"expirationPolicies":[{"type":"ttl-max-age","value":"30s","action":"delete"}]}}}`: "its maximum age of 30s is over",
+			`{"spec":{"lifecycle":{"expirationPolicies":[{"type":"ttl-idle","value":"30s","action":"delete"}]}}}`:    "nobody used it for 30s",
+		} {
+			if w := p.do("PUT", "/sandboxes/a", body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+				p.t.Errorf("%s: %d %s", body, w.Code, w.Body)
+			}
+		}
+		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"90s"}}}`); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 30 {
+			p.t.Errorf("%+v", sb)
+		}
+	})
+}
+
 // TestEmptyVariables: nothing is not the same as no value.
 func TestEmptyVariables(t *testing.T) {
 	t.Parallel()

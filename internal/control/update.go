@@ -118,13 +118,14 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		}
 	}
 	now.ExtraArgs = was.ExtraArgs
-	now.Envs = unmask(was.Envs, now.Envs, &p)
+	now.Envs = unmask(was.Envs, now.Envs, "spec.runtime.envs", &p)
 	want.Default(s.Region)
 	if len(want.Spec.Volumes) > 0 && !slices.Equal(want.Spec.Volumes, sb.Spec.Volumes) {
 		p.Add("spec.volumes", "cannot be changed: create another sandbox")
 	}
 	want.Spec.Volumes = sb.Spec.Volumes
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
+	checkLasts(&want.Spec, sb.Metadata.CreatedAt.Time, s.lastUsed(sb, time.Now()), &p)
 	s.check(&want, &p)
 	err := s.checkNetwork(ctx, &want, &p)
 	if err != nil {
@@ -148,11 +149,11 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	return sb, nil
 }
 
-// unmask returns the variables that a caller wants, with the stored value for
-// each that came back masked or without one: callers send back what they were
-// shown. A value that was kept secret stays secret. Of variables with the same
+// unmask returns the variables that a caller wants in a field of a body, with the
+// stored value for each that came back masked or without one: callers send back
+// what they were shown. A value that was kept secret stays secret. Of variables with the same
 // name, the nth stands for the nth.
-func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
+func unmask(was, now []doze.Env, field string, p *doze.Problems) []doze.Env {
 	stored := map[string][]doze.Env{}
 	for _, e := range was {
 		stored[e.Name] = append(stored[e.Name], e)
@@ -171,7 +172,7 @@ func unmask(was, now []doze.Env, p *doze.Problems) []doze.Env {
 		case old != nil:
 			e.Value, e.ValueFrom, e.Secret = old.Value, old.ValueFrom, e.Secret || old.Secret
 		case e.Value != nil:
-			p.Add("spec.runtime.envs", "has the masked value of %s, of which no value is stored", clip(e.Name))
+			p.Add(field, "has the masked value of %s, of which no value is stored", clip(e.Name))
 		}
 	}
 	return now
