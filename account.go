@@ -8,16 +8,17 @@ import (
 // APIKey is a long-lived credential. The key itself is shown once, in the
 // answer to its creation; afterwards only its hash exists.
 type APIKey struct {
-	ID        string `json:"id"`
-	Key       string `json:"apiKey,omitempty"`
-	Name      string `json:"name"`
-	Sub       string `json:"sub"`
-	SubType   string `json:"sub_type"`
-	ExpiresIn string `json:"expires_in,omitempty"` // a Duration
-	CreatedAt Time   `json:"createdAt,omitzero"`
-	CreatedBy string `json:"createdBy,omitempty"`
-	UpdatedAt Time   `json:"updatedAt,omitzero"`
-	UpdatedBy string `json:"updatedBy,omitempty"`
+	ID         string `json:"id"`
+	Key        string `json:"apiKey,omitempty"`
+	Name       string `json:"name"`
+	Sub        string `json:"sub"`
+	SubType    string `json:"sub_type"`
+	ExpiresIn  string `json:"expires_in,omitempty"` // a Duration
+	LastUsedAt Time   `json:"lastUsedAt,omitzero"`  // to a second; absent if it was never used
+	CreatedAt  Time   `json:"createdAt,omitzero"`
+	CreatedBy  string `json:"createdBy,omitempty"`
+	UpdatedAt  Time   `json:"updatedAt,omitzero"`
+	UpdatedBy  string `json:"updatedBy,omitempty"`
 }
 
 // Workspace is what resources live in.

@@ -75,9 +75,9 @@ func (a *app) key() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := [][]string{{"ID", "NAME", "OWNER", "EXPIRES", "CREATED"}}
+			rows := [][]string{{"ID", "NAME", "OWNER", "EXPIRES", "LAST USED", "CREATED"}}
 			for _, k := range all {
-				rows = append(rows, []string{k.ID, k.Name, k.Sub, k.ExpiresIn, moment(k.CreatedAt)})
+				rows = append(rows, []string{k.ID, k.Name, k.Sub, k.ExpiresIn, moment(k.LastUsedAt), moment(k.CreatedAt)})
 			}
 			return a.show(all, rows)
 		},

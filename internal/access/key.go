@@ -12,6 +12,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -126,7 +127,7 @@ func parse(text string) (id string, ok bool) {
 type Keys struct {
 	mu   sync.RWMutex
 	byID map[string]Key       // guarded by mu
-	used map[string]time.Time // guarded by mu; since the last call of Used
+	used map[string]time.Time // guarded by mu; since we began
 }
 
 // LoadKeys returns the keys that load returns.
@@ -157,12 +158,13 @@ func (k *Keys) Remove(id string) {
 	delete(k.used, id)
 }
 
-// Used returns when keys were last used, by id, since it was last called.
-func (k *Keys) Used() map[string]time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	used := k.used
-	k.used = map[string]time.Time{}
+// Used returns when keys were last used, by id, of those that were used after a
+// moment and since the start.
+func (k *Keys) Used(after time.Time) map[string]time.Time {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	used := maps.Clone(k.used)
+	maps.DeleteFunc(used, func(_ string, at time.Time) bool { return !at.After(after) })
 	return used
 }
 
@@ -187,15 +189,15 @@ func (k *Keys) check(text string, now time.Time) (Key, error) {
 	if !known || !same || !key.Expires.IsZero() && !now.Before(key.Expires) {
 		return Key{}, errWrongKey
 	}
-	if now.Sub(seen) > usedStep {
+	if now.Sub(seen) > UsedStep {
 		k.touch(id, now)
 	}
 	return key, nil
 }
 
-// usedStep is how exactly the use of a key is known; it keeps callers of one
+// UsedStep is how exactly the use of a key is known; it keeps callers of one
 // key from waiting for each other.
-const usedStep = time.Second
+const UsedStep = time.Second
 
 func (k *Keys) touch(id string, now time.Time) {
 	k.mu.Lock()

@@ -85,10 +85,10 @@ func TestKeysExpireAndAreNoted(t *testing.T) {
 		if _, err := authenticate(k, secret.Reveal()); err != nil {
 			t.Error(err)
 		}
-		if used := k.Keys.Used(); !used[id].Equal(time.Now()) {
+		if used := k.Keys.Used(time.Now().Add(-1)); !used[id].Equal(time.Now()) {
 			t.Errorf("used %v", used)
 		}
-		if used := k.Keys.Used(); len(used) != 0 {
+		if used := k.Keys.Used(time.Now()); len(used) != 0 {
 			t.Errorf("used again %v", used)
 		}
 		time.Sleep(time.Nanosecond)

@@ -210,9 +210,13 @@ func (s *Server) listAPIKeys(ctx context.Context, _ *http.Request) ([]apiKey, er
 // their secrets.
 func (s *Server) keysOf(ctx context.Context, is func(store.APIKey) bool) ([]apiKey, error) {
 	all, err := s.Store.APIKeys(ctx, callerOf(ctx).Workspace)
-	keys := []apiKey{}
+	keys, used := []apiKey{}, s.Credentials.Keys.Used(time.Time{})
 	for _, k := range all {
 		if is(k) {
+			k.LastUsedAt = doze.Time{Time: k.LastUsed}
+			if at := used[k.ID]; at.After(k.LastUsed) { // the record lags
+				k.LastUsedAt = doze.Time{Time: at}
+			}
 			keys = append(keys, apiKey{k.APIKey, k.Scopes})
 		}
 	}

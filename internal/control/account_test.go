@@ -88,13 +88,24 @@ func TestUseOfKeysIsRecorded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(p *platform) {
 		t := p.t
-		want[any](p, 200, "GET", "/sandboxes", "")
-		used := time.Now()
-		after(2 * time.Minute)
-		all, err := p.store.APIKeys(t.Context(), "main")
-		if err != nil || !all[0].LastUsed.Equal(used) {
-			t.Errorf("%v, %v", all, err)
+		k := want[key](p, 200, "POST", "/api_keys", "")
+		after(2 * time.Second)
+		want[any](p, 200, "GET", "/sandboxes", "", "Authorization", "Bearer "+k.Key)
+		used := time.Now().Truncate(time.Millisecond)
+		shown := func(when string) {
+			t.Helper()
+			all := want[[]key](p, 200, "GET", "/api_keys", "")
+			if i := slices.IndexFunc(all, func(one key) bool { return one.ID == k.ID }); i < 0 || !all[i].LastUsedAt.Equal(used) {
+				t.Errorf("%s: %+v, want %v", when, all, used)
+			}
 		}
+		shown("at once")
+		after(2 * time.Minute)
+		p.reopen()
+		shown("after a restart")
+		k = want[key](p, 200, "POST", "/api_keys", "")
+		used = time.Time{}
+		shown("never used")
 	})
 }
 

@@ -206,12 +206,16 @@ const keysNoted = time.Minute
 
 // noteKeys records when API keys were last used.
 func (s *Server) noteKeys(ctx context.Context) {
+	var noted time.Time
 	for never := newBell(); never.wait(ctx, keysNoted); {
-		used := s.Credentials.Keys.Used()
+		now := time.Now()
+		used := s.Credentials.Keys.Used(noted)
 		if len(used) == 0 {
 			continue
 		}
-		if err := s.Store.TouchAPIKeys(ctx, used); err != nil && ctx.Err() == nil {
+		if err := s.Store.TouchAPIKeys(ctx, used); err == nil {
+			noted = now.Add(-access.UsedStep) // a use that is a moment older may come yet
+		} else if ctx.Err() == nil {
 			slog.WarnContext(ctx, "the last use of API keys is not recorded", "err", err)
 		}
 	}

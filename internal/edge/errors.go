@@ -58,10 +58,23 @@ var advices = map[string]advice{
 // it, whatever the code says: to repeat it may do twice what should happen once.
 var unsure = advice{false, "look whether the request took effect before you send it again", "do not retry blindly: the sandbox may have done what it was asked"}
 
+// tokenAdvices replace those that name an API key, where a preview wants one of
+// its own tokens and takes nothing else.
+var tokenAdvices = map[string]advice{
+	authRequired: {false, "send a token of the preview in the header X-Blaxel-Preview-Token or the query parameter bl_preview_token", "do not send an API key: a preview takes none"},
+	authFailed:   {false, "use a valid token of the preview: POST /v0/sandboxes/<name>/previews/<preview>/tokens makes one", "do not retry with the same token"},
+}
+
+// forToken marks errors whose advice is in tokenAdvices.
+var forToken = map[string]any{"credential": "preview_token"}
+
 // adviceOf returns what a client may do about e.
 func adviceOf(e *doze.Error) advice {
 	if safe, ok := e.Fields["retryable"].(bool); ok && !safe {
 		return unsure
+	}
+	if e.Fields["credential"] == forToken["credential"] {
+		return tokenAdvices[codeOf(e)]
 	}
 	return advices[codeOf(e)]
 }
@@ -96,8 +109,8 @@ var (
 	errNotFound  = &doze.Error{Kind: doze.NotFound, Name: workloadNotFound, Message: "there is no such sandbox in the workspace of this credential"}
 	errStray     = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no sandbox has this host: the region or the domain is another one"}
 	errNoPreview = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such preview, or it is over"}
-	errNoToken   = &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Message: "this preview needs a token, in the header X-Blaxel-Preview-Token or the query parameter bl_preview_token"}
-	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the token of this preview is wrong, expired or deleted"}
+	errNoToken   = &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Fields: forToken, Message: "this preview needs a token, in the header X-Blaxel-Preview-Token or the query parameter bl_preview_token"}
+	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Fields: forToken, Message: "the token of this preview is wrong, expired or deleted"}
 	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
 	errFailed    = &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: its events say why"}
 	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}

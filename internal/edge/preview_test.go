@@ -279,6 +279,19 @@ func TestLinksWithTokensAreSwapped(t *testing.T) {
 	}
 }
 
+// TestAdviceOfPreviewsNamesTheirTokens: an API key does not open a preview.
+func TestAdviceOfPreviewsNamesTheirTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, echo)
+	for path, code := range map[string]string{"/": authRequired, "/?bl_preview_token=bad": authFailed} {
+		got := platformError(t, w.do(t, http.MethodGet, "closed"+previewDomain, path, "", nil))
+		action, ok := got["action"].(string)
+		if !ok || got["code"] != code || !strings.Contains(action, "token of the preview") || strings.Contains(action, "API key") {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
 // TestPreviewsEndWithTheirTokens: also what is open.
 func TestPreviewsEndWithTheirTokens(t *testing.T) {
 	t.Parallel()

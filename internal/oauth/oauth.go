@@ -178,6 +178,16 @@ func (p params) check() error {
 	return nil
 }
 
+// need reports the parameters that are missing (RFC 6749, section 5.2). An empty
+// one counts as left out.
+func (p params) need(names ...string) error {
+	lacking := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return p[name] != "" })
+	if len(lacking) == 0 {
+		return nil
+	}
+	return fail(http.StatusBadRequest, invalidRequest, "the request lacks "+strings.Join(lacking, ", "))
+}
+
 // ignoredScopes are those that clients send by habit, and that mean nothing
 // here: every grant can be refreshed.
 var ignoredScopes = []string{"offline_access", "openid", "profile", "email"}

@@ -133,12 +133,13 @@ func with(v url.Values, pairs ...string) url.Values {
 }
 
 type tokens struct {
-	Access    string `json:"access_token"`
-	Refresh   string `json:"refresh_token"`
-	Type      string `json:"token_type"`
-	Scope     string `json:"scope"`
-	Error     string `json:"error"`
-	ExpiresIn int    `json:"expires_in"`
+	Access      string `json:"access_token"`
+	Refresh     string `json:"refresh_token"`
+	Type        string `json:"token_type"`
+	Scope       string `json:"scope"`
+	Error       string `json:"error"`
+	Description string `json:"error_description"`
+	ExpiresIn   int    `json:"expires_in"`
 }
 
 // token asks for a token in the form of a form, or of JSON.
@@ -275,10 +276,8 @@ func TestCodesWorkOnce(t *testing.T) {
 
 	for name, change := range map[string][]string{
 		"another verifier": {"code_verifier", verifier + "x"},
-		"no verifier":      {"code_verifier", ""},
 		"another client":   {"client_id", "doze"},
 		"another redirect": {"redirect_uri", "https://app.test/done"},
-		"no redirect":      {"redirect_uri", ""},
 	} {
 		code := w.code(request)
 		if got := w.token(400, with(exchange(code), change...)); got.Error != "invalid_grant" {
@@ -287,6 +286,32 @@ func TestCodesWorkOnce(t *testing.T) {
 		w.token(400, exchange(code)) // no second guess
 	}
 	w.token(400, exchange("dzc_x_y"))
+}
+
+// TestMissingParametersAreNamed: whoever forgot one has not guessed wrong, so
+// that the code stays good.
+func TestMissingParametersAreNamed(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	code := w.code(request)
+	for name, tt := range map[string]struct {
+		in      url.Values
+		lacking string
+	}{
+		"nothing":               {url.Values{}, "grant_type"},
+		"code alone":            {with(exchange(code), "client_id", "", "redirect_uri", "", "code_verifier", ""), "client_id, redirect_uri, code_verifier"},
+		"no code":               {with(exchange(code), "code", ""), "code"},
+		"no verifier":           {with(exchange(code), "code_verifier", ""), "code_verifier"},
+		"no redirect":           {with(exchange(code), "redirect_uri", ""), "redirect_uri"},
+		"nothing but a refresh": {form(map[string]string{"grant_type": "refresh_token"}), "refresh_token"},
+		"no device":             {form(map[string]string{"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "client_id": "doze"}), "device_code"},
+	} {
+		got := w.token(400, tt.in)
+		if got.Error != "invalid_request" || got.Description != "the request lacks "+tt.lacking {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	w.token(200, exchange(code))
 }
 
 func TestCodesAreOverSoon(t *testing.T) {

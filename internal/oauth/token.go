@@ -29,17 +29,24 @@ type tokenAnswer struct {
 // deviceGrant is the name of the grant of RFC 8628.
 const deviceGrant = "urn:ietf:params:oauth:grant-type:device_code"
 
-// grants are the ways to a token.
-var grants = map[string]func(*Server, context.Context, *http.Request, params) (tokenAnswer, error){
-	"authorization_code": (*Server).exchangeCode,
-	"refresh_token":      (*Server).refresh,
-	"client_credentials": (*Server).clientCredentials,
-	deviceGrant:          (*Server).pollDevice,
+// grants are the ways to a token, and the parameters that each needs. Those of
+// client_credentials may be in a header.
+var grants = map[string]struct {
+	needs []string
+	give  func(*Server, context.Context, *http.Request, params) (tokenAnswer, error)
+}{
+	"authorization_code": {[]string{"code", "client_id", "redirect_uri", "code_verifier"}, (*Server).exchangeCode},
+	"refresh_token":      {[]string{"refresh_token"}, (*Server).refresh},
+	"client_credentials": {nil, (*Server).clientCredentials},
+	deviceGrant:          {[]string{"device_code", "client_id"}, (*Server).pollDevice},
 }
 
 // Token gives out tokens.
 func (s *Server) Token(w http.ResponseWriter, r *http.Request) {
 	p, err := readParams(r)
+	if err == nil {
+		err = p.need("grant_type")
+	}
 	if err != nil {
 		writeFailure(w, r, err)
 		return
@@ -49,7 +56,11 @@ func (s *Server) Token(w http.ResponseWriter, r *http.Request) {
 		writeFailure(w, r, fail(http.StatusBadRequest, unsupportedGrant, "the grant_type must be authorization_code, refresh_token, client_credentials or "+deviceGrant))
 		return
 	}
-	out, err := grant(s, r.Context(), r, p)
+	if err := p.need(grant.needs...); err != nil {
+		writeFailure(w, r, err)
+		return
+	}
+	out, err := grant.give(s, r.Context(), r, p)
 	if err != nil {
 		writeFailure(w, r, err)
 		return
