@@ -16,6 +16,7 @@ const (
 	RetentionMax     = 30 * 24 * time.Hour
 	DurationMax      = 10 * 365 * 24 * time.Hour
 	PoliciesMax      = 16
+	retentionMaxText = "30d" // RetentionMax
 )
 
 // Time is a moment as the API writes it: RFC 3339 in UTC. The zero Time is
@@ -137,6 +138,19 @@ func (l *Lifecycle) Retention() time.Duration {
 		}
 	}
 	return RetentionDefault
+}
+
+// capped is l with a retention that is not longer than it lasts.
+func (l *Lifecycle) capped() *Lifecycle {
+	if l == nil {
+		return nil
+	}
+	if d, err := ParseDuration(l.TerminatedRetention); err != nil || d <= RetentionMax {
+		return l
+	}
+	c := *l
+	c.TerminatedRetention = retentionMaxText
+	return &c
 }
 
 // Deadline returns when the sandbox of s must end, and why: the earliest of

@@ -1,7 +1,9 @@
 package doze
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -99,13 +101,20 @@ const MaskedValue = "********"
 type Port struct {
 	Target   int    `json:"target"`
 	Name     string `json:"name,omitempty"`
-	Protocol string `json:"protocol,omitempty"`
+	Protocol string `json:"protocol,omitempty"` // empty means HTTP
+}
+
+// Same reports whether p and other say the same.
+func (p Port) Same(other Port) bool {
+	p.Protocol = cmp.Or(p.Protocol, portProtocols[0])
+	other.Protocol = cmp.Or(other.Protocol, portProtocols[0])
+	return p == other
 }
 
 var (
-	envNameForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
-	portProtocol = []string{"HTTP", "TCP", "UDP", "TLS"}
-	extraArgKeys = []string{ExtraIPTables, ExtraNFS, ExtraTun}
+	envNameForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+	portProtocols = []string{"HTTP", "TCP", "UDP", "TLS"} // the first is the default
+	extraArgKeys  = []string{ExtraIPTables, ExtraNFS, ExtraTun}
 )
 
 // Keys of [Runtime.ExtraArgs], and what one of them is if the sandbox has it.
@@ -135,11 +144,7 @@ func (s *Sandbox) Default(region string) {
 	if s.Spec.Network.IsZero() {
 		s.Spec.Network = nil // {} is how callers take all rules away
 	}
-	for i := range r.Ports {
-		if r.Ports[i].Protocol == "" {
-			r.Ports[i].Protocol = "HTTP"
-		}
-	}
+	s.Spec.Lifecycle = s.Spec.Lifecycle.capped()
 	for i := range r.Envs {
 		r.Envs[i].Default()
 	}
@@ -197,12 +202,13 @@ func (r *Runtime) checkPorts(p *Problems) {
 	if len(r.Ports) > PortsMax {
 		p.Add("spec.runtime.ports", "has %d entries; at most %d are allowed", len(r.Ports), PortsMax)
 	}
-	for _, port := range r.Ports {
+	for i, port := range r.Ports {
+		field := fmt.Sprintf("spec.runtime.ports[%d]", i)
 		if port.Target < 1 || port.Target > 65535 {
-			p.Add("spec.runtime.ports", "has the target %d; it must be 1 to 65535", port.Target)
+			p.Add(field+".target", "is %d; it must be 1 to 65535", port.Target)
 		}
-		if !slices.Contains(portProtocol, port.Protocol) {
-			p.Add("spec.runtime.ports", "has the protocol %q; it must be one of %s", clip(port.Protocol), strings.Join(portProtocol, ", "))
+		if port.Protocol != "" && !slices.Contains(portProtocols, port.Protocol) {
+			p.Add(field+".protocol", "is %q; it must be one of %s, or be left out, which is %s", clip(port.Protocol), strings.Join(portProtocols, ", "), portProtocols[0])
 		}
 	}
 }
@@ -216,7 +222,7 @@ func CheckEnvs(p *Problems, field string, envs []Env) {
 	for _, e := range envs {
 		bytes += len(e.Name) + len(e.Text()) + len(e.ValueFrom)
 		if !envNameForm.MatchString(e.Name) {
-			p.Add(field, "has the name %q; it must be letters, digits and _ and not begin with a digit", clip(e.Name))
+			p.Add(field, "has the name %q; it must have letters, digits, _, . and - only, and begin with a letter or _", clip(e.Name))
 		}
 		if e.From() {
 			if _, err := ParseValueSource(e.ValueFrom); err != nil {

@@ -271,7 +271,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
 	if rt == nil || r.Method == http.MethodHead && (rt.pattern == "/" || rt.pattern == "/mcp") {
-		notFound(w)
+		httpx.WriteErrorAs(w, r, errNoRoute, httpx.SandboxBody)
 		return
 	}
 	if r.Method == http.MethodHead {
@@ -288,12 +288,8 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// notFound is the answer to what is not in the table.
-func notFound(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "text/plain")
-	w.WriteHeader(http.StatusNotFound)
-	_, _ = io.WriteString(w, "404 page not found") // the caller went away: nobody is left to tell
-}
+// errNoRoute is the answer to what is not in the table.
+var errNoRoute = doze.Errorf(doze.NotFound, "there is no such path, or it does not take this method")
 
 // recovered keeps a bug in one handler from ending the others.
 func recovered(w http.ResponseWriter, r *http.Request) {

@@ -90,7 +90,7 @@ func TestTransport(t *testing.T) {
 		a.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 		return w
 	}
-	const missing = "404 page not found"
+	const missing = `{"error":"there is no such path, or it does not take this method"}` + "\n"
 	tests := map[string]struct {
 		method, target string
 		status         int

@@ -58,8 +58,7 @@ func parseOpening(q url.Values) opening {
 // openTerminal connects a WebSocket to the terminal of a session.
 func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) error {
 	if a.noTerminal() {
-		notFound(w)
-		return nil
+		return errNoRoute
 	}
 	o := parseOpening(r.URL.Query())
 	switch {
@@ -138,8 +137,7 @@ func send(ctx context.Context, conn *websocket.Conn, f frame) error {
 // showTerminal sends the page of a terminal.
 func (a *Agent) showTerminal(w http.ResponseWriter, _ *http.Request, _ string) error {
 	if a.noTerminal() {
-		notFound(w)
-		return nil
+		return errNoRoute
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")

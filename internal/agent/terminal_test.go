@@ -164,7 +164,7 @@ func TestTerminalRefuses(t *testing.T) {
 	s.fails(t, 400, "sessionId", "GET", "/terminal/ws?sessionId="+strings.Repeat("x", 300), "", "Upgrade: websocket", "Connection: Upgrade")
 	off := start(t, "DISABLE_TERMINAL=1")
 	for _, path := range []string{"/terminal", "/terminal/ws"} {
-		if status, body := off.call(t, "GET", path, ""); status != 404 || body != "404 page not found" {
+		if status, body := off.call(t, "GET", path, ""); status != 404 || !strings.Contains(body, `"error":"there is no such path`) {
 			t.Errorf("disabled: status %d: %s", status, body)
 		}
 	}

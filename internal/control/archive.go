@@ -19,24 +19,24 @@ const archiveTimeout = 30 * time.Minute
 // archiveSandbox answers at once; the loop that mends does the work, now or
 // after a crash.
 func (s *Server) archiveSandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
-	return s.lead(ctx, r, func(sb store.Sandbox) (store.Step, error) {
+	return s.lead(ctx, r, doze.Archiving, func(sb store.Sandbox) (store.Step, error) {
 		st := store.Step{On: doze.Pack}
 		st.Archive = &doze.Archive{Key: sb.Machine, Generation: doze.Generation, StartedAt: doze.Time{Time: time.Now()}}
 		switch {
 		case sb.Phase.Status() == doze.Running.Status():
 			return st, nil
-		case sb.Phase == doze.Archiving || sb.Phase == doze.Archived || sb.Phase == doze.Unarchiving:
-			return st, doze.Errorf(doze.Conflict, "the sandbox is %s already", sb.Phase)
+		case sb.Phase == doze.Archived:
+			return st, errAlready(sb)
 		}
-		return st, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that is DEPLOYED can be archived", sb.Phase)
+		return st, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that is %s can be archived", sb.Phase.Status(), doze.Running.Status())
 	})
 }
 
 // unarchiveSandbox answers at once, in the same manner.
 func (s *Server) unarchiveSandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
-	return s.lead(ctx, r, func(sb store.Sandbox) (store.Step, error) {
+	return s.lead(ctx, r, doze.Unarchiving, func(sb store.Sandbox) (store.Step, error) {
 		if sb.Phase != doze.Archived {
-			return store.Step{}, doze.Errorf(doze.Conflict, "the sandbox is %s, not archived", sb.Phase)
+			return store.Step{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that is %s can be unarchived", sb.Phase.Status(), doze.Archived.Status())
 		}
 		a := restoring(sb, doze.RestoreExtracting)
 		a.RestoreStartedAt = doze.Time{Time: time.Now()}
@@ -57,10 +57,17 @@ func restoring(sb store.Sandbox, state doze.RestoreState) *doze.Archive {
 	return &a
 }
 
-// lead moves the sandbox of a path on by a step, whose work the loop that mends
-// does.
-func (s *Server) lead(ctx context.Context, r *http.Request, step func(store.Sandbox) (store.Step, error)) (doze.Sandbox, error) {
+func errAlready(sb store.Sandbox) error {
+	return doze.Errorf(doze.Conflict, "the sandbox is %s already", sb.Phase.Status())
+}
+
+// lead moves the sandbox of a path on by a step to a phase, whose work the loop
+// that mends does.
+func (s *Server) lead(ctx context.Context, r *http.Request, to doze.Phase, step func(store.Sandbox) (store.Step, error)) (doze.Sandbox, error) {
 	found, err := s.living(ctx, r.PathValue("name"))
+	if err == nil && found.Phase == to { // after its turn it is something else
+		err = errAlready(found)
+	}
 	if err != nil {
 		return doze.Sandbox{}, err
 	}

@@ -271,25 +271,27 @@ func (s *Server) verify(ctx context.Context, d doze.CustomDomain) (doze.CustomDo
 func (s *Server) lookUp(ctx context.Context, d doze.CustomDomain) (problem string, certain bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
+	var wrong []string // all of it: records take their time to be seen
 	for name, value := range d.Spec.TXTRecords {
 		found, err := present(s.Resolver.LookupTXT(ctx, name+"."))
 		switch {
 		case err != nil:
 			return "the DNS did not answer when asked for the TXT record " + name, false
 		case !slices.Contains(found, value):
-			return "the TXT record " + name + " is not " + value, true
+			wrong = append(wrong, "the TXT record "+name+" is not "+value)
 		}
 	}
 	leads, err := s.leadsHere(ctx, probeLabel+d.Metadata.Name+".")
 	switch {
-	case err != nil:
+	case err != nil && len(wrong) == 0:
 		return "the DNS did not answer when asked for *.preview." + d.Metadata.Name, false
+	case err != nil: // what is wrong already is certain
 	case !leads && !s.hasName():
-		return s.remedy(d), true
+		wrong = append(wrong, s.remedy(d))
 	case !leads:
-		return "the CNAME record *.preview." + d.Metadata.Name + " does not lead to " + s.DomainTarget, true
+		wrong = append(wrong, "the CNAME record *.preview."+d.Metadata.Name+" does not lead to "+s.DomainTarget)
 	}
-	return "", true
+	return strings.Join(wrong, "; "), true
 }
 
 // leadsHere reports whether a name is an alias of our target, or has an address

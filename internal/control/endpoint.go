@@ -38,13 +38,21 @@ func (e endpoint) takes(media string) endpoint {
 // read and write lift a method into a route; write hands it the body, which has
 // the members of an In.
 func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)) endpoint {
-	e := endpoint{out: reflect.TypeFor[Out](), handler: func(s *Server) http.Handler {
-		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) {
+	e := endpoint{out: reflect.TypeFor[Out]()}
+	list, isList := reflect.TypeAssert[interface{ parameters() []string }](reflect.Zero(e.out))
+	e.handler = func(s *Server) http.Handler {
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
+			if !isList { // which reports all that is wrong with its query at once
+				err = checkFlags(r)
+			}
+			if err != nil {
+				return out, err
+			}
 			return fn(s, ctx, r)
 		})
-	}}
-	if l, ok := reflect.TypeAssert[interface{ parameters() []string }](reflect.Zero(e.out)); ok {
-		return e.asks(l.parameters()...)
+	}
+	if isList {
+		return e.asks(list.parameters()...)
 	}
 	return e
 }
@@ -52,6 +60,9 @@ func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)
 func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[string]any) (Out, error)) endpoint {
 	return endpoint{in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](), handler: func(s *Server) http.Handler {
 		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
+			if err := checkFlags(r); err != nil {
+				return out, err
+			}
 			body, err := readBody(r)
 			if err != nil {
 				return out, err

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"net/http"
 	"net/url"
 
 	"doze"
@@ -34,9 +35,16 @@ var flags = [...]string{
 // in reports whether a query has f as true.
 func (f flag) in(q url.Values) bool { return q.Get(flags[f]) == "true" }
 
-// checkFlags adds each flag of a query that is neither true nor false: to take
+// checkFlags is the error for the flags in the query of r.
+func checkFlags(r *http.Request) error {
+	var p doze.Problems
+	addFlags(r.URL.Query(), &p)
+	return p.Err()
+}
+
+// addFlags adds each flag of a query that is neither true nor false: to take
 // "yes" for no would be the opposite of what its caller means.
-func checkFlags(q url.Values, p *doze.Problems) {
+func addFlags(q url.Values, p *doze.Problems) {
 	for _, name := range flags {
 		for _, v := range q[name] {
 			if v != "true" && v != "false" {

@@ -41,6 +41,12 @@ func TestFlags(t *testing.T) {
 			}
 		})
 	}
+	e := want[map[string]any](p, 400, "GET", "/sandboxes?limit=x&sort=foo&status=bar&showTerminated=maybe", "")
+	for _, says := range []string{"showTerminated is", "limit must", "sort must", "status has"} {
+		if message, _ := e["message"].(string); !strings.Contains(message, says) {
+			t.Errorf("%q is not in %v", says, e)
+		}
+	}
 	if all := want[[]sandbox](p, 200, "GET", "/sandboxes", ""); len(all) > 2 { // that of false
 		t.Errorf("%d sandboxes", len(all))
 	}

@@ -91,6 +91,7 @@ func TestRetention(t *testing.T) {
 	}{
 		"default": {`{}`, doze.RetentionDefault},
 		"own":     {`{"lifecycle":{"terminatedRetention":"2h"}}`, 2 * time.Hour},
+		"most":    {`{"lifecycle":{"terminatedRetention":"90d"}}`, doze.RetentionMax},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

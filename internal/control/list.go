@@ -129,6 +129,7 @@ func (l listing) parse(v url.Values, bare bool) (store.Query, error) {
 		ExternalID: v.Get("externalId"), Terminated: showTerminated.in(v),
 		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
 	}
+	addFlags(v, &p)
 	most := l.most
 	if bare {
 		q.Limit, most = limitBare, limitBare

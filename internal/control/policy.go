@@ -53,7 +53,11 @@ func decodePolicy(p *doze.Policy, body map[string]any) error {
 	var wrong doze.Problems
 	name := p.Metadata.Name
 	decodeMetadata(&p.Metadata, body, &wrong)
-	decode(&p.Spec, member(body, "spec", &wrong), "spec", &wrong)
+	spec := member(body, "spec", &wrong)
+	if to, ok := spec["type"].(string); ok && to != p.Spec.Type { // what the type before said counts no more
+		p.Spec.Locations, p.Spec.Flavors, p.Spec.MaxTokens = nil, nil, nil
+	}
+	decode(&p.Spec, spec, "spec", &wrong)
 	if name != "" && p.Metadata.Name != name && p.Metadata.Name != "" {
 		wrong.Add("metadata.name", "cannot be changed: create another policy")
 	}

@@ -25,6 +25,14 @@ func TestPolicies(t *testing.T) {
 	if changed.Metadata.DisplayName != "Near" || changed.Metadata.Labels["k"] != "v" || len(changed.Spec.Locations) != 0 || changed.Spec.MaxTokens.Input != 5 {
 		t.Errorf("%+v", changed)
 	}
+	turned := want[doze.Policy](p, 200, "PUT", "/policies/near", `{"spec":{"type":"maxToken","maxTokens":{"total":7}}}`)
+	if turned.Spec.MaxTokens.Total != 7 || turned.Spec.MaxTokens.Input != 0 {
+		t.Errorf("another type: %+v", turned.Spec)
+	}
+	back := want[doze.Policy](p, 200, "PUT", "/policies/near", `{"spec":{"type":"location","locations":[{"type":"country","name":"fr"}]}}`)
+	if back.Spec.MaxTokens != nil || len(back.Spec.Locations) != 1 || len(back.Spec.ResourceTypes) != 1 {
+		t.Errorf("and back: %+v", back.Spec)
+	}
 	for i := range 3 {
 		want[any](p, 200, "POST", "/policies", fmt.Sprintf(`{"metadata":{"name":"p-%d"},"spec":{"type":"flavor"}}`, i))
 	}

@@ -109,7 +109,7 @@ func TestPreviewMistakes(t *testing.T) {
 		`{"metadata":{"name":"x"},"spec":{"port":"3000"}}`:                                 {400, "whole number"},
 		`{"metadata":{"name":"x"},"spec":{"port":1,"expires":"2001-01-01"}}`:               {400, "already"},
 		`{"metadata":{"name":"x"},"spec":{"port":1,"customDomain":"a.test"}}`:              {400, "customDomain"},
-		`{"metadata":{"name":"there"},"spec":{"port":1}}`:                                  {409, "already exists"},
+		`{"metadata":{"name":"there"},"spec":{"port":1}}`:                                  {409, "has a preview there already"},
 		`{"metadata":{"name":"x"},"spec":{"port":1,"responseHeaders":{"X-Blaxel-A":"b"}}}`: {400, "platform"},
 	} {
 		w := p.do("POST", "/sandboxes/a/previews", body)
@@ -121,6 +121,12 @@ func TestPreviewMistakes(t *testing.T) {
 	want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"metadata":{"name":"other"}}`)
 	want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"spec":{"port":0}}`)
 	want[any](p, 404, "POST", "/sandboxes/none/previews", `{}`)
+	p.create(named("b"))
+	want[any](p, 200, "POST", "/sandboxes/b/previews", `{"metadata":{"name":"first"},"spec":{"port":3000,"prefixUrl":"web"}}`)
+	e := want[map[string]any](p, 409, "PUT", "/sandboxes/a/previews/there", `{"spec":{"prefixUrl":"web"}}`)
+	if says, _ := e["message"].(string); !strings.Contains(says, "prefixUrl") || strings.Contains(says, "already") {
+		t.Errorf("%v", e)
+	}
 	if all := want[[]doze.Preview](p, 200, "GET", "/sandboxes/a/previews", ""); len(all) != 1 {
 		t.Errorf("%+v", all)
 	}

@@ -35,7 +35,7 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 			Spec: doze.SandboxSpec{Region: "here-1", Runtime: doze.Runtime{
 				Image: doze.ImageDefault, Memory: 4096,
 				Envs:  []doze.Env{{Name: "A", Value: new("x\ny\"ü")}, {Name: "S", Value: new(doze.MaskedValue), Secret: true}},
-				Ports: []doze.Port{{Target: 8080, Protocol: "HTTP"}},
+				Ports: []doze.Port{{Target: 8080}},
 			}},
 			Observed: doze.Observed{
 				Events: []doze.Event{
@@ -79,6 +79,8 @@ func TestCreateMistakes(t *testing.T) {
 		"image":         {`{"spec":{"runtime":{"image":"nonsense"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image"}},
 		"image and ttl": {`{"spec":{"runtime":{"image":"nonsense","ttl":"zz"}}}`, 400, []string{"INVALID_IMAGE", "spec.runtime.image", "cannot be run", "spec.runtime.ttl"}},
 
+		"ports":          {`{"spec":{"runtime":{"ports":[{"target":1},{"target":0},{"target":0,"protocol":"X"}]}}}`, 400, []string{"ports[1].target is 0", "ports[2].target is 0", "ports[2].protocol is"}},
+		"name of an env": {`{"spec":{"runtime":{"envs":[{"name":"my.va-r"},{"name":"1A"}]}}}`, 400, []string{"letters, digits, _, . and - only"}},
 		"vpc":            {`{"spec":{"vpc":"mine"}}`, 400, []string{"spec.vpc"}},
 		"network":        {`{"spec":{"network":{"subnet":"Other"}}}`, 400, []string{"spec.network"}},
 		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`, 400, []string{`"unsupported"`, "extraArgs.nfs", "mk3.1"}},
@@ -278,6 +280,7 @@ func TestUpdate(t *testing.T) {
 		"display name":   {`{"metadata":{"displayName":"My Box!"}}`, false, 200, func(s sandbox) bool { return s.Metadata.DisplayName == "My Box!" }},
 		"external id":    {`{"metadata":{"externalId":"new"}}`, false, 200, func(s sandbox) bool { return s.Metadata.ExternalID == "new" }},
 		"lifecycle":      {`{"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`, false, 200, func(s sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "1h" }},
+		"too long kept":  {`{"spec":{"lifecycle":{"terminatedRetention":"90d"}}}`, false, 200, func(s sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "30d" }},
 		"ttl":            {`{"spec":{"runtime":{"ttl":"1h"}}}`, false, 200, func(s sandbox) bool { return *s.ExpiresIn == 3600 }},
 		"stray members":  {`{"runtime":{"image":"x"},"lifecycle":{},"status":"FAILED","metadata":{"url":7}}`, false, 200, nil},
 		"envs masked":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"1"},{"name":"S","value":"********"},{"name":"D"},{"name":"D"}]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[1].Secret && s.Spec.Runtime.Envs[3].Text() == "y" }},
@@ -287,6 +290,8 @@ func TestUpdate(t *testing.T) {
 		"image":          {`{"spec":{"runtime":{"image":"other:1"}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Image == "other:1" }},
 		"memory":         {`{"spec":{"runtime":{"memory":2048}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Memory == 2048 }},
 		"ports":          {`{"spec":{"runtime":{"ports":[]}}}`, true, 200, nil},
+		"port spelled":   {`{"spec":{"runtime":{"ports":[{"target":3000,"protocol":"HTTP"}]}}}`, false, 200, nil},
+		"port protocol":  {`{"spec":{"runtime":{"ports":[{"target":3000,"protocol":"TCP"}]}}}`, true, 200, nil},
 		"name":           {`{"metadata":{"name":"b"}}`, false, 400, nil},
 		"region":         {`{"spec":{"region":"mars"}}`, false, 400, nil},
 		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"tun":"enabled"}}}}`, false, 400, nil},

@@ -53,7 +53,7 @@ func TestSnapshots(t *testing.T) {
 		expected := snapshot{
 			ID: one.ID, Name: "one", Status: doze.SnapshotReady, Workspace: "main", CreatedAt: one.CreatedAt, CreatedBy: "admin",
 			SandboxName: "a", Source: doze.SnapshotSource{Name: "a", Kind: "sandbox"}, Bytes: sizeKept,
-			Spec: doze.SnapshotSpec{Generation: doze.Generation, Image: doze.ImageDefault, Memory: 512, Region: "here-1", Ports: []doze.Port{{Target: 3000, Protocol: "HTTP"}}},
+			Spec: doze.SnapshotSpec{Generation: doze.Generation, Image: doze.ImageDefault, Memory: 512, Region: "here-1", Ports: []doze.Port{{Target: 3000}}},
 		}
 		if diff := cmp.Diff(expected, one); diff != "" {
 			t.Errorf("snapshot (-want +got):\n%s", diff)
@@ -413,13 +413,21 @@ func TestArchive(t *testing.T) {
 		if sb := p.get(); sb.Status != "ARCHIVING" {
 			t.Errorf("while the node stops it is %s", sb.Status)
 		}
+		already := want[map[string]any](p, 409, "POST", archive, "")
 		p.node.set("archive", nil)
 		after(10 * time.Second) // the next node goes on
 		if sb := p.get(); sb.Status != "ARCHIVED" {
 			t.Errorf("then it is %s", sb.Status)
 		}
+		p.node.set("unarchive", peer.ErrStopping)
 		want[any](p, 200, "POST", unarchive, "")
 		after(time.Second)
+		again := want[map[string]any](p, 409, "POST", unarchive, "")
+		if already["message"] != "the sandbox is ARCHIVING already" || again["message"] != "the sandbox is UNARCHIVING already" {
+			t.Errorf("%v, %v", already, again)
+		}
+		p.node.set("unarchive", nil)
+		after(10 * time.Second)
 
 		p.node.set("archive", doze.Errorf(doze.Exhausted, "the disk is full"))
 		want[any](p, 200, "POST", archive, "")

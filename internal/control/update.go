@@ -186,7 +186,7 @@ func replaces(sb store.Sandbox, want doze.SandboxSpec) bool {
 
 // needsMachine reports whether a change needs a fresh machine.
 func needsMachine(was, now doze.Runtime) bool {
-	return was.Image != now.Image || was.Memory != now.Memory || !slices.Equal(was.Ports, now.Ports) ||
+	return was.Image != now.Image || was.Memory != now.Memory || !slices.EqualFunc(was.Ports, now.Ports, doze.Port.Same) ||
 		!slices.EqualFunc(was.Envs, now.Envs, func(a, b doze.Env) bool {
 			return a.Name == b.Name && a.Text() == b.Text() && bytes.Equal(a.ValueFrom, b.ValueFrom)
 		})

@@ -334,7 +334,11 @@ func (s *Server) setPassword(ctx context.Context, _ *http.Request, body map[stri
 		return httpx.None{}, err
 	}
 	if u.Password != "" {
-		if err := s.OAuth.CheckPassword(ctx, u, in.Old); err != nil {
+		err := s.OAuth.CheckPassword(ctx, u, in.Old)
+		if doze.Public(err).Kind == doze.Unauthenticated { // which the credential of this call is not
+			err = doze.Errorf(doze.Invalid, "old_password is wrong")
+		}
+		if err != nil {
 			return httpx.None{}, err
 		}
 	} else if !c.May(access.Admin) {

@@ -58,6 +58,7 @@ func (s *Store) Preview(ctx context.Context, uid, name string, now time.Time) (P
 // use the store, a preview of the same workspace gives the label up: it becomes
 // what yield makes of it, and is returned so.
 func (s *Store) PutPreview(ctx context.Context, p Preview, yield func(Preview) Preview, now time.Time) (moved []Preview, err error) {
+	var known bool // by its name
 	err = s.update(ctx, func(tx *sql.Tx) error {
 		// Those whose time has passed, or whose sandbox has, hold no label.
 		if _, err := tx.ExecContext(ctx, `DELETE FROM previews WHERE (label = $1 OR uid = $2) AND expires_at <> 0 AND expires_at <= $3`, p.Label, p.UID, millis(now)); err != nil {
@@ -81,10 +82,17 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, yield func(Preview) P
 				return err
 			}
 		}
+		if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM previews WHERE uid = $1 AND name = $2 AND id <> $3)`,
+			p.UID, p.Metadata.Name, p.ID).Scan(&known); err != nil {
+			return err
+		}
 		return writePreview(ctx, tx, p)
 	})
-	if duplicate(err) {
-		return nil, doze.Errorf(doze.Conflict, "the preview %s, or one with its address, already exists: choose another name or prefixUrl, or take the address over with force=true", p.Metadata.Name)
+	switch {
+	case duplicate(err) && known:
+		return nil, doze.Errorf(doze.Conflict, "the sandbox has a preview %s already: choose another name, or change that one with PUT", p.Metadata.Name)
+	case duplicate(err):
+		return nil, doze.Errorf(doze.Conflict, "another preview has the address that %s would have: choose another prefixUrl, or take the address over with force=true", p.Metadata.Name)
 	}
 	return moved, wrap(err, "write preview")
 }

@@ -76,7 +76,7 @@ func TestCLINouns(t *testing.T) {
 		t.Error(out)
 	}
 	s.ok(t, "doze", "sandbox", "unarchive", "web")
-	if r := s.run(t, "", "doze", "sandbox", "unarchive", "web"); r.code != 1 || !strings.Contains(r.err, "not archived") {
+	if r := s.run(t, "", "doze", "sandbox", "unarchive", "web"); r.code != 1 || !strings.Contains(r.err, "only one that is ARCHIVED") {
 		t.Errorf("it is not archived: %+v", r)
 	}
 	s.ok(t, "doze", "sandbox", "rm", "copy")
