@@ -132,7 +132,7 @@ func TestTransport(t *testing.T) {
 					t.Errorf("%s: %q", key, got)
 				}
 			}
-			if test.body == missing && w.Header().Get("Content-Type") != "text/plain" {
+			if test.body == missing && w.Header().Get("Content-Type") != "application/json" {
 				t.Errorf("Content-Type %q", w.Header().Get("Content-Type"))
 			}
 		})
