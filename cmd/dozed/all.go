@@ -308,25 +308,35 @@ func resolver(server string) *net.Resolver {
 	}}
 }
 
+// resolvers are the servers of the DNS that sandboxes ask.
+func (p *platform) resolvers() ([]netip.Addr, error) {
+	switch p.config.Egress {
+	case egressClosed:
+		// Nobody answers there: a lookup fails at once, and does not hang.
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
+	case egressOpen:
+		// Wherever they ask, they are led to us.
+		return []netip.Addr{hostnet.ProxyIP}, nil
+	}
+	public, err := p.net.Resolvers()
+	if err == nil && len(public) == 0 {
+		slog.Warn("sandboxes without network rules can resolve no names: /etc/resolv.conf has no public name server")
+	}
+	return public, err
+}
+
 // openNode starts the engine and adopts the sandboxes.
 func (p *platform) openNode(ctx context.Context) (err error) {
 	c := p.config
-	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressOpen, EgressLink: c.EgressLink}); err != nil {
+	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressDirect, EgressLink: c.EgressLink}); err != nil {
 		return fmt.Errorf("open the network: %w", err)
 	}
 	if err := p.openEgress(ctx); err != nil {
 		return err
 	}
-	resolvers, err := p.net.Resolvers()
+	resolvers, err := p.resolvers()
 	if err != nil {
 		return err
-	}
-	switch {
-	case c.Egress == egressClosed:
-		// Nobody answers there: a lookup fails at once, and does not hang.
-		resolvers = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
-	case len(resolvers) == 0:
-		slog.Warn("sandboxes without network rules can resolve no names: /etc/resolv.conf has no public name server")
 	}
 	if p.agents, err = disk.Open(filepath.Join(c.Data, "agents"), disk.Options{}); err != nil {
 		return err

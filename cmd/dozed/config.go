@@ -59,7 +59,7 @@ type config struct {
 	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake
 	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
 	Templates    bool            `json:"templates"`         // sandboxes go on from a copy of one like them, where there is one
-	Egress       string          `json:"egress"`            // closed, or open: what sandboxes may reach
+	Egress       string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
 	EgressPool   []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
 	EgressLink   string          `json:"egressInterface"`   // network interface that they belong to
 	Images       []string        `json:"images"`            // made before the first request
@@ -87,7 +87,8 @@ func defaults() config {
 // What sandboxes may reach.
 const (
 	egressClosed = "closed"
-	egressOpen   = "open"
+	egressOpen   = "open"   // all of them are led to the proxy
+	egressDirect = "direct" // those without network rules are not
 )
 
 // bind makes flags of the settings that people change.
@@ -109,7 +110,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with --tls-cert or --acme)")
 	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
-	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains, and about names that sandboxes with network rules may reach (default: those of this host)")
+	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains, and about names that sandboxes reach through the proxy (default: those of this host)")
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `time`, such as 15s")
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
@@ -121,7 +122,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
 	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
-	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open`: sandboxes reach nothing, or public addresses as far as their network rules allow")
+	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open|direct`: sandboxes reach nothing; or public addresses by TCP, as far as their network rules allow, through the proxy; or so, but without it where there are no rules: then UDP passes as well, names are asked of public servers, and nothing is written to the log")
 	flags.Func("egress-pool", "comma separated `addresses` of this host, or networks such as 203.0.113.0/28, that egress IPs get, for sandboxes to leave from (default: there are none)", listed(&c.EgressPool))
 	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
@@ -303,8 +304,8 @@ func (c config) validate() error {
 	if _, _, err := drive.Parse(c.Drives); c.Drives != "" && err != nil {
 		p.Add("drives", "are wrong: %v", err)
 	}
-	if c.Egress != egressClosed && c.Egress != egressOpen {
-		p.Add("egress", "must be %s or %s", egressClosed, egressOpen)
+	if c.Egress != egressClosed && c.Egress != egressOpen && c.Egress != egressDirect {
+		p.Add("egress", "must be %s, %s or %s", egressClosed, egressOpen, egressDirect)
 	}
 	if _, err := doze.ParseAddressPool(c.EgressPool); err != nil {
 		p.Add("egressPool", "is wrong: %v", err)

@@ -86,9 +86,9 @@ func (p *platform) admit(id string, o peer.Order) error {
 	}
 	way := hostnet.WayClosed
 	switch {
-	case o.Network.Led():
+	case o.Network.Led(), p.config.Egress == egressOpen:
 		way = hostnet.WayLane
-	case p.config.Egress == egressOpen:
+	case p.config.Egress == egressDirect:
 		way = hostnet.WayOpen
 	}
 	if err := p.net.Join(id, o.Network.Segment); err != nil {

@@ -561,10 +561,11 @@ func TestOpenEgress(t *testing.T) {
 			"a metadata service":             "169.254.169.254:80",
 			"a server in the shared network": "100.64.0.1:80",
 		} {
-			c, err := net.DialTimeout("tcp4", to, silence)
-			if err == nil {
-				c.Close()
-				t.Errorf("a sandbox reached %s", name)
+			if got, err := said(to); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s says %q, %v", name, got, err)
+			}
+			if answered(to) {
+				t.Errorf("%s answers by UDP", name)
 			}
 		}
 		return nil

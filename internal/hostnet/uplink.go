@@ -179,7 +179,8 @@ func (n *Net) guardMachine(name string) error {
 		return err
 	}
 	in := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyAccept)
-	t.rule(in, from(name), drop) // all addresses of the machine itself
+	t.rule(in, from(name), isIPv4, protocol(unix.IPPROTO_TCP), reset) // all addresses of the machine itself
+	t.rule(in, from(name), drop)
 	forward := t.chain("forward", nftables.ChainHookForward, nftables.ChainPolicyAccept)
 	t.rule(forward, from(name), isIPv6, drop)
 	t.rule(forward, from(name), toAny(denied), drop)

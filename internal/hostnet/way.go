@@ -29,7 +29,7 @@ const (
 	// for those of Names; all else is dropped.
 	WayLane
 	// WayOpen lets it reach public addresses, if [Options.OpenEgress] does, and the
-	// proxy.
+	// proxy. TCP to others is refused, and all else is dropped.
 	WayOpen
 )
 
@@ -222,6 +222,7 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 	t.rule(refuse, redirected, accept)
 	t.rule(refuse, toMember, accept)
 	t.rule(refuse, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), reset)
+	t.rule(refuse, fromAny(WayOpen), toAny(denied), protocol(unix.IPPROTO_TCP), reset)
 	t.rule(forward, toMember, toPort(unix.IPPROTO_TCP, doze.AgentPort), reset)
 	t.rule(forward, toMember, accept)
 	// What was open before its sandbox came into the lane.

@@ -70,7 +70,7 @@ func New() *Metrics {
 			Name: "doze_sleep_failures_total", Help: "Moves to a lower tier that did not work, by that tier.",
 		}, label),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "doze_egress_decisions_total", Help: "Connections and requests of sandboxes with network rules to the outside, by what the rules said.",
+			Name: "doze_egress_decisions_total", Help: "Connections and requests of sandboxes to the outside, but for those that go straight out, by what the rules said.",
 		}, []string{"verdict"}),
 	}
 	for _, v := range verdicts {

@@ -59,7 +59,7 @@ func newInternet(t *testing.T) *internet {
 	n := &internet{zone: zone.Serve(t)}
 	for name, ip := range map[string][4]byte{
 		"allowed.test": {1, 2, 3, 4}, "a.wild.test": {1, 2, 3, 4}, "wild.test": {1, 2, 3, 4}, "ported.test": {1, 2, 3, 4}, "fronted.test": {1, 2, 3, 4},
-		"evil.test": {5, 6, 7, 8}, "direct.test": {5, 6, 7, 8}, "rebind.test": {169, 254, 169, 254}, "own.test": {1, 2, 3, 1}, "inner.test": {192, 168, 77, 1},
+		"free.test": {1, 2, 3, 4}, "evil.test": {5, 6, 7, 8}, "direct.test": {5, 6, 7, 8}, "rebind.test": {169, 254, 169, 254}, "own.test": {1, 2, 3, 1}, "inner.test": {192, 168, 77, 1},
 	} {
 		n.zone.A(name, ip)
 	}
@@ -329,6 +329,8 @@ func TestEgress(t *testing.T) {
 	serveInside(t, two)
 
 	try(t, one, n.rows(gatewayOf(t, one), addressOf(t, two)))
+	serveInside(t, one)
+	try(t, two, n.withoutRules(gatewayOf(t, two), addressOf(t, one)))
 	if n.leaked.Load() != 0 || n.strays.Load() != 0 {
 		t.Errorf("%d connections and %d packets went where nothing may go", n.leaked.Load(), n.strays.Load())
 	}
@@ -337,13 +339,6 @@ func TestEgress(t *testing.T) {
 			t.Errorf("%s was asked of the DNS: %v", name, got)
 		}
 	}
-	// Without rules it is open as before.
-	try(t, two, map[string]row{
-		"direct":        {"web", args(publicIP), "200 host=1.2.3.4"},
-		"mail":          {"raw", args(publicIP, 25), "refused"},
-		"the metadata":  {"silent", args(metadataIP, 80), "nothing"},
-		"another guest": {"silent", args(addressOf(t, one), 8080), "nothing"},
-	})
 	t.Run("live", func(t *testing.T) { n.changes(t, c, sb, one) })
 	t.Run("wake", func(t *testing.T) { wakes(t, p, c, sb, one) })
 	t.Run("crash", func(t *testing.T) { n.crash(t, p, one) })
@@ -438,6 +433,29 @@ func (n *internet) rows(gateway, neighbour string) map[string]row {
 		"curl, elsewhere, without": {"curl", args("--noproxy", "*", "https://evil.test/"), "curl 35"},
 		"curl past the proxy":      {"curl", args("https://direct.test/"), "200 000"},
 		"curl, metadata":           {"curl", args("http://169.254.169.254/"), "curl 7"},
+	}
+}
+
+// withoutRules are those of a sandbox that has none: it is led the same way.
+func (n *internet) withoutRules(gateway, neighbour string) map[string]row {
+	return map[string]row{
+		"a name":                       {"web", args("free.test"), "200 host=free.test"},
+		"a name, by TLS":               {"tls", args("free.test", "free.test"), "200 host=free.test sni=free.test"},
+		"an address":                   {"web", args(publicIP), "200 host=1.2.3.4"},
+		"no name, by TLS":              {"tls", args(publicIP, nil), "200"},
+		"a text":                       {"dns", args(publicIP, "free.test", 16), "0 answers, code 0"},
+		"a resolver elsewhere":         {"dns", args(publicIP, "free.test"), "1 answers, code 0"},
+		"a resolver elsewhere, by TCP": {"dns_tcp", args(publicIP, "free.test"), "1 answers, code 0"},
+		"UDP":                          {"datagram", args(publicIP, 443), "nothing"},
+		"UDP, another port":            {"datagram", args(publicIP, 9999), "nothing"},
+		"mail":                         {"raw", args(publicIP, 25), "refused"},
+		"the metadata":                 {"raw", args(metadataIP, 80), "refused"},
+		"a name of the metadata":       {"tls", args("rebind.test", "rebind.test"), "refused"},
+		"a private network":            {"raw", args(privateIP, 80), "refused"},
+		"this machine":                 {"raw", args(ownIP, 8080), "refused"},
+		"the gateway":                  {"raw", args(gateway, 3129), "refused"},
+		"another sandbox":              {"raw", args(neighbour, 7000), "refused"},
+		"the agent of another sandbox": {"raw", args(neighbour, doze.AgentPort), "refused"},
 	}
 }
 
