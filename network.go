@@ -125,6 +125,18 @@ func (n *Network) Led() bool {
 	return n.Proxied() || n != nil && n.Egress != nil || n.Has(RulesetDedicated)
 }
 
+// Heir is what a fork gets of n: everything but routing rules that have secrets,
+// of which it says how many there are.
+func (n *Network) Heir() (_ *Network, withheld int) {
+	if n == nil || n.Proxy == nil {
+		return n, 0
+	}
+	network, proxy := *n, *n.Proxy
+	proxy.Routing = slices.DeleteFunc(slices.Clone(proxy.Routing), func(t ProxyTarget) bool { return len(t.Sealed) > 0 })
+	network.Proxy = &proxy
+	return &network, len(n.Proxy.Routing) - len(proxy.Routing)
+}
+
 // Source is the dedicated address that something leaves from, if there is one.
 func (n *Network) Source() netip.Addr {
 	if n == nil || !n.Egress.NeedsGateway() {

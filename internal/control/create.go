@@ -95,7 +95,7 @@ func (t taken) Unwrap() error { return t.error }
 // concurrent callers with one name, one does; the others get a taken error.
 func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (doze.Sandbox, error) {
 	now := time.Now()
-	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, LastUsed: now}
+	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, Events: want.Events, LastUsed: now}
 	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
 	sb.Deadline = deadline(sb, now)
 

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -47,8 +48,8 @@ func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[stri
 	}
 	// Everything that can be wrong is looked for before the sandbox has to
 	// stand still.
-	want := store.Snapshot{Heir: heir(sb.Spec)}
-	want.Spec = machineOf(sb.Spec)
+	var want store.Snapshot
+	bequeath(&want, sb.Spec)
 	if _, err := s.forked(ctx, want, in, slices.Clone(p)); err != nil {
 		return doze.ForkResponse{}, err
 	}
@@ -105,6 +106,9 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	in.Check(&p, n.Spec)
 	c := callerOf(ctx)
 	sb := doze.Sandbox{Metadata: doze.Metadata{Name: in.TargetName, Workspace: c.Workspace, CreatedBy: c.Sub, UpdatedBy: c.Sub}, Spec: n.Heir}
+	if n.Withheld > 0 {
+		sb.Events = []doze.Event{{Message: fmt.Sprintf("routing rules with secrets are not inherited: the source has %d, set those that the fork needs", n.Withheld)}}
+	}
 	sb.Spec.Region = n.Spec.Region
 	sb.Spec.Runtime.Image, sb.Spec.Runtime.Memory, sb.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
 	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, unmask(nil, in.Envs, "envs", &p))

@@ -106,10 +106,11 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 	if name == "" {
 		name = "snapshot-" + strings.ToLower(rand.Text())[:10]
 	}
-	n = store.Snapshot{UID: sb.UID, Heir: heir(sb.Spec), Passing: passing}
+	n = store.Snapshot{UID: sb.UID, Passing: passing}
+	bequeath(&n, sb.Spec)
 	n.ID, n.Name, n.Workspace, n.SandboxName = store.NewID(), name, sb.Metadata.Workspace, sb.Metadata.Name
 	n.CreatedAt, n.CreatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
-	n.Source, n.Spec = doze.SnapshotSource{Name: sb.Metadata.Name, Kind: doze.KindSandbox}, machineOf(sb.Spec)
+	n.Source = doze.SnapshotSource{Name: sb.Metadata.Name, Kind: doze.KindSandbox}
 	if err := s.Store.InsertSnapshot(life, n); err != nil {
 		return n, unlessDeleted(life, err)
 	}
@@ -133,8 +134,14 @@ func machineOf(spec doze.SandboxSpec) doze.SnapshotSpec {
 	}
 }
 
-// heir is what a fork gets of a spec: everything but the values of secrets,
-// and the moments that would come for both at once.
+// bequeath records in n what a fork gets of a spec: everything but the values of
+// secrets, and the moments that would come for both at once.
+func bequeath(n *store.Snapshot, spec doze.SandboxSpec) {
+	n.Spec, n.Heir = machineOf(spec), heir(spec)
+	n.Heir.Network, n.Withheld = spec.Network.Heir()
+}
+
+// heir is what a fork gets of a spec besides its network.
 func heir(spec doze.SandboxSpec) doze.SandboxSpec {
 	spec.Enabled = nil
 	spec.Runtime.Expires = ""
@@ -145,12 +152,6 @@ func heir(spec doze.SandboxSpec) doze.SandboxSpec {
 		}
 		return e.Secret
 	})
-	if n := spec.Network; n != nil && n.Proxy != nil {
-		network, proxy := *n, *n.Proxy
-		proxy.Routing = slices.DeleteFunc(slices.Clone(proxy.Routing), func(t doze.ProxyTarget) bool { return len(t.Sealed) > 0 })
-		network.Proxy = &proxy
-		spec.Network = &network
-	}
 	if l := spec.Lifecycle; l != nil {
 		spec.Lifecycle = &doze.Lifecycle{
 			TerminatedRetention: l.TerminatedRetention,

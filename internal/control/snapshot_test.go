@@ -276,6 +276,51 @@ func TestForks(t *testing.T) {
 	})
 }
 
+// TestForksOfRules: a fork has the rules that its source has today, or had at its
+// end, whatever it had when the snapshot was taken; and none with a secret, which
+// an event says.
+func TestForksOfRules(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`)
+	want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+	check := func(fork, body string, allowed []string, rules int) {
+		t.Helper()
+		want[any](p, 200, "POST", "/snapshots/n/fork", `{"targetName":"`+fork+`","targetType":"sandbox"}`)
+		sb := want[sandbox](p, 200, "GET", "/sandboxes/"+fork, "")
+		var order *doze.Network
+		p.node.with(fork, func(_ string, m *machine) { order = m.order.Network })
+		for _, n := range []*doze.Network{sb.Spec.Network, order} {
+			if got := n.Rules(); !slices.Equal(got.AllowedDomains, allowed) || len(got.Routing) != rules {
+				t.Errorf("%s, %s: it has %+v", fork, body, got)
+			}
+		}
+		said := slices.ContainsFunc(sb.Events, func(e doze.Event) bool {
+			return strings.Contains(e.Message, "routing rules with secrets are not inherited: the source has 1")
+		})
+		if said != (rules > 0) {
+			t.Errorf("%s: the events are %+v", fork, sb.Events)
+		}
+	}
+	check("none", "no rules", nil, 0)
+	for i, step := range []struct {
+		network string
+		allowed []string
+		rules   int
+	}{
+		{`{"allowedDomains":["allowed.test"]}`, []string{"allowed.test"}, 0},
+		{`{"allowedDomains":["api.test"],"proxy":{"routing":[{"destinations":["*"],"headers":{"X-All":"yes"}},
+			{"destinations":["api.test"],"headers":{"X-Key":"{{SECRET:key}}"},"secrets":{"key":"hunter22"}}]}}`, []string{"api.test"}, 1},
+	} {
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":`+step.network+`}}`)
+		check(fmt.Sprint("f", i), step.network, step.allowed, step.rules)
+	}
+	want[any](p, 200, "DELETE", "/sandboxes/a", "")
+	check("orphan", "deleted", []string{"api.test"}, 1)
+	p.reopen()
+	check("later", "reopened", []string{"api.test"}, 1)
+}
+
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(p *platform) {

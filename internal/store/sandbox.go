@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -163,7 +164,15 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 		if err := attach(ctx, tx, &sb); err != nil {
 			return err
 		}
-		return appendEvent(ctx, tx, sb.UID, deployment, sb.Phase, "", sb.Metadata.CreatedAt.Time)
+		if err := appendEvent(ctx, tx, sb.UID, deployment, sb.Phase, "", sb.Metadata.CreatedAt.Time); err != nil {
+			return err
+		}
+		for _, e := range sb.Events {
+			if err := appendEvent(ctx, tx, sb.UID, notice, sb.Phase, e.Message, sb.Metadata.CreatedAt.Time); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if duplicate(err) {
 		return sb, doze.Errorf(doze.Conflict, "the sandbox %s already exists", sb.Metadata.Name)
@@ -435,7 +444,11 @@ func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(
 		if revision != 0 && revision != sb.Revision {
 			return doze.Errorf(doze.Conflict, "the sandbox was changed meanwhile: read it again")
 		}
-		return fn(tx, &sb)
+		was := sb.Spec.Network
+		if err := fn(tx, &sb); err != nil || reflect.DeepEqual(was, sb.Spec.Network) {
+			return err
+		}
+		return bequeath(ctx, tx, &sb)
 	})
 	return sb, wrap(err, "change sandbox")
 }

@@ -16,8 +16,11 @@ type Snapshot struct {
 	doze.Snapshot
 	UID string // of its sandbox
 	// Heir is what a fork gets besides the machine: variables that are no
-	// secrets, and when it ends.
+	// secrets, when it ends, and the network, which is that of the sandbox today,
+	// or was at its end.
 	Heir doze.SandboxSpec
+	// Withheld is how many routing rules no fork gets, since they have secrets.
+	Withheld int
 	// Passing says that it was taken for a fork, of which nobody has an answer
 	// yet. A crash leaves it to be removed.
 	Passing bool
@@ -28,12 +31,13 @@ type Snapshot struct {
 type snapshotContent struct {
 	Snapshot doze.Snapshot    `json:"snapshot"`
 	Heir     doze.SandboxSpec `json:"heir"`
+	Withheld int              `json:"withheld,omitempty"`
 	Passing  bool             `json:"passing,omitempty"`
 }
 
 // encode returns the body of a record.
 func (n *Snapshot) encode() ([]byte, error) {
-	return json.Marshal(snapshotContent{n.Snapshot, n.Heir, n.Passing})
+	return json.Marshal(snapshotContent{n.Snapshot, n.Heir, n.Withheld, n.Passing})
 }
 
 const (
@@ -119,14 +123,35 @@ func (s *Store) settle(ctx context.Context, id string, change func(*Snapshot) bo
 		if !change(&n) {
 			return doze.Errorf(doze.Conflict, "the snapshot is not being made any more")
 		}
-		body, err := n.encode()
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `UPDATE snapshots SET phase = $1, body = $2 WHERE id = $3`, string(n.Status), string(body), id)
-		return err
+		return saveSnapshot(ctx, tx, &n)
 	})
 	return n, wrap(err, "change snapshot")
+}
+
+func saveSnapshot(ctx context.Context, tx *sql.Tx, n *Snapshot) error {
+	body, err := n.encode()
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE snapshots SET phase = $1, body = $2 WHERE id = $3`, string(n.Status), string(body), n.ID)
+	return err
+}
+
+// bequeath has forks of all snapshots of a sandbox get the network that it has
+// now: a rule that was added must not be lost by way of an old snapshot.
+func bequeath(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
+	all, err := collect(ctx, tx, scanSnapshot,
+		`SELECT `+snapshotColumns+` FROM snapshots WHERE uid = $1 AND phase <> $2`, sb.UID, snapshotGone)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		n.Heir.Network, n.Withheld = sb.Spec.Network.Heir()
+		if err := saveSnapshot(ctx, tx, &n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Snapshots returns those of a sandbox, newest first.
@@ -208,7 +233,7 @@ func scanSnapshot(r row) (n Snapshot, err error) {
 	if err := json.Unmarshal([]byte(body), &c); err != nil {
 		return n, fmt.Errorf("the body of snapshot %s is damaged: %w", id, err)
 	}
-	n.Snapshot, n.Heir, n.Passing = c.Snapshot, c.Heir, c.Passing
+	n.Snapshot, n.Heir, n.Withheld, n.Passing = c.Snapshot, c.Heir, c.Withheld, c.Passing
 	n.Status, n.Source.Deleted = doze.SnapshotStatus(phase), deleted
 	return n, nil
 }
