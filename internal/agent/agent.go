@@ -72,6 +72,7 @@ type Agent struct {
 	drives    drive.Set
 	mcp       func() http.Handler // made by the first call: it is not small
 	watches   atomic.Int32        // streams of changes that are open
+	bodies    bodies
 
 	mu      sync.Mutex
 	started time.Time // guarded by mu
@@ -113,6 +114,7 @@ func New(cfg Config) *Agent {
 		terminals: newTerminals(start),
 		monitors:  newMonitors(processes),
 		archives:  newArchiver(),
+		bodies:    bodies{max: memory() / 100 * bodiesShare},
 		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
 	}
 	a.power.held = cfg.Init

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -184,11 +183,19 @@ func parse[In any](b []byte) (in In, err error) {
 func body(w http.ResponseWriter, r *http.Request, limit int64) (b []byte, err error) {
 	large := r.ContentLength > limit // then not a byte of it is held
 	if !large {
-		b, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		in, ok := r.Body.(*incoming)
+		if !ok {
+			return nil, nil // there is none
+		}
+		b, err = in.readAll(http.MaxBytesReader(w, in, limit))
 		_, large = errors.AsType[*http.MaxBytesError](err)
 	}
 	if large {
 		return nil, doze.Wrap(err, doze.TooLarge, "the body has more than %d MiB; send it in parts or as multipart/form-data", limit>>20)
+	}
+	if errors.Is(err, errCrowded) {
+		w.Header().Set("Retry-After", "1") // seconds
+		return nil, err
 	}
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Invalid, "the body ended early; send it again")
@@ -271,6 +278,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
 	if rt == nil || r.Method == http.MethodHead && (rt.pattern == "/" || rt.pattern == "/mcp") {
+		drain(w, r)
 		httpx.WriteErrorAs(w, r, errNoRoute, httpx.SandboxBody)
 		return
 	}
@@ -279,13 +287,24 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Pattern = rt.pattern
 	defer recovered(w, r)
-	if rt.changes() && a.archives.frozen() {
-		httpx.WriteErrorAs(w, r, errFrozen(rt), httpx.SandboxBody)
-		return
+	if r.ContentLength != 0 {
+		in := &incoming{ReadCloser: r.Body, all: &a.bodies}
+		r.Body = in
+		defer in.release()
 	}
-	if err := rt.serve(a, w, r, arg); err != nil {
+	err := a.serve(w, r, rt, arg)
+	drain(w, r)
+	if err != nil {
 		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
 	}
+}
+
+// serve answers by a row of the table, unless the sandbox is frozen.
+func (a *Agent) serve(w http.ResponseWriter, r *http.Request, rt *route, arg string) error {
+	if rt.changes() && a.archives.frozen() {
+		return errFrozen(rt)
+	}
+	return rt.serve(a, w, r, arg)
 }
 
 // errNoRoute is the answer to what is not in the table.

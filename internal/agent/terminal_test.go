@@ -187,3 +187,24 @@ func TestTerminalPage(t *testing.T) {
 		t.Errorf("the policy is %q", policy)
 	}
 }
+
+// TestTerminalEndsWithItsShell: what left the session holds the terminal open,
+// and is not waited for.
+func TestTerminalEndsWithItsShell(t *testing.T) {
+	t.Parallel()
+	s := start(t, "PS1=")
+	a := s.look(t, "shell=sh")
+	a.enter(t, "setsid sleep 1000 & echo $! > "+s.dir+"/pid; exit")
+	var err error
+	for err == nil {
+		_, _, err = a.next()
+	}
+	if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
+		t.Errorf("closed with %v: %v", code, err)
+	}
+	pid, err := os.ReadFile(s.dir + "/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.exec(t, "kill "+string(pid))
+}

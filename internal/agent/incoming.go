@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"doze"
+)
+
+const (
+	// bodiesShare of the memory is what the bodies of all requests may hold
+	// together. To decode one takes up to three times as much.
+	bodiesShare = 10 // percent
+	// bodyFree is what each may hold besides: a command must get through while
+	// others send large files.
+	bodyFree = 64 << 10
+	// bodyFirst is the first piece of memory of a body. Most need no more.
+	bodyFirst = 512
+	// giveBack is the size of a body from which on its memory goes back to the
+	// sandbox at once.
+	giveBack = 8 << 20
+
+	// drainMax and drainTime bound what is read of a body that nobody wants, so
+	// that its sender, which reads after it has sent, gets the answer rather
+	// than a broken connection. More than drainMax the edge lets nobody send.
+	drainMax  = 512 << 20
+	drainTime = time.Minute
+)
+
+// errCrowded is the answer to a body for which there is no memory now.
+var errCrowded = doze.Errorf(doze.Exhausted, "other requests with large bodies take the memory for this one; send it again later, or as multipart/form-data")
+
+// bodies is what the bodies of all requests hold in memory.
+type bodies struct {
+	max int64
+
+	mu   sync.Mutex
+	held int64 // guarded by mu
+}
+
+// incoming is the body of one request, and what it holds in memory.
+type incoming struct {
+	io.ReadCloser
+
+	all  *bodies
+	held int64 // guarded by all.mu
+}
+
+// take lets the body hold n bytes instead of what it held. One that is alone may
+// hold any number.
+func (in *incoming) take(n int64) bool {
+	if n <= bodyFree {
+		return true
+	}
+	in.all.mu.Lock()
+	defer in.all.mu.Unlock()
+	others := in.all.held - in.held
+	if others > 0 && others+n > in.all.max {
+		return false
+	}
+	in.all.held, in.held = others+n, n
+	return true
+}
+
+// release gives back what the body held, at the end of its request.
+func (in *incoming) release() {
+	in.all.mu.Lock()
+	large := in.held >= giveBack
+	in.all.held -= in.held
+	in.held = 0
+	in.all.mu.Unlock()
+	if large {
+		debug.FreeOSMemory()
+	}
+}
+
+// readAll reads all of src, which is the body with a limit on it.
+func (in *incoming) readAll(src io.Reader) ([]byte, error) {
+	b := make([]byte, 0, bodyFirst)
+	for {
+		n, err := src.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return b, nil
+		case err != nil:
+			return nil, err
+		case len(b) < cap(b):
+			continue
+		case !in.take(2 * int64(cap(b))):
+			return nil, errCrowded
+		}
+		b = append(make([]byte, 0, 2*cap(b)), b...)
+	}
+}
+
+// drain reads what is left of a body, within bounds.
+func drain(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // without it, the edge has one
+	_, _ = io.CopyN(io.Discard, r.Body, drainMax)                                // the answer says what is wrong
+}
