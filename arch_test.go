@@ -44,7 +44,7 @@ var imports = map[string][]string{
 	"internal/drive":                     {"internal/drive/op"},
 	"internal/drive/op":                  {},
 	"internal/durable":                   {},
-	"internal/edge":                      {".", "internal/access", "internal/httpx", "internal/peer"},
+	"internal/edge":                      {".", "internal/access", "internal/agent/page", "internal/httpx", "internal/peer"},
 	"internal/egress":                    {".", "internal/httpx"},
 	"internal/hostnet":                   {".", "internal/durable"},
 	"internal/httpx":                     {"."},

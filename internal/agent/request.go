@@ -2,6 +2,8 @@ package agent
 
 import (
 	"crypto/rand"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,31 +56,46 @@ func (c *command) complete(env environ) error {
 	if c.Name == "" {
 		c.Name = "proc-" + strings.ToLower(rand.Text()[:8])
 	}
-	switch {
-	case strings.TrimSpace(c.Command) == "":
-		return doze.Errorf(doze.Invalid, "command is required")
-	case strings.ContainsRune(c.Command+c.Name+c.WorkingDir, 0):
-		return doze.Errorf(doze.Invalid, "command, name and workingDir must not have a NUL byte")
-	case c.KeepAlive && (env.get(noKeepAliveEnv) == "true" || env.get(noKeepAliveEnv) == "1"):
-		return doze.Errorf(doze.Invalid, "keepAlive is switched off in this sandbox")
-	case len(c.Name) > nameMax:
-		return doze.Errorf(doze.Invalid, "name has %d bytes; at most %d are allowed", len(c.Name), nameMax)
-	case len(c.Env) > envMax:
-		return doze.Errorf(doze.Invalid, "env has %d variables; at most %d are allowed", len(c.Env), envMax)
-	case len(c.WaitForPorts) > portsMax:
-		return doze.Errorf(doze.Invalid, "waitForPorts has %d entries; at most %d are allowed", len(c.WaitForPorts), portsMax)
+	var p doze.Problems
+	if strings.TrimSpace(c.Command) == "" {
+		p.Add("command", "is required")
 	}
-	for k, v := range c.Env {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return doze.Errorf(doze.Invalid, "env has the entry %q; a name must not be empty or have a =, and neither part a NUL byte", clip(k))
+	if strings.ContainsRune(c.Command+c.Name+c.WorkingDir, 0) {
+		p.Add("command, name and workingDir", "must not have a NUL byte")
+	}
+	if c.KeepAlive && (env.get(noKeepAliveEnv) == "true" || env.get(noKeepAliveEnv) == "1") {
+		p.Add("keepAlive", "is switched off in this sandbox")
+	}
+	if len(c.Name) > nameMax {
+		p.Add("name", "has %d bytes; at most %d are allowed", len(c.Name), nameMax)
+	}
+	c.checkEnv(&p)
+	c.checkPorts(&p)
+	return p.Err()
+}
+
+func (c *command) checkEnv(p *doze.Problems) {
+	if len(c.Env) > envMax {
+		p.Add("env", "has %d variables; at most %d are allowed", len(c.Env), envMax)
+		return
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
+		if len(*p) < mistakesMax && (k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(c.Env[k], 0)) {
+			p.Add("env", "has the entry %q; a name must not be empty or have a =, and neither part a NUL byte", clip(k))
 		}
+	}
+}
+
+func (c *command) checkPorts(p *doze.Problems) {
+	if len(c.WaitForPorts) > portsMax {
+		p.Add("waitForPorts", "has %d entries; at most %d are allowed", len(c.WaitForPorts), portsMax)
+		return
 	}
 	for _, port := range c.WaitForPorts {
 		if port < 1 || port > 65535 {
-			return doze.Errorf(doze.Invalid, "waitForPorts has the port %d; it must be 1 to 65535", port)
+			p.Add("waitForPorts", "has the port %d; it must be 1 to 65535", port)
 		}
 	}
-	return nil
 }
 
 // patience returns how long the call may wait; 0 means for ever.

@@ -171,8 +171,8 @@ func parse[In any](b []byte) (in In, err error) {
 		return in, doze.Errorf(doze.Invalid, "the body is empty; send a JSON object")
 	}
 	if err := json.Unmarshal(b, &in); err != nil {
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-			return in, doze.Wrap(err, doze.Invalid, "the field %q must be of the type %s, not %s", wrong.Field, wrong.Type, wrong.Value)
+		if p := wrongTypes[In](b); p != nil {
+			return in, p.Err()
 		}
 		return in, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect: %v", err)
 	}

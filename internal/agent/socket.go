@@ -139,12 +139,7 @@ func (a *Agent) showTerminal(w http.ResponseWriter, _ *http.Request, _ string) e
 	if a.noTerminal() {
 		return errNoRoute
 	}
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", page.Policy)
-	h.Set("Referrer-Policy", "no-referrer") // the address may have a token
-	_ = page.Terminal(w)                    // the caller went away: nobody is left to tell
-	return nil
+	return page.Terminal(w)
 }
 
 // noTerminal reports whether terminals are switched off.

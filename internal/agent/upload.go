@@ -5,7 +5,9 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"os"
 	"strconv"
+	"strings"
 
 	"doze"
 	"doze/internal/agent/upload"
@@ -26,6 +28,9 @@ func (a *Agent) beginUpload(w http.ResponseWriter, r *http.Request, arg string) 
 	at, err := a.place(arg)
 	if err != nil {
 		return err
+	}
+	if info, err := os.Stat(at.abs); strings.HasSuffix(at.shown, "/") || err == nil && info.IsDir() {
+		return doze.Errorf(doze.Invalid, "%s is a directory; an upload needs the path of a file", at.shown)
 	}
 	b, err := body(w, r, smallMax)
 	if err != nil {

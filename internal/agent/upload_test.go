@@ -95,6 +95,10 @@ func TestUploadErrors(t *testing.T) {
 		want               string
 	}{
 		"bad permissions":     {"POST", "/filesystem-multipart/initiate/x", `{"permissions":"9"}`, nil, 400, "octal"},
+		"no path":             {"POST", "/filesystem-multipart/initiate/", "", nil, 400, "is a directory"},
+		"a directory":         {"POST", "/filesystem-multipart/initiate/dir", "", nil, 400, "is a directory"},
+		"like a directory":    {"POST", "/filesystem-multipart/initiate/new/", "", nil, 400, "is a directory"},
+		"the root":            {"POST", "/filesystem-multipart/initiate/%2F", "", nil, 400, "is a directory"},
 		"bad path":            {"POST", "/filesystem-multipart/initiate/%00", "", nil, 400, "NUL"},
 		"no number":           {"PUT", url + "/part", formPart("file", "x"), []string{formType}, 400, "partNumber"},
 		"no integer":          {"PUT", url + "/part?partNumber=x", formPart("file", "x"), []string{formType}, 400, "partNumber"},

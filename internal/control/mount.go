@@ -149,14 +149,19 @@ func idOf(text string) *uint32 {
 // unmountDrive takes a drive away from the path behind that of all mounts.
 func (s *Server) unmountDrive(ctx context.Context, route peer.Route, rest string) (unmounted, error) {
 	path, err := url.PathUnescape(rest)
+	path = strings.TrimLeft(path, "/")
 	var p doze.Problems
-	if err != nil {
+	switch {
+	case err != nil:
 		p.Add("mountPath", "cannot be read: %v", err)
-	} else {
-		doze.CheckMountPath(&p, "mountPath", strings.TrimLeft(path, "/"))
+	case path == "":
+		return unmounted{}, doze.Errorf(doze.Invalid, "mountPath is required")
+	default:
+		doze.CheckMountPath(&p, "mountPath", path)
 	}
 	if err := p.Err(); err != nil {
-		return unmounted{}, err
+		// To clients this is one more path with no drive, which has this kind.
+		return unmounted{}, doze.Wrap(err, doze.Internal, "%s", doze.Public(err).Message)
 	}
 	path = doze.CleanMountPath(path)
 	if err := s.Node.UnmountDrive(ctx, route.UID, path); err != nil {

@@ -7,10 +7,12 @@ import (
 	"strings"
 )
 
-// terminalPath is where a browser may send its credential in the query:
-// it cannot set a header on a WebSocket. Below the prefix, it is taken out.
+// terminalPaths are where a browser may send its credential in the query: it
+// can set a header neither on a WebSocket nor on an address that somebody types.
+// Below the prefix, it is taken out.
+var terminalPaths = []string{terminalPrefix, terminalPrefix + "/", terminalPrefix + "/ws"}
+
 const (
-	terminalPath   = "/terminal/ws"
 	terminalPrefix = "/terminal"
 	tokenParam     = "token"
 )
@@ -44,7 +46,7 @@ func (a Addresses) bearing(r *http.Request) (probe *http.Request, sent bool) {
 	if probe.Header.Get("Authorization") != "" || probe.Header.Get("X-Blaxel-Authorization") != "" {
 		return probe, true
 	}
-	if rest, ok := a.rest(r); !ok || rest != terminalPath {
+	if rest, ok := a.rest(r); !ok || !slices.Contains(terminalPaths, rest) {
 		return probe, false
 	}
 	_, query := target(r)

@@ -27,6 +27,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/agent/page"
 	"doze/internal/peer"
 )
 
@@ -179,6 +180,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if r.ContentLength != 0 {
 		// A caller may still send while it reads the answer. HTTP/2 always can.
 		_ = s.control.EnableFullDuplex()
+	}
+	if showsPage(r, v) {
+		return page.Terminal(w)
 	}
 	if v.preview == nil && e.mounts != nil && v.port == doze.AgentPort && isMounts(v.path) {
 		e.mounts(w, r.WithContext(ctx), v.route, v.path)

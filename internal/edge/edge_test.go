@@ -417,6 +417,65 @@ func TestCredentialsStayOutside(t *testing.T) {
 	}
 }
 
+// TestCredentialsInAQuery: what opens a sandbox is taken out, and what does not
+// is the caller's own.
+func TestCredentialsInAQuery(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "sees "+r.RequestURI) }))
+	const page = "the page of the edge"
+	for _, param := range []string{"token", "Token", "%74oken", "api_key", "apiKey", "access_token", "key", "jwt", "bl_preview_token"} {
+		isToken := strings.HasSuffix(strings.ToLower(param), "oken") && len(param) <= len("%74oken")
+		for path, opens := range map[string]bool{
+			"/terminal": isToken, "/terminal/": isToken, "/terminal/ws": isToken,
+			"/": false, "/health": false, "/terminals": false, "/terminal/ws/x": false, "/x/terminal": false, "/filesystem/terminal": false, "/process": false, "/mcp": false,
+			"/drives/mount": false, "/port/8080/terminal": false, "/port/3000/": false, "/port/3000/terminal": false, "/port/3000/terminal/ws": false,
+		} {
+			t.Run(path+"?"+param, func(t *testing.T) {
+				sent := path + "?a=1&" + param + "=acme&b"
+				alone := w.do(t, http.MethodGet, host, sent, "", nil)
+				if opened := alone.StatusCode == http.StatusOK; opened != opens {
+					t.Fatalf("alone it opens: %t (%d)", opened, alone.StatusCode)
+				}
+				// Beside another credential it is the sandbox's unless it is one, too.
+				want := "sees " + strings.TrimPrefix(strings.TrimPrefix(sent, "/port/8080"), "/port/3000")
+				if isToken && strings.HasPrefix(strings.TrimPrefix(path, "/port/8080"), "/terminal") {
+					want = "sees " + strings.TrimPrefix(path, "/port/8080") + "?a=1&b"
+				}
+				got := text(t, w.do(t, http.MethodGet, host, sent, "acme", nil))
+				if strings.HasSuffix(got, "</html>\n") {
+					got = page
+				}
+				if isToken && slices.Contains([]string{"/terminal", "/terminal/", "/port/8080/terminal"}, path) {
+					want = page
+				}
+				if got != want {
+					t.Errorf("it %.80s, want %s", got, want)
+				}
+			})
+		}
+	}
+}
+
+// TestThePageOfATerminal: who types an address with a token gets a page that the
+// sandbox has no hand in, and that keeps the token.
+func TestThePageOfATerminal(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "by the sandbox") }))
+	resp := w.do(t, http.MethodGet, host, "/terminal?token=acme&sessionId=x", "", nil)
+	if got := text(t, resp); resp.StatusCode != 200 || !strings.Contains(got, "</html>") || strings.Contains(got, "acme") || w.gate.wakes.Load() != 0 {
+		t.Errorf("status %d, %d wakes: %.80s", resp.StatusCode, w.gate.wakes.Load(), got)
+	}
+	for name, want := range map[string]string{"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"} {
+		if got := resp.Header.Get(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if got := text(t, w.do(t, http.MethodGet, host, "/terminal", "acme", nil)); got != "by the sandbox" {
+		t.Errorf("without a token in its address it is %.80s", got)
+	}
+	if resp := w.do(t, http.MethodGet, host, "/terminal?token=guess", "", nil); resp.StatusCode != 401 {
+		t.Errorf("a wrong token: %d", resp.StatusCode)
+	}
+}
+
 // TestBytesAreExact compares request lines on raw sockets, since every HTTP
 // library has its own idea of a path.
 func TestBytesAreExact(t *testing.T) {

@@ -115,7 +115,7 @@ func (n *Node) MountDrive(ctx context.Context, uid string, m peer.DriveMount) (_
 	defer done()
 	for _, other := range b.mounts() {
 		switch {
-		case other.MountPath == m.MountPath && other.DriveID == m.DriveID && other.DrivePath == m.DrivePath:
+		case other.MountPath == m.MountPath && other.DriveID == m.DriveID && other.DrivePath == m.DrivePath && sameWay(other, m):
 			return other, nil
 		case m.Overlaps(other.MountPath):
 			return m, doze.Errorf(doze.Conflict, "%s has the drive %s: unmount that first, or choose a path beside it", other.MountPath, other.Drive)
@@ -139,6 +139,11 @@ func (n *Node) MountDrive(ctx context.Context, uid string, m peer.DriveMount) (_
 		return m, fmt.Errorf("write the record: %w", err)
 	}
 	return m, b.mount(ctx, mach, m)
+}
+
+// sameWay reports whether two mounts show a drive to a sandbox alike.
+func sameWay(a, b peer.DriveMount) bool {
+	return a.ReadOnly == b.ReadOnly && a.UIDMap == b.UIDMap && a.GIDMap == b.GIDMap
 }
 
 // mount has the agent prepare a mount, makes it, and serves it.

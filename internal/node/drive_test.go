@@ -61,7 +61,9 @@ func TestDriveMounts(t *testing.T) {
 		}
 		part := share("two", "/mnt/x")
 		part.DrivePath = "/part"
-		for _, m := range []peer.DriveMount{part, share("two", "/mnt"), share("two", "/mnt/x/y")} {
+		reads, maps := share("two", "/mnt/x"), share("two", "/mnt/x")
+		reads.ReadOnly, maps.UIDMap = true, "1000"
+		for _, m := range []peer.DriveMount{part, reads, maps, share("two", "/mnt"), share("two", "/mnt/x/y")} {
 			_, err := p.MountDrive(t.Context(), "a", m)
 			h.kind(err, doze.Conflict, "unmount that first")
 		}

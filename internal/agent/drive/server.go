@@ -112,6 +112,10 @@ func errnoOf(err error) syscall.Errno {
 var handlers = map[uint32]func(*server, context.Context, request) ([]byte, error){
 	opInit:       func(*server, context.Context, request) ([]byte, error) { return initReply(), nil },
 	opStatfs:     func(*server, context.Context, request) ([]byte, error) { return statfsReply(), nil },
+	opSetxattr:   noAttributes,
+	opGetxattr:   noAttributes,
+	opListxattr:  noAttributes,
+	opDelxattr:   noAttributes,
 	opAccess:     func(*server, context.Context, request) ([]byte, error) { return nil, nil },
 	opFsyncdir:   func(*server, context.Context, request) ([]byte, error) { return nil, nil },
 	opLookup:     (*server).lookup,
@@ -132,6 +136,10 @@ var handlers = map[uint32]func(*server, context.Context, request) ([]byte, error
 	opReaddir:    (*server).readdir,
 	opReleasedir: (*server).release,
 }
+
+// noAttributes tells that S3 keeps no extended attributes. Programs go on
+// without them, which they do not after ENOSYS.
+func noAttributes(*server, context.Context, request) ([]byte, error) { return nil, syscall.EOPNOTSUPP }
 
 func (s *server) answer(ctx context.Context, r request) ([]byte, error) {
 	do, ok := handlers[r.op]

@@ -154,6 +154,10 @@ func TestServer(t *testing.T) {
 		"a number of nobody": {opGetattr, 99, strings.Repeat("\x00", 16), syscall.ESTALE},
 		"too short":          {opWrite, 2, "x", syscall.EIO},
 		"a handle of nobody": {opWrite, 2, strings.Repeat("\x00", 40), syscall.EBADF},
+		"an attribute":       {opGetxattr, rootID, strings.Repeat("\x00", 8) + "user.a\x00", syscall.EOPNOTSUPP},
+		"all attributes":     {opListxattr, rootID, strings.Repeat("\x00", 8), syscall.EOPNOTSUPP},
+		"a new attribute":    {opSetxattr, rootID, strings.Repeat("\x00", 8) + "user.a\x00", syscall.EOPNOTSUPP},
+		"no attribute more":  {opDelxattr, rootID, "user.a\x00", syscall.EOPNOTSUPP},
 		"what we do not do":  {6, rootID, "", syscall.ENOSYS},
 	} {
 		if _, errno := k.ask(tt.op, tt.node, tt.body); errno != tt.want {

@@ -30,6 +30,10 @@ const (
 	opStatfs     = 17
 	opRelease    = 18
 	opFsync      = 20
+	opSetxattr   = 21
+	opGetxattr   = 22
+	opListxattr  = 23
+	opDelxattr   = 24
 	opFlush      = 25
 	opInit       = 26
 	opOpendir    = 27

@@ -11,8 +11,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	_ "embed"
-	"errors"
 	"io"
+	"net/http"
 	"strings"
 )
 
@@ -25,20 +25,32 @@ var style string
 //go:embed xterm.js.gz
 var script []byte
 
-// Policy is what a browser may do with the page: nothing but connect back.
-const Policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+// headers keep a browser from doing anything with the page but connect back. Its
+// address may have a credential: it stays in no cache, and no referrer or frame
+// tells of it.
+var headers = map[string]string{
+	"Content-Type":            "text/html; charset=utf-8",
+	"Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+	"Cache-Control":           "no-store",
+	"Referrer-Policy":         "no-referrer",
+	"X-Content-Type-Options":  "nosniff",
+}
 
-// Terminal writes the page. Its socket is expected at its own path with /ws
-// behind.
-func Terminal(w io.Writer) error {
+// Terminal answers with the page. Its socket is expected at its own path with
+// /ws behind, and gets the query of its own address.
+func Terminal(w http.ResponseWriter) error {
+	for name, value := range headers {
+		w.Header().Set(name, value)
+	}
 	before, rest, _ := strings.Cut(terminal, "{{style}}")
 	middle, after, _ := strings.Cut(rest, "{{script}}")
 	emulator, err := gzip.NewReader(bytes.NewReader(script))
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(w, io.MultiReader(
+	// An error of writing is one of the caller, who went away.
+	_, _ = io.Copy(w, io.MultiReader(
 		strings.NewReader(before), strings.NewReader(style), strings.NewReader(middle), emulator, strings.NewReader(after),
 	))
-	return errors.Join(err, emulator.Close())
+	return emulator.Close()
 }

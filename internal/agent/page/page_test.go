@@ -2,7 +2,9 @@ package page_test
 
 import (
 	"bytes"
+	"net/http/httptest"
 	"regexp"
+	"strings"
 	"testing"
 
 	"doze/internal/agent/page"
@@ -10,9 +12,13 @@ import (
 
 func TestTerminal(t *testing.T) {
 	t.Parallel()
-	var b bytes.Buffer
-	if err := page.Terminal(&b); err != nil {
+	w := httptest.NewRecorder()
+	if err := page.Terminal(w); err != nil {
 		t.Fatal(err)
+	}
+	b, h := w.Body, w.Header()
+	if h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-store" || !strings.Contains(h.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
+		t.Errorf("a credential in its address may leak: %v", h)
 	}
 	for _, want := range []string{".xterm-viewport", "FitAddon", "new WebSocket", "</html>"} {
 		if !bytes.Contains(b.Bytes(), []byte(want)) {
