@@ -129,7 +129,7 @@ func (s *Server) Recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx), s.Store.DropRetired(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
 	for _, uid := range stuck {
 		err = errors.Join(err, s.resume(ctx, uid))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -88,7 +89,7 @@ func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent
 	n.Metadata.CreatedAt, n.Metadata.CreatedBy, n.Metadata.UpdatedAt, n.Metadata.UpdatedBy = now, c.Sub, now, c.Sub
 	message := "it is recorded"
 	if kind == store.IP {
-		n.Status, message = doze.Starting.Status(), "it waits for an address: "+s.whyNoAddress(n.Spec.IPFamily)
+		n.Status, message = doze.Starting.Status(), "it waits for an address: "+s.whyNoAddress(where.VPCName)
 	}
 	n.Events = []doze.Event{{Type: "deployment", Status: n.Status, Message: message, Time: now}}
 	return n, s.Store.InsertNetwork(ctx, kind, parent, n)
@@ -207,7 +208,9 @@ func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]
 		switch spec.IPFamily {
 		case "":
 			spec.IPFamily = doze.IPv4
-		case doze.IPv4, doze.IPv6:
+		case doze.IPv4:
+		case doze.IPv6:
+			p.Add("spec.ipFamily", "is %s, of which this platform has no addresses: leave it out, or say %s", doze.IPv6, doze.IPv4)
 		default:
 			p.Add("spec.ipFamily", "must be %s or %s", doze.IPv4, doze.IPv6)
 		}
@@ -221,11 +224,11 @@ func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]
 	return s.Store.Network(ctx, ip.Metadata.Workspace, store.IP, ip.Metadata.Name)
 }
 
-// whyNoAddress says what an egress IP of a family waits for.
-func (s *Server) whyNoAddress(family string) string {
+// whyNoAddress says what an egress IP of a VPC waits for.
+func (s *Server) whyNoAddress(vpc string) string {
 	switch {
-	case family != doze.IPv4:
-		return "this platform gives those of " + doze.IPv4 + " only"
+	case vpc != doze.DefaultVPC:
+		return "sandboxes leave by gateways of the VPC " + doze.DefaultVPC + ", and only these get some"
 	case len(s.Pool) == 0:
 		return "this platform has none to give; its operator names some with --egress-pool"
 	default:
@@ -252,20 +255,52 @@ func (s *Server) deleteIP(ctx context.Context, r *http.Request) (doze.NetworkRes
 		if !slices.ContainsFunc(inIt, func(other doze.NetworkResource) bool {
 			return other.Metadata.Name != ip.Metadata.Name && other.Spec.PublicIP != ""
 		}) {
-			return ip, doze.Errorf(doze.Conflict, "the sandbox %s leaves from this address, and %d more: delete them, change their spec.network.egress, or create another egress IP in %s first",
-				users[0].Metadata.Name, len(users)-1, ip.Metadata.GatewayName)
+			return ip, doze.Errorf(doze.Conflict, "%s from this address: change spec.network.egress there, delete what is not needed, or create another egress IP in %s first",
+				leaving(users), ip.Metadata.GatewayName)
 		}
+	}
+	if err := s.Store.RetireAddress(ctx, ip.Metadata.Workspace, ip.Metadata.Name); err != nil {
+		return ip, err
+	}
+	if err := s.vacate(ctx, ip.Metadata); err != nil {
+		return ip, err
 	}
 	if ip, err = s.Store.DeleteNetwork(ctx, ip.Metadata.Workspace, store.IP, ip.Metadata.Name); err != nil {
 		return ip, err
 	}
-	for _, sb := range users { // before somebody else gets the address
-		err = errors.Join(err, s.setNetwork(ctx, sb))
-	}
-	if err != nil {
-		return ip, err
-	}
 	return ip, s.Store.GiveAddresses(ctx, s.Pool, time.Now())
+}
+
+// vacate has nobody leave from an egress IP that is retired. A create or an
+// update that is under way may have read its address before: it has its turn
+// first. What begins later reads another one.
+func (s *Server) vacate(ctx context.Context, ip doze.NetworkMetadata) error {
+	users, err := s.usersOf(ctx, ip)
+	for _, sb := range users {
+		life, sb, release, busy := s.occupy(ctx, sb)
+		switch {
+		case errors.Is(busy, errDeleted):
+		case busy != nil:
+			err = errors.Join(err, busy)
+		default:
+			err = errors.Join(err, unlessDeleted(life, s.setNetwork(life, sb)))
+			release()
+		}
+	}
+	return err
+}
+
+// leaving says who leaves; there is somebody.
+func leaving(users []store.Sandbox) string {
+	first := "the sandbox " + users[0].Metadata.Name
+	switch more := len(users) - 1; more {
+	case 0:
+		return first + " leaves"
+	case 1:
+		return first + " and another one leave"
+	default:
+		return fmt.Sprintf("%s and %d others leave", first, more)
+	}
 }
 
 // usersOf are the sandboxes that leave by the gateway of an egress IP.

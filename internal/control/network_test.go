@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"doze"
 )
@@ -97,10 +98,19 @@ func TestEgressIPsGetAddresses(t *testing.T) {
 	if ip := want[network](p, 200, "POST", ips, named("third")); ip.Spec.PublicIP != "" || ip.Status != "DEPLOYING" {
 		t.Errorf("of a pool without a free one: %+v", ip)
 	}
-	if ip := want[network](p, 200, "POST", ips, `{"metadata":{"name":"sixth"},"spec":{"ipFamily":"IPv6"}}`); !strings.Contains(ip.Events[0].Message, "IPv4 only") {
-		t.Errorf("of version 6: %+v", ip)
+	if w := p.do("POST", ips, `{"metadata":{"name":"sixth"},"spec":{"ipFamily":"IPv6"}}`); w.Code != 400 || !strings.Contains(w.Body.String(), "spec.ipFamily is IPv6, of which") {
+		t.Errorf("of version 6: %d %s", w.Code, w.Body)
+	}
+	// Nobody could leave from one in another VPC: it takes none away.
+	want[network](p, 200, "POST", "/vpcs", named("v"))
+	want[network](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"far"},"spec":{"region":"auto"}}`)
+	if ip := want[network](p, 200, "POST", "/vpcs/v/egressgateways/far/ips", named("useless")); ip.Spec.PublicIP != "" || !strings.Contains(ip.Events[0].Message, "of the VPC default") {
+		t.Errorf("of another VPC: %+v", ip)
 	}
 	want[network](p, 200, "DELETE", ips+"/early", "")
+	if ip := want[network](p, 200, "GET", "/vpcs/v/egressgateways/far/ips/useless", ""); ip.Spec.PublicIP != "" {
+		t.Errorf("of another VPC: %+v", ip)
+	}
 	if ip := want[network](p, 200, "GET", ips+"/third", ""); ip.Spec.PublicIP != "203.0.113.0" || ip.Status != "DEPLOYED" {
 		t.Errorf("when one was returned: %+v", ip)
 	}
@@ -164,4 +174,39 @@ func TestSandboxesLeaveByGateways(t *testing.T) {
 		t.Errorf("without a gateway it leaves from %s", got)
 	}
 	want[network](p, 200, "DELETE", ips+"/b", "")
+}
+
+// TestAddressIsVacated: a create that read an address before its egress IP is
+// deleted leaves from it no more when somebody else may get it.
+func TestAddressIsVacated(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
+	p.reopen()
+	want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
+	const ips = "/vpcs/default/egressgateways/g/ips"
+	want[network](p, 200, "POST", ips, named("a"))
+	want[network](p, 200, "POST", ips, named("b"))
+	block := make(chan struct{})
+	p.node.mu.Lock()
+	p.node.block = block
+	p.node.mu.Unlock()
+	made, gone := make(chan int), make(chan int)
+	go func() {
+		made <- p.do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"network":{"egress":{"gateway":"g"}}}}`).Code
+	}()
+	for p.node.ordered() == 0 && t.Context().Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { gone <- p.do("DELETE", ips+"/a", "").Code }()
+	for len(want[[]network](p, 200, "GET", ips, "")) > 1 {
+		time.Sleep(time.Millisecond)
+	}
+	close(block)
+	if a, b := <-made, <-gone; a != 200 || b != 200 {
+		t.Errorf("create %d, delete %d", a, b)
+	}
+	if source := p.network().Source().String(); source != "203.0.113.1" {
+		t.Errorf("it leaves from %s", source)
+	}
 }

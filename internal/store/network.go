@@ -120,7 +120,9 @@ func (s *Store) GiveAddresses(ctx context.Context, pool doze.AddressPool, now ti
 		if err != nil {
 			return err
 		}
-		waiting = slices.DeleteFunc(waiting, func(ip doze.NetworkResource) bool { return ip.Spec.IPFamily != doze.IPv4 })
+		waiting = slices.DeleteFunc(waiting, func(ip doze.NetworkResource) bool {
+			return ip.Spec.IPFamily != doze.IPv4 || ip.Metadata.VPCName != doze.DefaultVPC // nobody could leave from it
+		})
 		for address := range pool.All() {
 			if len(waiting) == 0 {
 				break
@@ -150,6 +152,24 @@ func giveAddress(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, addre
 	_, err = tx.ExecContext(ctx, `UPDATE networks SET address = $1, body = $2 WHERE workspace = $3 AND kind = $4 AND name = $5`,
 		ip.Spec.PublicIP, string(body), ip.Metadata.Workspace, string(IP), ip.Metadata.Name)
 	return err
+}
+
+// RetireAddress takes an egress IP out of its gateway, for nobody to leave from it
+// any more. Its address stays taken until it is deleted.
+func (s *Store) RetireAddress(ctx context.Context, workspace, name string) error {
+	return s.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE networks SET parent = '' WHERE workspace = $1 AND kind = $2 AND name = $3`, workspace, string(IP), name)
+		return wrap(err, "retire an address")
+	})
+}
+
+// DropRetired completes what [Store.RetireAddress] began in a process that ended.
+// Nobody may leave from these addresses any more.
+func (s *Store) DropRetired(ctx context.Context) error {
+	return s.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM networks WHERE kind = $1 AND parent = ''`, string(IP))
+		return wrap(err, "drop retired addresses")
+	})
 }
 
 // GatewayAddress returns the address that a gateway of a workspace has for its

@@ -78,7 +78,7 @@ func TestAddressesOfEgressIPs(t *testing.T) {
 func insertNetwork(t *testing.T, s *store.Store, kind store.NetworkKind, parent, workspace, name, family string, minute int) {
 	t.Helper()
 	n := doze.NetworkResource{
-		Metadata: doze.NetworkMetadata{Name: name, Workspace: workspace, CreatedAt: doze.Time{Time: epoch.Add(time.Duration(minute) * time.Minute)}},
+		Metadata: doze.NetworkMetadata{Name: name, Workspace: workspace, VPCName: doze.DefaultVPC, CreatedAt: doze.Time{Time: epoch.Add(time.Duration(minute) * time.Minute)}},
 		Spec:     doze.NetworkSpec{IPFamily: family}, Status: doze.Starting.Status(),
 	}
 	if err := s.InsertNetwork(t.Context(), kind, parent, n); err != nil {
