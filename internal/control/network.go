@@ -227,10 +227,10 @@ func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]
 // whyNoAddress says what an egress IP of a VPC waits for.
 func (s *Server) whyNoAddress(vpc string) string {
 	switch {
-	case vpc != doze.DefaultVPC:
-		return "sandboxes leave by gateways of the VPC " + doze.DefaultVPC + ", and only these get some"
 	case len(s.Pool) == 0:
 		return "this platform has none to give; its operator names some with --egress-pool"
+	case vpc != doze.DefaultVPC:
+		return "sandboxes leave by gateways of the VPC " + doze.DefaultVPC + ", and only these get some"
 	default:
 		return "it gets the next one of the pool that is free"
 	}
