@@ -460,7 +460,7 @@ func TestCredentialsInAQuery(t *testing.T) {
 func TestThePageOfATerminal(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "by the sandbox") }))
 	resp := w.do(t, http.MethodGet, host, "/terminal?token=acme&sessionId=x", "", nil)
-	if got := text(t, resp); resp.StatusCode != 200 || !strings.Contains(got, "</html>") || strings.Contains(got, "acme") || w.gate.wakes.Load() != 0 {
+	if got := text(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "</html>") || strings.Contains(got, "acme") || w.gate.wakes.Load() != 0 {
 		t.Errorf("status %d, %d wakes: %.80s", resp.StatusCode, w.gate.wakes.Load(), got)
 	}
 	for name, want := range map[string]string{"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"} {
@@ -471,7 +471,7 @@ func TestThePageOfATerminal(t *testing.T) {
 	if got := text(t, w.do(t, http.MethodGet, host, "/terminal", "acme", nil)); got != "by the sandbox" {
 		t.Errorf("without a token in its address it is %.80s", got)
 	}
-	if resp := w.do(t, http.MethodGet, host, "/terminal?token=guess", "", nil); resp.StatusCode != 401 {
+	if resp := w.do(t, http.MethodGet, host, "/terminal?token=guess", "", nil); resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a wrong token: %d", resp.StatusCode)
 	}
 }

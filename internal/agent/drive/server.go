@@ -112,10 +112,10 @@ func errnoOf(err error) syscall.Errno {
 var handlers = map[uint32]func(*server, context.Context, request) ([]byte, error){
 	opInit:       func(*server, context.Context, request) ([]byte, error) { return initReply(), nil },
 	opStatfs:     func(*server, context.Context, request) ([]byte, error) { return statfsReply(), nil },
-	opSetxattr:   noAttributes,
-	opGetxattr:   noAttributes,
-	opListxattr:  noAttributes,
-	opDelxattr:   noAttributes,
+	opSetxattr:   (*server).noAttributes,
+	opGetxattr:   (*server).noAttributes,
+	opListxattr:  (*server).noAttributes,
+	opDelxattr:   (*server).noAttributes,
 	opAccess:     func(*server, context.Context, request) ([]byte, error) { return nil, nil },
 	opFsyncdir:   func(*server, context.Context, request) ([]byte, error) { return nil, nil },
 	opLookup:     (*server).lookup,
@@ -139,7 +139,7 @@ var handlers = map[uint32]func(*server, context.Context, request) ([]byte, error
 
 // noAttributes tells that S3 keeps no extended attributes. Programs go on
 // without them, which they do not after ENOSYS.
-func noAttributes(*server, context.Context, request) ([]byte, error) { return nil, syscall.EOPNOTSUPP }
+func (*server) noAttributes(context.Context, request) ([]byte, error) { return nil, syscall.EOPNOTSUPP }
 
 func (s *server) answer(ctx context.Context, r request) ([]byte, error) {
 	do, ok := handlers[r.op]
