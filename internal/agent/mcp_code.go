@@ -84,18 +84,22 @@ type grepLine struct {
 }
 
 type grepData struct {
-	Path       grepText       `json:"path"`
-	Lines      grepText       `json:"lines"`
-	LineNumber int            `json:"line_number"`
-	Submatches []grepSubmatch `json:"submatches"`
+	Path           grepText       `json:"path"`
+	Lines          grepText       `json:"lines"`
+	LineNumber     int            `json:"line_number"`
+	AbsoluteOffset int64          `json:"absolute_offset"`
+	Submatches     []grepSubmatch `json:"submatches"`
 }
 
 type grepText struct {
 	Text string `json:"text"`
 }
 
+// grepSubmatch is what the query found first in a line.
 type grepSubmatch struct {
-	Start int `json:"start"`
+	Match grepText `json:"match"`
+	Start int      `json:"start"`
+	End   int      `json:"end"`
 }
 
 func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, err error) {
@@ -110,13 +114,19 @@ func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, e
 	if err != nil {
 		return out, err
 	}
+	if len(hits.Matches) == 0 && hits.Incomplete {
+		return out, doze.Errorf(doze.TooLarge, "nothing matches %q in what was searched of %s, and there is more: search for less with excludePattern, or a smaller directory with processExecute", clip(in.Query), a.workDir())
+	}
 	if len(hits.Matches) == 0 {
 		return out, doze.Errorf(doze.NotFound, "nothing matches %q in %s", clip(in.Query), a.workDir())
 	}
 	var lines strings.Builder
 	enc := json.NewEncoder(&lines)
 	for _, h := range hits.Matches {
-		line := grepLine{"match", grepData{grepText{h.Path}, grepText{h.Text + "\n"}, h.Line, []grepSubmatch{{h.Column - 1}}}}
+		start := h.Column - 1
+		line := grepLine{"match", grepData{
+			grepText{h.Path}, grepText{h.Text + "\n"}, h.Line, h.Offset, []grepSubmatch{{grepText{h.Match}, start, start + len(h.Match)}},
+		}}
 		if err := enc.Encode(line); err != nil {
 			return out, err
 		}

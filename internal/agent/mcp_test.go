@@ -184,7 +184,7 @@ func TestCodeTools(t *testing.T) {
 		t.Error(diff)
 	}
 	got := tool[struct{ Results string }](t, s, "codegenGrepSearch", `{"query":"^FUNC\\w* main","excludePattern":"*.ts"}`)
-	line := `{"type":"match","data":{"path":{"text":"src/main.go"},"lines":{"text":"func main() {}\n"},"line_number":3,"submatches":[{"start":0}]}}` + "\n"
+	line := `{"type":"match","data":{"path":{"text":"src/main.go"},"lines":{"text":"func main() {}\n"},"line_number":3,"absolute_offset":14,"submatches":[{"match":{"text":"func main"},"start":0,"end":9}]}}` + "\n"
 	if got.Results != line {
 		t.Errorf("got %s", got.Results)
 	}

@@ -41,8 +41,8 @@ type Grep struct {
 	scope
 	query   string
 	context int
-	exclude []string              // globs of files
-	find    func(line []byte) int // of the query, -1 without
+	exclude []string                // globs of files
+	find    func(line []byte) []int // where the query begins and ends; nil without
 }
 
 // Hits is what a [Grep] found.
@@ -60,6 +60,8 @@ type Hit struct {
 	Column  int    `json:"column"` // of the first occurrence, in bytes from 1
 	Text    string `json:"text"`   // the line, at most 2 KiB of it
 	Context string `json:"context,omitempty"`
+	Match   string `json:"-"` // what the query found, at most 2 KiB of it
+	Offset  int64  `json:"-"` // of the line in the file, in bytes
 }
 
 // ParseGrep reads a query: query, a plain text; caseSensitive, contextLines,
@@ -113,38 +115,35 @@ func Regexp(query string, caseSensitive bool, include, exclude string) (g Grep, 
 	if err != nil {
 		return g, doze.Wrap(err, doze.Invalid, "query is not a regular expression: %v", err)
 	}
-	g.find = func(line []byte) int {
-		if at := re.FindIndex(line); at != nil {
-			return at[0]
-		}
-		return -1
-	}
+	g.find = re.FindIndex
 	return g, checkGlobs(append(g.exclude, g.patterns...))
 }
 
 // finder returns a function that finds query in a line.
-func finder(query string, exact bool) func([]byte) int {
+func finder(query string, exact bool) func([]byte) []int {
 	want := []byte(query)
 	if exact {
-		return func(line []byte) int { return bytes.Index(line, want) }
+		return func(line []byte) []int { return span(bytes.Index(line, want), len(want)) }
 	}
 	ascii := !slices.ContainsFunc(want, func(b byte) bool { return b >= utf8.RuneSelf })
 	if !ascii && utf8.Valid(want) {
 		// Letters beyond ASCII may change their length with their case.
-		re := regexp.MustCompile("(?i)" + regexp.QuoteMeta(query))
-		return func(line []byte) int {
-			if at := re.FindIndex(line); at != nil {
-				return at[0]
-			}
-			return -1
-		}
+		return regexp.MustCompile("(?i)" + regexp.QuoteMeta(query)).FindIndex
 	}
 	want = lower(nil, want)
 	var buf []byte
-	return func(line []byte) int {
+	return func(line []byte) []int {
 		buf = lower(buf[:0], line)
-		return bytes.Index(buf, want)
+		return span(bytes.Index(buf, want), len(want))
 	}
+}
+
+// span is what a finder returns of n bytes that are at a place, or nowhere.
+func span(at, n int) []int {
+	if at < 0 {
+		return nil
+	}
+	return []int{at, at + n}
 }
 
 // lower appends b with its ASCII letters in lower case.
@@ -204,12 +203,14 @@ func (g Grep) file(ctx context.Context, name string, in *bufio.Reader, hit func(
 		return nil // it is gone, or not ours to read
 	}
 	defer func() { _ = f.Close() }()
-	in.Reset(f)
+	from := &counter{Reader: f}
+	in.Reset(from)
 	if head, _ := in.Peek(peek); bytes.IndexByte(head, 0) >= 0 {
 		return nil
 	}
 	around := window{size: g.context}
 	for n := 1; ; n++ {
+		offset := from.n - int64(in.Buffered())
 		line, err := readLine(in)
 		if err != nil {
 			return around.flush(hit)
@@ -220,12 +221,25 @@ func (g Grep) file(ctx context.Context, name string, in *bufio.Reader, hit func(
 		if err := around.add(line, hit); err != nil {
 			return err
 		}
-		if at := g.find(line); at >= 0 {
-			if err := around.found(Hit{Line: n, Column: at + 1, Text: clip(line)}, hit); err != nil {
+		if at := g.find(line); at != nil {
+			h := Hit{Line: n, Column: at[0] + 1, Text: clip(line), Match: clip(line[at[0]:at[1]]), Offset: offset}
+			if err := around.found(h, hit); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// counter counts what is read.
+type counter struct {
+	io.Reader
+	n int64
+}
+
+func (c *counter) Read(b []byte) (n int, err error) {
+	n, err = c.Reader.Read(b)
+	c.n += int64(n)
+	return n, err
 }
 
 // readLine returns the next line without its end, at most lineMax of it. It is

@@ -177,7 +177,11 @@ func TestGrep(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(root, "fifo"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	type hit = search.Hit
+	type hit struct {
+		path         string
+		line, column int
+		text, around string
+	}
 	clipped := strings.Repeat("x", 2048)
 	tests := map[string]struct {
 		query string
@@ -217,7 +221,15 @@ func TestGrep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, got.Matches); diff != "" || got.Total != len(test.want) || got.Incomplete {
+			found := []hit{}
+			for _, h := range got.Matches {
+				found = append(found, hit{h.Path, h.Line, h.Column, h.Text, h.Context})
+				content, err := os.ReadFile(filepath.Join(root, h.Path))
+				if at := h.Offset + int64(h.Column) - 1; err != nil || h.Match == "" || !strings.HasPrefix(string(content[at:]), h.Match) {
+					t.Errorf("%s: %q is not at %d, %v", h.Path, h.Match, at, err)
+				}
+			}
+			if diff := cmp.Diff(test.want, found, cmp.AllowUnexported(hit{})); diff != "" || got.Total != len(test.want) || got.Incomplete {
 				t.Errorf("total %d: %s", got.Total, diff)
 			}
 		})
