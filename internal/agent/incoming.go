@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/httpx"
 )
 
 const (
@@ -46,8 +47,15 @@ type bodies struct {
 type incoming struct {
 	io.ReadCloser
 
-	all  *bodies
-	held int64 // guarded by all.mu
+	all   *bodies
+	held  int64 // guarded by all.mu
+	ended bool  // all of it was read
+}
+
+func (in *incoming) Read(b []byte) (n int, err error) {
+	n, err = in.ReadCloser.Read(b)
+	in.ended = in.ended || errors.Is(err, io.EOF)
+	return n, err
 }
 
 // take lets the body hold n bytes instead of what it held. One that is alone may
@@ -98,11 +106,19 @@ func (in *incoming) readAll(src io.Reader) ([]byte, error) {
 	}
 }
 
-// drain reads what is left of a body, within bounds.
-func drain(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength == 0 {
+// refuse answers a request with err, and then reads what is left of its body,
+// within bounds.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	in, ok := r.Body.(*incoming)
+	if !ok || in.ended {
+		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
 		return
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // without it, the edge has one
-	_, _ = io.CopyN(io.Discard, r.Body, drainMax)                                // the answer says what is wrong
+	answer := http.NewResponseController(w)
+	// An error of these means that the answer comes after the body.
+	_ = answer.EnableFullDuplex()
+	_ = answer.SetReadDeadline(time.Now().Add(drainTime)) // without it, the edge has one
+	httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
+	_ = answer.Flush()
+	_, _ = io.CopyN(io.Discard, in, drainMax) // the answer says what is wrong
 }

@@ -275,11 +275,15 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w = out
 		defer func() { logAccess(r, out.status, time.Since(began)) }() // after a panic too
 	}
+	if r.ContentLength != 0 {
+		in := &incoming{ReadCloser: r.Body, all: &a.bodies}
+		r.Body = in
+		defer in.release()
+	}
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
 	if rt == nil || r.Method == http.MethodHead && (rt.pattern == "/" || rt.pattern == "/mcp") {
-		drain(w, r)
-		httpx.WriteErrorAs(w, r, errNoRoute, httpx.SandboxBody)
+		refuse(w, r, errNoRoute)
 		return
 	}
 	if r.Method == http.MethodHead {
@@ -287,15 +291,8 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Pattern = rt.pattern
 	defer recovered(w, r)
-	if r.ContentLength != 0 {
-		in := &incoming{ReadCloser: r.Body, all: &a.bodies}
-		r.Body = in
-		defer in.release()
-	}
-	err := a.serve(w, r, rt, arg)
-	drain(w, r)
-	if err != nil {
-		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
+	if err := a.serve(w, r, rt, arg); err != nil {
+		refuse(w, r, err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"doze"
 	"doze/internal/agent/proc"
@@ -109,6 +110,9 @@ func (t *terminals) begin(o opening) (*terminal, error) {
 		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
 	}
 	defer func() { _ = tty.Close() }()
+	if master, err = unblocked(master); err != nil {
+		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
+	}
 	fd := tty.Fd()
 	if err := syscall.SetNonblock(int(fd), false); err != nil { // programs do not expect otherwise
 		_ = master.Close()
@@ -170,6 +174,32 @@ type viewer struct {
 	*terminal
 	past   string      // what was there before it came
 	output chan string // closed when the terminal is over
+}
+
+// unblocked returns f for reads that can be interrupted, and closes f. The
+// library that opened it lets them block for good.
+func unblocked(f *os.File) (*os.File, error) {
+	defer func() { _ = f.Close() }()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		_ = syscall.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// setSize tells the shell how large its window is. It is cosmetic, and may fail.
+func (t *terminal) setSize(size window) {
+	conn, err := t.pty.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = conn.Control(func(fd uintptr) {
+		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: size.cols, Row: size.rows})
+	})
 }
 
 // live follows the shell to its end.
@@ -264,7 +294,7 @@ func (t *terminal) enter(text string) {
 // resize sets the window; a side of zero leaves it as it is.
 func (t *terminal) resize(size window) {
 	if size.cols > 0 && size.rows > 0 {
-		_ = pty.Setsize(t.pty, &pty.Winsize{Cols: size.cols, Rows: size.rows}) // cosmetic
+		t.setSize(size)
 	}
 }
 
