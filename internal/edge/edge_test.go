@@ -463,7 +463,7 @@ func TestThePageOfATerminal(t *testing.T) {
 	if got := text(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "</html>") || strings.Contains(got, "acme") || w.gate.wakes.Load() != 0 {
 		t.Errorf("status %d, %d wakes: %.80s", resp.StatusCode, w.gate.wakes.Load(), got)
 	}
-	for name, want := range map[string]string{"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"} {
+	for name, want := range map[string]string{"Referrer-Policy": "no-referrer", "Cache-Control": "no-cache, no-store, must-revalidate", "Content-Type": "text/html; charset=utf-8"} {
 		if got := resp.Header.Get(name); got != want {
 			t.Errorf("%s: %q", name, got)
 		}

@@ -31,7 +31,7 @@ var script []byte
 var headers = map[string]string{
 	"Content-Type":            "text/html; charset=utf-8",
 	"Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-	"Cache-Control":           "no-store",
+	"Cache-Control":           "no-cache, no-store, must-revalidate",
 	"Referrer-Policy":         "no-referrer",
 	"X-Content-Type-Options":  "nosniff",
 }

@@ -17,7 +17,7 @@ func TestTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, h := w.Body, w.Header()
-	if h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-store" || !strings.Contains(h.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
+	if h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-cache, no-store, must-revalidate" || !strings.Contains(h.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
 		t.Errorf("a credential in its address may leak: %v", h)
 	}
 	for _, want := range []string{".xterm-viewport", "FitAddon", "new WebSocket", "</html>"} {
