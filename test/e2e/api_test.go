@@ -163,7 +163,7 @@ func TestControl(t *testing.T) {
 		if m.Name != "full" || m.DisplayName != "Für alle" || m.ExternalID != "ext-1" || m.Labels["team"] != "a" || m.Workspace != "main" || m.CreatedBy == "forged" || !strings.HasPrefix(m.URL, p.Address+"/run/") || m.CreatedAt.IsZero() {
 			t.Errorf("metadata %+v", m)
 		}
-		if r.Image != "blaxel/node:latest" || r.Memory != 512 || len(r.Ports) != 1 || r.Ports[0].Protocol != "HTTP" || len(r.Envs) != 2 {
+		if r.Image != "blaxel/node:latest" || r.Memory != 512 || len(r.Ports) != 1 || r.Ports[0].Protocol != "" || len(r.Envs) != 2 {
 			t.Errorf("runtime %+v", r)
 		}
 		if sb.Status != "DEPLOYED" || sb.State != "RUNNING" || sb.NodeGeneration != "mk3.1" || sb.Spec.Region != "local" || sb.ExpiresIn == nil || *sb.ExpiresIn > 86400 || *sb.ExpiresIn < 86000 {

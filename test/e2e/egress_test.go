@@ -176,9 +176,11 @@ def web(name, host=None, port=80):
     return first(speak(s, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (host or name)))
 def twice(name, second):
     s = connect(name, 80)
-    s.sendall(("GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % name).encode())
-    one = s.recv(4096).decode()
-    return first(one)[:3] + " then " + first(speak(s, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % second))
+    s.sendall(("HEAD / HTTP/1.1\r\nHost: %s\r\n\r\n" % name).encode())
+    one = b""
+    while b"\r\n\r\n" not in one:
+        one += s.recv(1)
+    return first(one.decode())[:3] + " then " + first(speak(s, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % second))
 def tls_on(s, sni):
     t = c.wrap_socket(s, server_hostname=sni)
     return first(speak(t, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (sni or "none")))
