@@ -32,14 +32,10 @@ func (s *Store) InsertDrive(ctx context.Context, d Drive) error {
 		return wrap(err, "encode drive")
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		total, err := countDrives(ctx, tx, d.Metadata.Workspace)
-		if err != nil {
+		if err := checkRoom(ctx, tx, "drives", d.Metadata.Workspace, doze.DrivesMax); err != nil {
 			return err
 		}
-		if total >= doze.DrivesMax {
-			return doze.Errorf(doze.Exhausted, "the workspace has %d drives, which is the limit: delete one first", total)
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO drives (id, workspace, name, external_id, search, phase, created_at, body)
+		_, err := tx.ExecContext(ctx, `INSERT INTO drives (id, workspace, name, external_id, search, phase, created_at, body)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
 			d.ID, d.Metadata.Workspace, d.Metadata.Name, d.Metadata.ExternalID, searchText(d.Metadata), DriveReady,
 			millis(d.Metadata.CreatedAt.Time), string(body))
@@ -49,12 +45,6 @@ func (s *Store) InsertDrive(ctx context.Context, d Drive) error {
 		return &doze.Error{Kind: doze.Conflict, Name: doze.NameDriveExists, Message: "the drive " + d.Metadata.Name + " already exists"}
 	}
 	return wrap(err, "insert drive")
-}
-
-// countDrives is how many a workspace has.
-func countDrives(ctx context.Context, q querier, workspace string) (int, error) {
-	return one(ctx, q, func(r row) (n int, err error) { return n, r.Scan(&n) }, "",
-		`SELECT COUNT(*) FROM drives WHERE workspace = $1`, workspace)
 }
 
 // Drive returns a drive of a workspace by its name, or NotFound.
@@ -77,7 +67,7 @@ func (s *Store) DriveByExternalID(ctx context.Context, workspace, id string) (Dr
 // [Store.List].
 func (s *Store) ListDrives(ctx context.Context, q Query, now time.Time) (p Page[Drive], err error) {
 	q.Terminated = true // of sandboxes only: a drive ends at once
-	total, err := countDrives(ctx, s.read, q.Workspace)
+	total, err := countIn(ctx, s.read, "drives", q.Workspace)
 	if err != nil {
 		return p, wrap(err, "count drives")
 	}

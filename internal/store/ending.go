@@ -51,7 +51,7 @@ func endSome(ctx context.Context, tx *sql.Tx, all []Ending, at time.Time) ([]str
 	for _, e := range all {
 		if now, alive := revisions[e.UID]; alive && now == e.Revision {
 			uids = append(uids, e.UID)
-			events = append(events, newEntry(deployment, doze.Deleting, e.Message, at))
+			events = append(events, newEntry(doze.EventDeployment, doze.Deleting, e.Message, at))
 		}
 	}
 	if len(uids) == 0 {

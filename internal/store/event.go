@@ -21,12 +21,6 @@ const (
 	messageMax = 1 << 10
 )
 
-// Event types: a change of the status, and something that happened in it.
-const (
-	deployment = "deployment"
-	notice     = "notice"
-)
-
 // usual says what an event of a status means when nobody said more.
 var usual = map[string]string{
 	"DEPLOYING":    "the sandbox is being started",
@@ -58,7 +52,7 @@ func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase
 		message = usual[p.Status()]
 	}
 	e := newEntry(kind, p, message, at)
-	if kind == notice {
+	if kind == doze.EventNotice {
 		e.Shape = number.ReplaceAllString(e.Message, "#")
 		last, err := collect(ctx, tx, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n DESC LIMIT 1`, uid)
 		if err != nil {

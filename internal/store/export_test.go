@@ -94,16 +94,30 @@ func (e *engine) counts(ctx context.Context) (map[string]int, error) {
 	return counts, err
 }
 
-// Plan is how the database finds the sandboxes of a list.
+// Plan is how the database finds the sandboxes of a list, in each of its
+// statements.
 func (s *Store) Plan(ctx context.Context, q Query) (string, error) {
 	q.Sort = cmp.Or(q.Sort, NewestFirst)
-	text, args, err := statement(listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present}, q, time.Now())
-	if err != nil {
-		return "", err
+	l := listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, pieces: withPiece}
+	var plan []string
+	for _, among := range searches(l, q) {
+		text, args, err := statement(l, q, among, time.Now())
+		if err != nil {
+			return "", err
+		}
+		steps, err := collect(ctx, s.read, func(r row) (step string, err error) {
+			var id, parent, unused int
+			return step, r.Scan(&id, &parent, &unused, &step)
+		}, "EXPLAIN QUERY PLAN "+text, args...)
+		if err != nil {
+			return "", err
+		}
+		plan = append(plan, steps...)
 	}
-	steps, err := collect(ctx, s.read, func(r row) (step string, err error) {
-		var id, parent, unused int
-		return step, r.Scan(&id, &parent, &unused, &step)
-	}, "EXPLAIN QUERY PLAN "+text, args...)
-	return strings.Join(steps, "\n"), err
+	return strings.Join(plan, "\n"), nil
+}
+
+// Pieces is how many rows the index of searches has.
+func (s *Store) Pieces(ctx context.Context) (int, error) {
+	return one(ctx, s.read, scanNumber, "", `SELECT COUNT(*) FROM sandbox_pieces`)
 }

@@ -28,6 +28,7 @@ type Grant struct {
 
 	Client    string   `json:"client"`
 	Scopes    []string `json:"scopes"`
+	Workspace string   `json:"workspace,omitempty"` // for requests that name none; of the moment at which the user agreed
 	Redirect  string   `json:"redirect,omitempty"`
 	Challenge string   `json:"challenge,omitempty"` // of PKCE, S256
 	Code      string   `json:"code"`                // hash of the authorization or device code

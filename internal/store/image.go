@@ -57,21 +57,13 @@ func (s *Store) ChangeImage(ctx context.Context, workspace, name string, fn func
 			return err
 		}
 		if fresh {
-			if err := roomForImage(ctx, tx, workspace); err != nil {
+			if err := checkRoom(ctx, tx, "images", workspace, doze.ImagesMax); err != nil {
 				return err
 			}
 		}
 		return putImage(ctx, tx, i)
 	})
 	return i, wrap(err, "change image")
-}
-
-func roomForImage(ctx context.Context, tx *sql.Tx, workspace string) error {
-	n, err := one(ctx, tx, scanNumber, "", `SELECT COUNT(*) FROM images WHERE workspace = $1`, workspace)
-	if err == nil && n >= doze.ImagesMax {
-		err = doze.Errorf(doze.Exhausted, "the workspace has %d images, which is the limit: delete one first", n)
-	}
-	return err
 }
 
 // TouchImage notes when an image was last deployed, if there is one of the name

@@ -59,6 +59,7 @@ var history = map[int64][]string{
 		`INSERT INTO drives (id, workspace, name, external_id, search, phase, created_at, body) VALUES ('d', 'w', 'd', '', 'd', 'ready', 7, '{}')`,
 		`INSERT INTO dropped_drives (id) VALUES ('o')`,
 	},
+	19: {`INSERT INTO sandbox_pieces (workspace, piece, uid) VALUES ('w', 'ive', 'alive')`},
 }
 
 // sandboxRow adds a sandbox whose name is its uid.
@@ -86,11 +87,11 @@ func TestEachMigrationKeepsWhatWasThere(t *testing.T) {
 				}
 			}
 		})
-		if err != nil || latest < 18 {
+		if err != nil || latest < 20 {
 			t.Fatalf("it ends with version %d, %v", latest, err)
 		}
 		s := d.open(t)
-		if sb, err := s.LatestByExternalID(t.Context(), "w", "x"); err != nil || sb.UID != "alive" || len(sb.Events) != 1 {
+		if sb, err := s.LatestByExternalID(t.Context(), "w", "x"); err != nil || sb.UID != "alive" || sb.Authority != "" || len(sb.Events) != 1 {
 			t.Errorf("%+v, %v", sb, err)
 		}
 		if n, err := s.Count(t.Context(), "w"); n != 1 || err != nil {
@@ -98,6 +99,9 @@ func TestEachMigrationKeepsWhatWasThere(t *testing.T) {
 		}
 		if members, err := s.Members(t.Context(), "w"); len(members) != 2 || err != nil {
 			t.Errorf("%+v, %v", members, err)
+		}
+		if page, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9, Text: "liv"}, epoch); err != nil || len(page.Records) != 1 {
+			t.Errorf("a search: %+v, %v", page, err)
 		}
 		if page, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9}, epoch); err != nil || len(page.Records) != 1 {
 			t.Errorf("%+v, %v", page, err)

@@ -143,7 +143,7 @@ func (s *Store) GiveAddresses(ctx context.Context, pool doze.AddressPool, now ti
 func giveAddress(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, address netip.Addr, now time.Time) error {
 	ip.Spec.PublicIP, ip.Status = address.String(), doze.Running.Status()
 	ip.Events = append(ip.Events, doze.Event{
-		Type: "deployment", Status: ip.Status, Message: "it has the address " + ip.Spec.PublicIP, Time: doze.Time{Time: now},
+		Type: doze.EventDeployment, Status: ip.Status, Message: "it has the address " + ip.Spec.PublicIP, Time: doze.Time{Time: now},
 	})
 	body, err := json.Marshal(ip)
 	if err != nil {

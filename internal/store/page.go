@@ -78,6 +78,9 @@ type listed[T any] struct {
 	// phases are those besides ended, if it has an index of each, in every order.
 	phases []string
 	scan   func(row) (T, error)
+	// pieces, if set, is the query for the keys of those records that may have a
+	// text; workspace is an argument, and arg adds one.
+	pieces func(workspace, text string, arg func(any) string) string
 	where  func(T) cursor // where a page is that ends with a record
 }
 
@@ -98,7 +101,7 @@ func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page[Sandbo
 		return p, err
 	}
 	p, err = pageOf(ctx, s.read, listed[Sandbox]{
-		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, scan: s.scanSandbox,
+		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, scan: s.scanSandbox, pieces: withPiece,
 		where: func(sb Sandbox) cursor {
 			return cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
 		},
@@ -122,12 +125,17 @@ func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now ti
 	if q.Sort == "" {
 		q.Sort = NewestFirst
 	}
-	text, args, err := statement(l, q, now)
-	if err != nil {
-		return p, err
-	}
-	if p.Records, err = collect(ctx, db, l.scan, text, args...); err != nil {
-		return p, err
+	for _, among := range searches(l, q) {
+		text, args, err := statement(l, q, among, now)
+		if err != nil {
+			return p, err
+		}
+		if p.Records, err = collect(ctx, db, l.scan, text, args...); err != nil {
+			return p, err
+		}
+		if len(p.Records) == q.rows() {
+			break
+		}
 	}
 	switch {
 	case q.Tail:
@@ -139,22 +147,97 @@ func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now ti
 	return p, nil
 }
 
-// statement is the one for a row more than the page has, which tells whether
-// there is a next one; for exactly the page with Tail, backwards.
-func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error) {
-	var where []string
+// countIn is how many records of a table a workspace has.
+func countIn(ctx context.Context, q querier, table, workspace string) (int, error) {
+	return one(ctx, q, scanNumber, "", `SELECT COUNT(*) FROM `+table+` WHERE workspace = $1`, workspace)
+}
+
+// checkRoom is Exhausted if a workspace has as many records of a table as it
+// may have.
+func checkRoom(ctx context.Context, q querier, table, workspace string, most int) error {
+	n, err := countIn(ctx, q, table, workspace)
+	if err == nil && n >= most {
+		err = doze.Errorf(doze.Exhausted, "the workspace has %d %s, which is the limit: delete one first", n, strings.ReplaceAll(table, "_", " "))
+	}
+	return err
+}
+
+// rows are those that a statement wants: one more than the page has, which tells
+// whether there is a next one; exactly the page with Tail.
+func (q *Query) rows() int {
+	if q.Tail {
+		return q.Limit
+	}
+	return q.Limit + 1
+}
+
+// A domain is which records of a workspace a statement looks at.
+type domain int
+
+const (
+	everyone domain = iota
+	nearest         // the first ones of the list, [nearestMax] of them
+	findable        // those that the index of pieces has
+)
+
+// nearestMax is how many records a search reads until it asks the index. What
+// many records have, it finds among them; with the index it would have to sort
+// them all. To read them takes about as long as to answer.
+const nearestMax = 500
+
+// searches are the domains in which a list looks for its records, one after the
+// other until a page is full.
+func searches[T any](l listed[T], q Query) []domain {
+	if l.pieces == nil || q.Text == "" || q.ExternalID != "" { // of an external id there are few
+		return []domain{everyone}
+	}
+	return []domain{nearest, findable}
+}
+
+// statement is the one for the rows of a page; with Tail they come backwards.
+func statement[T any](l listed[T], q Query, among domain, now time.Time) (string, []any, error) {
 	var args []any
 	arg := func(v any) string {
 		args = append(args, v)
 		return fmt.Sprintf("$%d", len(args))
 	}
-	where = append(where, "workspace = "+arg(q.Workspace))
+	by := sorts[q.Sort]
+	direction, after := "ASC", ">"
+	if by.down != q.Tail {
+		direction, after = "DESC", "<"
+	}
+	order := func(limit int) string {
+		return fmt.Sprintf("ORDER BY %s %s, %s %s LIMIT %s", by.column, direction, l.key, direction, arg(limit))
+	}
+	workspace := arg(q.Workspace)
+	where := []string{"workspace = " + workspace}
+	if q.Cursor != "" {
+		c, err := q.parse(bound(l, q), now)
+		if err != nil {
+			return "", nil, err
+		}
+		last := any(c.Name)
+		if q.Sort.ByTime() {
+			last = c.Time
+		}
+		where = append(where, fmt.Sprintf("(%s, %s) %s (%s, %s)", by.column, l.key, after, arg(last), arg(c.UID)))
+	}
+	from := l.table
+	switch among {
+	case everyone:
+	case nearest:
+		from = fmt.Sprintf("(SELECT * FROM %s WHERE %s %s) AS near", l.table, strings.Join(where, " AND "), order(nearestMax))
+		where = nil
+	case findable: // without the workspace, lest the database reads all that is in it
+		where[0] = fmt.Sprintf("%s IN (%s)", l.key, l.pieces(workspace, q.Text, arg))
+	}
+	where = append(where, q.filters(arg)...)
 	phases := q.Phases
-	if phases == nil && !q.Terminated && q.Text == "" { // a search would read phases whole that have little of it
+	if phases == nil && !q.Terminated {
 		phases = l.phases
 	}
-	// Of an external id there are few, whatever their phases.
-	merged := len(l.phases) > 0 && len(phases) > 0 && q.ExternalID == ""
+	// Of an external id there are few, whatever their phases; a search has its own way.
+	merged := len(l.phases) > 0 && len(phases) > 0 && q.ExternalID == "" && q.Text == ""
 	switch {
 	case merged:
 	case q.Phases != nil:
@@ -166,6 +249,25 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 	case !q.Terminated:
 		where = append(where, "phase <> '"+l.ended+"'")
 	}
+	page := order(q.rows())
+	if !merged {
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s %s", l.columns, from, strings.Join(where, " AND "), page), args, nil
+	}
+	// An index has the records of one phase in order, not those of several:
+	// each phase gives as many as the page has at most, and the first of them
+	// all are the page.
+	var each []string
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(phases))) {
+		each = append(each, fmt.Sprintf("SELECT * FROM (SELECT %s, %s FROM %s WHERE phase = %s AND %s %s) AS one",
+			by.column, l.key, l.table, arg(p), strings.Join(where, " AND "), page))
+	}
+	return fmt.Sprintf("SELECT %s FROM %s WHERE %s IN (SELECT %s FROM (%s) AS every %s) %s",
+		l.columns, l.table, l.key, l.key, strings.Join(each, " UNION ALL "), page, page), args, nil
+}
+
+// filters are the conditions of q but for workspace and phases; arg adds an
+// argument.
+func (q *Query) filters(arg func(any) string) (where []string) {
 	if q.Text != "" {
 		escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 		where = append(where, "search LIKE "+arg("%"+escape.Replace(strings.ToLower(q.Text))+"%")+` ESCAPE '\'`)
@@ -183,41 +285,7 @@ func statement[T any](l listed[T], q Query, now time.Time) (string, []any, error
 	if !q.Until.IsZero() {
 		where = append(where, "created_at <= "+arg(millis(q.Until)))
 	}
-
-	by := sorts[q.Sort]
-	down, limit := by.down, q.Limit+1
-	if q.Tail {
-		down, limit = !down, q.Limit
-	}
-	direction, after := "ASC", ">"
-	if down {
-		direction, after = "DESC", "<"
-	}
-	if q.Cursor != "" {
-		c, err := q.parse(bound(l, q), now)
-		if err != nil {
-			return "", nil, err
-		}
-		last := any(c.Name)
-		if q.Sort.ByTime() {
-			last = c.Time
-		}
-		where = append(where, fmt.Sprintf("(%s, %s) %s (%s, %s)", by.column, l.key, after, arg(last), arg(c.UID)))
-	}
-	order := fmt.Sprintf("ORDER BY %s %s, %s %s LIMIT %s", by.column, direction, l.key, direction, arg(limit))
-	if !merged {
-		return fmt.Sprintf("SELECT %s FROM %s WHERE %s %s", l.columns, l.table, strings.Join(where, " AND "), order), args, nil
-	}
-	// An index has the records of one phase in order, not those of several:
-	// each phase gives as many as the page has at most, and the first of them
-	// all are the page.
-	var each []string
-	for _, p := range slices.Compact(slices.Sorted(slices.Values(phases))) {
-		each = append(each, fmt.Sprintf("SELECT * FROM (SELECT %s, %s FROM %s WHERE phase = %s AND %s %s) AS one",
-			by.column, l.key, l.table, arg(p), strings.Join(where, " AND "), order))
-	}
-	return fmt.Sprintf("SELECT %s FROM %s WHERE %s IN (SELECT %s FROM (%s) AS every %s) %s",
-		l.columns, l.table, l.key, l.key, strings.Join(each, " UNION ALL "), order, order), args, nil
+	return where
 }
 
 // cursor is the text of c, with what the order needs of it.

@@ -24,6 +24,7 @@ func TestListsUseIndexes(t *testing.T) {
 	const byUID = "sqlite_autoindex_sandboxes_1"
 	const present = int(doze.Failed-doze.Pending+1) - 1 // all phases but terminated
 	some := []string{"failed", "running", "failed"}     // which are two
+	search := []string{"sandboxes_created", byUID}      // the first ones; and what the index of pieces has
 	for name, test := range map[string]struct {
 		q    store.Query
 		want []string // in the order of the plan
@@ -32,7 +33,10 @@ func TestListsUseIndexes(t *testing.T) {
 		"what is there":             {store.Query{}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_created"}, present)...)},
 		"what is there, by name":    {store.Query{Sort: store.NameUp}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_name"}, present)...)},
 		"all":                       {store.Query{Terminated: true}, []string{"sandboxes_created"}},
-		"a search":                  {store.Query{Text: "x"}, []string{"sandboxes_created"}},
+		"a search":                  {store.Query{Text: "x"}, search},
+		"a search, by name":         {store.Query{Text: "x", Sort: store.NameUp}, []string{"sandboxes_name", byUID}},
+		"a search in phases":        {store.Query{Text: "x", Phases: some, Terminated: true}, search},
+		"a search, the last page":   {store.Query{Text: "x", Tail: true}, search},
 		"an external id":            {store.Query{ExternalID: "x"}, []string{"sandboxes_external_id"}},
 		"an external id in a phase": {store.Query{ExternalID: "x", Phases: some}, []string{"sandboxes_external_id"}},
 		"phases":                    {store.Query{Phases: some}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},

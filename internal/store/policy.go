@@ -21,7 +21,7 @@ type policy struct {
 // [Store.List].
 func (s *Store) ListPolicies(ctx context.Context, q Query, now time.Time) (p Page[doze.Policy], err error) {
 	q.ExternalID, q.Terminated = "", false // of sandboxes only
-	total, err := countPolicies(ctx, s.read, q.Workspace)
+	total, err := countIn(ctx, s.read, "policies", q.Workspace)
 	if err != nil {
 		return p, wrap(err, "count policies")
 	}
@@ -45,10 +45,6 @@ func (s *Store) ListPolicies(ctx context.Context, q Query, now time.Time) (p Pag
 	return p, wrap(err, "list policies")
 }
 
-func countPolicies(ctx context.Context, q querier, workspace string) (int, error) {
-	return one(ctx, q, scanNumber, "", `SELECT COUNT(*) FROM policies WHERE workspace = $1`, workspace)
-}
-
 // Policy returns one, or NotFound.
 func (s *Store) Policy(ctx context.Context, workspace, name string) (doze.Policy, error) {
 	return policyOf(ctx, s.read, workspace, name)
@@ -66,14 +62,10 @@ func (s *Store) InsertPolicy(ctx context.Context, p doze.Policy) error {
 		return wrap(err, "encode policy")
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		n, err := countPolicies(ctx, tx, p.Metadata.Workspace)
-		if err != nil {
+		if err := checkRoom(ctx, tx, "policies", p.Metadata.Workspace, doze.PoliciesOfWorkspaceMax); err != nil {
 			return err
 		}
-		if n >= doze.PoliciesOfWorkspaceMax {
-			return doze.Errorf(doze.Exhausted, "the workspace has %d policies, which is the limit: delete one first", n)
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO policies (id, workspace, name, search, phase, created_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		_, err := tx.ExecContext(ctx, `INSERT INTO policies (id, workspace, name, search, phase, created_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
 			NewID(), p.Metadata.Workspace, p.Metadata.Name, searchText(p.Metadata), p.Spec.Type, millis(p.Metadata.CreatedAt.Time), string(body))
 		return err
 	})

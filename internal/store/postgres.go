@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -179,7 +178,8 @@ func (t *tenure) begin(ctx context.Context, s *Store) error {
 }
 
 // ordered is migrations for PostgreSQL: text is ordered by its bytes, as in
-// SQLite, whatever the locale of the database.
+// SQLite, whatever the locale of the database. Tables that are nothing but an
+// index are tables there.
 type ordered struct{ fs.FS }
 
 // Open implements [fs.FS].
@@ -192,7 +192,7 @@ func (o ordered) Open(name string) (fs.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return rewritten{f, bytes.NewReader(bytes.ReplaceAll(text, []byte(" TEXT"), []byte(` TEXT COLLATE "C"`)))}, nil
+	return rewritten{f, strings.NewReader(strings.NewReplacer(" TEXT", ` TEXT COLLATE "C"`, " WITHOUT ROWID", "").Replace(string(text)))}, nil
 }
 
 // rewritten is a file with other content.

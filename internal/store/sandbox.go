@@ -19,26 +19,31 @@ import (
 
 // Sandbox is the record of a sandbox.
 type Sandbox struct {
-	UID      string // its identity, from [NewID]; never reused
-	Machine  string // what nodes know it by: at first the UID, after a redeploy a new id
-	Phase    doze.Phase
-	Seq      uint64 // of the last report about the machine
-	Revision int64  // grows when metadata, spec or machine change
-	Metadata doze.Metadata
-	Spec     doze.SandboxSpec
-	Archive  *doze.Archive // nil if it never was archived; not to be changed
-	Events   []doze.Event  // filled by the methods that say so
-	LastUsed time.Time     // as far as the store was told
-	Ended    time.Time     // zero until it is terminated
-	Deadline time.Time     // when control has to look at it again; zero is never
+	UID     string // its identity, from [NewID]; never reused
+	Machine string // what nodes know it by: at first the UID, after a redeploy a new id
+	// Authority names who signs for it where its requests are looked into: it has
+	// its UID's, or, since their memory trusts no other one, that of whom it is a
+	// copy. Older records have none, which is that of the workspace.
+	Authority string
+	Phase     doze.Phase
+	Seq       uint64 // of the last report about the machine
+	Revision  int64  // grows when metadata, spec or machine change
+	Metadata  doze.Metadata
+	Spec      doze.SandboxSpec
+	Archive   *doze.Archive // nil if it never was archived; not to be changed
+	Events    []doze.Event  // filled by the methods that say so
+	LastUsed  time.Time     // as far as the store was told
+	Ended     time.Time     // zero until it is terminated
+	Deadline  time.Time     // when control has to look at it again; zero is never
 }
 
 // content is the body of a record.
 type content struct {
-	Metadata doze.Metadata    `json:"metadata"`
-	Spec     doze.SandboxSpec `json:"spec"`
-	Archive  *doze.Archive    `json:"archive,omitempty"`
-	Sealed   []byte           `json:"sealed,omitempty"` // values of secret variables, by position
+	Metadata  doze.Metadata    `json:"metadata"`
+	Spec      doze.SandboxSpec `json:"spec"`
+	Archive   *doze.Archive    `json:"archive,omitempty"`
+	Sealed    []byte           `json:"sealed,omitempty"` // values of secret variables, by position
+	Authority string           `json:"authority,omitempty"`
 	// Routing are the secrets of routing rules, by position and name, as they are
 	// sealed for who carries requests.
 	Routing map[int]map[string][]byte `json:"routing,omitempty"`
@@ -47,7 +52,7 @@ type content struct {
 // encode is the body of a record, with the values of secret variables sealed.
 // Secrets of routing rules come sealed; in plain they are in no record.
 func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
-	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive}
+	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive, Authority: sb.Authority}
 	values := map[int]string{}
 	for i, e := range sb.Spec.Runtime.Envs {
 		if e.Secret && e.Text() != "" {
@@ -78,17 +83,15 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 	if err := json.Unmarshal(body, &c); err != nil {
 		return err
 	}
-	sb.Metadata, sb.Spec, sb.Archive = c.Metadata, c.Spec, c.Archive
+	sb.Metadata, sb.Spec, sb.Archive, sb.Authority = c.Metadata, c.Spec, c.Archive, c.Authority
 	values, err := s.unsealValues(c.Sealed, sandboxPlace+sb.UID)
 	if err != nil {
 		return err
 	}
 	for i := range sb.Spec.Runtime.Envs {
-		e := &sb.Spec.Runtime.Envs[i]
 		if v, ok := values[i]; ok {
-			e.Value = &v
+			sb.Spec.Runtime.Envs[i].Value = &v
 		}
-		e.Default() // older records leave out what is empty
 	}
 	for i, all := 0, routing(&sb.Spec); i < len(all); i++ {
 		all[i].Sealed = c.Routing[i]
@@ -158,17 +161,14 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 		if err != nil {
 			return err
 		}
-		if err := count(ctx, tx, sb.Metadata.Workspace, 1); err != nil {
+		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, 1), index(ctx, tx, sb.searched()), attach(ctx, tx, &sb)); err != nil {
 			return err
 		}
-		if err := attach(ctx, tx, &sb); err != nil {
-			return err
-		}
-		if err := appendEvent(ctx, tx, sb.UID, deployment, sb.Phase, "", sb.Metadata.CreatedAt.Time); err != nil {
+		if err := appendEvent(ctx, tx, sb.UID, doze.EventDeployment, sb.Phase, "", sb.Metadata.CreatedAt.Time); err != nil {
 			return err
 		}
 		for _, e := range sb.Events {
-			if err := appendEvent(ctx, tx, sb.UID, notice, sb.Phase, e.Message, sb.Metadata.CreatedAt.Time); err != nil {
+			if err := appendEvent(ctx, tx, sb.UID, doze.EventNotice, sb.Phase, e.Message, sb.Metadata.CreatedAt.Time); err != nil {
 				return err
 			}
 		}
@@ -371,7 +371,7 @@ func (s *Store) accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (
 	}
 	switch {
 	case r.Note:
-		if err := appendEvent(ctx, tx, sb.UID, notice, sb.Phase, r.Message, r.At); err != nil {
+		if err := appendEvent(ctx, tx, sb.UID, doze.EventNotice, sb.Phase, r.Message, r.At); err != nil {
 			return false, err
 		}
 	case r.Phase != sb.Phase && slices.Contains(ahead[sb.Phase], r.Phase):
@@ -420,15 +420,15 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 		}
 	}
 	if to == doze.Terminated && from != to {
-		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, -1), detach(ctx, tx, sb.UID)); err != nil {
+		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, -1), detach(ctx, tx, sb, at)); err != nil {
 			return err
 		}
 	}
 	switch {
 	case from.Status() != to.Status():
-		return appendEvent(ctx, tx, sb.UID, deployment, to, message, at)
+		return appendEvent(ctx, tx, sb.UID, doze.EventDeployment, to, message, at)
 	case message != "": // such as a wake that did not work
-		return appendEvent(ctx, tx, sb.UID, notice, to, message, at)
+		return appendEvent(ctx, tx, sb.UID, doze.EventNotice, to, message, at)
 	}
 	return nil
 }
@@ -444,9 +444,17 @@ func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(
 		if revision != 0 && revision != sb.Revision {
 			return doze.Errorf(doze.Conflict, "the sandbox was changed meanwhile: read it again")
 		}
-		was := sb.Spec.Network
-		if err := fn(tx, &sb); err != nil || reflect.DeepEqual(was, sb.Spec.Network) {
+		network, searched := sb.Spec.Network, sb.searched()
+		if err := fn(tx, &sb); err != nil {
 			return err
+		}
+		if now := sb.searched(); now != searched {
+			if err := cmp.Or(unindex(ctx, tx, searched), index(ctx, tx, now)); err != nil {
+				return err
+			}
+		}
+		if reflect.DeepEqual(network, sb.Spec.Network) {
+			return nil
 		}
 		return bequeath(ctx, tx, &sb)
 	})
@@ -526,13 +534,17 @@ func (s *Store) Touch(ctx context.Context, used map[string]time.Time) error {
 
 // Purge removes up to limit terminated records whose retention is over, and
 // says how many it removed.
-func (s *Store) Purge(ctx context.Context, now time.Time, limit int) (int64, error) {
-	res, err := s.write.ExecContext(ctx, `DELETE FROM sandboxes WHERE uid IN (SELECT uid FROM sandboxes
-		WHERE deadline <= $1 AND phase = 'terminated' ORDER BY deadline LIMIT $2)`, millis(now), limit)
-	if err != nil {
-		return 0, wrap(err, "purge")
-	}
-	return res.RowsAffected()
+func (s *Store) Purge(ctx context.Context, now time.Time, limit int) (int, error) {
+	var purged []searched
+	err := s.update(ctx, func(tx *sql.Tx) (err error) {
+		purged, err = collect(ctx, tx, scanSearched, `DELETE FROM sandboxes WHERE uid IN (SELECT uid FROM sandboxes
+			WHERE deadline <= $1 AND phase = 'terminated' ORDER BY deadline LIMIT $2) RETURNING uid, workspace, search`, millis(now), limit)
+		if err != nil {
+			return err
+		}
+		return unindex(ctx, tx, purged...)
+	})
+	return len(purged), wrap(err, "purge")
 }
 
 // Remove erases a record at once, as if it had never been; its machine becomes
@@ -547,7 +559,7 @@ func (s *Store) Remove(ctx context.Context, uid string) error {
 				return err
 			}
 		}
-		if err := detach(ctx, tx, uid); err != nil {
+		if err := cmp.Or(detach(ctx, tx, sb, time.Now()), unindex(ctx, tx, sb.searched())); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE uid = $1`, uid)
@@ -630,6 +642,11 @@ func seqColumn(n uint64) int64 {
 // nullable is a deadline as its column keeps it.
 func nullable(t time.Time) sql.Null[int64] {
 	return sql.Null[int64]{V: millis(t), Valid: !t.IsZero()}
+}
+
+// searched is sb as the index of searches has it.
+func (sb *Sandbox) searched() searched {
+	return searched{sb.UID, sb.Metadata.Workspace, searchText(sb.Metadata)}
 }
 
 // between keeps a search from matching across two values.

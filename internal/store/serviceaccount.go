@@ -45,14 +45,14 @@ func (s *Store) InsertServiceAccount(ctx context.Context, a ServiceAccount) erro
 	return wrap(err, "insert service account")
 }
 
-// UpdateServiceAccount writes the name and the description of a.
+// UpdateServiceAccount writes the name, the description and the scopes of a.
 func (s *Store) UpdateServiceAccount(ctx context.Context, a ServiceAccount) error {
-	body, _, err := encodeService(a)
+	body, scopes, err := encodeService(a)
 	if err != nil {
 		return wrap(err, "encode service account")
 	}
-	return gone(s.write.ExecContext(ctx, `UPDATE service_accounts SET body = $1 WHERE client_id = $2 AND workspace = $3`,
-		body, a.ClientID, a.Workspace))(errNoService)
+	return gone(s.write.ExecContext(ctx, `UPDATE service_accounts SET body = $1, scopes = $2 WHERE client_id = $3 AND workspace = $4`,
+		body, scopes, a.ClientID, a.Workspace))(errNoService)
 }
 
 // DeleteServiceAccount removes an account with its keys, and returns it and

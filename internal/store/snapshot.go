@@ -14,7 +14,8 @@ import (
 // Snapshot is the record of a snapshot.
 type Snapshot struct {
 	doze.Snapshot
-	UID string // of its sandbox
+	UID       string // of its sandbox
+	Authority string // likewise, which all that goes on from it has
 	// Heir is what a fork gets besides the machine: variables that are no
 	// secrets, when it ends, and the network, which is that of the sandbox today,
 	// or was at its end.
@@ -29,15 +30,16 @@ type Snapshot struct {
 // snapshotContent is the body of a record. The name of the member of each is
 // part of the file format.
 type snapshotContent struct {
-	Snapshot doze.Snapshot    `json:"snapshot"`
-	Heir     doze.SandboxSpec `json:"heir"`
-	Withheld int              `json:"withheld,omitempty"`
-	Passing  bool             `json:"passing,omitempty"`
+	Snapshot  doze.Snapshot    `json:"snapshot"`
+	Heir      doze.SandboxSpec `json:"heir"`
+	Withheld  int              `json:"withheld,omitempty"`
+	Passing   bool             `json:"passing,omitempty"`
+	Authority string           `json:"authority,omitempty"`
 }
 
 // encode returns the body of a record.
 func (n *Snapshot) encode() ([]byte, error) {
-	return json.Marshal(snapshotContent{n.Snapshot, n.Heir, n.Withheld, n.Passing})
+	return json.Marshal(snapshotContent{n.Snapshot, n.Heir, n.Withheld, n.Passing, n.Authority})
 }
 
 const (
@@ -233,7 +235,7 @@ func scanSnapshot(r row) (n Snapshot, err error) {
 	if err := json.Unmarshal([]byte(body), &c); err != nil {
 		return n, fmt.Errorf("the body of snapshot %s is damaged: %w", id, err)
 	}
-	n.Snapshot, n.Heir, n.Withheld, n.Passing = c.Snapshot, c.Heir, c.Withheld, c.Passing
+	n.Snapshot, n.Heir, n.Withheld, n.Passing, n.Authority = c.Snapshot, c.Heir, c.Withheld, c.Passing, c.Authority
 	n.Status, n.Source.Deleted = doze.SnapshotStatus(phase), deleted
 	return n, nil
 }

@@ -100,7 +100,7 @@ func (e *engine) schema() (*goose.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return goose.NewProvider(e.dialect, e.write, sub, goose.WithDisableGlobalRegistry(true))
+	return goose.NewProvider(e.dialect, e.write, sub, goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(indexAll()))
 }
 
 // sealSetting holds something sealed, which tells the right key from another.

@@ -382,7 +382,7 @@ func TestDeadlines(t *testing.T) {
 		apply(t, s, late.UID, doze.Gone)
 		next(epoch.Add(doze.RetentionDefault))
 		for n, now := range []time.Duration{doze.RetentionDefault - time.Millisecond, doze.RetentionDefault} {
-			if purged, err := s.Purge(t.Context(), epoch.Add(now), 9); purged != int64(n) || err != nil {
+			if purged, err := s.Purge(t.Context(), epoch.Add(now), 9); purged != n || err != nil {
 				t.Errorf("after %v: purged %d, %v", now, purged, err)
 			}
 		}

@@ -31,19 +31,16 @@ const (
 // InsertVolume adds a volume that is being made. A name that is taken is a
 // Conflict; more than [doze.VolumesMax] in a workspace are Exhausted.
 func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
+	v.note(doze.EventDeployment, "the volume is ready", v.Metadata.CreatedAt.Time)
 	body, err := json.Marshal(v.Volume)
 	if err != nil {
 		return wrap(err, "encode volume")
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		total, err := countVolumes(ctx, tx, v.Metadata.Workspace)
-		if err != nil {
+		if err := checkRoom(ctx, tx, "volumes", v.Metadata.Workspace, doze.VolumesMax); err != nil {
 			return err
 		}
-		if total >= doze.VolumesMax {
-			return doze.Errorf(doze.Exhausted, "the workspace has %d volumes, which is the limit: delete one first", total)
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO volumes (id, workspace, name, external_id, search, phase, attached, created_at, body)
+		_, err := tx.ExecContext(ctx, `INSERT INTO volumes (id, workspace, name, external_id, search, phase, attached, created_at, body)
 			VALUES ($1, $2, $3, $4, $5, $6, '', $7, $8)`,
 			v.ID, v.Metadata.Workspace, v.Metadata.Name, v.Metadata.ExternalID, searchText(v.Metadata), volumeMaking,
 			millis(v.Metadata.CreatedAt.Time), string(body))
@@ -55,10 +52,12 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
 	return wrap(err, "insert volume")
 }
 
-// countVolumes is how many a workspace has.
-func countVolumes(ctx context.Context, q querier, workspace string) (int, error) {
-	return one(ctx, q, func(r row) (n int, err error) { return n, r.Scan(&n) }, "",
-		`SELECT COUNT(*) FROM volumes WHERE workspace = $1`, workspace)
+// note adds an event to the history of a volume, which forgets the oldest.
+func (v *Volume) note(kind, message string, at time.Time) {
+	v.Events = append(v.Events, doze.Event{
+		Type: kind, Status: doze.VolumeDeployed, Message: message, Time: doze.Time{Time: at},
+	})
+	v.Events = v.Events[max(len(v.Events)-doze.VolumeEventsMax, 0):]
 }
 
 // FinishVolume notes that the disk of a volume is there.
@@ -106,7 +105,7 @@ func (s *Store) VolumeByExternalID(ctx context.Context, workspace, id string) (V
 // [Store.List].
 func (s *Store) ListVolumes(ctx context.Context, q Query, now time.Time) (p Page[Volume], err error) {
 	q.Terminated = false // of sandboxes only
-	total, err := countVolumes(ctx, s.read, q.Workspace)
+	total, err := countIn(ctx, s.read, "volumes", q.Workspace)
 	if err != nil {
 		return p, wrap(err, "count volumes")
 	}
@@ -127,8 +126,16 @@ func (s *Store) ChangeVolume(ctx context.Context, workspace, name string, fn fun
 		if v, err = volumeOf(ctx, tx, workspace, name); err != nil {
 			return err
 		}
+		was := v.Spec.Size
 		if err := fn(&v); err != nil {
 			return err
+		}
+		if v.Spec.Size != was {
+			message := fmt.Sprintf("its size is %d MB now, it was %d MB", v.Spec.Size, was)
+			if v.State.AttachedTo != "" {
+				message += "; " + v.State.AttachedTo + " sees that on its next machine, after a redeploy or an archive"
+			}
+			v.note(doze.EventNotice, message, v.Metadata.UpdatedAt.Time)
 		}
 		body, err := json.Marshal(v.Volume)
 		if err != nil {
@@ -182,7 +189,8 @@ func attach(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
 		if err != nil {
 			return err
 		}
-		err = gone(tx.ExecContext(ctx, `UPDATE volumes SET attached = $1 WHERE id = $2 AND attached = ''`, sb.UID, v.ID))("")
+		v.note(doze.EventNotice, "it is attached to the sandbox "+sb.Metadata.Name, sb.Metadata.CreatedAt.Time)
+		err = hand(ctx, tx, v, "", sb.UID)
 		if doze.Public(err).Kind == doze.NotFound {
 			err = attached(v)
 		}
@@ -194,19 +202,42 @@ func attach(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
 }
 
 // detach frees the volumes of a sandbox.
-func detach(ctx context.Context, tx *sql.Tx, uid string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE volumes SET attached = '' WHERE attached = $1`, uid)
-	return err
+func detach(ctx context.Context, tx *sql.Tx, sb *Sandbox, at time.Time) error {
+	all, err := volumesOf(ctx, tx, sb.UID)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		v.note(doze.EventNotice, "the sandbox "+sb.Metadata.Name+" is gone: it is free", at)
+		if err := hand(ctx, tx, v, sb.UID, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hand gives a volume from one sandbox, or nobody, to another, or nobody. If the
+// first does not have it, that is NotFound.
+func hand(ctx context.Context, tx *sql.Tx, v Volume, from, to string) error {
+	body, err := json.Marshal(v.Volume)
+	if err != nil {
+		return err
+	}
+	return gone(tx.ExecContext(ctx, `UPDATE volumes SET attached = $1, body = $2 WHERE id = $3 AND attached = $4`, to, string(body), v.ID, from))("")
 }
 
 // VolumesOf returns the volumes that a sandbox has, by name.
 func (s *Store) VolumesOf(ctx context.Context, uid string) (map[string]Volume, error) {
-	all, err := collect(ctx, s.read, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE attached = $1`, uid)
+	all, err := volumesOf(ctx, s.read, uid)
 	byName := map[string]Volume{}
 	for _, v := range all {
 		byName[v.Metadata.Name] = v
 	}
 	return byName, wrap(err, "read the volumes of a sandbox")
+}
+
+func volumesOf(ctx context.Context, q querier, uid string) ([]Volume, error) {
+	return collect(ctx, q, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE attached = $1`, uid)
 }
 
 // Disks returns the ids of all disks that are on record, besides those that

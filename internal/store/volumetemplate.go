@@ -99,12 +99,8 @@ func (s *Store) PutVolumeTemplate(ctx context.Context, workspace, name string, f
 
 func putTemplate(ctx context.Context, tx *sql.Tx, t doze.VolumeTemplate, exists bool) error {
 	if !exists {
-		all, err := collect(ctx, tx, scanText, `SELECT name FROM volume_templates WHERE workspace = $1`, t.Metadata.Workspace)
-		if err != nil {
+		if err := checkRoom(ctx, tx, "volume_templates", t.Metadata.Workspace, doze.VolumeTemplatesMax); err != nil {
 			return err
-		}
-		if len(all) >= doze.VolumeTemplatesMax {
-			return doze.Errorf(doze.Exhausted, "the workspace has %d volume templates, which is the limit: delete one first", len(all))
 		}
 	}
 	t.Versions, t.State = nil, doze.VolumeTemplateState{}

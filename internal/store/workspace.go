@@ -83,7 +83,8 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 			return err
 		}
 		for _, remove := range []string{
-			`DELETE FROM secrets WHERE workspace = $1`, `DELETE FROM sandboxes WHERE workspace = $1`, `DELETE FROM counts WHERE workspace = $1`,
+			`DELETE FROM secrets WHERE workspace = $1`, `DELETE FROM sandboxes WHERE workspace = $1`, `DELETE FROM sandbox_pieces WHERE workspace = $1`,
+			`DELETE FROM counts WHERE workspace = $1`,
 			`DELETE FROM domain_shares WHERE target = $1`, `DELETE FROM image_shares WHERE target = $1`,
 		} {
 			if _, err := tx.ExecContext(ctx, remove, name); err != nil {

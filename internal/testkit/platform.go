@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"doze/client"
 	"doze/internal/machine/gvisor"
 	"doze/internal/swap"
@@ -227,6 +229,21 @@ func (p *Platform) Kill() error {
 	}
 	<-p.ended
 	return nil
+}
+
+// Quit ends dozed as a fault in it does: what its goroutines are doing is in the
+// log. It reports whether that left a core dump, which nothing but dozed itself
+// forbids.
+func (p *Platform) Quit() (dumped bool, err error) {
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if err := unix.Prlimit(p.PID(), unix.RLIMIT_CORE, &unlimited, nil); err != nil {
+		return false, err
+	}
+	if err := p.end(syscall.SIGQUIT); err != nil {
+		return false, err
+	}
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.CoreDump(), nil
 }
 
 // Reboot ends everything as a power failure does, and loses the run state.

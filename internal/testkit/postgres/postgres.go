@@ -89,6 +89,20 @@ func Break(tb testing.TB, address string) {
 	shared.exec(tb, tb.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1`, nameIn(tb, address))
 }
 
+// Dump returns every row of a database as text.
+func Dump(tb testing.TB, address string) (rows []byte) {
+	tb.Helper()
+	db, err := sql.Open("pgx", address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.QueryRowContext(tb.Context(), `SELECT database_to_xml(true, false, '')::text`).Scan(&rows); err != nil {
+		tb.Fatal(err)
+	}
+	return rows
+}
+
 func admit(tb testing.TB, address string, who bool) {
 	tb.Helper()
 	shared.exec(tb, tb.Context(), fmt.Sprintf(`ALTER DATABASE %s ALLOW_CONNECTIONS %t`, nameIn(tb, address), who))
