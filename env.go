@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,7 +54,7 @@ var fields = map[string]func(*Sandbox) string{
 }
 
 // labelField is a fieldRef that names a label.
-var labelField = regexp.MustCompile(`^metadata\.labels\['([^']+)'\]$`)
+var labelField = formOf(`^metadata\.labels\['([^']+)'\]$`)
 
 // resources are what a resourceFieldRef may name: the amount, and the divisors
 // that it may have.
@@ -121,7 +120,7 @@ func (f *FieldRef) check() error {
 
 // Value returns the field of s. One that s does not have is empty.
 func (f *FieldRef) Value(s *Sandbox) string {
-	if label := labelField.FindStringSubmatch(f.Path); label != nil {
+	if label := labelField().FindStringSubmatch(f.Path); label != nil {
 		return s.Metadata.Labels[label[1]]
 	}
 	if field, ok := fields[f.Path]; ok {
@@ -179,17 +178,6 @@ func (e *Env) Text() string {
 		return ""
 	}
 	return *e.Value
-}
-
-// Default gives e the empty value if it has none and takes none from somewhere,
-// as in Kubernetes.
-func (e *Env) Default() {
-	switch {
-	case !e.From() && e.Value == nil:
-		e.Value = new(string)
-	case e.From() && e.Text() == "":
-		e.Value = nil
-	}
 }
 
 // From reports whether e takes its value from somewhere.

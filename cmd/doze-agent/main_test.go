@@ -150,12 +150,22 @@ func TestFirstProcess(t *testing.T) {
 	if _, rest, _ := strings.Cut(scores, "\n"); rest != "500\n/root 1\n" || scores[0] != '-' && scores[0] != '0' {
 		t.Errorf("the scores are %q", scores)
 	}
-	// Orphans are collected, and the agent's own children keep their status.
-	for i := range 50 {
+	// Orphans are collected, and the agent's own children keep their status. What
+	// it has open of them is closed again.
+	const many, slack = 50, 10
+	files := func() (n int) {
+		_, _ = fmt.Sscan(shell(t, url, "ls /proc/1/fd | wc -l"), &n)
+		return n
+	}
+	open := files()
+	for i := range many {
 		body := fmt.Sprintf(`{"command":"( ( true & ) ; sleep 0.01 & ) ; exit %d","waitForCompletion":true}`, i)
 		if _, p := call(t, "POST", url+"/process", body); p["exitCode"] != float64(i) {
 			t.Fatalf("exit %d came as %v", i, p["exitCode"])
 		}
+	}
+	if now := files(); open == 0 || now > open+slack {
+		t.Errorf("the agent had %d files open, and %d after %d processes", open, now, many)
 	}
 	deadline := time.Now().Add(patience)
 	for {
@@ -363,22 +373,36 @@ func TestMemoryIsFlat(t *testing.T) {
 	if _, up = call(t, "POST", url+"/filesystem-multipart/initiate/x", ""); up["uploadId"] == nil {
 		t.Fatal(up)
 	}
-	const size = 96 << 20
+	const size = 48 << 20 // three times what it may grow
 	head := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"
-	for _, path := range []string{"/filesystem/large", fmt.Sprintf("/filesystem-multipart/%s/part?partNumber=1", up["uploadId"])} {
-		body := io.MultiReader(strings.NewReader(head), io.LimitReader(zeros{}, size), strings.NewReader("\r\n--b--\r\n"))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+path, body)
+	form := func() io.Reader {
+		return io.MultiReader(strings.NewReader(head), io.LimitReader(zeros{}, size), strings.NewReader("\r\n--b--\r\n"))
+	}
+	const escaped = `\u0000\n\"`
+	object := func(head, tail string) io.Reader {
+		return io.MultiReader(strings.NewReader(head), strings.NewReader(strings.Repeat(escaped, size/len(escaped))), strings.NewReader(tail))
+	}
+	for _, sent := range []struct {
+		path, kind string
+		body       io.Reader
+	}{
+		{"/filesystem/large", "multipart/form-data; boundary=b", form()},
+		{fmt.Sprintf("/filesystem-multipart/%s/part?partNumber=1", up["uploadId"]), "multipart/form-data; boundary=b", form()},
+		{"/filesystem/text", "application/json", object(`{"content":"`, `","permissions":"0600"}`)},
+		{"/filesystem/tree/tree", "application/json", object(`{"files":{"a":"","b":"`, `"}}`)},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+sent.path, sent.body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		req.Header.Set("Content-Type", sent.kind)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: status %d", path, resp.StatusCode)
+			t.Errorf("%s: status %d", sent.path, resp.StatusCode)
 		}
 	}
 	for _, path := range []string{"/filesystem/large", "/filesystem/large?download=true", "/filesystem-content-search/?query=x"} {

@@ -73,6 +73,7 @@ type Agent struct {
 	mcp       func() http.Handler // made by the first call: it is not small
 	watches   atomic.Int32        // streams of changes that are open
 	bodies    bodies
+	lull      lull
 
 	mu      sync.Mutex
 	started time.Time // guarded by mu
@@ -134,18 +135,24 @@ func (a *Agent) workDir() string {
 	return filepath.Join("/", cmp.Or(a.vars.given().get("WORKDIR"), a.cwd))
 }
 
+// server returns who answers by a, calls at most until ctx ends. How long a body
+// or an answer takes has no limit.
+func (a *Agent) server(ctx context.Context) *http.Server {
+	return &http.Server{
+		Handler:           a,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    headerMax,
+	}
+}
+
 // Run serves ln until ctx ends; then it stops every process and terminal, and
 // returns when the last of them is gone. It closes ln.
 func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	calls, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
-	srv := &http.Server{
-		Handler:           a,
-		BaseContext:       func(net.Listener) context.Context { return calls },
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    headerMax,
-	}
+	srv := a.server(calls)
 	reaping, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() { a.children.run(reaping) })

@@ -131,26 +131,23 @@ func (rt *route) changes() bool {
 	return rt.method != http.MethodGet && !thaws[rt.pattern] || rt.pattern == "/terminal/ws"
 }
 
-// check looks for mistakes in a request. Errors are Invalid.
-func (in *exportRequest) check() error {
+// check adds the mistakes of a request.
+func (in *exportRequest) check(p *doze.Problems) {
 	if !in.DryRun {
-		if err := in.Check(); err != nil {
-			return err
-		}
+		in.Check(p)
 	}
 	if len(in.Excludes) > excludesMax {
-		return doze.Errorf(doze.Invalid, "excludes has %d paths; at most %d are allowed", len(in.Excludes), excludesMax)
+		p.Add("excludes", "has %d paths; at most %d are allowed", len(in.Excludes), excludesMax)
 	}
 	if t := in.StopTimeout; t != nil && (*t < 0 || *t > int(stopTimeoutMax/time.Second)) {
-		return doze.Errorf(doze.Invalid, "stopTimeoutSeconds must be 0 to %d", int(stopTimeoutMax/time.Second))
+		p.Add("stopTimeoutSeconds", "must be 0 to %d", int(stopTimeoutMax/time.Second))
 	}
-	if in.Image == "" {
-		return doze.Errorf(doze.Invalid, "imageMountPoint is required: name the directory where the image of this sandbox is mounted")
+	switch info, err := os.Stat(in.Image); {
+	case in.Image == "":
+		p.Add("imageMountPoint", "is required: name the directory where the image of this sandbox is mounted")
+	case !filepath.IsAbs(in.Image) || err != nil || !info.IsDir():
+		p.Add("imageMountPoint", "is %q, which is not an absolute path of a directory", clip(in.Image))
 	}
-	if info, err := os.Stat(in.Image); !filepath.IsAbs(in.Image) || err != nil || !info.IsDir() {
-		return doze.Wrap(err, doze.Invalid, "imageMountPoint %q is not an absolute path of a directory", clip(in.Image))
-	}
-	return nil
 }
 
 // export archives what is different from the image. A real one freezes the
@@ -158,9 +155,6 @@ func (in *exportRequest) check() error {
 func (a *Agent) export(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := decode[exportRequest](w, r)
 	if err != nil {
-		return err
-	}
-	if err := in.check(); err != nil {
 		return err
 	}
 	ctx, done, err := a.archives.begin(r.Context(), in.Async)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agent/spawn"
 )
 
 // attempt is one start of a command. A process has several if it restarts.
@@ -61,10 +62,10 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 	}
 
 	a := &attempt{}
-	files := make([]uintptr, 0, 3)
+	files := make([]int, 0, 3)
 	defer func() {
 		for _, fd := range files {
-			_ = syscall.Close(int(fd)) // the child has its own
+			_ = syscall.Close(fd) // the child has its own
 		}
 		if err != nil {
 			a.discard()
@@ -74,14 +75,14 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s': %v", c.Command, err)
 	}
-	files = append(files, uintptr(in))
+	files = append(files, in)
 	for _, s := range streams {
 		p, fd, err := newPump(func(b []byte) { out.write(s, b) })
 		if err != nil {
 			return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s': %v", c.Command, err)
 		}
 		a.pumps[s] = p
-		files = append(files, uintptr(fd))
+		files = append(files, fd)
 	}
 	if as != nil {
 		own := files
@@ -89,16 +90,11 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 			own = files[1:] // the first is /dev/null
 		}
 		for _, fd := range own {
-			_ = syscall.Fchown(int(fd), int(as.Uid), int(as.Gid)) // best effort: programs open /dev/stdout, too
+			_ = syscall.Fchown(fd, int(as.Uid), int(as.Gid)) // best effort: programs open /dev/stdout, too
 		}
 	}
 	for _, way := range ways {
-		a.child, err = l.children.start(way.file, way.argv, &syscall.ProcAttr{
-			Dir:   dir,
-			Env:   way.env,
-			Files: files,
-			Sys:   &syscall.SysProcAttr{Setpgid: true, Credential: as},
-		})
+		a.child, err = l.children.start(way.file, way.argv, spawn.Attr{Dir: dir, Env: way.env, Files: [3]int(files), As: as})
 		if err == nil {
 			return a, nil
 		}

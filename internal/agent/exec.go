@@ -22,9 +22,10 @@ const (
 	// listOutputMax bounds the output in a list of all processes. The older
 	// ones are listed without it.
 	listOutputMax = 16 << 20
-	// stdinMax bounds one write to a process.
-	stdinMax = 8 << 20
 )
+
+// stdinMax bounds one write to a process.
+var stdinMax = bound{8 << 20, "write it in several requests"}
 
 // runProcess starts a process and answers at once, when it serves its ports,
 // when it ends, or with a stream of what it writes.

@@ -196,7 +196,7 @@ func writeContent(w http.ResponseWriter, f file, src io.Reader) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return doze.Wrap(err, doze.Unprocessable, "%v", err)
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", httpx.JSONType)
 	out := bufio.NewWriter(w)
 	_, _ = out.Write(head[:len(head)-1]) // a bufio.Writer keeps its first error for Flush
 	_, _ = out.WriteString(`,"content":"`)

@@ -92,6 +92,8 @@ func TestReadRaw(t *testing.T) {
 		"range":       {"/filesystem/f.tar?download=true", []string{"Range: bytes=2-4"}, 206, "234", map[string]string{"Content-Range": "bytes 2-4/10"}},
 		"bad range":   {"/filesystem/f.tar?download=true", []string{"Range: bytes=20-"}, 416, "", nil},
 		"not changed": {"/filesystem/f.tar?download=true", []string{"If-Modified-Since: " + time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)}, 304, "", nil},
+		"changed":     {"/filesystem/f.tar?download=true", []string{"If-Unmodified-Since: " + time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat)}, 412, "", nil},
+		"other range": {"/filesystem/f.tar?download=true", []string{"Range: bytes=2-4", "If-Range: " + time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat)}, 200, "0123456789", nil},
 		"odd name":    {"/filesystem/q%22%C3%B6.svg?download=true", nil, 200, "x", map[string]string{"Content-Type": "image/svg+xml", "Content-Disposition": `attachment; filename="q'_.svg"; filename*=UTF-8''q%22%C3%B6.svg`}},
 	}
 	for name, test := range tests {
@@ -331,9 +333,9 @@ func TestWriteRefuses(t *testing.T) {
 		"bad mode":        {"file", `{"permissions":"rwx"}`, nil, 400, "octal"},
 		"huge mode":       {"file", `{"permissions":"77777777777777"}`, nil, 400, "octal"},
 		"directory":       {"dir", `{"content":"x"}`, nil, 422, "is a directory"},
-		"as a directory":  {"new/", `{"content":"x"}`, nil, 422, "is a directory"},
+		"as a directory":  {"new/", `{"content":"x"}`, nil, 422, "new/ ends with a slash"},
 		"file in the way": {"file/x", `{"content":"x"}`, nil, 422, "not a directory"},
-		"dir over file":   {"file", `{"isDirectory":true}`, nil, 422, "not a directory"},
+		"dir over file":   {"file", `{"isDirectory":true}`, nil, 422, "create the directory: file: not a directory"},
 		"loop":            {"loop", `{"content":"x"}`, nil, 422, "too many levels"},
 		"fifo":            {"fifo", `{"content":"x"}`, nil, 422, "not a regular file"},
 		"long name":       {strings.Repeat("n", 300), `{"content":"x"}`, nil, 422, "name too long"},
@@ -453,7 +455,7 @@ func TestDelete(t *testing.T) {
 	}
 	s.fails(t, 404, "file or directory not found", "DELETE", "/filesystem/none", "")
 	s.fails(t, 404, "file or directory not found", "DELETE", "/filesystem/dangling", "")
-	s.fails(t, 422, "not empty", "DELETE", "/filesystem/full", "")
+	s.fails(t, 422, "full is not empty; add recursive=true", "DELETE", "/filesystem/full", "")
 	s.fails(t, 422, "not empty", "DELETE", "/filesystem/full?recursive=1", "")
 	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/?recursive=true", "")
 	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/%2F?recursive=true", "")
@@ -535,8 +537,8 @@ func TestWriteTreeStaysInside(t *testing.T) {
 	}{
 		"../secret":   {400, "leads out"},
 		"a/../../x":   {400, "leads out"},
-		"":            {400, "has no name"},
-		"x/":          {400, "has no name"},
+		"":            {400, "no name of a file"},
+		"x/":          {400, "no name of a file"},
 		"a\x00b":      {400, "NUL"},
 		"out":         {422, "escapes"},
 		"outdir/evil": {422, "escapes"},
@@ -547,6 +549,17 @@ func TestWriteTreeStaysInside(t *testing.T) {
 	}
 	s.fails(t, 400, "JSON", "PUT", tree, `[`)
 	s.fails(t, 400, "files", "PUT", tree, `{"files":{"a":1}}`)
+	// Nothing is written of a tree that cannot be.
+	for body, want := range map[string]string{
+		`{"files":{"new":"x","new/below":"y","new-":"z"}}`: `files has "new", which cannot be a file, since others are in it`,
+		`{"files":{"new":"x","/new":"y"}}`:                 `files has "new", which is the same file as "/new"`,
+		`{"files":{"new":"x","b":5,"..":"y"}}`:             `files.b must be a string, not number; files has "..", which leads out of the tree; use names without ..`,
+	} {
+		s.fails(t, 400, want, "PUT", tree, body)
+		if _, err := os.Lstat(s.dir + "/root/new"); err == nil {
+			t.Errorf("%s wrote half of it", body)
+		}
+	}
 	s.fails(t, 422, "not a directory", "PUT", "/filesystem/tree"+secret, put("x"))
 	s.fails(t, 422, "kernel's", "PUT", "/filesystem/tree/proc", put("self/cwd/evil"))
 	get[listing](t, s, "PUT", tree, put("inside"))

@@ -29,7 +29,7 @@ type named struct {
 // sandbox: what runs there goes on with what it knows, and what is started from
 // now on inherits nothing of the one that was copied.
 func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
-	b, err := body(w, r, variablesMax)
+	b, err := body(w, r, bound{variablesMax, "leave out what is not needed"})
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,8 @@ const (
 	bodyFree = 64 << 10
 	// bodyFirst is the first piece of memory of a body. Most need no more.
 	bodyFirst = 512
+	// bodyPiece is the largest: what a slow sender may leave unused.
+	bodyPiece = 64 << 10
 	// giveBack is the size of a body from which on its memory goes back to the
 	// sandbox at once.
 	giveBack = 8 << 20
@@ -33,7 +36,7 @@ const (
 )
 
 // errCrowded is the answer to a body for which there is no memory now.
-var errCrowded = doze.Errorf(doze.Exhausted, "other requests with large bodies take the memory for this one; send it again later, or as multipart/form-data")
+var errCrowded = doze.Errorf(doze.Exhausted, "other requests with large bodies take the memory for this one; send it again later")
 
 // bodies is what the bodies of all requests hold in memory.
 type bodies struct {
@@ -86,24 +89,42 @@ func (in *incoming) release() {
 	}
 }
 
-// readAll reads all of src, which is the body with a limit on it.
+// readAll reads all of src, which is the body with a limit on it. It comes in
+// pieces: to make room by moving it would leave as much again for the collector,
+// of each slow sender.
 func (in *incoming) readAll(src io.Reader) ([]byte, error) {
-	b := make([]byte, 0, bodyFirst)
+	b, size := make([]byte, 0, bodyFirst), bodyFirst // of all pieces
+	var full [][]byte
 	for {
 		n, err := src.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		switch {
 		case errors.Is(err, io.EOF):
-			return b, nil
+			return in.join(append(full, b), size)
 		case err != nil:
 			return nil, err
 		case len(b) < cap(b):
 			continue
-		case !in.take(2 * int64(cap(b))):
+		}
+		more := min(size, bodyPiece)
+		if size += more; !in.take(int64(size)) {
 			return nil, errCrowded
 		}
-		b = append(make([]byte, 0, 2*cap(b)), b...)
+		full, b = append(full, b), make([]byte, 0, more)
 	}
+}
+
+// join makes one of the pieces of a body, for which both must fit.
+func (in *incoming) join(pieces [][]byte, size int) ([]byte, error) {
+	if len(pieces) == 1 {
+		return pieces[0], nil
+	}
+	if size > bodyFree && !in.take(2*int64(size)) {
+		return nil, errCrowded
+	}
+	b := slices.Concat(pieces...)
+	in.take(int64(len(b)))
+	return b, nil
 }
 
 // refuse answers a request with err, and then reads what is left of its body,

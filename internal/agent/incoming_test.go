@@ -3,8 +3,12 @@ package agent
 import (
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 // TestBodies: what all bodies hold together has a bound; one alone, and small
@@ -29,7 +33,7 @@ func TestBodies(t *testing.T) {
 	alone.release()
 	other.release()
 	for _, in := range []*incoming{body(), body()} {
-		if _, err := in.readAll(text(400 << 10)); err != nil { // in 512 KiB
+		if _, err := in.readAll(text(300 << 10)); err != nil { // with a copy, while it is put together
 			t.Errorf("two that fit: %v", err)
 		}
 		defer func() {
@@ -39,7 +43,53 @@ func TestBodies(t *testing.T) {
 			}
 		}()
 	}
-	if _, err := body().readAll(text(bodyFree + 1)); !errors.Is(err, errCrowded) {
+	third := body()
+	if _, err := third.readAll(text(400 << 10)); !errors.Is(err, errCrowded) {
 		t.Errorf("a third: %v", err)
+	}
+	third.release()
+}
+
+// TestBodyIsNoGarbage: what has come of a body takes little more than its size,
+// however long the rest takes. It counts what all tests take, so it runs alone.
+func TestBodyIsNoGarbage(t *testing.T) {
+	const size = 4 << 20
+	in := &incoming{all: &bodies{max: 1 << 30}}
+	src := io.MultiReader(io.LimitReader(zeros{}, size), iotest.ErrReader(io.ErrUnexpectedEOF))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := in.readAll(src)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, io.ErrUnexpectedEOF) || took > size*3/2 {
+		t.Errorf("%d bytes take %d, %v", size, took, err)
+	}
+	if in.held < size || in.held > size*3/2 {
+		t.Errorf("it holds %d", in.held)
+	}
+}
+
+// zeros is an endless body.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// TestMessagesCount: a message is a body like all others.
+func TestMessagesCount(t *testing.T) {
+	t.Parallel()
+	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir()}, LogDir: t.TempDir() + "/logs", UploadDir: t.TempDir() + "/uploads"})
+	a.bodies.max = 1 << 20
+	other := &incoming{all: &a.bodies}
+	if !other.take(a.bodies.max) {
+		t.Fatal("there is no room")
+	}
+	for name, test := range map[string]struct{ size, status int }{
+		"small": {bodyFree / 2, http.StatusOK}, "large": {2 * bodyFree, http.StatusTooManyRequests}, "too large": {int(mcpMax.bytes) + 1, http.StatusRequestEntityTooLarge},
+	} {
+		w := httptest.NewRecorder()
+		message := `{"jsonrpc":"2.0","id":1,"method":"ping"` + strings.Repeat(" ", test.size) + "}"
+		a.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(message)))
+		if w.Code != test.status {
+			t.Errorf("%s: status %d: %s", name, w.Code, w.Body)
+		}
 	}
 }

@@ -90,11 +90,10 @@ func direct(command, dir, shell string, env environ) (_ invocation, ok bool) {
 		file = dir + "/" + file
 	case slices.ContainsFunc(filepath.SplitList(env.get("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) }):
 		return invocation{}, false
-	default:
-		file = env.look(file)
 	}
+	file = env.look(file)
 	here, err := filepath.EvalSymlinks(dir)
-	if err != nil || file == "" || !executable(file) {
+	if err != nil || file == "" {
 		return invocation{}, false
 	}
 	// What the shell would have told it.

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -15,7 +17,7 @@ import (
 )
 
 // mcpMax bounds a message, which is held in memory more than once.
-const mcpMax = 16 << 20
+var mcpMax = bound{16 << 20, "write what is large to a file, as multipart/form-data"}
 
 // tools is what language models are offered.
 var tools = []func(*Agent, *mcp.Server){
@@ -76,7 +78,7 @@ func (a *Agent) newMCP() http.Handler {
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
 		Stateless:           true,
 		JSONResponse:        true,
-		MaxRequestBodyBytes: mcpMax,
+		MaxRequestBodyBytes: mcpMax.bytes,
 		// The edge calls with the name of the sandbox, from its own address.
 		DisableLocalhostProtection: true,
 	})
@@ -85,7 +87,12 @@ func (a *Agent) newMCP() http.Handler {
 // serveMCP answers a message. What kinds of answers a caller accepts does not
 // matter: there is one.
 func (a *Agent) serveMCP(w http.ResponseWriter, r *http.Request, _ string) error {
+	b, err := body(w, r, mcpMax) // as of all calls: it counts
+	if err != nil {
+		return err
+	}
 	r = r.Clone(r.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	a.mcp().ServeHTTP(w, r)

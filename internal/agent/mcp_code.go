@@ -114,11 +114,8 @@ func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, e
 	if err != nil {
 		return out, err
 	}
-	if len(hits.Matches) == 0 && hits.Incomplete {
-		return out, doze.Errorf(doze.TooLarge, "nothing matches %q in what was searched of %s, and there is more: search for less with excludePattern, or a smaller directory with processExecute", clip(in.Query), a.workDir())
-	}
 	if len(hits.Matches) == 0 {
-		return out, doze.Errorf(doze.NotFound, "nothing matches %q in %s", clip(in.Query), a.workDir())
+		return out, noHit(in.Query, a.workDir(), hits.Incomplete)
 	}
 	var lines strings.Builder
 	enc := json.NewEncoder(&lines)
@@ -132,6 +129,14 @@ func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, e
 		}
 	}
 	return toolGrepOut{true, lines.String(), in.Query}, nil
+}
+
+// noHit says that a search found nothing, and whether it saw all.
+func noHit(query, dir string, incomplete bool) error {
+	if incomplete {
+		return doze.Errorf(doze.TooLarge, "nothing matches %q in what was searched of %s, and there is more: search for less with excludePattern, or a smaller directory with processExecute", clip(query), dir)
+	}
+	return doze.Errorf(doze.NotFound, "nothing matches %q in %s", clip(query), dir)
 }
 
 type toolListDirIn struct {

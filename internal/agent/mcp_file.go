@@ -101,7 +101,12 @@ func (a *Agent) toolWrite(_ context.Context, in toolWriteIn) (out success, err e
 	if _, err := parseMode(w.Permissions, 0); err != nil {
 		w.Permissions = "" // models make some up; the usual ones do
 	}
-	return a.who.owner().writeContentOf(at, w)
+	var p doze.Problems
+	perm := w.mode(w.Content != "", &p)
+	if err := p.Err(); err != nil {
+		return success{}, err
+	}
+	return a.who.owner().writeContentOf(at, w, perm)
 }
 
 type toolEditIn struct {
@@ -135,7 +140,7 @@ func (a *Agent) toolEdit(_ context.Context, in toolEditIn) (out toolEditOut, err
 		return out, doze.Errorf(doze.Unprocessable, "oldString is %d times in %s; add lines around it or set replaceAll", n, at.shown)
 	}
 	edited := bytes.ReplaceAll(text, []byte(in.OldString), []byte(in.NewString))
-	return toolEditOut{at.shown, n}, a.who.owner().writeTo(at, fileMode, bytes.NewReader(edited))
+	return toolEditOut{at.shown, n}, a.who.owner().writeTo(at, always(fileMode), bytes.NewReader(edited))
 }
 
 type toolDeleteIn struct {

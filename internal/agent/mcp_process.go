@@ -106,7 +106,9 @@ func toolPatience(c command) (wait time.Duration, capped bool) {
 // take is told to ask again.
 func (a *Agent) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
 	c := in.command()
-	if err := c.complete(a.vars.list()); err != nil {
+	var wrong doze.Problems
+	c.complete(a.vars.list(), &wrong)
+	if err := wrong.Err(); err != nil {
 		return out, err
 	}
 	p, err := a.processes.run(c)

@@ -1,9 +1,28 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"doze"
 )
+
+// TestNoHit: a search that found nothing says whether it saw all.
+func TestNoHit(t *testing.T) {
+	t.Parallel()
+	for incomplete, want := range map[bool]struct {
+		kind doze.Kind
+		text string
+	}{
+		true:  {doze.TooLarge, "there is more: search for less"},
+		false: {doze.NotFound, `nothing matches "x" in /w`},
+	} {
+		if got := doze.Public(noHit("x", "/w", incomplete)); got.Kind != want.kind || !strings.Contains(got.Message, want.text) {
+			t.Errorf("incomplete %v: %v", incomplete, got)
+		}
+	}
+}
 
 func TestToolPatience(t *testing.T) {
 	t.Parallel()

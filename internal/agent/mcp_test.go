@@ -204,6 +204,20 @@ func TestCodeTools(t *testing.T) {
 	}
 }
 
+// TestGrepToolIsBounded: it looks nowhere but in the working directory, and ends,
+// however many lines match.
+func TestGrepToolIsBounded(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.write(t, "in/many", strings.Repeat("needle\n", 5000))
+	outside := s.write(t, "outside", "needle\n")
+	s = start(t, "WORKDIR="+filepath.Join(filepath.Dir(outside), "in"))
+	got := tool[struct{ Results string }](t, s, "codegenGrepSearch", `{"query":"needle"}`)
+	if lines := strings.Count(got.Results, "\n"); lines != 100 || strings.Contains(got.Results, "outside") {
+		t.Errorf("%d lines: %.200s", lines, got.Results)
+	}
+}
+
 func TestToolErrors(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -13,29 +14,68 @@ import (
 // mistakesMax bounds how many wrong fields an answer names.
 const mistakesMax = 32
 
-// wrongTypes names the fields of a JSON object that are of another type than
+// looksMax bounds how many values are read by themselves to find those.
+const looksMax = 10_000
+
+// wrongTypes names the values of a JSON object that are of another type than
 // those of In: each once, in the order of their names. A decoder tells of the
-// first alone, so that each member is read by itself.
-func wrongTypes[In any](b []byte) (p doze.Problems) {
+// first alone, so that each is read by itself.
+func wrongTypes[In any](b []byte) doze.Problems {
+	f := finder{try: func(alone []byte) *json.UnmarshalTypeError {
+		wrong, _ := errors.AsType[*json.UnmarshalTypeError](json.Unmarshal(alone, new(In)))
+		return wrong
+	}}
+	f.members("", b, func(member []byte) []byte { return member })
+	return f.found
+}
+
+// finder finds values of wrong types.
+type finder struct {
+	try   func(alone []byte) *json.UnmarshalTypeError // reads a body
+	found doze.Problems
+	looks int
+}
+
+// wrapping makes a body that has one value alone, where it was.
+type wrapping func(value []byte) []byte
+
+// value looks at one value, and at those in it.
+func (f *finder) value(name string, value []byte, in wrapping) {
+	f.looks++
+	if f.looks > looksMax || len(f.found) == mistakesMax {
+		return
+	}
+	wrong := f.try(in(value))
+	switch {
+	case wrong == nil:
+	case value[0] == '{' && f.try(in([]byte("{}"))) == nil:
+		f.members(name+".", value, in)
+	case value[0] == '[' && f.try(in([]byte("[]"))) == nil:
+		f.elements(name, value, in)
+	default:
+		f.found.Add(clip(name), "must be %s, not %s", inWords(wrong.Type), wrong.Value)
+	}
+}
+
+func (f *finder) members(before string, object []byte, in wrapping) {
 	var members map[string]json.RawMessage
-	if json.Unmarshal(b, &members) != nil {
-		return nil
-	}
+	_ = json.Unmarshal(object, &members) // it was read before
 	for _, name := range slices.Sorted(maps.Keys(members)) {
-		alone, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
-		if err != nil {
-			continue // it was read from JSON
-		}
-		wrong, ok := errors.AsType[*json.UnmarshalTypeError](json.Unmarshal(alone, new(In)))
-		if !ok || wrong.Field == "" {
-			continue
-		}
-		p.Add(clip(wrong.Field), "must be %s, not %s", inWords(wrong.Type), wrong.Value)
-		if len(p) == mistakesMax {
-			break
-		}
+		key, _ := json.Marshal(name) // a string always can be
+		f.value(before+name, members[name], func(value []byte) []byte {
+			return in(slices.Concat([]byte("{"), key, []byte(":"), value, []byte("}")))
+		})
 	}
-	return p
+}
+
+func (f *finder) elements(name string, list []byte, in wrapping) {
+	var elements []json.RawMessage
+	_ = json.Unmarshal(list, &elements) // it was read before
+	for i, element := range elements {
+		f.value(fmt.Sprintf("%s[%d]", name, i), element, func(value []byte) []byte {
+			return in(slices.Concat([]byte("["), value, []byte("]")))
+		})
+	}
 }
 
 // inWords says what a caller has to send for a type.

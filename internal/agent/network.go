@@ -89,6 +89,12 @@ type callback struct {
 	Callback string `json:"callback"`
 }
 
+func (in *callback) check(p *doze.Problems) {
+	if u, err := url.Parse(in.Callback); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		p.Add("callback", "is required and must be an address like http://127.0.0.1:9000/ports")
+	}
+}
+
 // startMonitor reports new ports of a process to an address. Whoever may call
 // us may run commands here, so the address may be any.
 func (a *Agent) startMonitor(w http.ResponseWriter, r *http.Request, id string) error {
@@ -99,9 +105,6 @@ func (a *Agent) startMonitor(w http.ResponseWriter, r *http.Request, id string) 
 	in, err := decode[callback](w, r)
 	if err != nil {
 		return err
-	}
-	if u, err := url.Parse(in.Callback); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return doze.Wrap(err, doze.Invalid, "callback is required and must be an address like http://127.0.0.1:9000/ports")
 	}
 	if err := a.monitors.start(r.Context(), monitor{pid, in.Callback}); err != nil {
 		return err

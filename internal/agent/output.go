@@ -49,14 +49,14 @@ type output struct {
 	mu      sync.Mutex
 	runs    []run              // guarded by mu, oldest first
 	notices []string           // guarded by mu: for attached readers only
-	readers map[*follower]bool // guarded by mu
+	readers map[*follower]bool // guarded by mu; nil before the first
 	ended   bool               // guarded by mu: nothing will follow
 	changed chan struct{}      // guarded by mu: closed for those who wait; nil if nobody does
 	moved   chan struct{}      // guarded by mu: the same for the writer
 }
 
 func newOutput(path string, b *budget) *output {
-	o := &output{readers: map[*follower]bool{}}
+	o := &output{}
 	for _, s := range streams {
 		o.rings[s].path = path + "." + s.String()
 		o.rings[s].budget = b
@@ -234,6 +234,9 @@ func (o *output) follow() *follower {
 	for s := range f.next {
 		f.next[s], _ = o.rings[s].bounds()
 		f.cut[s] = f.next[s] > 0
+	}
+	if o.readers == nil {
+		o.readers = map[*follower]bool{}
 	}
 	o.readers[f] = true
 	return f

@@ -331,7 +331,7 @@ func TestReplaceCleansUp(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	broken := io.MultiReader(strings.NewReader("half"), errReader{})
-	err := asAgent.writeTo(place{dir + "/f", "f"}, fileMode, broken)
+	err := asAgent.writeTo(place{dir + "/f", "f"}, always(fileMode), broken)
 	if doze.Public(err).Kind != doze.Invalid {
 		t.Errorf("got %v", err)
 	}

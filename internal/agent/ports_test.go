@@ -3,9 +3,6 @@ package agent
 import (
 	"encoding/base64"
 	"encoding/json"
-	"io/fs"
-	"path"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,51 +104,6 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzTree checks that no tree has a name that leads out of it.
-func FuzzTree(f *testing.F) {
-	for _, s := range []string{`{"files":{"a/b":"x","/c":""}}`, `{"files":{"../x":"","a/../../b":"","a//../..":"","..":""}}`, `{"files":null}`, `{"files":{"":"","/":"","a/":"","a\u0000":""}}`, `[]`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		in, err := parse[treeWrite](b)
-		if err != nil {
-			if doze.Public(err).Kind != doze.Invalid {
-				t.Errorf("got %v", err)
-			}
-			return
-		}
-		for sent := range in.Files {
-			name, err := treeName(sent)
-			if err == nil && (!filepath.IsLocal(name) || name == "." || strings.ContainsRune(name, 0) || path.Clean(name) != name) {
-				t.Errorf("%q became %q", sent, name)
-			}
-			if err != nil && doze.Public(err).Kind != doze.Invalid {
-				t.Errorf("%q: %v", sent, err)
-			}
-		}
-	})
-}
-
-// FuzzFile checks that the body of a write is understood or refused, with a mode
-// that no umask would change.
-func FuzzFile(f *testing.F) {
-	for _, s := range []string{`{"content":"x","permissions":"0644"}`, `{"isDirectory":true,"permissions":"7777"}`, `{"permissions":"-1"}`, `{"content":7}`, `"x"`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		in, err := parse[fileWrite](b)
-		if err == nil {
-			var mode fs.FileMode
-			if mode, err = parseMode(in.Permissions, fileMode); err == nil && mode&^(fs.ModePerm&^umask) != 0 {
-				t.Errorf("%q became %v", in.Permissions, mode)
-			}
-		}
-		if err != nil && doze.Public(err).Kind != doze.Invalid {
-			t.Errorf("got %v", err)
-		}
-	})
-}
-
 func FuzzTunnel(f *testing.F) {
 	f.Add([]byte(`{"local_ip":"10.0.0.2/32","peer_endpoint":"h:1","peer_public_key":"","private_key":"","mtu":1420}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -173,12 +125,16 @@ func FuzzMetadata(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		doc, err := parseMetadata(b)
+		doc, err := parse[metadata](b)
 		if err != nil {
 			return
 		}
 		v := newVariables(environ{"A=base"})
-		if applied, removed := v.overlay(doc.Environment); applied != len(doc.Environment) || removed != 0 {
+		over, skipped := doc.variables()
+		if len(over)+len(skipped) > len(doc.Environment) {
+			t.Errorf("%d variables are %v, without %v", len(doc.Environment), over, skipped)
+		}
+		if applied, removed := v.overlay(over); applied != len(over) || removed != 0 {
 			t.Errorf("%d applied, %d removed", applied, removed)
 		}
 		for _, kv := range v.list() {

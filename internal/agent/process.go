@@ -72,12 +72,12 @@ type process struct {
 	command
 	pid   int // of the first start; it may be somebody else's by now
 	out   *output
-	start launcher
+	start *launcher
 	done  chan struct{} // closed when it is over and its output is complete
-	halt  chan struct{} // closed when it must not restart
+	halt  chan struct{} // closed when it must not restart; nil if it never does
 	ended atomic.Int64  // unix nanoseconds; 0 while it runs
 
-	stdinTurn chan struct{}  // holds a token while nobody writes to stdin
+	stdinTurn chan struct{}  // holds a token while nobody writes to stdin; nil without one
 	pumps     sync.WaitGroup // the ones of all attempts
 
 	mu          sync.Mutex
@@ -96,17 +96,15 @@ type process struct {
 }
 
 // newProcess starts c.
-func newProcess(c command, out *output, start launcher) (*process, error) {
-	p := &process{
-		command:   c,
-		out:       out,
-		start:     start,
-		done:      make(chan struct{}),
-		halt:      make(chan struct{}),
-		stdinTurn: make(chan struct{}, 1),
-		awake:     c.KeepAlive,
+func newProcess(c command, out *output, start *launcher) (*process, error) {
+	p := &process{command: c, out: out, start: start, done: make(chan struct{}), awake: c.KeepAlive}
+	if c.RestartOnFailure {
+		p.halt = make(chan struct{})
 	}
-	p.stdinTurn <- struct{}{}
+	if c.Stdin {
+		p.stdinTurn = make(chan struct{}, 1)
+		p.stdinTurn <- struct{}{}
+	}
 	a, err := start.start(&p.command, out)
 	if err != nil {
 		return nil, err
@@ -247,7 +245,7 @@ func (p *process) finish(sig syscall.Signal, s status) error {
 		p.mu.Unlock()
 		return doze.Errorf(doze.NotFound, "process is not running any more")
 	}
-	if p.asked == "" {
+	if p.asked == "" && p.halt != nil {
 		close(p.halt)
 	}
 	heard := p.asked == s || p.asked == killed
@@ -329,6 +327,8 @@ func (p *process) brief() processInfo {
 	}
 }
 
+var errNoStdin = doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
+
 // stdinStall is how long a process may leave what we write to it unread.
 const stdinStall = 10 * time.Second
 
@@ -336,6 +336,9 @@ const stdinStall = 10 * time.Second
 // It is a Conflict when there is nobody to write to, and Unavailable when the
 // process does not read; left is how many bytes were not written.
 func (p *process) feed(cancelled <-chan struct{}, b []byte) (left int, err error) {
+	if !p.Stdin {
+		return len(b), errNoStdin
+	}
 	select {
 	case <-p.stdinTurn:
 	case <-cancelled:
@@ -347,10 +350,7 @@ func (p *process) feed(cancelled <-chan struct{}, b []byte) (left int, err error
 	p.mu.Lock()
 	a, closed := p.now, p.stdinClosed
 	p.mu.Unlock()
-	switch {
-	case !p.Stdin:
-		return len(b), doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
-	case closed || a == nil:
+	if closed || a == nil {
 		return len(b), doze.Errorf(doze.Conflict, "the stdin of the process is closed")
 	}
 	for len(b) > 0 {
@@ -373,7 +373,7 @@ func (p *process) feed(cancelled <-chan struct{}, b []byte) (left int, err error
 // closeInput gives the process the end of its input. Closing twice is fine.
 func (p *process) closeInput() error {
 	if !p.Stdin {
-		return doze.Errorf(doze.Conflict, "the process was started without stdin; start it with \"stdin\": true")
+		return errNoStdin
 	}
 	<-p.stdinTurn // what was written before comes before the end
 	defer func() { p.stdinTurn <- struct{}{} }()

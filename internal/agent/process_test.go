@@ -133,7 +133,7 @@ func TestExecRefuses(t *testing.T) {
 		"no command":     {400, `{}`, "command is required"},
 		"blank command":  {400, `{"command":" "}`, "command is required"},
 		"wrong type":     {400, `{"command":1}`, "command must be a string, not number"},
-		"wrong types":    {400, `{"waitForPorts":["a"],"timeout":"x","name":7,"env":[],"stdin":1,"command":"true"}`, "env must be an object, not array; name must be a string, not number; stdin must be true or false, not number; timeout must be a whole number, not string; waitForPorts must be a whole number, not string"},
+		"wrong types":    {400, `{"waitForPorts":["a"],"timeout":"x","name":7,"env":[],"stdin":1,"command":"true"}`, "env must be an object, not array; name must be a string, not number; stdin must be true or false, not number; timeout must be a whole number, not string; waitForPorts[0] must be a whole number, not string"},
 		"half a second":  {400, `{"command":"true","timeout":0.5}`, "timeout must be a whole number, not number 0.5"},
 		"all mistakes":   {400, `{"env":{"":"","=":""},"waitForPorts":[0,70000]}`, "command is required; env has the entry \"\"; a name must not be empty or have a =, and neither part a NUL byte; env has the entry \"=\"; a name must not be empty or have a =, and neither part a NUL byte; waitForPorts has the port 0; it must be 1 to 65535; waitForPorts has the port 70000; it must be 1 to 65535"},
 		"wrong timeout":  {400, `{"command":"true","timeout":"x"}`, "timeout"},
@@ -314,7 +314,7 @@ func TestRestarts(t *testing.T) {
 		stdout   string
 	}{
 		"used up": {
-			`{"command":"echo try; exit 4","restartOnFailure":true,"maxRestarts":1}`, "failed", 1,
+			`{"command":"echo $MINE; exit 4","env":{"MINE":"try"},"restartOnFailure":true,"maxRestarts":1}`, "failed", 1,
 			"try\n\n[Process failed with exit code 4. Attempting restart 1/1...]\ntry\n",
 		},
 		"unlimited": {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // chunkMax is what is read of a pipe at once: all that fits into one.
@@ -26,11 +28,11 @@ type pump struct {
 // which the caller closes.
 func newPump(sink func([]byte)) (p *pump, child int, err error) {
 	var fds [2]int
-	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return nil, 0, os.NewSyscallError("pipe2", err)
 	}
 	// Only our end: programs do not expect their output to be non-blocking.
-	if err := syscall.SetNonblock(fds[0], true); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fds[1]), unix.F_SETFL, 0); err != nil {
 		_ = syscall.Close(fds[0])
 		_ = syscall.Close(fds[1])
 		return nil, 0, os.NewSyscallError("fcntl", err)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+
+	"doze/internal/agent/spawn"
 )
 
 // childOOMScore makes a command, not the agent, the first victim when memory
@@ -93,10 +95,10 @@ func (r *reaper) wait(pid int) bool {
 
 // start runs file. Its error is the one of fork, of a step before exec, or of
 // exec itself.
-func (r *reaper) start(file string, argv []string, attr *syscall.ProcAttr) (*child, error) {
+func (r *reaper) start(file string, argv []string, attr spawn.Attr) (*child, error) {
 	r.reaping.RLock()
 	defer r.reaping.RUnlock()
-	pid, err := syscall.ForkExec(file, argv, attr) //nolint:gosec // to run commands is what it is for
+	pid, err := spawn.Start(file, argv, attr)
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +123,14 @@ func (r *reaper) signal(c *child, sig syscall.Signal) bool {
 	}
 }
 
+// setOOMScore writes without [os.File], which would make eight system calls of
+// three.
 func setOOMScore(pid string, score int) error {
-	return os.WriteFile("/proc/"+pid+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+	fd, err := syscall.Open("/proc/"+pid+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = syscall.Write(fd, []byte(strconv.Itoa(score)))
+	_ = syscall.Close(fd) // nothing is buffered
+	return err
 }

@@ -41,24 +41,24 @@ type command struct {
 // parseCommand reads and checks the body of POST /process and fills in the
 // name. Every error is Invalid.
 func parseCommand(b []byte, env environ) (command, error) {
-	c, err := parse[command](b)
+	c, p, err := read[command](b)
 	if err != nil {
 		return c, err
 	}
-	return c, c.complete(env)
+	c.complete(env, &p)
+	return c, p.Err()
 }
 
-// complete checks c and fills in the name. Every error is Invalid.
-func (c *command) complete(env environ) error {
+// complete checks c and fills in the name.
+func (c *command) complete(env environ, p *doze.Problems) {
 	if c.WorkingDir == "~" || strings.HasPrefix(c.WorkingDir, "~/") {
 		c.WorkingDir = env.get("HOME") + c.WorkingDir[1:]
 	}
 	if c.Name == "" {
 		c.Name = "proc-" + strings.ToLower(rand.Text()[:8])
 	}
-	var p doze.Problems
 	if strings.TrimSpace(c.Command) == "" {
-		p.Add("command", "is required")
+		p.Missing("command")
 	}
 	if strings.ContainsRune(c.Command+c.Name+c.WorkingDir, 0) {
 		p.Add("command, name and workingDir", "must not have a NUL byte")
@@ -69,9 +69,8 @@ func (c *command) complete(env environ) error {
 	if len(c.Name) > nameMax {
 		p.Add("name", "has %d bytes; at most %d are allowed", len(c.Name), nameMax)
 	}
-	c.checkEnv(&p)
-	c.checkPorts(&p)
-	return p.Err()
+	c.checkEnv(p)
+	c.checkPorts(p)
 }
 
 func (c *command) checkEnv(p *doze.Problems) {

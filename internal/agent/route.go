@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -15,9 +16,9 @@ import (
 	"doze/internal/httpx"
 )
 
-// bodyMax bounds a JSON body, which is held in memory. Larger files go as
-// multipart/form-data, which is not.
-const bodyMax = 64 << 20
+// bodyMax bounds a JSON body. But for the contents of files, it is held in memory;
+// larger files go as multipart/form-data.
+var bodyMax = bound{64 << 20, "write what is large to a file, as multipart/form-data"}
 
 // handler answers one route. An error that it returns is reported to the
 // caller, so it must not have written anything then.
@@ -42,7 +43,7 @@ var routes = []route{
 	{"POST", "/environment/reload", answer((*Agent).reloadVariables)},
 
 	{"GET", "/filesystem/tree/{path...}", answer((*Agent).readTree)},
-	{"PUT", "/filesystem/tree/{path...}", accept((*Agent).writeTree)},
+	{"PUT", "/filesystem/tree/{path...}", (*Agent).writeTree},
 	{"DELETE", "/filesystem/tree/{path...}", answer((*Agent).deleteTree)},
 	{"GET", "/filesystem/{path...}", (*Agent).readFile},
 	{"PUT", "/filesystem/{path...}", (*Agent).writeFile},
@@ -166,41 +167,93 @@ func decode[In any](w http.ResponseWriter, r *http.Request) (in In, err error) {
 	return parse[In](b)
 }
 
+// parse reads a JSON body and has it check itself, if it can. Every error is
+// Invalid, and names all mistakes.
 func parse[In any](b []byte) (in In, err error) {
-	if len(b) == 0 {
-		return in, doze.Errorf(doze.Invalid, "the body is empty; send a JSON object")
+	in, p, err := read[In](b)
+	if err != nil {
+		return in, err
 	}
-	if err := json.Unmarshal(b, &in); err != nil {
-		if p := wrongTypes[In](b); p != nil {
-			return in, p.Err()
-		}
-		return in, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect: %v", err)
+	if c, ok := any(&in).(checker); ok {
+		c.check(&p)
 	}
-	return in, nil
+	return in, p.Err()
 }
 
-// body reads a whole body of at most limit bytes.
-func body(w http.ResponseWriter, r *http.Request, limit int64) (b []byte, err error) {
-	large := r.ContentLength > limit // then not a byte of it is held
-	if !large {
-		in, ok := r.Body.(*incoming)
-		if !ok {
-			return nil, nil // there is none
-		}
-		b, err = in.readAll(http.MaxBytesReader(w, in, limit))
-		_, large = errors.AsType[*http.MaxBytesError](err)
+// checker is a body that finds its own mistakes. Members of a wrong type, which p
+// has already, are as if they were not there.
+type checker interface{ check(p *doze.Problems) }
+
+// read reads a JSON body without checking more than its types, as far as these
+// are right. Every error is Invalid.
+func read[In any](b []byte) (in In, p doze.Problems, err error) {
+	if len(b) == 0 {
+		return in, nil, doze.Errorf(doze.Invalid, "the body is empty; send a JSON object")
 	}
-	if large {
-		return nil, doze.Wrap(err, doze.TooLarge, "the body has more than %d MiB; send it in parts or as multipart/form-data", limit>>20)
+	err = json.Unmarshal(b, &in)
+	switch wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); {
+	case err == nil:
+		return in, nil, nil
+	case !ok:
+		return in, nil, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect: %v", err)
+	case wrong.Field == "":
+		return in, nil, doze.Wrap(err, doze.Invalid, "the body must be a JSON object, not %s", wrong.Value)
 	}
-	if errors.Is(err, errCrowded) {
-		w.Header().Set("Retry-After", "1") // seconds
+	return in, wrongTypes[In](b), nil
+}
+
+// bound is how large a body may be, and what who needs more does.
+type bound struct {
+	bytes  int64
+	advice string
+}
+
+// body reads a whole body within a bound.
+func body(w http.ResponseWriter, r *http.Request, limit bound) ([]byte, error) {
+	src, err := limited(w, r, limit)
+	if err != nil {
 		return nil, err
 	}
-	if err != nil {
-		return nil, doze.Wrap(err, doze.Invalid, "the body ended early; send it again")
+	in, ok := r.Body.(*incoming)
+	if !ok {
+		return nil, nil // there is none
+	}
+	b, err := in.readAll(src)
+	switch {
+	case errors.Is(err, errCrowded):
+		w.Header().Set("Retry-After", "1") // seconds
+		return nil, err
+	case err != nil:
+		return nil, cutOff(err, "send it again")
 	}
 	return b, nil
+}
+
+// limited returns the body of a request, which is TooLarge beyond its bound:
+// without a byte of it, if its sender says so.
+func limited(w http.ResponseWriter, r *http.Request, limit bound) (io.Reader, error) {
+	if r.ContentLength > limit.bytes {
+		return nil, limit.exceeded()
+	}
+	return &capped{http.MaxBytesReader(w, r.Body, limit.bytes), limit}, nil
+}
+
+// capped is a body that says what to do if it is too large.
+type capped struct {
+	io.Reader
+	limit bound
+}
+
+func (c *capped) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		err = c.limit.exceeded()
+	}
+	return n, err
+}
+
+func (b bound) exceeded() error {
+	return doze.Errorf(doze.TooLarge, "the body has more than %d MiB; %s", b.bytes>>20, b.advice)
 }
 
 // match finds the row of a request. It works on the path as it was sent: a
@@ -250,6 +303,7 @@ func (rt *route) arg(decoded, escaped string) (arg string, ok bool) {
 // ServeHTTP answers every request: by the table, or with 404. It never
 // redirects and knows no 405.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer a.lull.mark()
 	if a.vars.given().get(timingEnv) == "true" {
 		w = &timed{ResponseWriter: w, began: time.Now()}
 	}

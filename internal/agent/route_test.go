@@ -132,7 +132,7 @@ func TestTransport(t *testing.T) {
 					t.Errorf("%s: %q", key, got)
 				}
 			}
-			if test.body == missing && w.Header().Get("Content-Type") != "application/json" {
+			if test.body == missing && w.Header().Get("Content-Type") != "application/json; charset=utf-8" {
 				t.Errorf("Content-Type %q", w.Header().Get("Content-Type"))
 			}
 		})

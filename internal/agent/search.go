@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"path"
 
-	"doze"
 	"doze/internal/agent/search"
 )
 
@@ -29,10 +28,7 @@ func (a *Agent) fuzzyFind(r *http.Request, arg string) (out search.Ranked, err e
 		return out, err
 	}
 	q := r.URL.Query()
-	if q.Get("query") == "" {
-		if at.abs == a.workDir() || at.abs == "/" {
-			return out, doze.Errorf(doze.Invalid, "nothing to search for; add query= or a last element to the path")
-		}
+	if q.Get("query") == "" && at.abs != a.workDir() && at.abs != "/" {
 		q.Set("query", path.Base(at.abs))
 		at.abs = path.Dir(at.abs)
 	}

@@ -42,8 +42,8 @@ func TestSearches(t *testing.T) {
 	}
 	s.fails(t, 404, "no such directory", "GET", "/filesystem-find/none", "")
 	s.fails(t, 400, "type must be", "GET", "/filesystem-find/p?type=x", "")
-	s.fails(t, 400, "nothing to search for", "GET", "/filesystem-search/", "")
-	s.fails(t, 400, "nothing to search for", "GET", "/filesystem-search/%2F", "")
+	s.fails(t, 400, "query is required, or a last element", "GET", "/filesystem-search/", "")
+	s.fails(t, 400, "query is required, or a last element", "GET", "/filesystem-search/%2F", "")
 	s.fails(t, 400, "query is required", "GET", "/filesystem-content-search/p", "")
 	s.fails(t, 400, "no such directory", "GET", "/filesystem-content-search/none?query=x", "")
 	s.fails(t, 400, "NUL", "GET", "/filesystem-find/%00", "")

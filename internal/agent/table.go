@@ -85,7 +85,7 @@ func (t *table) run(c command) (*process, error) {
 	t.tasks.Add(1) // under mu, so that close waits for it
 	t.mu.Unlock()
 
-	p, err := newProcess(c, out, t.start)
+	p, err := newProcess(c, out, &t.start)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {

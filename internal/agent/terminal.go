@@ -12,6 +12,7 @@ import (
 
 	"doze"
 	"doze/internal/agent/proc"
+	"doze/internal/agent/spawn"
 )
 
 const (
@@ -113,8 +114,8 @@ func (t *terminals) begin(o opening) (*terminal, error) {
 	if master, err = unblocked(master); err != nil {
 		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
 	}
-	fd := tty.Fd()
-	if err := syscall.SetNonblock(int(fd), false); err != nil { // programs do not expect otherwise
+	fd := int(tty.Fd())
+	if err := syscall.SetNonblock(fd, false); err != nil { // programs do not expect otherwise
 		_ = master.Close()
 		return nil, doze.Wrap(err, doze.Unprocessable, "open a terminal: %v", err)
 	}
@@ -122,12 +123,7 @@ func (t *terminals) begin(o opening) (*terminal, error) {
 		_ = tty.Chown(int(as.Uid), int(as.Gid)) // best effort: some programs open it by its name
 	}
 	dir := t.dir(o.dir)
-	c, err := t.children.start(shell, []string{shell}, &syscall.ProcAttr{
-		Dir:   dir,
-		Env:   env,
-		Files: []uintptr{fd, fd, fd},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0, Credential: as},
-	})
+	c, err := t.children.start(shell, []string{shell}, spawn.Attr{Dir: dir, Env: env, Files: [3]int{fd, fd, fd}, As: as, Terminal: true})
 	if err != nil {
 		_ = master.Close()
 		return nil, doze.Wrap(err, doze.Unprocessable, "start %s in %q: %v", shell, clip(dir), err)

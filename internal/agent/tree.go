@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -10,15 +12,110 @@ import (
 
 	"doze"
 	"doze/internal/agent/subtree"
+	"doze/internal/agent/upload"
+	"doze/internal/httpx"
 )
 
 // treePrefix is where trees are. Their paths are always absolute.
 const treePrefix = "/filesystem/tree"
 
-// treeWrite maps paths below the tree's root to contents.
+// treeBesideMax bounds the names of a tree, which are held in memory.
+const treeBesideMax = 4 << 20
+
+// treeWrite maps paths below the tree's root to contents; nil is an empty one.
 type treeWrite struct {
-	Files map[string]string `json:"files"`
+	Files map[string]*string `json:"files"`
+
+	names map[string]string // clean → as sent
 }
+
+// check finds out what the names mean, and adds those that mean nothing, or the
+// same as another.
+func (in *treeWrite) check(p *doze.Problems) {
+	in.names = map[string]string{}
+	var parts []string // clean, with a NUL for each slash: a directory is right before what is in it
+	for _, sent := range slices.Sorted(maps.Keys(in.Files)) {
+		name, wrong := treeName(sent)
+		if other, twice := in.names[name]; twice {
+			wrong = fmt.Sprintf("which is the same file as %q", clip(other))
+		}
+		if wrong != "" {
+			if p.Add("files", "has %q, %s", clip(sent), wrong); len(*p) >= mistakesMax {
+				return
+			}
+			continue
+		}
+		in.names[name] = sent
+		parts = append(parts, strings.ReplaceAll(name, "/", "\x00"))
+	}
+	slices.Sort(parts)
+	for i, file := range parts[:max(len(parts)-1, 0)] {
+		if len(*p) < mistakesMax && strings.HasPrefix(parts[i+1], file+"\x00") {
+			p.Add("files", "has %q, which cannot be a file, since others are in it", clip(strings.ReplaceAll(file, "\x00", "/")))
+		}
+	}
+}
+
+// treeBody is the body of a tree. Its contents are kept until all of it has come:
+// in memory while they are few, then on the disk.
+type treeBody struct {
+	textBody
+	asked treeWrite // without contents
+	spool spool
+	last  string // the name whose content comes
+	parts map[string]stretch
+}
+
+// newTree returns a body that spools into a file of temp, if it has to.
+func newTree(temp func() (*os.File, error)) *treeBody {
+	t := &treeBody{textBody: textBody{at: []string{"files", anyMember}, most: treeBesideMax}, spool: spool{temp: temp}, parts: map[string]stretch{}}
+	t.begin, t.finish = t.turn, t.understand
+	return t
+}
+
+// turn is called when the content of a file begins: there the one before it ended.
+func (t *treeBody) turn(name string, from int64) error {
+	t.end(from)
+	t.last, t.parts[name] = name, stretch{from, from}
+	return nil
+}
+
+// end says where the last content ends.
+func (t *treeBody) end(at int64) {
+	if s, ok := t.parts[t.last]; ok {
+		t.parts[t.last] = stretch{s.from, at}
+	}
+}
+
+// understand reads what is beside the contents.
+func (t *treeBody) understand(beside []byte) (err error) {
+	t.end(t.n)
+	t.asked, err = parse[treeWrite](beside)
+	return err
+}
+
+// receive reads the body to its end.
+func (t *treeBody) receive() error {
+	from := &upload.Source{Reader: &t.textBody}
+	_, err := io.Copy(&t.spool, from)
+	switch {
+	case from.Err != nil:
+		return cutOff(from.Err, "send it again")
+	case err != nil:
+		return writeError(err)
+	}
+	return nil
+}
+
+// content returns what a file is to have.
+func (t *treeBody) content(name string) io.Reader {
+	if t.asked.Files[name] == nil {
+		return strings.NewReader("")
+	}
+	return t.spool.part(t.parts[name])
+}
+
+func (t *treeBody) close() { t.spool.close() }
 
 func (a *Agent) readTree(_ *http.Request, arg string) (directory, error) {
 	at, err := a.place(arg)
@@ -32,24 +129,32 @@ func (a *Agent) readTree(_ *http.Request, arg string) (directory, error) {
 	return list(at)
 }
 
-// writeTree creates the root and writes files below it, and nowhere else: a
-// name or a link that leads out of the root is refused. Files before the first
-// one that fails stay.
-func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
+// writeTree creates the root and writes files below it.
+func (a *Agent) writeTree(w http.ResponseWriter, r *http.Request, arg string) error {
 	at, err := a.place(arg)
 	if err != nil {
-		return directory{}, err
+		return err
 	}
-	names := map[string]string{} // clean → as sent
-	for _, sent := range slices.Sorted(maps.Keys(in.Files)) {
-		name, err := treeName(sent)
-		if err != nil {
-			return directory{}, err
-		}
-		names[name] = sent
+	in := newTree(a.uploads.Temp)
+	defer in.close()
+	if err := in.open(w, r); err != nil {
+		return err
 	}
-	own := a.who.owner()
-	if err := own.mkdirAll(whole{}, at.abs, dirMode); err != nil {
+	if err := in.receive(); err != nil {
+		return err
+	}
+	d, err := a.who.owner().writeTree(at, in)
+	if err == nil {
+		httpx.WriteJSON(w, http.StatusOK, d)
+	}
+	return err
+}
+
+// writeTree writes a tree that has come whole, and nowhere but below its root: a
+// name or a link that leads out of it is refused. Files before the first one that
+// fails stay.
+func (o owner) writeTree(at place, in *treeBody) (directory, error) {
+	if err := o.mkdirAll(whole{}, at.abs, dirMode); err != nil {
 		return directory{}, writeError(err)
 	}
 	root, err := os.OpenRoot(at.abs)
@@ -60,11 +165,11 @@ func (a *Agent) writeTree(arg string, in treeWrite) (directory, error) {
 	if err := ordinary(root); err != nil {
 		return directory{}, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if err := own.mkdirAll(root, path.Dir(name), dirMode); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(in.asked.names)) {
+		if err := o.mkdirAll(root, path.Dir(name), dirMode); err != nil {
 			return directory{}, writeError(err)
 		}
-		if err := own.replace(root, name, fileMode, strings.NewReader(in.Files[names[name]])); err != nil {
+		if err := o.replace(root, name, always(fileMode), in.content(in.asked.names[name])); err != nil {
 			return directory{}, err
 		}
 	}
@@ -85,18 +190,19 @@ func ordinary(root *os.Root) error {
 	return nil
 }
 
-// treeName returns the clean path below the root that a caller's name means.
-func treeName(sent string) (string, error) {
+// treeName returns the clean path below the root that a caller's name means, or
+// what is wrong with it.
+func treeName(sent string) (clean, wrong string) {
 	name := strings.TrimPrefix(collapse(sent), "/")
 	switch {
 	case slices.Contains(strings.Split(name, "/"), ".."):
-		return "", doze.Errorf(doze.Invalid, "the file %q leads out of the tree; use names without ..", clip(sent))
+		return "", "which leads out of the tree; use names without .."
 	case strings.ContainsRune(name, 0) || len(name) > pathMax:
-		return "", doze.Errorf(doze.Invalid, "the file %q has a NUL byte or more than %d bytes", clip(sent), pathMax)
+		return "", fmt.Sprintf("which has a NUL byte or more than %d bytes", pathMax)
 	case path.Clean(name) == ".", strings.HasSuffix(name, "/"):
-		return "", doze.Errorf(doze.Invalid, "the file %q has no name", clip(sent))
+		return "", "which is no name of a file"
 	}
-	return path.Clean(name), nil
+	return path.Clean(name), ""
 }
 
 func (a *Agent) deleteTree(r *http.Request, arg string) (success, error) {

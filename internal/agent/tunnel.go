@@ -2,7 +2,6 @@ package agent
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,26 +41,34 @@ const (
 // parseTunnel reads and checks a configuration. Errors are Unprocessable and
 // never repeat a key.
 func parseTunnel(config string) (t tunnel, err error) {
-	bad := func(format string, args ...any) (tunnel, error) {
-		return tunnel{}, doze.Errorf(doze.Unprocessable, "invalid tunnel config: "+format, args...)
-	}
+	const invalid = "invalid tunnel config: "
 	b, err := base64.StdEncoding.DecodeString(config)
 	if err != nil {
-		return bad("config is not base64")
+		return t, doze.Errorf(doze.Unprocessable, invalid+"config is not base64")
 	}
-	if err := json.Unmarshal(b, &t); err != nil {
-		return bad("what config stands for is not the JSON object we expect")
+	t, p, err := read[tunnel](b)
+	if err != nil {
+		return t, doze.Errorf(doze.Unprocessable, invalid+"what config stands for is not the JSON object we expect")
 	}
+	t.check(&p)
+	if err := p.Err(); err != nil {
+		return t, doze.Wrap(err, doze.Unprocessable, invalid+"%s", doze.Public(err).Message)
+	}
+	return t, nil
+}
+
+// check adds what is wrong with a configuration.
+func (t *tunnel) check(p *doze.Problems) {
 	if _, err := netip.ParsePrefix(t.LocalIP); err != nil {
-		return bad("local_ip must be like 10.0.0.2/32")
+		p.Add("local_ip", "must be like 10.0.0.2/32")
 	}
 	host, port, err := net.SplitHostPort(t.Endpoint)
 	if n, e := strconv.Atoi(port); err != nil || host == "" || e != nil || n < 1 || n > portMax {
-		return bad("peer_endpoint must be like vpn.example.com:51820")
+		p.Add("peer_endpoint", "must be like vpn.example.com:51820")
 	}
-	for name, key := range map[string]string{"peer_public_key": t.PeerKey, "private_key": t.PrivateKey} {
-		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != keySize {
-			return bad("%s must be a key of %d bytes in base64", name, keySize)
+	for _, key := range []struct{ name, value string }{{"peer_public_key", t.PeerKey}, {"private_key", t.PrivateKey}} {
+		if raw, err := base64.StdEncoding.DecodeString(key.value); err != nil || len(raw) != keySize {
+			p.Add(key.name, "must be a key of %d bytes in base64", keySize)
 		}
 	}
 	for _, n := range []struct {
@@ -74,29 +81,31 @@ func parseTunnel(config string) (t tunnel, err error) {
 		{"persistent_keepalive", t.KeepAlive, 0, portMax},
 	} {
 		if n.value != nil && (*n.value < n.min || *n.value > n.max) {
-			return bad("%s must be %d to %d", n.name, n.min, n.max)
+			p.Add(n.name, "must be %d to %d", n.min, n.max)
 		}
 	}
 	if name := t.InterfaceName; name != nil && (*name == "" || len(*name) > interfaceNameMax) {
-		return bad("interface_name must have 1 to %d bytes", interfaceNameMax)
+		p.Add("interface_name", "must have 1 to %d bytes", interfaceNameMax)
 	}
 	if len(t.AllowedIPs) > allowedIPsMax {
-		return bad("allowed_ips has %d entries; at most %d are allowed", len(t.AllowedIPs), allowedIPsMax)
+		p.Add("allowed_ips", "has %d entries; at most %d are allowed", len(t.AllowedIPs), allowedIPsMax)
 	}
 	for _, prefix := range t.AllowedIPs {
-		if _, err := netip.ParsePrefix(prefix); err != nil {
-			return bad("allowed_ips has %q, which is not like 0.0.0.0/0", clip(prefix))
+		if _, err := netip.ParsePrefix(prefix); err != nil && len(*p) < mistakesMax {
+			p.Add("allowed_ips", "has %q, which is not like 0.0.0.0/0", clip(prefix))
 		}
 	}
-	return t, nil
+}
+
+func (in *tunnelRequest) check(p *doze.Problems) {
+	if in.Config == "" {
+		p.Missing("config")
+	}
 }
 
 // setTunnel checks a configuration. Sandboxes have no tunnels of their own: what
 // they reach is decided outside, where nothing inside can change it.
 func (a *Agent) setTunnel(_ string, in tunnelRequest) (success, error) {
-	if in.Config == "" {
-		return success{}, doze.Errorf(doze.Invalid, "config is required")
-	}
 	if _, err := parseTunnel(in.Config); err != nil {
 		return success{}, err
 	}

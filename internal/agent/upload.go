@@ -16,7 +16,7 @@ import (
 
 // smallMax bounds bodies that only describe something: the parts of an upload,
 // at most.
-const smallMax = 4 << 20
+var smallMax = bound{4 << 20, "leave out what is not needed"}
 
 type uploadBegun struct {
 	ID   string `json:"uploadId"`
@@ -100,7 +100,7 @@ type wantedParts struct {
 // completeUpload puts the file where it belongs, whole or not at all.
 func (a *Agent) completeUpload(id string, in wantedParts) (success, error) {
 	up, err := a.uploads.Complete(id, in.Parts, func(up upload.Upload, src io.Reader) error {
-		return a.who.owner().writeTo(place{up.Path, up.Path}, up.Permissions, src)
+		return a.who.owner().writeTo(place{up.Path, up.Path}, always(up.Permissions), src)
 	})
 	return success{up.Path, "Multipart upload completed successfully"}, err
 }

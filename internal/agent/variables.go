@@ -1,13 +1,14 @@
 package agent
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,14 +116,16 @@ func readSmall(name string) ([]byte, error) {
 
 // metadata is the document of a reload.
 type metadata struct {
-	Generation  int64             `json:"generation"`
-	Environment map[string]string `json:"environment"`
+	Generation  int64          `json:"generation"`
+	Environment map[string]any `json:"environment"`
 }
 
 type reloaded struct {
 	Generation int64 `json:"generation"`
 	Applied    int   `json:"applied"` // variables
 	Removed    int   `json:"removed"`
+	// Skipped are names that nothing can be passed on by, or whose value is no text.
+	Skipped []string `json:"skipped,omitempty"`
 }
 
 // reloadVariables makes the variables of the document those of new processes.
@@ -138,22 +141,28 @@ func (a *Agent) reloadVariables(*http.Request, string) (out reloaded, err error)
 	if err != nil {
 		return out, doze.Wrap(err, doze.Internal, "read %s: %v", name, err)
 	}
-	doc, err := parseMetadata(b)
+	doc, err := parse[metadata](b)
 	if err != nil {
-		return out, doze.Wrap(err, doze.Internal, "%s is not the JSON object we expect: %v", name, err)
+		return out, doze.Wrap(err, doze.Internal, "%s cannot be used: %s", name, doze.Public(err).Message)
 	}
-	out.Generation = doc.Generation
-	out.Applied, out.Removed = a.vars.overlay(doc.Environment)
+	over, skipped := doc.variables()
+	out.Generation, out.Skipped = doc.Generation, skipped
+	out.Applied, out.Removed = a.vars.overlay(over)
 	return out, nil
 }
 
-// parseMetadata reads a document and leaves out what is no variable.
-func parseMetadata(b []byte) (doc metadata, err error) {
-	err = json.Unmarshal(b, &doc)
-	for name, value := range doc.Environment {
-		if !usable(name, value) {
-			delete(doc.Environment, name)
+// variables returns those of a document, and the names of what is none: it does
+// not cost the others.
+func (doc metadata) variables() (over map[string]string, skipped []string) {
+	over = map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(doc.Environment)) {
+		value, ok := doc.Environment[name].(string)
+		switch {
+		case ok && usable(name, value):
+			over[name] = value
+		case len(skipped) < mistakesMax:
+			skipped = append(skipped, clip(name))
 		}
 	}
-	return doc, err
+	return over, skipped
 }

@@ -1,45 +1,56 @@
 package agent_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestReload(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "metadata")
 	s := start(t, "BL_METADATA_PATH="+file, "BASE=old", "KEPT=kept")
-	type reloaded struct{ Generation, Applied, Removed int }
+	type reloaded struct {
+		Generation, Applied, Removed int
+		Skipped                      []string
+	}
 	s.fails(t, 404, "there is no "+file, "POST", "/environment/reload", "")
 	for _, step := range []struct {
 		doc  string
 		want reloaded
 		env  string
 	}{
-		{`{"generation":7,"environment":{"A":"1","BASE":"new","X=":"","N":"\u0000","":"x"},"unknown":1}`, reloaded{7, 2, 0}, "A=1 BASE=new KEPT=kept"},
-		{`{"generation":8,"environment":{"A":"2"}}`, reloaded{8, 1, 1}, "A=2 BASE=old KEPT=kept"},
-		{`{"generation":9}`, reloaded{9, 0, 1}, "A= BASE=old KEPT=kept"},
+		{`{"generation":7,"environment":{"A":"1","BASE":"new","X=":"","N":"\u0000","":"x","T":5,"U":null},"unknown":1}`, reloaded{7, 2, 0, []string{"", "N", "T", "U", "X="}}, "A=1 BASE=new KEPT=kept"},
+		{`{"generation":8,"environment":{"A":"2"}}`, reloaded{8, 1, 1, nil}, "A=2 BASE=old KEPT=kept"},
+		{`{"generation":9}`, reloaded{9, 0, 1, nil}, "A= BASE=old KEPT=kept"},
 	} {
 		if err := os.WriteFile(file, []byte(step.doc), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := get[reloaded](t, s, "POST", "/environment/reload", ""); got != step.want {
-			t.Errorf("%s: %+v", step.doc, got)
+		if diff := cmp.Diff(step.want, get[reloaded](t, s, "POST", "/environment/reload", "")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.doc, diff)
 		}
 		if p := s.exec(t, "echo A=$A BASE=$BASE KEPT=$KEPT"); strings.TrimSpace(p.Stdout) != step.env {
 			t.Errorf("%s: %s", step.doc, p.Stdout)
 		}
 	}
-	for _, bad := range []string{`{`, `[]`, `{"environment":{"A":1}}`, strings.Repeat(" ", 4<<20) + "{}"} {
+	for _, bad := range []string{`{`, `[]`, `{"environment":[],"generation":"x"}`, strings.Repeat(" ", 4<<20) + "{}"} {
 		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s.fails(t, 500, file, "POST", "/environment/reload", "")
 	}
+	if err := os.WriteFile(file, []byte(`{"environment":[],"generation":"x"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.fails(t, 500, "environment must be an object, not array; generation must be a whole number, not string", "POST", "/environment/reload", "")
 }
 
 func TestOverflow(t *testing.T) {
@@ -62,8 +73,10 @@ func TestOverflow(t *testing.T) {
 func TestUpgradeIsSkipped(t *testing.T) {
 	t.Parallel()
 	s := start(t)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("it asked for %s", r.URL) }))
+	t.Cleanup(server.Close)
 	for _, test := range []struct{ body, version, base string }{
-		{"", "latest", ""}, {"{", "latest", ""}, {`{"version":"v9","baseUrl":"http://127.0.0.1:1/x"}`, "v9", "http://127.0.0.1:1/x"},
+		{"", "latest", ""}, {"{", "latest", ""}, {object(t, map[string]string{"version": "v9", "baseUrl": server.URL}), "v9", server.URL},
 	} {
 		got := get[map[string]string](t, s, "POST", "/upgrade", test.body)
 		if got["version"] != test.version || got["baseUrl"] != test.base || got["message"] == "" {

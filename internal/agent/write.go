@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"doze"
@@ -38,13 +40,6 @@ type success struct {
 	Message string `json:"message"`
 }
 
-// fileWrite is the JSON body of a write.
-type fileWrite struct {
-	Content     string `json:"content"`
-	IsDirectory bool   `json:"isDirectory"`
-	Permissions string `json:"permissions"`
-}
-
 // writeFile creates or replaces a file, or creates a directory.
 func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) error {
 	at, err := a.place(arg)
@@ -61,11 +56,11 @@ func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) er
 			return err
 		}
 	} else {
-		in, err := decode[fileWrite](w, r)
+		in, err := contentOf(w, r)
 		if err != nil {
 			return err
 		}
-		if done, err = a.who.owner().writeContentOf(at, in); err != nil {
+		if done, err = a.who.owner().writeBody(at, in); err != nil {
 			return err
 		}
 	}
@@ -73,26 +68,35 @@ func (a *Agent) writeFile(w http.ResponseWriter, r *http.Request, arg string) er
 	return nil
 }
 
-func (o owner) writeContentOf(at place, in fileWrite) (success, error) {
+// writeBody does what a body asks for. One that cannot be understood changes
+// nothing, unless that shows after its first part alone: then directories may
+// have been made.
+func (o owner) writeBody(at place, in *contentBody) (success, error) {
+	var first bytes.Buffer
+	_, err := io.CopyN(&first, in, bodyFree)
+	switch {
+	case errors.Is(err, io.EOF): // that was all of it
+		in.asked.Content = first.String()
+		return o.writeContentOf(at, in.asked, in.perm)
+	case err != nil:
+		return success{}, cutOff(err, "send it again")
+	}
+	perm := func() fs.FileMode { return in.perm }
+	return written(at), o.writeTo(at, perm, io.MultiReader(&first, in))
+}
+
+func (o owner) writeContentOf(at place, in fileWrite, perm fs.FileMode) (success, error) {
 	if in.IsDirectory {
-		perm, err := parseMode(in.Permissions, dirMode)
-		if err != nil {
-			return success{}, err
-		}
 		if err := o.mkdirAll(whole{}, at.abs, perm); err != nil {
-			return success{}, writeError(err)
+			return success{}, fileError("create the directory", err)
 		}
 		return success{at.shown, "Directory created successfully"}, nil
 	}
-	perm, err := parseMode(in.Permissions, fileMode)
-	if err != nil {
-		return success{}, err
-	}
-	if err := o.writeTo(at, perm, strings.NewReader(in.Content)); err != nil {
-		return success{}, err
-	}
-	return success{at.shown, "File created/updated successfully"}, nil
+	return written(at), o.writeTo(at, always(perm), strings.NewReader(in.Content))
 }
+
+// written is the answer to who wrote a file.
+func written(at place) success { return success{at.shown, "File created/updated successfully"} }
 
 // writeUpload stores the first part that is named file. Permissions count if
 // they come before it; all other parts are ignored.
@@ -118,7 +122,7 @@ func (o owner) writeUpload(at place, parts *multipart.Reader) (success, error) {
 		case name == "file" && part.FileName() == "":
 			return success{}, doze.Errorf(doze.Invalid, "the part named file has no filename")
 		case name == "file":
-			if err := o.writeTo(at, perm, part); err != nil {
+			if err := o.writeTo(at, always(perm), part); err != nil {
 				return success{}, err
 			}
 			return success{at.shown, "Binary file uploaded successfully"}, nil
@@ -140,19 +144,31 @@ func parseMode(s string, without fs.FileMode) (fs.FileMode, error) {
 	return fs.FileMode(bits) & fs.ModePerm &^ umask, nil
 }
 
+// permissions returns those of a new file. It is asked when all of the content
+// was read.
+type permissions func() fs.FileMode
+
+func always(perm fs.FileMode) permissions { return func() fs.FileMode { return perm } }
+
 // writeTo puts src at the place, with its missing parents.
-func (o owner) writeTo(at place, perm fs.FileMode, src io.Reader) error {
-	if strings.HasSuffix(at.shown, "/") || at.abs == "/" {
+func (o owner) writeTo(at place, perm permissions, src io.Reader) error {
+	if strings.HasSuffix(at.shown, "/") {
+		return doze.Errorf(doze.Unprocessable, "%s ends with a slash, as the name of a directory; leave it out, or ask for one with isDirectory", at.shown)
+	}
+	if at.abs == "/" {
 		return doze.Errorf(doze.Unprocessable, "%s is a directory", at.shown)
 	}
 	abs, err := follow(at.abs)
 	if err != nil {
 		return writeError(err)
 	}
-	if err := o.mkdirAll(whole{}, path.Dir(abs), dirMode); err != nil {
-		return writeError(err)
-	}
 	root, err := os.OpenRoot(path.Dir(abs))
+	if err != nil {
+		if err := o.mkdirAll(whole{}, path.Dir(abs), dirMode); err != nil {
+			return writeError(err)
+		}
+		root, err = os.OpenRoot(path.Dir(abs))
+	}
 	if err != nil {
 		return writeError(err)
 	}
@@ -183,7 +199,7 @@ func follow(abs string) (string, error) {
 
 // replace makes src the content of name, whole or not at all. A new file gets
 // perm and its owner; an old one keeps both.
-func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Reader) error {
+func (o owner) replace(root *os.Root, name string, perm permissions, src io.Reader) error {
 	old, err := root.Lstat(name)
 	if err == nil && !old.Mode().IsRegular() {
 		return o.overwrite(root, name, old.Mode(), src)
@@ -193,7 +209,8 @@ func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Read
 		prefix = watch.Creating
 	}
 	tmp := path.Join(path.Dir(name), prefix+rand.Text())
-	f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	// O_NONBLOCK means nothing for a file, but saves four calls that find that out.
+	f, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return writeError(err)
 	}
@@ -211,28 +228,51 @@ func (o owner) replace(root *os.Root, name string, perm fs.FileMode, src io.Read
 	}
 	_ = root.Remove(tmp) // the first error is the one to report
 	if from.Err != nil {
-		return doze.Wrap(err, doze.Invalid, "the body ended early; the file is unchanged")
+		return cutOff(from.Err, "the file is unchanged")
 	}
 	return writeError(err)
 }
 
 // fill writes the new file and gives it the mode and the owner of the old one.
-func (o owner) fill(f *os.File, src io.Reader, perm fs.FileMode, old fs.FileInfo) error {
-	_, err := io.Copy(f, src)
+func (o owner) fill(f *os.File, src io.Reader, perm permissions, old fs.FileInfo) error {
+	err := pour(f, src)
+	mode := perm()
 	if old == nil {
 		o.take(f)
 	} else {
-		perm = old.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
+		mode = old.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
 		if st, ok := old.Sys().(*syscall.Stat_t); ok && err == nil {
 			_ = f.Chown(int(st.Uid), int(st.Gid)) // without the right to, it is ours
 		}
 	}
 	if err == nil {
-		err = f.Chmod(perm)
+		err = f.Chmod(mode)
 	}
 	if e := f.Close(); err == nil {
 		err = e
 	}
+	return err
+}
+
+// cutOff says why a body has no end, and what that means for the file. A body
+// that came whole and is wrong says so itself.
+func cutOff(err error, then string) error {
+	if _, ok := errors.AsType[*doze.Error](err); ok {
+		return err
+	}
+	return doze.Wrap(err, doze.Invalid, "the body ended early; %s", then)
+}
+
+// pourMax is what is copied at once into a file.
+const pourMax = 32 << 10
+
+var pours = sync.Pool{New: func() any { return new([pourMax]byte) }}
+
+// pour copies through memory that is used again: a small file is no garbage.
+func pour(f *os.File, src io.Reader) error {
+	buf, _ := pours.Get().(*[pourMax]byte)
+	defer pours.Put(buf)
+	_, err := io.CopyBuffer(struct{ io.Writer }{f}, src, buf[:])
 	return err
 }
 
@@ -268,13 +308,13 @@ func (o owner) overwrite(root *os.Root, name string, mode fs.FileMode, src io.Re
 		o.take(f)
 	}
 	from := &upload.Source{Reader: src}
-	_, err = io.Copy(f, from)
+	err = pour(f, from)
 	if e := f.Close(); err == nil {
 		err = e
 	}
 	switch {
 	case from.Err != nil:
-		return doze.Wrap(err, doze.Invalid, "the body ended early; %s is incomplete", name)
+		return cutOff(from.Err, name+" is incomplete")
 	case err != nil:
 		return writeError(err)
 	}
@@ -303,7 +343,7 @@ func (a *Agent) remove(at place, recursive bool) (success, error) {
 		return success{}, doze.Wrap(err, doze.NotFound, "file or directory not found")
 	}
 	if err != nil {
-		return success{}, writeError(err)
+		return success{}, fileError("delete", err)
 	}
 	remove, what := os.Remove, "File"
 	if info.IsDir() {
@@ -312,8 +352,11 @@ func (a *Agent) remove(at place, recursive bool) (success, error) {
 			remove = subtree.Remove // a link is removed, not followed
 		}
 	}
-	if err := remove(at.abs); err != nil {
-		return success{}, writeError(err)
+	switch err := remove(at.abs); {
+	case errors.Is(err, syscall.ENOTEMPTY) && !recursive:
+		return success{}, doze.Wrap(err, doze.Unprocessable, "%s is not empty; add recursive=true to delete it with all that is in it", at.shown)
+	case err != nil:
+		return success{}, fileError("delete", err)
 	}
 	return success{at.shown, what + " deleted successfully"}, nil
 }
@@ -356,9 +399,12 @@ func isDir(abs, dir string) bool {
 	return err == nil && e == nil && os.SameFile(a, b)
 }
 
-// writeError reports what cannot be done to the file system, in its own words
+// writeError is [fileError] of a write.
+func writeError(err error) error { return fileError("write", err) }
+
+// fileError reports what cannot be done to the file system, in its own words
 // but without the names of our temporary files.
-func writeError(err error) error {
+func fileError(doing string, err error) error {
 	if _, ok := errors.AsType[*doze.Error](err); ok {
 		return err
 	}
@@ -372,7 +418,7 @@ func writeError(err error) error {
 	if e, ok := errors.AsType[*os.LinkError](err); ok {
 		text = e.Err.Error()
 	}
-	return doze.Wrap(err, doze.Unprocessable, "write: %s", text)
+	return doze.Wrap(err, doze.Unprocessable, "%s: %s", doing, text)
 }
 
 // clip bounds what an error message repeats of a caller's input.

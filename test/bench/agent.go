@@ -23,11 +23,14 @@ import (
 
 const (
 	agentRounds = 500
-	// agentExecs end before the agent's memory is looked at again: it keeps
-	// nothing that grows with them.
-	agentExecs = 2000
-	agentFile  = 1 << 10 // bytes of a file that is written
+	agentFile   = 1 << 10 // bytes of a file that is written
+	// agentRest is more than the agent waits before it gives memory back.
+	agentRest = 4 * time.Second
 )
+
+// agentExecs are how many processes have ended when the agent's memory is looked
+// at again: it keeps nothing that grows with them.
+var agentExecs = []int{2000, 6000}
 
 // calls are what is asked of an agent, one after the other over one connection.
 var calls = []struct{ name, method, path, body string }{
@@ -89,14 +92,21 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 			}
 		}
 	}
-	for range agentExecs {
-		if _, err := box.Start(ctx, client.Command{Command: "true", Wait: true}); err != nil {
+	fmt.Printf("the agent takes %s\n", before)
+	done := 0
+	for _, most := range agentExecs {
+		for ; done < most; done++ {
+			if _, err := box.Start(ctx, client.Command{Command: "true", Wait: true}); err != nil {
+				return all, err
+			}
+		}
+		after, err := resident(ctx, box)
+		if err != nil {
 			return all, err
 		}
+		fmt.Printf("after %d processes it takes %s\n", done, after)
 	}
-	after, err := resident(ctx, box)
-	fmt.Printf("the agent takes %s, and after %d processes %s\n", before, agentExecs, after)
-	return all, err
+	return all, nil
 }
 
 // ownAgent runs an agent in this process and returns its address.
@@ -130,7 +140,7 @@ func (f footprint) String() string {
 // resident returns the memory that the agent of a sandbox has. It is read
 // through the agent itself: nothing else runs.
 func resident(ctx context.Context, box *client.Box) (f footprint, err error) {
-	time.Sleep(time.Second) // what was asked before is over
+	time.Sleep(agentRest)
 	counted, err := fields(ctx, box, "/proc/1/status")
 	if err != nil {
 		return f, err

@@ -34,33 +34,34 @@ type Parts struct {
 	AbortURL    string   `json:"abortUrl"`
 }
 
-// Check tells whether a pack can be sent there at all. Errors are Invalid and
-// never repeat an address: whoever has it may write there.
-func (t Target) Check() error {
+// Check adds why no pack can be sent there. It never repeats an address: whoever
+// has it may write there.
+func (t Target) Check(p *doze.Problems) {
 	if t.Parts == nil {
-		return checkURL("url", t.URL)
+		checkURLs(p, "url", t.URL)
+		return
 	}
-	if t.Parts.Size < 1 || len(t.Parts.URLs) == 0 || len(t.Parts.URLs) > partsMax {
-		return doze.Errorf(doze.Invalid, "multipart needs a partSize and 1 to %d partUrls", partsMax)
+	if t.Parts.Size < 1 {
+		p.Add("multipart.partSize", "must be at least 1, in bytes")
 	}
-	for _, u := range t.Parts.URLs {
-		if err := checkURL("partUrls", u); err != nil {
-			return err
-		}
+	if n := len(t.Parts.URLs); n == 0 || n > partsMax {
+		p.Add("multipart.partUrls", "has %d addresses; it must have 1 to %d", n, partsMax)
 	}
+	checkURLs(p, "multipart.partUrls", t.Parts.URLs...)
+	checkURLs(p, "multipart.completeUrl", t.Parts.CompleteURL)
 	if t.Parts.AbortURL != "" {
-		if err := checkURL("abortUrl", t.Parts.AbortURL); err != nil {
-			return err
-		}
+		checkURLs(p, "multipart.abortUrl", t.Parts.AbortURL)
 	}
-	return checkURL("completeUrl", t.Parts.CompleteURL)
 }
 
-func checkURL(name, address string) error {
-	if u, err := url.Parse(address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return doze.Errorf(doze.Invalid, "%s must be an address to upload to", name)
+// checkURLs adds, once, that a field has something else than addresses.
+func checkURLs(p *doze.Problems, field string, all ...string) {
+	for _, address := range all {
+		if u, err := url.Parse(address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			p.Add(field, "must be an address to upload to, with http:// or https://")
+			return
+		}
 	}
-	return nil
 }
 
 // Send uploads a pack. It follows no redirect. Errors are Internal and never

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/agent/proc"
 )
 
 const (
@@ -185,19 +185,13 @@ const fuseType = "fuse"
 
 // mountedAt returns the type of what is mounted on a path; empty if nothing is.
 func mountedAt(path string) (kind string, err error) {
-	raw, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", fmt.Errorf("read what is mounted: %w", err)
-	}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(string(raw)) {
-		about, fs, ok := strings.Cut(line, " - ")
-		fields := strings.Fields(about)
-		if types := strings.Fields(fs); ok && len(fields) > 4 && len(types) > 0 && unescape.Replace(fields[4]) == path {
-			kind = types[0] // the last one is on top
+	all, err := proc.Root.Mounts()
+	for _, m := range all {
+		if m.Point == path {
+			kind = m.Type // the last one is on top
 		}
 	}
-	return kind, nil
+	return kind, err
 }
 
 // socket is where the process that mounts hands over the device: a name without

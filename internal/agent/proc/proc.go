@@ -1,4 +1,4 @@
-// Package proc reads what runs and who serves which port from /proc. It runs no
+// Package proc reads what runs, who serves which port and what is mounted from /proc. It runs no
 // program of the image and keeps nothing: every call looks anew.
 package proc
 

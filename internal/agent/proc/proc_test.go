@@ -49,6 +49,9 @@ func TestFamily(t *testing.T) {
 	if got := Family(10, false, all); len(got) != 0 {
 		t.Errorf("a stranger with the pid of the leader has the family %v", got)
 	}
+	if got := Family(2, true, all); len(got) != 0 {
+		t.Errorf("nobody has the pid 2, and 20 is in its family: %v", got)
+	}
 	if diff := cmp.Diff([]int{11, 12, 13, 14}, pids(Family(10, false, all[2:])), sorted); diff != "" {
 		t.Errorf("after the leader: %s", diff)
 	}

@@ -35,17 +35,16 @@ type FoundMatch struct {
 // ParseFind reads a query: type, patterns, maxResults, excludeDirs and
 // excludeHidden. Errors are Invalid.
 func ParseFind(q url.Values) (f Find, err error) {
-	if f.scope, err = parseScope(q, findDefault); err != nil {
-		return f, err
-	}
+	var p doze.Problems
+	f.scope = parseScope(q, findDefault, &p)
 	switch f.kind = q.Get("type"); f.kind {
 	case "":
 		f.kind = file
 	case file, directory:
 	default:
-		return f, doze.Errorf(doze.Invalid, "type must be %s or %s", file, directory)
+		p.Add("type", "must be %s or %s", file, directory)
 	}
-	return f, nil
+	return f, p.Err()
 }
 
 // In searches root, absolute. A root that is hidden or excluded itself yields

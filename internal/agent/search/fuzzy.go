@@ -44,17 +44,14 @@ type RankedMatch struct {
 // ParseFuzzy reads a query: query, patterns, maxResults, excludeDirs and
 // excludeHidden. Errors are Invalid.
 func ParseFuzzy(q url.Values) (f Fuzzy, err error) {
-	f.scope, err = parseScope(q, fuzzyDefault)
+	var p doze.Problems
+	f.scope = parseScope(q, fuzzyDefault, &p)
 	f.query = q.Get("query")
-	switch {
-	case err != nil:
-		return f, err
-	case f.query == "":
-		return f, doze.Errorf(doze.Invalid, "nothing to search for; add query= or a last element to the path")
-	case len(f.query) > queryMax:
-		return f, doze.Errorf(doze.Invalid, "query has %d bytes; at most %d are allowed", len(f.query), queryMax)
+	if f.query == "" {
+		p.Add("query", "is required, or a last element of the path")
 	}
-	return f, nil
+	checkLength(&p, f.query)
+	return f, p.Err()
 }
 
 // Like returns a [Fuzzy] for a query, with at most results. Errors are Invalid.

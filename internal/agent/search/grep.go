@@ -67,30 +67,31 @@ type Hit struct {
 // ParseGrep reads a query: query, a plain text; caseSensitive, contextLines,
 // filePattern, maxResults and excludeDirs. Errors are Invalid.
 func ParseGrep(q url.Values) (g Grep, err error) {
-	if g.scope, err = parseScope(q, grepDefault); err != nil {
-		return g, err
-	}
+	var p doze.Problems
+	g.scope = parseScope(q, grepDefault, &p)
 	g.hidden = true
 	g.patterns = nil
-	if p := q.Get("filePattern"); p != "" {
-		g.patterns = []string{p}
+	if glob := q.Get("filePattern"); glob != "" {
+		g.patterns = []string{glob}
 	}
+	checkGlobs(&p, "filePattern", g.patterns)
 	g.query = q.Get("query")
 	if text := q.Get("contextLines"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return g, doze.Errorf(doze.Invalid, "contextLines must be a number from 0 to %d", contextMax)
+			p.Add("contextLines", "must be a number from 0 to %d", contextMax)
 		}
 		g.context = min(n, contextMax)
 	}
-	switch {
-	case g.query == "":
-		return g, doze.Errorf(doze.Invalid, "query is required")
-	case len(g.query) > queryMax:
-		return g, doze.Errorf(doze.Invalid, "query has %d bytes; at most %d are allowed", len(g.query), queryMax)
+	if g.query == "" {
+		p.Add("query", "is required")
+	}
+	checkLength(&p, g.query)
+	if err := p.Err(); err != nil {
+		return g, err
 	}
 	g.find = finder(g.query, q.Get("caseSensitive") == "true")
-	return g, checkGlobs(g.patterns)
+	return g, nil
 }
 
 // Regexp returns a [Grep] for a regular expression in the syntax of Go, in files
@@ -104,19 +105,21 @@ func Regexp(query string, caseSensitive bool, include, exclude string) (g Grep, 
 	if exclude != "" {
 		g.exclude = []string{exclude}
 	}
-	if len(query) > queryMax {
-		return g, doze.Errorf(doze.Invalid, "query has %d bytes; at most %d are allowed", len(query), queryMax)
-	}
 	flags := ""
 	if !caseSensitive {
 		flags = "(?i)"
 	}
-	re, err := regexp.Compile(flags + query)
-	if err != nil {
-		return g, doze.Wrap(err, doze.Invalid, "query is not a regular expression: %v", err)
+	var p doze.Problems
+	if checkLength(&p, query) {
+		if re, err := regexp.Compile(flags + query); err != nil {
+			p.Add("query", "is not a regular expression: %v", err)
+		} else {
+			g.find = re.FindIndex
+		}
 	}
-	g.find = re.FindIndex
-	return g, checkGlobs(append(g.exclude, g.patterns...))
+	checkGlobs(&p, "includePattern", g.patterns)
+	checkGlobs(&p, "excludePattern", g.exclude)
+	return g, p.Err()
 }
 
 // finder returns a function that finds query in a line.

@@ -53,8 +53,9 @@ type scope struct {
 	max      int      // results
 }
 
-// parseScope reads the parameters that searches have in common.
-func parseScope(q url.Values, results int) (s scope, err error) {
+// parseScope reads the parameters that searches have in common, and adds what is
+// wrong with them.
+func parseScope(q url.Values, results int, p *doze.Problems) (s scope) {
 	s = scope{skip: skippedDirs, max: results, patterns: list(q.Get("patterns"))}
 	if q.Has("excludeDirs") { // also to none
 		s.skip = list(q.Get("excludeDirs"))
@@ -64,23 +65,34 @@ func parseScope(q url.Values, results int) (s scope, err error) {
 		n, err := strconv.Atoi(text)
 		switch {
 		case err != nil || n < 0:
-			return s, doze.Errorf(doze.Invalid, "maxResults must be a number from 0, which means all, to %d", resultsCap)
+			p.Add("maxResults", "must be a number from 0, which means all, to %d", resultsCap)
 		case n == 0:
 			s.max = resultsMax
 		default:
 			s.max = min(n, resultsCap)
 		}
 	}
-	return s, checkGlobs(s.patterns)
+	checkGlobs(p, "patterns", s.patterns)
+	return s
 }
 
-func checkGlobs(patterns []string) error {
-	for _, p := range patterns {
-		if _, err := path.Match(p, ""); err != nil {
-			return doze.Wrap(err, doze.Invalid, "the pattern %.80q is not a glob like *.go", p)
+// checkGlobs adds the first pattern of a parameter that is no glob.
+func checkGlobs(p *doze.Problems, name string, patterns []string) {
+	for _, pattern := range patterns {
+		if _, err := path.Match(pattern, ""); err != nil {
+			p.Add(name, "has %.80q, which is not a glob like *.go", pattern)
+			return
 		}
 	}
-	return nil
+}
+
+// checkLength reports whether a query is short enough, and adds it if not.
+func checkLength(p *doze.Problems, query string) bool {
+	if len(query) > queryMax {
+		p.Add("query", "has %d bytes; at most %d are allowed", len(query), queryMax)
+		return false
+	}
+	return true
 }
 
 // list splits at commas and drops what is empty.

@@ -6,7 +6,6 @@ package subtree
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"doze/internal/agent/proc"
 )
 
 // batch is how many names of a directory are held in memory.
@@ -127,20 +128,12 @@ func empty(dir *os.File, dev uint64) error {
 }
 
 // Mounts returns the mount points at and below name, which has no links in it.
-func Mounts(name string) (all []string, err error) {
-	raw, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("read what is mounted: %w", err)
-	}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(string(raw)) {
-		fields := strings.Fields(line) // id, parent, device, root, mount point
-		if len(fields) < 5 {
-			continue
-		}
-		if at := unescape.Replace(fields[4]); at == name || strings.HasPrefix(at, strings.TrimSuffix(name, "/")+"/") {
-			all = append(all, at)
+func Mounts(name string) (points []string, err error) {
+	all, err := proc.Root.Mounts()
+	for _, m := range all {
+		if m.Point == name || strings.HasPrefix(m.Point, strings.TrimSuffix(name, "/")+"/") {
+			points = append(points, m.Point)
 		}
 	}
-	return all, nil
+	return points, err
 }

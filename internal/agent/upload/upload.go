@@ -27,6 +27,8 @@ const (
 	partMax = 10_000
 	// uploadsMax bounds the memory that uploads take which nobody completes.
 	uploadsMax = 1000
+	// mistakesMax bounds how many wrong parts an answer names.
+	mistakesMax = 32
 	// ageMax is how long an upload may be left alone before it is dropped.
 	ageMax = 24 * time.Hour
 )
@@ -182,6 +184,21 @@ func (s *Store) store(id string, src io.Reader) (name string, part Part, err err
 	return "", part, err
 }
 
+// Temp returns an empty file without a name, for what is on its way.
+func (s *Store) Temp() (*os.File, error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(s.dir, "body-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // A Source remembers whether reading failed, to tell a broken upload from a full
 // disk.
 type Source struct {
@@ -260,7 +277,8 @@ func (s *Store) clear(id string) { _ = os.RemoveAll(filepath.Join(s.dir, id)) }
 // Complete gives the wanted parts, put together by their numbers, to write and
 // ends the upload. Each part is deleted once it is read, so that the disk does
 // not have to hold the file twice; if write fails after that, the upload is
-// lost. A missing part and one with another tag are Internal, as clients expect.
+// lost. A missing part and one with another tag are Internal, as clients expect;
+// the error names all.
 func (s *Store) Complete(id string, wanted []Part, write func(Upload, io.Reader) error) (Upload, error) {
 	if len(wanted) == 0 {
 		return Upload{}, doze.Errorf(doze.Invalid, "parts is required; list the parts of the file")
@@ -300,18 +318,28 @@ func (s *Store) Complete(id string, wanted []Part, write func(Upload, io.Reader)
 // pick returns the files of the wanted parts by their numbers, each once.
 // Preconditions: Store.mu is held.
 func (up *session) pick(wanted []Part) (files []string, err error) {
-	last := 0
+	var p doze.Problems
+	kind, last := doze.Invalid, 0
 	for _, w := range slices.SortedFunc(slices.Values(wanted), byNumber) {
-		switch p, ok := up.Parts[w.Number]; {
-		case !ok:
-			return nil, doze.Errorf(doze.Internal, "part %d is missing; upload it first", w.Number)
-		case p.ETag != w.ETag:
-			return nil, doze.Errorf(doze.Internal, "part %d has another etag; upload it again", w.Number)
+		field := fmt.Sprintf("part %d", w.Number)
+		switch part, ok := up.Parts[w.Number]; {
 		case last == w.Number:
-			return nil, doze.Errorf(doze.Invalid, "part %d is listed twice", w.Number)
+			p.Add(field, "is listed twice")
+		case !ok:
+			p.Add(field, "is missing; upload it first")
+			kind = doze.Internal
+		case part.ETag != w.ETag:
+			p.Add(field, "has another etag; upload it again")
+			kind = doze.Internal
+		}
+		if len(p) == mistakesMax {
+			break
 		}
 		last = w.Number
 		files = append(files, up.files[w.Number])
+	}
+	if err := p.Err(); err != nil {
+		return nil, doze.Wrap(err, kind, "%s", doze.Public(err).Message)
 	}
 	return files, nil
 }

@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+)
+
+// contentFrom reads a body that comes from src.
+func contentFrom(src io.Reader, ahead int) *contentBody {
+	c := newContent()
+	c.read(src, ahead)
+	return c
+}
+
+// rest reads all of a body that comes in pieces of any size.
+func (c *contentBody) rest() (fileWrite, error) {
+	b, err := io.ReadAll(c)
+	c.asked.Content = string(b)
+	return c.asked, err
+}
+
+func TestContent(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("aü€😀", 20_000)
+	tests := map[string]struct {
+		body string
+		want fileWrite
+		err  string // part of it
+		kind doze.Kind
+	}{
+		"nothing else":      {`{"content":"x"}`, fileWrite{Content: "x"}, "", 0},
+		"the rest after it": {` { "content" : "x" , "permissions" : "0600" } `, fileWrite{Content: "x", Permissions: "0600"}, "", 0},
+		"and before":        {`{"other":{"content":["}",{"content":"y"}]},"permissions":"\"7","content":"x"}`, fileWrite{}, "octal", doze.Invalid},
+		"any case":          {`{"Cont\u0065NT":"x"}`, fileWrite{Content: "x"}, "", 0},
+		"escapes":           {`{"content":"\"\\\/\b\f\n\r\t\u00e4\ud83d\ude00"}`, fileWrite{Content: "\"\\/\b\f\n\r\tä😀"}, "", 0},
+		"half a character":  {`{"content":"\ud83d\n\ude00\ud83d\u0041"}`, fileWrite{Content: "\ufffd\n\ufffd\ufffdA"}, "", 0},
+		"no UTF-8":          {"{\"content\":\"\xff\xc3\xe2\x82\"}", fileWrite{Content: "\ufffd\ufffd\ufffd\ufffd"}, "", 0},
+		"long":              {`{"content":"` + long + `"}`, fileWrite{Content: long}, "", 0},
+		"empty":             {`{"content":""}`, fileWrite{}, "", 0},
+		"null":              {`{"content":null}`, fileWrite{}, "", 0},
+		"directory":         {`{"content":"","isDirectory":true}`, fileWrite{IsDirectory: true}, "", 0},
+		"of a directory":    {`{"content":"x","isDirectory":true}`, fileWrite{}, "leave out content", doze.Invalid},
+		"twice":             {`{"content":"x","CONTENT":"y"}`, fileWrite{}, "twice", doze.Invalid},
+		"no string":         {`{"content":7,"permissions":8}`, fileWrite{}, "content must be a string, not number; permissions must be", doze.Invalid},
+		"in a list":         {`["content":"x"]`, fileWrite{}, "JSON", doze.Invalid},
+		"it does not end":   {`{"content":"x`, fileWrite{}, "within content", doze.Invalid},
+		"nor its escape":    {`{"content":"\u00`, fileWrite{}, "within content", doze.Invalid},
+		"nor its object":    {`{"content":"x"`, fileWrite{}, "JSON", doze.Invalid},
+		"more than one":     {`{"content":"x"}{"content":"y"}`, fileWrite{}, "twice", doze.Invalid},
+		"more behind it":    {`{"content":"x"} y`, fileWrite{}, "JSON", doze.Invalid},
+		"bad escape":        {`{"content":"\x00aa"}`, fileWrite{}, "escape", doze.Invalid},
+		"bad number":        {`{"content":"\u+0a0"}`, fileWrite{}, "escape", doze.Invalid},
+		"a line":            {"{\"content\":\"a\nb\"}", fileWrite{}, "control character", doze.Invalid},
+		"no body":           {``, fileWrite{}, "empty", doze.Invalid},
+		"much beside it":    {`{"x":"` + strings.Repeat("x", besideMax) + `"}`, fileWrite{}, "besides content", doze.TooLarge},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for how, src := range map[string]io.Reader{
+				"whole": strings.NewReader(test.body), "by bytes": iotest.OneByteReader(strings.NewReader(test.body)),
+			} {
+				got, err := contentFrom(src, 0).rest()
+				switch {
+				case test.err == "":
+					if diff := cmp.Diff(test.want, got); diff != "" || err != nil {
+						t.Errorf("%s: %v, %s", how, err, diff)
+					}
+				case doze.Public(err).Kind != test.kind || !strings.Contains(doze.Public(err).Message, test.err):
+					t.Errorf("%s: %v, want %q", how, err, test.err)
+				}
+			}
+		})
+	}
+}
+
+// TestContentIsWhole: a body that is found to be wrong, or to end, after its first
+// part has gone to the disk leaves the file as it was.
+func TestContentIsWhole(t *testing.T) {
+	t.Parallel()
+	content := strings.Repeat("x", 3*bodyFree)
+	head := `{"content":"` + content + `"`
+	tests := map[string]struct {
+		body io.Reader
+		want string
+	}{
+		"permissions":  {strings.NewReader(head + `,"permissions":"x"}`), "octal"},
+		"a directory":  {strings.NewReader(head + `,"isDirectory":true}`), "leave out content"},
+		"no JSON":      {strings.NewReader(head), "JSON"},
+		"no end":       {strings.NewReader(head[:2*bodyFree]), "within content"},
+		"a connection": {io.MultiReader(strings.NewReader(head[:2*bodyFree]), iotest.ErrReader(io.ErrUnexpectedEOF)), "the body ended early; the file is unchanged"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := path.Join(dir, "f")
+			if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
+				t.Fatal(err)
+			}
+			_, err := asAgent.writeBody(place{file, file}, contentFrom(test.body, textAhead))
+			if p := doze.Public(err); p.Kind != doze.Invalid || !strings.Contains(p.Message, test.want) {
+				t.Errorf("got %v", err)
+			}
+			entries, _ := os.ReadDir(dir)
+			if b, err := os.ReadFile(file); string(b) != "old" || err != nil || len(entries) != 1 {
+				t.Errorf("the file has %d bytes, %v, beside %v", len(b), err, entries)
+			}
+		})
+	}
+	t.Run("well", func(t *testing.T) {
+		t.Parallel()
+		file := path.Join(t.TempDir(), "f")
+		done, err := asAgent.writeBody(place{file, "f"}, contentFrom(strings.NewReader(head+`,"permissions":"0600"}`), textAhead))
+		if err != nil || done.Path != "f" {
+			t.Fatal(done, err)
+		}
+		info, err := os.Stat(file)
+		if err != nil || info.Mode() != 0o600 || info.Size() != int64(len(content)) {
+			t.Errorf("%v, %v", info, err)
+		}
+	})
+}
+
+// FuzzContent compares what is read of a body as it comes with what the package
+// for JSON reads of all of it.
+func FuzzContent(f *testing.F) {
+	for _, s := range []string{
+		`{"content":"x","permissions":"0644"}`, `{"isDirectory":true,"permissions":"7777"}`, `{"permissions":"-1"}`, `{"content":7}`, `"x"`, `null`, ``,
+		`{"x":[{"content":"y"}],"content":"\ud83d\ude00\ud83d\u0041\n\"\\"}`, "{\"content\":\"\xff\xc3\xbc\xe2\x82\"}", `{"c\u006fntent" : "x"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		body := contentFrom(iotest.HalfReader(strings.NewReader(string(b))), 0)
+		got, err := body.rest()
+		if err != nil {
+			p := doze.Public(err)
+			if p.Kind != doze.Invalid && p.Kind != doze.TooLarge {
+				t.Errorf("got %v", err)
+			}
+			if strings.Contains(p.Message, "twice") || strings.Contains(p.Message, "leave out") || p.Kind == doze.TooLarge {
+				return // which the other one does not mind
+			}
+		}
+		want, wantErr := parse[fileWrite](b)
+		if wantErr == nil {
+			var p doze.Problems
+			want.mode(want.Content != "", &p)
+			wantErr = p.Err()
+		}
+		if (err == nil) != (wantErr == nil) {
+			t.Errorf("%q: %v, want %v", b, err, wantErr)
+		}
+		if err != nil {
+			return
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q: %s", b, diff)
+		}
+		if body.perm&^(fs.ModePerm&^umask) != 0 {
+			t.Errorf("%q became %v", got.Permissions, body.perm)
+		}
+	})
+}
+
+// BenchmarkContent reads a body of the size of a source file.
+func BenchmarkContent(b *testing.B) {
+	text, err := json.Marshal(map[string]string{"content": strings.Repeat("\tif err != nil {\n\t\treturn \"ü\", err\n", 1<<15)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if _, err := io.Copy(io.Discard, contentFrom(strings.NewReader(string(text)), textAhead)); err != nil && !errors.Is(err, io.EOF) {
+			b.Fatal(err)
+		}
+	}
+}

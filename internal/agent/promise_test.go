@@ -1,0 +1,196 @@
+package agent_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// promises are what servers of such an API have failed their clients in, and the
+// tests that say that this one does not: directories and names of tests.
+var promises = map[string][]string{
+	// Files.
+	"/filesystem/treehouse is no tree":                                     {". TestMatch"},
+	"a path is never cleaned, and nobody is redirected":                    {". TestNeverRedirects", ". FuzzPath"},
+	"a file that is read has its name":                                     {". TestReadFile"},
+	"what is no regular file does not block its reader":                    {". TestReadRefuses"},
+	"a large file is read as JSON without being held in memory":            {"../../cmd/doze-agent TestMemoryIsFlat", ". TestReadLargeFileAsJSON"},
+	"a broken upload leaves what was there":                                {". TestWriteRefuses", ". FuzzUpload", ". TestReplaceCleansUp"},
+	"a large write as JSON is not held in memory, and whole or not at all": {"../../cmd/doze-agent TestMemoryIsFlat", ". TestContentIsWhole", ". TestTreeBody", ". FuzzContent"},
+	"a reader sees one content or the other":                               {". TestWritesAreAtomic"},
+	"the root and the working directory cannot be deleted":                 {". TestDelete", ". TestToolErrors"},
+	"no name of a tree leads out of its root, nor a link":                  {". TestWriteTreeStaysInside", ". FuzzTree"},
+	"uploads that nobody goes on with expire":                              {"upload TestExpiry"},
+	"uploads go to the disk as they come":                                  {"../../cmd/doze-agent TestMemoryIsFlat"},
+	"who stalls costs no memory":                                           {"../../cmd/doze-agent TestMemoryIsFlatForThoseWhoStall"},
+	"new files are the user's, old ones keep their owner":                  {". TestFilesOfUser"},
+	"answers are in no cache":                                              {". TestTransport"},
+	"an empty excludeDirs excludes nothing":                                {"search TestFind", "search TestGrep"},
+	"a search in a directory that is not there is 404":                     {". TestSearches"},
+	"a fuzzy search takes a query, or the end of its path":                 {". TestSearches", "search TestFuzzy"},
+	"a search ends, however many lines match":                              {"search TestGrepIsBounded", ". TestGrepToolIsBounded"},
+	"a search without a hit is an empty list":                              {". TestSearches"},
+	"a search shows the lines around a hit":                                {"search TestGrep"},
+	"the tool for searching stays in the working directory":                {". TestGrepToolIsBounded"},
+	"a watch is there before its first event":                              {". TestWatch"},
+	"a watch says when it missed something":                                {"watch TestOverflow"},
+	"a watch ends with its directory":                                      {"watch TestRootGoes", ". TestWatchEndsWithItsDirectory"},
+	"files that are older than the watch of their directory are there":     {"watch TestNothingIsMissed"},
+	"a silent watch says that it lives":                                    {"watch TestSilence"},
+
+	// Processes.
+	"one of many callers gets a name":                              {". TestNamesAreUnique"},
+	"names are no files":                                           {". TestNamesAreNoFiles", "upload TestErrors"},
+	"times are in UTC, whatever the zone":                          {". TestExecWaits", ". TestReadFile"},
+	"a server in the background serves its port":                   {". TestPortsAreFound"},
+	"nobody waits for the ports of a dead process":                 {". TestWaitForPorts"},
+	"a port of the loopback is not served":                         {". TestPortsAreFound"},
+	"nothing but output looks like output":                         {". TestSilentStreams", ". TestStreamIsLive"},
+	"a silent stream says that it lives":                           {". TestSilentStreams"},
+	"every line of a log comes once and whole":                     {". TestLogStreamIsExact", ". TestLines"},
+	"a log goes on over restarts":                                  {". TestLogStreamAcrossRestarts"},
+	"the log of nobody is 404":                                     {". TestIdentifiers"},
+	"a slow reader loses nothing":                                  {". TestSlowReaderLosesNothing"},
+	"a reader that stands still does not hold a process up":        {". TestStalledReaderLosesBytes"},
+	"what is kept of output is bounded, on disk and in answers":    {". TestRingKeepsTheEnd", ". TestBudgetEvictsTheOldest", ". TestSlowReaderLosesNothing"},
+	"processes that are over are forgotten":                        {". TestFinishedProcessesAreBounded", ". TestPruneByAge", ". TestPruneByText"},
+	"a process can be stopped after a restart, and between two":    {". TestStopAfterRestart", ". TestStopBetweenRestarts"},
+	"a restart has the variables of its caller, and the first pid": {". TestRestarts", ". TestStopBetweenRestarts"},
+	"no signal goes to a process that is over":                     {". TestStopAndKill"},
+	"a stop is seen at once, and can be repeated":                  {". TestStopAndKill", ". TestKillAfterStop"},
+	"a signal reaches the whole group":                             {". TestStopAndKill"},
+	"what waits is not held up by those in the background":         {". TestExecWaits"},
+	"keepAlive ends with its process, in whatever way that ends":   {". TestKeepAlive", "../../test/e2e TestAwake", "../../test/e2e TestKeepAliveIsUse"},
+	"keepAlive that is switched off is refused":                    {". TestKeepAliveSwitchedOff"},
+	"no descriptor outlives its process":                           {"../../cmd/doze-agent TestFirstProcess"},
+	"the agent is the last to go when memory is short":             {"../../cmd/doze-agent TestFirstProcess"},
+	"the image chooses the shell":                                  {". TestShellOfTheImage"},
+	"an image may have nothing but a program":                      {"../../test/e2e TestImageOfOneProgram", "../../cmd/doze-agent TestEmptyImage", ". TestNoShell"},
+	"a user that is not there runs nothing":                        {". TestUnknownUser"},
+	"nobody begins a line of the log but the agent":                {". TestLog"},
+
+	// Network, drives, terminals.
+	"the ports of a process are not those of pids that begin like it": {"proc TestFamily"},
+	"a monitor ends when it is told to, and again":                    {". TestMonitor"},
+	"a mistake in an id map is the caller's":                          {"../../test/e2e TestDrives"},
+	"a mount is there, or it is a conflict":                           {"../../test/e2e TestDrives"},
+	"a terminal ends with its shell":                                  {". TestTerminalEndsWithItsShell"},
+	"a terminal ends all of its session":                              {". TestTerminalKillsItsSession"},
+	"no character is cut in two":                                      {". TestTerminal", ". TestStreamingExec", ". FuzzCarry"},
+
+	// The rest.
+	"an upgrade runs nothing that a caller names": {". TestUpgradeIsSkipped"},
+	"a stream has no end of its own":              {". TestSlowUpload"},
+	"variables change for what is started then":   {". TestReload"},
+	"one bad variable does not cost the others":   {". TestOverflow", ". TestReload"},
+	"a directory that a tool makes can be entered": {
+		". TestFileTools",
+	},
+	"tools answer each call once":                  {". TestToolsInParallel"},
+	"a tool that fails says why":                   {". TestToolErrors"},
+	"a tool answers before proxies lose patience":  {". TestToolPatience"},
+	"what a caller needs is required in a schema":  {". TestTools"},
+	"a panic ends one answer, not the agent":       {". TestPanicIsContained"},
+	"a copy of a sandbox has none of its drives":   {"../../test/e2e TestDrivesOfCopies"},
+	"no credential of a drive is in a sandbox":     {"../../test/e2e TestDrives"},
+	"an agent that nobody asks does nothing":       {"../../cmd/doze-agent TestIdle"},
+	"nobody reaches what is for the host alone":    {"../../test/e2e TestIsolation"},
+	"calls of a drive outlive a sleep of the host": {"../../test/e2e TestDrivesSleep"},
+}
+
+// TestPromises: the table above names tests that exist.
+func TestPromises(t *testing.T) {
+	t.Parallel()
+	known := map[string]map[string]bool{}
+	for promise, tests := range promises {
+		for _, test := range tests {
+			dir, name, _ := strings.Cut(test, " ")
+			if known[dir] == nil {
+				known[dir] = testsIn(t, dir)
+			}
+			if !known[dir][name] {
+				t.Errorf("%s: there is no %s in %s", promise, name, dir)
+			}
+		}
+	}
+}
+
+// testsIn returns the names of the tests of a directory.
+func testsIn(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range parsed.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				names[fn.Name.Name] = true
+			}
+		}
+	}
+	return names
+}
+
+// TestNamesAreNoFiles: what callers call processes, uploads and terminals is no
+// part of any path, and a name that is used again does not cost the older output.
+func TestNamesAreNoFiles(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	around := func() (names []string) {
+		err := filepath.WalkDir(filepath.Dir(filepath.Dir(s.logs)), func(path string, _ os.DirEntry, err error) error {
+			if !strings.HasPrefix(path, s.logs) {
+				names = append(names, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := around()
+	var pids []string
+	for i, name := range []string{"../up", "../../up", "/up", "a/../../up", s.dir + "/up", "..", ".", "up\n", "same", "same"} {
+		p := s.spawn(t, name, fmt.Sprintf("echo %d", i))
+		until(t, name+" ends", func() bool { return *get[proc](t, s, "GET", "/process/"+p.PID, "").CompletedAt != "" })
+		pids = append(pids, p.PID)
+	}
+	for i, pid := range pids {
+		if got := get[proc](t, s, "GET", "/process/"+pid+"/logs", "").Stdout; got != fmt.Sprintln(i) {
+			t.Errorf("process %d wrote %q", i, got)
+		}
+	}
+	s.look(t, "shell=sh&sessionId=../../up").enter(t, "exit")
+	for _, method := range []string{"PUT", "GET", "POST", "DELETE"} {
+		for _, path := range []string{"/part?partNumber=1", "/parts", "/complete", "/abort"} {
+			if status, body := s.call(t, method, "/filesystem-multipart/..%2F..%2Fup"+path, `{"parts":[{"partNumber":1}]}`); status < 400 {
+				t.Errorf("%s %s: status %d: %s", method, path, status, body)
+			}
+		}
+	}
+	if diff := cmp.Diff(before, around()); diff != "" {
+		t.Errorf("files came (-before +after):\n%s", diff)
+	}
+	files, err := filepath.Glob(s.logs + "/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no output is kept: %v", err)
+	}
+	for _, file := range files {
+		if strings.Trim(filepath.Base(file), "0123456789") != ".stdout" {
+			t.Errorf("output is in %s", file)
+		}
+	}
+}
