@@ -66,8 +66,15 @@ func (b *Bucket) Mount(id, part string, readOnly bool, dir string) (*Mount, erro
 func (m *Mount) Close(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var errs []error
+	all := map[*draft]bool{}
 	for _, d := range m.drafts {
+		all[d] = true
+	}
+	for _, d := range m.users { // some have no path any more
+		all[d] = true
+	}
+	var errs []error
+	for d := range all {
 		d.mu.Lock()
 		err := m.upload(ctx, d)
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -237,9 +238,14 @@ func TestMountOutlivesItsProcess(t *testing.T) {
 	// Who ends with an open file loses nothing of it.
 	w.do(op.Call{Op: op.Open, Path: "rest", Handle: 2, Write: true, Create: true}, "")
 	w.do(op.Call{Op: op.Write, Handle: 2}, "unclosed")
+	w.do(op.Call{Op: op.Open, Path: "removed", Handle: 3, Write: true, Create: true}, "")
+	w.do(op.Call{Op: op.Unlink, Path: "removed"}, "")
 	w.open("/", false)
 	if err := w.mount.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(w.dir); err != nil || len(left) > 0 {
+		t.Errorf("%v are left on the host, %v", left, err)
 	}
 	if got, _ := w.srv.Text(t, "id/rest"); got != "unclosed" {
 		t.Errorf("the bucket has %q", got)

@@ -101,7 +101,7 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	}
 	g := &guest{
 		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
-		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst),
+		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), pace: newPace(),
 	}
 	g.transport = e.transport(g)
 	e.guests[who.IP] = g
@@ -207,5 +207,44 @@ func (e *Egress) accept(ctx context.Context, l net.Listener, serve func(*guest, 
 // decided counts and writes down a decision.
 func (e *Egress) decided(g *guest, to Destination, v Verdict) {
 	e.Decided(v.Allow)
-	g.audit(to, v)
+	g.audit("tcp", to, v)
+}
+
+// A Packet is one that the filter decided about, or the first of a flow, and not we.
+type Packet struct {
+	Protocol string
+	To       netip.AddrPort
+	Passed   bool   // to where the machine itself lets it go
+	Omitted  uint64 // about so many before nothing was said
+}
+
+// Note writes down what the filter did with a packet of the sandbox that has an
+// address, which is counted where it happened. The sandbox may be gone meanwhile.
+func (e *Egress) Note(ip netip.Addr, p Packet) {
+	e.mu.RLock()
+	g := e.guests[ip]
+	e.mu.RUnlock()
+	if g == nil {
+		return
+	}
+	g.omit(p.Omitted)
+	d := Destination{IP: p.To.Addr(), Port: p.To.Port()}
+	g.audit(p.Protocol, d, e.filtered(p, d))
+}
+
+// filtered is the verdict of the filter: of that of the machine, too, behind which
+// are its own addresses.
+func (e *Egress) filtered(p Packet, to Destination) Verdict {
+	switch {
+	case e.Denied(to.IP):
+		return Verdict{Rule: rulePrivate}
+	case p.Passed:
+		return Verdict{Allow: true, Rule: ruleOpen}
+	case p.Protocol != "tcp":
+		return Verdict{Rule: ruleTransport}
+	case to.Port == mailPort:
+		return Verdict{Rule: ruleMail}
+	default:
+		return Verdict{Rule: ruleClosed}
+	}
 }

@@ -32,12 +32,13 @@ type guest struct {
 	transport *http.Transport
 	begins    *rate.Limiter
 	lines     *rate.Limiter
+	pace      *rate.Limiter
 
 	mu      sync.Mutex
 	policy  *Policy            // guarded by mu; replaced as a whole
 	flows   map[*flow]struct{} // guarded by mu
 	streams int                // guarded by mu; connections of the sandbox to us
-	omitted int                // guarded by mu; lines that were not written
+	omitted uint64             // guarded by mu; lines that were not written
 	gone    bool               // guarded by mu
 }
 
@@ -123,8 +124,15 @@ func (g *guest) exit() {
 	g.streams--
 }
 
+// omit counts lines that nobody can write any more.
+func (g *guest) omit(lines uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.omitted += lines
+}
+
 // audit writes down one decision.
-func (g *guest) audit(to Destination, v Verdict) {
+func (g *guest) audit(protocol string, to Destination, v Verdict) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.lines.Allow() {
@@ -136,6 +144,6 @@ func (g *guest) audit(to Destination, v Verdict) {
 		verdict = "allow"
 	}
 	slog.Info("egress", "sandbox", g.UID, "workspace", g.Workspace, "name", g.Name,
-		"host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "secrets", v.Secrets, "omitted", g.omitted)
+		"protocol", protocol, "host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "secrets", v.Secrets, "omitted", g.omitted)
 	g.omitted = 0
 }

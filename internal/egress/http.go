@@ -23,6 +23,8 @@ const (
 	idleTime = 2 * time.Minute
 	// idleMax is how many connections to one destination stay.
 	idleMax = 8
+	// hostMax bounds what an error says of a host: no name is longer.
+	hostMax = 255
 )
 
 // Blocked is the header of the answer to a request that is not allowed, and its
@@ -182,7 +184,7 @@ func authority(s string, usual uint16) (to Destination, ok bool) {
 func (e *Egress) block(w http.ResponseWriter, r *http.Request, g *guest, to Destination, v Verdict) {
 	e.decided(g, to, v)
 	w.Header().Set(BlockedHeader, BlockedValue)
-	httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "the network rules of this sandbox do not allow %s (%s): change spec.network to reach it", to.host(), v.Rule))
+	httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "%.*q is refused (%s): %s", hostMax, r.Host, v.Rule, v.reason()))
 }
 
 // connect makes a tunnel of the connection of a request.
@@ -239,9 +241,11 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 				return
 			}
 			slog.Debug("a destination does not answer", "sandbox", g.UID, "host", to.host(), "port", to.Port, "err", err)
-			httpx.WriteJSON(w, http.StatusBadGateway, map[string]any{
-				"error": "bad_gateway", "code": http.StatusBadGateway, "message": to.host() + " cannot be reached",
-			})
+			message := to.host() + " cannot be reached"
+			if e, is := errors.AsType[*doze.Error](err); is {
+				message = e.Message
+			}
+			httpx.WriteJSON(w, http.StatusBadGateway, map[string]any{"error": "bad_gateway", "code": http.StatusBadGateway, "message": message})
 		},
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
@@ -257,7 +261,7 @@ func (e *Egress) transport(g *guest) *http.Transport {
 			if !ok {
 				return nil, doze.Errorf(doze.Invalid, "%q is no destination", address)
 			}
-			return e.dial(ctx, g, to)
+			return e.open(ctx, g, to)
 		},
 	}
 }

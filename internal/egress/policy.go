@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -52,21 +53,45 @@ type way struct {
 // Rules that hold whatever a sandbox asks for, and what holds if nothing else
 // decides.
 const (
-	ruleClosed   = "closed"         // the platform lets nothing out
-	ruleMail     = "mail"           // port 25
-	ruleNoName   = "no-name"        // the lists are about names, and there is none
-	rulePrivate  = "private"        // a name or an address that is not of the public internet
-	ruleMismatch = "name-mismatch"  // the connection names two destinations
-	ruleProtocol = "protocol"       // a message that cannot be understood
-	ruleBusy     = "too-many"       // the sandbox has too many connections
-	ruleNoSource = "no-address"     // it would leave from a dedicated address, and there is none
-	ruleShared   = "dedicated-ip"   // it would leave from the address of the platform, which is closed
-	ruleUnlisted = "allowedDomains" // there is a list, and the name is not in it
-	ruleOpen     = "default"
+	ruleClosed    = "closed"         // the platform lets nothing out
+	ruleMail      = "mail"           // port 25
+	ruleNoName    = "no-name"        // the lists are about names, and there is none
+	rulePrivate   = "private"        // a name or an address that is not of the public internet
+	ruleMismatch  = "name-mismatch"  // the connection names two destinations
+	ruleProtocol  = "protocol"       // a message that cannot be understood
+	ruleTransport = "transport"      // neither TCP nor a question of the DNS
+	ruleResolver  = "resolver"       // a question of the DNS that is not for us
+	ruleBusy      = "too-many"       // the sandbox has too many connections
+	ruleNoSource  = "no-address"     // it would leave from a dedicated address, and there is none
+	ruleShared    = "dedicated-ip"   // it would leave from the address of the platform, which is closed
+	ruleUnlisted  = "allowedDomains" // there is a list, and the name is not in it
+	ruleOpen      = "default"
 )
+
+// reasons tell a sandbox why a rule refuses something, and what to do about it.
+// All others are lists of its own.
+var reasons = map[string]string{
+	ruleClosed:   "this platform lets sandboxes reach nothing until its operator starts it with --egress open",
+	ruleMail:     "the port 25 is closed; mail is submitted at 465 or 587",
+	ruleNoName:   "there are lists, which are about names: ask for a host by its name",
+	rulePrivate:  "it is not in the public internet, which is all that sandboxes reach; they reach each other in a subnet, without the proxy",
+	ruleMismatch: "the request names another host than its connection: make a connection for each",
+	ruleProtocol: "a proxy takes requests for http:// and CONNECT; a server takes a path",
+	ruleNoSource: "it would leave from the address of a gateway that has none: create an egress IP in it",
+	ruleShared:   "the ruleset dedicated-ip closes the shared address: change spec.network.egress.policies, or the ruleset",
+}
+
+// reason is that of a refusal.
+func (v Verdict) reason() string {
+	return cmp.Or(reasons[v.Rule], "the network rules of this sandbox do not allow it: change spec.network to reach it")
+}
 
 // mailPort is closed everywhere.
 const mailPort = 25
+
+// dnsTLSPort is closed where no entry of a list names it: questions of the DNS are
+// for us.
+const dnsTLSPort = 853
 
 // webPorts are the ports of an entry that names none.
 var webPorts = []uint16{80, 443}
@@ -200,6 +225,8 @@ func (p *Policy) Decide(d Destination) Verdict {
 		v.Rule = e.rule
 	} else if e := find(p.forbidden, d, nil); e != nil {
 		return Verdict{Rule: e.rule}
+	} else if d.Port == dnsTLSPort {
+		return Verdict{Rule: ruleResolver}
 	}
 	for i, route := range p.routes {
 		if find(route, d, webPorts) != nil {
@@ -214,6 +241,9 @@ func (p *Policy) Decide(d Destination) Verdict {
 func (p *Policy) decideUnnamed(d Destination) Verdict {
 	if !d.IP.IsValid() || len(p.allowed)+len(p.forbidden) > 0 {
 		return Verdict{Rule: ruleNoName}
+	}
+	if d.Port == dnsTLSPort {
+		return Verdict{Rule: ruleResolver}
 	}
 	return Verdict{Allow: true, Rule: ruleOpen}
 }

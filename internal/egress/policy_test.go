@@ -52,6 +52,10 @@ func TestDecide(t *testing.T) {
 		"without rules":                    {nil, named("z.test", 22), allow("default")},
 		"an address without rules":         {nil, public, allow("default")},
 		"mail without rules":               {nil, named("z.test", 25), Verdict{Rule: "mail"}},
+		"DNS by TLS without rules":         {nil, named("z.test", 853), Verdict{Rule: "resolver"}},
+		"DNS by TLS to an address":         {nil, Destination{IP: public.IP, Port: 853}, Verdict{Rule: "resolver"}},
+		"DNS by TLS, not forbidden":        {forbidden, named("z.test", 853), Verdict{Rule: "resolver"}},
+		"DNS by TLS in the list":           {lists(doze.Proxy{AllowedDomains: []string{"a.test:853"}}), named("a.test", 853), allow("allowedDomains[0]")},
 		"only a bypass":                    {lists(doze.Proxy{Bypass: []string{"a.test"}}), named("b.test", 443), allow("default")},
 		"two routes":                       {routed, named("a.test", 443), allow("default", 0, 1)},
 		"one route":                        {routed, named("b.test", 443), allow("default", 1)},
@@ -138,6 +142,37 @@ func TestSource(t *testing.T) {
 			got, err := p.Source(tt.to, to)
 			if rule, is := errors.AsType[broken](err); got != tt.want || string(rule) != tt.broken || is != (err != nil) {
 				t.Errorf("it leaves from %v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestFiltered: what the filter did is written down with its reason.
+func TestFiltered(t *testing.T) {
+	t.Parallel()
+	private := netip.MustParseAddr("10.0.0.1")
+	e := New(Options{Pool: pool, Denied: func(a netip.Addr) bool { return a == private }})
+	public := netip.MustParseAddr("1.2.3.4")
+	for name, tt := range map[string]struct {
+		protocol string
+		to       Destination
+		passed   bool
+		want     Verdict
+	}{
+		"a private network":         {"tcp", Destination{IP: private, Port: 80}, false, Verdict{Rule: rulePrivate}},
+		"a private network, by UDP": {"udp", Destination{IP: private, Port: 80}, false, Verdict{Rule: rulePrivate}},
+		"the machine":               {"udp", Destination{IP: private, Port: 80}, true, Verdict{Rule: rulePrivate}},
+		"UDP":                       {"udp", Destination{IP: public, Port: 443}, false, Verdict{Rule: ruleTransport}},
+		"UDP that passes":           {"udp", Destination{IP: public, Port: 443}, true, Verdict{Allow: true, Rule: ruleOpen}},
+		"ICMP":                      {"icmp", Destination{IP: public}, false, Verdict{Rule: ruleTransport}},
+		"mail":                      {"tcp", Destination{IP: public, Port: 25}, false, Verdict{Rule: ruleMail}},
+		"anything":                  {"tcp", Destination{IP: public, Port: 80}, false, Verdict{Rule: ruleClosed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := e.filtered(Packet{Protocol: tt.protocol, Passed: tt.passed}, tt.to)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
 			}
 		})
 	}

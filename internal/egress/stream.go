@@ -3,7 +3,6 @@ package egress
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -185,7 +184,7 @@ func (s *stream) carry(ctx context.Context) {
 	defer s.g.exit()
 	if len(v.Routes) > 0 {
 		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head, taken: true}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
-			return s.e.dial(ctx, s.g, s.to)
+			return s.e.open(ctx, s.g, s.to)
 		})
 		return
 	}
@@ -205,7 +204,7 @@ func (s *stream) carry(ctx context.Context) {
 		refuse(up)
 		return
 	}
-	splice(s.c, up)
+	splice(ctx, s.c, up, s.g.pace)
 }
 
 // refuse ends a stream that goes nowhere.
@@ -221,28 +220,4 @@ func refuse(c net.Conn) {
 		_ = l.SetLinger(0) // a reset, and no end
 	}
 	_ = c.Close()
-}
-
-// splice passes bytes in both directions until both have ended; the kernel does
-// it without showing them to us.
-func splice(a, b *net.TCPConn) {
-	back := make(chan struct{})
-	go func() { // ends with either connection
-		defer close(back)
-		pass(a, b)
-	}()
-	pass(b, a)
-	<-back
-	_ = a.Close()
-	_ = b.Close()
-}
-
-// pass passes bytes in one direction, and then the end.
-func pass(to, from *net.TCPConn) {
-	if _, err := io.Copy(to, from); err != nil {
-		refuse(to)
-		refuse(from)
-		return
-	}
-	_ = to.CloseWrite()
 }

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +51,9 @@ type Options struct {
 	// Names are then resolved by the servers that [Net.Resolvers] returns.
 	OpenEgress bool
 
+	// OpenDatagrams lets [Net.Datagrams] open a way for UDP, in the same manner.
+	OpenDatagrams bool
+
 	// EgressLink is the machine's network interface that [Net.Dedicate] adds
 	// addresses to.
 	EgressLink string
@@ -57,7 +61,12 @@ type Options struct {
 	// machine is the file of the namespace to use as the machine's, so that
 	// tests change nothing else. Empty means that of the process.
 	machine string
+	// resolvConf is the file with the machine's name servers. Empty means the usual one.
+	resolvConf string
 }
+
+// uplinked reports whether anything that sandboxes send is forwarded.
+func (o Options) uplinked() bool { return o.OpenEgress || o.OpenDatagrams }
 
 // Net has the addresses of one data directory. It is safe for concurrent use.
 type Net struct {
@@ -80,6 +89,12 @@ type Net struct {
 	added     added                 // guarded by addresses
 	dedicated map[string]netip.Addr // guarded by addresses; by lease
 	swept     bool                  // guarded by addresses; it is known who wants what
+
+	outside     changer                 // of the machine's namespace
+	uplink      string                  // name of the machine's end, and of the table there; empty without one
+	sources     sync.Mutex              // held while stand-ins change
+	standIns    map[netip.Addr]*standIn // guarded by sources; by dedicated address
+	nextStandIn uint32                  // guarded by sources; where to look for a free one
 }
 
 // A lease is one slot in use. Whoever has the turn may change it.
@@ -91,7 +106,10 @@ type lease struct {
 	gone  bool          // needs the turn; the lease has ended
 	way   Way           // needs the turn; as the kernel has it
 
-	subnet string // likewise
+	subnet string     // likewise
+	source netip.Addr // likewise; that its UDP leaves from
+
+	omitted atomic.Uint64 // packets of the link that nobody will be told of, or was already
 }
 
 func newLease(s Slot) *lease {
@@ -117,7 +135,7 @@ func Open(dir string, o Options) (_ *Net, err error) {
 			return nil, fmt.Errorf("open the network: %w", err)
 		}
 	}
-	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, dedicated: map[string]netip.Addr{}, subnets: map[string]*subnet{}}
+	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, dedicated: map[string]netip.Addr{}, subnets: map[string]*subnet{}, standIns: map[netip.Addr]*standIn{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -138,7 +156,7 @@ func Open(dir string, o Options) (_ *Net, err error) {
 	if err := n.loadAddresses(); err != nil {
 		return nil, fmt.Errorf("read the addresses of the machine that are ours: %w", err)
 	}
-	if o.OpenEgress {
+	if o.uplinked() {
 		err = n.openUplink()
 	} else {
 		err = n.closeUplink()
@@ -173,7 +191,8 @@ func (n *Net) openNamespaces() (err error) {
 	if err != nil {
 		return err
 	}
-	n.router, err = openRouter(n.dir, n.o.OpenEgress)
+	n.outside.ns = n.machine
+	n.router, err = openRouter(n.dir, n.o)
 	return err
 }
 
@@ -241,6 +260,7 @@ func (n *Net) Close() error {
 	if n.router != nil {
 		errs = append(errs, n.router.close())
 	}
+	errs = append(errs, n.outside.close())
 	for _, ns := range []netns{n.home, n.machine} {
 		if ns.file != nil {
 			errs = append(errs, ns.Close())
@@ -346,6 +366,11 @@ func (n *Net) connect(l *lease) (err error) {
 			return err
 		}
 	}
+	before, err := n.omitted() // of who had the link before
+	if err != nil {
+		return err
+	}
+	l.omitted.Store(before[l.slot.hostLink()])
 	if err := n.router.wire(l.slot); err != nil {
 		return err
 	}
@@ -368,7 +393,7 @@ func (n *Net) Release(id string) error {
 	if l.gone {
 		return nil
 	}
-	if err := errors.Join(n.admit(l, WayClosed), n.join(l, "")); err != nil { // whoever gets the index next begins closed
+	if err := errors.Join(n.admit(l, WayClosed), n.join(l, ""), n.datagrams(l, netip.Addr{})); err != nil { // whoever gets the index next begins closed
 		return err
 	}
 	l.ready, l.stale = false, true

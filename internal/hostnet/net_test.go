@@ -277,6 +277,7 @@ func TestSpoofed(t *testing.T) {
 	}
 	defer c.Close()
 
+	admitted(t, n, WayLane) // where questions of the DNS pass the filter, so that the source decides
 	before := dropped(t, n)
 	inside(t, a, func() error {
 		link, err := netlink.LinkByName(a.Link)
@@ -528,8 +529,13 @@ func TestOpenEgress(t *testing.T) {
 	machine, internet := filepath.Join(dir, "machine"), filepath.Join(dir, "internet")
 	world(t, machine, internet)
 	before := state(t, machine)
+	mirror(t, internet, "53") // the name server
+	conf := filepath.Join(dir, "resolv.conf")
+	if err := os.WriteFile(conf, []byte("nameserver 9.9.9.2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 
-	n := open(t, filepath.Join(dir, "net"), Options{OpenEgress: true, machine: machine})
+	n := open(t, filepath.Join(dir, "net"), Options{OpenEgress: true, machine: machine, resolvConf: conf})
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	serve(t, a)
 	portB := serve(t, b)
@@ -550,6 +556,9 @@ func TestOpenEgress(t *testing.T) {
 		seen, err := io.ReadAll(c)
 		if err != nil || string(seen) != "9.9.9.1" {
 			t.Errorf("the internet saw %q: %v", seen, err)
+		}
+		if !answered(ProxyIP.String() + ":53") {
+			t.Error("who asks for names where sandboxes in the lane do gets no answer")
 		}
 		for name, to := range map[string]string{
 			"another sandbox":                netip.AddrPortFrom(b.IP, portB).String(),
@@ -579,6 +588,12 @@ func TestOpenEgress(t *testing.T) {
 			c.Close()
 			t.Error("the internet can still be reached")
 		}
+		// A lookup fails at once.
+		for _, network := range slices.Repeat([]string{"udp4", "tcp4"}, 20) { // each time
+			if err := asked(network, ProxyIP.String()+":53"); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("a question by %s: %v", network, err)
+			}
+		}
 		return nil
 	})
 	if diff := cmp.Diff(before, state(t, machine)); diff != "" {
@@ -595,6 +610,25 @@ func TestOpenEgress(t *testing.T) {
 	if diff := cmp.Diff(before, state(t, machine)); diff != "" {
 		t.Errorf("the machine changed: %s", diff)
 	}
+}
+
+// asked asks a server that is not there.
+func asked(network, to string) error {
+	c, err := net.DialTimeout(network, to, 10*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for range 3 { // a packet may be lost
+		if _, err = c.Write([]byte("question")); err != nil {
+			return err
+		}
+		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err = c.Read(make([]byte, 16)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return err
 }
 
 // world makes a machine with a public and a private network, and in both of

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
-	"sync"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
@@ -16,19 +15,17 @@ import (
 // A router is the namespace that has the host ends of all links. It has no
 // other way out, unless the operator opens one.
 type router struct {
-	ns     netns
-	handle *netlink.Handle
-
-	mu      sync.Mutex
-	changes *nftables.Conn // guarded by mu; nil before the first change
+	changer
+	handle      *netlink.Handle
+	generations *generations
 }
 
 // openRouter finds the router of dir, or makes it. Its filter is set anew in
 // both cases.
-func openRouter(dir string, open bool) (_ *router, err error) {
+func openRouter(dir string, o Options) (_ *router, err error) {
 	path := filepath.Join(dir, routerFile)
 	settings := closedRouter
-	if open {
+	if o.uplinked() {
 		settings = append(append([]sysctl{}, closedRouter...), sysctl{"ipv4/ip_forward", "1"})
 	}
 	r := &router{}
@@ -51,7 +48,10 @@ func openRouter(dir string, open bool) (_ *router, err error) {
 	default:
 		return nil, fmt.Errorf("open the router: %w", err)
 	}
-	if err := r.filter(open); err != nil {
+	if err := r.filter(o); err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	if r.generations, err = countGenerations(r.ns); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
@@ -70,12 +70,13 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-func (r *router) close() (err error) {
+func (r *router) close() error {
 	if r.handle != nil {
 		r.handle.Close()
 	}
-	if r.changes != nil {
-		err = r.changes.CloseLasting()
+	err := r.changer.close()
+	if r.generations != nil {
+		err = errors.Join(err, r.generations.conn.Close())
 	}
 	return errors.Join(err, r.ns.Close())
 }
@@ -84,9 +85,9 @@ func (r *router) close() (err error) {
 const routerTable = "doze"
 
 // filter lets in what answers a connection of ours and what is led to our own
-// ports, and forwards nothing; with open, it forwards to the public internet. No
-// link has a way out at first: see [Net.Admit].
-func (r *router) filter(open bool) error {
+// ports, and forwards nothing but what the options open, to the public internet. No
+// link has a way out at first: see [Net.Admit] and [Net.Datagrams].
+func (r *router) filter(o Options) error {
 	t, err := newTable(r.ns, routerTable)
 	if err != nil {
 		return err
@@ -98,16 +99,26 @@ func (r *router) filter(open bool) error {
 	in := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyDrop)
 	t.rule(in, isIPv4, established, accept)
 	forward := t.chain("forward", nftables.ChainHookForward, nftables.ChainPolicyDrop)
-	if err := t.lane(in, forward, denied); err != nil {
+	resolvers, err := o.resolvers()
+	if err != nil {
 		return err
 	}
-	if open {
-		t.rule(forward, isIPv4, from(uplinkInner), answers, accept)
-		t.rule(forward, toAny(denied), drop)
-		t.rule(forward, fromAny(WayOpen), isIPv4, toPort(unix.IPPROTO_TCP, mailPort), reset)
-		t.rule(forward, fromAny(WayOpen), isIPv4, to(uplinkInner), accept)
-		t.masquerade(to(uplinkInner))
+	if err := t.lane(in, forward, denied, resolvers); err != nil {
+		return err
 	}
+	if o.uplinked() {
+		t.rule(forward, isIPv4, from(uplinkInner), answers, accept)
+		t.rule(forward, fromAny(WayLane), standsIn, toNone(denied), to(uplinkInner), protocol(unix.IPPROTO_UDP), accept)
+		source := t.sourceNAT() // which has the first packet of each flow
+		t.rule(source, to(uplinkInner), jump(passChain))
+		t.rule(source, to(uplinkInner), standsIn, snat)
+		if o.OpenEgress {
+			t.rule(forward, fromAny(WayOpen), toNone(denied), to(uplinkInner), accept)
+			t.rule(source, to(uplinkInner), masquerade)
+		}
+	}
+	// What was open before its sandbox went another way.
+	t.refuse(forward, drop, fromSandbox)
 	return t.apply()
 }
 

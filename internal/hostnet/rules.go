@@ -70,14 +70,13 @@ func (t *table) chain(name string, hook *nftables.ChainHook, policy nftables.Cha
 	})
 }
 
-// masquerade gives packets that leave through out the address of out.
-func (t *table) masquerade(match ...[]expr.Any) {
+// sourceNAT adds the chain in which packets that leave get another source.
+func (t *table) sourceNAT() *nftables.Chain {
 	policy := nftables.ChainPolicyAccept
-	c := t.conn.AddChain(&nftables.Chain{
+	return t.conn.AddChain(&nftables.Chain{
 		Table: t.Table, Name: "postrouting", Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &policy,
 	})
-	t.rule(c, append(match, []expr.Any{&expr.Masq{}})...)
 }
 
 func (t *table) rule(c *nftables.Chain, parts ...[]expr.Any) {
@@ -118,6 +117,8 @@ func interval(p netip.Prefix) []nftables.SetElement {
 var (
 	accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	drop   = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	// masquerade gives packets the address of the link that they leave by.
+	masquerade = []expr.Any{&expr.Masq{}}
 
 	// established are packets of connections that the other side opened, and
 	// answers are those and the errors that belong to them.
@@ -182,10 +183,15 @@ func address(offset uint32, a netip.Addr) []expr.Any {
 	}
 }
 
-// toAny matches the destination of an IPv4 packet against a set.
-func toAny(s *nftables.Set) []expr.Any {
+// toAny matches IPv4 packets whose destination is in a set.
+func toAny(s *nftables.Set) []expr.Any { return destinations(s, false) }
+
+// toNone matches IPv4 packets whose destination is not in a set.
+func toNone(s *nftables.Set) []expr.Any { return destinations(s, true) }
+
+func destinations(s *nftables.Set, others bool) []expr.Any {
 	return append(append([]expr.Any{}, isIPv4...),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: addressLen},
-		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID},
+		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID, Invert: others},
 	)
 }

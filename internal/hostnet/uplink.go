@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -69,6 +70,7 @@ func (n *Net) openUplink() (err error) {
 	if err := n.guardMachine(c.Name); err != nil {
 		return err
 	}
+	n.uplink = c.Name
 	if err := n.linkMachine(h, c.Name); err != nil {
 		return err
 	}
@@ -178,7 +180,14 @@ func (n *Net) guardMachine(name string) error {
 	if err != nil {
 		return err
 	}
+	sources := *sourceMap
+	sources.Table = t.Table
+	if err := t.conn.AddSet(&sources, nil); err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	machineNote := t.count(noteChain, countRefused) // to tell is the router's: the groups here are the operator's
 	in := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyAccept)
+	t.rule(in, from(name), jump(machineNote.Name))
 	t.rule(in, from(name), isIPv4, protocol(unix.IPPROTO_TCP), reset) // all addresses of the machine itself
 	t.rule(in, from(name), drop)
 	forward := t.chain("forward", nftables.ChainHookForward, nftables.ChainPolicyAccept)
@@ -186,7 +195,12 @@ func (n *Net) guardMachine(name string) error {
 	t.rule(forward, from(name), toAny(denied), drop)
 	t.rule(forward, to(name), isIPv4, answers, accept)
 	t.rule(forward, to(name), drop)
-	t.masquerade(isIPv4, fromAddr(uplinkInnerIP))
+	t.rule(forward, from(name), isIPv4, fromAddr(uplinkInnerIP), accept)
+	t.rule(forward, from(name), isIPv4, fromStandIn, accept)
+	t.rule(forward, from(name), drop)
+	source := t.sourceNAT()
+	t.rule(source, isIPv4, fromStandIn, snat)
+	t.rule(source, isIPv4, fromAddr(uplinkInnerIP), masquerade)
 	return t.apply()
 }
 
@@ -232,6 +246,10 @@ func (n *Net) linkMachine(h *netlink.Handle, name string) error {
 	if err := n.router.handle.RouteReplace(&netlink.Route{Gw: uplinkOuterIP.AsSlice()}); err != nil {
 		return fmt.Errorf("set the way out: %w", err)
 	}
+	back := &netlink.Route{Dst: &net.IPNet{IP: standIns.Addr().AsSlice(), Mask: net.CIDRMask(standIns.Bits(), 32)}, Gw: uplinkInnerIP.AsSlice()}
+	if err := h.RouteReplace(back); err != nil {
+		return fmt.Errorf("set the way back: %w", err)
+	}
 	return nil
 }
 
@@ -242,11 +260,13 @@ const resolversMax = 3
 // egress is closed, and otherwise those of the machine that have a public
 // IPv4 address. A machine that only has a private or local one, such as
 // 127.0.0.53, needs servers for its sandboxes in its configuration.
-func (n *Net) Resolvers() ([]netip.Addr, error) {
-	if !n.o.OpenEgress {
+func (n *Net) Resolvers() ([]netip.Addr, error) { return n.o.resolvers() }
+
+func (o Options) resolvers() ([]netip.Addr, error) {
+	if !o.OpenEgress {
 		return nil, nil
 	}
-	f, err := os.Open("/etc/resolv.conf")
+	f, err := os.Open(cmp.Or(o.resolvConf, "/etc/resolv.conf"))
 	if err != nil {
 		return nil, fmt.Errorf("read the name servers: %w", err)
 	}

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,10 +25,12 @@ const (
 	// WayLane leads every TCP connection to [ProxyPort] or [LanePort] of the router
 	// and every question of the DNS to [NamePort] there, whatever address it was
 	// meant for. What is meant for an address that is not public is refused, but
-	// for those of Names; all else is dropped.
+	// for those of Names; all else is dropped, but for what [Net.Datagrams] lets out.
 	WayLane
 	// WayOpen lets it reach public addresses, if [Options.OpenEgress] does, and the
-	// proxy. TCP to others is refused, and all else is dropped.
+	// proxy. TCP to others is refused, and all else is dropped. Questions of the DNS
+	// to ProxyIP go to the first of [Net.Resolvers]: a sandbox that was in the lane
+	// when it was made asks there.
 	WayOpen
 )
 
@@ -42,15 +43,18 @@ const (
 )
 
 var (
-	// ProxyIP is where a sandbox finds the proxy, the same one on every host.
+	// ProxyIP is where a sandbox finds the proxy, the same one on every host, and may
+	// ask for names, whatever its way. Where nobody answers it is refused.
 	ProxyIP = netip.MustParseAddr("169.254.88.1")
 	// Names are addresses that stand for names: a sandbox in the lane may connect
 	// to them, and gets no further than to LanePort.
 	Names = netip.MustParsePrefix("198.18.0.0/15")
 )
 
-// dnsPort is where servers of the DNS are.
+// dnsPort is where servers of the DNS are, by each of dnsProtocols.
 const dnsPort = 53
+
+var dnsProtocols = []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP}
 
 // mailPort is closed everywhere: what leaves by it is unsolicited mail.
 const mailPort = 25
@@ -74,7 +78,8 @@ func (w Way) set() *nftables.Set {
 
 // Admit gives the slot of id another way out, in one step and at once, also for
 // connections that are open. A new slot is closed, and so are all after [Open].
-// It is NotFound if there is no such lease.
+// It is NotFound if there is no such lease. If somebody else changed the filter,
+// no way is opened: it is Unavailable until the next Open, which sets it anew.
 func (n *Net) Admit(id string, w Way) error {
 	l, back, err := n.take(id)
 	if err != nil {
@@ -103,6 +108,11 @@ func (n *Net) take(id string) (l *lease, back func(), err error) {
 
 // admit is Admit for who has the turn.
 func (n *Net) admit(l *lease, w Way) error {
+	if w != WayClosed {
+		if err := n.router.generations.intact(); err != nil {
+			return err
+		}
+	}
 	if l.way == w {
 		return nil
 	}
@@ -123,30 +133,13 @@ func (n *Net) admit(l *lease, w Way) error {
 	return nil
 }
 
-// change makes one step out of what do asks for. It keeps its connection to the
-// kernel: to close one takes the kernel 10 ms and more.
-func (r *router) change(do func(*nftables.Conn) error) (err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.changes == nil {
-		if r.changes, err = nftables.New(nftables.WithNetNSFd(r.ns.fd()), nftables.AsLasting()); err != nil {
-			return fmt.Errorf("nftables: %w", err)
-		}
-	}
-	if err = do(r.changes); err == nil {
-		err = r.changes.Flush()
-	}
-	if err != nil { // nobody knows what it has left to say
-		err = errors.Join(err, r.changes.CloseLasting())
-		r.changes = nil
-	}
-	return err
-}
+// ownTable is the router's table.
+var ownTable = &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
 
 // inRouter is a set of the router's table.
 func inRouter(s *nftables.Set) *nftables.Set {
 	own := *s
-	own.Table = &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
+	own.Table = ownTable
 	return &own
 }
 
@@ -186,17 +179,20 @@ func NotPublic(a netip.Addr) bool {
 
 // lane adds the sets of links and what holds for those in the lane to the filter
 // of the router.
-func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
+func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr) error {
 	names := &nftables.Set{Table: t.Table, Name: "names", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
 	if err := t.conn.AddSet(names, interval(Names)); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	for _, s := range []*nftables.Set{laneSet, openSet, subnetMap, memberSet} {
+	for _, s := range []*nftables.Set{laneSet, openSet, subnetMap, memberSet, datagramMap} {
 		own := *s
 		own.Table = t.Table
 		if err := t.conn.AddSet(&own, nil); err != nil {
 			return fmt.Errorf("nftables: %w", err)
 		}
+	}
+	if err := t.note(); err != nil {
+		return err
 	}
 	policy := nftables.ChainPolicyAccept
 	nat := t.conn.AddChain(&nftables.Chain{
@@ -208,8 +204,12 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 		t.rule(nat, fromAny(way), isIPv4, toAddr(ProxyIP), toPort(unix.IPPROTO_TCP, ProxyPort), redirect(ProxyPort))
 		t.rule(in, fromAny(way), isIPv4, redirected, accept)
 	}
-	t.rule(nat, fromAny(WayLane), isIPv4, toPort(unix.IPPROTO_UDP, dnsPort), redirect(NamePort))
-	t.rule(nat, fromAny(WayLane), isIPv4, toPort(unix.IPPROTO_TCP, dnsPort), redirect(NamePort))
+	for _, number := range dnsProtocols {
+		t.rule(nat, fromAny(WayLane), isIPv4, toPort(number, dnsPort), redirect(NamePort))
+		if len(resolvers) > 0 {
+			t.rule(nat, fromAny(WayOpen), isIPv4, toAddr(ProxyIP), toPort(number, dnsPort), dnat(resolvers[0]))
+		}
+	}
 	t.rule(nat, fromAny(WayLane), toAny(names), protocol(unix.IPPROTO_TCP), redirect(LanePort))
 	t.rule(nat, fromAny(WayLane), toAny(denied), accept) // unchanged, to be refused
 	t.rule(nat, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), redirect(LanePort))
@@ -221,12 +221,19 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set) error {
 	t.rule(refuse, established, accept)
 	t.rule(refuse, redirected, accept)
 	t.rule(refuse, toMember, accept)
-	t.rule(refuse, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), reset)
-	t.rule(refuse, fromAny(WayOpen), toAny(denied), protocol(unix.IPPROTO_TCP), reset)
-	t.rule(forward, toMember, toPort(unix.IPPROTO_TCP, doze.AgentPort), reset)
+	t.refuse(refuse, reset, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP))
+	t.refuse(refuse, reset, fromAny(WayOpen), toAny(denied), protocol(unix.IPPROTO_TCP))
+	t.refuse(refuse, reset, fromAny(WayOpen), isIPv4, toPort(unix.IPPROTO_TCP, mailPort))
+	t.rule(refuse, fromAny(WayOpen), toNone(denied), accept)
+	t.datagrams(refuse, denied)
+	for _, number := range dnsProtocols { // a lookup fails at once, and does not hang
+		t.refuse(refuse, unreachable, fromSandbox, isIPv4, toAddr(ProxyIP), toPort(number, dnsPort))
+	}
+	t.refuse(refuse, drop, fromSandbox)
+	t.refuse(forward, reset, toMember, toPort(unix.IPPROTO_TCP, doze.AgentPort))
 	t.rule(forward, toMember, accept)
 	// What was open before its sandbox came into the lane.
-	t.rule(forward, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), reset)
+	t.refuse(forward, reset, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP))
 	return nil
 }
 
@@ -242,6 +249,8 @@ var (
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 	reset = []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
+	// unreachable says that nobody listens at a port.
+	unreachable = []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}}
 )
 
 // ctStatusDNAT is IPS_DST_NAT of the kernel.
@@ -253,6 +262,12 @@ func fromAny(w Way) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Lookup{SourceRegister: 1, SetName: w.set().Name},
 	}
+}
+
+// fromSandbox matches the links of all sandboxes.
+var fromSandbox = []expr.Any{
+	&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+	&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(hostLinkPrefix)}, // and whatever follows
 }
 
 func protocol(number byte) []expr.Any {
@@ -277,5 +292,13 @@ func redirect(port uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 		&expr.Redir{RegisterProtoMin: 1},
+	}
+}
+
+// dnat leads a connection to another address.
+func dnat(to netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: to.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
 	}
 }

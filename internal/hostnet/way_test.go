@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"doze"
@@ -221,5 +222,49 @@ func TestWaysBeginClosed(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestMissingRule: while a rule is missing nobody is let out, and who was, can be
+// shut in. The next start has all rules again.
+func TestMissingRule(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "net")
+	n := open(t, dir, Options{})
+	leased(t, n, "a")
+	leased(t, n, "b")
+	admitted(t, n, WayLane)
+	for range 3 { // changes of our own are none of somebody else
+		if err := errors.Join(n.Join("a", "x"), n.Join("a", ""), n.Admit("b", WayLane), n.Admit("b", WayClosed)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := nftables.New(nftables.WithNetNSFd(n.router.ns.fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := conn.GetRules(ownTable, &nftables.Chain{Name: "refuse"})
+	if err != nil || len(rules) == 0 {
+		t.Fatalf("%d rules, %v", len(rules), err)
+	}
+	if err := errors.Join(conn.DelRule(rules[len(rules)-1]), conn.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is not forgotten
+		if err := n.Admit("b", WayLane); doze.Public(err).Kind != doze.Unavailable {
+			t.Errorf("without a rule: %v", err)
+		}
+		if err := n.Admit("a", WayClosed); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := n.Release("a"); err != nil {
+		t.Error(err)
+	}
+	n.Close()
+	n = open(t, dir, Options{})
+	leased(t, n, "b")
+	if err := errors.Join(n.Admit("b", WayLane), n.Destroy()); err != nil {
+		t.Errorf("after a start: %v", err)
 	}
 }

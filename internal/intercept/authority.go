@@ -78,7 +78,7 @@ func (a *Authorities) Certificate(name string) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.cert.Raw}), nil
 }
 
-// root returns an authority. Two that are made at once have the same key.
+// root returns an authority, which is the same every time, byte for byte.
 func (a *Authorities) root(name string) (*authority, error) {
 	if root, ok := a.roots.Get(name); ok {
 		return root, nil
@@ -94,7 +94,7 @@ func (a *Authorities) root(name string) (*authority, error) {
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
-	raw, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	raw, err := x509.CreateCertificate(nil, cert, cert, key.Public(), key) // without chance, the signature follows from the key, too
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the authority: %w", err)
 	}

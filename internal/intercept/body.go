@@ -2,8 +2,6 @@ package intercept
 
 import (
 	"bytes"
-	"compress/gzip"
-	"compress/zlib"
 	"encoding/json"
 	"io"
 	"maps"
@@ -98,29 +96,14 @@ func readBody(body io.Reader) ([]byte, error) {
 	return b, nil
 }
 
-// decodeBody undoes the encodings of a body, the last one first.
+// decodeBody undoes the encodings of a body.
 func decodeBody(b []byte, encodings []string) ([]byte, error) {
-	for _, name := range slices.Backward(strings.Split(strings.Join(encodings, ","), ",")) {
-		var r io.Reader
-		var err error
-		switch name = strings.ToLower(strings.TrimSpace(name)); name {
-		case "", "identity":
-			continue
-		case "gzip", "x-gzip":
-			r, err = gzip.NewReader(bytes.NewReader(b))
-		case "deflate":
-			r, err = zlib.NewReader(bytes.NewReader(b))
-		default:
-			return nil, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which cannot be read in the encoding %.20q: send it plain, or with gzip", name)
-		}
-		if err != nil {
-			return nil, doze.Wrap(err, doze.Invalid, "the body of the request is no %s, as it says it is", name)
-		}
-		if b, err = readBody(r); err != nil {
-			return nil, err
-		}
+	names := codingsOf(encodings)
+	r, ok := undo(bytes.NewReader(b), names)
+	if !ok {
+		return nil, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which cannot be read in the encoding %.40q: send it plain, or with gzip", strings.Join(names, ", "))
 	}
-	return b, nil
+	return readBody(r)
 }
 
 // addMembers puts members in front of those of a JSON object. The rest of it

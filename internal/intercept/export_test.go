@@ -26,6 +26,17 @@ func Redacted(body io.ReadCloser, secrets ...string) io.ReadCloser {
 	return &redacted{ReadCloser: body, traces: traces, ended: func() {}}
 }
 
+// Bounds of what Undo makes of a body.
+const (
+	RatioMax  = ratioMax
+	RatioFree = ratioFree
+)
+
+// Undo is undo, of the codings in a header.
+func Undo(body io.Reader, header string) (io.Reader, bool) {
+	return undo(body, codingsOf([]string{header}))
+}
+
 // FillHeaders is what the headers of an injection become.
 func FillHeaders(in *Injection, now time.Time) (map[string]string, error) {
 	f, err := in.fill(now)

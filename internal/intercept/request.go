@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -34,6 +35,9 @@ var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-
 
 // partial are headers that ask for parts of an answer.
 var partial = []string{"Range", "If-Range"}
+
+// encoded are headers about the bytes of an answer as it came.
+var encoded = []string{"Content-Encoding", "Content-Length", "Content-Digest", "Repr-Digest", "Digest", "Content-Md5"}
 
 // serve answers one request of a session.
 func serve(w http.ResponseWriter, r *http.Request) {
@@ -112,10 +116,10 @@ type exchange struct {
 
 func (x *exchange) forward(w http.ResponseWriter, r *http.Request) {
 	proxy := httputil.ReverseProxy{
-		Transport: x.guest.upstream, FlushInterval: -1, // streams are as fast as they come
+		Transport: x.guest.upstream, FlushInterval: -1, BufferPool: &buffers, // streams are as fast as they come
 		Rewrite: x.rewrite, ModifyResponse: x.clean,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { x.fail(w, r, err) },
-		ErrorLog:     slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+		ErrorLog:     slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // it quotes what a destination sent
 	}
 	proxy.ServeHTTP(w, r)
 }
@@ -137,6 +141,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	if x.injection == nil {
 		return
 	}
+	maps.DeleteFunc(out.Header, func(sent string, _ []string) bool { return x.filling.sets(sent) })
 	for name, v := range x.filling.headers {
 		out.Header.Set(name, v) // in place of all that the sandbox sent
 	}
@@ -146,6 +151,18 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 			out.Header.Del(name) // of which no part shows all of it
 		}
 	}
+}
+
+// sets reports whether a destination may take a header for one that is set: many
+// give their programs dashes as underscores, and case is nothing to anybody.
+func (f *filling) sets(sent string) bool {
+	sent = strings.ReplaceAll(sent, "_", "-")
+	for name := range f.headers {
+		if strings.EqualFold(sent, strings.ReplaceAll(name, "_", "-")) {
+			return true
+		}
+	}
+	return false
 }
 
 // authority is the host, with the port unless that is the usual one.
@@ -163,7 +180,7 @@ func (x *exchange) clean(resp *http.Response) error {
 	}
 	traces := x.injection.traces
 	if len(traces) > 0 {
-		if err := readable(resp); err != nil {
+		if err := expose(resp); err != nil {
 			return err
 		}
 		redactHeader(resp.Header, traces)
@@ -178,19 +195,27 @@ func (x *exchange) clean(resp *http.Response) error {
 	return nil
 }
 
-// readable is an error for an answer that cannot be searched: it is compressed
-// although it was not to be, or a part that was not asked for.
-func readable(resp *http.Response) error {
-	if resp.Request.Method == http.MethodHead || resp.StatusCode == http.StatusNotModified {
-		return nil // there is nothing to search
-	}
-	for _, encoding := range resp.Header.Values("Content-Encoding") {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return doze.Errorf(doze.Unavailable, "the answer is compressed (%.20q), although it was asked for without: it cannot be searched for the secrets of the routing rule, and is held back", encoding)
-		}
-	}
-	if resp.StatusCode == http.StatusPartialContent {
+// expose has an answer come so that it can be searched, or is an error if that is
+// not possible: it is in an encoding that we do not know although it was to be in
+// none, or a part that was not asked for.
+func expose(resp *http.Response) error {
+	switch {
+	case resp.Request.Method == http.MethodHead, resp.StatusCode == http.StatusNotModified, resp.StatusCode == http.StatusSwitchingProtocols:
+		return nil // there is nothing to search, or nothing that we know
+	case resp.StatusCode == http.StatusPartialContent:
 		return doze.Errorf(doze.Unavailable, "the answer is a part of one that was asked for as a whole: it cannot be searched for the secrets of the routing rule, and is held back")
+	}
+	names := codingsOf(resp.Header.Values("Content-Encoding"))
+	if len(names) == 0 {
+		return nil
+	}
+	plain, ok := undo(resp.Body, names)
+	if !ok {
+		return doze.Errorf(doze.Unavailable, "the answer is encoded, although it was asked for without, and in a way that is not known here: it cannot be searched for the secrets of the routing rule, and is held back")
+	}
+	resp.Body, resp.ContentLength = &decoded{counted{Reader: plain}, resp.Body}, -1
+	for _, name := range encoded {
+		resp.Header.Del(name)
 	}
 	return nil
 }
@@ -198,7 +223,7 @@ func readable(resp *http.Response) error {
 // fail answers for a destination that cannot.
 func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
 	host := x.guest.session.Host
-	slog.Debug("a request of a sandbox could not be sent on", "host", host, "err", err)
+	slog.Debug("a request of a sandbox could not be sent on", "host", host, "err", x.mask(err))
 	switch e, known := errors.AsType[*doze.Error](err); {
 	case r.Context().Err() != nil:
 		panic(http.ErrAbortHandler) // nobody waits for an answer
@@ -211,6 +236,16 @@ func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		refuse(w, doze.Errorf(doze.Unavailable, "%s could not be reached, or did not answer as expected", host))
 	}
+}
+
+// mask is an error without secrets: it may quote what a destination sent.
+func (x *exchange) mask(err error) string {
+	text := []byte(err.Error())
+	if x.injection != nil {
+		found, _ := find(text, x.injection.traces)
+		redact(text, found)
+	}
+	return string(text)
 }
 
 // refuse answers with an error. What the rules forbid has the header that says so.

@@ -2,12 +2,14 @@ package intercept_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,15 +23,6 @@ import (
 	"doze/internal/intercept"
 )
 
-func gzipped(s string) string {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, _ = io.WriteString(w, s)
-	w.Close()
-	return b.String()
-}
-
-// target is a rule with headers, and secrets that are named as their values.
 func target(headers map[string]string, destinations ...string) doze.ProxyTarget {
 	return doze.ProxyTarget{Destinations: destinations, Headers: headers, Secrets: doze.Hide(map[string]string{"one": "value-one", "two": "value-two"})}
 }
@@ -176,6 +169,29 @@ func TestRedaction(t *testing.T) {
 	}
 }
 
+// TestRedactionOfMuch: secrets and answers of any length fit, whoever had the
+// buffers before.
+func TestRedactionOfMuch(t *testing.T) {
+	t.Parallel()
+	secret := strings.Repeat("0123456789abcde/", 512) // the longest that there is
+	escaped := strings.ReplaceAll(url.QueryEscape(secret), "0", "%30")
+	between := strings.Repeat("x", 100<<10)
+	for range 3 {
+		body := intercept.Redacted(io.NopCloser(strings.NewReader(between+escaped+secret+between)), secret)
+		got, err := io.ReadAll(iotest.HalfReader(body))
+		want := between + strings.Repeat("*", len(escaped)+len(secret)) + between
+		if err != nil || string(got) != want {
+			t.Fatalf("%d of %d bytes, %v", len(got), len(want), err)
+		}
+		if err := body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
+			t.Errorf("read after the end: %d, %v", n, err)
+		}
+	}
+}
+
 // FuzzRedaction: of a secret that goes by nothing is left, however it is cut, and
 // nothing else changes.
 func FuzzRedaction(f *testing.F) {
@@ -272,6 +288,10 @@ func TestAuthorities(t *testing.T) {
 		if (err == nil) != tt.want {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	before, err := a.Certificate("sandbox")
+	if after, err2 := again.Certificate("sandbox"); err != nil || err2 != nil || !bytes.Equal(before, after) {
+		t.Errorf("a restart changes the authority: %v, %v", err, err2)
 	}
 	if same, err := a.Leaf("sandbox", host, now.Add(time.Hour)); err != nil || same != leaf {
 		t.Errorf("an hour later there is another one: %v", err)

@@ -25,7 +25,7 @@ var short = map[rune][]string{
 type trace struct {
 	secret string
 	marks  []*mark
-	begins [256]bool // by bytes: a form of the first character begins so
+	begins []byte // the bytes that the forms of the first character begin with
 }
 
 // mark is one character in all its forms.
@@ -45,9 +45,11 @@ func newTrace(secret string) *trace {
 		}
 		t.marks, rest = append(t.marks, known[c]), rest[size:]
 	}
-	t.begins[secret[0]] = true
+	t.begins = []byte{secret[0]}
 	for _, e := range t.marks[0].escapes {
-		t.begins[e[0]] = true
+		if !slices.Contains(t.begins, e[0]) {
+			t.begins = append(t.begins, e[0])
+		}
 	}
 	return t
 }

@@ -107,11 +107,31 @@ func count(took *prometheus.HistogramVec, failures *prometheus.CounterVec, t mac
 	took.WithLabelValues(t.String()).Observe(d.Seconds())
 }
 
-// Serve answers with all metrics, and with what sandboxes take now.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost) {
+// Packets are what the kernel has counted of sandboxes, by protocol.
+type Packets struct {
+	Refused map[string]uint64
+	Passed  map[string]uint64 // the first ones of flows
+}
+
+// Serve answers with all metrics, and with what sandboxes take now and what the
+// filter did with their packets.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost, packets Packets) {
 	now := prometheus.NewRegistry()
 	now.MustRegister(gauges(costs)...)
+	now.MustRegister(
+		byProtocol("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", packets.Refused),
+		byProtocol("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", packets.Passed),
+	)
 	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}
+
+// byProtocol is what the kernel has counted.
+func byProtocol(name, help string, counts map[string]uint64) prometheus.Collector {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"protocol"})
+	for protocol, n := range counts {
+		vec.WithLabelValues(protocol).Add(float64(n))
+	}
+	return vec
 }
 
 // gauges adds up what sandboxes take, by tier. A tier without any shows 0.

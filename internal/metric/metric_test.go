@@ -32,7 +32,7 @@ func TestMetrics(t *testing.T) {
 		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 2, SwapBytes: 50, DiskBytes: 60}},
 		{Tier: machine.OnDisk, Ready: true, Stats: machine.Stats{MemoryBytes: 10, DiskBytes: 7}},
 		{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
-	})
+	}, metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}})
 	for _, line := range []string{
 		`doze_sandboxes{tier="awake"} 1`,
 		`doze_sandboxes{tier="paused"} 0`,
@@ -53,6 +53,9 @@ func TestMetrics(t *testing.T) {
 		`doze_egress_decisions_total{verdict="allow"} 2`,
 		`doze_egress_decisions_total{verdict="deny"} 0`,
 		`doze_sleep_failures_total{tier="swapped"} 1`,
+		`doze_egress_refused_packets_total{protocol="tcp"} 3`,
+		`doze_egress_refused_packets_total{protocol="udp"} 0`,
+		`doze_egress_passed_flows_total{protocol="udp"} 5`,
 	} {
 		if !strings.Contains(w.Body.String(), line+"\n") {
 			t.Errorf("%s is missing", line)

@@ -1,0 +1,400 @@
+package hostnet
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Note is about a packet of a sandbox that the filter let go nowhere, or about the
+// first one of a flow that goes past the proxy.
+type Note struct {
+	Slot     Slot   // of the link that it came from, whatever source it claims
+	Protocol string // one of [Protocols]
+	To       netip.AddrPort
+	Passed   bool   // out of the router: the machine itself may refuse it still
+	Omitted  uint64 // about so many of the same link there is no note; since the one before
+}
+
+// Protocols are what refused packets are counted by.
+var Protocols = []string{"tcp", "udp", "icmp", other}
+
+// other are all protocols that have no number here.
+const other = "other"
+
+var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
+
+const (
+	// noteRate and noteBurst bound in the kernel how many refused packets of one
+	// link, and as many flows, are told in a second, so that a flood costs us nothing
+	// and hides nobody else's. All are counted.
+	noteRate, noteBurst = 10, 100
+	// noteTimeout is how long the kernel remembers how many there were, in seconds.
+	noteTimeout = 60
+	// noteGroup is where they are told. The namespace is ours, and so are all groups.
+	noteGroup = 1
+	// noteLength is how much of a packet is told: the longest header of IPv4, and
+	// the ports.
+	noteLength = 60 + 4
+)
+
+// Chains that count what they get, tell of it, and give it back.
+const (
+	noteChain = "note" // what is refused
+	passChain = "pass" // the first packets of flows that pass
+)
+
+// What counters count. The kernel begins with the second one when it tells of a
+// packet that passes.
+const (
+	countRefused = "refused"
+	countPassed  = "passed"
+)
+
+var (
+	// notedSet and passedSet are the links of which a packet was told of late.
+	notedSet  = &nftables.Set{Name: "noted", KeyType: nftables.TypeIFName, Dynamic: true, HasTimeout: true, Size: slotsMax}
+	passedSet = &nftables.Set{Name: "passed", KeyType: nftables.TypeIFName, Dynamic: true, HasTimeout: true, Size: slotsMax}
+	// omittedSet counts for each link what was not told.
+	omittedSet = &nftables.Set{Name: "omitted", KeyType: nftables.TypeIFName, Dynamic: true, Size: slotsMax}
+)
+
+// count has a chain count what it gets, and returns it.
+func (t *table) count(chain, what string) *nftables.Chain {
+	c := t.conn.AddChain(&nftables.Chain{Table: t.Table, Name: chain})
+	for _, name := range Protocols {
+		counter := counterOf(t.Table, what, name)
+		t.conn.AddObj(counter)
+		t.rule(c, named(name), []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter.Name}})
+	}
+	return c
+}
+
+// note adds the chains that tell.
+func (t *table) note() error {
+	for _, s := range []*nftables.Set{notedSet, passedSet, omittedSet} {
+		own := *s
+		own.Table = t.Table
+		if err := t.conn.AddSet(&own, nil); err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+	}
+	t.tell(t.count(noteChain, countRefused), notedSet, noteLog)
+	t.tell(t.count(passChain, countPassed), passedSet, passLog)
+	return nil
+}
+
+// tell adds to a chain how packets are told of, up to the limit for each link of a
+// set, and counted from there on.
+func (t *table) tell(c *nftables.Chain, s *nftables.Set, log *expr.Log) {
+	t.rule(c, isIPv4, perLink(s, noteTimeout*time.Second, noteLimit), []expr.Any{log, &expr.Verdict{Kind: expr.VerdictReturn}})
+	t.rule(c, perLink(omittedSet, 0, &expr.Counter{}))
+}
+
+// perLink keeps an expression for each link that packets come from.
+func perLink(s *nftables.Set, timeout time.Duration, e expr.Any) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Dynset{SrcRegKey: 1, SetName: s.Name, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: timeout, Exprs: []expr.Any{e}},
+	}
+}
+
+func jump(chain string) []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
+}
+
+// Parts of the rules that tell of packets.
+var (
+	noteLimit = &expr.Limit{Type: expr.LimitTypePkts, Rate: noteRate, Unit: expr.LimitTimeSecond, Burst: noteBurst}
+	noteLog   = &expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN, Group: noteGroup, Snaplen: noteLength}
+	passLog   = &expr.Log{Key: noteLog.Key | 1<<unix.NFTA_LOG_PREFIX, Group: noteGroup, Snaplen: noteLength, Data: []byte(countPassed)}
+)
+
+// refuse adds to a chain how packets are refused that match, and notes them.
+func (t *table) refuse(c *nftables.Chain, how []expr.Any, match ...[]expr.Any) {
+	t.rule(c, append(match, jump(noteChain))...)
+	t.rule(c, append(match, how)...)
+}
+
+// named matches one of [Protocols].
+func named(name string) []expr.Any {
+	if number, ok := protocols[name]; ok {
+		return protocol(number)
+	}
+	parts := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}}
+	for _, number := range protocols {
+		parts = append(parts, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{number}})
+	}
+	return parts
+}
+
+// counterOf is the counter of packets of a protocol.
+func counterOf(t *nftables.Table, what, name string) *nftables.NamedObj {
+	return &nftables.NamedObj{Table: t, Name: what + "_" + name, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}}
+}
+
+// Refused returns how many packets of sandboxes the filters refused since [Open],
+// by protocol.
+func (n *Net) Refused() (map[string]uint64, error) {
+	counts := map[string]uint64{}
+	err := n.router.change(addCounts(counts, ownTable, countRefused))
+	if err == nil && n.uplink != "" { // for what is meant for the machine itself
+		err = n.outside.change(addCounts(counts, n.outsideTable(), countRefused))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("count refused packets: %w", err)
+	}
+	return counts, nil
+}
+
+// Passed returns how many flows of sandboxes went past the proxy since [Open], by
+// protocol.
+func (n *Net) Passed() (map[string]uint64, error) {
+	counts := map[string]uint64{}
+	if err := n.router.change(addCounts(counts, ownTable, countPassed)); err != nil {
+		return nil, fmt.Errorf("count flows past the proxy: %w", err)
+	}
+	return counts, nil
+}
+
+// addCounts asks the kernel for the counters of a table.
+func addCounts(counts map[string]uint64, t *nftables.Table, what string) func(*nftables.Conn) error {
+	return func(conn *nftables.Conn) error {
+		for _, name := range Protocols {
+			packets, err := counted(conn, counterOf(t, what, name))
+			if err != nil {
+				return err
+			}
+			counts[name] += packets
+		}
+		return nil
+	}
+}
+
+// counted is what a counter has of packets.
+func counted(conn *nftables.Conn, counter *nftables.NamedObj) (uint64, error) {
+	o, err := conn.GetObject(counter)
+	if err != nil {
+		return 0, err
+	}
+	if named, ok := o.(*nftables.NamedObj); ok {
+		if c, ok := named.Obj.(*expr.Counter); ok {
+			return c.Packets, nil
+		}
+	}
+	return 0, fmt.Errorf("%s is no counter", counter.Name)
+}
+
+// omitted is how many packets of each link were not told of since [Open].
+func (n *Net) omitted() (map[string]uint64, error) {
+	all := map[string]uint64{}
+	err := n.router.change(func(conn *nftables.Conn) error {
+		elements, err := conn.GetSetElements(inRouter(omittedSet))
+		for _, e := range elements {
+			if e.Counter != nil {
+				all[strings.TrimRight(string(e.Key), "\x00")] = e.Counter.Packets
+			}
+		}
+		return err
+	})
+	return all, err
+}
+
+// A Watch is told by the kernel of packets that were refused and of flows that go
+// past the proxy, up to a number in a second for each link.
+type Watch struct {
+	net   *Net
+	conn  *netlink.Conn
+	close func() error
+}
+
+const (
+	// handoverTime is how long the kernel may take to end the watch of a process
+	// that was killed, on a busy machine.
+	handoverTime  = 10 * time.Second
+	handoverPause = 10 * time.Millisecond
+)
+
+// Watch begins to watch. Nobody else may watch the same network.
+func (n *Net) Watch() (*Watch, error) {
+	for deadline := time.Now().Add(handoverTime); ; time.Sleep(handoverPause) {
+		conn, err := bindLog(n.router.ns)
+		if err == nil {
+			return &Watch{net: n, conn: conn, close: sync.OnceValue(conn.Close)}, nil
+		}
+		if !errors.Is(err, unix.EPERM) || time.Now().After(deadline) { // EPERM: somebody else has it
+			return nil, fmt.Errorf("watch refused packets: %w", err)
+		}
+	}
+}
+
+// bindLog opens a connection to which the kernel tells of packets of a namespace.
+// What does not fit into its queue is lost, and counted all the same.
+func bindLog(ns netns) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.fd()})
+	if err != nil {
+		return nil, err
+	}
+	err = conn.SetOption(netlink.NoENOBUFS, true)
+	for _, a := range []netlink.Attribute{
+		{Type: nfulaCfgCmd, Data: []byte{nfulnlCfgCmdBind}},
+		{Type: nfulaCfgMode, Data: append(binary.BigEndian.AppendUint32(nil, noteLength), nfulnlCopyPacket, 0)},
+	} {
+		err = errors.Join(err, configure(conn, a))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the kernel needs nfnetlink_log: %w", err), conn.Close())
+	}
+	return conn, nil
+}
+
+// Messages of the kernel about logged packets, and their attributes: see
+// linux/netfilter/nfnetlink_log.h.
+const (
+	nfulnlMsgPacket  = unix.NFNL_SUBSYS_ULOG << 8
+	nfulnlMsgConfig  = nfulnlMsgPacket | 1
+	nfulnlCfgCmdBind = 1
+	nfulnlCopyPacket = 2
+	nfulaCfgCmd      = 1
+	nfulaCfgMode     = 2
+	nfulaIndev       = 4
+	nfulaPayload     = 9
+	nfulaPrefix      = 10
+	nfHeaderLen      = 4 // family, version and group, before the attributes
+)
+
+func configure(conn *netlink.Conn, a netlink.Attribute) error {
+	attributes, err := netlink.MarshalAttributes([]netlink.Attribute{a})
+	if err != nil {
+		return err
+	}
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: nfulnlMsgConfig, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   append([]byte{unix.AF_UNSPEC, 0, 0, noteGroup}, attributes...),
+	})
+	return err
+}
+
+// Close ends the watch, for who does not call Run.
+func (w *Watch) Close() error { return w.close() }
+
+// Run tells what the kernel does until ctx ends, and closes the watch.
+func (w *Watch) Run(ctx context.Context, told func(Note)) {
+	stop := context.AfterFunc(ctx, func() { _ = w.close() }) // nothing is lost
+	defer stop()
+	for {
+		messages, err := w.conn.Receive()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			slog.Error("refused packets are counted, and not written down any more", "err", err)
+			<-ctx.Done()
+			return
+		}
+		omitted, err := w.net.omitted()
+		if err != nil {
+			slog.Error("how many packets are not written down is not known", "err", err)
+		}
+		for _, m := range messages {
+			if m.Header.Type != nfulnlMsgPacket || len(m.Data) < nfHeaderLen {
+				continue
+			}
+			if note, ok := w.read(m.Data[nfHeaderLen:], omitted); ok {
+				told(note)
+			}
+		}
+	}
+}
+
+// read reads a message. It may be about a sandbox that is gone meanwhile.
+func (w *Watch) read(attributes []byte, omitted map[string]uint64) (note Note, ok bool) {
+	all, err := netlink.UnmarshalAttributes(attributes)
+	if err != nil {
+		return note, false
+	}
+	var from *lease
+	for _, a := range all {
+		switch a.Type {
+		case nfulaIndev:
+			if len(a.Data) != 4 {
+				return note, false
+			}
+			if from = w.net.leaseOf(int(binary.BigEndian.Uint32(a.Data))); from == nil {
+				return note, false
+			}
+		case nfulaPayload:
+			if note.Protocol, note.To, ok = destination(a.Data); !ok {
+				return note, false
+			}
+		case nfulaPrefix:
+			note.Passed = strings.TrimRight(string(a.Data), "\x00") == countPassed
+		}
+	}
+	if from == nil || !note.To.IsValid() {
+		return note, false
+	}
+	note.Slot, note.Omitted = from.slot, from.omit(omitted[from.slot.hostLink()])
+	return note, true
+}
+
+// omit is how many packets were not told of since the note before, out of those
+// that the link has had.
+func (l *lease) omit(all uint64) uint64 {
+	since := max(all, l.omitted.Load()) // all is 0 if it is not known
+	return since - l.omitted.Swap(since)
+}
+
+// leaseOf is the lease whose link has a number in the router.
+func (n *Net) leaseOf(link int) *lease {
+	l, err := n.router.handle.LinkByIndex(link)
+	if err != nil {
+		return nil
+	}
+	number, ours := strings.CutPrefix(l.Attrs().Name, hostLinkPrefix)
+	index, err := parseIndex(number)
+	if !ours || err != nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.used[index]
+}
+
+// destination is where the beginning of a packet says that it goes. Without a
+// port, that is 0.
+func destination(packet []byte) (protocol string, to netip.AddrPort, ok bool) {
+	const (
+		shortest, unit   = 20, 4
+		fragment, number = 6, 9
+		fragmentOffset   = 1<<13 - 1
+		portOffset       = 2
+	)
+	if len(packet) < shortest || packet[0]>>4 != 4 {
+		return "", to, false
+	}
+	protocol = other
+	for name, n := range protocols {
+		if packet[number] == n {
+			protocol = name
+		}
+	}
+	var port uint16
+	header := int(packet[0]&0xf) * unit
+	if hasPorts := protocol == "tcp" || protocol == "udp"; hasPorts && header >= shortest && len(packet) >= header+portOffset+2 &&
+		binary.BigEndian.Uint16(packet[fragment:])&fragmentOffset == 0 {
+		port = binary.BigEndian.Uint16(packet[header+portOffset:])
+	}
+	return protocol, netip.AddrPortFrom(netip.AddrFrom4([4]byte(packet[destinationOffset:])), port), true
+}
