@@ -2,7 +2,6 @@ package doze
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -76,8 +75,8 @@ type DomainShare struct {
 const ShareActive = "active"
 
 // domainForm does not say how long a label may be: to count in a pattern costs
-// every program some 100 KB when it starts, the agent of each sandbox too.
-var domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]([a-z0-9-]*[a-z0-9])?$`)
+// some 100 KB.
+var domainForm = formOf(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]([a-z0-9-]*[a-z0-9])?$`)
 
 func hasLongLabel(name string) bool {
 	return slices.ContainsFunc(strings.Split(name, "."), func(label string) bool { return len(label) > LabelMax })

@@ -3,8 +3,6 @@ package doze
 import (
 	"cmp"
 	"path"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -172,7 +170,7 @@ const (
 	driveMountMax = 512
 )
 
-var driveNameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
+var driveNameForm = formOf(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
 // Default fills in what a caller may leave out, and writes paths in one way.
 func (m *DriveMount) Default() {
@@ -189,26 +187,23 @@ func CleanMountPath(name string) string {
 	return path.Clean("/" + name)
 }
 
-// Validate reports every mistake of m at once. It comes before Default.
-func (m *DriveMount) Validate() error {
-	var p Problems
+// Check adds every mistake of m. It comes before Default.
+func (m *DriveMount) Check(p *Problems) {
 	switch {
 	case m.Drive == "":
-		p.Add("driveName", "is required")
+		p.Missing("driveName")
 	case len(m.Drive) > driveNameMax || !driveNameForm.MatchString(m.Drive):
 		p.Add("driveName", "must be at most %d letters, digits, dashes and _, and begin with a letter or digit", driveNameMax)
 	}
-	CheckMountPath(&p, "mountPath", m.MountPath)
+	CheckMountPath(p, "mountPath", m.MountPath)
 	if m.DrivePath != "" {
-		CheckDrivePath(&p, "drivePath", m.DrivePath)
+		CheckDrivePath(p, "drivePath", m.DrivePath)
 	}
-	for field, text := range map[string]string{"uidMap": m.UIDMap, "gidMap": m.GIDMap} {
-		if _, err := strconv.ParseUint(text, 10, 32); text != "" && err != nil {
-			p.Add(field, "is %q; it must be a number of at most 32 bits", clip(text))
+	for _, id := range []struct{ field, text string }{{"uidMap", m.UIDMap}, {"gidMap", m.GIDMap}} {
+		if _, err := strconv.ParseUint(id.text, 10, 32); id.text != "" && err != nil {
+			p.Add(id.field, "is %q; it must be a number of at most 32 bits", clip(id.text))
 		}
 	}
-	slices.Sort(p)
-	return p.Err()
 }
 
 // CheckMountPath adds what is wrong with the path in a sandbox of a mount.
@@ -216,7 +211,7 @@ func CheckMountPath(p *Problems, field, name string) {
 	clean := CleanMountPath(name)
 	switch {
 	case name == "":
-		p.Add(field, "is required")
+		p.Missing(field)
 	case len(name) > driveMountMax:
 		p.Add(field, "is %d bytes long; at most %d are allowed", len(name), driveMountMax)
 	case strings.ContainsRune(name, 0) || hasDots(name):

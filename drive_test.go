@@ -44,12 +44,19 @@ func TestDriveAllows(t *testing.T) {
 func TestDriveMount(t *testing.T) {
 	t.Parallel()
 	m := doze.DriveMount{Drive: "d", MountPath: "mnt//x/"}
-	if err := m.Validate(); err != nil {
-		t.Fatal(err)
+	var p doze.Problems
+	if m.Check(&p); len(p) > 0 {
+		t.Fatal(p)
 	}
 	m.Default()
 	if m.MountPath != "/mnt/x" || m.DrivePath != "/" {
 		t.Errorf("it becomes %+v", m)
+	}
+	// What is there and cannot be read is not missing.
+	p = doze.Problems{"driveName must be a string", "mountPath must be a string"}
+	empty := doze.DriveMount{}
+	if empty.Check(&p); len(p) != 2 {
+		t.Errorf("it says %v", p)
 	}
 	for name, tt := range map[string]struct {
 		m    doze.DriveMount
@@ -68,10 +75,11 @@ func TestDriveMount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := tt.m.Validate()
+			var p doze.Problems
+			tt.m.Check(&p)
 			for _, part := range tt.says {
-				if err == nil || !strings.Contains(err.Error(), part) {
-					t.Errorf("it says %v, want %q", err, part)
+				if !strings.Contains(strings.Join(p, "; "), part) {
+					t.Errorf("it says %v, want %q", p, part)
 				}
 			}
 		})

@@ -1,7 +1,6 @@
 package doze
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -89,4 +88,4 @@ func WorkspaceImage(ref string) (name, tag string, ok bool) {
 // CheckTag reports whether a tag has the form that registries want.
 func CheckTag(tag string) bool { return len(tag) <= tagMax && tagForm.MatchString(tag) }
 
-var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+var tagForm = formOf(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)

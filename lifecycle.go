@@ -110,7 +110,11 @@ func (l *Lifecycle) check(p *Problems) {
 	if len(l.ExpirationPolicies) > PoliciesMax {
 		p.Add("spec.lifecycle.expirationPolicies", "has %d entries; at most %d are allowed", len(l.ExpirationPolicies), PoliciesMax)
 	}
+	unreadable := p.unreadable("spec.lifecycle.expirationPolicies")
 	for i, e := range l.ExpirationPolicies {
+		if unreadable && e == (ExpirationPolicy{}) {
+			continue
+		}
 		field := fmt.Sprintf("spec.lifecycle.expirationPolicies[%d]", i)
 		if e.Action != "delete" {
 			p.Add(field+".action", "must be delete")
@@ -158,36 +162,41 @@ func (l *Lifecycle) capped() *Lifecycle {
 // while the sandbox is in use, which keeps them from counting. The zero time
 // means never.
 func (s *SandboxSpec) Deadline(created, lastUsed time.Time, idle bool) (at time.Time, why string) {
-	earlier := func(t time.Time, reason string) {
+	s.EachDeadline(created, lastUsed, idle, func(t time.Time, reason string) {
 		if at.IsZero() || t.Before(at) {
 			at, why = t, reason
 		}
-	}
+	})
+	return at, why
+}
+
+// EachDeadline calls each with all moments of which [SandboxSpec.Deadline] is the
+// first.
+func (s *SandboxSpec) EachDeadline(created, lastUsed time.Time, idle bool, each func(at time.Time, why string)) {
 	if d, err := ParseDuration(s.Runtime.TTL); err == nil {
-		earlier(created.Add(d), "its ttl of "+s.Runtime.TTL+" is over")
+		each(created.Add(d), "its ttl of "+s.Runtime.TTL+" is over")
 	}
 	if t, err := ParseTime(s.Runtime.Expires); err == nil {
-		earlier(t, "it expired at "+s.Runtime.Expires)
+		each(t, "it expired at "+s.Runtime.Expires)
 	}
 	if s.Lifecycle == nil {
-		return at, why
+		return
 	}
 	for _, p := range s.Lifecycle.ExpirationPolicies {
 		d, _ := ParseDuration(p.Value)
 		switch p.Type {
 		case TTLIdle:
 			if idle && d > 0 {
-				earlier(lastUsed.Add(d), "nobody used it for "+p.Value)
+				each(lastUsed.Add(d), "nobody used it for "+p.Value)
 			}
 		case TTLMaxAge:
 			if d > 0 {
-				earlier(created.Add(d), "its maximum age of "+p.Value+" is over")
+				each(created.Add(d), "its maximum age of "+p.Value+" is over")
 			}
 		case OnDate:
 			if t, err := ParseTime(p.Value); err == nil {
-				earlier(t, "its date "+p.Value+" has come")
+				each(t, "its date "+p.Value+" has come")
 			}
 		}
 	}
-	return at, why
 }

@@ -2,7 +2,7 @@ package doze
 
 import (
 	"fmt"
-	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -41,6 +41,12 @@ type Metadata struct {
 	UpdatedBy string `json:"updatedBy,omitempty"`
 }
 
+// Types of events: a change of the status, and something that happened in it.
+const (
+	EventDeployment = "deployment"
+	EventNotice     = "notice"
+)
+
 // Event is one thing that happened to a resource (spec 2.8).
 type Event struct {
 	Type           string `json:"type"`
@@ -52,8 +58,8 @@ type Event struct {
 }
 
 var (
-	nameForm       = regexp.MustCompile(NamePattern)
-	externalIDForm = regexp.MustCompile(ExternalIDPattern)
+	nameForm       = formOf(NamePattern)
+	externalIDForm = formOf(ExternalIDPattern)
 )
 
 // Problems collects every mistake of one input, so that a caller reads all of
@@ -63,6 +69,22 @@ type Problems []string
 // Add appends one mistake: the field it is in and what is wrong with it.
 func (p *Problems) Add(field, format string, args ...any) {
 	*p = append(*p, field+" "+fmt.Sprintf(format, args...))
+}
+
+// Missing adds that a field is required, unless something is wrong with it
+// already: what cannot be read is there.
+func (p *Problems) Missing(field string) {
+	if !p.begin(field + " ") {
+		p.Add(field, "is required")
+	}
+}
+
+// unreadable reports whether something in a list is known to be of a wrong type:
+// an empty element may be what came of that, and of it nothing else is true.
+func (p *Problems) unreadable(list string) bool { return p.begin(list + "[") }
+
+func (p *Problems) begin(prefix string) bool {
+	return slices.ContainsFunc(*p, func(one string) bool { return strings.HasPrefix(one, prefix) })
 }
 
 // Err is nil for no problems and otherwise one Invalid error that names all.
@@ -77,7 +99,7 @@ func (p Problems) Err() error {
 func CheckName(p *Problems, field, name string) {
 	switch {
 	case name == "":
-		p.Add(field, "is required")
+		p.Missing(field)
 	case len(name) > NameMax:
 		p.Add(field, "is %d characters long; at most %d are allowed", len(name), NameMax)
 	case !nameForm.MatchString(name):

@@ -145,6 +145,15 @@ func (n *Network) Source() netip.Addr {
 	return n.Egress.Source
 }
 
+// DatagramSource is the dedicated address that UDP leaves from, if it does: where
+// nothing but an address decides. Of a name, UDP proves nothing.
+func (n *Network) DatagramSource() netip.Addr {
+	if n == nil || n.Proxied() || !n.Egress.Dedicated() || len(n.Egress.Policies) > 0 {
+		return netip.Addr{}
+	}
+	return n.Egress.Source
+}
+
 // Dedicated reports whether e sends what no policy is about through the
 // dedicated address: if it says so, or names a gateway and nothing else.
 func (e *Egress) Dedicated() bool {

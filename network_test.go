@@ -1,6 +1,7 @@
 package doze_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -197,5 +198,47 @@ func TestNetworkRules(t *testing.T) {
 		if got := tt.network.Proxied(); got != tt.want {
 			t.Errorf("%+v is proxied: %v", tt.network, got)
 		}
+	}
+}
+
+// TestDatagramSource: UDP leaves where nothing but an address decides.
+func TestDatagramSource(t *testing.T) {
+	t.Parallel()
+	own := netip.MustParseAddr("1.2.3.4")
+	with := func(change func(*doze.Network)) *doze.Network {
+		n := &doze.Network{Egress: &doze.Egress{Gateway: "g", Mode: doze.EgressDedicated, Source: own}}
+		change(n)
+		return n
+	}
+	rulesets := func(all ...string) *doze.Network {
+		return with(func(n *doze.Network) { n.Firewall = &doze.Firewall{Rulesets: all} })
+	}
+	none := netip.Addr{}
+	for name, tt := range map[string]struct {
+		network *doze.Network
+		want    netip.Addr
+	}{
+		"no network":       {nil, none},
+		"no gateway":       {&doze.Network{Subnet: "x"}, none},
+		"dedicated":        {with(func(*doze.Network) {}), own},
+		"a gateway alone":  {with(func(n *doze.Network) { n.Egress.Mode = "" }), own},
+		"dedicated-ip":     {rulesets(doze.RulesetDefault, doze.RulesetDedicated), own},
+		"the proxy only":   {rulesets(doze.RulesetProxy), none},
+		"allowed domains":  {with(func(n *doze.Network) { n.Proxy = &doze.Proxy{AllowedDomains: []string{"a.test"}} }), none},
+		"in the old place": {with(func(n *doze.Network) { n.ForbiddenDomains = []string{"a.test"} }), none},
+		"routing": {with(func(n *doze.Network) {
+			n.Proxy = &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}}}}
+		}), none},
+		"policies": {with(func(n *doze.Network) {
+			n.Egress.Policies = []doze.EgressPolicy{{Destinations: []string{"1.2.3.0/24"}, Mode: doze.EgressShared}}
+		}), none},
+		"no address": {with(func(n *doze.Network) { n.Egress.Source = none }), none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := tt.network.DatagramSource(); got != tt.want {
+				t.Errorf("it leaves from %v", got)
+			}
+		})
 	}
 }

@@ -2,7 +2,6 @@ package doze
 
 import (
 	"errors"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -20,8 +19,8 @@ type DomainPattern struct {
 }
 
 var (
-	patternForm = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	hostForm    = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	patternForm = formOf(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	hostForm    = formOf(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
 var errPattern = errors.New("must be a domain such as example.com, *.example.com for all below it, or *; " +

@@ -1,7 +1,6 @@
 package doze
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -79,8 +78,8 @@ type PreviewTokenSpec struct {
 
 var (
 	// prefixForm is also that of the first label of every preview's host.
-	prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
-	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	prefixForm = formOf(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+	headerForm = formOf("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	// connectionHeaders are about one connection, or say how long a body is:
 	// nobody can set them for a sandbox, or for what it sends.
 	connectionHeaders = []string{"connection", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}

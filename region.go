@@ -8,7 +8,7 @@ type Region struct {
 	Generation string `json:"infoGeneration"`
 	MK31       bool   `json:"mk31Available"`
 	Drives     bool   `json:"drivesAvailable"`
-	Egress     bool   `json:"egressAvailable"`
+	Egress     bool   `json:"egressAvailable"` // by addresses of their own
 	Proxy      bool   `json:"proxyAvailable"`
 }
 
@@ -46,4 +46,13 @@ type Addresses struct {
 	Description string   `json:"description"`
 	IPv4        []string `json:"ipv4Cidrs"`
 	IPv6        []string `json:"ipv6Cidrs"`
+}
+
+// Feature is a switch that clients look at, as it is for a caller.
+type Feature struct {
+	Key         string `json:"featureKey"`
+	Enabled     bool   `json:"enabled"`
+	Variant     string `json:"variant"` // of several; empty is none
+	Payload     any    `json:"payload"` // of the variant; null is none
+	EvaluatedAt Time   `json:"evaluatedAt"`
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -84,11 +83,11 @@ type Runtime struct {
 }
 
 // Env is one environment variable (spec 2.4). ValueFrom is the Kubernetes form,
-// a [ValueSource], and is kept as it came. In a change, no Value means that of
-// before; an empty one is a value like any other.
+// a [ValueSource], and is kept as it came. No Value is an empty one to the
+// processes inside; in a change it means that of before.
 type Env struct {
 	Name      string          `json:"name"`
-	Value     *string         `json:"value,omitempty"` // nil with a ValueFrom
+	Value     *string         `json:"value,omitempty"` // empty, if at all, with a ValueFrom
 	Secret    bool            `json:"secret,omitempty"`
 	ValueFrom json.RawMessage `json:"valueFrom,omitempty"`
 }
@@ -112,7 +111,7 @@ func (p Port) Same(other Port) bool {
 }
 
 var (
-	envNameForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+	envNameForm   = formOf(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 	portProtocols = []string{"HTTP", "TCP", "UDP", "TLS"} // the first is the default
 	extraArgKeys  = []string{ExtraIPTables, ExtraNFS, ExtraTun}
 )
@@ -145,9 +144,6 @@ func (s *Sandbox) Default(region string) {
 		s.Spec.Network = nil // {} is how callers take all rules away
 	}
 	s.Spec.Lifecycle = s.Spec.Lifecycle.capped()
-	for i := range r.Envs {
-		r.Envs[i].Default()
-	}
 	for i := range s.Spec.Volumes {
 		if s.Spec.Volumes[i].Type == "" {
 			s.Spec.Volumes[i].Type = VolumePersistent
@@ -155,19 +151,25 @@ func (s *Sandbox) Default(region string) {
 	}
 }
 
-// Validate reports every mistake of s at once. It expects defaults to be
-// filled in. Whether there is such an image only a node knows.
+// Validate reports every mistake of s at once, like [Sandbox.Check].
 func (s *Sandbox) Validate() error {
 	var p Problems
-	s.Metadata.Check(&p)
-	s.Spec.Runtime.check(&p)
-	s.Spec.Lifecycle.check(&p)
-	checkAttachments(&p, s.Spec.Volumes)
-	if s.Spec.VPC != "" {
-		CheckName(&p, "spec.vpc", s.Spec.VPC)
-	}
-	s.Spec.Network.check(&p)
+	s.Check(&p)
 	return p.Err()
+}
+
+// Check adds every mistake of s, but for what follows from one that p has: that
+// a part of s could not be read. It expects defaults to be filled in. Whether
+// there is such an image only a node knows.
+func (s *Sandbox) Check(p *Problems) {
+	s.Metadata.Check(p)
+	s.Spec.Runtime.check(p)
+	s.Spec.Lifecycle.check(p)
+	checkAttachments(p, s.Spec.Volumes)
+	if s.Spec.VPC != "" {
+		CheckName(p, "spec.vpc", s.Spec.VPC)
+	}
+	s.Spec.Network.check(p)
 }
 
 func (r *Runtime) check(p *Problems) {
@@ -202,7 +204,11 @@ func (r *Runtime) checkPorts(p *Problems) {
 	if len(r.Ports) > PortsMax {
 		p.Add("spec.runtime.ports", "has %d entries; at most %d are allowed", len(r.Ports), PortsMax)
 	}
+	unreadable := p.unreadable("spec.runtime.ports")
 	for i, port := range r.Ports {
+		if unreadable && port == (Port{}) {
+			continue
+		}
 		field := fmt.Sprintf("spec.runtime.ports[%d]", i)
 		if port.Target < 1 || port.Target > 65535 {
 			p.Add(field+".target", "is %d; it must be 1 to 65535", port.Target)
@@ -218,17 +224,17 @@ func CheckEnvs(p *Problems, field string, envs []Env) {
 	if len(envs) > EnvsMax {
 		p.Add(field, "has %d entries; at most %d are allowed", len(envs), EnvsMax)
 	}
-	bytes := 0
+	bytes, unreadable := 0, p.unreadable(field)
 	for _, e := range envs {
 		bytes += len(e.Name) + len(e.Text()) + len(e.ValueFrom)
-		if !envNameForm.MatchString(e.Name) {
+		if (e.Name != "" || !unreadable) && !envNameForm.MatchString(e.Name) {
 			p.Add(field, "has the name %q; it must have letters, digits, _, . and - only, and begin with a letter or _", clip(e.Name))
 		}
 		if e.From() {
 			if _, err := ParseValueSource(e.ValueFrom); err != nil {
 				p.Add(field, "%s.valueFrom %v", clip(e.Name), err)
 			}
-			if e.Value != nil {
+			if e.Text() != "" {
 				p.Add(field, "%s has both a value and valueFrom", clip(e.Name))
 			}
 		}

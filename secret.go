@@ -3,7 +3,6 @@ package doze
 import (
 	"encoding/json"
 	"log/slog"
-	"regexp"
 	"strings"
 )
 
@@ -52,7 +51,7 @@ const (
 	secretKeyExample = "API_TOKEN"
 )
 
-var secretKeyForm = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+var secretKeyForm = formOf(`^[A-Za-z0-9._-]+$`)
 
 // Secret holds values that the variables of sandboxes refer to by the name of
 // the secret and a key. In answers its values are masked.

@@ -65,7 +65,7 @@ type SnapshotRequest struct {
 // when a snapshot was taken.
 type ForkRequest struct {
 	TargetName string    `json:"targetName"`
-	TargetType string    `json:"targetType"`           // [KindSandbox]
+	TargetType string    `json:"targetType"`           // [KindSandbox], or [KindApplication]
 	SnapshotID string    `json:"snapshotId,omitempty"` // empty: the sandbox as it is now
 	Envs       []Env     `json:"envs,omitempty"`       // over those of the source
 	Memory     Megabytes `json:"memory,omitempty"`     // 0, or that of the snapshot
@@ -80,7 +80,7 @@ type ForkRequest struct {
 // Check adds the mistakes of a request to fork a snapshot of spec.
 func (f *ForkRequest) Check(p *Problems, spec SnapshotSpec) {
 	CheckName(p, "targetName", f.TargetName)
-	if f.TargetType != KindSandbox {
+	if f.TargetType != KindSandbox && f.TargetType != KindApplication {
 		p.Add("targetType", "is %q; it must be %s", clip(f.TargetType), KindSandbox)
 	}
 	if f.Memory != 0 && f.Memory != spec.Memory {
@@ -89,7 +89,7 @@ func (f *ForkRequest) Check(p *Problems, spec SnapshotSpec) {
 	for field, set := range map[string]bool{
 		"port": f.Port != 0, "traffic": f.Traffic != 0, "customDomain": f.CustomDomain != "", "prefix": f.Prefix != "",
 	} {
-		if set {
+		if set && f.TargetType != KindApplication {
 			p.Add(field, "is for applications only: leave it out, and create a preview of the sandbox")
 		}
 	}

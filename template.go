@@ -2,7 +2,6 @@ package doze
 
 import (
 	"errors"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -31,7 +30,7 @@ const (
 	closeReference = "}}"
 )
 
-var secretNameForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+var secretNameForm = formOf(`^[A-Za-z0-9_.-]{1,128}$`)
 
 var (
 	errReference  = errors.New("has {{ that begins no reference: those are {{SECRET:name}} and {{FUNC:name}}")

@@ -2,7 +2,6 @@ package doze
 
 import (
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -15,6 +14,7 @@ const (
 	VolumeMax     Megabytes = 4 << 20
 
 	VolumesMax           = 1000 // of a workspace
+	VolumeEventsMax      = 32   // of a volume: they are in its record, which lists read
 	VolumeTemplatesMax   = 100  // of a workspace
 	TemplateVersionsMax  = 100  // of a template: each takes its files on the disk
 	AttachmentsMax       = 8    // of a sandbox: each is a mount on the host
@@ -37,6 +37,7 @@ type Volume struct {
 	Spec     VolumeSpec  `json:"spec"`
 	State    VolumeState `json:"state"`
 	Status   string      `json:"status,omitempty"` // read-only
+	Events   []Event     `json:"events,omitempty"` // read-only; the newest [VolumeEventsMax], oldest first
 }
 
 // VolumeSpec is what a caller wants.
@@ -83,7 +84,7 @@ func checkVolumeSize(p *Problems, field string, size Megabytes) {
 }
 
 // versionForm is what versions of a template are called.
-var versionForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var versionForm = formOf(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func isVersion(name string) bool { return len(name) <= versionMax && versionForm.MatchString(name) }
 

@@ -17,6 +17,21 @@ type Principal struct {
 	Type  string            // user or service_account
 	Epoch int64             // tokens of an earlier one are void
 	Roles map[string]string // by workspace
+
+	// Scopes are the most that each credential of a service account may do; nil
+	// is no bound. It is not to be changed.
+	Scopes []string
+}
+
+// bound are those of scopes that p lets its credentials have now.
+func (p Principal) bound(scopes []string) []string {
+	switch {
+	case p.Scopes == nil || slices.Contains(p.Scopes, Admin):
+		return scopes
+	case slices.Contains(scopes, Admin):
+		return p.Scopes
+	}
+	return slices.DeleteFunc(slices.Clone(scopes), func(scope string) bool { return !slices.Contains(p.Scopes, scope) })
 }
 
 // Credentials knows everybody who may call, in memory: a check needs no I/O,
@@ -103,6 +118,17 @@ func (c *Credentials) Renew(sub string, epoch int64) {
 	})
 }
 
+// Limit gives a service account other scopes, which bound those of all its keys
+// and tokens.
+func (c *Credentials) Limit(sub string, scopes []string) {
+	c.change(func() {
+		if p, ok := c.principals[sub]; ok {
+			p.Scopes = slices.Clone(scopes)
+			c.principals[sub] = p
+		}
+	})
+}
+
 // RemoveKey keeps an API key out from now on.
 func (c *Credentials) RemoveKey(id string) { c.change(func() { c.Keys.Remove(id) }) }
 
@@ -140,8 +166,9 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 }
 
 // Identify returns whose credential text is. The caller is in the workspace that
-// the credential is bound to: an API key in that in which it was made. It is
-// nowhere, and may do nothing, when its owner has left that.
+// the credential is bound to: an API key in that in which it was made, a token of
+// a user in that which was theirs when they agreed. It is nowhere, and may do
+// nothing, when its owner has left that.
 func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 	if looksSigned(text) {
 		return c.identifyToken(text, now)
@@ -155,7 +182,7 @@ func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 		return Caller{}, errWrongKey
 	}
 	return Caller{
-		Sub: p.Sub, SubType: p.Type, Workspace: home(key.Workspace, p.Roles), Roles: p.Roles, Scopes: key.Scopes, Key: key.ID,
+		Sub: p.Sub, SubType: p.Type, Workspace: home(key.Workspace, p.Roles), Roles: p.Roles, Scopes: p.bound(key.Scopes), Key: key.ID,
 	}, nil
 }
 
@@ -173,7 +200,7 @@ func (c *Credentials) identifyToken(text string, now time.Time) (Caller, error) 
 	}
 	return Caller{
 		Sub: p.Sub, SubType: p.Type, Workspace: home(claims.Workspace, p.Roles), Roles: p.Roles,
-		Scopes: strings.Fields(claims.Scope), Key: claims.ID,
+		Scopes: p.bound(strings.Fields(claims.Scope)), Key: claims.ID,
 	}, nil
 }
 
@@ -192,24 +219,22 @@ func (c *Credentials) isRevoked(grant string) bool {
 }
 
 // home is the workspace of a request that names none: that to which its
-// credential is bound, and none if its owner has left that: it never becomes
-// another one of theirs. A credential that is not bound is in the first by name.
+// credential is bound, and none if its owner has left that, or it is bound to
+// none: it never becomes another one of theirs.
 func home(bound string, roles map[string]string) string {
-	if bound == "" {
-		return first(roles)
-	}
 	if _, member := roles[bound]; !member {
 		return ""
 	}
 	return bound
 }
 
-// first is the workspace of somebody who names none: the only one, or the
-// first by name.
-func first(roles map[string]string) string {
-	all := slices.Sorted(maps.Keys(roles))
-	if len(all) == 0 {
+// Home is the workspace to which a credential of a user is bound that names none:
+// the only one that they are in now, or the first by name; empty if they are in
+// none.
+func (c *Credentials) Home(sub string) string {
+	p, _ := c.principal(sub)
+	if len(p.Roles) == 0 {
 		return ""
 	}
-	return all[0]
+	return slices.Min(slices.Collect(maps.Keys(p.Roles)))
 }

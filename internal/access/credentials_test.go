@@ -52,7 +52,7 @@ func sign(tb testing.TB, tk *access.Tokens, c access.Claims) string {
 	return text
 }
 
-var claims = access.Claims{Sub: "u", SubType: doze.SubUser, Epoch: 3, Grant: "g", Scope: "admin"}
+var claims = access.Claims{Sub: "u", SubType: doze.SubUser, Epoch: 3, Grant: "g", Scope: "admin", Workspace: "a"}
 
 // TestScopesAreThoseOfTheSpecification reads the table in the specification.
 func TestScopesAreThoseOfTheSpecification(t *testing.T) {
@@ -197,13 +197,59 @@ func TestWhatIsTakenAwayIsGoneAtOnce(t *testing.T) {
 		t.Errorf("an admin no more: %v", err)
 	}
 	c.Close("a")
-	if now, err := authenticate(c, text); err != nil || now.Workspace != "b" {
+	if now, err := authenticate(c, text); err != nil || now.Workspace != "" || now.May("sandboxes:get") {
 		t.Errorf("out of a: %+v, %v", now, err)
 	}
 	r := httptest.NewRequest(http.MethodGet, "/?workspace=a", nil)
 	r.Header.Set("Authorization", "Bearer "+text)
 	if _, err := c.Authenticate(r); doze.Public(err).Kind != doze.Forbidden {
 		t.Errorf("into a: %v", err)
+	}
+}
+
+// TestWorkspaceOfARequest: what names none is where its credential is bound to,
+// and nowhere else, however many workspaces its owner has.
+func TestWorkspaceOfARequest(t *testing.T) {
+	t.Parallel()
+	tk := tokens(t, issuer)
+	for name, tt := range map[string]struct {
+		bound, left, asked string
+		want               string // empty is nowhere
+		kind               doze.Kind
+	}{
+		"bound":                     {"b", "", "", "b", 0},
+		"bound, asks":               {"b", "", "a", "a", 0},
+		"bound, asks for another's": {"b", "", "c", "", doze.Forbidden},
+		"bound, has left":           {"b", "b", "", "", 0},
+		"bound, has left, asks":     {"b", "b", "a", "a", 0},
+		"bound, asks for what left": {"a", "b", "b", "", doze.Forbidden},
+		"not bound":                 {"", "", "", "", 0},
+		"not bound, has one":        {"", "b", "", "", 0},
+		"not bound, asks":           {"", "", "b", "b", 0},
+	} {
+		c, of := door(t, tk), claims
+		of.Workspace = tt.bound
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+sign(t, tk, of))
+		r.Header.Set("X-Blaxel-Workspace", tt.asked)
+		c.Join("u", tt.left, "")
+		got, err := c.Authenticate(r)
+		if got.Workspace != tt.want || (err != nil) != (tt.kind != 0) || err != nil && doze.Public(err).Kind != tt.kind {
+			t.Errorf("%s: in %q, %v", name, got.Workspace, err)
+		}
+		if err == nil && got.May("sandboxes:get") != (tt.want != "") {
+			t.Errorf("%s: it may do what it likes: %v", name, got.May("sandboxes:get"))
+		}
+	}
+	c := door(t, tk)
+	for _, home := range []string{"a", "b", ""} { // as they leave one after the other
+		if got := c.Home("u"); got != home {
+			t.Errorf("home is %q, not %q", got, home)
+		}
+		c.Close(home)
+	}
+	if got := c.Home("nobody"); got != "" {
+		t.Errorf("the home of nobody is %q", got)
 	}
 }
 

@@ -111,7 +111,9 @@ func loadPrincipals(ctx context.Context, st *store.Store, c *access.Credentials)
 }
 
 func serviceOf(a store.ServiceAccount) access.Principal {
-	return access.Principal{Sub: a.ClientID, Type: doze.SubServiceAccount, Roles: map[string]string{a.Workspace: doze.RoleAdmin}}
+	return access.Principal{
+		Sub: a.ClientID, Type: doze.SubServiceAccount, Roles: map[string]string{a.Workspace: doze.RoleAdmin}, Scopes: a.Scopes,
+	}
 }
 
 func keyOf(k store.APIKey) access.Key {
@@ -203,7 +205,14 @@ func (s *Server) addKey(ctx context.Context, owner access.Caller, k store.APIKey
 }
 
 func (s *Server) listAPIKeys(ctx context.Context, _ *http.Request) ([]apiKey, error) {
-	return s.keysOf(ctx, func(store.APIKey) bool { return true })
+	return s.keysOf(ctx, callersKey(ctx))
+}
+
+// callersKey tells the keys that a caller may see and delete: their own, and all
+// of the workspace if they may do everything in it.
+func callersKey(ctx context.Context) func(store.APIKey) bool {
+	c := callerOf(ctx)
+	return func(k store.APIKey) bool { return k.Sub == c.Sub || c.May(access.Admin) }
 }
 
 // keysOf are the keys of the caller's workspace for which is holds, without
@@ -254,10 +263,11 @@ func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []stri
 		k.Expires = now.Add(d)
 	}
 	checkScopes(&p, in.Scopes)
-	if err := p.Err(); err != nil {
-		return apiKey{}, err
+	lacking := lacks(c, in.Scopes, "you lack and cannot give away")
+	if owner.Sub != c.Sub {
+		lacking = append(lacking, lacks(owner, in.Scopes, "the service account lacks")...)
 	}
-	if err := mayGive(c, in.Scopes); err != nil {
+	if err := verdictAs(doze.Forbidden, p, lacking); err != nil {
 		return apiKey{}, err
 	}
 	all, err := s.Store.APIKeys(ctx, c.Workspace)
@@ -286,16 +296,18 @@ func checkScopes(p *doze.Problems, scopes []string) {
 	}
 }
 
-// mayGive refuses to give what the caller does not have.
-func mayGive(c access.Caller, scopes []string) error {
-	if lacking := slices.IndexFunc(scopes, func(scope string) bool { return !c.May(scope) }); lacking >= 0 {
-		return doze.Errorf(doze.Forbidden, "you lack the scope %q and cannot give it away", clip(scopes[lacking]))
+// lacks are those of scopes that c does not have, and what that means.
+func lacks(c access.Caller, scopes []string, means string) (p doze.Problems) {
+	for _, scope := range scopes {
+		if access.Known(scope) && !c.May(scope) {
+			p.Add("scopes", "has %q, which %s", scope, means)
+		}
 	}
-	return nil
+	return p
 }
 
 func (s *Server) deleteAPIKey(ctx context.Context, r *http.Request) (httpx.None, error) {
-	return s.dropKey(ctx, r.PathValue("id"), func(store.APIKey) bool { return true })
+	return s.dropKey(ctx, r.PathValue("id"), callersKey(ctx))
 }
 
 // dropKey deletes a key of the caller's workspace for which is holds.

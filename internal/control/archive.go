@@ -85,7 +85,7 @@ func (s *Server) lead(ctx context.Context, r *http.Request, to doze.Phase, step 
 	if sb, err = s.Store.Apply(life, sb.UID, st); err != nil {
 		return doze.Sandbox{}, unlessDeleted(life, err)
 	}
-	return s.view(sb), nil
+	return s.show(life, sb), nil
 }
 
 // finishArchive completes an archive, or takes it back.

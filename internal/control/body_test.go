@@ -38,6 +38,15 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 			`{"metadata":{"displayName":7},"spec":{"vpc":"mine","runtime":{"envs":[{"name":"M","valueFrom":{"resourceFieldRef":{"resource":"limits.disk","divisor":"7x"}}}],"extraArgs":{"nfs":"enabled"}}}}`,
 			[]string{`"unsupported"`, "metadata.displayName must", "limits.disk", `divisor \"7x\"`, "extraArgs.nfs is"},
 		},
+		"POST /sandboxes?upload=true":  {`{"metadata":{"name":"A"},"spec":{"region":"mars"}}`, []string{"metadata.name", "spec.region", "builds no images"}},
+		"PUT /sandboxes/a?upload=true": {`{"metadata":{"labels":7}}`, []string{"metadata.labels", "builds no images"}},
+		"POST /images?upload=true":     {`{"name":"A","resourceType":"agent"}`, []string{"name must", "builds no images", "sandboxes only"}},
+		"POST /snapshots/n/fork?":      {`{"targetName":"A","targetType":"application","port":80}`, []string{"targetName must", "no applications"}},
+		"POST /sandboxes?the=network": {
+			`{"metadata":{"name":"b"},"spec":{"vpc":"none","network":{"subnet":"A b","firewall":{"rulesets":["nope"]},"egress":{"gateway":"none"},
+				"allowedDomain":["a.test"],"proxy":{"bypass":["1.2.3.4"],"routing":[{"destinations":["[METHOD:GET]a.test/b"],"headers":{"A":"{{SECRET:k}}"}}]}}}}`,
+			[]string{"spec.vpc is", "spec.network.subnet", `has \"nope\"`, "egress.gateway is", "spec.network.allowedDomain is not known", `bypass has \"1.2.3.4\"`, `destinations has \"[METHOD:GET]a.test/b\"`, "routing[0].headers refers to the secret"},
+		},
 		"PUT /sandboxes/a": {
 			`{"metadata":{"displayName":7},"spec":{"runtime":{"image":"nonsense",` + unknown + `}}}`,
 			[]string{"INVALID_IMAGE", "metadata.displayName", `the name \"1\"`, `the secret \"none\"`, "spec.runtime.image: "},
@@ -50,8 +59,16 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 			`{"targetName":7,"targetType":"vm","snapshotId":"other",` + unknown + `}`,
 			[]string{"targetName must be a string", "targetType is", "snapshotId is", `envs has the name \"1\"`, `the secret \"none\"`},
 		},
-		"POST /snapshots":             {`{"name":"N","source":{"kind":"vm"}}`, []string{"name must", "source.name is", "source.kind is"}},
-		"POST /sandboxes/a/snapshots": {`{"name":"N","source":7}`, []string{"name must", "source must be an object"}},
+		"POST /sandboxes/a/fork?": {
+			`{"targetName":"A","targetType":"vm","snapshotId":"none","traffic":5,` + unknown + `}`,
+			[]string{"targetName must", "targetType is", "traffic is", `envs has the name \"1\"`, `the secret \"none\"`, "snapshotId: there is no snapshot"},
+		},
+		"PUT /sandboxes/a?the=ends":                    {`{"spec":{"runtime":{"expires":"2020-01-01"},"lifecycle":{"expirationPolicies":[{"action":"delete","type":"date","value":"2020-01-02"}]}}}`, []string{"it expired at 2020-01-01, and its date 2020-01-02 has come"}},
+		"GET /schedule-executions?sort=size&since=x":   {``, []string{"sort must", "is not a time"}},
+		"GET /pending-image-shares?direction=sideways": {``, []string{"direction must be incoming or outgoing"}},
+		"GET /snapshots?anchor=x&sort=y":               {``, []string{"anchor must", "sort must"}},
+		"POST /snapshots":                              {`{"name":"N","source":{"kind":"vm"}}`, []string{"name must", "source.name is", "source.kind is"}},
+		"POST /sandboxes/a/snapshots":                  {`{"name":"N","source":7}`, []string{"name must", "source must be an object"}},
 		"POST /sandboxes/a/previews": {
 			`{"metadata":{"name":"A"},"spec":{"port":80,"prefixUrl":"A","ttl":"soon","expires":"then","customDomain":"none.test"}}`,
 			[]string{"metadata.name", "spec.port", "spec.prefixUrl", "spec.ttl", "spec.expires", "spec.customDomain"},
@@ -113,6 +130,21 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 				}
 			}
 		})
+	}
+	// A snapshot that is missing is the only mistake; and what is unreadable is one.
+	want[any](p, 404, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"none","memory":8192}`)
+	const unreadable = `{"spec":{"runtime":{"envs":[{"name":"D","value":"x"},7,{"name":5}],"ports":["x"]},"lifecycle":{"expirationPolicies":[[]]}}}`
+	for _, at := range []string{"PUT /sandboxes/a", "POST /sandboxes"} {
+		method, path, _ := strings.Cut(at, " ")
+		const says = "spec.runtime.envs[1] must be an object; spec.runtime.envs[2].name must be a string; spec.runtime.ports[0] must be an object; spec.lifecycle.expirationPolicies[0] must be an object"
+		got, _ := want[map[string]any](p, 400, method, path, unreadable)["message"].(string)
+		mistakes := strings.Split(got, "; ")
+		slices.Sort(mistakes)
+		expected := strings.Split(says, "; ")
+		slices.Sort(expected)
+		if !slices.Equal(mistakes, expected) {
+			t.Errorf("%s: %s", at, got)
+		}
 	}
 	for path, n := range map[string]int{
 		"/sandboxes?showTerminated=true": 1, "/snapshots": 1, "/volumes": 1, "/volume_templates": 1, "/secrets": 1, "/policies": 1, "/customdomains": 1,

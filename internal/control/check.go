@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"doze"
+	"doze/internal/access"
 	"doze/internal/peer"
 	"doze/internal/store"
 )
@@ -19,14 +21,49 @@ const (
 	anyRegion = "auto"
 )
 
-// check adds every mistake in what a caller wants that the records do not tell.
-func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
-	if err := sb.Validate(); err != nil {
+// stamp says whose a new resource is, and since when.
+func stamp(m *doze.Metadata, c access.Caller) {
+	now := doze.Time{Time: time.Now()}
+	m.Workspace, m.CreatedAt, m.CreatedBy = c.Workspace, now, c.Sub
+	m.UpdatedAt, m.UpdatedBy = now, c.Sub
+}
+
+// keepName adds a mistake if a caller gives a resource, a noun, another name. No
+// name is the one that it has.
+func keepName(m *doze.Metadata, was, noun string, p *doze.Problems) {
+	if m.Name = cmp.Or(m.Name, was); m.Name != was {
+		p.Add("metadata.name", "cannot be changed: create another %s", noun)
+	}
+}
+
+// regionOf is the region of a resource whose caller wants this one: ours, if it has
+// no wish.
+func (s *Server) regionOf(region string) string {
+	if region == "" || region == anyRegion {
+		return s.Region
+	}
+	return region
+}
+
+// checkRegion adds a mistake if a region is not ours.
+func (s *Server) checkRegion(field, region string, p *doze.Problems) {
+	if region != s.Region {
+		p.Add(field, "is %q; this platform has the region %s", clip(region), s.Region)
+	}
+}
+
+// checkPlaced adds what a resource says is wrong with it, and with its region.
+func (s *Server) checkPlaced(resource interface{ Validate() error }, region string, p *doze.Problems) {
+	if err := resource.Validate(); err != nil {
 		*p = append(*p, doze.Public(err).Message)
 	}
-	if sb.Spec.Region != s.Region {
-		p.Add("spec.region", "is %q; this platform has the region %s", clip(sb.Spec.Region), s.Region)
-	}
+	s.checkRegion("spec.region", region, p)
+}
+
+// check adds every mistake in what a caller wants that the records do not tell.
+func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
+	sb.Check(p)
+	s.checkRegion("spec.region", sb.Spec.Region, p)
 	for k := range sb.Metadata.Labels {
 		if strings.HasPrefix(k, ownLabels) {
 			p.Add("metadata.labels", "has the key %q; the prefix %s is reserved", clip(k), ownLabels)
@@ -37,17 +74,38 @@ func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
 	}
 }
 
-// verdict is the error for mistakes in what a caller wants; nil for none.
-func verdict(spec *doze.SandboxSpec, p doze.Problems) error {
-	err := p.Err()
-	if err != nil && spec.Runtime.Has(doze.ExtraNFS) {
+// checkMemory adds that a sandbox would have more memory than there is. What
+// callers get who ask for none is always good: a sandbox takes what it touches.
+func (s *Server) checkMemory(memory doze.Megabytes, p *doze.Problems) {
+	if s.Memory > 0 && memory > max(s.Memory, doze.MemoryDefault) {
+		p.Add("spec.runtime.memory", "is %d; the host has %d megabytes: ask for no more", memory, s.Memory)
+	}
+}
+
+// verdict is the error for the mistakes in a request, and for what it asks for
+// that this platform does not have: that alone is Unsupported. Nil for neither.
+func verdict(p, lacking doze.Problems) error { return verdictAs(doze.Unsupported, p, lacking) }
+
+// verdictAs is verdict where what the request asks for is of another kind.
+func verdictAs(kind doze.Kind, p, lacking doze.Problems) error {
+	if len(p) == 0 && len(lacking) > 0 {
+		return doze.Errorf(kind, "%s", strings.Join(lacking, "; "))
+	}
+	return slices.Concat(p, lacking).Err()
+}
+
+// verdictOn is verdict for a sandbox. Of another generation is a mistake that
+// has a name.
+func verdictOn(spec *doze.SandboxSpec, p, lacking doze.Problems) error {
+	err := verdict(p, lacking)
+	if len(p) > 0 && spec.Runtime.Has(doze.ExtraNFS) {
 		return &doze.Error{Kind: doze.Invalid, Name: doze.Unsupported.String(), Message: doze.Public(err).Message}
 	}
 	return err
 }
 
 // checkImage adds what is wrong with the image in a field to the other mistakes
-// of a request, which are Invalid or nil.
+// of a request, which are Invalid, Unsupported or nil.
 func (s *Server) checkImage(ctx context.Context, workspace, field, ref string, others error) error {
 	source, _, err := s.sourceOf(ctx, workspace, ref)
 	if err == nil {
@@ -102,8 +160,9 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error
 	r := sb.Spec.Runtime
 	image, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, r.Image)
 	return peer.Order{
-		Network: network,
-		UID:     sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
+		Network:   network,
+		Authority: sb.Authority,
+		UID:       sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
 		Image: image, Login: login, Memory: r.Memory, Env: env, Volumes: volumes,
 		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
 	}, err

@@ -31,7 +31,7 @@ type Bucket interface {
 	Purge(ctx context.Context, id string) error
 }
 
-// Config is what a Server works with. Every field but Hub, Bucket and Pool is required.
+// Config is what a Server works with. Every field but Hub, Bucket, Pool, Proxy and Memory is required.
 type Config struct {
 	Store        *store.Store
 	Node         peer.Node
@@ -50,6 +50,8 @@ type Config struct {
 	Base         string           // the address of the control API, for uploads
 	Bucket       Bucket           // nil: there are no drives
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
+	Proxy        bool             // sandboxes reach others, by the proxy that obeys their rules
+	Memory       doze.Megabytes   // of the host, the most that a sandbox gets; 0: any
 	Sealer       Sealer           // hides secrets of routing rules, which control never reads again
 }
 

@@ -38,6 +38,7 @@ type platform struct {
 	target string  // where custom domains lead to, if it is not the constant
 	bucket *bucket // nil: there is none
 	pool   doze.AddressPool
+	memory doze.Megabytes // of the host; 0: sandboxes may have any
 	ctl    *control.Server
 	http   http.Handler
 	key    string // of an admin of the workspace "main"
@@ -99,7 +100,8 @@ func (p *platform) open(run bool) {
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-		Pool: p.pool,
+		Memory: p.memory,
+		Pool:   p.pool, Proxy: p.pool != nil,
 	}
 	if p.bucket != nil {
 		cfg.Bucket = p.bucket
@@ -163,7 +165,7 @@ func want[T any](p *platform, status int, method, path, body string, headers ...
 	if w.Code != status {
 		p.t.Fatalf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, status)
 	}
-	if got := w.Header().Get("Content-Type"); got != "application/json" {
+	if got := w.Header().Get("Content-Type"); got != "application/json; charset=utf-8" {
 		p.t.Errorf("%s %s: content type %q", method, path, got)
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {

@@ -18,7 +18,8 @@ import (
 func TestMain(m *testing.M) { postgres.Main(m) }
 
 // TestCrashAtEachStep stops the control plane before and after each order to
-// the node, and checks that the next one puts everything right.
+// the node, on each kind of database, and checks that the next one puts
+// everything right.
 func TestCrashAtEachStep(t *testing.T) {
 	t.Parallel()
 	const path = "/sandboxes/a"
@@ -30,7 +31,7 @@ func TestCrashAtEachStep(t *testing.T) {
 		"snapshot and delete": {"DEPLOYED"}, "fork": {"DEPLOYED"}, "restore": {"DEPLOYED"}, "archive and unarchive": {"DEPLOYED", "ARCHIVED"},
 		"schedule": {"DEPLOYED"},
 	}
-	for name, act := range map[string]func(*platform){
+	courses := map[string]func(*platform){
 		"create":          func(p *platform) { p.create(named("a")) },
 		"create disabled": func(p *platform) { p.create(`{"metadata":{"name":"a"},"spec":{"enabled":false}}`) },
 		"create fails": func(p *platform) {
@@ -77,74 +78,119 @@ func TestCrashAtEachStep(t *testing.T) {
 			p.plan(`{"type":"sleep","value":"1s","input":{"command":"a"}}`)
 			after(2 * time.Second)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				type crash struct {
-					file string
-					node *node
+	}
+	for kind, open := range map[string]func(*testing.T) records{"sqlite": inFile, "postgres": onServer} {
+		for name, act := range courses {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				if kind == "postgres" && testing.Short() {
+					t.Skip("it starts PostgreSQL's own processes a thousand times")
 				}
-				var crashes []crash
-				p := start(t, true)
-				dir := t.TempDir()
-				p.node.hook = func() {
-					// While no machine comes or goes, the file can only be what
-					// a crash at this moment would leave.
-					p.node.mu.Lock()
-					defer p.node.mu.Unlock()
-					file := filepath.Join(dir, fmt.Sprint(len(crashes)))
-					for _, ext := range []string{"", "-wal"} {
-						b, err := os.ReadFile(p.file + ext)
-						if err == nil {
-							err = os.WriteFile(file+ext, b, 0o600)
-						}
-						if err != nil {
-							t.Error(err)
-						}
-					}
-					crashes = append(crashes, crash{file, p.node.clone()})
-				}
-				act(p)
-				synctest.Wait()
-				p.stop()
-				if len(crashes) < 2 {
-					t.Fatalf("only %d crashes", len(crashes))
-				}
-				for i, c := range crashes {
-					after := *p
-					after.file, after.node = c.file, c.node
-					after.open(false)
-					for _, sb := range want[[]sandbox](&after, 200, "GET", "/sandboxes", "") {
-						if sb.Status == "DEPLOYING" && name != "redeploy" { // which goes on
-							t.Errorf("crash %d: nobody will finish the start of %s", i, sb.Metadata.Name)
-						}
-					}
-					after.reopen()
-					settled(t, fmt.Sprint("crash ", i), &after)
-					if left := want[[]snapshot](&after, 200, "GET", "/snapshots", ""); name == "fork" && len(left) != 0 {
-						t.Errorf("crash %d: a fork that was cut short left %+v", i, left)
-					}
-					if again := after.started(); len(again) != 0 {
-						t.Errorf("crash %d: what was claimed before is started after: %+v", i, again)
-					}
-					if ran := want[[]doze.Execution](&after, 200, "GET", "/schedule-executions", ""); name == "schedule" && i > 1 &&
-						(len(ran) != 1 || ran[0].Status != doze.ExecutionFailed) { // 0 and 1 are of the create
-						t.Errorf("crash %d: the execution that it cut short is %+v", i, ran)
-					}
-					if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
-						usable := slices.Contains(holders[name], after.get().Status)
-						if w.Code != 409 || !usable {
-							t.Errorf("crash %d: the name is blocked: %d %s", i, w.Code, w.Body)
-						}
-					}
-					if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); !slices.Contains([]string{"DEPLOYED", "DEACTIVATED", "ARCHIVED"}, sb.Status) {
-						t.Errorf("crash %d: then it is %s", i, sb.Status)
-					}
-					after.stop()
-				}
+				r := open(t) // a server is not of the bubble
+				synctest.Test(t, func(t *testing.T) { crashAtEachStep(t, r, name, act, holders[name]) })
 			})
-		})
+		}
+	}
+}
+
+// records are a database of which a test keeps what was there at some moments.
+type records struct {
+	address string
+	// keep keeps what is there now; what it returns makes a database of that.
+	keep func(*testing.T) func(*testing.T) (address string)
+}
+
+// inFile are records in SQLite.
+func inFile(t *testing.T) records {
+	t.Helper()
+	file, dir, n := filepath.Join(t.TempDir(), "doze.db"), t.TempDir(), 0
+	return records{file, func(t *testing.T) func(*testing.T) string {
+		t.Helper()
+		n++
+		kept := filepath.Join(dir, fmt.Sprint(n))
+		for _, ext := range []string{"", "-wal"} {
+			b, err := os.ReadFile(file + ext)
+			if err == nil {
+				err = os.WriteFile(kept+ext, b, 0o600)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return func(*testing.T) string { return kept }
+	}}
+}
+
+// onServer are records in PostgreSQL.
+func onServer(t *testing.T) records {
+	t.Helper()
+	address, again := postgres.Database(t), postgres.Database(t)
+	startOn(t, again, false).stop() // so that it has the tables
+	return records{address, func(t *testing.T) func(*testing.T) string {
+		t.Helper()
+		rows := postgres.Read(t, address)
+		return func(t *testing.T) string {
+			t.Helper()
+			postgres.Write(t, again, rows)
+			return again
+		}
+	}}
+}
+
+// crashAtEachStep is TestCrashAtEachStep of one course of things, after which the
+// sandbox has its name in some statuses.
+func crashAtEachStep(t *testing.T, r records, name string, act func(*platform), holders []string) {
+	t.Helper()
+	type crash struct {
+		open func(*testing.T) string
+		node *node
+	}
+	var crashes []crash
+	p := startOn(t, r.address, true)
+	p.node.hook = func() {
+		// While no machine comes or goes, the records can only be what
+		// a crash at this moment would leave.
+		p.node.mu.Lock()
+		defer p.node.mu.Unlock()
+		crashes = append(crashes, crash{r.keep(t), p.node.clone()})
+	}
+	act(p)
+	synctest.Wait()
+	p.stop()
+	if len(crashes) < 2 {
+		t.Fatalf("only %d crashes", len(crashes))
+	}
+	for i, c := range crashes {
+		after := *p
+		after.file, after.node = c.open(t), c.node
+		after.open(false)
+		for _, sb := range want[[]sandbox](&after, 200, "GET", "/sandboxes", "") {
+			if sb.Status == "DEPLOYING" && name != "redeploy" { // which goes on
+				t.Errorf("crash %d: nobody will finish the start of %s", i, sb.Metadata.Name)
+			}
+		}
+		after.reopen()
+		settled(t, fmt.Sprint("crash ", i), &after)
+		if left := want[[]snapshot](&after, 200, "GET", "/snapshots", ""); name == "fork" && len(left) != 0 {
+			t.Errorf("crash %d: a fork that was cut short left %+v", i, left)
+		}
+		if again := after.started(); len(again) != 0 {
+			t.Errorf("crash %d: what was claimed before is started after: %+v", i, again)
+		}
+		if ran := want[[]doze.Execution](&after, 200, "GET", "/schedule-executions", ""); name == "schedule" && i > 1 &&
+			(len(ran) != 1 || ran[0].Status != doze.ExecutionFailed) { // 0 and 1 are of the create
+			t.Errorf("crash %d: the execution that it cut short is %+v", i, ran)
+		}
+		if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
+			usable := slices.Contains(holders, after.get().Status)
+			if w.Code != 409 || !usable {
+				t.Errorf("crash %d: the name is blocked: %d %s", i, w.Code, w.Body)
+			}
+		}
+		if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); !slices.Contains([]string{"DEPLOYED", "DEACTIVATED", "ARCHIVED"}, sb.Status) {
+			t.Errorf("crash %d: then it is %s", i, sb.Status)
+		}
+		after.stop()
 	}
 }
 

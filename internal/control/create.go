@@ -35,10 +35,8 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Metadata.Workspace = c.Workspace
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
-	if uploads.in(r.URL.Query()) {
-		return doze.Sandbox{}, errNoBuild
-	}
-	reuse := createIfNotExist.in(r.URL.Query())
+	lacking := noBuild(r)
+	reuse := createIfNotExist.in(r.URL.Query()) && len(lacking) == 0
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
 		if err != nil || ok {
@@ -56,20 +54,21 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Default(s.Region)
 	now := time.Now()
 	checkLasts(&sb.Spec, now, now, &p)
+	s.checkMemory(sb.Spec.Runtime.Memory, &p)
 	s.check(&sb, &p)
 	s.checkFree(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
 	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkNetwork(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	if err = s.checkImage(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdict(&sb.Spec, p)); err == nil {
+	if err = s.checkImage(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdictOn(&sb.Spec, p, lacking)); err == nil {
 		err = s.sealRouting(&sb)
 	}
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	for try := 1; ; try++ {
-		out, err := s.create(ctx, sb, "")
+		out, err := s.create(ctx, sb, nil)
 		if e := (taken{}); !errors.As(err, &e) {
 			return out, err
 		}
@@ -91,11 +90,16 @@ type taken struct{ error }
 
 func (t taken) Unwrap() error { return t.error }
 
-// create records a sandbox and starts it, from a snapshot if it is named. Of
+// create records a sandbox and starts it, from a snapshot if there is one. Of
 // concurrent callers with one name, one does; the others get a taken error.
-func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (doze.Sandbox, error) {
+func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snapshot) (doze.Sandbox, error) {
 	now := time.Now()
 	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, Events: want.Events, LastUsed: now}
+	sb.Authority = sb.UID
+	snapshot := ""
+	if from != nil {
+		sb.Authority, snapshot = from.Authority, from.ID
+	}
 	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
 	sb.Deadline = deadline(sb, now)
 
@@ -113,7 +117,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from string) (do
 		return doze.Sandbox{}, err
 	}
 	s.expiry.by(sb.Deadline)
-	if sb, err = s.boot(life, sb, from); err != nil {
+	if sb, err = s.boot(life, sb, snapshot); err != nil {
 		return doze.Sandbox{}, err
 	}
 	if !sb.Spec.IsEnabled() {
@@ -229,7 +233,7 @@ func (s *Server) reuse(ctx context.Context, m doze.Metadata) (doze.Sandbox, bool
 				return doze.Sandbox{}, false, err
 			}
 		default:
-			return s.view(sb), true, nil
+			return s.show(ctx, sb), true, nil
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/access"
 	"doze/internal/httpx"
 	"doze/internal/openapi"
 )
@@ -37,6 +38,7 @@ func Description() openapi.Document {
 			Parameters: parameters, Responses: failures(schemas), SecuritySchemes: map[string]openapi.Scheme{
 				bearer: {Type: "http", Scheme: "bearer", Description: "an API key or an access token"},
 				own:    {Type: "apiKey", In: "header", Name: "x-blaxel-authorization", Description: `the same, as "Bearer" and the credential; it is read first`},
+				tokens: {Type: "oauth2", Description: "an access token, by a grant of a user, with PKCE, or of a service account", Flows: flows()},
 			},
 		},
 	}
@@ -57,7 +59,22 @@ func Description() openapi.Document {
 const (
 	bearer = "bearer"
 	own    = "blaxel"
+	tokens = "oauth2"
 )
+
+// flows are the ways to an access token that descriptions have a name for.
+func flows() map[string]openapi.Flow {
+	const token = prefix + "/oauth/token"
+	scopes := map[string]string{access.Admin: "everything"}
+	for _, scope := range access.Scopes() {
+		resource, action, _ := strings.Cut(scope, ":")
+		scopes[scope] = action + " " + resource
+	}
+	return map[string]openapi.Flow{
+		"authorizationCode": {AuthorizationURL: prefix + "/oauth/authorize", TokenURL: token, RefreshURL: token, Scopes: scopes},
+		"clientCredentials": {TokenURL: token, Scopes: scopes},
+	}
+}
 
 func (rt *route) describe(schemas *openapi.Schemas) *openapi.Operation {
 	o := &openapi.Operation{
@@ -75,7 +92,7 @@ func (rt *route) describe(schemas *openapi.Schemas) *openapi.Operation {
 		o.Description = "Needs the scope " + rt.scope + "."
 	}
 	o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
-	o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}}
+	o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}, {tokens: scopes}}
 	return o
 }
 
@@ -92,7 +109,7 @@ func (rt *route) id() string {
 // groups are the tags of routes that are not called like their first segment.
 var groups = map[string]string{
 	"health": "platform", "openapi.json": "platform", "configuration": "platform", "locations": "platform", "publicIps": "platform",
-	"features": "platform", "sandbox": "platform", "schedule-executions": "schedules", "uploads": "volume_templates",
+	"features": "platform", "observability": "platform", "sandbox": "platform", "schedule-executions": "schedules", "uploads": "volume_templates",
 	"pending-image-shares": "images", "egressgateways": "vpcs", "egressips": "vpcs", "password": "users", "invitations": "users",
 	"login": "oauth", ".well-known": "oauth",
 }

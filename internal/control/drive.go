@@ -51,36 +51,24 @@ func decodeDrive(d *doze.Drive, body map[string]any, p *doze.Problems) {
 	d.Default()
 }
 
-// checkDrive reports every mistake in what a caller wants.
-func (s *Server) checkDrive(d *doze.Drive, p *doze.Problems) error {
-	if err := d.Validate(); err != nil {
-		*p = append(*p, doze.Public(err).Message)
-	}
-	if d.Spec.Region != s.Region {
-		p.Add("spec.region", "is %q; this platform has the region %s", clip(d.Spec.Region), s.Region)
-	}
-	return p.Err()
-}
-
 // createDrive needs nothing of the bucket: a drive without files is not there.
 func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[string]any) (doze.Drive, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c := callerOf(ctx)
 	d := store.Drive{ID: store.NewID()}
 	var p doze.Problems
 	decodeDrive(&d.Drive, body, &p)
-	d.Metadata.Workspace, d.Metadata.CreatedAt, d.Metadata.CreatedBy = c.Workspace, now, c.Sub
-	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = now, c.Sub
-	if d.Spec.Region == anyRegion || d.Spec.Region == "" {
-		d.Spec.Region = s.Region
-	}
+	stamp(&d.Metadata, c)
+	d.Spec.Region = s.regionOf(d.Spec.Region)
 	s.checkFree(&p, "metadata.name", "/drives/{}", d.Metadata.Name)
-	if err := s.checkDrive(&d.Drive, &p); err != nil {
+	s.checkPlaced(&d, d.Spec.Region, &p)
+	var lacking doze.Problems
+	if s.Bucket == nil {
+		lacking.Add("this platform", "has no bucket for drives: its operator names one with --drives and --drives-credentials")
+	}
+	if err := verdict(p, lacking); err != nil {
 		return doze.Drive{}, err
 	}
-	if s.Bucket == nil {
-		return doze.Drive{}, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
-	}
-	d.Events = []doze.Event{{Type: "deployment", Status: doze.DriveDeployed, Message: "the drive was created", Time: now}}
+	d.Events = []doze.Event{{Type: doze.EventDeployment, Status: doze.DriveDeployed, Message: "the drive was created", Time: d.Metadata.CreatedAt}}
 	if err := s.Store.InsertDrive(ctx, d); err != nil {
 		return doze.Drive{}, err
 	}
@@ -95,13 +83,12 @@ func (s *Server) updateDrive(ctx context.Context, r *http.Request, body map[stri
 		was := d.Drive
 		var p doze.Problems
 		decodeDrive(&d.Drive, body, &p)
-		d.Metadata.Name, d.Metadata.ExternalID = cmp.Or(d.Metadata.Name, was.Metadata.Name), cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
+		keepName(&d.Metadata, was.Metadata.Name, "drive", &p)
+		d.Metadata.ExternalID = cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
 		d.Spec.Region = cmp.Or(d.Spec.Region, was.Spec.Region)
-		if d.Metadata.Name != was.Metadata.Name {
-			p.Add("metadata.name", "cannot be changed: create another drive")
-		}
 		d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
-		return s.checkDrive(&d.Drive, &p)
+		s.checkPlaced(d, d.Spec.Region, &p)
+		return p.Err()
 	})
 	return s.driveView(d), err
 }

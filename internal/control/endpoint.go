@@ -43,7 +43,7 @@ func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)
 	e.handler = func(s *Server) http.Handler {
 		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
 			if !isList { // which reports all that is wrong with its query at once
-				err = checkFlags(r)
+				err = mistakesOf(ctx).Err()
 			}
 			if err != nil {
 				return out, err
@@ -60,7 +60,7 @@ func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)
 func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[string]any) (Out, error)) endpoint {
 	return endpoint{in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](), handler: func(s *Server) http.Handler {
 		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
-			if err := checkFlags(r); err != nil {
+			if err := mistakesOf(ctx).Err(); err != nil {
 				return out, err
 			}
 			body, err := readBody(r)

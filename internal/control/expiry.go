@@ -19,6 +19,10 @@ const (
 	// dueBatch is how many due records are handled before looking again: what
 	// one transaction ends in about a tenth of a second.
 	dueBatch = 1024
+	// purgeBatch is how many records are forgotten before looking again. Each of
+	// them takes dozens of rows of the index of searches along, and what is due
+	// waits meanwhile.
+	purgeBatch = 64
 	// consultsMax bounds the sandboxes that are asked at a time whether they are
 	// in use.
 	consultsMax = 64
@@ -95,7 +99,7 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 	if err := s.conclude(ctx, sure, now); err != nil {
 		return next, unsure, err
 	}
-	if _, err := s.Store.Purge(ctx, now, dueBatch); err != nil {
+	if _, err := s.Store.Purge(ctx, now, purgeBatch); err != nil {
 		return next, unsure, err
 	}
 	next, err = s.Store.NextDeadline(ctx)
@@ -219,17 +223,4 @@ func (s *Server) ended(ctx context.Context, all ...store.Sandbox) {
 	}
 	s.unpublish(ctx, uids...)
 	s.mending.ring()
-}
-
-// lastUsed is when a sandbox was last used: now, if it is in use. The node
-// knows best, but not what was before it, and us, began; the record does.
-func (s *Server) lastUsed(sb store.Sandbox, now time.Time) time.Time {
-	st, ok := s.Node.Status(sb.Machine)
-	switch {
-	case ok && st.InUse:
-		return now
-	case ok && st.LastUsed.After(s.began):
-		return st.LastUsed
-	}
-	return sb.LastUsed
 }

@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,38 +17,85 @@ import (
 )
 
 // TestClockSteps: what must end when it was unused for a time counts the time
-// that passed, and what must end at a moment counts the clock. The node in
-// this test sees a clock that was set: virtual time cannot jump.
+// that passed, and what must end at a moment counts the clock. Virtual time
+// cannot jump, so what is on record does, the other way: a clock that was set
+// is one by which all that was written down happened at another time.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
-	const idle = `{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`
-	for name, tt := range map[string]struct {
-		step time.Duration // of the moment of the last use, as the clock now names it
-		ends time.Duration
-	}{
-		"back": {-20 * time.Minute, 35 * time.Minute},
-		"on":   {20 * time.Minute, 75 * time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
-				born := time.Now()
-				p.create(idle)
-				after(25 * time.Minute)
-				p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now().Add(tt.step) })
-				p.ctl.ClockStepped()
-				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
-				if sb := p.get(); sb.Status != "DEPLOYED" {
-					t.Fatalf("before the deadline: %s", sb.Status)
-				}
-				after(100 * time.Millisecond)
-				if sb := p.get(); sb.Status != "TERMINATED" {
-					t.Fatalf("after the deadline: %s", sb.Status)
-				}
-			})
-		})
+	const at = 25 * time.Minute // after the create
+	policies := func(pairs ...string) string {
+		var all []string
+		for pair := range slices.Chunk(pairs, 2) {
+			all = append(all, `{"action":"delete","type":"`+pair[0]+`","value":"`+pair[1]+`"}`)
+		}
+		return `"lifecycle":{"expirationPolicies":[` + strings.Join(all, ",") + `]}`
 	}
+	type moments struct{ on, back time.Duration } // when it ends, if the clock is set by 20 minutes
+	byClock, byTime := moments{40 * time.Minute, 80 * time.Minute}, moments{60 * time.Minute, 60 * time.Minute}
+	for name, tt := range map[string]struct {
+		spec string
+		ends moments
+	}{
+		"ttl":                   {`"runtime":{"ttl":"1h"}`, byClock},
+		"expires":               {`"runtime":{"expires":"2000-01-01T01:00:00Z"}`, byClock},
+		"ttl-max-age":           {policies("ttl-max-age", "1h"), byClock},
+		"date":                  {policies("date", "2000-01-01T01:00:00Z"), byClock},
+		"ttl-idle":              {policies("ttl-idle", "1h"), byTime},
+		"idle first, then date": {policies("ttl-idle", "1h", "date", "2000-01-01T01:10:00Z"), moments{50 * time.Minute, 60 * time.Minute}},
+		"date first, then idle": {policies("ttl-idle", "70m", "date", "2000-01-01T01:00:00Z"), moments{40 * time.Minute, 70 * time.Minute}},
+		"over at once":          {`"runtime":{"ttl":"30m"}`, moments{at, 50 * time.Minute}},
+	} {
+		for direction, how := range map[string]struct{ step, ends time.Duration }{
+			"on": {20 * time.Minute, tt.ends.on}, "back": {-20 * time.Minute, tt.ends.back},
+		} {
+			t.Run(name+"/"+direction, func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, func(p *platform) {
+					t := p.t
+					born := time.Now()
+					p.create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
+					after(at)
+					p.setClock(how.step)
+					after(time.Until(born.Add(how.ends - 10*time.Millisecond)))
+					if sb := p.get(); how.ends > at && sb.Status != "DEPLOYED" {
+						t.Fatalf("before the deadline: %s", sb.Status)
+					}
+					after(100 * time.Millisecond)
+					if sb := p.get(); sb.Status != "TERMINATED" {
+						t.Fatalf("after the deadline: %s", sb.Status)
+					}
+				})
+			})
+		}
+	}
+}
+
+// setClock makes the record of the sandbox "a" one of a clock that was set by a
+// step just now. When it was last used its node knows, which counts the time
+// that passes.
+func (p *platform) setClock(step time.Duration) {
+	t := p.t
+	t.Helper()
+	sb, err := p.store.SandboxByName(t.Context(), "main", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shift := func(text *string) {
+		if at, err := time.Parse(time.RFC3339, *text); err == nil {
+			*text = at.Add(-step).Format(time.RFC3339)
+		}
+	}
+	sb.Metadata.CreatedAt.Time, sb.Deadline = sb.Metadata.CreatedAt.Add(-step), sb.Deadline.Add(-step)
+	shift(&sb.Spec.Runtime.Expires)
+	if l := sb.Spec.Lifecycle; l != nil {
+		for i := range l.ExpirationPolicies {
+			shift(&l.ExpirationPolicies[i].Value)
+		}
+	}
+	if _, err := p.store.Update(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	p.ctl.ClockStepped()
 }
 
 // TestDeadlinesSurviveARestart: those of every kind, also such that passed while
@@ -148,6 +197,50 @@ func TestEveryReadIsTrue(t *testing.T) {
 	})
 }
 
+// TestReadsKnowKeepAlive: what only the agent knows is in every read, whenever
+// anybody looked before; and it is true of an update, too.
+func TestReadsKnowKeepAlive(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		const policy = `"lifecycle":{"terminatedRetention":"1h","expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"%s"}]}`
+		p.create(`{"metadata":{"name":"a","externalId":"x"},"spec":{` + fmt.Sprintf(policy, "30m") + `}}`)
+		ends := time.Now().Add(20 * time.Minute)
+		p.node.with("a", func(_ string, m *machine) { m.alive = ends })
+		reads := map[string]func() sandbox{
+			"get":            p.get,
+			"with secrets":   func() sandbox { return want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "") },
+			"by external id": func() sandbox { return want[sandbox](p, 200, "GET", "/sandboxes/by-external-id/x", "") },
+			"list": func() sandbox {
+				return want[[]sandbox](p, 200, "GET", "/sandboxes", "", "Blaxel-Version", "2026-04-16")[0]
+			},
+			"update": func() sandbox { return want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`) },
+			"create again": func() sandbox {
+				return want[sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", named("a"))
+			},
+		}
+		check := func(used time.Time, left int64) {
+			t.Helper()
+			for how, read := range reads {
+				sb := read()
+				if diff := cmp.Diff(doze.Observed{ExpiresIn: &left, LastUsedAt: doze.Time{Time: used}}, doze.Observed{ExpiresIn: sb.ExpiresIn, LastUsedAt: sb.LastUsedAt}); diff != "" {
+					t.Errorf("%s: %s", how, diff)
+				}
+			}
+		}
+		after(7 * time.Minute)
+		check(time.Now(), 30*60)
+		after(7 * time.Minute)
+		check(time.Now(), 30*60)
+		after(16 * time.Minute)
+		check(ends, 20*60)
+		p.node.with("a", func(_ string, m *machine) { m.alive = time.Now().Add(10 * time.Minute) })
+		after(5 * time.Minute)
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{`+fmt.Sprintf(policy, "1m")+`}}`) // a minute is not over: it is in use
+		check(time.Now(), 60)
+	})
+}
+
 // TestManyEndAtOnce: the moment that ends thousands ends them all for everybody
 // who looks, long before the last of their machines is gone.
 func TestManyEndAtOnce(t *testing.T) {
@@ -155,7 +248,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		t := p.t
 		const many = 3000 // some batches
-		p.fill(many)
+		p.fill(many, 0)
 		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"24h","terminationGracePeriodSeconds":600}}}`)
 		time.Sleep(24*time.Hour - time.Millisecond)
 		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
@@ -198,8 +291,8 @@ func TestKeepAliveIsNotIdle(t *testing.T) {
 		ends   time.Duration
 		asked  int
 	}{
-		"a process": {45 * time.Minute, false, 75 * time.Minute, 3},
-		"none":      {0, false, 30 * time.Minute, 1},
+		"a process": {45 * time.Minute, false, 75 * time.Minute, 3 + 1}, // the read below asks, too
+		"none":      {0, false, 30 * time.Minute, 1 + 1},
 		"asleep":    {0, true, 30 * time.Minute, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +331,11 @@ func TestRequestWinsAgainstIdleness(t *testing.T) {
 			p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() })
 		})
 		after(30*time.Minute + 2*time.Second)
-		if sb := p.get(); sb.Status != "DEPLOYED" || p.node.asked() != 1 {
-			t.Fatalf("it is %s, asked %d times", sb.Status, p.node.asked())
+		if n := p.node.asked(); n != 1 {
+			t.Fatalf("asked %d times", n)
+		}
+		if sb := p.get(); sb.Status != "DEPLOYED" {
+			t.Fatalf("it is %s", sb.Status)
 		}
 		after(30 * time.Minute)
 		if sb := p.get(); sb.Status != "TERMINATED" {
@@ -248,8 +344,9 @@ func TestRequestWinsAgainstIdleness(t *testing.T) {
 	})
 }
 
-// fill adds records that end in a day, each with a policy, past the API.
-func (p *platform) fill(n int) {
+// fill adds records that end in a day, each with a policy, past the API. They
+// are numbered up to n, from after another number.
+func (p *platform) fill(n, from int) {
 	p.t.Helper()
 	db, err := sql.Open("sqlite", p.file)
 	if err != nil {
@@ -259,10 +356,10 @@ func (p *platform) fill(n int) {
 	now := time.Now().UnixMilli()
 	_, err = db.ExecContext(p.t.Context(), `INSERT INTO sandboxes
 		(uid, workspace, name, external_id, search, machine, phase, seq, revision, created_at, last_used_at, ended_at, deadline, body)
-		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+		WITH RECURSIVE n(i) AS (SELECT $3 + 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 		SELECT 'u' || i, 'main', 'n' || i, 'e' || i, 'n' || i, 'u' || i, 'standby', 0, 1, $2 + i, $2, 0, $2 + 86400000,
 			'{"metadata":{"name":"n' || i || '","workspace":"main"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"1d"}]}}}'
-		FROM n`, n, now)
+		FROM n`, n, now, from)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -278,45 +375,60 @@ func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see ab
 		runtime.ReadMemStats(&m)
 		return runtime.NumGoroutine(), m.HeapAlloc
 	}
+	p.fill(many/100, 0)
+	few := p.looks()
 	goroutines, bytes := measure()
-	p.fill(many)
+	p.fill(many, many/100)
 	p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`) // makes the loop look
 	grown, more := measure()
 	if grown > goroutines+8 || more > bytes+(8<<20) {
 		t.Errorf("with %d records more: %d goroutines instead of %d, %d bytes instead of %d", many, grown, goroutines, more, bytes)
 	}
-	// What one look costs does not grow with the records that are not due.
-	const looks = 100
-	began := time.Now()
-	for range looks {
+	// Nor does what one look costs grow with the records that are not due, or not
+	// asked for.
+	for what, cost := range p.looks() {
+		if alone := few[what]; cost > 20*alone {
+			t.Errorf("%s takes %v at %d records, and %v at %d", what, cost, many, alone, many/100)
+		}
+	}
+}
+
+// looks are what the loop, and callers, look for in the records, and the least
+// that each takes: on a busy machine, others take most of the time.
+func (p *platform) looks() map[string]time.Duration {
+	p.t.Helper()
+	least := map[string]time.Duration{}
+	for i := range 100 {
 		now := time.Now()
-		due, err := p.store.Due(t.Context(), now, 256)
-		if err != nil || len(due) != 0 {
-			t.Fatalf("%d due, %v", len(due), err)
-		}
-		if _, err := p.store.Purge(t.Context(), now, 256); err != nil {
-			t.Fatal(err)
-		}
-		if next, err := p.store.NextDeadline(t.Context()); err != nil || next.Before(now) {
-			t.Fatalf("next is %v, %v", next, err)
+		for what, look := range map[string]func() error{
+			"what is due": func() error {
+				due, err := p.store.Due(p.t.Context(), now, 256)
+				if len(due) > 0 {
+					p.t.Errorf("%d are due", len(due))
+				}
+				return err
+			},
+			"what is over": func() error { _, err := p.store.Purge(p.t.Context(), now, 256); return err },
+			"the deadline": func() error { _, err := p.store.NextDeadline(p.t.Context()); return err },
+			"an external id": func() error {
+				_, err := p.store.LatestByExternalID(p.t.Context(), "main", fmt.Sprint("e", i+1))
+				return err
+			},
+			"a page of a list": func() error {
+				_, err := p.store.List(p.t.Context(), store.Query{Workspace: "main", Limit: 50}, now)
+				return err
+			},
+		} {
+			began := time.Now()
+			if err := look(); err != nil {
+				p.t.Fatalf("%s: %v", what, err)
+			}
+			if took := time.Since(began); i == 0 || took < least[what] {
+				least[what] = took
+			}
 		}
 	}
-	if took := time.Since(began) / looks; took > 10*time.Millisecond {
-		t.Errorf("a look at %d records takes %v", many, took)
-	}
-	// Nor do the look-ups of callers.
-	began = time.Now()
-	for i := range looks {
-		if _, err := p.store.LatestByExternalID(t.Context(), "main", fmt.Sprint("e", i+1)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.store.List(t.Context(), store.Query{Workspace: "main", Limit: 50}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if took := time.Since(began) / looks; took > 10*time.Millisecond {
-		t.Errorf("two look-ups in %d records take %v", many, took)
-	}
+	return least
 }
 
 // TestIdleTimeSurvivesARestart: a node that adopts a sandbox does not know when

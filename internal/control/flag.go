@@ -1,8 +1,11 @@
 package control
 
 import (
+	"context"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"doze"
 )
@@ -35,11 +38,36 @@ var flags = [...]string{
 // in reports whether a query has f as true.
 func (f flag) in(q url.Values) bool { return q.Get(flags[f]) == "true" }
 
-// checkFlags is the error for the flags in the query of r.
-func checkFlags(r *http.Request) error {
-	var p doze.Problems
-	addFlags(r.URL.Query(), &p)
-	return p.Err()
+type mistakesKey struct{}
+
+// examine lets a request through to h, which finds in its context what is wrong
+// with the query by the table of parameters; names are those that its route asks.
+func examine(names []string, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var p doze.Problems
+		q := r.URL.Query()
+		addFlags(q, &p)
+		addWords(q, names, &p)
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), mistakesKey{}, p)))
+	})
+}
+
+// mistakesOf are those in the query of a request.
+func mistakesOf(ctx context.Context) doze.Problems {
+	p, _ := ctx.Value(mistakesKey{}).(doze.Problems)
+	return slices.Clip(p)
+}
+
+// addWords adds each parameter, of those that are one of a few words, that is
+// another. An empty one counts as left out.
+func addWords(q url.Values, names []string, p *doze.Problems) {
+	for _, name := range names {
+		all := parameters[name].Schema
+		if v := q.Get(name); v != "" && all != nil && len(all.Enum) > 0 && !slices.Contains(all.Enum, v) {
+			last := len(all.Enum) - 1
+			p.Add(name, "must be %s or %s", strings.Join(all.Enum[:last], ", "), all.Enum[last])
+		}
+	}
 }
 
 // addFlags adds each flag of a query that is neither true nor false: to take

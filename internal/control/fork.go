@@ -38,6 +38,9 @@ func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[stri
 	in := forkRequest(body, &p)
 	if in.SnapshotID != "" {
 		n, err := s.Store.Snapshot(ctx, sb.Metadata.Workspace, sb.UID, in.SnapshotID)
+		if doze.Public(err).Kind == doze.NotFound {
+			err = s.noSnapshot(ctx, sb, in, p, err)
+		}
 		if err != nil {
 			return doze.ForkResponse{}, err
 		}
@@ -65,6 +68,18 @@ func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[stri
 	return out, nil
 }
 
+// noSnapshot is the error for a fork of a snapshot that is missing: that, or all
+// mistakes of the body with it.
+func (s *Server) noSnapshot(ctx context.Context, sb store.Sandbox, in doze.ForkRequest, p doze.Problems, missing error) error {
+	var n store.Snapshot
+	bequeath(&n, sb.Spec)
+	in.Memory = 0 // which would be right, nobody knows
+	if _, err := s.forked(ctx, n, in, p); doze.Public(err).Kind == doze.Invalid {
+		return doze.Errorf(doze.Invalid, "%s; snapshotId: %s", doze.Public(err).Message, doze.Public(missing).Message)
+	}
+	return missing
+}
+
 // stay keeps the snapshot that a fork took, for its caller is told of it.
 func (s *Server) stay(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
@@ -89,7 +104,7 @@ func (s *Server) fork(ctx context.Context, n store.Snapshot, in doze.ForkRequest
 	if n.Status != doze.SnapshotReady {
 		return out, doze.Errorf(doze.Conflict, "the snapshot is %s: fork one that is %s", n.Status, doze.SnapshotReady)
 	}
-	_, err = s.create(ctx, sb, n.ID)
+	_, err = s.create(ctx, sb, &n)
 	if e := (taken{}); errors.As(err, &e) {
 		err = s.conflict(ctx, sb.Metadata, err)
 	}
@@ -99,9 +114,9 @@ func (s *Server) fork(ctx context.Context, n store.Snapshot, in doze.ForkRequest
 // forked is the sandbox that a fork makes, or all mistakes in what its caller
 // wants. A name that is in use is a Conflict.
 func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkRequest, p doze.Problems) (doze.Sandbox, error) {
+	var lacking doze.Problems
 	if in.TargetType == doze.KindApplication {
-		return doze.Sandbox{}, doze.Errorf(doze.Unsupported,
-			"this platform has no applications: fork into a sandbox, with the targetType %s, and create a preview of it", doze.KindSandbox)
+		lacking.Add("this platform", "has no applications: fork into a sandbox, with the targetType %s, and create a preview of it", doze.KindSandbox)
 	}
 	in.Check(&p, n.Spec)
 	c := callerOf(ctx)
@@ -118,7 +133,7 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	if err := s.checkReferences(ctx, c.Workspace, "envs", sb.Spec.Runtime.Envs, &p); err != nil {
 		return sb, err
 	}
-	if err := p.Err(); err != nil {
+	if err := verdict(p, lacking); err != nil {
 		return sb, err
 	}
 	// What is wrong now came with the snapshot.

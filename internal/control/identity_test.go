@@ -108,6 +108,14 @@ func TestMembersDoLessThanAdmins(t *testing.T) {
 	if slices.Contains(k.Scopes, "admin") || len(k.Scopes) < 10 {
 		t.Errorf("a member's key has %v", k.Scopes)
 	}
+	// Keys of others are an admin's business, those of service accounts too.
+	type id struct{ ID string }
+	other := want[id](p, 200, "POST", "/api_keys", `{"scopes":["sandboxes:list"]}`)
+	if all := want[[]id](p, 200, "GET", "/api_keys", "", as(key)...); len(all) != 1 {
+		t.Errorf("a member sees the keys %v", all)
+	}
+	want[any](p, 404, "DELETE", "/api_keys/"+other.ID, "", as(key)...)
+	want[any](p, 200, "DELETE", "/api_keys/"+other.ID, "")
 	// The role counts at each call, for tokens and for keys.
 	want[doze.User](p, 200, "PUT", "/users/"+u.Sub, `{"role":"admin"}`)
 	want[any](p, 200, "GET", "/secrets", "", as(key)...)
@@ -158,7 +166,7 @@ func TestKeysStayInTheirWorkspace(t *testing.T) {
 	for range 2 { // before and after a restart
 		for _, route := range [][2]string{{"GET", "/sandboxes/job"}, {"GET", "/sandboxes"}, {"POST", "/sandboxes"}, {"DELETE", "/sandboxes/job"}} {
 			w := p.do(route[0], route[1], "", as(k.Key)...)
-			if w.Code != 403 || !strings.Contains(w.Body.String(), "x-blaxel-workspace") {
+			if w.Code != 403 || !strings.Contains(w.Body.String(), "x-blaxel-workspace, such as danws") {
 				t.Errorf("%s %s: %d %s", route[0], route[1], w.Code, w.Body)
 			}
 		}
@@ -167,6 +175,10 @@ func TestKeysStayInTheirWorkspace(t *testing.T) {
 			t.Errorf("it is %s", sb.Status)
 		}
 		p.reopen()
+	}
+	p.creds.Join(u.Sub, "danws", "")
+	if w := p.do("GET", "/workspaces", "", as(k.Key)...); w.Code != 403 || !strings.Contains(w.Body.String(), "accept an invitation") {
+		t.Errorf("in no workspace: %d %s", w.Code, w.Body)
 	}
 }
 
@@ -215,6 +227,62 @@ func TestServiceAccounts(t *testing.T) {
 	want[any](p, 404, "DELETE", path, "")
 	p.reopen()
 	want[any](p, 401, "GET", "/sandboxes", "", as(k.Key)...)
+}
+
+// TestScopesOfServiceAccountsBoundTheirCredentials: what is taken away from an
+// account is gone from its keys and tokens at once, and over a restart.
+func TestScopesOfServiceAccountsBoundTheirCredentials(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	a := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"ci"}`)
+	path := "/service_accounts/" + a.ClientID
+	text, err := p.creds.Tokens.Sign(claimsOf(doze.User{Sub: a.ClientID}), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := want[key](p, 200, "POST", path+"/api_keys", ``)
+	few := want[key](p, 200, "POST", path+"/api_keys", `{"scopes":["sandboxes:list","sandboxes:get"]}`)
+	less := 0
+	p.creds.OnLess(func() { less++ })
+	for _, step := range []struct {
+		scopes string
+		may    map[string][2]int // for the token and the first key, and for the second
+	}{
+		{`["sandboxes:get","apiKey:list"]`, map[string][2]int{"/sandboxes": {403, 403}, "/sandboxes/none": {404, 404}, "/api_keys": {200, 403}, "/secrets": {403, 403}}},
+		{`["sandboxes:list"]`, map[string][2]int{"/sandboxes": {200, 200}, "/sandboxes/none": {403, 403}, "/api_keys": {403, 403}, "/secrets": {403, 403}}},
+		{`["admin"]`, map[string][2]int{"/sandboxes": {200, 200}, "/sandboxes/none": {404, 404}, "/api_keys": {200, 403}, "/secrets": {200, 403}}},
+	} {
+		got, before := want[doze.ServiceAccount](p, 200, "PUT", path, `{"scopes":`+step.scopes+`}`), less
+		if before == 0 || got.Name != "ci" || `["`+strings.Join(got.Scopes, `","`)+`"]` != step.scopes {
+			t.Errorf("%s: told %d times, %+v", step.scopes, before, got)
+		}
+		less = 0
+		for range 2 { // before and after a restart
+			for route, status := range step.may {
+				want[any](p, status[0], "GET", route, "", as(text)...)
+				want[any](p, status[0], "GET", route, "", as(all.Key)...)
+				want[any](p, status[1], "GET", route, "", as(few.Key)...)
+			}
+			p.reopen()
+			p.creds.OnLess(func() { less++ })
+		}
+	}
+	for body, says := range map[string]string{
+		`{"name":"","scopes":["all"]}`: `name must have 1 to 63 bytes; scopes has the unknown scope \"all\"`,
+		`{"scopes":null}`:              "scopes has 0 entries",
+		`{"scopes":"admin"}`:           "scopes must be an array",
+	} {
+		if w := p.do("PUT", path, body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+			t.Errorf("%s: %d %s", body, w.Code, w.Body)
+		}
+	}
+	want[doze.ServiceAccount](p, 200, "PUT", path, `{"scopes":["sandboxes:list"]}`)
+	w := p.do("POST", path+"/api_keys", `{"expires_in":"-1h","scopes":["admin","x"]}`)
+	for _, says := range []string{"expires_in", `the unknown scope \"x\"`, `has \"admin\", which the service account lacks`} {
+		if w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+			t.Errorf("%d %s does not say %q", w.Code, w.Body, says)
+		}
+	}
 }
 
 func TestWorkspaceEndsWithAllThatIsInIt(t *testing.T) {

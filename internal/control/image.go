@@ -18,10 +18,18 @@ import (
 // imageTypes are what images of the API may be for. We run sandboxes.
 var imageTypes = []string{doze.KindSandbox, "agent", "function", "job"}
 
-var (
-	errNoImage = doze.Errorf(doze.NotFound, "there is no such image")
-	errNoBuild = doze.Errorf(doze.Unsupported, "this platform builds no images: push yours to a registry, and name that as image, or as spec.runtime.image")
-)
+var errNoImage = doze.Errorf(doze.NotFound, "there is no such image")
+
+// builds says why an upload of what an image is to be built of is refused.
+const builds = "this platform builds no images: push yours to a registry, and name that as image, or as spec.runtime.image"
+
+// noBuild is what this platform lacks for a request that wants to upload.
+func noBuild(r *http.Request) (lacking doze.Problems) {
+	if uploads.in(r.URL.Query()) {
+		lacking = doze.Problems{builds}
+	}
+	return lacking
+}
 
 // sourceOf is what a node is asked for an image of a workspace: a registry's is
 // itself, with the credentials that the workspace has; one of the workspace is
@@ -147,18 +155,19 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if !slices.Contains(imageTypes, in.ResourceType) {
 		wrong.Add("resourceType", "must be %s", doze.KindSandbox)
 	}
+	lacking := noBuild(r)
+	if in.Image == "" && len(lacking) == 0 {
+		lacking = doze.Problems{builds}
+	}
+	if slices.Contains(imageTypes[1:], in.ResourceType) {
+		lacking = append(lacking, "this platform runs sandboxes only: resourceType must be "+doze.KindSandbox)
+	}
 	workspace := callerOf(ctx).Workspace
-	if err = wrong.Err(); in.Image != "" {
+	if err = verdict(wrong, lacking); in.Image != "" {
 		err = s.checkImage(ctx, workspace, "image", in.Image, err)
 	}
 	if err != nil {
 		return out, err
-	}
-	if in.ResourceType != doze.KindSandbox {
-		return out, doze.Errorf(doze.Unsupported, "this platform runs sandboxes only: resourceType must be %s", doze.KindSandbox)
-	}
-	if in.Image == "" || uploads.in(r.URL.Query()) {
-		return out, errNoBuild
 	}
 	if err := s.Node.CheckImage(ctx, name+":"+tag); err == nil {
 		return out, doze.Errorf(doze.Conflict, "the platform has an image %s: choose another name", name)

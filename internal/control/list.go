@@ -85,7 +85,12 @@ type listMeta struct {
 }
 
 func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer[doze.Sandbox], error) {
-	return answerPage(ctx, r, sandboxPhases, s.Store.List, s.view)
+	list := func(ctx context.Context, q store.Query, now time.Time) (store.Page[store.Sandbox], error) {
+		page, err := s.Store.List(ctx, q, now)
+		s.learn(ctx, page.Records...)
+		return page, err
+	}
+	return answerPage(ctx, r, sandboxPhases, list, s.view)
 }
 
 // answerPage answers a list as the query of r wants it. The names of phases map
@@ -106,7 +111,7 @@ func answerListing[Record, View any](
 	if err != nil {
 		return out, err
 	}
-	q, err := of.parse(r.URL.Query(), version == bareLists)
+	q, err := of.parse(r.URL.Query(), version == bareLists, mistakesOf(ctx))
 	if err != nil {
 		return out, err
 	}
@@ -122,14 +127,13 @@ func answerListing[Record, View any](
 	return out, nil
 }
 
-// parse reads the parameters of a list and reports every mistake.
-func (l listing) parse(v url.Values, bare bool) (store.Query, error) {
-	var p doze.Problems
+// parse reads the parameters of a list and reports every mistake, with those that
+// are known.
+func (l listing) parse(v url.Values, bare bool, p doze.Problems) (store.Query, error) {
 	q := store.Query{
 		ExternalID: v.Get("externalId"), Terminated: showTerminated.in(v),
 		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
 	}
-	addFlags(v, &p)
 	most := l.most
 	if bare {
 		q.Limit, most = limitBare, limitBare
@@ -143,22 +147,12 @@ func (l listing) parse(v url.Values, bare bool) (store.Query, error) {
 	}
 	if text := v.Get("sort"); text != "" {
 		q.Sort = store.Sort(text)
-		switch {
-		case l.byTime && !q.Sort.ByTime():
+		if l.byTime && q.Sort.Valid() && !q.Sort.ByTime() {
 			p.Add("sort", "must be createdAt:desc or createdAt:asc")
-		case !q.Sort.Valid():
-			p.Add("sort", "must be createdAt:desc, createdAt:asc, name:asc or name:desc")
 		}
 	}
-	switch v.Get("anchor") {
-	case "", "start":
-	case "end":
-		q.Tail = true
-		if !q.Sort.ByTime() || q.Cursor != "" {
-			p.Add("anchor", "end needs a sort by createdAt, and no cursor")
-		}
-	default:
-		p.Add("anchor", "must be end or left out")
+	if q.Tail = v.Get("anchor") == "end"; q.Tail && (!q.Sort.ByTime() || q.Cursor != "") {
+		p.Add("anchor", "end needs a sort by createdAt, and no cursor")
 	}
 	if text := v.Get("q"); len(text) > searchMax {
 		p.Add("q", "is %d bytes long; at most %d are allowed", len(text), searchMax)

@@ -82,9 +82,7 @@ func (s *Server) mountDrive(ctx context.Context, route peer.Route, body map[stri
 	var m peer.DriveMount
 	var p doze.Problems
 	decode(&m.DriveMount, body, "", &p)
-	if err := m.Validate(); err != nil {
-		p = append(p, doze.Public(err).Message)
-	}
+	m.Check(&p)
 	if err := p.Err(); err != nil {
 		return mounted{}, err
 	}

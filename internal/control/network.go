@@ -91,7 +91,7 @@ func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent
 	if kind == store.IP {
 		n.Status, message = doze.Starting.Status(), "it waits for an address: "+s.whyNoAddress(where.VPCName)
 	}
-	n.Events = []doze.Event{{Type: "deployment", Status: n.Status, Message: message, Time: now}}
+	n.Events = []doze.Event{{Type: doze.EventDeployment, Status: n.Status, Message: message, Time: now}}
 	return n, s.Store.InsertNetwork(ctx, kind, parent, n)
 }
 
@@ -153,9 +153,7 @@ func (s *Server) createGateway(ctx context.Context, r *http.Request, body map[st
 		if spec.Region == anyRegion {
 			spec.Region = s.Region
 		}
-		if spec.Region != s.Region {
-			p.Add("spec.region", "is %q; this platform has the region %s", clip(spec.Region), s.Region)
-		}
+		s.checkRegion("spec.region", spec.Region, p)
 	})
 }
 

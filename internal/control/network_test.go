@@ -176,37 +176,49 @@ func TestSandboxesLeaveByGateways(t *testing.T) {
 	want[network](p, 200, "DELETE", ips+"/b", "")
 }
 
-// TestAddressIsVacated: a create that read an address before its egress IP is
-// deleted leaves from it no more when somebody else may get it.
+// TestAddressIsVacated: who read an address before its egress IP is deleted leaves
+// from it no more when somebody else may get it.
 func TestAddressIsVacated(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
-	p.reopen()
-	want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
-	const ips = "/vpcs/default/egressgateways/g/ips"
-	want[network](p, 200, "POST", ips, named("a"))
-	want[network](p, 200, "POST", ips, named("b"))
-	block := make(chan struct{})
-	p.node.mu.Lock()
-	p.node.block = block
-	p.node.mu.Unlock()
-	made, gone := make(chan int), make(chan int)
-	go func() {
-		made <- p.do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"network":{"egress":{"gateway":"g"}}}}`).Code
-	}()
-	for p.node.ordered() == 0 && t.Context().Err() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	go func() { gone <- p.do("DELETE", ips+"/a", "").Code }()
-	for len(want[[]network](p, 200, "GET", ips, "")) > 1 {
-		time.Sleep(time.Millisecond)
-	}
-	close(block)
-	if a, b := <-made, <-gone; a != 200 || b != 200 {
-		t.Errorf("create %d, delete %d", a, b)
-	}
-	if source := p.network().Source().String(); source != "203.0.113.1" {
-		t.Errorf("it leaves from %s", source)
+	for name, tt := range map[string]struct {
+		before                 string // the sandbox that there is, if any
+		method, path, underWay string
+	}{
+		"a create": {"", "POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"network":{"egress":{"gateway":"g"}}}}`},
+		"an update": {
+			`{"metadata":{"name":"a"}}`, "PUT", "/sandboxes/a",
+			`{"spec":{"runtime":{"memory":768},"network":{"egress":{"gateway":"g"}}}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, false)
+			p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
+			p.reopen()
+			want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
+			const ips = "/vpcs/default/egressgateways/g/ips"
+			want[network](p, 200, "POST", ips, named("a"))
+			want[network](p, 200, "POST", ips, named("b"))
+			if tt.before != "" {
+				want[doze.Sandbox](p, 200, "POST", "/sandboxes", tt.before)
+			}
+			creates, release := p.node.ordered(), p.node.hold()
+			made, gone := make(chan int), make(chan int)
+			go func() { made <- p.do(tt.method, tt.path, tt.underWay).Code }()
+			for p.node.ordered() == creates && t.Context().Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			go func() { gone <- p.do("DELETE", ips+"/a", "").Code }()
+			for len(want[[]network](p, 200, "GET", ips, "")) > 1 {
+				time.Sleep(time.Millisecond)
+			}
+			release()
+			if a, b := <-made, <-gone; a != 200 || b != 200 {
+				t.Errorf("it ends with %d, the delete with %d", a, b)
+			}
+			if source := p.network().Source().String(); source != "203.0.113.1" {
+				t.Errorf("it leaves from %s", source)
+			}
+		})
 	}
 }

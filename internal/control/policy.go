@@ -20,13 +20,11 @@ func (s *Server) policy(ctx context.Context, r *http.Request) (doze.Policy, erro
 }
 
 func (s *Server) createPolicy(ctx context.Context, _ *http.Request, body map[string]any) (doze.Policy, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	var p doze.Policy
 	if err := decodePolicy(&p, body); err != nil {
 		return doze.Policy{}, err
 	}
-	p.Metadata.Workspace, p.Metadata.CreatedAt, p.Metadata.CreatedBy = c.Workspace, now, c.Sub
-	p.Metadata.UpdatedAt, p.Metadata.UpdatedBy = now, c.Sub
+	stamp(&p.Metadata, callerOf(ctx))
 	return p, s.Store.InsertPolicy(ctx, p)
 }
 

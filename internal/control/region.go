@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"doze"
 )
@@ -13,7 +14,10 @@ const healthy = "healthy"
 func (s *Server) configuration(context.Context, *http.Request) (doze.Configuration, error) {
 	return doze.Configuration{
 		Continents: []doze.Named{}, Countries: []doze.Named{}, PrivateLocations: []doze.Named{},
-		Regions:        []doze.Region{{Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true, Drives: s.Bucket != nil}},
+		Regions: []doze.Region{{
+			Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true,
+			Drives: s.Bucket != nil, Proxy: s.Proxy, Egress: s.Proxy && len(s.Pool) > 0,
+		}},
 		DetectedRegion: s.Region,
 	}, nil
 }
@@ -31,7 +35,12 @@ func (s *Server) publicIPs(_ context.Context, r *http.Request) (map[string]doze.
 	return all, nil
 }
 
-// features are switches that clients look at. We have none.
+// features are the switches that are on. We have none.
 func (s *Server) features(context.Context, *http.Request) (map[string]map[string]bool, error) {
 	return map[string]map[string]bool{"features": {}}, nil
+}
+
+// feature is a switch that clients look at, whatever its name: it is off.
+func (s *Server) feature(_ context.Context, r *http.Request) (doze.Feature, error) {
+	return doze.Feature{Key: clip(r.PathValue("feature")), EvaluatedAt: doze.Time{Time: time.Now()}}, nil
 }

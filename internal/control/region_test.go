@@ -1,9 +1,13 @@
 package control_test
 
 import (
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"doze"
 )
 
 // TestRegion compares what clients read before they choose a region.
@@ -24,9 +28,22 @@ func TestRegion(t *testing.T) {
 		"/publicIps":             object{"here-1": object{"description": "the addresses of this host, which its operator knows", "ipv4Cidrs": none, "ipv6Cidrs": none}},
 		"/publicIps?region=moon": object{},
 		"/features":              object{"features": object{}},
+		"/features/any":          object{"featureKey": "any", "enabled": false, "variant": "", "payload": nil},
 	} {
-		if diff := cmp.Diff(answer, want[any](p, 200, "GET", path, "")); diff != "" {
+		got := want[any](p, 200, "GET", path, "")
+		if of, ok := got.(object); ok && path == "/features/any" {
+			if at, err := doze.ParseTime(of["evaluatedAt"].(string)); err != nil || time.Since(at) > time.Hour {
+				t.Errorf("evaluated at %v, %v", at, err)
+			}
+			delete(of, "evaluatedAt")
+		}
+		if diff := cmp.Diff(answer, got); diff != "" {
 			t.Errorf("%s: %s", path, diff)
 		}
+	}
+	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
+	p.reopen()
+	if r := want[doze.Configuration](p, 200, "GET", "/configuration", "").Regions[0]; !r.Egress || !r.Proxy {
+		t.Errorf("with a pool of addresses: %+v", r)
 	}
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -40,6 +41,8 @@ var routes = append([]route{
 	{"GET", "/locations", "locations:list", read((*Server).locations)},
 	{"GET", "/publicIps", "locations:list", read((*Server).publicIPs).asks("region")},
 	{"GET", "/features", "configurations:list", read((*Server).features)},
+	{"GET", "/features/{feature}", "configurations:list", read((*Server).feature)},
+	{"GET", "/observability/logs", "sandboxes:get", read((*Server).logs).asks("start", "end", "resourceType", "workloadIds")},
 	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
 
 	{"GET", "/sandboxes/{name}/previews", "sandboxes:get", read((*Server).listPreviews)},
@@ -117,7 +120,7 @@ var routes = append([]route{
 	{"GET", "/images/{type}/{image}/share", access.Admin, read((*Server).listImageShares)},
 	{"POST", "/images/{type}/{image}/share", access.Admin, write[shareRequest]((*Server).shareImage)},
 	{"DELETE", "/images/{type}/{image}/share/{target}", access.Admin, read((*Server).unshareImage)},
-	{"GET", "/pending-image-shares", access.Admin, read((*Server).pendingImageShares)},
+	{"GET", "/pending-image-shares", access.Admin, read((*Server).pendingImageShares).asks("direction")},
 	{"POST", "/pending-image-shares/{share}/accept", access.Admin, read((*Server).answerImageShare)},
 	{"POST", "/pending-image-shares/{share}/decline", access.Admin, read((*Server).answerImageShare)},
 
@@ -175,7 +178,7 @@ var routes = append([]route{
 
 	{"GET", "/service_accounts", access.Admin, read((*Server).listServiceAccounts)},
 	{"POST", "/service_accounts", access.Admin, write[accountRequest]((*Server).createServiceAccount)},
-	{"PUT", "/service_accounts/{account}", access.Admin, write[accountChangeRequest]((*Server).updateServiceAccount)},
+	{"PUT", "/service_accounts/{account}", access.Admin, write[accountRequest]((*Server).updateServiceAccount)},
 	{"DELETE", "/service_accounts/{account}", access.Admin, read((*Server).deleteServiceAccount)},
 	{"GET", "/service_accounts/{account}/api_keys", access.Admin, read((*Server).listServiceKeys)},
 	{"POST", "/service_accounts/{account}/api_keys", access.Admin, write[keyRequest]((*Server).createServiceKey)},
@@ -219,7 +222,7 @@ const anyScope = "*"
 func (s *Server) Handler() http.Handler {
 	handlers := make([]http.Handler, len(routes))
 	for i, rt := range routes {
-		handlers[i] = s.guard(rt.scope, rt.handler(s))
+		handlers[i] = s.guard(rt.scope, examine(rt.query, rt.handler(s)))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, rec := time.Now(), &recorder{ResponseWriter: w, status: http.StatusOK}
@@ -253,8 +256,19 @@ func unserved(allowed []string) http.Handler {
 	})
 }
 
-// errNowhere is for callers who are no longer where their credential is from.
-var errNowhere = doze.Errorf(doze.Forbidden, "the owner of the credential has left its workspace: name another one in the header x-blaxel-workspace")
+// namedMax bounds the workspaces that an error names.
+const namedMax = 10
+
+// errNowhere is for a caller who is not, or no longer, where the credential is
+// from.
+func errNowhere(c access.Caller) error {
+	others := slices.Sorted(maps.Keys(c.Roles))
+	if len(others) == 0 {
+		return doze.Errorf(doze.Forbidden, "the owner of the credential is in no workspace: accept an invitation first, and name that one in the header x-blaxel-workspace")
+	}
+	return doze.Errorf(doze.Forbidden, "the owner of the credential is not in its workspace, or has left it: name another one in the header x-blaxel-workspace, such as %s",
+		strings.Join(others[:min(len(others), namedMax)], ", "))
+}
 
 // guard lets a request through to h if its caller may what scope allows. An
 // empty scope is open to everybody.
@@ -266,7 +280,7 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 		if c := callerOf(r.Context()); scope != anyScope && !c.May(scope) {
 			err := doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
 			if c.Workspace == "" {
-				err = errNowhere
+				err = errNowhere(c)
 			}
 			httpx.WriteError(w, r, err)
 			return

@@ -34,6 +34,10 @@ var open = []string{
 	"GET /.well-known/openid-configuration", "GET /.well-known/oauth-authorization-server",
 }
 
+// everywhere are the routes that find what they name in every workspace: each
+// name is that of a feature, and a template that is not there is made.
+var everywhere = []string{"GET /features/{feature}", "PUT /volume_templates/{template}"}
+
 // TestEveryRouteIsGuarded is made from the route table, so that a new route
 // cannot be forgotten.
 func TestEveryRouteIsGuarded(t *testing.T) {
@@ -54,6 +58,11 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"a","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
 	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"a"},"spec":{"type":"flavor"}}`)
 	want[any](p, 200, "POST", "/images", `{"name":"own-a","image":"hub.test/a:1"}`)
+	// Others of the same workspace, in which there is nothing of what is in these.
+	p.create(named("beside"))
+	want[any](p, 200, "POST", "/vpcs", named("beside"))
+	want[any](p, 200, "POST", "/volume_templates", named("beside"))
+	other := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"beside"}`)
 	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 	client := want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
 	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
@@ -81,14 +90,25 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		{"{target}", "b", "none"},
 		{"{share}", "a", "none"},
 		{"{policy}", "a", "none"},
+		{"{feature}", "a", "b"},
 		{"{domain}", "a.test", "b.test"},
 		{"{vpc}", "a", "none"},
 		{"{gateway}", "a", "none"},
 		{"{ip}", "a", "none"},
 	})
+	beside := strings.NewReplacer("{name}", "beside", "{vpc}", "beside", "{template}", "beside", "{account}", other.ClientID)
 	lacking := p.keyFor("main", time.Time{}, "agents:list")
 	expired := p.keyFor("main", time.Now(), access.Admin)
 	stranger := p.keyFor("other", time.Time{}, access.Admin)
+	token := func(signed time.Time) string {
+		text, err := p.creds.Tokens.Sign(access.Claims{Sub: "admin", SubType: doze.SubUser, Workspace: "main", Scope: access.Admin}, signed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	over := token(time.Now().Add(-access.TokenLife))
+	want[any](p, 200, "GET", "/sandboxes", "", as(token(time.Now()))...)
 
 	for _, rt := range control.Routes() {
 		t.Run(rt.Method+" "+rt.Pattern, func(t *testing.T) {
@@ -110,6 +130,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				"not a key":         {[]string{"Authorization", "Bearer dz_nonsense"}, 401},
 				"basic":             {[]string{"Authorization", "Basic " + p.key}, 401},
 				"expired":           {[]string{"Authorization", "Bearer " + expired}, 401},
+				"expired token":     {[]string{"Authorization", "Bearer " + over}, 401},
 				"bad beats good":    {[]string{"X-Blaxel-Authorization", "Bearer dz_nonsense"}, 401},
 				"no scope":          {[]string{"Authorization", "Bearer " + lacking}, 403},
 				"another workspace": {[]string{"X-Blaxel-Workspace", "other"}, 403},
@@ -124,7 +145,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				}
 				checkError(t, w)
 			}
-			if strings.Contains(rt.Pattern, "{") {
+			if strings.Contains(rt.Pattern, "{") && !slices.Contains(everywhere, rt.Method+" "+rt.Pattern) {
 				theirs := p.do(rt.Method, path, "{}", "Authorization", "Bearer "+stranger)
 				if theirs.Code != 404 {
 					t.Errorf("another workspace's object: %d %s", theirs.Code, theirs.Body)
@@ -134,6 +155,18 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(missing.Body.String())
 				if missing.Code != 404 || same != theirs.Body.String() {
 					t.Errorf("it differs from no object: %s, %s", missing.Body, theirs.Body)
+				}
+			}
+			if rt.Method == http.MethodGet && !strings.Contains(rt.Pattern, "{") {
+				if w := p.do(rt.Method, path, "", as(stranger)...); strings.Contains(w.Body.String(), `"name":"a"`) || strings.Contains(w.Body.String(), `"main"`) {
+					t.Errorf("another workspace sees ours: %s", w.Body)
+				}
+			}
+			// The parts of a path belong together.
+			parent := beside.Replace(rt.Pattern)
+			if apart := there(parent); parent != rt.Pattern && strings.Contains(parent, "{") && (rt.Method == http.MethodGet || rt.Method == http.MethodDelete) {
+				if w := p.do(rt.Method, apart, ""); w.Code != 404 {
+					t.Errorf("%s of another in the same workspace: %d %s", apart, w.Code, w.Body)
 				}
 			}
 			if rt.Scope == "*" {

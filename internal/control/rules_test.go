@@ -2,8 +2,10 @@ package control_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"doze"
 )
@@ -89,6 +91,90 @@ func TestNetworkIsObeyed(t *testing.T) {
 		}
 		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{}}}`); sb.Spec.Network != nil || !p.network().IsZero() {
 			t.Errorf("cleared, it has %+v, and the node %+v", sb.Spec.Network, p.network())
+		}
+	})
+}
+
+// TestRulesOfWhatDoesNotRun: a change counts for a sandbox that sleeps, is
+// disabled or archived, and wakes nobody.
+func TestRulesOfWhatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		away, back  func(*platform)
+		phase, then doze.Phase
+	}{
+		"asleep": {
+			func(p *platform) {
+				p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Standby, "") })
+			},
+			func(*platform) {}, doze.Standby, doze.Standby,
+		},
+		"disabled": {
+			func(p *platform) { want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false,"network":{}}}`) },
+			func(p *platform) {
+				want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"network":{"forbiddenDomains":["b.example"]}}}`)
+			},
+			doze.Disabled, doze.Standby,
+		},
+		"archived": {
+			func(p *platform) { want[any](p, 200, "POST", "/sandboxes/a/archive", "") },
+			func(p *platform) { want[any](p, 200, "POST", "/sandboxes/a/unarchive", "") }, doze.Archived, doze.Running,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(p *platform) {
+				t := p.t
+				phase := func() (now doze.Phase) {
+					after(time.Second)
+					sb, err := p.store.SandboxByName(t.Context(), "main", "a")
+					if err != nil {
+						t.Fatal(err)
+					}
+					return sb.Phase
+				}
+				p.create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`)
+				tt.away(p)
+				if got := phase(); got != tt.phase {
+					t.Fatalf("it is %v", got)
+				}
+				want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["b.example"]}}}`)
+				if got := phase(); got != tt.phase {
+					t.Errorf("changed, it is %v", got)
+				}
+				tt.back(p)
+				if got := phase(); got != tt.then {
+					t.Errorf("then it is %v", got)
+				}
+				if n := p.network(); n == nil || n.Proxy != nil || !slices.Equal(n.ForbiddenDomains, []string{"b.example"}) {
+					t.Errorf("it has %+v", n)
+				}
+			})
+		})
+	}
+}
+
+// TestRulesOfAFork: those of a fork are its own from then on, and so are those of
+// its source.
+func TestRulesOfAFork(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`)
+		want[any](p, 200, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox"}`)
+		allowed := func(name string) (recorded, obeyed []string) {
+			t.Helper()
+			p.node.with(name, func(_ string, m *machine) { obeyed = m.order.Network.Rules().AllowedDomains })
+			return want[sandbox](p, 200, "GET", "/sandboxes/"+name, "").Spec.Network.Rules().AllowedDomains, obeyed
+		}
+		for _, step := range []struct{ of, to, a, b string }{{"b", "b.example", "a.example", "b.example"}, {"a", "c.example", "c.example", "b.example"}} {
+			want[any](p, 200, "PUT", "/sandboxes/"+step.of, `{"spec":{"network":{"proxy":{"allowedDomains":["`+step.to+`"]}}}}`)
+			for name, only := range map[string]string{"a": step.a, "b": step.b} {
+				recorded, obeyed := allowed(name)
+				if all := []string{only}; !slices.Equal(recorded, all) || !slices.Equal(obeyed, all) {
+					t.Errorf("after a change of %s: %s is said to allow %q, and allows %q", step.of, name, recorded, obeyed)
+				}
+			}
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"doze"
@@ -25,9 +26,10 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 		return doze.Sandbox{}, err
 	}
 	if reveal {
+		s.learn(ctx, sb)
 		return s.bare(sb), nil
 	}
-	return s.view(sb), nil
+	return s.show(ctx, sb), nil
 }
 
 // reveals reports whether a caller asks for secrets as they are, and may.
@@ -46,7 +48,7 @@ func (s *Server) sandboxByExternalID(ctx context.Context, r *http.Request) (doze
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	return s.view(sb), nil
+	return s.show(ctx, sb), nil
 }
 
 // deleteSandbox answers the record as it is being deleted. To delete it twice
@@ -79,12 +81,18 @@ func (s *Server) answer(ctx context.Context, uid string) (doze.Sandbox, error) {
 	return s.view(sb), nil
 }
 
+// show is view with what its agent knows of the use of the sandbox.
+func (s *Server) show(ctx context.Context, sb store.Sandbox) doze.Sandbox {
+	s.learn(ctx, sb)
+	return s.view(sb)
+}
+
 // view is a sandbox as callers see it, with its secrets masked.
 func (s *Server) view(sb store.Sandbox) doze.Sandbox {
 	out := s.bare(sb)
 	out.Spec.Runtime.Envs = slices.Clone(out.Spec.Runtime.Envs)
 	for i := range out.Spec.Runtime.Envs {
-		if e := &out.Spec.Runtime.Envs[i]; e.Secret && !e.From() {
+		if e := &out.Spec.Runtime.Envs[i]; e.Secret && !e.From() && e.Value != nil {
 			e.Value = new(doze.MaskedValue)
 		}
 	}
@@ -122,8 +130,14 @@ func deadline(sb store.Sandbox, used time.Time) time.Time {
 // checkLasts adds that a sandbox that was created and last used then would have
 // ended already: nobody means that, and there is a DELETE.
 func checkLasts(spec *doze.SandboxSpec, created, used time.Time, p *doze.Problems) {
-	if at, why := spec.Deadline(created, used, true); !at.IsZero() && !at.After(time.Now()) {
-		p.Add("spec", "is of a sandbox that has ended already: %s", why)
+	var over []string
+	spec.EachDeadline(created, used, true, func(at time.Time, why string) {
+		if !at.After(time.Now()) {
+			over = append(over, why)
+		}
+	})
+	if len(over) > 0 {
+		p.Add("spec", "is of a sandbox that has ended already: %s", strings.Join(over, ", and "))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -409,7 +410,8 @@ func TestUpdateEndsNothing(t *testing.T) {
 	})
 }
 
-// TestEmptyVariables: nothing is not the same as no value.
+// TestEmptyVariables: nothing is not the same as no value, and an answer adds
+// nothing to what came.
 func TestEmptyVariables(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
@@ -417,10 +419,21 @@ func TestEmptyVariables(t *testing.T) {
 		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+envs+`}}}`)
 		return sb.Spec.Runtime.Envs
 	}
-	empty, masked := new(""), new(doze.MaskedValue)
-	born := p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"A","value":""},{"name":"B"},{"name":"S","value":"","secret":true}]}}}`)
-	if diff := cmp.Diff([]doze.Env{{Name: "A", Value: empty}, {Name: "B", Value: empty}, {Name: "S", Value: masked, Secret: true}}, born.Spec.Runtime.Envs); diff != "" {
-		t.Error(diff)
+	masked := new(doze.MaskedValue)
+	const bare = `[{"name":"A","value":""},{"name":"B"},{"name":"C","secret":true},{"name":"D","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`
+	p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":` + bare + `}}}`)
+	for how, w := range map[string]string{
+		"get":          p.do("GET", "/sandboxes/a", "").Body.String(),
+		"with secrets": p.do("GET", "/sandboxes/a?show_secrets=true", "").Body.String(),
+		"sent back":    p.do("PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+bare+`}}}`).Body.String(),
+		"list":         p.do("GET", "/sandboxes", "").Body.String(),
+	} {
+		if !strings.Contains(w, `"envs":`+bare) {
+			t.Errorf("%s: %s", how, w)
+		}
+	}
+	if diff := cmp.Diff([]string{"A=", "B=", "C=", "D=a"}, p.environment()); diff != "" || p.node.ordered() != 1 {
+		t.Errorf("%d machines, %s", p.node.ordered(), diff)
 	}
 	given(`[{"name":"A","value":"a"},{"name":"S","value":"s","secret":true}]`)
 	if diff := cmp.Diff([]doze.Env{{Name: "A", Value: new("a")}, {Name: "S", Value: masked, Secret: true}}, given(`[{"name":"A"},{"name":"S","value":null}]`)); diff != "" {
@@ -434,6 +447,9 @@ func TestEmptyVariables(t *testing.T) {
 		t.Error(diff)
 	}
 	if w := p.do("GET", "/sandboxes/a?show_secrets=true", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"","secret":true}`) {
+		t.Errorf("%s", w.Body)
+	}
+	if w := p.do("GET", "/sandboxes/a", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"********","secret":true}`) {
 		t.Errorf("%s", w.Body)
 	}
 }
@@ -696,5 +712,31 @@ func TestExtraArgs(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestMemoryOfTheHostIsTheMost: nobody gets what is not there, but for the default,
+// and who has more from before keeps it.
+func TestMemoryOfTheHostIsTheMost(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(`{"metadata":{"name":"before"},"spec":{"runtime":{"memory":10000}}}`)
+	for host, most := range map[doze.Megabytes]int{8192: 8192, 2048: 4096} {
+		p.memory = host
+		p.reopen()
+		name := "on-" + strconv.Itoa(int(host))
+		of := func(name string, memory int) string {
+			return `{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"memory":` + strconv.Itoa(memory) + `}}}`
+		}
+		says := "the host has " + strconv.Itoa(int(host)) + " megabytes"
+		for _, at := range []string{"POST /sandboxes", "PUT /sandboxes/before"} {
+			method, path, _ := strings.Cut(at, " ")
+			if w := p.do(method, path, of("before", most+1)); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+				t.Errorf("%s with %d: %d %s", at, host, w.Code, w.Body)
+			}
+		}
+		p.create(of(name, most))
+		p.create(named(name + "-default"))
+		want[sandbox](p, 200, "PUT", "/sandboxes/before", `{"metadata":{"labels":{"host":"`+strconv.Itoa(int(host))+`"}},"spec":{"runtime":{"memory":10000}}}`)
 	}
 }

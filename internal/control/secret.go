@@ -24,7 +24,7 @@ func (s *Server) secret(ctx context.Context, r *http.Request) (doze.Secret, erro
 }
 
 func (s *Server) createSecret(ctx context.Context, _ *http.Request, body map[string]any) (doze.Secret, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c := callerOf(ctx)
 	var sec doze.Secret
 	var p doze.Problems
 	decodeSecret(&sec, body, &p)
@@ -38,8 +38,7 @@ func (s *Server) createSecret(ctx context.Context, _ *http.Request, body map[str
 	if err != nil {
 		return doze.Secret{}, err
 	}
-	sec.Metadata.Workspace, sec.Metadata.CreatedAt, sec.Metadata.CreatedBy = c.Workspace, now, c.Sub
-	sec.Metadata.UpdatedAt, sec.Metadata.UpdatedBy = now, c.Sub
+	stamp(&sec.Metadata, c)
 	return masked(sec), s.Store.InsertSecret(ctx, sec)
 }
 

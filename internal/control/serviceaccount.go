@@ -18,6 +18,8 @@ const (
 	accountsMax = 1000
 	// clientsMax bounds the programs that a workspace registers.
 	clientsMax = 100
+
+	accountTurn = "accounts/"
 )
 
 func (s *Server) listServiceAccounts(ctx context.Context, _ *http.Request) ([]doze.ServiceAccount, error) {
@@ -38,11 +40,21 @@ func checkAccount(p *doze.Problems, name, description string) {
 	}
 }
 
-// accountRequest is what a caller may set of a new account.
+// accountRequest is what a caller may set of an account.
 type accountRequest struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description"`
 	Scopes      []string `json:"scopes"`
+}
+
+// read writes a body onto what in is without it. It reports every mistake, and
+// scopes that the caller lacks.
+func (in *accountRequest) read(c access.Caller, body map[string]any) error {
+	var p doze.Problems
+	decode(in, body, "", &p)
+	checkAccount(&p, in.Name, in.Description)
+	checkScopes(&p, in.Scopes)
+	return verdictAs(doze.Forbidden, p, lacks(c, in.Scopes, "you lack and cannot give away"))
 }
 
 // createServiceAccount makes an account with the caller's scopes, or with some
@@ -50,14 +62,7 @@ type accountRequest struct {
 func (s *Server) createServiceAccount(ctx context.Context, _ *http.Request, body map[string]any) (doze.ServiceAccount, error) {
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	in := accountRequest{Scopes: c.Granted()}
-	var p doze.Problems
-	decode(&in, body, "", &p)
-	checkAccount(&p, in.Name, in.Description)
-	checkScopes(&p, in.Scopes)
-	if err := p.Err(); err != nil {
-		return doze.ServiceAccount{}, err
-	}
-	if err := mayGive(c, in.Scopes); err != nil {
+	if err := in.read(c, body); err != nil {
 		return doze.ServiceAccount{}, err
 	}
 	all, err := s.Store.ServiceAccounts(ctx, c.Workspace)
@@ -75,10 +80,13 @@ func (s *Server) createServiceAccount(ctx context.Context, _ *http.Request, body
 		},
 		Workspace: c.Workspace, Hash: access.HashCode(secret),
 	}
+	// Nobody knows the secret yet. Set afterwards, a change in between would be
+	// forgotten.
+	s.Credentials.Set(serviceOf(a))
 	if err := s.Store.InsertServiceAccount(ctx, a); err != nil {
+		s.Credentials.Forget(id)
 		return doze.ServiceAccount{}, err
 	}
-	s.Credentials.Set(serviceOf(a))
 	a.Secret = secret // shown here, and never again
 	return a.ServiceAccount, nil
 }
@@ -87,26 +95,29 @@ func (s *Server) serviceAccount(ctx context.Context, r *http.Request) (store.Ser
 	return s.Store.ServiceAccount(ctx, callerOf(ctx).Workspace, r.PathValue("account"))
 }
 
-// accountChangeRequest is what a caller may change of an account.
-type accountChangeRequest struct {
-	Name        string `json:"name"`
-	Description string `json:"description"`
-}
-
+// updateServiceAccount changes an account. Its scopes bound those of its keys and
+// tokens from then on. One such change is made at a time, so that the record and
+// what is in memory agree.
 func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body map[string]any) (doze.ServiceAccount, error) {
-	a, err := s.serviceAccount(ctx, r)
+	life, release, err := s.turns.take(ctx, accountTurn+r.PathValue("account"))
 	if err != nil {
 		return doze.ServiceAccount{}, err
 	}
-	in := accountChangeRequest{a.Name, a.Description}
-	var p doze.Problems
-	decode(&in, body, "", &p)
-	checkAccount(&p, in.Name, in.Description)
-	if err := p.Err(); err != nil {
+	defer release()
+	a, err := s.serviceAccount(life, r)
+	if err != nil {
 		return doze.ServiceAccount{}, err
 	}
-	a.Name, a.Description, a.UpdatedAt = in.Name, in.Description, doze.Time{Time: time.Now()}
-	return a.ServiceAccount, s.Store.UpdateServiceAccount(ctx, a)
+	in := accountRequest{a.Name, a.Description, a.Scopes}
+	if err := in.read(callerOf(ctx), body); err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	a.Name, a.Description, a.Scopes, a.UpdatedAt = in.Name, in.Description, in.Scopes, doze.Time{Time: time.Now()}
+	if err := s.Store.UpdateServiceAccount(life, a); err != nil {
+		return doze.ServiceAccount{}, err
+	}
+	s.Credentials.Limit(a.ClientID, a.Scopes)
+	return a.ServiceAccount, nil
 }
 
 // deleteServiceAccount removes an account; its keys and tokens are void at
@@ -138,13 +149,6 @@ func (s *Server) createServiceKey(ctx context.Context, r *http.Request, body map
 		return apiKey{}, err
 	}
 	owner := access.Caller{Sub: a.ClientID, SubType: doze.SubServiceAccount, Workspace: a.Workspace, Roles: serviceOf(a).Roles, Scopes: a.Scopes}
-	if asked, ok := body["scopes"].([]any); ok {
-		for _, v := range asked {
-			if scope, ok := v.(string); ok && !owner.May(scope) {
-				return apiKey{}, doze.Errorf(doze.Forbidden, "the service account lacks the scope %q", clip(scope))
-			}
-		}
-	}
 	return s.makeKey(ctx, owner, a.Scopes, body)
 }
 

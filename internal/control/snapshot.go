@@ -106,7 +106,7 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 	if name == "" {
 		name = "snapshot-" + strings.ToLower(rand.Text())[:10]
 	}
-	n = store.Snapshot{UID: sb.UID, Passing: passing}
+	n = store.Snapshot{UID: sb.UID, Authority: sb.Authority, Passing: passing}
 	bequeath(&n, sb.Spec)
 	n.ID, n.Name, n.Workspace, n.SandboxName = store.NewID(), name, sb.Metadata.Workspace, sb.Metadata.Name
 	n.CreatedAt, n.CreatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub

@@ -321,6 +321,53 @@ func TestForksOfRules(t *testing.T) {
 	check("later", "reopened", []string{"api.test"}, 1)
 }
 
+// TestAuthorities: each sandbox has its own authority for as long as it lives, and
+// a copy that of its source, whose certificates are in its memory.
+func TestAuthorities(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	of := func(name string) (authority string) {
+		t.Helper()
+		p.node.with(name, func(_ string, m *machine) { authority = m.order.Authority })
+		if authority == "" {
+			t.Errorf("%s has none", name)
+		}
+		return authority
+	}
+	fork := func(from, name string) {
+		t.Helper()
+		want[any](p, 200, "POST", from+"/fork", `{"targetName":"`+name+`","targetType":"sandbox"}`)
+	}
+	for _, name := range []string{"a", "b"} {
+		p.create(`{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"memory":512},"network":{"proxy":{}}}}`)
+	}
+	a, b := of("a"), of("b")
+	want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+	fork("/sandboxes/a", "fork")
+	fork("/sandboxes/fork", "grandchild")
+	want[any](p, 200, "POST", "/sandboxes/a/snapshots/n/restore", "")
+	want[sandbox](p, 200, "PUT", "/sandboxes/b", `{"spec":{"runtime":{"memory":1024}}}`) // on a fresh machine
+	check := func() {
+		t.Helper()
+		for name, want := range map[string]string{"a": a, "fork": a, "grandchild": a, "b": b} {
+			if got := of(name); got != want {
+				t.Errorf("%s has the authority %q, want %q", name, got, want)
+			}
+		}
+	}
+	if a == b {
+		t.Errorf("two sandboxes have the authority %q", a)
+	}
+	check()
+	p.reopen()
+	for _, name := range []string{"a", "fork"} {
+		want[any](p, 200, "DELETE", "/sandboxes/"+name, "")
+	}
+	fork("/snapshots/n", "a")
+	fork("/snapshots/n", "fork")
+	check()
+}
+
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(p *platform) {

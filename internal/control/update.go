@@ -17,8 +17,8 @@ import (
 // public API): in place where that is possible, on a fresh machine otherwise.
 func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
 	found, err := s.living(ctx, r.PathValue("name"))
-	if err == nil && uploads.in(r.URL.Query()) {
-		err = errNoBuild
+	if lacking := noBuild(r); err == nil && len(lacking) > 0 {
+		_, err = s.wanted(ctx, found, body, lacking)
 	}
 	if err != nil {
 		return doze.Sandbox{}, err
@@ -35,7 +35,8 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 // update changes a sandbox to what body says. Preconditions: the turn of sb is
 // held.
 func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]any) (doze.Sandbox, error) {
-	want, err := s.wanted(ctx, sb, body)
+	s.learn(ctx, sb) // it may end, or not, for being unused
+	want, err := s.wanted(ctx, sb, body, nil)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -88,8 +89,9 @@ func (s *Server) occupy(ctx context.Context, found store.Sandbox) (_ context.Con
 	return life, sb, release, err
 }
 
-// wanted is sb with the changes of body, or all mistakes in them.
-func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]any) (store.Sandbox, error) {
+// wanted is sb with the changes of body, or all mistakes in them, with what is
+// lacking for the request.
+func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]any, lacking doze.Problems) (store.Sandbox, error) {
 	var p doze.Problems
 	want := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
 	decodeSandbox(&want.Metadata, &want.Spec, body, &p)
@@ -98,15 +100,16 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	if spec, ok := body["spec"].(map[string]any); ok && spec["network"] == nil {
 		want.Spec.Network = nil
 	}
-	if want.Metadata.Name = cmp.Or(want.Metadata.Name, sb.Metadata.Name); want.Metadata.Name != sb.Metadata.Name {
-		p.Add("metadata.name", "cannot be changed: create another sandbox")
-	}
+	keepName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
 	if want.Spec.Region == "" || want.Spec.Region == anyRegion {
 		want.Spec.Region = sb.Spec.Region
 	}
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
 	now.Image = cmp.Or(now.Image, was.Image)
 	now.Memory = cmp.Or(now.Memory, was.Memory)
+	if now.Memory != was.Memory { // what it has it may keep
+		s.checkMemory(now.Memory, &p)
+	}
 	for k := range was.ExtraArgs {
 		if v, ok := now.ExtraArgs[k]; ok && v != was.ExtraArgs[k] {
 			p.Add("spec.runtime.extraArgs."+k, "cannot be changed: create another sandbox")
@@ -135,9 +138,9 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		if err := s.checkReferences(ctx, sb.Metadata.Workspace, "spec.runtime.envs", now.Envs, &p); err != nil {
 			return sb, err
 		}
-		err = s.checkImage(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, p.Err())
+		err = s.checkImage(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, verdict(p, lacking))
 	} else {
-		err = p.Err()
+		err = verdict(p, lacking)
 	}
 	if err != nil {
 		return sb, err

@@ -18,9 +18,13 @@ const diskTurn = "disk/"
 // volumePhases are the values that a status filter of volumes may have.
 var volumePhases = map[string][]string{doze.VolumeDeployed: {store.VolumeReady}}
 
-// listVolumes answers those of the workspace, in the form of listSandboxes.
+// listVolumes answers those of the workspace, in the form of listSandboxes:
+// without their events.
 func (s *Server) listVolumes(ctx context.Context, r *http.Request) (listAnswer[doze.Volume], error) {
-	return answerPage(ctx, r, volumePhases, s.Store.ListVolumes, func(v store.Volume) doze.Volume { return v.Volume })
+	return answerPage(ctx, r, volumePhases, s.Store.ListVolumes, func(v store.Volume) doze.Volume {
+		v.Events = nil
+		return v.Volume
+	})
 }
 
 func (s *Server) volume(ctx context.Context, r *http.Request) (doze.Volume, error) {
@@ -39,36 +43,23 @@ func decodeVolume(v *doze.Volume, body map[string]any, p *doze.Problems) {
 	decode(&v.Spec, member(body, "spec", p), "spec", p)
 }
 
-// checkVolume reports every mistake in what a caller wants.
-func (s *Server) checkVolume(v *doze.Volume, p *doze.Problems) error {
-	if err := v.Validate(); err != nil {
-		*p = append(*p, doze.Public(err).Message)
-	}
-	if v.Spec.Region != s.Region {
-		p.Add("spec.region", "is %q; this platform has the region %s", clip(v.Spec.Region), s.Region)
-	}
-	return p.Err()
-}
-
 // createVolume answers when the volume can be attached. The record comes first,
 // so that a crash leaves no disk that nobody knows of.
 func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[string]any) (doze.Volume, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c := callerOf(ctx)
 	v := store.Volume{ID: store.NewID()}
 	var p doze.Problems
 	decodeVolume(&v.Volume, body, &p)
-	v.Metadata.Workspace, v.Metadata.CreatedAt, v.Metadata.CreatedBy = c.Workspace, now, c.Sub
-	v.Metadata.UpdatedAt, v.Metadata.UpdatedBy = now, c.Sub
-	if v.Spec.Region == anyRegion || v.Spec.Region == "" {
-		v.Spec.Region = s.Region
-	}
+	stamp(&v.Metadata, c)
+	v.Spec.Region = s.regionOf(v.Spec.Region)
 	s.checkFree(&p, "metadata.name", "/volumes/{}", v.Metadata.Name)
 	from, err := s.origin(ctx, &v.Volume, &p)
 	if err != nil {
 		return doze.Volume{}, err
 	}
 	v.Spec.Size = cmp.Or(v.Spec.Size, doze.VolumeDefault)
-	if err := s.checkVolume(&v.Volume, &p); err != nil {
+	s.checkPlaced(&v, v.Spec.Region, &p)
+	if err := p.Err(); err != nil {
 		return doze.Volume{}, err
 	}
 	life, release, err := s.take(ctx, diskTurn+v.ID, 0)
@@ -85,8 +76,8 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 	if err := s.Store.FinishVolume(life, v.ID); err != nil {
 		return doze.Volume{}, s.abandonVolume(life, v.ID, err)
 	}
-	v.Status = doze.VolumeDeployed
-	return v.Volume, nil
+	made, err := s.Store.Volume(life, c.Workspace, v.Metadata.Name)
+	return made.Volume, err
 }
 
 // origin is the disk that a new volume begins with, if it has a template; of
@@ -132,12 +123,10 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 		was := v.Volume
 		var p doze.Problems
 		decodeVolume(&v.Volume, body, &p)
-		v.Metadata.Name, v.Metadata.ExternalID = cmp.Or(v.Metadata.Name, was.Metadata.Name), cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
+		keepName(&v.Metadata, was.Metadata.Name, "volume", &p)
+		v.Metadata.ExternalID = cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
 		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), cmp.Or(v.Spec.Region, was.Spec.Region)
 		v.Spec.Template = cmp.Or(v.Spec.Template, was.Spec.Template)
-		if v.Metadata.Name != was.Metadata.Name {
-			p.Add("metadata.name", "cannot be changed: create another volume")
-		}
 		if v.Spec.Template != was.Spec.Template {
 			p.Add("spec.template", "cannot be changed: create another volume")
 		}
@@ -145,7 +134,8 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 			p.Add("spec.size", "is %d; a volume cannot become smaller than it is, which is %d megabytes", v.Spec.Size, was.Spec.Size)
 		}
 		v.Metadata.UpdatedAt, v.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
-		return s.checkVolume(&v.Volume, &p)
+		s.checkPlaced(v, v.Spec.Region, &p)
+		return p.Err()
 	})
 	if err != nil {
 		return doze.Volume{}, err

@@ -92,6 +92,25 @@ func TestVolumes(t *testing.T) {
 		p.create(with("b", `{"name":"v","mountPath":"/other","readOnly":true}`))
 		want[any](p, 200, "DELETE", "/sandboxes/b", "")
 		after(time.Minute)
+		var said []string
+		for _, e := range want[doze.Volume](p, 200, "GET", "/volumes/v", "").Events {
+			said = append(said, e.Type+" "+e.Status+" "+e.Message)
+		}
+		if diff := cmp.Diff([]string{
+			"deployment DEPLOYED the volume is ready", "notice DEPLOYED it is attached to the sandbox a", "notice DEPLOYED its size is 2048 MB now, it was 1024 MB; sandbox:a sees that on its next machine, after a redeploy or an archive",
+			"notice DEPLOYED the sandbox a is gone: it is free", "notice DEPLOYED it is attached to the sandbox b", "notice DEPLOYED the sandbox b is gone: it is free",
+		}, said); diff != "" {
+			t.Errorf("its events: %s", diff)
+		}
+		if all := want[lite](p, 200, "GET", "/volumes", "", "Blaxel-Version", "2026-04-28").Data; all[0].Events != nil {
+			t.Errorf("a list has events: %+v", all)
+		}
+		for i := range doze.VolumeEventsMax {
+			want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":`+strconv.Itoa(3000+i)+`}}`)
+		}
+		if all := want[doze.Volume](p, 200, "GET", "/volumes/v", "").Events; len(all) != doze.VolumeEventsMax || !strings.Contains(all[len(all)-1].Message, "it was 3030") {
+			t.Errorf("%d events: %+v", len(all), all)
+		}
 		want[doze.Volume](p, 200, "DELETE", "/volumes/v", "")
 		want[any](p, 404, "GET", "/volumes/v", "")
 		after(time.Minute)
@@ -234,7 +253,15 @@ func TestVolumeTemplates(t *testing.T) {
 		}
 		first := offered("POST", "/volume_templates?upload=true")
 		want[any](p, 409, "POST", "/volume_templates", named("t"))
-		want[any](p, 404, "PUT", "/volume_templates/none", `{}`)
+		made := want[doze.VolumeTemplate](p, 200, "PUT", "/volume_templates/new", `{"spec":{"description":"d"}}`)
+		if again := want[doze.VolumeTemplate](p, 200, "PUT", "/volume_templates/new", `{"metadata":{"displayName":"New"}}`); made.Metadata.CreatedAt.IsZero() ||
+			again.Spec != made.Spec || again.Metadata.DisplayName != "New" || !again.Metadata.CreatedAt.Equal(made.Metadata.CreatedAt.Time) {
+			t.Errorf("made by a PUT: %+v, then %+v", made, again)
+		}
+		want[any](p, 400, "PUT", "/volume_templates/New", `{}`)
+		want[any](p, 400, "PUT", "/volume_templates/other", named("new"))
+		want[any](p, 404, "GET", "/volume_templates/other", "")
+		want[any](p, 200, "DELETE", "/volume_templates/new", "")
 		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"template":"t"}}`) // nothing is there yet
 		for _, address := range []string{"/uploads/none?token=x", first + "x", strings.Split(first, "?")[0]} {
 			want[any](p, 404, "PUT", address, "files", "Authorization", "")

@@ -71,14 +71,9 @@ func decodeTemplate(t *doze.VolumeTemplate, r *http.Request, body map[string]any
 	return p.Err()
 }
 
-// putVolumeTemplate changes a template.
+// putVolumeTemplate changes a template, or makes one of that name.
 func (s *Server) putVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
-	return s.writeTemplate(ctx, r, body, r.PathValue("template"), func(exists bool) error {
-		if !exists {
-			return doze.Errorf(doze.NotFound, "there is no volume template %q", clip(r.PathValue("template")))
-		}
-		return nil
-	})
+	return s.writeTemplate(ctx, r, body, r.PathValue("template"), func(bool) error { return nil })
 }
 
 // writeTemplate writes what a body says of a template, with another version if

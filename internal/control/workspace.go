@@ -82,9 +82,7 @@ type workspaceRequest struct {
 func (s *Server) checkWorkspace(in *workspaceRequest, p *doze.Problems) {
 	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
 	m.CheckIn(p, "")
-	if in.Region != "" && in.Region != anyRegion && in.Region != s.Region {
-		p.Add("region", "is %q; this platform has the region %s", clip(in.Region), s.Region)
-	}
+	s.checkRegion("region", s.regionOf(in.Region), p)
 }
 
 // createWorkspace makes a workspace of which the caller is the admin.

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"doze/internal/hostnet"
 	"doze/internal/swap"
 )
 
@@ -210,7 +211,17 @@ func network(Host) (Verdict, string, string) {
 	if _, err := os.Stat("/proc/self/ns/net"); err != nil {
 		return Missing, "no network namespaces", "use a kernel with CONFIG_NET_NS"
 	}
-	return Fine, "network namespaces and netfilter", ""
+	lacking, err := hostnet.Lacking()
+	if errors.Is(err, unix.EPERM) {
+		return Advice, "network namespaces and netfilter; rules were not tried", "run the doctor as root: it tries them in a network namespace of its own"
+	}
+	if err != nil {
+		return Missing, err.Error(), "allow network namespaces: each sandbox has one"
+	}
+	if len(lacking) > 0 {
+		return Missing, "netfilter without " + strings.Join(lacking, ", "), "load these kernel modules (modprobe), or use a kernel that has them: the rules around every sandbox need them"
+	}
+	return Fine, "network namespaces, and all rules that are needed", ""
 }
 
 // egressPool looks whether what is sent to the addresses of the pool reaches this

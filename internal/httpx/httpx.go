@@ -4,6 +4,7 @@
 package httpx
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"strconv"
 
 	"doze"
 )
@@ -82,13 +84,19 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // WriteErrorAs reports err to the caller in the form of body and, when it is
-// ours, to the log.
+// ours, to the log. The answer says how long it is: who reads it whole need not
+// wait for what the handler does after that.
 func WriteErrorAs(w http.ResponseWriter, r *http.Request, err error, body Body) {
 	e := doze.Public(err)
-	if e.Kind.Status() >= http.StatusInternalServerError {
+	if e.Kind.Status() >= http.StatusInternalServerError && e.Kind != doze.Unsupported { // for which nothing failed
 		slog.ErrorContext(r.Context(), "request failed", "route", r.Pattern, "kind", e.Kind, "err", err)
 	}
-	WriteJSON(w, e.Kind.Status(), body(e))
+	var text bytes.Buffer
+	_ = json.NewEncoder(&text).Encode(body(e)) // names and texts always can be
+	w.Header().Set("Content-Type", JSONType)
+	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
+	w.WriteHeader(e.Kind.Status())
+	_, _ = w.Write(text.Bytes()) // the caller went away: nobody is left to tell
 }
 
 // ReadError is the inverse of WriteError, for our own clients. It returns nil
@@ -114,9 +122,13 @@ func kindOf(name string, status int) doze.Kind {
 	return doze.KindOfStatus(status)
 }
 
+// JSONType is the type of every body in JSON. JSON is in UTF-8 without saying so,
+// but the public API says it.
+const JSONType = "application/json; charset=utf-8"
+
 // WriteJSON writes v with status.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", JSONType)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
 }

@@ -73,6 +73,7 @@ type Box struct {
 	woke        time.Time          // guarded by mu; when it came back from disk
 	timer       *time.Timer        // guarded by mu; the next step down
 	conns       map[*conn]struct{} // guarded by mu; connections into the machine
+	line        line               // guarded by mu; what connections that are made now depend on
 	drives      map[string]*drive  // guarded by mu; what is mounted, by its id
 	early       *early             // guarded by mu; the connection made while it woke, until somebody takes it
 }
@@ -96,6 +97,7 @@ func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	}
 	b.life, b.end = context.WithCancelCause(n.life)
 	b.client = b.transport()
+	b.line = newLine(b.life)
 	b.timer = time.AfterFunc(time.Hour, b.step)
 	b.timer.Stop()
 	return b
@@ -566,7 +568,9 @@ func (b *Box) leave(m machine.Machine, err error, message string) bool {
 
 // dial connects to a port of the running machine. For a moment after a wake
 // from disk its listeners are not back yet: a refused connection is tried again.
-func (b *Box) dial(ctx context.Context, port uint16) (net.Conn, error) {
+func (b *Box) dial(caller context.Context, port uint16) (net.Conn, error) {
+	ctx, cancel := b.onLine(caller)
+	defer cancel()
 	for {
 		b.mu.Lock()
 		m, err := b.awake()
@@ -581,6 +585,9 @@ func (b *Box) dial(ctx context.Context, port uint16) (net.Conn, error) {
 		}
 		if err == nil {
 			return b.connect(c)
+		}
+		if caller.Err() == nil && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 		if !refused(err) || !again {
 			return nil, fmt.Errorf("port %d: %w", port, err)

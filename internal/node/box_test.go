@@ -596,6 +596,38 @@ func TestDisableHeld(t *testing.T) {
 	})
 }
 
+// TestDisableWhileConnecting: who is about to connect is told at once that there
+// is nobody.
+func TestDisableWhileConnecting(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.has("a")
+		const slow = 10 * time.Millisecond
+		h.Delay(machinetest.OpDial, slow)
+		ended := make(chan error, 1)
+		began := time.Now()
+		go func() {
+			_, err := p.call(t.Context(), "a", appPort)
+			ended <- err
+		}()
+		synctest.Wait() // it is let in, and waits for the machine
+		h.set(func() { h.deaf = true })
+		go func() {
+			if err := p.Disable(t.Context(), "a"); err != nil {
+				t.Error(err)
+			}
+		}()
+		h.kind(<-ended, doze.Unavailable, "stood still")
+		if took := time.Since(began); took > slow {
+			t.Errorf("it was told after %v", took)
+		}
+		h.set(func() { h.deaf = false })
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		p.in("a", doze.Disabled, "disk")
+	})
+}
+
 // TestDisabledSinks: a disabled sandbox gets to disk, if late.
 func TestDisabledSinks(t *testing.T) {
 	virtual(t, func(h *host) {

@@ -49,10 +49,38 @@ func (b *Box) connect(c net.Conn) (net.Conn, error) {
 	return own, nil
 }
 
-// hangUp closes all connections into the machine.
+// A line ends when all connections into a machine are closed: one that is being
+// made then is given up, since nobody will answer.
+type line struct {
+	ctx context.Context //nolint:containedctx // its cause is public
+	cut context.CancelCauseFunc
+}
+
+func newLine(life context.Context) line {
+	ctx, cut := context.WithCancelCause(life)
+	return line{ctx, cut}
+}
+
+// errHungUp is for who was about to connect.
+var errHungUp = doze.Errorf(doze.Unavailable, "the sandbox stood still, or ended, before the connection to it was made: try again")
+
+// onLine returns a context that ends with ctx and with the line.
+func (b *Box) onLine(ctx context.Context) (context.Context, context.CancelFunc) {
+	b.mu.Lock()
+	on := b.line.ctx
+	b.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(on, func() { cancel(context.Cause(on)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// hangUp closes all connections into the machine, those that are being made
+// included.
 func (b *Box) hangUp() {
 	b.client.CloseIdleConnections() // first, so that no request picks a closed one
 	b.mu.Lock()
+	b.line.cut(errHungUp)
+	b.line = newLine(b.life)
 	conns := slices.Collect(maps.Keys(b.conns))
 	early := b.early
 	b.early = nil

@@ -303,6 +303,12 @@ func (b *Box) disown(d *drive) {
 		return // the next process finds it so, too
 	}
 	defer b.unlock()
+	b.mu.Lock()
+	mine := b.drives[d.ID] == d
+	b.mu.Unlock()
+	if !mine {
+		return // it was being unmounted
+	}
 	if err := b.n.forgetDrive(b.life, b, d.ID); err != nil {
 		slog.Error("a drive that is not mounted is on record", "sandbox", b.order.UID, "drive", d.Drive, "err", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -26,6 +28,9 @@ type opened struct {
 
 // Close implements [node.Drive].
 func (o opened) Close(context.Context) error {
+	var lag time.Duration
+	o.h.set(func() { lag = o.h.lag })
+	time.Sleep(lag)
 	if err := o.h.fails("bucket"); err != nil {
 		return err
 	}
@@ -109,6 +114,28 @@ func TestDriveMounts(t *testing.T) {
 		h.set(func() { closed = h.closed })
 		if !slices.Contains(closed, "three") || !slices.Contains(closed, "one") {
 			t.Errorf("closed were %v", closed)
+		}
+	})
+}
+
+// TestUnmountSlowly: the agent has forgotten a mount whose files are still being
+// written to the bucket. Who serves it finds that, and leaves it alone.
+func TestUnmountSlowly(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.has("a")
+		if _, err := p.MountDrive(t.Context(), "a", share("one", "/mnt/x")); err != nil {
+			t.Fatal(err)
+		}
+		h.set(func() { h.lag = time.Minute })
+		if err := p.UnmountDrive(t.Context(), "a", "/mnt/x"); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		var closed []string
+		h.set(func() { closed = h.closed })
+		if diff := cmp.Diff([]string{"one"}, closed); diff != "" || len(p.DriveMounts("a")) > 0 {
+			t.Errorf("closed were (-want +got):\n%s", diff)
 		}
 	})
 }

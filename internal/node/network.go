@@ -103,9 +103,9 @@ func (n *Node) trust(o peer.Order) (string, error) {
 	if !o.Network.Proxied() {
 		return "", nil
 	}
-	pem, err := n.Trust(o.Workspace)
+	pem, err := n.Trust(o.Issuer())
 	if err != nil {
-		return "", fmt.Errorf("the authority of the workspace: %w", err)
+		return "", fmt.Errorf("the authority of the sandbox: %w", err)
 	}
 	return string(pem), nil
 }

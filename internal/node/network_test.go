@@ -62,7 +62,7 @@ func TestNetwork(t *testing.T) {
 		}
 
 		h.set(func() {
-			if got := h.trusted["a"]; got != "authority of "+o.Workspace {
+			if got := h.trusted["a"]; got != "authority of "+o.Workspace { // as one from before there were others
 				t.Errorf("it trusts %q", got)
 			}
 		})
@@ -88,17 +88,22 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("a spare machine has %+v", got)
 		}
 		o = order("b")
-		o.Network = listed("d.example")
+		o.Network, o.Authority = listed("d.example"), "another"
 		if err := p.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
+		h.set(func() {
+			if got := h.trusted[spare]; got != "authority of another" {
+				t.Errorf("the machine that was spare trusts %q", got)
+			}
+		})
 		if got := h.obeyed(spare); got != o.Network {
 			t.Errorf("the machine that was spare has %+v", got)
 		}
 
 		// The next process is told anew: until then nothing is open.
 		p.stop()
-		h.set(func() { clear(h.networks) })
+		h.set(func() { clear(h.networks); clear(h.issuers) })
 		h.Handler = handler
 		p = h.startWith(h.spare(0))
 		if got := h.obeyed("a"); got != nil {
@@ -112,6 +117,11 @@ func TestNetwork(t *testing.T) {
 		if h.obeyed("a") != tighter || h.obeyed(spare) != tighter {
 			t.Errorf("told again, they have %+v and %+v", h.obeyed("a"), h.obeyed(spare))
 		}
+		h.set(func() {
+			if h.issuers["a"] != o.Workspace || h.issuers[spare] != "another" {
+				t.Errorf("told again, who signs for them is %v", h.issuers)
+			}
+		})
 		p.hello("a")
 	})
 }

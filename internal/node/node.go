@@ -63,9 +63,9 @@ type Options struct {
 	Admit func(id string, o peer.Order) error
 	// Proxy is host:port of the proxy in every sandbox.
 	Proxy string
-	// Trust returns the certificate, in PEM, of the authority that signs where a
-	// routing rule has connections of a workspace intercepted.
-	Trust func(workspace string) ([]byte, error)
+	// Trust returns the certificate, in PEM, of an authority that signs where a
+	// routing rule has connections intercepted.
+	Trust func(authority string) ([]byte, error)
 	// Volumes keeps the disks of sandboxes.
 	Volumes Volumes
 	// Drive opens a part of a drive for a sandbox, with a directory for what is

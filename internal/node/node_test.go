@@ -50,6 +50,7 @@ type host struct {
 	leases   map[string]bool
 	trusted  map[string]string        // guarded by mu; by sandbox
 	networks map[string]*doze.Network // guarded by mu; by lease, as admitted last
+	issuers  map[string]string        // guarded by mu; who signs, by the id of the lease
 	reports  []peer.Report
 	failing  map[string]error     // by name of the step
 	keep     map[string]int       // keepAlive by sandbox
@@ -59,6 +60,7 @@ type host struct {
 	asked    map[string][]string  // what agents were asked about archives, by sandbox
 	deaf     bool                 // agents do not answer
 	closed   []string             // mounts that were closed
+	lag      time.Duration        // of the bucket of drives
 	free     int64
 }
 
@@ -66,7 +68,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, networks: map[string]*doze.Network{}, trusted: map[string]string{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
@@ -127,6 +129,12 @@ func (h *host) agent(id string) http.Handler {
 			}
 		case "/doze/drives":
 			_, _ = io.WriteString(w, `{"stale":false}`)
+		case "/doze/drives/one":
+			if r.Method == http.MethodDelete {
+				h.asked[id] = append(h.asked[id], r.URL.Path)
+			} else if slices.Contains(h.asked[id], r.URL.Path) {
+				w.WriteHeader(http.StatusNotFound)
+			}
 		case "/archive/resume", "/process":
 			h.asked[id] = append(h.asked[id], r.URL.Path+string(body))
 		}
@@ -192,11 +200,11 @@ func (h *host) options() node.Options {
 			if !h.leases[id] {
 				return doze.Errorf(doze.NotFound, "there is no lease %s", id)
 			}
-			h.networks[id] = o.Network
+			h.networks[id], h.issuers[id] = o.Network, o.Issuer()
 			return nil
 		},
 		Proxy:   "192.0.2.7:3128",
-		Trust:   func(workspace string) ([]byte, error) { return []byte("authority of " + workspace), h.fails("trust") },
+		Trust:   func(authority string) ([]byte, error) { return []byte("authority of " + authority), h.fails("trust") },
 		Volumes: h.shelf, Drive: h.openDrive,
 		Report: func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
 		Available: func() (int64, error) {

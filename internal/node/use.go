@@ -29,6 +29,9 @@ func (b *Box) arriving() bool {
 // of why it said nothing, and reports whether the box must stay awake: for a
 // process, or for a request that came meanwhile. Preconditions: mu is held.
 func (b *Box) heed(asked time.Time, in intent, err error) bool {
+	if b.phase != doze.Running {
+		return true // what it said, or why it said nothing, is of before
+	}
 	busy := in.KeepAlive > 0
 	switch {
 	case err == nil:
@@ -38,7 +41,7 @@ func (b *Box) heed(asked time.Time, in intent, err error) bool {
 		busy = b.silent < silentMax
 		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
 	}
-	if b.phase != doze.Running || b.holds > 0 || b.parting || !b.lastUsed.Before(asked) {
+	if b.holds > 0 || b.parting || !b.lastUsed.Before(asked) {
 		return true
 	}
 	if in.KeptAgo != nil { // it was used until a process ended, and not until we looked

@@ -133,7 +133,7 @@ func (s *Server) Decide(w http.ResponseWriter, r *http.Request) {
 	code := access.NewCode(codePrefix, id)
 	err = s.Store.InsertGrant(r.Context(), store.Grant{
 		ID: id, Sub: u.Sub, Phase: store.GrantAgreed, Expires: now.Add(codeLife), Client: q.client.ClientID, Scopes: q.scopes,
-		Redirect: q.redirect, Challenge: q.challenge, Code: access.HashCode(code),
+		Workspace: s.Credentials.Home(u.Sub), Redirect: q.redirect, Challenge: q.challenge, Code: access.HashCode(code),
 	}, now)
 	if err != nil {
 		s.showError(w, r, err)

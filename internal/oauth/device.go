@@ -173,7 +173,7 @@ func (s *Server) Confirm(w http.ResponseWriter, r *http.Request) {
 			if g.Phase != store.GrantPending {
 				return errUsed
 			}
-			g.Sub, g.Phase = u.Sub, store.GrantRevoked
+			g.Sub, g.Workspace, g.Phase = u.Sub, s.Credentials.Home(u.Sub), store.GrantRevoked
 			if p["decision"] == "allow" {
 				g.Phase = store.GrantAgreed
 			}

@@ -353,11 +353,49 @@ func TestRefresh(t *testing.T) {
 	w.token(400, form(map[string]string{"grant_type": "refresh_token", "refresh_token": third.Refresh}))
 }
 
+// TestTokensStayInTheirWorkspace: those of a grant are where the user was when
+// they agreed, however often it is refreshed and wherever else they are by then.
+func TestTokensStayInTheirWorkspace(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	token := w.token(200, exchange(w.code(request)))
+	in := func(workspace string) {
+		t.Helper()
+		if c, ok := w.caller(token.Access); !ok || c.Workspace != workspace || c.May("sandboxes:get") != (workspace != "") {
+			t.Errorf("in %q, not in %q", c.Workspace, workspace)
+		}
+	}
+	refresh := func() {
+		t.Helper()
+		token = w.token(200, form(map[string]string{"grant_type": "refresh_token", "refresh_token": token.Refresh}))
+	}
+	in("w")
+	w.creds.Join("ann", "a", doze.RoleAdmin) // which comes before w
+	refresh()
+	in("w")
+	w.creds.Join("ann", "w", "")
+	in("")
+	refresh()
+	in("")
+	// Who was nowhere, or agreed before grants had a workspace, is bound by the
+	// next refresh.
+	w.creds.Join("ann", "a", "")
+	token = w.token(200, exchange(w.code(request)))
+	in("")
+	w.creds.Join("ann", "w", doze.RoleMember)
+	in("")
+	refresh()
+	in("w")
+}
+
 func TestRevoke(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	got := w.token(200, exchange(w.code(request)))
-	for _, token := range []string{"", "dzr_x_y", got.Refresh + "x"} {
+	if rec := w.do("POST", "/oauth/revoke", "application/x-www-form-urlencoded", "client_id=blaxel"); rec.Code != 400 || !strings.Contains(rec.Body.String(), `"invalid_request"`) {
+		t.Errorf("no token: %d %s", rec.Code, rec.Body)
+	}
+	for _, token := range []string{"dzr_x_y", got.Refresh + "x"} {
 		if rec := w.do("POST", "/oauth/revoke", "application/x-www-form-urlencoded", "token="+token); rec.Code != 200 {
 			t.Errorf("%q: %d", token, rec.Code)
 		}
@@ -482,7 +520,7 @@ func TestDeviceFlow(t *testing.T) {
 					return
 				}
 				got := w.token(200, poll)
-				if c, ok := w.caller(got.Access); !ok || c.Sub != "ann" || !c.May(access.Admin) {
+				if c, ok := w.caller(got.Access); !ok || c.Sub != "ann" || c.Workspace != "w" || !c.May(access.Admin) {
 					t.Errorf("%+v", c)
 				}
 				if again := w.token(400, poll); again.Error != "expired_token" {

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -150,6 +151,7 @@ func (s *Server) refresh(ctx context.Context, _ *http.Request, p params) (tokenA
 			next = p["refresh_token"]
 		}
 		g.Refresh, g.Expires = access.HashCode(next), now.Add(refreshLife)
+		g.Workspace = cmp.Or(g.Workspace, s.Credentials.Home(g.Sub)) // they were in none, or agreed with a version that kept none
 		return nil
 	})
 	if stolen {
@@ -168,7 +170,7 @@ func (s *Server) issue(ctx context.Context, g store.Grant, scopes []string, refr
 		return tokenAnswer{}, missing(err)
 	}
 	return s.sign(access.Claims{
-		Sub: u.Sub, SubType: doze.SubUser, Epoch: u.Epoch, Grant: g.ID, Client: g.Client, Scope: strings.Join(scopes, " "),
+		Sub: u.Sub, SubType: doze.SubUser, Workspace: g.Workspace, Epoch: u.Epoch, Grant: g.ID, Client: g.Client, Scope: strings.Join(scopes, " "),
 	}, refresh, now)
 }
 
@@ -219,6 +221,9 @@ func unescape(text string) string {
 // Nobody learns whether there was one.
 func (s *Server) Revoke(w http.ResponseWriter, r *http.Request) {
 	p, err := readParams(r)
+	if err == nil {
+		err = p.need("token")
+	}
 	if err == nil {
 		err = s.revoke(r.Context(), p["token"], time.Now())
 	}

@@ -97,4 +97,14 @@ type Scheme struct {
 	In          string `json:"in,omitempty"`
 	Name        string `json:"name,omitempty"`
 	Description string `json:"description,omitempty"`
+
+	Flows map[string]Flow `json:"flows,omitempty"` // of oauth2, by their names
+}
+
+// Flow is a way to a token of oauth2.
+type Flow struct {
+	AuthorizationURL string            `json:"authorizationUrl,omitempty"`
+	TokenURL         string            `json:"tokenUrl"`
+	RefreshURL       string            `json:"refreshUrl,omitempty"`
+	Scopes           map[string]string `json:"scopes"` // what each lets do
 }

@@ -6,6 +6,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -34,10 +35,18 @@ type Order struct {
 	// Network is what it may reach and how. Without one it reaches nothing, as
 	// after a start of the node until SetNetwork; no record of a node has it.
 	Network *doze.Network `json:"-"`
+	// Authority names who signs the certificates that the sandbox sees where its
+	// requests are looked into. What goes on from a snapshot has that of the
+	// snapshot: its processes believe no other one.
+	Authority string
 	// From is the id of a snapshot that the sandbox goes on from, with its
 	// image and memory, whatever else is said here; empty boots the image.
 	From string
 }
+
+// Issuer is the authority of a sandbox. Those from before each had its own have
+// that of their workspace.
+func (o *Order) Issuer() string { return cmp.Or(o.Authority, o.Workspace) }
 
 // Volume is a disk in a sandbox.
 type Volume struct {

@@ -212,11 +212,8 @@ func (e *engine) launch(ctx context.Context) error {
 		return fmt.Errorf("open the launcher's log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(e.sentry, e.args...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(step.Environ(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	cmd, err := e.execute(ctx, log)
+	if err != nil {
 		return fmt.Errorf("start the launcher: %w", err)
 	}
 	ended := make(chan error, 1)
@@ -241,9 +238,30 @@ func (e *engine) launch(ctx context.Context) error {
 	}
 }
 
+// execute starts the program of the launcher. If that was copied just now, and
+// another program is being started, it is busy until that one has left behind
+// the file in which we wrote the copy.
+func (e *engine) execute(ctx context.Context, log *os.File) (*exec.Cmd, error) {
+	for deadline := time.Now().Add(launchTime); ; {
+		cmd := exec.Command(e.sentry, e.args...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.Env = append(step.Environ(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		err := cmd.Start()
+		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(deadline) {
+			return cmd, err
+		}
+		select {
+		case <-time.After(launchPoll):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
 // repeatable are the calls that a launcher's successor may be asked for again
 // when nobody knows how far the launcher came: it finds the work done.
-var repeatable = map[string]bool{PathPause: true, PathResume: true, PathKill: true, PathStats: true}
+var repeatable = map[string]bool{PathPause: true, PathResume: true, PathKill: true, PathStats: true, PathLoaded: true}
 
 // call asks the launcher, and asks its successor if it has died.
 func (e *engine) call(ctx context.Context, path string, in, out any) error {

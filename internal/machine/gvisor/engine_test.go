@@ -332,6 +332,25 @@ func TestMissingEngine(t *testing.T) {
 	h.Empty(t)
 }
 
+// TestEngineIsBusy: a copy that somebody has open for writing is started as soon
+// as nobody has.
+func TestEngineIsBusy(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.engines = filepath.Join(h.dir, "engines")
+	d := h.open(t)
+	h.Reboot(t)
+	writes, err := os.OpenFile(filepath.Join(h.engines, d.Engine(), "doze-sentry"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second, func() { _ = writes.Close() })
+	m := boot(t, h.open(t), h.Config(t, "a"))
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestEnginePutBack has a driver find an engine that was not there when it was
 // opened, and hear its events.
 func TestEnginePutBack(t *testing.T) {

@@ -1,0 +1,49 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"doze"
+	"doze/internal/store"
+)
+
+// learnTimeout is how long a read waits for agents to say whether their
+// sandboxes are in use: a thousand times what they need. Of one that is too busy
+// to answer, it shows what is known.
+const learnTimeout = 2 * time.Second
+
+// learn brings what the node knows of the use of sandboxes up to date: a
+// keepAlive process is known to the agent alone. Sandboxes that sleep have none,
+// and are not woken.
+func (s *Server) learn(ctx context.Context, all ...store.Sandbox) {
+	ctx, cancel := context.WithTimeout(ctx, learnTimeout)
+	defer cancel()
+	places := make(chan struct{}, consultsMax)
+	var asks sync.WaitGroup
+	defer asks.Wait()
+	for _, sb := range all {
+		if st, ok := s.Node.Status(sb.Machine); !ok || st.Phase != doze.Running {
+			continue
+		}
+		places <- struct{}{}
+		asks.Go(func() {
+			defer func() { <-places }()
+			s.Node.Consult(ctx, sb.Machine)
+		})
+	}
+}
+
+// lastUsed is when a sandbox was last used: now, if it is in use. The node
+// knows best, but not what was before it, and us, began; the record does.
+func (s *Server) lastUsed(sb store.Sandbox, now time.Time) time.Time {
+	st, ok := s.Node.Status(sb.Machine)
+	switch {
+	case ok && st.InUse:
+		return now
+	case ok && st.LastUsed.After(s.began):
+		return st.LastUsed
+	}
+	return sb.LastUsed
+}
