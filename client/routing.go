@@ -14,14 +14,18 @@ type outgoingSpec struct {
 	Network *outgoingNetwork `json:"network,omitempty"`
 }
 
+// outgoingNetwork has lists that are empty: a server refuses those, where one that
+// is left out lets everything through.
 type outgoingNetwork struct {
 	doze.Network
-	Proxy *outgoingProxy `json:"proxy,omitempty"`
+	AllowedDomains []string       `json:"allowedDomains,omitzero"`
+	Proxy          *outgoingProxy `json:"proxy,omitempty"`
 }
 
 type outgoingProxy struct {
 	doze.Proxy
-	Routing []outgoingTarget `json:"routing,omitempty"`
+	AllowedDomains []string         `json:"allowedDomains,omitzero"`
+	Routing        []outgoingTarget `json:"routing,omitempty"`
 }
 
 type outgoingTarget struct {
@@ -35,11 +39,11 @@ func revealed(s doze.Sandbox) outgoing {
 	if s.Spec.Network == nil {
 		return out
 	}
-	out.Spec.Network = &outgoingNetwork{Network: *s.Spec.Network}
+	out.Spec.Network = &outgoingNetwork{Network: *s.Spec.Network, AllowedDomains: s.Spec.Network.AllowedDomains}
 	if s.Spec.Network.Proxy == nil {
 		return out
 	}
-	proxy := &outgoingProxy{Proxy: *s.Spec.Network.Proxy}
+	proxy := &outgoingProxy{Proxy: *s.Spec.Network.Proxy, AllowedDomains: s.Spec.Network.Proxy.AllowedDomains}
 	for _, t := range proxy.Proxy.Routing {
 		proxy.Routing = append(proxy.Routing, outgoingTarget{t, t.Secrets.Reveal()})
 	}

@@ -23,8 +23,9 @@ func TestSecretsOfRoutingAreSent(t *testing.T) {
 		{Destinations: []string{"c.test"}, Secrets: doze.Hide(map[string]string{})},
 	}
 	for want, network := range map[string]*doze.Network{
-		`{"metadata":{"name":"web"},"spec":{"runtime":{}}}`:                                         nil,
-		`{"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"allowedDomains":["a.test"]}}}`: {AllowedDomains: []string{"a.test"}},
+		`{"metadata":{"name":"web"},"spec":{"runtime":{}}}`:                                                               nil,
+		`{"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"allowedDomains":["a.test"]}}}`:                       {AllowedDomains: []string{"a.test"}},
+		`{"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"allowedDomains":[],"proxy":{"allowedDomains":[]}}}}`: {AllowedDomains: []string{}, Proxy: &doze.Proxy{AllowedDomains: []string{}}},
 		`{"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"proxy":{"bypass":["d.test"],"routing":[` +
 			`{"destinations":["a.test"],"headers":{"A":"{{SECRET:k}}"},"secrets":{"k":"v"}},` +
 			`{"destinations":["b.test"]},{"destinations":["c.test"],"secrets":{}}]}}}}`: {Proxy: &doze.Proxy{Bypass: []string{"d.test"}, Routing: rules}},

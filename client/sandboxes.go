@@ -42,7 +42,8 @@ func (c *Client) ByExternalID(ctx context.Context, id string) (doze.Sandbox, err
 	return exchange[doze.Sandbox](ctx, c, http.MethodGet, c.base+"/sandboxes/by-external-id/"+url.PathEscape(id), nil)
 }
 
-// Update replaces what a caller can set of a sandbox.
+// Update changes a sandbox: what is zero in s stays as it is, but for its network,
+// which is that of s, or none.
 func (c *Client) Update(ctx context.Context, s doze.Sandbox) (doze.Sandbox, error) {
 	return exchange[doze.Sandbox](ctx, c, http.MethodPut, c.sandbox(s.Metadata.Name), revealed(s))
 }

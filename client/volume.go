@@ -58,10 +58,7 @@ func (c *Client) VolumeTemplate(ctx context.Context, name string) (doze.VolumeTe
 // without a name gets the next number.
 func (c *Client) UploadVolumeTemplate(ctx context.Context, t doze.VolumeTemplate, version string, archive io.Reader) (doze.VolumeTemplate, error) {
 	query := "?" + url.Values{"upload": {"true"}, "version": {version}}.Encode()
-	at, err := c.offer(ctx, http.MethodPut, "/volume_templates/"+url.PathEscape(t.Metadata.Name)+query, t)
-	if doze.Public(err).Kind == doze.NotFound {
-		at, err = c.offer(ctx, http.MethodPost, "/volume_templates"+query, t)
-	}
+	at, err := c.offer(ctx, "/volume_templates/"+url.PathEscape(t.Metadata.Name)+query, t)
 	if err != nil {
 		return doze.VolumeTemplate{}, err
 	}
@@ -75,8 +72,8 @@ func (c *Client) UploadVolumeTemplate(ctx context.Context, t doze.VolumeTemplate
 
 // offer writes a template and returns where the files of its new version are to
 // be put.
-func (c *Client) offer(ctx context.Context, method, path string, t doze.VolumeTemplate) (string, error) {
-	q, err := request(method, c.base+path, t)
+func (c *Client) offer(ctx context.Context, path string, t doze.VolumeTemplate) (string, error) {
+	q, err := request(http.MethodPut, c.base+path, t)
 	if err != nil {
 		return "", err
 	}

@@ -20,6 +20,12 @@ func TestCompletion(t *testing.T) {
 		"a place":             {[]string{"sandbox", "cp", "w"}, "web:\n:2\n"},
 		"a place, the second": {[]string{"sandbox", "cp", "./f", "web"}, "web:\n:2\n"},
 		"a file":              {[]string{"sandbox", "cp", "./w"}, ":0\n"},
+		"of another noun":     {[]string{"drive", "mount", "w"}, "web\n:4\n"},
+		"a VPC":               {[]string{"vpc", "rm", "l"}, "lab\n:4\n"},
+		"a gateway":           {[]string{"ip", "create", ""}, "office\n:4\n"},
+		"an egress IP":        {[]string{"ip", "rm", "office-1", "o"}, "office-2\n:4\n"},
+		"a new name":          {[]string{"vpc", "create", ""}, ":0\n"},
+		"a flag":              {[]string{"network", "set", "web", "--gateway", "o"}, "office\n:4\n"},
 		"the commands":        {[]string{"sandbox", "po"}, "port\tReach a server in a sandbox at an address of this host\n:4\n"},
 	} {
 		code, out, _ := s.command(t.Context(), t, "", append([]string{"__complete"}, tt.args...)...)

@@ -16,6 +16,7 @@ func (a *app) drive() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createDrive(), a.listDrives(), a.removeDrive(), a.mountDrive(), a.listMounts(), a.unmountDrive())
+	a.complete("SANDBOX", sandboxNames, cmd.Commands()...)
 	return cmd
 }
 

@@ -90,6 +90,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `{"id":"s","sandbox":"web","type":"cron","value":"0 3 * * *","input":{"command":"./run"}}`)
 	case r.URL.Path == "/v0/schedule-executions":
 		io.WriteString(w, `{"data":[{"scheduleId":"s","sandbox":"web","status":"failed","error":"sandbox web: no room"}],"meta":{}}`)
+	case strings.HasPrefix(r.URL.Path, "/v0/vpcs"), strings.HasPrefix(r.URL.Path, "/v0/egress"):
+		w.Write(networkAnswer(r.Method+" "+r.URL.Path, body))
+	case name == "ruled" && r.Method == http.MethodGet:
+		io.WriteString(w, ruledJSON)
+	case name == "ruled":
+		w.Write(body)
 	case r.URL.Path == "/v0/sandboxes", name == "web":
 		fmt.Fprintf(w, sandboxJSON, "web", box)
 	case rest == "/process" && r.Method == http.MethodGet:
@@ -152,12 +158,7 @@ func (s *server) command(ctx context.Context, t *testing.T, in string, args ...s
 func TestCommands(t *testing.T) {
 	const header = "NAME  STATUS    STATE    IMAGE  MEMORY  LAST USED             URL\n"
 	const row = "web   DEPLOYED  STANDBY  base   4096    2026-01-02 03:04:05Z  BASE/run/w/sandboxes/web\n"
-	cases := map[string]struct {
-		args      string // split at |
-		code      int
-		out, errs string
-		calls     []string
-	}{
+	runCommands(t, map[string]commandCase{
 		"create": {
 			"sandbox|create|web|--image|img|--memory|512|--env|A=b=c|-e|HERE|--label|k=v|--port|80|--port|81|--ttl|1h|--external-id|x|--if-not-exists",
 			0, header + row, "",
@@ -166,7 +167,7 @@ func TestCommands(t *testing.T) {
 		"create, no name": {"sandbox|create", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":""},"spec":{"runtime":{}}}`}},
 		"create, with rules": {
 			"sandbox|create|web|--allow|a.example|--allow|*.b.example|--forbid|c.example", 0, header + row, "",
-			[]string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"proxy":{"allowedDomains":["a.example","*.b.example"],"forbiddenDomains":["c.example"]}}}}`},
+			[]string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"proxy":{"forbiddenDomains":["c.example"],"allowedDomains":["a.example","*.b.example"]}}}}`},
 		},
 		"create, bad label": {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
 		"get":               {"sandbox|get|web", 0, header + row, "", nil},
@@ -213,7 +214,19 @@ func TestCommands(t *testing.T) {
 		"too many arguments":   {"sandbox|get|a|b", 2, "", "doze: doze sandbox get has too many arguments; see --help\n", nil},
 		"JSON of one":          {"sandbox|get|web|-o|json", 0, "", "", nil},
 		"JSON of an execution": {"sandbox|exec|web|-o|json|--|false", 1, "", "", []string{`POST /run/w/sandboxes/web/process {"command":"false","name":"NAME","waitForCompletion":true}`}},
-	}
+	})
+}
+
+// commandCase is a command line and what comes of it.
+type commandCase struct {
+	args      string // split at |
+	code      int
+	out, errs string
+	calls     []string
+}
+
+func runCommands(t *testing.T, cases map[string]commandCase) {
+	t.Helper()
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,6 +17,7 @@ func (a *app) preview() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createPreview(), a.listPreviews(), a.previewToken(), a.removePreview())
+	a.complete("SANDBOX", sandboxNames, cmd.Commands()...)
 	return cmd
 }
 

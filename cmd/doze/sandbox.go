@@ -18,7 +18,7 @@ func (a *app) sandbox() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.archive(), a.unarchive())
-	a.complete(cmd.Commands()...)
+	a.complete("NAME", sandboxNames, cmd.Commands()...)
 	return cmd
 }
 
@@ -30,12 +30,12 @@ func (a *app) create() *cobra.Command {
 		ports            []int
 		memory           int
 		ifNotExists      bool
-		proxy            doze.Proxy
+		rules            ruleFlags
 	)
 	cmd := &cobra.Command{
 		Use:     "create [NAME]",
 		Short:   "Create a sandbox; without a name, the server makes one up",
-		Example: "  doze sandbox create web --image blaxel/py-app:latest --memory 2048 --env A=b --port 3000 --ttl 24h",
+		Example: "  doze sandbox create web --image blaxel/py-app:latest --memory 2048 --env A=b --port 3000 --ttl 24h\n  doze sandbox create careful --allow pypi.org --allow files.pythonhosted.org",
 		Args:    takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {
@@ -51,8 +51,8 @@ func (a *app) create() *cobra.Command {
 			if s.Spec.Volumes, err = attachments(volumes, scratch); err != nil {
 				return err
 			}
-			if len(proxy.AllowedDomains)+len(proxy.ForbiddenDomains) > 0 {
-				s.Spec.Network = &doze.Network{Proxy: &proxy}
+			if err := rules.apply(cmd.Flags(), a.in, &s.Spec); err != nil {
+				return err
 			}
 			for _, p := range ports {
 				s.Spec.Runtime.Ports = append(s.Spec.Runtime.Ports, doze.Port{Target: p})
@@ -78,11 +78,10 @@ func (a *app) create() *cobra.Command {
 	f.StringArrayVar(&volumes, "volume", nil, "volume to attach and where, `NAME:PATH[:ro]`; may be repeated")
 	f.StringArrayVar(&scratch, "scratch", nil, "disk that ends with the sandbox, `PATH:MEGABYTES`; may be repeated")
 	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; may be repeated")
-	f.StringArrayVar(&proxy.AllowedDomains, "allow", nil, "`domain` that it may reach, such as example.com or *.example.com, and none besides; may be repeated")
-	f.StringArrayVar(&proxy.ForbiddenDomains, "forbid", nil, "`domain` that it may not reach; may be repeated")
 	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete it after this `time`, such as 30m, 24h or 7d")
 	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "`identifier` of your own, to find it by")
 	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the name is taken, print the sandbox that has it")
+	rules.add(a, cmd)
 	return cmd
 }
 

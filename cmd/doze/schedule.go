@@ -39,6 +39,7 @@ func (a *app) schedule() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(a.createSchedule(), list, runs, remove)
+	a.complete("SANDBOX", sandboxNames, cmd.Commands()...)
 	return cmd
 }
 

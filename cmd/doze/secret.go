@@ -25,7 +25,7 @@ KEY alone takes the value from the variable KEY of here, so that other users of
 this host cannot see it.`,
 		Example: "  doze secret set db PASSWORD", Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			data, err := a.envMap(args[1:])
+			data, err := a.secretValues("KEY", args[1:])
 			if err != nil {
 				return err
 			}
@@ -62,6 +62,23 @@ this host cannot see it.`,
 	}
 	cmd.AddCommand(set, list, remove)
 	return cmd
+}
+
+// secretValues reads NAME=value and NAME arguments. A variable that is empty here
+// is no value that somebody wants.
+func (a *app) secretValues(what string, in []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, s := range in {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok {
+			value = a.getenv(name)
+		}
+		if name == "" || !ok && value == "" {
+			return nil, usagef("%s must be NAME=value, or NAME of a variable that is set here, not %q", what, s)
+		}
+		out[name] = value
+	}
+	return out, nil
 }
 
 func secretRows(all ...doze.Secret) [][]string {

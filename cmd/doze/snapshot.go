@@ -22,6 +22,7 @@ func (a *app) snapshot() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createSnapshot(), a.listSnapshots(), a.restoreSnapshot(), a.removeSnapshot())
+	a.complete("SANDBOX", sandboxNames, cmd.Commands()...)
 	return cmd
 }
 

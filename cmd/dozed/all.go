@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -85,9 +87,12 @@ func all(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})))
+	openLog(os.Stderr, level)
 	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
+	}
+	if err := undumpable(); err != nil {
+		return err
 	}
 	entrance, release, err := claim(ctx, c)
 	if err != nil {
@@ -146,6 +151,14 @@ func claim(ctx context.Context, c config) (_ *door.Door, release func(), err err
 	return entrance, back, nil
 }
 
+// openLog has everybody log to w from a level on, but for who knows only the
+// logger of package log: the client of HTTP writes there what a destination sent
+// that it did not expect, which may be a secret of a routing rule.
+func openLog(w io.Writer, level slog.Level) {
+	slog.SetDefault(slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})))
+	slog.SetLogLoggerLevel(math.MinInt)
+}
+
 // plain writes durations as people read them.
 func plain(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
@@ -170,6 +183,7 @@ type platform struct {
 	store       *store.Store
 	net         *hostnet.Net
 	egress      *egress.Egress
+	refusals    *hostnet.Watch
 	routing     *routing
 	images      *disk.Library
 	agents      *disk.Library // of this data directory alone
@@ -242,13 +256,18 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if err != nil {
 		return nil, err
 	}
+	memory, err := hostMemory()
+	if err != nil {
+		return nil, err
+	}
 	settings := control.Config{
-		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
+		Memory: memory,
+		Store:  p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
-		Pool: pool, Sealer: p.routing.opener.Sealer(),
+		Pool: pool, Proxy: c.Egress != egressClosed, Sealer: p.routing.opener.Sealer(),
 	}
 	if p.bucket != nil { // a nil of its type would be a bucket
 		settings.Bucket = p.bucket
@@ -308,27 +327,25 @@ func resolver(server string) *net.Resolver {
 	}}
 }
 
-// resolvers are the servers of the DNS that sandboxes ask.
+// resolvers are the servers of the DNS that sandboxes ask. What a sandbox was told
+// when it was made holds with every setting of ours: wherever it asks for names,
+// in the lane it is led to us, and what it asks of the proxy has an answer in all
+// cases, if only that nobody is there.
 func (p *platform) resolvers() ([]netip.Addr, error) {
-	switch p.config.Egress {
-	case egressClosed:
-		// Nobody answers there: a lookup fails at once, and does not hang.
-		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
-	case egressOpen:
-		// Wherever they ask, they are led to us.
-		return []netip.Addr{hostnet.ProxyIP}, nil
-	}
-	public, err := p.net.Resolvers()
-	if err == nil && len(public) == 0 {
+	if p.config.Egress == egressDirect {
+		public, err := p.net.Resolvers()
+		if err != nil || len(public) > 0 {
+			return public, err
+		}
 		slog.Warn("sandboxes without network rules can resolve no names: /etc/resolv.conf has no public name server")
 	}
-	return public, err
+	return []netip.Addr{hostnet.ProxyIP}, nil
 }
 
 // openNode starts the engine and adopts the sandboxes.
 func (p *platform) openNode(ctx context.Context) (err error) {
 	c := p.config
-	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressDirect, EgressLink: c.EgressLink}); err != nil {
+	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressDirect, OpenDatagrams: c.datagrams(), EgressLink: c.EgressLink}); err != nil {
 		return fmt.Errorf("open the network: %w", err)
 	}
 	if err := p.openEgress(ctx); err != nil {
@@ -520,6 +537,7 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 		{Name: "node", Run: p.node.Run},
 		{Name: "interceptor", Run: p.routing.interceptor.Run},
 		{Name: "egress", Run: p.egress.Run},
+		{Name: "refusals", Run: p.watchRefusals},
 	}
 	if p.issuer != nil {
 		services = append(services, daemon.Service{Name: "certificates", Run: p.issuer.Run})
@@ -599,6 +617,9 @@ func (p *platform) close() error {
 	}
 	if p.egress != nil {
 		errs = append(errs, p.egress.Close())
+	}
+	if p.refusals != nil {
+		errs = append(errs, p.refusals.Close())
 	}
 	if p.net != nil {
 		errs = append(errs, p.net.Close())

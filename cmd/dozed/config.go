@@ -122,9 +122,9 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
 	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
-	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open|direct`: sandboxes reach nothing; or public addresses by TCP, as far as their network rules allow, through the proxy; or so, but without it where there are no rules: then UDP passes as well, names are asked of public servers, and nothing is written to the log")
+	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open|direct`: sandboxes reach nothing; or public addresses by TCP, as far as their network rules allow, through the proxy; or so, but without it where there are no rules: then UDP passes as well, names are asked of public servers, and what passes is not written to the log")
 	flags.Func("egress-pool", "comma separated `addresses` of this host, or networks such as 203.0.113.0/28, that egress IPs get, for sandboxes to leave from (default: there are none)", listed(&c.EgressPool))
-	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it")
+	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it, and for UDP from them the host forwards packets (net.ipv4.ip_forward)")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
 	flags.StringVar(&c.DrivesKeys, "drives-credentials", c.DrivesKeys, "`file` with the credentials of that bucket, in the form of ~/.aws/credentials: its profile default; it never reaches a sandbox")
@@ -384,3 +384,6 @@ func configure(_ context.Context, args []string) error {
 	}
 	return nil
 }
+
+// datagrams reports whether UDP can leave from dedicated addresses.
+func (c *config) datagrams() bool { return c.Egress != egressClosed && c.EgressLink != "" }

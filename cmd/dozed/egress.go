@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,11 +42,23 @@ func (p *platform) openEgress(ctx context.Context) error {
 		return fmt.Errorf("listen to sandboxes: %w", err)
 	}
 	p.egress = egress.New(o)
+	if p.refusals, err = p.net.Watch(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// watchRefusals writes down what the filter refuses, and what it lets past the
+// proxy, until ctx ends.
+func (p *platform) watchRefusals(ctx context.Context) error {
+	p.refusals.Run(ctx, func(n hostnet.Note) {
+		p.egress.Note(n.Slot.IP, egress.Packet{Protocol: n.Protocol, To: n.To, Passed: n.Passed, Omitted: n.Omitted})
+	})
 	return nil
 }
 
 // denied reports whether no sandbox may reach an address: it is not public, or
-// one of this machine. If the machine does not know its own, all are denied.
+// one of this machine or of all in a network of it. If the machine does not know its own, all are denied.
 func denied(a netip.Addr) bool {
 	if hostnet.NotPublic(a) {
 		return true
@@ -57,8 +70,19 @@ func denied(a netip.Addr) bool {
 	}
 	return slices.ContainsFunc(own, func(o net.Addr) bool {
 		prefix, err := netip.ParsePrefix(o.String())
-		return err == nil && prefix.Addr().Unmap() == a
+		return err == nil && (prefix.Addr().Unmap() == a || broadcast(prefix) == a)
 	})
+}
+
+// broadcast is the address of all in a network of version 4, if it has one.
+func broadcast(p netip.Prefix) netip.Addr {
+	const bits, pair = 32, 31 // RFC 3021: a network of two has none
+	if !p.Addr().Is4() || p.Bits() >= pair {
+		return netip.Addr{}
+	}
+	b := p.Addr().As4()
+	all := binary.BigEndian.Uint32(b[:]) | (1<<(bits-p.Bits()) - 1)
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, all)))
 }
 
 // admit has the network of an order obeyed for the slot of a machine. The policy
@@ -69,19 +93,19 @@ func (p *platform) admit(id string, o peer.Order) error {
 		return doze.Errorf(doze.NotFound, "there is no lease %s", id)
 	}
 	if o.Network == nil {
-		err := errors.Join(p.net.Admit(id, hostnet.WayClosed), p.net.Join(id, ""))
+		err := errors.Join(p.net.Admit(id, hostnet.WayClosed), p.net.Join(id, ""), p.net.Datagrams(id, netip.Addr{}))
 		p.egress.Forget(slot.IP)
 		p.routing.forget(slot.IP)
 		return err
 	}
 	who := egress.Guest{UID: o.UID, Workspace: o.Workspace, Name: o.Name, IP: slot.IP}
-	if err := p.routing.admit(who, o.Network); err != nil {
+	if err := p.routing.admit(who, o.Issuer(), o.Network); err != nil {
 		return err
 	}
 	if err := p.egress.Admit(who, o.Network); err != nil {
 		return err
 	}
-	if err := p.net.Dedicate(id, o.Network.Source()); err != nil {
+	if err := p.leaveFrom(id, o.Network); err != nil {
 		return errors.Join(err, p.net.Admit(id, hostnet.WayClosed))
 	}
 	way := hostnet.WayClosed
@@ -95,6 +119,19 @@ func (p *platform) admit(id string, o peer.Order) error {
 		return err
 	}
 	return p.net.Admit(id, way)
+}
+
+// leaveFrom has what a sandbox sends leave from its dedicated address, if it has
+// one.
+func (p *platform) leaveFrom(id string, n *doze.Network) error {
+	if err := p.net.Dedicate(id, n.Source()); err != nil {
+		return err
+	}
+	var source netip.Addr
+	if p.config.datagrams() {
+		source = n.DatagramSource()
+	}
+	return p.net.Datagrams(id, source)
 }
 
 // release gives an address back.

@@ -25,9 +25,20 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 		httpx.WriteError(w, r, doze.Errorf(doze.Unsupported, "metrics can be read only"))
 		return
 	}
-	var costs []metric.Cost
+	var (
+		costs  []metric.Cost
+		passed map[string]uint64
+	)
 	for _, c := range p.node.Costs(r.Context()) {
 		costs = append(costs, metric.Cost{Tier: c.Tier, Ready: c.Ready, Stats: c.Stats})
 	}
-	p.metrics.Serve(w, r, costs)
+	refused, err := p.net.Refused()
+	if err == nil {
+		passed, err = p.net.Passed()
+	}
+	if err != nil {
+		httpx.WriteError(w, r, err)
+		return
+	}
+	p.metrics.Serve(w, r, costs, metric.Packets{Refused: refused, Passed: passed})
 }

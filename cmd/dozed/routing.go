@@ -29,8 +29,9 @@ type routing struct {
 
 // ruled are the rules of one sandbox.
 type ruled struct {
-	who   egress.Guest
-	rules intercept.Rules
+	who       egress.Guest
+	authority string // that it trusts
+	rules     intercept.Rules
 }
 
 // newRouting returns the routing of the key in a file, which it makes if it is
@@ -54,8 +55,9 @@ func newRouting(file string) (*routing, error) {
 	}, nil
 }
 
-// admit has the routing rules of a network obeyed from the next request on.
-func (r *routing) admit(who egress.Guest, n *doze.Network) error {
+// admit has the routing rules of a network obeyed from the next request on, with
+// certificates of the authority that the sandbox trusts.
+func (r *routing) admit(who egress.Guest, authority string, n *doze.Network) error {
 	opened, err := r.open(who.Workspace, n.Rules().Routing)
 	if err != nil {
 		return err
@@ -66,7 +68,7 @@ func (r *routing) admit(who egress.Guest, n *doze.Network) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.rules[who.IP] = ruled{who, rules}
+	r.rules[who.IP] = ruled{who, authority, rules}
 	return nil
 }
 
@@ -94,14 +96,23 @@ func (r *routing) forget(ip netip.Addr) {
 	delete(r.rules, ip)
 }
 
+// of returns what is in force for a sandbox, or nothing if another one has its
+// address by now.
+func (r *routing) of(g egress.Guest) ruled {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if of := r.rules[g.IP]; of.who == g {
+		return of
+	}
+	return ruled{}
+}
+
 // Intercept implements [egress.Interceptor].
 func (r *routing) Intercept(ctx context.Context, g egress.Guest, c net.Conn, to egress.Destination, _ []int, dial func(context.Context) (net.Conn, error)) {
 	err := r.interceptor.Serve(ctx, c, intercept.Session{
-		Authority: g.Workspace, Host: to.Name, Port: to.Port, Dial: dial,
+		Authority: r.of(g).authority, Host: to.Name, Port: to.Port, Dial: dial,
 		Decide: func() (*intercept.Injection, bool) {
-			r.mu.RLock()
-			defer r.mu.RUnlock()
-			of := r.rules[g.IP]
+			of := r.of(g)
 			return of.rules.For(to.Name, to.Port), of.who == g
 		},
 	})

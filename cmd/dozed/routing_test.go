@@ -47,12 +47,15 @@ func TestRoutingOpens(t *testing.T) {
 		"one that is nobody": {r, "", "restore the file egress.key"},
 	} {
 		who := egress.Guest{UID: name, Workspace: tt.workspace, IP: netip.MustParseAddr("10.0.0.1")}
-		err := tt.routing.admit(who, network)
+		err := tt.routing.admit(who, "of "+name, network)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if of := tt.routing.rules[who.IP]; (of.who == who) != (tt.want == "") {
-			t.Errorf("%s: the rules of %+v are in force", name, of.who)
+		if of := tt.routing.of(who); (of.who == who && of.authority == "of "+name) != (tt.want == "") {
+			t.Errorf("%s: the rules of %+v are in force", name, of)
+		}
+		if of := tt.routing.of(egress.Guest{UID: "next", IP: who.IP}); of.authority != "" || of.rules.For("api.test", 443) != nil {
+			t.Errorf("%s: who has the address next gets %+v", name, of)
 		}
 		tt.routing.forget(who.IP)
 		if len(tt.routing.rules) != 0 {

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"bytes"
+	"log" //nolint:depguard // it is what libraries use
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+// TestLog is not parallel, for there is one log.
+func TestLog(t *testing.T) {
+	was := slog.Default()
+	defer slog.SetDefault(was)
+	var b bytes.Buffer
+	openLog(&b, slog.LevelDebug)
+	log.Print("a secret of a destination")
+	slog.Debug("ours")
+	if got := b.String(); strings.Contains(got, "secret") || !strings.Contains(got, "ours") {
+		t.Errorf("the log is %s", got)
+	}
+}
