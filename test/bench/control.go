@@ -46,6 +46,9 @@ var questions = []struct {
 	{"list by name, a page of 50", func(int, int) string { return "/sandboxes?limit=50&sort=name:asc" }},
 	{"list, the last page of 50", func(int, int) string { return "/sandboxes?limit=50&anchor=end" }},
 	{"list of an external id", func(i, records int) string { return "/sandboxes?externalId=" + externalID(spread(i, records)) }},
+	{"search for one", func(i, records int) string { return "/sandboxes?q=" + recordName(spread(i, records))[2:] }},
+	{"search for what all have", func(int, int) string { return "/sandboxes?limit=50&q=ecord" }},
+	{"search for what none has", func(int, int) string { return "/sandboxes?q=nowhere" }},
 	{"list of a rare status", func(int, int) string { return "/sandboxes?status=DEPLOYED" }},
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -223,7 +224,10 @@ func read(resp *http.Response, most int) (body []byte, err error) {
 	return body, err
 }
 
-func isJSON(resp *http.Response) bool { return resp.Header.Get("Content-Type") == "application/json" }
+func isJSON(resp *http.Response) bool {
+	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return err == nil && kind == "application/json"
+}
 
 // telling are the headers of answers that callers go by.
 var telling = []string{
@@ -238,7 +242,7 @@ func write(resp *http.Response, body []byte, most int) string {
 	fmt.Fprintf(&b, "%d\n", resp.StatusCode)
 	kind := resp.Header.Get("Content-Type")
 	for _, name := range telling {
-		if value := resp.Header.Get(name); value != "" && value != "application/json" {
+		if value := resp.Header.Get(name); value != "" && (name != "Content-Type" || !isJSON(resp)) {
 			fmt.Fprintf(&b, "%s: %s\n", name, value)
 		}
 	}

@@ -38,7 +38,7 @@ func TestAgent(t *testing.T) {
 		"find, type":            {"GET", "/filesystem-find/srv/app?type=x", "", "", 400, "type must be"},
 		"find, nowhere":         {"GET", "/filesystem-find/none", "", "", 404, "no such directory"},
 		"search":                {"GET", "/filesystem-search/srv/app?query=main", "", "", 200, `"path":"src/main.go"`},
-		"search, nothing":       {"GET", "/filesystem-search/", "", "", 400, "nothing to search for"},
+		"search, nothing":       {"GET", "/filesystem-search/", "", "", 400, "query is required, or a last element"},
 		"grep":                  {"GET", "/filesystem-content-search/%2Fsrv%2Fapp?query=NEEDLE&contextLines=1", "", "", 200, `{"path":"src/main.go","line":2,"column":4,"text":"// Needle","context":"package main\n// Needle"}`},
 		"grep, nothing":         {"GET", "/filesystem-content-search/srv/app", "", "", 400, "query is required"},
 		"watch, nowhere":        {"GET", "/watch/filesystem/none", "", "", 400, "no such directory"},
@@ -179,7 +179,7 @@ func TestAgent(t *testing.T) {
 const publicClient = `
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import { SandboxInstance } from "@blaxel/core";
+import { SandboxInstance, getTool } from "@blaxel/core";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
@@ -225,6 +225,12 @@ const ran = await client.callTool({ name: "processExecute", arguments: { command
 assert.equal(ran.structuredContent.logs, "hi\n");
 assert.ok((await client.callTool({ name: "fsReadFile", arguments: { path: "/none" } })).isError);
 await client.close();
+
+// The package's own client for tools finds the endpoint by the name.
+const own = await getTool("sandboxes/" + process.env.E2E_SANDBOX);
+assert.deepEqual(own.map((tool) => tool.name).sort(), tools.map((tool) => tool.name).sort());
+const read = await own.find((tool) => tool.name === "fsReadFile").call({ path: "/srv/sdk/README.md" });
+assert.equal(read.structuredContent.content, "x");
 console.log("all passed");
 process.exit(0);
 `

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -135,6 +136,7 @@ func TestCommandLine(t *testing.T) {
 	}
 
 	copyBothWays(t, s)
+	networkByHand(t, s)
 	forwardPort(t, s)
 
 	name := strings.TrimSpace(s.ok(t, "doze", "sandbox", "exec", "cli", "-d", "--", "echo started; echo oops >&2; sleep 1000"))
@@ -152,7 +154,45 @@ func TestCommandLine(t *testing.T) {
 	fails(1, "no such sandbox", "doze", "sandbox", "exec", "cli", "--", "true")
 }
 
-// TestOperator runs what an operator of the platform does.
+// networkByHand gives the sandbox "cli" rules, and takes them away again.
+func networkByHand(t *testing.T, s shell) {
+	t.Helper()
+	s.ok(t, "doze", "vpc", "create", "lab")
+	s.ok(t, "doze", "gateway", "create", "office")
+	if out := s.ok(t, "doze", "ip", "create", "office", "office-1"); !strings.Contains(out, "DEPLOYING") || !strings.Contains(out, "--egress-pool") {
+		t.Errorf("without a pool: %s", out)
+	}
+	for _, mistake := range [][]string{{"--gateway", "office"}, {"--vpc", "none"}, {"--allow", "http://a.test"}, {"--network", "/dev/null"}} {
+		if r := s.run(t, "", append([]string{"doze", "network", "set", "cli"}, mistake...)...); r.code != 1 {
+			t.Errorf("%q: %+v", mistake, r)
+		}
+	}
+	s.ok(t, "doze", "network", "set", "cli", "--vpc", "lab", "--subnet", "backend", "--allow", "a.test", "--allow", "*.b.test")
+	s.ok(t, "doze", "network", "route", "cli", "a.test", "-H", "Authorization: Bearer {{SECRET:key}}", "--secret", "key=a-secret-value")
+	s.ok(t, "doze", "network", "route", "cli", "a.test", "-H", "X-Key: {{SECRET:key}}") // which keeps the secret
+	if r := s.run(t, `{"proxy":{"allowedDomains":[]}}`, "doze", "network", "set", "cli", "--network", "-"); r.code != 1 || !strings.Contains(r.err, "is empty") {
+		t.Errorf("an empty list: %+v", r)
+	}
+	const want = `RULE VALUE
+vpc lab
+subnet backend
+allow a.test
+allow *.b.test
+route a.test: header X-Key
+`
+	if out := regexp.MustCompile(" +").ReplaceAllString(s.ok(t, "doze", "network", "get", "cli"), " "); out != want {
+		t.Errorf("it has %s", out)
+	}
+	if r := s.run(t, "", "doze", "vpc", "rm", "lab"); r.code != 1 || !strings.Contains(r.err, "cli") {
+		t.Errorf("a VPC that is in use: %+v", r)
+	}
+	s.ok(t, "doze", "network", "clear", "cli")
+	s.ok(t, "doze", "network", "set", "cli", "--vpc", "")
+	for _, noun := range [][]string{{"ip", "rm", "office-1"}, {"gateway", "rm", "office"}, {"vpc", "rm", "lab"}} {
+		s.ok(t, append([]string{"doze"}, noun...)...)
+	}
+}
+
 // copyBothWays copies a tree, with a file that goes in parts, into the sandbox
 // and back.
 func copyBothWays(t *testing.T, s shell) {
@@ -216,6 +256,7 @@ func forwardPort(t *testing.T, s shell) {
 	}
 }
 
+// TestOperator runs what an operator of the platform does.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t)

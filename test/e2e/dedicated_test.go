@@ -77,11 +77,20 @@ func TestDedicatedAddress(t *testing.T) {
 		"an address":      {"web", args(otherIP), byIP + sourceIP},
 		"by TLS":          {"tls", args("allowed.test", "allowed.test"), secured + " from=" + sourceIP},
 		"by the proxy":    {"tunnel", args("allowed.test:443", "allowed.test"), secured + " from=" + sourceIP},
-		"UDP":             {"datagram", args(publicIP, 443), "nothing"},
 		"its own address": {"raw", args(sourceIP, 80), "refused"},
+
+		"UDP":                               {"udp", args(publicIP, 443), "from=" + sourceIP},
+		"UDP to the metadata":               {"datagram", args(metadataIP, 443), "nothing"},
+		"UDP to a private network":          {"datagram", args(privateIP, 443), "nothing"},
+		"UDP to this machine":               {"datagram", args(ownIP, 443), "nothing"},
+		"a resolver elsewhere":              {"dns", args(publicIP, "allowed.test", 16), "0 answers, code 0"},
+		"a resolver elsewhere that is safe": {"datagram", args(publicIP, 853), "nothing"},
 	}
 	try(t, one, dedicated)
-	try(t, two, map[string]row{"shared": {"web", args(publicIP), "200 host=1.2.3.4 sni=- at=1.2.3.4:80 from=" + ownIP}})
+	try(t, two, map[string]row{
+		"shared":        {"web", args(publicIP), "200 host=1.2.3.4 sni=- at=1.2.3.4:80 from=" + ownIP},
+		"shared by UDP": {"datagram", args(publicIP, 443), "nothing"},
+	})
 	if status, body := api(t, p, "GET", "/egressgateways/usage", ""); status != 200 || !strings.Contains(body, `{"g":["one"]}`) {
 		t.Errorf("usage: %d %s", status, body)
 	}
@@ -116,6 +125,16 @@ func TestDedicatedAddress(t *testing.T) {
 			"shared, in a network": {"tls", args("allowed.test", "allowed.test"), "refused"},
 		})
 	})
+	t.Run("UDP", func(t *testing.T) {
+		egress := &doze.Egress{Gateway: "g", Mode: doze.EgressDedicated}
+		obey(t, c, &sb, &doze.Network{Egress: egress, Proxy: &doze.Proxy{AllowedDomains: []string{"allowed.test"}}})
+		try(t, one, map[string]row{
+			"where rules are about names": {"datagram", args(publicIP, 443), "nothing"},
+			"a name":                      {"web", args("allowed.test"), byName + sourceIP},
+		})
+		obey(t, c, &sb, &doze.Network{Egress: egress, Firewall: &doze.Firewall{Rulesets: []string{doze.RulesetDedicated}}})
+		try(t, one, map[string]row{"where they are about addresses": {"udp", args(publicIP, 443), "from=" + sourceIP}})
+	})
 	t.Run("another address", func(t *testing.T) {
 		obey(t, c, &sb, &doze.Network{Egress: &doze.Egress{Gateway: "g", Mode: doze.EgressDedicated}})
 		const first = "/vpcs/default/egressgateways/g/ips/a"
@@ -126,7 +145,10 @@ func TestDedicatedAddress(t *testing.T) {
 		if status, body := api(t, p, "DELETE", first, ""); status != 200 {
 			t.Errorf("with another one: %d %s", status, body)
 		}
-		try(t, one, map[string]row{"the next": {"web", args("allowed.test"), byName + nextIP}})
+		try(t, one, map[string]row{
+			"the next":        {"web", args("allowed.test"), byName + nextIP},
+			"the next by UDP": {"udp", args(publicIP, 443), "from=" + nextIP},
+		})
 		if has := run(t, "ip", "-4", "addr", "show", "wan"); strings.Contains(has, sourceIP) || !strings.Contains(has, nextIP) {
 			t.Errorf("the host has\n%s", has)
 		}

@@ -155,3 +155,130 @@ func TestDrivesSleep(t *testing.T) {
 	until(t, "the drive is deleted", func() bool { return c.DeleteDrive(t.Context(), "shared") == nil })
 	until(t, "its files are removed", func() bool { return drives() == 0 })
 }
+
+// TestDrivesOfCopies: what is made of a sandbox with a drive has none, says so, and
+// can have it again in the same place. The sandbox itself keeps it.
+func TestDrivesOfCopies(t *testing.T) {
+	t.Parallel()
+	_, c, srv := startDrives(t, "--pause-after", "60s")
+	_, box := create(t, c, named("box", 512))
+	d := doze.DriveMount{Drive: "shared", MountPath: "/d"}
+	mount(t, box, d)
+	sh(t, box, "echo before >/d/file; : >/d/other")
+	spawn(t, box, client.Command{Name: "holder", Command: "cd /d && exec sleep 1000"})
+	if _, err := c.CreateSnapshot(t.Context(), "box", "n"); err != nil {
+		t.Fatal(err)
+	}
+	// It has none, or one that nobody serves, where it was; and can have one.
+	bare := func(what string, box *client.Box, left string) {
+		t.Helper()
+		if all, err := box.DriveMounts(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("%s has %v, %v", what, all, err)
+		}
+		if got := sh(t, box, "ls -A /d 2>&1 || true"); !strings.Contains(got, left) || left == "" && got != "" {
+			t.Errorf("%s sees %q at /d", what, got)
+		}
+		mount(t, box, d)
+		if got := sh(t, box, "cat /d/file; echo more >>/d/file; ls -A /d"); got != "before\nfile\nother" {
+			t.Errorf("%s, with its drive, reads %q", what, got)
+		}
+		sh(t, box, "echo before >/d/file")
+	}
+	const unserved = "not connected"
+	if _, err := c.ForkSnapshot(t.Context(), "n", into("copy")); err != nil {
+		t.Fatal(err)
+	}
+	_, copied := open(t, c, "copy")
+	bare("a fork", copied, unserved)
+	if got := sh(t, box, "cat /d/file"); got != "before" {
+		t.Errorf("its source reads %q", got)
+	}
+	if _, err := c.Restore(t.Context(), "box", "n"); err != nil {
+		t.Fatal(err)
+	}
+	bare("a restored sandbox", box, unserved)
+
+	pack(t, c)
+	if _, err := c.Delete(t.Context(), "copy"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "an archived sandbox has no drive", func() bool {
+		err := c.DeleteDrive(t.Context(), "shared")
+		if err != nil && kind(err) != doze.Conflict {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	unpack(t, c)
+	if got := sh(t, box, "ls -A /d"); got != "" {
+		t.Errorf("the archive had %q", got)
+	}
+	if all, err := box.DriveMounts(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("an unarchived sandbox has %v, %v", all, err)
+	}
+	until(t, "the files of the drive are removed", func() bool { return len(srv.Keys(t)) == 0 })
+}
+
+// TestDrivesAndGit: the engine maps no file of a drive into memory, so that git,
+// which does, keeps its repository elsewhere, or in one file.
+func TestDrivesAndGit(t *testing.T) {
+	t.Parallel()
+	_, c, _ := startDrives(t)
+	_, box := create(t, c, named("git", 512))
+	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	const git = "export HOME=/root GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a; "
+	if got := sh(t, box, git+"git init -q /d/repository 2>&1 || true"); !strings.Contains(got, "unable to mmap") {
+		t.Errorf("a repository on the drive says %q: is there mmap now?", got)
+	}
+	got := sh(t, box, git+`set -e; git init -q --separate-git-dir /root/tree.git /d/tree; cd /d/tree; mkdir sub; echo one >sub/file; head -c 100000 /dev/zero >large
+		git add . 2>/dev/null && echo mmap; git config core.bigFileThreshold 32k; git add .; git commit -qm first
+		echo two >>sub/file; git commit -qam second; git status --short; git log --format=%s; git fsck 2>&1
+		git bundle create -q /d/tree.bundle --all; git clone -q /d/tree.bundle /root/clone; cmp large /root/clone/large; cat /root/clone/sub/file`)
+	if got != "second\nfirst\none\ntwo" {
+		t.Errorf("it says %q", got)
+	}
+}
+
+// TestCLIDrives uses drives by the command line.
+func TestCLIDrives(t *testing.T) {
+	t.Parallel()
+	p, _, _ := startDrives(t)
+	s := shell{t.TempDir()}
+	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
+	s.ok(t, "doze", "drive", "create", "assets")
+	for _, name := range []string{"one", "two"} {
+		s.ok(t, "doze", "sandbox", "create", name, "--memory", "256")
+	}
+	s.ok(t, "doze", "drive", "mount", "one", "assets", "/mnt/assets")
+	if out := s.ok(t, "doze", "drive", "mount", "two", "assets", "/web", "--part", "/web", "--read-only"); !strings.Contains(out, "yes") {
+		t.Error(out)
+	}
+	s.ok(t, "doze", "sandbox", "exec", "one", "--", "mkdir /mnt/assets/web && echo hello >/mnt/assets/web/index")
+	if out := s.ok(t, "doze", "sandbox", "exec", "two", "--", "cat /web/index; touch /web/x 2>/dev/null || echo refused"); out != "hello\nrefused\n" {
+		t.Errorf("it says %q", out)
+	}
+	if out := s.ok(t, "doze", "drive", "ls"); !strings.Contains(out, "assets") || !strings.Contains(out, "shared") {
+		t.Error(out)
+	}
+	if out := s.ok(t, "doze", "drive", "mounts", "one"); !strings.Contains(out, "/mnt/assets") {
+		t.Error(out)
+	}
+	for _, tt := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"create", "assets"}, "already"},
+		{[]string{"rm", "assets"}, "mounted"},
+		{[]string{"mount", "one", "none", "/x"}, "none"},
+		{[]string{"mount", "one", "shared", "/mnt/assets"}, "unmount"},
+		{[]string{"unmount", "one", "/mnt"}, "/mnt"},
+		{[]string{"mounts", "none"}, "none"},
+	} {
+		if r := s.run(t, "", append([]string{"doze", "drive"}, tt.args...)...); r.code != 1 || !strings.Contains(r.err, tt.says) {
+			t.Errorf("%q: %+v", tt.args, r)
+		}
+	}
+	s.ok(t, "doze", "drive", "unmount", "one", "/mnt/assets")
+	s.ok(t, "doze", "drive", "unmount", "two", "/web")
+	s.ok(t, "doze", "drive", "rm", "assets")
+}

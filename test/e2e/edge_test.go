@@ -350,6 +350,16 @@ func TestAwake(t *testing.T) {
 			spawn(t, box, client.Command{Command: "for i in $(seq 12); do sleep 0.1; done", KeepAlive: true, Timeout: &forever})
 			return func() {} // it ends by itself
 		},
+		"killed": func(t *testing.T, _ doze.Sandbox, box *client.Box) func() {
+			t.Helper()
+			forever := 0
+			spawn(t, box, client.Command{Name: "kept", Command: "sleep 1000", KeepAlive: true, Timeout: &forever})
+			return func() {
+				if _, err := box.Kill(t.Context(), "kept"); err != nil {
+					t.Error(err)
+				}
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,7 +41,7 @@ var lane = flag.Bool("lane", false, "run a test in this network namespace, which
 // reached, and a DNS that knows where they are.
 type internet struct {
 	zone   *zone.Zone
-	strays atomic.Int64 // packets by UDP
+	strays atomic.Int64 // packets by UDP, but for those from dedicated addresses to one port
 	leaked atomic.Int64 // connections to ports that nobody may reach
 }
 
@@ -113,7 +116,7 @@ func (n *internet) serve(t *testing.T) error {
 		t.Cleanup(func() { _ = l.Close() })
 		go n.count(l)
 	}
-	for _, port := range []string{"53", "443", "9999"} {
+	for _, port := range []string{"53", "443", "853", "9999"} {
 		u, err := net.ListenPacket("udp4", ":"+port)
 		if err != nil {
 			return err
@@ -125,8 +128,11 @@ func (n *internet) serve(t *testing.T) error {
 				if err != nil {
 					return
 				}
-				n.strays.Add(1)
-				_, _ = u.WriteTo([]byte(greeting), from)
+				host, _, _ := net.SplitHostPort(from.String())
+				if dedicated := host == sourceIP || host == nextIP; !dedicated || port != "443" {
+					n.strays.Add(1)
+				}
+				_, _ = u.WriteTo([]byte("from="+host), from)
 			}
 		}()
 	}
@@ -205,6 +211,18 @@ def datagram(host, port, data=b"hello", time=1.5):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(time)
     s.sendto(data, (host, port))
     return s.recv(2000)
+def connected(host, port):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(6); s.connect((host, port))
+    for _ in range(10): # a packet may be lost
+        s.send(b"hello")
+        try: return str(s.recv(2000))
+        except TimeoutError: pass
+    raise TimeoutError
+def udp(host, port):
+    for _ in range(10): # a packet may be lost
+        try: return datagram(host, port, time=6).decode()
+        except TimeoutError: pass
+    raise TimeoutError
 def question(name, kind):
     q = b"".join(bytes([len(l)]) + l.encode() for l in name.split(".")) + b"\0"
     return b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + q + bytes([0, kind, 0, 1])
@@ -213,6 +231,15 @@ def told(reply):
 def dns(server, name, kind=1):
     for _ in range(10):
         try: return told(datagram(server, 53, question(name, kind), 3))
+        except TimeoutError: pass
+    raise TimeoutError
+def dns_more(server, name, more):
+    text = bytes([len(more)]) + more.encode()
+    record = b"\0\0\x10\0\1\0\0\0\0" + len(text).to_bytes(2, "big") + text
+    q = question(name, 1)
+    q = q[:10] + b"\0\1" + q[12:] + record
+    for _ in range(10):
+        try: return told(datagram(server, 53, q, 3))
         except TimeoutError: pass
     raise TimeoutError
 def dns_tcp(server, name):
@@ -229,6 +256,8 @@ def six(host):
 def curl(*args):
     p = subprocess.run(["curl", "-sk", "-m", str(TIME), "-o", "/dev/stdout", "-w", "%{http_code} %{http_connect}", *args], capture_output=True, text=True)
     return p.stdout.strip().split("\n")[-1] if p.returncode == 0 else "curl %d %s" % (p.returncode, p.stdout.strip())
+def static(*args):
+    return subprocess.run(["/root/raw", *args, "1.2.3.4"], capture_output=True, text=True, env={}).stdout.strip()
 def attempt(name, f, args):
     try: out = f(*args)
     except (ConnectionRefusedError, ConnectionResetError, ssl.SSLEOFError, BrokenPipeError): out = "refused"
@@ -327,10 +356,12 @@ func TestEgress(t *testing.T) {
 	if diff := cmp.Diff([]string{"direct.test"}, sb.Spec.Network.Proxy.Bypass); diff != "" {
 		t.Error(diff)
 	}
-	_, two := create(t, c, named("two", 512))
+	_, two := create(t, c, extra("two", "iptables")) // which has raw sockets
 	serveInside(t, two)
+	putRaw(t, one, two)
 
 	try(t, one, n.rows(gatewayOf(t, one), addressOf(t, two)))
+	audited(t, p)
 	serveInside(t, one)
 	try(t, two, n.withoutRules(gatewayOf(t, two), addressOf(t, one)))
 	if n.leaked.Load() != 0 || n.strays.Load() != 0 {
@@ -343,9 +374,50 @@ func TestEgress(t *testing.T) {
 	}
 	t.Run("live", func(t *testing.T) { n.changes(t, c, sb, one) })
 	t.Run("wake", func(t *testing.T) { wakes(t, p, c, sb, one) })
+	t.Run("archive", func(t *testing.T) { archives(t, c, sb, one) })
 	t.Run("crash", func(t *testing.T) { n.crash(t, p, one) })
-	if log := p.Tail(); !strings.Contains(log, `"msg":"egress"`) {
-		t.Errorf("no decision is in the log:\n%s", log)
+	t.Run("switch", func(t *testing.T) { n.switches(t, p, c) })
+}
+
+// putRaw builds the program of testdata/raw and puts it into sandboxes.
+func putRaw(t *testing.T, boxes ...*client.Box) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "raw")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", program, "./testdata/raw")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	raw, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, box := range boxes {
+		put(t, box, "/root/raw", string(raw))
+		sh(t, box, "chmod +x /root/raw")
+	}
+}
+
+// audited looks for the lines about what was tried, those of the kernel too, and
+// for what it counted.
+func audited(t *testing.T, p *testkit.Platform) {
+	t.Helper()
+	for _, line := range []string{
+		`"protocol":"tcp","host":"allowed.test","port":80,"verdict":"allow","rule":"allowedDomains[0]"`,
+		`"protocol":"tcp","host":"evil.test","port":80,"verdict":"deny","rule":"allowedDomains"`,
+		`"protocol":"tcp","host":"169.254.169.254","port":80,"verdict":"deny","rule":"private"`,
+		`"protocol":"udp","host":"1.2.3.4","port":443,"verdict":"deny","rule":"transport"`,
+		`"protocol":"icmp","host":"1.2.3.4","port":0,"verdict":"deny","rule":"transport"`,
+	} {
+		until(t, "the log has "+line, func() bool {
+			return regexp.MustCompile(`"msg":"egress","sandbox":"[^"]+","workspace":"[^"]*","name":"one",` + regexp.QuoteMeta(line)).MatchString(p.Printed())
+		})
+	}
+	_, metrics := get(t, p, p.Address+"/metrics")
+	for _, protocol := range []string{"tcp", "udp", "icmp"} {
+		if !regexp.MustCompile(`(?m)^doze_egress_refused_packets_total\{protocol="` + protocol + `"\} [1-9]`).MatchString(metrics) {
+			t.Errorf("no refused packet of %s is counted:\n%s", protocol, metrics)
+		}
 	}
 }
 
@@ -379,6 +451,7 @@ func (n *internet) rows(gateway, neighbour string) map[string]row {
 		"a text":                          {"dns", args(publicIP, "allowed.test", 16), "0 answers, code 0"},
 		"an address of version 6":         {"dns", args(publicIP, "allowed.test", 28), "0 answers, code 0"},
 		"a key for a hidden name":         {"dns", args(publicIP, "allowed.test", 65), "0 answers, code 0"},
+		"more in a question":              {"dns_more", args(publicIP, "allowed.test", "stolen"), "1 answers, code 0"},
 		"a name of one label":             {"dns", args(publicIP, "localhost"), "0 answers, code 3"},
 
 		"the address of somebody else":          {"tls", args(otherIP, "allowed.test"), secured},
@@ -435,6 +508,14 @@ func (n *internet) rows(gateway, neighbour string) map[string]row {
 		"curl, elsewhere, without": {"curl", args("--noproxy", "*", "https://evil.test/"), "curl 35"},
 		"curl past the proxy":      {"curl", args("https://direct.test/"), "200 000"},
 		"curl, metadata":           {"curl", args("http://169.254.169.254/"), "curl 7"},
+
+		"a static program":                    {"static", args("web", "allowed.test"), reached},
+		"a static program, elsewhere":         {"static", args("web", "evil.test"), blocked},
+		"a static program, by TLS":            {"static", args("tls", "allowed.test"), secured},
+		"a static program, by TLS, elsewhere": {"static", args("tls", "evil.test"), "refused"},
+		"a static program, an address":        {"static", args("web", publicIP), blocked},
+		"a static program, metadata":          {"static", args("web", metadataIP), "refused"},
+		"a packet of its own":                 {"static", args("packet", publicIP+":443"), "error operation not permitted"},
 	}
 }
 
@@ -449,6 +530,8 @@ func (n *internet) withoutRules(gateway, neighbour string) map[string]row {
 		"a resolver elsewhere":         {"dns", args(publicIP, "free.test"), "1 answers, code 0"},
 		"a resolver elsewhere, by TCP": {"dns_tcp", args(publicIP, "free.test"), "1 answers, code 0"},
 		"UDP":                          {"datagram", args(publicIP, 443), "nothing"},
+		"DNS over TLS":                 {"tls", args(publicIP, "free.test", 853), "refused"},
+		"DNS over TLS, by name":        {"tls", args("free.test", "free.test", 853), "refused"},
 		"UDP, another port":            {"datagram", args(publicIP, 9999), "nothing"},
 		"mail":                         {"raw", args(publicIP, 25), "refused"},
 		"the metadata":                 {"raw", args(metadataIP, 80), "refused"},
@@ -458,6 +541,12 @@ func (n *internet) withoutRules(gateway, neighbour string) map[string]row {
 		"the gateway":                  {"raw", args(gateway, 3129), "refused"},
 		"another sandbox":              {"raw", args(neighbour, 7000), "refused"},
 		"the agent of another sandbox": {"raw", args(neighbour, doze.AgentPort), "refused"},
+
+		"a static program":                       {"static", args("web", "free.test"), "200 host=free.test"},
+		"a static program, metadata":             {"static", args("web", metadataIP), "refused"},
+		"a packet of its own":                    {"static", args("packet", publicIP+":443"), "nothing"},
+		"a packet of its own, for the DNS":       {"static", args("packet", publicIP+":53"), "answered"},
+		"a packet of its own, a private network": {"static", args("packet", privateIP+":443"), "nothing"},
 	}
 }
 
@@ -549,6 +638,33 @@ func wakes(t *testing.T, p *testkit.Platform, c *client.Client, sb doze.Sandbox,
 	})
 }
 
+// archives has the rules change while all that is left of the sandbox is its
+// files.
+func archives(t *testing.T, c *client.Client, sb doze.Sandbox, box *client.Box) {
+	t.Helper()
+	becomes := func(want string, step func(context.Context, string) (doze.Sandbox, error)) {
+		t.Helper()
+		if _, err := step(t.Context(), sb.Metadata.Name); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it is "+want, func() bool {
+			now, err := c.Sandbox(t.Context(), sb.Metadata.Name)
+			return err == nil && now.Status == want
+		})
+	}
+	becomes("ARCHIVED", c.Archive)
+	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{AllowedDomains: []string{"allowed.test", "*.wild.test"}}}
+	if _, err := c.Update(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	becomes("DEPLOYED", c.Unarchive)
+	try(t, box, map[string]row{
+		"allowed by now":  {"web", args("a.wild.test"), "200 host=a.wild.test"},
+		"still forbidden": {"web", args("evil.test"), blocked},
+		"the metadata":    {"raw", args(metadataIP, 80), "refused"},
+	})
+}
+
 // crash kills the daemon, and looks at what holds while it is away and after.
 func (n *internet) crash(t *testing.T, p *testkit.Platform, box *client.Box) {
 	t.Helper()
@@ -584,4 +700,31 @@ func (n *internet) crash(t *testing.T, p *testkit.Platform, box *client.Box) {
 		"elsewhere":    {"web", args("evil.test"), blocked},
 		"the metadata": {"raw", args(metadataIP, 80), "refused"},
 	})
+}
+
+// switches opens and closes the egress of a platform: names are resolved in a
+// sandbox from before as in a new one.
+func (n *internet) switches(t *testing.T, p *testkit.Platform, c *client.Client) {
+	t.Helper()
+	restart := func(egress string) {
+		t.Helper()
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		p.Arguments("--egress", egress, "--resolver", n.zone.Address, "--pause-after", "1h", "--spares", "0")
+		if err := p.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := map[string]row{
+		"a name":     {"web", args("free.test"), "error"},
+		"a question": {"connected", args("169.254.88.1", 53), "refused"}, // it does not hang
+	}
+	restart("closed")
+	_, box := create(t, c, named("three", 512))
+	try(t, box, closed)
+	restart("open")
+	try(t, box, map[string]row{"a name": {"web", args("free.test"), "200 host=free.test"}})
+	restart("closed")
+	try(t, box, closed)
 }

@@ -9,7 +9,7 @@ import (
 	"doze/client"
 )
 
-// TestKeepAliveIsUse: a keepAlive process is use, also where the sandbox would
+// TestKeepAliveIsUse: a keepAlive process is use in every answer, also where the sandbox would
 // end for being unused before anybody asks whether it may sleep.
 func TestKeepAliveIsUse(t *testing.T) {
 	t.Parallel()
@@ -27,9 +27,13 @@ func TestKeepAliveIsUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "it ends for being unused", func() bool {
+		asked := time.Now().Truncate(time.Second) // the resolution of our times is finer
 		now, err := c.Sandbox(t.Context(), "kept")
 		if err != nil {
 			t.Fatal(err)
+		}
+		if time.Since(began) < runs && now.LastUsedAt.Before(asked) {
+			t.Errorf("asked at %v, it was last used at %v, and is in use", asked, now.LastUsedAt)
 		}
 		sb = now
 		return sb.Status == "TERMINATED"

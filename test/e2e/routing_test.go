@@ -27,6 +27,9 @@ const (
 	routed  = "example.com"
 	spliced = "plain.example.com"
 
+	// stuck is a path that is not answered.
+	stuck = "/stuck"
+
 	// secretOne and secretTwo must be nowhere but in requests to routed.
 	secretOne = "canary-one-5d21e77a0c"
 	secretTwo = "canary-two-90bb41f3de"
@@ -43,8 +46,11 @@ type destination struct {
 func (d *destination) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	text := string(body)
-	d.last.Store(r)
 	d.body.Store(&text)
+	d.last.Store(r)
+	if r.URL.Path == stuck {
+		<-r.Context().Done()
+	}
 	_, _ = fmt.Fprintf(w, "%s %v %s", r.Proto, r.Header, text)
 }
 
@@ -71,6 +77,13 @@ func newDestination(t *testing.T) (*destination, *zone.Zone) {
 		}
 		d.Server = &httptest.Server{Listener: l, EnableHTTP2: true, Config: &http.Server{Handler: d}}
 		d.StartTLS()
+		plain, err := net.Listen("tcp4", ":80")
+		if err != nil {
+			return err
+		}
+		s := &httptest.Server{Listener: plain, Config: &http.Server{Handler: d}}
+		s.Start()
+		t.Cleanup(s.Close)
 		return nil
 	})
 	t.Cleanup(func() { d.CloseClientConnections(); d.Close() })
@@ -91,7 +104,7 @@ func TestRouting(t *testing.T) {
 	}
 	p, c := launch(t, nil, testkit.Options{
 		Args: []string{"--egress", "open", "--resolver", z.Address, "--pause-after", "1h", "--spares", "1"},
-		Env:  []string{"SSL_CERT_FILE=" + roots},
+		Env:  []string{"SSL_CERT_FILE=" + roots, "GOTRACEBACK=crash"},
 	})
 	rule := func(secret string) string {
 		return `{"spec":{"network":{"proxy":{"routing":[{"destinations":["` + routed + `"],
@@ -121,6 +134,14 @@ func TestRouting(t *testing.T) {
 			t.Error("the one that needs it is")
 		}
 	})
+	t.Run("in clear", func(t *testing.T) {
+		for _, to := range []string{routed, publicIP} {
+			out := sh(t, box, `curl -s --noproxy '*' http://`+to+`/ -H 'Host: `+routed+`' -H 'Authorization: mine'`)
+			if strings.Contains(out, "Bearer") || !strings.Contains(out, "[mine]") {
+				t.Errorf("a request in clear to %s: %s", to, out)
+			}
+		}
+	})
 	t.Run("refused", func(t *testing.T) {
 		for name, command := range map[string]string{
 			"another host":   `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'Host: ` + spliced + `'`,
@@ -145,8 +166,11 @@ func TestRouting(t *testing.T) {
 		d.requests(t, box, secretTwo)
 	})
 	t.Run("restart", func(t *testing.T) {
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
+		d.last.Store(nil)
+		spawn(t, box, client.Command{Command: `curl -s https://` + routed + stuck + ` -H 'Content-Type: application/json' -d '{"model":"x"}'`})
+		until(t, "a request is under way", func() bool { return d.last.Load() != nil && strings.Contains(*d.body.Load(), secretTwo) })
+		if dumped, err := p.Quit(); err != nil || dumped {
+			t.Fatalf("it left a core dump: %v, %v", dumped, err)
 		}
 		p.Arguments("--egress", "open", "--resolver", z.Address, "--pause-after", "1s", "--save-after", "0s", "--disk-after", "2s", "--swap", "off")
 		if err := p.Restart(t.Context()); err != nil {
@@ -154,6 +178,7 @@ func TestRouting(t *testing.T) {
 		}
 		d.requests(t, box, secretTwo)
 	})
+	t.Run("authorities", func(t *testing.T) { d.authorities(t, p, c, box, rule(one)) })
 	const present = "this-is-to-be-found-8c1f"
 	spawn(t, box, client.Command{Command: "export PRESENT=" + present + "; exec sleep infinity"})
 	inside := sh(t, box, `cat /proc/[0-9]*/environ; env; grep -rl canary- /etc /root /tmp /var /run 2>/dev/null || true`)
@@ -168,6 +193,13 @@ func TestRouting(t *testing.T) {
 	if !bytes.Contains(log, []byte(`"secrets":["key"]`)) {
 		t.Error("the log does not say which secret was used")
 	}
+	for _, sign := range []string{"SIGQUIT: quit", "intercept.(*exchange).forward"} {
+		if !bytes.Contains(log, []byte(sign)) {
+			t.Errorf("the log does not have what the goroutines were doing: no %s", sign)
+		}
+	}
+	_, metrics := get(t, p, p.Address+"/metrics")
+	answer += metrics + ask(t, p, "GET", "/sandboxes/one", "") + ask(t, p, "GET", "/sandboxes", "")
 	for _, secret := range []string{secretOne, secretTwo} {
 		if inTree(t, p.Data, secret) || inTree(t, p.RunDir, secret) {
 			t.Errorf("%s is on disk", secret)
@@ -212,6 +244,55 @@ print(u.urlopen(u.Request("https://` + routed + `/v1", b"{\"model\":\"x\"}", {"C
 		}
 		if strings.Contains(out, secret) || !strings.Contains(out, "Bearer *") {
 			t.Errorf("%s: the sandbox sees %s", name, out)
+		}
+	}
+}
+
+// authorities looks at whom sandboxes believe. A process that has read the
+// certificates of the first one goes on in a fork, which trusts nobody else.
+func (d *destination) authorities(t *testing.T, p *testkit.Platform, c *client.Client, one *client.Box, rule string) {
+	t.Helper()
+	spawn(t, one, client.Command{Command: `exec python3 -c '
+import http.server, ssl, urllib.request
+trusted = ssl.create_default_context()
+class Handler(http.server.BaseHTTPRequestHandler):
+	def do_GET(self):
+		self.send_response(200); self.end_headers()
+		self.wfile.write(urllib.request.urlopen("https://` + routed + `/", context=trusted).read())
+http.server.HTTPServer(("", 7000), Handler).serve_forever()'`})
+	const throughIt = `curl -s --retry 30 --retry-delay 1 --retry-connrefused --noproxy '*' http://localhost:7000/`
+	if out := sh(t, one, throughIt); !strings.Contains(out, "Bearer *") {
+		t.Fatalf("the process of the first one gets %s", out)
+	}
+	ask(t, p, "POST", "/sandboxes/one/fork", `{"targetName":"fork","targetType":"sandbox"}`)
+	ask(t, p, "PUT", "/sandboxes/fork", rule)
+	ask(t, p, "POST", "/sandboxes", strings.Replace(rule, "{", `{"metadata":{"name":"two"},`, 1))
+	const own = "tac /etc/doze/ca-bundle.pem | sed '/BEGIN/q' | tac" // behind those of the image
+	first := sh(t, one, own)
+	for name, same := range map[string]bool{"fork": true, "two": false} {
+		sb, err := c.Sandbox(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		box, err := c.Box(sb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := sh(t, box, "curl -s https://"+routed+"/"); !strings.Contains(out, "Bearer *") {
+			t.Errorf("%s gets %s", name, out)
+		}
+		if got := sh(t, box, own) == first; got != same {
+			t.Errorf("%s believes the same as the first one: %v", name, got)
+		}
+		if !same {
+			sh(t, box, "echo '"+first+"' > /tmp/first.pem")
+			if out := sh(t, box, "curl -s --cacert /tmp/first.pem https://"+routed+"/ || echo $?"); out != "60" {
+				t.Errorf("it is shown what the first one believes: %s", out)
+			}
+			continue
+		}
+		if out := sh(t, box, throughIt); !strings.Contains(out, "Bearer *") {
+			t.Errorf("a process that goes on in it gets %s", out)
 		}
 	}
 }

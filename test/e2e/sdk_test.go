@@ -21,6 +21,14 @@ func TestPublicClient(t *testing.T) {
 	script(t, p, "e2e.mjs", "BL_API_KEY="+p.Key, "E2E_SLEEP_TIMEOUT_S=60", "E2E_ASLEEP_S=4", "E2E_MEMORY=1024")
 }
 
+// TestPublicClientRecords drives what is on record of sandboxes in the same way:
+// see records.mjs.
+func TestPublicClientRecords(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t)
+	script(t, p, "records.mjs", "BL_API_KEY="+p.Key)
+}
+
 // TestPublicClientCopies drives snapshots, forks and archives in the same way:
 // see copies.mjs.
 func TestPublicClientCopies(t *testing.T) {

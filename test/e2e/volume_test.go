@@ -91,8 +91,12 @@ func TestVolumes(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := c.UpdateVolume(t.Context(), doze.Volume{Metadata: doze.Metadata{Name: "kept"}, Spec: doze.VolumeSpec{Size: 128}}); err != nil {
-		t.Error(err)
+	grown, err := c.UpdateVolume(t.Context(), doze.Volume{Metadata: doze.Metadata{Name: "kept"}, Spec: doze.VolumeSpec{Size: 128}})
+	if n := len(grown.Events); err != nil || grown.Spec.Size != 128 || n == 0 || !strings.Contains(grown.Events[n-1].Message, "sandbox:one sees that on its next machine") {
+		t.Errorf("%+v, %v", grown, err)
+	}
+	if n := room(t, box, "/data/kept"); n < 40 || n > 64 { // it is larger for who gets it next
+		t.Errorf("where it is attached, it sees %v MB", n)
 	}
 	volume(t, c, "other", "")
 	create(t, c, having("beside", doze.VolumeAttachment{Name: "other", MountPath: "/data"})) // it holds nothing of what ends
