@@ -190,6 +190,9 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		l.machines[id.ContainerID] = s
 		slog.Info("adopted", "sandbox", id.ContainerID, "state", s.now())
 	}
+	if err := l.endOrphans(ctx); err != nil {
+		return fmt.Errorf("end what a launcher left: %w", err)
+	}
 	if err := l.sweepBundles(); err != nil {
 		return fmt.Errorf("remove bundles: %w", err)
 	}

@@ -236,12 +236,12 @@ func TestForkCut(t *testing.T) {
 		return list
 	}
 	for try := range 10 {
+		before := len(all())
 		ended := make(chan error, 1)
 		go func() {
 			_, err := c.Fork(t.Context(), "src", into(fmt.Sprint("fork-", try)))
 			ended <- err
 		}()
-		before := len(all())
 		until(t, "the fork takes a snapshot", func() bool { return len(all()) > before })
 		if err := p.Kill(); err != nil {
 			t.Fatal(err)

@@ -307,6 +307,36 @@ func TestBundleLeft(t *testing.T) {
 	h.Empty(t)
 }
 
+// TestLauncherDiesCreating kills the launcher at any moment of the creation of a
+// machine, of which nothing may be left but what its successor knows about.
+func TestLauncherDiesCreating(t *testing.T) {
+	t.Parallel()
+	const most, apart = 24, 2 * time.Millisecond // over the 40 ms that it takes
+	h := newHost(t)
+	d := h.open(t)
+	for i := range most {
+		id := "m" + strconv.Itoa(i)
+		c := h.Config(t, id)
+		asked := make(chan error, 1)
+		go func() { asked <- d.current.client.post(t.Context(), PathPrepare, Boot{Config: c}, nil) }()
+		time.Sleep(time.Duration(i) * apart)
+		kill(t, h.launcher(), unix.SIGKILL)
+		<-asked
+		d = h.open(t)
+		states, err := d.current.list(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pid := h.engine(id); (pid != 0) != (states[id] != "") {
+			t.Errorf("killed after %s, process %d is left, and the next launcher knows %v", time.Duration(i)*apart, pid, states)
+		}
+		if err := d.current.call(t.Context(), PathKill, Target{ID: id}, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	h.Empty(t)
+}
+
 // TestNamespace: a machine in which a network namespace is in use cannot be
 // saved or copied, and nothing happens to it, for it could not be restored. When
 // that is gone, it can.

@@ -1,0 +1,93 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"doze/internal/machine/gvisor"
+)
+
+// endOrphans ends the engine's processes that belong to no adopted machine. A
+// launcher that dies while gVisor creates a machine for it leaves some that no
+// run state names yet. None can come later: a process that it forked holds the
+// lock of the run directory, which we have, until it is the engine's.
+// Preconditions: all machines were adopted.
+func (l *Launcher) endOrphans(ctx context.Context) error {
+	owned := map[int]bool{}
+	for _, s := range l.machines {
+		for _, pid := range append(served(s.container), s.container.SandboxPid()) {
+			owned[pid] = true
+		}
+	}
+	for _, pid := range enginesIn(l.conf.RootDir) {
+		if owned[pid] {
+			continue
+		}
+		slog.WarnContext(ctx, "ending a process of the engine that no machine has", "pid", pid)
+		if err := slay(ctx, pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slay kills a process and waits for its end.
+func slay(ctx context.Context, pid int) error {
+	end, err := waiter(pid)
+	if err != nil {
+		return nil //nolint:nilerr // it has ended by itself
+	}
+	_ = unix.Kill(pid, unix.SIGKILL) // or it ends just now
+	ended := make(chan struct{})
+	go func() { end(); close(ended) }() // ends with the process
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(gvisor.LimitKill):
+		return fmt.Errorf("process %d does not end", pid)
+	}
+}
+
+// enginesIn returns the processes of the engine that keep their state in root,
+// without the guests' processes: those have the command line of the engine that
+// is their parent, and end with it.
+func enginesIn(root string) (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
+	all := map[int]bool{}
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if err != nil || !bytes.HasPrefix(raw, []byte("runsc-")) || !bytes.Contains(raw, []byte("\x00--root="+root+"\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil {
+			all[pid] = true
+		}
+	}
+	for pid := range all {
+		if parent, err := parentOf(pid); err == nil && !all[parent] {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// parentOf returns the process that a process is a child of.
+func parentOf(pid int) (parent int, err error) {
+	status, err := os.ReadFile(proc(pid, "stat"))
+	if err != nil {
+		return 0, err
+	}
+	// The name is in brackets and may have any character in it.
+	_, err = fmt.Sscanf(string(status[bytes.LastIndexByte(status, ')')+1:]), " %c %d", new(rune), &parent)
+	return parent, err
+}
