@@ -50,6 +50,8 @@ type Door struct {
 	command []string // that becomes a keeper
 	fixed   bool     // somebody else keeps it
 
+	accepting sync.RWMutex // held, for reading, by who may accept a caller just now
+
 	mu     sync.Mutex
 	keeper *net.UnixConn // guarded by mu; nil without a keeper
 	ours   bool          // guarded by mu; what it keeps is our socket
@@ -262,7 +264,9 @@ func (d *Door) lost(ctx context.Context) bool {
 // Accept implements [net.Listener].
 func (d *Door) Accept() (net.Conn, error) {
 	for {
+		d.accepting.RLock()
 		c, err := d.Listener.Accept()
+		d.accepting.RUnlock()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return c, err
 		}
@@ -276,14 +280,21 @@ func (d *Door) Accept() (net.Conn, error) {
 }
 
 // Pause lets callers wait, in the kernel, until Resume or for whoever opens the
-// door next. Who was accepted before is not touched.
+// door next. Who was accepted before it returns is not touched.
 func (d *Door) Pause() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.paused == nil {
 		d.paused = make(chan struct{})
 	}
-	return d.until(time.Unix(1, 0))
+	if err := d.until(time.Unix(1, 0)); err != nil {
+		return err
+	}
+	// The time is looked at before the kernel is asked: who was in between may
+	// still accept somebody.
+	d.accepting.Lock()
+	defer d.accepting.Unlock()
+	return nil
 }
 
 // Resume lets callers in again.
