@@ -88,11 +88,14 @@ func (p *Problems) begin(prefix string) bool {
 }
 
 // Err is nil for no problems and otherwise one Invalid error that names all.
-func (p Problems) Err() error {
+func (p Problems) Err() error { return p.As(Invalid) }
+
+// As is Err of another kind.
+func (p Problems) As(kind Kind) error {
 	if len(p) == 0 {
 		return nil
 	}
-	return Errorf(Invalid, "%s", strings.Join(p, "; "))
+	return Errorf(kind, "%s", strings.Join(p, "; "))
 }
 
 // CheckName adds what is wrong with a resource name (spec 2.1).

@@ -174,5 +174,7 @@ func TestTunnel(t *testing.T) {
 	} {
 		s.fails(t, 422, "invalid tunnel config", "PUT", "/network/tunnel/config", body)
 	}
+	s.fails(t, 422, "invalid tunnel config: local_ip must be like 10.0.0.2/32; mtu must be 68 to 65535", "PUT", "/network/tunnel/config",
+		config(map[string]any{"local_ip": "x", "mtu": 67}))
 	s.fails(t, 400, "no WireGuard client is running", "DELETE", "/network/tunnel", "")
 }

@@ -51,10 +51,10 @@ func parseTunnel(config string) (t tunnel, err error) {
 		return t, doze.Errorf(doze.Unprocessable, invalid+"what config stands for is not the JSON object we expect")
 	}
 	t.check(&p)
-	if err := p.Err(); err != nil {
-		return t, doze.Wrap(err, doze.Unprocessable, invalid+"%s", doze.Public(err).Message)
+	if len(p) > 0 {
+		p[0] = invalid + p[0] // once, before all of them
 	}
-	return t, nil
+	return t, p.As(doze.Unprocessable)
 }
 
 // check adds what is wrong with a configuration.

@@ -338,10 +338,7 @@ func (up *session) pick(wanted []Part) (files []string, err error) {
 		last = w.Number
 		files = append(files, up.files[w.Number])
 	}
-	if err := p.Err(); err != nil {
-		return nil, doze.Wrap(err, kind, "%s", doze.Public(err).Message)
-	}
-	return files, nil
+	return files, p.As(kind)
 }
 
 // assembly reads files one after the other, and deletes those that it has read.

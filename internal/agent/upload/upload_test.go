@@ -124,6 +124,9 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, test.err, test.kind)
 		}
 	}
+	if got := complete(up.ID, upload.Part{Number: 7}).Error(); got != "part 7 is missing; upload it first" {
+		t.Errorf("the log has %q", got)
+	}
 	if got := left(t, dir); len(got) != 1 {
 		t.Errorf("besides one part there is %v", got)
 	}
