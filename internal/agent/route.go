@@ -307,14 +307,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.vars.given().get(timingEnv) == "true" {
 		w = &timed{ResponseWriter: w, began: time.Now()}
 	}
-	h := w.Header()
-	h.Set("Access-Control-Allow-Origin", "*")
-	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS")
-	h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization")
-	h.Set("Cache-Control", "no-cache, no-store, must-revalidate")
-	h.Set("Pragma", "no-cache")
-	h.Set("Expires", "0")
-	h.Set("X-Content-Type-Options", "nosniff")
+	httpx.SandboxHeaders(w.Header())
 
 	method := r.Method
 	switch method {

@@ -41,6 +41,11 @@ type mountList struct {
 // ServeMounts answers a request to a sandbox about its drives, whose path, as it
 // was sent, begins with /drives/mount. Its caller may use the sandbox.
 func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
+	httpx.SandboxHeaders(w.Header()) // as the agent's answers have them
+	if r.Method == http.MethodOptions {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), mountTimeout)
 	defer cancel()
 	out, err := s.serveMounts(ctx, r, route, strings.TrimPrefix(path, mountsPath))
@@ -63,7 +68,7 @@ func (s *Server) serveMounts(ctx context.Context, r *http.Request, route peer.Ro
 			return nil, err
 		}
 		return s.mountDrive(ctx, route, body)
-	case r.Method == http.MethodGet:
+	case r.Method == http.MethodGet, r.Method == http.MethodHead: // which gets no body
 		return s.listMounts(route), nil
 	}
 	return nil, doze.Errorf(doze.NotFound, "there is no %s of this path", r.Method)

@@ -78,6 +78,18 @@ func ControlBody(e *doze.Error) any {
 // SandboxBody is {error} (spec 4.2).
 func SandboxBody(e *doze.Error) any { return map[string]string{"error": e.Message} }
 
+// SandboxHeaders sets what every answer of the sandbox API has: a page of any
+// origin may read it, and no cache keeps it.
+func SandboxHeaders(h http.Header) {
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization")
+	h.Set("Cache-Control", "no-cache, no-store, must-revalidate")
+	h.Set("Pragma", "no-cache")
+	h.Set("Expires", "0")
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
 // WriteError reports err in the form of the control API.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	WriteErrorAs(w, r, err, ControlBody)
