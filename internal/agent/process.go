@@ -84,8 +84,8 @@ type process struct {
 	now         *attempt  // guarded by mu; nil between and after attempts
 	status      status    // guarded by mu
 	asked       status    // guarded by mu: stopped or killed, if a caller wanted that
-	code        int       // guarded by mu
-	signal      int       // guarded by mu: that ended the last attempt; 0 for none
+	code        int       // guarded by mu: of the last attempt, once it is over
+	signal      int       // guarded by mu: that ended that; 0 for none
 	startedAt   time.Time // guarded by mu
 	completedAt time.Time // guarded by mu
 	restarted   int       // guarded by mu
@@ -174,16 +174,13 @@ func (p *process) again(a *attempt) bool {
 	}
 	p.mu.Lock()
 	s, code := outcome(a.status, p.asked)
-	p.now, p.code, p.signal = nil, code, 0
-	if a.status.Signaled() {
-		p.signal = int(a.status.Signal())
-	}
+	p.now = nil
 	if a.stdin != nil {
 		_ = a.stdin.Close() // nobody reads it any more
 	}
 	n := p.restarted + 1
 	if s != failed || !p.restarts(p.restarted) {
-		p.over(s)
+		p.over(s, a.status)
 		p.mu.Unlock()
 		return false
 	}
@@ -201,7 +198,7 @@ func (p *process) again(a *attempt) bool {
 	case <-p.halt:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.over(p.asked)
+		p.over(p.asked, a.status)
 		return false
 	}
 	next, err := p.start.start(&p.command, p.out)
@@ -209,7 +206,7 @@ func (p *process) again(a *attempt) bool {
 		p.out.write(stderr, []byte(doze.Public(err).Message+"\n"))
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.over(cmp.Or(p.asked, failed))
+		p.over(cmp.Or(p.asked, failed), a.status)
 		return false
 	}
 	p.mu.Lock()
@@ -219,9 +216,14 @@ func (p *process) again(a *attempt) bool {
 	return true
 }
 
-// over notes the end. Preconditions: mu is held.
-func (p *process) over(s status) {
+// over notes the end, and how the last attempt ended: until then nobody is told a
+// code. Preconditions: mu is held.
+func (p *process) over(s status, last syscall.WaitStatus) {
 	p.status, p.awake, p.completedAt = s, false, time.Now()
+	p.code = last.ExitStatus()
+	if last.Signaled() {
+		p.signal = int(last.Signal())
+	}
 }
 
 // How attached readers learn of a stop and of a kill. It is no output of the

@@ -342,10 +342,13 @@ func TestStopBetweenRestarts(t *testing.T) {
 	until(t, "it fails", func() bool {
 		return strings.Contains(get[proc](t, s, "GET", "/process/loop", "").Stdout, "Attempting restart 2/")
 	})
+	if p := get[proc](t, s, "GET", "/process/loop", ""); p.Status != "running" || p.ExitCode != 0 {
+		t.Errorf("it is %s with the code %d", p.Status, p.ExitCode)
+	}
 	get[map[string]string](t, s, "DELETE", "/process/"+first.PID, "")
 	until(t, "it is over", func() bool {
 		p := get[proc](t, s, "GET", "/process/loop", "")
-		return p.Status == "stopped" && *p.CompletedAt != "" && p.PID == first.PID && p.RestartCount == 1
+		return p.Status == "stopped" && *p.CompletedAt != "" && p.PID == first.PID && p.RestartCount == 1 && p.ExitCode == 1
 	})
 }
 
@@ -357,6 +360,9 @@ func TestStopAfterRestart(t *testing.T) {
 	until(t, "it restarts", func() bool {
 		return strings.Contains(get[proc](t, s, "GET", "/process/p", "").Stdout, "second")
 	})
+	if p := get[proc](t, s, "GET", "/process/p", ""); p.Status != "running" || p.ExitCode != 0 {
+		t.Errorf("it is %s with the code of the first attempt, %d", p.Status, p.ExitCode)
+	}
 	get[map[string]string](t, s, "DELETE", "/process/p", "")
 	until(t, "it is over", func() bool { return *get[proc](t, s, "GET", "/process/p", "").CompletedAt != "" })
 }
