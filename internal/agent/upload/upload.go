@@ -319,12 +319,16 @@ func (s *Store) Complete(id string, wanted []Part, write func(Upload, io.Reader)
 // Preconditions: Store.mu is held.
 func (up *session) pick(wanted []Part) (files []string, err error) {
 	var p doze.Problems
-	kind, last := doze.Invalid, 0
-	for _, w := range slices.SortedFunc(slices.Values(wanted), byNumber) {
+	kind := doze.Invalid
+	sorted := slices.SortedFunc(slices.Values(wanted), byNumber)
+	for i, w := range sorted {
 		field := fmt.Sprintf("part %d", w.Number)
 		switch part, ok := up.Parts[w.Number]; {
-		case last == w.Number:
+		case i > 0 && sorted[i-1].Number == w.Number:
 			p.Add(field, "is listed twice")
+		case w.Number < 1 || w.Number > partMax:
+			p.Add(field, "is none: partNumber must be 1 to %d", partMax)
+			kind = doze.Internal
 		case !ok:
 			p.Add(field, "is missing; upload it first")
 			kind = doze.Internal
@@ -335,7 +339,6 @@ func (up *session) pick(wanted []Part) (files []string, err error) {
 		if len(p) == mistakesMax {
 			break
 		}
-		last = w.Number
 		files = append(files, up.files[w.Number])
 	}
 	return files, p.As(kind)

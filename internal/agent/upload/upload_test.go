@@ -114,6 +114,7 @@ func TestErrors(t *testing.T) {
 		"complete nothing":      {complete("none", one), doze.NotFound},
 		"complete without":      {complete(up.ID), doze.Invalid},
 		"a part that is not":    {complete(up.ID, upload.Part{Number: 7}), doze.Internal},
+		"a part without number": {complete(up.ID, upload.Part{ETag: one.ETag}), doze.Internal},
 		"another etag":          {complete(up.ID, upload.Part{Number: 1, ETag: "x"}), doze.Internal},
 		"a part twice":          {complete(up.ID, one, one), doze.Invalid},
 		"target is not a file":  {complete(up.ID, one), doze.Unprocessable},
@@ -124,11 +125,18 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, test.err, test.kind)
 		}
 	}
-	if got := complete(up.ID, upload.Part{Number: 7}).Error(); got != "part 7 is missing; upload it first" {
-		t.Errorf("the log has %q", got)
-	}
 	if got := left(t, dir); len(got) != 1 {
 		t.Errorf("besides one part there is %v", got)
+	}
+
+	for want, parts := range map[string][]upload.Part{
+		"part 0 is none: partNumber must be 1 to 10000": {{ETag: one.ETag}},
+		"part 1 is listed twice":                        {one, one},
+		"part 7 is missing; upload it first; part 10001 is none: partNumber must be 1 to 10000": {{Number: 10_001}, {Number: 7}, one},
+	} {
+		if got := complete(up.ID, parts...).Error(); got != want {
+			t.Errorf("it says %q, want %q", got, want)
+		}
 	}
 
 	// After a part is gone, it cannot.
