@@ -154,6 +154,8 @@ func TestNetworkOfAFile(t *testing.T) {
 		"whole":    {`{"proxy":{"routing":[{"destinations":["a.test"],"headers":{"A":"{{SECRET:k}}"},"secrets":{"k":"v"}}]}}`, 0, `{"proxy":{"allowedDomains":["b.test"],"routing":[{"destinations":["a.test"],"headers":{"A":"{{SECRET:k}}"},"secrets":{"k":"v"}}]}}`},
 		"none":     {`null`, 0, `{"proxy":{"allowedDomains":["b.test"]}}`},
 		"misspelt": {`{"proxi":{}}`, 1, "doze: FILE has no spec.network in JSON: json: unknown field \"proxi\"\n"},
+		"two":      {`{"proxy":{}} {}`, 1, "doze: FILE has more after the first spec.network: put all rules into one\n"},
+		"and more": {`{"proxy":{}}]`, 1, "doze: FILE has more after the first spec.network: put all rules into one\n"},
 		"not JSON": {`proxy`, 1, "doze: FILE has no spec.network in JSON: invalid character 'p' looking for beginning of value\n"},
 		"old list": {`{"allowedDomains":["a.test"]}`, 0, `{"proxy":{"allowedDomains":["b.test"]}}`},
 	} {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -140,7 +141,7 @@ func given(values []string) (all []string) {
 }
 
 // readNetwork reads a network in JSON. A member that is misspelt would be a rule
-// that nobody has.
+// that nobody has, and so would a second network.
 func readNetwork(in io.Reader, file string) (n doze.Network, err error) {
 	var b []byte
 	if file == stdio {
@@ -155,6 +156,9 @@ func readNetwork(in io.Reader, file string) (n doze.Network, err error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&n); err != nil {
 		return n, fmt.Errorf("%s has no spec.network in JSON: %w", file, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return n, fmt.Errorf("%s has more after the first spec.network: put all rules into one", file)
 	}
 	return n, nil
 }
