@@ -7,9 +7,6 @@ import (
 	"doze"
 )
 
-// anyRegion leaves the choice of a region to the server.
-const anyRegion = "auto"
-
 // VPCs returns those of the workspace, [doze.DefaultVPC] first.
 func (c *Client) VPCs(ctx context.Context) ([]doze.NetworkResource, error) {
 	return resource[[]doze.NetworkResource](ctx, c, http.MethodGet, nil, "vpcs")
@@ -40,7 +37,7 @@ func (c *Client) GatewayUsage(ctx context.Context) (map[string][]string, error) 
 // CreateGateway makes an egress gateway in a VPC; sandboxes leave by those of
 // [doze.DefaultVPC] only. It has no address until an egress IP is made in it.
 func (c *Client) CreateGateway(ctx context.Context, vpc, name string) (doze.NetworkResource, error) {
-	return resource[doze.NetworkResource](ctx, c, http.MethodPost, named(name, doze.NetworkSpec{Region: anyRegion}), "vpcs", vpc, "egressgateways")
+	return resource[doze.NetworkResource](ctx, c, http.MethodPost, named(name, doze.NetworkSpec{Region: doze.AnyRegion}), "vpcs", vpc, "egressgateways")
 }
 
 // DeleteGateway removes the gateway that has this metadata. While an egress IP

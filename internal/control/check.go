@@ -14,12 +14,8 @@ import (
 	"doze/internal/store"
 )
 
-const (
-	// ownLabels is the prefix of labels that the platform may give a meaning.
-	ownLabels = "doze."
-	// anyRegion leaves the choice of the region to us.
-	anyRegion = "auto"
-)
+// ownLabels is the prefix of labels that the platform may give a meaning.
+const ownLabels = "doze."
 
 // stamp says whose a new resource is, and since when.
 func stamp(m *doze.Metadata, c access.Caller) {
@@ -39,7 +35,7 @@ func keepName(m *doze.Metadata, was, noun string, p *doze.Problems) {
 // regionOf is the region of a resource whose caller wants this one: ours, if it has
 // no wish.
 func (s *Server) regionOf(region string) string {
-	if region == "" || region == anyRegion {
+	if region == "" || region == doze.AnyRegion {
 		return s.Region
 	}
 	return region

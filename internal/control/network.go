@@ -150,7 +150,7 @@ func (s *Server) createGateway(ctx context.Context, r *http.Request, body map[st
 	where := doze.NetworkMetadata{VPCName: vpc.Metadata.Name}
 	return s.makeNetwork(ctx, store.Gateway, vpc.Metadata.Name, where, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
 		*spec = doze.NetworkSpec{Region: spec.Region}
-		if spec.Region == anyRegion {
+		if spec.Region == doze.AnyRegion {
 			spec.Region = s.Region
 		}
 		s.checkRegion("spec.region", spec.Region, p)
