@@ -204,6 +204,44 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestUpgraded: who has said all of an upgraded request hears the answer.
+func TestUpgraded(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		said, _ := io.ReadAll(buffered)
+		_, _ = c.Write(said)
+	}))
+	defer s.Close()
+	_, proxy := serve(t, allowing(s, "a.test"), nil)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp4", proxy.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(busy))
+	if _, err := io.WriteString(conn, "GET http://"+at(s, "a.test")+"/ HTTP/1.1\r\nHost: "+at(s, "a.test")+"\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(answer, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.WriteString(conn, "all of it")
+	_ = conn.(*net.TCPConn).CloseWrite()
+	if got, err := io.ReadAll(answer); string(got) != "all of it" || err != nil {
+		t.Errorf("%q comes back, %v", got, err)
+	}
+}
+
 // TestTightened: a stream that new rules forbid ends, and one that they allow
 // goes on.
 func TestTightened(t *testing.T) {

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 
@@ -86,6 +87,15 @@ func (p *paced) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return p.Conn.Write(b)
+}
+
+// CloseWrite ends what is sent, where the connection can do that alone: who has
+// sent all of an upgraded request still waits for the answer.
+func (p *paced) CloseWrite() error {
+	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 func (p *paced) Close() error {
