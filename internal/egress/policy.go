@@ -68,8 +68,8 @@ const (
 	ruleOpen      = "default"
 )
 
-// reasons tell a sandbox why a rule refuses something, and what to do about it.
-// All others are lists of its own.
+// reasons tell a sandbox why a rule refuses its request, and what to do about it.
+// The other rules are lists of its own, or nobody is answered.
 var reasons = map[string]string{
 	ruleClosed:   "this platform lets sandboxes reach nothing until its operator starts it with --egress open",
 	ruleMail:     "the port 25 is closed; mail is submitted at 465 or 587",
@@ -77,6 +77,7 @@ var reasons = map[string]string{
 	rulePrivate:  "it is not in the public internet, which is all that sandboxes reach; they reach each other in a subnet, without the proxy",
 	ruleMismatch: "the request names another host than its connection: make a connection for each",
 	ruleProtocol: "a proxy takes requests for http:// and CONNECT; a server takes a path",
+	ruleResolver: "the port 853 is for questions of the DNS, which the platform answers itself: ask the resolver of the sandbox, or name the host with this port in allowedDomains",
 	ruleNoSource: "it would leave from the address of a gateway that has none: create an egress IP in it",
 	ruleShared:   "the ruleset dedicated-ip closes the shared address: change spec.network.egress.policies, or the ruleset",
 }

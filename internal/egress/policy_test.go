@@ -177,3 +177,17 @@ func TestFiltered(t *testing.T) {
 		})
 	}
 }
+
+// TestReasons: who has no rules is not told to change them.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	p, err := Compile(nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []Destination{{Name: "a.test", Port: dnsTLSPort}, {Name: "a.local", Port: 80}, {Name: "a.test", Port: mailPort}} {
+		if v := p.Decide(d); v.Allow || reasons[v.Rule] == "" {
+			t.Errorf("%v is refused by %q for %q", d, v.Rule, v.reason())
+		}
+	}
+}
