@@ -88,7 +88,7 @@ func (n *Net) startDatagrams(l *lease, from netip.Addr) error {
 	}
 	err = forgetFlows(n.router.ns, l.slot.IP)
 	if err == nil {
-		err = n.router.change(func(conn *nftables.Conn) error {
+		err = n.router.open(func(conn *nftables.Conn) error {
 			return conn.SetAddElements(inRouter(datagramMap), []nftables.SetElement{{Key: linkName(l.slot.hostLink()), Val: s.AsSlice()}})
 		})
 	}

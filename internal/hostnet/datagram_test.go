@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
 
 	"doze"
 )
@@ -154,6 +155,18 @@ func TestDatagrams(t *testing.T) {
 		t.Errorf("%v are refused, and by the router alone %v; %v", refused, routers, err)
 	}
 	told.end()
+	leave("a", none)
+	conn, err := nftables.New(nftables.WithNetNSFd(n.router.ns.fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Datagrams("a", one); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("after somebody changed the filter: %v", err)
+	}
 	n.Close()
 
 	n = open(t, n.dir, o)

@@ -17,29 +17,53 @@ import (
 // generations notices that somebody else changes the rules of a namespace of ours:
 // the kernel counts all changes.
 type generations struct {
-	conn *netlink.Conn
+	ns netns
 
 	mu      sync.Mutex
-	last    uint32 // guarded by mu; after our own last change
-	touched bool   // guarded by mu; there was another one
+	conn    *netlink.Conn // guarded by mu; nil after an error
+	last    uint32        // guarded by mu; when we looked
+	ours    uint32        // guarded by mu; changes of ours since, at most
+	touched bool          // guarded by mu; there was another one
 }
 
 // countGenerations begins with the rules as they are.
-func countGenerations(ns netns) (*generations, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.fd()})
-	if err != nil {
-		return nil, fmt.Errorf("watch the packet filter: %w", err)
-	}
-	g := &generations{conn: conn}
+func countGenerations(ns netns) (_ *generations, err error) {
+	g := &generations{ns: ns}
 	if g.last, err = g.now(); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch the packet filter: %w", err), conn.Close())
+		return nil, fmt.Errorf("watch the packet filter: %w", err)
 	}
 	return g, nil
 }
 
-// now is the number of the rules that are in force.
-func (g *generations) now() (uint32, error) {
-	answers, err := g.conn.Execute(netlink.Message{
+// now is the number of the rules that are in force. After an error the next
+// question goes by a connection of its own: an answer may be under way still.
+// Preconditions: mu is held.
+func (g *generations) now() (number uint32, err error) {
+	if g.conn == nil {
+		if g.conn, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: g.ns.fd()}); err != nil {
+			return 0, err
+		}
+	}
+	if number, err = generation(g.conn); err != nil {
+		err = errors.Join(err, g.close())
+	}
+	return number, err
+}
+
+// close ends the connection, of which there may be none.
+// Preconditions: mu is held, or nobody else is about.
+func (g *generations) close() error {
+	if g.conn == nil {
+		return nil
+	}
+	err := g.conn.Close()
+	g.conn = nil
+	return err
+}
+
+// generation asks the kernel.
+func generation(conn *netlink.Conn) (uint32, error) {
+	answers, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
 		Data:   make([]byte, nfHeaderLen),
 	})
@@ -63,40 +87,44 @@ func (g *generations) now() (uint32, error) {
 	return 0, errors.New("the kernel does not number its rules")
 }
 
-// step makes one change of ours, of at most one generation.
-func (g *generations) step(change func() error) error {
+// step makes one change of ours, of at most one generation. One that lets somebody
+// out is Unavailable if somebody else changed the rules: one may be missing.
+func (g *generations) step(opens bool, change func() error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.look(0)
+	if err := g.look(); err != nil && opens {
+		return err
+	}
+	if opens && g.touched {
+		return doze.Errorf(doze.Unavailable, "somebody changed the packet filter around sandboxes: none is let out until dozed is started again")
+	}
 	err := change()
-	g.look(1)
+	g.ours++
+	_ = g.look() // what it cannot see, the next one does
 	return err
 }
 
 // look compares what is with what was, but for changes of ours.
 // Preconditions: mu is held.
-func (g *generations) look(ours uint32) {
+func (g *generations) look() error {
 	now, err := g.now()
-	if err != nil || now-g.last > ours {
-		if !g.touched {
-			slog.Error("somebody changed the packet filter around sandboxes: none is let out any more", "err", err)
-		}
+	if err != nil {
+		return fmt.Errorf("watch the packet filter: %w", err)
+	}
+	if now-g.last > g.ours && !g.touched {
+		slog.Error("somebody changed the packet filter around sandboxes: none is let out any more")
 		g.touched = true
 	}
-	g.last = now
-}
-
-// intact is Unavailable if somebody else changed the rules: one may be missing.
-func (g *generations) intact() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.look(0); g.touched {
-		return doze.Errorf(doze.Unavailable, "somebody changed the packet filter around sandboxes: none is let out until dozed is started again")
-	}
+	g.last, g.ours = now, 0
 	return nil
 }
 
-// change makes one step out of what do asks for.
+// change makes one step out of what do asks for, which lets nobody out.
 func (r *router) change(do func(*nftables.Conn) error) error {
-	return r.generations.step(func() error { return r.changer.change(do) })
+	return r.generations.step(false, func() error { return r.changer.change(do) })
+}
+
+// open is change for what lets somebody out.
+func (r *router) open(do func(*nftables.Conn) error) error {
+	return r.generations.step(true, func() error { return r.changer.change(do) })
 }

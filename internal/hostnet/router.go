@@ -76,7 +76,7 @@ func (r *router) close() error {
 	}
 	err := r.changer.close()
 	if r.generations != nil {
-		err = errors.Join(err, r.generations.conn.Close())
+		err = errors.Join(err, r.generations.close())
 	}
 	return errors.Join(err, r.ns.Close())
 }

@@ -43,11 +43,6 @@ func (n *Net) join(l *lease, name string) error {
 	if l.subnet == name {
 		return nil
 	}
-	if name != "" { // to forward leads nowhere but to members: see filter
-		if err := n.router.ns.do(func() error { return set([]sysctl{{"ipv4/ip_forward", "1"}}) }); err != nil {
-			return err
-		}
-	}
 	was, is := n.enter(l.subnet), n.enter(name)
 	err := n.move(l.slot, was, is)
 	n.leave(l.subnet)
@@ -64,7 +59,16 @@ func (n *Net) join(l *lease, name string) error {
 // the other; 0 is none.
 func (n *Net) move(s Slot, was, is uint32) error {
 	link, address := linkName(s.hostLink()), s.IP.AsSlice()
-	return n.router.change(func(conn *nftables.Conn) error {
+	step := n.router.change
+	if is != 0 {
+		step = n.router.open
+	}
+	return step(func(conn *nftables.Conn) error {
+		if is != 0 { // to forward leads nowhere but to members: see filter
+			if err := n.router.ns.do(func() error { return set([]sysctl{{"ipv4/ip_forward", "1"}}) }); err != nil {
+				return err
+			}
+		}
 		for _, step := range []struct {
 			number uint32
 			change func(*nftables.Set, []nftables.SetElement) error

@@ -108,15 +108,14 @@ func (n *Net) take(id string) (l *lease, back func(), err error) {
 
 // admit is Admit for who has the turn.
 func (n *Net) admit(l *lease, w Way) error {
-	if w != WayClosed {
-		if err := n.router.generations.intact(); err != nil {
-			return err
+	step := n.router.open
+	if w == WayClosed {
+		step = n.router.change
+	}
+	err := step(func(conn *nftables.Conn) (err error) {
+		if l.way == w {
+			return nil // it has to be asked all the same
 		}
-	}
-	if l.way == w {
-		return nil
-	}
-	err := n.router.change(func(conn *nftables.Conn) (err error) {
 		link := []nftables.SetElement{{Key: linkName(l.slot.hostLink())}}
 		if l.way != WayClosed {
 			err = conn.SetDeleteElements(inRouter(l.way.set()), link)

@@ -225,6 +225,24 @@ func TestWaysBeginClosed(t *testing.T) {
 	}
 }
 
+// TestUnansweredQuestion: where the kernel does not say whether the rules are ours,
+// nobody is let out, until it says so again.
+func TestUnansweredQuestion(t *testing.T) {
+	t.Parallel()
+	n := fresh(t)
+	leased(t, n, "a")
+	n.router.generations.conn.Close()
+	if err := n.Admit("a", WayLane); err == nil {
+		t.Error("it is let out")
+	}
+	admitted(t, n, WayLane)
+	n.router.generations.conn.Close()
+	admitted(t, n, WayClosed)
+	if err := n.Join("a", "x"); err != nil {
+		t.Errorf("after a change of ours that was not counted: %v", err)
+	}
+}
+
 // TestMissingRule: while a rule is missing nobody is let out, and who was, can be
 // shut in. The next start has all rules again.
 func TestMissingRule(t *testing.T) {
@@ -253,6 +271,9 @@ func TestMissingRule(t *testing.T) {
 	for range 2 { // it is not forgotten
 		if err := n.Admit("b", WayLane); doze.Public(err).Kind != doze.Unavailable {
 			t.Errorf("without a rule: %v", err)
+		}
+		if err := n.Join("b", "x"); doze.Public(err).Kind != doze.Unavailable {
+			t.Errorf("into a subnet, without a rule: %v", err)
 		}
 		if err := n.Admit("a", WayClosed); err != nil {
 			t.Error(err)
