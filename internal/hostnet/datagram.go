@@ -153,9 +153,7 @@ func (n *Net) leaveStandIn(from netip.Addr) error {
 // translate changes what a stand-in stands for, in the machine.
 func (n *Net) translate(change func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error, standIn, from netip.Addr) error {
 	return n.outside.change(func(conn *nftables.Conn) error {
-		own := *sourceMap
-		own.Table = n.outsideTable()
-		return change(conn, &own, []nftables.SetElement{{Key: standIn.AsSlice(), Val: from.AsSlice()}})
+		return change(conn, in(n.outsideTable(), sourceMap), []nftables.SetElement{{Key: standIn.AsSlice(), Val: from.AsSlice()}})
 	})
 }
 

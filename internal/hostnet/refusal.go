@@ -83,12 +83,8 @@ func (t *table) count(chain, what string) *nftables.Chain {
 
 // note adds the chains that tell.
 func (t *table) note() error {
-	for _, s := range []*nftables.Set{notedSet, passedSet, omittedSet} {
-		own := *s
-		own.Table = t.Table
-		if err := t.conn.AddSet(&own, nil); err != nil {
-			return fmt.Errorf("nftables: %w", err)
-		}
+	if err := t.sets(notedSet, passedSet, omittedSet); err != nil {
+		return err
 	}
 	t.tell(t.count(noteChain, countRefused), notedSet, noteLog)
 	t.tell(t.count(passChain, countPassed), passedSet, passLog)

@@ -96,14 +96,14 @@ func (r *router) filter(o Options) error {
 	if err != nil {
 		return err
 	}
-	in := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyDrop)
-	t.rule(in, isIPv4, established, accept)
+	input := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyDrop)
+	t.rule(input, isIPv4, established, accept)
 	forward := t.chain("forward", nftables.ChainHookForward, nftables.ChainPolicyDrop)
 	resolvers, err := o.resolvers()
 	if err != nil {
 		return err
 	}
-	if err := t.lane(in, forward, denied, resolvers); err != nil {
+	if err := t.lane(input, forward, denied, resolvers); err != nil {
 		return err
 	}
 	if o.uplinked() {

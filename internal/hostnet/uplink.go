@@ -180,16 +180,14 @@ func (n *Net) guardMachine(name string) error {
 	if err != nil {
 		return err
 	}
-	sources := *sourceMap
-	sources.Table = t.Table
-	if err := t.conn.AddSet(&sources, nil); err != nil {
-		return fmt.Errorf("nftables: %w", err)
+	if err := t.sets(sourceMap); err != nil {
+		return err
 	}
 	machineNote := t.count(noteChain, countRefused) // to tell is the router's: the groups here are the operator's
-	in := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyAccept)
-	t.rule(in, from(name), jump(machineNote.Name))
-	t.rule(in, from(name), isIPv4, protocol(unix.IPPROTO_TCP), reset) // all addresses of the machine itself
-	t.rule(in, from(name), drop)
+	input := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyAccept)
+	t.rule(input, from(name), jump(machineNote.Name))
+	t.rule(input, from(name), isIPv4, protocol(unix.IPPROTO_TCP), reset) // all addresses of the machine itself
+	t.rule(input, from(name), drop)
 	forward := t.chain("forward", nftables.ChainHookForward, nftables.ChainPolicyAccept)
 	t.rule(forward, from(name), isIPv6, drop)
 	t.rule(forward, from(name), toAny(denied), drop)

@@ -135,11 +135,24 @@ func (n *Net) admit(l *lease, w Way) error {
 // ownTable is the router's table.
 var ownTable = &nftables.Table{Name: routerTable, Family: nftables.TableFamilyINet}
 
-// inRouter is a set of the router's table.
-func inRouter(s *nftables.Set) *nftables.Set {
+// in is a set in a table.
+func in(t *nftables.Table, s *nftables.Set) *nftables.Set {
 	own := *s
-	own.Table = ownTable
+	own.Table = t
 	return &own
+}
+
+// inRouter is a set of the router's table.
+func inRouter(s *nftables.Set) *nftables.Set { return in(ownTable, s) }
+
+// sets adds empty sets.
+func (t *table) sets(all ...*nftables.Set) error {
+	for _, s := range all {
+		if err := t.conn.AddSet(in(t.Table, s), nil); err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+	}
+	return nil
 }
 
 // Listen serves sandboxes by TCP on a port of the router.
@@ -178,17 +191,13 @@ func NotPublic(a netip.Addr) bool {
 
 // lane adds the sets of links and what holds for those in the lane to the filter
 // of the router.
-func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr) error {
+func (t *table) lane(input, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr) error {
 	names := &nftables.Set{Table: t.Table, Name: "names", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
 	if err := t.conn.AddSet(names, interval(Names)); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	for _, s := range []*nftables.Set{laneSet, openSet, subnetMap, memberSet, datagramMap} {
-		own := *s
-		own.Table = t.Table
-		if err := t.conn.AddSet(&own, nil); err != nil {
-			return fmt.Errorf("nftables: %w", err)
-		}
+	if err := t.sets(laneSet, openSet, subnetMap, memberSet, datagramMap); err != nil {
+		return err
 	}
 	if err := t.note(); err != nil {
 		return err
@@ -201,7 +210,7 @@ func (t *table) lane(in, forward *nftables.Chain, denied *nftables.Set, resolver
 	t.rule(nat, toMember, accept) // unchanged, whatever its port
 	for _, way := range []Way{WayLane, WayOpen} {
 		t.rule(nat, fromAny(way), isIPv4, toAddr(ProxyIP), toPort(unix.IPPROTO_TCP, ProxyPort), redirect(ProxyPort))
-		t.rule(in, fromAny(way), isIPv4, redirected, accept)
+		t.rule(input, fromAny(way), isIPv4, redirected, accept)
 	}
 	for _, number := range dnsProtocols {
 		t.rule(nat, fromAny(WayLane), isIPv4, toPort(number, dnsPort), redirect(NamePort))
