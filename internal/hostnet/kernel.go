@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/google/nftables"
@@ -39,7 +40,8 @@ var features = []feature{
 	}},
 	{"nf_conntrack_netlink", func(c *changer) error { return forgetFlows(c.ns, netip.IPv4Unspecified()) }},
 	{"all rules of the router", func(c *changer) error {
-		return (&router{changer: changer{ns: c.ns}}).filter(Options{OpenEgress: true, OpenDatagrams: true})
+		// Whether the host has name servers is another question.
+		return (&router{changer: changer{ns: c.ns}}).filter(Options{OpenEgress: true, OpenDatagrams: true, resolvConf: os.DevNull})
 	}},
 }
 
