@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"net/http"
 
 	"doze"
@@ -25,20 +26,13 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 		httpx.WriteError(w, r, doze.Errorf(doze.Unsupported, "metrics can be read only"))
 		return
 	}
-	var (
-		costs  []metric.Cost
-		passed map[string]uint64
-	)
+	var costs []metric.Cost
 	for _, c := range p.node.Costs(r.Context()) {
 		costs = append(costs, metric.Cost{Tier: c.Tier, Ready: c.Ready, Stats: c.Stats})
 	}
-	refused, err := p.net.Refused()
-	if err == nil {
-		passed, err = p.net.Passed()
+	counts, err := p.net.Counts()
+	if err != nil { // the other metrics say something all the same
+		slog.Error("metrics of the packet filter are left out", "err", err)
 	}
-	if err != nil {
-		httpx.WriteError(w, r, err)
-		return
-	}
-	p.metrics.Serve(w, r, costs, metric.Packets{Refused: refused, Passed: passed})
+	p.metrics.Serve(w, r, costs, metric.Packets{Refused: counts.Refused, Passed: counts.Passed})
 }

@@ -143,16 +143,15 @@ func TestDatagrams(t *testing.T) {
 	if got := told.count("a udp 9.9.9.2:443 passed"); got > 5 {
 		t.Errorf("one socket is told of %d times", got)
 	}
-	passed, err := n.Passed()
-	if err != nil || passed["udp"] < 4 {
-		t.Errorf("%v flows are counted, %v", passed, err)
+	if passed := counted(t, n).Passed; passed["udp"] < 4 {
+		t.Errorf("%v flows are counted", passed)
 	}
-	routers := map[string]uint64{}
-	if err := n.router.change(addCounts(routers, ownTable, countRefused)); err != nil {
+	routers, err := countsOf(&n.router.changer, ownTable)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if refused, err := n.Refused(); err != nil || refused["udp"] <= routers["udp"] {
-		t.Errorf("%v are refused, and by the router alone %v; %v", refused, routers, err)
+	if refused := counted(t, n).Refused; refused["udp"] <= routers[countRefused]["udp"] {
+		t.Errorf("%v are refused, and by the router alone %v", refused, routers)
 	}
 	told.end()
 	leave("a", none)

@@ -366,11 +366,6 @@ func (n *Net) connect(l *lease) (err error) {
 			return err
 		}
 	}
-	before, err := n.omitted() // of who had the link before
-	if err != nil {
-		return err
-	}
-	l.omitted.Store(before[l.slot.hostLink()])
 	if err := n.router.wire(l.slot); err != nil {
 		return err
 	}
@@ -397,7 +392,7 @@ func (n *Net) Release(id string) error {
 		return err
 	}
 	l.ready, l.stale = false, true
-	if err := errors.Join(n.removeLease(l.slot), n.router.unwire(l.slot)); err != nil {
+	if err := errors.Join(n.removeLease(l.slot), n.router.unwire(l.slot), n.router.omitNothing(l.slot)); err != nil {
 		return fmt.Errorf("release the address of %s: %w", id, err)
 	}
 	n.forget(l)

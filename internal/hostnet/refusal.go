@@ -140,62 +140,61 @@ func counterOf(t *nftables.Table, what, name string) *nftables.NamedObj {
 	return &nftables.NamedObj{Table: t, Name: what + "_" + name, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}}
 }
 
-// Refused returns how many packets of sandboxes the filters refused since [Open],
-// by protocol.
-func (n *Net) Refused() (map[string]uint64, error) {
-	counts := map[string]uint64{}
-	err := n.router.change(addCounts(counts, ownTable, countRefused))
-	if err == nil && n.uplink != "" { // for what is meant for the machine itself
-		err = n.outside.change(addCounts(counts, n.outsideTable(), countRefused))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("count refused packets: %w", err)
-	}
-	return counts, nil
+// Counts are packets that the filters have counted since [Open], by protocol.
+type Counts struct {
+	Refused map[string]uint64
+	Passed  map[string]uint64 // the first ones of flows that go past the proxy
 }
 
-// Passed returns how many flows of sandboxes went past the proxy since [Open], by
+// Counts returns what the filters have counted. On an error, what it could not read
+// is missing: a part of a sum would be none.
+func (n *Net) Counts() (c Counts, err error) {
+	router, err := countsOf(&n.router.changer, ownTable)
+	if err != nil {
+		return c, fmt.Errorf("count packets of sandboxes: %w", err)
+	}
+	c.Passed = router[countPassed]
+	if n.uplink != "" { // for what is meant for the machine itself
+		machine, err := countsOf(&n.outside, n.outsideTable())
+		if err != nil {
+			return c, fmt.Errorf("count packets of sandboxes to the machine: %w", err)
+		}
+		for name, packets := range machine[countRefused] {
+			router[countRefused][name] += packets
+		}
+	}
+	c.Refused = router[countRefused]
+	return c, nil
+}
+
+// countsOf asks the kernel for all counters of a table, by what they count and by
 // protocol.
-func (n *Net) Passed() (map[string]uint64, error) {
-	counts := map[string]uint64{}
-	if err := n.router.change(addCounts(counts, ownTable, countPassed)); err != nil {
-		return nil, fmt.Errorf("count flows past the proxy: %w", err)
-	}
-	return counts, nil
-}
-
-// addCounts asks the kernel for the counters of a table.
-func addCounts(counts map[string]uint64, t *nftables.Table, what string) func(*nftables.Conn) error {
-	return func(conn *nftables.Conn) error {
-		for _, name := range Protocols {
-			packets, err := counted(conn, counterOf(t, what, name))
-			if err != nil {
-				return err
+func countsOf(c *changer, t *nftables.Table) (counts map[string]map[string]uint64, err error) {
+	counts = map[string]map[string]uint64{countRefused: {}, countPassed: {}}
+	err = c.change(func(conn *nftables.Conn) error {
+		objects, err := conn.GetNamedObjects(t)
+		if err == nil && len(objects) == 0 {
+			err = fmt.Errorf("the table %s has no counters", t.Name)
+		}
+		for _, o := range objects {
+			named, ok := o.(*nftables.NamedObj)
+			if !ok {
+				continue
 			}
-			counts[name] += packets
+			what, name, _ := strings.Cut(named.Name, "_")
+			if counter, ok := named.Obj.(*expr.Counter); ok && counts[what] != nil {
+				counts[what][name] = counter.Packets
+			}
 		}
-		return nil
-	}
-}
-
-// counted is what a counter has of packets.
-func counted(conn *nftables.Conn, counter *nftables.NamedObj) (uint64, error) {
-	o, err := conn.GetObject(counter)
-	if err != nil {
-		return 0, err
-	}
-	if named, ok := o.(*nftables.NamedObj); ok {
-		if c, ok := named.Obj.(*expr.Counter); ok {
-			return c.Packets, nil
-		}
-	}
-	return 0, fmt.Errorf("%s is no counter", counter.Name)
+		return err
+	})
+	return counts, err
 }
 
 // omitted is how many packets of each link were not told of since [Open].
 func (n *Net) omitted() (map[string]uint64, error) {
 	all := map[string]uint64{}
-	err := n.router.change(func(conn *nftables.Conn) error {
+	err := n.router.changer.change(func(conn *nftables.Conn) error {
 		elements, err := conn.GetSetElements(inRouter(omittedSet))
 		for _, e := range elements {
 			if e.Counter != nil {
@@ -205,6 +204,14 @@ func (n *Net) omitted() (map[string]uint64, error) {
 		return err
 	})
 	return all, err
+}
+
+// omitNothing begins anew for who gets the link of a slot next.
+func (r *router) omitNothing(s Slot) error {
+	link := []nftables.SetElement{{Key: linkName(s.hostLink())}}
+	return r.change(func(conn *nftables.Conn) error { // first it is there for certain: see remove
+		return errors.Join(conn.SetAddElements(inRouter(omittedSet), link), conn.SetDeleteElements(inRouter(omittedSet), link))
+	})
 }
 
 // A Watch is told by the kernel of packets that were refused and of flows that go
