@@ -154,6 +154,15 @@ func TestDatagrams(t *testing.T) {
 		t.Errorf("%v are refused, and by the router alone %v", refused, routers)
 	}
 	told.end()
+	// Whom a stand-in stood for, and who had a link, is forgotten.
+	n.nextStandIn = standInsMax - 1
+	leave("a", two)
+	leave("b", one)
+	want("around", map[string]string{"a": "9.9.9.65", "b": "9.9.9.64"})
+	if !n.oldStandIns {
+		t.Error("all stand-ins count as new")
+	}
+	leave("b", two)
 	leave("a", none)
 	conn, err := nftables.New(nftables.WithNetNSFd(n.router.ns.fd()))
 	if err != nil {

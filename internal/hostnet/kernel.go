@@ -3,7 +3,6 @@ package hostnet
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 
@@ -38,7 +37,7 @@ var features = []feature{
 		}
 		return conn.Close()
 	}},
-	{"nf_conntrack_netlink", func(c *changer) error { return forgetFlows(c.ns, netip.IPv4Unspecified()) }},
+	{"nf_conntrack_netlink", func(c *changer) error { return forgetFlows(c.ns, plan) }},
 	{"all rules of the router", func(c *changer) error {
 		// Whether the host has name servers is another question.
 		return (&router{changer: changer{ns: c.ns}}).filter(Options{OpenEgress: true, OpenDatagrams: true, resolvConf: os.DevNull})

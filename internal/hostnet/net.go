@@ -82,6 +82,8 @@ type Net struct {
 	used   map[int]*lease    // guarded by mu; by index
 	next   int               // guarded by mu; where to look for a free index
 
+	went map[int]bool // guarded by mu; the indexes of links that had a way out since Open
+
 	subnets    map[string]*subnet // guarded by mu; those that have members
 	lastSubnet uint32             // guarded by mu; no number is used again
 
@@ -95,6 +97,7 @@ type Net struct {
 	sources     sync.Mutex              // held while stand-ins change
 	standIns    map[netip.Addr]*standIn // guarded by sources; by dedicated address
 	nextStandIn uint32                  // guarded by sources; where to look for a free one
+	oldStandIns bool                    // guarded by sources; all have been in use since Open
 }
 
 // A lease is one slot in use. Whoever has the turn may change it.
@@ -135,7 +138,7 @@ func Open(dir string, o Options) (_ *Net, err error) {
 			return nil, fmt.Errorf("open the network: %w", err)
 		}
 	}
-	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, dedicated: map[string]netip.Addr{}, subnets: map[string]*subnet{}, standIns: map[netip.Addr]*standIn{}}
+	n := &Net{dir: dir, o: o, leases: map[string]*lease{}, used: map[int]*lease{}, went: map[int]bool{}, dedicated: map[string]netip.Addr{}, subnets: map[string]*subnet{}, standIns: map[netip.Addr]*standIn{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -155,6 +158,11 @@ func Open(dir string, o Options) (_ *Net, err error) {
 	}
 	if err := n.loadAddresses(); err != nil {
 		return nil, fmt.Errorf("read the addresses of the machine that are ours: %w", err)
+	}
+	if o.OpenDatagrams {
+		if err := n.forgetAllFlows(); err != nil {
+			return nil, fmt.Errorf("forget what sandboxes sent to an earlier process: %w", err)
+		}
 	}
 	if o.uplinked() {
 		err = n.openUplink()

@@ -21,6 +21,9 @@ const (
 	mtu      = 1500
 )
 
+// plan is that network.
+var plan = netip.PrefixFrom(netip.AddrFrom4([4]byte{planBase >> 24, planBase >> 16 & 0xff, planBase >> 8 & 0xff, planBase & 0xff}), planBits)
+
 // guestLink is what the sandbox calls its end of the link.
 const guestLink = "eth0"
 

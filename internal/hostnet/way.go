@@ -129,6 +129,11 @@ func (n *Net) admit(l *lease, w Way) error {
 		return fmt.Errorf("change the way out of %s: %w", l.slot.ID, err)
 	}
 	l.way = w
+	if w != WayClosed {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.went[l.slot.Index] = true
+	}
 	return nil
 }
 
