@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables"
@@ -41,24 +40,6 @@ func mirror(t *testing.T, namespace, port string) {
 			c.WriteTo([]byte(host), from)
 		}
 	}()
-}
-
-// seenOn is the source that a mirror sees of what is sent by a socket, or nothing
-// if none answers. Where an answer is expected, it may take its time.
-func seenOn(c net.Conn, expected bool) string {
-	patience := silence
-	if expected {
-		patience = 5 * time.Second
-	}
-	b := make([]byte, 64)
-	for range 3 { // the first packet may be lost
-		c.Write([]byte("who?"))
-		c.SetReadDeadline(time.Now().Add(patience))
-		if n, err := c.Read(b); err == nil {
-			return string(b[:n])
-		}
-	}
-	return ""
 }
 
 // TestDatagrams: UDP of a sandbox leaves from its dedicated address and no other
@@ -97,8 +78,8 @@ func TestDatagrams(t *testing.T) {
 	want := func(step string, seen map[string]string) {
 		t.Helper()
 		for id, source := range seen {
-			if got := seenOn(sockets[id], source != ""); got != source {
-				t.Errorf("%s: the UDP of %s comes from %q, want %q", step, id, got, source)
+			if got, err := heard(sockets[id], source != ""); got != source {
+				t.Errorf("%s: the UDP of %s comes from %q, want %q; %v", step, id, got, source, err)
 			}
 		}
 	}
@@ -126,7 +107,7 @@ func TestDatagrams(t *testing.T) {
 			"its own address":                  "9.9.9.64:443",
 			"what stands for that of somebody": standIns.Addr().Next().String() + ":443",
 		} {
-			if answered(to) {
+			if asked("udp4", to, false) == nil {
 				t.Errorf("%s answers", name)
 			}
 		}

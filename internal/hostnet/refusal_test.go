@@ -80,9 +80,6 @@ func send(network, to string, packets int) error {
 	return nil
 }
 
-// patience is how long a test waits for what must come.
-const patience = 10 * time.Second
-
 func counted(t *testing.T, n *Net) Counts {
 	t.Helper()
 	c, err := n.Counts()

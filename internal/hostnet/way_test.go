@@ -127,8 +127,8 @@ func TestLane(t *testing.T) {
 			}
 		}
 		for to, want := range map[string]bool{"8.8.8.8:53": true, "8.8.8.8:443": false, "169.254.169.254:123": false} {
-			if got := answered(to); got != want {
-				t.Errorf("%s by UDP answers: %v", to, got)
+			if err := asked("udp4", to, want); (err == nil) != want {
+				t.Errorf("%s by UDP: %v", to, err)
 			}
 		}
 		return nil
@@ -153,21 +153,36 @@ func TestLane(t *testing.T) {
 	})
 }
 
-// answered reports whether something answers by UDP.
-func answered(to string) bool {
-	c, err := net.Dial("udp4", to)
-	if err != nil {
-		return false
+// heard is what comes back by a socket on which a question is asked. Where that is
+// expected it may take its time.
+func heard(c net.Conn, expected bool) (answer string, err error) {
+	wait := silence
+	if expected {
+		wait = patience
 	}
-	defer c.Close()
-	for range 3 { // the first packet may be lost
-		c.Write([]byte("question"))
-		c.SetReadDeadline(time.Now().Add(silence))
-		if _, err := c.Read(make([]byte, 16)); err == nil {
-			return true
+	b := make([]byte, 64)
+	for range 3 { // a packet may be lost
+		if _, err = c.Write([]byte("question")); err != nil {
+			continue // it is the answer to an earlier one
+		}
+		c.SetReadDeadline(time.Now().Add(wait))
+		var n int
+		if n, err = c.Read(b); err == nil {
+			return string(b[:n]), nil
 		}
 	}
-	return false
+	return "", err
+}
+
+// asked asks somebody.
+func asked(network, to string, expected bool) error {
+	c, err := net.DialTimeout(network, to, patience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = heard(c, expected)
+	return err
 }
 
 // TestWaysBeginClosed: neither a new lease, nor one that somebody else had

@@ -16,6 +16,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,13 +77,15 @@ func begin(t *testing.T, destination http.HandlerFunc, change func(*world)) *wor
 	ended := make(chan error, 2)
 	go func() { ended <- i.Run(ctx) }()
 	go func() {
+		var served sync.WaitGroup
 		for {
 			conn, err := lane.Accept()
 			if err != nil {
+				served.Wait()
 				ended <- nil
 				return
 			}
-			go func() { _ = i.Serve(ctx, conn, w.session) }()
+			served.Go(func() { _ = i.Serve(ctx, conn, w.session) })
 		}
 	}()
 	t.Cleanup(func() {
