@@ -93,16 +93,17 @@ var promises = map[string][]string{
 	"a directory that a tool makes can be entered": {
 		". TestFileTools",
 	},
-	"tools answer each call once":                  {". TestToolsInParallel"},
-	"a tool that fails says why":                   {". TestToolErrors"},
-	"a tool answers before proxies lose patience":  {". TestToolPatience"},
-	"what a caller needs is required in a schema":  {". TestTools"},
-	"a panic ends one answer, not the agent":       {". TestPanicIsContained"},
-	"a copy of a sandbox has none of its drives":   {"../../test/e2e TestDrivesOfCopies"},
-	"no credential of a drive is in a sandbox":     {"../../test/e2e TestDrives"},
-	"an agent that nobody asks does nothing":       {"../../cmd/doze-agent TestIdle"},
-	"nobody reaches what is for the host alone":    {"../../test/e2e TestIsolation"},
-	"calls of a drive outlive a sleep of the host": {"../../test/e2e TestDrivesSleep"},
+	"tools answer each call once":                   {". TestToolsInParallel"},
+	"a tool that fails says why":                    {". TestToolErrors"},
+	"a tool answers before proxies lose patience":   {". TestToolPatience"},
+	"what a caller needs is required in a schema":   {". TestTools"},
+	"a panic ends one answer, not the agent":        {". TestPanicIsContained"},
+	"a copy of a sandbox has none of its drives":    {"../../test/e2e TestDrivesOfCopies"},
+	"no credential of a drive is in a sandbox":      {"../../test/e2e TestDrives"},
+	"what is on a drive can be deleted by its name": {"../../test/e2e TestDrivesByTheAPI", "drive TestServer"},
+	"an agent that nobody asks does nothing":        {"../../cmd/doze-agent TestIdle"},
+	"nobody reaches what is for the host alone":     {"../../test/e2e TestIsolation"},
+	"calls of a drive outlive a sleep of the host":  {"../../test/e2e TestDrivesSleep"},
 }
 
 // TestPromises: the table above names tests that exist.

@@ -248,10 +248,19 @@ func (o owner) fill(f *os.File, src io.Reader, perm permissions, old fs.FileInfo
 	if err == nil {
 		err = f.Chmod(mode)
 	}
-	if e := f.Close(); err == nil {
+	if e := closed(f); err == nil {
 		err = e
 	}
 	return err
+}
+
+// closed closes a file that was written. A signal may end the wait for that where
+// a process serves the file system, as for a drive: it goes on without us.
+func closed(f *os.File) error {
+	if err := f.Close(); !errors.Is(err, syscall.EINTR) {
+		return err
+	}
+	return nil
 }
 
 // cutOff says why a body has no end, and what that means for the file. A body
@@ -309,7 +318,7 @@ func (o owner) overwrite(root *os.Root, name string, mode fs.FileMode, src io.Re
 	}
 	from := &upload.Source{Reader: src}
 	err = pour(f, from)
-	if e := f.Close(); err == nil {
+	if e := closed(f); err == nil {
 		err = e
 	}
 	switch {

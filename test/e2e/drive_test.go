@@ -1,8 +1,10 @@
 package e2e_test
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -99,6 +101,30 @@ func TestDrives(t *testing.T) {
 	until(t, "it is unmounted", func() bool { return one.UnmountDrive(t.Context(), "/mnt/shared") == nil })
 	if got := sh(t, one, "ls -A /mnt/shared; grep -c ' fuse ' /proc/mounts || true"); got != "0" {
 		t.Errorf("after that there are %q", got)
+	}
+}
+
+// TestDrivesByTheAPI has the agent write and remove trees on a drive, which it
+// serves itself, while processes end: signals reach it in the middle of a call.
+func TestDrivesByTheAPI(t *testing.T) {
+	t.Parallel()
+	_, c, srv := startDrives(t, "--pause-after", "60s")
+	_, box := create(t, c, named("a", 512))
+	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	forever := 0
+	spawn(t, box, client.Command{Name: "signals", Timeout: &forever, Command: "while :; do (sleep 0.01 &); sleep 0.02; done"})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i := range 3 {
+		if _, err := box.WriteTree(ctx, "/d/tree", map[string]string{"a/b": "1", "c/d/e": "2", "f": "3"}); err != nil {
+			t.Fatal(i, err)
+		}
+		if _, err := box.Remove(ctx, "/d/tree", true); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if keys := srv.Keys(t); len(keys) > 0 {
+		t.Errorf("the bucket has %q", keys)
 	}
 }
 

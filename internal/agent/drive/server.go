@@ -32,7 +32,7 @@ type entry struct {
 type open struct {
 	path    string
 	writes  bool
-	entries []entry // of a directory
+	entries []entry // guarded by the mu of the server; of a directory, since its reader began
 }
 
 // server answers the kernel about one mount.
@@ -396,8 +396,47 @@ func (s *server) release(ctx context.Context, r request) ([]byte, error) {
 	return nil, err
 }
 
-func (s *server) opendir(ctx context.Context, r request) ([]byte, error) {
+func (s *server) opendir(_ context.Context, r request) ([]byte, error) {
 	path, err := s.names.path(r.node)
+	if err != nil {
+		return nil, err
+	}
+	handle := s.last.Add(1)
+	s.add(handle, &open{path: path})
+	return openReply(handle), nil
+}
+
+// readdir lists a directory when its reader begins, also once more: who opens one
+// for what is in it alone asks for no list, and who removes what he has read sees
+// the rest.
+func (s *server) readdir(ctx context.Context, r request) ([]byte, error) {
+	b, err := r.fields(20)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.opened(le.Uint64(b))
+	if err != nil {
+		return nil, err
+	}
+	from := le.Uint64(b[8:])
+	if from == 0 {
+		all, err := s.list(ctx, r.node)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		o.entries = all
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	all := o.entries
+	s.mu.Unlock()
+	return dirReply(all, from, le.Uint32(b[16:])), nil
+}
+
+// list asks for what is in a directory.
+func (s *server) list(ctx context.Context, node uint64) ([]entry, error) {
+	path, err := s.names.path(node)
 	if err != nil {
 		return nil, err
 	}
@@ -405,9 +444,9 @@ func (s *server) opendir(ctx context.Context, r request) ([]byte, error) {
 	if _, err := s.link.ask(ctx, op.Call{Op: op.List, Path: path}, nil, &a); err != nil {
 		return nil, err
 	}
-	all := []entry{{".", r.node, syscall.DT_DIR}, {"..", rootID, syscall.DT_DIR}}
+	all := []entry{{".", node, syscall.DT_DIR}, {"..", rootID, syscall.DT_DIR}}
 	for _, n := range a.Nodes {
-		below, err := s.names.below(r.node, n.Name)
+		below, err := s.names.below(node, n.Name)
 		if err != nil || len(n.Name) > nameMax {
 			continue // somebody else put into the bucket what no file is called
 		}
@@ -417,19 +456,5 @@ func (s *server) opendir(ctx context.Context, r request) ([]byte, error) {
 		}
 		all = append(all, entry{n.Name, s.names.id(below), kind})
 	}
-	handle := s.last.Add(1)
-	s.add(handle, &open{path: path, entries: all})
-	return openReply(handle), nil
-}
-
-func (s *server) readdir(_ context.Context, r request) ([]byte, error) {
-	b, err := r.fields(20)
-	if err != nil {
-		return nil, err
-	}
-	o, err := s.opened(le.Uint64(b))
-	if err != nil {
-		return nil, err
-	}
-	return dirReply(o.entries, le.Uint64(b[8:]), le.Uint32(b[16:])), nil
+	return all, nil
 }

@@ -126,8 +126,12 @@ func (k *kernel) ask(opcode uint32, node uint64, body string) (string, syscall.E
 
 func TestServer(t *testing.T) {
 	t.Parallel()
+	var gone atomic.Bool // the file a
 	h := &host{serve: func(c op.Call) op.Answer {
-		if c.Op == op.List {
+		switch {
+		case c.Op == op.List && gone.Load():
+			return op.Answer{}
+		case c.Op == op.List:
 			return op.Answer{Nodes: []op.Node{{Name: "a"}, {Name: "d", Dir: true}, {Name: ".."}, {Name: strings.Repeat("x", 300)}}}
 		}
 		return op.Answer{Node: op.Node{Size: 5, Modified: 3e9 + 4}}
@@ -173,6 +177,10 @@ func TestServer(t *testing.T) {
 	if errno != 0 || len(entries) != 4*32 || !strings.Contains(entries, "a\x00") {
 		t.Errorf("the directory reads %q, %v", entries, errno)
 	}
+	gone.Store(true)
+	if again, errno := k.ask(opReaddir, rootID, read); errno != 0 || strings.Contains(again, "a\x00") {
+		t.Errorf("from its beginning again it reads %q, %v", again, errno)
+	}
 	created, errno := k.ask(opCreate, rootID, "\x41\x00\x00\x00"+strings.Repeat("\x00", 12)+"new\x00")
 	if errno != 0 || len(created) != 144 {
 		t.Fatalf("create: %q, %v", created, errno)
@@ -193,7 +201,7 @@ func TestServer(t *testing.T) {
 	for _, c := range h.calls {
 		asked = append(asked, c.Op)
 	}
-	if diff := cmp.Diff([]op.Name{op.Stat, op.List, op.Open, op.Write, op.Rename, op.Release}, asked); diff != "" {
+	if diff := cmp.Diff([]op.Name{op.Stat, op.List, op.List, op.Open, op.Write, op.Rename, op.Release}, asked); diff != "" {
 		t.Errorf("the host was asked (-want +got):\n%s", diff)
 	}
 }

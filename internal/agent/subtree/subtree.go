@@ -37,10 +37,11 @@ func Remove(name string) error {
 		return &fs.PathError{Op: "remove", Path: name, Err: unix.EPERM}
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+	if err := again(func() error { return unix.Fstat(int(dir.Fd()), &st) }); err != nil {
 		return &fs.PathError{Op: "stat", Path: dir.Name(), Err: err}
 	}
-	return remove(dir, st.Dev, filepath.Base(name))
+	_, err = remove(dir, st.Dev, filepath.Base(name))
+	return err
 }
 
 // Kernel reports whether dir is in one of the file systems that show what the
@@ -53,29 +54,41 @@ func Kernel(dir *os.File) bool {
 	return st.Type == unix.PROC_SUPER_MAGIC || st.Type == unix.SYSFS_MAGIC
 }
 
-// remove removes a name of dir, which is of the file system dev.
-func remove(dir *os.File, dev uint64, name string) error {
+// again repeats a call that a signal cut off: a file system that is served by a
+// process may say so at any time.
+func again(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// remove removes a name of dir, which is of the file system dev, and reports
+// whether it was there.
+func remove(dir *os.File, dev uint64, name string) (was bool, err error) {
 	fd, full := int(dir.Fd()), filepath.Join(dir.Name(), name)
 	var st unix.Stat_t
-	err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err = again(func() error { return unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return nil
+		return false, nil
 	case err != nil:
-		return &fs.PathError{Op: "stat", Path: full, Err: err}
+		return false, &fs.PathError{Op: "stat", Path: full, Err: err}
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return unlink(fd, name, full, 0)
+		return true, unlink(fd, name, full, 0)
 	case st.Dev != dev:
-		return &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY}
+		return true, &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY}
 	}
 	if err := enter(fd, name, full, st); err != nil {
-		return err
+		return true, err
 	}
-	return unlink(fd, name, full, unix.AT_REMOVEDIR)
+	return true, unlink(fd, name, full, unix.AT_REMOVEDIR)
 }
 
 func unlink(fd int, name, full string, flags int) error {
-	if err := unix.Unlinkat(fd, name, flags); err != nil && !errors.Is(err, unix.ENOENT) {
+	err := again(func() error { return unix.Unlinkat(fd, name, flags) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "remove", Path: full, Err: err}
 	}
 	return nil
@@ -83,14 +96,18 @@ func unlink(fd int, name, full string, flags int) error {
 
 // enter removes what is in a directory that looked like seen.
 func enter(parent int, name, full string, seen unix.Stat_t) error {
-	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	var fd int
+	err := again(func() (err error) {
+		fd, err = unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: full, Err: err}
 	}
 	dir := os.NewFile(uintptr(fd), full)
 	defer func() { _ = dir.Close() }()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
 		return &fs.PathError{Op: "stat", Path: full, Err: err}
 	}
 	if st.Dev != seen.Dev || st.Ino != seen.Ino {
@@ -99,7 +116,8 @@ func enter(parent int, name, full string, seen unix.Stat_t) error {
 	return empty(dir, st.Dev)
 }
 
-// empty removes what is in dir, as far as it can. The error is the first one.
+// empty removes what is in dir, as far as it can. The error is the first one. A
+// file system may go on to show what is gone: only what goes is worth another look.
 func empty(dir *os.File, dev uint64) error {
 	for {
 		names, err := dir.Readdirnames(batch)
@@ -112,14 +130,19 @@ func empty(dir *os.File, dev uint64) error {
 		var first error
 		gone := 0
 		for _, name := range names {
-			if err := remove(dir, dev, name); err == nil {
-				gone++
-			} else if first == nil {
+			was, err := remove(dir, dev, name)
+			switch {
+			case err != nil && first == nil:
 				first = err
+			case err == nil && was:
+				gone++
 			}
 		}
-		if gone == 0 {
+		switch {
+		case gone == 0 && first != nil:
 			return first
+		case gone == 0: // others may be behind those that are not there
+			continue
 		}
 		if _, err := dir.Seek(0, io.SeekStart); err != nil { // the names have moved
 			return err
