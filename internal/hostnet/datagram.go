@@ -113,7 +113,7 @@ func (n *Net) stopDatagrams(l *lease) error {
 	}
 	s := n.standIns[l.source].addr
 	err := n.router.change(func(conn *nftables.Conn) error {
-		return conn.SetDeleteElements(inRouter(datagramMap), []nftables.SetElement{{Key: linkName(l.slot.hostLink()), Val: s.AsSlice()}})
+		return without(conn, inRouter(datagramMap), []nftables.SetElement{{Key: linkName(l.slot.hostLink()), Val: s.AsSlice()}})
 	})
 	if err != nil {
 		return err

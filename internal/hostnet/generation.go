@@ -17,7 +17,8 @@ import (
 // generations notices that somebody else changes the rules of a namespace of ours:
 // the kernel counts all changes.
 type generations struct {
-	ns netns
+	ns   netns
+	shut func() error // is one change of ours after one that is not
 
 	mu      sync.Mutex
 	conn    *netlink.Conn // guarded by mu; nil after an error
@@ -27,8 +28,8 @@ type generations struct {
 }
 
 // countGenerations begins with the rules as they are.
-func countGenerations(ns netns) (_ *generations, err error) {
-	g := &generations{ns: ns}
+func countGenerations(ns netns, shut func() error) (_ *generations, err error) {
+	g := &generations{ns: ns, shut: shut}
 	if g.last, err = g.now(); err != nil {
 		return nil, fmt.Errorf("watch the packet filter: %w", err)
 	}
@@ -104,6 +105,13 @@ func (g *generations) step(opens bool, change func() error) error {
 	return err
 }
 
+// check looks whether there was a change.
+func (g *generations) check() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_ = g.look() // every way that is opened asks as well
+}
+
 // look compares what is with what was, but for changes of ours.
 // Preconditions: mu is held.
 func (g *generations) look() error {
@@ -111,11 +119,13 @@ func (g *generations) look() error {
 	if err != nil {
 		return fmt.Errorf("watch the packet filter: %w", err)
 	}
-	if now-g.last > g.ours && !g.touched {
-		slog.Error("somebody changed the packet filter around sandboxes: none is let out any more")
-		g.touched = true
-	}
+	foreign := now-g.last > g.ours
 	g.last, g.ours = now, 0
+	if foreign {
+		g.touched = true
+		g.ours = 1
+		slog.Error("somebody changed the packet filter around sandboxes: all are shut in until dozed is started again", "err", g.shut())
+	}
 	return nil
 }
 

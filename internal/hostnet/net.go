@@ -96,6 +96,8 @@ type Net struct {
 	uplink      string                  // name of the machine's end, and of the table there; empty without one
 	sources     sync.Mutex              // held while stand-ins change
 	standIns    map[netip.Addr]*standIn // guarded by sources; by dedicated address
+	guard       *guard                  // of the machine; nil without an uplink
+	guards      []string                // guarded by sources; see guarded
 	nextStandIn uint32                  // guarded by sources; where to look for a free one
 	oldStandIns bool                    // guarded by sources; all have been in use since Open
 }
@@ -264,7 +266,8 @@ func (n *Net) sweepOrphans() error {
 // Close gives up the directory and leaves all leases and links in place, for
 // the next [Open]. Preconditions: no other call is under way.
 func (n *Net) Close() error {
-	var errs []error
+	errs := []error{n.guard.close()}
+	n.guard = nil
 	if n.router != nil {
 		errs = append(errs, n.router.close())
 	}

@@ -209,9 +209,7 @@ func (n *Net) omitted() (map[string]uint64, error) {
 // omitNothing begins anew for who gets the link of a slot next.
 func (r *router) omitNothing(s Slot) error {
 	link := []nftables.SetElement{{Key: linkName(s.hostLink())}}
-	return r.change(func(conn *nftables.Conn) error { // first it is there for certain: see remove
-		return errors.Join(conn.SetAddElements(inRouter(omittedSet), link), conn.SetDeleteElements(inRouter(omittedSet), link))
-	})
+	return r.change(func(conn *nftables.Conn) error { return without(conn, inRouter(omittedSet), link) })
 }
 
 // A Watch is told by the kernel of packets that were refused and of flows that go

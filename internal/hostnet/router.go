@@ -18,6 +18,7 @@ type router struct {
 	changer
 	handle      *netlink.Handle
 	generations *generations
+	guard       *guard
 }
 
 // openRouter finds the router of dir, or makes it. Its filter is set anew in
@@ -51,7 +52,10 @@ func openRouter(dir string, o Options) (_ *router, err error) {
 	if err := r.filter(o); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
-	if r.generations, err = countGenerations(r.ns); err != nil {
+	if r.generations, err = countGenerations(r.ns, func() error { return r.shut(o) }); err == nil {
+		r.guard, err = guardOf(r.ns, r.generations.check)
+	}
+	if err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
@@ -74,7 +78,7 @@ func (r *router) close() error {
 	if r.handle != nil {
 		r.handle.Close()
 	}
-	err := r.changer.close()
+	err := errors.Join(r.guard.close(), r.changer.close())
 	if r.generations != nil {
 		err = errors.Join(err, r.generations.close())
 	}
@@ -88,6 +92,8 @@ const routerTable = "doze"
 // ports, and forwards nothing but what the options open, to the public internet. No
 // link has a way out at first: see [Net.Admit] and [Net.Datagrams].
 func (r *router) filter(o Options) error {
+	making.Lock()
+	defer making.Unlock()
 	t, err := newTable(r.ns, routerTable)
 	if err != nil {
 		return err

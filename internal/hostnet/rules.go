@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -31,6 +32,10 @@ var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/4"),
 	netip.MustParsePrefix("240.0.0.0/4"), // and the broadcast address
 }
+
+// making is held while a table is made that has sets: the library numbers those of
+// all tables, and does not lock that number.
+var making sync.Mutex
 
 // A table is a ruleset in the making. Nothing of it is in force before apply,
 // which replaces the whole table in one step.

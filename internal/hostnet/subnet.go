@@ -71,15 +71,15 @@ func (n *Net) move(s Slot, was, is uint32) error {
 		}
 		for _, step := range []struct {
 			number uint32
-			change func(*nftables.Set, []nftables.SetElement) error
-		}{{was, conn.SetDeleteElements}, {is, conn.SetAddElements}} {
+			change func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error
+		}{{was, without}, {is, (*nftables.Conn).SetAddElements}} {
 			if step.number == 0 {
 				continue
 			}
 			number := binaryutil.NativeEndian.PutUint32(step.number)
 			if err := errors.Join(
-				step.change(inRouter(subnetMap), []nftables.SetElement{{Key: link, Val: number}}),
-				step.change(inRouter(memberSet), []nftables.SetElement{{Key: slices.Concat(number, address)}}),
+				step.change(conn, inRouter(subnetMap), []nftables.SetElement{{Key: link, Val: number}}),
+				step.change(conn, inRouter(memberSet), []nftables.SetElement{{Key: slices.Concat(number, address)}}),
 			); err != nil {
 				return err
 			}

@@ -67,10 +67,13 @@ func (n *Net) openUplink() (err error) {
 	if err := uplinkFree(h); err != nil {
 		return err
 	}
+	n.uplink = c.Name
 	if err := n.guardMachine(c.Name); err != nil {
 		return err
 	}
-	n.uplink = c.Name
+	if n.guard, err = guardOf(n.machine, n.restore); err != nil {
+		return err
+	}
 	if err := n.linkMachine(h, c.Name); err != nil {
 		return err
 	}
@@ -84,6 +87,11 @@ func (n *Net) closeUplink() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("close egress: %w", err)
+	}
+	err = n.guard.close() // which would set it again
+	n.guard = nil
 	if err != nil {
 		return fmt.Errorf("close egress: %w", err)
 	}
@@ -171,7 +179,10 @@ func ones(m net.IPMask) int {
 
 // guardMachine sets the filter around the uplink. What comes out of it may
 // only pass through the machine, and only to the public internet.
+// Preconditions: sources is held, or nobody else is about.
 func (n *Net) guardMachine(name string) error {
+	making.Lock()
+	defer making.Unlock()
 	t, err := newTable(n.machine, name)
 	if err != nil {
 		return err
@@ -182,6 +193,11 @@ func (n *Net) guardMachine(name string) error {
 	}
 	if err := t.sets(sourceMap); err != nil {
 		return err
+	}
+	for from, s := range n.standIns {
+		if err := t.conn.SetAddElements(in(t.Table, sourceMap), []nftables.SetElement{{Key: s.addr.AsSlice(), Val: from.AsSlice()}}); err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
 	}
 	machineNote := t.count(noteChain, countRefused) // to tell is the router's: the groups here are the operator's
 	input := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyAccept)
@@ -199,7 +215,11 @@ func (n *Net) guardMachine(name string) error {
 	source := t.sourceNAT()
 	t.rule(source, isIPv4, fromStandIn, snat)
 	t.rule(source, isIPv4, fromAddr(uplinkInnerIP), masquerade)
-	return t.apply()
+	if err := t.apply(); err != nil {
+		return err
+	}
+	n.guards, err = n.guarded()
+	return err
 }
 
 // linkMachine makes the link and the router's way out.

@@ -118,7 +118,7 @@ func (n *Net) admit(l *lease, w Way) error {
 		}
 		link := []nftables.SetElement{{Key: linkName(l.slot.hostLink())}}
 		if l.way != WayClosed {
-			err = conn.SetDeleteElements(inRouter(l.way.set()), link)
+			err = without(conn, inRouter(l.way.set()), link)
 		}
 		if w != WayClosed && err == nil {
 			err = conn.SetAddElements(inRouter(w.set()), link)
