@@ -165,9 +165,13 @@ func (o owner) writeTree(at place, in *treeBody) (directory, error) {
 	if err := ordinary(root); err != nil {
 		return directory{}, err
 	}
+	made := "."
 	for _, name := range slices.Sorted(maps.Keys(in.asked.names)) {
-		if err := o.mkdirAll(root, path.Dir(name), dirMode); err != nil {
-			return directory{}, writeError(err)
+		if dir := path.Dir(name); dir != made {
+			if err := o.mkdirAll(root, dir, dirMode); err != nil {
+				return directory{}, writeError(err)
+			}
+			made = dir
 		}
 		if err := o.replace(root, name, always(fileMode), in.content(in.asked.names[name])); err != nil {
 			return directory{}, err
