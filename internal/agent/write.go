@@ -75,11 +75,10 @@ func (o owner) writeBody(at place, in *contentBody) (success, error) {
 	var first bytes.Buffer
 	_, err := io.CopyN(&first, in, bodyFree)
 	switch {
-	case errors.Is(err, io.EOF): // that was all of it
-		in.asked.Content = first.String()
-		return o.writeContentOf(at, in.asked, in.perm)
-	case err != nil:
+	case err != nil && !errors.Is(err, io.EOF): // the end is none: then that was all of it
 		return success{}, cutOff(err, "send it again")
+	case in.asked.IsDirectory: // which has no content
+		return o.writeContentOf(at, in.asked, in.perm)
 	}
 	perm := func() fs.FileMode { return in.perm }
 	return written(at), o.writeTo(at, perm, io.MultiReader(&first, in))
