@@ -97,7 +97,7 @@ func (t *treeBody) understand(beside []byte) (err error) {
 // receive reads the body to its end.
 func (t *treeBody) receive() error {
 	from := &upload.Source{Reader: &t.textBody}
-	_, err := io.Copy(&t.spool, from)
+	err := pour(&t.spool, from)
 	switch {
 	case from.Err != nil:
 		return cutOff(from.Err, "send it again")

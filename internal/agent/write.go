@@ -277,10 +277,10 @@ const pourMax = 32 << 10
 var pours = sync.Pool{New: func() any { return new([pourMax]byte) }}
 
 // pour copies through memory that is used again: a small file is no garbage.
-func pour(f *os.File, src io.Reader) error {
+func pour(dst io.Writer, src io.Reader) error {
 	buf, _ := pours.Get().(*[pourMax]byte)
 	defer pours.Put(buf)
-	_, err := io.CopyBuffer(struct{ io.Writer }{f}, src, buf[:])
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, src, buf[:])
 	return err
 }
 
