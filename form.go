@@ -1,6 +1,7 @@
 package doze
 
 import (
+	"net/url"
 	"regexp"
 	"sync"
 )
@@ -16,3 +17,15 @@ func formOf(pattern string) form {
 
 // MatchString reports whether s has this form.
 func (f form) MatchString(s string) bool { return f().MatchString(s) }
+
+// CheckAddress adds what is wrong with the address of something that is asked by
+// HTTP. It never repeats it: whoever has one may be let in for that alone.
+func CheckAddress(p *Problems, field, address string) {
+	u, err := url.Parse(address)
+	switch {
+	case address == "":
+		p.Missing(field)
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		p.Add(field, "must be an address that begins with http:// or https://")
+	}
+}

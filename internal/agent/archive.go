@@ -144,7 +144,7 @@ func (in *exportRequest) check(p *doze.Problems) {
 	}
 	switch info, err := os.Stat(in.Image); {
 	case in.Image == "":
-		p.Add("imageMountPoint", "is required: name the directory where the image of this sandbox is mounted")
+		p.Missing("imageMountPoint")
 	case !filepath.IsAbs(in.Image) || err != nil || !info.IsDir():
 		p.Add("imageMountPoint", "is %q, which is not an absolute path of a directory", clip(in.Image))
 	}

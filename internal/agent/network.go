@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
@@ -89,11 +88,7 @@ type callback struct {
 	Callback string `json:"callback"`
 }
 
-func (in *callback) check(p *doze.Problems) {
-	if u, err := url.Parse(in.Callback); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		p.Add("callback", "is required and must be an address like http://127.0.0.1:9000/ports")
-	}
-}
+func (in *callback) check(p *doze.Problems) { doze.CheckAddress(p, "callback", in.Callback) }
 
 // startMonitor reports new ports of a process to an address. Whoever may call
 // us may run commands here, so the address may be any.

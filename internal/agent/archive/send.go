@@ -38,7 +38,7 @@ type Parts struct {
 // has it may write there.
 func (t Target) Check(p *doze.Problems) {
 	if t.Parts == nil {
-		checkURLs(p, "url", t.URL)
+		doze.CheckAddress(p, "url", t.URL)
 		return
 	}
 	if t.Parts.Size < 1 {
@@ -47,20 +47,15 @@ func (t Target) Check(p *doze.Problems) {
 	if n := len(t.Parts.URLs); n == 0 || n > partsMax {
 		p.Add("multipart.partUrls", "has %d addresses; it must have 1 to %d", n, partsMax)
 	}
-	checkURLs(p, "multipart.partUrls", t.Parts.URLs...)
-	checkURLs(p, "multipart.completeUrl", t.Parts.CompleteURL)
-	if t.Parts.AbortURL != "" {
-		checkURLs(p, "multipart.abortUrl", t.Parts.AbortURL)
-	}
-}
-
-// checkURLs adds, once, that a field has something else than addresses.
-func checkURLs(p *doze.Problems, field string, all ...string) {
-	for _, address := range all {
-		if u, err := url.Parse(address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			p.Add(field, "must be an address to upload to, with http:// or https://")
-			return
+	for i, address := range t.Parts.URLs {
+		known := len(*p)
+		if doze.CheckAddress(p, fmt.Sprintf("multipart.partUrls[%d]", i), address); len(*p) > known {
+			break // the others are like it
 		}
+	}
+	doze.CheckAddress(p, "multipart.completeUrl", t.Parts.CompleteURL)
+	if t.Parts.AbortURL != "" {
+		doze.CheckAddress(p, "multipart.abortUrl", t.Parts.AbortURL)
 	}
 }
 
