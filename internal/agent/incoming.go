@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -24,8 +23,8 @@ const (
 	bodyFirst = 512
 	// bodyPiece is the largest: what a slow sender may leave unused.
 	bodyPiece = 64 << 10
-	// giveBack is the size of a body from which on its memory goes back to the
-	// sandbox at once.
+	// giveBack is how much bodies have held that are over when their memory goes
+	// back to the sandbox, whether or not there are other requests.
 	giveBack = 8 << 20
 
 	// drainMax and drainTime bound what is read of a body that nobody wants, so
@@ -44,6 +43,7 @@ type bodies struct {
 
 	mu   sync.Mutex
 	held int64 // guarded by mu
+	past int64 // guarded by mu; what those held that are over, since memory was given back
 }
 
 // incoming is the body of one request, and what it holds in memory.
@@ -77,16 +77,20 @@ func (in *incoming) take(n int64) bool {
 	return true
 }
 
-// release gives back what the body held, at the end of its request.
-func (in *incoming) release() {
-	in.all.mu.Lock()
-	large := in.held >= giveBack
-	in.all.held -= in.held
+// release ends what the body held, with its request, and reports whether it is
+// time to give memory back.
+func (in *incoming) release() bool {
+	all := in.all
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.held -= in.held
+	all.past += in.held
 	in.held = 0
-	in.all.mu.Unlock()
-	if large {
-		debug.FreeOSMemory()
+	if all.past < giveBack {
+		return false
 	}
+	all.past = 0
+	return true
 }
 
 // readAll reads all of src, which is the body with a limit on it. It comes in
@@ -130,6 +134,9 @@ func (in *incoming) join(pieces [][]byte, size int) ([]byte, error) {
 // refuse answers a request with err, and then reads what is left of its body,
 // within bounds.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, errCrowded) {
+		w.Header().Set("Retry-After", "1") // seconds
+	}
 	in, ok := r.Body.(*incoming)
 	if !ok || in.ended {
 		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)

@@ -42,9 +42,14 @@ func (l *lull) check() {
 	}
 	l.armed.Store(false)
 	if allocated() >= l.freed.Load()+lullMin {
-		debug.FreeOSMemory()
-		l.freed.Store(allocated())
+		l.free()
 	}
+}
+
+// free gives memory back now.
+func (l *lull) free() {
+	debug.FreeOSMemory()
+	l.freed.Store(allocated())
 }
 
 // allocated is what this process has taken since its start, in bytes.

@@ -219,11 +219,7 @@ func body(w http.ResponseWriter, r *http.Request, limit bound) ([]byte, error) {
 		return nil, nil // there is none
 	}
 	b, err := in.readAll(src)
-	switch {
-	case errors.Is(err, errCrowded):
-		w.Header().Set("Retry-After", "1") // seconds
-		return nil, err
-	case err != nil:
+	if err != nil {
 		return nil, cutOff(err, "send it again")
 	}
 	return b, nil
@@ -325,7 +321,11 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		in := &incoming{ReadCloser: r.Body, all: &a.bodies}
 		r.Body = in
-		defer in.release()
+		defer func() {
+			if in.release() {
+				a.lull.free()
+			}
+		}()
 	}
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))

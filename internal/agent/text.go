@@ -31,11 +31,13 @@ type textBody struct {
 	begin  func(name string, from int64) error // a text begins, behind so many bytes
 	finish func(beside []byte) error           // the body, with empty texts
 	most   int                                 // bytes beside the texts
+	cost   int64                               // what each of these takes, if they count among what bodies hold
 
 	src   *bufio.Reader
-	ready []byte // of a text, decoded; valid until the next look at src
-	n     int64  // bytes of all texts until now
-	err   error  // the end, for good
+	in    *incoming // what src reads; nil if nobody counts
+	ready []byte    // of a text, decoded; valid until the next look at src
+	n     int64     // bytes of all texts until now
+	err   error     // the end, for good
 	char  [utf8.UTFMax]byte
 
 	inside bool   // the next byte belongs to a text
@@ -59,6 +61,7 @@ func (c *textBody) open(w http.ResponseWriter, r *http.Request) error {
 	if n := r.ContentLength; n >= 0 && n < textAhead {
 		ahead = int(n)
 	}
+	c.in, _ = r.Body.(*incoming)
 	c.read(src, ahead)
 	return nil
 }
@@ -99,6 +102,8 @@ func (c *textBody) next() ([]byte, error) {
 			return nil, err
 		case len(c.beside) >= c.most:
 			return nil, doze.Errorf(doze.TooLarge, "the body has more than %d KiB besides %s; leave out what is not needed", c.most>>10, c.at[0])
+		case !c.room():
+			return nil, errCrowded
 		}
 		c.inside = c.begins(b)
 		c.beside = append(c.beside, b) // of a text, the quotes
@@ -109,6 +114,13 @@ func (c *textBody) next() ([]byte, error) {
 		}
 	}
 	return c.decode()
+}
+
+// room reports whether there is memory for a byte more beside the texts. It is
+// asked for when beside grows, by up to its size.
+func (c *textBody) room() bool {
+	n := len(c.beside)
+	return n < cap(c.beside) || c.cost == 0 || c.in == nil || c.in.take(int64(2*n)*c.cost)
 }
 
 // begins takes in a byte of what is beside the texts, and reports whether it is

@@ -19,8 +19,13 @@ import (
 // treePrefix is where trees are. Their paths are always absolute.
 const treePrefix = "/filesystem/tree"
 
-// treeBesideMax bounds the names of a tree, which are held in memory.
-const treeBesideMax = 4 << 20
+const (
+	// treeBesideMax bounds the names of a tree, which are held in memory.
+	treeBesideMax = 4 << 20
+	// nameCost is what a byte of these takes, at most: many short names become
+	// maps and lists of them.
+	nameCost = 16
+)
 
 // treeWrite maps paths below the tree's root to contents; nil is an empty one.
 type treeWrite struct {
@@ -68,7 +73,7 @@ type treeBody struct {
 
 // newTree returns a body that spools into a file of temp, if it has to.
 func newTree(temp func() (*os.File, error)) *treeBody {
-	t := &treeBody{textBody: textBody{at: []string{"files", anyMember}, most: treeBesideMax}, spool: spool{temp: temp}, parts: map[string]stretch{}}
+	t := &treeBody{textBody: textBody{at: []string{"files", anyMember}, most: treeBesideMax, cost: nameCost}, spool: spool{temp: temp}, parts: map[string]stretch{}}
 	t.begin, t.finish = t.turn, t.understand
 	return t
 }
