@@ -115,8 +115,13 @@ func (b *Box) spawn(do func()) bool {
 
 // bound returns a context that ends with ctx and with the box.
 func (b *Box) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return within(ctx, b.life)
+}
+
+// within returns a context that ends with ctx, and with life for its reason.
+func within(ctx, life context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(context.Cause(b.life)) })
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 

@@ -69,9 +69,7 @@ func (b *Box) onLine(ctx context.Context) (context.Context, context.CancelFunc) 
 	b.mu.Lock()
 	on := b.line.ctx
 	b.mu.Unlock()
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(on, func() { cancel(context.Cause(on)) })
-	return ctx, func() { stop(); cancel(nil) }
+	return within(ctx, on)
 }
 
 // hangUp closes all connections into the machine, those that are being made

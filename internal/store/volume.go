@@ -237,7 +237,7 @@ func (s *Store) VolumesOf(ctx context.Context, uid string) (map[string]Volume, e
 }
 
 func volumesOf(ctx context.Context, q querier, uid string) ([]Volume, error) {
-	return collect(ctx, q, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE attached = $1`, uid)
+	return collect(ctx, q, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE attached = $1 AND attached <> ''`, uid)
 }
 
 // Disks returns the ids of all disks that are on record, besides those that
