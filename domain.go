@@ -86,7 +86,7 @@ func hasLongLabel(name string) bool {
 func CheckDomain(p *Problems, field, name string) {
 	_, err := netip.ParseAddr(name)
 	if len(name) > DomainMax || err == nil || !domainForm.MatchString(name) || hasLongLabel(name) {
-		p.Add(field, "must be a domain such as example.com, of at most %d bytes", DomainMax)
+		p.first(field, "must be a domain such as example.com, of at most %d bytes", DomainMax)
 	}
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		p.Add(field, "is not in the DNS")

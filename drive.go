@@ -81,11 +81,9 @@ func (d *Drive) Default() {
 	}
 }
 
-// Validate reports every mistake of d at once. It expects defaults to be filled
-// in.
-func (d *Drive) Validate() error {
-	var p Problems
-	d.Metadata.Check(&p)
+// Check adds every mistake of d. It expects defaults to be filled in.
+func (d *Drive) Check(p *Problems) {
+	d.Metadata.Check(p)
 	if n := len(d.Spec.Permissions); n > DrivePermissionsMax {
 		p.Add("spec.permissions", "has %d entries; at most %d are allowed", n, DrivePermissionsMax)
 	}
@@ -94,10 +92,9 @@ func (d *Drive) Validate() error {
 		if rule.Mode != DriveRead && rule.Mode != DriveReadWrite {
 			p.Add(field+".mode", "is %q; it must be %s or %s", clip(string(rule.Mode)), DriveRead, DriveReadWrite)
 		}
-		CheckDrivePath(&p, field+".path", rule.Path)
-		checkLabels(&p, field+".labels", rule.Labels)
+		CheckDrivePath(p, field+".path", rule.Path)
+		checkLabels(p, field+".labels", rule.Labels)
 	}
-	return p.Err()
 }
 
 // Allows reports how a sandbox with these labels may mount a part of d, a clean

@@ -73,9 +73,13 @@ func (p *Problems) Add(field, format string, args ...any) {
 
 // Missing adds that a field is required, unless something is wrong with it
 // already: what cannot be read is there.
-func (p *Problems) Missing(field string) {
+func (p *Problems) Missing(field string) { p.first(field, "is required") }
+
+// first adds a mistake unless the field has one already: of what cannot be read,
+// nothing else is true.
+func (p *Problems) first(field, format string, args ...any) {
 	if !p.begin(field + " ") {
-		p.Add(field, "is required")
+		p.Add(field, format, args...)
 	}
 }
 

@@ -158,7 +158,9 @@ func TestNetworkValidate(t *testing.T) {
 			t.Parallel()
 			sb := doze.Sandbox{Metadata: doze.Metadata{Name: "a"}, Spec: doze.SandboxSpec{Network: &tt.network}}
 			sb.Default("here")
-			err := sb.Validate()
+			var p doze.Problems
+			sb.Check(&p)
+			err := p.Err()
 			if len(tt.want) == 0 {
 				if err != nil {
 					t.Error(err)

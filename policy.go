@@ -68,23 +68,21 @@ var (
 	policyResourceTypes = []string{"model", "function", "agent", "sandbox", "application"}
 )
 
-// Validate reports every mistake of p at once.
-func (p *Policy) Validate() error {
-	var wrong Problems
-	p.Metadata.Check(&wrong)
-	oneOf(&wrong, "spec.type", p.Spec.Type, policyTypes)
-	checkEntries(&wrong, "spec.locations", p.Spec.Locations, policyLocationTypes)
-	checkEntries(&wrong, "spec.flavors", p.Spec.Flavors, policyFlavorTypes)
+// Check adds every mistake of p.
+func (p *Policy) Check(wrong *Problems) {
+	p.Metadata.Check(wrong)
+	oneOf(wrong, "spec.type", p.Spec.Type, policyTypes)
+	checkEntries(wrong, "spec.locations", p.Spec.Locations, policyLocationTypes)
+	checkEntries(wrong, "spec.flavors", p.Spec.Flavors, policyFlavorTypes)
 	if n := len(p.Spec.ResourceTypes); n > PolicyEntriesMax {
 		wrong.Add("spec.resourceTypes", "has %d entries; at most %d are allowed", n, PolicyEntriesMax)
 	}
 	for i, t := range p.Spec.ResourceTypes {
-		oneOf(&wrong, fmt.Sprintf("spec.resourceTypes[%d]", i), t, policyResourceTypes)
+		oneOf(wrong, fmt.Sprintf("spec.resourceTypes[%d]", i), t, policyResourceTypes)
 	}
 	if t := p.Spec.MaxTokens; t != nil && min(t.Input, t.Output, t.Total, t.Step, t.Ratio) < 0 {
 		wrong.Add("spec.maxTokens", "must have no negative numbers")
 	}
-	return wrong.Err()
 }
 
 func checkEntries(p *Problems, field string, all []PolicyEntry, types []string) {
@@ -101,6 +99,6 @@ func checkEntries(p *Problems, field string, all []PolicyEntry, types []string) 
 
 func oneOf(p *Problems, field, value string, known []string) {
 	if !slices.Contains(known, value) {
-		p.Add(field, "must be one of %s", strings.Join(known, ", "))
+		p.first(field, "must be one of %s", strings.Join(known, ", "))
 	}
 }

@@ -85,15 +85,14 @@ var (
 	connectionHeaders = []string{"connection", "content-length", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
 )
 
-// Validate reports every mistake of p at once.
-func (p *Preview) Validate() error {
-	var wrong Problems
+// Check adds every mistake of p.
+func (p *Preview) Check(wrong *Problems) {
 	m := Metadata{Name: p.Metadata.Name, DisplayName: p.Metadata.DisplayName}
-	m.Check(&wrong)
+	m.Check(wrong)
 	s := p.Spec
 	switch {
 	case s.Port < 1 || s.Port > 65535 || s.Port == 80:
-		wrong.Add("spec.port", "is %d; it must be 1 to 65535, and not 80", s.Port)
+		wrong.first("spec.port", "is %d; it must be 1 to 65535, and not 80", s.Port)
 	case s.Public && (s.Port == ControlPort || s.Port == AgentPort):
 		wrong.Add("spec.public", "must be false for port %s: everybody could run commands in the sandbox", strconv.Itoa(s.Port))
 	}
@@ -110,9 +109,8 @@ func (p *Preview) Validate() error {
 			wrong.Add("spec.expires", "%v", err)
 		}
 	}
-	checkHeaders(&wrong, "spec.requestHeaders", s.RequestHeaders)
-	checkHeaders(&wrong, "spec.responseHeaders", s.ResponseHeaders)
-	return wrong.Err()
+	checkHeaders(wrong, "spec.requestHeaders", s.RequestHeaders)
+	checkHeaders(wrong, "spec.responseHeaders", s.ResponseHeaders)
 }
 
 func checkHeaders(p *Problems, field string, headers map[string]string) {

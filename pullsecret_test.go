@@ -52,7 +52,9 @@ func TestPullSecret(t *testing.T) {
 		}
 	}
 	secret := doze.Secret{Metadata: doze.Metadata{Name: "a"}, Data: map[string]string{doze.PullSecretKey: "{}"}}
-	if err := secret.Validate(); err == nil || !strings.Contains(err.Error(), doze.PullSecretKey) {
+	var p doze.Problems
+	secret.Check(&p)
+	if err := p.Err(); err == nil || !strings.Contains(err.Error(), doze.PullSecretKey) {
 		t.Error(err)
 	}
 }

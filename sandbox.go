@@ -151,13 +151,6 @@ func (s *Sandbox) Default(region string) {
 	}
 }
 
-// Validate reports every mistake of s at once, like [Sandbox.Check].
-func (s *Sandbox) Validate() error {
-	var p Problems
-	s.Check(&p)
-	return p.Err()
-}
-
 // Check adds every mistake of s, but for what follows from one that p has: that
 // a part of s could not be read. It expects defaults to be filled in. Whether
 // there is such an image only a node knows.

@@ -60,10 +60,9 @@ type Secret struct {
 	Data     map[string]string `json:"data"`
 }
 
-// Validate reports every mistake of s at once.
-func (s *Secret) Validate() error {
-	var p Problems
-	s.Metadata.Check(&p)
+// Check adds every mistake of s.
+func (s *Secret) Check(p *Problems) {
+	s.Metadata.Check(p)
 	if len(s.Data) > SecretKeysMax {
 		p.Add("data", "has %d keys; at most %d are allowed", len(s.Data), SecretKeysMax)
 	}
@@ -85,5 +84,4 @@ func (s *Secret) Validate() error {
 	if bytes > SecretBytesMax {
 		p.Add("data", "has %d bytes; at most %d are allowed", bytes, SecretBytesMax)
 	}
-	return p.Err()
 }

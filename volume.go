@@ -52,20 +52,17 @@ type VolumeState struct {
 	AttachedTo string `json:"attachedTo"` // "sandbox:<name>"; empty when it is free
 }
 
-// Validate reports every mistake of v at once. It expects defaults to be filled
-// in.
-func (v *Volume) Validate() error {
-	var p Problems
-	v.Metadata.Check(&p)
-	checkVolumeSize(&p, "spec.size", v.Spec.Size)
+// Check adds every mistake of v. It expects defaults to be filled in.
+func (v *Volume) Check(p *Problems) {
+	v.Metadata.Check(p)
+	checkVolumeSize(p, "spec.size", v.Spec.Size)
 	if v.Spec.Template != "" {
 		name, version := v.Spec.From()
-		CheckName(&p, "spec.template", name)
+		CheckName(p, "spec.template", name)
 		if !isVersion(version) {
 			p.Add("spec.template", "has the version %q; write it as name:version", clip(version))
 		}
 	}
-	return p.Err()
 }
 
 // From is the template of a volume and the version of it.
@@ -79,7 +76,7 @@ func (s *VolumeSpec) From() (name, version string) {
 
 func checkVolumeSize(p *Problems, field string, size Megabytes) {
 	if size < VolumeMin || size > VolumeMax {
-		p.Add(field, "is %d; it must be %d to %d megabytes", size, VolumeMin, VolumeMax)
+		p.first(field, "is %d; it must be %d to %d megabytes", size, VolumeMin, VolumeMax)
 	}
 }
 
@@ -132,16 +129,13 @@ type VolumeTemplateVersion struct {
 	Status       VersionStatus `json:"status"`
 }
 
-// Validate reports every mistake of t at once. It expects defaults to be filled
-// in.
-func (t *VolumeTemplate) Validate() error {
-	var p Problems
-	t.Metadata.Check(&p)
-	checkVolumeSize(&p, "spec.defaultSize", t.Spec.DefaultSize)
+// Check adds every mistake of t. It expects defaults to be filled in.
+func (t *VolumeTemplate) Check(p *Problems) {
+	t.Metadata.Check(p)
+	checkVolumeSize(p, "spec.defaultSize", t.Spec.DefaultSize)
 	if n := len(t.Spec.Description); n > VolumeDescriptionMax {
 		p.Add("spec.description", "is %d bytes long; at most %d are allowed", n, VolumeDescriptionMax)
 	}
-	return p.Err()
 }
 
 // CheckVersion adds what is wrong with the name of a version.

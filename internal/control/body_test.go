@@ -133,14 +133,29 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 	}
 	// A snapshot that is missing is the only mistake; and what is unreadable is one.
 	want[any](p, 404, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"none","memory":8192}`)
-	const unreadable = `{"spec":{"runtime":{"envs":[{"name":"D","value":"x"},7,{"name":5}],"ports":["x"]},"lifecycle":{"expirationPolicies":[[]]}}}`
-	for _, at := range []string{"PUT /sandboxes/a", "POST /sandboxes"} {
+	const (
+		unreadable = `{"spec":{"runtime":{"envs":[{"name":"D","value":"x"},7,{"name":5}],"ports":["x"]},"lifecycle":{"expirationPolicies":[[]]}}}`
+		those      = "spec.runtime.envs[1] must be an object; spec.runtime.envs[2].name must be a string; spec.runtime.ports[0] must be an object; spec.lifecycle.expirationPolicies[0] must be an object"
+		nameless   = `{"metadata":{"name":5}}`
+		name       = "metadata.name must be a string"
+	)
+	for at, tt := range map[string]struct{ body, says string }{
+		"PUT /sandboxes/a":            {unreadable, those},
+		"POST /sandboxes":             {unreadable, those},
+		"POST /drives":                {nameless, name},
+		"POST /secrets":               {nameless, name},
+		"POST /policies":              {`{"metadata":{"name":5},"spec":{"type":5}}`, name + "; spec.type must be a string"},
+		"POST /volumes":               {`{"metadata":{"name":5},"spec":{"size":"x"}}`, name + "; spec.size must be a whole number"},
+		"POST /volume_templates":      {`{"metadata":{"name":5},"spec":{"defaultSize":"x"}}`, name + "; spec.defaultSize must be a whole number"},
+		"POST /sandboxes/a/previews":  {`{"metadata":{"name":5},"spec":{"port":"x"}}`, name + "; spec.port must be a whole number"},
+		"POST /vpcs":                  {nameless, name},
+		"POST /customdomains":         {nameless, name},
+		"POST /vpcs/v/egressgateways": {`{"metadata":{"name":5},"spec":{"region":"auto"}}`, name},
+	} {
 		method, path, _ := strings.Cut(at, " ")
-		const says = "spec.runtime.envs[1] must be an object; spec.runtime.envs[2].name must be a string; spec.runtime.ports[0] must be an object; spec.lifecycle.expirationPolicies[0] must be an object"
-		got, _ := want[map[string]any](p, 400, method, path, unreadable)["message"].(string)
-		mistakes := strings.Split(got, "; ")
+		got, _ := want[map[string]any](p, 400, method, path, tt.body)["message"].(string)
+		mistakes, expected := strings.Split(got, "; "), strings.Split(tt.says, "; ")
 		slices.Sort(mistakes)
-		expected := strings.Split(says, "; ")
 		slices.Sort(expected)
 		if !slices.Equal(mistakes, expected) {
 			t.Errorf("%s: %s", at, got)

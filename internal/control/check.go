@@ -32,11 +32,11 @@ func keepName(m *doze.Metadata, was, noun string, p *doze.Problems) {
 	}
 }
 
-// regionOf is the region of a resource whose caller wants this one: ours, if it has
-// no wish.
-func (s *Server) regionOf(region string) string {
+// regionOf is the region of a resource whose caller wants this one, or the other
+// for one who has no wish.
+func regionOf(region, other string) string {
 	if region == "" || region == doze.AnyRegion {
-		return s.Region
+		return other
 	}
 	return region
 }
@@ -49,10 +49,8 @@ func (s *Server) checkRegion(field, region string, p *doze.Problems) {
 }
 
 // checkPlaced adds what a resource says is wrong with it, and with its region.
-func (s *Server) checkPlaced(resource interface{ Validate() error }, region string, p *doze.Problems) {
-	if err := resource.Validate(); err != nil {
-		*p = append(*p, doze.Public(err).Message)
-	}
+func (s *Server) checkPlaced(resource interface{ Check(p *doze.Problems) }, region string, p *doze.Problems) {
+	resource.Check(p)
 	s.checkRegion("spec.region", region, p)
 }
 

@@ -47,9 +47,7 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if generated {
 		sb.Metadata.Name = newName()
 	}
-	if sb.Spec.Region == doze.AnyRegion {
-		sb.Spec.Region = s.Region
-	}
+	sb.Spec.Region = regionOf(sb.Spec.Region, s.Region)
 	sb.Spec.Runtime.Envs = unmask(nil, sb.Spec.Runtime.Envs, "spec.runtime.envs", &p)
 	sb.Default(s.Region)
 	now := time.Now()

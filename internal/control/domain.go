@@ -193,7 +193,7 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 	if spec.DomainType != "" && spec.DomainType != doze.DomainPreviews {
 		p.Add("spec.domainType", "must be %s", doze.DomainPreviews)
 	}
-	s.checkRegion("spec.region", s.regionOf(spec.Region), p)
+	s.checkRegion("spec.region", regionOf(spec.Region, s.Region), p)
 	doze.CheckFallback(p, "spec.fallbackPreviewId", spec.Fallback)
 	d.Metadata.DisplayName, d.Metadata.Labels, d.Spec.FallbackPreviewID = meta.DisplayName, meta.Labels, spec.Fallback
 }

@@ -58,7 +58,7 @@ func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[stri
 	var p doze.Problems
 	decodeDrive(&d.Drive, body, &p)
 	stamp(&d.Metadata, c)
-	d.Spec.Region = s.regionOf(d.Spec.Region)
+	d.Spec.Region = regionOf(d.Spec.Region, s.Region)
 	s.checkFree(&p, "metadata.name", "/drives/{}", d.Metadata.Name)
 	s.checkPlaced(&d, d.Spec.Region, &p)
 	var lacking doze.Problems
@@ -85,7 +85,7 @@ func (s *Server) updateDrive(ctx context.Context, r *http.Request, body map[stri
 		decodeDrive(&d.Drive, body, &p)
 		keepName(&d.Metadata, was.Metadata.Name, "drive", &p)
 		d.Metadata.ExternalID = cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
-		d.Spec.Region = cmp.Or(d.Spec.Region, was.Spec.Region)
+		d.Spec.Region = regionOf(d.Spec.Region, was.Spec.Region)
 		d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
 		s.checkPlaced(d, d.Spec.Region, &p)
 		return p.Err()

@@ -56,14 +56,9 @@ func decodePolicy(p *doze.Policy, body map[string]any) error {
 		p.Spec.Locations, p.Spec.Flavors, p.Spec.MaxTokens = nil, nil, nil
 	}
 	decode(&p.Spec, spec, "spec", &wrong)
-	if name != "" && p.Metadata.Name != name && p.Metadata.Name != "" {
-		wrong.Add("metadata.name", "cannot be changed: create another policy")
-	}
 	if name != "" {
-		p.Metadata.Name = name
+		keepName(&p.Metadata, name, "policy", &wrong)
 	}
-	if err := p.Validate(); err != nil {
-		wrong = append(wrong, doze.Public(err).Message)
-	}
+	p.Check(&wrong)
 	return wrong.Err()
 }

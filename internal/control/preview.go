@@ -197,9 +197,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 	if name != "" && p.Metadata.Name != name {
 		wrong.Add("metadata.name", "cannot be changed: create another preview")
 	}
-	if err := p.Validate(); err != nil {
-		wrong = append(wrong, doze.Public(err).Message)
-	}
+	p.Check(&wrong)
 	if at := p.Deadline(); !at.IsZero() && !at.After(now) {
 		wrong.Add("spec", "is of a preview that would have ended already")
 	}

@@ -41,6 +41,17 @@ func TestRegion(t *testing.T) {
 			t.Errorf("%s: %s", path, diff)
 		}
 	}
+	for at, body := range map[string]string{ // who asks for any region has ours, and keeps it
+		"/sandboxes": `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
+		"/volumes":   `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
+		"/drives":    `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
+	} {
+		for _, made := range []object{want[object](p, 200, "POST", at, body), want[object](p, 200, "PUT", at+"/a", body)} {
+			if region := made["spec"].(object)["region"]; region != "here-1" {
+				t.Errorf("%s is in %v", at, region)
+			}
+		}
+	}
 	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
 	p.reopen()
 	if r := want[doze.Configuration](p, 200, "GET", "/configuration", "").Regions[0]; !r.Egress || !r.Proxy {

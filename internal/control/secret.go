@@ -28,7 +28,8 @@ func (s *Server) createSecret(ctx context.Context, _ *http.Request, body map[str
 	var sec doze.Secret
 	var p doze.Problems
 	decodeSecret(&sec, body, &p)
-	if err := checkSecret(&sec, &p); err != nil {
+	sec.Check(&p)
+	if err := p.Err(); err != nil {
 		return sec, err
 	}
 	all, err := s.Store.Secrets(ctx, c.Workspace)
@@ -50,12 +51,7 @@ func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[str
 		var p doze.Problems
 		name, was := sec.Metadata.Name, maps.Clone(sec.Data)
 		decodeSecret(sec, body, &p)
-		if sec.Metadata.Name == "" {
-			sec.Metadata.Name = name
-		}
-		if sec.Metadata.Name != name {
-			p.Add("metadata.name", "cannot be changed: create another secret")
-		}
+		keepName(&sec.Metadata, name, "secret", &p)
 		for k, v := range sec.Data {
 			old, kept := was[k]
 			switch {
@@ -67,7 +63,8 @@ func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[str
 			}
 		}
 		sec.Metadata.UpdatedAt, sec.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
-		return checkSecret(sec, &p)
+		sec.Check(&p)
+		return p.Err()
 	})
 	return masked(sec), err
 }
@@ -85,13 +82,6 @@ func decodeSecret(sec *doze.Secret, body map[string]any, p *doze.Problems) {
 	}{sec.Data}
 	decode(&in, body, "", p)
 	sec.Data = in.Data
-}
-
-func checkSecret(sec *doze.Secret, p *doze.Problems) error {
-	if err := sec.Validate(); err != nil {
-		*p = append(*p, doze.Public(err).Message)
-	}
-	return p.Err()
 }
 
 // masked is a secret as callers see it.

@@ -101,9 +101,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		want.Spec.Network = nil
 	}
 	keepName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
-	if want.Spec.Region == "" || want.Spec.Region == doze.AnyRegion {
-		want.Spec.Region = sb.Spec.Region
-	}
+	want.Spec.Region = regionOf(want.Spec.Region, sb.Spec.Region)
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
 	now.Image = cmp.Or(now.Image, was.Image)
 	now.Memory = cmp.Or(now.Memory, was.Memory)

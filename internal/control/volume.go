@@ -51,7 +51,7 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 	var p doze.Problems
 	decodeVolume(&v.Volume, body, &p)
 	stamp(&v.Metadata, c)
-	v.Spec.Region = s.regionOf(v.Spec.Region)
+	v.Spec.Region = regionOf(v.Spec.Region, s.Region)
 	s.checkFree(&p, "metadata.name", "/volumes/{}", v.Metadata.Name)
 	from, err := s.origin(ctx, &v.Volume, &p)
 	if err != nil {
@@ -67,6 +67,7 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 		return doze.Volume{}, err
 	}
 	defer release()
+	v.Events = []doze.Event{{Type: doze.EventDeployment, Status: doze.VolumeDeployed, Message: "the volume is ready", Time: v.Metadata.CreatedAt}}
 	if err := s.Store.InsertVolume(life, v); err != nil {
 		return doze.Volume{}, err
 	}
@@ -76,8 +77,8 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 	if err := s.Store.FinishVolume(life, v.ID); err != nil {
 		return doze.Volume{}, s.abandonVolume(life, v.ID, err)
 	}
-	made, err := s.Store.Volume(life, c.Workspace, v.Metadata.Name)
-	return made.Volume, err
+	v.Status = doze.VolumeDeployed
+	return v.Volume, nil
 }
 
 // origin is the disk that a new volume begins with, if it has a template; of
@@ -125,7 +126,7 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 		decodeVolume(&v.Volume, body, &p)
 		keepName(&v.Metadata, was.Metadata.Name, "volume", &p)
 		v.Metadata.ExternalID = cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
-		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), cmp.Or(v.Spec.Region, was.Spec.Region)
+		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), regionOf(v.Spec.Region, was.Spec.Region)
 		v.Spec.Template = cmp.Or(v.Spec.Template, was.Spec.Template)
 		if v.Spec.Template != was.Spec.Template {
 			p.Add("spec.template", "cannot be changed: create another volume")

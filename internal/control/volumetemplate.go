@@ -42,12 +42,7 @@ func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body
 		return t, "", err
 	}
 	name := t.Metadata.Name
-	return s.writeTemplate(ctx, r, body, name, func(exists bool) error {
-		if exists {
-			return &doze.Error{Kind: doze.Conflict, Name: doze.NameTemplateExists, Message: "the volume template " + name + " already exists"}
-		}
-		return nil
-	})
+	return s.writeTemplate(ctx, r, body, name, true)
 }
 
 // decodeTemplate writes what a caller may set of a template onto t, which has a
@@ -65,20 +60,19 @@ func decodeTemplate(t *doze.VolumeTemplate, r *http.Request, body map[string]any
 	if name != "" && t.Metadata.Name != name {
 		p.Add("metadata.name", "is %q; the path names %q", clip(t.Metadata.Name), clip(name))
 	}
-	if err := t.Validate(); err != nil {
-		p = append(p, doze.Public(err).Message)
-	}
+	t.Check(&p)
 	return p.Err()
 }
 
 // putVolumeTemplate changes a template, or makes one of that name.
 func (s *Server) putVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
-	return s.writeTemplate(ctx, r, body, r.PathValue("template"), func(bool) error { return nil })
+	return s.writeTemplate(ctx, r, body, r.PathValue("template"), false)
 }
 
 // writeTemplate writes what a body says of a template, with another version if
-// the request asks for one, and returns where its files are to be put.
-func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[string]any, name string, may func(exists bool) error) (t doze.VolumeTemplate, address string, err error) {
+// the request asks for one, and returns where its files are to be put. A fresh one
+// is a Conflict with one that there is.
+func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[string]any, name string, fresh bool) (t doze.VolumeTemplate, address string, err error) {
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
 	token := rand.Text()
 	hash := sha256.Sum256([]byte(token))
@@ -89,8 +83,8 @@ func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[st
 		add.Name, add.Region, add.Bucket = r.URL.Query().Get("version"), s.Region, "local"
 	}
 	t, err = s.Store.PutVolumeTemplate(ctx, c.Workspace, name, func(t *doze.VolumeTemplate, exists bool) error {
-		if err := may(exists); err != nil {
-			return err
+		if fresh && exists {
+			return &doze.Error{Kind: doze.Conflict, Name: doze.NameTemplateExists, Message: "the volume template " + name + " already exists"}
 		}
 		if !exists {
 			t.Metadata = doze.Metadata{Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub}

@@ -82,7 +82,7 @@ type workspaceRequest struct {
 func (s *Server) checkWorkspace(in *workspaceRequest, p *doze.Problems) {
 	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
 	m.CheckIn(p, "")
-	s.checkRegion("region", s.regionOf(in.Region), p)
+	s.checkRegion("region", regionOf(in.Region, s.Region), p)
 }
 
 // createWorkspace makes a workspace of which the caller is the admin.

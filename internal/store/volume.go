@@ -31,7 +31,6 @@ const (
 // InsertVolume adds a volume that is being made. A name that is taken is a
 // Conflict; more than [doze.VolumesMax] in a workspace are Exhausted.
 func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
-	v.note(doze.EventDeployment, "the volume is ready", v.Metadata.CreatedAt.Time)
 	body, err := json.Marshal(v.Volume)
 	if err != nil {
 		return wrap(err, "encode volume")
