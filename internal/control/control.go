@@ -139,8 +139,11 @@ func (s *Server) Recover(ctx context.Context) error {
 		_, disabled := s.Store.Apply(ctx, uid, store.Step{On: doze.Disable, At: time.Now()})
 		err = errors.Join(err, disabled)
 	}
+	// What came due while nobody ran is shown by no answer, however soon.
+	next, unknown := s.Store.NextDeadline(ctx)
+	s.expiry.by(next)
 	s.mending.ring()
-	return err
+	return errors.Join(err, unknown)
 }
 
 // resume takes up a start that was cut short. A sandbox that never ran ends, so

@@ -130,6 +130,9 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 				p.stop()
 				time.Sleep(2*time.Hour - time.Second)
 				p.open(true)
+				if sb := p.get(); sb.Status == "DEPLOYED" {
+					t.Error("the first answer shows what has ended")
+				}
 				after(100 * time.Millisecond)
 				if sb := p.get(); sb.Status != "TERMINATED" {
 					t.Errorf("its time came while we were away: %s", sb.Status)
