@@ -16,6 +16,7 @@ type Caller struct {
 	Sub       string            // stable identity: user or service account
 	SubType   string            // user or service_account
 	Workspace string            // where the request is, one of Roles; empty is nowhere
+	Chosen    bool              // the request names it
 	Roles     map[string]string // in each workspace that it may enter; not to be changed
 	Scopes    []string          // of the credential: resource:action, or admin
 	Key       string            // id of the API key or grant, for the log

@@ -161,6 +161,7 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 		if caller, ok = caller.In(asked); !ok {
 			return Caller{}, doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names")
 		}
+		caller.Chosen = true
 	}
 	return caller, nil
 }

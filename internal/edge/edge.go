@@ -210,9 +210,9 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 	if v.caller, err = e.authenticate(probe); err != nil {
 		return nil, err
 	}
-	at, ok := e.find(r, v)
-	if !ok {
-		return nil, errNotFound
+	at, err := e.find(r, v)
+	if err != nil {
+		return nil, err
 	}
 	if !v.caller.May(scope) {
 		return nil, errForbidden
@@ -235,24 +235,40 @@ func barred(r peer.Route) error {
 }
 
 // find looks for the sandbox that r names among those that the caller may
-// enter, and fills in where it is. If the name can be read in several ways,
-// the workspace that the caller chose comes first, then they come by name.
-func (e *Edge) find(r *http.Request, v *visit) (at place, ok bool) {
-	others := slices.Sorted(maps.Keys(v.caller.Roles))
-	for _, workspace := range append([]string{v.caller.Workspace}, others...) {
+// enter, and fills in where it is. A host may be that of several sandboxes, in
+// workspaces of which one is called as another one ends. Then it counts which
+// workspace the request names, and without one it is Invalid: none of them may
+// get what is meant for another.
+func (e *Edge) find(r *http.Request, v *visit) (at place, err error) {
+	workspaces := []string{v.caller.Workspace}
+	if _, readable := e.locate(r, v.caller.Workspace); !v.caller.Chosen || !readable {
+		workspaces = slices.Sorted(maps.Keys(v.caller.Roles))
+	}
+	in := v.caller
+	for _, workspace := range workspaces {
 		caller, ok := v.caller.In(workspace)
 		if !ok {
 			continue
 		}
-		if at, ok = e.locate(r, workspace); !ok {
+		place, ok := e.locate(r, workspace)
+		if !ok {
 			continue
 		}
-		if v.route, ok = e.directory.Find(workspace, at.sandbox, time.Now()); ok {
-			v.caller = caller
-			return at, true
+		route, ok := e.directory.Find(workspace, place.sandbox, time.Now())
+		switch {
+		case !ok:
+		case at.sandbox != "":
+			return at, doze.Errorf(doze.Invalid, "the address is that of %s in the workspace %s and of %s in %s: name the workspace in the header x-blaxel-workspace",
+				at.sandbox, in.Workspace, place.sandbox, workspace)
+		default:
+			in, at, v.route = caller, place, route
 		}
 	}
-	return at, false
+	if at.sandbox == "" {
+		return at, errNotFound
+	}
+	v.caller = in
+	return at, nil
 }
 
 // aim decides which port of the sandbox gets r, and as what path.

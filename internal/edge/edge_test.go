@@ -142,6 +142,9 @@ func newWorld(t *testing.T, backend http.Handler) *world {
 		{UID: "u-acme-web", Workspace: "acme", Name: "web", Enabled: true},
 		{UID: "u-corp-web", Workspace: "corp", Name: "web", Enabled: true},
 		{UID: "u-corp-only", Workspace: "corp", Name: "only", Enabled: true},
+		{UID: "u-acme-one", Workspace: "acme", Name: "q-e", Enabled: true}, // these two have one host
+		{UID: "u-e-acme-one", Workspace: "e-acme", Name: "q", Enabled: true},
+		{UID: "u-acme-two", Workspace: "acme", Name: "r-e", Enabled: true}, // and this one that of a sandbox that is gone
 		{UID: "u-acme-off", Workspace: "acme", Name: "off"},
 		{UID: "u-acme-dead", Workspace: "acme", Name: "dead", Enabled: true, Failed: true},
 	} {
@@ -167,22 +170,30 @@ func newWorld(t *testing.T, backend http.Handler) *world {
 	return w
 }
 
-// login takes the keys acme and corp, and weak, which may only look.
+// login takes the keys acme and corp, weak, which may only look, and both, which
+// is in two workspaces.
 func (w *world) login(r *http.Request) (access.Caller, error) {
 	token, err := access.Token(r)
 	if err != nil {
 		return access.Caller{}, err
 	}
 	_, gone := w.revoked.Load(token)
-	scopes := map[string][]string{"acme": {"admin"}, "corp": {"sandboxes:control"}, "weak": {"sandboxes:get"}}[token]
+	scopes := map[string][]string{"acme": {"admin"}, "corp": {"sandboxes:control"}, "weak": {"sandboxes:get"}, "both": {"admin"}}[token]
 	if gone || scopes == nil {
 		return access.Caller{}, doze.Errorf(doze.Unauthenticated, "the API key is not valid")
 	}
 	if r.URL.Query().Has("workspace") {
 		return access.Caller{}, doze.Errorf(doze.Forbidden, "another workspace")
 	}
-	workspace := strings.Replace(token, "weak", "acme", 1)
-	return access.Caller{Sub: "sub-" + token, SubType: "user", Workspace: workspace, Roles: map[string]string{workspace: doze.RoleAdmin}, Scopes: scopes, Key: "id-" + token}, nil
+	workspace := strings.NewReplacer("weak", "acme", "both", "acme").Replace(token)
+	c := access.Caller{Sub: "sub-" + token, SubType: "user", Workspace: workspace, Roles: map[string]string{workspace: doze.RoleAdmin}, Scopes: scopes, Key: "id-" + token}
+	if token == "both" {
+		c.Roles["e-acme"] = doze.RoleMember
+	}
+	if asked := r.Header.Get("X-Blaxel-Workspace"); asked != "" {
+		c.Workspace, c.Chosen = asked, true
+	}
+	return c, nil
 }
 
 // do sends a request with a key, or without one, to a host of the edge.
@@ -283,6 +294,40 @@ func TestWhoMayEnterWhat(t *testing.T) {
 			}
 			if diff := cmp.Diff(strings.Fields(c.uid), w.gate.seen, cmp.Transformer("len", func(s []string) string { return fmt.Sprint(s) })); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestOneHostOfTwo: a host that may be that of several sandboxes leads to the one
+// in the workspace that is named, or that there is, and else to none.
+func TestOneHostOfTwo(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "in") }))
+	const one, two = "sbx-q-e-acme.eu-1.localhost", "sbx-r-e-acme.eu-1.localhost"
+	for name, c := range map[string]struct {
+		host, key, workspace string
+		status               int
+		uid                  string
+	}{
+		"of one workspace":           {one, "acme", "", 200, "u-acme-one:8080"},
+		"of two":                     {one, "both", "", 400, ""},
+		"of two, the first is named": {one, "both", "acme", 200, "u-acme-one:8080"},
+		"of two, the other is named": {one, "both", "e-acme", 200, "u-e-acme-one:8080"},
+		"the other one is left":      {two, "both", "", 200, "u-acme-two:8080"},
+		"what is named is gone":      {two, "both", "e-acme", 404, ""},
+		"another one is named":       {host, "both", "e-acme", 200, "u-acme-web:8080"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.gate.seen = nil
+			var header []string
+			if c.workspace != "" {
+				header = []string{"X-Blaxel-Workspace", c.workspace}
+			}
+			if resp := w.do(t, http.MethodGet, c.host, "/", c.key, nil, header...); resp.StatusCode != c.status {
+				t.Errorf("status %d, want %d", resp.StatusCode, c.status)
+			}
+			if got := strings.Join(w.gate.seen, " "); got != c.uid {
+				t.Errorf("it is %q, want %q", got, c.uid)
 			}
 		})
 	}
