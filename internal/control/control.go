@@ -105,6 +105,7 @@ func (s *Server) Recover(ctx context.Context) error {
 	var stuck, open []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		s.Node.SetGrace(sb.Machine, grace(sb))
 		if err := s.setNetwork(ctx, sb); err != nil { // no reason to keep the others from theirs
 			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
 		}

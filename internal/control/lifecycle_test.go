@@ -293,6 +293,31 @@ func TestGraceKeepsNobodyElse(t *testing.T) {
 	})
 }
 
+// TestGraceThatIsChanged counts at once, and after a start of the platform.
+func TestGraceThatIsChanged(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`)
+		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"terminationGracePeriodSeconds":60}}}`)
+		p.node.with("a", func(_ string, m *machine) {
+			if m.order.Grace != time.Minute {
+				p.t.Errorf("its processes get %v", m.order.Grace)
+			}
+			m.order.Grace = 0 // as after a start of the node
+		})
+		p.reopen()
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		after(59 * time.Second)
+		if sb := p.get(); sb.Status != "DELETING" {
+			p.t.Errorf("within its time it is %s", sb.Status)
+		}
+		after(2 * time.Second)
+		if sb := p.get(); sb.Status != "TERMINATED" {
+			p.t.Errorf("after its time it is %s", sb.Status)
+		}
+	})
+}
+
 // TestRedeployGrantsGrace: the machine before has its time, and the one after
 // has its own.
 func TestRedeployGrantsGrace(t *testing.T) {

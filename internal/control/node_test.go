@@ -374,6 +374,14 @@ func (n *node) forget() {
 	}
 }
 
+func (n *node) SetGrace(uid string, grace time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m := n.machines[uid]; m != nil {
+		m.order.Grace = grace
+	}
+}
+
 func (n *node) SetNetwork(_ context.Context, uid string, network *doze.Network) error {
 	defer n.around()()
 	n.mu.Lock()

@@ -35,7 +35,7 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 // update changes a sandbox to what body says. Preconditions: the turn of sb is
 // held.
 func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]any) (doze.Sandbox, error) {
-	s.learn(ctx, sb) // it may end, or not, for being unused
+	s.learn(ctx, learnTimeout, sb) // it may end, or not, for being unused
 	want, err := s.wanted(ctx, sb, body, nil)
 	if err != nil {
 		return doze.Sandbox{}, err
@@ -49,6 +49,7 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 	s.expiry.by(want.Deadline)
 	changed, err := s.Store.Sandbox(ctx, sb.UID)
 	if err == nil {
+		s.Node.SetGrace(changed.Machine, grace(changed))
 		err = s.setNetwork(ctx, changed)
 	}
 	if err != nil {
@@ -121,7 +122,8 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	now.ExtraArgs = was.ExtraArgs
 	now.Envs = unmask(was.Envs, now.Envs, "spec.runtime.envs", &p)
 	want.Default(s.Region)
-	if len(want.Spec.Volumes) > 0 && !slices.Equal(want.Spec.Volumes, sb.Spec.Volumes) {
+	// Null is left out; an empty list takes some away.
+	if want.Spec.Volumes != nil && !slices.Equal(want.Spec.Volumes, sb.Spec.Volumes) {
 		p.Add("spec.volumes", "cannot be changed: create another sandbox")
 	}
 	want.Spec.Volumes = sb.Spec.Volumes

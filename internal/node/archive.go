@@ -136,7 +136,9 @@ func (n *Node) tidy(b *Box) {
 // noteProcesses has the agent end its processes and writes down what they were,
 // so that neither a crash nor a second attempt forgets them.
 func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
-	wait := max(partTime, b.order.Grace)
+	b.mu.Lock()
+	wait := max(partTime, b.grace)
+	b.mu.Unlock()
 	bounded, cancel := context.WithTimeout(ctx, wait+keepTimeout)
 	defer cancel()
 	var answer struct {

@@ -66,6 +66,7 @@ type Box struct {
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
 	retired     bool               // guarded by mu; it is about to be deleted, and lets nobody in
+	grace       time.Duration      // guarded by mu; what its processes get to end by themselves
 	parting     bool               // guarded by mu; its processes have time to end, and it does not fall asleep
 	holds       int                // guarded by mu; requests in flight
 	kept        bool               // guarded by mu; a process inside asked to stay awake
@@ -91,7 +92,7 @@ type attempt struct {
 // newBox returns a box without a machine.
 func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
-		n: n, order: o, config: c, phase: phase, network: o.Network,
+		n: n, order: o, config: c, phase: phase, network: o.Network, grace: o.Grace,
 		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(),
 		conns: map[*conn]struct{}{}, drives: map[string]*drive{}, seq: uint64(n.era), //nolint:gosec // G115: a time in our days, or later
 	}
@@ -398,6 +399,9 @@ func (b *Box) suspend() {
 	asked := time.Now()
 	in, err := b.intend(b.life)
 	b.mu.Lock()
+	if err != nil { // of all who ask, the timer alone leaves it time to come back
+		b.silent++
+	}
 	if b.heed(asked, in, err) {
 		b.mu.Unlock()
 		return // a request won the race against the timer, and its end sets it again

@@ -4,16 +4,27 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"doze"
 )
 
+// SetGrace implements [peer.Node].
+func (n *Node) SetGrace(uid string, grace time.Duration) {
+	if b := n.box(uid); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.grace = grace
+	}
+}
+
 // part lets the processes of a box that is about to be deleted end by
-// themselves, for as long as its order grants. Nothing in a sleeping box runs,
+// themselves, for as long as they get. Nothing in a sleeping box runs,
 // so it is not woken. Whatever the agent does, part takes no longer.
 func (b *Box) part(ctx context.Context) {
 	b.mu.Lock()
-	if b.order.Grace <= 0 || b.phase != doze.Running {
+	grace := b.grace
+	if grace <= 0 || b.phase != doze.Running {
 		b.mu.Unlock()
 		return
 	}
@@ -29,9 +40,9 @@ func (b *Box) part(ctx context.Context) {
 
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, b.order.Grace)
+	ctx, stop := context.WithTimeout(ctx, grace)
 	defer stop()
 	if err := b.call(ctx, http.MethodPost, "/doze/stop", nil, nil); err != nil {
-		slog.Warn("processes did not end by themselves", "sandbox", b.order.UID, "grace", b.order.Grace, "err", err)
+		slog.Warn("processes did not end by themselves", "sandbox", b.order.UID, "grace", grace, "err", err)
 	}
 }

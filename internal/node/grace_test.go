@@ -54,10 +54,12 @@ func TestDeleteGrantsGrace(t *testing.T) {
 				}
 				p := h.start()
 				o := order("a")
-				o.Grace = c.grace
+				o.Grace = time.Millisecond
 				if err := p.Create(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
+				p.SetGrace("a", c.grace)
+				p.SetGrace("nobody", c.grace)
 				if c.sleep != "" {
 					p.sleep(c.sleep)
 				}

@@ -431,6 +431,7 @@ func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), 
 // one name the later wins.
 func (n *Node) environment(image Image, o peer.Order) []string {
 	env := slices.Concat(image.Env, []string{
+		"HOST=0.0.0.0", // where servers that ask are to listen, so that previews reach them
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
 	}, n.proxyEnvironment(o.Network), o.Env, hostEnvironment(image, n.nameservers(o.Network)))
 	last := map[string]int{}

@@ -572,7 +572,7 @@ func TestEnvironment(t *testing.T) {
 		if boot := append(host, "DOZE_HIDDEN=/dev/net/tun"); !slices.Equal(first, boot) {
 			t.Errorf("the agent is started with %q, want %q", first, boot)
 		}
-		want := []string{"A=image", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
+		want := []string{"A=image", "HOST=0.0.0.0", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
 		if got := h.identity("a"); !slices.Equal(got, want) {
 			t.Errorf("environment %q, want %q", got, want)
 		}

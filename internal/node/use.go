@@ -37,7 +37,6 @@ func (b *Box) heed(asked time.Time, in intent, err error) bool {
 	case err == nil:
 		b.silent = 0
 	case b.life.Err() == nil:
-		b.silent++
 		busy = b.silent < silentMax
 		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
 	}

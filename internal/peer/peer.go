@@ -159,6 +159,9 @@ type Node interface {
 	DropVolume(ctx context.Context, id string) error
 	// Volumes returns the ids of all disks that were made here.
 	Volumes(ctx context.Context) ([]string, error)
+	// SetGrace changes how long the processes of a sandbox get to end by
+	// themselves, until the next start of the node.
+	SetGrace(uid string, grace time.Duration)
 	// SetNetwork has the rules of a network obeyed from now on, without a restart,
 	// and ends connections that they do not allow any more.
 	SetNetwork(ctx context.Context, uid string, network *doze.Network) error
