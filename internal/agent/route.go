@@ -190,6 +190,9 @@ func read[In any](b []byte) (in In, p doze.Problems, err error) {
 	if len(b) == 0 {
 		return in, nil, doze.Errorf(doze.Invalid, "the body is empty; send a JSON object")
 	}
+	if err := httpx.CheckText(b); err != nil {
+		return in, nil, err
+	}
 	err = json.Unmarshal(b, &in)
 	switch wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); {
 	case err == nil:

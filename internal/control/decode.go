@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/httpx"
 )
 
 // bodyMax is far above any sandbox within its limits (256 KiB of variables).
@@ -31,6 +32,9 @@ func readBody(r *http.Request) (map[string]any, error) {
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
 		return map[string]any{}, nil
+	}
+	if err := httpx.CheckText(b); err != nil {
+		return nil, err
 	}
 	var tree any
 	d := json.NewDecoder(bytes.NewReader(b))
