@@ -43,10 +43,17 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// ParseTime reads an ISO 8601 moment: RFC 3339, or a date alone (its midnight
-// in UTC).
+// timeLayouts are the forms of ISO 8601 that people and libraries write. Without
+// a zone it is UTC; a fraction of a second may follow in each that has seconds.
+var timeLayouts = []string{
+	time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04", time.DateOnly,
+	"2006-01-02T15:04:05Z0700", "20060102T150405Z07:00", "20060102T150405Z0700", "20060102T150405", "20060102",
+}
+
+// ParseTime reads an ISO 8601 moment: RFC 3339, its short and its basic form, or
+// a date alone (its midnight in UTC).
 func ParseTime(s string) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", time.DateOnly} {
+	for _, layout := range timeLayouts {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t.UTC(), nil
 		}

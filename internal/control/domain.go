@@ -77,7 +77,7 @@ func (s *Server) hasName() bool {
 // remedy says how the names of a domain can lead here, where no name of ours is
 // in the DNS.
 func (s *Server) remedy(d doze.CustomDomain) string {
-	return fmt.Sprintf("this platform has no domain for a CNAME record: give *.preview.%s the address of %s, or have the operator start dozed with --domain",
+	return fmt.Sprintf("this platform has no domain in the DNS for a CNAME record: give *.preview.%s the address of %s, or have the operator start dozed with one as --domain",
 		d.Metadata.Name, s.DomainTarget)
 }
 

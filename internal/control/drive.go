@@ -16,7 +16,7 @@ import (
 const driveTurn = "drive/"
 
 // drivePhases are the values that a status filter of drives may have.
-var drivePhases = map[string][]string{doze.DriveDeployed: {store.DriveReady}}
+var drivePhases = statusesWith(map[string][]string{doze.DriveDeployed: {store.DriveReady}})
 
 // listDrives answers those of the workspace, in the form of listSandboxes.
 func (s *Server) listDrives(ctx context.Context, r *http.Request) (listAnswer[doze.Drive], error) {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"doze"
 	"doze/internal/openapi"
@@ -24,7 +25,7 @@ const (
 	limitDefault = 50
 	limitMax     = 200
 	limitBare    = 10_000
-	searchMin    = 2 // shorter ones are ignored
+	searchMin    = 2 // characters; shorter ones are ignored
 	searchMax    = 200
 )
 
@@ -37,14 +38,29 @@ type listing struct {
 	more func(url.Values, *store.Query, *doze.Problems)
 }
 
-// sandboxPhases are the phases behind each value that a status filter may have
-// (spec 2.9), and behind those that clients know besides.
+// specStatuses, of 2.9, are good in the filter of every list of what has one,
+// also where nothing can be in it.
+var specStatuses = []string{"DELETING", "TERMINATED", "FAILED", "DEACTIVATED", "DEACTIVATING", "UPLOADING", "BUILDING", "DEPLOYING", "DEPLOYED", "BUILT"}
+
+// statusesWith are the values that a status filter may have, and the phases
+// behind each: those of the spec, and what records of a kind are in.
+func statusesWith(own map[string][]string) map[string][]string {
+	all := map[string][]string{}
+	for _, s := range specStatuses {
+		all[s] = nil
+	}
+	maps.Copy(all, own)
+	return all
+}
+
+// sandboxPhases are the phases behind each value that a status filter may have,
+// and behind those that clients know besides.
 var sandboxPhases = func() map[string][]string {
-	all := map[string][]string{"UPLOADING": nil, "BUILDING": nil, "BUILT": nil} // of image builds
+	all := map[string][]string{}
 	for p := doze.Pending; p <= doze.Failed; p++ {
 		all[p.Status()] = append(all[p.Status()], p.String())
 	}
-	return all
+	return statusesWith(all)
 }()
 
 // listAnswer is a list in the form of the version that a caller asked for.
@@ -87,7 +103,7 @@ type listMeta struct {
 func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer[doze.Sandbox], error) {
 	list := func(ctx context.Context, q store.Query, now time.Time) (store.Page[store.Sandbox], error) {
 		page, err := s.Store.List(ctx, q, now)
-		s.learn(ctx, page.Records...)
+		s.learn(ctx, learnAllTimeout, page.Records...)
 		return page, err
 	}
 	return answerPage(ctx, r, sandboxPhases, list, s.view)
@@ -154,9 +170,10 @@ func (l listing) parse(v url.Values, bare bool, p doze.Problems) (store.Query, e
 	if q.Tail = v.Get("anchor") == "end"; q.Tail && (!q.Sort.ByTime() || q.Cursor != "") {
 		p.Add("anchor", "end needs a sort by createdAt, and no cursor")
 	}
-	if text := v.Get("q"); len(text) > searchMax {
-		p.Add("q", "is %d bytes long; at most %d are allowed", len(text), searchMax)
-	} else if len(text) >= searchMin {
+	switch text, n := v.Get("q"), utf8.RuneCountInString(v.Get("q")); {
+	case n > searchMax:
+		p.Add("q", "is %d characters long; at most %d are allowed", n, searchMax)
+	case n >= searchMin:
 		q.Text = text
 	}
 	if q.Cursor != "" {

@@ -79,7 +79,10 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	in := []string{"X-Blaxel-Workspace", "x-main"}
 	want[any](p, 200, "POST", "/sandboxes", named("c"), in...)
 	want[any](p, 200, "PUT", "/sandboxes/b/previews/web", `{"spec":{"prefixUrl":"shop-x"}}`)
-	want[any](p, 409, "POST", "/sandboxes/c/previews?force=true", `{"metadata":{"name":"web"},"spec":{"port":1,"prefixUrl":"shop"}}`, in...)
+	const foreign = "a preview that is not of this workspace has the address that web would have: choose another prefixUrl"
+	if got, _ := want[map[string]any](p, 409, "POST", "/sandboxes/c/previews?force=true", `{"metadata":{"name":"web"},"spec":{"port":1,"prefixUrl":"shop"}}`, in...)["message"].(string); got != foreign {
+		t.Errorf("force says %q", got)
+	}
 
 	p.reopen()
 	if known, ok := p.ctl.Previews.Find("shop-x-main", time.Now()); !ok || known.Port != 4000 {

@@ -26,7 +26,7 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 		return doze.Sandbox{}, err
 	}
 	if reveal {
-		s.learn(ctx, sb)
+		s.learn(ctx, learnTimeout, sb)
 		return s.bare(sb), nil
 	}
 	return s.show(ctx, sb), nil
@@ -83,7 +83,7 @@ func (s *Server) answer(ctx context.Context, uid string) (doze.Sandbox, error) {
 
 // show is view with what its agent knows of the use of the sandbox.
 func (s *Server) show(ctx context.Context, sb store.Sandbox) doze.Sandbox {
-	s.learn(ctx, sb)
+	s.learn(ctx, learnTimeout, sb)
 	return s.view(sb)
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -34,7 +35,7 @@ func (s *Server) listShares(ctx context.Context, r *http.Request) ([]doze.Domain
 		if err != nil {
 			return nil, err
 		}
-		list[i].DisplayName = w.DisplayName
+		list[i].DisplayName = cmp.Or(w.DisplayName, target)
 	}
 	return list, nil
 }

@@ -9,16 +9,19 @@ import (
 	"doze/internal/store"
 )
 
-// learnTimeout is how long a read waits for agents to say whether their
-// sandboxes are in use: a thousand times what they need. Of one that is too busy
-// to answer, it shows what is known.
-const learnTimeout = 2 * time.Second
+// How long a read waits for agents to say whether their sandboxes are in use,
+// which takes them some milliseconds. Of one that is too busy to answer, it shows
+// what is known: in a list for the sake of all the others, and soon.
+const (
+	learnTimeout    = 2 * time.Second
+	learnAllTimeout = 250 * time.Millisecond
+)
 
 // learn brings what the node knows of the use of sandboxes up to date: a
 // keepAlive process is known to the agent alone. Sandboxes that sleep have none,
 // and are not woken.
-func (s *Server) learn(ctx context.Context, all ...store.Sandbox) {
-	ctx, cancel := context.WithTimeout(ctx, learnTimeout)
+func (s *Server) learn(ctx context.Context, patience time.Duration, all ...store.Sandbox) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	places := make(chan struct{}, consultsMax)
 	var asks sync.WaitGroup

@@ -210,6 +210,7 @@ func (s *Server) acceptInvitation(ctx context.Context, _ *http.Request, body map
 	var in acceptRequest
 	var p doze.Problems
 	decode(&in, body, "", &p)
+	checkToken(&p, in.Token)
 	doze.CheckPassword(&p, "password", in.Password)
 	checkPerson(&p, "given_name", in.GivenName)
 	checkPerson(&p, "family_name", in.FamilyName)
@@ -245,6 +246,7 @@ func (s *Server) declineInvitation(ctx context.Context, _ *http.Request, body ma
 	var in declineRequest
 	var p doze.Problems
 	decode(&in, body, "", &p)
+	checkToken(&p, in.Token)
 	if err := p.Err(); err != nil {
 		return httpx.None{}, err
 	}
@@ -253,6 +255,13 @@ func (s *Server) declineInvitation(ctx context.Context, _ *http.Request, body ma
 		return httpx.None{}, err
 	}
 	return httpx.None{}, s.Store.DeleteInvitation(ctx, i.Workspace, i.Email)
+}
+
+// checkToken adds that there is no token of an invitation.
+func checkToken(p *doze.Problems, token string) {
+	if token == "" {
+		p.Missing("token")
+	}
 }
 
 // invitation is the one of a token.

@@ -16,7 +16,7 @@ import (
 const diskTurn = "disk/"
 
 // volumePhases are the values that a status filter of volumes may have.
-var volumePhases = map[string][]string{doze.VolumeDeployed: {store.VolumeReady}}
+var volumePhases = statusesWith(map[string][]string{doze.VolumeDeployed: {store.VolumeReady}})
 
 // listVolumes answers those of the workspace, in the form of listSandboxes:
 // without their events.

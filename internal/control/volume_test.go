@@ -43,6 +43,12 @@ func TestVolumes(t *testing.T) {
 			t.Errorf("it is %+v", v)
 		}
 		want[any](p, 409, "POST", "/volumes", named("v"))
+		for status, n := range map[string]int{"deployed": 1, "TERMINATED": 0, "failed,deleting": 0} {
+			if got := want[[]doze.Volume](p, 200, "GET", "/volumes?status="+status, ""); len(got) != n {
+				t.Errorf("%s are %+v", status, got)
+			}
+		}
+		want[any](p, 400, "GET", "/volumes?status=asleep", "")
 		if got := want[doze.Volume](p, 200, "GET", "/volumes/by-external-id/ext", ""); got.Metadata.Name != "v" {
 			t.Errorf("by its external id: %+v", got)
 		}
@@ -273,7 +279,18 @@ func TestVolumeTemplates(t *testing.T) {
 		want[any](p, 200, "PUT", first, "one", "Authorization", "")
 		want[any](p, 409, "PUT", first, "two", "Authorization", "")
 		after(time.Second)
-		want[any](p, 200, "PUT", offered("PUT", "/volume_templates/t?upload=true"), "two")
+		// Of some at once, one hears that its files are there.
+		address, codes := offered("PUT", "/volume_templates/t?upload=true"), make(chan int, 4)
+		for range cap(codes) {
+			go func() { codes <- p.do("PUT", address, "two", "Authorization", "").Code }()
+		}
+		heard := map[int]int{}
+		for range cap(codes) {
+			heard[<-codes]++
+		}
+		if heard[200] != 1 || heard[409] != cap(codes)-1 {
+			t.Errorf("uploads at once: %v", heard)
+		}
 		offered("PUT", "/volume_templates/t?upload=true&version=v3") // and nothing comes
 		want[any](p, 409, "PUT", "/volume_templates/t?upload=true&version=v3", `{}`)
 

@@ -113,22 +113,18 @@ type uploaded struct {
 // upload makes a version of the files in its body, a tar. It needs no credential
 // but what is in its address. Until a version is ready it can be tried again.
 func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err error) {
-	v, err := s.Store.VersionByID(ctx, r.PathValue("upload"))
-	hash := sha256.Sum256([]byte(r.URL.Query().Get("token")))
-	if err != nil || subtle.ConstantTimeCompare(hash[:], v.Token) != 1 {
-		if err == nil || doze.Public(err).Kind == doze.NotFound {
-			err = doze.Errorf(doze.NotFound, "there is no such upload: use the address in %s as it came", strings.ToLower(uploadHeader))
-		}
+	v, err := s.uploading(ctx, r)
+	if err != nil {
 		return out, err
-	}
-	if v.Status == doze.VersionReady {
-		return out, doze.Errorf(doze.Conflict, "the version %s has its files: upload another version", v.Name)
 	}
 	life, release, err := s.turns.take(ctx, diskTurn+v.ID)
 	if err != nil {
 		return out, doze.Wrap(err, doze.Timeout, "another upload of this version takes too long")
 	}
 	defer release()
+	if v, err = s.uploading(ctx, r); err != nil { // somebody else was faster
+		return out, err
+	}
 	// What does not come is the caller's doing; then it ends with the caller.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -146,6 +142,20 @@ func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err
 		return out, errors.Join(err, written, s.Store.DropDisk(ending, v.ID)) // it was deleted meanwhile
 	}
 	return uploaded{"the files are there", v.Name}, err
+}
+
+// uploading is the version that the address of an upload is for. One that has its
+// files is a Conflict.
+func (s *Server) uploading(ctx context.Context, r *http.Request) (store.Version, error) {
+	v, err := s.Store.VersionByID(ctx, r.PathValue("upload"))
+	hash := sha256.Sum256([]byte(r.URL.Query().Get("token")))
+	switch {
+	case err == nil && subtle.ConstantTimeCompare(hash[:], v.Token) != 1, doze.Public(err).Kind == doze.NotFound:
+		return v, doze.Errorf(doze.NotFound, "there is no such upload: use the address in %s as it came", strings.ToLower(uploadHeader))
+	case err == nil && v.Status == doze.VersionReady:
+		return v, doze.Errorf(doze.Conflict, "the version %s has its files: upload another version", v.Name)
+	}
+	return v, err
 }
 
 // fromUpload decides what a caller hears of files that did not become a version.

@@ -91,6 +91,8 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, yield func(Preview) P
 	switch {
 	case duplicate(err) && known:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox has a preview %s already: choose another name, or change that one with PUT", p.Metadata.Name)
+	case duplicate(err) && yield != nil: // of this workspace it would have yielded
+		return nil, doze.Errorf(doze.Conflict, "a preview that is not of this workspace has the address that %s would have: choose another prefixUrl", p.Metadata.Name)
 	case duplicate(err):
 		return nil, doze.Errorf(doze.Conflict, "another preview has the address that %s would have: choose another prefixUrl, or take the address over with force=true", p.Metadata.Name)
 	}
