@@ -210,6 +210,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 			err = errors.Join(err, p.close())
 		}
 	}()
+	noteLocalNames(c.Domain)
 	addresses, err := edge.NewAddresses(c.Region, c.Domain, c.PublicURL)
 	if err != nil {
 		return nil, err

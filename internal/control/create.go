@@ -29,14 +29,15 @@ const (
 // createSandbox answers when the sandbox is deployed.
 func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
 	c := callerOf(ctx)
-	var p doze.Problems
+	p := mistakesOf(ctx)
+	sound := len(p) == 0
 	var sb doze.Sandbox
 	decodeSandbox(&sb.Metadata, &sb.Spec, body, &p)
 	sb.Metadata.Workspace = c.Workspace
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
 	lacking := noBuild(r)
-	reuse := createIfNotExist.in(r.URL.Query()) && len(lacking) == 0
+	reuse := createIfNotExist.in(r.URL.Query()) && sound && len(lacking) == 0
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
 		if err != nil || ok {

@@ -21,11 +21,18 @@ type endpoint struct {
 	params  []string     // in a body that may be a form
 	query   []string     // names in the table of parameters
 	headers []string     // that an answer may have
+	gathers bool         // it reports what is wrong with the query, mistakesOf, with all else
 }
 
 // asks adds what callers may ask in the query.
 func (e endpoint) asks(names ...string) endpoint {
 	e.query = append(e.query, names...)
+	return e
+}
+
+// together has the mistakes of the query reported with those of the body.
+func (e endpoint) together() endpoint {
+	e.gathers = true
 	return e
 }
 
@@ -39,20 +46,11 @@ func (e endpoint) takes(media string) endpoint {
 // the members of an In.
 func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)) endpoint {
 	e := endpoint{out: reflect.TypeFor[Out]()}
-	list, isList := reflect.TypeAssert[interface{ parameters() []string }](reflect.Zero(e.out))
 	e.handler = func(s *Server) http.Handler {
-		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
-			if !isList { // which reports all that is wrong with its query at once
-				err = mistakesOf(ctx).Err()
-			}
-			if err != nil {
-				return out, err
-			}
-			return fn(s, ctx, r)
-		})
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) { return fn(s, ctx, r) })
 	}
-	if isList {
-		return e.asks(list.parameters()...)
+	if list, ok := reflect.TypeAssert[interface{ parameters() []string }](reflect.Zero(e.out)); ok {
+		return e.asks(list.parameters()...).together() // with the other mistakes of its query
 	}
 	return e
 }
@@ -60,9 +58,6 @@ func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)
 func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[string]any) (Out, error)) endpoint {
 	return endpoint{in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](), handler: func(s *Server) http.Handler {
 		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (out Out, err error) {
-			if err := mistakesOf(ctx).Err(); err != nil {
-				return out, err
-			}
 			body, err := readBody(r)
 			if err != nil {
 				return out, err
@@ -92,7 +87,7 @@ func offer(fn func(*Server, context.Context, *http.Request, map[string]any) (doz
 // logins are the ways to a credential: they need none.
 func logins() (all []route) {
 	for _, rt := range oauth.Routes() {
-		all = append(all, route{rt.Method, rt.Path, "", endpoint{out: rt.Out, query: rt.Query, params: rt.Body, handler: func(s *Server) http.Handler {
+		all = append(all, route{rt.Method, rt.Path, "", endpoint{out: rt.Out, query: rt.Query, params: rt.Body, gathers: true, handler: func(s *Server) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rt.Serve(s.OAuth, w, r) })
 		}}})
 	}

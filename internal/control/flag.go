@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/httpx"
 )
 
 // A flag is a parameter of a query that is true or false. All routes read it by
@@ -40,14 +41,19 @@ func (f flag) in(q url.Values) bool { return q.Get(flags[f]) == "true" }
 
 type mistakesKey struct{}
 
-// examine lets a request through to h, which finds in its context what is wrong
-// with the query by the table of parameters; names are those that its route asks.
-func examine(names []string, h http.Handler) http.Handler {
+// examine lets a request through to h, the handler of an endpoint, if nothing is
+// wrong with its query by the table of parameters. One that gathers finds that
+// in its context.
+func examine(e endpoint, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var p doze.Problems
 		q := r.URL.Query()
 		addFlags(q, &p)
-		addWords(q, names, &p)
+		addWords(q, e.query, &p)
+		if err := p.Err(); err != nil && !e.gathers {
+			httpx.WriteError(w, r, err)
+			return
+		}
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), mistakesKey{}, p)))
 	})
 }

@@ -182,7 +182,7 @@ func (s *Server) updatePreview(ctx context.Context, r *http.Request, body map[st
 // knows is what is recorded.
 func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.Sandbox, p store.Preview, old string, body map[string]any) (doze.Preview, error) {
 	name, now := p.Metadata.Name, time.Now()
-	var wrong doze.Problems
+	wrong := mistakesOf(ctx)
 	set := struct {
 		Name        string `json:"name"`
 		DisplayName string `json:"displayName"`

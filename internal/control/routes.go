@@ -32,7 +32,7 @@ var routes = append([]route{
 	{"GET", "/openapi.json", "", read((*Server).description)},
 
 	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes).asks("status", "externalId", "showTerminated")},
-	{"POST", "/sandboxes", "sandboxes:create", write[doze.Sandbox]((*Server).createSandbox).asks("createIfNotExist")},
+	{"POST", "/sandboxes", "sandboxes:create", write[doze.Sandbox]((*Server).createSandbox).asks("createIfNotExist").together()},
 	{"GET", "/sandboxes/{name}", "sandboxes:get", read((*Server).sandbox).asks("show_secrets")},
 	{"PUT", "/sandboxes/{name}", "sandboxes:update", write[doze.Sandbox]((*Server).updateSandbox)},
 	{"DELETE", "/sandboxes/{name}", "sandboxes:delete", read((*Server).deleteSandbox)},
@@ -46,9 +46,9 @@ var routes = append([]route{
 	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
 
 	{"GET", "/sandboxes/{name}/previews", "sandboxes:get", read((*Server).listPreviews)},
-	{"POST", "/sandboxes/{name}/previews", "sandboxes:update", write[doze.Preview]((*Server).createPreview).asks("force")},
+	{"POST", "/sandboxes/{name}/previews", "sandboxes:update", write[doze.Preview]((*Server).createPreview).asks("force").together()},
 	{"GET", "/sandboxes/{name}/previews/{preview}", "sandboxes:get", read((*Server).preview)},
-	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write[doze.Preview]((*Server).updatePreview).asks("force")},
+	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write[doze.Preview]((*Server).updatePreview).asks("force").together()},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", read((*Server).deletePreview)},
 	{"GET", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", read((*Server).listPreviewTokens)},
 	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write[doze.PreviewToken]((*Server).createPreviewToken)},
@@ -94,9 +94,9 @@ var routes = append([]route{
 	{"POST", "/drives/{drive}/access-token", "volumes:get", read((*Server).driveToken)},
 
 	{"GET", "/volume_templates", "volumeTemplates:list", read((*Server).listVolumeTemplates)},
-	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate).asks("upload", "version")},
+	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate).asks("upload", "version").together()},
 	{"GET", "/volume_templates/{template}", "volumeTemplates:get", read((*Server).volumeTemplate)},
-	{"PUT", "/volume_templates/{template}", "volumeTemplates:upsert", offer((*Server).putVolumeTemplate).asks("upload", "version")},
+	{"PUT", "/volume_templates/{template}", "volumeTemplates:upsert", offer((*Server).putVolumeTemplate).asks("upload", "version").together()},
 	{"DELETE", "/volume_templates/{template}", "volumeTemplates:delete", read((*Server).deleteVolumeTemplate)},
 	{"DELETE", "/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", read((*Server).deleteVersion)},
 	{"PUT", "/uploads/{upload}", "", read((*Server).upload).takes(tarType).asks("token")}, // the address is the credential
@@ -159,7 +159,7 @@ var routes = append([]route{
 
 	{"GET", "/workspaces", "workspaces:list", read((*Server).listWorkspaces)},
 	{"POST", "/workspaces", "workspaces:create", write[workspaceRequest]((*Server).createWorkspace)},
-	{"POST", "/workspaces/availability", "workspaces:create", write[nameRequest]((*Server).workspaceAvailability).asks("withReason")},
+	{"POST", "/workspaces/availability", "workspaces:create", write[nameRequest]((*Server).workspaceAvailability).asks("withReason").together()},
 	{"GET", "/workspaces/{workspace}", "workspaces:get", read((*Server).workspace).asks("countResources")},
 	{"PUT", "/workspaces/{workspace}", "workspaces:update", write[workspaceRequest]((*Server).updateWorkspace)},
 	{"DELETE", "/workspaces/{workspace}", "workspaces:delete", read((*Server).deleteWorkspace)},
@@ -222,7 +222,7 @@ const anyScope = "*"
 func (s *Server) Handler() http.Handler {
 	handlers := make([]http.Handler, len(routes))
 	for i, rt := range routes {
-		handlers[i] = s.guard(rt.scope, examine(rt.query, rt.handler(s)))
+		handlers[i] = s.guard(rt.scope, examine(rt.endpoint, rt.handler(s)))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, rec := time.Now(), &recorder{ResponseWriter: w, status: http.StatusOK}

@@ -48,7 +48,7 @@ func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body
 // decodeTemplate writes what a caller may set of a template onto t, which has a
 // name already unless that is empty. It reports every mistake of the request.
 func decodeTemplate(t *doze.VolumeTemplate, r *http.Request, body map[string]any, name string) error {
-	var p doze.Problems
+	p := mistakesOf(r.Context())
 	if version := r.URL.Query().Get("version"); version != "" {
 		doze.CheckVersion(&p, "version", version)
 	}

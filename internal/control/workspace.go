@@ -224,7 +224,7 @@ func (availability) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Schem
 
 // workspaceAvailability answers whether a name is free.
 func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, body map[string]any) (out availability, err error) {
-	var p doze.Problems
+	p := mistakesOf(ctx)
 	var in nameRequest
 	decode(&in, body, "", &p)
 	doze.CheckName(&p, "name", in.Name)
