@@ -15,6 +15,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -685,6 +686,69 @@ func TestWebSocket(t *testing.T) {
 	w.cancel()
 	if _, err := in.ReadByte(); err == nil {
 		t.Error("the socket outlives its session")
+	}
+}
+
+// TestUpgrades: no protocol that an answer changes to brings a secret back.
+func TestUpgrades(t *testing.T) {
+	t.Parallel()
+	frame := func(head, text string) string { return head + string(rune(len(text))) + text }
+	long := strings.Repeat("x", 200) + secret
+	for name, tt := range map[string]struct {
+		asked, got string // protocols
+		sent, want string // the answer, and what the sandbox sees of it
+	}{
+		"a WebSocket": {
+			"websocket", "websocket",
+			frame("\x81", "it is "+secret) + frame("\x81", secret[:4]) + "\x81\x7e\x00" + string([]byte{byte(len(long))}) + long + "\x81\x7f\x00\x00\x00\x00\x00\x00\x00\x02ok" + "\x88\x00",
+			frame("\x81", "it is "+strings.Repeat("*", len(secret))) + frame("\x81", secret[:4]) + "\x81\x7e\x00" + string([]byte{byte(len(long))}) + strings.Repeat("x", 200) + strings.Repeat("*", len(secret)) + "\x81\x7f\x00\x00\x00\x00\x00\x00\x00\x02ok" + "\x88\x00",
+		},
+		"what is none":       {"websocket", "websocket", "raw " + secret, "raw " + strings.Repeat("*", len(secret))},
+		"masked":             {"websocket", "websocket", frame("\x81\x80"[:1], "ok") + "\x81\x92\x00\x00\x00\x00" + secret, frame("\x81", "ok")},
+		"something else":     {"foo", "", "", "404"},
+		"not asked for":      {"foo", "foo", "raw " + secret, "503"},
+		"another one":        {"websocket", "foo", "raw " + secret, "503"},
+		"frames of its kind": {"websocket", "websocket\r\nSec-WebSocket-Extensions: permessage-deflate", "", "503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+				if got := r.Header.Get("Upgrade"); tt.asked != "websocket" && got != "" || r.Header.Get("Sec-Websocket-Extensions") != "" {
+					t.Errorf("it is asked for %q, %v", got, r.Header)
+				}
+				if tt.got == "" {
+					http.NotFound(w, r)
+					return
+				}
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tt.got+"\r\n\r\n"+tt.sent)
+			}, func(w *world) {
+				w.server.EnableHTTP2 = false
+				w.inject(bearer())
+			})
+			conn := w.handshake("http/1.1")
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			fmt.Fprintf(conn, "GET /socket HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n", host, tt.asked)
+			in := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			got := strconv.Itoa(resp.StatusCode)
+			if resp.StatusCode == http.StatusSwitchingProtocols {
+				b, _ := io.ReadAll(in)
+				got = string(b)
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -150,6 +151,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		for _, name := range partial {
 			out.Header.Del(name) // of which no part shows all of it
 		}
+		searchable(out.Header)
 	}
 }
 
@@ -184,8 +186,10 @@ func (x *exchange) clean(resp *http.Response) error {
 			return err
 		}
 		redactHeader(resp.Header, traces)
-		redactHeader(resp.Trailer, traces)                    // whose names are announced
-		if resp.StatusCode != http.StatusSwitchingProtocols { // to one that we do not know
+		redactHeader(resp.Trailer, traces) // whose names are announced
+		if both, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+			resp.Body = &frames{ReadWriteCloser: both, traces: traces}
+		} else {
 			resp.Body = &redacted{ReadCloser: resp.Body, traces: traces, ended: func() { redactHeader(resp.Trailer, traces) }}
 		}
 	}
@@ -200,8 +204,10 @@ func (x *exchange) clean(resp *http.Response) error {
 // none, or a part that was not asked for.
 func expose(resp *http.Response) error {
 	switch {
+	case resp.StatusCode == http.StatusSwitchingProtocols && (resp.Request.Header.Get("Upgrade") == "" || resp.Header.Get(extensionsHeader) != ""):
+		return doze.Errorf(doze.Unavailable, "the destination changed to a protocol that was not asked for: it cannot be searched for the secrets of the routing rule, and is held back")
 	case resp.Request.Method == http.MethodHead, resp.StatusCode == http.StatusNotModified, resp.StatusCode == http.StatusSwitchingProtocols:
-		return nil // there is nothing to search, or nothing that we know
+		return nil // there is nothing to search, or it is searched frame by frame
 	case resp.StatusCode == http.StatusPartialContent:
 		return doze.Errorf(doze.Unavailable, "the answer is a part of one that was asked for as a whole: it cannot be searched for the secrets of the routing rule, and is held back")
 	}
