@@ -18,22 +18,28 @@ import (
 const bodyMax = 1 << 20
 
 // prepareBody adds members to a body that is JSON, and sees to it that it goes
-// out without references.
-func prepareBody(r *http.Request, members map[string]string) error {
-	if r.Body == nil || r.Body == http.NoBody || !isJSON(r.Header.Get("Content-Type")) {
-		return nil
+// out without references. It returns the members that it added.
+func prepareBody(r *http.Request, members map[string]string) (added []string, err error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
 	}
-	if len(members) > 0 {
+	if len(members) > 0 && isJSON(r.Header.Get("Content-Type")) {
 		return injectBody(r, members)
 	}
 	r.Body = &unresolved{ReadCloser: r.Body}
-	return nil
+	return nil, nil
 }
 
-var errReference = doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the member into the body of the rule, and leave it out here")
+// inForms is a reference as most clients write it into a form.
+const inForms = "%7B%7BSECRET%3A"
 
-// unresolved is a body that is not held in memory. A reference in it is an error:
-// the request is given up before its end.
+// inBodies are references; inForms is the longest.
+var inBodies = []string{reference, inForms, "%7b%7bSECRET%3a"}
+
+var errReference = doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule, and leave it out here")
+
+// unresolved is a body that is not held in memory. A reference in it, as it is or as
+// a form has it, is an error: the request is given up before its end.
 type unresolved struct {
 	io.ReadCloser
 	tail []byte // of what was read: a reference may begin in it
@@ -42,33 +48,35 @@ type unresolved struct {
 func (u *unresolved) Read(p []byte) (int, error) {
 	n, err := u.ReadCloser.Read(p)
 	seen := append(u.tail, p[:n]...)
-	if bytes.Contains(seen, []byte(reference)) {
-		return 0, errReference
+	for _, r := range inBodies {
+		if bytes.Contains(seen, []byte(r)) {
+			return 0, errReference
+		}
 	}
-	u.tail = bytes.Clone(seen[max(0, len(seen)-len(reference)+1):])
+	u.tail = bytes.Clone(seen[max(0, len(seen)-len(inForms)+1):])
 	return n, err
 }
 
 // injectBody adds members to the JSON object that r carries; those that it has
 // stay. A body that is no JSON, or no object, is left as it is. One that says it
 // is JSON and cannot be read is an error: it would go out without the members.
-func injectBody(r *http.Request, members map[string]string) error {
+func injectBody(r *http.Request, members map[string]string) (added []string, err error) {
 	raw, err := readBody(r.Body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	plain, err := decodeBody(raw, r.Header.Values("Content-Encoding"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if bytes.Contains(plain, []byte(reference)) {
-		return errReference
+		return nil, errReference
 	}
-	whole, changed, err := addMembers(plain, members)
+	whole, added, err := addMembers(plain, members)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if changed {
+	if len(added) > 0 {
 		raw = whole
 		r.Header.Del("Content-Encoding")
 	}
@@ -76,7 +84,7 @@ func injectBody(r *http.Request, members map[string]string) error {
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(raw)), int64(len(raw))
 	r.Header.Set("Content-Length", strconv.Itoa(len(raw)))
 	r.TransferEncoding = nil
-	return nil
+	return added, nil
 }
 
 func isJSON(contentType string) bool {
@@ -108,17 +116,17 @@ func decodeBody(b []byte, encodings []string) ([]byte, error) {
 
 // addMembers puts members in front of those of a JSON object. The rest of it
 // stays byte for byte. What is no object is returned as it is.
-func addMembers(b []byte, members map[string]string) (_ []byte, changed bool, err error) {
+func addMembers(b []byte, members map[string]string) (_ []byte, added []string, err error) {
 	b = bytes.TrimLeft(b, " \t\r\n")
 	if !json.Valid(b) {
-		return nil, false, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which is none: correct the body, or its content type")
+		return nil, nil, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which is none: correct the body, or its content type")
 	}
 	if b[0] != '{' {
-		return b, false, nil
+		return b, nil, nil
 	}
 	var has map[string]json.RawMessage
 	if err := json.Unmarshal(b, &has); err != nil {
-		return nil, false, doze.Wrap(err, doze.Invalid, "the JSON of this request cannot be read")
+		return nil, nil, doze.Wrap(err, doze.Invalid, "the JSON of this request cannot be read")
 	}
 	var front []byte
 	for _, name := range slices.Sorted(maps.Keys(members)) {
@@ -128,16 +136,17 @@ func addMembers(b []byte, members map[string]string) (_ []byte, changed bool, er
 		for i, s := range []string{name, members[name]} {
 			text, err := json.Marshal(s)
 			if err != nil {
-				return nil, false, err
+				return nil, nil, err
 			}
 			front = append(append(front, text...), ":,"[i])
 		}
+		added = append(added, name)
 	}
-	if len(front) == 0 {
-		return b, false, nil
+	if len(added) == 0 {
+		return b, nil, nil
 	}
 	if len(has) == 0 {
 		front = front[:len(front)-1] // no comma before the end
 	}
-	return slices.Concat(b[:1], front, b[1:]), true, nil
+	return slices.Concat(b[:1], front, b[1:]), added, nil
 }

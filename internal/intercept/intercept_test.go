@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -256,6 +257,55 @@ func TestInjection(t *testing.T) {
 	}
 }
 
+// TestTrailers: what is set is in no trailer either, announced or not.
+func TestTrailers(t *testing.T) {
+	t.Parallel()
+	for _, guest := range []bool{false, true} {
+		for _, destination := range []bool{false, true} {
+			t.Run(fmt.Sprintf("HTTP/2 %v to %v", guest, destination), func(t *testing.T) {
+				t.Parallel()
+				var saw atomic.Pointer[got]
+				w := begin(t, record(&saw), func(w *world) {
+					w.server.EnableHTTP2 = destination
+					w.inject(bearer())
+				})
+				r := w.request(http.MethodPost, "/", "")
+				r.Header.Del("Content-Type")
+				r.Body, r.ContentLength = io.NopCloser(iotest.OneByteReader(strings.NewReader("content"))), -1
+				r.Trailer = http.Header{"X-Trace": {"mine"}, "X_trace": {"mine"}, "X-Sum": {"sum"}}
+				if !guest { // HTTP/2 has none with such names
+					r.Trailer.Set("Authorization", "mine")
+				}
+				w.do(w.client(guest), r)
+				if d := cmp.Diff(http.Header{"X-Sum": {"sum"}}, saw.Load().Trailer); d != "" {
+					t.Errorf("the trailer: %s", d)
+				}
+			})
+		}
+	}
+}
+
+// TestEcho: of what functions returned the sandbox hears what was sent.
+func TestEcho(t *testing.T) {
+	t.Parallel()
+	var saw atomic.Pointer[got]
+	w := begin(t, record(&saw), func(w *world) {
+		w.inject(doze.ProxyTarget{
+			Destinations: []string{"*"}, Headers: map[string]string{"X-H": "{{FUNC:uuid}}"}, Body: map[string]string{"n": "{{FUNC:uuid}}"},
+		})
+	})
+	for _, tt := range []struct {
+		method, body string
+		echoed       bool
+	}{{http.MethodGet, "", false}, {http.MethodPost, `{}`, true}, {http.MethodPost, `{"n":1}`, false}, {http.MethodPost, `[]`, false}} {
+		resp, _ := w.do(w.client(true), w.request(tt.method, "/", tt.body))
+		n := resp.Header.Get("X-Blaxel-Func-N")
+		if (n != "") != tt.echoed || !strings.Contains(saw.Load().body, n) || resp.Header.Get("X-Blaxel-Func-X-H") != saw.Load().Header.Get("X-H") {
+			t.Errorf("%s %s: %v of %s", tt.method, tt.body, resp.Header, saw.Load().body)
+		}
+	}
+}
+
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	const plain = `{"a":12345678901234567890}`
@@ -455,7 +505,7 @@ func TestAnswersThatHide(t *testing.T) {
 	}
 }
 
-// TestReferencesInBodies: JSON with a reference does not go out as if it was
+// TestReferencesInBodies: a body with a reference does not go out as if it was
 // resolved, whether the rule adds to it or not.
 func TestReferencesInBodies(t *testing.T) {
 	t.Parallel()
@@ -472,7 +522,10 @@ func TestReferencesInBodies(t *testing.T) {
 		"without members": {headersOnly, `{"k":"{{SECRET:key}}"}`, "", "", true},
 		"long":            {headersOnly, long, "", "", true},
 		"a template":      {headersOnly, `{"k":"{{key}} {{SECRET"}`, "", "", false},
-		"no JSON":         {headersOnly, `{{SECRET:key}}`, "", "text/plain", false},
+		"no JSON":         {headersOnly, `{{SECRET:key}}`, "", "text/plain", true},
+		"not added to":    {bearer(), `{{SECRET:key}}`, "", "text/plain", true},
+		"a form":          {bearer(), `a=b&k=%7B%7BSECRET%3Akey%7D%7D`, "", "application/x-www-form-urlencoded", true},
+		"another form":    {bearer(), `a=b&k=%7B%7Bkey%7D%7D`, "", "application/x-www-form-urlencoded", false},
 	} {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {

@@ -55,7 +55,7 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	x := exchange{guest: g, injection: in}
 	if in != nil {
 		if x.filling, err = in.fill(time.Now()); err == nil {
-			err = prepareBody(r, x.filling.body)
+			x.added, err = prepareBody(r, x.filling.body)
 		}
 		if err != nil {
 			refuse(w, err)
@@ -113,6 +113,7 @@ type exchange struct {
 	guest     *guest
 	injection *Injection // nil is nothing
 	filling   filling
+	added     []string // members of the body
 }
 
 func (x *exchange) forward(w http.ResponseWriter, r *http.Request) {
@@ -146,6 +147,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	for name, v := range x.filling.headers {
 		out.Header.Set(name, v) // in place of all that the sandbox sent
 	}
+	x.cleanTrailer(out)
 	if len(x.injection.traces) > 0 {
 		out.Header.Set("Accept-Encoding", "identity") // so that a secret is seen if it comes back
 		for _, name := range partial {
@@ -153,6 +155,30 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		}
 		searchable(out.Header)
 	}
+}
+
+// cleanTrailer takes out of the trailer of a request what is set, of what is announced
+// and of what comes at the end of the body.
+func (x *exchange) cleanTrailer(out *http.Request) {
+	taken := func(sent string, _ []string) bool { return x.filling.sets(sent) }
+	maps.DeleteFunc(out.Trailer, taken)
+	if out.Body != nil {
+		out.Body = &ending{out.Body, func() { maps.DeleteFunc(out.Trailer, taken) }}
+	}
+}
+
+// ending is a body of which something happens at its end, before that is said.
+type ending struct {
+	io.ReadCloser
+	ended func()
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	n, err := e.ReadCloser.Read(p)
+	if err != nil {
+		e.ended()
+	}
+	return n, err
 }
 
 // sets reports whether a destination may take a header for one that is set: many
@@ -193,7 +219,7 @@ func (x *exchange) clean(resp *http.Response) error {
 			resp.Body = &redacted{ReadCloser: resp.Body, traces: traces, ended: func() { redactHeader(resp.Trailer, traces) }}
 		}
 	}
-	for name, v := range x.filling.echo {
+	for name, v := range x.filling.echo(x.added) {
 		resp.Header.Set(name, v)
 	}
 	return nil

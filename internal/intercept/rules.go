@@ -174,10 +174,24 @@ func (in *Injection) Secrets() (names []string) {
 }
 
 // filling is an injection for one request: its values, and what functions
-// returned, by the name of the header that says so.
+// returned for headers and for members of the body, by their names.
 type filling struct {
-	headers, body map[string]string
-	echo          map[string]string
+	headers, body       map[string]string
+	ofHeaders, ofBodies map[string]string
+}
+
+// echo is what the answer says that functions returned: for what was sent.
+func (f *filling) echo(members []string) map[string]string {
+	echo := map[string]string{}
+	for name, v := range f.ofHeaders {
+		echo[http.CanonicalHeaderKey(echoHeader+name)] = v
+	}
+	for _, name := range members {
+		if v, ok := f.ofBodies[name]; ok {
+			echo[http.CanonicalHeaderKey(echoHeader+name)] = v
+		}
+	}
+	return echo
 }
 
 // fill resolves every reference.
@@ -189,14 +203,14 @@ func (in *Injection) fill(now time.Time) (f filling, err error) {
 	if calls > doze.FunctionsMax {
 		return f, doze.Errorf(doze.Invalid, "the routing rules of this destination call %d functions for a request; at most %d are allowed", calls, doze.FunctionsMax)
 	}
-	f.echo = map[string]string{}
-	f.headers = resolve(in.headers, now, f.echo)
-	f.body = resolve(in.body, now, f.echo)
+	f.headers, f.ofHeaders = resolve(in.headers, now)
+	f.body, f.ofBodies = resolve(in.body, now)
 	return f, nil
 }
 
-func resolve(all []value, now time.Time, echo map[string]string) map[string]string {
-	out := make(map[string]string, len(all))
+// resolve returns the values, and what functions returned for those that call some.
+func resolve(all []value, now time.Time) (out, called map[string]string) {
+	out, called = make(map[string]string, len(all)), map[string]string{}
 	for _, v := range all {
 		var text strings.Builder
 		var returned []string
@@ -214,8 +228,8 @@ func resolve(all []value, now time.Time, echo map[string]string) map[string]stri
 		}
 		out[v.target] = text.String()
 		if len(returned) > 0 {
-			echo[http.CanonicalHeaderKey(echoHeader+v.target)] = strings.Join(returned, ", ")
+			called[v.target] = strings.Join(returned, ", ")
 		}
 	}
-	return out
+	return out, called
 }
