@@ -31,19 +31,11 @@ type Resolver interface {
 func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	addresses := []netip.Addr{d.IP}
-	if d.Name != "" {
-		var err error
-		// The dot keeps the domains of the host from being tried below.
-		if addresses, err = e.Resolver.LookupNetIP(ctx, "ip4", d.Name+"."); err != nil {
-			return nil, doze.Wrap(err, doze.Unavailable, "the name %s cannot be resolved", d.Name)
-		}
+	addresses, err := e.resolve(ctx, d)
+	if err != nil {
+		return nil, err
 	}
-	err := fmt.Errorf("%s has no address", d.Name)
-	for i, a := range addresses {
-		if i == addressesTried {
-			break
-		}
+	for _, a := range addresses {
 		var source netip.Addr
 		if source, err = g.rules().Source(d, a.Unmap()); err != nil {
 			continue
@@ -62,6 +54,38 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPCon
 		}
 	}
 	return nil, err
+}
+
+// resolve returns the addresses of d that are tried, at least one.
+func (e *Egress) resolve(ctx context.Context, d Destination) ([]netip.Addr, error) {
+	if d.Name == "" {
+		return []netip.Addr{d.IP}, nil
+	}
+	// The dot keeps the domains of the host from being tried below.
+	addresses, err := e.Resolver.LookupNetIP(ctx, "ip4", d.Name+".")
+	if err != nil {
+		return nil, doze.Wrap(err, doze.Unavailable, "the name %s cannot be resolved", d.Name)
+	}
+	if len(addresses) == 0 {
+		return nil, doze.Errorf(doze.Unavailable, "the name %s has no address of version 4", d.Name)
+	}
+	return addresses[:min(len(addresses), addressesTried)], nil
+}
+
+// reachable is the rule that dial would find broken at every address of d, before
+// anybody is told that there is a way. Whatever else is wrong, dial finds out.
+func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	addresses, err := e.resolve(ctx, d)
+	for _, a := range addresses {
+		if e.Denied(a.Unmap()) {
+			err = broken(rulePrivate)
+		} else if _, err = g.rules().Source(d, a.Unmap()); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // guard looks at each address at the last moment before it is dialled. The port

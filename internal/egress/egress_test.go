@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -135,7 +136,7 @@ func TestRequests(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	r := got.Load()
-	if r.RequestURI != "/a//b%2F..?x;y&z=" || r.Host != at(s, "a.test") || r.Header.Get("X-Forwarded-For") != "mine" || r.Header.Get("Accept-Encoding") != "gzip" {
+	if r.RequestURI != "/a//b%2F..?x;y&z=" || r.Host != at(s, "a.test") || r.Header.Get("X-Forwarded-For") != "mine" || r.Header.Get("Accept-Encoding") != "gzip" || len(r.Header.Get("X-Blaxel-Request-Id")) != 36 {
 		t.Errorf("the server got %s of %s with %v", r.RequestURI, r.Host, r.Header)
 	}
 	for host, advice := range map[string]string{
@@ -174,6 +175,85 @@ func tunnel(t *testing.T, proxy *url.URL, to string) (net.Conn, int) {
 	}
 	defer resp.Body.Close()
 	return c, resp.StatusCode
+}
+
+// TestNoWay: who asks for a tunnel to where none may go hears so at once.
+func TestNoWay(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	_, proxy := serve(t, allowing(s, "a.test", "private.test"), nil)
+	for name, want := range map[string]int{"a.test": http.StatusOK, "b.test": http.StatusForbidden, "private.test": http.StatusForbidden} {
+		if _, status := tunnel(t, proxy, at(s, name)); status != want {
+			t.Errorf("%s: %d", name, status)
+		}
+	}
+}
+
+// TestReferencesInClear: what only an intercepted request gets does not go out as it
+// is in another one.
+func TestReferencesInClear(t *testing.T) {
+	t.Parallel()
+	var got atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got.Add(1) }))
+	defer s.Close()
+	_, proxy := serve(t, &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{at(s, "a.test")}}}}}, nil)
+	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}}
+	defer client.CloseIdleConnections()
+	for to, want := range map[string]int{"a.test": http.StatusBadRequest, "b.test": http.StatusOK} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(s, to), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Key", "{{SECRET:key}}")
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %s", to, resp.Status)
+		}
+	}
+	if got.Load() != 1 {
+		t.Errorf("the server has %d requests", got.Load())
+	}
+}
+
+// TestUnlooked: a request in clear of a sandbox without lists hears why it leads
+// nowhere, and who asks for what stands for nothing is not kept waiting.
+func TestUnlooked(t *testing.T) {
+	t.Parallel()
+	e, _ := serve(t, nil, nil)
+	for name, tt := range map[string]struct {
+		to   Destination
+		says string
+		want string
+	}{
+		"a private address": {Destination{Name: "private.test", Port: httpPort}, "GET / HTTP/1.1\r\nHost: private.test\r\n\r\n", "HTTP/1.1 403 "},
+		"no address":        {Destination{Name: "nowhere.test", Port: httpPort}, "GET / HTTP/1.1\r\nHost: nowhere.test\r\n\r\n", "HTTP/1.1 502 "},
+		"another port":      {Destination{Name: "private.test", Port: 8080}, "GET / HTTP/1.1\r\nHost: private.test\r\n\r\n", ""},
+		"no request":        {Destination{Name: "private.test", Port: httpPort}, "\x00\x01", ""},
+		"nothing":           {Destination{Port: 22}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, c := pipe(t)
+			g := e.guest(&net.TCPAddr{IP: home.AsSlice(), Port: 1})
+			if !g.enter() {
+				t.Fatal("it has too many connections")
+			}
+			began := time.Now()
+			go (&stream{e: e, g: g, c: c, to: tt.to}).serve(t.Context()) // ends with the connection
+			_ = client.SetDeadline(began.Add(peekTime / 2))
+			_, _ = io.WriteString(client, tt.says)
+			got := make([]byte, len("HTTP/1.1 000 "))
+			n, err := io.ReadFull(client, got)
+			if string(got[:n]) != tt.want || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("it hears %q, %v", got[:n], err)
+			}
+		})
+	}
 }
 
 // TestPaths: one byte that no path may have does not get the rest decoded.

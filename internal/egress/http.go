@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"doze"
 	"doze/internal/httpx"
 )
@@ -32,6 +34,13 @@ const (
 const (
 	BlockedHeader = "Proxy-Error"
 	BlockedValue  = "firewall_blocked"
+)
+
+const (
+	// requestIDHeader is what every request gets that is sent on.
+	requestIDHeader = "X-Blaxel-Request-Id"
+	// reference begins what a sandbox may have taken for a secret that is put in.
+	reference = "{{SECRET:"
 )
 
 // A link is a connection of a sandbox that speaks HTTP, or may be about to.
@@ -189,7 +198,13 @@ func (e *Egress) block(w http.ResponseWriter, r *http.Request, g *guest, to Dest
 
 // connect makes a tunnel of the connection of a request.
 func (e *Egress) connect(w http.ResponseWriter, r *http.Request, l *link, to Destination) {
-	if v := l.guest.rules().Decide(to); !v.Allow {
+	v := l.guest.rules().Decide(to)
+	if v.Allow {
+		if rule, is := errors.AsType[broken](e.reachable(r.Context(), l.guest, to)); is {
+			v = Verdict{Rule: string(rule)}
+		}
+	}
+	if !v.Allow {
 		e.block(w, r, l.guest, to, v)
 		return
 	}
@@ -224,6 +239,10 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 	}
 	defer g.done(f)
 	e.decided(g, to, v)
+	if len(v.Routes) > 0 && httpx.Refers(r, reference) {
+		httpx.WriteError(w, r, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules, and for https only: put the header or the member into the rule for %s, leave it out here, and ask by https", to.host()))
+		return
+	}
 	proxy := httputil.ReverseProxy{
 		Transport: g.transport, FlushInterval: -1, ErrorLog: e.web.ErrorLog,
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -234,6 +253,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 					p.Out.Header[name] = v // it is the sandbox that says so
 				}
 			}
+			p.Out.Header.Set(requestIDHeader, uuid.NewString())
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if rule, is := errors.AsType[broken](err); is {

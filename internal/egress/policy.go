@@ -94,8 +94,11 @@ const mailPort = 25
 // for us.
 const dnsTLSPort = 853
 
+// httpPort is where requests in clear go.
+const httpPort = 80
+
 // webPorts are the ports of an entry that names none.
-var webPorts = []uint16{80, 443}
+var webPorts = []uint16{httpPort, 443}
 
 // privateDomains are names of private networks.
 var privateDomains = []string{".local", ".internal", ".localhost"}

@@ -18,6 +18,10 @@ const (
 	// peekTime is how long a client may take to say whom it wants to talk to, in
 	// a sandbox that has a small part of a processor.
 	peekTime = 30 * time.Second
+	// strayTime is what it gets where its address stands for no name that we know,
+	// and its port is none of the web: most who connect there say nothing first, and
+	// are refused.
+	strayTime = 3 * time.Second
 	// headMax bounds what it says until then: a ClientHello, or the header of a
 	// request.
 	headMax = 64 << 10
@@ -117,7 +121,11 @@ const (
 // look reads what the client says until the kind is known, and of TLS the name
 // of the server, which may be missing.
 func (s *stream) look() (k kind, name string) {
-	_ = s.c.SetReadDeadline(time.Now().Add(peekTime))
+	patience := peekTime
+	if s.to.Name == "" && !s.to.IP.IsValid() && !slices.Contains(webPorts, s.to.Port) {
+		patience = strayTime
+	}
+	_ = s.c.SetReadDeadline(time.Now().Add(patience))
 	defer func() { _ = s.c.SetReadDeadline(time.Time{}) }()
 	chunk := make([]byte, 4<<10)
 	for {
@@ -181,7 +189,12 @@ func (s *stream) carry(ctx context.Context) {
 		return
 	}
 	s.e.decided(s.g, s.to, v)
-	defer s.g.exit()
+	given := false
+	defer func() {
+		if !given {
+			s.g.exit()
+		}
+	}()
 	if len(v.Routes) > 0 {
 		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head, taken: true}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
 			return s.e.open(ctx, s.g, s.to)
@@ -190,6 +203,9 @@ func (s *stream) carry(ctx context.Context) {
 	}
 	up, err := s.e.dial(ctx, s.g, s.to)
 	if err != nil {
+		if given = s.answer(err); given {
+			return
+		}
 		if rule, is := errors.AsType[broken](err); is {
 			s.e.decided(s.g, s.to, Verdict{Rule: string(rule)})
 		}
@@ -205,6 +221,21 @@ func (s *stream) carry(ctx context.Context) {
 		return
 	}
 	splice(ctx, s.c, up, s.g.pace)
+}
+
+// answer has a request in clear for a name that leads nowhere answered with the
+// reason, as all are where each is looked at. It reports whether it is one.
+func (s *stream) answer(why error) bool {
+	_, rule := errors.AsType[broken](why)
+	_, name := errors.AsType[*doze.Error](why)
+	if !rule && !name || s.to.Name == "" || s.to.Port != httpPort || len(s.head) > 0 {
+		return false
+	}
+	if k, _ := s.look(); k != kindHTTP {
+		return false
+	}
+	s.e.door.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
+	return true
 }
 
 // refuse ends a stream that goes nowhere.

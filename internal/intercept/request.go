@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +77,7 @@ func (s *Session) admit(r *http.Request) (*Injection, error) {
 		return nil, doze.Errorf(doze.Forbidden, "the network rules of this sandbox do not allow %s", s.Host)
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		return nil, doze.Errorf(doze.Unsupported, "the method %s cannot be sent through the proxy", r.Method)
-	case in != nil && refers(r):
+	case in != nil && httpx.Refers(r, reference):
 		return nil, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule for %s, and leave it out here", s.Host)
 	}
 	return in, nil
@@ -92,20 +91,6 @@ func (s *Session) isFor(authority string) bool {
 	}
 	host, ok := doze.ParseHost(name)
 	return ok && host == s.Host
-}
-
-// refers reports whether r has something like a reference to a secret in its
-// header or address, that would be sent as it is.
-func refers(r *http.Request) bool {
-	for _, all := range r.Header {
-		for _, v := range all {
-			if strings.Contains(v, reference) {
-				return true
-			}
-		}
-	}
-	address, err := url.QueryUnescape(r.URL.RawQuery)
-	return strings.Contains(r.URL.Path, reference) || strings.Contains(r.URL.RawQuery, reference) || err == nil && strings.Contains(address, reference)
 }
 
 // exchange is one request on its way, and its answer.
