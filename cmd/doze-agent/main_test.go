@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"doze/internal/testkit/vacant"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -68,12 +70,10 @@ func boot(t *testing.T, script string) (url string, agent *exec.Cmd) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := vacant.Address(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := ln.Addr().String()
-	ln.Close()
 
 	agent = exec.CommandContext(t.Context(), "/bin/sh", "-ec", "mount --make-rprivate /; mount -t proc none /proc; "+script, "boot", bin, addr, t.TempDir())
 	agent.Env = []string{"WORKDIR=/tmp"}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"doze/internal/testkit/vacant"
 )
 
 // A command of a test may be this binary: "listen <network> <address>" waits
@@ -78,15 +80,14 @@ func TestWelcome(t *testing.T) {
 	}
 }
 
-// freePort returns a port that nobody has at the moment.
+// freePort returns a port that nobody else gets.
 func freePort(t *testing.T) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := vacant.Port(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 func TestPortsAreFound(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"doze/internal/seal"
 	"doze/internal/store"
 	"doze/internal/testkit/authority"
+	"doze/internal/testkit/vacant"
 	"doze/internal/testkit/zone"
 )
 
@@ -53,16 +55,11 @@ type world struct {
 // reserve finds an address that nobody listens on.
 func reserve(t *testing.T) (addr string, port int) {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	port, err := vacant.Port(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	tcp, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatal(l.Addr())
-	}
-	return tcp.String(), tcp.Port
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), port
 }
 
 func newWorld(t *testing.T, life time.Duration) *world {

@@ -27,6 +27,7 @@ import (
 	"doze/client"
 	"doze/internal/machine/gvisor"
 	"doze/internal/swap"
+	"doze/internal/testkit/vacant"
 	"doze/internal/wreck"
 )
 
@@ -85,7 +86,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	}
 	if o.Listen == "" {
 		var err error
-		if o.Listen, err = Free(ctx); err != nil {
+		if o.Listen, err = vacant.Address(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -101,15 +102,6 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 		p.Address, p.transport = "https://"+net.JoinHostPort(o.Host, port), p.secure()
 	}
 	return p, p.Restart(ctx)
-}
-
-// Free returns an address on the loopback interface that nobody listens on.
-func Free(ctx context.Context) (string, error) {
-	free, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return free.Addr().String(), free.Close()
 }
 
 // secure speaks TLS with this platform, whatever the name.

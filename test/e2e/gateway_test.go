@@ -15,6 +15,7 @@ import (
 	"doze/client"
 	"doze/internal/testkit"
 	"doze/internal/testkit/authority"
+	"doze/internal/testkit/vacant"
 	"doze/internal/testkit/zone"
 )
 
@@ -32,7 +33,7 @@ type gateway struct {
 func startGateway(t *testing.T) *gateway {
 	t.Helper()
 	free := func() (address string, port int) {
-		address, err := testkit.Free(t.Context())
+		address, err := vacant.Address(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
