@@ -2,7 +2,9 @@ package control_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -124,9 +126,9 @@ func TestLifetimes(t *testing.T) {
 				}
 			}
 			settle(to)
-			for name, l := range all { // one, which the map chooses
-				p.happens(name, l, dice.IntN(6), minutes(30))
-				break
+			if names := slices.Sorted(maps.Keys(all)); len(names) > 0 {
+				name := names[dice.IntN(len(names))]
+				p.happens(name, all[name], dice.IntN(6), minutes(30))
 			}
 			settle(time.Now().Add(late + time.Millisecond))
 		}
