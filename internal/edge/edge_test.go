@@ -35,6 +35,7 @@ import (
 // gate is a node whose sandboxes are all one real server.
 type gate struct {
 	backend string
+	dial    dialer
 	wakes   atomic.Int32
 	err     error // instead of an answer
 
@@ -55,7 +56,7 @@ func (g *gate) hold(n int) {
 // awaitHeld waits until n requests hold a sandbox.
 func (g *gate) awaitHeld(t *testing.T, n int) {
 	t.Helper()
-	late := time.After(5 * time.Second)
+	late := time.After(patience)
 	for {
 		g.mu.Lock()
 		held, changed := g.held, g.changed
@@ -82,9 +83,7 @@ func (g *gate) Transport(uid string, port uint16) http.RoundTripper {
 		}
 		tr := &http.Transport{
 			DisableCompression: true, DisableKeepAlives: true, ExpectContinueTimeout: 5 * time.Second,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "tcp", g.backend)
-			},
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return g.dial(ctx, "tcp", g.backend) },
 		}
 		g.hold(1)
 		resp, err := tr.RoundTrip(r)
@@ -127,16 +126,35 @@ type world struct {
 	*Edge
 	gate    *gate
 	addr    string // of the edge
+	dial    dialer
 	revoked sync.Map
 }
 
-const host = "sbx-web-acme.eu-1.localhost"
+const (
+	host = "sbx-web-acme.eu-1.localhost"
+	// patience is what may take so long only where something is broken.
+	patience = 30 * time.Second
+)
 
 func newWorld(t *testing.T, backend http.Handler) *world {
 	t.Helper()
-	back := httptest.NewServer(backend)
+	return medium{t: t}.newWorld(backend)
+}
+
+func (m medium) newWorld(backend http.Handler) *world {
+	t := m.t
+	t.Helper()
+	var handlers sync.WaitGroup // the server does not wait for those of WebSockets
+	t.Cleanup(handlers.Wait)
+	back := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handlers.Add(1)
+		defer handlers.Done()
+		backend.ServeHTTP(w, r)
+	}))
+	behind := m.carry(back)
+	back.Start()
 	t.Cleanup(back.Close)
-	w := &world{gate: &gate{backend: back.Listener.Addr().String(), changed: make(chan struct{})}}
+	w := &world{gate: &gate{backend: back.Listener.Addr().String(), dial: behind, changed: make(chan struct{})}}
 	dir := peer.NewDirectory()
 	for _, r := range []peer.Route{
 		{UID: "u-acme-web", Workspace: "acme", Name: "web", Enabled: true},
@@ -161,6 +179,7 @@ func newWorld(t *testing.T, backend http.Handler) *world {
 	front.Config.Protocols.SetHTTP1(true)
 	front.Config.Protocols.SetUnencryptedHTTP2(true)
 	front.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	w.dial = m.carry(front)
 	front.Start()
 	w.addr = front.Listener.Addr().String()
 	ctx, stop := context.WithCancel(t.Context())
@@ -210,12 +229,27 @@ func (w *world) do(t *testing.T, method, host, path, key string, body io.Reader,
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	resp, err := (&http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: 5 * time.Second}).RoundTrip(r)
+	resp, err := w.transport().RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { resp.Body.Close() })
 	return resp
+}
+
+func (w *world) transport() *http.Transport {
+	return &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: 5 * time.Second, DialContext: w.dial}
+}
+
+// socket opens a WebSocket.
+func (w *world) socket(t *testing.T, host, path string) *websocket.Conn {
+	t.Helper()
+	c, _, err := websocket.Dial(t.Context(), "http://"+w.addr+path, &websocket.DialOptions{Host: host, HTTPClient: &http.Client{Transport: w.transport()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.CloseNow() })
+	return c
 }
 
 // platformError reads the body of an error that must be of the platform.
@@ -752,37 +786,42 @@ func TestTheSandboxHearsThatTheClientLeft(t *testing.T) {
 	resp.Body.Close()
 	select {
 	case <-gone:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("it never heard")
 	}
 	w.gate.awaitHeld(t, 0)
 }
 
 func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
-	flood := func(w http.ResponseWriter, r *http.Request) {
-		for block := make([]byte, 64<<10); ; {
-			if _, err := w.Write(block); err != nil {
-				return
-			}
-		}
-	}
 	quiet := func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}
-	cases := map[string]struct {
-		backend http.HandlerFunc
+	flood := func(m medium) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			// The proxy holds a lock while it writes the body, and at first another
+			// of its goroutines wants it: in a bubble it must have had it.
+			http.NewResponseController(w).Flush()
+			time.Sleep(m.beat)
+			for block := make([]byte, 64<<10); ; time.Sleep(m.beat) {
+				if _, err := w.Write(block); err != nil {
+					return
+				}
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		backend func(medium) http.HandlerFunc
 		reads   bool
 	}{
-		"quiet stream":           {quiet, true},
+		"quiet stream":           {func(medium) http.HandlerFunc { return quiet }, true},
 		"client that reads":      {flood, true},
 		"client that never does": {flood, false},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, c.backend)
+	} {
+		overEach(t, name, func(m medium) {
+			t := m.t
+			w := m.newWorld(c.backend(m))
 			resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
 			other := w.do(t, http.MethodGet, "sbx-web-corp.eu-1.localhost", "/", "corp", nil)
 			w.revoked.Store("acme", true)
@@ -791,47 +830,40 @@ func TestRevokedCredentialsEndOpenRequests(t *testing.T) {
 				io.Copy(io.Discard, resp.Body)
 			}
 			w.gate.awaitHeld(t, 1)
-			if took := time.Since(start); took > time.Second {
-				t.Errorf("took %v", took)
-			}
+			m.within(start, time.Second)
 			if other.StatusCode != http.StatusOK {
 				t.Error("the other tenant was cut off")
 			}
 		})
 	}
-	t.Run("WebSocket", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	overEach(t, "WebSocket", func(m medium) {
+		t := m.t
+		w := m.newWorld(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c, err := websocket.Accept(w, r, nil)
 			if err == nil {
 				defer c.CloseNow()
 				_, _, _ = c.Read(r.Context())
 			}
 		}))
-		c, _, err := websocket.Dial(t.Context(), "http://"+w.addr+"/terminal/ws?token=acme", &websocket.DialOptions{Host: host})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.CloseNow()
+		c := w.socket(t, host, "/terminal/ws?token=acme")
 		w.revoked.Store("acme", true)
 		start := time.Now()
-		if _, _, err := c.Read(t.Context()); err == nil || time.Since(start) > time.Second {
-			t.Errorf("%v after %v", err, time.Since(start))
+		if _, _, err := c.Read(t.Context()); err == nil {
+			t.Error("it is open")
 		}
+		m.within(start, time.Second)
 		w.gate.awaitHeld(t, 0)
 	})
-	t.Run("at once when told", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, http.HandlerFunc(quiet))
+	overEach(t, "at once when told", func(m medium) {
+		t := m.t
+		w := m.newWorld(http.HandlerFunc(quiet))
 		resp := w.do(t, http.MethodGet, host, "/", "acme", nil)
 		w.revoked.Store("acme", true)
 		start := time.Now()
 		w.Recheck()
 		_, _ = io.Copy(io.Discard, resp.Body)
 		w.gate.awaitHeld(t, 0)
-		if took := time.Since(start); took > recheck/2 {
-			t.Errorf("took %v", took)
-		}
+		m.within(start, 0)
 	})
 	t.Run("before an answer", func(t *testing.T) {
 		t.Parallel()
