@@ -330,7 +330,7 @@ func TestControl(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked, over := sb.Events[len(sb.Events)-2], sb.Events[len(sb.Events)-1]
-		if took := over.Time.Sub(asked.Time.Time); asked.Status != "DELETING" || took < 2900*time.Millisecond || took > 8*time.Second {
+		if took := over.Time.Sub(asked.Time.Time); asked.Status != "DELETING" || took < 2900*time.Millisecond { // a test of package node knows when
 			t.Errorf("from %s to %s in %v", asked.Status, over.Status, took)
 		}
 	})

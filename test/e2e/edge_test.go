@@ -209,7 +209,9 @@ func TestEdge(t *testing.T) {
 		other := *p
 		other.Key = key.Key
 		call{url: port + "/", key: key.Key}.want(t, p, 200)
-		stream, err := call{url: port + "/events", key: key.Key}.open(t.Context(), p)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		stream, err := call{url: port + "/events", key: key.Key}.open(ctx, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,18 +220,14 @@ func TestEdge(t *testing.T) {
 		echo(t, ws, "before")
 
 		call{method: "DELETE", url: p.Address + "/v0/api_keys/" + key.ID}.want(t, p, 200)
-		revoked := time.Now()
 		call{url: port + "/", key: key.Key}.want(t, p, 401)
 		call{url: p.Address + "/v0/sandboxes", key: key.Key}.want(t, p, 401)
 		_, _ = io.Copy(io.Discard, stream.Body) // its error is how it was cut
-		ended := time.Since(revoked)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
+		if ctx.Err() != nil {
+			t.Error("the stream goes on") // a test of package edge knows when it ends
+		}
 		if _, _, err := ws.Read(ctx); err == nil || ctx.Err() != nil {
 			t.Errorf("the socket goes on: %v", err)
-		}
-		if took := time.Since(revoked); took > 1500*time.Millisecond { // one second, on a busy machine
-			t.Errorf("the stream was cut after %v, and the socket after %v", ended, took)
 		}
 		call{url: port + "/"}.want(t, p, 200)
 	})

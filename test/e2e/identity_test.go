@@ -2,13 +2,13 @@ package e2e_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"doze"
 )
@@ -54,7 +54,7 @@ func TestServiceAccountComesAndGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, sb.Metadata.URL+"/process", strings.NewReader(`{"command":"sleep 60","name":"s"}`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, sb.Metadata.URL+"/process", strings.NewReader(`{"command":"sleep 3600","name":"s"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,9 @@ func TestServiceAccountComesAndGoes(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	_ = resp.Body.Close()
-	r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, sb.Metadata.URL+"/process/s/logs/stream", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err = http.NewRequestWithContext(ctx, http.MethodGet, sb.Metadata.URL+"/process/s/logs/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +78,13 @@ func TestServiceAccountComesAndGoes(t *testing.T) {
 	}
 	defer func() { _ = stream.Body.Close() }()
 
-	began := time.Now()
 	var gone any
 	call("DELETE", "/service_accounts/"+account.ClientID, "", admin, 200, &gone)
 	if _, err := io.Copy(io.Discard, stream.Body); err != nil {
 		t.Logf("the stream ended with %v", err) // how it ends is not ours to say
 	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the stream was open for %v", took)
+	if ctx.Err() != nil { // a test of package edge knows when
+		t.Error("the stream goes on")
 	}
 	call("GET", "/sandboxes", "", as, 401, &gone)
 }
