@@ -61,7 +61,7 @@ assert(combined.expiresIn > 1000 && combined.expiresIn <= 1800, `it expires in $
 await assert.rejects(SandboxInstance.updateLifecycle("first", policy("date", "2020-01-01T00:00:00Z")), (e) => e.code === 400, "a date of the past");
 assert.equal((await SandboxInstance.get("first")).status, "DEPLOYED", "a refused update ends nothing");
 
-await SandboxInstance.updateLifecycle("first", policy("date", new Date(Date.now() + 5000).toISOString()));
+await SandboxInstance.updateLifecycle("first", policy("date", new Date(Date.now() + 20_000).toISOString()));
 await SandboxInstance.updateLifecycle("third", policy("ttl-idle", "1s"));
 await Promise.all([gone("first"), gone("third")]);
 await assert.rejects(SandboxInstance.getByExternalId("order-7"), missing);
