@@ -10,8 +10,13 @@ import (
 
 // TestLog is not parallel, for there is one log.
 func TestLog(t *testing.T) {
-	was := slog.Default()
-	defer slog.SetDefault(was)
+	was, to, flags := slog.Default(), log.Writer(), log.Flags()
+	defer func() { // the default of slog writes to log, which SetDefault has changed too
+		slog.SetDefault(was)
+		slog.SetLogLoggerLevel(slog.LevelInfo)
+		log.SetOutput(to)
+		log.SetFlags(flags)
+	}()
 	var b bytes.Buffer
 	openLog(&b, slog.LevelDebug)
 	log.Print("a secret of a destination")
