@@ -194,7 +194,7 @@ func (c *textBody) decode() ([]byte, error) {
 	if _, n = utf8.DecodeRune(b); n > 1 {
 		return c.take(b[:n]) // not all of it had come
 	}
-	return c.skip(1, c.encode(utf8.RuneError))
+	return nil, notJSON("%s is not UTF-8; send other bytes as multipart/form-data", c.name())
 }
 
 // literal returns how many bytes at the beginning of b stand for themselves.
@@ -242,9 +242,11 @@ func (c *textBody) escape() ([]byte, error) {
 	if utf16.IsSurrogate(char) { // the first half of two, if it is well
 		both, _ := c.src.Peek(2 * long) // fewer at the end
 		second, _ := hex(both[long:])
-		if char = utf16.DecodeRune(char, second); char != utf8.RuneError {
-			return c.skip(2*long, c.encode(char))
+		whole := utf16.DecodeRune(char, second)
+		if whole == utf8.RuneError {
+			return nil, notJSON("%s has \\u%04x, half of a character", c.name(), char)
 		}
+		return c.skip(2*long, c.encode(whole))
 	}
 	return c.skip(long, c.encode(char))
 }
