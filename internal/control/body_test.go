@@ -44,6 +44,7 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		"POST /workspaces/availability?withReason=1":   {`{"name":"A"}`, []string{"withReason is", "name must"}},
 		"POST /volume_templates?upload=yes&version=._": {`{"metadata":{"name":"A"}}`, []string{"upload is", "version is", "metadata.name"}},
 		"PUT /volume_templates/t?upload=yes":           {`{"spec":{"defaultSize":1}}`, []string{"upload is", "spec.defaultSize"}},
+		"POST /sandboxes?the=NUL":                      {`{"metadata":{"name":"A","displayName":"a\u0000b","labels":{"a\u0000":"b"}}}`, []string{"metadata.name must", "metadata.displayName must not have a NUL", "metadata.labels must not have a NUL"}},
 		"PUT /secrets/s?force=yes":                     {`{}`, []string{"force is"}},
 		"DELETE /secrets/s?force=yes":                  {``, []string{"force is"}},
 		"POST /sandboxes?upload=true":                  {`{"metadata":{"name":"A"},"spec":{"region":"mars"}}`, []string{"metadata.name", "spec.region", "builds no images"}},

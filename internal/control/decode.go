@@ -170,6 +170,9 @@ func mapping(dst reflect.Value, v any, path string, p *doze.Problems) {
 	}
 	fresh := reflect.MakeMapWithSize(dst.Type(), len(all))
 	for k, e := range all {
+		if strings.ContainsRune(k, 0) {
+			p.Add(path, "must not have a NUL byte in a name")
+		}
 		elem := reflect.New(dst.Type().Elem()).Elem()
 		value(elem, e, path+"."+clip(k), p)
 		fresh.SetMapIndex(reflect.ValueOf(k), elem)
@@ -180,11 +183,13 @@ func mapping(dst reflect.Value, v any, path string, p *doze.Problems) {
 func scalar(dst reflect.Value, v any, path string, p *doze.Problems) {
 	switch dst.Kind() {
 	case reflect.String:
-		if s, ok := v.(string); ok {
-			dst.SetString(s)
-			return
+		s, ok := v.(string)
+		switch dst.SetString(s); {
+		case !ok:
+			p.Add(path, "must be a string")
+		case strings.ContainsRune(s, 0): // no database has a place for it, nor a variable
+			p.Add(path, "must not have a NUL byte")
 		}
-		p.Add(path, "must be a string")
 	case reflect.Bool:
 		if b, ok := v.(bool); ok {
 			dst.SetBool(b)
