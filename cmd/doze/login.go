@@ -155,6 +155,9 @@ func addressOf(data string) string {
 func (a *app) readKey(data string) (string, error) {
 	if data != "" {
 		b, err := os.ReadFile(filepath.Join(data, "admin.key"))
+		if err != nil {
+			err = fmt.Errorf("%w: --data is the data directory of a dozed of this host, and root's to read", err)
+		}
 		return strings.TrimSpace(string(b)), err
 	}
 	if key := a.getenv("DOZE_KEY"); key != "" {

@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"doze"
 	"doze/client"
@@ -100,11 +102,22 @@ func (a *app) root() *cobra.Command {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{inWords(err)} })
 	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers and errors: `table|json`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
 	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.version())
 	return root
+}
+
+// inWords says of a flag that has no number what it has, and not which function
+// could not read it.
+func inWords(err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if _, number := errors.AsType[*strconv.NumError](err); number {
+			return fmt.Errorf("--%s must be a number, not %q", wrong.GetFlag().Name, wrong.GetValue())
+		}
+	}
+	return err
 }
 
 // say tells the user something. Nothing can be done if that fails.

@@ -3,10 +3,11 @@ package main
 import (
 	"archive/tar"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -164,9 +165,14 @@ func (a *app) archiveOf(path string) (io.ReadCloser, error) {
 		return io.NopCloser(a.in), nil
 	}
 	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		f, openErr := os.Open(path)
-		return f, errors.Join(err, openErr)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return os.Open(path)
+	}
+	if err := uploadable(path); err != nil {
+		return nil, err
 	}
 	r, w := io.Pipe()
 	go func() { // ends when all is read, or the reader is closed
@@ -178,6 +184,17 @@ func (a *app) archiveOf(path string) (io.ReadCloser, error) {
 		_ = w.CloseWithError(err) // never fails
 	}()
 	return r, nil
+}
+
+// uploadable says which file below a directory a template cannot have, before
+// there is a version that lacks it.
+func uploadable(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !d.Type().IsRegular() {
+			err = fmt.Errorf("%s is neither a file nor a directory: a template has no others, links neither", path)
+		}
+		return err
+	})
 }
 
 func (a *app) listTemplates() *cobra.Command {
