@@ -3,6 +3,7 @@ package hostnet
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/google/nftables"
@@ -52,6 +53,11 @@ func (n *Net) join(l *lease, name string) error {
 	}
 	n.leave(l.subnet)
 	l.subnet = name
+	if was != 0 {
+		if err := n.router.endFlows(l.slot); err != nil { // of which no packet passes all the same
+			slog.Warn("connections of a sandbox that left its subnet do not end by themselves", "sandbox", l.slot.ID, "err", err)
+		}
+	}
 	return nil
 }
 

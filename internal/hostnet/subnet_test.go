@@ -1,8 +1,10 @@
 package hostnet
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,5 +83,58 @@ func TestSubnet(t *testing.T) {
 	check("in none again")
 	if len(n.subnets) != 1 {
 		t.Errorf("there are %d subnets", len(n.subnets))
+	}
+}
+
+// TestSubnetLeft: connections to who is in another subnet now end, however little
+// they have to say.
+func TestSubnetLeft(t *testing.T) {
+	t.Parallel()
+	n := fresh(t)
+	slots := map[string]Slot{}
+	for _, id := range []string{"a", "b", "c"} {
+		slots[id] = leased(t, n, id)
+		dress(t, slots[id])
+		if err := errors.Join(n.Admit(id, WayLane), n.Join(id, "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var l net.Listener
+	inside(t, slots["b"], func() (err error) {
+		l, err = net.Listen("tcp4", netip.AddrPortFrom(slots["b"].IP, 0).String())
+		return err
+	})
+	defer l.Close()
+	ends := map[string][2]net.Conn{}
+	for _, id := range []string{"a", "c"} {
+		var c net.Conn
+		inside(t, slots[id], func() (err error) {
+			c, err = net.DialTimeout("tcp4", l.Addr().String(), patience)
+			return err
+		})
+		defer c.Close()
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ends[id] = [2]net.Conn{c, s}
+	}
+	if err := n.Join("a", "y"); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range ends["a"] {
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("end %d of what may not be any more: %v", i, err)
+		}
+	}
+	for i, c := range ends["c"] {
+		other := ends["c"][1-i]
+		other.Write([]byte("x"))
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Errorf("end %d of what stays: %v", i, err)
+		}
 	}
 }

@@ -1,0 +1,72 @@
+package hostnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// flowsMax bounds the connections that one change of a subnet ends at once. Of more,
+// each ends when one of its sides sends something.
+const flowsMax = 4096
+
+// endFlows ends the TCP connections between a sandbox and others that it does not
+// reach any more. The filter resets who sends by one of them; so each side is asked
+// with a packet that does not fit, which it has to answer, however little it has to
+// say.
+func (r *router) endFlows(s Slot) error {
+	return r.ns.do(func() error {
+		flows, err := whole(func() ([]*netlink.ConntrackFlow, error) {
+			return netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		})
+		if err != nil {
+			return fmt.Errorf("list connections between sandboxes: %w", err)
+		}
+		raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return fmt.Errorf("end connections between sandboxes: %w", err)
+		}
+		ended := 0
+		for _, f := range flows {
+			from, ok := netip.AddrFromSlice(f.Forward.SrcIP.To4())
+			to, is := netip.AddrFromSlice(f.Forward.DstIP.To4())
+			if !ok || !is || f.Forward.Protocol != unix.IPPROTO_TCP || from != s.IP && to != s.IP || !ofSandbox(from) || !ofSandbox(to) || ended == flowsMax {
+				continue
+			}
+			ended++
+			one, other := netip.AddrPortFrom(from, f.Forward.SrcPort), netip.AddrPortFrom(to, f.Forward.DstPort)
+			err = errors.Join(err, question(raw, one, other), question(raw, other, one))
+		}
+		return errors.Join(err, unix.Close(raw))
+	})
+}
+
+// ofSandbox reports whether an address is one of a sandbox, and not its gateway's.
+func ofSandbox(a netip.Addr) bool { return plan.Contains(a) && a.As4()[3]%slotStep == 2 }
+
+// question sends an empty segment of TCP that is out of any window.
+func question(raw int, from, to netip.AddrPort) error {
+	const (
+		header, segment = 20, 20
+		lifetime        = 64
+		ack             = 0x10
+	)
+	b := []byte{0x45, 0, 0, header + segment, 0, 0, 0x40, 0, lifetime, unix.IPPROTO_TCP, 0, 0} // the kernel adds up the header
+	b = append(append(b, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, from.Port()), to.Port())
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0, segment/4<<4, ack, 0, 0, 0, 0, 0, 0)
+	sum := uint32(unix.IPPROTO_TCP + segment) // with the addresses, and all of the segment
+	for i := sourceOffset; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum>>16 > 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	const sumOffset = 16
+	binary.BigEndian.PutUint16(b[header+sumOffset:], ^uint16(sum))
+	return unix.Sendto(raw, b, 0, &unix.SockaddrInet4{Addr: to.Addr().As4()})
+}
