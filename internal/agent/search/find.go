@@ -58,22 +58,28 @@ func (f Find) In(ctx context.Context, root string) (Found, error) {
 			return errEnough
 		}
 		if e.kind == f.kind && (e.kind == directory || matchesAny(f.patterns, path.Base(e.rel))) {
-			return out.add(FoundMatch{e.rel, e.kind}, f.max)
+			return out.add(FoundMatch{e.rel, e.kind}, f.scope)
 		}
 		return nil
 	})
 	if err == nil && !barred && f.kind == directory {
 		out.Matches = slices.Insert(out.Matches, 0, FoundMatch{".", directory})
-		out.Matches = out.Matches[:min(len(out.Matches), f.max)]
+		if len(out.Matches) > f.max {
+			out.Matches, cut = out.Matches[:f.max], cut || f.all
+		}
 	}
-	out.Total, out.Incomplete = len(out.Matches), cut
+	out.Total, out.Incomplete = len(out.Matches), out.Incomplete || cut
 	return out, err
 }
 
 // add takes a match in, and ends the walk with the last one that was asked for.
-func (f *Found) add(m FoundMatch, most int) error {
-	f.Matches = append(f.Matches, m)
-	if len(f.Matches) >= most {
+func (f *Found) add(m FoundMatch, s scope) error {
+	add, more := s.take(len(f.Matches))
+	if add {
+		f.Matches = append(f.Matches, m)
+	}
+	f.Incomplete = !add
+	if !more {
 		return errEnough
 	}
 	return nil

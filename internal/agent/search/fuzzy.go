@@ -62,13 +62,14 @@ func Like(query string, results int) (Fuzzy, error) {
 // In searches root, absolute. Errors are those of [Find.In].
 func (f Fuzzy) In(ctx context.Context, root string) (Ranked, error) {
 	all := []RankedMatch{}
-	query := strings.ToLower(f.query)
+	query, found := strings.ToLower(f.query), 0
 	cut, err := f.walk(ctx, root, func(e entry) error {
 		if e.kind == file && !matchesAny(f.patterns, path.Base(e.rel)) {
 			return nil
 		}
 		if score := rank(query, e.rel); score > 0 {
 			all = append(all, RankedMatch{e.rel, score, e.kind})
+			found++
 		}
 		if len(all) >= 2*f.max { // enough to drop the worse half
 			all = best(all, f.max)
@@ -76,7 +77,7 @@ func (f Fuzzy) In(ctx context.Context, root string) (Ranked, error) {
 		return nil
 	})
 	all = best(all, f.max)
-	return Ranked{all, len(all), cut}, err
+	return Ranked{all, len(all), cut || f.all && found > len(all)}, err
 }
 
 // best returns the first n of all in the order of an answer.

@@ -173,12 +173,12 @@ func (g Grep) In(ctx context.Context, root string) (Hits, error) {
 		return g.file(ctx, filepath.Join(root, e.rel), in, func(h Hit) error {
 			h.Path = e.rel
 			size += len(h.Text) + len(h.Context)
-			if size > answerMax {
-				short = true
+			add, more := g.take(len(out.Matches))
+			if short = size > answerMax || !add; short {
 				return errEnough
 			}
 			out.Matches = append(out.Matches, h)
-			if len(out.Matches) >= g.max {
+			if !more {
 				return errEnough
 			}
 			return nil

@@ -305,6 +305,7 @@ func TestGrepIsBounded(t *testing.T) {
 	root := tree(t, map[string]string{
 		"a": strings.Repeat("x\n", 150_000),
 		"b": strings.Repeat(strings.Repeat("y", 1999)+"\n", 5000),
+		"c": strings.Repeat("z\n", 100_000),
 	})
 	for text, want := range map[string]struct {
 		hits int
@@ -312,7 +313,8 @@ func TestGrepIsBounded(t *testing.T) {
 	}{
 		"query=x":                                {100, false},
 		"query=x&maxResults=2000":                {1000, false},
-		"query=x&maxResults=0":                   {100_000, false},
+		"query=x&maxResults=0":                   {100_000, true},
+		"query=z&maxResults=0":                   {100_000, false},
 		"query=y&maxResults=0":                   {8 << 20 / 1999, true},
 		"query=y&maxResults=1&contextLines=1000": {1, false},
 	} {

@@ -51,6 +51,7 @@ type scope struct {
 	hidden   bool
 	patterns []string // globs of the base names of files; none means all
 	max      int      // results
+	all      bool     // the caller wants all of them: max is our bound
 }
 
 // parseScope reads the parameters that searches have in common, and adds what is
@@ -67,7 +68,7 @@ func parseScope(q url.Values, results int, p *doze.Problems) (s scope) {
 		case err != nil || n < 0:
 			p.Add("maxResults", "must be a number from 0, which means all, to %d", resultsCap)
 		case n == 0:
-			s.max = resultsMax
+			s.max, s.all = resultsMax, true
 		default:
 			s.max = min(n, resultsCap)
 		}
@@ -75,6 +76,11 @@ func parseScope(q url.Values, results int, p *doze.Problems) (s scope) {
 	checkGlobs(p, "patterns", s.patterns)
 	return s
 }
+
+// take counts one more result, after n others: add says whether it is part of the
+// answer, and more whether to look on. Who wants all of them is told when there is
+// one that is not.
+func (s scope) take(n int) (add, more bool) { return n < s.max, n < s.max && (s.all || n+1 < s.max) }
 
 // checkGlobs adds the first pattern of a parameter that is no glob.
 func checkGlobs(p *doze.Problems, name string, patterns []string) {
