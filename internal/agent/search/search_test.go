@@ -66,6 +66,7 @@ func TestFind(t *testing.T) {
 		"globs":           {"patterns=*.go,*.md", "a.go src/c.go src/deep/d.go"},
 		"directories":     {"type=directory&patterns=none", ". empty src src/deep"},
 		"hidden ones":     {"excludeHidden=false&patterns=*.go", ".f.go .hidden/e.go a.go src/c.go src/deep/d.go"},
+		"hidden, too":     {"excludeHidden=&patterns=*.go", ".f.go .hidden/e.go a.go src/c.go src/deep/d.go"},
 		"nothing skipped": {"excludeDirs=&patterns=*.go", "a.go node_modules/g.go src/c.go src/deep/d.go src/vendor/h.go"},
 		"other skipped":   {"excludeDirs=src,empty&patterns=*.go", "a.go node_modules/g.go"},
 		"some":            {"maxResults=2", "a.go b.txt"},

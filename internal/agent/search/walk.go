@@ -61,7 +61,7 @@ func parseScope(q url.Values, results int, p *doze.Problems) (s scope) {
 	if q.Has("excludeDirs") { // also to none
 		s.skip = list(q.Get("excludeDirs"))
 	}
-	s.hidden = q.Get("excludeHidden") != "" && q.Get("excludeHidden") != "true"
+	s.hidden = q.Has("excludeHidden") && q.Get("excludeHidden") != "true" // also if it is empty
 	if text := q.Get("maxResults"); text != "" {
 		n, err := strconv.Atoi(text)
 		switch {
