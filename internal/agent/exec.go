@@ -65,13 +65,11 @@ func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) err
 		httpx.WriteJSON(w, http.StatusOK, p.brief())
 		return nil
 	}
-	select {
-	case <-p.done:
-		httpx.WriteJSON(w, http.StatusOK, p.info(logsMax))
-		return nil
-	case <-ctx.Done():
-		return doze.Errorf(doze.Unprocessable, "process timed out after %d seconds; it goes on as %s", int64(c.patience().Seconds()), p.Name)
+	if err := p.await(ctx, c.patience()); err != nil {
+		return err
 	}
+	httpx.WriteJSON(w, http.StatusOK, p.info(logsMax))
+	return nil
 }
 
 // events is a stream of JSON lines.

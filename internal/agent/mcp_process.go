@@ -120,11 +120,7 @@ func (a *Agent) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExec
 	defer cancel()
 	err = awaitPorts(waiting, p)
 	if err == nil && c.WaitForCompletion {
-		select {
-		case <-p.done:
-		case <-waiting.Done():
-			err = doze.Errorf(doze.Unprocessable, "process timed out after %d seconds; it goes on as %s", int64(patience.Seconds()), p.Name)
-		}
+		err = p.await(waiting, patience)
 	}
 	poll := err != nil && capped && errors.Is(waiting.Err(), context.DeadlineExceeded)
 	if err != nil && !poll {

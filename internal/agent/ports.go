@@ -35,7 +35,7 @@ func awaitPorts(ctx context.Context, p *process) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return doze.Errorf(doze.Unprocessable, "process timed out waiting for ports after %d seconds; it goes on as %s", int64(p.patience().Seconds()), p.Name)
+			return p.timedOut(" waiting for ports", p.patience())
 		}
 	}
 }

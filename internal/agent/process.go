@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -76,6 +77,7 @@ type process struct {
 	done  chan struct{} // closed when it is over and its output is complete
 	halt  chan struct{} // closed when it must not restart; nil if it never does
 	ended atomic.Int64  // unix nanoseconds; 0 while it runs
+	late  atomic.Bool   // its lifetime was over before it
 
 	stdinTurn chan struct{}  // holds a token while nobody writes to stdin; nil without one
 	pumps     sync.WaitGroup // the ones of all attempts
@@ -123,7 +125,10 @@ func (p *process) begin(a *attempt) {
 	p.carrying = append(slices.DeleteFunc(p.carrying, (*pump).over), a.pumps[:]...)
 	p.mu.Unlock()
 	if life := p.lifetime(); life > 0 {
-		a.alarm = time.AfterFunc(life, func() { _ = p.finish(syscall.SIGKILL, killed) }) // it may have just ended
+		a.alarm = time.AfterFunc(life, func() {
+			p.late.Store(true)
+			_ = p.finish(syscall.SIGKILL, killed) // it may have just ended
+		})
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,6 +287,30 @@ func (p *process) runs() (c command, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.command, p.ended.Load() == 0
+}
+
+// await returns when the process is over. It is Unprocessable when the patience of
+// the caller was, which ctx has, too; 0 is without an end. A process that lives for
+// as long may end first.
+func (p *process) await(ctx context.Context, patience time.Duration) error {
+	select {
+	case <-p.done:
+		if !p.late.Load() || patience == 0 {
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	return p.timedOut("", patience)
+}
+
+// timedOut is the answer to who has waited for it, or for something of it, for as
+// long as he wanted. It says what becomes of the process.
+func (p *process) timedOut(what string, waited time.Duration) error {
+	then := "it goes on as " + p.Name
+	if life := p.lifetime(); life > 0 && life <= waited {
+		then = "with keepAlive, it is killed then; see the logs of " + p.Name
+	}
+	return doze.Errorf(doze.Unprocessable, "process timed out%s after %d seconds; %s", what, int64(waited.Seconds()), then)
 }
 
 // text is how many bytes the caller chose of what is remembered.

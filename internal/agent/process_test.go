@@ -146,7 +146,8 @@ func TestExecRefuses(t *testing.T) {
 		"relative":       {422, `{"command":"pwd","workingDir":"no-such"}`, "folder 'no-such' does not exist"},
 		"no folder":      {422, `{"command":"pwd","workingDir":"` + file + `"}`, "is not a folder"},
 		"too long":       {422, `{"command":"` + strings.Repeat("x", 1<<20) + `"}`, "argument list too long"},
-		"timeout":        {422, `{"command":"sleep 60","timeout":1,"waitForCompletion":true,"name":"late"}`, "process timed out after 1 seconds"},
+		"timeout":        {422, `{"command":"sleep 60","timeout":1,"waitForCompletion":true,"name":"late"}`, "process timed out after 1 seconds; it goes on as late"},
+		"its end":        {422, `{"command":"sleep 60","timeout":1,"waitForCompletion":true,"keepAlive":true,"name":"gone"}`, "process timed out after 1 seconds; with keepAlive, it is killed then; see the logs of gone"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
