@@ -15,6 +15,9 @@ import (
 	"doze/internal/openapi"
 )
 
+// descriptionVersion is that of the interface (spec section 9).
+const descriptionVersion = "0.0.1"
+
 // about is what a description says of the whole.
 const about = `The control API of Doze. Sandboxes have an API of their own, below the address of each.
 
@@ -31,7 +34,7 @@ func Description() openapi.Document {
 	schemas := newSchemas()
 	d := openapi.Document{
 		OpenAPI: openapi.Version,
-		Info:    openapi.Info{Title: "Doze", Version: pagedLists, Description: about},
+		Info:    openapi.Info{Title: "Doze", Version: descriptionVersion, Description: about},
 		Servers: []openapi.Server{{URL: prefix}},
 		Paths:   map[string]openapi.Path{},
 		Components: openapi.Components{
