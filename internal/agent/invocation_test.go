@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,10 +16,19 @@ func shellOf(t *testing.T, dir, name string) (shell, used string) {
 	t.Helper()
 	shell, used = filepath.Join(dir, name), filepath.Join(dir, "used")
 	script := "#!/bin/sh\n: >" + used + "\nexec /usr/bin/env " + name + ` "$@"` + "\n"
-	if err := os.WriteFile(shell, []byte(script), 0o755); err != nil {
+	program(t, shell, script, 0o755)
+	return shell, used
+}
+
+// program writes a file that may be executed at once. A process that is started
+// meanwhile has it open for a moment, and until then nobody may execute it.
+func program(t *testing.T, file, text string, mode os.FileMode) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(file, []byte(text), mode); err != nil {
 		t.Fatal(err)
 	}
-	return shell, used
 }
 
 // What needs no shell is the same without one: a variable that might steer a
@@ -78,9 +88,7 @@ func TestDirect(t *testing.T) {
 				text := map[string]string{
 					"script": "#!/bin/sh\necho \"$PWD\" \"$@\"\n", "bare": "echo bare \"$@\"\n", "killed": "#!/bin/sh\nkill -9 $$\n",
 				}[file]
-				if err := os.WriteFile(filepath.Join(s.dir, file), []byte(text), mode); err != nil {
-					t.Fatal(err)
-				}
+				program(t, filepath.Join(s.dir, file), text, mode)
 			}
 			if err := os.Mkdir(filepath.Join(s.dir, "sub"), 0o755); err != nil {
 				t.Fatal(err)
