@@ -149,12 +149,12 @@ type toolDeleteIn struct {
 	Recursive   *bool  `json:"recursive,omitempty" jsonschema:"delete what is in a directory, too"`
 }
 
-func (a *Agent) toolDelete(_ context.Context, in toolDeleteIn) (out success, err error) {
+func (a *Agent) toolDelete(ctx context.Context, in toolDeleteIn) (out success, err error) {
 	at, err := a.place(in.Path)
 	if err != nil {
 		return out, err
 	}
-	out, err = a.remove(at, value(in.Recursive))
+	out, err = a.remove(ctx, at, value(in.Recursive))
 	if errors.Is(err, syscall.ENOTEMPTY) {
 		err = doze.Errorf(doze.Unprocessable, "%s is not empty; set recursive", at.shown)
 	}

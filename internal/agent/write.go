@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -336,10 +337,10 @@ func (a *Agent) deleteFile(r *http.Request, arg string) (success, error) {
 	if err != nil {
 		return success{}, err
 	}
-	return a.remove(at, r.URL.Query().Get("recursive") == "true")
+	return a.remove(r.Context(), at, r.URL.Query().Get("recursive") == "true")
 }
 
-func (a *Agent) remove(at place, recursive bool) (success, error) {
+func (a *Agent) remove(ctx context.Context, at place, recursive bool) (success, error) {
 	if isDir(at.abs, "/") || isDir(at.abs, a.workDir()) {
 		return success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.shown)
 	}
@@ -357,7 +358,7 @@ func (a *Agent) remove(at place, recursive bool) (success, error) {
 	if info.IsDir() {
 		what = "Directory"
 		if recursive {
-			remove = subtree.Remove // a link is removed, not followed
+			remove = func(name string) error { return subtree.Remove(ctx, name) } // a link is removed, not followed
 		}
 	}
 	switch err := remove(at.abs); {

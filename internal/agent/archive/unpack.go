@@ -50,7 +50,7 @@ func Unpack(ctx context.Context, root string, r io.Reader) error {
 		if err != nil {
 			return doze.Wrap(err, doze.Internal, "read the archive: %v", err)
 		}
-		if err := u.member(h, t); err != nil {
+		if err := u.member(ctx, h, t); err != nil {
 			return doze.Wrap(err, kindOf(err), "unpack %.200q: %v", h.Name, err)
 		}
 	}
@@ -88,13 +88,13 @@ func excluded(rel string) bool {
 }
 
 // member unpacks one member.
-func (u *unpack) member(h *tar.Header, content io.Reader) error {
+func (u *unpack) member(ctx context.Context, h *tar.Header, content io.Reader) error {
 	at, rel := u.place(h.Name)
 	if excluded(rel) {
 		return nil
 	}
 	if h.Typeflag == tar.TypeDir {
-		return u.directory(at, h)
+		return u.directory(ctx, at, h)
 	}
 	if rel == "" {
 		return errors.New("the root is no directory")
@@ -102,7 +102,7 @@ func (u *unpack) member(h *tar.Header, content io.Reader) error {
 	if foreign, err := u.foreign(filepath.Dir(at)); foreign || err != nil {
 		return err
 	}
-	if err := subtree.Remove(at); err != nil {
+	if err := subtree.Remove(ctx, at); err != nil {
 		return err
 	}
 	switch h.Typeflag {
@@ -143,13 +143,13 @@ func (u *unpack) member(h *tar.Header, content io.Reader) error {
 }
 
 // directory makes a directory, or what is there already like it.
-func (u *unpack) directory(at string, h *tar.Header) error {
+func (u *unpack) directory(ctx context.Context, at string, h *tar.Header) error {
 	info, err := os.Lstat(at)
 	switch {
 	case err == nil && info.IsDir() && device(info) != u.dev:
 		return nil
 	case err == nil && info.IsDir() && h.PAXRecords[opaqueAttr] != "":
-		if err := empty(at); err != nil {
+		if err := empty(ctx, at); err != nil {
 			return err
 		}
 	case err == nil && info.IsDir():
@@ -177,13 +177,13 @@ func (u *unpack) foreign(dir string) (bool, error) {
 
 // empty removes what is in a directory, but for other file systems that are
 // mounted there.
-func empty(dir string) error {
+func empty(ctx context.Context, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := subtree.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, syscall.EBUSY) {
+		if err := subtree.Remove(ctx, filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, syscall.EBUSY) {
 			return err
 		}
 	}

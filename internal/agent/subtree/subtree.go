@@ -5,6 +5,7 @@
 package subtree
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -17,14 +18,19 @@ import (
 	"doze/internal/agent/proc"
 )
 
-// batch is how many names of a directory are held in memory.
-const batch = 1024
+const (
+	// batch is how many names of a directory are held in memory.
+	batch = 1024
+	// staleMax is how many batches in a row may have nothing but names that are
+	// not there: others remove them, too, or the file system lists what is gone.
+	staleMax = 1024
+)
 
 // Remove removes name, which must not end with a slash, and what is below it. It
 // follows no link and enters no other file system: a mount point is EBUSY, after
 // the rest is gone. A name that is not there is no error; one in [Kernel]'s hands
-// is EPERM.
-func Remove(name string) error {
+// is EPERM. It ends with ctx, with a part of the tree left.
+func Remove(ctx context.Context, name string) error {
 	dir, err := os.OpenFile(filepath.Dir(name), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -40,18 +46,8 @@ func Remove(name string) error {
 	if err := again(func() error { return unix.Fstat(int(dir.Fd()), &st) }); err != nil {
 		return &fs.PathError{Op: "stat", Path: dir.Name(), Err: err}
 	}
-	_, err = remove(dir, st.Dev, filepath.Base(name))
+	_, err = remove(ctx, dir, st.Dev, filepath.Base(name))
 	return err
-}
-
-// Kernel reports whether dir is in one of the file systems that show what the
-// kernel has. Nothing there is a file of anybody, and links may lead anywhere.
-func Kernel(dir *os.File) bool {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
-		return false
-	}
-	return st.Type == unix.PROC_SUPER_MAGIC || st.Type == unix.SYSFS_MAGIC
 }
 
 // again repeats a call that a signal cut off: a file system that is served by a
@@ -64,9 +60,22 @@ func again(call func() error) error {
 	}
 }
 
-// remove removes a name of dir, which is of the file system dev, and reports
-// whether it was there.
-func remove(dir *os.File, dev uint64, name string) (was bool, err error) {
+// Kernel reports whether dir is in one of the file systems that show what the
+// kernel has. Nothing there is a file of anybody, and links may lead anywhere.
+func Kernel(dir *os.File) bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return false
+	}
+	return st.Type == unix.PROC_SUPER_MAGIC || st.Type == unix.SYSFS_MAGIC
+}
+
+// remove removes a name of dir, which is of the file system dev. It was there if
+// gone says so.
+func remove(ctx context.Context, dir *os.File, dev uint64, name string) (gone bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, context.Cause(ctx)
+	}
 	fd, full := int(dir.Fd()), filepath.Join(dir.Name(), name)
 	var st unix.Stat_t
 	err = again(func() error { return unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
@@ -76,26 +85,29 @@ func remove(dir *os.File, dev uint64, name string) (was bool, err error) {
 	case err != nil:
 		return false, &fs.PathError{Op: "stat", Path: full, Err: err}
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return true, unlink(fd, name, full, 0)
+		return unlink(fd, name, full, 0)
 	case st.Dev != dev:
-		return true, &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY}
+		return false, &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY}
 	}
-	if err := enter(fd, name, full, st); err != nil {
-		return true, err
+	if err := enter(ctx, fd, name, full, st); err != nil {
+		return false, err
 	}
-	return true, unlink(fd, name, full, unix.AT_REMOVEDIR)
+	return unlink(fd, name, full, unix.AT_REMOVEDIR)
 }
 
-func unlink(fd int, name, full string, flags int) error {
-	err := again(func() error { return unix.Unlinkat(fd, name, flags) })
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "remove", Path: full, Err: err}
+func unlink(fd int, name, full string, flags int) (gone bool, err error) {
+	err = again(func() error { return unix.Unlinkat(fd, name, flags) })
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
 	}
-	return nil
+	if err != nil {
+		return false, &fs.PathError{Op: "remove", Path: full, Err: err}
+	}
+	return true, nil
 }
 
 // enter removes what is in a directory that looked like seen.
-func enter(parent int, name, full string, seen unix.Stat_t) error {
+func enter(ctx context.Context, parent int, name, full string, seen unix.Stat_t) error {
 	var fd int
 	err := again(func() (err error) {
 		fd, err = unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -113,13 +125,20 @@ func enter(parent int, name, full string, seen unix.Stat_t) error {
 	if st.Dev != seen.Dev || st.Ino != seen.Ino {
 		return &fs.PathError{Op: "remove", Path: full, Err: unix.EBUSY} // it is another one by now
 	}
-	return empty(dir, st.Dev)
+	return empty(dir, full, func(name string) (bool, error) { return remove(ctx, dir, st.Dev, name) })
 }
 
-// empty removes what is in dir, as far as it can. The error is the first one. A
-// file system may go on to show what is gone: only what goes is worth another look.
-func empty(dir *os.File, dev uint64) error {
-	for {
+// listing is an open directory.
+type listing interface {
+	Readdirnames(n int) ([]string, error)
+	Seek(offset int64, whence int) (int64, error)
+}
+
+// empty removes what is in dir, as far as it can. The error is the first one. It
+// begins again only after something is gone, so that it ends even where a file
+// system lists what is not there.
+func empty(dir listing, full string, remove func(name string) (gone bool, err error)) error {
+	for stale := 0; stale < staleMax; stale++ {
 		names, err := dir.Readdirnames(batch)
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -128,27 +147,30 @@ func empty(dir *os.File, dev uint64) error {
 			return err
 		}
 		var first error
-		gone := 0
+		some := false
 		for _, name := range names {
-			was, err := remove(dir, dev, name)
-			switch {
-			case err != nil && first == nil:
+			gone, err := remove(name)
+			some = some || gone
+			if err != nil && first == nil {
 				first = err
-			case err == nil && was:
-				gone++
 			}
 		}
-		switch {
-		case gone == 0 && first != nil:
+		if !some && first != nil {
 			return first
-		case gone == 0: // others may be behind those that are not there
-			continue
 		}
+		if !some {
+			continue // others may be behind them
+		}
+		stale = -1
 		if _, err := dir.Seek(0, io.SeekStart); err != nil { // the names have moved
 			return err
 		}
 	}
+	return &fs.PathError{Op: "remove", Path: full, Err: errStale}
 }
+
+// errStale ends a walk that would have no end.
+var errStale = errors.New("its file system goes on listing names that are not there; remove what is in it by name")
 
 // Mounts returns the mount points at and below name, which has no links in it.
 func Mounts(name string) (points []string, err error) {

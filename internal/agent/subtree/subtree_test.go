@@ -45,7 +45,7 @@ func TestRemove(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"/tree", "/tree", "/none/below"} {
-		if err := subtree.Remove(dir + name); err != nil || !gone(dir+name) {
+		if err := subtree.Remove(t.Context(), dir+name); err != nil || !gone(dir+name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -62,7 +62,7 @@ func TestRemoveLink(t *testing.T) {
 	if err := os.Symlink("target", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	if err := subtree.Remove(dir + "/link"); err != nil || !gone(dir+"/link") || gone(dir+"/target/file") {
+	if err := subtree.Remove(t.Context(), dir+"/link"); err != nil || !gone(dir+"/link") || gone(dir+"/target/file") {
 		t.Errorf("%v", err)
 	}
 }
@@ -71,7 +71,7 @@ func TestRemoveLink(t *testing.T) {
 // and so does the kernel.
 func TestRemoveStaysInItsFileSystem(t *testing.T) {
 	t.Parallel()
-	if err := subtree.Remove("/proc/self/root"); !errors.Is(err, syscall.EPERM) {
+	if err := subtree.Remove(t.Context(), "/proc/self/root"); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("a link of the kernel: %v", err)
 	}
 	if os.Geteuid() != 0 {
@@ -101,14 +101,14 @@ func TestRemoveStaysInItsFileSystem(t *testing.T) {
 		t.Errorf("mounts elsewhere: %q, %v", got, err)
 	}
 	for _, name := range []string{at, dir + "/tree"} {
-		if err := subtree.Remove(name); !errors.Is(err, syscall.EBUSY) {
+		if err := subtree.Remove(t.Context(), name); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if gone(at+"/kept") || !gone(dir+"/tree/file") {
 		t.Error("the mount was emptied, or what is beside it was not")
 	}
-	if err := subtree.Remove(at + "/inside"); err != nil || !gone(at+"/inside") {
+	if err := subtree.Remove(t.Context(), at+"/inside"); err != nil || !gone(at+"/inside") {
 		t.Errorf("a directory on the mount: %v", err)
 	}
 }
