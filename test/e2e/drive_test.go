@@ -182,6 +182,30 @@ func TestDrivesSleep(t *testing.T) {
 	until(t, "its files are removed", func() bool { return drives() == 0 })
 }
 
+// TestDrivesOfMany: when dozed is back after it was killed, all who waited for it
+// go on.
+func TestDrivesOfMany(t *testing.T) {
+	t.Parallel()
+	p, c, _ := startDrives(t, "--pause-after", "60s")
+	_, box := create(t, c, named("many", 512))
+	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	forever := 0
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		spawn(t, box, client.Command{Name: name, Timeout: &forever, Command: "mkdir /d/" + name + "; cd /d/" + name + "; while [ ! -e /tmp/stop ]; do [ -e x ] || : >/tmp/" + name + "; done"})
+	}
+	const all = "cd /tmp; rm -f a b c d e f; until [ -e a -a -e b -a -e c -a -e d -a -e e -a -e f ]; do sleep 0.01; done; cd /d; echo *"
+	for range 3 {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		revive(t, p)
+		if got := sh(t, box, all); got != "a b c d e f" {
+			t.Errorf("on the drive are %q", got)
+		}
+	}
+	sh(t, box, ": >/tmp/stop")
+}
+
 // TestDrivesOfCopies: what is made of a sandbox with a drive has none, says so, and
 // can have it again in the same place. The sandbox itself keeps it.
 func TestDrivesOfCopies(t *testing.T) {

@@ -20,6 +20,10 @@ const (
 	// linkWait is how long a call waits for the host: longer than the host takes
 	// to start again. Then it fails, and no process waits for ever.
 	linkWait = 60 * time.Second
+	// linkProbe is how long a call waits that comes when others have waited so long:
+	// the kernel makes some one after another, and none of them may take a minute
+	// more.
+	linkProbe = 2 * time.Second
 	// callLimit bounds one call with the upload of a whole file in it.
 	callLimit = 30 * time.Minute
 )
@@ -27,18 +31,19 @@ const (
 // link is the way to the host. Its connection comes and goes.
 type link struct {
 	mu      sync.Mutex
-	host    *http.Transport // guarded by mu; nil while there is no connection
-	changed chan struct{}   // guarded by mu; closed and replaced when host changes
-	gone    bool            // guarded by mu; there will be no other
+	host    *http.ClientConn // guarded by mu; nil while there is no connection
+	changed chan struct{}    // guarded by mu; closed and replaced when host changes
+	gone    bool             // guarded by mu; there will be no other
+	missed  time.Time        // guarded by mu; since then calls wait for a connection; zero if none does
 }
 
 func newLink() *link { return &link{changed: make(chan struct{})} }
 
 // set makes host the way from now on, or nil.
-func (l *link) set(host *http.Transport, gone bool) {
+func (l *link) set(host *http.ClientConn, gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.host, l.gone = host, l.gone || gone
+	l.host, l.gone, l.missed = host, l.gone || gone, time.Time{}
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -49,18 +54,17 @@ func (l *link) serve(ctx context.Context, c net.Conn) {
 	conn := &watched{Conn: c, ended: sync.OnceFunc(func() { close(ended) })}
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
-	once := make(chan net.Conn, 1)
-	once <- conn
-	host := &http.Transport{
-		Protocols: &protocols,
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			select {
-			case c := <-once:
-				return c, nil
-			default:
-				return nil, net.ErrClosed
-			}
-		},
+	transport := &http.Transport{
+		Protocols:   &protocols,
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+	}
+	// One connection, and not a transport that makes another for the second of two
+	// calls that wait for it.
+	host, err := transport.NewClientConn(ctx, "http", "host:80")
+	if err != nil {
+		slog.Debug("a connection to the host is none", "err", err)
+		_ = c.Close() // the host makes another
+		return
 	}
 	l.set(host, false)
 	select {
@@ -68,26 +72,34 @@ func (l *link) serve(ctx context.Context, c net.Conn) {
 	case <-ctx.Done():
 	}
 	l.drop(host)
-	host.CloseIdleConnections()
 	_ = c.Close() // it may be closed already
 }
 
-// drop forgets a way that has ended, unless there is another one.
-func (l *link) drop(host *http.Transport) {
+// drop ends a way that does not work, unless there is another one: the host makes
+// the next when it sees the end of this.
+func (l *link) drop(host *http.ClientConn) {
 	l.mu.Lock()
 	same := l.host == host
 	l.mu.Unlock()
 	if same {
 		l.set(nil, false)
 	}
+	_ = host.Close() // it may be closed already
 }
 
 // way returns the way to the host that is not the one that failed, and waits for
-// it if there is none.
-func (l *link) way(ctx context.Context, failed *http.Transport) (*http.Transport, error) {
+// it if there is none: for as long as is left of the time that all who wait have.
+func (l *link) way(ctx context.Context, failed *http.ClientConn) (*http.ClientConn, error) {
+	var late <-chan time.Time
 	for {
 		l.mu.Lock()
 		host, changed, gone := l.host, l.changed, l.gone
+		if host == nil && late == nil {
+			if l.missed.IsZero() {
+				l.missed = time.Now()
+			}
+			late = time.After(max(linkProbe, linkWait-time.Since(l.missed)))
+		}
 		l.mu.Unlock()
 		switch {
 		case gone:
@@ -97,22 +109,25 @@ func (l *link) way(ctx context.Context, failed *http.Transport) (*http.Transport
 		}
 		select {
 		case <-changed:
+		case <-late:
+			return nil, errAway
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
+// errAway is of a call for which there was no host in time.
+var errAway = errors.New("the host is away")
+
 // ask makes a call until the host has answered it. Without out, the answer is
 // the bytes that it returns.
 func (l *link) ask(ctx context.Context, c op.Call, data []byte, out *op.Answer) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	var failed *http.Transport
+	var failed *http.ClientConn
 	for {
-		wait, stop := context.WithTimeout(ctx, linkWait)
-		host, err := l.way(wait, failed)
-		stop()
+		host, err := l.way(ctx, failed)
 		if err != nil {
 			return nil, err
 		}
@@ -122,6 +137,8 @@ func (l *link) ask(ctx context.Context, c op.Call, data []byte, out *op.Answer) 
 			return nil, json.Unmarshal(raw, out)
 		case err == nil || errors.As(err, new(syscall.Errno)):
 			return raw, err
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		}
 		slog.Debug("a call to the host is repeated", "op", c.Op, "err", err)
 		failed, c.Again = host, true

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -238,6 +239,49 @@ func TestCallsOutliveConnections(t *testing.T) {
 	if _, err := l.ask(t.Context(), op.Call{Op: op.Stat}, nil, nil); !errors.Is(err, syscall.ENOTCONN) {
 		t.Errorf("without a host: %v", err)
 	}
+}
+
+// TestCallsShareAConnection: all calls that wait for a connection go over the one
+// that comes.
+func TestCallsShareAConnection(t *testing.T) {
+	t.Parallel()
+	l := newLink()
+	var calls sync.WaitGroup
+	for range requestsMax {
+		calls.Go(func() {
+			if _, err := l.ask(t.Context(), op.Call{Op: op.Stat, Path: "f"}, nil, &op.Answer{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	time.Sleep(10 * time.Millisecond) // so that most of them wait
+	connect(t, l, &host{serve: func(op.Call) op.Answer { return op.Answer{} }})
+	calls.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.host == nil {
+		t.Error("the connection is used no more")
+	}
+}
+
+// TestCallsWaitTogether: without a host, all calls fail in the time that one has,
+// even if the kernel makes some after another.
+func TestCallsWaitTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink()
+		began := time.Now()
+		for i, want := range []time.Duration{linkWait, linkWait + linkProbe, linkWait + 2*linkProbe} {
+			if _, err := l.ask(t.Context(), op.Call{Op: op.Stat}, nil, nil); errnoOf(err) != syscall.EIO || time.Since(began) != want {
+				t.Errorf("call %d ends after %v with %v", i, time.Since(began), err)
+			}
+		}
+		l.set(nil, false) // there was a connection meanwhile
+		began = time.Now()
+		if _, err := l.ask(t.Context(), op.Call{Op: op.Stat}, nil, nil); errnoOf(err) != syscall.EIO || time.Since(began) != linkWait {
+			t.Errorf("the next time it ends after %v with %v", time.Since(began), err)
+		}
+	})
 }
 
 // FuzzRequest answers whatever a kernel may send, or nothing.
