@@ -211,8 +211,8 @@ func CheckMountPath(p *Problems, field, name string) {
 		p.Missing(field)
 	case len(name) > driveMountMax:
 		p.Add(field, "is %d bytes long; at most %d are allowed", len(name), driveMountMax)
-	case strings.ContainsRune(name, 0) || hasDots(name):
-		p.Add(field, "must have no NUL, and no part that is . or ..")
+	case strings.ContainsRune(name, 0) || hasDots(name) || strings.Contains(name, ".."):
+		p.Add(field, "must have no NUL, no .. anywhere, and no part that is .")
 	case clean == "/":
 		p.Add(field, "must be another directory than /")
 	}

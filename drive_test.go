@@ -69,6 +69,7 @@ func TestDriveMount(t *testing.T) {
 		"the agent's": {doze.DriveMount{Drive: "d", MountPath: "/.doze/x"}, []string{"belongs to the platform"}},
 		"above those": {doze.DriveMount{Drive: "d", MountPath: "/var"}, []string{"/var/log/doze belongs"}},
 		"a way out":   {doze.DriveMount{Drive: "d", MountPath: "/a/../b", DrivePath: "/.."}, []string{"mountPath must have no NUL", "drivePath must have no NUL"}},
+		"dots inside": {doze.DriveMount{Drive: "d", MountPath: "/a/b..c"}, []string{"no .. anywhere"}},
 		"NUL":         {doze.DriveMount{Drive: "d", MountPath: "/a\x00"}, []string{"no NUL"}},
 		"no slash":    {doze.DriveMount{Drive: "d", MountPath: "/a", DrivePath: "b"}, []string{"drivePath must begin"}},
 		"bad ids":     {doze.DriveMount{Drive: "d", MountPath: "/a", UIDMap: "root", GIDMap: "4294967296"}, []string{"uidMap is", "gidMap is"}},
