@@ -205,7 +205,6 @@ func (m *DriveMount) Check(p *Problems) {
 
 // CheckMountPath adds what is wrong with the path in a sandbox of a mount.
 func CheckMountPath(p *Problems, field, name string) {
-	clean := CleanMountPath(name)
 	switch {
 	case name == "":
 		p.Missing(field)
@@ -213,14 +212,20 @@ func CheckMountPath(p *Problems, field, name string) {
 		p.Add(field, "is %d bytes long; at most %d are allowed", len(name), driveMountMax)
 	case strings.ContainsRune(name, 0) || hasDots(name) || strings.Contains(name, ".."):
 		p.Add(field, "must have no NUL, no .. anywhere, and no part that is .")
-	case clean == "/":
+	case CleanMountPath(name) == "/":
 		p.Add(field, "must be another directory than /")
 	}
+}
+
+// Vacant is a Conflict if a mount would hide what the platform has in every
+// sandbox, or be in it. It comes after Default.
+func (m *DriveMount) Vacant() error {
 	for _, taken := range takenPaths {
-		if name != "" && (within(clean, taken) || within(taken, clean)) {
-			p.Add(field, "is %q; %s belongs to the platform", clip(name), taken)
+		if within(m.MountPath, taken) || within(taken, m.MountPath) {
+			return Errorf(Conflict, "mountPath is %q; %s belongs to the platform: choose another path", clip(m.MountPath), taken)
 		}
 	}
+	return nil
 }
 
 // Overlaps reports whether a mount would be in the way of another one.

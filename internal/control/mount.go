@@ -92,6 +92,9 @@ func (s *Server) mountDrive(ctx context.Context, route peer.Route, body map[stri
 		return mounted{}, err
 	}
 	m.Default()
+	if err := m.Vacant(); err != nil {
+		return mounted{}, err
+	}
 	d, err := s.Store.Drive(ctx, route.Workspace, m.Drive)
 	if err != nil {
 		return mounted{}, driveError(err)

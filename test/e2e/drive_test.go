@@ -76,7 +76,7 @@ func TestDrives(t *testing.T) {
 	}{
 		"another part there":  {doze.DriveMount{Drive: "shared", MountPath: "/mnt/shared", DrivePath: "/part"}, doze.Conflict},
 		"below another":       {doze.DriveMount{Drive: "shared", MountPath: "/mnt/shared/x"}, doze.Conflict},
-		"a mount point":       {doze.DriveMount{Drive: "shared", MountPath: "/dev/shm"}, doze.Invalid},
+		"a mount point":       {doze.DriveMount{Drive: "shared", MountPath: "/dev/shm"}, doze.Conflict},
 		"one of the engine's": {doze.DriveMount{Drive: "shared", MountPath: "/tmp"}, doze.Conflict},
 		"no drive":            {doze.DriveMount{Drive: "none", MountPath: "/x"}, doze.Invalid},
 		"no path":             {doze.DriveMount{Drive: "shared"}, doze.Invalid},
