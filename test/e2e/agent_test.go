@@ -59,7 +59,7 @@ func TestAgent(t *testing.T) {
 		"upgrade":               {"POST", "/upgrade", `{"version":"x","baseUrl":"http://127.0.0.1:1"}`, "", 200, `"version":"x"`},
 		"reload, no document":   {"POST", "/environment/reload", "", "", 404, "/bl/metadata"},
 		"archive":               {"GET", "/archive/status", "", "", 200, `{"state":"active"`},
-		"archive, no address":   {"POST", "/archive/export", `{}`, "", 400, "url must be"},
+		"archive, no address":   {"POST", "/archive/export", `{}`, "", 400, "url is required"},
 		"archive, no image":     {"POST", "/archive/export", `{"dryRun":true}`, "", 400, "imageMountPoint"},
 		"archive, dry run":      {"POST", "/archive/export", `{"dryRun":true,"imageMountPoint":"/usr","excludes":["bin"]}`, "", 200, `"kind":"added"`},
 		"codegen":               {"PUT", "/codegen/fastapply/x", `{"codeEdit":"x"}`, "", 400, "codegen tools are not configured"},
