@@ -117,7 +117,7 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 		case doze.Deleting:
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDelete(ctx, sb) }, grace: grace(sb), ends: true}
 		case doze.Disabling:
-			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDisable(ctx, sb) }}
+			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishDisable(ctx, sb.UID) }}
 		case doze.Archiving:
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishArchive(ctx, sb.UID) }, grace: archiveTimeout, packs: true}
 		case doze.Unarchiving:
@@ -167,11 +167,17 @@ func (s *Server) finishDelete(ctx context.Context, sb store.Sandbox) error {
 	return err
 }
 
-func (s *Server) finishDisable(ctx context.Context, sb store.Sandbox) error {
+// finishDisable completes what disable began. Preconditions: the turn of the
+// sandbox is held.
+func (s *Server) finishDisable(ctx context.Context, uid string) error {
+	sb, err := s.Store.Sandbox(ctx, uid)
+	if err != nil || sb.Phase != doze.Disabling { // it was enabled again
+		return err
+	}
 	if err := s.Node.Disable(ctx, sb.Machine); err != nil {
 		return err
 	}
-	_, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Halted, At: time.Now()})
+	_, err = s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Halted, At: time.Now()})
 	return err
 }
 
@@ -179,13 +185,22 @@ func (s *Server) finishDisable(ctx context.Context, sb store.Sandbox) error {
 func (s *Server) clearLeftovers(ctx context.Context) error {
 	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
 	for _, machine := range leftovers {
+		_, release, busy := s.turns.take(ctx, machineTurn+machine)
+		if busy != nil {
+			return errors.Join(err, busy)
+		}
 		err = errors.Join(err, s.clear(ctx, machine))
+		release()
 	}
 	return err
 }
 
-// clear removes a machine that nobody needs.
+// clear removes a machine that nobody needs. Preconditions: its turn is held.
 func (s *Server) clear(ctx context.Context, machine string) error {
+	// Read again: it may have become that of a sandbox since somebody looked.
+	if is, err := s.Store.IsLeftover(ctx, machine); err != nil || !is {
+		return err
+	}
 	if err := s.Node.Delete(ctx, machine); err != nil {
 		return err
 	}

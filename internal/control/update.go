@@ -244,7 +244,7 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 // the sandbox is still disabled for everybody.
 func (s *Server) enable(ctx context.Context, sb, want store.Sandbox) (store.Sandbox, error) {
 	if sb.Phase == doze.Disabling {
-		if err := s.finishDisable(ctx, sb); err != nil {
+		if err := s.finishDisable(ctx, sb.UID); err != nil {
 			return sb, fromNode(err, "the disabling of the sandbox")
 		}
 	}
@@ -270,7 +270,7 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 		return err
 	}
 	s.route(ctx, sb)
-	if err := s.finishDisable(ctx, sb); err != nil {
+	if err := s.finishDisable(ctx, sb.UID); err != nil {
 		slog.WarnContext(ctx, "disabling is tried again", "sandbox", sb.UID, "err", err)
 		s.mending.ring()
 	}

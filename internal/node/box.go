@@ -242,6 +242,8 @@ func (b *Box) wakeable(port uint16) (*attempt, error) {
 		}
 	case doze.Failed:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is failed: %s", b.message)
+	case doze.Deleting, doze.Terminated: // who asks again finds what has its name now, or nothing
+		return nil, errDeleted
 	default:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is %s", b.phase)
 	}

@@ -455,7 +455,7 @@ func TestDelete(t *testing.T) {
 				h.t.Error(err)
 			}
 			_, err := p.call(h.t.Context(), "a", appPort)
-			h.kind(err, doze.Conflict, "the sandbox is deleting")
+			h.kind(err, doze.Unavailable, "the sandbox is being deleted")
 		},
 		"release failed": func(h *host, p *process) {
 			h.set(func() { h.failing["release"] = errBroken })

@@ -605,6 +605,12 @@ func (s *Store) Leftovers(ctx context.Context, limit int) ([]string, error) {
 	return all, wrap(err, "read leftovers")
 }
 
+// IsLeftover reports whether no sandbox needs a machine.
+func (s *Store) IsLeftover(ctx context.Context, machine string) (is bool, err error) {
+	err = s.read.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM leftovers WHERE machine = $1)`, machine).Scan(&is)
+	return is, wrap(err, "read a leftover")
+}
+
 // ForgetLeftover notes that nothing of a machine is left.
 func (s *Store) ForgetLeftover(ctx context.Context, machine string) error {
 	_, err := s.write.ExecContext(ctx, `DELETE FROM leftovers WHERE machine = $1`, machine)
