@@ -340,10 +340,12 @@ func TestEngineIsBusy(t *testing.T) {
 	h.engines = filepath.Join(h.dir, "engines")
 	d := h.open(t)
 	h.Reboot(t)
-	writes, err := os.OpenFile(filepath.Join(h.engines, d.Engine(), "doze-sentry"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var writes *os.File
+	wait(t, "nobody runs the copy any more", func() (ok bool) { // who was killed gives it up a moment later
+		var err error
+		writes, err = os.OpenFile(filepath.Join(h.engines, d.Engine(), "doze-sentry"), os.O_WRONLY, 0)
+		return err == nil
+	})
 	time.AfterFunc(time.Second, func() { _ = writes.Close() })
 	m := boot(t, h.open(t), h.Config(t, "a"))
 	if err := m.Close(t.Context()); err != nil {
