@@ -19,11 +19,19 @@ func Call(name string, now time.Time) string { return functions[name](now) }
 
 // Redacted is a body without secrets.
 func Redacted(body io.ReadCloser, secrets ...string) io.ReadCloser {
-	var traces []*trace
+	return &redacted{ReadCloser: body, traces: tracesOf(secrets), ended: func() {}}
+}
+
+// Frames is what a server sends over a WebSocket, without secrets.
+func Frames(conn io.ReadWriteCloser, secrets ...string) io.Reader {
+	return &frames{ReadWriteCloser: conn, traces: tracesOf(secrets)}
+}
+
+func tracesOf(secrets []string) (traces []*trace) {
 	for _, s := range secrets {
 		traces = append(traces, newTrace(s))
 	}
-	return &redacted{ReadCloser: body, traces: traces, ended: func() {}}
+	return traces
 }
 
 // Bounds of what Undo makes of a body.

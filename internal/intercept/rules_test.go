@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -209,6 +210,39 @@ func FuzzRedaction(f *testing.F) {
 		}
 		if !bytes.Contains(body, trace) && !bytes.ContainsAny(body, `\%&+`) && !bytes.Equal(got, body) {
 			t.Errorf("%q became %q", body, got)
+		}
+	})
+}
+
+// peer is a connection of which only what comes matters.
+type peer struct {
+	io.Reader
+	io.Writer
+	io.Closer
+}
+
+// FuzzFrames: whatever a server sends, in whatever pieces, the same comes out, no
+// longer than it was; and of a secret in a frame nothing is left.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("a secret text"), []byte("secret"))
+	f.Add([]byte("\x81\x7e\x00\x03abc\x8a\x00"), []byte("abc"))
+	f.Add([]byte("\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff"), []byte("x"))
+	f.Add([]byte("\x81\x83abcdxyz"), []byte("x"))
+	f.Fuzz(func(t *testing.T, sent, trace []byte) {
+		if len(trace) == 0 || bytes.IndexByte(trace, '*') >= 0 || len(sent) > math.MaxUint16 {
+			return
+		}
+		frame := append([]byte{0x82, 126, byte(len(sent) >> 8), byte(len(sent))}, sent...)
+		for _, stream := range [][]byte{sent, append(slices.Clone(frame), sent...)} {
+			whole, err := io.ReadAll(intercept.Frames(peer{Reader: bytes.NewReader(stream)}, string(trace)))
+			cut, cutErr := io.ReadAll(intercept.Frames(peer{Reader: iotest.OneByteReader(bytes.NewReader(stream))}, string(trace)))
+			if !bytes.Equal(whole, cut) || (err == nil) != (cutErr == nil) || len(whole) > len(stream) {
+				t.Fatalf("%q became %q, %v, and in pieces %q, %v", stream, whole, err, cut, cutErr)
+			}
+		}
+		got, err := io.ReadAll(intercept.Frames(peer{Reader: bytes.NewReader(frame)}, string(trace)))
+		if err != nil || len(got) != len(frame) || bytes.Contains(got[len(frame)-len(sent):], trace) {
+			t.Errorf("%q without %q is %q, %v", frame, trace, got, err)
 		}
 	})
 }
