@@ -28,6 +28,8 @@ type TemplatePart struct {
 const (
 	openReference  = "{{"
 	closeReference = "}}"
+	// SecretReference begins a reference to a secret.
+	SecretReference = "{{SECRET:"
 )
 
 var secretNameForm = formOf(`^[A-Za-z0-9_.-]{1,128}$`)
@@ -108,7 +110,7 @@ func (t Template) String() string {
 	for _, part := range t {
 		switch {
 		case part.Secret != "":
-			b.WriteString("{{SECRET:" + part.Secret + closeReference)
+			b.WriteString(SecretReference + part.Secret + closeReference)
 		case part.Function != "":
 			b.WriteString("{{FUNC:" + part.Function + closeReference)
 		default:

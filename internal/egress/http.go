@@ -36,13 +36,6 @@ const (
 	BlockedValue  = "firewall_blocked"
 )
 
-const (
-	// requestIDHeader is what every request gets that is sent on.
-	requestIDHeader = "X-Blaxel-Request-Id"
-	// reference begins what a sandbox may have taken for a secret that is put in.
-	reference = "{{SECRET:"
-)
-
 // A link is a connection of a sandbox that speaks HTTP, or may be about to.
 type link struct {
 	*net.TCPConn
@@ -239,7 +232,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 	}
 	defer g.done(f)
 	e.decided(g, to, v)
-	if len(v.Routes) > 0 && httpx.Refers(r, reference) {
+	if len(v.Routes) > 0 && httpx.Refers(r) {
 		httpx.WriteError(w, r, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules, and for https only: put the header or the member into the rule for %s, leave it out here, and ask by https", to.host()))
 		return
 	}
@@ -253,7 +246,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 					p.Out.Header[name] = v // it is the sandbox that says so
 				}
 			}
-			p.Out.Header.Set(requestIDHeader, uuid.NewString())
+			p.Out.Header.Set(httpx.RequestIDHeader, uuid.NewString())
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if rule, is := errors.AsType[broken](err); is {

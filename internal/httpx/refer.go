@@ -4,11 +4,17 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"doze"
 )
 
-// Refers reports whether r has something in its header or address, which is sent as
-// it is.
-func Refers(r *http.Request, to string) bool {
+// RequestIDHeader is what every request of a sandbox gets that the proxy sends on.
+const RequestIDHeader = "X-Blaxel-Request-Id"
+
+// Refers reports whether r has a reference to a secret in its header or address,
+// which are sent as they are.
+func Refers(r *http.Request) bool {
+	const to = doze.SecretReference
 	for _, all := range r.Header {
 		for _, v := range all {
 			if strings.Contains(v, to) {

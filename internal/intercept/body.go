@@ -34,7 +34,7 @@ func prepareBody(r *http.Request, members map[string]string) (added []string, er
 const inForms = "%7B%7BSECRET%3A"
 
 // inBodies are references; inForms is the longest.
-var inBodies = []string{reference, inForms, "%7b%7bSECRET%3a"}
+var inBodies = []string{doze.SecretReference, inForms, "%7b%7bSECRET%3a"}
 
 var errReference = doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule, and leave it out here")
 
@@ -69,7 +69,7 @@ func injectBody(r *http.Request, members map[string]string) (added []string, err
 	if err != nil {
 		return nil, err
 	}
-	if bytes.Contains(plain, []byte(reference)) {
+	if bytes.Contains(plain, []byte(doze.SecretReference)) {
 		return nil, errReference
 	}
 	whole, added, err := addMembers(plain, members)

@@ -23,10 +23,6 @@ const (
 	// blockedHeader and blocked tell a sandbox that its rules forbid a request.
 	blockedHeader = "Proxy-Error"
 	blocked       = "firewall_blocked"
-	// requestIDHeader is what every request gets that is sent on.
-	requestIDHeader = "X-Blaxel-Request-Id"
-	// reference begins what a sandbox may have taken for one that is resolved.
-	reference = "{{SECRET:"
 )
 
 // forwarded are headers that the reverse proxy of the standard library takes
@@ -77,7 +73,7 @@ func (s *Session) admit(r *http.Request) (*Injection, error) {
 		return nil, doze.Errorf(doze.Forbidden, "the network rules of this sandbox do not allow %s", s.Host)
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		return nil, doze.Errorf(doze.Unsupported, "the method %s cannot be sent through the proxy", r.Method)
-	case in != nil && httpx.Refers(r, reference):
+	case in != nil && httpx.Refers(r):
 		return nil, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule for %s, and leave it out here", s.Host)
 	}
 	return in, nil
@@ -124,7 +120,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 			out.Header[name] = v
 		}
 	}
-	out.Header.Set(requestIDHeader, uuid.NewString())
+	out.Header.Set(httpx.RequestIDHeader, uuid.NewString())
 	if x.injection == nil {
 		return
 	}
