@@ -1,10 +1,13 @@
 package doze_test
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -63,6 +66,7 @@ var imports = map[string][]string{
 	"internal/oauth":                     {".", "internal/access", "internal/httpx", "internal/store"},
 	"internal/openapi":                   {},
 	"internal/peer":                      {"."},
+	"internal/ratelimit":                 {"."},
 	"internal/seal":                      {"internal/durable"},
 	"internal/store":                     {".", "internal/seal"},
 	"internal/step":                      {},
@@ -115,6 +119,43 @@ func TestArchitecture(t *testing.T) {
 			t.Errorf("package %s is in the table only", dir)
 		}
 	}
+}
+
+// trackedMax is far above the largest file that a person or a generator of ours
+// writes.
+const trackedMax = 1 << 20
+
+// What is built does not belong into the history: everybody who clones it has it
+// for ever.
+func TestTrackedFiles(t *testing.T) {
+	list, err := exec.CommandContext(t.Context(), "git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skip("SKIPPED: this is no git checkout: ", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		info, err := os.Stat(name)
+		switch {
+		case err != nil || !info.Mode().IsRegular(): // deleted, and not committed yet; or a link
+		case info.Size() == 0:
+			t.Errorf("%s is empty: remove it", name)
+		case info.Size() > trackedMax:
+			t.Errorf("%s has %d bytes, more than %d: make it in the build, or in the test that needs it", name, info.Size(), trackedMax)
+		case isELF(t, name):
+			t.Errorf("%s is a binary: build it, and ignore it", name)
+		}
+	}
+}
+
+func isELF(t *testing.T, name string) bool {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	head := make([]byte, 4)
+	_, err = f.Read(head)
+	return err == nil && bytes.Equal(head, []byte("\x7fELF"))
 }
 
 // sources parses every Go file of the module.

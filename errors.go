@@ -114,6 +114,8 @@ const (
 	NameTemplateExists = "VOLUME_TEMPLATE_ALREADY_EXISTS"
 	NameDriveExists    = "DRIVE_ALREADY_EXISTS"
 	NameDriveMounted   = "DRIVE_MOUNTED"
+	NameQuotaExceeded  = "QUOTA_EXCEEDED" // of the workspace; Fields name it: quota, used, limit
+	NameRateLimited    = "RATE_LIMITED"   // of a caller; Retry-After says for how long
 )
 
 // Public returns the part of err that may leave the process.
