@@ -21,6 +21,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/term"
+
 	"doze"
 	"doze/internal/access"
 	"doze/internal/certificate"
@@ -528,7 +530,7 @@ func (p *platform) handler() http.Handler {
 // run serves until ctx ends. Sandboxes stay: they run or sleep on, and the next
 // start adopts them.
 func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
-	p.greet()
+	p.greet(os.Stdout, term.IsTerminal(int(os.Stdout.Fd())))
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	replaced := func() bool { return errors.Is(context.Cause(ctx), errReplaced) }
@@ -555,16 +557,22 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 	return errors.Join(daemon.Run(ctx, services...), p.close())
 }
 
-// greet tells a newcomer what to do next.
-func (p *platform) greet() {
-	key := p.key
-	if key == "" {
-		key = "$(cat " + filepath.Join(p.config.Data, keyFile) + ")"
-		fmt.Printf("\nDoze is ready at %s\n", p.config.PublicURL)
-	} else {
-		fmt.Printf("\nDoze is ready at %s\nThe admin key, shown this once and kept in %s:\n  %s\n", p.config.PublicURL, filepath.Join(p.config.Data, keyFile), key)
+// greet tells a newcomer what to do next. The text of a new key goes to a terminal
+// alone: any other output is kept, by a journal or a file that more people read
+// than the file of the key.
+func (p *platform) greet(w io.Writer, terminal bool) {
+	file := filepath.Join(p.config.Data, keyFile)
+	key := "$(cat " + file + ")"
+	_, _ = fmt.Fprintf(w, "\nDoze is ready at %s\n", p.config.PublicURL)
+	switch {
+	case p.key == "":
+	case terminal:
+		key = p.key
+		_, _ = fmt.Fprintf(w, "The admin key, shown this once and kept in %s:\n  %s\n", file, key)
+	default:
+		_, _ = fmt.Fprintf(w, "The admin key is in %s\n", file)
 	}
-	fmt.Printf(`A first call:
+	_, _ = fmt.Fprintf(w, `A first call:
   curl -s -H "Authorization: Bearer %s" \
     -d '{"metadata":{"name":"hello"}}' %s%s/sandboxes
 `, key, p.config.PublicURL, apiPath)

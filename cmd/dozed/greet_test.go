@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestGreetKeepsTheKeyOutOfJournals: a journal keeps what a service prints, for
+// more readers than the file of the key has.
+func TestGreetKeepsTheKeyOutOfJournals(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		key      string // that this start made
+		terminal bool
+		want     []string
+		shown    bool
+	}{
+		"a first start in a terminal": {"dz_new", true, []string{"shown this once and kept in /d/admin.key", "Bearer dz_new"}, true},
+		"a first start of a service":  {"dz_new", false, []string{"The admin key is in /d/admin.key", "Bearer $(cat /d/admin.key)"}, false},
+		"a later start":               {"", true, []string{"Bearer $(cat /d/admin.key)"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &platform{config: config{Data: "/d", PublicURL: "http://doze.test"}, key: test.key}
+			var b strings.Builder
+			p.greet(&b, test.terminal)
+			for _, part := range append(test.want, "Doze is ready at http://doze.test") {
+				if !strings.Contains(b.String(), part) {
+					t.Errorf("%q lacks %q", b.String(), part)
+				}
+			}
+			if strings.Contains(b.String(), "dz_new") != test.shown {
+				t.Errorf("the key is shown: %q", b.String())
+			}
+		})
+	}
+}
