@@ -403,7 +403,8 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 			pinned, image, err := p.images.Pin(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
 			return peer.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 		},
-		Lease: p.lease, Release: p.release, Admit: p.admit,
+		Images: p.storedImages,
+		Lease:  p.lease, Release: p.release, Admit: p.admit,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
 		Report: func(r peer.Report) { p.control.Report(r) },
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank,
@@ -437,6 +438,15 @@ func (p *platform) mountDrive(m peer.DriveMount, dir string) (node.Drive, error)
 		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
 	}
 	return p.bucket.Mount(m.DriveID, m.DrivePath, m.ReadOnly, dir)
+}
+
+// storedImages is what images take of the disk.
+func (p *platform) storedImages() (uses []peer.DiskUse, err error) {
+	all, err := p.images.Stored()
+	for _, i := range all {
+		uses = append(uses, peer.DiskUse{Kind: peer.DiskImage, ID: filepath.Base(i.Path), Refs: i.Refs, Bytes: i.Allocated, Platform: i.Platform})
+	}
+	return uses, err
 }
 
 // diskLogin is a login as the library of images has it.

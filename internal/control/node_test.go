@@ -515,6 +515,24 @@ func (n *node) asked() int {
 	return n.consults
 }
 
+// Usage implements [peer.Node]: the checkpoint of each machine, each snapshot and
+// each disk takes [sizeKept].
+func (n *node) Usage(context.Context) (peer.Usage, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	u := peer.Usage{At: time.Now()}
+	for uid, m := range n.machines {
+		u.Uses = append(u.Uses, peer.DiskUse{Kind: peer.DiskCheckpoint, ID: uid, Workspace: m.order.Workspace, Bytes: sizeKept})
+	}
+	for id := range n.kept {
+		u.Uses = append(u.Uses, peer.DiskUse{Kind: peer.DiskSnapshot, ID: id, Bytes: sizeKept})
+	}
+	for id, d := range n.disks {
+		u.Uses = append(u.Uses, peer.DiskUse{Kind: peer.DiskVolume, ID: id, Bytes: sizeKept, Promised: d.size.Bytes()})
+	}
+	return u, n.fail["usage"]
+}
+
 // MountDrive implements [peer.Node].
 func (n *node) MountDrive(_ context.Context, uid string, m peer.DriveMount) (peer.DriveMount, error) {
 	n.mu.Lock()

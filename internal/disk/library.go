@@ -217,6 +217,40 @@ func (l *Library) Images() []Image {
 	return slices.SortedFunc(maps.Values(l.images), func(a, b Image) int { return strings.Compare(a.Ref, b.Ref) })
 }
 
+// Stored is an image as it is on the disk.
+type Stored struct {
+	Image
+	Refs      []string // all references that lead to it, without whose credentials they need
+	Allocated int64    // bytes of the blocks that its file takes
+	Platform  bool     // it was made or imported on this host, and not pulled
+}
+
+// Stored returns each image once, by its path.
+func (l *Library) Stored() (all []Stored, err error) {
+	records, _, err := read(l.imageDir()) // what is damaged was reported when it was found
+	for _, r := range records {
+		var st unix.Stat_t
+		if err := unix.Lstat(r.Path, &st); err != nil {
+			continue // it was removed just now
+		}
+		s := Stored{Image: r.Image, Allocated: st.Blocks * blockUnit}
+		for ref := range r.Refs {
+			ref, _, _ = strings.Cut(ref, ownerMark)
+			known, err := parse(ref)
+			s.Platform = s.Platform || err == nil && known.remote == nil
+			s.Refs = append(s.Refs, ref)
+		}
+		slices.Sort(s.Refs)
+		s.Refs = slices.Compact(s.Refs)
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Stored) int { return strings.Compare(a.Path, b.Path) })
+	return all, err
+}
+
+// blockUnit is what stat counts blocks in.
+const blockUnit = 512
+
 func unknown(ref string) error {
 	return invalid(ref, "there is no image %q: use an image of the platform, an imported one, or write the registry in front, as in registry.example.com/%s", ref, ref)
 }

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"doze"
@@ -54,6 +55,9 @@ type Options struct {
 	CheckImage func(ref string) error
 	Image      func(ctx context.Context, ref string, login *peer.Login) (Image, error)
 	PinImage   func(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error)
+	// Images returns what the images of the host take of its disk, without who
+	// uses them.
+	Images func() ([]peer.DiskUse, error)
 	// Lease returns the network of a sandbox, the same one for the same id
 	// until Release.
 	Lease   func(ctx context.Context, id string) (machine.Link, error)
@@ -102,6 +106,7 @@ type Node struct {
 	events  <-chan machine.Event
 	era     int64 // where the sequence of reports begins
 	ahead   *ahead
+	usage   atomic.Pointer[peer.Usage] // of the disk, as it was measured last
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -160,6 +165,7 @@ func (n *Node) Run(ctx context.Context) error {
 	var loops, reporter sync.WaitGroup
 	loops.Go(func() { n.relieve(ctx) })
 	loops.Go(func() { n.ahead.run(ctx) })
+	loops.Go(func() { n.watchUsage(ctx) })
 	loops.Go(func() {
 		for e := range n.events {
 			if b := n.of(e.ID); b != nil {

@@ -34,6 +34,9 @@ const (
 	nobodyPort = 3001
 )
 
+// imageFile is what all sandboxes are made of.
+const imageFile = "abc.erofs"
+
 var errBroken = errors.New("broken")
 
 // host is what outlives a node: a driver, a disk, a network, and control's
@@ -62,6 +65,7 @@ type host struct {
 	closed   []string             // mounts that were closed
 	lag      time.Duration        // of the bucket of drives
 	free     int64
+	images   []peer.DiskUse // on the disk; set before a node starts
 }
 
 func newHost(t *testing.T) *host {
@@ -70,6 +74,9 @@ func newHost(t *testing.T) *host {
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
 		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
+	}
+	if err := os.WriteFile(filepath.Join(h.dir, imageFile), nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	h.Handler = func(c machine.Config, port uint16) http.Handler {
 		switch port {
@@ -175,8 +182,9 @@ func (h *host) options() node.Options {
 		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake, Engine: engineVersion,
 		CheckImage: func(string) error { return nil },
 		Image: func(context.Context, string, *peer.Login) (node.Image, error) {
-			return node.Image{Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
+			return node.Image{Path: filepath.Join(h.dir, imageFile), Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
 		},
+		Images: func() ([]peer.DiskUse, error) { return slices.Clone(h.images), nil },
 		Lease: func(_ context.Context, id string) (machine.Link, error) {
 			if err := h.fails("lease"); err != nil {
 				return machine.Link{}, err

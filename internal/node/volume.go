@@ -28,6 +28,9 @@ type Volumes interface {
 	Remove(id string) error
 	// IDs returns all disks.
 	IDs() ([]string, error)
+	// Measure returns the bytes of the blocks that a disk takes, and those that its
+	// owner may fill.
+	Measure(id string) (allocated, promised int64, err error)
 	// Attach gives a disk to an owner, also again, and returns the directory with
 	// its files.
 	Attach(ctx context.Context, id, owner string, readOnly bool) (dir string, err error)

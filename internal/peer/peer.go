@@ -159,6 +159,10 @@ type Node interface {
 	DropVolume(ctx context.Context, id string) error
 	// Volumes returns the ids of all disks that were made here.
 	Volumes(ctx context.Context) ([]string, error)
+	// Usage returns what is on the disk of the node. It is measured in the
+	// background about once a minute: a call costs nothing, and the answer may be
+	// that old.
+	Usage(ctx context.Context) (Usage, error)
 	// SetGrace changes how long the processes of a sandbox get to end by
 	// themselves, until the next start of the node.
 	SetGrace(uid string, grace time.Duration)

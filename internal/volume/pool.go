@@ -163,6 +163,22 @@ func (p *Pool) IDs() (ids []string, err error) {
 	return ids, err
 }
 
+// Measure returns the bytes of the blocks that a volume takes on the host, and
+// its size, which is what a guest may fill.
+func (p *Pool) Measure(id string) (allocated, promised int64, err error) {
+	if err := check(id); err != nil {
+		return 0, 0, err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(p.image(id), &st); err != nil {
+		return 0, 0, unknown(&fs.PathError{Op: "lstat", Path: p.image(id), Err: err})
+	}
+	return st.Blocks * blockUnit, st.Size, nil
+}
+
+// blockUnit is what stat counts blocks in.
+const blockUnit = 512
+
 // claim notes who has a volume. Of two owners the second is told to wait.
 func (p *Pool) claim(id, owner string) error {
 	p.mu.Lock()

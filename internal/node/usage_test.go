@@ -1,0 +1,122 @@
+package node_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/peer"
+)
+
+// TestUsage writes files where sandboxes, snapshots and archives have theirs, and
+// finds them again with their owners. What has two names counts for both, and once
+// for a workspace.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.images = []peer.DiskUse{{Kind: peer.DiskImage, ID: imageFile, Refs: []string{"registry.example.com/a@sha256:abc"}, Bytes: 8 << 20}}
+		p := h.start()
+		defer p.stop()
+		ctx := t.Context()
+		if err := p.MakeVolume(ctx, "kept", 64, ""); err != nil {
+			t.Fatal(err)
+		}
+		o := withVolumes("a")
+		o.Workspace = "main"
+		if err := p.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+		const size = 1 << 20
+		write := func(name string) string {
+			name = filepath.Join(h.dir, name)
+			if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return name
+		}
+		pages := write("sandboxes/a/machine/image/pages.img")
+		write("sandboxes/a/files.tar")
+		write("sandboxes/a/drives/one/file")
+		sparse := write("snapshots/s/copy/hole")
+		if err := os.Truncate(sparse, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(sparse, 1<<30); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(pages, filepath.Join(h.dir, "snapshots/s/copy/pages.img")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute) // virtual: the node looks again
+		u, err := p.Usage(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(u.At) > time.Minute {
+			t.Errorf("it was measured at %v, and now is %v", u.At, time.Now())
+		}
+		sums := u.Of(func(d peer.DiskUse) []string {
+			switch d.Kind {
+			case peer.DiskSnapshot:
+				return []string{"main"}
+			case peer.DiskImage, peer.DiskVolume:
+				return []string{"others"}
+			default:
+				return []string{d.Workspace}
+			}
+		})
+		const slack = 64 << 10 // of directories and records
+		for kind, want := range map[peer.DiskKind]int64{
+			peer.DiskCheckpoint: size, peer.DiskArchive: size, peer.DiskDrive: size, peer.DiskSnapshot: 0, peer.DiskScratch: doze.Megabytes(8).Bytes(),
+		} {
+			if got := sums["main"][kind]; got < want || got > want+slack {
+				t.Errorf("%s takes %d bytes, and should take about %d", kind, got, want)
+			}
+		}
+		if got := sums["others"]; got[peer.DiskImage] != 8<<20 {
+			t.Errorf("others have %v", got)
+		}
+		for _, use := range u.Uses {
+			if use.Kind == peer.DiskScratch && use.Promised != doze.Megabytes(32).Bytes() {
+				t.Errorf("the scratch disk promises %d bytes", use.Promised)
+			}
+			if use.Kind == peer.DiskSnapshot && use.Total() < size {
+				t.Errorf("the snapshot takes %d bytes for itself", use.Total())
+			}
+		}
+	})
+}
+
+// TestUsers finds which sandboxes and snapshots need an image.
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.images = []peer.DiskUse{{Kind: peer.DiskImage, ID: imageFile, Bytes: 1}}
+		p := h.start()
+		defer p.stop()
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Snapshot(t.Context(), "a", "s"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		u, err := p.Usage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, use := range u.Uses {
+			if use.Kind == peer.DiskImage && (len(use.Users) != 2 || use.Users[0] != "a" || use.Users[1] != "s") {
+				t.Errorf("the image is needed by %v", use.Users)
+			}
+		}
+	})
+}
