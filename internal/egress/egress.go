@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -24,8 +25,8 @@ import (
 	"doze"
 )
 
-// Options are what an Egress works with. Every field but Interceptor is
-// required.
+// Options are what an Egress works with. Interceptor, Meter and Barred are
+// optional.
 type Options struct {
 	Lane      net.Listener   // gets what sandboxes meant for others
 	Proxy     net.Listener   // gets requests for a proxy
@@ -43,6 +44,24 @@ type Options struct {
 	Decided func(allow bool)
 	// Interceptor carries what matches routing rules; without one it is refused.
 	Interceptor Interceptor
+	// Meter returns where the bytes of a sandbox count, when it is admitted. It may
+	// return the same counters again, for another sandbox too. Without a Meter the
+	// counters are lost with the sandbox.
+	Meter func(Guest) *Traffic
+	// Barred returns why a sandbox may reach nothing at all for now. The empty
+	// string leaves the decision to the policy. Barred is asked for every connection
+	// and request: it must not wait, and must not call the Egress. See [Egress.Enforce].
+	Barred func(Guest) (why string)
+}
+
+// Traffic counts the bytes that sandboxes exchange with destinations, while they
+// pass: the payload of the TCP connections to destinations, which for an
+// intercepted connection is TLS. Answers of the proxy itself do not count, and
+// nor does the DNS, which the proxy answers without asking anybody. Whatever goes
+// past the proxy, as --egress direct and the UDP of dedicated addresses do, is not
+// seen here.
+type Traffic struct {
+	Sent, Received atomic.Uint64
 }
 
 // Interceptor carries TLS connections to which routing rules apply.
@@ -67,6 +86,12 @@ type Egress struct {
 
 // New returns an Egress that serves nobody yet.
 func New(o Options) *Egress {
+	if o.Meter == nil {
+		o.Meter = func(Guest) *Traffic { return new(Traffic) }
+	}
+	if o.Barred == nil {
+		o.Barred = func(Guest) string { return "" }
+	}
 	e := &Egress{Options: o, door: newHandover(), guests: map[netip.Addr]*guest{}}
 	e.web = &http.Server{
 		Handler: http.HandlerFunc(e.serveHTTP), ConnContext: connContext,
@@ -102,10 +127,21 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	g := &guest{
 		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
 		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), pace: newPace(),
+		traffic: e.Meter(who), barred: e.Barred,
 	}
 	g.transport = e.transport(g)
 	e.guests[who.IP] = g
 	return nil
+}
+
+// Enforce asks Barred about every sandbox, and ends the connections and requests
+// of those that are barred. Call it after the answer of Barred has changed.
+func (e *Egress) Enforce() {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, g := range e.guests {
+		g.enforce()
+	}
 }
 
 // Forget ends everything of a sandbox.

@@ -46,6 +46,12 @@ func (here) LookupNetIP(_ context.Context, network, host string) ([]netip.Addr, 
 // the URL of that.
 func serve(t *testing.T, n *doze.Network, i Interceptor) (*Egress, *url.URL) {
 	t.Helper()
+	return serveWith(t, n, func(o *Options) { o.Interceptor = i })
+}
+
+// serveWith is serve with other options.
+func serveWith(t *testing.T, n *doze.Network, change func(*Options)) (*Egress, *url.URL) {
+	t.Helper()
 	listen := func() net.Listener {
 		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp4", "127.0.0.1:0")
 		if err != nil {
@@ -58,9 +64,10 @@ func serve(t *testing.T, n *doze.Network, i Interceptor) (*Egress, *url.URL) {
 		t.Fatal(err)
 	}
 	o := Options{
-		Lane: listen(), Proxy: listen(), Names: listen(), Questions: questions, Pool: pool, Resolver: here{}, Interceptor: i,
+		Lane: listen(), Proxy: listen(), Names: listen(), Questions: questions, Pool: pool, Resolver: here{},
 		Denied: func(a netip.Addr) bool { return a != home }, Decided: func(bool) {},
 	}
+	change(&o)
 	e := New(o)
 	admit(t, e, n)
 	ctx, stop := context.WithCancel(t.Context())

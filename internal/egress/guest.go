@@ -33,6 +33,8 @@ type guest struct {
 	begins    *rate.Limiter
 	lines     *rate.Limiter
 	pace      *rate.Limiter
+	traffic   *Traffic
+	barred    func(Guest) (why string)
 
 	mu      sync.Mutex
 	policy  *Policy            // guarded by mu; replaced as a whole
@@ -61,16 +63,44 @@ func (g *guest) rules() *Policy {
 func (g *guest) begin(to Destination, end func()) (Verdict, *flow) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	v := g.policy.Decide(to)
-	if g.gone {
-		v = Verdict{Rule: ruleClosed}
-	}
+	v := g.decide(to)
 	if !v.Allow {
 		return v, nil
 	}
 	f := &flow{to, v.Routes, end}
 	g.flows[f] = struct{}{}
 	return v, f
+}
+
+// verdict is what holds for a destination now.
+func (g *guest) verdict(to Destination) Verdict {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.decide(to)
+}
+
+// Preconditions: mu is held.
+func (g *guest) decide(to Destination) Verdict {
+	if g.gone {
+		return Verdict{Rule: ruleClosed}
+	}
+	if why := g.barred(g.Guest); why != "" {
+		return Verdict{Rule: ruleBarred, Why: why}
+	}
+	return g.policy.Decide(to)
+}
+
+// enforce ends what the sandbox has open if it is barred.
+func (g *guest) enforce() {
+	if g.barred(g.Guest) == "" {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for f := range g.flows {
+		f.end()
+	}
+	g.transport.CloseIdleConnections()
 }
 
 func (g *guest) done(f *flow) {
@@ -143,7 +173,11 @@ func (g *guest) audit(protocol string, to Destination, v Verdict) {
 	if v.Allow {
 		verdict = "allow"
 	}
-	slog.Info("egress", "sandbox", g.UID, "workspace", g.Workspace, "name", g.Name,
+	line := slog.With("sandbox", g.UID, "workspace", g.Workspace, "name", g.Name,
 		"protocol", protocol, "host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "secrets", v.Secrets, "omitted", g.omitted)
+	if v.Why != "" {
+		line = line.With("why", v.Why)
+	}
+	line.Info("egress")
 	g.omitted = 0
 }

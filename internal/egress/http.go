@@ -191,7 +191,7 @@ func (e *Egress) block(w http.ResponseWriter, r *http.Request, g *guest, to Dest
 
 // connect makes a tunnel of the connection of a request.
 func (e *Egress) connect(w http.ResponseWriter, r *http.Request, l *link, to Destination) {
-	v := l.guest.rules().Decide(to)
+	v := l.guest.verdict(to)
 	if v.Allow {
 		if rule, is := errors.AsType[broken](e.reachable(r.Context(), l.guest, to)); is {
 			v = Verdict{Rule: string(rule)}

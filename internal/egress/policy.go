@@ -41,6 +41,8 @@ type Verdict struct {
 	// bytes are passed on untouched. Secrets are the names of theirs.
 	Routes  []int
 	Secrets []string
+	// Why says more than the rule, where the rule alone does not say what to do.
+	Why string
 }
 
 // A way is the way out of some destinations.
@@ -62,6 +64,7 @@ const (
 	ruleTransport = "transport"      // neither TCP nor a question of the DNS
 	ruleResolver  = "resolver"       // a question of the DNS that is not for us
 	ruleBusy      = "too-many"       // the sandbox has too many connections
+	ruleBarred    = "barred"         // Options.Barred says so, and why
 	ruleNoSource  = "no-address"     // it would leave from a dedicated address, and there is none
 	ruleShared    = "dedicated-ip"   // it would leave from the address of the platform, which is closed
 	ruleUnlisted  = "allowedDomains" // there is a list, and the name is not in it
@@ -84,7 +87,7 @@ var reasons = map[string]string{
 
 // reason is that of a refusal.
 func (v Verdict) reason() string {
-	return cmp.Or(reasons[v.Rule], "the network rules of this sandbox do not allow it: change spec.network to reach it")
+	return cmp.Or(v.Why, reasons[v.Rule], "the network rules of this sandbox do not allow it: change spec.network to reach it")
 }
 
 // mailPort is closed everywhere.

@@ -215,12 +215,14 @@ func (s *stream) carry(ctx context.Context) {
 	}
 	stop := context.AfterFunc(ctx, func() { refuse(s.c); refuse(up) })
 	defer stop()
-	if _, err := up.Write(s.head); err != nil {
+	n, err := up.Write(s.head)
+	s.g.traffic.Sent.Add(uint64(n)) //nolint:gosec // G115: not negative
+	if err != nil {
 		refuse(s.c)
 		refuse(up)
 		return
 	}
-	splice(ctx, s.c, up, s.g.pace)
+	splice(ctx, s.c, up, s.g)
 }
 
 // answer has a request in clear for a name that leads nowhere answered with the
