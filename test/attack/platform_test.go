@@ -1,0 +1,126 @@
+package attack_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"doze/client"
+	"doze/internal/testkit"
+	"doze/internal/testkit/zone"
+)
+
+// smallHost are the settings of a platform whose host is small: what an attacker
+// may take up is reached in seconds.
+var smallHost = []string{"--egress", "open"}
+
+// outside is a name that the platform's resolver knows. Nothing is ever sent to
+// its address: who connects says nothing, so that nobody knows whether the rules
+// allow it.
+const outside = "outside.test"
+
+// start runs a platform. When the test ends, its sandboxes are deleted, and
+// nothing may be left of them.
+func start(t *testing.T) *testkit.Platform {
+	t.Helper()
+	// Not t.TempDir: unix sockets in it would have too long a name.
+	dir, err := os.MkdirTemp("", "doze-attack-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := zone.Serve(t)
+	names.A(outside, [4]byte{203, 0, 113, 7})
+	p, err := testkit.Start(t.Context(), testkit.Options{Dir: dir, Args: append(smallHost, "--resolver", names.Address)})
+	t.Cleanup(func() {
+		if p == nil {
+			return
+		}
+		clear(t, p)
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("what dozed printed:\n%s", p.Tail())
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// clear deletes every sandbox of both workspaces and looks for what is left.
+func clear(t *testing.T, p *testkit.Platform) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // it has ended in a clean-up
+	defer cancel()
+	for _, workspace := range []string{"main", attackers} {
+		c, err := client.New(client.Config{Address: p.Address, Key: p.Key, Workspace: workspace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		remove(ctx, t, c)
+		c.Close()
+	}
+	for leaks := p.Leaks(); len(leaks) > 0; leaks = p.Leaks() {
+		if ctx.Err() != nil {
+			t.Errorf("left over: %v", leaks)
+			return
+		}
+		time.Sleep(poll)
+	}
+}
+
+// remove deletes every sandbox of a workspace.
+func remove(ctx context.Context, t *testing.T, c *client.Client) {
+	t.Helper()
+	for sb, err := range c.Sandboxes(ctx, client.Filter{}) {
+		if err == nil {
+			_, err = c.Delete(ctx, sb.Metadata.Name)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// call makes a request that must succeed, and decodes its answer into out.
+func (w *world) call(t *testing.T, method, path, key, workspace string, in, out any) {
+	t.Helper()
+	body, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, w.Address+path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	if workspace != "" {
+		r.Header.Set("X-Blaxel-Workspace", workspace)
+	}
+	resp, err := http.DefaultClient.Do(r) //nolint:forbidigo // the context of the test bounds it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	if err == nil && out != nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
