@@ -79,7 +79,10 @@ func New(c Config) *Server {
 		Config: c, turns: newTurns(), began: time.Now(),
 		siblings: siblingsOf(routes),
 		reports:  queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
-		document: sync.OnceValues(func() (json.RawMessage, error) { return json.Marshal(Description()) }),
+		document: sync.OnceValues(func() (json.RawMessage, error) {
+			text, err := json.Marshal(Description())
+			return append(text, '\n'), err
+		}),
 	}
 }
 

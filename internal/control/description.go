@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -25,8 +24,22 @@ A credential is an API key or an access token. A scope that is named below is wh
 ` + "`1 MiB`" + `; members that nobody knows are ignored, and so are those that only the platform
 sets; in a change, null clears a member and absence leaves it. Errors have the members error, code and message, and perhaps more.`
 
-func (s *Server) description(context.Context, *http.Request) (json.RawMessage, error) {
-	return s.document()
+// described serves the description from one copy in memory. It is the largest
+// answer that a stranger can ask for: encoded anew for each request, readers that
+// do not read would take a copy each.
+func described() endpoint {
+	return endpoint{out: reflect.TypeFor[json.RawMessage](), handler: func(s *Server) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			text, err := s.document()
+			if err != nil {
+				httpx.WriteError(w, r, err)
+				return
+			}
+			w.Header().Set("Content-Type", httpx.JSONType)
+			w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+			_, _ = w.Write(text) // the caller went away: nobody is left to tell
+		})
+	}}
 }
 
 // Description describes every route of the table in the form of OpenAPI 3.1.

@@ -29,7 +29,7 @@ type route struct {
 // routes is the whole control API. If it is not here, we do not serve it.
 var routes = append([]route{
 	{"GET", "/health", "", read((*Server).health)},
-	{"GET", "/openapi.json", "", read((*Server).description)},
+	{"GET", "/openapi.json", "", described()},
 
 	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes).asks("status", "externalId", "showTerminated")},
 	{"POST", "/sandboxes", "sandboxes:create", write[doze.Sandbox]((*Server).createSandbox).asks("createIfNotExist").together()},
