@@ -28,7 +28,16 @@ type Resolver interface {
 
 // dial connects to d. The address that is checked is the one that is dialled:
 // what a sandbox was told about a name does not matter.
-func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPConn, error) {
+func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (up *net.TCPConn, err error) {
+	if why := g.claim(); why != "" {
+		e.decided(g, d, Verdict{Rule: ruleBusy, Why: why})
+		return nil, doze.Errorf(doze.Exhausted, "the sandbox has too many connections: %s", why)
+	}
+	defer func() {
+		if err != nil {
+			g.waive()
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	addresses, err := e.resolve(ctx, d)
@@ -49,6 +58,10 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (*net.TCPCon
 			tcp, ok := c.(*net.TCPConn)
 			if !ok {
 				return nil, fmt.Errorf("a connection of the kind %T", c)
+			}
+			if !g.keep(tcp) {
+				refuse(tcp)
+				return nil, broken(ruleClosed)
 			}
 			return tcp, nil
 		}

@@ -25,8 +25,8 @@ import (
 	"doze"
 )
 
-// Options are what an Egress works with. Interceptor, Meter and Barred are
-// optional.
+// Options are what an Egress works with. Interceptor, Meter, Descriptors and
+// Barred are optional.
 type Options struct {
 	Lane      net.Listener   // gets what sandboxes meant for others
 	Proxy     net.Listener   // gets requests for a proxy
@@ -48,6 +48,9 @@ type Options struct {
 	// return the same counters again, for another sandbox too. Without a Meter the
 	// counters are lost with the sandbox.
 	Meter func(Guest) *Traffic
+	// Descriptors is how many of them the connections of all sandboxes may take
+	// together; 0 is half of what this process may open.
+	Descriptors int
 	// Barred returns why a sandbox may reach nothing at all for now. The empty
 	// string leaves the decision to the policy. Barred is asked for every connection
 	// and request: it must not wait, and must not call the Egress. See [Egress.Enforce].
@@ -76,9 +79,11 @@ type Interceptor interface {
 // concurrent use.
 type Egress struct {
 	Options
-	web     *http.Server
-	door    *handover      // leads to web
-	streams sync.WaitGroup // goroutines of connections and requests
+	web         *http.Server
+	door        *handover // leads to web
+	questions   *handover // leads to the server of the DNS
+	descriptors budget
+	streams     sync.WaitGroup // goroutines of connections and requests
 
 	mu     sync.RWMutex
 	guests map[netip.Addr]*guest // guarded by mu
@@ -89,10 +94,16 @@ func New(o Options) *Egress {
 	if o.Meter == nil {
 		o.Meter = func(Guest) *Traffic { return new(Traffic) }
 	}
+	if o.Descriptors == 0 {
+		o.Descriptors = descriptors()
+	}
 	if o.Barred == nil {
 		o.Barred = func(Guest) string { return "" }
 	}
-	e := &Egress{Options: o, door: newHandover(), guests: map[netip.Addr]*guest{}}
+	e := &Egress{
+		Options: o, door: newHandover(), questions: newHandover(), guests: map[netip.Addr]*guest{},
+		descriptors: budget{total: o.Descriptors},
+	}
 	e.web = &http.Server{
 		Handler: http.HandlerFunc(e.serveHTTP), ConnContext: connContext,
 		ConnState: func(_ net.Conn, s http.ConnState) {
@@ -127,7 +138,7 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	g := &guest{
 		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
 		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), pace: newPace(),
-		traffic: e.Meter(who), barred: e.Barred,
+		traffic: e.Meter(who), barred: e.Barred, sockets: newSockets(&e.descriptors),
 	}
 	g.transport = e.transport(g)
 	e.guests[who.IP] = g
@@ -171,7 +182,7 @@ func (e *Egress) Run(ctx context.Context) error {
 	var servers sync.WaitGroup
 	e.web.BaseContext = func(net.Listener) context.Context { return ctx }
 	packets := &dns.Server{PacketConn: e.Questions, Handler: e}
-	questions := &dns.Server{Listener: e.Names, Handler: e}
+	questions := &dns.Server{Listener: e.questions, Handler: e}
 	for _, s := range []*dns.Server{packets, questions} {
 		servers.Go(func() { report(ctx, s.ActivateAndServe()) })
 	}
@@ -180,8 +191,11 @@ func (e *Egress) Run(ctx context.Context) error {
 	servers.Go(func() {
 		e.accept(ctx, e.Proxy, func(g *guest, c *net.TCPConn) { e.door.give(&link{TCPConn: c, guest: g, proxy: true}) })
 	})
+	servers.Go(func() {
+		e.accept(ctx, e.Names, func(g *guest, c *net.TCPConn) { e.questions.give(&link{TCPConn: c, guest: g}) })
+	})
 	<-ctx.Done()
-	err := errors.Join(e.Close(), e.web.Close())
+	err := errors.Join(e.Close(), e.questions.Close(), e.web.Close())
 	servers.Wait()
 	e.streams.Wait()
 	return err
@@ -230,8 +244,8 @@ func (e *Egress) accept(ctx context.Context, l net.Listener, serve func(*guest, 
 			refuse(c)
 			continue
 		}
-		if !g.enter() {
-			e.decided(g, Destination{}, Verdict{Rule: ruleBusy})
+		if why := g.enter(tcp); why != "" {
+			e.decided(g, Destination{}, Verdict{Rule: ruleBusy, Why: why})
 			refuse(c)
 			continue
 		}

@@ -247,8 +247,8 @@ func TestUnlooked(t *testing.T) {
 			t.Parallel()
 			client, c := pipe(t)
 			g := e.guest(&net.TCPAddr{IP: home.AsSlice(), Port: 1})
-			if !g.enter() {
-				t.Fatal("it has too many connections")
+			if why := g.enter(c); why != "" {
+				t.Fatal(why)
 			}
 			began := time.Now()
 			go (&stream{e: e, g: g, c: c, to: tt.to}).serve(t.Context()) // ends with the connection
@@ -439,24 +439,5 @@ func TestIntercepted(t *testing.T) {
 				t.Error("nobody got it")
 			}
 		})
-	}
-}
-
-// TestStreamsAreBounded: one more than the most is refused, until one ends.
-func TestStreamsAreBounded(t *testing.T) {
-	t.Parallel()
-	e := New(Options{Pool: pool})
-	admit(t, e, nil)
-	g := e.guest(&net.TCPAddr{IP: home.AsSlice(), Port: 1})
-	for i := range streamsMax {
-		if !g.enter() {
-			t.Fatalf("the %dth is refused", i)
-		}
-	}
-	if g.enter() {
-		t.Error("there is no bound")
-	}
-	if e.guest(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 1}) != nil {
-		t.Error("somebody else is the sandbox")
 	}
 }

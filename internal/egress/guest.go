@@ -1,18 +1,20 @@
 package egress
 
 import (
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 )
 
 const (
-	// streamsMax is how many connections a sandbox may have at a time.
-	streamsMax = 1024
 	// streamRate and streamBurst bound how many it may begin in a second.
 	streamRate, streamBurst = 256, streamsMax
 	// auditRate and auditBurst bound the lines about one sandbox in a second.
@@ -29,6 +31,7 @@ type Guest struct {
 type guest struct {
 	Guest
 	*names
+	*sockets
 	transport *http.Transport
 	begins    *rate.Limiter
 	lines     *rate.Limiter
@@ -39,7 +42,6 @@ type guest struct {
 	mu      sync.Mutex
 	policy  *Policy            // guarded by mu; replaced as a whole
 	flows   map[*flow]struct{} // guarded by mu
-	streams int                // guarded by mu; connections of the sandbox to us
 	omitted uint64             // guarded by mu; lines that were not written
 	gone    bool               // guarded by mu
 }
@@ -48,7 +50,8 @@ type guest struct {
 type flow struct {
 	to     Destination
 	routes []int
-	end    func() // does not wait
+	end    func()       // does not wait
+	idle   atomic.Int64 // since when, in nanoseconds of the epoch; 0 if it ends by itself
 }
 
 // rules returns the policy in force.
@@ -67,7 +70,7 @@ func (g *guest) begin(to Destination, end func()) (Verdict, *flow) {
 	if !v.Allow {
 		return v, nil
 	}
-	f := &flow{to, v.Routes, end}
+	f := &flow{to: to, routes: v.Routes, end: end}
 	g.flows[f] = struct{}{}
 	return v, f
 }
@@ -128,6 +131,7 @@ func (g *guest) obey(p *Policy) {
 
 // leave ends everything of a sandbox.
 func (g *guest) leave() {
+	g.sockets.leave()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gone = true
@@ -137,21 +141,33 @@ func (g *guest) leave() {
 	g.transport.CloseIdleConnections()
 }
 
-// enter counts a connection of the sandbox, unless it has too many.
-func (g *guest) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.gone || g.streams >= streamsMax || !g.begins.Allow() {
-		return false
+// enter counts a connection of the sandbox, or returns why it may not have one
+// more. Near its bound, each new one ends the one that is idle for longest.
+func (g *guest) enter(c *net.TCPConn) (why string) {
+	if !g.begins.Allow() {
+		return fmt.Sprintf("it begins more than %d connections in a second: wait before the next", streamRate)
 	}
-	g.streams++
-	return true
+	if g.tight() {
+		g.spare(time.Now())
+	}
+	return g.sockets.enter(c)
 }
 
-func (g *guest) exit() {
+// spare ends what the sandbox has open and does not use.
+func (g *guest) spare(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.streams--
+	g.transport.CloseIdleConnections()
+	var idlest *flow
+	var since int64
+	for f := range g.flows {
+		if at := f.idle.Load(); at != 0 && (idlest == nil || at < since) {
+			idlest, since = f, at
+		}
+	}
+	if idlest != nil && now.Sub(time.Unix(0, since)) >= idleSpare {
+		idlest.end()
+	}
 }
 
 // omit counts lines that nobody can write any more.

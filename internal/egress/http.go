@@ -25,6 +25,8 @@ const (
 	idleTime = 2 * time.Minute
 	// idleMax is how many connections to one destination stay.
 	idleMax = 8
+	// idleAll is how many stay to all destinations of a sandbox.
+	idleAll = 64
 	// hostMax bounds what an error says of a host: no name is longer.
 	hostMax = 255
 )
@@ -44,8 +46,6 @@ type link struct {
 	head  []byte      // what was read of it
 	to    Destination // see stream
 	proxy bool        // the client knows that we are a proxy
-	once  sync.Once
-	taken bool // by a stream, which counts its end
 }
 
 func (l *link) Read(b []byte) (int, error) {
@@ -70,9 +70,7 @@ func (l *link) WriteTo(w io.Writer) (int64, error) {
 
 func (l *link) Close() error {
 	err := l.TCPConn.Close()
-	if !l.taken {
-		l.once.Do(l.guest.exit)
-	}
+	l.guest.exit(l.TCPConn)
 	return err
 }
 
@@ -209,13 +207,12 @@ func (e *Egress) connect(w http.ResponseWriter, r *http.Request, l *link, to Des
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	l.taken = true
 	head, _ := buffered.Peek(buffered.Reader.Buffered()) // all of it is there
 	head = append(slices.Clone(head), l.head...)
 	s := &stream{e: e, g: l.guest, c: l.TCPConn, head: head, to: to}
 	if _, err := l.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
 		refuse(l.TCPConn)
-		l.guest.exit()
+		l.guest.exit(l.TCPConn)
 		return
 	}
 	s.serve(r.Context())
@@ -268,7 +265,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 // connections.
 func (e *Egress) transport(g *guest) *http.Transport {
 	return &http.Transport{
-		DisableCompression: true, MaxIdleConnsPerHost: idleMax, IdleConnTimeout: idleTime, MaxResponseHeaderBytes: headMax,
+		DisableCompression: true, MaxIdleConnsPerHost: idleMax, MaxIdleConns: idleAll, IdleConnTimeout: idleTime, MaxResponseHeaderBytes: headMax,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			to, ok := authority(address, 0)
 			if !ok {

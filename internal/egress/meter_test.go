@@ -220,7 +220,9 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // that the kernel splices, in turns.
 func BenchmarkPass(b *testing.B) {
 	ways := map[string]func(to, from *net.TCPConn){
-		"counted": func(to, from *net.TCPConn) { pass(context.Background(), to, from, newPace(), new(atomic.Uint64)) },
+		"counted": func(to, from *net.TCPConn) {
+			pass(context.Background(), to, from, newPace(), new(flow), new(atomic.Uint64))
+		},
 		"spliced": func(to, from *net.TCPConn) { _, _ = to.ReadFrom(from); _ = to.CloseWrite() },
 	}
 	const size = 64 << 20

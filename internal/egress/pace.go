@@ -31,25 +31,27 @@ func newPace() *rate.Limiter { return rate.NewLimiter(byteRate, byteBurst) }
 
 // splice passes bytes between a connection of a sandbox and one to its
 // destination, until both directions have ended.
-func splice(ctx context.Context, inside, outside *net.TCPConn, g *guest) {
+func splice(ctx context.Context, inside, outside *net.TCPConn, g *guest, f *flow) {
+	f.idle.Store(time.Now().UnixNano())
 	back := make(chan struct{})
 	go func() { // ends with either connection
 		defer close(back)
-		pass(ctx, inside, outside, g.pace, &g.traffic.Received)
+		pass(ctx, inside, outside, g.pace, f, &g.traffic.Received)
 	}()
-	pass(ctx, outside, inside, g.pace, &g.traffic.Sent)
+	pass(ctx, outside, inside, g.pace, f, &g.traffic.Sent)
 	<-back
 	_ = inside.Close()
 	_ = outside.Close()
 }
 
 // pass passes bytes in one direction, and then the end.
-func pass(ctx context.Context, to, from *net.TCPConn, pace *rate.Limiter, passed *atomic.Uint64) {
+func pass(ctx context.Context, to, from *net.TCPConn, pace *rate.Limiter, f *flow, passed *atomic.Uint64) {
 	l, err := newLeg(to, from)
 	for err == nil {
 		var n int
 		if n, err = l.move(); n > 0 {
 			passed.Add(uint64(n))
+			f.idle.Store(time.Now().UnixNano())
 			err = errors.Join(err, pace.WaitN(ctx, n))
 		} else if err == nil {
 			_ = to.CloseWrite()
@@ -166,7 +168,7 @@ func (e *Egress) open(ctx context.Context, g *guest, d Destination) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return newPaced(context.WithoutCancel(ctx), c, g.pace, g.traffic), nil
+	return newPaced(context.WithoutCancel(ctx), c, g.pace, g.traffic, func() { g.exit(c) }), nil
 }
 
 // paced is a connection whose bytes count.
@@ -175,11 +177,12 @@ type paced struct {
 	traffic *Traffic
 	wait    func(n int) error
 	end     func() // of waiting
+	closed  func()
 }
 
-func newPaced(ctx context.Context, c net.Conn, pace *rate.Limiter, traffic *Traffic) *paced {
+func newPaced(ctx context.Context, c net.Conn, pace *rate.Limiter, traffic *Traffic, closed func()) *paced {
 	life, end := context.WithCancel(ctx)
-	return &paced{c, traffic, func(n int) error { return pace.WaitN(life, n) }, end}
+	return &paced{c, traffic, func(n int) error { return pace.WaitN(life, n) }, end, closed}
 }
 
 func (p *paced) Read(b []byte) (int, error) {
@@ -211,5 +214,7 @@ func (p *paced) CloseWrite() error {
 
 func (p *paced) Close() error {
 	p.end()
-	return p.Conn.Close()
+	err := p.Conn.Close()
+	p.closed()
+	return err
 }

@@ -19,7 +19,7 @@ func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pace := rate.NewLimiter(1000, 1000)
 		there, here := net.Pipe()
-		c := newPaced(t.Context(), here, pace, new(Traffic))
+		c := newPaced(t.Context(), here, pace, new(Traffic), func() {})
 		began := time.Now()
 		go func() {
 			for range 6 {
@@ -64,7 +64,7 @@ func TestPaceOfStreams(t *testing.T) {
 	b, to := pipe(t)
 	done := make(chan struct{})
 	go func() {
-		splice(ctx, a, b, &guest{pace: pace, traffic: new(Traffic)})
+		splice(ctx, a, b, &guest{pace: pace, traffic: new(Traffic)}, new(flow))
 		close(done)
 	}()
 	began := time.Now()

@@ -192,11 +192,11 @@ func (s *stream) carry(ctx context.Context) {
 	given := false
 	defer func() {
 		if !given {
-			s.g.exit()
+			s.g.exit(s.c)
 		}
 	}()
 	if len(v.Routes) > 0 {
-		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head, taken: true}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
+		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
 			return s.e.open(ctx, s.g, s.to)
 		})
 		return
@@ -213,6 +213,7 @@ func (s *stream) carry(ctx context.Context) {
 		refuse(s.c)
 		return
 	}
+	defer s.g.exit(up)
 	stop := context.AfterFunc(ctx, func() { refuse(s.c); refuse(up) })
 	defer stop()
 	n, err := up.Write(s.head)
@@ -222,7 +223,7 @@ func (s *stream) carry(ctx context.Context) {
 		refuse(up)
 		return
 	}
-	splice(ctx, s.c, up, s.g)
+	splice(ctx, s.c, up, s.g, f)
 }
 
 // answer has a request in clear for a name that leads nowhere answered with the
@@ -244,7 +245,7 @@ func (s *stream) answer(why error) bool {
 func (s *stream) refuse(v Verdict) {
 	s.e.decided(s.g, s.to, v)
 	refuse(s.c)
-	s.g.exit()
+	s.g.exit(s.c)
 }
 
 // refuse ends a connection so that the other side knows that it was not served.
