@@ -217,7 +217,7 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	if err != nil {
 		return nil, err
 	}
-	if p.images, err = disk.Open(c.ImagesDir, disk.Options{PrivateRegistries: c.PrivateRegistries}); err != nil {
+	if p.images, err = disk.Open(c.ImagesDir, p.libraryOptions()); err != nil {
 		return nil, err
 	}
 	for _, name := range c.Images {
@@ -438,6 +438,11 @@ func (p *platform) mountDrive(m peer.DriveMount, dir string) (node.Drive, error)
 		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
 	}
 	return p.bucket.Mount(m.DriveID, m.DrivePath, m.ReadOnly, dir)
+}
+
+// libraryOptions are the settings of images.
+func (p *platform) libraryOptions() disk.Options {
+	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20}
 }
 
 // storedImages is what images take of the disk.

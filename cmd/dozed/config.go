@@ -21,6 +21,7 @@ import (
 	"doze"
 	"doze/internal/certificate"
 	"doze/internal/daemon"
+	"doze/internal/disk"
 	"doze/internal/drive"
 	"doze/internal/store"
 	"doze/internal/swap"
@@ -68,7 +69,8 @@ type config struct {
 	DrivesKeys   string          `json:"drivesCredentials"` // file with its credentials
 	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
 	// PrivateRegistries lets images come from registries on private addresses.
-	PrivateRegistries bool `json:"privateRegistries"`
+	PrivateRegistries bool  `json:"privateRegistries"`
+	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
 }
 
 // defaults works on any host.
@@ -81,6 +83,7 @@ func defaults() config {
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		ImageMaxMB: disk.BytesDefault >> 20,
 	}
 }
 
@@ -126,6 +129,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Func("egress-pool", "comma separated `addresses` of this host, or networks such as 203.0.113.0/28, that egress IPs get, for sandboxes to leave from (default: there are none)", listed(&c.EgressPool))
 	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it, and for UDP from them the host forwards packets (net.ipv4.ip_forward)")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
+	flags.Int64Var(&c.ImageMaxMB, "image-max-mb", c.ImageMaxMB, "refuse images of registries whose files take more than this many `MB`; while one is made, it takes twice that of the disk")
 	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
 	flags.StringVar(&c.DrivesKeys, "drives-credentials", c.DrivesKeys, "`file` with the credentials of that bucket, in the form of ~/.aws/credentials: its profile default; it never reaches a sandbox")
 	flags.StringVar(&c.DrivesRegion, "drives-region", c.DrivesRegion, "`name` of the region that the bucket is in, as S3 knows it")
@@ -323,6 +327,9 @@ func (c config) validate() error {
 		if mb < 0 {
 			p.Add(name, "must not be negative")
 		}
+	}
+	if c.ImageMaxMB <= 0 {
+		p.Add("imageMaxMb", "must be positive")
 	}
 	if _, err := swap.Parse(c.Swap); err != nil {
 		p.Add("swap", "%v", err)

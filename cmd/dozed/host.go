@@ -98,7 +98,7 @@ func images(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	library, err := disk.Open(c.ImagesDir, disk.Options{PrivateRegistries: c.PrivateRegistries})
+	library, err := disk.Open(c.ImagesDir, disk.Options{PrivateRegistries: c.PrivateRegistries, BytesMax: c.ImageMaxMB << 20})
 	if err != nil {
 		return err
 	}

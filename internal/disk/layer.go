@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,14 +23,30 @@ import (
 
 // limits bound what one image may cost. What exceeds them is refused.
 type limits struct {
-	bytes  int64 // of all files of all layers, unpacked
+	bytes  int64 // of all files of all layers, unpacked, in whole blocks
 	files  int   // entries of all layers
 	layers int
 }
 
 // limitsDefault are far above the images that people run, and far below what
-// fills a disk or keeps it busy for an hour.
-var limitsDefault = limits{bytes: 32 << 30, files: 2_000_000, layers: 256}
+// fills a disk or keeps it busy for an hour. Images with the tools of machine
+// learning have 20 GB and a hundred thousand files; builders stop at 127 layers.
+var limitsDefault = limits{bytes: BytesDefault, files: 1_000_000, layers: 256}
+
+// BytesDefault is [Options.BytesMax] where the operator says nothing.
+const BytesDefault = 32 << 30
+
+const (
+	// blockSize is what a file takes at least of most file systems, ours included:
+	// many small files fill a disk too.
+	blockSize = 4 << 10
+	// namesMax bounds the paths of all entries of an image together, which are in
+	// memory while a layer is applied. A million files of real images have 100 MB.
+	namesMax = 256 << 20
+	// stepsMax bounds how often whiteouts may look at a name, for each entry that an
+	// image may have: many layers could each hide one directory that is large.
+	stepsMax = 8
+)
 
 // Limits of names: those of the kernel, but for the depth, which bounds the
 // work of one entry. Packages of real languages are some forty deep.
@@ -38,6 +55,9 @@ const (
 	pathMax  = 4095
 	linksMax = 40
 	depthMax = 256
+	// placeMax bounds the path of a file behind all links of directories. Some of the
+	// kernel's limit is for the directory in which the image is made.
+	placeMax = pathMax - 512
 )
 
 // headersMax is what the headers of one file take in an archive, generously.
@@ -57,8 +77,12 @@ const (
 type rootTree struct {
 	root  *os.Root
 	left  limits
-	last  *place               // the directory of the entry before, still open
-	times map[string]time.Time // of directories; set at the end, since what is put into one changes it
+	most  limits                                        // what was left before the first entry
+	names int64                                         // bytes of paths that are left
+	steps int64                                         // of whiteouts that are left
+	room  func(bytes int64) (release func(), err error) // of the disk, for what is about to be written
+	last  *place                                        // the directory of the entry before, still open
+	times map[string]time.Time                          // of directories; set at the end, since what is put into one changes it
 }
 
 // A place is an open directory of the tree.
@@ -74,7 +98,45 @@ func openTree(dir string, l limits) (*rootTree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the tree: %w", err)
 	}
-	return &rootTree{root: root, left: l, times: map[string]time.Time{".": time.Unix(0, 0)}}, nil
+	return &rootTree{
+		root: root, left: l, most: l, names: namesMax, steps: int64(l.files) * stepsMax, room: unlimited, times: map[string]time.Time{".": time.Unix(0, 0)},
+	}, nil
+}
+
+// unlimited is the room of a disk that nobody else needs.
+func unlimited(int64) (release func(), err error) { return func() {}, nil }
+
+// count takes one more entry into account.
+func (t *rootTree) count() error {
+	if t.left.files--; t.left.files < 0 {
+		return doze.Errorf(doze.TooLarge, "the image has more than %d files, which is the limit", t.most.files)
+	}
+	return nil
+}
+
+// name takes the path of a file into account, which is kept in memory.
+func (t *rootTree) name(name string) error {
+	if t.names -= int64(len(name)); t.names < 0 {
+		return doze.Errorf(doze.TooLarge, "the paths of the image are longer than %d MB together, which is the limit", namesMax>>20)
+	}
+	return nil
+}
+
+// take takes blocks of the disk for n bytes. They may be written until release is called,
+// which is to be called when they are.
+func (t *rootTree) take(n int64) (release func(), err error) {
+	if n < 0 || n > t.left.bytes {
+		return nil, t.tooLarge()
+	}
+	n = (n + blockSize - 1) / blockSize * blockSize
+	if t.left.bytes -= n; t.left.bytes < 0 {
+		return nil, t.tooLarge()
+	}
+	return t.room(n)
+}
+
+func (t *rootTree) tooLarge() error {
+	return doze.Errorf(doze.TooLarge, "the image is larger than %d MB, which is the limit: the operator sets it with --image-max-mb", t.most.bytes>>20)
 }
 
 // Close sets the times of directories and closes the tree.
@@ -119,7 +181,7 @@ func importTar(ctx context.Context, dir string, archive io.Reader, l limits) (_ 
 
 // apply puts the entries of one layer into the tree.
 func (t *rootTree) apply(ctx context.Context, layer io.Reader) error {
-	in := &meter{layer, t.left.bytes + int64(t.left.files)*headersMax}
+	in := &meter{layer, t.left.bytes + int64(t.left.files)*headersMax, t.tooLarge()}
 	l := laying{rootTree: t, made: map[string]bool{}, bare: map[string]bool{}}
 	r := tar.NewReader(in)
 	for {
@@ -133,11 +195,11 @@ func (t *rootTree) apply(ctx context.Context, layer io.Reader) error {
 		if err != nil {
 			return unreadable(err)
 		}
-		if t.left.files--; t.left.files < 0 {
-			return doze.Errorf(doze.TooLarge, "the image has too many files")
+		if err := t.count(); err != nil {
+			return err
 		}
 		if err := l.entry(h, r); err != nil {
-			return fmt.Errorf("entry %.80q: %w", h.Name, err)
+			return fmt.Errorf("entry %.80q: %w", h.Name, fault(err))
 		}
 	}
 	// The sum of a layer is checked at its end, which is behind that of the
@@ -150,22 +212,47 @@ func (t *rootTree) apply(ctx context.Context, layer io.Reader) error {
 
 // unreadable classifies what a reader of a layer returned.
 func unreadable(err error) error {
-	if _, ok := errors.AsType[*doze.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if known(err) {
 		return err
 	}
-	return doze.Wrap(err, doze.Invalid, "a layer of the image cannot be read to its end")
+	return doze.Wrap(err, doze.Invalid, "a layer of the image cannot be read to its end: it is damaged, or no archive")
 }
 
-// A meter fails when more than left bytes are read: a small compressed file
-// may have an end that is far away.
+// known reports whether an error says whose fault it is.
+func known(err error) bool {
+	_, ok := errors.AsType[*doze.Error](err)
+	_, broken := errors.AsType[*transferError](err)
+	return ok || broken || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// ours are the errors of a file system that no layer can cause.
+var ours = []error{unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES}
+
+// fault classifies why an entry could not be made: if it is not the fault of this
+// host, the layer wants something that no file system does.
+func fault(err error) error {
+	switch {
+	case known(err):
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return doze.Wrap(err, doze.Unavailable, "the disk of this host is full: delete what is not needed, or ask its operator")
+	case slices.ContainsFunc(ours, func(own error) bool { return errors.Is(err, own) }):
+		return err
+	}
+	return doze.Wrap(err, doze.Invalid, "the image has a file that cannot be made")
+}
+
+// A meter fails with over when more than left bytes are read: a small compressed
+// file may have an end that is far away.
 type meter struct {
 	r    io.Reader
 	left int64
+	over error
 }
 
 func (m *meter) Read(b []byte) (int, error) {
 	if m.left <= 0 {
-		return 0, doze.Errorf(doze.TooLarge, "the image is too large")
+		return 0, m.over
 	}
 	n, err := m.r.Read(b[:min(int64(len(b)), m.left)])
 	m.left -= int64(n)
@@ -208,13 +295,20 @@ func (l *laying) entry(h *tar.Header, content io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if len(p.path)+len("/")+len(base) > placeMax {
+		return doze.Errorf(doze.Invalid, "the image has a path that is too long: at most %d bytes, behind all links, are possible", placeMax)
+	}
 	if err := l.clear(p, base, h); err != nil {
 		return err
 	}
 	if err := l.put(p, base, h, content); err != nil {
 		return err
 	}
-	l.mark(path.Join(p.path, base))
+	made := path.Join(p.path, base)
+	if err := l.name(made); err != nil {
+		return err
+	}
+	l.mark(made)
 	return nil
 }
 
@@ -264,10 +358,20 @@ func (l *laying) put(p *place, base string, h *tar.Header, content io.Reader) er
 		if err := p.root.Mkdir(base, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		release, err := l.take(blockSize)
+		if err != nil {
+			return err
+		}
+		defer release()
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) > pathMax || strings.ContainsRune(h.Linkname, 0) {
 			return doze.Errorf(doze.Invalid, "the image has a symbolic link to nothing")
 		}
+		release, err := l.take(int64(len(h.Linkname)))
+		if err != nil {
+			return err
+		}
+		defer release()
 		if err := p.root.Symlink(h.Linkname, base); err != nil {
 			return err
 		}
@@ -284,9 +388,11 @@ func (l *laying) put(p *place, base string, h *tar.Header, content io.Reader) er
 }
 
 func (l *laying) file(p *place, base string, size int64, content io.Reader) error {
-	if l.left.bytes -= size; l.left.bytes < 0 {
-		return doze.Errorf(doze.TooLarge, "the image is too large")
+	release, err := l.take(size)
+	if err != nil {
+		return err
 	}
+	defer release()
 	f, err := p.root.OpenFile(base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -386,6 +492,9 @@ func (l *laying) hideAll(dir string) error {
 	if err := errors.Join(err, d.Close()); err != nil {
 		return err
 	}
+	if l.steps -= int64(len(names)); l.steps < 0 {
+		return doze.Errorf(doze.TooLarge, "the whiteouts of the image hide too many files")
+	}
 	for _, name := range names {
 		if err := l.hideLower(path.Join(dir, name)); err != nil {
 			return err
@@ -450,11 +559,14 @@ func (t *rootTree) walk(name string, create bool) (string, error) {
 			continue
 		}
 		next := path.Join(at, part)
+		if len(next) > placeMax {
+			return "", doze.Errorf(doze.Invalid, "the image has a path that is too long: at most %d bytes, behind all links, are possible", placeMax)
+		}
 		info, err := t.root.Lstat(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && create:
-			if t.left.files--; t.left.files < 0 {
-				return "", doze.Errorf(doze.TooLarge, "the image has too many files")
+			if err := errors.Join(t.count(), t.name(next)); err != nil {
+				return "", err
 			}
 			if err := t.root.Mkdir(next, 0o755); err != nil {
 				return "", err

@@ -40,6 +40,19 @@ type Options struct {
 	// private addresses. Callers choose references, so with it they can make
 	// this machine send requests into its own network.
 	PrivateRegistries bool
+	// BytesMax bounds the files of an image of a registry; 0 is [BytesDefault].
+	BytesMax int64
+	// Room returns an error if so many bytes more would not leave the disk enough
+	// for others. They are taken until release is called, which is when they are
+	// written. Without it the disk is ours.
+	Room func(bytes int64) (release func(), err error)
+}
+
+func (o *Options) room() func(bytes int64) (release func(), err error) {
+	if o.Room == nil {
+		return unlimited
+	}
+	return o.Room
 }
 
 // Library keeps the images of one machine. It is safe for concurrent use, and
@@ -67,6 +80,9 @@ func Open(dir string, o Options) (*Library, error) {
 		slots:   make(chan struct{}, buildsMax),
 		images:  map[string]Image{},
 		flights: map[string]*flight{},
+	}
+	if o.BytesMax > 0 {
+		l.limits.bytes = o.BytesMax
 	}
 	for _, d := range []string{l.imageDir(), l.tempDir()} {
 		if err := os.MkdirAll(d, 0o755); err != nil { //nolint:gosec // G301: apt reads the tree that it fills as its own user

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -87,60 +90,101 @@ func (p *pull) unpack(ctx context.Context, dir string, l limits, report func(Pro
 	if err != nil {
 		return config{}, p.explain(err)
 	}
-	if n := manifest.Config.Size; n > configBytesMax {
-		return config{}, invalid(p.ref.String(), "the configuration of %s is %d bytes long", p.ref, n)
+	if err := p.weigh(manifest, l); err != nil {
+		return config{}, err
 	}
 	layers, err := p.image.Layers()
 	if err != nil {
 		return config{}, p.explain(err)
 	}
-	if len(layers) > l.layers {
-		return config{}, doze.Errorf(doze.TooLarge, "%s has %d layers; at most %d are allowed", p.ref, len(layers), l.layers)
-	}
 	file, err := p.image.ConfigFile()
 	if err != nil {
 		return config{}, p.explain(err)
 	}
-	if file.OS != "linux" || file.Architecture != runtime.GOARCH {
-		return config{}, invalid(p.ref.String(), "%s is for %.20s/%.20s, not for linux/%s", p.ref, file.OS, file.Architecture, runtime.GOARCH)
+	if err := p.fits(file, layers); err != nil {
+		return config{}, err
 	}
 
 	tree, err := openTree(dir, l)
 	if err != nil {
 		return config{}, err
 	}
-	defer func() { err = errors.Join(err, tree.Close()) }()
+	tree.room = p.o.room()
+	defer func() { err = errors.Join(err, p.explain(tree.Close())) }()
 	var total, done int64
 	for _, d := range manifest.Layers {
-		total += max(d.Size, 1)
+		total += d.Size
 	}
+	all := &stretch{left: expansion(total)}
 	for i, layer := range layers {
-		report(Progress{Step: fmt.Sprintf("layer %d of %d", i+1, len(layers)), Percent: int(90 * done / max(total, 1))})
-		if err := lay(ctx, tree, layer); err != nil {
-			return config{}, p.explain(err)
+		report(Progress{Step: fmt.Sprintf("layer %d of %d", i+1, len(layers)), Percent: int(90 * float64(done) / float64(max(total, 1)))})
+		if err := lay(ctx, tree, layer, file.RootFS.DiffIDs[i], manifest.Layers[i].Size, all); err != nil {
+			return config{}, p.explain(p.refuse(err, i+1))
 		}
-		done += max(manifest.Layers[i].Size, 1)
+		done += manifest.Layers[i].Size
 	}
 	c := file.Config
 	return config{env: c.Env, user: c.User, workDir: c.WorkingDir, digest: p.digest}, nil
 }
 
-// lay applies one layer. Its reader fails if the bytes are not those of its
-// digest.
-func lay(ctx context.Context, tree *rootTree, layer v1.Layer) error {
-	content, err := layer.Uncompressed()
-	if err != nil {
+// weigh looks at what a manifest announces, before anything of it is downloaded.
+// What has no size is downloaded without a limit and is refused.
+func (p *pull) weigh(m *v1.Manifest, l limits) error {
+	if n := len(m.Layers); n > l.layers {
+		return invalid(p.ref.String(), "%s has %d layers; at most %d are allowed", p.ref, n, l.layers)
+	}
+	if n := m.Config.Size; n < 0 || n > configBytesMax {
+		return invalid(p.ref.String(), "the manifest of %s has a configuration with a size of %d bytes; at most %d are allowed", p.ref, n, configBytesMax)
+	}
+	left := l.bytes
+	for i, d := range m.Layers {
+		if d.Size < 0 {
+			return invalid(p.ref.String(), "the manifest of %s has no size for layer %d", p.ref, i+1)
+		}
+		if d.Size > left {
+			return invalid(p.ref.String(), "the layers of %s are larger than %d MB, which is the limit: the operator sets it with --image-max-mb", p.ref, l.bytes>>20)
+		}
+		left -= d.Size
+	}
+	return nil
+}
+
+// fits looks at what an image says about itself.
+func (p *pull) fits(file *v1.ConfigFile, layers []v1.Layer) error {
+	if file.OS != "linux" || file.Architecture != runtime.GOARCH {
+		return invalid(p.ref.String(), "%s is for %.20s/%.20s, not for linux/%s", p.ref, file.OS, file.Architecture, runtime.GOARCH)
+	}
+	if len(file.RootFS.DiffIDs) != len(layers) {
+		return invalid(p.ref.String(), "the configuration of %s has %d diff_ids for %d layers", p.ref, len(file.RootFS.DiffIDs), len(layers))
+	}
+	about := len(file.Config.User) + len(file.Config.WorkingDir)
+	for _, v := range file.Config.Env {
+		about += len(v)
+		if strings.ContainsRune(v, 0) || strings.IndexByte(v, '=') < 1 {
+			return invalid(p.ref.String(), "the environment of %s has %.40q, which is no variable: write NAME=value", p.ref, v)
+		}
+	}
+	if about > recordBytesMax/2 { // the rest is for references, and for how JSON writes all this
+		return invalid(p.ref.String(), "the environment, user and working directory of %s are longer than %d bytes together", p.ref, recordBytesMax/2)
+	}
+	return nil
+}
+
+// refuse names an image that cannot be used because of one of its layers: it is
+// the fault of the image, and not of the caller's request or of this host.
+func (p *pull) refuse(err error, layer int) error {
+	public := doze.Public(err)
+	if public.Name != "" || public.Kind != doze.Invalid && public.Kind != doze.TooLarge {
 		return err
 	}
-	defer func() { _ = content.Close() }()
-	return tree.apply(ctx, content)
+	return errors.Join(invalid(p.ref.String(), "%s cannot be used: layer %d: %s", p.ref, layer, public.Message), err)
 }
 
 // explain says what to do about a registry's error. What a registry wrote is
 // for our log only.
 func (p *pull) explain(err error) error {
 	ref := p.ref
-	if _, ok := errors.AsType[*doze.Error](err); ok {
+	if _, ok := errors.AsType[*doze.Error](err); ok || err == nil {
 		return err
 	}
 	registry := ref.Context().RegistryStr()
@@ -152,8 +196,12 @@ func (p *pull) explain(err error) error {
 		return invalid(ref.Name(), "%s is on a private address; an operator can allow private registries in the configuration", registry)
 	case errors.Is(err, errPlain):
 		return invalid(ref.Name(), "%s does not speak https", registry)
+	case slices.ContainsFunc(ours, func(own error) bool { return errors.Is(err, own) }):
+		return err
+	case !answered && transferred(err):
+		return doze.Wrap(err, doze.Unavailable, "the registry %s cannot be reached, or breaks off", registry)
 	case !answered:
-		return doze.Wrap(err, doze.Unavailable, "the registry %s cannot be reached, or its answer makes no sense", registry)
+		return errors.Join(invalid(ref.String(), "what the registry %s has as %s is no image that can be used: push it again", registry, ref), err)
 	}
 	switch refused.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -205,8 +253,38 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !loopback(r.URL.Hostname()) {
 		return nil, fmt.Errorf("%w: %s", errPlain, r.URL.Host)
 	}
-	return g.Transport.RoundTrip(r)
+	answer, err := g.Transport.RoundTrip(r)
+	if err == nil {
+		answer.Body = &transfer{answer.Body}
+	}
+	return answer, err
 }
+
+// A transfer is the body of an answer. Its errors say that they are those of the
+// network: all others of a layer are those of the layer.
+type transfer struct{ io.ReadCloser }
+
+func (t *transfer) Read(b []byte) (int, error) {
+	n, err := t.ReadCloser.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) { // an unexpected end is another one
+		err = &transferError{err}
+	}
+	return n, err
+}
+
+// transferred reports whether an error is one of the way to a registry, and not of
+// what came.
+func transferred(err error) bool {
+	_, asked := errors.AsType[*url.Error](err)
+	_, broken := errors.AsType[*transferError](err)
+	_, network := errors.AsType[net.Error](err)
+	return asked || broken || network
+}
+
+type transferError struct{ err error }
+
+func (e *transferError) Error() string { return "transfer: " + e.err.Error() }
+func (e *transferError) Unwrap() error { return e.err }
 
 func loopback(host string) bool {
 	at, err := netip.ParseAddr(host)
