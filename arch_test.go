@@ -63,7 +63,7 @@ var imports = map[string][]string{
 	"internal/machine/machinetest/guest": {"internal/machine/machinetest"},
 	"internal/metric":                    {"internal/machine"},
 	"internal/node":                      {".", "internal/durable", "internal/machine", "internal/peer", "internal/step"},
-	"internal/oauth":                     {".", "internal/access", "internal/httpx", "internal/store"},
+	"internal/oauth":                     {".", "internal/access", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                   {},
 	"internal/peer":                      {"."},
 	"internal/ratelimit":                 {"."},

@@ -326,7 +326,7 @@ type passwordRequest struct {
 
 // setPassword changes the caller's own password, and makes all their tokens
 // void. Who holds less than everything has to know the one before.
-func (s *Server) setPassword(ctx context.Context, _ *http.Request, body map[string]any) (httpx.None, error) {
+func (s *Server) setPassword(ctx context.Context, r *http.Request, body map[string]any) (httpx.None, error) {
 	c := callerOf(ctx)
 	var in passwordRequest
 	var p doze.Problems
@@ -343,7 +343,7 @@ func (s *Server) setPassword(ctx context.Context, _ *http.Request, body map[stri
 		return httpx.None{}, err
 	}
 	if u.Password != "" {
-		err := s.OAuth.CheckPassword(ctx, u, in.Old)
+		err := s.OAuth.CheckPassword(ctx, u, httpx.SourceNetwork(httpx.Source(r)), in.Old)
 		if doze.Public(err).Kind == doze.Unauthenticated { // which the credential of this call is not
 			err = doze.Errorf(doze.Invalid, "old_password is wrong")
 		}

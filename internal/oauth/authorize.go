@@ -120,7 +120,7 @@ func (s *Server) Decide(w http.ResponseWriter, r *http.Request) {
 		s.back(w, r, q, map[string]string{"error": accessDenied, "error_description": "the user said no"})
 		return
 	}
-	u, err := s.authenticate(r.Context(), p["name"], p["password"])
+	u, err := s.authenticate(r.Context(), networkOf(r), p["name"], p["password"])
 	if err != nil {
 		if k := doze.Public(err).Kind; k == doze.Unauthenticated || k == doze.Exhausted {
 			s.showLogin(w, r, q, p, doze.Public(err).Message)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
 	"doze"
 	"doze/internal/access"
 	"doze/internal/httpx"
+	"doze/internal/ratelimit"
 	"doze/internal/store"
 )
 
@@ -25,9 +27,30 @@ const (
 	userLetters = "BCDFGHJKLMNPQRSTVWXZ23456789BCDF" // 32, so that a byte has no bias
 )
 
+const (
+	// devicesPerSource bounds the devices of one network that wait: an office
+	// shares one address. A new one takes the place of its oldest.
+	devicesPerSource = 20
+	// devicesMax bounds those of all, in a few MB of records. When they are as
+	// many, the network that has the most loses one.
+	devicesMax = 10_000
+)
+
+// devicePace bounds how often a network asks for a code: each is a write.
+var devicePace = ratelimit.Limit{PerSecond: 0.5, Burst: 30}
+
+// networkOf is what limits count by.
+func networkOf(r *http.Request) netip.Prefix { return httpx.SourceNetwork(httpx.Source(r)) }
+
 // Device begins the device flow (RFC 8628).
 func (s *Server) Device(w http.ResponseWriter, r *http.Request) {
-	out, err := s.device(r)
+	pace := s.devices.Take(networkOf(r), 1)
+	pace.Header(w.Header(), "device")
+	err := pace.Err("devices ask for a code from this address")
+	var out deviceAnswer
+	if err == nil {
+		out, err = s.device(r)
+	}
 	if err != nil {
 		writeFailure(w, r, err)
 		return
@@ -61,19 +84,12 @@ func (s *Server) device(r *http.Request) (out deviceAnswer, err error) {
 	if err != nil {
 		return out, err
 	}
-	waiting, err := s.Store.Grants(ctx, now)
-	if err == nil && waiting >= pendingMax {
-		err = doze.Errorf(doze.Exhausted, "too many devices wait for their users: try again in a few minutes")
-	}
-	if err != nil {
-		return out, err
-	}
 	id := store.NewID()
 	code, user := access.NewCode(devicePrefix, id), newUserCode()
-	err = s.Store.InsertGrant(ctx, store.Grant{
-		ID: id, UserCode: user, Phase: store.GrantPending, Expires: now.Add(deviceLife),
+	err = s.Store.InsertDevice(ctx, store.Grant{
+		ID: id, UserCode: user, Expires: now.Add(deviceLife), Source: networkOf(r).String(),
 		Client: c.ClientID, Scopes: scopes, Code: access.HashCode(code), Device: true,
-	}, now)
+	}, store.Waiting{PerSource: devicesPerSource, All: devicesMax}, now)
 	verify := s.Base + "/login/verify"
 	return deviceAnswer{
 		code, user, verify, verify + "?user_code=" + user, int(deviceLife.Seconds()), int(interval.Seconds()),
@@ -137,7 +153,7 @@ func (s *Server) pollDevice(ctx context.Context, _ *http.Request, p params) (tok
 	if err != nil {
 		return tokenAnswer{}, err
 	}
-	return s.issue(ctx, g, g.Scopes, refresh, now)
+	return s.begin(ctx, g, refresh, now)
 }
 
 // Verify asks the user for the code that their device shows.
@@ -154,7 +170,7 @@ func (s *Server) Confirm(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	code := plainUserCode(p["user_code"])
-	u, err := s.authenticate(ctx, p["name"], p["password"])
+	u, err := s.authenticate(ctx, networkOf(r), p["name"], p["password"])
 	if err != nil {
 		if k := doze.Public(err).Kind; k == doze.Unauthenticated || k == doze.Exhausted {
 			s.showDevice(w, r, code, p["name"], doze.Public(err).Message)

@@ -7,21 +7,21 @@
 package oauth
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"doze"
 	"doze/internal/access"
 	"doze/internal/httpx"
+	"doze/internal/ratelimit"
 	"doze/internal/store"
 )
 
@@ -36,8 +36,6 @@ const (
 	bodyMax = 64 << 10
 	// paramMax bounds one parameter.
 	paramMax = 4 << 10
-	// pendingMax bounds the devices that wait: anybody may ask for one.
-	pendingMax = 1000
 )
 
 // Prefixes tell secrets apart, for scanners of leaked ones and for us.
@@ -57,12 +55,13 @@ type Config struct {
 // Server is the authorization server.
 type Server struct {
 	Config
-	attempts attempts
+	attempts *attempts
+	devices  *ratelimit.Buckets[netip.Prefix] // that ask for a code, by network
 }
 
 // New returns a server. It has nothing that needs to run.
 func New(c Config) *Server {
-	return &Server{Config: c, attempts: attempts{failed: map[string]attempt{}}}
+	return &Server{Config: c, attempts: newAttempts(), devices: ratelimit.New[netip.Prefix](devicePace, sourcesMax)}
 }
 
 // Failure is an error in the form of RFC 6749, section 5.2. Its members
@@ -218,103 +217,4 @@ func within(scopes, granted []string) error {
 		}
 	}
 	return nil
-}
-
-// CheckPassword reports a wrong password of u as Unauthenticated. After some
-// in a row, each takes longer.
-func (s *Server) CheckPassword(ctx context.Context, u store.User, password string) error {
-	_, err := s.logIn(ctx, u.Sub, u, true, password)
-	return err
-}
-
-var errWrongPassword = doze.Errorf(doze.Unauthenticated, "the name or the password is wrong")
-
-// authenticate returns the user who typed a name and a password.
-func (s *Server) authenticate(ctx context.Context, name, password string) (store.User, error) {
-	name = strings.ToLower(strings.TrimSpace(name))
-	u, err := s.Store.User(ctx, name)
-	if err != nil && doze.Public(err).Kind != doze.NotFound {
-		return u, err
-	}
-	return s.logIn(ctx, name, u, err == nil, password)
-}
-
-func (s *Server) logIn(ctx context.Context, name string, u store.User, exists bool, password string) (store.User, error) {
-	if exists {
-		name = u.Sub // one count for the address and the sub
-	}
-	if err := s.attempts.allow(name, time.Now()); err != nil {
-		return u, err
-	}
-	if len(password) > doze.PasswordMax {
-		password = ""
-	}
-	hash := u.Password
-	if !exists {
-		hash = "" // takes as long
-	}
-	ok, err := access.CheckPassword(ctx, hash, password)
-	if err != nil {
-		return u, err
-	}
-	if !ok || !exists {
-		return u, errWrongPassword
-	}
-	s.attempts.forget(name)
-	return u, nil
-}
-
-// attempt is what is known of failed log-ins of a name.
-type attempt struct {
-	count int
-	next  time.Time // none before
-}
-
-const (
-	// attemptsFree are mistakes that cost nothing.
-	attemptsFree = 5
-	// attemptPause is the pause after the first one too many; each further one
-	// doubles it, up to pauseMax.
-	attemptPause = time.Second
-	pauseMax     = 5 * time.Minute
-	// attemptsMax bounds the names that are remembered.
-	attemptsMax = 10_000
-)
-
-// attempts slows down who guesses passwords. Guesses count before they are
-// checked, so that many at a time gain nothing.
-type attempts struct {
-	mu     sync.Mutex
-	failed map[string]attempt // guarded by mu
-}
-
-func (a *attempts) allow(name string, now time.Time) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at := a.failed[name]
-	if now.Before(at.next) {
-		return doze.Errorf(doze.Exhausted, "too many wrong passwords: try again in %s", at.next.Sub(now).Round(time.Second)+time.Second)
-	}
-	if _, known := a.failed[name]; !known && len(a.failed) >= attemptsMax {
-		for old, at := range a.failed {
-			if now.After(at.next) {
-				delete(a.failed, old)
-			}
-		}
-		if len(a.failed) >= attemptsMax {
-			return doze.Errorf(doze.Exhausted, "too many people log in at once: try again in a moment")
-		}
-	}
-	at.count++
-	if over := at.count - attemptsFree; over >= 0 {
-		at.next = now.Add(min(attemptPause<<min(over, 30), pauseMax))
-	}
-	a.failed[name] = at
-	return nil
-}
-
-func (a *attempts) forget(name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.failed, name)
 }

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -99,7 +101,14 @@ func (w *world) must(err error) {
 
 func (w *world) do(method, path, kind, body string, headers ...string) *httptest.ResponseRecorder {
 	w.t.Helper()
+	return w.from("192.0.2.1", method, path, kind, body, headers...)
+}
+
+// from is do from an address.
+func (w *world) from(address, method, path, kind, body string, headers ...string) *httptest.ResponseRecorder {
+	w.t.Helper()
 	r := httptest.NewRequestWithContext(w.t.Context(), method, path, strings.NewReader(body))
+	r.RemoteAddr = net.JoinHostPort(address, "1234")
 	r.Header.Set("Content-Type", kind)
 	for pair := range slices.Chunk(headers, 2) {
 		r.Header.Set(pair[0], pair[1])
@@ -567,6 +576,145 @@ func TestGuessingSlowsDown(t *testing.T) {
 		// Who is not there is told nothing else.
 		if rec := try("nobody", password); !strings.Contains(rec.Body.String(), "the name or the password is wrong") {
 			t.Errorf("%s", rec.Body)
+		}
+		w.must(w.store.Close())
+	})
+}
+
+const formType = "application/x-www-form-urlencoded"
+
+// try is a log-in from an address.
+func (w *world) try(address, name, password string) *httptest.ResponseRecorder {
+	w.t.Helper()
+	return w.from(address, "POST", "/oauth/authorize", formType, with(request, "name", name, "password", password, "decision", "allow").Encode())
+}
+
+// TestNobodyLocksTheOwnerOut: wrong passwords from one network, or from many,
+// leave the owner of the account where they have logged in before.
+func TestNobodyLocksTheOwnerOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		const home, cafe = "192.0.2.1", "198.51.100.7"
+		if rec := w.try(home, "ann", password); rec.Code != 303 {
+			t.Fatalf("%d %s", rec.Code, rec.Body)
+		}
+		// One network guesses until it has to wait; another one has not.
+		for n := 0; ; n++ {
+			if rec := w.try("203.0.113.1", "ann", "wrong"); strings.Contains(rec.Body.String(), "too many") {
+				break
+			}
+			if n > 10 {
+				t.Fatal("it may guess for ever")
+			}
+		}
+		if rec := w.try(cafe, "ann", password); rec.Code != 303 {
+			t.Errorf("another network: %d %s", rec.Code, rec.Body)
+		}
+		// Many networks guess, until no new one may.
+		for n := 0; ; n++ {
+			if rec := w.try(fmt.Sprintf("203.0.113.%d", 2+n), "ann", "wrong"); strings.Contains(rec.Body.String(), "too many") {
+				break
+			}
+			if n > 200 {
+				t.Fatal("they may guess for ever")
+			}
+		}
+		if rec := w.try("198.51.100.8", "ann", password); rec.Code != 403 || !strings.Contains(rec.Body.String(), "for this account") {
+			t.Errorf("a network that is new: %d %s", rec.Code, rec.Body)
+		}
+		for _, known := range []string{home, cafe} {
+			for _, name := range []string{"ann", "ann@example.test"} {
+				if rec := w.try(known, name, password); rec.Code != 303 {
+					t.Errorf("from %s: %d %s", known, rec.Code, rec.Body)
+				}
+			}
+		}
+		w.must(w.store.Close())
+	})
+}
+
+// TestOneNetworkGuessesSlowly: of many accounts, too, and what others do there
+// with their own passwords does not count.
+func TestOneNetworkGuessesSlowly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		for n := range 50 {
+			if rec := w.try("2001:db8::1", "ann", password); rec.Code != 303 {
+				t.Fatalf("log-in %d: %d %s", n, rec.Code, rec.Body)
+			}
+		}
+		guesses := 0
+		for ; guesses < 100; guesses++ { // every address of its own network
+			if rec := w.try(fmt.Sprintf("2001:db8::%x", 1+guesses), fmt.Sprint("user", guesses), "wrong"); strings.Contains(rec.Body.String(), "from this address") {
+				break
+			}
+		}
+		if guesses != 30 {
+			t.Errorf("it may guess %d times at once", guesses)
+		}
+		time.Sleep(time.Hour + time.Second)
+		if rec := w.try("2001:db8::1", "ann", password); rec.Code != 303 {
+			t.Errorf("later: %d %s", rec.Code, rec.Body)
+		}
+		w.must(w.store.Close())
+	})
+}
+
+// TestDevicesOfOneNetworkTakeNobodysPlace: whatever one network asks for, the
+// device of another one can log in.
+func TestDevicesOfOneNetworkTakeNobodysPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		type device struct {
+			Code string `json:"device_code"`
+			User string `json:"user_code"`
+		}
+		begin := func(address string) (d device, rec *httptest.ResponseRecorder) {
+			rec = w.from(address, "POST", "/login/device", "application/json", `{"client_id":"doze"}`)
+			_ = json.Unmarshal(rec.Body.Bytes(), &d)
+			return d, rec
+		}
+		mine, _ := begin("192.0.2.1")
+		var first, last device
+		made, refused := 0, 0
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			d, rec := begin("203.0.113.9")
+			switch rec.Code {
+			case 200:
+				if made++; made == 1 {
+					first = d
+				}
+				last = d
+			case 429:
+				refused++
+				if rec.Header().Get("Retry-After") == "" {
+					t.Fatal("it does not say when to come back")
+				}
+			default:
+				t.Fatalf("%d %s", rec.Code, rec.Body)
+			}
+		}
+		if made != 30 || refused != 970 {
+			t.Errorf("%d made, %d refused", made, refused)
+		}
+		state := func(d device) string {
+			return w.token(400, form(map[string]string{"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": d.Code, "client_id": "doze"})).Error
+		}
+		if got := state(first); got != "expired_token" {
+			t.Errorf("its oldest is %s", got)
+		}
+		if got := state(last); got != "authorization_pending" {
+			t.Errorf("its newest is %s", got)
+		}
+		if got := state(mine); got != "authorization_pending" {
+			t.Errorf("that of another network is %s", got)
+		}
+		if _, rec := begin("192.0.2.1"); rec.Code != 200 {
+			t.Errorf("another network: %d %s", rec.Code, rec.Body)
 		}
 		w.must(w.store.Close())
 	})

@@ -110,6 +110,23 @@ func (s *Server) exchangeCode(ctx context.Context, _ *http.Request, p params) (t
 	if err != nil {
 		return tokenAnswer{}, missing(err)
 	}
+	return s.begin(ctx, g, refresh, now)
+}
+
+// grantsMax bounds the programs that act for one user at a time: each is a
+// record for 30 days.
+const grantsMax = 100
+
+// begin makes the first tokens of a grant. Where the user has too many, those end
+// that were not used for the longest time.
+func (s *Server) begin(ctx context.Context, g store.Grant, refresh string, now time.Time) (tokenAnswer, error) {
+	ended, err := s.Store.TrimGrants(ctx, g.Sub, grantsMax, now.Add(access.TokenLife))
+	if err != nil {
+		return tokenAnswer{}, err
+	}
+	for _, id := range ended {
+		s.Credentials.Revoke(id, now)
+	}
 	return s.issue(ctx, g, g.Scopes, refresh, now)
 }
 

@@ -25,6 +25,7 @@ type Grant struct {
 	Phase    string    `json:"-"`
 	UserCode string    `json:"-"` // of the device flow
 	Expires  time.Time `json:"-"` // of the code, then of the refresh token
+	Source   string    `json:"-"` // network of a device that waits; not read back
 
 	Client    string   `json:"client"`
 	Scopes    []string `json:"scopes"`
@@ -77,10 +78,103 @@ func (s *Store) InsertGrant(ctx context.Context, g Grant, now time.Time) error {
 	return wrap(err, "insert grant")
 }
 
-// Grants counts the grants that wait for a user.
-func (s *Store) Grants(ctx context.Context, now time.Time) (int, error) {
-	return one(ctx, s.read, scanNumber, "",
-		`SELECT COUNT(*) FROM grants WHERE phase = 'pending' AND expires_at > $1`, millis(now))
+// Waiting bounds the devices that wait for their users: those of one network,
+// and all of them.
+type Waiting struct{ PerSource, All int }
+
+// InsertDevice adds the grant of a device that waits for its user. Room is made
+// for it by those that would be over first: among the devices of its own network
+// if that has too many, else of the network that has the most.
+func (s *Store) InsertDevice(ctx context.Context, g Grant, most Waiting, now time.Time) error {
+	body, err := json.Marshal(g)
+	if err != nil {
+		return wrap(err, "encode grant")
+	}
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM grants WHERE expires_at <= $1`, millis(now)); err != nil {
+			return err
+		}
+		if err := dropWaiting(ctx, tx, g.Source, most.PerSource-1); err != nil {
+			return err
+		}
+		all, err := one(ctx, tx, scanNumber, "", `SELECT COUNT(*) FROM grants WHERE phase = 'pending'`)
+		if err != nil {
+			return err
+		}
+		if all >= most.All {
+			largest, err := one(ctx, tx, func(r row) (in struct {
+				source string
+				n      int
+			}, err error) {
+				return in, r.Scan(&in.source, &in.n)
+			}, "", `SELECT source, COUNT(*) FROM grants WHERE phase = 'pending' GROUP BY source ORDER BY COUNT(*) DESC, source LIMIT 1`)
+			if err != nil {
+				return err
+			}
+			if err := dropWaiting(ctx, tx, largest.source, largest.n-1); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO grants (id, sub, user_code, phase, expires_at, source, body) VALUES ($1, '', $2, $3, $4, $5, $6)`,
+			g.ID, g.UserCode, GrantPending, millis(g.Expires), g.Source, string(body))
+		return err
+	})
+	return wrap(err, "insert grant")
+}
+
+// dropWaiting keeps the n devices of a network that wait the longest from now.
+func dropWaiting(ctx context.Context, tx *sql.Tx, source string, n int) error {
+	oldest, err := collect(ctx, tx, scanText, `SELECT id FROM grants WHERE phase = 'pending' AND source = $1
+		ORDER BY expires_at DESC, id DESC LIMIT $2 OFFSET $3`, source, listMax, n)
+	if err != nil || len(oldest) == 0 {
+		return err
+	}
+	marks, args := listOf(oldest)
+	_, err = tx.ExecContext(ctx, `DELETE FROM grants WHERE id IN (`+marks+`)`, args...) //nolint:gosec // G202: what is added are the names of parameters
+	return err
+}
+
+// TrimGrants revokes the active grants of a user but those n that were used last,
+// and returns which. Their records stay until a moment, as long as their tokens
+// may be there.
+func (s *Store) TrimGrants(ctx context.Context, sub string, n int, until time.Time) ([]string, error) {
+	ids, err := collect(ctx, s.write, scanText, `UPDATE grants SET phase = 'revoked', expires_at = $1 WHERE id IN
+		(SELECT id FROM grants WHERE sub = $2 AND phase = 'active' ORDER BY expires_at DESC, id DESC LIMIT $3 OFFSET $4) RETURNING id`,
+		millis(until), sub, listMax, n)
+	return ids, wrap(err, "revoke grants")
+}
+
+const (
+	// loginSourcesMax bounds the networks that are remembered of a user: at home,
+	// at work, on the way.
+	loginSourcesMax = 16
+	// loginSourceStep is how exactly their last use is known.
+	loginSourceStep = 24 * time.Hour
+)
+
+// LoginSource reports whether a user has logged in from a network since a moment.
+func (s *Store) LoginSource(ctx context.Context, sub, network string, since time.Time) (bool, error) {
+	n, err := one(ctx, s.read, scanNumber, "", `SELECT COUNT(*) FROM login_sources WHERE sub = $1 AND network = $2 AND used_at >= $3`,
+		sub, network, millis(since))
+	return n > 0, wrap(err, "read from where a user logs in")
+}
+
+// NoteLoginSource records that a user logged in from a network. The networks that
+// were used last are kept.
+func (s *Store) NoteLoginSource(ctx context.Context, sub, network string, now time.Time) error {
+	fresh, err := s.LoginSource(ctx, sub, network, now.Add(-loginSourceStep))
+	if err != nil || fresh {
+		return err
+	}
+	return wrap(s.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO login_sources (sub, network, used_at) VALUES ($1, $2, $3)
+			ON CONFLICT (sub, network) DO UPDATE SET used_at = excluded.used_at`, sub, network, millis(now)); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `DELETE FROM login_sources WHERE sub = $1 AND network NOT IN
+			(SELECT network FROM login_sources WHERE sub = $1 ORDER BY used_at DESC, network LIMIT $2)`, sub, loginSourcesMax)
+		return err
+	}), "record from where a user logs in")
 }
 
 // ChangeGrant hands a grant that is not over to fn and writes what fn makes of
