@@ -57,6 +57,8 @@ type User struct {
 	FamilyName    string `json:"family_name,omitempty"`
 	Role          string `json:"role,omitempty"`
 	Accepted      bool   `json:"accepted"`
+	// WorkspaceCreator may create workspaces. Operators always may.
+	WorkspaceCreator bool `json:"workspaceCreator,omitempty"`
 }
 
 // Invitation lets somebody join a workspace. Its token is shown once.

@@ -43,6 +43,17 @@ func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return err
 }
 
+// Users returns the users of all workspaces, for operators.
+func (c *Client) Users(ctx context.Context) ([]doze.User, error) {
+	return resource[[]doze.User](ctx, c, http.MethodGet, nil, "platform", "users")
+}
+
+// SetWorkspaceCreator says whether a user, by id or address, may create
+// workspaces. It is for operators.
+func (c *Client) SetWorkspaceCreator(ctx context.Context, user string, may bool) (doze.User, error) {
+	return resource[doze.User](ctx, c, http.MethodPut, map[string]bool{"workspaceCreator": may}, "platform", "users", user)
+}
+
 // Secrets returns the secrets of the workspace, with their values masked.
 func (c *Client) Secrets(ctx context.Context) ([]doze.Secret, error) {
 	return resource[[]doze.Secret](ctx, c, http.MethodGet, nil, "secrets")

@@ -264,8 +264,8 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		return nil, err
 	}
 	settings := control.Config{
-		Memory: memory,
-		Store:  p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
+		Memory: memory, Operator: c.Workspace,
+		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),

@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"doze"
-	"doze/internal/access"
 	"doze/internal/httpx"
 	"doze/internal/metric"
 )
@@ -14,7 +13,7 @@ import (
 // the caller must be an administrator of the first one, which is the operator's.
 func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 	caller, err := p.credentials.Authenticate(r)
-	if err == nil && (!caller.Holds(access.Admin) || caller.Roles[p.config.Workspace] != doze.RoleAdmin) {
+	if err == nil && !caller.Operates(p.config.Workspace) {
 		err = doze.Errorf(doze.Forbidden, "metrics are for administrators of the workspace %s", p.config.Workspace)
 	}
 	if err != nil {

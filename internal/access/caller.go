@@ -20,6 +20,7 @@ type Caller struct {
 	Roles     map[string]string // in each workspace that it may enter; not to be changed
 	Scopes    []string          // of the credential: resource:action, or admin
 	Key       string            // id of the API key or grant, for the log
+	Founder   bool              // may create workspaces, by a right that an operator gave
 }
 
 // May reports whether c may do in its workspace what scope allows: the
@@ -48,6 +49,12 @@ func (c Caller) In(workspace string) (Caller, bool) {
 	_, ok := c.Roles[workspace]
 	c.Workspace = workspace
 	return c, ok
+}
+
+// Operates reports whether c is an operator: an admin of the first workspace,
+// wherever the request is.
+func (c Caller) Operates(first string) bool {
+	return c.Holds(Admin) && c.Roles[first] == doze.RoleAdmin
 }
 
 // Granted are the scopes that c can hand on.

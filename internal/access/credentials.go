@@ -18,6 +18,8 @@ type Principal struct {
 	Epoch int64             // tokens of an earlier one are void
 	Roles map[string]string // by workspace
 
+	Founder bool // may create workspaces
+
 	// Scopes are the most that each credential of a service account may do; nil
 	// is no bound. It is not to be changed.
 	Scopes []string
@@ -118,6 +120,16 @@ func (c *Credentials) Renew(sub string, epoch int64) {
 	})
 }
 
+// Entitle says whether a user may create workspaces.
+func (c *Credentials) Entitle(sub string, founder bool) {
+	c.change(func() {
+		if p, ok := c.principals[sub]; ok {
+			p.Founder = founder
+			c.principals[sub] = p
+		}
+	})
+}
+
 // Limit gives a service account other scopes, which bound those of all its keys
 // and tokens.
 func (c *Credentials) Limit(sub string, scopes []string) {
@@ -184,6 +196,7 @@ func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 	}
 	return Caller{
 		Sub: p.Sub, SubType: p.Type, Workspace: home(key.Workspace, p.Roles), Roles: p.Roles, Scopes: p.bound(key.Scopes), Key: key.ID,
+		Founder: p.Founder,
 	}, nil
 }
 
@@ -201,7 +214,7 @@ func (c *Credentials) identifyToken(text string, now time.Time) (Caller, error) 
 	}
 	return Caller{
 		Sub: p.Sub, SubType: p.Type, Workspace: home(claims.Workspace, p.Roles), Roles: p.Roles,
-		Scopes: p.bound(strings.Fields(claims.Scope)), Key: claims.ID,
+		Scopes: p.bound(strings.Fields(claims.Scope)), Key: claims.ID, Founder: p.Founder,
 	}, nil
 }
 

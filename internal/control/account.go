@@ -22,6 +22,9 @@ const (
 	scopesMax = 128
 	// keysMax bounds the API keys of a workspace: all are held in memory.
 	keysMax = 1000
+	// keysOwned bounds those of one member who is no admin, so that ten of them
+	// are needed to leave the others none.
+	keysOwned = 100
 	// firstSub is who the key of the first start belongs to, and the name with
 	// which they log in.
 	firstSub = "admin"
@@ -86,7 +89,7 @@ func loadPrincipals(ctx context.Context, st *store.Store, c *access.Credentials)
 		return err
 	}
 	for _, u := range users {
-		c.Set(access.Principal{Sub: u.Sub, Type: doze.SubUser, Epoch: u.Epoch})
+		c.Set(access.Principal{Sub: u.Sub, Type: doze.SubUser, Epoch: u.Epoch, Founder: u.WorkspaceCreator})
 	}
 	members, err := st.Members(ctx, "")
 	if err != nil {
@@ -276,6 +279,15 @@ func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []stri
 	}
 	if len(all) >= keysMax {
 		return apiKey{}, doze.Errorf(doze.Exhausted, "the workspace has %d API keys, which is the limit: delete one first", len(all))
+	}
+	own := 0
+	for _, k := range all {
+		if k.Sub == owner.Sub {
+			own++
+		}
+	}
+	if own >= keysOwned && !c.May(access.Admin) {
+		return apiKey{}, doze.Errorf(doze.Exhausted, "you have %d API keys in the workspace, which is the limit of a member: delete one first", own)
 	}
 	secret, k, err := s.addKey(ctx, owner, k, now, func(access.Secret) error { return nil })
 	if err != nil {

@@ -52,6 +52,7 @@ type Config struct {
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
 	Proxy        bool             // sandboxes reach others, by the proxy that obeys their rules
 	Memory       doze.Megabytes   // of the host, the most that a sandbox gets; 0: any
+	Operator     string           // the first workspace, whose admins operate the platform
 	Sealer       Sealer           // hides secrets of routing rules, which control never reads again
 }
 

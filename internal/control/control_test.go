@@ -100,8 +100,8 @@ func (p *platform) open(run bool) {
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-		Memory: p.memory,
-		Pool:   p.pool, Proxy: p.pool != nil,
+		Memory: p.memory, Operator: "main",
+		Pool: p.pool, Proxy: p.pool != nil,
 	}
 	if p.bucket != nil {
 		cfg.Bucket = p.bucket

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -149,6 +150,69 @@ func TestMembersDoLessThanAdmins(t *testing.T) {
 	}
 	want[any](p, 200, "POST", "/invitations/decline", `{"token":"`+i.Token+`"}`, "Authorization", "")
 	want[any](p, 404, "POST", "/invitations/decline", `{"token":"`+i.Token+`"}`, "Authorization", "")
+}
+
+// TestWorkspacesAreCreatedByRight: of an operator, or of a user to whom one gave
+// it, up to a number.
+func TestWorkspacesAreCreatedByRight(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	u, token := p.join("eve@example.test", doze.RoleMember)
+	made := 0
+	make := func(token string) int {
+		made++
+		return p.do("POST", "/workspaces", fmt.Sprintf(`{"name":"w-%d"}`, made), as(token)...).Code
+	}
+	if got := make(token); got != 403 {
+		t.Errorf("a member: %d", got)
+	}
+	want[any](p, 403, "PUT", "/platform/users/"+u.Sub, `{"workspaceCreator":true}`, as(token)...)
+	want[any](p, 403, "GET", "/platform/users", "", as(token)...)
+	want[any](p, 404, "PUT", "/platform/users/nobody", `{}`)
+	want[any](p, 400, "PUT", "/platform/users/"+u.Sub, `{"workspaceCreator":"yes"}`)
+	// An admin of another workspace is no operator.
+	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	want[any](p, 403, "GET", "/platform/users", "", as(p.keyFor("other", time.Time{}, access.Admin))...)
+	got := want[doze.User](p, 200, "PUT", "/platform/users/eve@example.test", `{"workspaceCreator":true}`)
+	if !got.WorkspaceCreator || got.Email != u.Email {
+		t.Errorf("%+v", got)
+	}
+	for _, when := range []string{"at once", "after a restart"} {
+		if got := make(token); got != 200 {
+			t.Errorf("%s: %d", when, got)
+		}
+		p.reopen()
+	}
+	if all := want[[]doze.User](p, 200, "GET", "/platform/users", ""); len(all) != 2 || !all[1].WorkspaceCreator {
+		t.Errorf("%+v", all)
+	}
+	for range 98 {
+		if got := make(token); got != 200 {
+			t.Fatalf("%d: %d", made, got)
+		}
+	}
+	if got := make(token); got != 429 {
+		t.Errorf("one too many: %d", got)
+	}
+	if got := make(p.key); got != 200 {
+		t.Errorf("an operator, after that: %d", got)
+	}
+	want[doze.User](p, 200, "PUT", "/platform/users/"+u.Sub, `{"workspaceCreator":false}`)
+	if got := make(token); got != 403 {
+		t.Errorf("without the right: %d", got)
+	}
+}
+
+// TestMembersLeaveKeysForOthers: one cannot have all that a workspace may have.
+func TestMembersLeaveKeysForOthers(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	_, token := p.join("eve@example.test", doze.RoleMember)
+	for range 100 {
+		want[any](p, 200, "POST", "/api_keys", `{}`, as(token)...)
+	}
+	want[any](p, 429, "POST", "/api_keys", `{}`, as(token)...)
+	want[any](p, 200, "POST", "/api_keys", `{}`)
 }
 
 // TestKeysStayInTheirWorkspace: a key whose owner has left the workspace in which

@@ -272,6 +272,7 @@ func members() map[string]openapi.Schema {
 		"RoleRequest.role":             roles,
 		"User.role":                    roles,
 		"Invitation.role":              roles,
+		"User.workspaceCreator":        text("may create workspaces; operators always may"),
 		"AcceptRequest.password":       password,
 		"AcceptRequest.given_name":     letters(doze.PersonMax),
 		"AcceptRequest.family_name":    letters(doze.PersonMax),

@@ -171,6 +171,8 @@ var routes = append([]route{
 	{"POST", "/users", "workspaces:invite", write[inviteRequest]((*Server).inviteUser)},
 	{"PUT", "/users/{user}", "workspaces:update", write[roleRequest]((*Server).updateUser)},
 	{"DELETE", "/users/{user}", "workspaces:remove", read((*Server).removeUser)},
+	{"GET", "/platform/users", access.Admin, read((*Server).listPlatformUsers)},
+	{"PUT", "/platform/users/{user}", access.Admin, write[rightsRequest]((*Server).updatePlatformUser)},
 	{"PUT", "/password", anyScope, write[passwordRequest]((*Server).setPassword)},
 	{"GET", "/invitations", "invitations:list", read((*Server).listInvitations)},
 	{"POST", "/invitations/accept", "", write[acceptRequest]((*Server).acceptInvitation)},

@@ -22,6 +22,9 @@ import (
 // in memory.
 const workspacesMax = 10_000
 
+// workspacesOwned bounds those that one account creates that is no operator.
+const workspacesOwned = 100
+
 // reservedNames would be taken for a part of an address or for us.
 var (
 	reservedNames = []string{"account", "admin", "api", "blaxel", "default", "doze", "localhost", "www"}
@@ -101,12 +104,25 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 	if c.SubType != doze.SubUser {
 		return doze.Workspace{}, doze.Errorf(doze.Forbidden, "a service account lives in one workspace: create others as a user")
 	}
+	operates := c.Operates(s.Operator)
+	if !operates && !c.Founder {
+		return doze.Workspace{}, doze.Errorf(doze.Forbidden, "workspaces are created by administrators of the workspace %s, and by users to whom they give the right", s.Operator)
+	}
 	all, err := s.Store.Workspaces(ctx)
 	if err == nil && len(all) >= workspacesMax {
 		err = doze.Errorf(doze.Exhausted, "the platform has %d workspaces, which is the limit", len(all))
 	}
 	if err != nil {
 		return doze.Workspace{}, err
+	}
+	own := 0
+	for _, w := range all {
+		if w.CreatedBy == c.Sub {
+			own++
+		}
+	}
+	if own >= workspacesOwned && !operates {
+		return doze.Workspace{}, doze.Errorf(doze.Exhausted, "you have created %d workspaces, which is the limit: delete one first", own)
 	}
 	w := doze.Workspace{
 		ID: store.NewID(), Name: in.Name, DisplayName: in.DisplayName, Region: s.Region, Labels: in.Labels, Status: "ready",

@@ -65,6 +65,15 @@ func (s *Store) SetPassword(ctx context.Context, sub, password string) (int64, e
 		`UPDATE users SET password = $1, epoch = epoch + 1 WHERE sub = $2 RETURNING epoch`, password, sub)
 }
 
+// UpdateUser writes what can change of a user besides their password.
+func (s *Store) UpdateUser(ctx context.Context, u doze.User) error {
+	body, err := json.Marshal(u)
+	if err != nil {
+		return wrap(err, "encode user")
+	}
+	return gone(s.write.ExecContext(ctx, `UPDATE users SET body = $1 WHERE sub = $2`, string(body), u.Sub))(errNoUser)
+}
+
 // Members returns the members of a workspace; of all for the empty name.
 func (s *Store) Members(ctx context.Context, workspace string) ([]Member, error) {
 	all, err := collect(ctx, s.read, func(r row) (m Member, err error) { return m, r.Scan(&m.Workspace, &m.Sub, &m.Role) },

@@ -1,0 +1,68 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"doze"
+)
+
+// operator is an error for a caller who does not operate the platform.
+func (s *Server) operator(ctx context.Context) error {
+	if callerOf(ctx).Operates(s.Operator) {
+		return nil
+	}
+	return doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", s.Operator)
+}
+
+// listPlatformUsers answers the users of all workspaces, oldest first.
+func (s *Server) listPlatformUsers(ctx context.Context, _ *http.Request) ([]doze.User, error) {
+	if err := s.operator(ctx); err != nil {
+		return nil, err
+	}
+	all, err := s.Store.Users(ctx)
+	users := make([]doze.User, len(all))
+	for i, u := range all {
+		users[i] = u.User
+	}
+	return users, err
+}
+
+// rightsRequest is what an operator may change of a user.
+type rightsRequest struct {
+	WorkspaceCreator bool `json:"workspaceCreator"`
+}
+
+// updatePlatformUser changes what a user may do on the platform. One such change
+// of a user is made at a time, so that the record and what is in memory agree.
+func (s *Server) updatePlatformUser(ctx context.Context, r *http.Request, body map[string]any) (doze.User, error) {
+	if err := s.operator(ctx); err != nil {
+		return doze.User{}, err
+	}
+	name := strings.ToLower(r.PathValue("user"))
+	u, err := s.Store.User(ctx, name)
+	if err != nil {
+		return doze.User{}, err
+	}
+	life, release, err := s.turns.take(ctx, "member/"+u.Sub)
+	if err != nil {
+		return doze.User{}, err
+	}
+	defer release()
+	if u, err = s.Store.User(life, u.Sub); err != nil {
+		return doze.User{}, err
+	}
+	in := rightsRequest{u.WorkspaceCreator}
+	var p doze.Problems
+	decode(&in, body, "", &p)
+	if err := p.Err(); err != nil {
+		return doze.User{}, err
+	}
+	u.WorkspaceCreator = in.WorkspaceCreator
+	if err := s.Store.UpdateUser(life, u.User); err != nil {
+		return doze.User{}, err
+	}
+	s.Credentials.Entitle(u.Sub, u.WorkspaceCreator)
+	return u.User, nil
+}
