@@ -96,21 +96,21 @@ func all(ctx context.Context, args []string) error {
 	if err := undumpable(); err != nil {
 		return err
 	}
-	entrance, release, err := claim(ctx, c)
+	in, release, err := claim(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer release()
-	p, err := open(ctx, c, entrance)
+	p, err := open(ctx, c, in)
 	if err != nil {
-		return errors.Join(err, entrance.Shut())
+		return errors.Join(err, in.shut())
 	}
 	return p.run(ctx, replaced)
 }
 
 // claim takes the address and the directories of a configuration for this
 // process alone. It leaves nothing if it fails.
-func claim(ctx context.Context, c config) (_ *door.Door, release func(), err error) {
+func claim(ctx context.Context, c config) (_ entrances, release func(), err error) {
 	var undo []func()
 	back := func() {
 		for _, do := range slices.Backward(undo) {
@@ -125,32 +125,36 @@ func claim(ctx context.Context, c config) (_ *door.Door, release func(), err err
 	// The address first: if it is taken, no directory should be made.
 	inherited, err := daemon.Inherited()
 	if err != nil {
-		return nil, nil, err
+		return entrances{}, nil, err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, err
+		return entrances{}, nil, err
 	}
 	entrance, err := door.Open(ctx, door.Options{
 		Address: c.Listen, Path: filepath.Join(c.Run, doorFile), Command: []string{self, keepCommand}, Inherited: inherited,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("choose another address with --listen: %w", err)
+		return entrances{}, nil, fmt.Errorf("choose another address with --listen: %w", err)
 	}
-	undo = append(undo, func() { _ = entrance.Close() }) // if nobody else has
+	in := entrances{api: entrance}
+	undo = append(undo, func() { _ = in.close() }) // if nobody else has
+	if in.previews, err = openPreviews(ctx, c); err != nil {
+		return entrances{}, nil, err
+	}
 	// Whoever serves one of them with another one of the other would take what
 	// it does not know for left over.
 	for _, dir := range []string{c.Data, c.Run} {
 		unlock, err := lock(dir)
 		if err != nil {
-			return nil, nil, err
+			return entrances{}, nil, err
 		}
 		undo = append(undo, unlock)
 	}
-	if err := cmp.Or(entrance.Hold(ctx), announce(c, entrance.Addr().String())); err != nil {
-		return nil, nil, errors.Join(err, entrance.Shut())
+	if err := cmp.Or(in.hold(ctx), announce(c, entrance.Addr().String())); err != nil {
+		return entrances{}, nil, errors.Join(err, in.shut())
 	}
-	return entrance, back, nil
+	return in, back, nil
 }
 
 // openLog has everybody log to w from a level on, but for who knows only the
@@ -200,13 +204,18 @@ type platform struct {
 	issuer      *certificate.Issuer // nil without ACME
 	plain       net.Listener        // of plain HTTP next to TLS; nil without
 	flights     *flights
-	key         string // the admin key, if this start made it
+
+	// Of previews by path; nil where previews have hosts of their own.
+	previews      *door.Door
+	previewServer *http.Server
+
+	key string // the admin key, if this start made it
 }
 
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
-func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err error) {
-	p := &platform{config: c, door: entrance, metrics: metric.New(), flights: newFlights()}
+func open(ctx context.Context, c config, in entrances) (_ *platform, err error) {
+	p := &platform{config: c, door: in.api, previews: in.previews, metrics: metric.New(), flights: newFlights()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -214,6 +223,9 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 	}()
 	noteLocalNames(c.Domain)
 	addresses, err := edge.NewAddresses(c.Region, c.Domain, c.PublicURL)
+	if err == nil && c.byPath() {
+		addresses, err = addresses.WithPreviews(c.PreviewURL)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -298,6 +310,9 @@ func open(ctx context.Context, c config, entrance *door.Door) (_ *platform, err 
 		TLSConfig: secure,
 		Handler:   p.flights.over(p.handler()), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	if p.previews != nil {
+		p.previewServer = p.openPreviewServer(p.server)
 	}
 	return p, nil
 }
@@ -563,10 +578,18 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 	if p.plain != nil {
 		services = append(services, daemon.Service{Name: "plain http", Run: p.servePlain})
 	}
+	if p.previews != nil {
+		services = append(services, daemon.Service{Name: "previews", Run: p.servePreviews})
+	}
 	services = append(services,
 		daemon.Service{Name: "http", Run: p.serve},
 		daemon.Service{Name: "edge", Run: p.edge.Run}, // ends open requests, before http waits for them
 		daemon.Service{Name: "door", Run: func(ctx context.Context) error { return p.attend(ctx, replaced) }},
+	)
+	if p.previews != nil {
+		services = append(services, daemon.Service{Name: "door of previews", Run: func(ctx context.Context) error { return p.attendPreviews(ctx, replaced) }})
+	}
+	services = append(services,
 		daemon.Service{Name: "successor", Run: func(ctx context.Context) error { return p.yield(ctx, signals, end) }},
 	)
 	return errors.Join(daemon.Run(ctx, services...), p.close())
@@ -579,6 +602,9 @@ func (p *platform) greet(w io.Writer, terminal bool) {
 	file := filepath.Join(p.config.Data, keyFile)
 	key := "$(cat " + file + ")"
 	_, _ = fmt.Fprintf(w, "\nDoze is ready at %s\n", p.config.PublicURL)
+	if p.config.byPath() {
+		_, _ = fmt.Fprintf(w, "Previews are at %s\n", p.config.PreviewURL)
+	}
 	switch {
 	case p.key == "":
 	case terminal:
@@ -596,39 +622,13 @@ func (p *platform) greet(w io.Writer, terminal bool) {
 // attend keeps the door open until ctx ends. Then nobody is let in any more:
 // they are refused, or wait for who replaces us.
 func (p *platform) attend(ctx context.Context, replaced func() bool) error {
-	err := p.door.Run(ctx)
-	if !replaced() {
-		err = errors.Join(err, p.door.Shut())
-	}
-	p.server.SetKeepAlivesEnabled(false)
-	return errors.Join(err, p.door.Close())
+	return attendTo(ctx, p.door, p.server, replaced)
 }
 
 // serve answers requests until ctx ends, and then waits for those that are
 // under way.
 func (p *platform) serve(ctx context.Context) error {
-	ended := make(chan error, 1)
-	go func() {
-		if p.server.TLSConfig != nil {
-			ended <- p.server.ServeTLS(p.door, "", "")
-			return
-		}
-		ended <- p.server.Serve(p.door)
-	}()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		<-ctx.Done() // the door is closed first
-	case <-ctx.Done():
-	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-	defer cancel()
-	if err := p.server.Shutdown(drain); err != nil {
-		return errors.Join(err, p.server.Close())
-	}
-	return nil
+	return serveOver(ctx, p.server, p.door)
 }
 
 // close closes what is open, in reverse.
@@ -656,7 +656,7 @@ func (p *platform) close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	return errors.Join(append(errs, p.door.Close())...)
+	return errors.Join(append(errs, entrances{p.door, p.previews}.close())...)
 }
 
 // hub is the list of images that the platform makes itself.

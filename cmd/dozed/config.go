@@ -33,19 +33,25 @@ type config struct {
 	Data     string `json:"data"`     // directory of everything that must survive
 	Database string `json:"database"` // postgres://…, of the records; empty is a file in Data
 	// DatabaseFile holds Database, which may have a password.
-	DatabaseFile string          `json:"databaseFile"`
-	Run          string          `json:"run"`               // directory of run state; a tmpfs
-	ImagesDir    string          `json:"imagesDir"`         // directory of images; several data directories may share it
-	Cgroup       string          `json:"cgroup"`            // parent of all cgroups
-	Listen       string          `json:"listen"`            // address of the API and of the edge
-	TLSCert      string          `json:"tlsCert"`           // PEM file of the certificate; with it the listener speaks TLS
-	TLSKey       string          `json:"tlsKey"`            // PEM file of its key
-	ACME         bool            `json:"acme"`              // certificates are got from an authority for what has none
-	ACMEURL      string          `json:"acmeDirectory"`     // URL of its directory
-	ACMERoots    string          `json:"acmeCa"`            // PEM file of whom to believe that it is the authority; empty are those of the host
-	ACMEEmail    string          `json:"acmeEmail"`         // where it writes when something is wrong
-	ListenHTTP   string          `json:"httpListen"`        // plain HTTP: challenges, and the way to https; empty is none
-	PublicURL    string          `json:"publicUrl"`         // how the world reaches it; by default http://<listen>, or https
+	DatabaseFile string `json:"databaseFile"`
+	Run          string `json:"run"`           // directory of run state; a tmpfs
+	ImagesDir    string `json:"imagesDir"`     // directory of images; several data directories may share it
+	Cgroup       string `json:"cgroup"`        // parent of all cgroups
+	Listen       string `json:"listen"`        // address of the API and of the edge
+	TLSCert      string `json:"tlsCert"`       // PEM file of the certificate; with it the listener speaks TLS
+	TLSKey       string `json:"tlsKey"`        // PEM file of its key
+	ACME         bool   `json:"acme"`          // certificates are got from an authority for what has none
+	ACMEURL      string `json:"acmeDirectory"` // URL of its directory
+	ACMERoots    string `json:"acmeCa"`        // PEM file of whom to believe that it is the authority; empty are those of the host
+	ACMEEmail    string `json:"acmeEmail"`     // where it writes when something is wrong
+	ListenHTTP   string `json:"httpListen"`    // plain HTTP: challenges, and the way to https; empty is none
+	PublicURL    string `json:"publicUrl"`     // how the world reaches it; by default http://<listen>, or https
+
+	// PreviewListen is the address of previews by path, which a platform without
+	// a domain has: another origin than the API. By default it is the next port.
+	PreviewListen string `json:"previewListen"`
+	PreviewURL    string `json:"previewUrl"` // how the world reaches that
+
 	Workspace    string          `json:"workspace"`         // name of the first workspace
 	Region       string          `json:"region"`            // name of the one region
 	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
@@ -111,6 +117,8 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.ACMEEmail, "acme-email", c.ACMEEmail, "`address` that the authority writes to when something is wrong")
 	flags.StringVar(&c.ListenHTTP, "http-listen", c.ListenHTTP, "`address` on the same host for plain HTTP next to TLS, such as :80: answers the authority, and sends browsers on to https (default: none)")
 	flags.StringVar(&c.PublicURL, "public-url", c.PublicURL, "`URL` by which the world reaches it (default: http://<listen>, or https with --tls-cert or --acme)")
+	flags.StringVar(&c.PreviewListen, "preview-listen", c.PreviewListen, "`address` of previews by path, which are there without --domain: pages of sandboxes may not have the origin of the API (default: the port after that of --listen)")
+	flags.StringVar(&c.PreviewURL, "preview-url", c.PreviewURL, "`URL` by which the world reaches --preview-listen (default: the host of --public-url, with that port)")
 	flags.StringVar(&c.Workspace, "workspace", c.Workspace, "`name` of the workspace that the first start creates")
 	flags.StringVar(&c.Region, "region", c.Region, "`name` of the region")
 	flags.StringVar(&c.Resolver, "resolver", c.Resolver, "`host:port` of the DNS server to ask about custom domains, and about names that sandboxes reach through the proxy (default: those of this host)")
@@ -238,6 +246,7 @@ func (c config) resolve() config {
 		}
 		c.PublicURL = scheme + reachable(c.Listen)
 	}
+	c.resolvePreviews()
 	return c
 }
 
@@ -284,6 +293,7 @@ func (c config) validate() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		p.Add("tlsCert", "and tlsKey go together")
 	}
+	c.checkPreviews(&p)
 	c.checkACME(&p)
 	c.checkDatabase(&p)
 	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter} {

@@ -79,16 +79,17 @@ var errBusy = errors.New("a request takes longer")
 // lull lets nobody in and waits a moment for what is under way to end. If that
 // does, it stays so.
 func (p *platform) lull(ctx context.Context) error {
-	if err := p.door.Pause(); err != nil {
+	in := entrances{p.door, p.previews}
+	if err := in.pause(); err != nil {
 		return err
 	}
-	p.server.SetKeepAlivesEnabled(false)
+	p.keepAlives(false)
 	moment, cancel := context.WithTimeoutCause(ctx, lullTime, errBusy)
 	defer cancel()
 	err := p.flights.wait(moment, 0)
 	if err != nil {
-		p.server.SetKeepAlivesEnabled(true)
-		err = errors.Join(err, p.door.Resume())
+		p.keepAlives(true)
+		err = errors.Join(err, in.resume())
 	}
 	return err
 }

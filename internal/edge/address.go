@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/http"
@@ -30,6 +31,8 @@ type Addresses struct {
 	region string   // lower case
 	domain string   // lower case; empty without a platform domain
 	hosts  []string // suffixes of host addresses, each with its dot in front
+
+	previews string // the base URL of previews by path; empty: there are none
 }
 
 // NewAddresses returns the addresses of a listener that the world reaches at
@@ -60,6 +63,28 @@ func NewAddresses(region, domain, public string) (Addresses, error) {
 	return a, nil
 }
 
+// WithPreviews returns a with previews by path, at a listener of their own that
+// the world reaches at the URL public. It must be another origin than ours.
+func (a Addresses) WithPreviews(public string) (Addresses, error) {
+	u, err := url.Parse(public)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
+		return a, doze.Errorf(doze.Invalid, "the URL of previews %q must look like https://host[:port]", public)
+	}
+	if ours, _ := url.Parse(a.base); sameOrigin(u, ours) { // it was parsed before
+		return a, doze.Errorf(doze.Invalid, "the URL of previews %s is that of the API: previews need another port or host, or pages of sandboxes could act as ours", public)
+	}
+	a.previews = u.Scheme + "://" + u.Host
+	return a, nil
+}
+
+// sameOrigin reports whether a browser takes two addresses for one origin.
+func sameOrigin(a, b *url.URL) bool {
+	port := func(u *url.URL) string {
+		return cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	}
+	return a.Scheme == b.Scheme && hostOf(a.Host) == hostOf(b.Host) && port(a) == port(b)
+}
+
 // URL returns the public address of a sandbox, without a slash at its end. It
 // is the path form where DNS has no room for the host form.
 func (a Addresses) URL(workspace, name string) string {
@@ -71,16 +96,16 @@ func (a Addresses) URL(workspace, name string) string {
 }
 
 // PreviewURL returns the public address of the preview of a label, without a
-// slash at its end. Without a platform domain it is the path form. On a custom
-// domain, the label is the whole host.
+// slash at its end. Without a platform domain it is the path form, if there is
+// one. On a custom domain, the label is the whole host.
 func (a Addresses) PreviewURL(label string) string {
 	if strings.Contains(label, ".") { // a host of a custom domain
 		return a.scheme + "://" + label + a.port
 	}
-	if a.domain == "" {
-		return a.base + previewPrefix + label
+	if a.domain == "" && a.previews != "" {
+		return a.previews + previewPrefix + label
 	}
-	return a.scheme + "://" + label + "." + a.region + previewHost + a.domain + a.port
+	return a.scheme + "://" + label + "." + a.region + previewHost + cmp.Or(a.domain, localTLD) + a.port
 }
 
 // Target is the host that custom domains lead to.
@@ -98,11 +123,19 @@ func (a Addresses) Matches(r *http.Request) bool {
 	if _, ok := a.label(r.Host); ok || a.strays(r.Host) {
 		return true
 	}
-	if _, ok := a.previewLabel(r); ok {
+	if _, ok := a.previewHost(r); ok {
 		return true
 	}
 	path, _ := target(r)
-	return strings.HasPrefix(path, pathPrefix)
+	return strings.HasPrefix(path, pathPrefix) || a.strayPreview(r)
+}
+
+// strayPreview reports whether r is for a preview by path. At our own origin,
+// there are none.
+func (a Addresses) strayPreview(r *http.Request) bool {
+	path, _ := target(r)
+	_, ok := a.label(r.Host)
+	return !ok && (path+"/" == previewPrefix || strings.HasPrefix(path, previewPrefix))
 }
 
 // strays reports whether a host looks like that of a sandbox and is none that
@@ -133,10 +166,22 @@ type previewPlace struct {
 // previewLabel reads the address of a preview: a host of its own,
 // <label>.<region>.preview.<domain>, or the path /preview/<label>.
 func (a Addresses) previewLabel(r *http.Request) (previewPlace, bool) {
-	path, _ := target(r)
-	if label, ok := a.previewOf(hostOf(r.Host)); ok {
-		return previewPlace{label: label, path: path}, true
+	if at, ok := a.previewHost(r); ok {
+		return at, true
 	}
+	return a.previewPath(r)
+}
+
+// previewHost reads an address with a host of its own.
+func (a Addresses) previewHost(r *http.Request) (previewPlace, bool) {
+	path, _ := target(r)
+	label, ok := a.previewOf(hostOf(r.Host))
+	return previewPlace{label: label, path: path}, ok
+}
+
+// previewPath reads an address by path.
+func (a Addresses) previewPath(r *http.Request) (previewPlace, bool) {
+	path, _ := target(r)
 	if _, ok := a.label(r.Host); ok || a.strays(r.Host) {
 		return previewPlace{}, false
 	}
@@ -152,8 +197,12 @@ func (a Addresses) previewLabel(r *http.Request) (previewPlace, bool) {
 	return previewPlace{label: label, prefix: previewPrefix + label, path: rest}, true
 }
 
-// previewOf returns the label in the host of a preview.
+// previewOf returns the label in the host of a preview. The listener's own name
+// is that of none, whatever it looks like.
 func (a Addresses) previewOf(name string) (label string, ok bool) {
+	if name == a.own {
+		return "", false
+	}
 	for _, d := range []string{a.domain, localTLD} {
 		label, ok := strings.CutSuffix(name, "."+a.region+previewHost+d)
 		if ok && d != "" && label != "" && !strings.Contains(label, ".") {

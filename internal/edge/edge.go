@@ -99,7 +99,7 @@ func (e *Edge) holds(probe *http.Request, workspace string) bool {
 
 // Matches reports whether r is for a sandbox or a preview.
 func (e *Edge) Matches(r *http.Request) bool {
-	_, ok := e.customPreview(r)
+	_, ok := e.previewPlace(r, main)
 	return ok || e.Addresses.Matches(r)
 }
 
@@ -119,35 +119,43 @@ type visit struct {
 	preview *peer.Preview // if it came by one
 	at      previewPlace  // how
 	token   string        // that opened the preview
+	origin  origin        // of the answer
 
 	sent  atomic.Bool // the sandbox may have the request
 	pulse pulse
 }
 
-func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start, rec := time.Now(), &recorder{ResponseWriter: w, interim: r.ProtoAtLeast(1, 1)}
-	v := &visit{id: rand.Text()}
+// ServeHTTP serves sandboxes, and previews by host.
+func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.serveAt(w, r, main) }
+
+func (e *Edge) serveAt(w http.ResponseWriter, r *http.Request, l listener) {
+	start, v := time.Now(), &visit{id: rand.Text()}
+	rec := &recorder{ResponseWriter: w, visit: v, interim: r.ProtoAtLeast(1, 1)}
 	defer func() { record(r, v, rec.status, time.Since(start)) }() // after a panic too
-	if _, isPreview := e.previewPlace(r); r.Method == http.MethodOptions && !isPreview {
+	if _, isPreview := e.previewPlace(r, l); r.Method == http.MethodOptions && !isPreview {
 		if _, sent := e.bearing(r); !sent {
 			preflight(rec)
 			return
 		}
 	}
-	if err := e.serve(rec, r, v); err != nil {
+	if err := e.serve(rec, r, v, l); err != nil {
 		rec.Header().Set("X-Request-Id", v.id)
 		refuse(rec, r, err)
 	}
 }
 
 // serve passes r on, or says why not.
-func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
+func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listener) error {
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
 	s := &stream{control: http.NewResponseController(w), pulse: &v.pulse, idleMax: e.idleMax}
-	at, ok := e.previewPlace(r)
+	at, ok := e.previewPlace(r, l)
 	switch {
+	case l == previews && !ok:
+		return &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "only previews are served here, at " + e.PreviewURL("<label>") + "; the API is at " + e.base}
+	case !ok && e.strayPreview(r):
+		return &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no preview is served at this address: use " + e.PreviewURL("<label>")}
 	case ok:
 		done, err := e.admitPreview(w, r, v, at)
 		if err != nil || done {
@@ -164,8 +172,13 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		workspace := v.caller.Workspace
 		s.valid = func() bool { return e.holds(probe, workspace) }
 	}
+	v.origin = originOf(r, v)
 	if r.ContentLength > e.bodyMax {
 		return errTooLarge
+	}
+	shown := showsPage(r, v)
+	if err := v.origin.shows(r); err != nil && !shown {
+		return err
 	}
 	ctx, cut := context.WithCancelCause(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { v.sent.Store(true) }, // the next thing is to write to it
@@ -181,7 +194,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit) error {
 		// A caller may still send while it reads the answer. HTTP/2 always can.
 		_ = s.control.EnableFullDuplex()
 	}
-	if showsPage(r, v) {
+	if shown {
 		return page.Terminal(w)
 	}
 	if v.preview == nil && e.mounts != nil && v.port == doze.AgentPort && isMounts(v.path) {
@@ -306,14 +319,16 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		BufferPool:    &e.buffers,
 		ErrorLog:      slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // record tells how it ended
 		ModifyResponse: func(resp *http.Response) error {
-			cleanResponse(resp.Header)
+			if v.preview != nil {
+				setHeaders(resp.Header, v.preview.ResponseHeaders) // of the tenant, as the answer is
+			}
+			v.origin.finish(resp.Header)
 			if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
 				resp.Body = v.pulse.start(conn)
+			} else {
+				v.origin.trail(resp)
 			}
 			resp.Header.Set("X-Request-Id", v.id)
-			if v.preview != nil {
-				setHeaders(resp.Header, v.preview.ResponseHeaders)
-			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -380,22 +395,6 @@ func exactly(path, query string) *url.URL {
 		u.Opaque = path
 	}
 	return u
-}
-
-// cleanResponse drops what only the platform may say.
-func cleanResponse(h http.Header) {
-	for name := range h {
-		if strings.HasPrefix(name, "X-Blaxel-") {
-			delete(h, name)
-		}
-	}
-	cookies := h["Set-Cookie"]
-	delete(h, "Set-Cookie")
-	for _, c := range cookies {
-		if !isOurCookie(c) {
-			h["Set-Cookie"] = append(h["Set-Cookie"], c)
-		}
-	}
 }
 
 // preflight answers the question of a browser whether it may send a

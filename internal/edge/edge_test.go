@@ -126,6 +126,7 @@ type world struct {
 	*Edge
 	gate    *gate
 	addr    string // of the edge
+	second  string // where previews are by path
 	dial    dialer
 	revoked sync.Map
 }
@@ -182,6 +183,13 @@ func (m medium) newWorld(backend http.Handler) *world {
 	w.dial = m.carry(front)
 	front.Start()
 	w.addr = front.Listener.Addr().String()
+	if !m.pipes {
+		previews := httptest.NewUnstartedServer(w.Previews())
+		previews.Config.Protocols = front.Config.Protocols
+		previews.Start()
+		t.Cleanup(previews.Close)
+		w.second = previews.Listener.Addr().String()
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- w.Run(ctx) }()
@@ -215,10 +223,20 @@ func (w *world) login(r *http.Request) (access.Caller, error) {
 	return c, nil
 }
 
-// do sends a request with a key, or without one, to a host of the edge.
+// do sends a request with a key, or without one, to a host of the edge, or
+// without a host to where previews are by path.
 func (w *world) do(t *testing.T, method, host, path, key string, body io.Reader, header ...string) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+w.addr+path, body)
+	addr := w.addr
+	if host == "" {
+		addr = w.second
+	}
+	return w.doAt(t, addr, method, host, path, key, body, header...)
+}
+
+func (w *world) doAt(t *testing.T, addr, method, host, path, key string, body io.Reader, header ...string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, body)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,13 +18,30 @@ const (
 	previewCookie = ourCookie + "preview"
 )
 
+// listener is where a request came in.
+type listener int
+
+const (
+	main     listener = iota // of the API: previews have a host of their own
+	previews                 // of previews, also by path, and of nothing else
+)
+
+// Previews serves previews, by host and by path. It belongs behind a listener of
+// its own: what is served by path has the origin of the listener.
+func (e *Edge) Previews() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.serveAt(w, r, previews) })
+}
+
 // previewPlace reads the address of a preview, on a domain of the platform or a
-// custom one.
-func (e *Edge) previewPlace(r *http.Request) (previewPlace, bool) {
+// custom one. The listener's own name is that of no preview.
+func (e *Edge) previewPlace(r *http.Request, l listener) (previewPlace, bool) {
 	if at, ok := e.customPreview(r); ok {
 		return at, true
 	}
-	return e.previewLabel(r)
+	if l == previews {
+		return e.previewLabel(r)
+	}
+	return e.previewHost(r)
 }
 
 // customPreview reads the host of a preview on a custom domain,
@@ -48,7 +65,7 @@ func (e *Edge) customPreview(r *http.Request) (previewPlace, bool) {
 func (e *Edge) custom(host string) (label string, d peer.Domain, ok bool) {
 	label, name, _ := strings.Cut(host, previewHost)
 	d, ok = e.previews.Domain(name)
-	return label, d, ok
+	return label, d, ok && host != e.own
 }
 
 // fallsBack reports whether a domain serves a label that no preview has.
@@ -67,6 +84,7 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 	if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" && allowsOrigins(p) {
 		// A browser asks before it sends a token, and without one.
 		setHeaders(w.Header(), p.ResponseHeaders)
+		originOf(r, &visit{preview: &p, at: at}).finish(w.Header())
 		w.WriteHeader(http.StatusNoContent)
 		return true, nil
 	}
@@ -138,10 +156,30 @@ func previewToken(r *http.Request, query string) string {
 	if t := param(query, isPreviewToken); t != "" {
 		return t
 	}
-	if c, err := r.Cookie(previewCookie); err == nil {
-		return c.Value
+	for _, prefix := range cookiePrefixes {
+		if c, err := r.Cookie(prefix + previewCookie); err == nil {
+			return c.Value
+		}
 	}
 	return ""
+}
+
+// cookiePrefixes are in front of the names of our cookies. A browser takes a
+// cookie with one of the first two from its own host only, and by TLS: pages of
+// other hosts of the domain cannot put another one over it. Those that
+// nobody can put there win.
+var cookiePrefixes = []string{"__Host-", "__Secure-", ""}
+
+// cookieName is the name of our cookie at a place.
+func (e *Edge) cookieName(at previewPlace) string {
+	switch {
+	case e.scheme != "https":
+		return previewCookie
+	case at.prefix == "":
+		return cookiePrefixes[0] + previewCookie
+	default: // the other one wants the path /
+		return cookiePrefixes[1] + previewCookie
+	}
 }
 
 func isPreviewToken(pair string) bool {
@@ -160,7 +198,7 @@ func swaps(r *http.Request, query string) bool {
 // stands in no history, log or referrer.
 func (e *Edge) swap(w http.ResponseWriter, v *visit, at previewPlace) {
 	cookie := &http.Cookie{ //nolint:gosec // Secure where there is TLS; a browser drops such a cookie elsewhere
-		Name: previewCookie, Value: v.token, Path: at.prefix + "/",
+		Name: e.cookieName(at), Value: v.token, Path: at.prefix + "/",
 		HttpOnly: true, Secure: e.scheme == "https", SameSite: http.SameSiteLaxMode,
 	}
 	http.SetCookie(w, cookie)

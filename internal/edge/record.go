@@ -14,6 +14,7 @@ import (
 // recorder remembers the status of an answer.
 type recorder struct {
 	http.ResponseWriter
+	visit   *visit
 	status  int  // zero while nothing was answered
 	interim bool // the client knows answers before the answer (1xx), which HTTP/1.0 does not
 }
@@ -33,7 +34,7 @@ func (r *recorder) WriteHeader(status int) {
 		return
 	default:
 		withoutHops(r.Header())
-		cleanResponse(r.Header())
+		r.visit.origin.clean(r.Header())
 	}
 	r.ResponseWriter.WriteHeader(status)
 }

@@ -58,13 +58,17 @@ type Options struct {
 // Platform is a running dozed with its launcher and sandboxes.
 type Platform struct {
 	Address string // http://127.0.0.1:port
-	Key     string // admin key
-	Data    string // data directory
-	RunDir  string // run state
-	Log     string // file with everything that dozed printed
+	// Previews is where previews are by path: http://127.0.0.1:port, or nothing
+	// with a domain.
+	Previews string
+	Key      string // admin key
+	Data     string // data directory
+	RunDir   string // run state
+	Log      string // file with everything that dozed printed
 
 	options   Options
 	listen    string
+	previews  string            // address of previews by path; empty with a domain
 	transport http.RoundTripper // nil is that of net/http
 	cmd       *exec.Cmd
 	ended     chan struct{}
@@ -93,6 +97,14 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	p := &Platform{
 		options: o, listen: o.Listen, Address: "http://" + o.Listen,
 		Data: filepath.Join(o.Dir, "data"), RunDir: filepath.Join(o.Dir, "run"), Log: filepath.Join(o.Dir, "dozed.log"),
+	}
+	if !slices.Contains(o.Args, "--domain") {
+		// Not the next port, which another platform may have.
+		var err error
+		if p.previews, err = vacant.Address(ctx); err != nil {
+			return nil, err
+		}
+		p.Previews = "http://" + p.previews
 	}
 	if o.Host != "" {
 		_, port, err := net.SplitHostPort(o.Listen)
@@ -128,6 +140,9 @@ func (p *Platform) Restart(ctx context.Context) error {
 		"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
 		"--spares", "0", // what is there is then what a test has asked for
 	}, p.options.Args...)
+	if p.previews != "" {
+		args = append(args, "--preview-listen", p.previews)
+	}
 	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), p.options.Env...)

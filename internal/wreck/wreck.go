@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -158,6 +159,9 @@ func rmdir(dir string) error {
 	}
 }
 
+// ownFiles are what a dozed has in its run directory besides engines.
+var ownFiles = []string{"lock", "door.sock", "previews.sock"}
+
 // removeRun removes what we know in the run directory, and the directory if
 // nothing else is in it: somebody may have chosen one with other things.
 func (w Wreck) removeRun() error {
@@ -167,7 +171,7 @@ func (w Wreck) removeRun() error {
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		if e.IsDir() && engineDir.MatchString(e.Name()) || e.Name() == "lock" || e.Name() == "door.sock" {
+		if e.IsDir() && engineDir.MatchString(e.Name()) || slices.Contains(ownFiles, e.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(w.Run, e.Name())))
 		}
 	}
