@@ -26,9 +26,16 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// dial connects to d. The address that is checked is the one that is dialled:
-// what a sandbox was told about a name does not matter.
-func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (up *net.TCPConn, err error) {
+// found are the addresses that a destination has, which were looked up.
+type found struct {
+	to        Destination
+	addresses []netip.Addr
+}
+
+// dial connects to d, at addresses that were found before, if they are of d. The
+// address that is checked is the one that is dialled: what a sandbox was told
+// about a name does not matter.
+func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *found) (up *net.TCPConn, err error) {
 	if why := g.claim(); why != "" {
 		e.decided(g, d, Verdict{Rule: ruleBusy, Why: why})
 		return nil, doze.Errorf(doze.Exhausted, "the sandbox has too many connections: %s", why)
@@ -40,11 +47,12 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (up *net.TCP
 	}()
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	addresses, err := e.resolve(ctx, d)
-	if err != nil {
-		return nil, err
+	if before == nil || before.to != d {
+		if before, err = e.find(ctx, d); err != nil {
+			return nil, err
+		}
 	}
-	for _, a := range addresses {
+	for _, a := range before.addresses {
 		var source netip.Addr
 		if source, err = g.rules().Source(d, a.Unmap()); err != nil {
 			continue
@@ -59,6 +67,11 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (up *net.TCP
 			if !ok {
 				return nil, fmt.Errorf("a connection of the kind %T", c)
 			}
+			// A route may have become one to this machine since guard looked.
+			if e.Denied(a.Unmap()) {
+				refuse(tcp)
+				return nil, broken(rulePrivate)
+			}
 			if !g.keep(tcp) {
 				refuse(tcp)
 				return nil, broken(ruleClosed)
@@ -69,10 +82,10 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination) (up *net.TCP
 	return nil, err
 }
 
-// resolve returns the addresses of d that are tried, at least one.
-func (e *Egress) resolve(ctx context.Context, d Destination) ([]netip.Addr, error) {
+// find returns the addresses of d that are tried, at least one.
+func (e *Egress) find(ctx context.Context, d Destination) (*found, error) {
 	if d.Name == "" {
-		return []netip.Addr{d.IP}, nil
+		return &found{d, []netip.Addr{d.IP}}, nil
 	}
 	// The dot keeps the domains of the host from being tried below.
 	addresses, err := e.Resolver.LookupNetIP(ctx, "ip4", d.Name+".")
@@ -82,23 +95,27 @@ func (e *Egress) resolve(ctx context.Context, d Destination) ([]netip.Addr, erro
 	if len(addresses) == 0 {
 		return nil, doze.Errorf(doze.Unavailable, "the name %s has no address of version 4", d.Name)
 	}
-	return addresses[:min(len(addresses), addressesTried)], nil
+	return &found{d, addresses[:min(len(addresses), addressesTried)]}, nil
 }
 
-// reachable is the rule that dial would find broken at every address of d, before
-// anybody is told that there is a way. Whatever else is wrong, dial finds out.
-func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) error {
+// reachable returns the addresses of d for dial, or the rule that dial would find
+// broken at every one of them, before anybody is told that there is a way. If
+// anything else is wrong, dial finds out.
+func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) (*found, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	addresses, err := e.resolve(ctx, d)
-	for _, a := range addresses {
+	at, err := e.find(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range at.addresses {
 		if e.Denied(a.Unmap()) {
 			err = broken(rulePrivate)
 		} else if _, err = g.rules().Source(d, a.Unmap()); err == nil {
-			return nil
+			return at, nil
 		}
 	}
-	return err
+	return nil, err
 }
 
 // guard looks at each address at the last moment before it is dialled. The port

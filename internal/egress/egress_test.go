@@ -189,10 +189,52 @@ func TestNoWay(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
-	_, proxy := serve(t, allowing(s, "a.test", "private.test"), nil)
-	for name, want := range map[string]int{"a.test": http.StatusOK, "b.test": http.StatusForbidden, "private.test": http.StatusForbidden} {
+	_, proxy := serve(t, allowing(s, "a.test", "private.test", "nowhere.test"), nil)
+	for name, want := range map[string]int{
+		"a.test": http.StatusOK, "b.test": http.StatusForbidden, "private.test": http.StatusForbidden, "nowhere.test": http.StatusBadGateway,
+	} {
 		if _, status := tunnel(t, proxy, at(s, name)); status != want {
 			t.Errorf("%s: %d", name, status)
+		}
+	}
+}
+
+// counting counts the questions that it is asked.
+type counting struct {
+	here
+
+	asked *atomic.Int32
+}
+
+func (c counting) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	c.asked.Add(1)
+	return c.here.LookupNetIP(ctx, network, host)
+}
+
+// TestResolvedOnce: what was looked up to answer a request for a tunnel is what is
+// dialled, whoever dials, and another name is looked up by itself.
+func TestResolvedOnce(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	var asked atomic.Int32
+	c := catcher{make(chan string, 2)}
+	_, proxy := serveWith(t, &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{at(s, "routed.test")}}}}}, func(o *Options) {
+		o.Resolver, o.Interceptor = counting{asked: &asked}, c
+	})
+	for i, name := range []string{"a.test", "routed.test"} {
+		conn, status := tunnel(t, proxy, at(s, name))
+		if status != http.StatusOK {
+			t.Fatal(status)
+		}
+		_, _ = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
+		if name == "routed.test" {
+			<-c.got
+		} else if _, err := io.ReadAll(conn); err != nil {
+			t.Fatal(err)
+		}
+		if n := int(asked.Load()); n != i+1 {
+			t.Errorf("%s: %d questions by now", name, n)
 		}
 	}
 }

@@ -190,13 +190,21 @@ func (e *Egress) block(w http.ResponseWriter, r *http.Request, g *guest, to Dest
 // connect makes a tunnel of the connection of a request.
 func (e *Egress) connect(w http.ResponseWriter, r *http.Request, l *link, to Destination) {
 	v := l.guest.verdict(to)
+	var at *found
+	var err error
 	if v.Allow {
-		if rule, is := errors.AsType[broken](e.reachable(r.Context(), l.guest, to)); is {
+		at, err = e.reachable(r.Context(), l.guest, to)
+		if rule, is := errors.AsType[broken](err); is {
 			v = Verdict{Rule: string(rule)}
 		}
 	}
 	if !v.Allow {
 		e.block(w, r, l.guest, to, v)
+		return
+	}
+	if err != nil {
+		e.decided(l.guest, to, v)
+		e.unreached(w, l.guest, to, err)
 		return
 	}
 	h, ok := w.(http.Hijacker)
@@ -209,7 +217,7 @@ func (e *Egress) connect(w http.ResponseWriter, r *http.Request, l *link, to Des
 	}
 	head, _ := buffered.Peek(buffered.Reader.Buffered()) // all of it is there
 	head = append(slices.Clone(head), l.head...)
-	s := &stream{e: e, g: l.guest, c: l.TCPConn, head: head, to: to}
+	s := &stream{e: e, g: l.guest, c: l.TCPConn, head: head, to: to, at: at}
 	if _, err := l.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
 		refuse(l.TCPConn)
 		l.guest.exit(l.TCPConn)
@@ -250,15 +258,20 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 				e.block(w, r, g, to, Verdict{Rule: string(rule)})
 				return
 			}
-			slog.Debug("a destination does not answer", "sandbox", g.UID, "host", to.host(), "port", to.Port, "err", err)
-			message := to.host() + " cannot be reached"
-			if e, is := errors.AsType[*doze.Error](err); is {
-				message = e.Message
-			}
-			httpx.WriteJSON(w, http.StatusBadGateway, map[string]any{"error": "bad_gateway", "code": http.StatusBadGateway, "message": message})
+			e.unreached(w, g, to, err)
 		},
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// unreached answers a request that is allowed, for a destination that does not.
+func (e *Egress) unreached(w http.ResponseWriter, g *guest, to Destination, err error) {
+	slog.Debug("a destination does not answer", "sandbox", g.UID, "host", to.host(), "port", to.Port, "err", err)
+	message := to.host() + " cannot be reached"
+	if e, is := errors.AsType[*doze.Error](err); is {
+		message = e.Message
+	}
+	httpx.WriteJSON(w, http.StatusBadGateway, map[string]any{"error": "bad_gateway", "code": http.StatusBadGateway, "message": message})
 }
 
 // transport carries the requests of one sandbox: no other one's go by its
@@ -271,7 +284,7 @@ func (e *Egress) transport(g *guest) *http.Transport {
 			if !ok {
 				return nil, doze.Errorf(doze.Invalid, "%q is no destination", address)
 			}
-			return e.open(ctx, g, to)
+			return e.open(ctx, g, to, nil)
 		},
 	}
 }

@@ -163,8 +163,8 @@ func (l leg) room() error {
 }
 
 // open connects to d as dial does, for who sees the bytes.
-func (e *Egress) open(ctx context.Context, g *guest, d Destination) (net.Conn, error) {
-	c, err := e.dial(ctx, g, d)
+func (e *Egress) open(ctx context.Context, g *guest, d Destination, before *found) (net.Conn, error) {
+	c, err := e.dial(ctx, g, d, before)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ type stream struct {
 	// its address stands for, or that it asked the proxy for; or an address; or
 	// only a port, if the address stands for a name that we do not know.
 	to Destination
+	at *found // where a proxy was asked for it, and only once
 }
 
 // serveLane serves a connection that was meant for somebody else.
@@ -196,12 +198,14 @@ func (s *stream) carry(ctx context.Context) {
 		}
 	}()
 	if len(v.Routes) > 0 {
+		var at atomic.Pointer[found]
+		at.Store(s.at)
 		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
-			return s.e.open(ctx, s.g, s.to)
+			return s.e.open(ctx, s.g, s.to, at.Swap(nil)) // later connections look again
 		})
 		return
 	}
-	up, err := s.e.dial(ctx, s.g, s.to)
+	up, err := s.e.dial(ctx, s.g, s.to, s.at)
 	if err != nil {
 		if given = s.answer(err); given {
 			return
