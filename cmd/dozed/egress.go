@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 
 	"doze"
 	"doze/internal/egress"
@@ -57,32 +54,18 @@ func (p *platform) watchRefusals(ctx context.Context) error {
 	return nil
 }
 
-// denied reports whether no sandbox may reach an address: it is not public, or
-// one of this machine or of all in a network of it. If the machine does not know its own, all are denied.
-func denied(a netip.Addr) bool {
-	if hostnet.NotPublic(a) {
+// denied reports whether no sandbox may reach an address, from an address of this
+// machine that may be invalid: it is not public, or this machine itself, or all in
+// a network of it. If the kernel does not say, all are denied.
+func denied(from, to netip.Addr) bool {
+	if hostnet.NotPublic(to) {
 		return true
 	}
-	own, err := net.InterfaceAddrs()
+	local, err := hostnet.Local(from, to)
 	if err != nil {
-		slog.Error("the addresses of this machine are not known", "err", err)
-		return true
+		slog.Error("nobody knows whether an address is this machine's: it is refused to sandboxes", "err", err)
 	}
-	return slices.ContainsFunc(own, func(o net.Addr) bool {
-		prefix, err := netip.ParsePrefix(o.String())
-		return err == nil && (prefix.Addr().Unmap() == a || broadcast(prefix) == a)
-	})
-}
-
-// broadcast is the address of all in a network of version 4, if it has one.
-func broadcast(p netip.Prefix) netip.Addr {
-	const bits, pair = 32, 31 // RFC 3021: a network of two has none
-	if !p.Addr().Is4() || p.Bits() >= pair {
-		return netip.Addr{}
-	}
-	b := p.Addr().As4()
-	all := binary.BigEndian.Uint32(b[:]) | (1<<(bits-p.Bits()) - 1)
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, all)))
+	return local || err != nil
 }
 
 // admit has the network of an order obeyed for the slot of a machine. The policy

@@ -58,7 +58,7 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 			continue
 		}
 		var c net.Conn
-		dialer := net.Dialer{ControlContext: e.guard}
+		dialer := net.Dialer{ControlContext: e.guard(source)}
 		if source.IsValid() {
 			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
 		}
@@ -67,8 +67,9 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 			if !ok {
 				return nil, fmt.Errorf("a connection of the kind %T", c)
 			}
-			// A route may have become one to this machine since guard looked.
-			if e.Denied(a.Unmap()) {
+			// The kernel has chosen the source by now, and a route may have become one
+			// to this machine since guard looked. Nothing was sent yet.
+			if local, err := netip.ParseAddrPort(tcp.LocalAddr().String()); err != nil || e.Denied(local.Addr(), a.Unmap()) {
 				refuse(tcp)
 				return nil, broken(rulePrivate)
 			}
@@ -109,29 +110,35 @@ func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) (*found
 		return nil, err
 	}
 	for _, a := range at.addresses {
-		if e.Denied(a.Unmap()) {
+		var source netip.Addr
+		switch source, err = g.rules().Source(d, a.Unmap()); {
+		case err != nil:
+		case e.Denied(source, a.Unmap()):
 			err = broken(rulePrivate)
-		} else if _, err = g.rules().Source(d, a.Unmap()); err == nil {
+		default:
 			return at, nil
 		}
 	}
 	return nil, err
 }
 
-// guard looks at each address at the last moment before it is dialled. The port
+// guard looks at each address at the last moment before it is dialled from a
+// source, which may be invalid. The port
 // that we leave from is chosen with the destination: many sandboxes may share a
 // dedicated address.
-func (e *Egress) guard(_ context.Context, _, address string, c syscall.RawConn) error {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
+func (e *Egress) guard(source netip.Addr) func(_ context.Context, _, address string, c syscall.RawConn) error {
+	return func(_ context.Context, _, address string, c syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		if e.Denied(source, to.Addr().Unmap()) {
+			return broken(rulePrivate)
+		}
+		var option error
+		err = c.Control(func(fd uintptr) {
+			option = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+		})
+		return errors.Join(err, option)
 	}
-	if e.Denied(to.Addr().Unmap()) {
-		return broken(rulePrivate)
-	}
-	var option error
-	err = c.Control(func(fd uintptr) {
-		option = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
-	})
-	return errors.Join(err, option)
 }

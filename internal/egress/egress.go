@@ -36,8 +36,9 @@ type Options struct {
 	// version 4.
 	Pool     netip.Prefix
 	Resolver Resolver
-	// Denied reports whether no sandbox may reach an address.
-	Denied func(netip.Addr) bool
+	// Denied reports whether no sandbox may reach an address, from an address of this
+	// machine, which is invalid where nobody knows it yet.
+	Denied func(from, to netip.Addr) bool
 	// Closed lets nothing out, whatever sandboxes ask for.
 	Closed bool
 	// Decided is told of every decision. It must not wait.
@@ -286,7 +287,7 @@ func (e *Egress) Note(ip netip.Addr, p Packet) {
 // are its own addresses.
 func (e *Egress) filtered(p Packet, to Destination) Verdict {
 	switch {
-	case e.Denied(to.IP):
+	case e.Denied(netip.Addr{}, to.IP):
 		return Verdict{Rule: rulePrivate}
 	case p.Passed:
 		return Verdict{Allow: true, Rule: ruleOpen}

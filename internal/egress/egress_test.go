@@ -65,7 +65,7 @@ func serveWith(t *testing.T, n *doze.Network, change func(*Options)) (*Egress, *
 	}
 	o := Options{
 		Lane: listen(), Proxy: listen(), Names: listen(), Questions: questions, Pool: pool, Resolver: here{},
-		Denied: func(a netip.Addr) bool { return a != home }, Decided: func(bool) {},
+		Denied: func(_, a netip.Addr) bool { return a != home }, Decided: func(bool) {},
 	}
 	change(&o)
 	e := New(o)

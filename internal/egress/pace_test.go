@@ -98,21 +98,21 @@ func TestPaceOfStreams(t *testing.T) {
 }
 
 // pipe returns both ends of a connection.
-func pipe(t testing.TB) (one, other *net.TCPConn) {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp4", "127.0.0.1:0")
+func pipe(tb testing.TB) (one, other *net.TCPConn) {
+	tb.Helper()
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp4", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer l.Close()
-	c, err := new(net.Dialer).DialContext(t.Context(), "tcp4", l.Addr().String())
+	c, err := new(net.Dialer).DialContext(tb.Context(), "tcp4", l.Addr().String())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	d, err := l.Accept()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close(); d.Close() })
+	tb.Cleanup(func() { c.Close(); d.Close() })
 	return c.(*net.TCPConn), d.(*net.TCPConn)
 }

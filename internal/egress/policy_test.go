@@ -151,7 +151,7 @@ func TestSource(t *testing.T) {
 func TestFiltered(t *testing.T) {
 	t.Parallel()
 	private := netip.MustParseAddr("10.0.0.1")
-	e := New(Options{Pool: pool, Denied: func(a netip.Addr) bool { return a == private }})
+	e := New(Options{Pool: pool, Denied: func(_, a netip.Addr) bool { return a == private }})
 	public := netip.MustParseAddr("1.2.3.4")
 	for name, tt := range map[string]struct {
 		protocol string

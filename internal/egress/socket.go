@@ -36,7 +36,7 @@ func descriptors() int {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return socketsLeast
 	}
-	return int(max(socketsLeast, min(limit.Cur, 1<<30)/socketsShare)) //nolint:gosec // G115: it fits
+	return int(max(socketsLeast, min(limit.Cur, 1<<30)/socketsShare))
 }
 
 // A budget is what the connections of all sandboxes may take together. A sandbox

@@ -79,7 +79,7 @@ func TestHog(t *testing.T) { //nolint:paralleltest // it counts the descriptors 
 	if err := e.Admit(Guest{UID: "b", IP: neighbour}, nil); err != nil {
 		t.Fatal(err)
 	}
-	server, _ := echoServer(t)
+	server := echoServer(t)
 	// through reports whether a tunnel from an address carries a byte there and back.
 	through := func(from netip.Addr) (net.Conn, bool) {
 		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}

@@ -29,6 +29,7 @@ var features = []feature{
 	}, snat)},
 	{"nft_masq", inChain(nftables.ChainTypeNAT, nftables.ChainHookPostrouting, isIPv4, masquerade)},
 	{"nft_limit", inChain(nftables.ChainTypeFilter, nftables.ChainHookForward, []expr.Any{noteLimit})},
+	{"nft_fib_inet", inChain(nftables.ChainTypeFilter, nftables.ChainHookPrerouting, isIPv4, toMachine)},
 	{"nft_log", inChain(nftables.ChainTypeFilter, nftables.ChainHookForward, []expr.Any{noteLog})},
 	{"nfnetlink_log", func(c *changer) error {
 		conn, err := bindLog(c.ns)

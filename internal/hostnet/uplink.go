@@ -200,6 +200,7 @@ func (n *Net) guardMachine(name string) error {
 		}
 	}
 	machineNote := t.count(noteChain, countRefused) // to tell is the router's: the groups here are the operator's
+	t.refuseMachine(name, machineNote)
 	input := t.chain("input", nftables.ChainHookInput, nftables.ChainPolicyAccept)
 	t.rule(input, from(name), jump(machineNote.Name))
 	t.rule(input, from(name), isIPv4, protocol(unix.IPPROTO_TCP), reset) // all addresses of the machine itself

@@ -192,7 +192,7 @@ func (s *servers) copy(c net.Conn, to string) {
 // address of its proxy.
 func (s *servers) egress(rules doze.Proxy, i *intercept.Interceptor) (proxy string, err error) {
 	o := egress.Options{
-		Pool: netip.MustParsePrefix("198.18.0.0/15"), Resolver: fixed{}, Denied: func(netip.Addr) bool { return false }, Decided: func(bool) {},
+		Pool: netip.MustParsePrefix("198.18.0.0/15"), Resolver: fixed{}, Denied: func(_, _ netip.Addr) bool { return false }, Decided: func(bool) {},
 	}
 	var errs [4]error
 	o.Lane, errs[0] = s.listen()
