@@ -44,6 +44,7 @@ import (
 	"doze/internal/oauth"
 	"doze/internal/peer"
 	"doze/internal/seal"
+	"doze/internal/space"
 	"doze/internal/store"
 	"doze/internal/swap"
 	"doze/internal/volume"
@@ -192,6 +193,8 @@ type platform struct {
 	refusals    *hostnet.Watch
 	routing     *routing
 	images      *disk.Library
+	disk        *space.Disk   // of the data directory
+	imageDisk   *space.Disk   // of the images; the same one, unless they are elsewhere
 	agents      *disk.Library // of this data directory alone
 	bucket      *drive.Bucket // nil without drives
 	node        *node.Node
@@ -227,6 +230,9 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		addresses, err = addresses.WithPreviews(c.PreviewURL)
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := p.openDisks(); err != nil {
 		return nil, err
 	}
 	if p.images, err = disk.Open(c.ImagesDir, p.libraryOptions()); err != nil {
@@ -397,7 +403,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	volumes, err := volume.Open(filepath.Join(c.Data, "volumes"))
+	volumes, err := p.openVolumes()
 	if err != nil {
 		return err
 	}
@@ -424,6 +430,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Report: func(r peer.Report) { p.control.Report(r) },
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank,
 
+		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
 		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20, Spares: c.Spares,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
 		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: swapAfter,
@@ -457,7 +464,43 @@ func (p *platform) mountDrive(m peer.DriveMount, dir string) (node.Drive, error)
 
 // libraryOptions are the settings of images.
 func (p *platform) libraryOptions() disk.Options {
-	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20}
+	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20, Room: p.imageDisk.Claim}
+}
+
+// openDisks looks at the disks that have data and images. Both have a reserve.
+func (p *platform) openDisks() (err error) {
+	c := p.config
+	o := space.Options{Reserve: c.DiskReserveMB, Overcommit: c.VolumeOvercommit}
+	if o.Reserve > 0 {
+		o.Reserve <<= 20
+	}
+	if p.disk, err = space.Open(c.Data, o); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.ImagesDir, 0o755); err != nil { //nolint:gosec // G301: as the library makes it
+		return fmt.Errorf("make the directory of images: %w", err)
+	}
+	p.imageDisk = p.disk
+	if same, err := p.disk.Same(c.ImagesDir); same || err != nil {
+		return err
+	}
+	p.imageDisk, err = space.Open(c.ImagesDir, o)
+	return err
+}
+
+// openVolumes opens the volumes, which take the room that they promise.
+func (p *platform) openVolumes() (*volume.Pool, error) {
+	volumes, err := volume.Open(filepath.Join(p.config.Data, "volumes"), p.disk)
+	if err != nil {
+		return nil, err
+	}
+	p.disk.Written(volumes.Written)
+	s, err := p.disk.State()
+	if err == nil && s.Free-s.Reserve < s.Pending {
+		slog.Warn("volumes are promised more than the disk has: nothing that takes disk can be made until some are deleted, the disk is larger, or --volume-overcommit is",
+			"promised", s.Promised, "pending", s.Pending, "free", s.Free, "reserve", s.Reserve)
+	}
+	return volumes, err
 }
 
 // storedImages is what images take of the disk.

@@ -23,6 +23,7 @@ import (
 	"doze/internal/daemon"
 	"doze/internal/disk"
 	"doze/internal/drive"
+	"doze/internal/space"
 	"doze/internal/store"
 	"doze/internal/swap"
 )
@@ -77,6 +78,10 @@ type config struct {
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool  `json:"privateRegistries"`
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
+	// DiskReserveMB stays free of the disk; -1: a part of it, see space.Auto.
+	DiskReserveMB int64 `json:"diskReserveMb"`
+	// VolumeOvercommit is how many bytes volumes may promise for each that is free.
+	VolumeOvercommit float64 `json:"volumeOvercommit"`
 }
 
 // defaults works on any host.
@@ -89,7 +94,7 @@ func defaults() config {
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
-		ImageMaxMB: disk.BytesDefault >> 20,
+		ImageMaxMB: disk.BytesDefault >> 20, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
 
@@ -99,6 +104,9 @@ const (
 	egressOpen   = "open"   // all of them are led to the proxy
 	egressDirect = "direct" // those without network rules are not
 )
+
+// overcommitMax is far above what any disk survives whose volumes are used.
+const overcommitMax = 100
 
 // bind makes flags of the settings that people change.
 func (c *config) bind(flags *flag.FlagSet) {
@@ -138,6 +146,8 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it, and for UDP from them the host forwards packets (net.ipv4.ip_forward)")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.Int64Var(&c.ImageMaxMB, "image-max-mb", c.ImageMaxMB, "refuse images of registries whose files take more than this many `MB`; while one is made, it takes twice that of the disk")
+	flags.Int64Var(&c.DiskReserveMB, "disk-reserve-mb", c.DiskReserveMB, "keep this many `MB` of the disk free: images, volumes, snapshots and archives that would take them are refused, and checkpoints leave a quarter of them; -1: 2 % of the disk, at least 1024 and at most 20480")
+	flags.Float64Var(&c.VolumeOvercommit, "volume-overcommit", c.VolumeOvercommit, "promise this `factor` of the free disk to volumes: with 1 each volume can be filled, with more some may find the disk full")
 	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
 	flags.StringVar(&c.DrivesKeys, "drives-credentials", c.DrivesKeys, "`file` with the credentials of that bucket, in the form of ~/.aws/credentials: its profile default; it never reaches a sandbox")
 	flags.StringVar(&c.DrivesRegion, "drives-region", c.DrivesRegion, "`name` of the region that the bucket is in, as S3 knows it")
@@ -340,6 +350,12 @@ func (c config) validate() error {
 	}
 	if c.ImageMaxMB <= 0 {
 		p.Add("imageMaxMb", "must be positive")
+	}
+	if c.DiskReserveMB < space.Auto {
+		p.Add("diskReserveMb", "must be -1 or more")
+	}
+	if c.VolumeOvercommit < 1 || c.VolumeOvercommit > overcommitMax {
+		p.Add("volumeOvercommit", "must be 1 to %d", overcommitMax)
 	}
 	if _, err := swap.Parse(c.Swap); err != nil {
 		p.Add("swap", "%v", err)

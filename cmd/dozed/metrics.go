@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 
@@ -33,5 +34,23 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 	if err != nil { // the other metrics say something all the same
 		slog.Error("metrics of the packet filter are left out", "err", err)
 	}
-	p.metrics.Serve(w, r, costs, metric.Packets{Refused: counts.Refused, Passed: counts.Passed})
+	p.metrics.Serve(w, r, costs, metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, p.diskMetrics(r.Context()))
+}
+
+// diskMetrics is what the disk has. What cannot be measured is left out.
+func (p *platform) diskMetrics(ctx context.Context) metric.Disk {
+	d := metric.Disk{Kinds: map[string]int64{}}
+	u, err := p.node.Usage(ctx)
+	if err != nil {
+		slog.ErrorContext(ctx, "metrics of the disk are incomplete", "err", err)
+	}
+	for kind, n := range u.Host() {
+		d.Kinds[string(kind)] = n
+	}
+	s, err := p.disk.State()
+	if err != nil {
+		slog.ErrorContext(ctx, "metrics of the disk are incomplete", "err", err)
+	}
+	d.Free, d.Reserve, d.Promised = s.Free, s.Reserve, s.Promised
+	return d
 }

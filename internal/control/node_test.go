@@ -30,7 +30,7 @@ type node struct {
 	kept     map[string]string            // guarded by mu; by id of a snapshot: the memory in it
 	creates  []peer.Order                 // guarded by mu
 	mounted  map[string][]peer.DriveMount // guarded by mu; by machine
-	fail     map[string]error             // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, network
+	fail     map[string]error             // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network
 	starts   []started                    // guarded by mu
 	consults int                          // guarded by mu; of machines that run
 	refuse   int                          // guarded by mu; if set, the status with which processes are refused
@@ -320,6 +320,9 @@ func (n *node) ResizeVolume(_ context.Context, id string, size doze.Megabytes) e
 	d, there := n.disks[id]
 	if !there {
 		return doze.Errorf(doze.NotFound, "no such disk")
+	}
+	if err := n.fail["resize"]; err != nil {
+		return err
 	}
 	d.size = max(d.size, size)
 	n.disks[id] = d

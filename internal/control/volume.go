@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -120,8 +121,10 @@ func (s *Server) abandonVolume(ctx context.Context, id string, err error) error 
 // updateVolume changes metadata, and the size upwards.
 func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[string]any) (doze.Volume, error) {
 	c := callerOf(ctx)
+	var before doze.Megabytes
 	v, err := s.Store.ChangeVolume(ctx, c.Workspace, r.PathValue("volume"), func(v *store.Volume) error {
 		was := v.Volume
+		before = was.Spec.Size
 		var p doze.Problems
 		decodeVolume(&v.Volume, body, &p)
 		keepName(&v.Metadata, was.Metadata.Name, "volume", &p)
@@ -143,9 +146,26 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 	}
 	// If we stop here, the next machine that gets it makes it larger.
 	if err := s.Node.ResizeVolume(ctx, v.ID, v.Spec.Size); err != nil {
-		return doze.Volume{}, fromNode(err, "the growth of the volume")
+		return doze.Volume{}, errors.Join(fromNode(err, "the growth of the volume"), s.shrinkBack(ctx, v, before))
 	}
 	return v.Volume, nil
+}
+
+// shrinkBack gives a volume that could not grow the size on record that its disk
+// has: a sandbox must be able to get it.
+func (s *Server) shrinkBack(ctx context.Context, v store.Volume, size doze.Megabytes) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	_, err := s.Store.ChangeVolume(ctx, v.Metadata.Workspace, v.Metadata.Name, func(now *store.Volume) error {
+		if now.ID == v.ID && now.Spec.Size == v.Spec.Size {
+			now.Spec.Size = size
+		}
+		return nil
+	})
+	if doze.Public(err).Kind == doze.NotFound {
+		return nil // it was deleted meanwhile
+	}
+	return err
 }
 
 func (s *Server) deleteVolume(ctx context.Context, r *http.Request) (doze.Volume, error) {

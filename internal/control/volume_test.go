@@ -84,6 +84,15 @@ func TestVolumes(t *testing.T) {
 		}
 		want[any](p, 400, "GET", "/volumes?status=RUNNING", "")
 
+		// What the disk has no room for leaves the size as it is, on record too: else
+		// no sandbox could get the volume any more.
+		p.node.set("resize", doze.Errorf(doze.Exhausted, "there is no room for 1 MB more of volumes"))
+		want[any](p, 429, "PUT", "/volumes/v", `{"spec":{"size":1025}}`)
+		if v := want[doze.Volume](p, 200, "GET", "/volumes/v", ""); v.Spec.Size != 1024 {
+			t.Errorf("after a growth that failed it has %d MB", v.Spec.Size)
+		}
+		p.node.set("resize", nil)
+
 		// A redeploy keeps it, and a growth is known to the next machine.
 		want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":2048}}`)
 		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
@@ -103,7 +112,10 @@ func TestVolumes(t *testing.T) {
 			said = append(said, e.Type+" "+e.Status+" "+e.Message)
 		}
 		if diff := cmp.Diff([]string{
-			"deployment DEPLOYED the volume is ready", "notice DEPLOYED it is attached to the sandbox a", "notice DEPLOYED its size is 2048 MB now, it was 1024 MB; sandbox:a sees that on its next machine, after a redeploy or an archive",
+			"deployment DEPLOYED the volume is ready", "notice DEPLOYED it is attached to the sandbox a",
+			"notice DEPLOYED its size is 1025 MB now, it was 1024 MB; sandbox:a sees that on its next machine, after a redeploy or an archive",
+			"notice DEPLOYED its size is 1024 MB now, it was 1025 MB; sandbox:a sees that on its next machine, after a redeploy or an archive",
+			"notice DEPLOYED its size is 2048 MB now, it was 1024 MB; sandbox:a sees that on its next machine, after a redeploy or an archive",
 			"notice DEPLOYED the sandbox a is gone: it is free", "notice DEPLOYED it is attached to the sandbox b", "notice DEPLOYED the sandbox b is gone: it is free",
 		}, said); diff != "" {
 			t.Errorf("its events: %s", diff)

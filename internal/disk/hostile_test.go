@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -28,8 +30,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/space"
 )
 
 // squeeze compresses what a function writes.
@@ -360,6 +364,60 @@ func TestWork(t *testing.T) {
 	}
 	if now := blocks(l.dir); now > img.Bytes+1<<20 {
 		t.Errorf("%d MB stay of an image of %d MB", now>>20, img.Bytes>>20)
+	}
+}
+
+// TestNoRoom pulls images onto a small file system: one that would take the reserve
+// is refused with figures, wherever on the way that turns out, and leaves nothing.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	library(t, Options{}) // or skip
+	dir := t.TempDir()
+	file, at := filepath.Join(dir, "disk"), filepath.Join(dir, "at")
+	f, err := os.Create(file)
+	if err := errors.Join(err, f.Truncate(200<<20), f.Close(), os.Mkdir(at, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", file}, {"mount", "-o", "loop", file, at}} {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("SKIPPED: no file system of its own: %v: %s", err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	d, err := space.Open(at, space.Options{Reserve: 40 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(filepath.Join(at, "lib"), Options{PrivateRegistries: true, Room: d.Claim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for name, tt := range map[string]struct {
+		size int64
+		fits bool
+	}{
+		"the tree does not fit":  {170 << 20, false},
+		"the image does not fit": {90 << 20, false},
+		"both fit":               {30 << 20, true},
+	} {
+		h := newHub(t)
+		h.pushRaw(t, nil, bomb(t, tt.size))
+		_, err := l.Ensure(t.Context(), h.host+"/a", nil)
+		if public := doze.Public(err); tt.fits != (err == nil) || !tt.fits && (public.Kind != doze.Exhausted || !strings.Contains(public.Message, "40 MB are kept")) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left := leftovers(t, l); len(left) != 0 {
+			t.Errorf("%s: left: %v", name, left)
+		}
+		s, err := d.State()
+		if err != nil || s.Free < 40<<20 {
+			t.Errorf("%s: %d MB are free, %v", name, s.Free>>20, err)
+		}
 	}
 }
 

@@ -135,6 +135,9 @@ func (t *rootTree) take(n int64) (release func(), err error) {
 	return t.room(n)
 }
 
+// bytes is what the tree takes of the disk at most.
+func (t *rootTree) bytes() int64 { return t.most.bytes - t.left.bytes }
+
 func (t *rootTree) tooLarge() error {
 	return doze.Errorf(doze.TooLarge, "the image is larger than %d MB, which is the limit: the operator sets it with --image-max-mb", t.most.bytes>>20)
 }
@@ -176,7 +179,10 @@ func importTar(ctx context.Context, dir string, archive io.Reader, l limits) (_ 
 		return config{}, err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	return config{env: []string{pathDefault}, workDir: "/"}, t.apply(ctx, in)
+	if err := t.apply(ctx, in); err != nil {
+		return config{}, err
+	}
+	return config{env: []string{pathDefault}, workDir: "/", bytes: t.bytes()}, nil
 }
 
 // apply puts the entries of one layer into the tree.

@@ -391,6 +391,7 @@ type config struct {
 	user    string
 	workDir string
 	digest  string
+	bytes   int64 // of the files, or 0 for one of our recipes, of which there are a few
 }
 
 // build lets fill put files into an empty directory and makes an image of it.
@@ -409,6 +410,11 @@ func (l *Library) build(ctx context.Context, key string, fill func(ctx context.C
 	if err != nil {
 		return Image{}, err
 	}
+	release, err := l.o.room()(c.bytes)
+	if err != nil {
+		return Image{}, err
+	}
+	defer release()
 	file := filepath.Join(work.dir, "image"+imageSuffix)
 	size, sum, err := seal(ctx, tree, file)
 	if err != nil {

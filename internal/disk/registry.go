@@ -124,7 +124,7 @@ func (p *pull) unpack(ctx context.Context, dir string, l limits, report func(Pro
 		done += manifest.Layers[i].Size
 	}
 	c := file.Config
-	return config{env: c.Env, user: c.User, workDir: c.WorkingDir, digest: p.digest}, nil
+	return config{env: c.Env, user: c.User, workDir: c.WorkingDir, digest: p.digest, bytes: tree.bytes()}, nil
 }
 
 // weigh looks at what a manifest announces, before anything of it is downloaded.

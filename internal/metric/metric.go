@@ -113,16 +113,47 @@ type Packets struct {
 	Passed  map[string]uint64 // the first ones of flows
 }
 
-// Serve answers with all metrics, and with what sandboxes take now and what the
-// filter did with their packets.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost, packets Packets) {
+// Disk is how full the disk of the data is, in bytes.
+type Disk struct {
+	Kinds                   map[string]int64 // by what takes them
+	Free, Reserve, Promised int64            // Promised is the sum of the sizes of volumes
+}
+
+// Serve answers with all metrics, and with what sandboxes take now, what the
+// filter did with their packets, and what the disk has.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost, packets Packets, disk Disk) {
 	now := prometheus.NewRegistry()
 	now.MustRegister(gauges(costs)...)
+	now.MustRegister(disk.gauges()...)
 	now.MustRegister(
 		byProtocol("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", packets.Refused),
 		byProtocol("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", packets.Passed),
 	)
 	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}
+
+// gauges are those of the disk.
+func (d Disk) gauges() []prometheus.Collector {
+	kinds := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "doze_disk_bytes", Help: "Disk that images, checkpoints, volumes and the rest take, by kind.",
+	}, []string{"kind"})
+	for kind, n := range d.Kinds {
+		kinds.WithLabelValues(kind).Set(float64(n))
+	}
+	all := []prometheus.Collector{kinds}
+	for _, g := range []struct {
+		name, help string
+		value      int64
+	}{
+		{"doze_disk_free_bytes", "Disk that is free.", d.Free},
+		{"doze_disk_reserve_bytes", "Disk that is kept free.", d.Reserve},
+		{"doze_volume_promised_bytes", "Sizes of all volumes, which their sandboxes may fill.", d.Promised},
+	} {
+		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: g.name, Help: g.help})
+		gauge.Set(float64(g.value))
+		all = append(all, gauge)
+	}
+	return all
 }
 
 // byProtocol is what the kernel has counted.

@@ -32,7 +32,8 @@ func TestMetrics(t *testing.T) {
 		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 2, SwapBytes: 50, DiskBytes: 60}},
 		{Tier: machine.OnDisk, Ready: true, Stats: machine.Stats{MemoryBytes: 10, DiskBytes: 7}},
 		{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
-	}, metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}})
+	}, metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
+		metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Promised: 40})
 	for _, line := range []string{
 		`doze_sandboxes{tier="awake"} 1`,
 		`doze_sandboxes{tier="paused"} 0`,
@@ -56,6 +57,11 @@ func TestMetrics(t *testing.T) {
 		`doze_egress_refused_packets_total{protocol="tcp"} 3`,
 		`doze_egress_refused_packets_total{protocol="udp"} 0`,
 		`doze_egress_passed_flows_total{protocol="udp"} 5`,
+		`doze_disk_bytes{kind="image"} 9`,
+		`doze_disk_bytes{kind="volume"} 0`,
+		`doze_disk_free_bytes 70`,
+		`doze_disk_reserve_bytes 5`,
+		`doze_volume_promised_bytes 40`,
 	} {
 		if !strings.Contains(w.Body.String(), line+"\n") {
 			t.Errorf("%s is missing", line)

@@ -86,6 +86,11 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()
+	release, err := roomFor(ctx, m, n.Room)
+	if err != nil {
+		return fmt.Errorf("make room for the archive: %w", err)
+	}
+	defer release()
 	uid := b.order.UID
 	if err := n.noteProcesses(ctx, b); err != nil {
 		return fmt.Errorf("end the processes: %w", err)

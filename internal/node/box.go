@@ -344,6 +344,8 @@ func failure(err error) string {
 		return "it took too long"
 	case strings.Contains(err.Error(), syscall.ENOSPC.Error()): // the engine has words for it only
 		return "the disk of the node is full"
+	case doze.Public(err).Kind == doze.Exhausted:
+		return doze.Public(err).Message
 	default:
 		return "the engine reported an error; the node's log has it"
 	}

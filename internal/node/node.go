@@ -84,6 +84,10 @@ type Options struct {
 	// took. They must not wait. Either may be nil.
 	Woke func(from machine.Tier, took time.Duration, err error)
 	Sank func(to machine.Tier, took time.Duration, err error)
+	// Room takes bytes of the disk for what is about to be written, until release is
+	// called, or is Exhausted; SleepRoom is for checkpoints of sandboxes, which may
+	// take more of it. Without them the disk is the node's.
+	Room, SleepRoom func(bytes int64) (release func(), err error)
 	// Available returns the bytes of memory that the host can still give.
 	Available func() (int64, error)
 
@@ -131,6 +135,13 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	}
 	if o.Sank == nil {
 		o.Sank = func(machine.Tier, time.Duration, error) {}
+	}
+	boundless := func(int64) (release func(), err error) { return func() {}, nil }
+	if o.Room == nil {
+		o.Room = boundless
+	}
+	if o.SleepRoom == nil {
+		o.SleepRoom = boundless
 	}
 	n := &Node{Options: o, reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
 	n.ahead = newAhead(n)
@@ -615,7 +626,7 @@ func (b *Box) halt(ctx context.Context) error {
 	if err := b.noteTie(m); err != nil {
 		return err
 	}
-	if err := m.Suspend(ctx, to); err != nil {
+	if err := b.n.descend(ctx, m, to); err != nil {
 		slog.Error("disable", "sandbox", b.order.UID, "tier", m.Tier().String(), "err", err)
 		if m.Tier() == machine.Awake {
 			return fmt.Errorf("pause: %w", err)

@@ -66,6 +66,11 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if err := n.untied(b, m); err != nil {
 		return 0, err
 	}
+	release, err := roomFor(ctx, m, n.Room)
+	if err != nil {
+		return 0, fmt.Errorf("make room for the snapshot: %w", err)
+	}
+	defer release()
 	k := kept{ID: id, Image: b.image, Agent: b.config.Agent, Memory: b.config.Memory, CPUs: b.config.CPUs}
 	err = n.take(ctx, m, &k)
 	return k.Bytes, missing("the sandbox cannot be copied", err)

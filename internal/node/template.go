@@ -201,5 +201,10 @@ func (a *ahead) makeTemplate(ctx context.Context, c machine.Config) error {
 	if err != nil {
 		return err
 	}
+	release, err := roomFor(ctx, s, a.n.Room)
+	if err != nil {
+		return errors.Join(err, s.end(context.WithoutCancel(ctx)))
+	}
+	defer release()
 	return errors.Join(s.Keep(ctx, a.template(key(c))), s.end(context.WithoutCancel(ctx)), a.prune())
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -104,7 +105,7 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 			if err := step.Reach(step.Sink, b.order.UID); err != nil {
 				return err
 			}
-			return m.Suspend(ctx, to)
+			return b.n.descend(ctx, m, to)
 		}, func(err error) {
 			b.sinking = nil
 			b.sank(err, ctx.Err() != nil, to, time.Since(start))
@@ -120,6 +121,20 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 	b.sinking = cancel
 	b.timer.Stop()
 	return done
+}
+
+// descend moves a machine to a lower tier, as far as the disk has room: without
+// it goes no further than a pause, in which nothing is lost.
+func (n *Node) descend(ctx context.Context, m machine.Machine, to machine.Tier) error {
+	if to < machine.Saved {
+		return m.Suspend(ctx, to)
+	}
+	release, err := roomFor(ctx, m, n.SleepRoom)
+	if err != nil {
+		return errors.Join(fmt.Errorf("make room for the checkpoint: %w", err), m.Suspend(ctx, machine.Paused))
+	}
+	defer release()
+	return m.Suspend(ctx, to)
 }
 
 // sank takes note of how a move to a lower tier ended. Preconditions: mu is

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"doze/internal/machine"
 	"doze/internal/peer"
 )
 
@@ -205,4 +206,18 @@ func (n *Node) measureAhead(m *measuring) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// roomFor takes room on the disk for the memory of a machine, which is what a
+// checkpoint or an archive of it takes at most. One that has a checkpoint needs no
+// room: a copy shares the files of that.
+func roomFor(ctx context.Context, m machine.Machine, room func(int64) (func(), error)) (release func(), err error) {
+	if m.Tier() >= machine.Saved {
+		return func() {}, nil
+	}
+	s, err := m.Stats(ctx)
+	if err != nil { // whoever writes the checkpoint says what is wrong
+		slog.WarnContext(ctx, "the room for a checkpoint is unknown", "err", err)
+	}
+	return room(s.MemoryBytes + s.SwapBytes)
 }

@@ -3,6 +3,8 @@ package node_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +43,7 @@ func TestUsage(t *testing.T) {
 			}
 			return name
 		}
-		pages := write("sandboxes/a/machine/image/pages.img")
+		pages := write("sandboxes/a/machine/another/pages.img")
 		write("sandboxes/a/files.tar")
 		write("sandboxes/a/drives/one/file")
 		sparse := write("snapshots/s/copy/hole")
@@ -118,5 +120,62 @@ func TestUsers(t *testing.T) {
 				t.Errorf("the image is needed by %v", use.Users)
 			}
 		}
+	})
+}
+
+// TestNoRoom has a disk without room: what a tenant asks for is refused and leaves
+// nothing, and a sandbox stays where it can be woken from memory until there is
+// room again.
+func TestNoRoom(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		var full atomic.Bool
+		var claimed, asked atomic.Int64
+		room := func(n int64) (func(), error) {
+			asked.Add(n)
+			if full.Load() {
+				return nil, doze.Errorf(doze.Exhausted, "the disk of this host has no room")
+			}
+			claimed.Add(n)
+			return func() { claimed.Add(-n) }, nil
+		}
+		o := h.options()
+		o.Room, o.SleepRoom = room, room
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		p.hello("a")
+		full.Store(true)
+		_, err := p.Snapshot(t.Context(), "a", "s")
+		h.kind(err, doze.Exhausted, "no room")
+		if ids := p.kept(); len(ids) != 0 {
+			t.Errorf("snapshots are left: %v", ids)
+		}
+		_, err = p.Archive(t.Context(), "a")
+		h.kind(err, doze.Exhausted, "no room")
+		p.hello("a") // it runs on
+		time.Sleep(pauseAfter + diskAfter + time.Second)
+		p.in("a", doze.Standby, "paused")
+		if last := h.last("a").Message; !strings.Contains(last, "no room") {
+			t.Errorf("control hears %q", last)
+		}
+		if asked.Load() == 0 {
+			t.Error("nobody asked for room")
+		}
+		p.hello("a")
+		full.Store(false)
+		p.sleep("disk")
+		p.snap("a", "s")
+		if n := claimed.Load(); n != 0 {
+			t.Errorf("%d bytes are still claimed", n)
+		}
+
+		full.Store(true)
+		p.hello("a")
+		if err := p.Disable(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		p.in("a", doze.Disabled, "paused")
 	})
 }

@@ -41,18 +41,31 @@ const (
 // form is what names of volumes and owners look like.
 var form = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,127}$`)
 
+// A Ledger knows how much of the disk is promised to volumes.
+type Ledger interface {
+	// Promise promises the whole size of a volume, or is Exhausted. The same again
+	// costs nothing.
+	Promise(id string, size int64) error
+	// Keep takes note of a volume that is there.
+	Keep(id string, size int64)
+	// Forget takes a promise back.
+	Forget(id string)
+}
+
 // Pool is the volumes of one directory. It is safe for concurrent use.
 type Pool struct {
-	dir string
+	dir    string
+	ledger Ledger
 
 	mu     sync.Mutex
 	owners map[string]string // guarded by mu; by volume
 }
 
 // Open returns the pool of a directory, with the owners that an earlier process
-// left: Sweep takes what is nobody's from them.
-func Open(dir string) (*Pool, error) {
-	p := &Pool{dir: dir, owners: map[string]string{}}
+// left: Sweep takes what is nobody's from them. The ledger gets to know the volumes
+// that are there.
+func Open(dir string, ledger Ledger) (*Pool, error) {
+	p := &Pool{dir: dir, ledger: ledger, owners: map[string]string{}}
 	for _, name := range []string{dirImages, dirMounts} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
@@ -62,7 +75,24 @@ func Open(dir string) (*Pool, error) {
 	for _, m := range mounts {
 		p.owners[filepath.Base(m)] = filepath.Base(filepath.Dir(m))
 	}
-	return p, err
+	ids, bad := p.IDs()
+	for _, id := range ids {
+		_, size, unreadable := p.Measure(id)
+		bad = errors.Join(bad, unreadable)
+		ledger.Keep(id, size)
+	}
+	return p, errors.Join(err, bad)
+}
+
+// Written is how many bytes all volumes take on the host.
+func (p *Pool) Written() (total int64) {
+	ids, _ := p.IDs() // without the directory there are none
+	for _, id := range ids {
+		if n, _, err := p.Measure(id); err == nil { // one that is removed now takes nothing
+			total += n
+		}
+	}
+	return total
 }
 
 func (p *Pool) image(id string) string { return filepath.Join(p.dir, dirImages, id+suffix) }
@@ -88,12 +118,19 @@ func (p *Pool) Make(ctx context.Context, id string, size doze.Megabytes, from st
 	if _, err := os.Lstat(p.image(id)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return p.make(id, func(name string) error {
+	if err := p.ledger.Promise(id, size.Bytes()); err != nil {
+		return err
+	}
+	err := p.make(id, func(name string) error {
 		if from == "" {
 			return format(ctx, name, size)
 		}
 		return clone(ctx, name, p.image(from), size)
 	})
+	if err != nil {
+		p.ledger.Forget(id)
+	}
+	return err
 }
 
 // make writes the file of a volume beside its place, and puts it there when it
@@ -126,7 +163,18 @@ func (p *Pool) Resize(id string, size doze.Megabytes) error {
 	if err := check(id); err != nil {
 		return err
 	}
-	return unknown(lengthen(p.image(id), size))
+	_, was, err := p.Measure(id)
+	if err != nil || was >= size.Bytes() {
+		return err
+	}
+	if err := p.ledger.Promise(id, size.Bytes()); err != nil {
+		return err
+	}
+	if err := lengthen(p.image(id), size); err != nil {
+		p.ledger.Keep(id, was)
+		return unknown(err)
+	}
+	return nil
 }
 
 // unknown classifies the absence of a volume.
@@ -149,6 +197,7 @@ func (p *Pool) Remove(id string) error {
 	if err := os.Remove(p.image(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	p.ledger.Forget(id)
 	return durable.Sync(filepath.Join(p.dir, dirImages))
 }
 

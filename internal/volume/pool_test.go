@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -24,7 +26,7 @@ func open(t *testing.T, dir string) *volume.Pool {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: volumes need root")
 	}
-	p, err := volume.Open(dir)
+	p, err := volume.Open(dir, newLedger(1<<40))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,6 +40,106 @@ func open(t *testing.T, dir string) *volume.Pool {
 		}
 	})
 	return p
+}
+
+// ledger promises up to a sum.
+type ledger struct {
+	most int64
+
+	mu   sync.Mutex
+	sums map[string]int64 // guarded by mu
+}
+
+func newLedger(most int64) *ledger { return &ledger{most: most, sums: map[string]int64{}} }
+
+func (l *ledger) Promise(id string, size int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	total := size - l.sums[id]
+	for _, n := range l.sums {
+		total += n
+	}
+	if total > l.most {
+		return doze.Errorf(doze.Exhausted, "there is no room")
+	}
+	l.sums[id] = size
+	return nil
+}
+
+func (l *ledger) Keep(id string, size int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sums[id] = size
+}
+
+func (l *ledger) Forget(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.sums, id)
+}
+
+func (l *ledger) promised() map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.sums)
+}
+
+// TestPromises keeps the ledger right through all that happens to volumes, and
+// after a restart.
+func TestPromises(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open(t, dir) // undoes all mounts in the end
+	l := newLedger(200 << 20)
+	p, err := volume.Open(dir, l)
+	must(t, err)
+	ctx := t.Context()
+	must(t, p.Make(ctx, "a", 64, ""))
+	must(t, p.Make(ctx, "a", 128, "")) // it is there, and stays
+	if err := p.Make(ctx, "huge", doze.VolumeMax, ""); kind(err) != doze.Exhausted {
+		t.Errorf("a huge one: %v", err)
+	}
+	if err := p.Make(ctx, "none", 64, "unknown"); kind(err) != doze.NotFound {
+		t.Errorf("of nothing: %v", err)
+	}
+	must(t, p.Make(ctx, "b", 64, "a"))
+	must(t, p.Resize("b", 100))
+	if err := p.Resize("b", 300); kind(err) != doze.Exhausted {
+		t.Errorf("growth beyond the disk: %v", err)
+	}
+	if _, size, err := p.Measure("b"); err != nil || size != 100<<20 {
+		t.Errorf("it has %d bytes, %v", size, err)
+	}
+	want := map[string]int64{"a": 64 << 20, "b": 100 << 20}
+	if diff := cmp.Diff(want, l.promised()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := p.Import(ctx, "c", 64, strings.NewReader("")); kind(err) != doze.Exhausted {
+		t.Errorf("an import beyond the disk: %v", err)
+	}
+	must(t, p.Remove("a"))
+	var tape bytes.Buffer
+	w := tar.NewWriter(&tape)
+	must(t, errors.Join(w.WriteHeader(&tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o600}), w.Close()))
+	whole := tape.Bytes()
+	if _, err := p.Import(ctx, "c", 64, bytes.NewReader(whole[:300])); kind(err) != doze.Invalid {
+		t.Errorf("half an upload: %v", err)
+	}
+	_, err = p.Import(ctx, "c", 64, bytes.NewReader(whole))
+	must(t, err)
+	want = map[string]int64{"b": 100 << 20, "c": 64 << 20}
+	if diff := cmp.Diff(want, l.promised()); diff != "" {
+		t.Error(diff)
+	}
+	again := newLedger(0)
+	_, err = volume.Open(dir, again)
+	must(t, err)
+	if diff := cmp.Diff(want, again.promised()); diff != "" {
+		t.Errorf("after a restart: %s", diff)
+	}
+	if n := p.Written(); n < 64<<10 || n > 64<<20 {
+		t.Errorf("%d bytes are written", n)
+	}
 }
 
 func kind(err error) doze.Kind { return doze.Public(err).Kind }

@@ -63,7 +63,11 @@ func (p *Pool) Import(ctx context.Context, id string, size doze.Megabytes, archi
 	if err := p.Detach(half); err != nil { // with it, everything is on disk
 		return 0, err
 	}
-	return bytes, p.make(id, func(name string) error { return os.Rename(p.image(half), name) })
+	if err := p.make(id, func(name string) error { return os.Rename(p.image(half), name) }); err != nil {
+		return 0, err
+	}
+	p.ledger.Keep(id, size.Bytes()) // what was promised to half, which is removed now
+	return bytes, nil
 }
 
 // unpack writes the files of a tar into a directory, and refuses what does not
