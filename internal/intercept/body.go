@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
-	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -17,13 +16,15 @@ import (
 // bodyMax bounds a JSON body that gets members, which is held in memory.
 const bodyMax = 1 << 20
 
-// prepareBody adds members to a body that is JSON, and sees to it that it goes
-// out without references. It returns the members that it added.
+// prepareBody adds members to a body, and sees to it that it goes out without
+// references. It returns the members that it added. Whether a body is JSON is
+// decided by its bytes: the sandbox chooses the Content-Type, and could keep the
+// members out with it. A request without a body has nothing to add to.
 func prepareBody(r *http.Request, members map[string]string) (added []string, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
-	if len(members) > 0 && isJSON(r.Header.Get("Content-Type")) {
+	if len(members) > 0 {
 		return injectBody(r, members)
 	}
 	r.Body = &unresolved{ReadCloser: r.Body}
@@ -58,26 +59,18 @@ func (u *unresolved) Read(p []byte) (int, error) {
 }
 
 // injectBody adds members to the JSON object that r carries; those that it has
-// stay. A body that is no JSON, or no object, is left as it is. One that says it
-// is JSON and cannot be read is an error: it would go out without the members.
+// stay. Any other body is an error: it would go out without the members.
 func injectBody(r *http.Request, members map[string]string) (added []string, err error) {
 	raw, err := readBody(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := decodeBody(raw, r.Header.Values("Content-Encoding"))
-	if err != nil {
-		return nil, err
-	}
-	if bytes.Contains(plain, []byte(doze.SecretReference)) {
-		return nil, errReference
-	}
-	whole, added, err := addMembers(plain, members)
-	if err != nil {
-		return nil, err
+	if len(raw) > 0 {
+		if raw, added, err = inject(raw, r.Header, members); err != nil {
+			return nil, err
+		}
 	}
 	if len(added) > 0 {
-		raw = whole
 		r.Header.Del("Content-Encoding")
 	}
 	r.Header.Del("Expect") // all of it is here
@@ -87,9 +80,21 @@ func injectBody(r *http.Request, members map[string]string) (added []string, err
 	return added, nil
 }
 
-func isJSON(contentType string) bool {
-	kind, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json"))
+// inject returns a body with members, without its encodings; or as it came, if it
+// has them all.
+func inject(raw []byte, h http.Header, members map[string]string) (_ []byte, added []string, err error) {
+	plain, err := decodeBody(raw, h.Values("Content-Encoding"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if bytes.Contains(plain, []byte(doze.SecretReference)) {
+		return nil, nil, errReference
+	}
+	whole, added, err := addMembers(plain, members)
+	if err != nil || len(added) == 0 {
+		return raw, nil, err
+	}
+	return whole, added, nil
 }
 
 // readBody reads at most bodyMax bytes.
@@ -99,7 +104,7 @@ func readBody(body io.Reader) ([]byte, error) {
 		return nil, doze.Wrap(err, doze.Invalid, "the body of the request ended early, or is not encoded as it says")
 	}
 	if len(b) > bodyMax {
-		return nil, doze.Errorf(doze.TooLarge, "a routing rule adds to the JSON of this request, which may have %d bytes: send less, or take the body out of the rule", bodyMax)
+		return nil, doze.Errorf(doze.TooLarge, "a routing rule adds members to the JSON of this request, which may have %d bytes: send less, or take the body out of the rule", bodyMax)
 	}
 	return b, nil
 }
@@ -115,14 +120,11 @@ func decodeBody(b []byte, encodings []string) ([]byte, error) {
 }
 
 // addMembers puts members in front of those of a JSON object. The rest of it
-// stays byte for byte. What is no object is returned as it is.
+// stays byte for byte.
 func addMembers(b []byte, members map[string]string) (_ []byte, added []string, err error) {
 	b = bytes.TrimLeft(b, " \t\r\n")
-	if !json.Valid(b) {
-		return nil, nil, doze.Errorf(doze.Invalid, "a routing rule adds to the JSON of this request, which is none: correct the body, or its content type")
-	}
-	if b[0] != '{' {
-		return b, nil, nil
+	if !json.Valid(b) || b[0] != '{' {
+		return nil, nil, doze.Errorf(doze.Invalid, "a routing rule adds members to the body of this request, which must be a JSON object in UTF-8: send one, or take the body out of the rule")
 	}
 	var has map[string]json.RawMessage
 	if err := json.Unmarshal(b, &has); err != nil {

@@ -153,6 +153,13 @@ func bearer() doze.ProxyTarget {
 	}
 }
 
+// headersOnly is bearer, for bodies of all kinds.
+func headersOnly() doze.ProxyTarget {
+	t := bearer()
+	t.Body = nil
+	return t
+}
+
 // client is an HTTP client in the sandbox.
 func (w *world) client(http2 bool) *http.Client {
 	t := &http.Transport{
@@ -267,7 +274,7 @@ func TestTrailers(t *testing.T) {
 				var saw atomic.Pointer[got]
 				w := begin(t, record(&saw), func(w *world) {
 					w.server.EnableHTTP2 = destination
-					w.inject(bearer())
+					w.inject(headersOnly())
 				})
 				r := w.request(http.MethodPost, "/", "")
 				r.Header.Del("Content-Type")
@@ -297,7 +304,7 @@ func TestEcho(t *testing.T) {
 	for _, tt := range []struct {
 		method, body string
 		echoed       bool
-	}{{http.MethodGet, "", false}, {http.MethodPost, `{}`, true}, {http.MethodPost, `{"n":1}`, false}, {http.MethodPost, `[]`, false}} {
+	}{{http.MethodGet, "", false}, {http.MethodPost, `{}`, true}, {http.MethodPost, `{"n":1}`, false}, {http.MethodPost, ``, false}} {
 		resp, _ := w.do(w.client(true), w.request(tt.method, "/", tt.body))
 		n := resp.Header.Get("X-Blaxel-Func-N")
 		if (n != "") != tt.echoed || !strings.Contains(saw.Load().body, n) || resp.Header.Get("X-Blaxel-Func-X-H") != saw.Load().Header.Get("X-H") {
@@ -323,9 +330,26 @@ func TestBodies(t *testing.T) {
 		"of another JSON":        {body: plain, contentType: "application/vnd.api+json; charset=utf-8", want: with},
 		"an empty object":        {body: " { } ", want: `{"api_key":"` + secret + `" } `},
 		"a member that is there": {body: `{"api_key":"mine"}`, want: `{"api_key":"mine"}`},
-		"an array":               {body: `[1]`, want: `[1]`},
-		"an array with gzip":     {body: gzipped(`[1]`), encoding: "gzip", want: gzipped(`[1]`)},
-		"no JSON":                {body: `a=b`, contentType: "application/x-www-form-urlencoded", want: `a=b`},
+		"all is there, in gzip":  {body: gzipped(`{"api_key":1}`), encoding: "gzip", want: gzipped(`{"api_key":1}`)},
+		"without a type":         {body: plain, contentType: "-", want: with},
+		"an empty type":          {body: plain, contentType: "", want: with},
+		"a broken type":          {body: plain, contentType: "application/json;;=", want: with},
+		"a type that is a lie":   {body: plain, contentType: "multipart/form-data; boundary=a", want: with},
+		"two types":              {body: plain, contentType: "text/plain\napplication/json", want: with},
+		"JSON of another kind":   {body: plain, contentType: "text/json", want: with},
+		"a form with JSON in it": {body: plain, contentType: "application/x-www-form-urlencoded", want: with},
+		"nothing, chunked":       {chunked: true},
+		"an array":               {body: `[1]`, status: http.StatusBadRequest},
+		"an array with gzip":     {body: gzipped(`[1]`), encoding: "gzip", status: http.StatusBadRequest},
+		"a string":               {body: `"{}"`, status: http.StatusBadRequest},
+		"a form":                 {body: `a=b`, contentType: "application/x-www-form-urlencoded", status: http.StatusBadRequest},
+		"another form":           {body: "--a\r\n\r\nb\r\n--a--", contentType: "multipart/form-data; boundary=a", status: http.StatusBadRequest},
+		"text without a type":    {body: `a`, contentType: "-", status: http.StatusBadRequest},
+		"spaces":                 {body: ` `, status: http.StatusBadRequest},
+		"UTF-16":                 {body: "{\x00}\x00", contentType: "application/json; charset=utf-16le", status: http.StatusBadRequest},
+		"with a mark":            {body: "\ufeff{}", status: http.StatusBadRequest},
+		"gzip that is not said":  {body: gzipped(plain), status: http.StatusBadRequest},
+		"encodings in two lines": {body: gzipped(plain), encoding: "gzip\nidentity", want: with},
 		"nothing":                {},
 		"broken JSON":            {body: `{"a":`, status: http.StatusBadRequest},
 		"two objects":            {body: `{}{}`, status: http.StatusBadRequest},
@@ -341,13 +365,16 @@ func TestBodies(t *testing.T) {
 			w := begin(t, record(&saw), func(w *world) { w.inject(bearer()) })
 			r := w.request(http.MethodPost, "/", tt.body)
 			if tt.contentType != "" {
-				r.Header.Set("Content-Type", tt.contentType)
+				r.Header["Content-Type"] = strings.Split(tt.contentType, "\n")
+			}
+			if tt.contentType == "-" {
+				r.Header.Del("Content-Type")
 			}
 			if tt.encoding != "" {
-				r.Header.Set("Content-Encoding", tt.encoding)
+				r.Header["Content-Encoding"] = strings.Split(tt.encoding, "\n")
 			}
 			if tt.chunked {
-				r.ContentLength = -1
+				r.Body, r.ContentLength = io.NopCloser(strings.NewReader(tt.body)), -1
 			}
 			resp, answer := w.do(w.client(true), r)
 			if tt.status != 0 {
@@ -509,8 +536,6 @@ func TestAnswersThatHide(t *testing.T) {
 // resolved, whether the rule adds to it or not.
 func TestReferencesInBodies(t *testing.T) {
 	t.Parallel()
-	headersOnly := bearer()
-	headersOnly.Body = nil
 	long := `{"a":"` + strings.Repeat("a", 2<<20) + `","k":"{{SECRET:key}}"}`
 	for name, tt := range map[string]struct {
 		rule                        doze.ProxyTarget
@@ -519,13 +544,13 @@ func TestReferencesInBodies(t *testing.T) {
 	}{
 		"with members":    {bearer(), `{"k":"{{SECRET:key}}"}`, "", "", true},
 		"compressed":      {bearer(), gzipped(`{"k":"{{SECRET:key}}"}`), "gzip", "", true},
-		"without members": {headersOnly, `{"k":"{{SECRET:key}}"}`, "", "", true},
-		"long":            {headersOnly, long, "", "", true},
-		"a template":      {headersOnly, `{"k":"{{key}} {{SECRET"}`, "", "", false},
-		"no JSON":         {headersOnly, `{{SECRET:key}}`, "", "text/plain", true},
+		"without members": {headersOnly(), `{"k":"{{SECRET:key}}"}`, "", "", true},
+		"long":            {headersOnly(), long, "", "", true},
+		"a template":      {headersOnly(), `{"k":"{{key}} {{SECRET"}`, "", "", false},
+		"no JSON":         {headersOnly(), `{{SECRET:key}}`, "", "text/plain", true},
 		"not added to":    {bearer(), `{{SECRET:key}}`, "", "text/plain", true},
 		"a form":          {bearer(), `a=b&k=%7B%7BSECRET%3Akey%7D%7D`, "", "application/x-www-form-urlencoded", true},
-		"another form":    {bearer(), `a=b&k=%7B%7Bkey%7D%7D`, "", "application/x-www-form-urlencoded", false},
+		"another form":    {headersOnly(), `a=b&k=%7B%7Bkey%7D%7D`, "", "application/x-www-form-urlencoded", false},
 	} {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {
@@ -669,7 +694,7 @@ func TestStreams(t *testing.T) {
 				w.Header().Set("X-Sum", r.Trailer.Get("X-Mine"))
 			}, func(w *world) {
 				w.server.EnableHTTP2 = http2
-				w.inject(bearer())
+				w.inject(headersOnly())
 			})
 			body, feed := io.Pipe()
 			r := w.request(http.MethodPost, "/", "")
