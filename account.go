@@ -93,6 +93,10 @@ type OAuthClient struct {
 	CreatedAt    Time     `json:"created_at,omitzero"`
 }
 
+// KeysMax bounds the API keys of a workspace, unless its operator allows more:
+// all are held in memory.
+const KeysMax = 1000
+
 // Limits of accounts. A password is at least as long as common rules for
 // people want it, and short enough that its hash costs no more than others.
 const (

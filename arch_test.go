@@ -66,6 +66,7 @@ var imports = map[string][]string{
 	"internal/oauth":                     {".", "internal/access", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                   {},
 	"internal/peer":                      {"."},
+	"internal/quota":                     {".", "internal/ratelimit"},
 	"internal/ratelimit":                 {"."},
 	"internal/seal":                      {"internal/durable"},
 	"internal/store":                     {".", "internal/seal"},

@@ -20,8 +20,6 @@ const (
 	keyNameMax = doze.DisplayNameMax
 	// scopesMax is above the number of scopes that exist (spec section 5).
 	scopesMax = 128
-	// keysMax bounds the API keys of a workspace: all are held in memory.
-	keysMax = 1000
 	// keysOwned bounds those of one member who is no admin, so that ten of them
 	// are needed to leave the others none.
 	keysOwned = 100
@@ -276,9 +274,6 @@ func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []stri
 	all, err := s.Store.APIKeys(ctx, c.Workspace)
 	if err != nil {
 		return apiKey{}, err
-	}
-	if len(all) >= keysMax {
-		return apiKey{}, doze.Errorf(doze.Exhausted, "the workspace has %d API keys, which is the limit: delete one first", len(all))
 	}
 	own := 0
 	for _, k := range all {

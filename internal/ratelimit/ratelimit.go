@@ -52,8 +52,12 @@ type Verdict struct {
 }
 
 // Take takes n tokens from the bucket of a key, or none if it has fewer.
-func (b *Buckets[K]) Take(key K, n int) Verdict {
-	if b.limit == (Limit{}) {
+func (b *Buckets[K]) Take(key K, n int) Verdict { return b.TakeFrom(key, b.limit, n) }
+
+// TakeFrom is Take where the key has a limit of its own. A bucket keeps its
+// tokens when the limit of its key changes, as far as they fit.
+func (b *Buckets[K]) TakeFrom(key K, l Limit, n int) Verdict {
+	if l == (Limit{}) {
 		return Verdict{OK: true}
 	}
 	b.mu.Lock()
@@ -61,15 +65,19 @@ func (b *Buckets[K]) Take(key K, n int) Verdict {
 	now := time.Now()
 	bucket, ok := b.byKey.Get(key)
 	if !ok {
-		bucket = rate.NewLimiter(rate.Limit(b.limit.PerSecond), b.limit.Burst)
+		bucket = rate.NewLimiter(rate.Limit(l.PerSecond), l.Burst)
 		b.byKey.Add(key, bucket)
 	}
-	v := Verdict{OK: bucket.AllowN(now, n), Limit: b.limit}
+	if was := (Limit{float64(bucket.Limit()), bucket.Burst()}); was != l {
+		bucket.SetLimitAt(now, rate.Limit(l.PerSecond))
+		bucket.SetBurstAt(now, l.Burst)
+	}
+	v := Verdict{OK: bucket.AllowN(now, n), Limit: l}
 	left := bucket.TokensAt(now)
 	v.Remaining = max(0, int(left))
-	v.Reset = b.limit.refill(float64(b.limit.Burst) - left)
+	v.Reset = l.refill(float64(l.Burst) - left)
 	if !v.OK {
-		v.Retry = b.limit.refill(float64(n) - left)
+		v.Retry = l.refill(float64(n) - left)
 	}
 	return v
 }

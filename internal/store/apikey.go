@@ -38,7 +38,8 @@ func (s *Store) APIKey(ctx context.Context, workspace, id string) (APIKey, error
 		`SELECT `+apiKeyColumns+` FROM api_keys WHERE workspace = $1 AND id = $2`, workspace, id)
 }
 
-// InsertAPIKey adds k. Whatever stands in k.Key is not written.
+// InsertAPIKey adds k. Whatever stands in k.Key is not written. More than the
+// workspace may have are Exhausted.
 func (s *Store) InsertAPIKey(ctx context.Context, k APIKey) error {
 	k.Key = ""
 	body, err := json.Marshal(k.APIKey) //nolint:gosec // the member that it sees is empty now
@@ -49,10 +50,16 @@ func (s *Store) InsertAPIKey(ctx context.Context, k APIKey) error {
 	if err != nil {
 		return wrap(err, "encode scopes")
 	}
-	_, err = s.write.ExecContext(ctx, `INSERT INTO api_keys
-		(id, workspace, sub, hash, scopes, expires_at, created_at, last_used_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		k.ID, k.Workspace, k.Sub, hex.EncodeToString(k.Hash[:]), string(scopes),
-		millis(k.Expires), millis(k.CreatedAt.Time), millis(k.LastUsed), string(body))
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		if err := s.checkQuota(ctx, tx, k.Workspace, doze.QuotaKeys, 1); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO api_keys
+			(id, workspace, sub, hash, scopes, expires_at, created_at, last_used_at, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+			k.ID, k.Workspace, k.Sub, hex.EncodeToString(k.Hash[:]), string(scopes),
+			millis(k.Expires), millis(k.CreatedAt.Time), millis(k.LastUsed), string(body))
+		return err
+	})
 	return wrap(err, "insert API key")
 }
 

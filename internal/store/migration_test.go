@@ -63,6 +63,10 @@ var history = map[int64][]string{
 	21: {`INSERT INTO audit (id, workspace, class, phase, created_at, actor, action, object, source, search, body)
 		VALUES ('7', 'w', 'change', 'done', 7, 'u', 'a', 'o', 's', '', '{}')`},
 	22: {`INSERT INTO login_sources (sub, network, used_at) VALUES ('u', '192.0.2.1/32', 7)`},
+	23: {
+		`INSERT INTO workspace_quotas (workspace, name, most) VALUES ('w', 'sandboxes', 3)`,
+		`INSERT INTO egress_days (workspace, day, bytes) VALUES ('w', '2026-01-31', 5)`,
+	},
 }
 
 // sandboxRow adds a sandbox whose name is its uid.

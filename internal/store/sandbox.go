@@ -141,6 +141,7 @@ const (
 // InsertSandbox adds the record of a sandbox that does not run yet, in the
 // phase after some steps from pending, and gives it its volumes. A name that
 // another living sandbox has is a Conflict; so is a volume, with a name of its own.
+// More than the workspace may have is Exhausted.
 func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigger) (_ Sandbox, err error) {
 	sb.Phase, sb.Machine, sb.Revision = doze.Pending, sb.UID, 1
 	for _, trigger := range on {
@@ -159,6 +160,10 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 			sb.UID, sb.Metadata.Workspace, sb.Metadata.Name, sb.Metadata.ExternalID, searchText(sb.Metadata), sb.Machine,
 			sb.Phase.String(), sb.Revision, millis(sb.Metadata.CreatedAt.Time), millis(sb.LastUsed), nullable(sb.Deadline), string(body))
 		if err != nil {
+			return err
+		}
+		// Now, since a name that is taken says more to its caller.
+		if err := s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaSandboxes, 1); err != nil {
 			return err
 		}
 		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, 1), index(ctx, tx, sb.searched()), attach(ctx, tx, &sb)); err != nil {

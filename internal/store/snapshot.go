@@ -52,8 +52,8 @@ const (
 )
 
 // InsertSnapshot adds a snapshot that is being made. A name that another one
-// of its sandbox has is a Conflict; more than [doze.SnapshotsMax] in a
-// workspace are Exhausted.
+// of its sandbox has is a Conflict; more than the workspace may have are
+// Exhausted.
 func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot) error {
 	n.Status = doze.SnapshotPending
 	body, err := n.encode()
@@ -61,14 +61,10 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot) error {
 		return wrap(err, "encode snapshot")
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		total, err := countSnapshots(ctx, tx, n.Workspace)
-		if err != nil {
+		if err := s.checkQuota(ctx, tx, n.Workspace, doze.QuotaSnapshots, 1); err != nil {
 			return err
 		}
-		if total >= doze.SnapshotsMax {
-			return doze.Errorf(doze.Exhausted, "the workspace has %d snapshots, which is the limit: delete one first", total)
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO snapshots (id, workspace, uid, name, search, phase, created_at, body)
+		_, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, workspace, uid, name, search, phase, created_at, body)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
 			n.ID, n.Workspace, n.UID, n.Name, strings.ToLower(n.Name+between+n.SandboxName), string(n.Status), millis(n.CreatedAt.Time), string(body))
 		return err

@@ -41,6 +41,8 @@ type Store struct {
 	write pool // of one connection
 	read  pool
 	box   *seal.Box
+	// defaults are the limits of workspaces without any of their own.
+	defaults doze.Limits
 }
 
 // engine is an opened database, and what there is to know about its kind.

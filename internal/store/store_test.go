@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -583,48 +582,6 @@ func TestMigrationKeepsWhatWasThere(t *testing.T) {
 		}
 		if sb, err := s.SandboxByName(t.Context(), "w", "a"); err != nil || sb.Spec.Runtime.Envs[0].Text() != "hunter2" {
 			t.Errorf("%+v, %v", sb, err)
-		}
-	})
-}
-
-// TestSnapshotsMax: one more than the limit is refused, in that workspace, until
-// one is dropped.
-func TestSnapshotsMax(t *testing.T) {
-	onBoth(t, func(d database) {
-		t := d.t
-		s := d.open(t)
-		for _, name := range []string{"w", "other"} {
-			if err := s.InsertWorkspace(t.Context(), doze.Workspace{ID: name, Name: name}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		take := func(workspace string, i int) (string, error) {
-			n := store.Snapshot{UID: "a"}
-			n.ID, n.Name, n.Workspace = store.NewID(), fmt.Sprint(workspace, i), workspace
-			return n.ID, s.InsertSnapshot(t.Context(), n)
-		}
-		var first string
-		for i := range doze.SnapshotsMax {
-			id, err := take("w", i)
-			if err != nil {
-				t.Fatalf("snapshot %d: %v", i, err)
-			}
-			if first == "" {
-				first = id
-			}
-		}
-		_, err := take("w", doze.SnapshotsMax)
-		if e := doze.Public(err); e.Kind != doze.Exhausted || !strings.Contains(e.Message, "delete one") {
-			t.Errorf("one too many: %v", err)
-		}
-		if _, err := take("other", 0); err != nil {
-			t.Errorf("in another workspace: %v", err)
-		}
-		if err := s.DropSnapshot(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := take("w", doze.SnapshotsMax); err != nil {
-			t.Errorf("in place of one that was dropped: %v", err)
 		}
 	})
 }

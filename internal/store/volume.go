@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -29,17 +30,21 @@ const (
 )
 
 // InsertVolume adds a volume that is being made. A name that is taken is a
-// Conflict; more than [doze.VolumesMax] in a workspace are Exhausted.
+// Conflict; more than the workspace may have are Exhausted.
 func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
 	body, err := json.Marshal(v.Volume)
 	if err != nil {
 		return wrap(err, "encode volume")
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		if err := checkRoom(ctx, tx, "volumes", v.Metadata.Workspace, doze.VolumesMax); err != nil {
+		err := cmp.Or(
+			s.checkQuota(ctx, tx, v.Metadata.Workspace, doze.QuotaVolumes, 1),
+			s.checkQuota(ctx, tx, v.Metadata.Workspace, doze.QuotaVolumesSize, int64(v.Spec.Size)),
+		)
+		if err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO volumes (id, workspace, name, external_id, search, phase, attached, created_at, body)
+		_, err = tx.ExecContext(ctx, `INSERT INTO volumes (id, workspace, name, external_id, search, phase, attached, created_at, body)
 			VALUES ($1, $2, $3, $4, $5, $6, '', $7, $8)`,
 			v.ID, v.Metadata.Workspace, v.Metadata.Name, v.Metadata.ExternalID, searchText(v.Metadata), volumeMaking,
 			millis(v.Metadata.CreatedAt.Time), string(body))
@@ -130,6 +135,9 @@ func (s *Store) ChangeVolume(ctx context.Context, workspace, name string, fn fun
 			return err
 		}
 		if v.Spec.Size != was {
+			if err := s.checkQuota(ctx, tx, workspace, doze.QuotaVolumesSize, int64(v.Spec.Size-was)); err != nil {
+				return err
+			}
 			message := fmt.Sprintf("its size is %d MB now, it was %d MB", v.Spec.Size, was)
 			if v.State.AttachedTo != "" {
 				message += "; " + v.State.AttachedTo + " sees that on its next machine, after a redeploy or an archive"

@@ -1,0 +1,145 @@
+// Package quota keeps in memory what the limits of workspaces are, how fast
+// their requests come, and how many are open. It decides and counts; it reads
+// no record and answers no request.
+package quota
+
+import (
+	"maps"
+	"net/http"
+	"sync"
+
+	"doze"
+	"doze/internal/ratelimit"
+)
+
+const (
+	// burst is how many seconds' worth of requests may come at once: a page that
+	// loads, or a program that starts, asks for much in its first moment.
+	burst = 2
+	// keysMax bounds the buckets of keys: far above the keys that are in use
+	// within seconds. One that is forgotten finds a full bucket.
+	keysMax = 20_000
+	// workspacesMax is how many workspaces a platform may have.
+	workspacesMax = 10_000
+)
+
+// Options are the settings of a Book.
+type Options struct {
+	Defaults doze.Limits // of workspaces without limits of their own
+	// PerKey is how many requests a second one credential may send; 0: any number.
+	PerKey int
+	// Refused is told of each refusal, by the name of the quota, or [PerKey]. It
+	// must not wait. It may be nil.
+	Refused func(quota string)
+}
+
+// PerKey is the name of the limit of a credential, where refusals are counted.
+const PerKey = "requestsPerSecondPerKey"
+
+// Book is safe for concurrent use.
+type Book struct {
+	Options
+	keys       *ratelimit.Buckets[string]
+	workspaces *ratelimit.Buckets[string]
+
+	mu   sync.RWMutex
+	own  map[string]doze.Limits // guarded by mu; by workspace
+	open map[string]int64       // guarded by mu; requests to sandboxes, by workspace
+}
+
+// New returns a book in which every workspace has the default limits.
+func New(o Options) *Book {
+	if o.Refused == nil {
+		o.Refused = func(string) {}
+	}
+	return &Book{
+		Options: o, keys: ratelimit.New[string](perSecond(int64(o.PerKey)), keysMax), workspaces: ratelimit.New[string](ratelimit.Limit{}, workspacesMax),
+		own: map[string]doze.Limits{}, open: map[string]int64{},
+	}
+}
+
+func perSecond(n int64) ratelimit.Limit {
+	return ratelimit.Limit{PerSecond: float64(n), Burst: int(burst * n)}
+}
+
+// Set replaces the limits that a workspace has of its own; nil takes them back.
+func (b *Book) Set(workspace string, own doze.Limits) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(own) == 0 {
+		delete(b.own, workspace)
+		return
+	}
+	b.own[workspace] = maps.Clone(own)
+}
+
+// Limit returns the limit of a quota for a workspace.
+func (b *Book) Limit(workspace, quota string) int64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.own[workspace].Of(quota, b.Defaults)
+}
+
+// Exceeded is the error for a workspace that may have no more of a quota. It
+// counts the refusal.
+func (b *Book) Exceeded(quota string, used, limit int64) error {
+	b.Refused(quota)
+	return doze.QuotaExceeded(quota, used, limit)
+}
+
+// Take counts a request by a credential in a workspace, either of which may be
+// empty, and says in h where the caller stands. The key comes first: what it
+// may not send costs its workspace nothing.
+func (b *Book) Take(h http.Header, workspace, key string) error {
+	if key != "" {
+		v := b.keys.Take(key, 1)
+		v.Header(h, PerKey)
+		if err := v.Err("requests with this credential"); err != nil {
+			b.Refused(PerKey)
+			return err
+		}
+	}
+	if workspace == "" {
+		return nil
+	}
+	limit := b.Limit(workspace, doze.QuotaRequests)
+	v := b.workspaces.TakeFrom(workspace, perSecond(limit), 1)
+	if v.OK {
+		return nil
+	}
+	v.Header(h, doze.QuotaRequests)
+	return b.Exceeded(doze.QuotaRequests, limit, limit)
+}
+
+// Enter counts a request to a sandbox of a workspace that is open until leave
+// is called, which may be more than once.
+func (b *Book) Enter(workspace string) (leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, limit := b.open[workspace], b.own[workspace].Of(doze.QuotaConnections, b.Defaults)
+	if n >= limit {
+		return nil, b.Exceeded(doze.QuotaConnections, n, limit)
+	}
+	b.open[workspace] = n + 1
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.open[workspace]--; b.open[workspace] == 0 {
+			delete(b.open, workspace)
+		}
+	}), nil
+}
+
+// Open is how many requests to sandboxes of a workspace are open.
+func (b *Book) Open(workspace string) int64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.open[workspace]
+}
+
+// Rate is about how many requests of a workspace came within the last second.
+func (b *Book) Rate(workspace string) int64 {
+	limit := b.Limit(workspace, doze.QuotaRequests)
+	v := b.workspaces.TakeFrom(workspace, perSecond(limit), 0)
+	return min(limit, burst*limit-int64(v.Remaining))
+}

@@ -1,0 +1,152 @@
+package quota_test
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/quota"
+)
+
+func TestRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := map[string]int{}
+		b := quota.New(quota.Options{Defaults: doze.Limits{doze.QuotaRequests: 10}, PerKey: 4, Refused: func(q string) { refused[q]++ }})
+		take := func(workspace, key string) (*doze.Error, http.Header) {
+			h := http.Header{}
+			if err := b.Take(h, workspace, key); err != nil {
+				return doze.Public(err), h
+			}
+			return nil, h
+		}
+		for range 8 { // the burst of a key
+			if e, h := take("w", "k"); e != nil || h.Get("RateLimit-Limit") != "8" {
+				t.Fatal(e, h)
+			}
+		}
+		e, h := take("w", "k")
+		if e == nil || e.Name != doze.NameRateLimited || h.Get("Retry-After") != "1" || e.Definitive() {
+			t.Errorf("a key over its limit: %v, %v", e, h)
+		}
+		if n := b.Rate("w"); n != 8 {
+			t.Errorf("%d requests are counted, want 8: those refused to the key cost nothing", n)
+		}
+		for range 12 { // what is left of the workspace
+			if e, _ := take("w", ""); e != nil {
+				t.Fatal(e)
+			}
+		}
+		e, h = take("w", "other")
+		if e == nil || e.Name != doze.NameQuotaExceeded || e.Fields["quota"] != doze.QuotaRequests || h.Get("Retry-After") != "1" || e.Definitive() {
+			t.Errorf("a workspace over its limit: %v, %v", e, h)
+		}
+		if e, _ := take("elsewhere", "k2"); e != nil {
+			t.Errorf("another workspace: %v", e)
+		}
+		b.Set("w", doze.Limits{doze.QuotaRequests: 100})
+		_ = b.Rate("w") // from now on tokens come faster
+		time.Sleep(time.Second)
+		for range 100 {
+			if e, _ := take("w", ""); e != nil {
+				t.Fatalf("after its limit was raised: %v", e)
+			}
+		}
+		if diff := cmp.Diff(map[string]int{quota.PerKey: 1, doze.QuotaRequests: 1}, refused); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestConnections has many callers at a time open the last connection of a
+// workspace.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	const limit, callers = 5, 20
+	b := quota.New(quota.Options{})
+	b.Set("w", doze.Limits{doze.QuotaConnections: limit})
+	var last func()
+	for range limit - 1 {
+		leave, err := b.Enter("w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = leave
+	}
+	var won atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			_, err := b.Enter("w")
+			if err == nil {
+				won.Add(1)
+			} else if e := doze.Public(err); e.Name != doze.NameQuotaExceeded || e.Fields["used"] != int64(limit) || e.Fields["limit"] != int64(limit) {
+				t.Errorf("refused as %v with %v", err, e.Fields)
+			}
+		})
+	}
+	all.Wait()
+	if won.Load() != 1 || b.Open("w") != limit {
+		t.Errorf("%d callers got the last place, %d are open", won.Load(), b.Open("w"))
+	}
+	if _, err := b.Enter("other"); err != nil {
+		t.Errorf("another workspace: %v", err)
+	}
+	last()
+	last() // a second time does nothing
+	if b.Open("w") != limit-1 {
+		t.Errorf("%d are open after one left", b.Open("w"))
+	}
+	if _, err := b.Enter("w"); err != nil {
+		t.Errorf("in the place of one that left: %v", err)
+	}
+}
+
+func TestOwnLimits(t *testing.T) {
+	t.Parallel()
+	b := quota.New(quota.Options{Defaults: doze.Limits{doze.QuotaVolumes: 3}})
+	b.Set("w", doze.Limits{doze.QuotaVolumes: 0})
+	for workspace, want := range map[string]int64{"w": 0, "other": 3} {
+		if got := b.Limit(workspace, doze.QuotaVolumes); got != want {
+			t.Errorf("%s: %d, want %d", workspace, got, want)
+		}
+	}
+	b.Set("w", nil)
+	if got := b.Limit("w", doze.QuotaVolumes); got != 3 {
+		t.Errorf("after its own limits were taken back: %d", got)
+	}
+}
+
+// BenchmarkTake compares what a request pays here with a look at an empty map,
+// which is the least that it could pay.
+func BenchmarkTake(b *testing.B) {
+	book, h := quota.New(quota.Options{PerKey: 1 << 30}), http.Header{}
+	book.Set("w", doze.Limits{doze.QuotaRequests: 1 << 30})
+	start := time.Now()
+	for b.Loop() {
+		if err := book.Take(h, "w", "k"); err != nil {
+			b.Fatal(err)
+		}
+		leave, err := book.Enter("w")
+		if err != nil {
+			b.Fatal(err)
+		}
+		leave()
+	}
+	taken := time.Since(start) / time.Duration(b.N)
+	var mu sync.RWMutex
+	empty := map[string]int{}
+	start = time.Now()
+	for range b.N {
+		mu.RLock()
+		_ = empty["w"]
+		mu.RUnlock()
+	}
+	look := max(1, time.Since(start)/time.Duration(b.N))
+	b.ReportMetric(float64(taken)/float64(look), "looks/op")
+}

@@ -1,0 +1,123 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+
+	"doze"
+)
+
+// SetDefaultLimits sets the limits of workspaces that have none of their own.
+// It is to be called before anybody else uses the store.
+func (s *Store) SetDefaultLimits(l doze.Limits) { s.defaults = l }
+
+// Limits returns what operators set, by workspace.
+func (s *Store) Limits(ctx context.Context) (map[string]doze.Limits, error) {
+	return limitsOf(ctx, s.read, "")
+}
+
+func limitsOf(ctx context.Context, q querier, workspace string) (map[string]doze.Limits, error) {
+	type limit struct {
+		workspace, name string
+		most            int64
+	}
+	rows, err := collect(ctx, q, func(r row) (l limit, err error) { return l, r.Scan(&l.workspace, &l.name, &l.most) },
+		`SELECT workspace, name, most FROM workspace_quotas WHERE workspace = $1 OR $1 = ''`, workspace)
+	all := map[string]doze.Limits{}
+	for _, r := range rows {
+		if all[r.workspace] == nil {
+			all[r.workspace] = doze.Limits{}
+		}
+		all[r.workspace][r.name] = r.most
+	}
+	return all, wrap(err, "read quotas")
+}
+
+// SetLimits changes limits of a workspace and returns all that it has then. Nil
+// takes a limit back. What exceeds a limit by now stays.
+func (s *Store) SetLimits(ctx context.Context, workspace string, change map[string]*int64) (l doze.Limits, err error) {
+	err = s.update(ctx, func(tx *sql.Tx) error {
+		if _, err := one(ctx, tx, scanText, errNoWorkspace, `SELECT name FROM workspaces WHERE name = $1`, workspace); err != nil {
+			return err
+		}
+		for name, most := range change {
+			query, args := `DELETE FROM workspace_quotas WHERE workspace = $1 AND name = $2`, []any{workspace, name}
+			if most != nil {
+				query = `INSERT INTO workspace_quotas (workspace, name, most) VALUES ($1, $2, $3)
+					ON CONFLICT (workspace, name) DO UPDATE SET most = excluded.most`
+				args = append(args, *most)
+			}
+			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+				return err
+			}
+		}
+		all, err := limitsOf(ctx, tx, workspace)
+		l = all[workspace]
+		return err
+	})
+	return l, wrap(err, "change quotas")
+}
+
+// Counted are the quotas whose use is in the records.
+var Counted = []string{doze.QuotaSandboxes, doze.QuotaVolumes, doze.QuotaVolumesSize, doze.QuotaSnapshots, doze.QuotaKeys}
+
+// Used returns how much of a quota, one of [Counted], a workspace has used.
+func (s *Store) Used(ctx context.Context, workspace, quota string) (int64, error) {
+	n, err := used(ctx, s.read, workspace, quota)
+	return n, wrap(err, "count what is used of %s", quota)
+}
+
+func used(ctx context.Context, q querier, workspace, quota string) (int64, error) {
+	var n int
+	var err error
+	switch quota {
+	case doze.QuotaSandboxes:
+		var rows []int
+		rows, err = collect(ctx, q, scanNumber, `SELECT sandboxes FROM counts WHERE workspace = $1`, workspace)
+		if len(rows) > 0 {
+			n = rows[0]
+		}
+	case doze.QuotaVolumes:
+		n, err = countIn(ctx, q, "volumes", workspace)
+	case doze.QuotaVolumesSize:
+		var sizes []doze.Megabytes
+		sizes, err = collect(ctx, q, scanSize, `SELECT body FROM volumes WHERE workspace = $1`, workspace)
+		for _, size := range sizes {
+			n += int(size)
+		}
+	case doze.QuotaSnapshots:
+		n, err = countSnapshots(ctx, q, workspace)
+	case doze.QuotaKeys:
+		n, err = countIn(ctx, q, "api_keys", workspace)
+	}
+	return int64(n), err
+}
+
+func scanSize(r row) (doze.Megabytes, error) {
+	var body string
+	if err := r.Scan(&body); err != nil {
+		return 0, err
+	}
+	var v doze.Volume
+	err := json.Unmarshal([]byte(body), &v)
+	return v.Spec.Size, err
+}
+
+// checkQuota fails if a workspace would have more of a quota, one of [Counted],
+// than it may. There is one writer: what was counted in its transaction is so
+// when that ends, and of callers that come together none goes beyond the limit.
+func (s *Store) checkQuota(ctx context.Context, tx *sql.Tx, workspace, quota string, more int64) error {
+	n, err := used(ctx, tx, workspace, quota)
+	if err != nil {
+		return err
+	}
+	own, err := limitsOf(ctx, tx, workspace)
+	if err != nil {
+		return err
+	}
+	if most := own[workspace].Of(quota, s.defaults); n+more > most {
+		return doze.QuotaExceeded(quota, n, most)
+	}
+	return nil
+}
