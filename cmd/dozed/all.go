@@ -43,6 +43,7 @@ import (
 	"doze/internal/node"
 	"doze/internal/oauth"
 	"doze/internal/peer"
+	"doze/internal/quota"
 	"doze/internal/seal"
 	"doze/internal/space"
 	"doze/internal/store"
@@ -202,6 +203,7 @@ type platform struct {
 	edge        *edge.Edge
 	metrics     *metric.Metrics
 	credentials *access.Credentials
+	quotas      *quota.Book
 	door        *door.Door
 	server      *http.Server
 	issuer      *certificate.Issuer // nil without ACME
@@ -265,9 +267,16 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, fmt.Errorf("load the credentials: %w", err)
 	}
 	p.credentials = credentials
+	limits, err := doze.ParseLimits(c.Quotas)
+	if err != nil {
+		return nil, err
+	}
+	p.store.SetDefaultLimits(limits)
+	p.quotas = quota.New(quota.Options{Defaults: limits, PerKey: c.KeyRequests, Refused: p.metrics.Refused})
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
 	p.edge = edge.New(edge.Config{
 		Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate,
+		Enter: p.quotas.Enter,
 		Mounts: func(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
 			p.control.ServeMounts(w, r, route, path)
 		},
@@ -282,7 +291,7 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, err
 	}
 	settings := control.Config{
-		Memory: memory, Operator: c.Workspace,
+		Memory: memory, Quotas: p.quotas, Operator: c.Workspace,
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
@@ -428,7 +437,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Lease:  p.lease, Release: p.release, Admit: p.admit,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
 		Report: func(r peer.Report) { p.control.Report(r) },
-		Woke:   p.metrics.Woke, Sank: p.metrics.Sank,
+		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused,
 
 		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
 		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20, Spares: c.Spares,

@@ -75,6 +75,8 @@ type config struct {
 	Drives       string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
 	DrivesKeys   string          `json:"drivesCredentials"` // file with its credentials
 	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
+	Quotas       string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
+	KeyRequests  int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool  `json:"privateRegistries"`
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
@@ -93,7 +95,7 @@ func defaults() config {
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
@@ -151,6 +153,8 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
 	flags.StringVar(&c.DrivesKeys, "drives-credentials", c.DrivesKeys, "`file` with the credentials of that bucket, in the form of ~/.aws/credentials: its profile default; it never reaches a sandbox")
 	flags.StringVar(&c.DrivesRegion, "drives-region", c.DrivesRegion, "`name` of the region that the bucket is in, as S3 knows it")
+	flags.StringVar(&c.Quotas, "quotas", c.Quotas, "comma separated `limits` of each workspace that has none of its own, such as sandboxes=100,diskMb=100000 (default: those that doze quota ls shows)")
+	flags.IntVar(&c.KeyRequests, "key-requests", c.KeyRequests, "the `number` of requests that one credential may send in a second; twice as many may come at once; 0: any number")
 	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
 	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", listed(&c.Images))
 }
@@ -336,6 +340,12 @@ func (c config) validate() error {
 	}
 	if (len(c.EgressPool) == 0) != (c.EgressLink == "") {
 		p.Add("egressPool", "and egressInterface go together")
+	}
+	if _, err := doze.ParseLimits(c.Quotas); err != nil {
+		p.Add("quotas", "are wrong: %v", err)
+	}
+	if c.KeyRequests < 0 {
+		p.Add("keyRequests", "must not be negative")
 	}
 	if c.Ready < 0 {
 		p.Add("ready", "must not be negative")

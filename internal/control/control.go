@@ -19,6 +19,7 @@ import (
 	"doze/internal/access"
 	"doze/internal/oauth"
 	"doze/internal/peer"
+	"doze/internal/quota"
 	"doze/internal/store"
 )
 
@@ -53,20 +54,22 @@ type Config struct {
 	Proxy        bool             // sandboxes reach others, by the proxy that obeys their rules
 	Memory       doze.Megabytes   // of the host, the most that a sandbox gets; 0: any
 	Operator     string           // the first workspace, whose admins operate the platform
+	Quotas       *quota.Book      // what workspaces may have, and how much they ask
 	Sealer       Sealer           // hides secrets of routing rules, which control never reads again
 }
 
 // Server serves the control API.
 type Server struct {
 	Config
-	turns   *turns
-	began   time.Time // before it, nodes do not know what was used
-	reports queue
-	expiry  *alarm
-	stepped atomic.Bool
-	mending bell // something is left to finish
-	agenda  bell // a schedule may be due earlier, or room for another start
-	setBack atomic.Bool
+	turns     *turns
+	began     time.Time // before it, nodes do not know what was used
+	reports   queue
+	expiry    *alarm
+	stepped   atomic.Bool
+	mending   bell // something is left to finish
+	agenda    bell // a schedule may be due earlier, or room for another start
+	setBack   atomic.Bool
+	governing sync.Mutex // held while limits are recorded and put in force
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
 	siblings  map[string][]string             // see siblingsOf
@@ -106,6 +109,9 @@ func (s *Server) Run(ctx context.Context) error {
 // snapshots and executions that were under way. What is left on a node, what
 // was to be disabled, and what was to get a fresh machine, Run completes.
 func (s *Server) Recover(ctx context.Context) error {
+	if err := s.loadQuotas(ctx); err != nil { // before anything wakes
+		return err
+	}
 	var stuck, open []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {

@@ -20,6 +20,7 @@ import (
 	"doze/internal/control"
 	"doze/internal/oauth"
 	"doze/internal/peer"
+	"doze/internal/quota"
 	"doze/internal/seal"
 	"doze/internal/store"
 )
@@ -39,6 +40,8 @@ type platform struct {
 	bucket *bucket // nil: there is none
 	pool   doze.AddressPool
 	memory doze.Megabytes // of the host; 0: sandboxes may have any
+	limits doze.Limits    // defaults of the platform
+	quotas *quota.Book
 	ctl    *control.Server
 	http   http.Handler
 	key    string // of an admin of the workspace "main"
@@ -87,6 +90,8 @@ func (p *platform) open(run bool) {
 		t.Fatal(err)
 	}
 	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
+	p.quotas = quota.New(quota.Options{Defaults: p.limits})
+	st.SetDefaultLimits(p.limits)
 	opener, err := opener(filepath.Join(filepath.Dir(p.sealed), "egress.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +105,8 @@ func (p *platform) open(run bool) {
 		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-		Memory: p.memory, Operator: "main",
+		Memory: p.memory,
+		Quotas: p.quotas, Operator: "main",
 		Pool: p.pool, Proxy: p.pool != nil,
 	}
 	if p.bucket != nil {

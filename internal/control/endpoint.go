@@ -47,7 +47,11 @@ func (e endpoint) takes(media string) endpoint {
 func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)) endpoint {
 	e := endpoint{out: reflect.TypeFor[Out]()}
 	e.handler = func(s *Server) http.Handler {
-		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) { return fn(s, ctx, r) })
+		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) {
+			out, err := fn(s, ctx, r)
+			s.noteRefusal(err)
+			return out, err
+		})
 	}
 	if list, ok := reflect.TypeAssert[interface{ parameters() []string }](reflect.Zero(e.out)); ok {
 		return e.asks(list.parameters()...).together() // with the other mistakes of its query
@@ -62,7 +66,9 @@ func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[str
 			if err != nil {
 				return out, err
 			}
-			return fn(s, ctx, r, body)
+			out, err = fn(s, ctx, r, body)
+			s.noteRefusal(err)
+			return out, err
 		})
 	}}
 }

@@ -214,6 +214,9 @@ func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Sn
 	if err := s.Store.Promise(ctx, want.Machine); err != nil {
 		return err
 	}
+	if err := s.claim(want, want.Machine, sb.Machine); err != nil {
+		return err
+	}
 	if err := s.Node.Create(ctx, o); err != nil {
 		return fromNode(err, "the start from the snapshot")
 	}

@@ -35,6 +35,8 @@ type node struct {
 	consults int                          // guarded by mu; of machines that run
 	refuse   int                          // guarded by mu; if set, the status with which processes are refused
 	block    chan struct{}                // guarded by mu; if set, creates wait until it is closed
+	limits   map[string]doze.Limits       // guarded by mu; by workspace
+	claims   map[string]peer.Order        // guarded by mu; by machine: it counts as awake
 }
 
 // started is a process that somebody submitted to a machine.
@@ -105,7 +107,7 @@ type machine struct {
 }
 
 func newNode() *node {
-	return &node{mounted: map[string][]peer.DriveMount{}, disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
+	return &node{limits: map[string]doze.Limits{}, claims: map[string]peer.Order{}, mounted: map[string][]peer.DriveMount{}, disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *node) CheckImage(_ context.Context, ref string) error {
@@ -166,6 +168,9 @@ func (n *node) Create(ctx context.Context, o peer.Order) error {
 	if n.machines[o.UID] != nil {
 		return errors.New("created twice")
 	}
+	if err := n.admit(o, ""); err != nil {
+		return err
+	}
 	memory, there := n.kept[o.From]
 	if o.From != "" && !there {
 		return doze.Errorf(doze.NotFound, "no such snapshot")
@@ -185,6 +190,7 @@ func (n *node) Delete(ctx context.Context, uid string) error {
 	if err := n.fail["delete"]; err != nil {
 		return err
 	}
+	delete(n.claims, uid)
 	if n.machines[uid] != nil {
 		n.move(uid, doze.Terminated, "")
 		delete(n.machines, uid)
@@ -398,6 +404,69 @@ func (n *node) SetNetwork(_ context.Context, uid string, network *doze.Network) 
 	}
 	m.order.Network = network
 	return nil
+}
+
+// SetLimits notes limits; Claim and Create refuse more awake machines than
+// those allow.
+func (n *node) SetLimits(workspace string, l doze.Limits) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.limits[workspace] = l
+}
+
+func (n *node) Claim(o peer.Order, instead string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.admit(o, instead)
+}
+
+// admit counts a machine as awake, if it may be. Preconditions: mu is held.
+func (n *node) admit(o peer.Order, instead string) error {
+	if _, claimed := n.claims[o.UID]; claimed {
+		return nil
+	}
+	used, memory := 0, doze.Megabytes(0)
+	for uid, other := range n.awake(o.Workspace) {
+		if uid != instead {
+			used++
+			memory += other.Memory
+		}
+	}
+	if most := n.limits[o.Workspace].Of(doze.QuotaMemoryAwake, n.limits[""]); int64(memory+o.Memory) > most {
+		return doze.QuotaExceeded(doze.QuotaMemoryAwake, int64(memory), most)
+	}
+	if most := n.limits[o.Workspace].Of(doze.QuotaSandboxesAwake, n.limits[""]); int64(used) >= most {
+		return doze.QuotaExceeded(doze.QuotaSandboxesAwake, int64(used), most)
+	}
+	n.claims[o.UID] = o
+	return nil
+}
+
+// awake are the machines of a workspace that run, and those that are about to.
+// Preconditions: mu is held.
+func (n *node) awake(workspace string) map[string]peer.Order {
+	all := map[string]peer.Order{}
+	for uid, m := range n.machines {
+		if m.order.Workspace == workspace && m.phase == doze.Running {
+			all[uid] = m.order
+		}
+	}
+	for uid, o := range n.claims {
+		if o.Workspace == workspace && n.machines[uid] == nil {
+			all[uid] = o
+		}
+	}
+	return all
+}
+
+func (n *node) Awake(workspace string) (sandboxes int, memory doze.Megabytes) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range n.awake(workspace) {
+		sandboxes++
+		memory += o.Memory
+	}
+	return sandboxes, memory
 }
 
 func (n *node) Status(uid string) (peer.Status, bool) {

@@ -164,8 +164,12 @@ var routes = append([]route{
 	{"PUT", "/workspaces/{workspace}", "workspaces:update", write[workspaceRequest]((*Server).updateWorkspace)},
 	{"DELETE", "/workspaces/{workspace}", "workspaces:delete", read((*Server).deleteWorkspace)},
 	{"DELETE", "/workspaces/{workspace}/leave", "workspaces:leave", read((*Server).leaveWorkspace)},
+	{"GET", "/workspaces/{workspace}/quotas", "workspaces:get", read((*Server).quotasOf)},
+	{"PUT", "/workspaces/{workspace}/quotas", access.Admin, write[quotaRequest]((*Server).setQuotas)},
 	{"POST", "/workspaces/{workspace}/accept", anyScope, read((*Server).joinWorkspace)},
 	{"POST", "/workspaces/{workspace}/decline", anyScope, read((*Server).refuseWorkspace)},
+
+	{"GET", "/quotas", "workspaces:get", read((*Server).quotas)},
 
 	{"GET", "/users", "workspaces:get", read((*Server).listUsers)},
 	{"POST", "/users", "workspaces:invite", write[inviteRequest]((*Server).inviteUser)},
@@ -294,11 +298,14 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 	}))
 }
 
-// known lets a request through to h if its credential is good, it asks for a
-// version that we know, and its query can be read.
+// known lets a request through to h if its credential is good and not too busy,
+// it asks for a version that we know, and its query can be read.
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := s.Credentials.Authenticate(r)
+		if err == nil {
+			err = s.Quotas.Take(w.Header(), c.Workspace, c.Key)
+		}
 		if err == nil {
 			_, err = versionOf(r)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -289,13 +290,18 @@ func (s *Server) route(ctx context.Context, sb store.Sandbox) {
 
 // redeploy gives a sandbox a fresh machine. What was on the old one is lost.
 func (s *Server) redeploy(ctx context.Context, sb, want store.Sandbox) error {
-	old := sb
+	old, fresh := sb, store.NewID()
+	// Before the old machine is given up: without room for another one, the
+	// sandbox stays as it is.
+	if err := s.claim(want, fresh, old.Machine); err != nil {
+		return err
+	}
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{
 		On: doze.Redeploy, Message: "the sandbox is redeployed", At: time.Now(),
-		Revision: sb.Revision, Write: &want, Machine: store.NewID(),
+		Revision: sb.Revision, Write: &want, Machine: fresh,
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, s.Node.Delete(context.WithoutCancel(ctx), fresh)) // which only has the claim
 	}
 	s.drop(old)
 	if err := s.clear(ctx, old.Machine); err != nil {

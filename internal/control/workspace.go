@@ -180,6 +180,7 @@ func (s *Server) deleteWorkspace(ctx context.Context, r *http.Request) (doze.Wor
 		s.Credentials.Forget(a.ClientID)
 	}
 	s.Credentials.Close(w.Name)
+	s.limit(w.Name, nil)
 	return w, nil
 }
 

@@ -48,6 +48,10 @@ type Config struct {
 	// was sent; nil: the sandbox gets them. It does not wake a sandbox for who
 	// only asks.
 	Mounts func(w http.ResponseWriter, r *http.Request, route peer.Route, path string)
+	// Enter counts a request of a workspace, by a credential if it came with one,
+	// until leave is called, and refuses what exceeds a quota. It sets headers of
+	// the answer only then. It must not block. Nil lets all in.
+	Enter func(h http.Header, workspace, key string) (leave func(), err error)
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
@@ -62,6 +66,7 @@ type Edge struct {
 	gate         peer.Gate
 	mounts       func(http.ResponseWriter, *http.Request, peer.Route, string)
 	authenticate func(*http.Request) (access.Caller, error)
+	enter        func(http.Header, string, string) (func(), error)
 	streams      *streams
 	buffers      buffers
 	bodyMax      int64
@@ -71,7 +76,11 @@ type Edge struct {
 
 // New returns an edge. It needs [Edge.Run] beside it.
 func New(c Config) *Edge {
+	if c.Enter == nil {
+		c.Enter = func(http.Header, string, string) (func(), error) { return func() {}, nil }
+	}
 	return &Edge{
+		enter:     c.Enter,
 		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, mounts: c.Mounts, authenticate: c.Authenticate,
 		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax, idleMax: idleMax,
 	}
@@ -173,6 +182,11 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 		s.valid = func() bool { return e.holds(probe, workspace) }
 	}
 	v.origin = originOf(r, v)
+	leave, err := e.enter(w.Header(), v.route.Workspace, v.caller.Key)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if r.ContentLength > e.bodyMax {
 		return errTooLarge
 	}

@@ -30,6 +30,7 @@ import (
 	"doze"
 	"doze/internal/access"
 	"doze/internal/peer"
+	"doze/internal/quota"
 )
 
 // gate is a node whose sandboxes are all one real server.
@@ -129,6 +130,7 @@ type world struct {
 	second  string // where previews are by path
 	dial    dialer
 	revoked sync.Map
+	quotas  *quota.Book
 }
 
 const (
@@ -155,7 +157,7 @@ func (m medium) newWorld(backend http.Handler) *world {
 	behind := m.carry(back)
 	back.Start()
 	t.Cleanup(back.Close)
-	w := &world{gate: &gate{backend: back.Listener.Addr().String(), dial: behind, changed: make(chan struct{})}}
+	w := &world{quotas: quota.New(quota.Options{}), gate: &gate{backend: back.Listener.Addr().String(), dial: behind, changed: make(chan struct{})}}
 	dir := peer.NewDirectory()
 	for _, r := range []peer.Route{
 		{UID: "u-acme-web", Workspace: "acme", Name: "web", Enabled: true},
@@ -174,7 +176,7 @@ func (m medium) newWorld(backend http.Handler) *world {
 		previews.Put(p)
 	}
 	previews.PutDomain(peer.Domain{Name: "shop.example", Workspace: "acme"})
-	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login})
+	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login, Enter: w.quotas.Enter})
 	front := httptest.NewUnstartedServer(w.Edge)
 	front.Config.Protocols = new(http.Protocols)
 	front.Config.Protocols.SetHTTP1(true)

@@ -26,7 +26,8 @@ const (
 	forbidden        = "FORBIDDEN"
 	badRequest       = "BAD_REQUEST"
 	bodyTooLarge     = "REQUEST_ENTITY_TOO_LARGE"
-	rateLimited      = "RATE_LIMITED"
+	rateLimited      = doze.NameRateLimited
+	quotaExceeded    = doze.NameQuotaExceeded
 	internalError    = "INTERNAL_ERROR"
 )
 
@@ -51,6 +52,7 @@ var advices = map[string]advice{
 	badRequest:       {false, "correct the request", "do not retry without a change"},
 	bodyTooLarge:     {false, "send the body in parts, by a multipart upload", "do not retry with the same body"},
 	rateLimited:      {true, "retry with a growing delay", "do not retry in a tight loop"},
+	quotaExceeded:    {true, "retry with a growing delay, after Retry-After if it is there; or ask the operator for more", "do not retry in a tight loop"},
 	internalError:    {true, "retry once, then tell the operator the request id", "do not retry in a tight loop"},
 }
 
@@ -130,7 +132,7 @@ var (
 // sandbox.
 func body(e *doze.Error) any {
 	a := adviceOf(e)
-	return map[string]any{"error": map[string]any{
+	out := map[string]any{
 		"action":    a.action,
 		"code":      codeOf(e),
 		"do_not":    a.doNot,
@@ -140,7 +142,13 @@ func body(e *doze.Error) any {
 		"retryable": a.retryable,
 		"status":    e.Kind.Status(),
 		"timestamp": time.Now().UTC().Format(time.RFC3339Nano),
-	}}
+	}
+	for _, name := range []string{"quota", "used", "limit"} {
+		if v, ok := e.Fields[name]; ok {
+			out[name] = v
+		}
+	}
+	return map[string]any{"error": out}
 }
 
 // refuse reports err in the form of the platform. A browser on another origin

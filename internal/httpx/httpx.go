@@ -105,6 +105,9 @@ func WriteErrorAs(w http.ResponseWriter, r *http.Request, err error, body Body) 
 	}
 	var text bytes.Buffer
 	_ = json.NewEncoder(&text).Encode(body(e)) // names and texts always can be
+	if e.Definitive() {
+		w.Header().Set("X-Should-Retry", "false") // some clients repeat any 429
+	}
 	w.Header().Set("Content-Type", JSONType)
 	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
 	w.WriteHeader(e.Kind.Status())

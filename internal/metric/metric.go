@@ -48,6 +48,7 @@ type Metrics struct {
 	moves        *prometheus.HistogramVec
 	moveFailures *prometheus.CounterVec
 	decisions    *prometheus.CounterVec
+	refusals     *prometheus.CounterVec
 }
 
 // New returns metrics that count nothing yet.
@@ -72,12 +73,15 @@ func New() *Metrics {
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "doze_egress_decisions_total", Help: "Connections and requests of sandboxes to the outside, but for those that go straight out, by what the rules said.",
 		}, []string{"verdict"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "doze_quota_refusals_total", Help: "Calls that a quota of a workspace, or the limit of a credential, refused, by its name.",
+		}, []string{"quota"}),
 	}
 	for _, v := range verdicts {
 		m.decisions.WithLabelValues(v)
 	}
 	m.registry.MustRegister(
-		m.wakes, m.wakeFailures, m.moves, m.moveFailures, m.decisions,
+		m.wakes, m.wakeFailures, m.moves, m.moveFailures, m.decisions, m.refusals,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -98,6 +102,9 @@ var verdicts = map[bool]string{true: "allow", false: "deny"}
 
 // Decided counts a connection or a request of a sandbox to the outside.
 func (m *Metrics) Decided(allow bool) { m.decisions.WithLabelValues(verdicts[allow]).Inc() }
+
+// Refused counts a call that a quota refused.
+func (m *Metrics) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
 
 func count(took *prometheus.HistogramVec, failures *prometheus.CounterVec, t machine.Tier, d time.Duration, err error) {
 	if err != nil {

@@ -212,7 +212,9 @@ func (n *Node) unpack(ctx context.Context, b *Box, o peer.Order) (err error) {
 	b.mu.Lock()
 	phase := b.phase
 	if phase == doze.Archived {
-		err = b.move(doze.Unpack, "")
+		if err = n.enter(&b.order, ""); err == nil {
+			err = b.move(doze.Unpack, "")
+		}
 	}
 	b.mu.Unlock()
 	switch {

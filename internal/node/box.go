@@ -229,6 +229,9 @@ func (b *Box) wakeable(port uint16) (*attempt, error) {
 			b.sinking()     // its end is a change
 			return nil, nil //nolint:nilnil // as above
 		}
+		if err := b.n.enter(&b.order, ""); err != nil {
+			return nil, err
+		}
 		try := &attempt{done: make(chan struct{})}
 		if !b.spawn(func() { b.wake(try, port) }) {
 			return nil, context.Cause(b.life)
@@ -464,6 +467,7 @@ func (b *Box) move(on doze.Trigger, message string) error {
 		b.lastUsed = time.Now()
 	}
 	b.phase, b.message = next, message
+	b.n.ledger.settle(b)
 	b.kept = b.kept && next == doze.Running
 	b.serveDrives()
 	b.signal()

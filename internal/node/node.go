@@ -88,6 +88,9 @@ type Options struct {
 	// called, or is Exhausted; SleepRoom is for checkpoints of sandboxes, which may
 	// take more of it. Without them the disk is the node's.
 	Room, SleepRoom func(bytes int64) (release func(), err error)
+	// Refused is told of each sandbox that may not be awake, by the name of the
+	// quota. It must not wait. It may be nil.
+	Refused func(quota string)
 	// Available returns the bytes of memory that the host can still give.
 	Available func() (int64, error)
 
@@ -109,6 +112,7 @@ type Node struct {
 	reports *reports
 	events  <-chan machine.Event
 	era     int64 // where the sequence of reports begins
+	ledger  *ledger
 	ahead   *ahead
 	usage   atomic.Pointer[peer.Usage] // of the disk, as it was measured last
 
@@ -143,7 +147,10 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	if o.SleepRoom == nil {
 		o.SleepRoom = boundless
 	}
-	n := &Node{Options: o, reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
+	if o.Refused == nil {
+		o.Refused = func(string) {}
+	}
+	n := &Node{Options: o, ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
 	n.ahead = newAhead(n)
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
@@ -244,6 +251,7 @@ func (n *Node) drop(b *Box) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.boxes[b.order.UID] == b {
+		n.ledger.leave(b.order.Workspace, b.order.UID)
 		delete(n.boxes, b.order.UID)
 		delete(n.machines, b.config.ID)
 	}
@@ -284,6 +292,9 @@ func (n *Node) Create(ctx context.Context, o peer.Order) (err error) {
 		u.unwind(&err)
 	}()
 	u.push(func() error { n.drop(b); return nil })
+	if err := n.enter(&o, ""); err != nil {
+		return err
+	}
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	return n.build(ctx, b, &u)
@@ -489,6 +500,7 @@ func hostEnvironment(image Image, nameservers []string) []string {
 func (n *Node) Delete(ctx context.Context, uid string) error {
 	b := n.box(uid)
 	if b == nil {
+		n.ledger.forget(uid) // its place may be reserved
 		return nil
 	}
 	b.part(ctx)

@@ -269,6 +269,7 @@ func (n *Node) Agents() (files []string, all bool) {
 func (n *Node) install(b *Box) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.n.ledger.settle(b)
 	b.report(b.message, false)
 	b.serveDrives()
 	b.arm()

@@ -180,6 +180,17 @@ type Node interface {
 	DriveMounts(uid string) []DriveMount
 	// DriveUsers returns the UIDs of the sandboxes that have a drive mounted.
 	DriveUsers(drive string) []string
+	// SetLimits sets the limits of a workspace that are about what is awake; the
+	// empty one stands for all that have none of their own. What is awake stays so.
+	SetLimits(workspace string, l doze.Limits)
+	// Claim has the machine of an order count as awake from now on, as Create
+	// would, and fails if its workspace may not have more awake. The machine
+	// instead, which may be empty, is about to be given up and does not count
+	// here. Delete takes it back.
+	Claim(o Order, instead string) error
+	// Awake returns how many sandboxes of a workspace are awake, and how much
+	// memory these were promised.
+	Awake(workspace string) (sandboxes int, memory doze.Megabytes)
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
 	// Consult brings what Status says of the use of a sandbox up to date: one that

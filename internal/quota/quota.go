@@ -88,32 +88,42 @@ func (b *Book) Exceeded(quota string, used, limit int64) error {
 }
 
 // Take counts a request by a credential in a workspace, either of which may be
-// empty, and says in h where the caller stands. The key comes first: what it
-// may not send costs its workspace nothing.
+// empty, and says in h where the caller stands.
 func (b *Book) Take(h http.Header, workspace, key string) error {
+	v, policy, err := b.take(workspace, key)
+	v.Header(h, policy)
+	return err
+}
+
+// take returns the verdict on the credential, or that on the workspace if that
+// refuses. The credential comes first: what it may not send costs its workspace
+// nothing.
+func (b *Book) take(workspace, key string) (v ratelimit.Verdict, policy string, err error) {
 	if key != "" {
-		v := b.keys.Take(key, 1)
-		v.Header(h, PerKey)
+		v = b.keys.Take(key, 1)
 		if err := v.Err("requests with this credential"); err != nil {
 			b.Refused(PerKey)
-			return err
+			return v, PerKey, err
 		}
 	}
 	if workspace == "" {
-		return nil
+		return v, PerKey, nil
 	}
 	limit := b.Limit(workspace, doze.QuotaRequests)
-	v := b.workspaces.TakeFrom(workspace, perSecond(limit), 1)
-	if v.OK {
-		return nil
+	if all := b.workspaces.TakeFrom(workspace, perSecond(limit), 1); !all.OK {
+		return all, doze.QuotaRequests, b.Exceeded(doze.QuotaRequests, limit, limit)
 	}
-	v.Header(h, doze.QuotaRequests)
-	return b.Exceeded(doze.QuotaRequests, limit, limit)
+	return v, PerKey, nil
 }
 
-// Enter counts a request to a sandbox of a workspace that is open until leave
-// is called, which may be more than once.
-func (b *Book) Enter(workspace string) (leave func(), err error) {
+// Enter counts a request to a sandbox of a workspace, which is open until leave
+// is called; that may be more than once. The answer is the sandbox's: only one
+// that is refused says in h where its caller stands.
+func (b *Book) Enter(h http.Header, workspace, key string) (leave func(), err error) {
+	if v, policy, err := b.take(workspace, key); err != nil {
+		v.Header(h, policy)
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, limit := b.open[workspace], b.own[workspace].Of(doze.QuotaConnections, b.Defaults)

@@ -72,7 +72,7 @@ func TestConnections(t *testing.T) {
 	b.Set("w", doze.Limits{doze.QuotaConnections: limit})
 	var last func()
 	for range limit - 1 {
-		leave, err := b.Enter("w")
+		leave, err := b.Enter(http.Header{}, "w", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestConnections(t *testing.T) {
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			_, err := b.Enter("w")
+			_, err := b.Enter(http.Header{}, "w", "")
 			if err == nil {
 				won.Add(1)
 			} else if e := doze.Public(err); e.Name != doze.NameQuotaExceeded || e.Fields["used"] != int64(limit) || e.Fields["limit"] != int64(limit) {
@@ -94,7 +94,7 @@ func TestConnections(t *testing.T) {
 	if won.Load() != 1 || b.Open("w") != limit {
 		t.Errorf("%d callers got the last place, %d are open", won.Load(), b.Open("w"))
 	}
-	if _, err := b.Enter("other"); err != nil {
+	if _, err := b.Enter(http.Header{}, "other", ""); err != nil {
 		t.Errorf("another workspace: %v", err)
 	}
 	last()
@@ -102,7 +102,7 @@ func TestConnections(t *testing.T) {
 	if b.Open("w") != limit-1 {
 		t.Errorf("%d are open after one left", b.Open("w"))
 	}
-	if _, err := b.Enter("w"); err != nil {
+	if _, err := b.Enter(http.Header{}, "w", ""); err != nil {
 		t.Errorf("in the place of one that left: %v", err)
 	}
 }
@@ -122,17 +122,14 @@ func TestOwnLimits(t *testing.T) {
 	}
 }
 
-// BenchmarkTake compares what a request pays here with a look at an empty map,
+// BenchmarkEnter compares what a request to a sandbox pays here with a look at an empty map,
 // which is the least that it could pay.
-func BenchmarkTake(b *testing.B) {
+func BenchmarkEnter(b *testing.B) {
 	book, h := quota.New(quota.Options{PerKey: 1 << 30}), http.Header{}
 	book.Set("w", doze.Limits{doze.QuotaRequests: 1 << 30})
 	start := time.Now()
 	for b.Loop() {
-		if err := book.Take(h, "w", "k"); err != nil {
-			b.Fatal(err)
-		}
-		leave, err := book.Enter("w")
+		leave, err := book.Enter(h, "w", "k")
 		if err != nil {
 			b.Fatal(err)
 		}

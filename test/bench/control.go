@@ -286,6 +286,8 @@ func withStore(ctx context.Context, p *testkit.Platform, file string, fn func(*s
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
+	// A list is measured with more records than a workspace has by default.
+	st.SetDefaultLimits(doze.Limits{doze.QuotaSandboxes: doze.QuotaLimitMax})
 	return fn(st)
 }
 

@@ -1,0 +1,158 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"doze"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+// quotaRequest is what an operator may set of the quotas of a workspace: limits
+// by name. Null takes one back; what is left out stays.
+type quotaRequest struct {
+	Quotas map[string]*int `json:"quotas"`
+}
+
+// loadQuotas tells everybody who enforces limits what they are.
+func (s *Server) loadQuotas(ctx context.Context) error {
+	all, err := s.Store.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	s.Node.SetLimits("", s.Quotas.Defaults)
+	for workspace, own := range all {
+		s.limit(workspace, own)
+	}
+	return nil
+}
+
+// noteRefusal counts an error that a quota is the reason of. Those of quotas that
+// are enforced in memory are counted there.
+func (s *Server) noteRefusal(err error) {
+	if e := doze.Public(err); e.Name == doze.NameQuotaExceeded {
+		if name, _ := e.Fields["quota"].(string); slices.Contains(store.Counted, name) {
+			s.Quotas.Refused(name)
+		}
+	}
+}
+
+// limit puts the limits of a workspace in force; the records have them already.
+func (s *Server) limit(workspace string, own doze.Limits) {
+	s.Quotas.Set(workspace, own)
+	s.Node.SetLimits(workspace, own)
+}
+
+// claim has a fresh machine of a sandbox count as awake, which takes the place of
+// the one before, and fails if the workspace may not have it awake.
+func (s *Server) claim(sb store.Sandbox, fresh, before string) error {
+	return s.Node.Claim(peer.Order{UID: fresh, Workspace: sb.Metadata.Workspace, Memory: sb.Spec.Runtime.Memory}, before)
+}
+
+// quotas answers those of the caller's workspace.
+func (s *Server) quotas(ctx context.Context, _ *http.Request) ([]doze.QuotaStatus, error) {
+	return s.statusOf(ctx, callerOf(ctx).Workspace)
+}
+
+// quotasOf answers those of one that the caller may enter; an operator may see
+// all.
+func (s *Server) quotasOf(ctx context.Context, r *http.Request) ([]doze.QuotaStatus, error) {
+	w, err := s.governed(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return s.statusOf(ctx, w.Name)
+}
+
+// setQuotas changes limits of a workspace. What is over them by now stays as it
+// is; there is no more of it.
+func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string]any) ([]doze.QuotaStatus, error) {
+	w, err := s.governed(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if !callerOf(ctx).Operates(s.Operator) {
+		return nil, doze.Errorf(doze.Forbidden, "quotas are set by administrators of the workspace %s", s.Operator)
+	}
+	var p doze.Problems
+	var in quotaRequest
+	decode(&in, body, "", &p)
+	change, limits := map[string]*int64{}, doze.Limits{}
+	for name, most := range in.Quotas {
+		change[name] = nil
+		limits[name] = 0
+		if q, ok := doze.QuotaOf(name); ok {
+			limits[name] = q.Default // null is right for each that there is
+		}
+		if most != nil {
+			limits[name] = int64(*most)
+			change[name] = new(int64(*most))
+		}
+	}
+	if len(p) == 0 {
+		limits.Check(&p, "quotas.")
+	}
+	if len(p) == 0 && len(change) == 0 {
+		p.Missing("quotas")
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	// Of two changes at a time, the one that is recorded last is in force.
+	s.governing.Lock()
+	defer s.governing.Unlock()
+	own, err := s.Store.SetLimits(ctx, w.Name, change)
+	if err != nil {
+		return nil, err
+	}
+	s.limit(w.Name, own)
+	return s.statusOf(ctx, w.Name)
+}
+
+// governed is the workspace that a path names, by name or id: for an operator
+// any, for others those that they may enter.
+func (s *Server) governed(ctx context.Context, r *http.Request) (doze.Workspace, error) {
+	if !callerOf(ctx).Operates(s.Operator) {
+		w, _, err := s.inWorkspace(ctx, r, "workspaces:get")
+		return w, err
+	}
+	asked := r.PathValue("workspace")
+	w, err := s.Store.Workspace(ctx, asked)
+	if doze.Public(err).Kind != doze.NotFound {
+		return w, err
+	}
+	all, err2 := s.Store.Workspaces(ctx)
+	if err2 != nil {
+		return w, err2
+	}
+	if i := slices.IndexFunc(all, func(w doze.Workspace) bool { return w.ID == asked }); i >= 0 {
+		return all[i], nil
+	}
+	return w, err
+}
+
+// statusOf is every row of the table for a workspace.
+func (s *Server) statusOf(ctx context.Context, workspace string) ([]doze.QuotaStatus, error) {
+	awake, memory := s.Node.Awake(workspace)
+	now := map[string]int64{
+		doze.QuotaSandboxesAwake: int64(awake), doze.QuotaMemoryAwake: int64(memory),
+		doze.QuotaConnections: s.Quotas.Open(workspace), doze.QuotaRequests: s.Quotas.Rate(workspace),
+	}
+	for _, name := range store.Counted {
+		n, err := s.Store.Used(ctx, workspace, name)
+		if err != nil {
+			return nil, err
+		}
+		now[name] = n
+	}
+	all := make([]doze.QuotaStatus, len(doze.Quotas))
+	for i, q := range doze.Quotas {
+		all[i] = doze.QuotaStatus{
+			Name: q.Name, Unit: q.Unit, Used: now[q.Name], Limit: s.Quotas.Limit(workspace, q.Name),
+			Default: doze.Limits(nil).Of(q.Name, s.Quotas.Defaults), Description: q.About,
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,334 @@
+package control_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/testkit/postgres"
+)
+
+// An operation takes the last of a quota; of many callers at a time, one gets it.
+type operation struct {
+	quota   string
+	prepare func(*platform)
+	more    int64 // that each takes
+	// call is the i-th caller, and left what finds nothing of it if it was refused.
+	call func(p *platform, i int) (answer *httptest.ResponseRecorder, left string)
+}
+
+func post(path, body string, left func(i int) string) func(*platform, int) (*httptest.ResponseRecorder, string) {
+	return func(p *platform, i int) (*httptest.ResponseRecorder, string) {
+		in := strings.ReplaceAll(body, "%d", fmt.Sprint(i))
+		return p.doAs(p.t.Context(), "POST", path, in), left(i)
+	}
+}
+
+func at(prefix string) func(int) string { return func(i int) string { return prefix + fmt.Sprint(i) } }
+
+func nowhere(int) string { return "" }
+
+// operations are every way to take more of a quota that records or the node
+// count, by name.
+var operations = map[string]operation{
+	"create": {doze.QuotaSandboxes, nil, 1, post("/sandboxes", named("n%d"), at("/sandboxes/n"))},
+	"createIfNotExist": {
+		doze.QuotaSandboxes, nil, 1, post("/sandboxes?createIfNotExist=true", named("n%d"), at("/sandboxes/n")),
+	},
+	"fork a sandbox": {
+		doze.QuotaSandboxes, func(p *platform) { p.create(named("a")) }, 1,
+		post("/sandboxes/a/fork", `{"targetName":"f%d","targetType":"sandbox"}`, at("/sandboxes/f")),
+	},
+	"fork a snapshot": {
+		doze.QuotaSandboxes, snapshotOfA, 1,
+		post("/snapshots/s/fork", `{"targetName":"f%d","targetType":"sandbox"}`, at("/sandboxes/f")),
+	},
+	"create one awake": {doze.QuotaSandboxesAwake, nil, 1, post("/sandboxes", named("n%d"), at("/sandboxes/n"))},
+	"fork one awake": {
+		doze.QuotaSandboxesAwake, snapshotOfA, 1,
+		post("/snapshots/s/fork", `{"targetName":"f%d","targetType":"sandbox"}`, at("/sandboxes/f")),
+	},
+	"create one with memory": {
+		doze.QuotaMemoryAwake, nil, 1024,
+		post("/sandboxes", `{"metadata":{"name":"n%d"},"spec":{"runtime":{"memory":1024}}}`, at("/sandboxes/n")),
+	},
+	"create a volume": {doze.QuotaVolumes, nil, 1, post("/volumes", named("v%d"), at("/volumes/v"))},
+	"create a large volume": {
+		doze.QuotaVolumesSize, nil, 2048, post("/volumes", `{"metadata":{"name":"v%d"},"spec":{"size":2048}}`, at("/volumes/v")),
+	},
+	"grow a volume": {
+		doze.QuotaVolumesSize, func(p *platform) {
+			for i := range callers {
+				want[any](p, 200, "POST", "/volumes", fmt.Sprintf(`{"metadata":{"name":"v%d"},"spec":{"size":1024}}`, i))
+			}
+		}, 1024, func(p *platform, i int) (*httptest.ResponseRecorder, string) {
+			return p.doAs(p.t.Context(), "PUT", fmt.Sprint("/volumes/v", i), `{"spec":{"size":2048}}`), ""
+		},
+	},
+	"take a snapshot": {
+		doze.QuotaSnapshots, func(p *platform) { p.create(named("a")) }, 1,
+		post("/snapshots", `{"name":"s%d","source":{"name":"a","kind":"sandbox"}}`, at("/snapshots/s")),
+	},
+	"make a key": {doze.QuotaKeys, nil, 1, post("/api_keys", `{"name":"k%d"}`, nowhere)},
+	"make a key of a service account": {
+		doze.QuotaKeys, nil, 1, func(p *platform, i int) (*httptest.ResponseRecorder, string) {
+			return p.doAs(p.t.Context(), "POST", "/service_accounts/"+p.account()+"/api_keys", `{"name":"k"}`), ""
+		},
+	},
+}
+
+// elsewhere are the tests of quotas that are not about what is created.
+var elsewhere = map[string]string{
+	doze.QuotaConnections: "internal/edge: TestOneWorkspaceIsFull",
+	doze.QuotaRequests:    "TestRequestsOfAWorkspace",
+}
+
+const callers = 20
+
+func snapshotOfA(p *platform) {
+	p.create(named("a"))
+	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"s"}`)
+}
+
+// account is the id of the one service account.
+func (p *platform) account() string {
+	w := p.doAs(p.t.Context(), "GET", "/service_accounts", "")
+	var all []doze.ServiceAccount
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 1 {
+		p.t.Errorf("%v: %s", err, w.Body)
+		return ""
+	}
+	return all[0].ClientID
+}
+
+// quotaOf is the state of a quota of the workspace "main".
+func (p *platform) quotaOf(name string) doze.QuotaStatus {
+	p.t.Helper()
+	all := want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "")
+	i := slices.IndexFunc(all, func(q doze.QuotaStatus) bool { return q.Name == name })
+	if i < 0 {
+		p.t.Fatalf("there is no %s in %v", name, all)
+	}
+	return all[i]
+}
+
+// TestQuotasUnderConcurrency is the matrix of quotas and operations: many callers
+// come for the last place, one gets it, and of the others nothing is left.
+func TestQuotasUnderConcurrency(t *testing.T) {
+	t.Parallel()
+	covered := slices.Collect(maps.Keys(elsewhere))
+	for _, o := range operations {
+		covered = append(covered, o.quota)
+	}
+	slices.Sort(covered)
+	all := doze.QuotaNames()
+	slices.Sort(all)
+	if diff := cmp.Diff(all, slices.Compact(covered)); diff != "" {
+		t.Errorf("quotas, and those with a test: %s", diff)
+	}
+	for kind, database := range map[string]func(t *testing.T) string{
+		"sqlite":   func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "doze.db") },
+		"postgres": func(t *testing.T) string { t.Helper(); return postgres.Database(t) },
+	} {
+		for name, o := range operations {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				if kind == "postgres" && testing.Short() {
+					t.Skip("SKIPPED: with -short, one database is enough")
+				}
+				p := startOn(t, database(t), true)
+				want[any](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+				if o.prepare != nil {
+					o.prepare(p)
+				}
+				o.try(p)
+			})
+		}
+	}
+}
+
+func (o operation) try(p *platform) {
+	t := p.t
+	before := p.quotaOf(o.quota)
+	limit := before.Used + o.more
+	want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":%d}}`, o.quota, limit))
+	snapshots := p.quotaOf(doze.QuotaSnapshots).Used
+
+	answers, left := make([]*httptest.ResponseRecorder, callers), make([]string, callers)
+	var calls sync.WaitGroup
+	for i := range callers {
+		calls.Go(func() { answers[i], left[i] = o.call(p, i) })
+	}
+	calls.Wait()
+
+	won := 0
+	for i, w := range answers {
+		if w.Code == 200 {
+			won++
+			if left[i] != "" {
+				want[any](p, 200, "GET", left[i], "")
+			}
+			continue
+		}
+		var e struct {
+			Error, Quota string
+			Used, Limit  int64
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || w.Code != 429 {
+			t.Fatalf("%v: %d %s", err, w.Code, w.Body)
+		}
+		if e.Error != doze.NameQuotaExceeded || e.Quota != o.quota || e.Used != limit || e.Limit != limit {
+			t.Errorf("refused with %s", w.Body)
+		}
+		row, _ := doze.QuotaOf(o.quota)
+		if final := w.Header().Get("x-should-retry") == "false"; final == row.Passes {
+			t.Errorf("clients are told not to repeat it: %v", final)
+		}
+		if left[i] != "" {
+			want[any](p, 404, "GET", left[i], "")
+		}
+	}
+	after := p.quotaOf(o.quota)
+	if won != 1 || after.Used != limit || after.Limit != limit || after.Default != before.Default {
+		t.Errorf("%d callers got the last place, and now there is %+v", won, after)
+	}
+	if o.quota != doze.QuotaSnapshots {
+		if n := p.quotaOf(doze.QuotaSnapshots).Used; n > snapshots+1 {
+			t.Errorf("forks that were refused left %d snapshots", n-snapshots)
+		}
+	}
+	want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":null}}`, o.quota))
+	if after := p.quotaOf(o.quota); after.Limit != before.Default {
+		t.Errorf("with its limit taken back: %+v", after)
+	}
+	if w, _ := o.call(p, callers-1); w.Code == 429 {
+		t.Errorf("with its limit taken back: %s", w.Body)
+	}
+}
+
+// TestRequestsOfAWorkspace has many callers send the last request of the burst,
+// to several routes; other workspaces do not notice.
+func TestRequestsOfAWorkspace(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		const limit = 5
+		want[any](p, 200, "POST", "/workspaces", `{"name":"second"}`)
+		other := want[doze.APIKey](p, 200, "POST", "/api_keys", `{"name":"k"}`, "X-Blaxel-Workspace", "second").Key
+		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"requestsPerSecond":5}}`)
+		for range 2*limit - 1 {
+			want[any](p, 200, "GET", "/volumes", "")
+		}
+		codes := make([]int, callers)
+		var calls sync.WaitGroup
+		for i := range callers {
+			calls.Go(func() {
+				w := p.doAs(p.t.Context(), "GET", "/sandboxes", "")
+				codes[i] = w.Code
+				if w.Code == 429 && (!strings.Contains(w.Body.String(), doze.QuotaRequests) || w.Header().Get("Retry-After") != "1" || w.Header().Get("x-should-retry") != "") {
+					p.t.Errorf("%v %s", w.Header(), w.Body)
+				}
+			})
+		}
+		calls.Wait()
+		slices.Sort(codes)
+		if codes[0] != 200 || codes[1] != 429 {
+			p.t.Errorf("answers to callers for the last place: %v", codes)
+		}
+		if w := p.do("GET", "/nowhere", ""); w.Code != 429 {
+			p.t.Errorf("a path that does not exist is %d: a caller may try those without limit", w.Code)
+		}
+		w := p.do("GET", "/sandboxes", "", as(other)...)
+		if w.Code != 200 || w.Header().Get("RateLimit-Limit") != "" { // no limit of keys is set here
+			p.t.Errorf("another workspace: %d %v", w.Code, w.Header())
+		}
+	})
+}
+
+func TestQuotasAreTheOperators(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	_, member := p.join("m@w.test", "member")
+	_, tenant := p.join("t@w.test", "member")
+	want[any](p, 200, "PUT", "/platform/users/t@w.test", `{"workspaceCreator":true}`)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"theirs"}`, as(tenant)...)
+	theirs := append(as(tenant), "X-Blaxel-Workspace", "theirs")
+
+	if all := want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "", as(member)...); len(all) != len(doze.Quotas) {
+		t.Errorf("a member sees %v", all)
+	}
+	for _, who := range [][]string{as(member), theirs, as(p.keyFor("other", time.Time{}, access.Admin))} {
+		if w := p.do("PUT", "/workspaces/theirs/quotas", `{"quotas":{"sandboxes":1}}`, who...); w.Code != 403 && w.Code != 404 {
+			t.Errorf("%v: %d %s", who, w.Code, w.Body)
+		}
+	}
+	// An operator need not be a member of theirs.
+	want[any](p, 200, "PUT", "/workspaces/theirs/quotas", `{"quotas":{"sandboxes":1}}`)
+	want[any](p, 200, "POST", "/sandboxes", named("a"), theirs...)
+	want[any](p, 429, "POST", "/sandboxes", named("b"), theirs...)
+	want[any](p, 200, "POST", "/sandboxes", named("a"))
+	want[any](p, 200, "POST", "/sandboxes", named("b"))
+	p.reopen()
+	want[any](p, 429, "POST", "/sandboxes", named("b"), theirs...)
+	id := want[doze.Workspace](p, 200, "GET", "/workspaces/theirs", "", theirs...).ID
+	if all := want[[]doze.QuotaStatus](p, 200, "GET", "/workspaces/"+id+"/quotas", ""); all[0].Used != 1 || all[0].Limit != 1 {
+		t.Errorf("by its id: %+v", all[0])
+	}
+	want[any](p, 404, "GET", "/workspaces/none/quotas", "")
+
+	for body, says := range map[string]string{
+		`{}`:                                  "quotas is required",
+		`{"quotas":{}}`:                       "quotas is required",
+		`{"quotas":7}`:                        "quotas must be an object",
+		`{"quotas":{"sandboxes":"7"}}`:        "quotas.sandboxes must be a whole number",
+		`{"quotas":{"sandboxes":-1,"x":1}}`:   "quotas.x is no quota; there are sandboxes, ",
+		`{"quotas":{"sandboxes":-1,"y":1}}`:   "quotas.sandboxes is -1",
+		`{"quotas":{"requestsPerSecond":0}}`:  "must be 1 to",
+		`{"quotas":{"nothing":null}}`:         "quotas.nothing is no quota",
+		`{"quotas":{"keys":123456789012345}}`: "must be 0 to",
+	} {
+		if w := p.do("PUT", "/workspaces/theirs/quotas", body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+			t.Errorf("%s: %d %s", body, w.Code, w.Body)
+		}
+	}
+}
+
+// TestAFreshMachineTakesThePlaceOfTheOld: at the limit of what may be awake, a
+// sandbox that is awake can be redeployed and restored.
+func TestAFreshMachineTakesThePlaceOfTheOld(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	snapshotOfA(p)
+	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":1}}`)
+	want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
+	want[any](p, 200, "POST", "/sandboxes/a/snapshots/s/restore", "")
+	if q := p.quotaOf(doze.QuotaSandboxesAwake); q.Used > 2 {
+		t.Errorf("%+v", q)
+	}
+	want[any](p, 429, "POST", "/sandboxes", named("b"))
+
+	// One that sleeps needs room, and stays as it is without.
+	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":0}}`)
+	now, err := p.store.SandboxByName(t.Context(), "main", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.node.mu.Lock()
+	p.node.move(now.Machine, doze.Standby, "")
+	p.node.mu.Unlock()
+	want[any](p, 429, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+	want[any](p, 429, "POST", "/sandboxes/a/snapshots/s/restore", "")
+	after, err := p.store.SandboxByName(t.Context(), "main", "a")
+	if err != nil || after.Machine != now.Machine || after.Spec.Runtime.Memory != now.Spec.Runtime.Memory {
+		t.Errorf("%v: it was %+v and is %+v", err, now, after)
+	}
+}
