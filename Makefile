@@ -4,7 +4,9 @@
 SHELL := /bin/bash
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 GO := go
-ENGINE := $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)
+# The engine is gVisor with what the launcher makes of it. Raise the suffix when
+# machines of an earlier release cannot go on in the new one: they keep theirs.
+ENGINE := $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)-2
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 # With TAGS=faults, the steps of sleep and wake can be heard, and harmed.
 TAGS ?=

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,6 +96,9 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 	// gVisor starts its processes by this path, and donates our standard
 	// streams to them.
 	specutils.ExePath = "/proc/self/exe"
+	if err := syscall.Setgroups(nil); err != nil { // they would be the engine's, too
+		return nil, fmt.Errorf("leave groups: %w", err)
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the null device: %w", err)
@@ -143,6 +147,10 @@ func configFor(root string) (*config.Config, error) {
 		"network":        "sandbox",
 		"ignore-cgroups": "true", // on cgroup v1 it would move this process about; see cgroup.go
 		"host-settings":  "ignore",
+		// The engine's process has no access to files of the host, not even of
+		// volumes: a process of its own opens those. See owner.go.
+		"directfs": "false",
+		"rootless": "true",
 		// One of its own for each process that opens files of volumes: one for all
 		// would be a mount that outlives them.
 		"gofer-network-namespace": "new",
@@ -196,6 +204,9 @@ func (l *Launcher) adopt(ctx context.Context) error {
 	if err := l.sweepBundles(); err != nil {
 		return fmt.Errorf("remove bundles: %w", err)
 	}
+	if err := l.sweepOwners(); err != nil {
+		return fmt.Errorf("end leases of users: %w", err)
+	}
 	return l.groups.sweep(func(id string) bool { return l.machines[id] != nil || l.elsewhere(id) })
 }
 
@@ -239,6 +250,9 @@ func (l *Launcher) scrub(c *container.Container, id string) {
 				slog.Warn("remove run state", "sandbox", id, "err", err)
 			}
 		}
+	}
+	if err := l.releaseOwner(id); err != nil {
+		slog.Warn("release a user", "sandbox", id, "err", err)
 	}
 	if err := os.RemoveAll(l.bundle(id)); err != nil {
 		slog.Warn("remove bundle", "sandbox", id, "err", err)

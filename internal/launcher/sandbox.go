@@ -108,7 +108,11 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 		return err
 	}
 	s.group.Store(g)
-	raw, err := json.Marshal(specFor(c, filepath.Join(bundle, "root")))
+	own := specFor(c, filepath.Join(bundle, "root"))
+	if err := mapUsers(own.Linux); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(own)
 	if err != nil {
 		return fmt.Errorf("write the spec: %w", err)
 	}
@@ -119,13 +123,19 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return fmt.Errorf("read the spec: %w", err)
 	}
+	owner, err := s.l.leaseOwner(c.ID)
+	if err != nil {
+		return err
+	}
 	if err := step.Reach(step.Engine, s.id); err != nil {
 		return err
 	}
 	var made *container.Container
-	err = watch(ctx, gvisor.LimitStart, func() {}, func() (err error) {
-		made, err = container.New(settingsFor(c, s.l.conf), container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
-		return err
+	err = watch(ctx, gvisor.LimitStart, func() {}, func() error {
+		return asOwner(owner, func() (err error) {
+			made, err = container.New(settingsFor(c, s.l.conf), container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
+			return err
+		})
 	})
 	if err != nil {
 		return err

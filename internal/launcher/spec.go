@@ -170,6 +170,7 @@ func cpuLimit(spec *specs.Spec) float64 {
 // main puts the numbers of the spec, which the process inherits as an open
 // file, into its arguments. It is called before gVisor's own main.
 func Size(args []string) []string {
+	args = rooted(args)
 	spec, ok := inheritedSpec(args)
 	if !ok || spec.Linux == nil || spec.Linux.Resources == nil {
 		return args
@@ -183,6 +184,13 @@ func Size(args []string) []string {
 		args = setFlag(args, "--cpu-num", strconv.Itoa(n))
 	}
 	return args
+}
+
+// rooted takes the rootless mode out of the arguments. The launcher needs it to
+// choose the user of the process (see asOwner), but an engine in this mode keeps
+// the host's /proc mounted.
+func rooted(args []string) []string {
+	return slices.DeleteFunc(args, func(a string) bool { return strings.HasPrefix(a, "--rootless") })
 }
 
 // inheritedSpec reads the spec without moving the file's offset.

@@ -43,6 +43,10 @@ const (
 	fileSentry  = "doze-sentry"
 )
 
+// sentryMode is that of an installed doze-sentry. The process of each machine has
+// a user of its own, which must be able to execute it. Its directory is root's.
+const sentryMode = 0o755
+
 // versionForm is what an engine may call itself: it is the name of a directory.
 var versionForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
 
@@ -138,7 +142,7 @@ func install(from, to string) (err error) {
 		return err
 	}
 	if have, err := os.Stat(to); err == nil && have.Size() == want.Size() && have.ModTime().Equal(want.ModTime()) {
-		return nil
+		return os.Chmod(to, sentryMode) // one that an older release installed was root's alone
 	}
 	dir := filepath.Dir(to)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -154,7 +158,7 @@ func install(from, to string) (err error) {
 		}
 	}()
 	_, err = io.Copy(made, source)
-	if err := errors.Join(err, made.Chmod(0o700), made.Sync(), made.Close()); err != nil {
+	if err := errors.Join(err, made.Chmod(sentryMode), made.Sync(), made.Close()); err != nil {
 		return fmt.Errorf("copy %d MB: %w", want.Size()>>20, err)
 	}
 	if err := os.Chtimes(made.Name(), time.Time{}, want.ModTime()); err != nil {
