@@ -370,9 +370,13 @@ func (l *Launcher) Resume(ctx context.Context, t gvisor.Target) error {
 	return l.with(t.ID, func(s *sandbox) error { return s.resume(ctx, t.Kept) })
 }
 
-// Checkpoint writes an image of a paused machine.
-func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) error {
-	return l.with(c.ID, func(s *sandbox) error { return s.checkpoint(ctx, c.Dir) })
+// Checkpoint writes an image of a paused machine, until ctx ends.
+func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) (made gvisor.Made, err error) {
+	err = l.with(c.ID, func(s *sandbox) error {
+		made, err = s.checkpoint(ctx, c.Dir)
+		return err
+	})
+	return made, err
 }
 
 // Rename gives a running machine another host name.

@@ -16,11 +16,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/container"
-	runsc "gvisor.dev/gvisor/runsc/sandbox"
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"doze/internal/machine/gvisor"
@@ -50,9 +48,10 @@ type sandbox struct {
 	onward   *onward                     // guarded by mu; what it waits for while it is doubtful
 	wire     atomic.Pointer[urpc.Client] // kept connection to the engine, made when needed
 
-	link *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
-	calm *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
-	hot  []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
+	link    *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
+	calm    *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
+	copying sync.WaitGroup                 // the copy of its memory into an image; it may outlive the call that began it
+	hot     []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
 }
 
 func (l *Launcher) newSandbox(id string) *sandbox {
@@ -371,27 +370,6 @@ func (s *sandbox) loaded(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", s.id, errGone)
 	}
 	return watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
-}
-
-// checkpoint writes an image and leaves the machine paused. It never lets the
-// engine end the machine itself: gVisor does that after a failed write too, and
-// the memory would be lost.
-func (s *sandbox) checkpoint(ctx context.Context, dir string) error {
-	return s.do(ctx, gvisor.LimitCheckpoint, func(c *container.Container) error {
-		if !s.paused || s.doubtful {
-			return errors.New("a machine must be paused before its checkpoint")
-		}
-		if err := step.Reach(step.Write, s.id); err != nil {
-			return err
-		}
-		err := c.Checkpoint(s.l.conf, dir, runsc.CheckpointOpts{
-			Compression: statefile.CompressionLevelNone, // pages in a file of their own, which can be read in any order
-			Resume:      true,
-		})
-		step.Pass(step.Written, s.id)
-		s.still()
-		return err
-	})
 }
 
 // archive writes the layer above the root file system. If it cannot, no file is

@@ -55,25 +55,25 @@ func (l *Launcher) handler() http.Handler {
 	post(mux, gvisor.PathRename, l.Rename)
 	post(mux, gvisor.PathAdminister, l.Administer)
 	post(mux, gvisor.PathResume, l.Resume)
-	post(mux, gvisor.PathCheckpoint, l.Checkpoint)
 	for path, do := range map[string]func(context.Context, string) error{
 		gvisor.PathPause: l.Pause, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
 	} {
 		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
 	}
-	ask(mux, gvisor.PathStats, l.Stats)
-	ask(mux, gvisor.PathReclaim, l.Reclaim)
+	ask(mux, gvisor.PathCheckpoint, l.Checkpoint)
+	ask(mux, gvisor.PathStats, func(ctx context.Context, t gvisor.Target) (gvisor.Stats, error) { return l.Stats(ctx, t.ID) })
+	ask(mux, gvisor.PathReclaim, func(ctx context.Context, t gvisor.Target) (gvisor.Reclaimed, error) { return l.Reclaim(ctx, t.ID) })
 	return mux
 }
 
-// ask serves a call about one machine that has a result. It ends early if the
-// caller leaves.
-func ask[Out any](mux *http.ServeMux, path string, do func(ctx context.Context, id string) (Out, error)) {
+// ask serves a call that has a result. It ends early if the caller leaves, or
+// closes its half of the connection and waits for the answer.
+func ask[In, Out any](mux *http.ServeMux, path string, do func(ctx context.Context, in In) (Out, error)) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-		t, err := decode[gvisor.Target](w, r)
+		in, err := decode[In](w, r)
 		var out Out
 		if err == nil {
-			out, err = do(r.Context(), t.ID)
+			out, err = do(r.Context(), in)
 		}
 		answer(w, out, err)
 	})

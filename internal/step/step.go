@@ -23,7 +23,8 @@ const (
 	Make       // driver: the new image has no directory
 	Checkpoint // driver: the launcher was not asked for an image
 	Write      // launcher: the engine was not asked for an image
-	Written    // launcher: the engine wrote the image, nobody was told
+	Copy       // launcher: the engine named its memory, none of it was copied
+	Written    // launcher: the image is written, nobody was told
 	Measure    // driver: the image has no checksums
 	Manifest   // driver: the image has no manifest
 	Sync       // driver: one of its files, or its directory, is not on disk
@@ -65,7 +66,7 @@ const (
 // names is a table: one row for each step.
 var names = [count]string{
 	Idle: "idle", Flip: "flip", Turn: "turn", Turned: "turned", Unmark: "unmark", Slept: "slept",
-	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Write: "write", Written: "written",
+	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Write: "write", Copy: "copy", Written: "written",
 	Measure: "measure", Manifest: "manifest", Sync: "sync", Publish: "publish", Published: "published",
 	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear",
 	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",

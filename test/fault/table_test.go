@@ -88,6 +88,7 @@ var rows = []row{
 	{at: step.Make, on: saved, way: down, faults: any5, loses: true},
 	{at: step.Checkpoint, on: saved, way: down, faults: any4, loses: true},
 	{at: step.Write, on: saved, way: down, faults: any5, loses: true},
+	{at: step.Copy, on: saved, way: down, faults: any5},
 	{at: step.Written, on: saved, way: down, faults: noFail},
 	{at: step.Measure, on: saved, way: down, faults: any4},
 	{at: step.Manifest, on: saved, way: down, faults: any5},

@@ -121,15 +121,21 @@ func (c *client) ping(ctx context.Context) error {
 }
 
 func (c *client) get(ctx context.Context, path string, out any) error {
-	return c.do(ctx, http.MethodGet, path, nil, out)
+	return c.do(ctx, leave, http.MethodGet, path, nil, out)
 }
 
 func (c *client) post(ctx context.Context, path string, in, out any) error {
-	return c.do(ctx, http.MethodPost, path, in, out)
+	return c.do(ctx, leave, http.MethodPost, path, in, out)
 }
 
-func (c *client) do(ctx context.Context, method, path string, in, out any) error {
-	status, raw, err := c.exchange(ctx, method, path, in)
+// leave does not wait for the answer of an abandoned call.
+func leave(w *wire) { _ = w.SetDeadline(time.Unix(1, 0)) }
+
+// halt asks the launcher to end an abandoned call early, and waits for it.
+func halt(w *wire) { _ = w.CloseWrite() }
+
+func (c *client) do(ctx context.Context, abandon func(*wire), method, path string, in, out any) error {
+	status, raw, err := c.exchange(ctx, abandon, method, path, in)
 	if err != nil {
 		return fmt.Errorf("launcher %s: %w", path, err)
 	}
@@ -154,17 +160,20 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	return json.Unmarshal(raw, out)
 }
 
-// exchange sends a request and reads the whole answer.
-func (c *client) exchange(ctx context.Context, method, path string, in any) (status int, answer []byte, err error) {
+// exchange sends a request and reads the whole answer. When ctx ends, abandon is
+// called.
+func (c *client) exchange(ctx context.Context, abandon func(*wire), method, path string, in any) (status int, answer []byte, err error) {
 	w, err := c.take(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = w.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { abandon(w) })
 	defer func() {
 		switch {
-		case !stop(): // its deadline has passed, or is about to
-			err = errors.Join(context.Cause(ctx), w.Close())
+		case !stop(): // it was abandoned, or is about to be
+			if _ = w.Close(); err != nil {
+				err = context.Cause(ctx)
+			}
 		case err != nil:
 			_ = w.Close()
 			err = fmt.Errorf("%w: %w", errCut, err)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -278,6 +279,19 @@ func (e *engine) call(ctx context.Context, path string, in, out any) error {
 		return err
 	}
 	return e.client.post(ctx, path, in, out)
+}
+
+// halting asks the launcher to do what ends early and is waited for when ctx
+// ends.
+func (e *engine) halting(ctx context.Context, path string, in, out any) error {
+	err := e.client.do(ctx, halt, http.MethodPost, path, in, out)
+	if !errors.Is(err, errNoLauncher) {
+		return err
+	}
+	if err := e.ensure(ctx); err != nil {
+		return err
+	}
+	return e.client.do(ctx, halt, http.MethodPost, path, in, out)
 }
 
 // mounts fails if the launcher would leave out the volumes of a machine.

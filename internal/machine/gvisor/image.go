@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,7 +31,8 @@ import (
 const (
 	dirImage  = "image"
 	dirStale  = "image.stale"
-	unmade    = ".making" // behind the name of what is being made
+	fileBegun = "image.begun" // the file of pages of a checkpoint that was stopped
+	unmade    = ".making"     // behind the name of what is being made
 	dirMaking = dirImage + unmade
 )
 
@@ -111,13 +113,19 @@ func imageDir(c Config) string { return filepath.Join(c.Dir, dirImage) }
 
 // commit turns the files that the engine wrote beside dir into the image of c in
 // dir: checksums, manifest, sync, rename, sync. Until the rename the image does
-// not exist; after it, it is complete.
-func commit(ctx context.Context, c Config, engine, dir string) error {
+// not exist; after it, it is complete. The checksums of some files may be known.
+// A sync that ctx ends goes on in tasks.
+func commit(ctx context.Context, tasks *sync.WaitGroup, c Config, engine, dir string, known ...ImageFile) error {
 	if err := step.Reach(step.Measure, c.ID); err != nil {
 		return err
 	}
 	m := manifestOf(c, engine)
 	for _, name := range files {
+		i := slices.IndexFunc(known, func(f ImageFile) bool { return f.Name == name })
+		if i >= 0 {
+			m.Files = append(m.Files, known[i])
+			continue
+		}
 		f, err := measure(ctx, filepath.Join(dir+unmade, name))
 		if err != nil {
 			return fmt.Errorf("checksum %s: %w", name, err)
@@ -134,11 +142,24 @@ func commit(ctx context.Context, c Config, engine, dir string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := cmp.Or(step.Reach(step.Sync, c.ID), durable.Sync(filepath.Join(dir+unmade, name))); err != nil {
+		if err := cmp.Or(step.Reach(step.Sync, c.ID), flush(ctx, tasks, filepath.Join(dir+unmade, name))); err != nil {
 			return err
 		}
 	}
 	return publish(c, dir)
+}
+
+// flush writes a file to disk. The kernel does not end that early, so it goes on
+// in tasks when ctx ends.
+func flush(ctx context.Context, tasks *sync.WaitGroup, name string) error {
+	done := make(chan error, 1)
+	tasks.Go(func() { done <- durable.Sync(name) })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // publish gives a complete image of c its name. If that may not last, it takes

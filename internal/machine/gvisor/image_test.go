@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,7 +39,7 @@ func TestCommit(t *testing.T) {
 	if _, ok := hasImage(c); ok {
 		t.Fatal("an image counts before it is committed")
 	}
-	if err := commit(t.Context(), c, someEngine, imageDir(c)); err != nil {
+	if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
 	size, ok := hasImage(c)
@@ -89,7 +90,7 @@ func TestCommitStops(t *testing.T) {
 			t.Fatal("a commit has no end")
 		}
 		c := making(t)
-		err := commit(&dying{Context: t.Context(), left: step}, c, someEngine, imageDir(c))
+		err := commit(&dying{Context: t.Context(), left: step}, new(sync.WaitGroup), c, someEngine, imageDir(c))
 		done = err == nil
 		_, saved := hasImage(c)
 		if saved != done {
@@ -118,7 +119,7 @@ func TestCommitIncomplete(t *testing.T) {
 		if err := os.Remove(filepath.Join(c.Dir, dirMaking, name)); err != nil {
 			t.Fatal(err)
 		}
-		if err := commit(t.Context(), c, someEngine, imageDir(c)); err == nil {
+		if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err == nil {
 			t.Errorf("an image without %s was committed", name)
 		}
 		if _, ok := hasImage(c); ok {
@@ -130,7 +131,7 @@ func TestCommitIncomplete(t *testing.T) {
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	c := making(t)
-	if err := commit(t.Context(), c, someEngine, imageDir(c)); err != nil {
+	if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
 	m, err := readManifest(imageDir(c), c, []string{someEngine})
@@ -248,7 +249,7 @@ func TestVouch(t *testing.T) {
 	t.Parallel()
 	d := &Driver{run: t.TempDir()}
 	c := making(t)
-	if err := commit(t.Context(), c, someEngine, imageDir(c)); err != nil {
+	if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err != nil {
 		t.Fatal(err)
 	}
 	if d.vouched(imageDir(c)) {

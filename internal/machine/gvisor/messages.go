@@ -17,7 +17,7 @@ const (
 	PathPrepare    = "/prepare"    // POST Boot: creates the process that Restore will fill
 	PathPause      = "/pause"      // POST Target
 	PathResume     = "/resume"     // POST Target
-	PathCheckpoint = "/checkpoint" // POST Checkpoint
+	PathCheckpoint = "/checkpoint" // POST Checkpoint: Made; until the caller closes its half of the connection
 	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
 	PathRestore    = "/restore"    // POST Restore
 	PathArchive    = "/archive"    // POST Archive
@@ -79,8 +79,15 @@ type Reclaimed struct {
 
 // Checkpoint asks for an image of a paused machine, which stays paused.
 type Checkpoint struct {
-	ID  string `json:"id"`
-	Dir string `json:"dir"` // an empty directory
+	ID string `json:"id"`
+	// Dir is a directory with nothing in it but, perhaps, a file of pages that
+	// an earlier checkpoint of the machine wrote in part.
+	Dir string `json:"dir"`
+}
+
+// Made says what a checkpoint wrote. An older launcher says nothing.
+type Made struct {
+	Files []ImageFile `json:"files"` // those whose checksums are known
 }
 
 // Rename asks for another host name of a running machine.

@@ -109,7 +109,9 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 // save makes the image of the paused machine. Whatever goes wrong, the machine
 // is paused as before, and no image is there.
 func (s *sandbox) save(ctx context.Context) error {
-	s.tasks.Wait() // a wake may still be loading memory, out of the old image
+	if err := s.settled(ctx); err != nil { // a wake may still be loading memory, out of the old image
+		return err
+	}
 	if err := s.present(ctx); err != nil {
 		return err // and the old image is all that is left
 	}
@@ -125,6 +127,18 @@ func (s *sandbox) save(ctx context.Context) error {
 	return nil
 }
 
+// settled waits until what a wake or a checkpoint left to be done is done.
+func (s *sandbox) settled(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { s.tasks.Wait(); close(done) }() // ends with them
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // present fails if the machine has no processes.
 func (s *sandbox) present(ctx context.Context) error {
 	state, err := s.engine.Load().find(ctx, s.config.ID)
@@ -135,7 +149,8 @@ func (s *sandbox) present(ctx context.Context) error {
 }
 
 // write makes an image of the paused machine in dir. If it cannot, nothing is
-// there.
+// there. When ctx ends it returns at once, and what is left to be removed is
+// removed in tasks: somebody waits for the machine.
 func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	if err := step.Reach(step.Make, s.config.ID); err != nil {
 		return err
@@ -144,26 +159,52 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 		return fmt.Errorf("make room for the image: %w", err)
 	}
 	defer func() {
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			s.tasks.Go(func() { s.abandon(dir) })
+		case err != nil:
 			err = errors.Join(err, os.RemoveAll(dir+unmade))
 		}
 	}()
+	if dir == imageDir(s.config) {
+		if err := os.Rename(filepath.Join(s.config.Dir, fileBegun), filepath.Join(dir+unmade, FilePages)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("go on with a checkpoint: %w", err)
+		}
+	}
 	if err := step.Reach(step.Checkpoint, s.config.ID); err != nil {
 		return err
 	}
-	// The engine cannot stop half-way, so neither do we.
-	if err := s.call(context.WithoutCancel(ctx), PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, nil); err != nil {
+	// The engine's own part cannot be stopped. What the launcher copies can.
+	var made Made
+	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, &made); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
-	err = commit(ctx, s.config, s.engine.Load().version, dir)
+	err = commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
 	if ctx.Err() != nil && err != nil && s.present(context.WithoutCancel(ctx)) != nil {
-		err = commit(context.WithoutCancel(ctx), s.config, s.engine.Load().version, dir) // it is all that is left
+		err = commit(context.WithoutCancel(ctx), &s.tasks, s.config, s.engine.Load().version, dir, made.Files...) // it is all that is left
 	}
 	if err != nil {
 		return err
 	}
 	s.trust(ctx, dir)
 	return nil
+}
+
+// abandon keeps what a checkpoint that was stopped has copied, for the next one
+// of the same machine, and removes the rest.
+func (s *sandbox) abandon(dir string) {
+	if dir == imageDir(s.config) {
+		begun := filepath.Join(s.config.Dir, fileBegun)
+		if err := os.Rename(filepath.Join(dir+unmade, FilePages), begun); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			slog.Warn("keep what a checkpoint copied", "sandbox", s.config.ID, "err", err)
+		}
+		if info, err := os.Stat(begun); err == nil {
+			s.bytes.Store(info.Size())
+		}
+	}
+	if err := os.RemoveAll(dir + unmade); err != nil {
+		slog.Warn("remove a checkpoint that was stopped", "sandbox", s.config.ID, "err", err)
+	}
 }
 
 // trust vouches for an image that is known to be sound.

@@ -1,0 +1,521 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/loader/vdsodata"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateipc"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"doze/internal/machine/gvisor"
+	"doze/internal/step"
+)
+
+// A checkpoint has two parts. In the first, the engine writes its own state and
+// names the memory of its guest, range by range. Nobody can stop that, and it
+// takes a tenth of a second. In the second, the launcher copies that memory out
+// of the engine's memory file. The guest stands still meanwhile, and a request
+// can end the copy between any two chunks.
+//
+// The engine sends its checkpoint over the interface that gVisor has for images
+// in a distant store. It believes that a range is written as soon as the launcher
+// says so, and the launcher says so before it copies.
+//
+// The engine itself still writes to one page of the memory that it named: the
+// parameters of its guest's clock. The state holds a sequence number that must
+// match the one in that page, so the launcher copies this page at once.
+
+const (
+	// pageWrite is how much memory one message of the engine names at most.
+	// The length of a completion has 32 bits.
+	pageWrite = 1 << 30
+	// writing is how many messages may be under way. Each is answered at once.
+	writing = 64
+	// writeRanges is how many ranges one message names at most.
+	writeRanges = 1024
+	// clockReach is how much memory on both sides of the clock's code is copied
+	// at once. Its page of parameters is allocated right after the code.
+	clockReach = 64 << 10
+	// clockSearch is how much of the memory file may hold the clock's code. It is
+	// the engine's first allocation.
+	clockSearch = 4 << 20
+	// stateMax bounds the engine's own state: its heap is below engineMemory.
+	stateMax = 1 << 30
+	// A copy has the priority of a job in the background, for processor and
+	// disk: 7 is the lowest of the default class of the disk.
+	copyNice, copyDisk = 10, 2<<13 | 7
+	ioprioProcess      = 1 // IOPRIO_WHO_PROCESS: one thread
+)
+
+// castagnoli is the polynomial of all checksums of an image.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checkpoint writes an image of the paused machine into dir and leaves it paused.
+// It returns the checksums of the memory. When ctx ends, it stops copying memory
+// at once. It never lets the engine end the machine itself: gVisor does that
+// after a failed write too, and the memory would be lost.
+func (s *sandbox) checkpoint(ctx context.Context, dir string) (made gvisor.Made, err error) {
+	if err := s.copied(ctx); err != nil {
+		return made, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return made, fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	if !s.paused || s.doubtful {
+		return made, errors.New("a machine must be paused before its checkpoint")
+	}
+	defer s.note()
+	if err := step.Reach(step.Write, s.id); err != nil {
+		return made, err
+	}
+	c := &capture{dir: dir, most: uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
+	if err := s.name(ctx, c); err != nil {
+		return made, errors.Join(err, c.close())
+	}
+	if err := step.Reach(step.Copy, s.id); err != nil {
+		return made, errors.Join(err, c.close())
+	}
+	ended, stop := make(chan error, 1), make(chan struct{})
+	s.copying.Go(func() {
+		ended <- background(func() error { return errors.Join(c.copy(stop), c.close()) })
+	})
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		if s.over() { // what is copied is all that is left
+			err = <-ended
+			break
+		}
+		close(stop) // a write to a busy disk may take longer, but reads no more memory
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return made, err
+	}
+	step.Pass(step.Written, s.id)
+	s.still()
+	return gvisor.Made{Files: []gvisor.ImageFile{c.pages.about}}, nil
+}
+
+// copied waits until an earlier copy has ended: it writes to the same file.
+func (s *sandbox) copied(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { s.copying.Wait(); close(done) }() // ends with the copy
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// background runs do on a thread that yields to all others.
+func background(do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		tid := unix.Gettid()
+		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, copyNice)                                         // a copy of another priority is as good
+		_, _, _ = unix.RawSyscall(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(tid), uintptr(copyDisk)) //nolint:gosec // G115: a thread
+		done <- guard(do)
+	}()
+	return <-done
+}
+
+// name lets the engine write its state and name its memory. Preconditions: mu is
+// held.
+func (s *sandbox) name(ctx context.Context, c *capture) error {
+	files, err := stateipc.NewAsyncFileServer(c)
+	if err != nil {
+		return fmt.Errorf("take the image: %w", err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		files.Stop()
+		return fmt.Errorf("take the image: %w", err)
+	}
+	theirs := os.NewFile(uintptr(pair[0]), "image")
+	defer func() { _ = theirs.Close() }()
+	ours, err := unet.NewSocket(pair[1])
+	if err != nil {
+		files.Stop()
+		return errors.Join(fmt.Errorf("take the image: %w", err), unix.Close(pair[1]))
+	}
+	server := urpc.NewServer()
+	server.Register(files)
+	served := make(chan struct{})
+	s.l.tasks.Go(func() {
+		defer close(served)
+		_ = server.Handle(ours) // until one of us hangs up
+		server.Stop(stopServing)
+	})
+	err = watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
+		return s.call(boot.ContMgrCheckpoint, &control.SaveOpts{
+			Metadata:      statefile.CompressionLevelNone.ToMetadata(), // pages in a file of their own, which can be read in any order
+			HavePagesFile: true, Resume: true, UseCheckpointGofer: true,
+			FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
+		})
+	})
+	if err != nil {
+		s.hangUp()
+	}
+	_ = ours.Shutdown() // or the engine did
+	<-served
+	return errors.Join(err, c.err)
+}
+
+// capture takes one checkpoint.
+type capture struct {
+	dir  string
+	most uint64 // bytes of memory that the machine may have
+
+	mu   sync.Mutex
+	open map[string]bool // guarded by mu; each file is opened once
+	fds  []int           // guarded by mu; of the sources, ours to close
+
+	// The goroutine that serves the file of pages writes these. Others read
+	// them after it has ended.
+	pages *pagesOut
+	named []span
+	total uint64
+	clock bool  // it was found
+	err   error // guarded by mu
+}
+
+// span is memory that the engine named.
+type span struct {
+	from source
+	at   memmap.FileRange
+	copy []byte // if it was copied at once
+}
+
+// source is a memory file of an engine.
+type source struct {
+	fd    int
+	clock memmap.FileRange // what is copied at once; empty if it was not found
+}
+
+// reader reads a range of a source in pieces.
+func (s source) reader(r memmap.FileRange) func(into []byte, done int) error {
+	return func(into []byte, done int) error { return readFull(s.fd, into, r.Start+uint64(done)) } //nolint:gosec // G115: a count
+}
+
+// Destroy implements [stateipc.AsyncFileServerImpl].
+func (*capture) Destroy() {}
+
+// OpenRead implements [stateipc.AsyncFileServerImpl].
+func (*capture) OpenRead(string) (stateio.AsyncReader, error) { return nil, fs.ErrPermission }
+
+// OpenWrite implements [stateipc.AsyncFileServerImpl].
+func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
+	c.mu.Lock()
+	known := (name == gvisor.FileState || name == gvisor.FilePageMeta || name == gvisor.FilePages) && !c.open[name]
+	c.open[name] = true
+	c.mu.Unlock()
+	if !known { // the engine may ask for any name, any number of times
+		return nil, fs.ErrPermission
+	}
+	// The file of pages may hold what an earlier copy of this machine wrote.
+	file, err := os.OpenFile(filepath.Join(c.dir, name), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if name != gvisor.FilePages {
+		return &writer{c: c, put: (&stateOut{file: file}).put, release: file.Close}, nil
+	}
+	c.pages = &pagesOut{file: file, about: gvisor.ImageFile{Name: name, Chunks: []uint32{}}, chunk: make([]byte, 0, gvisor.ImageChunk)}
+	return &writer{c: c, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
+}
+
+// close gives back what the capture holds.
+func (c *capture) close() (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, fd := range c.fds {
+		err = errors.Join(err, unix.Close(fd))
+	}
+	c.fds = nil
+	if c.pages != nil {
+		err = errors.Join(err, c.pages.file.Close())
+	}
+	return err
+}
+
+// put takes note of memory that the engine named. What the engine may still
+// change is copied at once: all, if the clock is not where it should be.
+func (c *capture) put(from source, at memmap.FileRange) error {
+	if c.total += at.Length(); c.total > c.most {
+		return fmt.Errorf("the engine names more than the %d bytes that its machine may have", c.most)
+	}
+	c.clock = c.clock || from.clock.Length() > 0
+	if !c.clock {
+		return c.pages.add(nil, int(at.Length()), from.reader(at)) //nolint:gosec // G115: below pageWrite
+	}
+	for _, part := range cut(at, from.clock) {
+		s := span{from: from, at: part}
+		if from.clock.IsSupersetOf(part) {
+			s.copy = make([]byte, part.Length())
+			if err := readFull(from.fd, s.copy, part.Start); err != nil {
+				return err
+			}
+		}
+		c.named = append(c.named, s)
+	}
+	return nil
+}
+
+// cut divides a range into what is before, in and after another one.
+func cut(r, by memmap.FileRange) (parts []memmap.FileRange) {
+	for _, end := range []uint64{by.Start, by.End, r.End} {
+		if end = min(end, r.End); end > r.Start {
+			parts = append(parts, memmap.FileRange{Start: r.Start, End: end})
+			r.Start = end
+		}
+	}
+	return parts
+}
+
+// copy writes all memory that the engine named, until stop is closed.
+func (c *capture) copy(stop <-chan struct{}) error {
+	if c.pages == nil {
+		return errors.New("the engine named no memory")
+	}
+	for i, s := range c.named {
+		if s.copy != nil {
+			if err := c.pages.add(stop, len(s.copy), func(into []byte, done int) error {
+				copy(into, s.copy[done:])
+				return nil
+			}); err != nil {
+				return err
+			}
+			c.named[i].copy = nil
+			continue
+		}
+		if err := c.pages.add(stop, int(s.at.Length()), s.from.reader(s.at)); err != nil { //nolint:gosec // G115: below pageWrite
+			return err
+		}
+	}
+	return c.pages.finish()
+}
+
+// pagesOut is the file with the memory.
+type pagesOut struct {
+	file  *os.File
+	about gvisor.ImageFile
+	chunk []byte // the one at hand, not full
+	have  []byte // what the file has in its place
+	same  int    // chunks that the file had already
+}
+
+// errStopped is what a copy returns that was told to stop.
+var errStopped = errors.New("the copy was stopped")
+
+// add appends n bytes, which get reads in pieces, until stop is closed.
+func (p *pagesOut) add(stop <-chan struct{}, n int, get func(into []byte, done int) error) error {
+	for done := 0; done < n; {
+		select {
+		case <-stop:
+			return errStopped
+		default:
+		}
+		have := len(p.chunk)
+		p.chunk = p.chunk[:min(cap(p.chunk), have+n-done)]
+		if err := get(p.chunk[have:], done); err != nil {
+			return err
+		}
+		done += len(p.chunk) - have
+		if len(p.chunk) == cap(p.chunk) {
+			if err := p.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// flush writes the chunk at hand, unless an earlier copy wrote the same.
+func (p *pagesOut) flush() error {
+	if p.have == nil {
+		p.have = make([]byte, cap(p.chunk))
+	}
+	have := p.have[:len(p.chunk)]
+	if n, err := p.file.ReadAt(have, p.about.Bytes); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the pages of an earlier copy: %w", err)
+	} else if n == len(have) && bytes.Equal(have, p.chunk) {
+		p.same++
+	} else if _, err := p.file.WriteAt(p.chunk, p.about.Bytes); err != nil {
+		return fmt.Errorf("write pages: %w", err)
+	}
+	p.about.Chunks = append(p.about.Chunks, crc32.Checksum(p.chunk, castagnoli))
+	p.about.Bytes += int64(len(p.chunk))
+	p.chunk = p.chunk[:0]
+	return nil
+}
+
+// finish writes the rest, and removes what an earlier copy wrote behind it.
+func (p *pagesOut) finish() error {
+	if len(p.chunk) > 0 {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	return p.file.Truncate(p.about.Bytes)
+}
+
+// stateOut is a small file, which is written at once.
+type stateOut struct {
+	file *os.File
+	size uint64
+}
+
+func (o *stateOut) put(from source, at memmap.FileRange) error {
+	if o.size += at.Length(); o.size > stateMax {
+		return fmt.Errorf("the engine's state has more than %d bytes", stateMax)
+	}
+	raw := make([]byte, at.Length())
+	if err := readFull(from.fd, raw, at.Start); err != nil {
+		return err
+	}
+	_, err := o.file.Write(raw)
+	return err
+}
+
+// readFull reads from a file of the engine. It never maps one: an engine that
+// makes its file shorter would end this process.
+func readFull(fd int, into []byte, at uint64) error {
+	for len(into) > 0 {
+		n, err := unix.Pread(fd, into, int64(at)) //nolint:gosec // G115: the interface checks it
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("read memory: %w", err)
+		case n == 0:
+			return fmt.Errorf("read memory: %w", io.ErrUnexpectedEOF)
+		}
+		into = into[n:]
+		at += uint64(n) //nolint:gosec // G115: a count
+	}
+	return nil
+}
+
+// findClock returns where the engine writes to a memory file while its guest
+// stands still: around the code that reads the clock for the guest.
+func findClock(fd int) memmap.FileRange {
+	page := os.Getpagesize()
+	code := vdsodata.Binary
+	have := make([]byte, len(code))
+	for at := uint64(0); at < clockSearch; at += uint64(page) { //nolint:gosec // G115: it is positive
+		if readFull(fd, have[:64], at) != nil { // the file ends
+			break
+		}
+		if !bytes.Equal(have[:64], []byte(code[:64])) || readFull(fd, have, at) != nil || !bytes.Equal(have, []byte(code)) {
+			continue
+		}
+		end := at + uint64(len(code)) + clockReach
+		return memmap.FileRange{Start: at - min(at, clockReach), End: end &^ uint64(page-1)} //nolint:gosec // G115: likewise
+	}
+	return memmap.FileRange{}
+}
+
+// writer serves the engine's writes to one file. It answers each at once.
+type writer struct {
+	c       *capture
+	put     func(source, memmap.FileRange) error
+	release func() error
+	known   int // sources that were registered
+	done    []stateio.Completion
+}
+
+// Close implements [stateio.AsyncWriter].
+func (w *writer) Close() error { return w.release() }
+
+// MaxWriteBytes implements [stateio.AsyncWriter].
+func (*writer) MaxWriteBytes() uint64 { return pageWrite }
+
+// MaxRanges implements [stateio.AsyncWriter].
+func (*writer) MaxRanges() int { return writeRanges }
+
+// MaxParallel implements [stateio.AsyncWriter].
+func (*writer) MaxParallel() int { return writing }
+
+// NeedRegisterSourceFD implements [stateio.AsyncWriter].
+func (*writer) NeedRegisterSourceFD() bool { return true }
+
+// RegisterSourceFD implements [stateio.AsyncWriter].
+func (w *writer) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
+	if w.known++; w.known > destinations {
+		return nil, errors.New("too many sources")
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("keep a source: %w", err)
+	}
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.c.fds = append(w.c.fds, own)
+	return source{fd: own, clock: findClock(own)}, nil
+}
+
+// AddWrite implements [stateio.AsyncWriter].
+func (w *writer) AddWrite(id int, from stateio.SourceFile, at memmap.FileRange, _ []byte) {
+	w.add(id, from, []memmap.FileRange{at})
+}
+
+// AddWritev implements [stateio.AsyncWriter].
+func (w *writer) AddWritev(id int, _ uint64, from stateio.SourceFile, at []memmap.FileRange, _ []unix.Iovec) {
+	w.add(id, from, at)
+}
+
+func (w *writer) add(id int, from stateio.SourceFile, ranges []memmap.FileRange) {
+	all := stateio.Completion{ID: id}
+	own, _ := from.(source) // RegisterSourceFD returns nothing else
+	for _, r := range ranges {
+		if err := w.put(own, r); err != nil {
+			w.c.fail(err)
+			all.Err = unix.EIO
+			break
+		}
+		all.N += r.Length()
+	}
+	w.done = append(w.done, all)
+}
+
+// fail keeps why a write did not work: the engine is told a number only.
+func (c *capture) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = errors.Join(c.err, err)
+}
+
+// Wait implements [stateio.AsyncWriter].
+func (w *writer) Wait(done []stateio.Completion, _ int) ([]stateio.Completion, error) {
+	done = append(done, w.done...)
+	w.done = w.done[:0]
+	return done, nil
+}
+
+// Reserve implements [stateio.AsyncWriter].
+func (*writer) Reserve(uint64) {}
+
+// Finalize implements [stateio.AsyncWriter].
+func (*writer) Finalize() error { return nil }

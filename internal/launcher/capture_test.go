@@ -1,0 +1,215 @@
+package launcher
+
+import (
+	"bytes"
+	"errors"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/loader/vdsodata"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+
+	"doze/internal/machine/gvisor"
+)
+
+// memfd returns a memory file with some bytes at an offset.
+func memfd(t *testing.T, size int64, at int64, raw []byte) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if _, err := unix.Pwrite(fd, raw, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func TestFindClock(t *testing.T) {
+	t.Parallel()
+	code, page := []byte(vdsodata.Binary), int64(os.Getpagesize())
+	altered := bytes.Clone(code)
+	altered[len(code)-1]++
+	for name, c := range map[string]struct {
+		size, at int64
+		raw      []byte
+		found    bool
+	}{
+		"first":     {1 << 30, 0, code, true},
+		"later":     {1 << 30, 40 * page, code, true},
+		"too late":  {1 << 30, clockSearch, code, false},
+		"not there": {1 << 30, 0, []byte("\x7fELF"), false},
+		"altered":   {1 << 30, 0, altered, false},
+		"short":     {page, 0, code[:64], false},
+		"empty":     {0, 0, nil, false},
+	} {
+		got := findClock(memfd(t, c.size, c.at, c.raw))
+		if (got.Length() > 0) != c.found {
+			t.Errorf("%s: %v", name, got)
+		}
+		// Its parameters are in a page right before or behind it.
+		end := (c.at + int64(len(code)) + page - 1) / page * page
+		if c.found && (got.End < uint64(end+page) || got.Start > uint64(max(0, c.at-page)) || got.Start%uint64(page) != 0 || got.End%uint64(page) != 0) {
+			t.Errorf("%s: %v, and the code is at %d", name, got, c.at)
+		}
+	}
+}
+
+func TestCut(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		r, by memmap.FileRange
+		want  []memmap.FileRange
+	}{
+		{memmap.FileRange{Start: 0, End: 9}, memmap.FileRange{Start: 3, End: 5}, []memmap.FileRange{{Start: 0, End: 3}, {Start: 3, End: 5}, {Start: 5, End: 9}}},
+		{memmap.FileRange{Start: 4, End: 9}, memmap.FileRange{Start: 3, End: 5}, []memmap.FileRange{{Start: 4, End: 5}, {Start: 5, End: 9}}},
+		{memmap.FileRange{Start: 0, End: 4}, memmap.FileRange{Start: 3, End: 5}, []memmap.FileRange{{Start: 0, End: 3}, {Start: 3, End: 4}}},
+		{memmap.FileRange{Start: 3, End: 5}, memmap.FileRange{Start: 3, End: 5}, []memmap.FileRange{{Start: 3, End: 5}}},
+		{memmap.FileRange{Start: 6, End: 9}, memmap.FileRange{Start: 3, End: 5}, []memmap.FileRange{{Start: 6, End: 9}}},
+		{memmap.FileRange{Start: 0, End: 2}, memmap.FileRange{Start: 3, End: 5}, []memmap.FileRange{{Start: 0, End: 2}}},
+		{memmap.FileRange{Start: 0, End: 2}, memmap.FileRange{}, []memmap.FileRange{{Start: 0, End: 2}}},
+	} {
+		if diff := cmp.Diff(c.want, cut(c.r, c.by)); diff != "" {
+			t.Errorf("%v by %v: %s", c.r, c.by, diff)
+		}
+	}
+}
+
+// capturing returns a capture whose file of pages is open.
+func capturing(t *testing.T, dir string, most uint64) *capture {
+	t.Helper()
+	c := &capture{dir: dir, most: most, open: map[string]bool{}}
+	if _, err := c.OpenWrite(gvisor.FilePages); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.pages.file.Close() })
+	return c
+}
+
+// TestCapture copies memory: late, but for the part that the engine may change.
+func TestCapture(t *testing.T) {
+	t.Parallel()
+	const size = 5<<20 + 4096
+	memory := make([]byte, size)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(memory)
+	copy(memory, vdsodata.Binary)
+	fd := memfd(t, size, 0, memory)
+	from := source{fd: fd, clock: findClock(fd)}
+	clock := int(from.clock.End) - os.Getpagesize() //nolint:gosec // G115: it is small
+
+	dir := t.TempDir()
+	c := capturing(t, dir, size)
+	for _, r := range []memmap.FileRange{{Start: 0, End: 1 << 20}, {Start: 1 << 20, End: size}} {
+		if err := c.put(from, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.pages.about.Bytes != 0 {
+		t.Errorf("%d bytes were written before the engine had its answer", c.pages.about.Bytes)
+	}
+	// The engine goes on with its clock.
+	if _, err := unix.Pwrite(fd, []byte("later"), int64(clock)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.copy(nil); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, gvisor.FilePages)
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, memory) {
+		t.Error("the file is not what the engine named")
+	}
+	if err := c.pages.about.Check(got); err != nil {
+		t.Error(err)
+	}
+
+	// An engine may not name more than its machine has.
+	if err := c.put(from, memmap.FileRange{Start: 0, End: 4096}); err == nil {
+		t.Error("it may name more than its machine has")
+	}
+
+	// The next one is like it but for two pages, and shorter.
+	memory[3<<20]++
+	if _, err := unix.Pwrite(fd, memory, 0); err != nil {
+		t.Fatal(err)
+	}
+	c = capturing(t, dir, size)
+	if err := c.put(from, memmap.FileRange{Start: 0, End: 5 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	close(stop)
+	if err := c.copy(stop); !errors.Is(err, errStopped) {
+		t.Error("a copy that was stopped returned", err)
+	}
+	if err := c.copy(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = os.ReadFile(name); err != nil || !bytes.Equal(got, memory[:5<<20]) {
+		t.Errorf("the file of %d bytes is not what the engine named, %v", len(got), err)
+	}
+	if c.pages.same != 4 {
+		t.Errorf("%d of 5 chunks were left alone, and one had changed", c.pages.same)
+	}
+	if want := crc32.Checksum(memory[3<<20:4<<20], castagnoli); c.pages.about.Chunks[3] != want {
+		t.Error("the checksum is not of what was written")
+	}
+}
+
+// TestCaptureWithoutClock copies all memory before the engine has its answer if
+// nobody knows what it may change.
+func TestCaptureWithoutClock(t *testing.T) {
+	t.Parallel()
+	memory := bytes.Repeat([]byte("some"), 1<<18)
+	fd := memfd(t, int64(len(memory)), 0, memory)
+	dir := t.TempDir()
+	c := capturing(t, dir, 1<<30)
+	if err := c.put(source{fd: fd, clock: findClock(fd)}, memmap.FileRange{Start: 0, End: uint64(len(memory))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Pwrite(fd, []byte("else"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.copy(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, gvisor.FilePages)); err != nil || !bytes.Equal(got, memory) {
+		t.Errorf("the file has %d bytes, %v", len(got), err)
+	}
+}
+
+func TestCaptureOpens(t *testing.T) {
+	t.Parallel()
+	c := &capture{dir: t.TempDir(), open: map[string]bool{}}
+	for _, name := range []string{"../x", "/etc/passwd", "manifest.json", ""} {
+		if _, err := c.OpenWrite(name); err == nil {
+			t.Errorf("an engine writes to %q", name)
+		}
+	}
+	w, err := c.OpenWrite(gvisor.FileState)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.OpenWrite(gvisor.FileState); err == nil {
+		t.Error("an engine opens its state twice")
+	}
+	if _, err := c.OpenRead(gvisor.FileState); err == nil {
+		t.Error("an engine reads")
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}

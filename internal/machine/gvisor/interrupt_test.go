@@ -1,0 +1,188 @@
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"doze/internal/machine"
+)
+
+// written returns how many bytes a process has passed to write calls.
+func written(t *testing.T, pid int) int64 {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(raw), "wchar: ")
+	line, _, _ := strings.Cut(after, "\n")
+	n, err := strconv.ParseInt(line, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestRequestDuringCheckpoint wakes a large machine at any moment of its
+// checkpoint. It prints what that takes, next to the whole checkpoint, which a
+// request would otherwise wait for.
+func TestRequestDuringCheckpoint(t *testing.T) {
+	megabytes := 1024
+	if testing.Short() {
+		megabytes = 256
+	}
+	h := newHost(t)
+	d := h.open(t)
+	c := h.Config(t, "large")
+	c.Memory = int64(megabytes+512) << 20
+	m := boot(t, d, c)
+	var none any
+	ask(t, m, "/alloc", &none, "mb", strconv.Itoa(megabytes))
+
+	sum := func() (n uint32) {
+		t.Helper()
+		ask(t, m, "/sum", &n)
+		return n
+	}
+	want := sum()
+	suspend := func(ctx context.Context, to machine.Tier) error {
+		if err := m.Suspend(t.Context(), machine.Paused); err != nil {
+			t.Fatal(err)
+		}
+		return m.Suspend(ctx, to)
+	}
+	resume := func() {
+		t.Helper()
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ask(t, m, "/count", &none)
+	}
+
+	began := time.Now()
+	if err := suspend(t.Context(), machine.Saved); err != nil {
+		t.Fatal(err)
+	}
+	whole := time.Since(began)
+	resume()
+
+	var worst time.Duration
+	stopped := 0
+	for part := range 10 { // moments, evenly over the whole
+		after := whole * time.Duration(part) / 10
+		ctx, cancel := context.WithTimeout(t.Context(), after+time.Millisecond)
+		err := suspend(ctx, machine.Saved)
+		if err != nil {
+			stopped++
+		}
+		asked := time.Now()
+		if deadline, _ := ctx.Deadline(); err != nil && deadline.Before(asked) {
+			asked = deadline
+		}
+		cancel()
+		resume()
+		waited := time.Since(asked)
+		worst = max(worst, waited)
+		t.Logf("a request after %v: stopped %v, answer %v later", after.Round(time.Millisecond), err != nil, waited.Round(time.Millisecond))
+	}
+	t.Logf("%d MB: the whole checkpoint %v, the longest wait %v: 1/%.1f", megabytes, whole.Round(time.Millisecond), worst.Round(time.Millisecond), float64(whole)/float64(worst))
+	if stopped == 0 {
+		t.Error("no checkpoint was stopped")
+	}
+
+	// What a stopped checkpoint copied is not written again.
+	ctx, cancel := context.WithTimeout(t.Context(), whole/2)
+	err := suspend(ctx, machine.Saved)
+	cancel()
+	resume()
+	if err != nil {
+		wait(t, "the rest is cleared away", func() bool {
+			_, err := os.Stat(filepath.Join(c.Dir, dirMaking))
+			return os.IsNotExist(err)
+		})
+		before := written(t, h.launcher())
+		if err := suspend(t.Context(), machine.Saved); err != nil {
+			t.Fatal(err)
+		}
+		again := written(t, h.launcher()) - before
+		t.Logf("the next checkpoint writes %d of %d MB", again>>20, megabytes)
+		if again >= int64(megabytes)<<20 {
+			t.Error("the next checkpoint begins with nothing")
+		}
+	} else if err := suspend(t.Context(), machine.Saved); err != nil {
+		t.Fatal(err)
+	}
+
+	// And it is complete: it goes on from it alone.
+	if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
+		t.Fatal(err)
+	}
+	resume()
+	if got := sum(); got != want {
+		t.Errorf("the sum of its memory is %d and was %d", got, want)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLateCopy takes two checkpoints of a machine that stands still, seconds
+// apart. Memory that differs is memory that the engine writes to meanwhile, which
+// the launcher must copy at once: there is one such page.
+func TestLateCopy(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	c := h.Config(t, "m")
+	m := boot(t, d, c)
+	var none any
+	ask(t, m, "/alloc", &none, "mb", "16")
+	if err := m.Suspend(t.Context(), machine.Paused); err != nil {
+		t.Fatal(err)
+	}
+	var files [2][]byte
+	for i := range files {
+		dir := filepath.Join(t.TempDir(), "image")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var made Made
+		if err := d.current.client.post(t.Context(), PathCheckpoint, Checkpoint{ID: c.ID, Dir: dir}, &made); err != nil {
+			t.Fatal(err)
+		}
+		if len(made.Files) != 1 || made.Files[0].Name != FilePages {
+			t.Fatalf("the launcher knows of %v", made.Files)
+		}
+		raw, err := os.ReadFile(filepath.Join(dir, FilePages))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := made.Files[0].Check(raw); err != nil {
+			t.Error(err)
+		}
+		files[i] = raw
+		time.Sleep(3 * time.Second) // the engine sets the guest's clock each second
+	}
+	if len(files[0]) != len(files[1]) {
+		t.Fatalf("the first has %d bytes and the second %d", len(files[0]), len(files[1]))
+	}
+	var differ []int
+	for at := 0; at < len(files[0]); at += os.Getpagesize() {
+		if end := at + os.Getpagesize(); !bytes.Equal(files[0][at:end], files[1][at:end]) {
+			differ = append(differ, at)
+		}
+	}
+	if len(differ) > 1 {
+		t.Errorf("%d pages differ, at %v", len(differ), differ)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
