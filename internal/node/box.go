@@ -58,6 +58,7 @@ type Box struct {
 	seq         uint64             // guarded by mu; of the last report
 	changed     chan struct{}      // guarded by mu; closed and replaced by each change
 	attempt     *attempt           // guarded by mu; the wake under way
+	asked       time.Time          // guarded by mu; since when somebody waits for a wake; zero if nobody does
 	sinking     context.CancelFunc // guarded by mu; ends the move to a lower tier under way
 	stuck       bool               // guarded by mu; the last such move did not work
 	frozen      bool               // guarded by mu; a snapshot is being taken, and requests wait
@@ -225,6 +226,9 @@ func (b *Box) wakeable(port uint16) (*attempt, error) {
 	case doze.Waking:
 		return b.attempt, nil
 	case doze.Standby:
+		if b.asked.IsZero() {
+			b.asked = time.Now()
+		}
 		if b.sinking != nil {
 			b.sinking()     // its end is a change
 			return nil, nil //nolint:nilnil // as above
@@ -286,7 +290,6 @@ func (b *Box) release() {
 func (b *Box) wake(try *attempt, port uint16) {
 	ctx, cancel := context.WithTimeout(b.life, wakeTimeout)
 	defer cancel()
-	start := time.Now()
 	var from machine.Tier
 	b.change(ctx, func(m machine.Machine) error {
 		if from = m.Tier(); from != machine.OnDisk {
@@ -300,8 +303,10 @@ func (b *Box) wake(try *attempt, port uint16) {
 		return err
 	}, func(err error) {
 		b.attempt = nil
-		b.n.Woke(from, time.Since(start), err)
-		try.err = b.woken(err, from, time.Since(start))
+		took := time.Since(b.asked) // with the end of a move to a lower tier, which the caller waited for
+		b.asked = time.Time{}
+		b.n.Woke(from, took, err)
+		try.err = b.woken(err, from, took)
 		close(try.done)
 	})
 }

@@ -117,6 +117,46 @@ func TestCutSink(t *testing.T) {
 	})
 }
 
+// TestWokeCounts: a wake counts from the request, with the end of a move to a
+// lower tier that the request waited for. One that gave up counts for nothing.
+func TestWokeCounts(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		var took []time.Duration
+		o := h.options()
+		o.Woke = func(_ machine.Tier, d time.Duration, _ error) { h.set(func() { took = append(took, d) }) }
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		const slow, since = 3 * time.Second, time.Second
+		h.Delay(machinetest.OpSave, slow)
+		time.Sleep(pauseAfter + saveAfter + since)
+		p.hello("a")
+		h.set(func() {
+			if len(took) != 1 || took[0] < slow-since || took[0] > slow-since+time.Second {
+				t.Errorf("wakes took %v, and the request waited %v", took, slow-since)
+			}
+			took = nil
+		})
+
+		time.Sleep(pauseAfter + saveAfter + since)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := p.Hold(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		h.Delay(machinetest.OpSave, 0)
+		time.Sleep(saveAfter + time.Minute)
+		p.hello("a")
+		h.set(func() {
+			if len(took) != 1 || took[0] > time.Second {
+				t.Errorf("wakes took %v, and nobody waited", took)
+			}
+		})
+	})
+}
+
 func TestFailedSuspend(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t

@@ -118,7 +118,7 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 		close(done)
 		return done
 	}
-	b.sinking = cancel
+	b.sinking, b.asked = cancel, time.Time{} // whoever waited for an earlier wake has left
 	b.timer.Stop()
 	return done
 }
