@@ -48,15 +48,23 @@ func run(args []string) error {
 		return drive.Unmount(flags.Arg(0), *stale)
 	}
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	ctx, init := context.Background(), os.Getpid() == 1
+	if init {
+		if err := agent.Shield(); err != nil { // a sandbox that can harm itself is still one
+			slog.Error("the first process can be killed from inside", "err", err)
+		}
+	} else {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+	}
 
 	agent.Prepare("/", os.Environ())
 	a := agent.New(agent.Config{
 		Version: version,
 		Env:     os.Environ(),
 		Root:    "/",
-		Init:    os.Getpid() == 1,
+		Init:    init,
 	})
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", *listen)
 	if err != nil {
