@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"doze/internal/machine"
 )
 
 // Cgroups limit a machine and count what it costs. gVisor can make them, but
@@ -28,9 +30,8 @@ import (
 const cgroupRoot = "/sys/fs/cgroup"
 
 const (
-	// engineMemory is what the engine needs besides the memory it gives to its
-	// guest, so that a guest gets what it was promised.
-	engineMemory = 96 << 20
+	// engineMemory comes on top, so that a guest gets what it was promised.
+	engineMemory = machine.EngineMemory
 
 	// pidsMax bounds the host's tasks of one machine. Every task of the guest
 	// is at most one of them.

@@ -64,6 +64,7 @@ type Launcher struct {
 	groups  groups
 	feed    feed
 	tasks   sync.WaitGroup
+	ceiling ceiling
 	lock    *os.File // says to other launchers that this run directory has one
 
 	mu       sync.Mutex
@@ -107,7 +108,7 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 	glog.SetTarget(glog.GoogleEmitter{Writer: &glog.Writer{Next: sieve{o.Log}}})
 	glog.SetLevel(glog.Warning)
 
-	l := &Launcher{options: o, conf: conf, groups: g, lock: lock, machines: map[string]*sandbox{}}
+	l := &Launcher{options: o, conf: conf, groups: g, ceiling: ceiling{change: make(chan struct{}, 1)}, lock: lock, machines: map[string]*sandbox{}}
 	return l, l.adopt(ctx)
 }
 
@@ -195,6 +196,7 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		if err := s.limitAgain(c); err != nil {
 			slog.Warn("limit an adopted machine", "sandbox", id.ContainerID, "err", err)
 		}
+		s.adjust(ordinary) // our predecessor may have died with memory short
 		l.machines[id.ContainerID] = s
 		slog.Info("adopted", "sandbox", id.ContainerID, "state", s.now())
 	}

@@ -15,10 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// victim is the oom_score_adj of the guest's processes. The engine itself stays
-// at 0, so that a memory limit costs the guest one process and not everything.
-const victim = 1000
-
 // errHung is what watch returns for a call that did not end in time.
 var errHung = errors.New("the engine did not answer in time and was killed")
 
@@ -109,14 +105,12 @@ func tree(pid int) []int {
 	return pids
 }
 
-// spare makes the guest's processes the first to die when memory runs out. It
-// is called before the first instruction: every process of the guest descends
-// from one that the engine starts with itself, and inherits it.
+// spare sets who dies first when memory runs out: the guest's processes, and
+// then the engine. It is called before the first instruction: every process of
+// the guest descends from one that the engine starts with itself, and inherits
+// it. Without it, all would have the score of the dozed that started us.
 func spare(engine int) {
-	for _, pid := range tree(engine)[1:] {
-		err := os.WriteFile(proc(pid, "oom_score_adj"), []byte(strconv.Itoa(victim)), 0)
-		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
-			slog.Warn("cannot choose who dies first when memory runs out", "pid", pid, "err", err)
-		}
+	for _, pid := range tree(engine) {
+		adjust(pid, pid == engine, ordinary)
 	}
 }

@@ -32,15 +32,17 @@ type sandbox struct {
 	id string
 
 	mu        sync.Mutex
-	container *container.Container  // guarded by mu; nil before create and after the end
-	config    gvisor.Config         // guarded by mu; empty if adopted
-	group     atomic.Pointer[group] // nil before create
-	state     atomic.Value          // string; as in gvisor.Found, empty before create
-	pid       atomic.Int64          // of the engine's process; 0 before create
-	unwanted  atomic.Bool           // its end is on purpose
-	spoilt    atomic.Pointer[error] // what was wrong with the image that it woke from
-	exited    chan struct{}         // closed when that process is gone
-	clearing  sync.Once             // the removal of run state
+	container *container.Container   // guarded by mu; nil before create and after the end
+	config    gvisor.Config          // guarded by mu; empty if adopted
+	group     atomic.Pointer[group]  // nil before create
+	state     atomic.Value           // string; as in gvisor.Found, empty before create
+	pid       atomic.Int64           // of the engine's process; 0 before create
+	unwanted  atomic.Bool            // its end is on purpose
+	spoilt    atomic.Pointer[error]  // what was wrong with the image that it woke from
+	reason    atomic.Pointer[string] // why we ended it, if it is not wanted
+	standing  atomic.Int32           // as in scores
+	exited    chan struct{}          // closed when that process is gone
+	clearing  sync.Once              // the removal of run state
 
 	paused   bool                        // guarded by mu
 	swapped  bool                        // guarded by mu; its memory was moved to swap in the last pause
@@ -200,10 +202,12 @@ func (s *sandbox) ended(g *group) {
 	if s.unwanted.Load() {
 		return
 	}
-	why := "its machine ended by itself"
+	why := fate(int(s.pid.Load()))
 	switch spoilt := s.spoilt.Load(); {
 	case spoilt != nil:
 		why = "its memory could not be loaded: " + gvisor.Public(*spoilt)
+	case s.reason.Load() != nil:
+		why = *s.reason.Load()
 	case oom:
 		why = "the machine ran out of memory and was killed"
 	}

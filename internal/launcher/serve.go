@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"doze/internal/machine/gvisor"
@@ -34,6 +35,11 @@ func (l *Launcher) Serve(ctx context.Context, socket string) error {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("protect the socket: %w", err), listener.Close())
 	}
+	watching, end := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer end()
+	watch.Go(func() { l.watchMemory(watching) })
 	server := &http.Server{Handler: l.handler(), ReadHeaderTimeout: headerTime}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -51,6 +57,7 @@ func (l *Launcher) handler() http.Handler {
 	post(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
 	post(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
 	post(mux, gvisor.PathRestore, l.Restore)
+	post(mux, gvisor.PathLimit, l.Limit)
 	post(mux, gvisor.PathArchive, l.Archive)
 	post(mux, gvisor.PathRename, l.Rename)
 	post(mux, gvisor.PathAdminister, l.Administer)

@@ -107,6 +107,10 @@ type Volume struct {
 	ReadOnly bool   // the guest may not change it, whoever it is there
 }
 
+// EngineMemory is what the engine of a machine may take besides the memory that
+// its guest has.
+const EngineMemory = 96 << 20
+
 // AgentDir is where the agent is mounted in every machine.
 const AgentDir = "/.doze"
 

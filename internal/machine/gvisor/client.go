@@ -24,6 +24,7 @@ var (
 	errGone       = errors.New("the launcher has no such machine")
 	errTaken      = errors.New("the launcher has such a machine already")
 	errStill      = errors.New("the machine stands still")
+	errOld        = errors.New("the launcher is of a build that does not know this call")
 	errCut        = errors.New("the launcher ended before it answered")
 )
 
@@ -138,6 +139,9 @@ func (c *client) do(ctx context.Context, abandon func(*wire), method, path strin
 	status, raw, err := c.exchange(ctx, abandon, method, path, in)
 	if err != nil {
 		return fmt.Errorf("launcher %s: %w", path, err)
+	}
+	if status == http.StatusNotFound {
+		return fmt.Errorf("launcher %s: %w", path, errOld)
 	}
 	if status != http.StatusOK {
 		var f Failure

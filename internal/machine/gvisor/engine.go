@@ -58,8 +58,10 @@ type engine struct {
 	sentry  string // path of its doze-sentry
 	run     string // directory of its run state
 	args    []string
+	memory  int64 // what all machines of all engines may take together; 0 is no limit
 	client  *client
 	start   sync.Mutex // held while a launcher is started
+	limited bool       // guarded by start; the launcher knows memory
 
 	once sync.Once
 	used chan struct{} // closed when its launcher answered first
@@ -71,7 +73,7 @@ func (o Options) engineAt(version string) *engine {
 	run := filepath.Join(o.Run, fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(version)))) // socket paths are short
 	socket := filepath.Join(run, fileSocket)
 	return &engine{
-		version: version, run: run, sentry: filepath.Join(o.Engines, version, fileSentry), client: newClient(socket),
+		version: version, run: run, memory: o.Memory, sentry: filepath.Join(o.Engines, version, fileSentry), client: newClient(socket),
 		args: []string{"-run", run, "-cgroup", o.Cgroup, "-socket", socket, "-flip-limit", cmp.Or(o.FlipLimit, LimitFlip).String()},
 		used: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -185,16 +187,39 @@ func (e *engine) ensure(ctx context.Context) (err error) {
 	}()
 	for began := time.Now(); ; time.Sleep(launchPoll) {
 		if e.client.ping(ctx) == nil {
-			return nil
+			return e.limit(ctx)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		e.limited = false
 		err := e.launch(ctx)
+		if err == nil {
+			err = e.limit(ctx)
+		}
 		if !errors.Is(err, errEnded) || time.Since(began) > lockTime {
 			return err
 		}
 	}
+}
+
+// limit tells the launcher once what all machines may take together. One of an
+// older build does not watch over it. Preconditions: start is held.
+func (e *engine) limit(ctx context.Context) error {
+	if e.memory == 0 || e.limited {
+		return nil
+	}
+	err := e.client.post(ctx, PathLimit, Ceiling{Memory: e.memory}, nil)
+	if errors.Is(err, errOld) {
+		var v Version
+		err = e.client.get(ctx, PathVersion, &v)
+		slog.Warn("a launcher of an older build runs, and does not bound the memory of its sandboxes together: end it, and the next one takes them over", "pid", v.PID, "engine", e.version)
+	}
+	if err != nil {
+		return fmt.Errorf("limit the memory of all sandboxes: %w", err)
+	}
+	e.limited = true
+	return nil
 }
 
 // errEnded is what launch returns for a launcher that does not stay.

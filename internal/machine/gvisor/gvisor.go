@@ -33,6 +33,8 @@ type Options struct {
 	Run     string // directory of run state; belongs in a tmpfs
 	Cgroup  string // parent of the cgroups
 	Ready   int    // how many sandboxes on disk have a process waiting
+	// Memory is what all sandboxes together may take, in bytes; 0 is no limit.
+	Memory int64
 	// FlipLimit is when a pause or a resume counts as hanging; by default
 	// [LimitFlip].
 	FlipLimit time.Duration

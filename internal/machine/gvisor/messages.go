@@ -13,6 +13,7 @@ const (
 	PathVersion    = "/version"    // GET: Version
 	PathMachines   = "/machines"   // GET: []Found
 	PathEvents     = "/events"     // GET: machine.Event, one per line, until the caller leaves
+	PathLimit      = "/limit"      // POST Ceiling
 	PathBoot       = "/boot"       // POST Boot
 	PathPrepare    = "/prepare"    // POST Boot: creates the process that Restore will fill
 	PathPause      = "/pause"      // POST Target
@@ -53,6 +54,12 @@ const (
 	StatePaused  = "paused"
 	StateSwapped = "swapped" // paused, and its memory was moved to swap
 )
+
+// Ceiling bounds all machines together, those of other launchers with the same
+// parent of cgroups too. An older build of a launcher does not know the call.
+type Ceiling struct {
+	Memory int64 `json:"memory"` // bytes
+}
 
 // Found is a machine that lives in a launcher.
 type Found struct {
