@@ -80,6 +80,9 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	if err != nil {
 		return fmt.Errorf("find the machine: %w", err)
 	}
+	if err := n.pledge(ctx, b.config); err != nil {
+		return err
+	}
 	if err := m.Resume(ctx); err != nil {
 		return fmt.Errorf("wake: %w", err)
 	}

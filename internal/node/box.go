@@ -141,7 +141,11 @@ func (b *Box) lock(ctx context.Context) error {
 	return nil
 }
 
-func (b *Box) unlock() { <-b.turn }
+// unlock ends the turn. What the machine may take of the memory is known then.
+func (b *Box) unlock() {
+	b.account()
+	<-b.turn
+}
 
 // handle returns the machine, and looks for it if it could not be adopted when
 // the node started. Preconditions: the turn is held.
@@ -298,6 +302,9 @@ func (b *Box) wake(try *attempt, port uint16) {
 		if err := step.Reach(step.Called, b.order.UID); err != nil {
 			return err
 		}
+		if err := b.n.pledge(ctx, b.config); err != nil {
+			return err
+		}
 		err := m.Resume(ctx)
 		step.Pass(step.Woke, b.order.UID)
 		return err
@@ -329,6 +336,12 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return b.move(doze.Broke, goneMessage)
 	case b.life.Err() != nil:
 		return errors.Join(b.move(doze.Stayed, ""), context.Cause(b.life))
+	}
+	if errors.Is(err, errNoMemory) { // it is as it was, and its owner has nothing to mend
+		if moved := b.move(doze.Stayed, ""); moved != nil {
+			return moved
+		}
+		return err
 	}
 	slog.Error("wake", "sandbox", b.order.UID, "tier", from.String(), "err", err)
 	kind, reason := doze.Unavailable, failure(err)

@@ -101,6 +101,8 @@ type Options struct {
 	Spares     int           // how many machines are started ahead of their sandboxes
 	Reserve    int64         // with less memory than this available, sandboxes move to disk early
 	Budget     int64         // with more memory than this in sandboxes, they move down early; 0: no limit
+	Limit      int64         // what all machines can take together, in bytes; 0: no limit
+	Overcommit float64       // how many times the limit may be promised to machines in memory
 }
 
 // Node is the runtime of one host.
@@ -115,6 +117,7 @@ type Node struct {
 	ledger  *ledger
 	ahead   *ahead
 	usage   atomic.Pointer[peer.Usage] // of the disk, as it was measured last
+	pledges pledges                    // of memory
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -151,6 +154,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 		o.Refused = func(string) {}
 	}
 	n := &Node{Options: o, ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
+	n.pledges = pledges{most: int64(float64(o.Limit) * o.Overcommit), promised: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
@@ -401,6 +405,11 @@ func (n *Node) spare(b *Box) *spare {
 // and starts it.
 // Preconditions: the turn is held.
 func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machine.Machine, err error) {
+	if err := n.pledge(ctx, b.config); err != nil {
+		return nil, err
+	}
+	promised := b.config.ID
+	u.push(func() error { n.pledges.release(promised); return nil })
 	u.push(func() error { return n.Release(o.UID) })
 	if b.config.Link, err = b.lease(ctx, o.UID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", cause(ctx, err))

@@ -267,6 +267,7 @@ func (n *Node) Agents() (files []string, all bool) {
 
 // install reports an adopted box and makes it known.
 func (n *Node) install(b *Box) error {
+	b.account()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n.ledger.settle(b)

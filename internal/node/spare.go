@@ -36,6 +36,7 @@ func (s *spare) end(ctx context.Context) error {
 	if err := s.Close(ctx); err != nil {
 		return fmt.Errorf("end a spare machine: %w", err)
 	}
+	s.n.pledges.release(s.config.ID)
 	return s.n.Release(s.config.ID)
 }
 
@@ -46,6 +47,10 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 	c.Dir, c.Hostname = filepath.Join(a.n.Ahead, machineDir, c.ID), "sandbox"
 	var u undo
 	defer u.unwind(&err)
+	if !a.n.pledges.reserve(c.ID, a.n.need(c)) { // nobody makes room for what nobody asked for
+		return nil, errNoMemory
+	}
+	u.push(func() error { a.n.pledges.release(c.ID); return nil })
 	u.push(func() error { return a.n.Release(c.ID) })
 	if c.Link, err = a.n.Lease(ctx, c.ID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", err)
@@ -121,6 +126,22 @@ func (a *ahead) take(c machine.Config) *spare {
 		}
 	}
 	return nil
+}
+
+// giveUp ends the oldest spare machine, and reports false if there is none.
+func (a *ahead) giveUp(ctx context.Context) bool {
+	a.mu.Lock()
+	if len(a.spares) == 0 {
+		a.mu.Unlock()
+		return false
+	}
+	oldest := a.spares[0]
+	a.spares = a.spares[1:]
+	a.mu.Unlock()
+	if err := oldest.end(ctx); err != nil {
+		slog.Error("end a spare machine", "machine", oldest.config.ID, "err", err)
+	}
+	return true
 }
 
 // shrink ends the oldest spare machines as long as there are more than n that

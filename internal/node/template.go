@@ -185,12 +185,17 @@ func (a *ahead) provide(ctx context.Context, c machine.Config) error {
 		return nil
 	}
 	if _, err := os.Stat(a.template(key(c))); err != nil {
-		if err := a.makeTemplate(ctx, c); err != nil {
+		if err := a.makeTemplate(ctx, c); errors.Is(err, errNoMemory) {
+			return nil
+		} else if err != nil {
 			return fmt.Errorf("make a template: %w", err)
 		}
 		slog.Info("made a template", "image", filepath.Base(c.Root), "memory", c.Memory)
 	}
-	return a.fill(ctx, c)
+	if err := a.fill(ctx, c); !errors.Is(err, errNoMemory) {
+		return err
+	}
+	return nil
 }
 
 // makeTemplate boots a machine and copies it when its agent answers.
