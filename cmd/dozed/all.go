@@ -214,7 +214,8 @@ type platform struct {
 	previews      *door.Door
 	previewServer *http.Server
 
-	key string // the admin key, if this start made it
+	memory int64  // what all sandboxes can take together, in bytes
+	key    string // the admin key, if this start made it
 }
 
 // open builds the platform from the ground up: images, network, engine, node,
@@ -259,6 +260,11 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	if p.bucket, err = openBucket(ctx, c); err != nil {
 		return nil, err
 	}
+	memory, err := hostMemory()
+	if err != nil {
+		return nil, err
+	}
+	p.memory = c.sandboxMemory(memory)
 	if err := p.openNode(ctx); err != nil {
 		return nil, err
 	}
@@ -286,12 +292,8 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	if err != nil {
 		return nil, err
 	}
-	memory, err := hostMemory()
-	if err != nil {
-		return nil, err
-	}
 	settings := control.Config{
-		Memory: memory, Quotas: p.quotas, Operator: c.Workspace,
+		Memory: largest(p.memory), Quotas: p.quotas, Operator: c.Workspace,
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
@@ -396,7 +398,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		return fmt.Errorf("prepare the agent: %w", err)
 	}
 	driver, err := gvisor.Open(ctx, gvisor.Options{
-		Sentry: beside("doze-sentry"), Engines: filepath.Join(c.Data, "engines"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.Ready,
+		Sentry: beside("doze-sentry"), Engines: filepath.Join(c.Data, "engines"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.Ready, Memory: p.memory,
 		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
 			ip, err := netip.ParseAddr(l.IP)
 			if err != nil {
@@ -440,7 +442,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused,
 
 		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
-		Available: available, Reserve: c.ReserveMB << 20, Budget: c.BudgetMB << 20, Spares: c.Spares,
+		Available: available(hostAvailable, driver.Free), Reserve: c.reserve(p.memory), Limit: p.memory, Overcommit: c.Overcommit, Budget: c.BudgetMB << 20, Spares: c.Spares,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
 		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: swapAfter,
 	})
@@ -727,8 +729,8 @@ func shortHash(s string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// available is MemAvailable of /proc/meminfo, in bytes.
-func available() (int64, error) {
+// hostAvailable is MemAvailable of /proc/meminfo, in bytes.
+func hostAvailable() (int64, error) {
 	raw, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, err

@@ -23,6 +23,7 @@ import (
 	"doze/internal/daemon"
 	"doze/internal/disk"
 	"doze/internal/drive"
+	"doze/internal/machine"
 	"doze/internal/space"
 	"doze/internal/store"
 	"doze/internal/swap"
@@ -64,6 +65,8 @@ type config struct {
 	Swap         string          `json:"swap"`              // off, host, encrypted or plain: see swap.Parse
 	ReserveMB    int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
 	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
+	SandboxMB    int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
+	Overcommit   float64         `json:"memoryOvercommit"`  // how many times that may be promised to sandboxes in memory
 	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake
 	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
 	Templates    bool            `json:"templates"`         // sandboxes go on from a copy of one like them, where there is one
@@ -95,10 +98,22 @@ func defaults() config {
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
+
+const (
+	// memoryOvercommitDefault: a sandbox that works takes a quarter of its size or less,
+	// and one that idles a fiftieth. Each is guaranteed its size divided by this:
+	// below that it is never ended for the sake of others.
+	memoryOvercommitDefault = 4
+	// memoryOvercommitMax is beyond every use: the smallest process of a sandbox takes
+	// more than a hundredth of the default size.
+	memoryOvercommitMax = 100
+	// sandboxMBMin is what one sandbox of the smallest size takes with its engine.
+	sandboxMBMin = int64(doze.MemoryMin) + machine.EngineMemory>>20
+)
 
 // What sandboxes may reach.
 const (
@@ -139,7 +154,9 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
 	flags.StringVar(&c.Swap, "swap", c.Swap, "`off|host|encrypted|plain`: use no swap, what the host has, or a file in the data directory as well, such as encrypted:8G (default size: half of the memory); a plain one can be read by who gets hold of the disk")
 	flags.Int64Var(&c.BudgetMB, "memory-budget-mb", c.BudgetMB, "move sleeping sandboxes to swap or to disk early when sandboxes take more memory than this many `MB`; 0: no limit but --reserve-mb")
-	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "move sleeping sandboxes to disk early when less memory than this many `MB` is free")
+	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "keep this many `MB` of memory for the host, and move sleeping sandboxes to disk early when less is free")
+	flags.Int64Var(&c.SandboxMB, "sandbox-memory-mb", c.SandboxMB, "let all sandboxes together take this many `MB` of memory (default: that of the host without --reserve-mb)")
+	flags.Float64Var(&c.Overcommit, "memory-overcommit", c.Overcommit, "let sandboxes in memory be promised this `multiple` of what they can take together; what is over it is refused, after those that sleep went to disk; 1 guarantees each all of its memory")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
 	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
@@ -352,6 +369,12 @@ func (c config) validate() error {
 	}
 	if c.Spares < 0 {
 		p.Add("spares", "must not be negative")
+	}
+	if !(c.Overcommit >= 1 && c.Overcommit <= memoryOvercommitMax) { // also false for what is no number
+		p.Add("memoryOvercommit", "must be 1 to %d", memoryOvercommitMax)
+	}
+	if c.SandboxMB != 0 && c.SandboxMB < sandboxMBMin {
+		p.Add("sandboxMemoryMb", "must be at least %d, which is what one small sandbox takes, or 0", sandboxMBMin)
 	}
 	for name, mb := range map[string]int64{"reserveMb": c.ReserveMB, "memoryBudgetMb": c.BudgetMB} {
 		if mb < 0 {

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/machine"
 )
 
 // hostMemory is how much memory the host has, without its swap.
@@ -15,4 +16,41 @@ func hostMemory() (doze.Megabytes, error) {
 		return 0, fmt.Errorf("how much memory the host has: %w", err)
 	}
 	return doze.Megabytes(info.Totalram * uint64(info.Unit) >> 20), nil
+}
+
+// sandboxMemory is what all sandboxes can take together, in bytes, on a host
+// with so much memory: all but the reserve, and at least half on a host that is
+// hardly larger than that.
+func (c *config) sandboxMemory(host doze.Megabytes) int64 {
+	if c.SandboxMB > 0 {
+		return c.SandboxMB << 20
+	}
+	return max(host.Bytes()-c.ReserveMB<<20, host.Bytes()/2)
+}
+
+// largest is the largest sandbox that has all of its memory on a platform whose
+// sandboxes can take so many bytes together.
+func largest(all int64) doze.Megabytes { return doze.Megabytes((all - machine.EngineMemory) >> 20) }
+
+// available returns how much memory sandboxes can still take: what the host can
+// give, or less where they are near their own limit.
+func available(host, below func() (int64, error)) func() (int64, error) {
+	return func() (int64, error) {
+		free, err := host()
+		if err != nil {
+			return 0, err
+		}
+		left, err := below()
+		if err != nil {
+			return 0, err
+		}
+		return min(free, left), nil
+	}
+}
+
+// reserve is how much of what sandboxes can take is kept free by moving those
+// that sleep to disk: the reserve of the host, but for a small limit.
+func (c *config) reserve(limit int64) int64 {
+	const share = 4
+	return min(c.ReserveMB<<20, limit/share)
 }

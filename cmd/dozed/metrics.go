@@ -34,7 +34,9 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 	if err != nil { // the other metrics say something all the same
 		slog.Error("metrics of the packet filter are left out", "err", err)
 	}
-	p.metrics.Serve(w, r, costs, metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, p.diskMetrics(r.Context()))
+	c := p.node.Committed()
+	memory := metric.Memory{Committed: c.Bytes, Most: c.Most, Limit: c.Limit, Refusals: c.Refusals}
+	p.metrics.Serve(w, r, costs, memory, metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, p.diskMetrics(r.Context()))
 }
 
 // diskMetrics is what the disk has. What cannot be measured is left out.

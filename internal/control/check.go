@@ -72,7 +72,7 @@ func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
 // callers get who ask for none is always good: a sandbox takes what it touches.
 func (s *Server) checkMemory(memory doze.Megabytes, p *doze.Problems) {
 	if s.Memory > 0 && memory > max(s.Memory, doze.MemoryDefault) {
-		p.Add("spec.runtime.memory", "is %d; the host has %d megabytes: ask for no more", memory, s.Memory)
+		p.Add("spec.runtime.memory", "is %d; one sandbox can have %d megabytes on this host: ask for no more", memory, s.Memory)
 	}
 }
 

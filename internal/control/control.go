@@ -52,7 +52,7 @@ type Config struct {
 	Bucket       Bucket           // nil: there are no drives
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
 	Proxy        bool             // sandboxes reach others, by the proxy that obeys their rules
-	Memory       doze.Megabytes   // of the host, the most that a sandbox gets; 0: any
+	Memory       doze.Megabytes   // the most that one sandbox can have on this host; 0: any
 	Operator     string           // the first workspace, whose admins operate the platform
 	Quotas       *quota.Book      // what workspaces may have, and how much they ask
 	Sealer       Sealer           // hides secrets of routing rules, which control never reads again

@@ -126,12 +126,40 @@ type Disk struct {
 	Free, Reserve, Promised int64            // Promised is the sum of the sizes of volumes
 }
 
+// Memory is what the node promises of its memory, in bytes.
+type Memory struct {
+	Committed, Most, Limit int64
+	Refusals               uint64
+}
+
+// promises shows what is promised. No limit shows 0.
+func promises(m Memory) (all []prometheus.Collector) {
+	for _, g := range []struct {
+		name, help string
+		value      int64
+	}{
+		{"doze_memory_committed_bytes", "Memory that sandboxes which are not asleep on disk or in swap may take.", m.Committed},
+		{"doze_memory_committed_max_bytes", "Memory that may be promised to sandboxes; creates, forks and wakes over it are refused.", m.Most},
+		{"doze_memory_limit_bytes", "Memory that all sandboxes can take together.", m.Limit},
+	} {
+		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: g.name, Help: g.help})
+		gauge.Set(float64(g.value))
+		all = append(all, gauge)
+	}
+	refusals := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "doze_memory_refusals_total", Help: "Creates, forks and wakes that were refused because all memory was promised.",
+	})
+	refusals.Add(float64(m.Refusals))
+	return append(all, refusals)
+}
+
 // Serve answers with all metrics, and with what sandboxes take now, what the
 // filter did with their packets, and what the disk has.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost, packets Packets, disk Disk) {
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost, memory Memory, packets Packets, disk Disk) {
 	now := prometheus.NewRegistry()
 	now.MustRegister(gauges(costs)...)
 	now.MustRegister(disk.gauges()...)
+	now.MustRegister(promises(memory)...)
 	now.MustRegister(
 		byProtocol("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", packets.Refused),
 		byProtocol("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", packets.Passed),

@@ -32,7 +32,7 @@ func TestMetrics(t *testing.T) {
 		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 2, SwapBytes: 50, DiskBytes: 60}},
 		{Tier: machine.OnDisk, Ready: true, Stats: machine.Stats{MemoryBytes: 10, DiskBytes: 7}},
 		{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
-	}, metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
+	}, metric.Memory{Committed: 11, Most: 22, Limit: 33, Refusals: 44}, metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
 		metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Promised: 40})
 	for _, line := range []string{
 		`doze_sandboxes{tier="awake"} 1`,
@@ -44,6 +44,10 @@ func TestMetrics(t *testing.T) {
 		`doze_memory_bytes{tier="swapped"} 3`,
 		`doze_memory_bytes{tier="prepared"} 10`,
 		`doze_memory_bytes{tier="disk"} 0`,
+		"doze_memory_committed_bytes 11",
+		"doze_memory_committed_max_bytes 22",
+		"doze_memory_limit_bytes 33",
+		"doze_memory_refusals_total 44",
 		`doze_swap_bytes{tier="swapped"} 100`,
 		`doze_checkpoint_bytes{tier="swapped"} 120`,
 		`doze_wake_seconds_bucket{tier="swapped",le="0.015"} 1`,
