@@ -56,6 +56,9 @@ const (
 	// clockSearch is how much of the memory file may hold the clock's code. It is
 	// the engine's first allocation.
 	clockSearch = 4 << 20
+	// namedMost bounds what an engine may name, as a multiple of what its machine
+	// may have in RAM: on cgroup v2, memory in swap comes on top of that.
+	namedMost = 4
 	// stateMax bounds the engine's own state: its heap is below engineMemory.
 	stateMax = 1 << 30
 	// A copy has the priority of a job in the background, for processor and
@@ -87,7 +90,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) (made gvisor.Made,
 	if err := step.Reach(step.Write, s.id); err != nil {
 		return made, err
 	}
-	c := &capture{dir: dir, most: uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
+	c := &capture{dir: dir, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
 	if err := s.name(ctx, c); err != nil {
 		return made, errors.Join(err, c.close())
 	}
@@ -186,7 +189,7 @@ func (s *sandbox) name(ctx context.Context, c *capture) error {
 // capture takes one checkpoint.
 type capture struct {
 	dir  string
-	most uint64 // bytes of memory that the machine may have
+	most uint64 // bytes of memory that the engine may name
 
 	mu   sync.Mutex
 	open map[string]bool // guarded by mu; each file is opened once
@@ -264,7 +267,7 @@ func (c *capture) close() (err error) {
 // change is copied at once: all, if the clock is not where it should be.
 func (c *capture) put(from source, at memmap.FileRange) error {
 	if c.total += at.Length(); c.total > c.most {
-		return fmt.Errorf("the engine names more than the %d bytes that its machine may have", c.most)
+		return fmt.Errorf("the engine names more than %d bytes of memory", c.most)
 	}
 	c.clock = c.clock || from.clock.Length() > 0
 	if !c.clock {
