@@ -209,6 +209,7 @@ type platform struct {
 	issuer      *certificate.Issuer // nil without ACME
 	plain       net.Listener        // of plain HTTP next to TLS; nil without
 	flights     *flights
+	unnamed     chan struct{} // rings when the record of an image is gone
 
 	// Of previews by path; nil where previews have hosts of their own.
 	previews      *door.Door
@@ -221,7 +222,7 @@ type platform struct {
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
 func open(ctx context.Context, c config, in entrances) (_ *platform, err error) {
-	p := &platform{config: c, door: in.api, previews: in.previews, metrics: metric.New(), flights: newFlights()}
+	p := &platform{config: c, door: in.api, previews: in.previews, metrics: metric.New(), flights: newFlights(), unnamed: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -435,8 +436,8 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 			pinned, image, err := p.images.Pin(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
 			return peer.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 		},
-		Images: p.storedImages,
-		Lease:  p.lease, Release: p.release, Admit: p.admit,
+		Images: p.storedImages, ReleaseImage: p.releaseImage, HoldImage: p.images.Hold,
+		Lease: p.lease, Release: p.release, Admit: p.admit,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
 		Report: func(r peer.Report) { p.control.Report(r) },
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused,
@@ -475,7 +476,7 @@ func (p *platform) mountDrive(m peer.DriveMount, dir string) (node.Drive, error)
 
 // libraryOptions are the settings of images.
 func (p *platform) libraryOptions() disk.Options {
-	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20, Room: p.imageDisk.Claim}
+	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20, Room: p.imageDisk.Claim, Owner: p.config.Data}
 }
 
 // openDisks looks at the disks that have data and images. Both have a reserve.
@@ -622,6 +623,7 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 		{Name: "control", Run: p.control.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
 		{Name: "node", Run: p.node.Run},
+		{Name: "images", Run: p.collectImages},
 		{Name: "interceptor", Run: p.routing.interceptor.Run},
 		{Name: "egress", Run: p.egress.Run},
 		{Name: "refusals", Run: p.watchRefusals},

@@ -83,6 +83,8 @@ type config struct {
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool  `json:"privateRegistries"`
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
+	// ImageKeep is for how long an image stays that nothing needs; 0: for ever.
+	ImageKeep daemon.Duration `json:"imageKeep"`
 	// DiskReserveMB stays free of the disk; -1: a part of it, see space.Auto.
 	DiskReserveMB int64 `json:"diskReserveMb"`
 	// VolumeOvercommit is how many bytes volumes may promise for each that is free.
@@ -99,7 +101,7 @@ func defaults() config {
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
 		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
-		ImageMaxMB: disk.BytesDefault >> 20, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
+		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
 
@@ -165,6 +167,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it, and for UDP from them the host forwards packets (net.ipv4.ip_forward)")
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.Int64Var(&c.ImageMaxMB, "image-max-mb", c.ImageMaxMB, "refuse images of registries whose files take more than this many `MB`; while one is made, it takes twice that of the disk")
+	flags.Var(&c.ImageKeep, "image-keep", "remove an image of a registry that no sandbox, snapshot or image of a workspace has needed for this `time`; 0: never")
 	flags.Int64Var(&c.DiskReserveMB, "disk-reserve-mb", c.DiskReserveMB, "keep this many `MB` of the disk free: images, volumes, snapshots and archives that would take them are refused, and checkpoints leave a quarter of them; -1: 2 % of the disk, at least 1024 and at most 20480")
 	flags.Float64Var(&c.VolumeOvercommit, "volume-overcommit", c.VolumeOvercommit, "promise this `factor` of the free disk to volumes: with 1 each volume can be filled, with more some may find the disk full")
 	flags.StringVar(&c.Drives, "drives", c.Drives, "`URL` of the S3 bucket that drives are in, such as https://s3.example.com/bucket (default: there are no drives)")
@@ -327,7 +330,7 @@ func (c config) validate() error {
 	c.checkPreviews(&p)
 	c.checkACME(&p)
 	c.checkDatabase(&p)
-	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter} {
+	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter, "imageKeep": c.ImageKeep} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")
 		}

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/disk"
 	"doze/internal/hostnet"
 	"doze/internal/swap"
 	"doze/internal/wreck"
@@ -111,7 +112,7 @@ func destroy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := erase(c.Data); err != nil {
+	if err := errors.Join(disk.Disown(c.ImagesDir, c.Data), erase(c.Data)); err != nil {
 		return err
 	}
 	fmt.Printf("processes ended: %d; nothing of the platform is left in %s\n", ended, c.Data)

@@ -186,7 +186,19 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 		return out, fromNode(err, "the pull of the image")
 	}
 	now := doze.Time{Time: time.Now()}
-	_, err = s.Store.ChangeImage(life, workspace, name, func(i *doze.Image) error { return setTag(i, tag, pinned, now) })
+	var moved []string // what the tag meant before
+	_, err = s.Store.ChangeImage(life, workspace, name, func(i *doze.Image) error {
+		moved = nil
+		for _, t := range i.Spec.Tags {
+			if t.Name == tag && t.Image != pinned.Ref {
+				moved = append(moved, t.Image)
+			}
+		}
+		return setTag(i, tag, pinned, now)
+	})
+	if err == nil {
+		s.release(ctx, moved)
+	}
 	return doze.ImageResponse{
 		Message: fmt.Sprintf("the image is %s:%s", name, tag), Name: name, ResourceType: doze.KindSandbox, Image: pinned.Ref,
 	}, err
@@ -231,11 +243,35 @@ func (s *Server) deleteImage(ctx context.Context, r *http.Request) (doze.Image, 
 		}
 	}
 	workspace := callerOf(ctx).Workspace
+	var dropped []string
 	_, err = s.Store.ChangeImage(ctx, workspace, i.Metadata.Name, func(now *doze.Image) error {
-		now.Spec.Tags = slices.DeleteFunc(now.Spec.Tags, func(t doze.ImageTag) bool { return tag == "" || tag == t.Name })
+		dropped = dropTags(now, func(t doze.ImageTag) bool { return tag == "" || tag == t.Name })
 		return nil
 	})
+	if err == nil {
+		s.release(ctx, dropped)
+	}
 	return imageView(workspace, i), err
+}
+
+// dropTags takes tags away from an image, and returns the references that they
+// meant.
+func dropTags(i *doze.Image, drop func(doze.ImageTag) bool) (refs []string) {
+	for _, t := range i.Spec.Tags {
+		if drop(t) {
+			refs = append(refs, t.Image)
+		}
+	}
+	i.Spec.Tags = slices.DeleteFunc(i.Spec.Tags, drop)
+	return refs
+}
+
+// release tells the node of images whose records are gone. The node asks for all
+// records before it removes one: another may name the same image.
+func (s *Server) release(ctx context.Context, refs []string) {
+	for _, ref := range refs {
+		s.Node.ReleaseImage(ctx, ref)
+	}
 }
 
 // tagsInUse are the tags of an image that living sandboxes have, those of
@@ -281,15 +317,16 @@ func (s *Server) cleanImages(ctx context.Context, _ *http.Request) (out cleaned,
 		if err != nil {
 			return out, err
 		}
+		var dropped []string
 		_, err = s.Store.ChangeImage(ctx, workspace, i.Metadata.Name, func(now *doze.Image) error {
-			before := len(now.Spec.Tags)
-			now.Spec.Tags = slices.DeleteFunc(now.Spec.Tags, func(t doze.ImageTag) bool { return !used[t.Name] })
-			out.Deleted += before - len(now.Spec.Tags)
+			dropped = dropTags(now, func(t doze.ImageTag) bool { return !used[t.Name] })
 			return nil
 		})
 		if err != nil {
 			return out, err
 		}
+		out.Deleted += len(dropped)
+		s.release(ctx, dropped)
 	}
 	out.Message = fmt.Sprintf("%d tags that no sandbox has are deleted", out.Deleted)
 	return out, nil

@@ -85,7 +85,11 @@ func TestImagesOfAWorkspace(t *testing.T) {
 		for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
 			p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
 		}
+		freed := len(p.node.released())
 		want[doze.Image](p, 200, "DELETE", "/images/sandbox/own-app:2", "")
+		if all := p.node.released(); freed != 2 || len(all) != 3 || !strings.HasSuffix(all[2], "@sha256:3") {
+			t.Errorf("the node hears that it may remove %v, %d of them when a tag moved and after a clean-up", all, freed)
+		}
 		want[any](p, 404, "GET", "/images/sandbox/own-app", "")
 		if all := want[[]doze.Image](p, 200, "GET", "/images", ""); len(all) != 0 {
 			t.Errorf("%+v", all)

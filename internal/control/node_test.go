@@ -32,6 +32,7 @@ type node struct {
 	mounted  map[string][]peer.DriveMount // guarded by mu; by machine
 	fail     map[string]error             // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network
 	starts   []started                    // guarded by mu
+	freed    []string                     // guarded by mu; images of which no record is left
 	consults int                          // guarded by mu; of machines that run
 	refuse   int                          // guarded by mu; if set, the status with which processes are refused
 	block    chan struct{}                // guarded by mu; if set, creates wait until it is closed
@@ -136,6 +137,20 @@ func (n *node) PinImage(ctx context.Context, ref string, login *peer.Login) (pee
 	}
 	repository, tag, _ := strings.Cut(ref, ":")
 	return peer.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000}, nil
+}
+
+// ReleaseImage implements [peer.Node].
+func (n *node) ReleaseImage(_ context.Context, ref string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.freed = append(n.freed, ref)
+}
+
+// released are the images of which no record is left.
+func (n *node) released() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.freed)
 }
 
 // around calls the hook; its result calls it again.

@@ -40,6 +40,9 @@ type Options struct {
 	// private addresses. Callers choose references, so with it they can make
 	// this machine send requests into its own network.
 	PrivateRegistries bool
+	// Owner is the data directory of who uses the library, which others may share:
+	// what it uses stays until it collects it. Without one nothing is claimed.
+	Owner string
 	// BytesMax bounds the files of an image of a registry; 0 is [BytesDefault].
 	BytesMax int64
 	// Room returns an error if so many bytes more would not leave the disk enough
@@ -64,10 +67,14 @@ type Library struct {
 	slots  chan struct{}  // one element for each build under way
 	builds sync.WaitGroup // of the goroutines that make images
 
-	mu      sync.Mutex
-	images  map[string]Image   // guarded by mu; by reference key
-	flights map[string]*flight // guarded by mu; by reference key
-	closed  bool               // guarded by mu
+	mu     sync.Mutex
+	images map[string]Image // guarded by mu; by reference key
+	// What follows is guarded by mu too, and by the name of an image's file.
+	claimed  map[string]bool      // the claim of the owner has it
+	started  map[string]time.Time // when somebody last got it to start a sandbox
+	released map[string]bool      // no record names it any more
+	flights  map[string]*flight   // guarded by mu; by reference key
+	closed   bool                 // guarded by mu
 }
 
 var errClosed = doze.Errorf(doze.Unavailable, "the image library is shutting down")
@@ -79,6 +86,7 @@ func Open(dir string, o Options) (*Library, error) {
 		dir: dir, o: o, limits: limitsDefault,
 		slots:   make(chan struct{}, buildsMax),
 		images:  map[string]Image{},
+		claimed: map[string]bool{}, started: map[string]time.Time{}, released: map[string]bool{},
 		flights: map[string]*flight{},
 	}
 	if o.BytesMax > 0 {
@@ -94,7 +102,7 @@ func Open(dir string, o Options) (*Library, error) {
 		return nil, fmt.Errorf("open the image library: %w", err)
 	}
 	defer unlock()
-	if err := errors.Join(l.load(), l.sweep()); err != nil {
+	if err := errors.Join(l.load(), l.sweep(), l.openClaim()); err != nil {
 		return nil, fmt.Errorf("open the image library: %w", err)
 	}
 	return l, nil
@@ -142,7 +150,7 @@ func (l *Library) EnsureFor(ctx context.Context, ref string, login *Login, progr
 	if err != nil {
 		return Image{}, err
 	}
-	return l.ensure(ctx, ref, r.as(login), progress)
+	return l.ensure(ctx, ref, r.as(login), true, progress)
 }
 
 // Pin asks the registry what a reference means now, gets that, and returns it
@@ -160,22 +168,38 @@ func (l *Library) Pin(ctx context.Context, ref string, login *Login, progress fu
 		return "", Image{}, err
 	}
 	to := r.remote.Context().Digest(p.digest)
-	img, err := l.ensure(ctx, ref, reference{key: to.Name(), remote: to}.as(login), progress)
+	img, err := l.ensure(ctx, ref, reference{key: to.Name(), remote: to}.as(login), false, progress)
 	return to.Name(), img, err
 }
 
-func (l *Library) ensure(ctx context.Context, ref string, r reference, progress func(Progress)) (Image, error) {
-	if img, ok := l.find(r.key); ok {
-		return img, nil
+// ensure has the image of a reference here. It stays, if starting for long enough
+// to start a sandbox with it.
+func (l *Library) ensure(ctx context.Context, ref string, r reference, starting bool, progress func(Progress)) (Image, error) {
+	for {
+		img, ok := l.find(r.key)
+		if !ok {
+			if r.recipe == nil && r.remote == nil {
+				return Image{}, unknown(ref)
+			}
+			f, err := l.join(ctx, r)
+			if err != nil {
+				return Image{}, err
+			}
+			if img, err = f.wait(ctx, progress); err != nil {
+				return img, err
+			}
+		}
+		switch held, err := l.hold(img, starting); {
+		case err != nil:
+			return Image{}, err
+		case held:
+			return img, nil
+		}
+		// Somebody has removed it just now.
+		if err := errors.Join(context.Cause(ctx), l.load()); err != nil {
+			return Image{}, err
+		}
 	}
-	if r.recipe == nil && r.remote == nil {
-		return Image{}, unknown(ref)
-	}
-	f, err := l.join(ctx, r)
-	if err != nil {
-		return Image{}, err
-	}
-	return f.wait(ctx, progress)
 }
 
 // ImportTar makes an image of a tar archive, which may be compressed with
@@ -214,9 +238,7 @@ func (l *Library) Retain(files []string) (gone []string, err error) {
 		if used[filepath.Base(r.Path)] {
 			continue
 		}
-		// The record first: a file without one is swept.
-		file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
-		if err := errors.Join(os.Remove(file), durable.Sync(l.imageDir()), os.Remove(r.Path)); err != nil {
+		if err := l.remove(r); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w", r.Ref, err))
 			continue
 		}
@@ -250,10 +272,9 @@ func (l *Library) Stored() (all []Stored, err error) {
 			continue // it was removed just now
 		}
 		s := Stored{Image: r.Image, Allocated: st.Blocks * blockUnit}
+		s.Platform = r.platform()
 		for ref := range r.Refs {
 			ref, _, _ = strings.Cut(ref, ownerMark)
-			known, err := parse(ref)
-			s.Platform = s.Platform || err == nil && known.remote == nil
 			s.Refs = append(s.Refs, ref)
 		}
 		slices.Sort(s.Refs)
@@ -443,7 +464,7 @@ func (l *Library) commit(file string, r record) (Image, error) {
 	} else if err := os.Rename(file, r.Path); err != nil {
 		return Image{}, fmt.Errorf("keep the image: %w", err)
 	}
-	return r.as(r.Ref), l.put(r)
+	return r.as(r.Ref), l.putClaimed(r)
 }
 
 // adopt gives an image that is there already one more reference.
@@ -458,7 +479,16 @@ func (l *Library) adopt(key, digest string) (img Image, ok bool, err error) {
 		return Image{}, false, nil // what is missing or damaged is made anew
 	}
 	r.Ref = key
-	return r.Image, true, l.put(r)
+	return r.Image, true, l.putClaimed(r)
+}
+
+// putClaimed is put, and claims the image. Preconditions: the library is locked.
+func (l *Library) putClaimed(r record) error {
+	if err := l.put(r); err != nil {
+		return err
+	}
+	_, err := l.claim(filepath.Base(r.Path))
+	return err
 }
 
 // put writes the record of an image whose file is in place, with r.Ref among
@@ -585,6 +615,12 @@ func write(file string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// sumOf is the SHA-256 sum of a text, in hexadecimal.
+func sumOf(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
 }
 
 // checksum reads f to its end.

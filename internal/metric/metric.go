@@ -49,6 +49,8 @@ type Metrics struct {
 	moveFailures *prometheus.CounterVec
 	decisions    *prometheus.CounterVec
 	refusals     *prometheus.CounterVec
+	images       prometheus.Counter
+	imageBytes   prometheus.Counter
 }
 
 // New returns metrics that count nothing yet.
@@ -76,12 +78,18 @@ func New() *Metrics {
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "doze_quota_refusals_total", Help: "Calls that a quota of a workspace, or the limit of a credential, refused, by its name.",
 		}, []string{"quota"}),
+		images: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "doze_images_removed_total", Help: "Images that were removed because nothing needed them.",
+		}),
+		imageBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "doze_images_removed_bytes_total", Help: "Bytes of these images.",
+		}),
 	}
 	for _, v := range verdicts {
 		m.decisions.WithLabelValues(v)
 	}
 	m.registry.MustRegister(
-		m.wakes, m.wakeFailures, m.moves, m.moveFailures, m.decisions, m.refusals,
+		m.wakes, m.wakeFailures, m.moves, m.moveFailures, m.decisions, m.refusals, m.images, m.imageBytes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -95,6 +103,12 @@ func (m *Metrics) Woke(from machine.Tier, took time.Duration, err error) {
 // Sank counts a move to a lower tier.
 func (m *Metrics) Sank(to machine.Tier, took time.Duration, err error) {
 	count(m.moves, m.moveFailures, to, took, err)
+}
+
+// Collected counts an image that was removed because nothing needed it.
+func (m *Metrics) Collected(bytes int64) {
+	m.images.Inc()
+	m.imageBytes.Add(float64(bytes))
 }
 
 // verdicts are the values of the label.

@@ -24,6 +24,7 @@ func TestMetrics(t *testing.T) {
 
 	m.Decided(true)
 	m.Decided(true)
+	m.Collected(1000)
 
 	w := httptest.NewRecorder()
 	m.Serve(w, httptest.NewRequest(http.MethodGet, "/metrics", nil), []metric.Cost{
@@ -61,6 +62,8 @@ func TestMetrics(t *testing.T) {
 		`doze_egress_refused_packets_total{protocol="tcp"} 3`,
 		`doze_egress_refused_packets_total{protocol="udp"} 0`,
 		`doze_egress_passed_flows_total{protocol="udp"} 5`,
+		`doze_images_removed_total 1`,
+		`doze_images_removed_bytes_total 1000`,
 		`doze_disk_bytes{kind="image"} 9`,
 		`doze_disk_bytes{kind="volume"} 0`,
 		`doze_disk_free_bytes 70`,

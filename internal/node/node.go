@@ -55,6 +55,11 @@ type Options struct {
 	CheckImage func(ref string) error
 	Image      func(ctx context.Context, ref string, login *peer.Login) (Image, error)
 	PinImage   func(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error)
+	// HoldImage keeps the file of an image that a sandbox begins with that goes on from
+	// a snapshot, until it is on record.
+	HoldImage func(path string)
+	// ReleaseImage says that no record names an image any more.
+	ReleaseImage func(ref string)
 	// Images returns what the images of the host take of its disk, without who
 	// uses them.
 	Images func() ([]peer.DiskUse, error)
@@ -276,6 +281,9 @@ func (n *Node) PinImage(ctx context.Context, ref string, login *peer.Login) (pee
 	return pinned, cause(ctx, err)
 }
 
+// ReleaseImage implements [peer.Node].
+func (n *Node) ReleaseImage(_ context.Context, ref string) { n.Options.ReleaseImage(ref) }
+
 // Create implements [peer.Node]: an image, an address, a machine, an agent that
 // answers, in that order. If one step fails, those before it are taken back in
 // reverse. If that does not work either, Delete tries again.
@@ -354,6 +362,7 @@ func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image 
 			return c, image, n.unusable(o.From, err)
 		}
 		image = k.Image
+		n.HoldImage(image.Path)
 		c.Agent, c.Memory, c.CPUs, c.From = k.Agent, k.Memory, k.CPUs, n.copyDir(o.From)
 	}
 	c.Root, c.Env = image.Path, bootEnvironment(image, n.Nameservers, o.Tun)

@@ -184,6 +184,7 @@ func (h *host) options() node.Options {
 		Image: func(context.Context, string, *peer.Login) (node.Image, error) {
 			return node.Image{Path: filepath.Join(h.dir, imageFile), Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
 		},
+		ReleaseImage: func(string) {}, HoldImage: func(string) {},
 		Images: func() ([]peer.DiskUse, error) { return slices.Clone(h.images), nil },
 		Lease: func(_ context.Context, id string) (machine.Link, error) {
 			if err := h.fails("lease"); err != nil {

@@ -265,6 +265,36 @@ func (n *Node) Agents() (files []string, all bool) {
 	return slices.Compact(files), true
 }
 
+// ImageFiles returns the files of the images that sandboxes and snapshots of this
+// node need, by their records: in every state, for each may boot or wake again. It
+// fails if one cannot be read, for nobody knows then. What is being created now may
+// be missing.
+func (n *Node) ImageFiles() (files []string, err error) {
+	entries, err := os.ReadDir(n.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !idPattern.MatchString(e.Name()) {
+			continue
+		}
+		r, err := readRecord(n.dir(e.Name()), e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("the record of %s: %w", e.Name(), err)
+		}
+		files = append(files, r.Image.Path, r.Config.Root)
+	}
+	err = n.eachSnapshot(func(_ string, k kept, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it is being made, of a sandbox that has the image
+		}
+		files = append(files, k.Image.Path)
+		return err
+	})
+	slices.Sort(files)
+	return slices.DeleteFunc(slices.Compact(files), func(f string) bool { return f == "" }), err
+}
+
 // install reports an adopted box and makes it known.
 func (n *Node) install(b *Box) error {
 	b.account()

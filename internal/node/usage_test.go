@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,6 +110,16 @@ func TestUsers(t *testing.T) {
 		}
 		if _, err := p.Snapshot(t.Context(), "a", "s"); err != nil {
 			t.Fatal(err)
+		}
+		if files, err := p.ImageFiles(); err != nil || len(files) != 1 || files[0] != filepath.Join(h.dir, imageFile) {
+			t.Errorf("images %v are needed, %v", files, err)
+		}
+		broken := filepath.Join(h.dir, "sandboxes", "broken", "record.json")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(broken), 0o700), os.WriteFile(broken, []byte("{"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if files, err := p.ImageFiles(); err == nil {
+			t.Errorf("with a damaged record nobody knows, and %v are needed", files)
 		}
 		time.Sleep(2 * time.Minute)
 		u, err := p.Usage(t.Context())

@@ -111,6 +111,10 @@ type Node interface {
 	// PinImage asks a registry what a reference means now, pulls that, and
 	// returns it. login may be nil.
 	PinImage(ctx context.Context, ref string, login *Login) (Pinned, error)
+	// ReleaseImage says that the record of an image, by the reference that PinImage
+	// returned, is gone: without sandboxes, snapshots and other records that need
+	// it, the image is removed soon.
+	ReleaseImage(ctx context.Context, ref string)
 	// Create boots a sandbox and returns when its agent answers. On an error
 	// nothing of it is left.
 	Create(ctx context.Context, o Order) error

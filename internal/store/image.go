@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"doze"
@@ -102,6 +103,20 @@ func (s *Store) ImagesInUse(ctx context.Context, workspace string) (map[string]b
 		used[sb.Spec.Runtime.Image] = true
 	}
 	return used, wrap(err, "read the images of sandboxes")
+}
+
+// ImageRefs returns what the tags of all images of all workspaces mean, each
+// reference once.
+func (s *Store) ImageRefs(ctx context.Context) ([]string, error) {
+	all, err := collect(ctx, s.read, scanImage, `SELECT body FROM images`)
+	var refs []string
+	for _, i := range all {
+		for _, t := range i.Spec.Tags {
+			refs = append(refs, t.Image)
+		}
+	}
+	slices.Sort(refs)
+	return slices.Compact(refs), wrap(err, "read the references of all images")
 }
 
 // ImageShares returns with whom an image is shared, by name.

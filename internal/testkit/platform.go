@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -266,6 +267,13 @@ func (p *Platform) Close() error {
 // wipe ends the launcher and every sandbox and removes namespaces, mounts,
 // cgroups and swap of this platform.
 func (p *Platform) wipe() error {
+	// The images are shared with other platforms: what this one claims of them goes.
+	claims, _ := filepath.Glob(filepath.Join(Images, "users", "*.json")) // the pattern is well formed
+	for _, c := range claims {
+		if b, err := os.ReadFile(c); err == nil && bytes.Contains(b, []byte(strconv.Quote(p.Data))) {
+			_ = os.Remove(c) // or another platform does
+		}
+	}
 	if err := p.wreck().Clear(); err != nil {
 		return err
 	}
