@@ -83,6 +83,11 @@ var Quotas = []Quota{
 		Checked: "in memory, before a request is passed to a sandbox",
 	},
 	{
+		Name: QuotaEgress, Unit: "MiB", Default: 16 << 20, Passes: true,
+		About:   "what sandboxes send to and receive from others on a day in UTC",
+		Checked: "in memory, for each connection of a sandbox to others, and once a second for those that are open",
+	},
+	{
 		Name: QuotaRequests, Unit: "requests per second", Default: 5000, Least: 1, Passes: true,
 		About:   "requests to the control API and to sandboxes; twice as many may come at once",
 		Checked: "in memory, when the caller of a request is known",

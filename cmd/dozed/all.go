@@ -204,6 +204,7 @@ type platform struct {
 	metrics     *metric.Metrics
 	credentials *access.Credentials
 	quotas      *quota.Book
+	traffic     *traffic
 	door        *door.Door
 	server      *http.Server
 	issuer      *certificate.Issuer // nil without ACME
@@ -266,6 +267,13 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, err
 	}
 	p.memory = c.sandboxMemory(memory)
+	limits, err := doze.ParseLimits(c.Quotas)
+	if err != nil {
+		return nil, err
+	}
+	p.store.SetDefaultLimits(limits)
+	p.quotas = quota.New(quota.Options{Defaults: limits, PerKey: c.KeyRequests, Refused: p.metrics.Refused})
+	p.traffic = &traffic{quotas: p.quotas, all: map[string]*egress.Traffic{}}
 	if err := p.openNode(ctx); err != nil {
 		return nil, err
 	}
@@ -274,12 +282,6 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, fmt.Errorf("load the credentials: %w", err)
 	}
 	p.credentials = credentials
-	limits, err := doze.ParseLimits(c.Quotas)
-	if err != nil {
-		return nil, err
-	}
-	p.store.SetDefaultLimits(limits)
-	p.quotas = quota.New(quota.Options{Defaults: limits, PerKey: c.KeyRequests, Refused: p.metrics.Refused})
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
 	p.edge = edge.New(edge.Config{
 		Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate,
@@ -294,6 +296,7 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, err
 	}
 	settings := control.Config{
+		Enforce: p.egress.Enforce, Unmetered: c.Egress == egressDirect,
 		Memory: largest(p.memory), Quotas: p.quotas, Operator: c.Workspace,
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),

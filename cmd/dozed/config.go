@@ -361,8 +361,12 @@ func (c config) validate() error {
 	if (len(c.EgressPool) == 0) != (c.EgressLink == "") {
 		p.Add("egressPool", "and egressInterface go together")
 	}
-	if _, err := doze.ParseLimits(c.Quotas); err != nil {
+	limits, err := doze.ParseLimits(c.Quotas)
+	if err != nil {
 		p.Add("quotas", "are wrong: %v", err)
+	}
+	if _, ok := limits[doze.QuotaEgress]; ok && c.Egress == egressDirect {
+		p.Add("quotas", "has %s, which cannot hold with egress %s: choose %s", doze.QuotaEgress, egressDirect, egressOpen)
 	}
 	if c.KeyRequests < 0 {
 		p.Add("keyRequests", "must not be negative")

@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"sync"
 
 	"doze"
 	"doze/internal/egress"
 	"doze/internal/hostnet"
 	"doze/internal/peer"
+	"doze/internal/quota"
 )
 
 // proxyAddress is where every sandbox finds the proxy.
@@ -29,6 +31,8 @@ func (p *platform) openEgress(ctx context.Context) error {
 		Interceptor: routing,
 		Pool:        hostnet.Names, Resolver: resolver(p.config.Resolver), Denied: denied,
 		Closed: p.config.Egress == egressClosed, Decided: p.metrics.Decided,
+		Meter:  p.traffic.of,
+		Barred: func(g egress.Guest) string { return p.quotas.Barred(g.Workspace) },
 	}
 	var errs [4]error
 	o.Lane, errs[0] = p.net.Listen(ctx, hostnet.LanePort)
@@ -124,4 +128,24 @@ func (p *platform) release(id string) error {
 		p.routing.forget(slot.IP)
 	}
 	return p.net.Release(id)
+}
+
+// traffic has one meter for each workspace, which counts for all its sandboxes.
+type traffic struct {
+	quotas *quota.Book
+	mu     sync.Mutex
+	all    map[string]*egress.Traffic // guarded by mu; by workspace
+}
+
+// of returns the meter of a sandbox's workspace.
+func (t *traffic) of(g egress.Guest) *egress.Traffic {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.all[g.Workspace]
+	if m == nil {
+		m = new(egress.Traffic)
+		t.all[g.Workspace] = m
+		t.quotas.Meter(g.Workspace, func() uint64 { return m.Sent.Load() + m.Received.Load() })
+	}
+	return m
 }

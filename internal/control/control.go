@@ -55,6 +55,8 @@ type Config struct {
 	Memory       doze.Megabytes   // the most that one sandbox can have on this host; 0: any
 	Operator     string           // the first workspace, whose admins operate the platform
 	Quotas       *quota.Book      // what workspaces may have, and how much they ask
+	Enforce      func()           // has egress ask again which workspaces may send; nil: none sends
+	Unmetered    bool             // sandboxes may send past what counts
 	Sealer       Sealer           // hides secrets of routing rules, which control never reads again
 }
 
@@ -100,6 +102,7 @@ func (s *Server) Run(ctx context.Context) error {
 	tasks.Go(func() { s.noteKeys(ctx) })
 	tasks.Go(func() { s.reverify(ctx) })
 	tasks.Go(func() { s.keepSchedules(ctx) })
+	tasks.Go(func() { s.meterEgress(ctx) })
 	tasks.Wait()
 	return context.Cause(ctx)
 }

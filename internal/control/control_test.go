@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,10 +43,13 @@ type platform struct {
 	memory doze.Megabytes // of the host; 0: sandboxes may have any
 	limits doze.Limits    // defaults of the platform
 	quotas *quota.Book
-	ctl    *control.Server
-	http   http.Handler
-	key    string // of an admin of the workspace "main"
-	stop   func()
+	// enforced counts how often open connections were looked at, if it is there.
+	enforced  *atomic.Int64
+	unmetered bool
+	ctl       *control.Server
+	http      http.Handler
+	key       string // of an admin of the workspace "main"
+	stop      func()
 }
 
 // target is where custom domains lead to.
@@ -108,6 +112,10 @@ func (p *platform) open(run bool) {
 		Memory: p.memory,
 		Quotas: p.quotas, Operator: "main",
 		Pool: p.pool, Proxy: p.pool != nil,
+	}
+	cfg.Unmetered = p.unmetered
+	if p.enforced != nil {
+		cfg.Enforce = func() { p.enforced.Add(1) }
 	}
 	if p.bucket != nil {
 		cfg.Bucket = p.bucket

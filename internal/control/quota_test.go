@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +93,7 @@ var operations = map[string]operation{
 var elsewhere = map[string]string{
 	doze.QuotaConnections: "internal/edge: TestOneWorkspaceIsFull",
 	doze.QuotaRequests:    "TestRequestsOfAWorkspace",
+	doze.QuotaEgress:      "internal/quota: TestEgress, TestEgressOutlivesTheProcess",
 }
 
 const callers = 20
@@ -331,4 +333,59 @@ func TestAFreshMachineTakesThePlaceOfTheOld(t *testing.T) {
 	if err != nil || after.Machine != now.Machine || after.Spec.Runtime.Memory != now.Spec.Runtime.Memory {
 		t.Errorf("%v: it was %+v and is %+v", err, now, after)
 	}
+}
+
+// TestEgressOutlivesTheProcess: what was counted is recorded each minute and at
+// the end, and open connections are looked at when a quota is used up.
+func TestEgressOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		p.enforced = new(atomic.Int64)
+		p.reopen()
+		var bytes atomic.Uint64
+		p.quotas.Meter("main", bytes.Load)
+		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`)
+		bytes.Add(9 << 20)
+		time.Sleep(2 * time.Second)
+		if n := p.enforced.Load(); n != 0 {
+			p.t.Errorf("connections were looked at %d times below the limit", n)
+		}
+		bytes.Add(1 << 20)
+		time.Sleep(2 * time.Second)
+		if n := p.enforced.Load(); n != 1 || p.quotas.Barred("main") == "" {
+			p.t.Errorf("connections were looked at %d times at the limit; barred: %q", n, p.quotas.Barred("main"))
+		}
+		for _, way := range []string{"recorded each minute", "recorded at the end"} {
+			if way == "recorded each minute" {
+				time.Sleep(time.Minute)
+				found := int64(0)
+				if err := p.store.Egress(p.t.Context(), func(_, _ string, n int64) { found += n }); err != nil || found != 10<<20 {
+					p.t.Errorf("%s: %d, %v", way, found, err)
+				}
+				bytes.Add(1 << 20)
+			}
+			p.reopen()
+			if q := p.quotaOf(doze.QuotaEgress); q.Used != 11 || q.Limit != 10 || p.quotas.Barred("main") == "" {
+				p.t.Errorf("%s: %+v", way, q)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		if q := p.quotaOf(doze.QuotaEgress); q.Used != 0 || p.quotas.Barred("main") != "" {
+			p.t.Errorf("the next day: %+v", q)
+		}
+	})
+}
+
+func TestEgressThatNobodyCounts(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.unmetered = true
+	p.reopen()
+	if w := p.do("PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`); w.Code != 501 || !strings.Contains(w.Body.String(), "--egress direct") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if q := p.quotaOf(doze.QuotaEgress); !strings.Contains(q.Description, "unsupported here") {
+		t.Errorf("%+v", q)
+	}
+	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":null}}`)
 }

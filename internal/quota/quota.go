@@ -41,6 +41,7 @@ type Book struct {
 	Options
 	keys       *ratelimit.Buckets[string]
 	workspaces *ratelimit.Buckets[string]
+	egress     egress
 
 	mu   sync.RWMutex
 	own  map[string]doze.Limits // guarded by mu; by workspace
@@ -54,7 +55,8 @@ func New(o Options) *Book {
 	}
 	return &Book{
 		Options: o, keys: ratelimit.New[string](perSecond(int64(o.PerKey)), keysMax), workspaces: ratelimit.New[string](ratelimit.Limit{}, workspacesMax),
-		own: map[string]doze.Limits{}, open: map[string]int64{},
+		egress: egress{all: map[string]*day{}},
+		own:    map[string]doze.Limits{}, open: map[string]int64{},
 	}
 }
 

@@ -121,3 +121,36 @@ func (s *Store) checkQuota(ctx context.Context, tx *sql.Tx, workspace, quota str
 	}
 	return nil
 }
+
+// SetEgress notes what workspaces have sent and received on a day such as
+// 2026-01-31, in bytes, and forgets the days before it.
+func (s *Store) SetEgress(ctx context.Context, day string, bytes map[string]int64) error {
+	err := s.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM egress_days WHERE day < $1`, day); err != nil {
+			return err
+		}
+		for workspace, n := range bytes {
+			_, err := tx.ExecContext(ctx, `INSERT INTO egress_days (workspace, day, bytes) VALUES ($1, $2, $3)
+				ON CONFLICT (workspace, day) DO UPDATE SET bytes = excluded.bytes`, workspace, day, n)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return wrap(err, "note egress")
+}
+
+// Egress calls fn with what was noted of each workspace and day.
+func (s *Store) Egress(ctx context.Context, fn func(workspace, day string, bytes int64)) error {
+	_, err := collect(ctx, s.read, func(r row) (none struct{}, err error) {
+		var workspace, day string
+		var bytes int64
+		if err := r.Scan(&workspace, &day, &bytes); err != nil {
+			return none, err
+		}
+		fn(workspace, day, bytes)
+		return none, nil
+	}, `SELECT workspace, day, bytes FROM egress_days`)
+	return wrap(err, "read egress")
+}

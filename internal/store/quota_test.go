@@ -168,3 +168,27 @@ func workspaces(t *testing.T, s *store.Store, names ...string) {
 		}
 	}
 }
+
+func TestEgressDays(t *testing.T) {
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		for _, day := range []struct {
+			date  string
+			bytes map[string]int64
+		}{
+			{"2026-01-30", map[string]int64{"w": 1 << 40, "x": 2}},
+			{"2026-01-31", map[string]int64{"w": 3}},
+			{"2026-01-31", map[string]int64{"w": 4}},
+		} {
+			if err := s.SetEgress(t.Context(), day.date, day.bytes); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := map[string]int64{}
+		err := s.Egress(t.Context(), func(workspace, day string, bytes int64) { got[workspace+" "+day] = bytes })
+		if diff := cmp.Diff(map[string]int64{"w 2026-01-31": 4}, got); diff != "" || err != nil {
+			t.Errorf("%v %s", err, diff)
+		}
+	})
+}
