@@ -303,6 +303,7 @@ var passing = []struct {
 	{regexp.MustCompile(`(\\?"pid\\?": ?(?:\\?")?)\d+`), "${1}{number}"},
 	{regexp.MustCompile(`\bproc-[a-z0-9]{8}\b`), "proc-{random}"},
 	{regexp.MustCompile(`"(gitCommit|buildTime|goVersion|uptime|duration)": "[^"]+"`), `"$1": "{text}"`},
+	{regexp.MustCompile(`("unit": "requests per second",\s+"used"): \d+`), "$1: {number}"},
 	{regexp.MustCompile(`"(uptimeSeconds)": [\d.]+`), `"$1": {number}`},
 	{regexp.MustCompile(`"(arch)": "(amd64|arm64)"`), `"$1": "{text}"`},
 }
