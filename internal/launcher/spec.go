@@ -3,12 +3,12 @@ package launcher
 import (
 	"encoding/json"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/config"
 
 	"doze/internal/machine"
@@ -51,6 +51,9 @@ const cpusMin = 2
 const agentPath = machine.AgentDir + "/doze-agent"
 
 const filesMax = 1 << 16
+
+// specMax bounds what is read of a spec: it carries one machine's environment.
+const specMax = requestMax
 
 // capabilities is what root may do inside: what container engines give by
 // default. They hold towards gVisor's kernel, never towards the host's.
@@ -203,8 +206,14 @@ func inheritedSpec(args []string) (spec specs.Spec, ok bool) {
 	if err != nil {
 		return spec, false
 	}
-	raw, err := os.ReadFile("/proc/self/fd/" + strconv.Itoa(number))
-	return spec, err == nil && json.Unmarshal(raw, &spec) == nil
+	// The file is root's, and this process is not: it may read what is open, and
+	// not open it again.
+	var about unix.Stat_t
+	if err := unix.Fstat(number, &about); err != nil || about.Size > specMax {
+		return spec, false
+	}
+	raw := make([]byte, about.Size)
+	return spec, readFull(number, raw, 0) == nil && json.Unmarshal(raw, &spec) == nil
 }
 
 // setFlag sets a flag of the boot command: in place, if it is there, or right

@@ -41,8 +41,8 @@ func deniesTun(spec *specs.Spec) bool {
 // has no tun device: nothing can be attached. It is called before gVisor's own
 // main.
 func DenyTun() {
-	if spec, ok := inheritedSpec(os.Args); !ok || !deniesTun(&spec) {
-		return
+	if spec, ok := inheritedSpec(os.Args); ok && !deniesTun(&spec) {
+		return // a spec that cannot be read denies
 	}
 	wrap("ioctl", withoutTun)
 }

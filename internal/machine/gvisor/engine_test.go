@@ -458,7 +458,7 @@ func TestInstall(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Dir(to)); err != nil || len(left) != 1 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
-	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != sentryMode {
 		t.Errorf("it cannot be run: %v, %v", info, err)
 	}
 	if err := install(filepath.Join(dir, "nothing"), to); !errors.Is(err, fs.ErrNotExist) {
