@@ -156,9 +156,7 @@ func promises(m Memory) (all []prometheus.Collector) {
 		{"doze_memory_committed_max_bytes", "Memory that may be promised to sandboxes; creates, forks and wakes over it are refused.", m.Most},
 		{"doze_memory_limit_bytes", "Memory that all sandboxes can take together.", m.Limit},
 	} {
-		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: g.name, Help: g.help})
-		gauge.Set(float64(g.value))
-		all = append(all, gauge)
+		all = append(all, gauge(g.name, g.help, g.value))
 	}
 	refusals := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "doze_memory_refusals_total", Help: "Creates, forks and wakes that were refused because all memory was promised.",
@@ -167,16 +165,34 @@ func promises(m Memory) (all []prometheus.Collector) {
 	return append(all, refusals)
 }
 
-// Serve answers with all metrics, and with what sandboxes take now, what the
-// filter did with their packets, and what the disk has.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, costs []Cost, memory Memory, packets Packets, disk Disk) {
+// Front is what clients did to the listeners, by reason.
+type Front struct {
+	Open     int               // connections, now
+	Refused  map[string]uint64 // connections
+	Requests map[string]uint64 // that were refused, or ended before their time
+}
+
+// Now is what others know at the moment of an answer.
+type Now struct {
+	Costs   []Cost // of sandboxes
+	Memory  Memory
+	Packets Packets
+	Disk    Disk
+	Front   Front
+}
+
+// Serve answers with all metrics, and with what others know now.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, is Now) {
 	now := prometheus.NewRegistry()
-	now.MustRegister(gauges(costs)...)
-	now.MustRegister(disk.gauges()...)
-	now.MustRegister(promises(memory)...)
+	now.MustRegister(gauges(is.Costs)...)
+	now.MustRegister(is.Disk.gauges()...)
+	now.MustRegister(promises(is.Memory)...)
 	now.MustRegister(
-		byProtocol("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", packets.Refused),
-		byProtocol("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", packets.Passed),
+		gauge("doze_connections", "Connections of clients that are open.", int64(is.Front.Open)),
+		counts("doze_connections_refused_total", "Connections of clients that were refused, or closed before their time, by reason.", "reason", is.Front.Refused),
+		counts("doze_requests_refused_total", "Requests of clients that were refused, or ended before their time, by reason.", "reason", is.Front.Requests),
+		counts("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", "protocol", is.Packets.Refused),
+		counts("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", "protocol", is.Packets.Passed),
 	)
 	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
@@ -198,20 +214,25 @@ func (d Disk) gauges() []prometheus.Collector {
 		{"doze_disk_reserve_bytes", "Disk that is kept free.", d.Reserve},
 		{"doze_volume_promised_bytes", "Sizes of all volumes, which their sandboxes may fill.", d.Promised},
 	} {
-		gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: g.name, Help: g.help})
-		gauge.Set(float64(g.value))
-		all = append(all, gauge)
+		all = append(all, gauge(g.name, g.help, g.value))
 	}
 	return all
 }
 
-// byProtocol is what the kernel has counted.
-func byProtocol(name, help string, counts map[string]uint64) prometheus.Collector {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"protocol"})
-	for protocol, n := range counts {
-		vec.WithLabelValues(protocol).Add(float64(n))
+// counts are what was counted elsewhere, by a label.
+func counts(name, help, label string, of map[string]uint64) prometheus.Collector {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	for value, n := range of {
+		vec.WithLabelValues(value).Add(float64(n))
 	}
 	return vec
+}
+
+// gauge is one number.
+func gauge(name, help string, n int64) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	g.Set(float64(n))
+	return g
 }
 
 // gauges adds up what sandboxes take, by tier. A tier without any shows 0.
