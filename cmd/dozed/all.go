@@ -37,6 +37,7 @@ import (
 	"doze/internal/egress"
 	"doze/internal/hostnet"
 	"doze/internal/httpx"
+	"doze/internal/ingress"
 	"doze/internal/machine"
 	"doze/internal/machine/gvisor"
 	"doze/internal/metric"
@@ -52,10 +53,6 @@ import (
 )
 
 const (
-	// headerTime and keepAlive bound a connection, never a request: streams
-	// are as long as they like.
-	headerTime = 30 * time.Second
-	keepAlive  = 2 * time.Minute
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
 
@@ -96,6 +93,9 @@ func all(ctx context.Context, args []string) error {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
 	if err := undumpable(); err != nil {
+		return err
+	}
+	if err := boundMemory(); err != nil {
 		return err
 	}
 	in, release, err := claim(ctx, c)
@@ -206,6 +206,7 @@ type platform struct {
 	quotas      *quota.Book
 	traffic     *traffic
 	door        *door.Door
+	ingress     *ingress.Ingress
 	server      *http.Server
 	issuer      *certificate.Issuer // nil without ACME
 	plain       net.Listener        // of plain HTTP next to TLS; nil without
@@ -230,6 +231,9 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		}
 	}()
 	noteLocalNames(c.Domain)
+	if p.ingress, err = ingress.New(c.limits(new(doze.Problems))); err != nil { // which were reported
+		return nil, fmt.Errorf("count descriptors: %w", err)
+	}
 	addresses, err := edge.NewAddresses(c.Region, c.Domain, c.PublicURL)
 	if err == nil && c.byPath() {
 		addresses, err = addresses.WithPreviews(c.PreviewURL)
@@ -327,11 +331,12 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP2(secure != nil)
-	p.server = &http.Server{
+	p.server = &http.Server{ //nolint:gosec // G112: Configure bounds the time for a header
 		TLSConfig: secure,
-		Handler:   p.flights.over(p.handler()), ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive, Protocols: &protocols,
+		Handler:   p.flights.over(p.handler()), Protocols: &protocols,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
+	p.ingress.Configure(p.server)
 	if p.previews != nil {
 		p.previewServer = p.openPreviewServer(p.server)
 	}
@@ -687,7 +692,7 @@ func (p *platform) attend(ctx context.Context, replaced func() bool) error {
 // serve answers requests until ctx ends, and then waits for those that are
 // under way.
 func (p *platform) serve(ctx context.Context) error {
-	return serveOver(ctx, p.server, p.door)
+	return serveOver(ctx, p.server, p.ingress.Listen(p.door, p.server.TLSConfig))
 }
 
 // close closes what is open, in reverse.

@@ -23,6 +23,7 @@ import (
 	"doze/internal/daemon"
 	"doze/internal/disk"
 	"doze/internal/drive"
+	"doze/internal/ingress"
 	"doze/internal/machine"
 	"doze/internal/space"
 	"doze/internal/store"
@@ -80,6 +81,17 @@ type config struct {
 	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
 	Quotas       string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
 	KeyRequests  int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
+
+	// What strangers may take.
+	MaxConnections  int             `json:"maxConnections"`          // open at a time; 0: as many as descriptors allow, at most 8192
+	MaxPerSource    int             `json:"maxConnectionsPerSource"` // of these, from one source; 0: 512, or half of all from a loopback address
+	SourceRate      string          `json:"sourceRate"`              // requests per second of one source: see ingress.ParseRate
+	SourceFailures  string          `json:"sourceFailureRate"`       // the same, of answers 401
+	HeaderTimeout   daemon.Duration `json:"headerTimeout"`           // for a header, and for a new connection to send one
+	BodyIdleTimeout daemon.Duration `json:"bodyIdleTimeout"`         // without a byte of a body
+	WriteTimeout    daemon.Duration `json:"writeStallTimeout"`       // without a byte taken of an answer
+	TrustedProxies  []string        `json:"trustedProxies"`          // networks of proxies whose X-Forwarded-For counts
+
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool  `json:"privateRegistries"`
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
@@ -99,7 +111,12 @@ func defaults() config {
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
-		Swap:       swap.Host, ACMEURL: certificate.LetsEncrypt,
+
+		HeaderTimeout:   daemon.Duration{Duration: ingress.DefaultHeader},
+		BodyIdleTimeout: daemon.Duration{Duration: ingress.DefaultBodyIdle},
+		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
+
+		Swap: swap.Host, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
@@ -165,6 +182,14 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open|direct`: sandboxes reach nothing; or public addresses by TCP, as far as their network rules allow, through the proxy; or so, but without it where there are no rules: then UDP passes as well, names are asked of public servers, and what passes is not written to the log")
 	flags.Func("egress-pool", "comma separated `addresses` of this host, or networks such as 203.0.113.0/28, that egress IPs get, for sandboxes to leave from (default: there are none)", listed(&c.EgressPool))
 	flags.StringVar(&c.EgressLink, "egress-interface", c.EgressLink, "`name` of the network interface that these addresses belong to: those in use are added to it, and for UDP from them the host forwards packets (net.ipv4.ip_forward)")
+	flags.IntVar(&c.MaxConnections, "max-connections", c.MaxConnections, "the `number` of connections open at a time; 0: as many as descriptors allow (ulimit -n), at most 8192")
+	flags.IntVar(&c.MaxPerSource, "max-connections-per-source", c.MaxPerSource, "the `number` of these from one source, which is an IPv4 address or an IPv6 /64; 0: 512, or half of --max-connections from a loopback address")
+	flags.StringVar(&c.SourceRate, "source-rate", c.SourceRate, "`rate` of requests from one source: 100 per second, 100:500 with a burst of 500, or off (default: 1000:5000, and 20 times that from a loopback address)")
+	flags.StringVar(&c.SourceFailures, "source-failure-rate", c.SourceFailures, "`rate` of requests with a wrong credential, or without one, from one source (default: 10:100, and 20 times that from a loopback address)")
+	flags.Var(&c.HeaderTimeout, "header-timeout", "close a connection whose header takes longer than this `time`")
+	flags.Var(&c.BodyIdleTimeout, "body-idle-timeout", "end a request whose body pauses for longer than this `time`")
+	flags.Var(&c.WriteTimeout, "write-stall-timeout", "close a connection whose client takes nothing of an answer for this `time`")
+	flags.Func("trusted-proxies", "comma separated `networks` of the proxies in front, such as 10.0.0.0/8: the address of a client is what they say in X-Forwarded-For (default: there are none)", listed(&c.TrustedProxies))
 	flags.BoolVar(&c.PrivateRegistries, "private-registries", c.PrivateRegistries, "pull images from registries on private addresses too")
 	flags.Int64Var(&c.ImageMaxMB, "image-max-mb", c.ImageMaxMB, "refuse images of registries whose files take more than this many `MB`; while one is made, it takes twice that of the disk")
 	flags.Var(&c.ImageKeep, "image-keep", "remove an image of a registry that no sandbox, snapshot or image of a workspace has needed for this `time`; 0: never")
@@ -330,6 +355,7 @@ func (c config) validate() error {
 	c.checkPreviews(&p)
 	c.checkACME(&p)
 	c.checkDatabase(&p)
+	c.limits(&p)
 	for name, d := range map[string]daemon.Duration{"saveAfter": c.SaveAfter, "swapAfter": c.SwapAfter, "imageKeep": c.ImageKeep} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")

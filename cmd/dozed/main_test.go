@@ -6,13 +6,17 @@ import (
 	"flag"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"doze"
 	"doze/internal/doctor"
+	"doze/internal/ingress"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -186,6 +190,43 @@ func TestCertificateSettings(t *testing.T) {
 		if err := c.validate(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", args, err, says)
 		}
+	}
+}
+
+// TestIngressSettings that are wrong, and what the right ones become.
+func TestIngressSettings(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"": "", "--max-connections 100 --max-connections-per-source 10": "",
+		"--max-connections -1":                            "maxConnections must not be negative",
+		"--max-connections-per-source -1":                 "maxConnectionsPerSource must not be negative",
+		"--source-rate 100:500 --source-failure-rate off": "",
+		"--source-rate fast":                              `sourceRate is wrong: "fast" is no rate`,
+		"--source-failure-rate 1:0":                       "sourceFailureRate is wrong",
+		"--header-timeout 0s":                             "headerTimeout must be positive",
+		"--body-idle-timeout 0s":                          "bodyIdleTimeout must be positive",
+		"--write-stall-timeout -1s":                       "writeStallTimeout must be positive",
+		"--trusted-proxies 10.0.0.0/8,fd00::/8":           "",
+		"--trusted-proxies 10.0.0.1":                      `trustedProxies must be networks such as 10.0.0.0/8 or 192.0.2.1/32: "10.0.0.1" is none`,
+	} {
+		c, _, err := load("all", strings.Fields(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.validate(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", args, err, says)
+		}
+	}
+	c, _, err := load("all", strings.Fields("--trusted-proxies 10.1.2.3/8 --max-connections 7 --max-connections-per-source 3 --header-timeout 1s --body-idle-timeout 2s --write-stall-timeout 3s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ingress.Limits{
+		Connections: 7, PerSource: 3, Header: time.Second, BodyIdle: 2 * time.Second, WriteStall: 3 * time.Second,
+		Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+	}
+	if got := c.limits(new(doze.Problems)); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -37,7 +37,7 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 	c := p.node.Committed()
 	memory := metric.Memory{Committed: c.Bytes, Most: c.Most, Limit: c.Limit, Refusals: c.Refusals}
 	p.metrics.Serve(w, r, metric.Now{
-		Costs: costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()),
+		Costs: costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()), Front: p.frontMetrics(),
 	})
 }
 

@@ -87,29 +87,24 @@ func openPreviews(ctx context.Context, c config) (*door.Door, error) {
 // openPreviewServer returns the server of previews by path. It speaks TLS like
 // that of the API, and its requests count as those do.
 func (p *platform) openPreviewServer(api *http.Server) *http.Server {
-	return &http.Server{
+	server := &http.Server{ //nolint:gosec // G112: Configure bounds the time for a header
 		Handler: p.flights.over(p.edge.Previews()), TLSConfig: api.TLSConfig.Clone(), Protocols: api.Protocols,
-		ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
+	p.ingress.Configure(server)
+	return server
 }
 
 // servePreviews answers requests by path until ctx ends, like serve.
 func (p *platform) servePreviews(ctx context.Context) error {
-	return serveOver(ctx, p.previewServer, p.previews)
+	return serveOver(ctx, p.previewServer, p.ingress.Listen(p.previews, p.previewServer.TLSConfig))
 }
 
-// serveOver answers what comes through a door until ctx ends, and then waits for
-// the requests that are under way.
-func serveOver(ctx context.Context, server *http.Server, through *door.Door) error {
+// serveOver answers what comes through a listener, TLS included, until ctx ends,
+// and then waits for the requests that are under way.
+func serveOver(ctx context.Context, server *http.Server, through net.Listener) error {
 	ended := make(chan error, 1)
-	go func() { // ends with the server
-		if server.TLSConfig != nil {
-			ended <- server.ServeTLS(through, "", "")
-			return
-		}
-		ended <- server.Serve(through)
-	}()
+	go func() { ended <- server.Serve(through) }() // ends with the server
 	select {
 	case err := <-ended:
 		if !errors.Is(err, net.ErrClosed) {

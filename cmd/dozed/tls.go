@@ -12,11 +12,16 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"doze"
 	"doze/internal/certificate"
 	"doze/internal/httpx"
 )
+
+// plainTime bounds a request of plain HTTP next to TLS, and its answer: both are
+// short.
+const plainTime = 30 * time.Second
 
 // openTLS returns how the listener speaks TLS: with the certificate of the
 // configuration for the names in it, and with those of the authority for
@@ -98,12 +103,13 @@ func (p *platform) servePlain(ctx context.Context) error {
 		handler = p.issuer.Challenges(handler)
 	}
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: headerTime, IdleTimeout: keepAlive,
+		Handler: handler, ReadTimeout: plainTime, WriteTimeout: plainTime,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
+	p.ingress.Configure(server)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(p.plain); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(p.ingress.Listen(p.plain, nil)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return context.Cause(ctx)
