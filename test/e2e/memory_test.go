@@ -1,0 +1,145 @@
+package e2e_test
+
+import (
+	"strings"
+	"testing"
+
+	"doze"
+	"doze/client"
+)
+
+// counter counts in memory only, and writes where it is when it is asked.
+const counter = `exec python3 -c "
+import signal, time
+n = 0
+def tell(*_):
+    open('/tmp/count', 'w').write(str(n))
+signal.signal(signal.SIGUSR1, tell)
+open('/tmp/ready', 'w').write('1')
+while True:
+    n += 1
+    time.sleep(0.01)"`
+
+// countOf returns how far a counter is.
+func countOf(t *testing.T, box *client.Box, pid string) float64 {
+	t.Helper()
+	return number(t, sh(t, box, "rm -f /tmp/count; kill -USR1 "+pid+"; until [ -s /tmp/count ]; do sleep 0.02; done; cat /tmp/count"))
+}
+
+// ended waits until a sandbox has failed, and returns what its events say.
+func ended(t *testing.T, c *client.Client, name string) (messages string) {
+	t.Helper()
+	until(t, name+" has ended", func() bool {
+		sb, err := c.Sandbox(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages = ""
+		for _, e := range sb.Events {
+			messages += e.Message + "\n"
+		}
+		return sb.Status == doze.Failed.Status()
+	})
+	return messages
+}
+
+// TestSmallHost: on a host with little memory one tenant fills its files and its
+// memory, and no other one loses a process.
+func TestSmallHost(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, "--sandbox-memory-mb", "700", "--reserve-mb", "64", "--memory-overcommit", "8")
+	type tenant struct {
+		box *client.Box
+		pid string
+		at  float64
+	}
+	var tenants []*tenant
+	for _, name := range []string{"one", "two"} {
+		_, box := create(t, c, named(name, 256))
+		v := &tenant{box: box, pid: spawn(t, box, client.Command{Command: counter}).PID}
+		until(t, "the counter runs", func() bool { return sh(t, box, "cat /tmp/ready 2>/dev/null || true") == "1" })
+		v.at = countOf(t, box, v.pid)
+		tenants = append(tenants, v)
+	}
+	for what, hog := range map[string]string{
+		"files":  "for d in /root /tmp /dev/shm; do dd if=/dev/zero of=$d/fill bs=1M; done; sleep 1000",
+		"memory": `exec python3 -c "kept = []` + "\n" + `while True: kept.append(b'x' * (8 << 20))"`,
+	} {
+		name := "hog-" + what
+		_, box := create(t, c, named(name, 1024))
+		if _, err := box.Start(t.Context(), client.Command{Command: hog}); err != nil {
+			t.Fatal(err)
+		}
+		if said := ended(t, c, name); !strings.Contains(said, "above its share") {
+			t.Errorf("%s ended, and its events say: %s", name, said)
+		}
+		for _, v := range tenants {
+			if at := countOf(t, v.box, v.pid); at <= v.at {
+				t.Errorf("after %s: process %s of another tenant counts %v, and was at %v", name, v.pid, at, v.at)
+			} else {
+				v.at = at
+			}
+		}
+		if _, err := c.Delete(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	// More than there is at all is a mistake.
+	_, err := c.Create(t.Context(), named("large", 8192), false)
+	if kind(err) != doze.Invalid {
+		t.Errorf("a sandbox larger than the host: %v", err)
+	}
+}
+
+// TestMemoryIsPromised: what would be promised twice is refused, as something to
+// try again, and leaves nothing.
+func TestMemoryIsPromised(t *testing.T) {
+	t.Parallel()
+	p, c := start(t, "--sandbox-memory-mb", "720", "--reserve-mb", "64", "--memory-overcommit", "1", "--pause-after", "1h", "--templates=false")
+	create(t, c, named("one", 256))
+	create(t, c, named("two", 256))
+	_, err := c.Create(t.Context(), named("three", 256), false)
+	if kind(err) != doze.Unavailable || !strings.Contains(doze.Public(err).Message, "no memory left") {
+		t.Errorf("a third sandbox: %v", err)
+	}
+	if _, err := c.Sandbox(t.Context(), "three"); kind(err) != doze.NotFound {
+		t.Errorf("what was refused is there: %v", err)
+	}
+	if code, body := get(t, p, p.Address+"/metrics"); code != 200 || !strings.Contains(body, "\ndoze_memory_refusals_total 1\n") ||
+		!strings.Contains(body, "\ndoze_memory_limit_bytes 7.5497472e+08\n") {
+		t.Errorf("metrics: %d\n%s", code, body)
+	}
+	if _, err := c.Delete(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "there is room", func() bool {
+		_, err = c.Create(t.Context(), named("three", 256), false)
+		return kind(err) != doze.Unavailable
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFirstProcess: no process of a sandbox kills the first one by a signal. What
+// kills it all the same is said.
+func TestFirstProcess(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	_, box := create(t, c, named("first", 256))
+	witness := spawn(t, box, client.Command{Command: "sleep 1000"})
+	for _, s := range []string{"KILL", "STOP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "BUS", "ILL", "FPE", "TRAP", "SYS", "TSTP", "TTIN", "TTOU", "ALRM", "USR1", "USR2", "XCPU", "34"} {
+		sh(t, box, "kill -"+s+" 1")
+	}
+	sh(t, box, "python3 -c 'import os; os.kill(1, 9)'")
+	if out := sh(t, box, "sleep 0.2; echo alive"); out != "alive" {
+		t.Errorf("it says %q", out)
+	}
+	if proc, err := box.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
+		t.Errorf("another process is %s (%v)", proc.Status, err)
+	}
+	_, _ = box.Start(t.Context(), client.Command{Command: "python3 -c 'import os, signal; signal.pidfd_send_signal(os.pidfd_open(1), 9)'"})
+	if said := ended(t, c, "first"); !strings.Contains(said, "its first process was killed from inside (signal 9)") || !strings.Contains(said, "restore one of its snapshots") {
+		t.Errorf("its events say: %s", said)
+	}
+}
