@@ -35,8 +35,11 @@ type signalCall struct {
 }
 
 var signalCalls = []signalCall{
-	{unix.SYS_KILL, 1}, {unix.SYS_TKILL, 1}, {unix.SYS_RT_SIGQUEUEINFO, 1},
-	{unix.SYS_TGKILL, 2}, {unix.SYS_RT_TGSIGQUEUEINFO, 2},
+	{unix.SYS_KILL, 1},
+	{unix.SYS_TKILL, 1},
+	{unix.SYS_RT_SIGQUEUEINFO, 1},
+	{unix.SYS_TGKILL, 2},
+	{unix.SYS_RT_TGSIGQUEUEINFO, 2},
 }
 
 // Offsets in struct seccomp_data.

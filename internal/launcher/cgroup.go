@@ -86,6 +86,11 @@ func (g groups) prepare() error {
 		}
 	}
 	if !g.unified {
+		// Kernels before 5.11 limit a parent for itself alone unless they are told.
+		// They refuse while it has children, which then were made by us, after this.
+		if err := g.open("").writeIf("memory.use_hierarchy", "1"); err != nil && !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("limit machines together: %w", err)
+		}
 		return nil
 	}
 	for _, dir := range []string{g.root, filepath.Join(g.root, g.name)} {
