@@ -25,6 +25,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/audit"
 	"doze/internal/certificate"
 	"doze/internal/clock"
 	"doze/internal/control"
@@ -293,6 +294,9 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		Mounts: func(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
 			p.control.ServeMounts(w, r, route, path)
 		},
+		Denied: func(r *http.Request, id string, c access.Caller, route peer.Route, err error) {
+			p.control.Turned(r, id, c, route, err)
+		},
 	})
 	credentials.OnLess(p.edge.Recheck)
 	pool, err := doze.ParseAddressPool(c.EgressPool)
@@ -302,6 +306,7 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	settings := control.Config{
 		Enforce: p.egress.Enforce, Unmetered: c.Egress == egressDirect,
 		Memory: largest(p.memory), Quotas: p.quotas, Operator: c.Workspace,
+		Audit: audit.New(p.store, c.AuditKeep.Duration),
 		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),

@@ -81,6 +81,7 @@ type config struct {
 	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
 	Quotas       string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
 	KeyRequests  int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
+	AuditKeep    daemon.Duration `json:"auditKeep"`         // lines of the audit log are kept for this long
 
 	// What strangers may take.
 	MaxConnections  int             `json:"maxConnections"`          // open at a time; 0: as many as descriptors allow, at most 8192
@@ -111,6 +112,7 @@ func defaults() config {
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
+		AuditKeep:  daemon.Duration{Duration: 90 * 24 * time.Hour},
 
 		HeaderTimeout:   daemon.Duration{Duration: ingress.DefaultHeader},
 		BodyIdleTimeout: daemon.Duration{Duration: ingress.DefaultBodyIdle},
@@ -200,6 +202,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.DrivesRegion, "drives-region", c.DrivesRegion, "`name` of the region that the bucket is in, as S3 knows it")
 	flags.StringVar(&c.Quotas, "quotas", c.Quotas, "comma separated `limits` of each workspace that has none of its own, such as sandboxes=100,diskMb=100000 (default: those that doze quota ls shows)")
 	flags.IntVar(&c.KeyRequests, "key-requests", c.KeyRequests, "the `number` of requests that one credential may send in a second; twice as many may come at once; 0: any number")
+	flags.Var(&c.AuditKeep, "audit-keep", "keep lines of the audit log for this `time`, such as 2160h")
 	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
 	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", listed(&c.Images))
 }

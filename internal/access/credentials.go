@@ -155,7 +155,7 @@ func (c *Credentials) Revoke(grant string, now time.Time) {
 // Authenticate returns who sent r and where. A missing, wrong, expired or
 // revoked credential is Unauthenticated. The header x-blaxel-workspace or the
 // query parameter workspace chooses the workspace; one that the caller may not
-// enter is Forbidden.
+// enter is Forbidden, and the caller is where the credential is bound to.
 func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 	text, err := Token(r)
 	if err != nil {
@@ -169,10 +169,11 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 		if asked == "" {
 			continue
 		}
-		var ok bool
-		if caller, ok = caller.In(asked); !ok {
-			return Caller{}, doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names")
+		in, ok := caller.In(asked)
+		if !ok {
+			return caller, doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names")
 		}
+		caller = in
 		caller.Chosen = true
 	}
 	return caller, nil

@@ -102,6 +102,11 @@ func (s *Server) startOne(ctx context.Context, c store.Claim) {
 	if err != nil {
 		e.Status, e.Error = doze.ExecutionFailed, "sandbox "+e.Sandbox+": "+doze.Public(err).Message
 	}
+	outcome := doze.AuditDone
+	if err != nil {
+		outcome = doze.AuditFailed
+	}
+	s.acted(c.Schedule.Workspace, "schedules.run", "sandboxes/schedules", e.Sandbox+"/"+c.Schedule.ID, outcome, e.Error)
 	s.settle(ctx, e)
 }
 

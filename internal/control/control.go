@@ -17,6 +17,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/audit"
 	"doze/internal/oauth"
 	"doze/internal/peer"
 	"doze/internal/quota"
@@ -40,6 +41,7 @@ type Config struct {
 	Directory    *peer.Directory
 	Credentials  *access.Credentials
 	OAuth        *oauth.Server
+	Audit        *audit.Journal
 	Region       string                              // the one region we serve
 	URL          func(workspace, name string) string // the address of a sandbox, for metadata.url
 	Resolver     Resolver                            // asks the DNS about custom domains
@@ -96,6 +98,7 @@ func New(c Config) *Server {
 // reports until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
+	tasks.Go(func() { _ = s.Audit.Run(ctx) }) // it logs what does not work
 	tasks.Go(func() { s.expire(ctx) })
 	tasks.Go(func() { s.mend(ctx) })
 	tasks.Go(func() { s.record(ctx) })

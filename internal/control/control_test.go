@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,6 +19,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/audit"
 	"doze/internal/control"
 	"doze/internal/oauth"
 	"doze/internal/peer"
@@ -36,6 +38,8 @@ type platform struct {
 	node   *node
 	dir    *peer.Directory
 	creds  *access.Credentials
+	keeper *keeper
+	audit  *audit.Journal
 	dns    control.Resolver
 	target string  // where custom domains lead to, if it is not the constant
 	bucket *bucket // nil: there is none
@@ -101,7 +105,10 @@ func (p *platform) open(run bool) {
 		t.Fatal(err)
 	}
 	p.opener = opener
+	p.keeper = &keeper{Store: st}
+	p.audit = audit.New(p.keeper, auditKeep)
 	cfg := control.Config{
+		Audit:  p.audit,
 		Sealer: opener.Sealer(),
 		Store:  st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
@@ -227,6 +234,22 @@ func statuses(sb sandbox) (all []string) {
 	}
 	return all
 }
+
+// keeper keeps the audit log in a store, if that works.
+type keeper struct {
+	*store.Store
+	fail atomic.Bool
+}
+
+func (k *keeper) WriteAudit(ctx context.Context, add []audit.Record, settle []doze.AuditLine) error {
+	if k.fail.Load() {
+		return errors.New("disk sda is on fire")
+	}
+	return k.Store.WriteAudit(ctx, add, settle)
+}
+
+// auditKeep is how long lines of the audit log are kept.
+const auditKeep = 90 * 24 * time.Hour
 
 // kept is what a test does with the first key.
 func kept(access.Secret) error { return nil }

@@ -190,6 +190,8 @@ func (rt *route) body(schemas *openapi.Schemas) *openapi.Body {
 func (rt *route) responses(schemas *openapi.Schemas) map[string]openapi.Response {
 	all := map[string]openapi.Response{"default": failure(anyFailure)}
 	switch {
+	case rt.gives != "":
+		all["200"] = openapi.Response{Description: "a stream of lines", Content: map[string]openapi.Media{rt.gives: {Schema: &openapi.Schema{Type: "string"}}}}
 	case rt.out == nil:
 		page := map[string]openapi.Media{pageType: {Schema: &openapi.Schema{Type: "string"}}}
 		all["200"] = openapi.Response{Description: "a page for the user", Content: page}

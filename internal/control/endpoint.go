@@ -21,7 +21,13 @@ type endpoint struct {
 	params  []string     // in a body that may be a form
 	query   []string     // names in the table of parameters
 	headers []string     // that an answer may have
+	gives   string       // media type of an answer that is a stream
+	reveals bool         // a good answer has a credential in it
 	gathers bool         // it reports what is wrong with the query, mistakesOf, with all else
+
+	// What follows complete makes of the table.
+	action   string // in the audit log
+	collects bool   // it makes something in a collection
 }
 
 // asks adds what callers may ask in the query.
@@ -33,6 +39,12 @@ func (e endpoint) asks(names ...string) endpoint {
 // together has the mistakes of the query reported with those of the body.
 func (e endpoint) together() endpoint {
 	e.gathers = true
+	return e
+}
+
+// revealing says that a good answer has a credential in it.
+func (e endpoint) revealing() endpoint {
+	e.reveals = true
 	return e
 }
 
@@ -50,6 +62,7 @@ func read[Out any](fn func(*Server, context.Context, *http.Request) (Out, error)
 		return httpx.Handle(func(ctx context.Context, r *http.Request, _ httpx.None) (Out, error) {
 			out, err := fn(s, ctx, r)
 			s.noteRefusal(err)
+			made(ctx, out)
 			return out, err
 		})
 	}
@@ -68,6 +81,7 @@ func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[str
 			}
 			out, err = fn(s, ctx, r, body)
 			s.noteRefusal(err)
+			made(ctx, out)
 			return out, err
 		})
 	}}

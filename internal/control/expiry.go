@@ -145,7 +145,10 @@ func (s *Server) conclude(ctx context.Context, due []store.Sandbox, now time.Tim
 	uids, err := s.Store.End(ctx, endings, now)
 	var ended []store.Sandbox
 	for _, uid := range uids {
-		ended = append(ended, over[uid])
+		sb := over[uid]
+		ended = append(ended, sb)
+		_, why := s.deadlineAt(sb, now)
+		s.acted(sb.Metadata.Workspace, "sandboxes.expire", "sandboxes", sb.Metadata.Name, doze.AuditDone, why)
 		delete(over, uid)
 	}
 	for _, sb := range over { // it changed meanwhile, or nothing could be recorded

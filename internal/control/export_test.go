@@ -13,6 +13,9 @@ func (s *Server) Unfinished(ctx context.Context) (map[string]func(context.Contex
 	return todo, err
 }
 
+// NameOf is what a body calls the object that it makes.
+var NameOf = nameOf
+
 // Flags are the names of all flags.
 var Flags = flags[:]
 

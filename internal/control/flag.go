@@ -19,6 +19,7 @@ const (
 	countResources flag = iota
 	createIfNotExist
 	force
+	ofPlatform
 	showSecrets
 	showTerminated
 	uploads
@@ -30,6 +31,7 @@ var flags = [...]string{
 	countResources:   "countResources",
 	createIfNotExist: "createIfNotExist",
 	force:            "force",
+	ofPlatform:       "platform",
 	showSecrets:      "show_secrets",
 	showTerminated:   "showTerminated",
 	uploads:          "upload",

@@ -21,6 +21,7 @@ func TestFlags(t *testing.T) {
 		"show_secrets":     "GET /sandboxes/a",
 		"showTerminated":   "GET /sandboxes",
 		"upload":           "PUT /sandboxes/a",
+		"platform":         "GET /audit",
 		"withReason":       "POST /workspaces/availability",
 	}
 	for _, name := range control.Flags {

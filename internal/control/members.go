@@ -41,6 +41,12 @@ var parameters = map[string]openapi.Parameter{
 	"resourceType":          query("resourceType", "what the workloads are: sandbox, or left out", openapi.Schema{Type: "string"}),
 	"workloadIds":           query("workloadIds", "the names of the workloads, with commas", openapi.Schema{Type: "string"}),
 	"region":                query("region", "those of one region", openapi.Schema{Type: "string"}),
+	"actor":                 query("actor", "lines of one user or service account, by its sub", openapi.Schema{Type: "string"}),
+	"action":                query("action", "lines of one action, such as sandboxes.create", openapi.Schema{Type: "string"}),
+	"object":                query("object", "lines about one object, by its name", openapi.Schema{Type: "string"}),
+	"source":                query("source", "lines of requests from one address", openapi.Schema{Type: "string"}),
+	"outcome":               query("outcome", "lines with one outcome", words(doze.AuditBegun, doze.AuditDone, doze.AuditFailed, doze.AuditDenied)),
+	flags[ofPlatform]:       query(flags[ofPlatform], "lines of no workspace, such as failed logins; for operators", boolean),
 	"workspace":             query("workspace", "the workspace to act in", openapi.Schema{Type: "string"}),
 
 	"x-blaxel-workspace": {Name: "x-blaxel-workspace", In: "header", Description: "the same", Schema: &openapi.Schema{Type: "string"}},

@@ -110,6 +110,9 @@ func (s *Server) accept(ctx context.Context, batch []peer.Report) error {
 	}
 	for _, sb := range moved {
 		slog.DebugContext(ctx, "transition", "sandbox", sb.UID, "workspace", sb.Metadata.Workspace, "phase", sb.Phase)
+		if sb.Phase == doze.Failed {
+			s.acted(sb.Metadata.Workspace, "sandboxes.fail", "sandboxes", sb.Metadata.Name, doze.AuditFailed, "its events say why")
+		}
 		if sb.Phase == doze.Terminated {
 			s.expiry.rang.ring() // its retention began
 		}

@@ -12,6 +12,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/audit"
 	"doze/internal/httpx"
 )
 
@@ -27,7 +28,19 @@ type route struct {
 }
 
 // routes is the whole control API. If it is not here, we do not serve it.
-var routes = append([]route{
+var routes = complete(slices.Concat(table, logins()))
+
+// complete fills in what rows say by their place in the table.
+func complete(all []route) []route {
+	for i := range all {
+		rt := &all[i]
+		rt.action = actionOf(*rt, all)
+		rt.collects = rt.method == http.MethodPost && strings.HasSuffix(rt.action, ".create")
+	}
+	return all
+}
+
+var table = []route{
 	{"GET", "/health", "", read((*Server).health)},
 	{"GET", "/openapi.json", "", described()},
 
@@ -50,7 +63,7 @@ var routes = append([]route{
 	{"GET", "/sandboxes/{name}/previews/{preview}", "sandboxes:get", read((*Server).preview)},
 	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write[doze.Preview]((*Server).updatePreview).asks("force").together()},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", read((*Server).deletePreview)},
-	{"GET", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", read((*Server).listPreviewTokens)},
+	{"GET", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", read((*Server).listPreviewTokens).revealing()},
 	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write[doze.PreviewToken]((*Server).createPreviewToken)},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
 
@@ -193,17 +206,21 @@ var routes = append([]route{
 	{"GET", "/oauth/clients", access.Admin, read((*Server).listOAuthClients)},
 	{"POST", "/oauth/clients", access.Admin, write[clientRequest]((*Server).createOAuthClient)},
 	{"DELETE", "/oauth/clients/{client}", access.Admin, read((*Server).deleteOAuthClient)},
-}, logins()...)
+
+	{"GET", "/audit", access.Admin, read((*Server).listAudit).asks(auditWords...)},
+	{"GET", "/audit/export", access.Admin, exportAudit()},
+}
 
 // Route is a row of the table for those who check that something holds for
-// every one: its method, its pattern below /v0, and the scope it needs.
-type Route struct{ Method, Pattern, Scope string }
+// every one: its method, its pattern below /v0, the scope it needs, and its name
+// in the audit log.
+type Route struct{ Method, Pattern, Scope, Action string }
 
 // Routes returns the table.
 func Routes() []Route {
 	all := make([]Route, len(routes))
 	for i, rt := range routes {
-		all[i] = Route{rt.method, rt.pattern, rt.scope}
+		all[i] = Route{rt.method, rt.pattern, rt.scope, rt.action}
 	}
 	return all
 }
@@ -228,21 +245,27 @@ const anyScope = "*"
 func (s *Server) Handler() http.Handler {
 	handlers := make([]http.Handler, len(routes))
 	for i, rt := range routes {
-		handlers[i] = s.guard(rt.scope, examine(rt.endpoint, rt.handler(s)))
+		handlers[i] = s.attended(rt, s.guard(rt.scope, s.journaled(rt, examine(rt.endpoint, rt.handler(s)))))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, rec := time.Now(), &recorder{ResponseWriter: w, status: http.StatusOK}
 		i, values, allowed := match(r.Method, r.URL.EscapedPath())
+		e := entryOf(r)
+		r = r.WithContext(audit.With(r.Context(), e))
+		w.Header().Set(requestIDHeader, e.RequestID)
 		if i >= 0 {
 			r.Pattern = routes[i].method + " " + prefix + routes[i].pattern
 			for name, v := range values {
 				r.SetPathValue(name, v)
 			}
+			routes[i].note(e, r)
 			handlers[i].ServeHTTP(rec, r)
 		} else {
+			e.Object = doze.AuditObject{Kind: "path", Name: r.URL.EscapedPath()}
 			s.known(unserved(allowed)).ServeHTTP(rec, r)
 		}
-		slog.DebugContext(r.Context(), "request", "method", r.Method, "route", r.Pattern, "status", rec.status, "took", time.Since(began))
+		s.close(e, r, i >= 0 && routes[i].scope == "", rec)
+		slog.DebugContext(r.Context(), "request", "request", e.RequestID, "method", r.Method, "route", r.Pattern, "status", rec.status, "took", time.Since(began))
 	})
 }
 
@@ -303,6 +326,7 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := s.Credentials.Authenticate(r)
+		place(audit.Of(r.Context()), c)
 		if err == nil {
 			err = s.Quotas.Take(w.Header(), c.Workspace, c.Key)
 		}
@@ -408,7 +432,14 @@ func (s *Server) checkFree(p *doze.Problems, field, at, name string) {
 type recorder struct {
 	http.ResponseWriter
 	status int
+	name   string // of the error, if it is one
 }
+
+// Unwrap lets http.ResponseController reach what this type does not have.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Fails implements [httpx.Failure].
+func (w *recorder) Fails(name string) { w.name = name }
 
 func (w *recorder) WriteHeader(status int) {
 	w.status = status

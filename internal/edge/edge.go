@@ -52,6 +52,9 @@ type Config struct {
 	// until leave is called, and refuses what exceeds a quota. It sets headers of
 	// the answer only then. It must not block. Nil lets all in.
 	Enter func(h http.Header, workspace, key string) (leave func(), err error)
+	// Denied, if set, hears of each request that was refused before it reached a
+	// sandbox, with its id, and as much as is known of the caller and the route.
+	Denied func(r *http.Request, id string, c access.Caller, route peer.Route, err error)
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
@@ -65,6 +68,7 @@ type Edge struct {
 	previews     *peer.Previews
 	gate         peer.Gate
 	mounts       func(http.ResponseWriter, *http.Request, peer.Route, string)
+	denied       func(*http.Request, string, access.Caller, peer.Route, error)
 	authenticate func(*http.Request) (access.Caller, error)
 	enter        func(http.Header, string, string) (func(), error)
 	streams      *streams
@@ -81,7 +85,7 @@ func New(c Config) *Edge {
 	}
 	return &Edge{
 		enter:     c.Enter,
-		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, mounts: c.Mounts, authenticate: c.Authenticate,
+		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, mounts: c.Mounts, denied: c.Denied, authenticate: c.Authenticate,
 		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax, idleMax: idleMax,
 	}
 }
@@ -150,6 +154,9 @@ func (e *Edge) serveAt(w http.ResponseWriter, r *http.Request, l listener) {
 	if err := e.serve(rec, r, v, l); err != nil {
 		rec.Header().Set("X-Request-Id", v.id)
 		refuse(rec, r, err)
+		if e.denied != nil {
+			e.denied(r, v.id, v.caller, v.route, err)
+		}
 	}
 }
 

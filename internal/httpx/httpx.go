@@ -95,6 +95,24 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	WriteErrorAs(w, r, err, ControlBody)
 }
 
+// A Failure is a [http.ResponseWriter] that wants to know by which name an error
+// is answered.
+type Failure interface{ Fails(name string) }
+
+// Fails tells the writers below w by which name an error is answered.
+func Fails(w http.ResponseWriter, name string) {
+	for {
+		if f, ok := w.(Failure); ok {
+			f.Fails(name)
+		}
+		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return
+		}
+		w = inner.Unwrap()
+	}
+}
+
 // WriteErrorAs reports err to the caller in the form of body and, when it is
 // ours, to the log. The answer says how long it is: who reads it whole need not
 // wait for what the handler does after that.
@@ -103,6 +121,7 @@ func WriteErrorAs(w http.ResponseWriter, r *http.Request, err error, body Body) 
 	if e.Kind.Status() >= http.StatusInternalServerError && e.Kind != doze.Unsupported { // for which nothing failed
 		slog.ErrorContext(r.Context(), "request failed", "route", r.Pattern, "kind", e.Kind, "err", err)
 	}
+	Fails(w, cmp.Or(e.Name, e.Kind.String()))
 	var text bytes.Buffer
 	_ = json.NewEncoder(&text).Encode(body(e)) // names and texts always can be
 	if e.Definitive() {

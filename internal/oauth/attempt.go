@@ -12,6 +12,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/audit"
 	"doze/internal/ratelimit"
 	"doze/internal/store"
 )
@@ -54,6 +55,7 @@ func (s *Server) CheckPassword(ctx context.Context, u store.User, from netip.Pre
 // authenticate returns the user who typed a name and a password.
 func (s *Server) authenticate(ctx context.Context, from netip.Prefix, name, password string) (store.User, error) {
 	name = strings.ToLower(strings.TrimSpace(name))
+	audit.About(ctx, "users", name)
 	u, err := s.Store.User(ctx, name)
 	if err != nil && doze.Public(err).Kind != doze.NotFound {
 		return u, err
@@ -96,6 +98,7 @@ func (s *Server) logIn(ctx context.Context, name string, u store.User, exists bo
 		return u, errWrongPassword
 	}
 	s.attempts.succeed(pair{name, from})
+	audit.By(ctx, u.Sub, doze.SubUser, s.Credentials.Home(u.Sub))
 	if err := s.Store.NoteLoginSource(ctx, u.Sub, from.String(), now); err != nil { // no reason to keep them out
 		slog.WarnContext(ctx, "the network of a log-in is not recorded", "err", err)
 	}

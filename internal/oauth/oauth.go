@@ -111,6 +111,7 @@ func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="doze"`)
 	}
 	noStore(w)
+	httpx.Fails(w, f.name)
 	httpx.WriteJSON(w, f.status, map[string]any{
 		"error": f.name, "error_description": f.message, "code": f.status, "message": f.message,
 	})

@@ -14,6 +14,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
+	"doze/internal/audit"
 	"doze/internal/httpx"
 	"doze/internal/store"
 )
@@ -186,6 +187,7 @@ func (s *Server) issue(ctx context.Context, g store.Grant, scopes []string, refr
 	if err != nil {
 		return tokenAnswer{}, missing(err)
 	}
+	audit.By(ctx, u.Sub, doze.SubUser, g.Workspace)
 	return s.sign(access.Claims{
 		Sub: u.Sub, SubType: doze.SubUser, Workspace: g.Workspace, Epoch: u.Epoch, Grant: g.ID, Client: g.Client, Scope: strings.Join(scopes, " "),
 	}, refresh, now)
@@ -220,6 +222,7 @@ func (s *Server) clientCredentials(ctx context.Context, r *http.Request, p param
 	if err != nil {
 		return tokenAnswer{}, err
 	}
+	audit.By(ctx, a.ClientID, doze.SubServiceAccount, a.Workspace)
 	return s.sign(access.Claims{
 		Sub: a.ClientID, SubType: doze.SubServiceAccount, Workspace: a.Workspace, Client: a.ClientID, Scope: strings.Join(scopes, " "),
 	}, "", time.Now())

@@ -85,6 +85,7 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 		for _, remove := range []string{
 			`DELETE FROM secrets WHERE workspace = $1`, `DELETE FROM sandboxes WHERE workspace = $1`, `DELETE FROM sandbox_pieces WHERE workspace = $1`,
 			`DELETE FROM counts WHERE workspace = $1`, `DELETE FROM workspace_quotas WHERE workspace = $1`, `DELETE FROM egress_days WHERE workspace = $1`,
+			`UPDATE audit SET workspace = '' WHERE workspace = $1`, // the next workspace of this name is another one
 			`DELETE FROM domain_shares WHERE target = $1`, `DELETE FROM image_shares WHERE target = $1`,
 		} {
 			if _, err := tx.ExecContext(ctx, remove, name); err != nil {

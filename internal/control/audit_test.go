@@ -1,0 +1,414 @@
+package control_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/access"
+	"doze/internal/control"
+	"doze/internal/peer"
+	"doze/internal/store"
+)
+
+// from sends a request from an address.
+func (p *platform) from(address, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	p.t.Helper()
+	r := httptest.NewRequestWithContext(p.t.Context(), method, "/v0"+path, strings.NewReader(body))
+	r.RemoteAddr = address + ":1234"
+	r.Header.Set("Authorization", "Bearer "+p.key)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	p.http.ServeHTTP(w, r)
+	return w
+}
+
+// lines are the whole audit log of a workspace, the oldest first; of the platform
+// for the empty name.
+func (p *platform) lines(workspace string) (all []doze.AuditLine) {
+	p.t.Helper()
+	if err := p.audit.Flush(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	err := p.store.EachAudit(p.t.Context(), store.Query{Workspace: workspace, Sort: store.OldestFirst}, time.Now(), func(some []doze.AuditLine) error {
+		all = append(all, some...)
+		return nil
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return all
+}
+
+// of are the lines of a request.
+func of(all []doze.AuditLine, id string) (its []doze.AuditLine) {
+	for _, l := range all {
+		if l.RequestID == id {
+			its = append(its, l)
+		}
+	}
+	return its
+}
+
+// revealing are the routes whose answers have a credential in them.
+var revealing = []string{"GET /sandboxes/{name}/previews/{preview}/tokens"}
+
+// TestEachChangeHasOneLine is made from the route table, so that a new route
+// cannot be forgotten: each that may change something writes one line, whatever
+// comes of it, and each denied request one, of every route.
+func TestEachChangeHasOneLine(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	lacking := func(sub string) string { // each has its own owner
+		secret, id, hash := access.NewSecret()
+		p.creds.Set(access.Principal{Sub: sub, Type: doze.SubUser, Roles: map[string]string{"main": doze.RoleAdmin}})
+		p.creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: "main", Sub: sub, Scopes: []string{"agents:list"}})
+		return secret.Reveal()
+	}
+	fill := func(pattern string) string {
+		for strings.Contains(pattern, "{") {
+			before, rest, _ := strings.Cut(pattern, "{")
+			_, after, _ := strings.Cut(rest, "}")
+			pattern = before + "some" + after
+		}
+		return pattern
+	}
+	actions := map[string]string{}
+	for i, rt := range control.Routes() {
+		where := rt.Method + " " + rt.Pattern
+		if rt.Action == "" || !strings.Contains(rt.Action, strings.Split(rt.Pattern, "/")[1]) {
+			t.Errorf("%s has the action %q", where, rt.Action)
+		}
+		if other := actions[rt.Action]; other != "" && rt.Method != http.MethodGet {
+			t.Errorf("%s and %s are both %s", where, other, rt.Action)
+		}
+		actions[rt.Action] = where
+		source := fmt.Sprintf("10.0.%d.%d", i/200, 1+i%200) // each has its own, lest they are only counted
+		for name, test := range map[string]struct {
+			credential string
+			lines      int // that the request writes
+		}{
+			"with a credential": {p.key, 0},
+			"without":           {"dz_nonsense", 0},
+			"with few scopes":   {lacking(source), 0},
+		} {
+			w := p.from(source, rt.Method, fill(rt.Pattern), "{}", "Authorization", "Bearer "+test.credential, "X-Request-Id", "theirs")
+			id := w.Header().Get("X-Request-Id")
+			if id == "" || id == "theirs" {
+				t.Errorf("%s: it is the request %q", where, id)
+			}
+			if rt.Method != http.MethodGet || w.Code == 401 || w.Code == 403 || slices.Contains(revealing, where) {
+				test.lines = 1
+			}
+			if closed := rt.Scope != "" && name != "with a credential"; closed && rt.Scope != "*" && w.Code != 401 && w.Code != 403 {
+				t.Errorf("%s %s: %d", where, name, w.Code)
+			}
+			its := of(append(p.lines("main"), p.lines("")...), id)
+			if len(its) != test.lines {
+				t.Errorf("%s %s: %d, and %d lines: %+v", where, name, w.Code, len(its), its)
+				continue
+			}
+			if test.lines == 0 {
+				continue
+			}
+			l := its[0]
+			want := map[bool]string{true: doze.AuditDone, false: doze.AuditFailed}[w.Code < 400]
+			if w.Code == 401 || w.Code == 403 {
+				want = doze.AuditDenied
+			}
+			if l.Action != rt.Action || l.Outcome != want || l.Status != w.Code || l.Source != source || l.ClientRequestID != "theirs" || l.Route != "/v0"+rt.Pattern {
+				t.Errorf("%s %s: %d, %+v", where, name, w.Code, l)
+			}
+			if w.Code >= 400 && l.Error == "" && !strings.Contains(w.Header().Get("Content-Type"), "html") {
+				t.Errorf("%s %s: the line has no error: %+v", where, name, l)
+			}
+			if (l.Actor.Sub == "") != (rt.Scope == "" || name == "without") {
+				t.Errorf("%s %s: it is by %+v", where, name, l.Actor)
+			}
+		}
+	}
+}
+
+// TestLinesSayWhat: who, what, on which object, and no secret.
+func TestLinesSayWhat(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("box"))
+	want[any](p, 200, "POST", "/sandboxes/box/previews", `{"metadata":{"name":"web"},"spec":{"port":3000}}`)
+	k := want[key](p, 200, "POST", "/api_keys", `{"name":"ci"}`)
+	want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"token"},"data":{"a":"hunter2hunter2"}}`)
+	want[any](p, 200, "GET", "/sandboxes/box", "")
+	want[any](p, 200, "GET", "/sandboxes/box?show_secrets=true", "")
+	want[any](p, 200, "GET", "/sandboxes/box/previews/web/tokens", "")
+	want[any](p, 409, "POST", "/sandboxes", named("box"))
+	want[any](p, 200, "DELETE", "/sandboxes/box", "")
+	// A name that is there twice, and one in another case, hide nothing.
+	p.do("POST", "/policies", "{\"metadata\":{\"name\":\"not\",\"Name\":\"x\",\"name\":\"b\\nc\"}}")
+	var got []string
+	for _, l := range p.lines("main") {
+		got = append(got, fmt.Sprintf("%s %s %q %s %d", l.Action, l.Object.Kind, l.Object.Name, l.Outcome, l.Status))
+		if l.Actor.Sub != "admin" || l.Actor.Type != doze.SubUser || l.Actor.Key == "" || l.Source != "192.0.2.1" {
+			t.Errorf("%+v", l)
+		}
+		if b, _ := json.Marshal(l); strings.Contains(string(b), "hunter2") || strings.Contains(string(b), k.Key) || strings.ContainsRune(string(b), '\n') {
+			t.Errorf("%s", b)
+		}
+		if l.Action == "api_keys.create" && l.Detail != "id "+k.ID {
+			t.Errorf("which key was made? %+v", l)
+		}
+	}
+	wanted := []string{
+		`sandboxes.create sandboxes "box" done 200`,
+		`sandboxes.previews.create sandboxes/previews "box/web" done 200`,
+		`api_keys.create api_keys "ci" done 200`,
+		`secrets.create secrets "token" done 200`,
+		`sandboxes.read sandboxes "box" done 200`,
+		`sandboxes.previews.tokens.read sandboxes/previews/tokens "box/web" done 200`,
+		`sandboxes.create sandboxes "box" failed 409`,
+		`sandboxes.delete sandboxes "box" done 200`,
+		`policies.create policies "b\nc" failed 400`,
+	}
+	if strings.Join(got, "\n") != strings.Join(wanted, "\n") {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// TestTheLogIsReadByAdmins: in pages, by what they ask for, each of their own
+// workspace; that of the platform by operators.
+func TestTheLogIsReadByAdmins(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	u, member := p.join("ann@example.test", doze.RoleMember)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	for _, name := range []string{"a", "b", "c"} {
+		p.create(named(name))
+	}
+	want[any](p, 403, "GET", "/secrets", "", as(member)...)
+	p.from("203.0.113.5", "POST", "/oauth/authorize", `{"name":"ann@example.test","password":"wrong","client_id":"doze","redirect_uri":"http://127.0.0.1:1/callback","response_type":"code","code_challenge_method":"S256","code_challenge":"`+strings.Repeat("a", 43)+`","decision":"allow"}`,
+		"Authorization", "", "Content-Type", "application/json")
+	type page struct {
+		Data []doze.AuditLine
+		Meta struct{ NextCursor string }
+	}
+	paged := []string{"Blaxel-Version", "2026-04-28"}
+	var names []string
+	for cursor := ""; ; {
+		got := want[page](p, 200, "GET", "/audit?action=sandboxes.create&limit=2&cursor="+cursor, "", paged...)
+		for _, l := range got.Data {
+			names = append(names, l.Object.Name)
+		}
+		if cursor = got.Meta.NextCursor; cursor == "" {
+			break
+		}
+	}
+	if strings.Join(names, " ") != "c b a" {
+		t.Errorf("pages have %q", names)
+	}
+	for query, n := range map[string]int{
+		"actor=" + u.Sub: 1, "actor=nobody": 0, "object=b": 1, "outcome=denied": 1, "outcome=begun": 0, "source=192.0.2.1&action=sandboxes.create": 3,
+		"since=2099-01-01": 0, "until=2001-01-01": 0, "q=sandboxes.cre": 3,
+		"platform=true&outcome=denied&source=203.0.113.5": 1, "platform=true&object=ann@example.test": 1,
+	} {
+		if got := want[[]doze.AuditLine](p, 200, "GET", "/audit?"+query, ""); len(got) != n {
+			t.Errorf("%s: %+v", query, got)
+		}
+	}
+	want[any](p, 400, "GET", "/audit?outcome=nice", "")
+	want[any](p, 400, "GET", "/audit?since=nice", "")
+	want[any](p, 403, "GET", "/audit", "", as(member)...)
+	others := p.keyFor("other", time.Time{}, access.Admin)
+	if got := want[[]doze.AuditLine](p, 200, "GET", "/audit", "", as(others)...); len(got) != 0 {
+		t.Errorf("another workspace sees %+v", got)
+	}
+	want[any](p, 403, "GET", "/audit?platform=true", "", as(others)...)
+	want[any](p, 403, "GET", "/audit/export?platform=true", "", as(others)...)
+	// An export has the same, the oldest first, a line each.
+	w := p.do("GET", "/audit/export?action=sandboxes.create", "")
+	if w.Code != 200 || w.Header().Get("Content-Type") != "application/x-ndjson" {
+		t.Fatalf("%d %s", w.Code, w.Header())
+	}
+	names = nil
+	for line := range strings.Lines(w.Body.String()) {
+		var l doze.AuditLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, l.Object.Name)
+	}
+	if strings.Join(names, " ") != "a b c" {
+		t.Errorf("the export has %q", names)
+	}
+	// Nothing of the API changes or removes a line.
+	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH"} {
+		for _, path := range []string{"/audit", "/audit/1", "/audit/export"} {
+			if w := p.do(method, path, ""); w.Code != 405 && w.Code != 404 {
+				t.Errorf("%s %s: %d", method, path, w.Code)
+			}
+		}
+	}
+	// The next workspace of this name is another one.
+	want[any](p, 200, "POST", "/secrets", named("s"), "X-Blaxel-Workspace", "other")
+	want[any](p, 200, "DELETE", "/workspaces/other", "")
+	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	if got := want[[]doze.AuditLine](p, 200, "GET", "/audit", "", "X-Blaxel-Workspace", "other"); len(got) != 0 {
+		t.Errorf("it sees %+v", got)
+	}
+	if got := want[[]doze.AuditLine](p, 200, "GET", "/audit?platform=true&action=secrets.create", ""); len(got) != 1 {
+		t.Errorf("the operator sees %+v", got)
+	}
+}
+
+// TestStrangersFillNothing: a thousand denied requests are a few lines and their
+// number.
+func TestStrangersFillNothing(t *testing.T) {
+	inBubble(t, func(p *platform) {
+		for range 1000 {
+			want401 := p.from("203.0.113.1", "DELETE", "/sandboxes/a", "", "Authorization", "Bearer dz_guess")
+			if want401.Code != 401 {
+				t.Fatal(want401.Code)
+			}
+		}
+		p.from("203.0.113.2", "DELETE", "/sandboxes/a", "", "Authorization", "")
+		after(2 * time.Minute)
+		n, counted, other := 0, 0, 0
+		for _, l := range p.lines("") {
+			switch l.Source {
+			case "203.0.113.1":
+				n++
+				counted += max(1, l.Count)
+			case "203.0.113.2":
+				other++
+			}
+		}
+		if n != 21 || counted != 1000 || other != 1 {
+			t.Errorf("%d lines count %d; another source has %d", n, counted, other)
+		}
+	})
+}
+
+// TestACrashKeepsTheLine: the line of a change is on disk before the change is
+// made, and says that nobody knows its outcome.
+func TestACrashKeepsTheLine(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	seen := make(chan []doze.AuditLine, 1)
+	p.node.hook = func() { // while the sandbox is being made
+		select {
+		case seen <- p.stored("main"):
+		default: // it was heard already
+		}
+	}
+	p.create(named("a"))
+	all := <-seen
+	if len(all) != 1 || all[0].Action != "sandboxes.create" || all[0].Object.Name != "a" || all[0].Outcome != doze.AuditBegun {
+		t.Errorf("%+v", all)
+	}
+}
+
+// stored are the lines that are in the records now.
+func (p *platform) stored(workspace string) (all []doze.AuditLine) {
+	page, err := p.store.ListAudit(p.t.Context(), store.Query{Workspace: workspace, Limit: 100}, time.Now())
+	if err != nil {
+		p.t.Error(err)
+	}
+	return page.Records
+}
+
+// TestNoLineNoChange: what cannot be written down is not done.
+func TestNoLineNoChange(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	p.keeper.fail.Store(true)
+	for _, route := range [][2]string{{"DELETE", "/sandboxes/a"}, {"POST", "/sandboxes"}, {"GET", "/sandboxes/a?show_secrets=true"}} {
+		e := want[map[string]any](p, 503, route[0], route[1], named("b"))
+		if !strings.Contains(fmt.Sprint(e["message"]), "audit log") {
+			t.Errorf("%v", e)
+		}
+	}
+	if w := p.from("192.0.2.1", "POST", "/login/device", `{"client_id":"doze"}`, "Content-Type", "application/json"); w.Code != 503 || strings.Contains(w.Body.String(), "device_code") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	want[any](p, 200, "GET", "/sandboxes/a", "")
+	want[any](p, 404, "GET", "/sandboxes/b", "")
+	p.keeper.fail.Store(false)
+	want[any](p, 200, "DELETE", "/sandboxes/a", "")
+	// What waited meanwhile is written now.
+	for _, l := range p.lines("main") {
+		if l.Outcome == doze.AuditBegun {
+			t.Errorf("%+v", l)
+		}
+	}
+}
+
+// TestThePlatformActs: what ends by itself has a line, too.
+func TestThePlatformActs(t *testing.T) {
+	inBubble(t, func(p *platform) {
+		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
+		after(2 * time.Hour)
+		var found []doze.AuditLine
+		for _, l := range p.lines("main") {
+			if l.Actor.Type == doze.ActorSystem {
+				found = append(found, l)
+			}
+		}
+		if len(found) != 1 || found[0].Action != "sandboxes.expire" || found[0].Object.Name != "a" || found[0].Outcome != doze.AuditDone {
+			t.Errorf("%+v", found)
+		}
+		synctest.Wait()
+	})
+}
+
+// TestTheDoorTells: requests for a sandbox that were turned away have a line, of
+// the workspace of their credential.
+func TestTheDoorTells(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://sbx-a-main.test/process", nil)
+	r.RemoteAddr = "203.0.113.1:1"
+	ann := access.Caller{Sub: "ann", SubType: doze.SubUser, Workspace: "main", Key: "k"}
+	p.ctl.Turned(r, "one", ann, peer.Route{}, doze.Errorf(doze.NotFound, "no such sandbox"))
+	p.ctl.Turned(r, "two", ann, peer.Route{Name: "a"}, doze.Errorf(doze.Forbidden, "no scope"))
+	p.ctl.Turned(r, "three", access.Caller{}, peer.Route{}, doze.Errorf(doze.Unauthenticated, "no key"))
+	p.ctl.Turned(r, "four", ann, peer.Route{Name: "a"}, doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
+	var got []string
+	for _, l := range append(p.lines("main"), p.lines("")...) {
+		got = append(got, fmt.Sprintf("%s %s %s %s %s %d %s", l.RequestID, l.Action, l.Actor.Sub, l.Object.Kind, l.Object.Name, l.Status, l.Source))
+	}
+	wanted := []string{
+		"one sandboxes.connect ann host sbx-a-main.test 404 203.0.113.1",
+		"two sandboxes.connect ann sandboxes a 403 203.0.113.1",
+		"three sandboxes.connect  host sbx-a-main.test 401 203.0.113.1",
+	}
+	if strings.Join(got, "\n") != strings.Join(wanted, "\n") {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// FuzzNameOf: what names an object in a line is what the handler takes for it.
+func FuzzNameOf(f *testing.F) {
+	f.Add(`{"metadata":{"name":"a"}}`)
+	f.Add(`{"Name":"x","name":"b","name":"c"}`)
+	f.Add(`{"metadata":7,"email":"a@b.test"}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		name := control.NameOf([]byte(body))
+		var tree map[string]any
+		if err := json.Unmarshal([]byte(body), &tree); err != nil && name != "" {
+			t.Errorf("%q has the name %q", body, name)
+		}
+		if own, ok := tree["metadata"].(map[string]any); ok && own["name"] != nil {
+			if s, ok := own["name"].(string); ok && s != "" && s != name {
+				t.Errorf("%q has the name %q", body, name)
+			}
+		}
+	})
+}
