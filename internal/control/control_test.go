@@ -31,7 +31,7 @@ import (
 // platform is a control plane on a real database, with a node in memory.
 type platform struct {
 	opener *seal.Opener
-	t      *testing.T
+	t      testing.TB
 	file   string
 	sealed string
 	store  *store.Store
@@ -63,13 +63,13 @@ const target = "here-1.preview.doze.test"
 const base = "https://doze.test/v0"
 
 // start opens a platform; run says whether its loops run.
-func start(t *testing.T, run bool) *platform {
+func start(t testing.TB, run bool) *platform {
 	t.Helper()
 	return startOn(t, filepath.Join(t.TempDir(), "doze.db"), run)
 }
 
 // startOn is start with the address of a database that is empty.
-func startOn(t *testing.T, database string, run bool) *platform {
+func startOn(t testing.TB, database string, run bool) *platform {
 	t.Helper()
 	p := &platform{t: t, file: database, sealed: filepath.Join(t.TempDir(), "seal.key"), node: newNode(), bucket: &bucket{}}
 	p.open(run)
@@ -239,11 +239,15 @@ func statuses(sb sandbox) (all []string) {
 type keeper struct {
 	*store.Store
 	fail atomic.Bool
+	idle atomic.Bool // it keeps nothing
 }
 
 func (k *keeper) WriteAudit(ctx context.Context, add []audit.Record, settle []doze.AuditLine) error {
 	if k.fail.Load() {
 		return errors.New("disk sda is on fire")
+	}
+	if k.idle.Load() {
+		return nil
 	}
 	return k.Store.WriteAudit(ctx, add, settle)
 }

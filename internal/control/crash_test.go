@@ -196,7 +196,7 @@ func crashAtEachStep(t *testing.T, r records, name string, act func(*platform), 
 
 // settled checks, some time after the last request, that nothing is unfinished,
 // and that records, machines, snapshots and routes agree.
-func settled(t *testing.T, when string, p *platform) {
+func settled(t testing.TB, when string, p *platform) {
 	t.Helper()
 	after(30 * time.Second)
 	usable := 0
@@ -258,7 +258,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 }
 
 // everybodyAtOnce is the course of TestEverybodyAtOnce.
-func everybodyAtOnce(t *testing.T, p *platform) {
+func everybodyAtOnce(t testing.TB, p *platform) {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -200,7 +200,7 @@ func fillers(parts [][3]string) (there, none func(pattern string) string) {
 }
 
 // checkError checks that an error has the three members that clients need.
-func checkError(t *testing.T, w *httptest.ResponseRecorder) {
+func checkError(t testing.TB, w *httptest.ResponseRecorder) {
 	t.Helper()
 	var e struct {
 		Error   *string
