@@ -3,6 +3,7 @@ package intercept
 import (
 	"crypto/tls"
 	"io"
+	"net/http"
 	"time"
 )
 
@@ -29,7 +30,7 @@ func Frames(conn io.ReadWriteCloser, secrets ...string) io.Reader {
 
 func tracesOf(secrets []string) (traces []*trace) {
 	for _, s := range secrets {
-		traces = append(traces, newTrace(s))
+		traces = append(traces, newTraces(s)...)
 	}
 	return traces
 }
@@ -58,3 +59,17 @@ func Functions() (names []string) {
 	}
 	return names
 }
+
+// Escapes are the names of all ways to write a character that are undone.
+func Escapes() (names []string) {
+	for _, e := range escapes {
+		names = append(names, e.name)
+	}
+	return names
+}
+
+// EntityNames are the names of HTML that are undone.
+var EntityNames = names
+
+// RedactHeader masks secrets in headers.
+func RedactHeader(h http.Header, secrets ...string) { redactHeader(h, tracesOf(secrets)) }

@@ -2,8 +2,8 @@ package intercept
 
 import (
 	"bytes"
+	"errors"
 	"io"
-	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -45,7 +45,11 @@ func redactHeader(h http.Header, traces []*trace) {
 			continue
 		}
 		for i, v := range all {
-			if found, _ := find([]byte(v), traces); len(found) > 0 {
+			found, _, err := find([]byte(v), traces)
+			if err != nil {
+				found = []span{{0, len(v)}}
+			}
+			if len(found) > 0 {
 				b := []byte(v)
 				redact(b, found)
 				all[i] = string(b)
@@ -57,51 +61,68 @@ func redactHeader(h http.Header, traces []*trace) {
 // span is where something is in a text.
 type span struct{ start, end int }
 
+// errLong is that an answer pads a secret, or the beginning of one, with more
+// than anybody does who does not want to hide it.
+var errLong = errors.New("what may be a secret is padded with too much")
+
 // find returns where secrets are in b, also those that overlap, and the length of
-// the longest end of b that one may begin with.
-func find(b []byte, traces []*trace) (found []span, begun int) {
+// the longest end of b that one may begin with, or errLong if that is too long.
+func find(b []byte, traces []*trace) (found []span, begun int, err error) {
+	var begins [256]bool
 	for _, t := range traces {
-		for _, c := range t.begins {
-			for i := range places(b, c) {
-				end, more := t.match(b[i:])
-				if end > 0 {
-					found = append(found, span{i, i + end})
-				}
-				if more {
-					begun = max(begun, len(b)-i)
+		for c, is := range t.begins {
+			begins[c] = begins[c] || is
+		}
+	}
+	in := text{table: known, b: b}
+	var escaped []reading
+	for i, c := range b {
+		if !begins[c] {
+			continue
+		}
+		in.more = false
+		escaped = in.escaped(i, layers, escaped[:0])
+		for _, t := range traces {
+			if !t.begins[c] || !in.more && !t.mayBegin(c, escaped) {
+				continue
+			}
+			end, more := t.match(b[i:])
+			if end > 0 {
+				found = append(found, span{i, i + end})
+			}
+			if more {
+				begun = max(begun, len(b)-i)
+				if len(b)-i > t.longest {
+					err = errLong
 				}
 			}
 		}
 	}
-	return found, begun
+	return found, begun, err
 }
 
-// places are those of a byte in b. They are rare, and the processor has
-// instructions that skip what is between them.
-func places(b []byte, c byte) iter.Seq[int] {
-	return func(yield func(int) bool) {
-		for i := 0; ; i++ {
-			n := bytes.IndexByte(b[i:], c)
-			if n < 0 {
-				return
-			}
-			if i += n; !yield(i) {
-				return
-			}
+// mayBegin reports whether a byte, or one of the readings of what it begins, is at the
+// beginning of what is looked for.
+func (t *trace) mayBegin(c byte, escaped []reading) bool {
+	if t.same(c, t.text[0]) {
+		return true
+	}
+	for _, r := range escaped {
+		var bytes [4]byte
+		if n, ok := t.follows(r.bytes(bytes[:0]), 0); ok && n > 0 {
+			return true
 		}
 	}
+	return false
 }
 
-// redact masks what was found in b, and returns where the last one ends; 0
-// without any.
-func redact(b []byte, found []span) (end int) {
+// redact masks what was found in b.
+func redact(b []byte, found []span) {
 	for _, f := range found {
-		end = max(end, f.end)
 		for i := f.start; i < f.end; i++ {
 			b[i] = mask
 		}
 	}
-	return end
 }
 
 // redacted is a body in which secrets are masked as it goes by. It holds back no
@@ -147,17 +168,26 @@ func (r *redacted) fill() {
 	r.buf = buf
 	n, err := r.ReadCloser.Read(buf[len(buf):cap(buf)])
 	buf, r.err = buf[:len(buf)+n], err
-	found, keep := find(buf, r.traces)
+	found, keep, long := find(buf, r.traces)
+	if long != nil {
+		r.in, r.out, r.err = nil, nil, long
+		r.ended()
+		return
+	}
 	if err != nil {
 		keep = 0
 		r.ended()
 	}
 	r.in = bytes.Clone(buf[len(buf)-keep:]) // as it came: a secret may begin in the end of another one
-	end := redact(buf, found)
+	redact(buf, found)
 	for i := range r.masked {
 		buf[i] = mask
 	}
 	r.out = buf[:len(buf)-keep]
-	r.masked = max(end, r.masked) - len(r.out)
-	r.masked = max(r.masked, 0)
+	for _, f := range found {
+		if f.start < len(r.out) { // the others are found again
+			r.masked = max(r.masked, f.end)
+		}
+	}
+	r.masked = max(r.masked-len(r.out), 0)
 }

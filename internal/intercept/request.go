@@ -255,7 +255,10 @@ func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (x *exchange) mask(err error) string {
 	text := []byte(err.Error())
 	if x.injection != nil {
-		found, _ := find(text, x.injection.traces)
+		found, _, err := find(text, x.injection.traces)
+		if err != nil {
+			return err.Error()
+		}
 		redact(text, found)
 	}
 	return string(text)

@@ -106,7 +106,7 @@ func traces(users []value, secrets map[string]string) (all []*trace) {
 		for _, name := range v.template.Secrets() {
 			secret := secrets[name]
 			if len(secret) >= redactMin && !slices.ContainsFunc(all, func(t *trace) bool { return t.secret == secret }) {
-				all = append(all, newTrace(secret))
+				all = append(all, newTraces(secret)...)
 			}
 		}
 	}

@@ -1,131 +1,145 @@
 package intercept
 
 import (
-	"bytes"
-	"fmt"
+	"encoding/base64"
 	"net/url"
-	"slices"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
-// escapers are the bytes that an escape begins with.
-const escapers = `\%&+`
-
-// short are the escapes of JSON, of programming languages and of HTML that are
-// no number.
-var short = map[rune][]string{
-	'"': {`\"`, `&quot;`}, '\\': {`\\`}, '/': {`\/`}, '\'': {`\'`, `&apos;`}, '&': {`&amp;`}, '<': {`&lt;`}, '>': {`&gt;`},
-	'\b': {`\b`}, '\f': {`\f`}, '\n': {`\n`}, '\r': {`\r`}, '\t': {`\t`}, ' ': {`+`},
-}
+const (
+	// longestPart and longestMore bound what may belong to one occurrence of a
+	// secret: so many bytes for each of its own, and so many zeros and the like. An
+	// answer with more of them breaks off, since all has to be held back.
+	longestPart = 24
+	longestMore = 4 << 10
+)
 
 // trace finds a secret in what comes back from who got it. Each character may be
-// plain, or escaped as JSON, a URL, HTML or a programming language does it.
+// plain, or in any of escapes.
 type trace struct {
 	secret string
-	marks  []*mark
-	begins []byte // the bytes that the forms of the first character begin with
+	// text is what is looked for: the secret, or what base64 makes of it.
+	text    string
+	encoded bool
+	begins  [256]bool // the bytes that the first character may begin with
+	longest int
 }
 
-// mark is one character in all its forms.
-type mark struct {
-	plain   []byte
-	escapes [][]byte // in either case
-}
-
-func newTrace(secret string) *trace {
-	t := &trace{secret: secret}
-	known := map[string]*mark{}
-	for rest := secret; rest != ""; {
-		r, size := utf8.DecodeRuneInString(rest)
-		c := rest[:size]
-		if known[c] == nil {
-			known[c] = newMark(c, r)
+// newTraces returns what finds a secret: as it is, and in base64, behind any number
+// of bytes.
+func newTraces(secret string) []*trace {
+	all := []*trace{newTrace(secret, secret, false)}
+	for before := range 3 {
+		// The first and the last character may have bits of others.
+		const bits, perChar = 8, 6
+		first, last := (before*bits+perChar-1)/perChar, (before+len(secret))*bits/perChar
+		text := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("\x00", before) + secret))[first:last]
+		if len(text) >= redactMin { // it always is, but in tests
+			all = append(all, newTrace(secret, text, true))
 		}
-		t.marks, rest = append(t.marks, known[c]), rest[size:]
 	}
-	t.begins = []byte{secret[0]}
-	for _, e := range t.marks[0].escapes {
-		if !slices.Contains(t.begins, e[0]) {
-			t.begins = append(t.begins, e[0])
-		}
+	return all
+}
+
+func newTrace(secret, text string, encoded bool) *trace {
+	t := &trace{secret: secret, text: text, encoded: encoded, begins: known.escapers, longest: longestPart*len(text) + longestMore}
+	t.begins['+'] = text[0] == ' '
+	for c := range t.begins {
+		t.begins[c] = t.begins[c] || t.same(byte(c), text[0])
 	}
 	return t
 }
 
-func newMark(c string, r rune) *mark {
-	m := &mark{plain: []byte(c)}
-	add := func(form string) { m.escapes = append(m.escapes, []byte(form)) }
-	var percent, hex, units strings.Builder
-	for _, b := range m.plain {
-		fmt.Fprintf(&percent, "%%%02x", b)
-		fmt.Fprintf(&hex, `\x%02x`, b)
+// same reports whether a byte may stand for one that is looked for: base64 has two
+// alphabets.
+func (t *trace) same(c, want byte) bool {
+	return c == want || t.encoded && (c == '-' && want == '+' || c == '_' && want == '/')
+}
+
+// follows returns the length of what is looked for at k if it begins with b.
+func (t *trace) follows(b []byte, k int) (n int, ok bool) {
+	if len(b) > len(t.text)-k {
+		return 0, false
 	}
-	add(percent.String())
-	add(hex.String())
-	if !utf8.ValidString(c) {
-		return m
+	for i, c := range b {
+		if !t.same(c, t.text[k+i]) {
+			return 0, false
+		}
 	}
-	for _, u := range utf16.Encode([]rune{r}) {
-		fmt.Fprintf(&units, `\u%04x`, u)
-	}
-	add(units.String())
-	add(fmt.Sprintf("&#%d;", r))
-	add(fmt.Sprintf("&#x%x;", r))
-	for _, form := range short[r] {
-		add(form)
-	}
-	return m
+	return len(b), true
+}
+
+// place is how far a way through a text has come.
+type place struct {
+	found, end int
+	broke      bool // the last that it saw was the end of a line
 }
 
 // match returns where the secret ends that b begins with, 0 if it begins with
 // none, and whether there may be more of one behind the end of b. A byte may be
-// a character and the beginning of an escape, so all ways are followed at once.
+// a character and the beginning of an escape, so all ways are followed.
 func (t *trace) match(b []byte) (end int, more bool) {
-	var one, other [8]int // more of them are rare
-	at, next := one[:1], other[:0]
-	for _, m := range t.marks {
-		for _, i := range at {
-			next, more = m.follow(b, i, next, more)
+	in := text{table: known, b: b}
+	var room [8]place // more ways are rare
+	ways := append(room[:0], place{})
+	var seen map[place]bool
+	for len(ways) > 0 {
+		at := ways[len(ways)-1]
+		ways = ways[:len(ways)-1]
+		if at.found == len(t.text) {
+			end = max(end, at.end)
+			continue
 		}
-		if len(next) == 0 {
-			return 0, more
+		if seen[at] {
+			continue
 		}
-		at, next = next, at[:0]
+		before := len(ways)
+		ways = t.step(&in, at, ways)
+		if len(ways) > before+1 && seen == nil {
+			seen = map[place]bool{}
+		}
+		if seen != nil {
+			seen[at] = true
+		}
 	}
-	return slices.Max(at), more
+	return end, in.more
 }
 
-// follow adds to ends where forms of m end that are at i.
-func (m *mark) follow(b []byte, i int, ends []int, more bool) (_ []int, _ bool) {
-	rest := b[i:]
-	if bytes.HasPrefix(rest, m.plain) {
-		ends = appendNew(ends, i+len(m.plain))
-	} else if bytes.HasPrefix(m.plain, rest) {
-		more = true
+// step adds the places to which a way leads that has come to at.
+func (t *trace) step(in *text, at place, ways []place) []place {
+	if at.end >= len(in.b) {
+		in.more = true
+		return ways
 	}
-	if len(rest) == 0 || strings.IndexByte(escapers, rest[0]) < 0 {
-		return ends, more
+	c := in.b[at.end]
+	if t.same(c, t.text[at.found]) {
+		ways = append(ways, place{at.found + 1, at.end + 1, false})
 	}
-	for _, e := range m.escapes {
-		n := min(len(e), len(rest))
-		switch {
-		case !bytes.EqualFold(e[:n], rest[:n]):
-		case n < len(e):
-			more = true
-		default:
-			ends = appendNew(ends, i+n)
+	if t.encoded && at.found > 0 && !at.broke {
+		switch rest := in.b[at.end:]; {
+		case c == '\n':
+			ways = append(ways, place{at.found, at.end + 1, true})
+		case len(rest) == 1:
+			in.more = in.more || c == '\r'
+		case c == '\r' && rest[1] == '\n':
+			ways = append(ways, place{at.found, at.end + 2, true})
 		}
 	}
-	return ends, more
-}
-
-func appendNew(all []int, n int) []int {
-	if slices.Contains(all, n) {
-		return all
+	if !in.escapers[c] {
+		return ways
 	}
-	return append(all, n)
+	for _, r := range in.escaped(at.end, layers, nil) {
+		var bytes [4]byte
+		empty := r.value == nothing || t.encoded && (r.value == '\n' || r.value == '\r')
+		if empty && at.found > 0 && !at.broke {
+			ways = append(ways, place{at.found, r.end, r.value != '\r'})
+			continue
+		}
+		if n, ok := t.follows(r.bytes(bytes[:0]), at.found); ok && n > 0 {
+			ways = append(ways, place{at.found + n, r.end, false})
+		}
+	}
+	return ways
 }
 
 // names reports whether the name of a header has the secret in it, in whatever
@@ -134,5 +148,5 @@ func (t *trace) names(header string) bool {
 	if plain, err := url.PathUnescape(header); err == nil {
 		header = plain
 	}
-	return strings.Contains(strings.ToLower(header), strings.ToLower(t.secret))
+	return strings.Contains(strings.ToLower(header), strings.ToLower(t.text))
 }
