@@ -39,8 +39,9 @@ func (p Principal) bound(scopes []string) []string {
 // Credentials knows everybody who may call, in memory: a check needs no I/O,
 // and what is taken away is gone at once. It is safe for concurrent use.
 type Credentials struct {
-	Keys   *Keys
-	Tokens *Tokens
+	Keys    *Keys
+	Tokens  *Tokens
+	Tickets *Tickets
 
 	mu         sync.RWMutex
 	principals map[string]Principal // guarded by mu; by sub
@@ -50,7 +51,7 @@ type Credentials struct {
 
 // NewCredentials returns the credentials of nobody yet.
 func NewCredentials(k *Keys, t *Tokens) *Credentials {
-	return &Credentials{Keys: k, Tokens: t, principals: map[string]Principal{}, revoked: map[string]time.Time{}, onLess: func() {}}
+	return &Credentials{Keys: k, Tokens: t, Tickets: NewTickets(), principals: map[string]Principal{}, revoked: map[string]time.Time{}, onLess: func() {}}
 }
 
 // OnLess has fn called whenever somebody may do less than before. It must not

@@ -67,6 +67,8 @@ var table = []route{
 	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write[doze.PreviewToken]((*Server).createPreviewToken)},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
 
+	{"POST", "/sandboxes/{name}/tickets", "sandboxes:control", read((*Server).createTicket)},
+
 	{"GET", "/sandboxes/{name}/schedules", "sandboxes:get", read((*Server).schedulesOf).asks("show_secrets", "type")},
 	{"POST", "/sandboxes/{name}/schedules", "sandboxes:update", write[doze.Schedule]((*Server).createSchedule)},
 	{"GET", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", read((*Server).schedule).asks("show_secrets")},

@@ -5,15 +5,23 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
+
+	"doze/internal/access"
+	"doze/internal/agent/page"
+	"doze/internal/httpx"
 )
 
-// terminalPaths are where a browser may send its credential in the query: it
-// can set a header neither on a WebSocket nor on an address that somebody types.
-// Below the prefix, it is taken out.
-var terminalPaths = []string{terminalPrefix, terminalPrefix + "/", terminalPrefix + "/ws"}
+// pagePaths are addresses that a browser shows and remembers. In their query, a
+// ticket opens them, and never a key or an access token. socketPath takes these,
+// too: no browser keeps the address of a WebSocket, and programs that cannot set
+// its header send them so. Below the prefix, the parameter is taken out.
+var pagePaths = []string{terminalPrefix, terminalPrefix + "/"}
 
 const (
 	terminalPrefix = "/terminal"
+	socketPath     = terminalPrefix + "/ws"
+	ticketPath     = terminalPrefix + "/ticket" // where a page gets another ticket
 	tokenParam     = "token"
 )
 
@@ -46,16 +54,86 @@ func (a Addresses) bearing(r *http.Request) (probe *http.Request, sent bool) {
 	if probe.Header.Get("Authorization") != "" || probe.Header.Get("X-Blaxel-Authorization") != "" {
 		return probe, true
 	}
-	if rest, ok := a.rest(r); !ok || !slices.Contains(terminalPaths, rest) {
+	rest, ok := a.rest(r)
+	isPage := slices.Contains(pagePaths, rest)
+	if !ok || !isPage && rest != socketPath {
 		return probe, false
 	}
 	_, query := target(r)
 	token := tokenOf(query)
-	if token == "" {
+	if token == "" || isPage && !access.IsTicket(token) {
 		return probe, false
 	}
 	probe.Header.Set("Authorization", "Bearer "+token)
 	return probe, true
+}
+
+// keyInPage reports whether r is for a page, with something else than a ticket
+// in its address.
+func (a Addresses) keyInPage(r *http.Request) bool {
+	rest, ok := a.rest(r)
+	_, query := target(r)
+	return ok && slices.Contains(pagePaths, rest) && tokenOf(query) != ""
+}
+
+// redeem puts the credential of a ticket in the place of the ticket. It works
+// once. A ticket counts in an address only.
+func (e *Edge) redeem(r, probe *http.Request, v *visit) error {
+	if r.Header.Get("Authorization") != "" || r.Header.Get("X-Blaxel-Authorization") != "" {
+		return nil
+	}
+	text, err := access.Token(probe)
+	if err != nil || !access.IsTicket(text) {
+		return err
+	}
+	pass, err := e.tickets.Redeem(text, time.Now())
+	if err != nil {
+		return err
+	}
+	v.pass = &pass
+	pass.Authorize(probe)
+	return nil
+}
+
+// renew answers a page of a terminal that asks for another ticket, if r is from
+// one. The sandbox hears nothing of it.
+func (e *Edge) renew(w http.ResponseWriter, r *http.Request) (done bool, err error) {
+	rest, ok := e.rest(r)
+	text, _ := access.Token(r) // without one, r is not from a page
+	if !ok || rest != ticketPath || r.Method != http.MethodPost || !access.IsTicket(text) {
+		return false, nil
+	}
+	pass, err := e.tickets.Renew(text, time.Now())
+	if err != nil {
+		return true, err
+	}
+	probe := r.Clone(r.Context())
+	probe.URL = &url.URL{Path: "/"}
+	pass.Authorize(probe)
+	if !e.holds(probe, pass.Workspace) {
+		return true, errRevoked
+	}
+	// The address decides nothing: a ticket opens the sandbox of its pass.
+	ticket, _, err := e.tickets.Issue(pass, time.Now())
+	if err != nil {
+		return true, err
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	httpx.WriteJSON(w, http.StatusOK, map[string]string{"ticket": ticket})
+	return true, nil
+}
+
+// passFor returns what the page of a terminal gets: the ticket of its address is
+// used. A caller with a header needs none.
+func (e *Edge) passFor(v *visit) (p page.Pass, err error) {
+	if v.pass == nil {
+		return p, nil
+	}
+	if p.Lease, err = e.tickets.Lease(*v.pass, time.Now()); err != nil {
+		return p, err
+	}
+	p.Ticket, _, err = e.tickets.Issue(*v.pass, time.Now())
+	return p, err
 }
 
 func isToken(pair string) bool {

@@ -58,6 +58,7 @@ type Config struct {
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
+	Tickets      *access.Tickets // that stand for a credential in an address
 }
 
 // Edge serves the requests for which Matches is true.
@@ -70,6 +71,7 @@ type Edge struct {
 	mounts       func(http.ResponseWriter, *http.Request, peer.Route, string)
 	denied       func(*http.Request, string, access.Caller, peer.Route, error)
 	authenticate func(*http.Request) (access.Caller, error)
+	tickets      *access.Tickets
 	enter        func(http.Header, string, string) (func(), error)
 	streams      *streams
 	buffers      buffers
@@ -84,7 +86,7 @@ func New(c Config) *Edge {
 		c.Enter = func(http.Header, string, string) (func(), error) { return func() {}, nil }
 	}
 	return &Edge{
-		enter:     c.Enter,
+		enter: c.Enter, tickets: c.Tickets,
 		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, mounts: c.Mounts, denied: c.Denied, authenticate: c.Authenticate,
 		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax, idleMax: idleMax,
 	}
@@ -129,6 +131,7 @@ type visit struct {
 	path   string // escaped, as the sandbox gets it
 	query  string // the same, with its question mark
 
+	pass    *access.Pass  // of the ticket that it came with, if it did
 	preview *peer.Preview // if it came by one
 	at      previewPlace  // how
 	token   string        // that opened the preview
@@ -181,6 +184,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	case e.strays(r.Host):
 		return errStray
 	default:
+		if done, err := e.renew(w, r); done {
+			return err
+		}
 		probe, err := e.admit(r, v)
 		if err != nil {
 			return err
@@ -216,7 +222,11 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 		_ = s.control.EnableFullDuplex()
 	}
 	if shown {
-		return page.Terminal(w)
+		pass, err := e.passFor(v)
+		if err != nil {
+			return err
+		}
+		return page.Terminal(w, pass)
 	}
 	if v.preview == nil && e.mounts != nil && v.port == doze.AgentPort && isMounts(v.path) {
 		e.mounts(w, r.WithContext(ctx), v.route, v.path)
@@ -238,8 +248,14 @@ func isMounts(path string) bool { return path == mountsPath || strings.HasPrefix
 func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error) {
 	probe, sent := e.bearing(r)
 	if !sent {
+		if e.keyInPage(r) {
+			return nil, errKeyInPage
+		}
 		_, err := access.Token(r)
 		return nil, &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Message: doze.Public(err).Message}
+	}
+	if err := e.redeem(r, probe, v); err != nil {
+		return nil, err
 	}
 	if v.caller, err = e.authenticate(probe); err != nil {
 		return nil, err
@@ -247,6 +263,9 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 	at, err := e.find(r, v)
 	if err != nil {
 		return nil, err
+	}
+	if v.pass != nil && (v.route.Workspace != v.pass.Workspace || v.route.Name != v.pass.Sandbox) {
+		return nil, errNotFound
 	}
 	if !v.caller.May(scope) {
 		return nil, errForbidden

@@ -176,7 +176,7 @@ func (m medium) newWorld(backend http.Handler) *world {
 		previews.Put(p)
 	}
 	previews.PutDomain(peer.Domain{Name: "shop.example", Workspace: "acme"})
-	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login, Enter: w.quotas.Enter})
+	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login, Enter: w.quotas.Enter, Tickets: access.NewTickets()})
 	front := httptest.NewUnstartedServer(w.Edge)
 	front.Config.Protocols = new(http.Protocols)
 	front.Config.Protocols.SetHTTP1(true)
@@ -524,7 +524,7 @@ func TestCredentialsInAQuery(t *testing.T) {
 	for _, param := range []string{"token", "Token", "%74oken", "api_key", "apiKey", "access_token", "key", "jwt", "bl_preview_token"} {
 		isToken := strings.HasSuffix(strings.ToLower(param), "oken") && len(param) <= len("%74oken")
 		for path, opens := range map[string]bool{
-			"/terminal": isToken, "/terminal/": isToken, "/terminal/ws": isToken,
+			"/terminal": false, "/terminal/": false, "/terminal/ws": isToken, // a page takes tickets only
 			"/": false, "/health": false, "/terminals": false, "/terminal/ws/x": false, "/x/terminal": false, "/filesystem/terminal": false, "/process": false, "/mcp": false,
 			"/drives/mount": false, "/port/8080/terminal": false, "/port/3000/": false, "/port/3000/terminal": false, "/port/3000/terminal/ws": false,
 		} {
@@ -554,12 +554,13 @@ func TestCredentialsInAQuery(t *testing.T) {
 	}
 }
 
-// TestThePageOfATerminal: who types an address with a token gets a page that the
-// sandbox has no hand in, and that keeps the token.
+// TestThePageOfATerminal: an address with a ticket opens a page that the sandbox
+// has no hand in, and that keeps the ticket.
 func TestThePageOfATerminal(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "by the sandbox") }))
-	resp := w.do(t, http.MethodGet, host, "/terminal?token=acme&sessionId=x", "", nil)
-	if got := text(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "</html>") || strings.Contains(got, "acme") || w.gate.wakes.Load() != 0 {
+	ticket := w.ticket(t, "acme", "web")
+	resp := w.do(t, http.MethodGet, host, "/terminal?token="+ticket+"&sessionId=x", "", nil, "Sec-Fetch-Dest", "document")
+	if got := text(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "</html>") || strings.Contains(got, "acme") || strings.Contains(got, ticket) || w.gate.wakes.Load() != 0 {
 		t.Errorf("status %d, %d wakes: %.80s", resp.StatusCode, w.gate.wakes.Load(), got)
 	}
 	for name, want := range map[string]string{"Referrer-Policy": "no-referrer", "Cache-Control": "no-cache, no-store, must-revalidate", "Content-Type": "text/html; charset=utf-8"} {

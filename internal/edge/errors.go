@@ -116,6 +116,7 @@ var (
 	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
 	errFailed    = &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: its events say why"}
 	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}
+	errKeyInPage = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "no API key or access token may stand in the address of a page, which a browser keeps: POST /v0/sandboxes/<name>/tickets makes an address that opens once"}
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
 	errIdle      = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "nothing has gone through this WebSocket for 15 minutes: open another one"}

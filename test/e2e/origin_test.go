@@ -3,6 +3,8 @@ package e2e_test
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -33,7 +35,7 @@ func browse(t *testing.T) tab {
 	if err != nil {
 		t.Skip("SKIPPED: there is no chromium: make deps-test installs it")
 	}
-	dir, err := os.MkdirTemp("", "doze-browser-") // the browser still writes as it ends
+	dir, err := os.MkdirTemp("", "doze-browser-") //nolint:usetesting // the browser still writes as it ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +201,36 @@ func TestNobodyHasTheOriginOfTheAPI(t *testing.T) {
 			if got := b.script(register); got != "TypeError" {
 				t.Errorf("a worker from there: %s", got)
 			}
+		}
+		untouched(t)
+	})
+	t.Run("terminal", func(t *testing.T) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.Address+"/v0/sandboxes/hostile/tickets", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+p.Key)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		var made struct{ Ticket, URL string }
+		if err := json.NewDecoder(resp.Body).Decode(&made); err != nil || made.Ticket == "" {
+			t.Fatalf("%d, %v", resp.StatusCode, err)
+		}
+		do(b, chromedp.Navigate(made.URL))
+		until(t, "the terminal has a prompt", func() bool {
+			return strings.Contains(b.script(`return document.querySelector(".xterm-rows").textContent`), "#")
+		})
+		if got := b.script(`return location.href + document.referrer`); strings.Contains(got, "token") || strings.Contains(got, made.Ticket) {
+			t.Errorf("the address is still %s", got)
+		}
+		if text := b.open(made.URL); !strings.Contains(text, "AUTHENTICATION_FAILED") {
+			t.Errorf("a second time there is %.80s", text)
+		}
+		if strings.Contains(p.Printed(), made.Ticket) {
+			t.Error("the log has the ticket")
 		}
 		untouched(t)
 	})

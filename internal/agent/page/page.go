@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	_ "embed"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -36,14 +37,27 @@ var headers = map[string]string{
 	"X-Content-Type-Options":  "nosniff",
 }
 
+// Pass is what the page has in the place of a credential. It is in the page, and
+// in no address that a browser shows.
+type Pass struct {
+	Ticket string `json:"ticket"` // opens the socket once
+	Lease  string `json:"lease"`  // gets more of these, at the path of the page with /ticket behind
+}
+
 // Terminal answers with the page. Its socket is expected at its own path with
-// /ws behind, and gets the query of its own address.
-func Terminal(w http.ResponseWriter) error {
+// /ws behind, and gets the query of its own address, with a ticket of the pass
+// as the token.
+func Terminal(w http.ResponseWriter, p Pass) error {
+	pass, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
 	for name, value := range headers {
 		w.Header().Set(name, value)
 	}
 	before, rest, _ := strings.Cut(terminal, "{{style}}")
 	middle, after, _ := strings.Cut(rest, "{{script}}")
+	after = strings.Replace(after, "{{pass}}", string(pass), 1) // JSON escapes <, so that it ends no script
 	emulator, err := gzip.NewReader(bytes.NewReader(script))
 	if err != nil {
 		return err
