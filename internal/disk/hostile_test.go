@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -137,7 +138,7 @@ func (h *hub) pushRaw(t *testing.T, alter func(m *v1.Manifest, c *v1.ConfigFile)
 		t.Fatal(err)
 	}
 	r.Header.Set("Content-Type", string(types.OCIManifestSchema1))
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,10 +202,13 @@ func TestHostileImages(t *testing.T) {
 		"a layer beyond all sizes":     {func(m *v1.Manifest, _ *v1.ConfigFile) { m.Layers[0].Size = 1 << 50 }, [][]byte{zip(plain)}, "MB"},
 		"sizes that overflow":          {func(m *v1.Manifest, _ *v1.ConfigFile) { m.Layers[0].Size, m.Layers[1].Size = 1<<62, 1<<62 }, [][]byte{plain, plain}, "MB"},
 		"a configuration without size": {func(m *v1.Manifest, _ *v1.ConfigFile) { m.Config.Size = -1 }, [][]byte{plain}, "size"},
-		"a long environment": {func(_ *v1.Manifest, c *v1.ConfigFile) {
-			c.Config.Env = []string{"A=" + strings.Repeat("x", recordBytesMax)}
+		"a long environment": {
+			func(_ *v1.Manifest, c *v1.ConfigFile) {
+				c.Config.Env = []string{"A=" + strings.Repeat("x", recordBytesMax)}
+			},
+			[][]byte{plain},
+			"environment",
 		},
-			[][]byte{plain}, "environment"},
 		"a variable that is none": {func(_ *v1.Manifest, c *v1.ConfigFile) { c.Config.Env = []string{"A=b\x00c"} }, [][]byte{plain}, "environment"},
 		"another system":          {func(_ *v1.Manifest, c *v1.ConfigFile) { c.OS = "windows" }, [][]byte{plain}, "windows"},
 	}
@@ -300,9 +304,7 @@ func TestBrokenTransfer(t *testing.T) {
 			_, _ = w.Write(b[:1000])
 			return
 		}
-		for k, v := range answer.Header() {
-			w.Header()[k] = v
-		}
+		maps.Copy(w.Header(), answer.Header())
 		w.WriteHeader(answer.Code)
 		_, _ = w.Write(b)
 	}))

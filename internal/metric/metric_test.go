@@ -27,13 +27,14 @@ func TestMetrics(t *testing.T) {
 	m.Collected(1000)
 
 	w := httptest.NewRecorder()
-	m.Serve(w, httptest.NewRequest(http.MethodGet, "/metrics", nil), metric.Now{Costs: []metric.Cost{
-		{Tier: machine.Awake, Stats: machine.Stats{MemoryBytes: 100}},
-		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 1, SwapBytes: 50, DiskBytes: 60}},
-		{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 2, SwapBytes: 50, DiskBytes: 60}},
-		{Tier: machine.OnDisk, Ready: true, Stats: machine.Stats{MemoryBytes: 10, DiskBytes: 7}},
-		{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
-	}, Memory: metric.Memory{Committed: 11, Most: 22, Limit: 33, Refusals: 44},
+	m.Serve(w, httptest.NewRequest(http.MethodGet, "/metrics", nil), metric.Now{
+		Costs: []metric.Cost{
+			{Tier: machine.Awake, Stats: machine.Stats{MemoryBytes: 100}},
+			{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 1, SwapBytes: 50, DiskBytes: 60}},
+			{Tier: machine.Swapped, Stats: machine.Stats{MemoryBytes: 2, SwapBytes: 50, DiskBytes: 60}},
+			{Tier: machine.OnDisk, Ready: true, Stats: machine.Stats{MemoryBytes: 10, DiskBytes: 7}},
+			{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
+		}, Memory: metric.Memory{Committed: 11, Most: 22, Limit: 33, Refusals: 44},
 		Packets: metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
 		Disk:    metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Promised: 40},
 		Front:   metric.Front{Open: 7, Refused: map[string]uint64{"source": 2}, Requests: map[string]uint64{"rate": 0}},
