@@ -96,6 +96,34 @@ type text struct {
 	deep bool // at has read an escape
 }
 
+// dull reports whether no escape at i can stand for a first character. It says so
+// at once for nearly all that there are in a text.
+func (t *text) dull(i int, first *[256]bool) bool {
+	if i+2 >= len(t.b) || t.escapers[t.b[i+1]] {
+		return false
+	}
+	next := t.b[i+1]
+	switch t.b[i] {
+	case '\\':
+		if len(t.readers['\\'][next]) > 1 {
+			return false // a number
+		}
+		return !first[next] && (!isAlphanumeric(next) || !first[letters[next]])
+	case '%', '=':
+		high, low := digit(next), digit(t.b[i+2])
+		if high >= 0 && low < 0 && t.escapers[t.b[i+2]] {
+			return false
+		}
+		if high < 0 || low < 0 {
+			return len(t.readers[t.b[i]][next]) == 0
+		}
+		c := byte(high<<4 | low) //nolint:gosec // G115: two digits
+		return c < utf8.RuneSelf && !first[c] && !t.escapers[c]
+	default:
+		return len(t.readers[t.b[i]][next]) == 0
+	}
+}
+
 // escaped adds what the escape at i stands for, with up to depth layers over it.
 func (t *text) escaped(i, depth int, out []reading) []reading {
 	if i >= len(t.b) {

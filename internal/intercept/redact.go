@@ -68,22 +68,23 @@ var errLong = errors.New("what may be a secret is padded with too much")
 // find returns where secrets are in b, also those that overlap, and the length of
 // the longest end of b that one may begin with, or errLong if that is too long.
 func find(b []byte, traces []*trace) (found []span, begun int, err error) {
-	var begins [256]bool
+	var begins, first [256]bool
 	for _, t := range traces {
 		for c, is := range t.begins {
 			begins[c] = begins[c] || is
+			first[c] = first[c] || t.same(byte(c), t.text[0])
 		}
 	}
 	in := text{table: known, b: b}
 	var escaped []reading
 	for i, c := range b {
-		if !begins[c] {
+		if !begins[c] || !first[c] && in.dull(i, &first) {
 			continue
 		}
 		in.more = false
 		escaped = in.escaped(i, layers, escaped[:0])
 		for _, t := range traces {
-			if !t.begins[c] || !in.more && !t.mayBegin(c, escaped) {
+			if !t.begins[c] || !in.more && (!t.mayBegin(c, escaped) || !in.escapers[c] && !t.goesOn(b[i+1:])) {
 				continue
 			}
 			end, more := t.match(b[i:])
@@ -99,6 +100,11 @@ func find(b []byte, traces []*trace) (found []span, begun int, err error) {
 		}
 	}
 	return found, begun, err
+}
+
+// goesOn reports whether b may be behind the first character of what is looked for.
+func (t *trace) goesOn(b []byte) bool {
+	return len(b) == 0 || len(t.text) == 1 || t.same(b[0], t.text[1]) || known.escapers[b[0]] || t.encoded && (b[0] == '\r' || b[0] == '\n')
 }
 
 // mayBegin reports whether a byte, or one of the readings of what it begins, is at the
