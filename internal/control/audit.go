@@ -386,10 +386,10 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out, sent := json.NewEncoder(w), false
+	w.Header().Set("Content-Type", ndjsonType) // an error sets its own
 	err = s.Store.EachAudit(ctx, q, now, func(lines []doze.AuditLine) error {
 		if !sent {
 			sent = true
-			w.Header().Set("Content-Type", ndjsonType)
 			w.WriteHeader(http.StatusOK)
 		}
 		for _, l := range lines {
