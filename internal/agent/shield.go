@@ -16,6 +16,8 @@ import (
 // engine has no such rule, and the machine ends with its first process. So a
 // filter of system calls, which all processes of the sandbox inherit, takes the
 // two signals for done, and the first process handles the others, by nothing.
+// Those that no program in Go can handle are for done, too, unless they are for
+// one thread: runtimes send these to threads of their own.
 //
 // A filter cannot tell whom a pidfd is of: pidfd_send_signal gets through.
 
@@ -28,18 +30,32 @@ var harmless = []os.Signal{
 	syscall.SIGIO, syscall.SIGPWR, syscall.SIGSYS,
 }
 
+// Signals that the runtime leaves alone: those of the C library, and one that
+// names no package. They end who does not handle them.
+const firstAlone, lastAlone = 32, 34
+
 // signalCall is a system call that names whom it signals by number.
 type signalCall struct {
 	number uint32
 	signal uint32 // which argument is the signal; the first is the process
+	thread bool   // it names one thread
+}
+
+// ignores returns the signals that the call cannot send to process 1.
+func (c signalCall) ignores() []uint32 {
+	ignored := []uint32{uint32(syscall.SIGKILL), uint32(syscall.SIGSTOP)}
+	for s := uint32(firstAlone); s <= lastAlone && !c.thread; s++ {
+		ignored = append(ignored, s)
+	}
+	return ignored
 }
 
 var signalCalls = []signalCall{
-	{unix.SYS_KILL, 1},
-	{unix.SYS_TKILL, 1},
-	{unix.SYS_RT_SIGQUEUEINFO, 1},
-	{unix.SYS_TGKILL, 2},
-	{unix.SYS_RT_TGSIGQUEUEINFO, 2},
+	{unix.SYS_KILL, 1, false},
+	{unix.SYS_RT_SIGQUEUEINFO, 1, false},
+	{unix.SYS_TKILL, 1, true},
+	{unix.SYS_TGKILL, 2, true},
+	{unix.SYS_RT_TGSIGQUEUEINFO, 2, true},
 }
 
 // Offsets in struct seccomp_data.
@@ -75,7 +91,6 @@ func shield(arch uint32) []unix.SockFilter {
 		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		equal  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 		answer = unix.BPF_RET | unix.BPF_K
-		block  = 8 // lines for each call
 	)
 	allow := unix.SockFilter{Code: answer, K: unix.SECCOMP_RET_ALLOW}
 	filter := []unix.SockFilter{
@@ -84,16 +99,23 @@ func shield(arch uint32) []unix.SockFilter {
 		allow,
 	}
 	for _, c := range signalCalls {
+		ignored := c.ignores()
+		last := uint8(len(ignored)) //nolint:gosec // G115: they are few
 		filter = append(filter,
 			unix.SockFilter{Code: load, K: dataNumber},
-			unix.SockFilter{Code: equal, K: c.number, Jf: block - 2}, // to the next call
+			unix.SockFilter{Code: equal, K: c.number, Jf: last + 4}, // to the next call
 			unix.SockFilter{Code: load, K: dataArgs},
-			unix.SockFilter{Code: equal, K: 1, Jf: 4}, // to the next call, and so to the end
+			unix.SockFilter{Code: equal, K: 1, Jf: last + 2}, // likewise
 			unix.SockFilter{Code: load, K: dataArgs + argSize*c.signal},
-			unix.SockFilter{Code: equal, K: uint32(syscall.SIGKILL), Jt: 1},
-			unix.SockFilter{Code: equal, K: uint32(syscall.SIGSTOP), Jf: 1},
-			unix.SockFilter{Code: answer, K: unix.SECCOMP_RET_ERRNO}, // no error: done, by nothing
 		)
+		for i, s := range ignored {
+			line := unix.SockFilter{Code: equal, K: s, Jt: last - uint8(i) - 1} //nolint:gosec // G115: they are few
+			if i == len(ignored)-1 {
+				line.Jf = 1
+			}
+			filter = append(filter, line)
+		}
+		filter = append(filter, unix.SockFilter{Code: answer, K: unix.SECCOMP_RET_ERRNO}) // no error: done, by nothing
 	}
 	return append(filter, allow)
 }

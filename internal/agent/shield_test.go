@@ -42,21 +42,22 @@ func TestShieldFilter(t *testing.T) {
 		t.Errorf("%d lines: a jump is of one byte", len(filter))
 	}
 	numbers := []uint32{unix.SYS_GETPID, unix.SYS_PIDFD_SEND_SIGNAL}
-	at := map[uint32]uint32{}
+	at, thread := map[uint32]uint32{}, map[uint32]bool{}
 	for _, c := range signalCalls {
-		numbers, at[c.number] = append(numbers, c.number), c.signal
+		numbers, at[c.number], thread[c.number] = append(numbers, c.number), c.signal, c.thread
 	}
 	for _, number := range numbers {
 		signal, names := at[number]
 		for _, process := range []uint32{0, 1, 2, ^uint32(0)} { // -1 is all but process 1
-			for _, s := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD} {
+			for _, s := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, 31, 32, 33, 34, 35} {
 				for _, a := range []uint32{arch, other} {
 					data := map[uint32]uint32{dataNumber: number, dataArch: a, dataArgs: process}
 					if names {
 						data[dataArgs+argSize*signal] = uint32(s)
 					}
 					want := uint32(unix.SECCOMP_RET_ALLOW)
-					if names && process == 1 && a == arch && (s == syscall.SIGKILL || s == syscall.SIGSTOP) {
+					fatal := s == syscall.SIGKILL || s == syscall.SIGSTOP || s >= 32 && s <= 34 && !thread[number]
+					if names && process == 1 && a == arch && fatal {
 						want = unix.SECCOMP_RET_ERRNO
 					}
 					if got := verdictOf(t, filter, data); got != want {

@@ -128,7 +128,7 @@ func TestFirstProcess(t *testing.T) {
 	_, c := start(t)
 	_, box := create(t, c, named("first", 256))
 	witness := spawn(t, box, client.Command{Command: "sleep 1000"})
-	for _, s := range []string{"KILL", "STOP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "BUS", "ILL", "FPE", "TRAP", "SYS", "TSTP", "TTIN", "TTOU", "ALRM", "USR1", "USR2", "XCPU", "34"} {
+	for _, s := range []string{"KILL", "STOP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "BUS", "ILL", "FPE", "TRAP", "SYS", "TSTP", "TTIN", "TTOU", "ALRM", "USR1", "USR2", "XCPU", "32", "33", "34", "35", "64"} {
 		sh(t, box, "kill -"+s+" 1")
 	}
 	sh(t, box, "python3 -c 'import os; os.kill(1, 9)'")
