@@ -61,6 +61,7 @@ type config struct {
 	Domain       string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
 	PauseAfter   daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
 	SaveAfter    daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
+	OnCrash      string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
 	SwapAfter    daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
 	DiskAfter    daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
 	Swap         string          `json:"swap"`              // off, host, encrypted or plain: see swap.Parse
@@ -112,6 +113,7 @@ func defaults() config {
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
 		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
+		OnCrash:    crashResume,
 		AuditKeep:  daemon.Duration{Duration: 90 * 24 * time.Hour},
 
 		HeaderTimeout:   daemon.Duration{Duration: ingress.DefaultHeader},
@@ -143,6 +145,12 @@ const (
 	egressDirect = "direct" // those without network rules are not
 )
 
+// What becomes of a sandbox whose processes end by themselves, or with the host.
+const (
+	crashResume = "resume" // it goes on from its last checkpoint, which stays on disk
+	crashFail   = "fail"   // it is failed, unless it slept in a checkpoint
+)
+
 // overcommitMax is far above what any disk survives whose volumes are used.
 const overcommitMax = 100
 
@@ -171,6 +179,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `time`, such as 15s")
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
+	flags.StringVar(&c.OnCrash, "on-crash", c.OnCrash, "`resume|fail`: when the host or a sandbox's own processes crash, the sandbox goes on from its last checkpoint, however old, which takes disk while it is awake; or it fails")
 	flags.Var(&c.SwapAfter, "swap-after", "move the memory of one that was paused for this `time` to swap, if there is some")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
 	flags.StringVar(&c.Swap, "swap", c.Swap, "`off|host|encrypted|plain`: use no swap, what the host has, or a file in the data directory as well, such as encrypted:8G (default size: half of the memory); a plain one can be read by who gets hold of the disk")
@@ -380,6 +389,9 @@ func (c config) validate() error {
 	}
 	if _, _, err := drive.Parse(c.Drives); c.Drives != "" && err != nil {
 		p.Add("drives", "are wrong: %v", err)
+	}
+	if c.OnCrash != crashResume && c.OnCrash != crashFail {
+		p.Add("onCrash", "must be %s or %s", crashResume, crashFail)
 	}
 	if c.Egress != egressClosed && c.Egress != egressOpen && c.Egress != egressDirect {
 		p.Add("egress", "must be %s, %s or %s", egressClosed, egressOpen, egressDirect)

@@ -171,6 +171,7 @@ func (s *sandbox) name(ctx context.Context, c *capture) error {
 		_ = server.Handle(ours) // until one of us hangs up
 		server.Stop(stopServing)
 	})
+	defer s.unlimited(ctx)() // a request cannot stop this, and may come at any moment
 	err = watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
 		return s.call(boot.ContMgrCheckpoint, &control.SaveOpts{
 			Metadata:      statefile.CompressionLevelNone.ToMetadata(), // pages in a file of their own, which can be read in any order

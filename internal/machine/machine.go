@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 )
 
 // Tier says where the memory of a machine is. A higher tier costs less and
@@ -95,6 +96,11 @@ type Config struct {
 	IPTables bool // change the network, set filter rules, open raw sockets
 	Tun      bool // change the network, attach tun devices
 
+	// GoBack says that the last checkpoint stays on disk while the machine is awake
+	// or paused. When its processes end by themselves, it goes on from there.
+	// Otherwise it is gone with them.
+	GoBack bool
+
 	// From is a directory made by Keep, which a boot goes on from on another
 	// machine; nobody else asks. Without one the guest runs its first process.
 	From string
@@ -139,7 +145,7 @@ type Event struct {
 }
 
 // A Machine is one virtual machine or container. Its methods are called by one
-// goroutine at a time, except Tier, Ready, Dial and Stats, which are safe at any time.
+// goroutine at a time, except Tier, Ready, WentBack, Dial and Stats, which are safe at any time.
 type Machine interface {
 	// Tier returns where the machine's memory is.
 	Tier() Tier
@@ -177,6 +183,10 @@ type Machine interface {
 	// in other file systems, such as /tmp, is not in it. The machine stands
 	// still meanwhile, as for Keep.
 	Archive(ctx context.Context, file string) error
+	// WentBack returns when the checkpoint was made that the machine went back to,
+	// since its processes had ended: see [Config]. What it did after that is lost.
+	// It is zero for a machine that lost nothing since it was booted or adopted.
+	WentBack() time.Time
 	// Ready reports whether the machine is OnDisk and a process waits for its
 	// next wake, which it makes faster.
 	Ready() bool
@@ -200,8 +210,9 @@ type Driver interface {
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
 	// Adopt finds a machine that an earlier process booted, in the tier it is
-	// in, and repairs what a crash left half done. It returns [ErrGone] if
-	// there is nothing to adopt.
+	// in, and repairs what a crash left half done. One whose processes have ended
+	// goes back to its last checkpoint, if it may, and is OnDisk. It returns
+	// [ErrGone] if there is nothing to adopt.
 	Adopt(ctx context.Context, c Config) (Machine, error)
 	// Sweep destroys every machine that keep does not name.
 	Sweep(ctx context.Context, keep func(id string) bool) error

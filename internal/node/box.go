@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -326,6 +327,9 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return nil
 	case err == nil:
 		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", took)
+		if from != machine.OnDisk && b.machine != nil && !b.machine.WentBack().IsZero() { // its processes had ended just before
+			b.note("its machine ended by itself; " + wentBack(b.machine))
+		}
 		b.unswappable = false
 		if from == machine.OnDisk {
 			b.woke = time.Now()
@@ -444,6 +448,11 @@ func (b *Box) suspend() {
 			return
 		}
 		slog.Error("suspend", "sandbox", b.order.UID, "err", err)
+		if errors.Is(err, machine.ErrGone) && b.n.GoBack {
+			_ = b.move(doze.Stayed, "") // as below
+			b.spawn(func() { b.exited("its machine ended by itself") })
+			return
+		}
 		if errors.Is(err, machine.ErrGone) {
 			_ = b.move(doze.Broke, goneMessage) // a delete may have come first
 			return
@@ -593,12 +602,23 @@ func (b *Box) leave(m machine.Machine, err error, message string) bool {
 	case b.phase == doze.Running:
 		// It ended while its memory was still being loaded: the checkpoint is
 		// what it was when it woke.
-		b.lieDown(message + "; it sleeps on from its checkpoint")
+		b.lieDown(message + "; " + cmp.Or(wentBack(m), "it sleeps on from its checkpoint"))
 	default:
-		b.note(message + "; its checkpoint is complete")
+		b.note(message + "; " + cmp.Or(wentBack(m), "its checkpoint is complete"))
 	}
 	b.arm()
 	return true
+}
+
+// wentBack says what a machine lost that went back to its last checkpoint, or
+// nothing for one that did not.
+func wentBack(m machine.Machine) string {
+	made := m.WentBack()
+	if made.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("it goes on from its checkpoint of %s, %s ago, and what it did since is lost",
+		made.UTC().Format(time.RFC3339), time.Since(made).Round(time.Second))
 }
 
 // dial connects to a port of the running machine. For a moment after a wake

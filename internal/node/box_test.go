@@ -367,6 +367,65 @@ func TestExit(t *testing.T) {
 	}
 }
 
+// TestGoesBack ends machines that may go on from their last checkpoint: awake,
+// paused, and with the host. Each says of when that is.
+func TestGoesBack(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.GoBack = true
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		back := func(how string) {
+			t.Helper()
+			synctest.Wait()
+			if st, _ := p.Status("a"); st.Phase != doze.Standby || st.Tier != "disk" {
+				t.Fatalf("%s: it is %s, %s", how, st.Phase, st.Tier)
+			}
+			if last := h.last("a"); !strings.Contains(last.Message, "it goes on from its checkpoint of 2000-01-01T") || !strings.Contains(last.Message, "what it did since is lost") {
+				t.Errorf("%s: reported %+v", how, last)
+			}
+			p.hello("a")
+		}
+		for range 2 {
+			p.sleep("disk")
+			release, err := p.Hold(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			h.Kill("a")
+			back("awake")
+			release()
+		}
+		p.sleep("disk")
+		p.hello("a")
+		p.sleep("paused")
+		h.Kill("a")
+		back("paused")
+
+		p.sleep("disk")
+		p.hello("a")
+		p.stop()
+		h.Reboot()
+		p = h.startWith(o)
+		back("with the host")
+		if n := h.Count("a", machinetest.OpBoot); n != 1 {
+			t.Errorf("it was booted %d times", n)
+		}
+
+		p.sleep("disk")
+		p.hello("a")
+		p.stop()
+		h.Reboot()
+		o.GoBack = false // from now on
+		p = h.startWith(o)
+		p.in("a", doze.Failed, "")
+	})
+}
+
 // TestExitWithCheckpoint ends machines of which a complete checkpoint is left:
 // their memory was still being loaded.
 func TestExitWithCheckpoint(t *testing.T) {

@@ -100,6 +100,7 @@ type Options struct {
 	Available func() (int64, error)
 
 	PauseAfter time.Duration // unused for this long, a sandbox is paused
+	GoBack     bool          // one whose processes end by themselves goes on from its last checkpoint
 	SaveAfter  time.Duration // paused for this long, its checkpoint is written
 	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
 	DiskAfter  time.Duration // paused for this long, its memory is given back
@@ -350,7 +351,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image Image, err error) {
 	c = machine.Config{
 		ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
-		IPTables: o.IPTables, Tun: o.Tun,
+		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
 	}
 	if o.From == "" {
 		if image, err = n.Image(ctx, o.Image, o.Login); err != nil {

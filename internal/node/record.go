@@ -186,6 +186,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	case !r.Booted:
 		return n.discard(ctx, uid, r)
 	}
+	r.Config.GoBack = n.GoBack // whatever it was before the restart
 	b := n.newBox(r.Order, r.Config, doze.Standby)
 	b.image, b.noted, b.unsaved = r.Image, r.Tied, r.Tied
 	n.openDrives(b, r.Drives)
@@ -237,6 +238,8 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 		return doze.Failed, lost(r.Tied)
 	case r.Disabled:
 		return doze.Disabled, ""
+	case err == nil && !m.WentBack().IsZero():
+		return doze.Standby, "the host restarted, or its processes were killed while no dozed ran; " + wentBack(m)
 	case err == nil && m.Tier() == machine.Awake:
 		return doze.Running, ""
 	default:

@@ -26,13 +26,14 @@ const (
 	cold    journey = "cold" // with none, and with an image for which nobody vouches
 )
 
-// flags of dozed for each journey.
+// flags of dozed for each journey. A row says what is lost without a checkpoint
+// to go back to.
 var flags = map[journey][]string{
-	paused:  {"--swap", "off", "--save-after", "1h", "--disk-after", "2h"},
-	saved:   {"--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
-	swapped: {"--swap", "host", "--save-after", "0s", "--swap-after", "50ms", "--disk-after", "1h"},
-	disk:    {"--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
-	cold:    {"--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
+	paused:  {"--on-crash", "fail", "--swap", "off", "--save-after", "1h", "--disk-after", "2h"},
+	saved:   {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
+	swapped: {"--on-crash", "fail", "--swap", "host", "--save-after", "0s", "--swap-after", "50ms", "--disk-after", "1h"},
+	disk:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
+	cold:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
 }
 
 // way is which part of its journey a sandbox is on.

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -199,7 +200,7 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 		}
 	}()
 	image := imageDir(c)
-	if err := shareImage(from, m, c, image+unmade); err != nil {
+	if err := shareImage(from, m, c, image+unmade, true); err != nil {
 		return nil, err
 	}
 	if err := os.Rename(image+unmade, image); err != nil { // durable or not: the machine is to run
@@ -238,7 +239,8 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	case state == StateRunning: // an image is older than what runs
 		s.reach(machine.Awake)
 		err = errors.Join(discount(c), sweepImages(c))
-		s.bytes.Store(0)
+		bytes, _ := imageAt(filepath.Join(c.Dir, dirLast))
+		s.bytes.Store(bytes)
 	case state == StateSwapped && saved:
 		s.reach(machine.Swapped)
 	case state == StatePaused && saved:
@@ -248,7 +250,7 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	default: // created: the process of a wake that was cut short never ran
 		err = s.kill(ctx)
 		if err == nil && !saved {
-			err = machine.ErrGone
+			err = s.goBack()
 		}
 	}
 	if err != nil {

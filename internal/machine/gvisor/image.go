@@ -31,6 +31,7 @@ import (
 const (
 	dirImage  = "image"
 	dirStale  = "image.stale"
+	dirLast   = "image.last"  // the image that a machine woke from, if it may go back to it
 	fileBegun = "image.begun" // the file of pages of a checkpoint that was stopped
 	unmade    = ".making"     // behind the name of what is being made
 	dirMaking = dirImage + unmade
@@ -63,6 +64,9 @@ type manifest struct {
 	Agent  string      `json:"agent"` // file name of the agent's file system
 	Made   time.Time   `json:"made"`
 	Files  []ImageFile `json:"files"`
+	// Other says that it is a copy of another machine, which this one began with.
+	// Nobody goes back to that: it does not know whose it is.
+	Other bool `json:"other,omitempty"`
 }
 
 // ImageFile is one file of an image.
@@ -188,9 +192,9 @@ func manifestOf(c Config, engine string) manifest {
 // shareImage fills a new directory with the image in from, which has the manifest m,
 // as one of c. The files are the same ones, which nobody ever writes to again;
 // the manifest is another.
-func shareImage(from string, m manifest, c Config, to string) (err error) {
+func shareImage(from string, m manifest, c Config, to string, other bool) (err error) {
 	own := manifestOf(c, m.Engine)
-	own.Made, own.Files = m.Made, m.Files
+	own.Made, own.Files, own.Other = m.Made, m.Files, other
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return fmt.Errorf("make room for the image: %w", err)
 	}
@@ -371,8 +375,11 @@ func measure(ctx context.Context, name string) (ImageFile, error) {
 }
 
 // hasImage reports whether a committed image is there, and its size.
-func hasImage(c Config) (bytes int64, ok bool) {
-	entries, err := os.ReadDir(filepath.Join(c.Dir, dirImage))
+func hasImage(c Config) (bytes int64, ok bool) { return imageAt(imageDir(c)) }
+
+// imageAt reports whether a committed image is in dir, and its size.
+func imageAt(dir string) (bytes int64, ok bool) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, false
 	}
@@ -385,25 +392,81 @@ func hasImage(c Config) (bytes int64, ok bool) {
 	return bytes, ok
 }
 
+// retired is where the image of a machine goes when it wakes.
+func retired(c Config) string {
+	if c.GoBack {
+		return filepath.Join(c.Dir, dirLast)
+	}
+	return filepath.Join(c.Dir, dirStale)
+}
+
 // retire makes an image count no more, at once and in one step; what takes
 // time, giving its blocks back, is sweepImages' work.
 func retire(c Config) error {
 	if err := step.Reach(step.Retire, c.ID); err != nil {
 		return err
 	}
-	stale := filepath.Join(c.Dir, dirStale)
-	if err := os.RemoveAll(stale); err != nil {
+	if _, err := os.Lstat(imageDir(c)); errors.Is(err, fs.ErrNotExist) {
+		return nil // it was retired before
+	}
+	to := retired(c)
+	if err := os.RemoveAll(to); err != nil {
 		return fmt.Errorf("remove an old image: %w", err)
 	}
-	if err := os.Rename(filepath.Join(c.Dir, dirImage), stale); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(imageDir(c), to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("retire the image: %w", err)
 	}
 	return nil
 }
 
+// isOther reports whether the image of a machine is, or may be, a copy of another.
+func isOther(c Config) bool {
+	raw, err := os.ReadFile(filepath.Join(imageDir(c), FileManifest))
+	if err != nil {
+		return true
+	}
+	m, err := unsealManifest(raw)
+	return err != nil || m.Other
+}
+
+// outdate makes the last image of a machine one that nobody goes back to: a newer
+// one is complete, or needs the room.
+func outdate(c Config) error {
+	stale := filepath.Join(c.Dir, dirStale)
+	if err := os.RemoveAll(stale); err != nil {
+		return fmt.Errorf("remove an old image: %w", err)
+	}
+	if err := os.Rename(filepath.Join(c.Dir, dirLast), stale); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("retire the last image: %w", err)
+	}
+	return nil
+}
+
+// goBack makes the last image of a machine without processes its image again, and
+// returns when it was made. Without one it returns [machine.ErrGone].
+func goBack(c Config) (made time.Time, err error) {
+	last := filepath.Join(c.Dir, dirLast)
+	raw, err := os.ReadFile(filepath.Join(last, FileManifest))
+	if !c.GoBack || errors.Is(err, fs.ErrNotExist) {
+		return made, machine.ErrGone
+	}
+	if err != nil {
+		return made, fmt.Errorf("go back: %w", err)
+	}
+	m, err := unsealManifest(raw) // the wake refuses it if it is damaged
+	if err != nil {
+		m.Made = time.Unix(0, 0)
+	}
+	if err := os.Rename(last, imageDir(c)); err != nil {
+		return made, fmt.Errorf("go back: %w", err)
+	}
+	return m.Made, durable.Sync(c.Dir)
+}
+
 // discount makes an image count no more that is older than what runs. What
 // keeps it from being renamed may not keep it from being removed.
 func discount(c Config) error {
+	c.GoBack = c.GoBack && !isOther(c)
 	err := retire(c)
 	if err == nil {
 		return nil
@@ -417,7 +480,7 @@ func discount(c Config) error {
 
 // restoreImage undoes retire.
 func restoreImage(c Config) error {
-	if err := os.Rename(filepath.Join(c.Dir, dirStale), filepath.Join(c.Dir, dirImage)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(retired(c), imageDir(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("take back the image: %w", err)
 	}
 	return nil
@@ -427,6 +490,11 @@ func restoreImage(c Config) error {
 func sweepImages(c Config) error {
 	if err := step.Reach(step.Sweep, c.ID); err != nil {
 		return err
+	}
+	if _, newer := hasImage(c); newer || !c.GoBack {
+		if err := outdate(c); err != nil {
+			return err
+		}
 	}
 	return cmp.Or(os.RemoveAll(filepath.Join(c.Dir, dirStale)), os.RemoveAll(filepath.Join(c.Dir, dirMaking)))
 }

@@ -10,11 +10,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"doze/internal/durable"
 	"doze/internal/machine"
@@ -27,8 +29,9 @@ type sandbox struct {
 	config machine.Config
 	engine atomic.Pointer[engine] // that it is in, or was made with
 	tier   atomic.Uint32
-	tasks  sync.WaitGroup // what a wake leaves to be done after it
-	bytes  atomic.Int64   // size of the image
+	tasks  sync.WaitGroup            // what a wake leaves to be done after it
+	bytes  atomic.Int64              // size of the images
+	back   atomic.Pointer[time.Time] // what WentBack returns; nil is zero
 
 	process  sync.Mutex  // held while a process is created for a wake, or given back
 	prepared atomic.Bool // it exists ahead of the wake; written while process is held
@@ -57,6 +60,27 @@ func (s *sandbox) call(ctx context.Context, path string, in, out any) error {
 func (s *sandbox) Tier() machine.Tier { return machine.Tier(s.tier.Load()) } //nolint:gosec // G115: we store tiers only
 
 func (s *sandbox) reach(t machine.Tier) { s.tier.Store(uint32(t)) }
+
+// WentBack implements [machine.Machine].
+func (s *sandbox) WentBack() (made time.Time) {
+	if t := s.back.Load(); t != nil {
+		made = *t
+	}
+	return made
+}
+
+// goBack makes the machine, which has no processes, sleep in its last image.
+func (s *sandbox) goBack() error {
+	made, err := goBack(s.config)
+	if err != nil {
+		return err
+	}
+	s.back.Store(&made)
+	bytes, _ := hasImage(s.config)
+	s.bytes.Store(bytes)
+	s.reach(machine.OnDisk)
+	return nil
+}
 
 // Ready implements [machine.Machine].
 func (s *sandbox) Ready() bool { return s.prepared.Load() }
@@ -119,12 +143,30 @@ func (s *sandbox) save(ctx context.Context) error {
 	if err := errors.Join(retire(s.config), sweepImages(s.config)); err != nil {
 		return fmt.Errorf("remove old images: %w", err)
 	}
-	if err := s.write(ctx, imageDir(s.config)); err != nil {
+	err := s.write(ctx, imageDir(s.config))
+	if _, last := imageAt(filepath.Join(s.config.Dir, dirLast)); last && err != nil && full(err) && ctx.Err() == nil {
+		slog.WarnContext(ctx, "the last checkpoint makes room for the next", "sandbox", s.config.ID)
+		if err := errors.Join(outdate(s.config), sweepImages(s.config)); err != nil {
+			return fmt.Errorf("remove the last image: %w", err)
+		}
+		err = s.write(ctx, imageDir(s.config))
+	}
+	if err != nil {
 		return err
 	}
 	bytes, _ := hasImage(s.config)
 	s.bytes.Store(bytes)
+	if err := outdate(s.config); err != nil {
+		slog.WarnContext(ctx, "the last checkpoint stays beside the next", "sandbox", s.config.ID, "err", err)
+	}
+	s.tasks.Go(s.discardStale)
 	return nil
+}
+
+// full reports whether an error is that of a disk without room: the engine and
+// the launcher have words for it only.
+func full(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error())
 }
 
 // settled waits until what a wake or a checkpoint left to be done is done.
@@ -253,7 +295,7 @@ func (s *sandbox) keepImage(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := shareImage(own, m, s.config, dir+unmade); err != nil {
+	if err := shareImage(own, m, s.config, dir+unmade, false); err != nil {
 		return err
 	}
 	for _, name := range []string{FileManifest, "."} { // the files are on disk since they were written
@@ -331,7 +373,13 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	case machine.Awake:
 		return nil
 	case machine.Paused:
-		if err := s.call(ctx, PathResume, Target{ID: s.config.ID}, nil); err != nil {
+		err := s.call(ctx, PathResume, Target{ID: s.config.ID}, nil)
+		if errors.Is(err, errGone) && s.config.GoBack {
+			if err = s.goBack(); err == nil {
+				err = s.restore(ctx)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("resume: %w", err)
 		}
 	case machine.Saved, machine.Swapped:
@@ -476,7 +524,15 @@ func (s *sandbox) discard() {
 	if err := sweepImages(s.config); err != nil {
 		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
 	}
-	s.bytes.Store(0)
+	bytes, _ := imageAt(filepath.Join(s.config.Dir, dirLast))
+	s.bytes.Store(bytes)
+}
+
+// discardStale gives back the blocks of an image that counts no more.
+func (s *sandbox) discardStale() {
+	if err := os.RemoveAll(filepath.Join(s.config.Dir, dirStale)); err != nil {
+		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
+	}
 }
 
 // Dial implements [machine.Machine].

@@ -34,6 +34,8 @@ var cases = map[string]func(*bench){
 	"adopt finds every tier":              adoptTiers,
 	"adopt after a reboot":                adoptReboot,
 	"adopt removes unfinished images":     adoptSweeps,
+	"a crash leads back to a checkpoint":  crashGoesBack,
+	"a crash may not lead back":           crashMayNot,
 	"sweep ends what nobody knows":        sweepEnds,
 	"close in every tier, twice":          closeTwice,
 	"the end of a machine is an event":    exitEvent,
@@ -405,6 +407,112 @@ func adoptSweeps(b *bench) {
 	if _, err := b.Adopt(b.Context(), g.config); !errors.Is(err, machine.ErrGone) {
 		b.Errorf("adopt: %v, want ErrGone", err)
 	}
+}
+
+// crashGoesBack ends the processes of a machine that has slept, wherever it is: it
+// goes on from its last checkpoint, and says of when that is.
+func crashGoesBack(b *bench) {
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := b.host.Config(b.T, "a")
+	c.GoBack = true
+	g := b.bootConfig(c)
+	var was time.Time
+	for _, tier := range []machine.Tier{machine.Saved, machine.OnDisk} {
+		for _, at := range []machine.Tier{machine.Awake, machine.Paused} {
+			text := tier.String() + " " + at.String()
+			g.do("/write", "name", "/kept", "text", text)
+			before := time.Now()
+			g.suspend(tier)
+			after := time.Now()
+			g.resume()
+			g.do("/write", "name", "/kept", "text", "lost")
+			g.settle()
+			g.suspend(at)
+			if !g.WentBack().Equal(was) {
+				b.Errorf("%s: it went back to %v before the crash", text, g.WentBack())
+			}
+			b.host.Kill(b.T, c.ID)
+			if e := b.event(events); !e.Exited || e.ID != c.ID {
+				b.Errorf("%s: event %+v, want that it exited", text, e)
+			}
+			g = b.adopt(c)
+			was = g.WentBack()
+			g.in(machine.OnDisk)
+			if made := g.WentBack(); made.Before(before.Add(-clockError)) || made.After(after.Add(clockError)) {
+				b.Errorf("%s: it went back to %v, and slept from %v to %v", text, made, before, after)
+			}
+			g.resume()
+			if got := must[string](g, "/read", "name", "/kept"); got != text {
+				b.Errorf("after a crash the file says %q, want %q", got, text)
+			}
+		}
+	}
+	// A newer checkpoint takes the place of the last one.
+	g.suspend(machine.OnDisk)
+	g.settle()
+	if diff := cmp.Diff([]string{filepath.Base(imageOf(b, c))}, entries(b, c.Dir)); diff != "" {
+		b.Errorf("what is left (-want +got):\n%s", diff)
+	}
+	g.resume()
+	g.do("/write", "name", "/kept", "text", "lost")
+	g.settle()
+	b.host.Reboot(b.T)
+	b.Driver = b.host.Open(b.T)
+	g = b.adopt(c)
+	g.in(machine.OnDisk)
+	if g.WentBack().IsZero() {
+		b.Error("after a reboot it does not say that it went back")
+	}
+	g.resume()
+	if got := must[string](g, "/read", "name", "/kept"); got == "lost" {
+		b.Error("after a reboot it has what no checkpoint had")
+	}
+}
+
+// crashMayNot ends machines that have no checkpoint of their own to go back to.
+func crashMayNot(b *bench) {
+	never := b.host.Config(b.T, "never")
+	never.GoBack = true
+	b.bootConfig(never)
+	b.host.Kill(b.T, never.ID)
+
+	from := b.boot("from")
+	dir := filepath.Join(b.TempDir(), "copy")
+	if err := from.Keep(b.Context(), dir); err != nil {
+		b.Fatal(err)
+	}
+	other := b.host.Config(b.T, "other") // it began as somebody else
+	other.GoBack, other.From = true, dir
+	g := b.bootConfig(other)
+	other.From = ""
+	g.settle()
+	b.host.Kill(b.T, other.ID)
+
+	not := b.host.Config(b.T, "not")
+	g = b.bootConfig(not)
+	g.suspend(machine.OnDisk)
+	g.resume()
+	g.settle()
+	b.host.Kill(b.T, not.ID)
+	for _, c := range []machine.Config{never, other, not} {
+		if _, err := b.Adopt(b.Context(), c); !errors.Is(err, machine.ErrGone) {
+			b.Errorf("adopt %s: %v, want ErrGone", c.ID, err)
+		}
+	}
+}
+
+// settle waits until the machine has left its image behind: a crash before would
+// go on from that as if it had not woken.
+func (g *guest) settle() {
+	g.b.Helper()
+	deadline := time.Now().Add(callTime)
+	for g.Tier() != machine.OnDisk && slices.Contains(entries(g.b, g.config.Dir), dirImage) && time.Now().Before(deadline) {
+		time.Sleep(poll)
+	}
+	time.Sleep(discards)
 }
 
 func sweepEnds(b *bench) {

@@ -294,7 +294,13 @@ func (f *Fake) Adopt(_ context.Context, c machine.Config) (machine.Machine, erro
 	case saved:
 		return f.machine(c, machine.OnDisk), nil
 	}
-	return nil, machine.ErrGone
+	made, err := goBack(c)
+	if err != nil {
+		return nil, err
+	}
+	m := f.machine(c, machine.OnDisk)
+	m.back.Store(&made)
+	return m, nil
 }
 
 // Sweep implements [machine.Driver].
@@ -340,6 +346,15 @@ type fakeMachine struct {
 	tier   atomic.Uint32
 	ready  atomic.Bool
 	busy   atomic.Bool
+	back   atomic.Pointer[time.Time] // what WentBack returns; nil is zero
+}
+
+// WentBack implements [machine.Machine].
+func (m *fakeMachine) WentBack() (made time.Time) {
+	if t := m.back.Load(); t != nil {
+		made = *t
+	}
+	return made
 }
 
 var errBusy = errors.New("a machine was called by two goroutines at a time")
@@ -421,7 +436,12 @@ func (m *fakeMachine) Resume(context.Context) error {
 		}
 		b := m.f.box(m.config.ID)
 		if b == nil || !b.alive() {
-			return errors.New("resume: no such machine")
+			made, err := goBack(m.config)
+			if err != nil {
+				return errors.New("resume: no such machine")
+			}
+			m.back.Store(&made)
+			return m.restore()
 		}
 		if err := retire(m.config); err != nil {
 			return err

@@ -32,6 +32,8 @@ const (
 	poll = 5 * time.Millisecond
 	// still is for how long the suite looks at a machine that must not move.
 	still = 60 * time.Millisecond
+	// discards is how long a driver may take to remove an image that counts no more.
+	discards = 400 * time.Millisecond
 	// asleep is how long a sleep is of which a guest must notice the time.
 	asleep = 150 * time.Millisecond
 	// clockError is how wrong a guest's clock may be.

@@ -251,6 +251,7 @@ const (
 	dirImage  = "image"
 	dirMaking = "image.making"
 	dirStale  = "image.stale"
+	dirLast   = "image.last"
 
 	fileMemory   = "memory.json"
 	fileManifest = "manifest.json"
@@ -281,7 +282,17 @@ func commit(ctx context.Context, c machine.Config, engine string, m *memory) err
 	if err := errors.Join(retire(c), sweepImages(c)); err != nil { // it is older than what ran since
 		return err
 	}
-	return publish(ctx, imageDir(c), c, engine, m)
+	return errors.Join(publish(ctx, imageDir(c), c, engine, m), sweepImages(c))
+}
+
+// goBack makes the last image of c its image again, and returns when it was made.
+func goBack(c machine.Config) (made time.Time, err error) {
+	last := filepath.Join(c.Dir, dirLast)
+	info, err := os.Stat(filepath.Join(last, fileManifest))
+	if err != nil || !c.GoBack {
+		return made, machine.ErrGone
+	}
+	return info.ModTime(), os.Rename(last, imageDir(c))
 }
 
 // publish makes an image of c in dir.
@@ -306,6 +317,7 @@ func publish(ctx context.Context, dir string, c machine.Config, engine string, m
 		func() error { return os.Mkdir(making, 0o700) },
 		func() error { return os.WriteFile(filepath.Join(making, fileMemory), raw, 0o600) },
 		func() error { return os.WriteFile(filepath.Join(making, fileManifest), sealed, 0o600) },
+		func() error { return os.Chtimes(filepath.Join(making, fileManifest), time.Time{}, time.Now()) }, // of the bubble
 		ctx.Err,
 		func() error { return os.Rename(making, dir) },
 	} {
@@ -380,12 +392,24 @@ func imageBytes(c machine.Config) (bytes int64) {
 }
 
 func retire(c machine.Config) error {
-	if err := os.Rename(filepath.Join(c.Dir, dirImage), filepath.Join(c.Dir, dirStale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	to := dirStale
+	if c.GoBack && hasImage(c) {
+		to = dirLast
+		if err := os.RemoveAll(filepath.Join(c.Dir, dirLast)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(filepath.Join(c.Dir, dirImage), filepath.Join(c.Dir, to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(filepath.Join(c.Dir, dirStale))
 }
 
 func sweepImages(c machine.Config) error {
+	if hasImage(c) || !c.GoBack {
+		if err := os.RemoveAll(filepath.Join(c.Dir, dirLast)); err != nil {
+			return err
+		}
+	}
 	return errors.Join(os.RemoveAll(filepath.Join(c.Dir, dirStale)), os.RemoveAll(filepath.Join(c.Dir, dirMaking)))
 }
