@@ -137,8 +137,8 @@ func background(do func() error) error {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		tid := unix.Gettid()
-		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, copyNice)                                         // a copy of another priority is as good
-		_, _, _ = unix.RawSyscall(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(tid), uintptr(copyDisk)) //nolint:gosec // G115: a thread
+		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, copyNice) // a copy of another priority is as good
+		_, _, _ = unix.RawSyscall(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(tid), uintptr(copyDisk))
 		done <- guard(do)
 	}()
 	return <-done
@@ -432,7 +432,7 @@ func findClock(fd int) memmap.FileRange {
 		if readFull(fd, have[:64], at) != nil { // the file ends
 			break
 		}
-		if !bytes.Equal(have[:64], []byte(code[:64])) || readFull(fd, have, at) != nil || !bytes.Equal(have, []byte(code)) {
+		if !bytes.Equal(have[:64], code[:64]) || readFull(fd, have, at) != nil || !bytes.Equal(have, code) {
 			continue
 		}
 		end := at + uint64(len(code)) + clockReach
@@ -470,7 +470,7 @@ func (w *writer) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRang
 	if w.known++; w.known > destinations {
 		return nil, errors.New("too many sources")
 	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) //nolint:gosec // G115: a descriptor is small
 	if err != nil {
 		return nil, fmt.Errorf("keep a source: %w", err)
 	}

@@ -36,7 +36,7 @@ func memfd(t *testing.T, size int64, at int64, raw []byte) int {
 
 func TestFindClock(t *testing.T) {
 	t.Parallel()
-	code, page := []byte(vdsodata.Binary), int64(os.Getpagesize())
+	code, page := vdsodata.Binary, int64(os.Getpagesize())
 	altered := bytes.Clone(code)
 	altered[len(code)-1]++
 	for name, c := range map[string]struct {
@@ -105,7 +105,7 @@ func TestCapture(t *testing.T) {
 	copy(memory, vdsodata.Binary)
 	fd := memfd(t, size, 0, memory)
 	from := source{fd: fd, clock: findClock(fd)}
-	clock := int(from.clock.End) - os.Getpagesize() //nolint:gosec // G115: it is small
+	clock := int(from.clock.End) - os.Getpagesize()
 
 	dir := t.TempDir()
 	c := capturing(t, dir, size)

@@ -132,7 +132,7 @@ func asOwner(uid int, do func() error) error {
 		const same = ^uintptr(0)
 		// Of this thread alone: the functions of package syscall change all threads.
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			if _, _, errno := unix.RawSyscall(call, uintptr(uid), same, same); errno != 0 { //nolint:gosec // G115: it is in the range of leases
+			if _, _, errno := unix.RawSyscall(call, uintptr(uid), same, same); errno != 0 {
 				done <- fmt.Errorf("become user %d: %w", uid, errno)
 				return
 			}
