@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"doze/internal/machine"
+	"doze/internal/machine/machinetest"
 )
 
 // written returns how many bytes a process has passed to write calls.
@@ -141,9 +142,18 @@ func TestLateCopy(t *testing.T) {
 	h := newHost(t)
 	d := h.open(t)
 	c := h.Config(t, "m")
+	c.Volumes = []machine.Volume{{Source: t.TempDir(), Path: "/data"}}
 	m := boot(t, d, c)
 	var none any
 	ask(t, m, "/alloc", &none, "mb", "16")
+	for _, name := range []string{"/data/file", "/tmp/file", "/file"} {
+		ask(t, m, "/write", &none, "name", name, "text", strings.Repeat("some", 1<<10))
+	}
+	conn, err := m.Dial(t.Context(), machinetest.Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	if err := m.Suspend(t.Context(), machine.Paused); err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +178,10 @@ func TestLateCopy(t *testing.T) {
 			t.Error(err)
 		}
 		files[i] = raw
+		// A network that goes on does not reach its memory either.
+		if _, err := conn.Write([]byte("GET /count HTTP/1.1\r\n")); err != nil {
+			t.Error(err)
+		}
 		time.Sleep(3 * time.Second) // the engine sets the guest's clock each second
 	}
 	if len(files[0]) != len(files[1]) {

@@ -489,6 +489,9 @@ func crashMayNot(b *bench) {
 	g := b.bootConfig(other)
 	other.From = ""
 	g.settle()
+	if err := b.Discard(dir); err != nil {
+		b.Error(err)
+	}
 	b.host.Kill(b.T, other.ID)
 
 	not := b.host.Config(b.T, "not")
