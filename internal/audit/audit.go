@@ -351,7 +351,7 @@ func (j *Journal) write() {
 
 func (j *Journal) writeBatch(b *batch) error {
 	// It belongs to no request: many wait for it, or none does any more.
-	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout) //nolint:forbidigo // it outlives the calls whose lines it writes
 	defer cancel()
 	if err := j.number(ctx, b); err != nil {
 		return err

@@ -46,16 +46,18 @@ func actionOf(rt route, all []route) string {
 		})
 	}
 	isWord := !strings.HasPrefix(segments[len(segments)-1], "{") && len(segments) > 1
+	isVerb := isWord && !has(http.MethodGet, "") && (rt.method != http.MethodPost || !has("", "/{"))
 	switch {
 	case rt.method == http.MethodGet:
 		words = append(words, "read")
 	case rt.method == http.MethodPut:
 		words = append(words, "update")
-	case rt.method == http.MethodPost && !(isWord && !has("", "/{") && !has(http.MethodGet, "")), rt.method == http.MethodPost && len(segments) == 1:
+	case isVerb && (rt.method == http.MethodPost || rt.method == http.MethodDelete):
+	case rt.method == http.MethodPost:
 		words = append(words, "create")
 	case rt.method == http.MethodDelete && len(segments) == 1:
 		words = append(words, "clean") // of the whole collection
-	case rt.method == http.MethodDelete && !(isWord && !has(http.MethodGet, "")):
+	case rt.method == http.MethodDelete:
 		words = append(words, "delete")
 	}
 	return strings.Join(words, ".")

@@ -63,19 +63,19 @@ const target = "here-1.preview.doze.test"
 const base = "https://doze.test/v0"
 
 // start opens a platform; run says whether its loops run.
-func start(t testing.TB, run bool) *platform {
-	t.Helper()
-	return startOn(t, filepath.Join(t.TempDir(), "doze.db"), run)
+func start(tb testing.TB, run bool) *platform {
+	tb.Helper()
+	return startOn(tb, filepath.Join(tb.TempDir(), "doze.db"), run)
 }
 
 // startOn is start with the address of a database that is empty.
-func startOn(t testing.TB, database string, run bool) *platform {
-	t.Helper()
-	p := &platform{t: t, file: database, sealed: filepath.Join(t.TempDir(), "seal.key"), node: newNode(), bucket: &bucket{}}
+func startOn(tb testing.TB, database string, run bool) *platform {
+	tb.Helper()
+	p := &platform{t: tb, file: database, sealed: filepath.Join(tb.TempDir(), "seal.key"), node: newNode(), bucket: &bucket{}}
 	p.open(run)
-	secret, created, err := p.ctl.Bootstrap(t.Context(), "main", kept)
+	secret, created, err := p.ctl.Bootstrap(tb.Context(), "main", kept)
 	if err != nil || !created {
-		t.Fatalf("bootstrap: %v, %v", created, err)
+		tb.Fatalf("bootstrap: %v, %v", created, err)
 	}
 	p.key = secret.Reveal()
 	return p

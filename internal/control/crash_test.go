@@ -196,8 +196,8 @@ func crashAtEachStep(t *testing.T, r records, name string, act func(*platform), 
 
 // settled checks, some time after the last request, that nothing is unfinished,
 // and that records, machines, snapshots and routes agree.
-func settled(t testing.TB, when string, p *platform) {
-	t.Helper()
+func settled(tb testing.TB, when string, p *platform) {
+	tb.Helper()
 	after(30 * time.Second)
 	usable := 0
 	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
@@ -208,31 +208,31 @@ func settled(t testing.TB, when string, p *platform) {
 		case "DEPLOYED", "DEACTIVATED", "ARCHIVED":
 			usable++
 			if !routed || !alive || r.Enabled != (sb.Status != "DEACTIVATED") {
-				t.Errorf("%s: %s is %s, machine %t, route %+v", when, sb.Metadata.Name, sb.Status, alive, r)
+				tb.Errorf("%s: %s is %s, machine %tb, route %+v", when, sb.Metadata.Name, sb.Status, alive, r)
 			}
 		case "FAILED":
 			if !routed || r.Failed == alive { // its machine says why it failed, if it has one
-				t.Errorf("%s: a failed sandbox has the route %+v; a machine: %t", when, r, alive)
+				tb.Errorf("%s: a failed sandbox has the route %+v; a machine: %t", when, r, alive)
 			}
 		default:
-			t.Errorf("%s: %s is still %s", when, sb.Metadata.Name, sb.Status)
+			tb.Errorf("%s: %s is still %s", when, sb.Metadata.Name, sb.Status)
 		}
 	}
 	if n := p.node.count(); n != usable {
-		t.Errorf("%s: %d machines for %d sandboxes", when, n, usable)
+		tb.Errorf("%s: %d machines for %d sandboxes", when, n, usable)
 	}
-	files, err := p.node.Snapshots(t.Context())
+	files, err := p.node.Snapshots(tb.Context())
 	for _, n := range want[[]snapshot](p, 200, "GET", "/snapshots", "") {
 		if _, there := files[n.ID]; n.Status == doze.SnapshotPending || there != (n.Status == doze.SnapshotReady) {
-			t.Errorf("%s: the snapshot %s is %s, and its files are there: %t", when, n.ID, n.Status, there)
+			tb.Errorf("%s: the snapshot %s is %s, and its files are there: %t", when, n.ID, n.Status, there)
 		}
 		delete(files, n.ID)
 	}
 	if err != nil || len(files) != 0 {
-		t.Errorf("%s: files of no snapshot: %v, %v", when, files, err)
+		tb.Errorf("%s: files of no snapshot: %v, %v", when, files, err)
 	}
-	if left, err := p.store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
-		t.Errorf("%s: leftovers %v, %v", when, left, err)
+	if left, err := p.store.Leftovers(tb.Context(), 10); err != nil || len(left) != 0 {
+		tb.Errorf("%s: leftovers %v, %v", when, left, err)
 	}
 }
 
@@ -258,10 +258,10 @@ func TestEverybodyAtOnce(t *testing.T) {
 }
 
 // everybodyAtOnce is the course of TestEverybodyAtOnce.
-func everybodyAtOnce(t testing.TB, p *platform) {
-	t.Helper()
+func everybodyAtOnce(tb testing.TB, p *platform) {
+	tb.Helper()
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	tb.Logf("seed %d", seed)
 	var wg sync.WaitGroup
 	for i := range 16 {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -316,5 +316,5 @@ func everybodyAtOnce(t testing.TB, p *platform) {
 			p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
 		}
 	}
-	settled(t, "at the end", p)
+	settled(tb, "at the end", p)
 }

@@ -159,11 +159,11 @@ func TestWorkspacesAreCreatedByRight(t *testing.T) {
 	p := start(t, false)
 	u, token := p.join("eve@example.test", doze.RoleMember)
 	made := 0
-	make := func(token string) int {
+	create := func(token string) int {
 		made++
 		return p.do("POST", "/workspaces", fmt.Sprintf(`{"name":"w-%d"}`, made), as(token)...).Code
 	}
-	if got := make(token); got != 403 {
+	if got := create(token); got != 403 {
 		t.Errorf("a member: %d", got)
 	}
 	want[any](p, 403, "PUT", "/platform/users/"+u.Sub, `{"workspaceCreator":true}`, as(token)...)
@@ -178,7 +178,7 @@ func TestWorkspacesAreCreatedByRight(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for _, when := range []string{"at once", "after a restart"} {
-		if got := make(token); got != 200 {
+		if got := create(token); got != 200 {
 			t.Errorf("%s: %d", when, got)
 		}
 		p.reopen()
@@ -187,18 +187,18 @@ func TestWorkspacesAreCreatedByRight(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	for range 98 {
-		if got := make(token); got != 200 {
+		if got := create(token); got != 200 {
 			t.Fatalf("%d: %d", made, got)
 		}
 	}
-	if got := make(token); got != 429 {
+	if got := create(token); got != 429 {
 		t.Errorf("one too many: %d", got)
 	}
-	if got := make(p.key); got != 200 {
+	if got := create(p.key); got != 200 {
 		t.Errorf("an operator, after that: %d", got)
 	}
 	want[doze.User](p, 200, "PUT", "/platform/users/"+u.Sub, `{"workspaceCreator":false}`)
-	if got := make(token); got != 403 {
+	if got := create(token); got != 403 {
 		t.Errorf("without the right: %d", got)
 	}
 }

@@ -200,20 +200,20 @@ func fillers(parts [][3]string) (there, none func(pattern string) string) {
 }
 
 // checkError checks that an error has the three members that clients need.
-func checkError(t testing.TB, w *httptest.ResponseRecorder) {
-	t.Helper()
+func checkError(tb testing.TB, w *httptest.ResponseRecorder) {
+	tb.Helper()
 	var e struct {
 		Error   *string
 		Code    *int
 		Message *string
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Error == nil || e.Code == nil || e.Message == nil {
-		t.Errorf("error body %s: %v", w.Body, err)
+		tb.Errorf("error body %s: %v", w.Body, err)
 	} else if *e.Code != w.Code || *e.Error == "" || *e.Message == "" {
-		t.Errorf("error body %s with status %d", w.Body, w.Code)
+		tb.Errorf("error body %s with status %d", w.Body, w.Code)
 	}
 	if retry := w.Header().Get("x-should-retry"); (w.Code == http.StatusConflict) != (retry == "false") {
-		t.Errorf("x-should-retry %q with status %d", retry, w.Code)
+		tb.Errorf("x-should-retry %q with status %d", retry, w.Code)
 	}
 }
 

@@ -102,12 +102,11 @@ func (s *Store) InsertDevice(ctx context.Context, g Grant, most Waiting, now tim
 			return err
 		}
 		if all >= most.All {
-			largest, err := one(ctx, tx, func(r row) (in struct {
+			type network struct {
 				source string
 				n      int
-			}, err error) {
-				return in, r.Scan(&in.source, &in.n)
-			}, "", `SELECT source, COUNT(*) FROM grants WHERE phase = 'pending' GROUP BY source ORDER BY COUNT(*) DESC, source LIMIT 1`)
+			}
+			largest, err := one(ctx, tx, func(r row) (in network, err error) { return in, r.Scan(&in.source, &in.n) }, "", `SELECT source, COUNT(*) FROM grants WHERE phase = 'pending' GROUP BY source ORDER BY COUNT(*) DESC, source LIMIT 1`)
 			if err != nil {
 				return err
 			}
