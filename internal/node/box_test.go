@@ -426,6 +426,39 @@ func TestGoesBack(t *testing.T) {
 	})
 }
 
+// TestLastMakesRoom: a disk without room for two checkpoints of a sandbox has room
+// for the next in place of the last.
+func TestLastMakesRoom(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.GoBack = true
+		var asked []int64
+		full := false
+		o.SleepRoom = func(n int64) (release func(), err error) {
+			h.set(func() {
+				if asked = append(asked, n); full && len(asked) == 1 {
+					err = doze.Errorf(doze.Exhausted, "the disk of this host has no room")
+				}
+			})
+			return func() {}, err
+		}
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		p.sleep("disk")
+		p.hello("a")
+		h.set(func() { asked, full = nil, true })
+		p.sleep("disk")
+		h.set(func() {
+			if len(asked) != 2 || asked[1] >= asked[0] {
+				t.Errorf("it asked for %v", asked)
+			}
+		})
+	})
+}
+
 // TestExitWithCheckpoint ends machines of which a complete checkpoint is left:
 // their memory was still being loaded.
 func TestExitWithCheckpoint(t *testing.T) {

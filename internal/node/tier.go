@@ -129,12 +129,27 @@ func (n *Node) descend(ctx context.Context, m machine.Machine, to machine.Tier) 
 	if to < machine.Saved {
 		return m.Suspend(ctx, to)
 	}
-	release, err := roomFor(ctx, m, n.SleepRoom)
+	release, err := roomFor(ctx, m, func(bytes int64) (func(), error) { return n.sleepRoom(ctx, m, bytes) })
 	if err != nil {
 		return errors.Join(fmt.Errorf("make room for the checkpoint: %w", err), m.Suspend(ctx, machine.Paused))
 	}
 	defer release()
 	return m.Suspend(ctx, to)
+}
+
+// sleepRoom takes room on the disk for the next checkpoint of a machine. If there
+// is not enough, it takes what the next needs beyond the last one, which goes as
+// soon as the next is complete, or before that if the disk is full.
+func (n *Node) sleepRoom(ctx context.Context, m machine.Machine, bytes int64) (release func(), err error) {
+	release, err = n.SleepRoom(bytes)
+	if err == nil {
+		return release, nil
+	}
+	s, unknown := m.Stats(ctx)
+	if unknown != nil || s.DiskBytes == 0 {
+		return nil, err
+	}
+	return n.SleepRoom(max(0, bytes-s.DiskBytes))
 }
 
 // sank takes note of how a move to a lower tier ended. Preconditions: mu is

@@ -425,11 +425,17 @@ func (w *world) settle(t *testing.T) (release func()) {
 	return release
 }
 
-// images returns what is on disk of checkpoints.
+// begun is what a checkpoint copied before a request ended it. It stays until the
+// next one.
+const begun = "image.begun"
+
+// images returns what is on disk of checkpoints, but for what was begun.
 func (w *world) images() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if e.Name() != begun {
+			names = append(names, e.Name())
+		}
 	}
 	return names, err
 }

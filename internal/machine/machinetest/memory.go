@@ -383,9 +383,11 @@ func hasImage(c machine.Config) bool {
 }
 
 func imageBytes(c machine.Config) (bytes int64) {
-	for _, name := range []string{fileMemory, fileManifest} {
-		if info, err := os.Stat(filepath.Join(c.Dir, dirImage, name)); err == nil {
-			bytes += info.Size()
+	for _, dir := range []string{dirImage, dirLast} {
+		for _, name := range []string{fileMemory, fileManifest} {
+			if info, err := os.Stat(filepath.Join(c.Dir, dir, name)); err == nil {
+				bytes += info.Size()
+			}
 		}
 	}
 	return bytes
