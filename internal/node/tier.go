@@ -12,6 +12,10 @@ import (
 	"doze/internal/step"
 )
 
+// yieldSink is how long a move down that a request has ended is not tried again:
+// the request is about to wake the sandbox, unless its caller has left.
+const yieldSink = 100 * time.Millisecond
+
 // pressureEvery is how often memory is looked at.
 const pressureEvery = 2 * time.Second
 
@@ -84,7 +88,11 @@ func (b *Box) rest() (time.Duration, bool) {
 	if tier == machine.Saved && b.unswappable {
 		since = machine.Swapped // it was tried then
 	}
-	return max(0, b.n.due(b.next(tier))-b.n.due(since)), true
+	rest := max(0, b.n.due(b.next(tier))-b.n.due(since))
+	if !b.asked.IsZero() {
+		rest = max(rest, yieldSink)
+	}
+	return rest, true
 }
 
 // asleep reports whether b is in a phase in which its machine sleeps.

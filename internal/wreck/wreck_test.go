@@ -62,7 +62,7 @@ func TestClearLeavesWhatIsNotOurs(t *testing.T) {
 		t.Error(diff, err)
 	}
 
-	if w.Run = filepath.Join(dir, "run"); os.MkdirAll(filepath.Join(w.Run, "00000000"), 0o700) != nil {
+	if w.Run = filepath.Join(dir, "run"); os.MkdirAll(filepath.Join(w.Run, "00000000"), 0o700) != nil || os.MkdirAll(filepath.Join(w.Run, "owners"), 0o700) != nil {
 		t.Fatal("no directory")
 	}
 	for range 2 { // the second time nothing is there

@@ -162,7 +162,7 @@ func newWorld(t *testing.T, j journey, bin string) *world {
 		t.Fatal(err)
 	}
 	w.Platform, err = testkit.Start(t.Context(), testkit.Options{
-		Bin: bin, Dir: home, Args: append([]string{"--pause-after", "50ms"}, flags[j]...),
+		Bin: bin, Dir: home, Args: append([]string{"--pause-after", "50ms", "--disk-reserve-mb", "0"}, flags[j]...),
 		Env: []string{step.Variable + "=" + w.ear.socket},
 	})
 	t.Cleanup(func() { w.end(t) })
