@@ -42,11 +42,12 @@ type conn struct {
 // newConn returns a connection that ends by itself if no request comes in time.
 func (in *Ingress) newConn(raw net.Conn, within time.Duration) *conn {
 	c := &conn{Conn: raw, in: in}
-	c.opening = time.AfterFunc(within, func() {
+	c.opening = time.AfterFunc(handshakeTime, func() {
 		if c.end() {
 			in.count(neverAsked)
 		}
 	})
+	c.opening.Reset(within) // not before c is complete: it may be at once
 	return c
 }
 

@@ -19,7 +19,7 @@ func serve(t *testing.T, in *Ingress, h http.HandlerFunc) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: h} //nolint:gosec // G112: Configure bounds the time for a header
+	server := &http.Server{Handler: h}
 	in.Configure(server)
 	ended := make(chan struct{})
 	go func() {
@@ -92,12 +92,12 @@ func TestDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := serve(t, in, func(http.ResponseWriter, *http.Request) {})
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	in.descriptors = len(open) + 40 // each connection has two of this process
+	at := serve(t, in, func(http.ResponseWriter, *http.Request) {})
 	for range 15 {
 		if status, _ := ask(t, "127.0.0.2", at, ""); status != http.StatusOK {
 			t.Fatal(status)

@@ -2,7 +2,9 @@ package ingress
 
 import (
 	"net/netip"
+	"runtime/debug"
 	"sync"
+	"time"
 
 	"doze/internal/httpx"
 )
@@ -17,6 +19,27 @@ type roster struct {
 	sources map[netip.Prefix]*source     // guarded by mu
 	levels  map[int]map[*source]struct{} // guarded by mu; sources by how many connections they have
 	top     int                          // guarded by mu; the highest level that may have a source
+	peak    int                          // guarded by mu; the most connections since memory was given back
+}
+
+const (
+	// crowd is how many connections take memory that is worth giving back.
+	crowd = 1024
+	// ebb is the part of them that may be left when that is done, and ebbTime is
+	// what those that go have to end.
+	ebb     = 4
+	ebbTime = time.Second
+)
+
+// relieve gives the memory of many connections that have ended back to the host.
+// The runtime would do so minutes later, and sandboxes need it. Preconditions: mu
+// is held.
+func (ro *roster) relieve() {
+	if ro.peak < crowd || ro.total*ebb > ro.peak {
+		return
+	}
+	ro.peak = ro.total
+	time.AfterFunc(ebbTime, debug.FreeOSMemory)
 }
 
 // source is the connections of one source.
@@ -65,6 +88,7 @@ func (ro *roster) add(c *conn, from netip.Addr, trusted, scarce bool) (evict *co
 		ro.drop(evict)
 	}
 	ro.total++
+	ro.peak = max(ro.peak, ro.total)
 	if c.source = s; s != nil {
 		ro.sources[s.network] = s
 		ro.move(s, len(s.conns)+1)
@@ -131,6 +155,7 @@ func (ro *roster) drop(c *conn) {
 	}
 	c.gone = true
 	ro.total--
+	ro.relieve()
 	if s := c.source; s != nil {
 		ro.move(s, len(s.conns)-1)
 		if delete(s.conns, c); len(s.conns) == 0 {
