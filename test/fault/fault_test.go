@@ -278,6 +278,11 @@ func (w *world) run(t *testing.T, r row, f fault) {
 		}
 	}()
 	rewind := w.keeper.Rewind()
+	if w.on == back && r.way == down { // a full disk takes the last checkpoint for the next
+		release()
+		w.sleep(t)
+		release = w.settle(t)
+	}
 	begin := map[way]func(*testing.T, func(), row) (<-chan *held, func()){
 		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
 	}[r.way]
@@ -409,6 +414,9 @@ func (w *world) settle(t *testing.T) (release func()) {
 		if w.uid, err = w.UID(name); err != nil {
 			t.Fatal(err)
 		}
+		if w.on == back { // there is none before it slept
+			w.sleep(t)
+		}
 	}
 	release, err := w.keeper.Hold(context.WithoutCancel(t.Context())) // release ends it
 	if err != nil {
@@ -429,11 +437,14 @@ func (w *world) settle(t *testing.T) (release func()) {
 // next one.
 const begun = "image.begun"
 
+// last is the checkpoint that it woke from, and may go back to.
+const last = "image.last"
+
 // images returns what is on disk of checkpoints, but for what was begun.
 func (w *world) images() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
-		if e.Name() != begun {
+		if e.Name() != begun && (e.Name() != last || w.on != back) {
 			names = append(names, e.Name())
 		}
 	}
@@ -513,7 +524,7 @@ func (w *world) sleep(t *testing.T) {
 		tier = "disk"
 	case swapped:
 		tier = "swapped"
-	case paused, saved:
+	case paused, saved, back:
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -23,6 +23,7 @@ const (
 	saved   journey = "saved"
 	swapped journey = "swapped"
 	disk    journey = "disk" // with a process that waits for the wake
+	back    journey = "back" // as saved, and a crash leads back to the checkpoint that it woke from
 	cold    journey = "cold" // with none, and with an image for which nobody vouches
 )
 
@@ -31,6 +32,7 @@ const (
 var flags = map[journey][]string{
 	paused:  {"--on-crash", "fail", "--swap", "off", "--save-after", "1h", "--disk-after", "2h"},
 	saved:   {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
+	back:    {"--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
 	swapped: {"--on-crash", "fail", "--swap", "host", "--save-after", "0s", "--swap-after", "50ms", "--disk-after", "1h"},
 	disk:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
 	cold:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
@@ -101,6 +103,19 @@ var rows = []row{
 	{at: step.Publish, on: saved, way: down, faults: any5},
 	{at: step.Published, on: saved, way: down, faults: any4},
 	{at: step.Vouch, on: saved, way: down, faults: any5},
+
+	// It ends where there is no checkpoint but the last one.
+	{at: step.Retire, on: back, way: up, faults: any4, rewinds: true},
+	{at: step.Turned, on: back, way: up, faults: noFail, rewinds: true},
+	{at: step.Unmark, on: back, way: up, faults: any4, rewinds: true},
+	{at: step.Discard, on: back, way: up, faults: noFail, rewinds: true},
+	{at: step.Idle, on: back, way: down, faults: any4, rewinds: true},
+	{at: step.Slept, on: back, way: down, faults: noFail, rewinds: true},
+	{at: step.Make, on: back, way: down, faults: any5, rewinds: true},
+	{at: step.Write, on: back, way: down, faults: any5, rewinds: true},
+	{at: step.Sync, on: back, way: down, faults: any5, rewinds: true},
+	{at: step.Publish, on: back, way: down, faults: any5, rewinds: true},
+	{at: step.Published, on: back, way: down, faults: any4, rewinds: true},
 
 	// Its memory is moved to swap.
 	{at: step.Sink, on: swapped, way: down, passes: 1, faults: any4},
