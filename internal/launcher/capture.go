@@ -59,6 +59,9 @@ const (
 	// namedMost bounds what an engine may name, as a multiple of what its machine
 	// may have in RAM: on cgroup v2, memory in swap comes on top of that.
 	namedMost = 4
+	// fileMost bounds the file of pages, with its holes: there is a checksum for
+	// each chunk.
+	fileMost = 1 << 40
 	// stateMax bounds the engine's own state: its heap is below engineMemory.
 	stateMax = 1 << 30
 	// A copy has the priority of a job in the background, for processor and
@@ -215,7 +218,13 @@ type span struct {
 // source is a memory file of an engine.
 type source struct {
 	fd    int
+	base  uint64           // where it begins in the file of pages
 	clock memmap.FileRange // what is copied at once; empty if it was not found
+}
+
+// place returns where a range of a source is in the file of pages.
+func (s source) place(r memmap.FileRange) memmap.FileRange {
+	return memmap.FileRange{Start: s.base + r.Start, End: s.base + r.End}
 }
 
 // reader reads a range of a source in pieces.
@@ -246,7 +255,7 @@ func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	if name != gvisor.FilePages {
 		return &writer{c: c, put: (&stateOut{file: file}).put, release: file.Close}, nil
 	}
-	c.pages = &pagesOut{file: file, about: gvisor.ImageFile{Name: name, Chunks: []uint32{}}, chunk: make([]byte, 0, gvisor.ImageChunk)}
+	c.pages = newPagesOut(file)
 	return &writer{c: c, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
 }
 
@@ -272,7 +281,7 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 	}
 	c.clock = c.clock || from.clock.Length() > 0
 	if !c.clock {
-		return c.pages.add(nil, int(at.Length()), from.reader(at)) //nolint:gosec // G115: below pageWrite
+		return c.pages.add(nil, from.place(at), from.reader(at))
 	}
 	for _, part := range cut(at, from.clock) {
 		s := span{from: from, at: part}
@@ -305,7 +314,7 @@ func (c *capture) copy(stop <-chan struct{}) error {
 	}
 	for i, s := range c.named {
 		if s.copy != nil {
-			if err := c.pages.add(stop, len(s.copy), func(into []byte, done int) error {
+			if err := c.pages.add(stop, s.from.place(s.at), func(into []byte, done int) error {
 				copy(into, s.copy[done:])
 				return nil
 			}); err != nil {
@@ -314,74 +323,157 @@ func (c *capture) copy(stop <-chan struct{}) error {
 			c.named[i].copy = nil
 			continue
 		}
-		if err := c.pages.add(stop, int(s.at.Length()), s.from.reader(s.at)); err != nil { //nolint:gosec // G115: below pageWrite
+		if err := c.pages.add(stop, s.from.place(s.at), s.from.reader(s.at)); err != nil {
 			return err
 		}
 	}
 	return c.pages.finish()
 }
 
-// pagesOut is the file with the memory.
+// pagesOut is the file with the memory. A page is where it is in the engine's
+// memory file, so that it stays in its place when memory before it comes or goes,
+// and is not written again by the next copy. What the engine did not name is a
+// hole.
 type pagesOut struct {
 	file  *os.File
 	about gvisor.ImageFile
-	chunk []byte // the one at hand, not full
+	at    uint64 // where the chunk at hand begins
+	end   uint64 // of what was named
+	chunk []byte // the one at hand; zero where nothing was named
 	have  []byte // what the file has in its place
+	holes uint32 // checksum of a chunk without pages
+	was   uint64 // size of what an earlier copy wrote
 	same  int    // chunks that the file had already
+}
+
+func newPagesOut(file *os.File) *pagesOut {
+	p := &pagesOut{
+		file: file, about: gvisor.ImageFile{Name: gvisor.FilePages, Chunks: []uint32{}},
+		chunk: make([]byte, gvisor.ImageChunk), have: make([]byte, gvisor.ImageChunk),
+	}
+	p.holes = crc32.Checksum(p.chunk, castagnoli)
+	if info, err := file.Stat(); err == nil {
+		p.was = uint64(info.Size()) //nolint:gosec // G115: it is positive
+	}
+	return p
 }
 
 // errStopped is what a copy returns that was told to stop.
 var errStopped = errors.New("the copy was stopped")
 
-// add appends n bytes, which get reads in pieces, until stop is closed.
-func (p *pagesOut) add(stop <-chan struct{}, n int, get func(into []byte, done int) error) error {
-	for done := 0; done < n; {
+// add writes a range of the file, which get reads in pieces, until stop is closed.
+// Ranges come in the order of the file.
+func (p *pagesOut) add(stop <-chan struct{}, r memmap.FileRange, get func(into []byte, done int) error) error {
+	if r.Start < p.end || r.End > fileMost || r.Start >= r.End {
+		return fmt.Errorf("the engine names memory at %v, after that before %d", r, p.end)
+	}
+	for at := r.Start; at < r.End; {
 		select {
 		case <-stop:
 			return errStopped
 		default:
 		}
-		have := len(p.chunk)
-		p.chunk = p.chunk[:min(cap(p.chunk), have+n-done)]
-		if err := get(p.chunk[have:], done); err != nil {
+		if err := p.reach(at - at%gvisor.ImageChunk); err != nil {
 			return err
 		}
-		done += len(p.chunk) - have
-		if len(p.chunk) == cap(p.chunk) {
-			if err := p.flush(); err != nil {
-				return err
-			}
+		to := min(r.End, p.at+gvisor.ImageChunk)
+		if err := get(p.chunk[at-p.at:to-p.at], int(at-r.Start)); err != nil {
+			return err
 		}
+		at, p.end = to, to
+	}
+	if last := len(p.about.Ranges) - 1; last >= 0 && p.about.Ranges[last].End() == int64(r.Start) { //nolint:gosec // G115: below fileMost
+		p.about.Ranges[last].Bytes += int64(r.Length()) //nolint:gosec // G115: likewise
+	} else {
+		p.about.Ranges = append(p.about.Ranges, gvisor.ImageRange{At: int64(r.Start), Bytes: int64(r.Length())}) //nolint:gosec // G115: likewise
+	}
+	return nil
+}
+
+// reach makes the chunk that begins at an offset the one at hand.
+func (p *pagesOut) reach(at uint64) error {
+	if at == p.at {
+		return nil
+	}
+	if err := p.flush(p.chunk); err != nil {
+		return err
+	}
+	clear(p.chunk)
+	if gap := at - p.at - gvisor.ImageChunk; gap > 0 {
+		if err := p.punch(p.at+gvisor.ImageChunk, gap); err != nil {
+			return err
+		}
+		for range gap / gvisor.ImageChunk {
+			p.about.Chunks = append(p.about.Chunks, p.holes)
+		}
+	}
+	p.at = at
+	return nil
+}
+
+// punch makes a hole where an earlier copy may have written.
+func (p *pagesOut) punch(at, n uint64) error {
+	if at >= p.was {
+		return nil
+	}
+	err := unix.Fallocate(int(p.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(at), int64(n)) //nolint:gosec // G115: below fileMost
+	if err != nil {
+		return fmt.Errorf("make a hole in the pages: %w", err)
 	}
 	return nil
 }
 
 // flush writes the chunk at hand, unless an earlier copy wrote the same.
-func (p *pagesOut) flush() error {
-	if p.have == nil {
-		p.have = make([]byte, cap(p.chunk))
-	}
-	have := p.have[:len(p.chunk)]
-	if n, err := p.file.ReadAt(have, p.about.Bytes); err != nil && !errors.Is(err, io.EOF) {
+func (p *pagesOut) flush(chunk []byte) error {
+	p.about.Chunks = append(p.about.Chunks, crc32.Checksum(chunk, castagnoli))
+	have := p.have[:len(chunk)]
+	n, err := p.file.ReadAt(have, int64(p.at)) //nolint:gosec // G115: below fileMost
+	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the pages of an earlier copy: %w", err)
-	} else if n == len(have) && bytes.Equal(have, p.chunk) {
-		p.same++
-	} else if _, err := p.file.WriteAt(p.chunk, p.about.Bytes); err != nil {
-		return fmt.Errorf("write pages: %w", err)
 	}
-	p.about.Chunks = append(p.about.Chunks, crc32.Checksum(p.chunk, castagnoli))
-	p.about.Bytes += int64(len(p.chunk))
-	p.chunk = p.chunk[:0]
-	return nil
-}
-
-// finish writes the rest, and removes what an earlier copy wrote behind it.
-func (p *pagesOut) finish() error {
-	if len(p.chunk) > 0 {
-		if err := p.flush(); err != nil {
+	if clear(have[n:]); n > 0 && bytes.Equal(have, chunk) {
+		p.same++
+		return nil
+	}
+	if n > 0 {
+		if err := p.punch(p.at, gvisor.ImageChunk); err != nil {
 			return err
 		}
 	}
+	// Pages without a bit set stay holes.
+	size := os.Getpagesize()
+	for from := 0; from < len(chunk); {
+		if allZero(chunk[from:min(from+size, len(chunk))]) {
+			from += size
+			continue
+		}
+		to := from + size
+		for to < len(chunk) && !allZero(chunk[to:min(to+size, len(chunk))]) {
+			to += size
+		}
+		to = min(to, len(chunk))
+		if _, err := p.file.WriteAt(chunk[from:to], int64(p.at)+int64(from)); err != nil { //nolint:gosec // G115: likewise
+			return fmt.Errorf("write pages: %w", err)
+		}
+		from = to
+	}
+	return nil
+}
+
+// allZero reports whether no bit of a page is set.
+func allZero(page []byte) bool { return bytes.Equal(page, zeroPage[:len(page)]) }
+
+// zeroPage is a page without a bit set.
+var zeroPage = make([]byte, os.Getpagesize())
+
+// finish writes the rest, and removes what an earlier copy wrote behind it.
+func (p *pagesOut) finish() error {
+	if p.end > p.at {
+		if err := p.flush(p.chunk[:p.end-p.at]); err != nil {
+			return err
+		}
+	}
+	p.about.Bytes = int64(p.end) //nolint:gosec // G115: below fileMost
 	return p.file.Truncate(p.about.Bytes)
 }
 
@@ -446,7 +538,8 @@ type writer struct {
 	c       *capture
 	put     func(source, memmap.FileRange) error
 	release func() error
-	known   int // sources that were registered
+	known   int    // sources that were registered
+	size    uint64 // of all of them
 	done    []stateio.Completion
 }
 
@@ -466,7 +559,7 @@ func (*writer) MaxParallel() int { return writing }
 func (*writer) NeedRegisterSourceFD() bool { return true }
 
 // RegisterSourceFD implements [stateio.AsyncWriter].
-func (w *writer) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
+func (w *writer) RegisterSourceFD(fd int32, size uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
 	if w.known++; w.known > destinations {
 		return nil, errors.New("too many sources")
 	}
@@ -477,7 +570,12 @@ func (w *writer) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRang
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	w.c.fds = append(w.c.fds, own)
-	return source{fd: own, clock: findClock(own)}, nil
+	from := source{fd: own, base: w.size, clock: findClock(own)}
+	if size > fileMost-w.size {
+		return nil, fmt.Errorf("sources have more than %d bytes", uint64(fileMost))
+	}
+	w.size = (w.size + size + gvisor.ImageChunk - 1) / gvisor.ImageChunk * gvisor.ImageChunk
+	return from, nil
 }
 
 // AddWrite implements [stateio.AsyncWriter].

@@ -169,6 +169,77 @@ func TestCapture(t *testing.T) {
 	}
 }
 
+// TestCaptureInPlace: memory that comes or goes does not move what follows it.
+func TestCaptureInPlace(t *testing.T) {
+	t.Parallel()
+	const size = 6 << 20
+	memory := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(memory)
+	copy(memory, vdsodata.Binary)
+	clear(memory[4<<20 : 4<<20+8192]) // two pages without a bit set
+	fd := memfd(t, size, 0, memory)
+	from, dir := source{fd: fd, clock: findClock(fd)}, t.TempDir()
+	for round, c := range []struct {
+		named []memmap.FileRange
+		same  int
+	}{
+		{[]memmap.FileRange{{Start: 0, End: size}}, 0},
+		{[]memmap.FileRange{{Start: 0, End: 4096}, {Start: 2<<20 + 4096, End: 5<<20 + 4096}}, 3},
+		{[]memmap.FileRange{{Start: 0, End: 4096}, {Start: 8192, End: 12288}, {Start: 2 << 20, End: 5<<20 + 4096}}, 3},
+	} {
+		shot := capturing(t, dir, namedMost*size)
+		want := make([]byte, c.named[len(c.named)-1].End)
+		var pages []byte // as the engine reads them
+		for _, r := range c.named {
+			if err := shot.put(from, r); err != nil {
+				t.Fatal(err)
+			}
+			copy(want[r.Start:r.End], memory[r.Start:r.End])
+			pages = append(pages, memory[r.Start:r.End]...)
+		}
+		if err := shot.copy(nil); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, gvisor.FilePages))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d: the file of %d bytes is not what the engine named, %v", round, len(got), err)
+		}
+		about := shot.pages.about
+		if err := about.Check(got); err != nil {
+			t.Errorf("%d: %v", round, err)
+		}
+		if shot.pages.same != c.same {
+			t.Errorf("%d: %d chunks were left alone, want %d", round, shot.pages.same, c.same)
+		}
+		for offset := int64(0); ; {
+			at, n := about.Locate(offset)
+			if n == 0 {
+				if offset != int64(len(pages)) {
+					t.Errorf("%d: the engine reads %d bytes and wrote %d", round, offset, len(pages))
+				}
+				break
+			}
+			if !bytes.Equal(got[at:at+n], pages[offset:offset+n]) {
+				t.Errorf("%d: the engine reads something else at %d", round, offset)
+			}
+			offset += n
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(shot.pages.file.Fd()), &st); err != nil || st.Blocks*512 > int64(len(pages))+4096 {
+			t.Errorf("%d: the file takes %d bytes of the disk, %v", round, st.Blocks*512, err)
+		}
+	}
+	shot := capturing(t, dir, size)
+	for _, r := range []memmap.FileRange{{Start: 4096, End: 8192}, {Start: 0, End: 4096}} {
+		if err := shot.put(from, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := shot.copy(nil); err == nil {
+		t.Error("an engine names memory in any order")
+	}
+}
+
 // TestCaptureWithoutClock copies all memory before the engine has its answer if
 // nobody knows what it may change.
 func TestCaptureWithoutClock(t *testing.T) {

@@ -319,7 +319,11 @@ func (p *pages) read(t read) (int, error) {
 		total += into[i].Len
 	}
 	var from []unix.Iovec
-	for at, end := t.off, t.off+int64(total); at < end; {
+	for offset, end := t.off, t.off+int64(total); offset < end; {
+		at, follow := p.about.Locate(offset)
+		if follow == 0 {
+			return 0, io.EOF
+		}
 		if err := p.load(int(at / gvisor.ImageChunk)); err != nil {
 			p.spoil(err)
 			return 0, unix.EIO
@@ -328,8 +332,8 @@ func (p *pages) read(t read) (int, error) {
 		if len(rest) == 0 {
 			return 0, io.EOF
 		}
-		rest = rest[:min(int64(len(rest)), end-at)]
-		if at += int64(len(rest)); at < end { // the next chunk takes this one's place
+		rest = rest[:min(int64(len(rest)), end-offset, follow)]
+		if offset += int64(len(rest)); offset < end { // the next chunk takes this one's place
 			rest = bytes.Clone(rest)
 		}
 		from = append(from, unix.Iovec{Base: &rest[0], Len: uint64(len(rest))})

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -74,6 +75,33 @@ type ImageFile struct {
 	Name   string   `json:"name"`
 	Bytes  int64    `json:"bytes"`
 	Chunks []uint32 `json:"chunks"` // CRC-32C of each chunk
+	// Ranges are where the bytes are that the engine reads one after the other.
+	// The rest of the file are holes. Without any, it is the whole file.
+	Ranges []ImageRange `json:"ranges,omitempty"`
+}
+
+// ImageRange is a part of a file.
+type ImageRange struct {
+	At    int64 `json:"at"`
+	Bytes int64 `json:"bytes"`
+}
+
+// End returns the offset behind it.
+func (r ImageRange) End() int64 { return r.At + r.Bytes }
+
+// Locate returns where the byte is that the engine reads at an offset, and how
+// many follow it there. It returns no bytes behind the last.
+func (f ImageFile) Locate(offset int64) (at, bytes int64) {
+	if len(f.Ranges) == 0 {
+		return offset, max(0, f.Bytes-offset)
+	}
+	for _, r := range f.Ranges {
+		if offset < r.Bytes {
+			return r.At + offset, r.Bytes - offset
+		}
+		offset -= r.Bytes
+	}
+	return f.Bytes, 0
 }
 
 // Check compares the whole content of a file with what it should be.
@@ -385,11 +413,22 @@ func imageAt(dir string) (bytes int64, ok bool) {
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {
-			bytes += info.Size()
+			bytes += allocated(info)
 			ok = ok || e.Name() == FileManifest
 		}
 	}
 	return bytes, ok
+}
+
+// statBlock is the unit of stat's blocks, whatever the file system's is.
+const statBlock = 512
+
+// allocated is how much of the disk a file takes: images have holes.
+func allocated(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * statBlock
+	}
+	return info.Size()
 }
 
 // retired is where the image of a machine goes when it wakes.

@@ -241,7 +241,7 @@ func (s *sandbox) abandon(dir string) {
 			slog.Warn("keep what a checkpoint copied", "sandbox", s.config.ID, "err", err)
 		}
 		if info, err := os.Stat(begun); err == nil {
-			s.bytes.Store(info.Size())
+			s.bytes.Store(allocated(info))
 		}
 	}
 	if err := os.RemoveAll(dir + unmade); err != nil {
