@@ -69,7 +69,8 @@ func TestKeysGiveNoMoreThanTheirMakerHas(t *testing.T) {
 		`{"expires_in":"0h"}`:                                 400,
 		`{"expires_in":"20000w"}`:                             400,
 		`{"name":"` + strings.Repeat("x", 64) + `"}`:          400,
-		`{"scopes":["apiKey:list"],"whatever":{"is":"this"}}`: 200,
+		`{"scopes":["apiKey:list"],"whatever":{"is":"this"}}`: 400,
+		`{"scopes":["apiKey:list"]}`:                          200,
 	} {
 		if body == `{"scopes":["admin"]}` {
 			status = 403

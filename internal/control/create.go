@@ -44,6 +44,7 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 			return found, err
 		}
 	}
+	p = append(p, strangersOf(ctx)...)
 	generated := sb.Metadata.Name == ""
 	if generated {
 		sb.Metadata.Name = newName()

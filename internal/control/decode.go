@@ -70,8 +70,8 @@ func member(tree map[string]any, name string, p *doze.Problems) map[string]any {
 // decode writes a JSON object onto the struct that dst points to, and adds
 // each value of a wrong type to p under its path. Unlike encoding/json it
 // reports all of them, and it takes names in their exact case. Members that
-// are absent stay as they are, null makes them zero, unknown ones are ignored;
-// lists, maps and optional objects are replaced whole.
+// are absent stay as they are, null makes them zero; what dst does not have is
+// the business of [strangers]. Lists, maps and optional objects are replaced whole.
 func decode(dst any, tree map[string]any, path string, p *doze.Problems) {
 	object(reflect.ValueOf(dst).Elem(), tree, path, p)
 }

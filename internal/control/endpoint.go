@@ -79,6 +79,12 @@ func write[In, Out any](fn func(*Server, context.Context, *http.Request, map[str
 			if err != nil {
 				return out, err
 			}
+			strange := strangers(r.Method, reflect.TypeFor[In](), body)
+			if createIfNotExist.in(r.URL.Query()) { // the body counts only if there is none
+				ctx = context.WithValue(ctx, strangersKey{}, strange)
+			} else if err := strange.Err(); err != nil {
+				return out, err
+			}
 			out, err = fn(s, ctx, r, body)
 			s.noteRefusal(err)
 			made(ctx, out)

@@ -106,7 +106,7 @@ func TestCreateMistakes(t *testing.T) {
 	if all := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
 		t.Errorf("records remain: %v", all)
 	}
-	for _, body := range []string{"", "null", "{}", `{"metadata":null,"spec":null}`, `{"Metadata":{"name":"A"},"spec":{"network":{},"vpc":"default","region":"","runtime":{"memory":2048.0,"extraArgs":{"tun":"disabled"}}}}`} {
+	for _, body := range []string{"", "null", "{}", `{"metadata":null,"spec":null}`, `{"spec":{"network":{},"vpc":"default","region":"","runtime":{"memory":2048.0,"extraArgs":{"tun":"disabled"}}}}`} {
 		if sb := p.create(body); !strings.HasPrefix(sb.Metadata.Name, "sandbox-") || sb.Status != "DEPLOYED" {
 			t.Errorf("%s: %q is %s", body, sb.Metadata.Name, sb.Status)
 		}

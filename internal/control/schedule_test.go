@@ -56,7 +56,7 @@ func TestScheduleStartsProcesses(t *testing.T) {
 		t := p.t
 		p.create(named("a"))
 		after(90 * time.Second)
-		e := p.plan(`{"type":"cron","value":"*/2 * * * *","input":{"command":"date","name":"now","env":{"A":"b"},"workingDir":"/tmp"},"unknown":1,"sandbox":"x"}`)
+		e := p.plan(`{"type":"cron","value":"*/2 * * * *","input":{"command":"date","name":"now","env":{"A":"b"},"workingDir":"/tmp"},"sandbox":"x"}`)
 		made := doze.Schedule{
 			ID: "schedule-0", Sandbox: "a", Type: "cron", Value: "*/2 * * * *", MaxExecutions: 100,
 			Input: doze.ScheduleInput{Command: "date", Name: "now", Env: map[string]string{"A": doze.MaskedValue}, WorkingDir: "/tmp", KeepAlive: new(true), Timeout: new(600)},

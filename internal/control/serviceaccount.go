@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -109,7 +110,9 @@ func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body
 		return doze.ServiceAccount{}, err
 	}
 	in := accountRequest{a.Name, a.Description, a.Scopes}
-	if err := in.read(callerOf(ctx), body); err != nil {
+	var p doze.Problems
+	echoes(body, in, a.ServiceAccount, &p)
+	if err := cmp.Or(in.read(callerOf(ctx), body), p.Err()); err != nil {
 		return doze.ServiceAccount{}, err
 	}
 	a.Name, a.Description, a.Scopes, a.UpdatedAt = in.Name, in.Description, in.Scopes, doze.Time{Time: time.Now()}

@@ -143,6 +143,7 @@ func (s *Server) updateWorkspace(ctx context.Context, r *http.Request, body map[
 	var p doze.Problems
 	in := workspaceRequest{w.Name, w.DisplayName, w.Region, maps.Clone(w.Labels)}
 	decode(&in, body, "", &p)
+	echoes(body, in, w, &p)
 	if in.Name == "" {
 		in.Name = w.Name
 	}

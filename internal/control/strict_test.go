@@ -1,0 +1,100 @@
+package control_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"doze"
+)
+
+// TestNothingIsIgnored: a member that a body does not have is a mistake, under
+// its path, and nothing is made or changed.
+func TestNothingIsIgnored(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(named("a"))
+	before := want[sandbox](p, 200, "GET", "/sandboxes/a", "")
+	want[any](p, 200, "POST", "/volumes", named("v"))
+	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+	for at, body := range map[string][2]string{
+		"PUT /workspaces/main":                  {`{"displayName":"x","quotas":{"sandboxes":5}}`, "quotas is not known here"},
+		"PUT /workspaces/main?status":           {`{"id":"other"}`, "id cannot be set"},
+		"PUT /workspaces/main?at":               {`{"createdAt":"2001-01-01T00:00:00Z"}`, "createdAt cannot be set"},
+		"PUT /workspaces/main?null":             {`{"id":null}`, "id cannot be set"},
+		"POST /workspaces":                      {`{"name":"w","id":"x"}`, "id is not known here: it has displayName, labels, name, region"},
+		"POST /api_keys":                        {`{"name":"k","expiresIn":"1h"}`, "expiresIn is not known here: it has expires_in, name, scopes"},
+		"POST /service_accounts":                {`{"name":"s","scope":["admin"]}`, "scope is not known here"},
+		"PUT /service_accounts/{id}":            {`{"client_id":"x"}`, "client_id cannot be set"},
+		"PUT /service_accounts/{id}?x":          {`{"role":"x"}`, "role is not known here"},
+		"POST /users":                           {`{"email":"a@b.test","roles":["admin"]}`, "roles is not known here"},
+		"PUT /workspaces/main/quotas":           {`{"quota":{"sandboxes":5}}`, "quota is not known here: it has quotas"},
+		"POST /sandboxes":                       {`{"metadata":{"name":"b"},"spec":{"runtime":{"memroy":512}}}`, "spec.runtime.memroy is not known here: it has envs,"},
+		"POST /sandboxes?case":                  {`{"Metadata":{"name":"b"}}`, "Metadata is not known here"},
+		"POST /sandboxes?top":                   {`{"metadata":{"name":"b"},"region":"here-1"}`, "region is not known here"},
+		"POST /sandboxes?deep":                  {`{"metadata":{"name":"b"},"spec":{"runtime":{"envs":[{"name":"A","vaule":"1"}]}}}`, "spec.runtime.envs[0].vaule is not known here"},
+		"POST /sandboxes?createIfNotExist=true": {`{"metadata":{"name":"b"},"spec":{"runtime":{"memroy":512}}}`, "memroy is not known here"},
+		"PUT /sandboxes/a":                      {`{"metadata":{"labels":{"a":"b"}},"spec":{"ttl":"1h"}}`, "spec.ttl is not known here"},
+		"POST /volumes":                         {`{"metadata":{"name":"b"},"spec":{"sizeMb":512}}`, "spec.sizeMb is not known here"},
+		"PUT /volumes/v":                        {`{"size":2048}`, "size is not known here"},
+		"POST /sandboxes/a/previews":            {`{"metadata":{"name":"b"},"spec":{"port":3000,"publik":true}}`, "spec.publik is not known here"},
+		"POST /sandboxes/a/snapshots":           {`{"metadata":{"name":"b"}}`, "metadata is not known here: it has name, source"},
+		"POST /secrets":                         {`{"metadata":{"name":"b"},"values":{}}`, "values is not known here"},
+		"POST /sandboxes?long":                  {`{"` + strings.Repeat("x", 500) + `":1}`, "…"},
+	} {
+		method, path, _ := strings.Cut(at, " ")
+		if !strings.Contains(path, "createIfNotExist") {
+			path, _, _ = strings.Cut(path, "?")
+		}
+		w := p.do(method, strings.ReplaceAll(path, "{id}", account.ClientID), body[0])
+		if w.Code != 400 || !strings.Contains(w.Body.String(), body[1]) {
+			t.Errorf("%s with %s: %d %s", at, body[0], w.Code, w.Body)
+		}
+		checkError(t, w)
+	}
+	after := want[sandbox](p, 200, "GET", "/sandboxes/a", "")
+	if !after.Metadata.UpdatedAt.Equal(before.Metadata.UpdatedAt.Time) {
+		t.Error("a refused update changed the sandbox")
+	}
+	want[any](p, 404, "GET", "/sandboxes/b", "")
+	want[any](p, 404, "GET", "/volumes/b", "")
+}
+
+// TestClientsSendBackWhatTheyGot: every update takes the whole of what GET
+// answers, with the members that only we set, and what clients add to it.
+func TestClientsSendBackWhatTheyGot(t *testing.T) {
+	t.Parallel()
+	p := start(t, true)
+	p.create(`{"metadata":{"name":"a","labels":{"x":"y"}},"spec":{"runtime":{"ttl":"24h","generation":"mk3","snapshotEnabled":true}},"skipBuild":true,"dockerConfig":{}}`)
+	want[any](p, 200, "POST", "/volumes", named("v"))
+	want[any](p, 200, "POST", "/drives", named("d"))
+	want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"v"}}`)
+	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"p"},"spec":{"type":"flavor"}}`)
+	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
+	want[any](p, 200, "POST", "/volume_templates", named("t"))
+	want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"p"},"spec":{"port":3000}}`)
+	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"s","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
+	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+	for _, path := range []string{
+		"/sandboxes/a", "/volumes/v", "/drives/d", "/secrets/s", "/policies/p", "/customdomains/a.test", "/volume_templates/t",
+		"/sandboxes/a/previews/p", "/sandboxes/a/schedules/s", "/workspaces/main", "/workspaces/main?countResources=true",
+	} {
+		got := want[json.RawMessage](p, 200, "GET", path, "")
+		path, _, _ = strings.Cut(path, "?")
+		want[any](p, 200, "PUT", path, string(got))
+	}
+	all := want[[]json.RawMessage](p, 200, "GET", "/service_accounts", "")
+	want[any](p, 200, "PUT", "/service_accounts/"+account.ClientID, string(all[0]))
+
+	// As updateMetadata and others of the clients do it.
+	whole := want[map[string]any](p, 200, "GET", "/sandboxes/a", "")
+	spec, _ := whole["spec"].(map[string]any)
+	maps.Copy(whole, spec)
+	raw, err := json.Marshal(whole)
+	if err != nil || !slices.Contains(slices.Collect(maps.Keys(whole)), "runtime") {
+		t.Fatal(err, whole)
+	}
+	want[any](p, 200, "PUT", "/sandboxes/a", string(raw))
+}
