@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,7 +96,7 @@ func remove(ctx context.Context, t *testing.T, c *client.Client) {
 }
 
 // call makes a request that must succeed, and decodes its answer into out.
-func (w *world) call(t *testing.T, method, path, key, workspace string, in, out any) {
+func (w *world) call(t *testing.T, key, workspace, method, path string, in, out any) {
 	t.Helper()
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -104,18 +106,37 @@ func (w *world) call(t *testing.T, method, path, key, workspace string, in, out 
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Authorization", "Bearer "+key)
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
 	if workspace != "" {
 		r.Header.Set("X-Blaxel-Workspace", workspace)
 	}
-	resp, err := http.DefaultClient.Do(r) //nolint:forbidigo // the context of the test bounds it
+	answered(t, r, http.StatusOK, out)
+}
+
+// submit sends a form, and returns the header of the answer.
+func (w *world) submit(t *testing.T, path string, form url.Values, want int, out any) http.Header {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.Address+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return answered(t, r, want, out)
+}
+
+// answered sends a request whose answer must have a status, and decodes it.
+func answered(t *testing.T, r *http.Request, want int, out any) http.Header {
+	t.Helper()
+	resp, err := http.DefaultTransport.RoundTrip(r) // a redirect is not followed
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	if err == nil && resp.StatusCode != want {
+		err = fmt.Errorf("%s %s: %s: %s", r.Method, r.URL.Path, resp.Status, text)
 	}
 	if err == nil && out != nil {
 		err = json.Unmarshal(text, out)
@@ -123,4 +144,5 @@ func (w *world) call(t *testing.T, method, path, key, workspace string, in, out 
 	if err != nil {
 		t.Fatal(err)
 	}
+	return resp.Header
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,15 +67,43 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// admit gives the attacker a workspace and a key, as an operator gives them to
-// anybody.
+// Of the page on which the attacker logs in: the verifier and its challenge are
+// those of RFC 7636, appendix B.
+const (
+	callback  = "http://127.0.0.1:4711/callback"
+	verifier  = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+	challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+	email     = "mallory@example.test"
+	password  = "correct horse"
+)
+
+// admit gives the attacker a workspace, as an operator gives one to anybody. She
+// accepts an invitation, logs in, and makes a key.
 func (w *world) admit(t *testing.T) {
 	t.Helper()
+	var invited struct{ Token string }
+	w.call(t, w.Key, "", http.MethodPost, "/v0/workspaces", map[string]any{"name": attackers}, nil)
+	w.call(t, w.Key, attackers, http.MethodPost, "/v0/users", map[string]any{"email": email, "role": "admin"}, &invited)
+	w.call(t, "", "", http.MethodPost, "/v0/invitations/accept", map[string]any{"token": invited.Token, "password": password}, nil)
+
+	form := url.Values{
+		"response_type": {"code"}, "client_id": {"doze"}, "redirect_uri": {callback}, "state": {"s"}, "code_challenge": {challenge},
+		"code_challenge_method": {"S256"}, "name": {email}, "password": {password}, "decision": {"allow"},
+	}
+	back := w.submit(t, "/v0/oauth/authorize", form, http.StatusSeeOther, nil)
+	at, err := url.Parse(back.Get("Location"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var token struct {
+		Access string `json:"access_token"`
+	}
+	w.submit(t, "/v0/oauth/token", url.Values{
+		"grant_type": {"authorization_code"}, "code": {at.Query().Get("code")}, "client_id": {"doze"}, "redirect_uri": {callback}, "code_verifier": {verifier},
+	}, http.StatusOK, &token)
 	var made struct{ APIKey string }
-	w.call(t, http.MethodPost, "/v0/workspaces", w.Key, "", map[string]any{"name": attackers}, nil)
-	w.call(t, http.MethodPost, "/v0/api_keys", w.Key, attackers, map[string]any{"name": "attacker"}, &made)
+	w.call(t, token.Access, attackers, http.MethodPost, "/v0/api_keys", map[string]any{"name": "attacker"}, &made)
 	w.key = made.APIKey
-	var err error
 	if w.hostile, err = client.New(client.Config{Address: w.Address, Key: w.key, Workspace: attackers}); err != nil {
 		t.Fatal(err)
 	}
