@@ -153,10 +153,21 @@ func (c *Credentials) Revoke(grant string, now time.Time) {
 	})
 }
 
+// StrangerError is that of a credential which is good, and does not open the
+// workspace that a request names. It is for the log: Caller may do nothing by it.
+type StrangerError struct {
+	Caller Caller // where the credential is bound to
+	err    error
+}
+
+func (e *StrangerError) Error() string { return e.err.Error() }
+
+func (e *StrangerError) Unwrap() error { return e.err }
+
 // Authenticate returns who sent r and where. A missing, wrong, expired or
 // revoked credential is Unauthenticated. The header x-blaxel-workspace or the
 // query parameter workspace chooses the workspace; one that the caller may not
-// enter is Forbidden, and the caller is where the credential is bound to.
+// enter is Forbidden, by a [StrangerError].
 func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 	text, err := Token(r)
 	if err != nil {
@@ -172,7 +183,10 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 		}
 		in, ok := caller.In(asked)
 		if !ok {
-			return caller, doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names")
+			return Caller{}, &StrangerError{
+				Caller: caller,
+				err:    doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names"),
+			}
 		}
 		caller = in
 		caller.Chosen = true

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -328,7 +329,11 @@ func (s *Server) guard(scope string, h http.Handler) http.Handler {
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := s.Credentials.Authenticate(r)
-		place(audit.Of(r.Context()), c)
+		who := c
+		if stranger, ok := errors.AsType[*access.StrangerError](err); ok {
+			who = stranger.Caller
+		}
+		place(audit.Of(r.Context()), who)
 		if err == nil {
 			err = s.Quotas.Take(w.Header(), c.Workspace, c.Key)
 		}

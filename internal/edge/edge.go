@@ -258,6 +258,9 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 		return nil, err
 	}
 	if v.caller, err = e.authenticate(probe); err != nil {
+		if stranger, ok := errors.AsType[*access.StrangerError](err); ok {
+			v.caller = stranger.Caller // for the log
+		}
 		return nil, err
 	}
 	at, err := e.find(r, v)
