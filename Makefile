@@ -19,7 +19,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-control bench-density bench-egress bench-agent faults soak clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-control bench-density bench-egress bench-agent faults attack soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -80,6 +80,8 @@ BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(J
 SOAK ?= 10m
 faults: deps-test ## every fault at every step of sleep and wake
 	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
+attack: deps-test build ## outsiders, tenants and sandboxes against a victim whose requests are measured; takes about 10 minutes
+	$(SUDO) $(GO) test ./test/attack -all -v -timeout 30m
 soak: deps-test build ## SOAK (10m) of sleeping, waking, copying and killing; fails on a wrong byte
 	$(SUDO) $(GO) run ./test/soak -for $(SOAK)
 

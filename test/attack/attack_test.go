@@ -76,7 +76,7 @@ func TestTable(t *testing.T) {
 
 // TestAttack runs the table, one attack after the other, against one platform.
 func TestAttack(t *testing.T) {
-	if testing.Short() || os.Getuid() != 0 || !*all && *only == "" {
+	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("SKIPPED: real sandboxes need root and time")
 	}
 	raise(t)

@@ -20,7 +20,9 @@ import (
 
 // smallHost are the settings of a platform whose host is small: what an attacker
 // may take up is reached in seconds.
-var smallHost = []string{"--egress", "open"}
+// The rates of sources are those of the world: the defaults for the loopback
+// interface, where all attackers are, are twenty times as high.
+var smallHost = []string{"--egress", "open", "--sandbox-memory-mb", "3072", "--source-rate", "1000:5000", "--source-failure-rate", "10:100"}
 
 // outside is a name that the platform's resolver knows. Nothing is ever sent to
 // its address: who connects says nothing, so that nobody knows whether the rules
