@@ -728,7 +728,7 @@ func TestMemoryOfTheHostIsTheMost(t *testing.T) {
 		of := func(name string, memory int) string {
 			return `{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"memory":` + strconv.Itoa(memory) + `}}}`
 		}
-		says := "the host has " + strconv.Itoa(int(host)) + " megabytes"
+		says := "one sandbox can have " + strconv.Itoa(most) + " megabytes on this host"
 		for _, at := range []string{"POST /sandboxes", "PUT /sandboxes/before"} {
 			method, path, _ := strings.Cut(at, " ")
 			if w := p.do(method, path, of("before", most+1)); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
