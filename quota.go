@@ -58,6 +58,11 @@ var Quotas = []Quota{
 		Checked: "in memory, before a sandbox boots or wakes",
 	},
 	{
+		Name: QuotaDisk, Unit: "MiB", Default: 64 << 20,
+		About:   "disk of checkpoints, archives, snapshots, volumes, versions of volume templates, and images",
+		Checked: "in the transaction that inserts a sandbox, a snapshot, a volume, a version or the tag of an image",
+	},
+	{
 		Name: QuotaVolumes, Unit: "volumes", Default: VolumesMax,
 		About:   "volumes",
 		Checked: "in the transaction that inserts a volume",

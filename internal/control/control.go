@@ -72,6 +72,7 @@ type Server struct {
 	stepped   atomic.Bool
 	mending   bell // something is left to finish
 	agenda    bell // a schedule may be due earlier, or room for another start
+	disk      disk
 	setBack   atomic.Bool
 	governing sync.Mutex // held while limits are recorded and put in force
 	// nodeStops says that nothing can be started any more.
@@ -83,7 +84,7 @@ type Server struct {
 // New returns a server that serves and reports at once; [Server.Recover] and
 // [Server.Run] belong to it.
 func New(c Config) *Server {
-	return &Server{
+	s := &Server{
 		Config: c, turns: newTurns(), began: time.Now(),
 		siblings: siblingsOf(routes),
 		reports:  queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
@@ -92,6 +93,8 @@ func New(c Config) *Server {
 			return append(text, '\n'), err
 		}),
 	}
+	c.Store.SetMeasured(s.disk.of)
+	return s
 }
 
 // Run expires, purges and cleans up sandboxes, keeps schedules and records
@@ -106,6 +109,7 @@ func (s *Server) Run(ctx context.Context) error {
 	tasks.Go(func() { s.reverify(ctx) })
 	tasks.Go(func() { s.keepSchedules(ctx) })
 	tasks.Go(func() { s.meterEgress(ctx) })
+	tasks.Go(func() { s.measureDisk(ctx) })
 	tasks.Wait()
 	return context.Cause(ctx)
 }

@@ -196,12 +196,14 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 		}
 		return setTag(i, tag, pinned, now)
 	})
-	if err == nil {
-		s.release(ctx, moved)
+	if err != nil {
+		s.release(ctx, []string{pinned.Ref}) // nobody has it, unless another tag means it
+		return out, err
 	}
+	s.release(ctx, moved)
 	return doze.ImageResponse{
 		Message: fmt.Sprintf("the image is %s:%s", name, tag), Name: name, ResourceType: doze.KindSandbox, Image: pinned.Ref,
-	}, err
+	}, nil
 }
 
 // setTag makes a tag mean an image of a registry, from now on.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
 	"doze"
+	"doze/internal/openapi"
 	"doze/internal/peer"
 	"doze/internal/store"
 )
@@ -15,7 +17,16 @@ import (
 // quotaRequest is what an operator may set of the quotas of a workspace: limits
 // by name. Null takes one back; what is left out stays.
 type quotaRequest struct {
-	Quotas map[string]*int `json:"quotas"`
+	Quotas limitChanges `json:"quotas"`
+}
+
+type limitChanges map[string]*int
+
+// Schema says that null is a value.
+func (limitChanges) Schema(func(reflect.Type) *openapi.Schema) *openapi.Schema {
+	return &openapi.Schema{Type: "object", Values: &openapi.Schema{OneOf: []*openapi.Schema{
+		{Type: "integer", Format: "int64", Minimum: new(0)}, {Type: "null", Description: "the default"},
+	}}}
 }
 
 // loadQuotas tells everybody who enforces limits what they are.

@@ -77,6 +77,13 @@ var operations = map[string]operation{
 			return p.doAs(p.t.Context(), "PUT", fmt.Sprint("/volumes/v", i), `{"spec":{"size":2048}}`), ""
 		},
 	},
+	"create a volume on the disk": {
+		doze.QuotaDisk, nil, 2048, post("/volumes", `{"metadata":{"name":"v%d"},"spec":{"size":2048}}`, at("/volumes/v")),
+	},
+	"add a version of a template": {
+		doze.QuotaDisk, nil, 64, post("/volume_templates?upload=true", `{"metadata":{"name":"t%d"},"spec":{"defaultSize":64}}`, at("/volume_templates/t")),
+	},
+	"pull an image": {doze.QuotaDisk, nil, 1, post("/images", `{"name":"own-%d","image":"hub.test/app%d:1"}`, at("/images/sandbox/own-"))},
 	"take a snapshot": {
 		doze.QuotaSnapshots, func(p *platform) { p.create(named("a")) }, 1,
 		post("/snapshots", `{"name":"s%d","source":{"name":"a","kind":"sandbox"}}`, at("/snapshots/s")),
@@ -388,4 +395,37 @@ func TestEgressThatNobodyCounts(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":null}}`)
+}
+
+// TestDiskOfAWorkspace: what a node measures counts with what records promise,
+// and nothing that sleeps is refused.
+func TestDiskOfAWorkspace(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		p.create(named("a"))
+		time.Sleep(time.Minute)
+		if q := p.quotaOf(doze.QuotaDisk); q.Used != 1 { // its checkpoint has a part of a megabyte
+			p.t.Errorf("%+v", q)
+		}
+		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":1}}`)
+		for path, body := range map[string]string{
+			"/sandboxes":                    named("b"),
+			"/sandboxes/a/snapshots":        `{"name":"s"}`,
+			"/sandboxes/a/fork":             `{"targetName":"f","targetType":"sandbox"}`,
+			"/volumes":                      named("v"),
+			"/volume_templates?upload=true": named("t"),
+			"/images":                       `{"name":"own-x","image":"hub.test/app:1"}`,
+		} {
+			if w := p.do("POST", path, body); w.Code != 429 || !strings.Contains(w.Body.String(), doze.QuotaDisk) {
+				p.t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+		want[any](p, 200, "POST", "/volume_templates", named("t")) // without files
+		if q := p.quotaOf(doze.QuotaSnapshots); q.Used != 0 {
+			p.t.Errorf("%+v", q)
+		}
+		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		time.Sleep(time.Minute)
+		p.create(named("b"))
+	})
 }

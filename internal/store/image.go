@@ -50,8 +50,20 @@ func (s *Store) ChangeImage(ctx context.Context, workspace, name string, fn func
 		case i.Metadata.Workspace != workspace:
 			return doze.Errorf(doze.Conflict, "the image %s is shared by the workspace %s: only there it can be changed", name, i.Metadata.Workspace)
 		}
+		before := imageSizes([]doze.Image{i})
 		if err := fn(&i); err != nil {
 			return err
+		}
+		var more int64
+		for ref, size := range imageSizes([]doze.Image{i}) {
+			if _, had := before[ref]; !had {
+				more += size
+			}
+		}
+		if more > 0 {
+			if err := s.checkQuota(ctx, tx, workspace, doze.QuotaDisk, megabytes(more)); err != nil {
+				return err
+			}
 		}
 		if len(i.Spec.Tags) == 0 {
 			_, err := tx.ExecContext(ctx, `DELETE FROM images WHERE workspace = $1 AND name = $2`, workspace, name)

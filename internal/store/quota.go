@@ -12,6 +12,11 @@ import (
 // It is to be called before anybody else uses the store.
 func (s *Store) SetDefaultLimits(l doze.Limits) { s.defaults = l }
 
+// SetMeasured has fn tell how many bytes of the disk workspaces take besides what
+// the records know. It must not wait. It is to be called before anybody else uses
+// the store.
+func (s *Store) SetMeasured(fn func(workspace string) int64) { s.measured = fn }
+
 // Limits returns what operators set, by workspace.
 func (s *Store) Limits(ctx context.Context) (map[string]doze.Limits, error) {
 	return limitsOf(ctx, s.read, "")
@@ -60,18 +65,21 @@ func (s *Store) SetLimits(ctx context.Context, workspace string, change map[stri
 }
 
 // Counted are the quotas whose use is in the records.
-var Counted = []string{doze.QuotaSandboxes, doze.QuotaVolumes, doze.QuotaVolumesSize, doze.QuotaSnapshots, doze.QuotaKeys}
+var Counted = []string{doze.QuotaSandboxes, doze.QuotaVolumes, doze.QuotaVolumesSize, doze.QuotaSnapshots, doze.QuotaKeys, doze.QuotaDisk}
 
 // Used returns how much of a quota, one of [Counted], a workspace has used.
 func (s *Store) Used(ctx context.Context, workspace, quota string) (int64, error) {
-	n, err := used(ctx, s.read, workspace, quota)
+	n, err := s.used(ctx, s.read, workspace, quota)
 	return n, wrap(err, "count what is used of %s", quota)
 }
 
-func used(ctx context.Context, q querier, workspace, quota string) (int64, error) {
+func (s *Store) used(ctx context.Context, q querier, workspace, quota string) (int64, error) {
 	var n int
 	var err error
 	switch quota {
+	case doze.QuotaDisk:
+		bytes, err := onDisk(ctx, q, workspace)
+		return megabytes(bytes + s.measured(workspace)), err
 	case doze.QuotaSandboxes:
 		var rows []int
 		rows, err = collect(ctx, q, scanNumber, `SELECT sandboxes FROM counts WHERE workspace = $1`, workspace)
@@ -108,18 +116,21 @@ func scanSize(r row) (doze.Megabytes, error) {
 // than it may. There is one writer: what was counted in its transaction is so
 // when that ends, and of callers that come together none goes beyond the limit.
 func (s *Store) checkQuota(ctx context.Context, tx *sql.Tx, workspace, quota string, more int64) error {
-	n, err := used(ctx, tx, workspace, quota)
+	all, err := limitsOf(ctx, tx, workspace)
 	if err != nil {
 		return err
 	}
-	own, err := limitsOf(ctx, tx, workspace)
-	if err != nil {
-		return err
+	own, most := all[workspace], all[workspace].Of(quota, s.defaults)
+	_, set := own[quota]
+	_, usual := s.defaults[quota]
+	if quota == doze.QuotaDisk && !set && !usual {
+		return nil // no host has as much as the default: nobody pays for the sum of all records
 	}
-	if most := own[workspace].Of(quota, s.defaults); n+more > most {
-		return doze.QuotaExceeded(quota, n, most)
+	n, err := s.used(ctx, tx, workspace, quota)
+	if err == nil && n+more > most {
+		err = doze.QuotaExceeded(quota, n, most)
 	}
-	return nil
+	return err
 }
 
 // SetEgress notes what workspaces have sent and received on a day such as
@@ -153,4 +164,82 @@ func (s *Store) Egress(ctx context.Context, fn func(workspace, day string, bytes
 		return none, nil
 	}, `SELECT workspace, day, bytes FROM egress_days`)
 	return wrap(err, "read egress")
+}
+
+// megabytes is the least number of them that has room for some bytes.
+func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
+// onDisk is how much disk the records promise to a workspace, in bytes: to
+// volumes and versions of templates their sizes, to a snapshot that is being
+// taken the memory of its sandbox, and to one that is there what it takes. An
+// image counts once for all tags that mean it.
+func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err error) {
+	volumes, err := collect(ctx, q, scanSize, `SELECT body FROM volumes WHERE workspace = $1`, workspace)
+	if err != nil {
+		return 0, err
+	}
+	versions, err := collect(ctx, q, scanVersion, `SELECT `+versionColumns+` FROM volume_template_versions WHERE workspace = $1`, workspace)
+	if err != nil {
+		return 0, err
+	}
+	snapshots, err := collect(ctx, q, scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE workspace = $1 AND phase <> $2`, workspace, snapshotGone)
+	if err != nil {
+		return 0, err
+	}
+	images, err := collect(ctx, q, scanImage, `SELECT body FROM images WHERE workspace = $1`, workspace)
+	if err != nil {
+		return 0, err
+	}
+	for _, size := range volumes {
+		sum += size.Bytes()
+	}
+	for _, v := range versions {
+		sum += v.Size.Bytes()
+	}
+	for _, n := range snapshots {
+		switch n.Status {
+		case doze.SnapshotPending:
+			sum += n.Spec.Memory.Bytes()
+		case doze.SnapshotReady:
+			sum += n.Bytes
+		case doze.SnapshotFailed: // has no files
+		}
+	}
+	for _, size := range imageSizes(images) {
+		sum += size
+	}
+	return sum, nil
+}
+
+// imageSizes are the bytes of images, by what their tags mean.
+func imageSizes(images []doze.Image) map[string]int64 {
+	sizes := map[string]int64{}
+	for _, i := range images {
+		for _, t := range i.Spec.Tags {
+			sizes[t.Image] = t.Size
+		}
+	}
+	return sizes
+}
+
+// DiskOwners returns whose the machines of living sandboxes are, and who has a
+// tag of an image, by what that means.
+func (s *Store) DiskOwners(ctx context.Context) (machines map[string]string, tagged map[string][]string, err error) {
+	machines, tagged = map[string]string{}, map[string][]string{}
+	_, err = collect(ctx, s.read, func(r row) (none struct{}, err error) {
+		var machine, workspace string
+		err = r.Scan(&machine, &workspace)
+		machines[machine] = workspace
+		return none, err
+	}, `SELECT machine, workspace FROM sandboxes WHERE phase <> 'terminated'`)
+	if err != nil {
+		return nil, nil, wrap(err, "read whose machines are")
+	}
+	images, err := collect(ctx, s.read, scanImage, `SELECT body FROM images`)
+	for _, i := range images {
+		for ref := range imageSizes([]doze.Image{i}) {
+			tagged[ref] = append(tagged[ref], i.Metadata.Workspace)
+		}
+	}
+	return machines, tagged, wrap(err, "read whose images are")
 }

@@ -29,6 +29,7 @@ var takers = map[string]func(t *testing.T, s *store.Store, workspace, name strin
 		n.ID, n.Name, n.Workspace = store.NewID(), name, workspace
 		return s.InsertSnapshot(t.Context(), n)
 	},
+	doze.QuotaDisk: takeVolume,
 	doze.QuotaKeys: func(t *testing.T, s *store.Store, workspace, name string) error {
 		return s.InsertAPIKey(t.Context(), store.APIKey{APIKey: doze.APIKey{ID: workspace + name}, Workspace: workspace})
 	},

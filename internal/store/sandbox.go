@@ -163,7 +163,12 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 			return err
 		}
 		// Now, since a name that is taken says more to its caller.
-		if err := s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaSandboxes, 1); err != nil {
+		// A sandbox takes some disk, and nobody knows yet how much.
+		err = cmp.Or(
+			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaSandboxes, 1),
+			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaDisk, 1),
+		)
+		if err != nil {
 			return err
 		}
 		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, 1), index(ctx, tx, sb.searched()), attach(ctx, tx, &sb)); err != nil {

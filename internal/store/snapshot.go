@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -61,10 +62,14 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot) error {
 		return wrap(err, "encode snapshot")
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {
-		if err := s.checkQuota(ctx, tx, n.Workspace, doze.QuotaSnapshots, 1); err != nil {
+		err := cmp.Or(
+			s.checkQuota(ctx, tx, n.Workspace, doze.QuotaSnapshots, 1),
+			s.checkQuota(ctx, tx, n.Workspace, doze.QuotaDisk, int64(n.Spec.Memory)),
+		)
+		if err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, workspace, uid, name, search, phase, created_at, body)
+		_, err = tx.ExecContext(ctx, `INSERT INTO snapshots (id, workspace, uid, name, search, phase, created_at, body)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
 			n.ID, n.Workspace, n.UID, n.Name, strings.ToLower(n.Name+between+n.SandboxName), string(n.Status), millis(n.CreatedAt.Time), string(body))
 		return err

@@ -43,6 +43,8 @@ type Store struct {
 	box   *seal.Box
 	// defaults are the limits of workspaces without any of their own.
 	defaults doze.Limits
+	// measured is what workspaces take of the disk besides, in bytes.
+	measured func(workspace string) int64
 }
 
 // engine is an opened database, and what there is to know about its kind.
@@ -64,7 +66,7 @@ func Open(ctx context.Context, address string, box *seal.Box) (_ *Store, err err
 		return nil, err
 	}
 	// To read again does no harm, and all readers may be lost at once.
-	s := &Store{write: pool{e.write, 0}, read: pool{e.read, readers}, box: box}
+	s := &Store{measured: func(string) int64 { return 0 }, write: pool{e.write, 0}, read: pool{e.read, readers}, box: box}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("database %s: %w", e.name, classify(ctx, err)), s.Close())

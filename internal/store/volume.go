@@ -40,6 +40,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
 		err := cmp.Or(
 			s.checkQuota(ctx, tx, v.Metadata.Workspace, doze.QuotaVolumes, 1),
 			s.checkQuota(ctx, tx, v.Metadata.Workspace, doze.QuotaVolumesSize, int64(v.Spec.Size)),
+			s.checkQuota(ctx, tx, v.Metadata.Workspace, doze.QuotaDisk, int64(v.Spec.Size)),
 		)
 		if err != nil {
 			return err
@@ -135,7 +136,11 @@ func (s *Store) ChangeVolume(ctx context.Context, workspace, name string, fn fun
 			return err
 		}
 		if v.Spec.Size != was {
-			if err := s.checkQuota(ctx, tx, workspace, doze.QuotaVolumesSize, int64(v.Spec.Size-was)); err != nil {
+			err := cmp.Or(
+				s.checkQuota(ctx, tx, workspace, doze.QuotaVolumesSize, int64(v.Spec.Size-was)),
+				s.checkQuota(ctx, tx, workspace, doze.QuotaDisk, int64(v.Spec.Size-was)),
+			)
+			if err != nil {
 				return err
 			}
 			message := fmt.Sprintf("its size is %d MB now, it was %d MB", v.Spec.Size, was)

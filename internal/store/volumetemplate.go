@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -87,7 +88,8 @@ func (s *Store) PutVolumeTemplate(ctx context.Context, workspace, name string, f
 			return err
 		}
 		if add != nil {
-			if err := insertVersion(ctx, tx, t, add); err != nil {
+			err := cmp.Or(s.checkQuota(ctx, tx, workspace, doze.QuotaDisk, int64(add.Size)), insertVersion(ctx, tx, t, add))
+			if err != nil {
 				return err
 			}
 		}
