@@ -141,3 +141,18 @@ func (c *Client) DeleteDomain(ctx context.Context, name string) error {
 	_, err := resource[any](ctx, c, http.MethodDelete, nil, "customdomains", name)
 	return err
 }
+
+// Quotas returns those of a workspace, or of the caller's for the empty name.
+func (c *Client) Quotas(ctx context.Context, workspace string) ([]doze.QuotaStatus, error) {
+	path := []string{"quotas"}
+	if workspace != "" {
+		path = []string{"workspaces", workspace, "quotas"}
+	}
+	return resource[[]doze.QuotaStatus](ctx, c, http.MethodGet, nil, path...)
+}
+
+// SetQuotas changes limits of a workspace, for operators, and returns all of its
+// quotas. Nil gives one its default back.
+func (c *Client) SetQuotas(ctx context.Context, workspace string, limits map[string]*int64) ([]doze.QuotaStatus, error) {
+	return resource[[]doze.QuotaStatus](ctx, c, http.MethodPut, map[string]any{"quotas": limits}, "workspaces", workspace, "quotas")
+}

@@ -105,7 +105,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{inWords(err)} })
 	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers and errors: `table|json`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
-	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.audit(), a.version())
+	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version())
 	return root
 }
 

@@ -303,7 +303,7 @@ var passing = []struct {
 	{regexp.MustCompile(`(\\?"pid\\?": ?(?:\\?")?)\d+`), "${1}{number}"},
 	{regexp.MustCompile(`\bproc-[a-z0-9]{8}\b`), "proc-{random}"},
 	{regexp.MustCompile(`"(gitCommit|buildTime|goVersion|uptime|duration)": "[^"]+"`), `"$1": "{text}"`},
-	{regexp.MustCompile(`("unit": "requests per second",\s+"used"): \d+`), "$1: {number}"},
+	{regexp.MustCompile(`("name": "diskMb",\s+"unit": "MiB",\s+"used"|"unit": "requests per second",\s+"used"): \d+`), "$1: {number}"},
 	{regexp.MustCompile(`"(uptimeSeconds)": [\d.]+`), `"$1": {number}`},
 	{regexp.MustCompile(`("id": ?)"[0-9a-f]{16}"`), `$1"{id}"`}, // of a line of the audit log
 	{regexp.MustCompile(`("(?:key|requestId)": ?)"[A-Za-z0-9]{16,26}"`), `$1"{text}"`},
