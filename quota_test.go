@@ -43,7 +43,7 @@ func TestLimitsOf(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
-	if got := (doze.Limits)(nil).Of("volumes", nil); got != doze.VolumesMax {
+	if got := doze.Limits(nil).Of("volumes", nil); got != doze.VolumesMax {
 		t.Errorf("the default of the table: %d", got)
 	}
 }

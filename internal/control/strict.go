@@ -23,43 +23,53 @@ var tolerated = []struct {
 	why    string
 }{
 	{
-		reflect.TypeFor[doze.Sandbox](), "", []string{"spec.runtime.generation", "spec.runtime.snapshotEnabled"},
+		reflect.TypeFor[doze.Sandbox](), "",
+		[]string{"spec.runtime.generation", "spec.runtime.snapshotEnabled"},
 		"the clients send them with each create; every sandbox has what they ask for",
 	},
 	{
-		reflect.TypeFor[doze.Sandbox](), "", []string{"dockerConfig", "skipBuild"},
+		reflect.TypeFor[doze.Sandbox](), "",
+		[]string{"dockerConfig", "skipBuild"},
 		"the command line of the clients sends them with an image that is built already",
 	},
 	{
-		reflect.TypeFor[doze.Sandbox](), http.MethodPut, []string{"enabled", "lifecycle", "network", "region", "runtime", "volumes", "vpc"},
+		reflect.TypeFor[doze.Sandbox](), http.MethodPut,
+		[]string{"enabled", "lifecycle", "network", "region", "runtime", "volumes", "vpc"},
 		"updates of the clients have the members of spec at the top too: those in spec count",
 	},
 	{
-		reflect.TypeFor[doze.Sandbox](), "", []string{"errors"},
+		reflect.TypeFor[doze.Sandbox](), "",
+		[]string{"errors"},
 		"the type of the clients has it, for what went wrong with a host",
 	},
 	{
-		reflect.TypeFor[doze.ImageRequest](), "", []string{"generation", "dockerConfig"},
+		reflect.TypeFor[doze.ImageRequest](), "",
+		[]string{"generation", "dockerConfig"},
 		"the clients send them for builds, and with images that are built already",
 	},
 	{
-		reflect.TypeFor[doze.Policy](), "", []string{"usage"},
+		reflect.TypeFor[doze.Policy](), "",
+		[]string{"usage"},
 		"the type of the clients has it, for who refers to a policy",
 	},
 	{
-		reflect.TypeFor[doze.Volume](), "", []string{"terminatedAt"},
+		reflect.TypeFor[doze.Volume](), "",
+		[]string{"terminatedAt"},
 		"the type of the clients has it, for a volume that is gone",
 	},
 	{
-		reflect.TypeFor[doze.NetworkResource](), "", []string{"metadata.labels", "metadata.externalId", "metadata.plan", "metadata.url"},
+		reflect.TypeFor[doze.NetworkResource](), "",
+		[]string{"metadata.labels", "metadata.externalId", "metadata.plan", "metadata.url"},
 		"the metadata of a VPC has them in the type of the clients; nothing looks for a VPC by them",
 	},
 	{
-		reflect.TypeFor[doze.Preview](), "", []string{"events"},
+		reflect.TypeFor[doze.Preview](), "",
+		[]string{"events"},
 		"the type of the clients has it, for what happened to a preview",
 	},
 	{
-		reflect.TypeFor[shareRequest](), "", []string{"targetAccountId"},
+		reflect.TypeFor[shareRequest](), "",
+		[]string{"targetAccountId"},
 		"the clients name the account of the other workspace: a platform is one account",
 	},
 }

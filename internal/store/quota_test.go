@@ -17,6 +17,7 @@ import (
 // takers insert one more of what each quota of the records counts.
 var takers = map[string]func(t *testing.T, s *store.Store, workspace, name string) error{
 	doze.QuotaSandboxes: func(t *testing.T, s *store.Store, workspace, name string) error {
+		t.Helper()
 		sb := store.Sandbox{UID: store.NewID(), LastUsed: epoch}
 		sb.Metadata = doze.Metadata{Name: name, Workspace: workspace, CreatedAt: doze.Time{Time: epoch}}
 		_, err := s.InsertSandbox(t.Context(), sb, doze.Placed)
@@ -25,18 +26,21 @@ var takers = map[string]func(t *testing.T, s *store.Store, workspace, name strin
 	doze.QuotaVolumes:     takeVolume,
 	doze.QuotaVolumesSize: takeVolume,
 	doze.QuotaSnapshots: func(t *testing.T, s *store.Store, workspace, name string) error {
+		t.Helper()
 		n := store.Snapshot{UID: "a"}
 		n.ID, n.Name, n.Workspace = store.NewID(), name, workspace
 		return s.InsertSnapshot(t.Context(), n)
 	},
 	doze.QuotaDisk: takeVolume,
 	doze.QuotaKeys: func(t *testing.T, s *store.Store, workspace, name string) error {
+		t.Helper()
 		return s.InsertAPIKey(t.Context(), store.APIKey{APIKey: doze.APIKey{ID: workspace + name}, Workspace: workspace})
 	},
 }
 
 // takeVolume takes one megabyte.
 func takeVolume(t *testing.T, s *store.Store, workspace, name string) error {
+	t.Helper()
 	v := store.Volume{ID: store.NewID()}
 	v.Metadata = doze.Metadata{Name: name, Workspace: workspace}
 	v.Spec.Size = 1
