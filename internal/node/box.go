@@ -239,6 +239,7 @@ func (b *Box) wakeable(port uint16) (*attempt, error) {
 			return nil, nil //nolint:nilnil // as above
 		}
 		if err := b.n.enter(&b.order, ""); err != nil {
+			b.asked = time.Time{} // nobody waits: the next wake is measured from its own beginning
 			return nil, err
 		}
 		try := &attempt{done: make(chan struct{})}
