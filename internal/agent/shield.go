@@ -109,7 +109,7 @@ func shield(arch uint32) []unix.SockFilter {
 			unix.SockFilter{Code: load, K: dataArgs + argSize*c.signal},
 		)
 		for i, s := range ignored {
-			line := unix.SockFilter{Code: equal, K: s, Jt: last - uint8(i) - 1} //nolint:gosec // G115: they are few
+			line := unix.SockFilter{Code: equal, K: s, Jt: last - uint8(i) - 1}
 			if i == len(ignored)-1 {
 				line.Jf = 1
 			}

@@ -28,7 +28,7 @@ func TestOneWorkspaceIsFull(t *testing.T) {
 	t.Cleanup(finish) // before the server waits for its handlers
 	w.quotas.Set("acme", doze.Limits{doze.QuotaConnections: limit})
 	for range limit - 1 {
-		if resp := w.do(t, "GET", host, "/stay", "acme", nil); resp.StatusCode != 200 {
+		if resp := w.do(t, "GET", host, "/stay", "acme", nil); resp.StatusCode != http.StatusOK {
 			t.Fatal(resp.Status)
 		}
 	}
@@ -37,7 +37,7 @@ func TestOneWorkspaceIsFull(t *testing.T) {
 	for range callers {
 		all.Go(func() {
 			resp := w.do(t, "GET", host, "/stay", "acme", nil)
-			if resp.StatusCode == 200 {
+			if resp.StatusCode == http.StatusOK {
 				won.Add(1)
 				return
 			}
@@ -51,7 +51,7 @@ func TestOneWorkspaceIsFull(t *testing.T) {
 			}
 			err := json.NewDecoder(resp.Body).Decode(&b)
 			e := b.Error
-			if err != nil || resp.StatusCode != 429 || e.Code != doze.NameQuotaExceeded || e.Quota != doze.QuotaConnections || e.Used != limit || e.Limit != limit || !e.Retryable ||
+			if err != nil || resp.StatusCode != http.StatusTooManyRequests || e.Code != doze.NameQuotaExceeded || e.Quota != doze.QuotaConnections || e.Used != limit || e.Limit != limit || !e.Retryable ||
 				resp.Header.Get("X-Blaxel-Error-Code") != doze.NameQuotaExceeded || resp.Header.Get("X-Should-Retry") != "" {
 				t.Errorf("%v: %d %+v %v", err, resp.StatusCode, e, resp.Header)
 			}
@@ -61,15 +61,15 @@ func TestOneWorkspaceIsFull(t *testing.T) {
 	if n := w.gate.wakes.Load(); won.Load() != 1 || refused.Load() != callers-1 || n != limit {
 		t.Errorf("%d got the last place, %d were refused, the sandbox had %d requests", won.Load(), refused.Load(), n)
 	}
-	if resp := w.do(t, "GET", "open"+previewDomain, "/", "", nil); resp.StatusCode != 429 {
+	if resp := w.do(t, "GET", "open"+previewDomain, "/", "", nil); resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("by a preview of the workspace: %s", resp.Status)
 	}
-	if resp := w.do(t, "GET", "sbx-web-corp.eu-1.localhost", "/", "corp", nil); resp.StatusCode != 200 {
+	if resp := w.do(t, "GET", "sbx-web-corp.eu-1.localhost", "/", "corp", nil); resp.StatusCode != http.StatusOK {
 		t.Errorf("another workspace: %s", resp.Status)
 	}
 	finish()
 	w.gate.awaitHeld(t, 0)
-	if resp := w.do(t, "GET", host, "/", "acme", nil); resp.StatusCode != 200 {
+	if resp := w.do(t, "GET", host, "/", "acme", nil); resp.StatusCode != http.StatusOK {
 		t.Errorf("when the others have ended: %s", resp.Status)
 	}
 }
@@ -84,16 +84,16 @@ func TestRequestsOfAWorkspace(t *testing.T) {
 	for range 10 {
 		resp := w.do(t, "GET", host, "/", "acme", nil)
 		switch {
-		case resp.StatusCode == 429 && resp.Header.Get("Retry-After") != "" && resp.Header.Get("X-Blaxel-Source") == "platform":
+		case resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") != "" && resp.Header.Get("X-Blaxel-Source") == "platform":
 			refused++
-		case resp.StatusCode != 200 || resp.Header.Get("RateLimit-Limit") != "":
+		case resp.StatusCode != http.StatusOK || resp.Header.Get("RateLimit-Limit") != "":
 			t.Errorf("%s %v", resp.Status, resp.Header)
 		}
 	}
 	if n := w.gate.wakes.Load(); refused == 0 || int(n) != 10-refused {
 		t.Errorf("%d of 10 were refused, and %d reached the sandbox", refused, n)
 	}
-	if resp := w.do(t, "GET", "sbx-web-corp.eu-1.localhost", "/", "corp", nil); resp.StatusCode != 200 {
+	if resp := w.do(t, "GET", "sbx-web-corp.eu-1.localhost", "/", "corp", nil); resp.StatusCode != http.StatusOK {
 		t.Errorf("another workspace: %s", resp.Status)
 	}
 }

@@ -58,8 +58,8 @@ func insertAudit(ctx context.Context, tx *sql.Tx, add []audit.Record) error {
 		args = append(args, r.ID, r.Workspace, string(r.Class), r.Outcome, millis(r.Time.Time), r.Actor.Sub, r.Action, r.Object.Name, r.Source,
 			auditSearch(r.AuditLine), string(body))
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO audit
-		(id, workspace, class, phase, created_at, actor, action, object, source, search, body) VALUES `+strings.Join(rows, ", "), args...) //nolint:gosec // G202: what is added are the names of parameters
+	const insert = `INSERT INTO audit (id, workspace, class, phase, created_at, actor, action, object, source, search, body) VALUES `
+	_, err := tx.ExecContext(ctx, insert+strings.Join(rows, ", "), args...) //nolint:gosec // G202: what is added are the names of parameters
 	return err
 }
 

@@ -180,7 +180,7 @@ func (w *world) settle(t *testing.T, before cost) time.Duration {
 // from is a dialer whose connections come from the i-th address of a network of
 // attackers. All of it is the loopback interface.
 func from(i int) *net.Dialer {
-	a := netip.AddrFrom4([4]byte{127, 66, byte(i >> 8), byte(i)}) //nolint:gosec // G115: the low bytes are meant
+	a := netip.AddrFrom4([4]byte{127, 66, byte(i >> 8), byte(i)})
 	return &net.Dialer{Timeout: dialTime, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))}
 }
 

@@ -46,6 +46,7 @@ func (w *world) inside(ctx context.Context, t *testing.T, script string) {
 func ignore(client.Channel, string) error { return nil }
 
 func fillFiles(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import itertools, time
 block = bytes(1 << 20)
@@ -61,6 +62,7 @@ while True:
 }
 
 func fillMemory(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import os, time
 while True:
@@ -77,6 +79,7 @@ while True:
 }
 
 func forkBomb(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import os, time
 while True:
@@ -86,6 +89,7 @@ while True:
 }
 
 func chatter(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import os
 line = b"x" * 65536
@@ -96,6 +100,7 @@ while True:
 }
 
 func dialOut(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import socket, time
 at = socket.gethostbyname("`+outside+`")
@@ -113,6 +118,7 @@ while True:
 }
 
 func resolveOut(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import os, socket, struct
 server = "127.0.0.1"
@@ -130,6 +136,7 @@ while True:
 }
 
 func killFirst(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	w.inside(ctx, t, `
 import os, signal, time
 while True:

@@ -116,6 +116,7 @@ func (w *world) gone(ctx context.Context, open []net.Conn) (closed int, said str
 // headerFlood sends a megabyte of tiny header fields, and no end of them. All of
 // the senders must be refused long before.
 func headerFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	open := w.sockets(ctx, t, headerSockets, "GET /v0/sandboxes HTTP/1.1\r\nHost: doze\r\n")
 	chunk := []byte(strings.Repeat(tinyField, 1<<12/len(tinyField)))
 	var wg sync.WaitGroup
@@ -151,6 +152,7 @@ func headerFlood(ctx context.Context, t *testing.T, w *world) {
 
 // slowHeaders sends one byte of a header at a time.
 func slowHeaders(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	open := w.sockets(ctx, t, manySockets/4, "GET /v0/sandboxes HTTP/1.1\r\nHost: doze\r\n")
 	for i := 0; ctx.Err() == nil; i++ {
 		for _, c := range open {
@@ -164,6 +166,7 @@ func slowHeaders(ctx context.Context, t *testing.T, w *world) {
 // bodyFlood announces bodies that never come, on a route that needs a key and on
 // one that does not.
 func bodyFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	const head = " HTTP/1.1\r\nHost: doze\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{"
 	var open []net.Conn
 	for _, path := range []string{"/v0/sandboxes", "/v0/login/device", "/run/main/sandboxes/victim/process"} {
@@ -202,6 +205,7 @@ func (w *world) dial(t *testing.T, i int) net.Conn {
 
 // silence connects and says nothing.
 func silence(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	open := w.sockets(ctx, t, manySockets, "")
 	wait(ctx, wholeTime)
 	hangUp(open)
@@ -209,6 +213,7 @@ func silence(ctx context.Context, t *testing.T, w *world) {
 
 // rapidReset opens streams of HTTP/2 and resets each at once (CVE-2023-44487).
 func rapidReset(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -256,6 +261,7 @@ func (w *world) resetStreams(ctx context.Context, i int) {
 // slowReaders ask for the largest answer that anybody gets, again and again on
 // one connection, and read none.
 func slowReaders(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	request := strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: doze\r\n\r\n", 20)
 	open := w.sockets(ctx, t, manySockets/12, request)
 	wait(ctx, wholeTime)
@@ -265,6 +271,7 @@ func slowReaders(ctx context.Context, t *testing.T, w *world) {
 // deviceFlood begins logins that nobody completes, from one address. Somebody
 // else must still be able to log in.
 func deviceFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	client := w.at(1)
 	defer client.CloseIdleConnections()
 	form := url.Values{"client_id": {"blaxel"}, "scope": {"offline_access"}}
@@ -315,6 +322,7 @@ func (w *world) at(i int) *http.Client {
 
 // guesses tries keys.
 func guesses(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

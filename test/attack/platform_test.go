@@ -45,7 +45,7 @@ func start(t *testing.T) *testkit.Platform {
 		if p == nil {
 			return
 		}
-		clear(t, p)
+		tidy(t, p)
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
@@ -62,8 +62,8 @@ func start(t *testing.T) *testkit.Platform {
 	return p
 }
 
-// clear deletes every sandbox of both workspaces and looks for what is left.
-func clear(t *testing.T, p *testkit.Platform) {
+// tidy deletes every sandbox of both workspaces and looks for what is left.
+func tidy(t *testing.T, p *testkit.Platform) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // it has ended in a clean-up
 	defer cancel()
@@ -97,14 +97,14 @@ func remove(ctx context.Context, t *testing.T, c *client.Client) {
 	}
 }
 
-// call makes a request that must succeed, and decodes its answer into out.
-func (w *world) call(t *testing.T, key, workspace, method, path string, in, out any) {
+// call posts a request that must succeed, and decodes its answer into out.
+func (w *world) call(t *testing.T, key, workspace, path string, in, out any) {
 	t.Helper()
 	body, err := json.Marshal(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), method, w.Address+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.Address+path, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

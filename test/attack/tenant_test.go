@@ -50,6 +50,7 @@ func sandbox(name string, memory doze.Megabytes) doze.Sandbox {
 
 // sandboxFlood creates sandboxes as fast as it can.
 func sandboxFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	each(ctx, callers, func(i int) bool {
 		_, err := w.hostile.Create(ctx, sandbox("", smallest), false)
 		w.denied(t, err)
@@ -68,6 +69,7 @@ func (w *world) forget(t *testing.T) {
 
 // giants asks for sandboxes of which one alone would take all.
 func giants(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	each(ctx, 2, func(int) bool {
 		for memory := doze.Megabytes(1 << 20); memory >= 2048; memory /= 2 {
 			_, err := w.hostile.Create(ctx, sandbox("", memory), false)
@@ -82,6 +84,7 @@ func giants(ctx context.Context, t *testing.T, w *world) {
 
 // hugeVolumes asks for disks that the host could never fill.
 func hugeVolumes(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	for i := range 20 {
 		v := doze.Volume{Metadata: doze.Metadata{Name: fmt.Sprintf("huge-%d", i)}, Spec: doze.VolumeSpec{Size: 4 << 20}}
 		if _, err := w.hostile.CreateVolume(ctx, v); !w.denied(t, err) {
@@ -95,6 +98,7 @@ func hugeVolumes(ctx context.Context, t *testing.T, w *world) {
 
 // workspaceFlood takes up the workspaces of the platform.
 func workspaceFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	for i := range 50 {
 		status, _ := w.post(ctx, t, "/v0/workspaces", fmt.Sprintf(`{"name":"taken-%d"}`, i))
 		w.tried.Add(1)
@@ -131,6 +135,7 @@ func (w *world) send(t *testing.T, r *http.Request) (status int, text string) {
 
 // streamFlood opens streams to a sandbox of its own, and keeps them.
 func streamFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	sb, err := w.hostile.Create(t.Context(), sandbox("streams", 512), false)
 	if err != nil {
 		t.Fatal(err)
@@ -147,11 +152,11 @@ func streamFlood(ctx context.Context, t *testing.T, w *world) {
 			return false
 		}
 		w.tried.Add(1)
-		switch status, text := w.send(t, r); {
-		case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		switch status, text := w.send(t, r); status {
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 			w.refused.Add(1)
 			wait(ctx, poll)
-		case status == http.StatusInternalServerError:
+		case http.StatusInternalServerError:
 			t.Errorf("a stream too many is a fault of the platform: %s", text)
 			return false
 		}
@@ -161,6 +166,7 @@ func streamFlood(ctx context.Context, t *testing.T, w *world) {
 
 // requestFlood asks for lists as fast as it can.
 func requestFlood(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	each(ctx, callers, func(int) bool {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.Address+"/v0/sandboxes?q=a", nil)
 		if err != nil {
@@ -178,6 +184,7 @@ func requestFlood(ctx context.Context, t *testing.T, w *world) {
 
 // raiseQuota tries to give itself more.
 func raiseQuota(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
 	for path, body := range map[string]string{
 		"/v0/workspaces/" + attackers:             `{"quotas":{"sandboxes":1000000}}`,
 		"/v0/workspaces/" + attackers + "/quotas": `{"quotas":{"sandboxes":1000000}}`,

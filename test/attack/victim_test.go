@@ -82,9 +82,9 @@ const (
 func (w *world) admit(t *testing.T) {
 	t.Helper()
 	var invited struct{ Token string }
-	w.call(t, w.Key, "", http.MethodPost, "/v0/workspaces", map[string]any{"name": attackers}, nil)
-	w.call(t, w.Key, attackers, http.MethodPost, "/v0/users", map[string]any{"email": email, "role": "admin"}, &invited)
-	w.call(t, "", "", http.MethodPost, "/v0/invitations/accept", map[string]any{"token": invited.Token, "password": password}, nil)
+	w.call(t, w.Key, "", "/v0/workspaces", map[string]any{"name": attackers}, nil)
+	w.call(t, w.Key, attackers, "/v0/users", map[string]any{"email": email, "role": "admin"}, &invited)
+	w.call(t, "", "", "/v0/invitations/accept", map[string]any{"token": invited.Token, "password": password}, nil)
 
 	form := url.Values{
 		"response_type": {"code"}, "client_id": {"doze"}, "redirect_uri": {callback}, "state": {"s"}, "code_challenge": {challenge},
@@ -102,7 +102,7 @@ func (w *world) admit(t *testing.T) {
 		"grant_type": {"authorization_code"}, "code": {at.Query().Get("code")}, "client_id": {"doze"}, "redirect_uri": {callback}, "code_verifier": {verifier},
 	}, http.StatusOK, &token)
 	var made struct{ APIKey string }
-	w.call(t, token.Access, attackers, http.MethodPost, "/v0/api_keys", map[string]any{"name": "attacker"}, &made)
+	w.call(t, token.Access, attackers, "/v0/api_keys", map[string]any{"name": "attacker"}, &made)
 	w.key = made.APIKey
 	if w.hostile, err = client.New(client.Config{Address: w.Address, Key: w.key, Workspace: attackers}); err != nil {
 		t.Fatal(err)

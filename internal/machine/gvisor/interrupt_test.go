@@ -111,14 +111,20 @@ func TestRequestDuringCheckpoint(t *testing.T) {
 			_, err := os.Stat(filepath.Join(c.Dir, dirMaking))
 			return os.IsNotExist(err)
 		})
+		var copied int64
+		if info, err := os.Stat(filepath.Join(c.Dir, fileBegun)); err == nil { // it was stopped before the first byte
+			copied = allocated(info)
+		}
 		before := written(t, h.launcher())
 		if err := suspend(t.Context(), machine.Saved); err != nil {
 			t.Fatal(err)
 		}
 		again := written(t, h.launcher()) - before
-		t.Logf("the next checkpoint writes %d of %d MB", again>>20, megabytes)
-		if again >= int64(megabytes)<<20 {
-			t.Error("the next checkpoint begins with nothing")
+		t.Logf("%d MB were copied, and the next checkpoint writes %d of %d MB", copied>>20, again>>20, megabytes)
+		// The guest changes a little, and the engine's own state is written anew.
+		const slack = 64 << 20
+		if again > int64(megabytes)<<20-copied+slack {
+			t.Error("the next checkpoint writes again what was copied")
 		}
 	} else if err := suspend(t.Context(), machine.Saved); err != nil {
 		t.Fatal(err)
