@@ -86,6 +86,7 @@ var readOnly = func() []string {
 var echoed = map[reflect.Type]reflect.Type{
 	reflect.TypeFor[workspaceRequest](): reflect.TypeFor[doze.Workspace](),
 	reflect.TypeFor[accountRequest]():   reflect.TypeFor[doze.ServiceAccount](),
+	reflect.TypeFor[roleRequest]():      reflect.TypeFor[doze.User](),
 }
 
 type strangersKey struct{}
@@ -190,10 +191,19 @@ func echoes(body map[string]any, in, current any, p *doze.Problems) {
 		err = json.Unmarshal(raw, &is)
 	}
 	for _, name := range slices.Sorted(maps.Keys(body)) {
-		if given, isText := body[name].(string); !settable[name] && !slices.Contains(volatile, name) && (err != nil || !isText || given != is[name]) {
+		if !settable[name] && !slices.Contains(volatile, name) && (err != nil || !same(body[name], is[name])) {
 			p.Add(clip(name), "cannot be set: leave it out, or send back what it is")
 		}
 	}
+}
+
+// same compares members that are texts or booleans. All others cannot be sent back.
+func same(given, is any) bool {
+	switch given.(type) {
+	case string, bool:
+		return given == is
+	}
+	return false
 }
 
 // volatile are members that may have changed since a client read them.

@@ -88,6 +88,9 @@ func TestClientsSendBackWhatTheyGot(t *testing.T) {
 	all := want[[]json.RawMessage](p, 200, "GET", "/service_accounts", "")
 	want[any](p, 200, "PUT", "/service_accounts/"+account.ClientID, string(all[0]))
 
+	members := want[[]json.RawMessage](p, 200, "GET", "/users", "")
+	want[any](p, 200, "PUT", "/users/admin", string(members[0]))
+
 	// As updateMetadata and others of the clients do it.
 	whole := want[map[string]any](p, 200, "GET", "/sandboxes/a", "")
 	spec, _ := whole["spec"].(map[string]any)

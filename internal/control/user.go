@@ -168,6 +168,7 @@ func (s *Server) updateUser(ctx context.Context, r *http.Request, body map[strin
 	in := roleRequest{role}
 	var p doze.Problems
 	decode(&in, body, "", &p)
+	echoes(body, in, memberOf(u, role), &p)
 	checkRole(&p, in.Role)
 	if err := p.Err(); err != nil {
 		return doze.User{}, err

@@ -114,7 +114,7 @@ func (n *Node) pledge(ctx context.Context, c machine.Config) error {
 			promised := n.pledges.refuse()
 			slog.WarnContext(ctx, "no memory is left to promise", "sandbox", c.ID, "need", need, "promised", promised, "most", n.pledges.most)
 			return doze.Wrap(errNoMemory, doze.Unavailable,
-				"the node has no memory left: sandboxes that are awake were promised %d of %d MB, and this one needs %d MB; try again when one of them has gone to sleep, or delete one",
+				"the node has no memory left: sandboxes in memory were promised %d of %d MB, and this one needs %d MB, its engine included; try again when one of them has gone to sleep, or delete one",
 				promised>>20, n.pledges.most>>20, need>>20)
 		}
 		select {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"doze"
 	"doze/internal/durable"
@@ -131,17 +132,23 @@ func (n *Node) take(ctx context.Context, m machine.Machine, k *kept) (err error)
 	return nil
 }
 
-// sizeOf returns the bytes of all files below a directory.
+// sizeOf returns the bytes that all files below a directory take of the disk. The
+// memory of a machine has holes: what it never used.
 func sizeOf(dir string) (bytes int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
 		info, err := e.Info()
-		if err == nil {
-			bytes += info.Size()
+		if err != nil {
+			return err
 		}
-		return err
+		size := info.Size()
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			size = min(size, st.Blocks*blockUnit)
+		}
+		bytes += size
+		return nil
 	})
 	return bytes, err
 }
