@@ -353,7 +353,7 @@ func (s *Server) listAudit(ctx context.Context, r *http.Request) (listAnswer[doz
 // exportAudit streams the audit log as lines of JSON, the oldest first, up to the
 // moment of the request.
 func exportAudit() endpoint {
-	e := endpoint{gives: ndjsonType, query: auditWords}
+	e := endpoint{out: reflect.TypeFor[doze.AuditLine](), gives: ndjsonType, query: auditWords}
 	e.handler = func(s *Server) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := s.export(w, r); err != nil {

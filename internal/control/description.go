@@ -191,7 +191,7 @@ func (rt *route) responses(schemas *openapi.Schemas) map[string]openapi.Response
 	all := map[string]openapi.Response{"default": failure(anyFailure)}
 	switch {
 	case rt.gives != "":
-		all["200"] = openapi.Response{Description: "a stream of lines", Content: map[string]openapi.Media{rt.gives: {Schema: &openapi.Schema{Type: "string"}}}}
+		all["200"] = openapi.Response{Description: "a stream of lines, each of which is this", Content: map[string]openapi.Media{rt.gives: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
 	case rt.out == nil:
 		page := map[string]openapi.Media{pageType: {Schema: &openapi.Schema{Type: "string"}}}
 		all["200"] = openapi.Response{Description: "a page for the user", Content: page}

@@ -21,7 +21,7 @@ type endpoint struct {
 	params  []string     // in a body that may be a form
 	query   []string     // names in the table of parameters
 	headers []string     // that an answer may have
-	gives   string       // media type of an answer that is a stream
+	gives   string       // media type of an answer that is a stream of lines, each of which is an out
 	reveals bool         // a good answer has a credential in it
 	gathers bool         // it reports what is wrong with the query, mistakesOf, with all else
 

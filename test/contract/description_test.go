@@ -121,7 +121,7 @@ func (e *exchange) response(t *testing.T) *http.Response {
 		name, value, _ := strings.Cut(line, ": ")
 		w.Header.Set(name, value)
 	}
-	if json.Valid([]byte(body)) {
+	if json.Valid([]byte(body)) && w.Header.Get("Content-Type") == "" {
 		w.Header.Set("Content-Type", "application/json")
 	}
 	return w
