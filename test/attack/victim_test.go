@@ -134,17 +134,23 @@ func (s *watched) judge(t *testing.T) {
 	if len(s.errs) > 0 {
 		t.Errorf("%d of %d requests of the victim failed, such as: %v", len(s.errs), len(s.took), s.errs[0])
 	}
-	if p99 := s.quantile(0.99); p99 > victimP99 {
-		t.Errorf("the victim's p99 is %v, want under %v", p99, victimP99)
+	most := victimP99
+	if !*all {
+		most = busyP99
+	}
+	if p99 := s.quantile(0.99); p99 > most {
+		t.Errorf("the victim's p99 is %v, want under %v", p99, most)
 	}
 	if s.memory > dozedMax {
 		t.Errorf("dozed took %d MB, want under %d", s.memory>>20, dozedMax>>20)
 	}
 }
 
-// watch has the victim work until the function that it returns is called.
+// watch has the victim work until the function that it returns is called. A
+// request that is under way then is still answered: nobody knows what one that is
+// given up does later.
 func (w *world) watch(ctx context.Context) (done func() *watched) {
-	ctx, cancel := context.WithCancel(ctx)
+	end := make(chan struct{})
 	var (
 		wg sync.WaitGroup
 		mu sync.Mutex
@@ -154,39 +160,39 @@ func (w *world) watch(ctx context.Context) (done func() *watched) {
 		wg.Go(func() {
 			tick := time.NewTicker(askEvery)
 			defer tick.Stop()
-			for ctx.Err() == nil {
+			for {
 				began := time.Now()
 				wrong, err := ask(ctx)
 				took := time.Since(began)
-				if ctx.Err() == nil {
-					mu.Lock()
-					s.took = append(s.took, took)
-					s.wrong = append(s.wrong, wrong...)
-					if err != nil {
-						s.errs = append(s.errs, err)
-					}
-					mu.Unlock()
+				mu.Lock()
+				s.took = append(s.took, took)
+				s.wrong = append(s.wrong, wrong...)
+				if err != nil {
+					s.errs = append(s.errs, err)
 				}
+				mu.Unlock()
 				select {
 				case <-tick.C:
-				case <-ctx.Done():
+				case <-end:
+					return
 				}
 			}
 		})
 	}
 	wg.Go(func() {
-		for ctx.Err() == nil {
+		for {
 			if now, err := resident(w.PID()); err == nil { // without a process, requests fail
 				s.memory = max(s.memory, now)
 			}
 			select {
 			case <-time.After(poll):
-			case <-ctx.Done():
+			case <-end:
+				return
 			}
 		}
 	})
 	return func() *watched {
-		cancel()
+		close(end)
 		wg.Wait()
 		slices.Sort(s.took)
 		return &s
