@@ -101,12 +101,12 @@ func TestAttack(t *testing.T) {
 			before := w.cost(t)
 			ctx, cancel := context.WithTimeout(t.Context(), length)
 			defer cancel()
-			watch := w.watch(t.Context())
+			watch := w.watch(t)
 			a.run(ctx, t, w)
 			seen := watch()
 			back := w.settle(t, before)
 			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%v\t%v\t%v\t%d MB\t%v\n", a.by, a.name, w.tried.Load(), w.refused.Load(),
-				len(seen.took), seen.quantile(0.5), seen.quantile(0.99), seen.quantile(1), seen.memory>>20, back.Round(poll))
+				len(seen.Took), seen.quantile(0.5), seen.quantile(0.99), seen.quantile(1), seen.Memory>>20, back.Round(poll))
 			seen.judge(t)
 		})
 	}

@@ -2,19 +2,18 @@ package attack_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
+	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
 	"doze/internal/testkit"
 )
 
@@ -30,109 +29,100 @@ const (
 	megabytes = 8
 )
 
-// world is one platform with a victim in its first workspace, and an attacker in
-// another one.
-type world struct {
-	*testkit.Platform
+var isVictim = flag.Bool("victim", false, "be the victim, told by standard input what to do")
 
-	admin   *client.Client // operator, and owner of the victim
-	hostile *client.Client // administrator of the attacker's workspace
-	key     string         // the attacker's
-	victim  *testkit.Keeper
-	url     string // of the victim's sandbox
-
-	tried, refused atomic.Int64 // by the attack that is under way
+// TestMain makes the victim a process of its own, so that it does not wait for
+// the attackers' goroutines.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if !*isVictim {
+		m.Run()
+		return
+	}
+	if err := suffer(context.Background(), os.Stdin, os.Stdout); err != nil { //nolint:forbidigo // it is the main function of the victim
+		fmt.Fprintln(os.Stderr, "the victim:", err)
+	}
 }
 
-const attackers = "hostile" // the workspace
+// place is what the victim is told at first.
+type place struct {
+	Address, Key string
+	PID          int // of dozed
+}
 
-func newWorld(t *testing.T) *world {
-	t.Helper()
-	w := &world{Platform: start(t)}
+// victim is a user of the platform in its first workspace.
+type victim struct {
+	place
+	keeper *testkit.Keeper
+	url    string // of its sandbox
+}
+
+// suffer makes a sandbox, and then works from a true to a false on in, and tells
+// on out what it saw.
+func suffer(ctx context.Context, in io.Reader, out io.Writer) error {
+	orders, answers := json.NewDecoder(in), json.NewEncoder(out)
+	var v victim
+	if err := orders.Decode(&v.place); err != nil {
+		return err
+	}
+	p := &testkit.Platform{Address: v.Address, Key: v.Key}
 	var err error
-	if w.admin, err = w.Client(); err != nil {
-		t.Fatal(err)
+	if v.keeper, err = p.Keep(ctx, "victim", "victim", megabytes); err != nil {
+		return err
 	}
-	t.Cleanup(w.admin.Close)
-	if w.victim, err = w.Keep(t.Context(), "victim", "victim", megabytes); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.victim.Close)
-	sb, err := w.admin.Sandbox(t.Context(), "victim")
+	defer v.keeper.Close()
+	c, err := p.Client()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	w.url = sb.Metadata.URL
-	w.admit(t)
-	return w
-}
-
-// Of the page on which the attacker logs in: the verifier and its challenge are
-// those of RFC 7636, appendix B.
-const (
-	callback  = "http://127.0.0.1:4711/callback"
-	verifier  = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
-	challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
-	email     = "mallory@example.test"
-	password  = "correct horse"
-)
-
-// admit gives the attacker a workspace, as an operator gives one to anybody. She
-// accepts an invitation, logs in, and makes a key.
-func (w *world) admit(t *testing.T) {
-	t.Helper()
-	var invited struct{ Token string }
-	w.call(t, w.Key, "", "/v0/workspaces", map[string]any{"name": attackers}, nil)
-	w.call(t, w.Key, attackers, "/v0/users", map[string]any{"email": email, "role": "admin"}, &invited)
-	w.call(t, "", "", "/v0/invitations/accept", map[string]any{"token": invited.Token, "password": password}, nil)
-
-	form := url.Values{
-		"response_type": {"code"}, "client_id": {"doze"}, "redirect_uri": {callback}, "state": {"s"}, "code_challenge": {challenge},
-		"code_challenge_method": {"S256"}, "name": {email}, "password": {password}, "decision": {"allow"},
-	}
-	back := w.submit(t, "/v0/oauth/authorize", form, http.StatusSeeOther, nil)
-	at, err := url.Parse(back.Get("Location"))
+	defer c.Close()
+	sb, err := c.Sandbox(ctx, "victim")
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	var token struct {
-		Access string `json:"access_token"`
+	v.url = sb.Metadata.URL
+	if err := answers.Encode(watched{}); err != nil {
+		return err
 	}
-	w.submit(t, "/v0/oauth/token", url.Values{
-		"grant_type": {"authorization_code"}, "code": {at.Query().Get("code")}, "client_id": {"doze"}, "redirect_uri": {callback}, "code_verifier": {verifier},
-	}, http.StatusOK, &token)
-	var made struct{ APIKey string }
-	w.call(t, token.Access, attackers, "/v0/api_keys", map[string]any{"name": "attacker"}, &made)
-	w.key = made.APIKey
-	if w.hostile, err = client.New(client.Config{Address: w.Address, Key: w.key, Workspace: attackers}); err != nil {
-		t.Fatal(err)
+	for {
+		var on bool
+		if err := orders.Decode(&on); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		done := v.watch(ctx)
+		err := answers.Encode(watched{})
+		err = errors.Join(err, orders.Decode(&on))
+		if err = errors.Join(err, answers.Encode(done())); err != nil {
+			return err
+		}
 	}
-	t.Cleanup(w.hostile.Close)
 }
 
 // watched is what the victim saw, and what dozed took meanwhile.
 type watched struct {
-	took   []time.Duration // of all its requests, sorted
-	errs   []error
-	wrong  []string // that its sandbox lost
-	memory int64    // the most
+	Took   []time.Duration // of all its requests, sorted
+	Errs   []string
+	Wrong  []string // that its sandbox lost
+	Memory int64    // the most
 }
 
 func (s *watched) quantile(q float64) time.Duration {
-	if len(s.took) == 0 {
+	if len(s.Took) == 0 {
 		return 0
 	}
-	return s.took[min(len(s.took)-1, int(q*float64(len(s.took))))].Round(100 * time.Microsecond)
+	return s.Took[min(len(s.Took)-1, int(q*float64(len(s.Took))))].Round(100 * time.Microsecond)
 }
 
 // judge fails the test if a promise was broken.
 func (s *watched) judge(t *testing.T) {
 	t.Helper()
-	for _, what := range s.wrong {
+	for _, what := range s.Wrong {
 		t.Errorf("the victim's sandbox: %s", what)
 	}
-	if len(s.errs) > 0 {
-		t.Errorf("%d of %d requests of the victim failed, such as: %v", len(s.errs), len(s.took), s.errs[0])
+	if len(s.Errs) > 0 {
+		t.Errorf("%d of %d requests of the victim failed, such as: %v", len(s.Errs), len(s.Took), s.Errs[0])
 	}
 	most := victimP99
 	if !*all {
@@ -141,22 +131,22 @@ func (s *watched) judge(t *testing.T) {
 	if p99 := s.quantile(0.99); p99 > most {
 		t.Errorf("the victim's p99 is %v, want under %v", p99, most)
 	}
-	if s.memory > dozedMax {
-		t.Errorf("dozed took %d MB, want under %d", s.memory>>20, dozedMax>>20)
+	if s.Memory > dozedMax {
+		t.Errorf("dozed took %d MB, want under %d", s.Memory>>20, dozedMax>>20)
 	}
 }
 
 // watch has the victim work until the function that it returns is called. A
 // request that is under way then is still answered: nobody knows what one that is
 // given up does later.
-func (w *world) watch(ctx context.Context) (done func() *watched) {
+func (v *victim) watch(ctx context.Context) (done func() *watched) {
 	end := make(chan struct{})
 	var (
 		wg sync.WaitGroup
 		mu sync.Mutex
 		s  watched
 	)
-	for _, ask := range []func(context.Context) ([]string, error){w.askControl, w.askAgent, w.askKeeper} {
+	for _, ask := range []func(context.Context) ([]string, error){v.askControl, v.askAgent, v.askKeeper} {
 		wg.Go(func() {
 			tick := time.NewTicker(askEvery)
 			defer tick.Stop()
@@ -165,10 +155,10 @@ func (w *world) watch(ctx context.Context) (done func() *watched) {
 				wrong, err := ask(ctx)
 				took := time.Since(began)
 				mu.Lock()
-				s.took = append(s.took, took)
-				s.wrong = append(s.wrong, wrong...)
+				s.Took = append(s.Took, took)
+				s.Wrong = append(s.Wrong, wrong...)
 				if err != nil {
-					s.errs = append(s.errs, err)
+					s.Errs = append(s.Errs, err.Error())
 				}
 				mu.Unlock()
 				select {
@@ -181,8 +171,8 @@ func (w *world) watch(ctx context.Context) (done func() *watched) {
 	}
 	wg.Go(func() {
 		for {
-			if now, err := resident(w.PID()); err == nil { // without a process, requests fail
-				s.memory = max(s.memory, now)
+			if now, err := resident(v.PID); err == nil { // without a process, requests fail
+				s.Memory = max(s.Memory, now)
 			}
 			select {
 			case <-time.After(poll):
@@ -194,35 +184,35 @@ func (w *world) watch(ctx context.Context) (done func() *watched) {
 	return func() *watched {
 		close(end)
 		wg.Wait()
-		slices.Sort(s.took)
+		slices.Sort(s.Took)
 		return &s
 	}
 }
 
-func (w *world) askControl(ctx context.Context) ([]string, error) {
-	return nil, w.get(ctx, w.Address+"/v0/sandboxes/victim")
+func (v *victim) askControl(ctx context.Context) ([]string, error) {
+	return nil, v.get(ctx, v.Address+"/v0/sandboxes/victim")
 }
 
-func (w *world) askAgent(ctx context.Context) ([]string, error) {
-	return nil, w.get(ctx, w.url+"/filesystem/var/tmp")
+func (v *victim) askAgent(ctx context.Context) ([]string, error) {
+	return nil, v.get(ctx, v.url+"/filesystem/var/tmp")
 }
 
-func (w *world) askKeeper(ctx context.Context) ([]string, error) {
+func (v *victim) askKeeper(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, victimWait)
 	defer cancel()
-	got, err := w.victim.Step(ctx)
+	got, err := v.keeper.Step(ctx)
 	return got.Wrong, err
 }
 
 // get asks for something as the victim.
-func (w *world) get(ctx context.Context, url string) (err error) {
+func (v *victim) get(ctx context.Context, url string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, victimWait)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Authorization", "Bearer "+w.Key)
+	r.Header.Set("Authorization", "Bearer "+v.Key)
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return err
@@ -235,19 +225,4 @@ func (w *world) get(ctx context.Context, url string) (err error) {
 		return fmt.Errorf("GET %s: %s", url, resp.Status)
 	}
 	return nil
-}
-
-// denied counts an attempt, and returns whether the platform refused it as it
-// should: with an error that says what the caller did. One of ours is a fault.
-func (w *world) denied(t *testing.T, err error) bool {
-	t.Helper()
-	w.tried.Add(1)
-	if err == nil {
-		return false
-	}
-	w.refused.Add(1)
-	if k := doze.Public(err).Kind; k == doze.Internal && !cut(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-		t.Errorf("an attack is answered as a fault of the platform: %v", err)
-	}
-	return true
 }
