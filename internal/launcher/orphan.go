@@ -15,6 +15,10 @@ import (
 	"doze/internal/machine/gvisor"
 )
 
+// A process that turns into another program has no command line for a moment. The
+// engine's do so while they are created. turnTime is far above that moment.
+const turnPause, turnTime = time.Millisecond, time.Second
+
 // endOrphans ends the engine's processes that belong to no adopted machine. A
 // launcher that dies while gVisor creates a machine for it leaves some that no
 // run state names yet. None can come later: a process that it forked holds the
@@ -27,7 +31,12 @@ func (l *Launcher) endOrphans(ctx context.Context) error {
 			owned[pid] = true
 		}
 	}
-	for _, pid := range enginesIn(l.conf.RootDir) {
+	engines, turning := enginesIn(l.conf.RootDir)
+	for until := time.Now().Add(turnTime); turning && time.Now().Before(until); {
+		time.Sleep(turnPause) // there is no event for the program of another process
+		engines, turning = enginesIn(l.conf.RootDir)
+	}
+	for _, pid := range engines {
 		if owned[pid] {
 			continue
 		}
@@ -60,12 +69,18 @@ func slay(ctx context.Context, pid int) error {
 
 // enginesIn returns the processes of the engine that keep their state in root,
 // without the guests' processes: those have the command line of the engine that
-// is their parent, and end with it.
-func enginesIn(root string) (pids []int) {
+// is their parent, and end with it. It reports whether a process of our program
+// has no command line: it may be one of them.
+func enginesIn(root string) (pids []int, turning bool) {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
 	all := map[int]bool{}
+	own, _ := os.Readlink("/proc/self/exe") // without it, no process is ours
 	for _, name := range names {
 		raw, err := os.ReadFile(name)
+		if err == nil && len(raw) == 0 {
+			exe, err := os.Readlink(filepath.Join(filepath.Dir(name), "exe"))
+			turning = turning || err == nil && exe == own
+		}
 		if err != nil || !bytes.HasPrefix(raw, []byte("runsc-")) || !bytes.Contains(raw, []byte("\x00--root="+root+"\x00")) {
 			continue
 		}
@@ -78,7 +93,7 @@ func enginesIn(root string) (pids []int) {
 			pids = append(pids, pid)
 		}
 	}
-	return pids
+	return pids, turning
 }
 
 // parentOf returns the process that a process is a child of.
