@@ -155,7 +155,10 @@ func TestControl(t *testing.T) {
 		t.Parallel()
 		body := `{"metadata":{"name":"full","displayName":"Für alle","externalId":"ext-1","labels":{"team":"a"},"url":"http://forged.example","createdBy":"forged"},
 			"spec":{"runtime":{"memory":512,"image":"blaxel/node:latest","ttl":"24h","ports":[{"target":3000}],"envs":[{"name":"A","value":"1\n2"},{"name":"S","value":"hidden","secret":true}]}},
-			"status":"FAILED","state":"STANDBY","unknown":{"x":1}}`
+			"status":"FAILED","state":"STANDBY"}`
+		// What only the platform sets is not read. What nobody knows is a mistake.
+		stray := strings.Replace(body, `"state"`, `"unknown":{"x":1},"state"`, 1)
+		call{method: "POST", url: api, body: stray}.want(t, p, 400)
 		var sb doze.Sandbox
 		a := call{method: "POST", url: api, body: body}.want(t, p, 200)
 		a.into(t, &sb)
