@@ -59,7 +59,7 @@ func insertAudit(ctx context.Context, tx *sql.Tx, add []audit.Record) error {
 			auditSearch(r.AuditLine), string(body))
 	}
 	const insert = `INSERT INTO audit (id, workspace, class, phase, created_at, actor, action, object, source, search, body) VALUES `
-	_, err := tx.ExecContext(ctx, insert+strings.Join(rows, ", "), args...) //nolint:gosec // G202: what is added are the names of parameters
+	_, err := tx.ExecContext(ctx, insert+strings.Join(rows, ", "), args...)
 	return err
 }
 
