@@ -69,6 +69,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         self.send_response(200)
         self.end_headers()
+        self.wfile.flush()
         self.rfile.read(1)
 
     def log_message(self, *_):
