@@ -179,9 +179,18 @@ func TestFirstProcess(t *testing.T) {
 	}
 
 	// A signal does not end it: it could be one of its own processes that sent it.
-	const bye = "/tmp/doze-agent-test"
-	t.Cleanup(func() { _ = os.Remove(bye) }) // it may not be there
-	call(t, "POST", url+"/process", `{"command":"trap 'echo bye > `+bye+`; exit 0' TERM; while :; do sleep 0.01; done","name":"p"}`)
+	dir := t.TempDir()
+	up, bye := filepath.Join(dir, "up"), filepath.Join(dir, "bye")
+	call(t, "POST", url+"/process", `{"command":"trap 'echo bye > `+bye+`; exit 0' TERM; echo > `+up+`; while :; do sleep 0.01; done","name":"p"}`)
+	for deadline := time.Now().Add(patience); ; { // until then, a signal ends it without a word
+		if _, err := os.Stat(up); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the process does not begin")
+		}
+		time.Sleep(time.Millisecond)
+	}
 	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

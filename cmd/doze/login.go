@@ -119,6 +119,9 @@ DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 			if err != nil {
 				return err
 			}
+			if data != "" && in.Workspace == "" {
+				in.Workspace = homeOf(all, old.Workspace)
+			}
 			if in.Workspace, err = choose(all, in.Workspace); err != nil {
 				return err
 			}
@@ -177,6 +180,15 @@ func (a *app) readKey(data string) (string, error) {
 		return "", usagef("give a key on standard input, or with --key or --data")
 	}
 	return line, err
+}
+
+// homeOf is the workspace of the administrator of a server of this host: the one
+// that was chosen before, or else the first one, which came with the server.
+func homeOf(all []doze.Workspace, before string) string {
+	if len(all) == 0 || slices.ContainsFunc(all, func(w doze.Workspace) bool { return w.Name == before }) {
+		return before
+	}
+	return slices.MinFunc(all, func(a, b doze.Workspace) int { return a.CreatedAt.Compare(b.CreatedAt.Time) }).Name
 }
 
 // choose returns the workspace to use.

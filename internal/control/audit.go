@@ -140,9 +140,12 @@ func (s *Server) journaled(rt route, h http.Handler) http.Handler {
 // nameIn adds the name that a body gives to what it makes. The handler reads the
 // same bytes.
 func nameIn(e *audit.Entry, r *http.Request) error {
+	if err := checkLength(r); err != nil {
+		return err
+	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, bodyMax+1))
 	if err != nil {
-		return doze.Wrap(err, doze.Invalid, "the body ended early")
+		return errBody(err)
 	}
 	r.Body = struct {
 		io.Reader
@@ -186,6 +189,12 @@ func made(ctx context.Context, out any) {
 	v := reflect.Indirect(reflect.ValueOf(out))
 	if !e.Begun || v.Kind() != reflect.Struct {
 		return
+	}
+	if m := v.FieldByName("Metadata"); e.Object.Name == "" && m.IsValid() {
+		if name := m.FieldByName("Name"); name.IsValid() && name.Kind() == reflect.String && name.String() != "" {
+			e.Detail = "name " + name.String()
+			return
+		}
 	}
 	for _, field := range []string{"ID", "ClientID", "Sub"} {
 		if f := v.FieldByName(field); f.IsValid() && f.Kind() == reflect.String && f.String() != "" && !strings.Contains(e.Object.Name, f.String()) {

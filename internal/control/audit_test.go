@@ -183,6 +183,43 @@ func TestLinesSayWhat(t *testing.T) {
 	}
 }
 
+// TestLinesSayHowMuch: a line of a change says what was set, where the object does
+// not, and which name was chosen.
+func TestLinesSayHowMuch(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"volumes":null,"sandboxes":7}}`)
+	if l := p.lines("main"); len(l) != 1 || l[0].Detail != "sandboxes=7 volumes=default" {
+		t.Errorf("which quotas? %+v", l)
+	}
+	sb := want[doze.Sandbox](p, 200, "POST", "/sandboxes", `{}`)
+	if l := p.lines("main"); len(l) != 2 || l[0].Detail != "name "+sb.Metadata.Name && l[1].Detail != "name "+sb.Metadata.Name {
+		t.Errorf("which sandbox? %+v", l)
+	}
+}
+
+// TestRightsComeFirst: a caller without the right is denied, and nothing else is
+// said of the request.
+func TestRightsComeFirst(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	secret, id, hash := access.NewSecret()
+	p.creds.Set(access.Principal{Sub: "eve", Type: doze.SubUser, Roles: map[string]string{"other": doze.RoleAdmin}})
+	p.creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: "other", Sub: "eve"})
+	for route, body := range map[string]string{
+		"PUT /workspaces/other/quotas": `{"quotas":{"nonsense":1},"stranger":1}`, "PUT /platform/users/eve": `{"stranger":1}`,
+		"POST /workspaces": `{"stranger":1}`,
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		w := p.from("10.1.0.1", method, path, body, "Authorization", "Bearer "+secret.Reveal())
+		its := of(p.lines("other"), w.Header().Get("X-Request-Id"))
+		if w.Code != http.StatusForbidden || len(its) != 1 || its[0].Outcome != doze.AuditDenied {
+			t.Errorf("%s: %d %s: %+v", route, w.Code, w.Body, its)
+		}
+	}
+}
+
 // TestTheLogIsReadByAdmins: in pages, by what they ask for, each of their own
 // workspace; that of the platform by operators.
 func TestTheLogIsReadByAdmins(t *testing.T) {

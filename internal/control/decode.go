@@ -23,12 +23,15 @@ const bodyMax = 1 << 20
 // readBody reads the JSON object in the body of r. A body that is empty or
 // null is an empty object.
 func readBody(r *http.Request) (map[string]any, error) {
+	if err := checkLength(r); err != nil {
+		return nil, err
+	}
 	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyMax))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return nil, doze.Errorf(doze.TooLarge, "the body is larger than %d bytes", bodyMax)
+		return nil, errBodyMax
 	}
 	if err != nil {
-		return nil, doze.Wrap(err, doze.Invalid, "the body ended early")
+		return nil, errBody(err)
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
 		return map[string]any{}, nil
@@ -52,6 +55,25 @@ func readBody(r *http.Request) (map[string]any, error) {
 		return t, nil
 	}
 	return nil, doze.Errorf(doze.Invalid, "the body must be a JSON object")
+}
+
+var errBodyMax = doze.Errorf(doze.TooLarge, "the body is larger than %d bytes", bodyMax)
+
+// checkLength refuses a body that says it is too large, before it comes.
+func checkLength(r *http.Request) error {
+	if r.ContentLength > bodyMax {
+		return errBodyMax
+	}
+	return nil
+}
+
+// errBody is why a body could not be read: what is known of it, such as that it
+// paused for too long.
+func errBody(err error) error {
+	if known, ok := errors.AsType[*doze.Error](err); ok {
+		return known
+	}
+	return doze.Wrap(err, doze.Invalid, "the body ended early: send as much as its header says")
 }
 
 // member is tree[name] if that is an object; otherwise an empty one. What is
@@ -112,7 +134,7 @@ func knows(t reflect.Type, v any, path string, p *doze.Problems) {
 			if of, ok := fields[name]; ok {
 				knows(of, e, path+"."+name, p)
 			} else {
-				p.Add(path+"."+clip(name), "is not known here: it has %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+				p.Add(path+"."+clip(name), "is not known here, only %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 			}
 		}
 	}

@@ -48,6 +48,23 @@ func (e endpoint) revealing() endpoint {
 	return e
 }
 
+// by asks a right of callers beyond the scope. A caller without it learns that,
+// whatever else is wrong with the request.
+func (e endpoint) by(right func(*Server, context.Context) error) endpoint {
+	handler := e.handler
+	e.handler = func(s *Server) http.Handler {
+		h := handler(s)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := right(s, r.Context()); err != nil {
+				httpx.WriteError(w, r, err)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	return e
+}
+
 // takes says of which type the body is.
 func (e endpoint) takes(media string) endpoint {
 	e.media = media

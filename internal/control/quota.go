@@ -3,12 +3,16 @@ package control
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"doze"
+	"doze/internal/audit"
 	"doze/internal/openapi"
 	"doze/internal/peer"
 	"doze/internal/store"
@@ -27,6 +31,22 @@ func (limitChanges) Schema(func(reflect.Type) *openapi.Schema) *openapi.Schema {
 	return &openapi.Schema{Type: "object", Values: &openapi.Schema{OneOf: []*openapi.Schema{
 		{Type: "integer", Format: "int64", Minimum: new(0)}, {Type: "null", Description: "the default"},
 	}}}
+}
+
+// limitChange is a change of limits that was checked: nil takes one back.
+type limitChange map[string]*int64
+
+// String names each of them, for the audit log.
+func (c limitChange) String() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		text := "default"
+		if most := c[name]; most != nil {
+			text = strconv.FormatInt(*most, 10)
+		}
+		all = append(all, name+"="+text)
+	}
+	return strings.Join(all, " ")
 }
 
 // loadQuotas tells everybody who enforces limits what they are.
@@ -127,13 +147,10 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 	if err != nil {
 		return nil, err
 	}
-	if !callerOf(ctx).Operates(s.Operator) {
-		return nil, doze.Errorf(doze.Forbidden, "quotas are set by administrators of the workspace %s", s.Operator)
-	}
 	var p doze.Problems
 	var in quotaRequest
 	decode(&in, body, "", &p)
-	change, limits := map[string]*int64{}, doze.Limits{}
+	change, limits := limitChange{}, doze.Limits{}
 	for name, most := range in.Quotas {
 		change[name] = nil
 		limits[name] = 0
@@ -160,6 +177,7 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 	// Of two changes at a time, the one that is recorded last is in force.
 	s.governing.Lock()
 	defer s.governing.Unlock()
+	audit.Of(ctx).Detail = change.String()
 	own, err := s.Store.SetLimits(ctx, w.Name, change)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func TestMisspeltRules(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]}}}`)
 		for name, tt := range map[string]struct{ network, want string }{
-			"a list":         {`{"allowedDomain":["a.example"]}`, "spec.network.allowedDomain is not known here: it has allowedDomains, egress, firewall, forbiddenDomains, proxy, subnet"},
+			"a list":         {`{"allowedDomain":["a.example"]}`, "spec.network.allowedDomain is not known here, only allowedDomains, egress, firewall, forbiddenDomains, proxy, subnet"},
 			"its case":       {`{"alloweddomains":["a.example"]}`, "spec.network.alloweddomains is not known"},
 			"in the proxy":   {`{"proxy":{"allowed":["a.example"]}}`, "spec.network.proxy.allowed is not known here"},
 			"in a rule":      {`{"proxy":{"routing":[{"destinations":["a.example"]},{"destinations":["a.example"],"header":{"A":"b"}}]}}`, "spec.network.proxy.routing[1].header is not known here"},

@@ -138,7 +138,7 @@ func (s *strictness) object(v map[string]any, types []reflect.Type, path string,
 			if name == "" || name == "-" {
 				continue
 			}
-			if fields[name] == nil && !slices.Contains(s.unread, name) {
+			if fields[name] == nil && !slices.Contains(readOnly(), name) {
 				known = append(known, name)
 			}
 			fields[name] = append(fields[name], f.Type)
@@ -155,7 +155,7 @@ func (s *strictness) object(v map[string]any, types []reflect.Type, path string,
 			s.value(v[name], of, at, p)
 		default:
 			slices.Sort(known)
-			p.Add(strings.TrimPrefix(path+"."+clip(name), "."), "is not known here: it has %s", strings.Join(known, ", "))
+			p.Add(strings.TrimPrefix(path+"."+clip(name), "."), "is not known here, only %s", strings.Join(known, ", "))
 		}
 	}
 }

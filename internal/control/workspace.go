@@ -88,6 +88,17 @@ func (s *Server) checkWorkspace(in *workspaceRequest, p *doze.Problems) {
 	s.checkRegion("region", regionOf(in.Region, s.Region), p)
 }
 
+// founder lets callers pass who may create workspaces.
+func (s *Server) founder(ctx context.Context) error {
+	switch c := callerOf(ctx); {
+	case c.SubType != doze.SubUser:
+		return doze.Errorf(doze.Forbidden, "a service account lives in one workspace: create others as a user")
+	case !c.Operates(s.Operator) && !c.Founder:
+		return doze.Errorf(doze.Forbidden, "workspaces are created by administrators of the workspace %s, and by users to whom they give the right", s.Operator)
+	}
+	return nil
+}
+
 // createWorkspace makes a workspace of which the caller is the admin.
 func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[string]any) (doze.Workspace, error) {
 	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
@@ -100,13 +111,6 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 	}
 	if err := p.Err(); err != nil {
 		return doze.Workspace{}, err
-	}
-	if c.SubType != doze.SubUser {
-		return doze.Workspace{}, doze.Errorf(doze.Forbidden, "a service account lives in one workspace: create others as a user")
-	}
-	operates := c.Operates(s.Operator)
-	if !operates && !c.Founder {
-		return doze.Workspace{}, doze.Errorf(doze.Forbidden, "workspaces are created by administrators of the workspace %s, and by users to whom they give the right", s.Operator)
 	}
 	all, err := s.Store.Workspaces(ctx)
 	if err == nil && len(all) >= workspacesMax {
@@ -121,7 +125,7 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 			own++
 		}
 	}
-	if own >= workspacesOwned && !operates {
+	if own >= workspacesOwned && !c.Operates(s.Operator) {
 		return doze.Workspace{}, doze.Errorf(doze.Exhausted, "you have created %d workspaces, which is the limit: delete one first", own)
 	}
 	w := doze.Workspace{

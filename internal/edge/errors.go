@@ -155,6 +155,7 @@ func body(e *doze.Error) any {
 // refuse reports err in the form of the platform. A browser on another origin
 // may read it too.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	err = httpx.Denied(w, err)
 	e := doze.Public(err)
 	h := w.Header()
 	h.Set("X-Blaxel-Source", "platform")

@@ -92,7 +92,34 @@ func SandboxHeaders(h http.Header) {
 
 // WriteError reports err in the form of the control API.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
-	WriteErrorAs(w, r, err, ControlBody)
+	WriteErrorAs(w, r, Denied(w, err), ControlBody)
+}
+
+// A Warden is a [http.ResponseWriter] that bounds how often a source fails to show
+// a good credential.
+type Warden interface {
+	// Deny counts one more failure. It returns what the caller is told instead,
+	// or nil.
+	Deny() error
+}
+
+// Denied is the error that a caller gets for err: another one if it is that of a
+// missing or wrong credential, and its source had too many. A good credential is
+// never concerned.
+func Denied(w http.ResponseWriter, err error) error {
+	if doze.Public(err).Kind != doze.Unauthenticated {
+		return err
+	}
+	for {
+		if warden, ok := w.(Warden); ok {
+			return cmp.Or(warden.Deny(), err)
+		}
+		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return err
+		}
+		w = inner.Unwrap()
+	}
 }
 
 // A Failure is a [http.ResponseWriter] that wants to know by which name an error
@@ -113,13 +140,19 @@ func Fails(w http.ResponseWriter, name string) {
 	}
 }
 
+// severity is how errors of ours are logged. One that is no defect is a warning:
+// a server in a sandbox may be broken, and a limit may be reached.
+var severity = map[doze.Kind]slog.Level{
+	doze.Internal: slog.LevelError, doze.Unavailable: slog.LevelWarn, doze.Timeout: slog.LevelWarn,
+}
+
 // WriteErrorAs reports err to the caller in the form of body and, when it is
 // ours, to the log. The answer says how long it is: who reads it whole need not
 // wait for what the handler does after that.
 func WriteErrorAs(w http.ResponseWriter, r *http.Request, err error, body Body) {
 	e := doze.Public(err)
-	if e.Kind.Status() >= http.StatusInternalServerError && e.Kind != doze.Unsupported { // for which nothing failed
-		slog.ErrorContext(r.Context(), "request failed", "route", r.Pattern, "kind", e.Kind, "err", err)
+	if level, ours := severity[e.Kind]; ours {
+		slog.Log(r.Context(), level, "request failed", "route", r.Pattern, "kind", e.Kind, "err", err)
 	}
 	Fails(w, cmp.Or(e.Name, e.Kind.String()))
 	var text bytes.Buffer

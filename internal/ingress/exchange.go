@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/httpx"
 )
 
 // idleDuplex is the idle time of a body whose answer has begun. Both sides talk
@@ -116,6 +117,18 @@ func (x *exchange) WriteHeader(status int) {
 		}
 	}
 	x.ResponseWriter.WriteHeader(status)
+}
+
+// Deny implements [httpx.Warden].
+func (x *exchange) Deny() error {
+	v := x.in.failures.take(httpx.Source(x.request), 1)
+	if v.OK {
+		return nil
+	}
+	x.in.count(overFailures)
+	x.Header().Del("WWW-Authenticate") // it may be good
+	v.Header(x.Header(), "failures")
+	return v.Err("requests with a wrong credential, or without one, from your address")
 }
 
 // Write implements [http.ResponseWriter]. One that makes no progress for the

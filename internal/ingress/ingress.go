@@ -212,9 +212,6 @@ func (in *Ingress) handler(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(x, r)
 		x.returned = true
-		if x.status == http.StatusUnauthorized {
-			in.failures.take(source, 1)
-		}
 	})
 }
 
@@ -240,12 +237,10 @@ func (in *Ingress) admit(answer http.Header, source netip.Addr, header http.Head
 	if v := in.requests.take(source, 1); !v.OK {
 		in.count(overRate)
 		v.Header(answer, "source")
+		// Each request on a connection costs more than its refusal: another one has
+		// to be opened first.
+		answer.Set("Connection", "close")
 		return v.Err("requests from your address")
-	}
-	if v := in.failures.peek(source); !v.OK {
-		in.count(overFailures)
-		v.Header(answer, "failures")
-		return v.Err("requests with a wrong credential, or without one, from your address")
 	}
 	return nil
 }

@@ -494,7 +494,29 @@ func TestRates(t *testing.T) {
 			if resp := ask("127.0.0.3"); resp.StatusCode == http.StatusTooManyRequests {
 				t.Error("another source is concerned")
 			}
+			c := s.dial(t, "127.0.0.2")
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: key\r\n\r\n")
+			if resp := answer(t, c, 5*time.Second); tt.key == "" && resp.StatusCode != http.StatusOK {
+				t.Errorf("with a good key: %s", resp.Status)
+			}
 		})
+	}
+}
+
+// TestStrangers: a server in a sandbox may ask its visitors for a password as
+// often as it likes.
+func TestStrangers(t *testing.T) {
+	rare, err := ingress.ParseRate("0.01:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, ingress.Limits{Failures: rare}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, false)
+	for range 3 {
+		c := s.dial(t, "127.0.0.2")
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if resp := answer(t, c, 5*time.Second); resp.StatusCode != http.StatusUnauthorized {
+			t.Fatal(resp.Status)
+		}
 	}
 }
 

@@ -89,12 +89,3 @@ func (m *meter) take(from netip.Addr, n int) ratelimit.Verdict {
 	}
 	return b.Take(httpx.SourceNetwork(from), n)
 }
-
-// peek says whether take would get one, and takes nothing.
-func (m *meter) peek(from netip.Addr) ratelimit.Verdict {
-	v := m.take(from, 0)
-	if v.Limit != (ratelimit.Limit{}) && v.Remaining < 1 {
-		v.OK, v.Retry = false, v.Limit.Wait(1)
-	}
-	return v
-}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -96,11 +97,34 @@ func (n *Node) need(c machine.Config) int64 {
 	return need
 }
 
+// never is why a machine cannot have its memory at any time, or nil. A sandbox of
+// the default size fits every node: it gets what there is.
+func (n *Node) never(c machine.Config) error {
+	most := n.pledges.most
+	if c.Memory > int64(doze.MemoryDefault)<<20 && n.Limit > 0 {
+		most = min(cmp.Or(most, n.Limit), n.Limit)
+	}
+	asked := c.Memory + machine.EngineMemory
+	if c.Memory <= int64(doze.MemoryDefault)<<20 {
+		asked = n.need(c)
+	}
+	if most == 0 || asked <= most {
+		return nil
+	}
+	n.pledges.refuse()
+	return doze.Wrap(errNoMemory, doze.Unprocessable,
+		"a sandbox of %d MB never fits here: it needs %d MB with its engine, and the node has %d MB: ask for less, or have the operator look at --sandbox-memory-mb and --memory-overcommit",
+		c.Memory>>20, asked>>20, most>>20)
+}
+
 // pledge promises a machine its memory, if need be by moving sleeping sandboxes to
 // disk, the longest unused first. Without room the error is public and wraps
 // errNoMemory. A machine that has its promise costs one look into a map.
 func (n *Node) pledge(ctx context.Context, c machine.Config) error {
 	need := n.need(c)
+	if err := n.never(c); err != nil {
+		return err
+	}
 	for !n.pledges.reserve(c.ID, need) {
 		if n.ahead.giveUp(ctx) {
 			continue
@@ -114,8 +138,8 @@ func (n *Node) pledge(ctx context.Context, c machine.Config) error {
 			promised := n.pledges.refuse()
 			slog.WarnContext(ctx, "no memory is left to promise", "sandbox", c.ID, "need", need, "promised", promised, "most", n.pledges.most)
 			return doze.Wrap(errNoMemory, doze.Unavailable,
-				"the node has no memory left: sandboxes in memory were promised %d of %d MB, and this one needs %d MB, its engine included; try again when one of them has gone to sleep, or delete one",
-				promised>>20, n.pledges.most>>20, need>>20)
+				"the node has no memory left: sandboxes in memory were promised %d of %d MB, and this one, of %d MB, needs %d MB with its engine; try again when one of them has gone to sleep, or delete one",
+				promised>>20, n.pledges.most>>20, c.Memory>>20, need>>20)
 		}
 		select {
 		case <-done:

@@ -72,6 +72,25 @@ func TestPledgeAtOnce(t *testing.T) {
 	})
 }
 
+// TestPledgeNever: a sandbox that can never have its memory is told so at once. One
+// of the default size or less gets what there is.
+func TestPledgeNever(t *testing.T) {
+	virtual(t, func(h *host) {
+		o := h.options()
+		o.Limit, o.Overcommit = 1<<30, 4
+		p := h.startWith(o)
+		large := order("large")
+		large.Memory = doze.MemoryDefault + 1
+		h.kind(p.Create(h.t.Context(), large), doze.Unprocessable, "ask for less")
+		p.empty("large")
+		usual := order("usual")
+		usual.Memory = doze.MemoryDefault
+		if err := p.Create(h.t.Context(), usual); err != nil {
+			h.t.Error(err)
+		}
+	})
+}
+
 // TestPledgeMakesRoom: sandboxes that sleep are no reason to refuse anybody. What is
 // refused stays as it was, and works when there is room.
 func TestPledgeMakesRoom(t *testing.T) {

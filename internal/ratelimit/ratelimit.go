@@ -82,9 +82,6 @@ func (b *Buckets[K]) TakeFrom(key K, l Limit, n int) Verdict {
 	return v
 }
 
-// Wait is how long so many tokens take to come to an empty bucket.
-func (l Limit) Wait(tokens int) time.Duration { return l.refill(float64(tokens)) }
-
 // refill is how long tokens take to come.
 func (l Limit) refill(tokens float64) time.Duration {
 	if tokens <= 0 {
