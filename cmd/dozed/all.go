@@ -90,7 +90,7 @@ func all(ctx context.Context, args []string) error {
 		return err
 	}
 	openLog(os.Stderr, level)
-	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(c)))) {
+	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(ctx, c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
 	if err := undumpable(); err != nil {
@@ -218,6 +218,9 @@ type platform struct {
 	previews      *door.Door
 	previewServer *http.Server
 
+	volumes *volume.Pool
+	swap    swap.Plan // that sandboxes get
+
 	memory int64  // what all sandboxes can take together, in bytes
 	key    string // the admin key, if this start made it
 }
@@ -267,11 +270,12 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	if p.bucket, err = openBucket(ctx, c); err != nil {
 		return nil, err
 	}
-	memory, err := hostMemory()
-	if err != nil {
+	if err := p.openVolumes(); err != nil {
 		return nil, err
 	}
-	p.memory = c.sandboxMemory(memory)
+	if err := p.openMemory(ctx); err != nil {
+		return nil, err
+	}
 	limits, err := doze.ParseLimits(c.Quotas)
 	if err != nil {
 		return nil, err
@@ -424,14 +428,6 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
-	swapAfter, err := p.swapAfter(ctx)
-	if err != nil {
-		return err
-	}
-	volumes, err := p.openVolumes()
-	if err != nil {
-		return err
-	}
 	var ahead string
 	if c.Templates {
 		ahead = filepath.Join(c.Data, "ahead")
@@ -439,7 +435,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	p.node, err = node.Open(ctx, node.Options{
 		Drive: p.mountDrive,
 		Dir:   filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
-		Volumes: volumes, Agent: agent, Driver: driver, Engine: driver.Engine(),
+		Volumes: p.volumes, Agent: agent, Driver: driver, Engine: driver.Engine(),
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
 			image, err := p.images.EnsureFor(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
@@ -459,7 +455,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Available: available(hostAvailable, driver.Free), Reserve: c.reserve(p.memory), Limit: p.memory, Overcommit: c.Overcommit, Budget: c.BudgetMB << 20, Spares: c.Spares,
 		GoBack:     c.OnCrash == crashResume,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
-		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: swapAfter,
+		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: p.swapAfter(),
 	})
 	if err != nil {
 		return err
@@ -493,13 +489,19 @@ func (p *platform) libraryOptions() disk.Options {
 	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20, Room: p.imageDisk.Claim, Owner: p.config.Data}
 }
 
-// openDisks looks at the disks that have data and images. Both have a reserve.
-func (p *platform) openDisks() (err error) {
-	c := p.config
+// diskOptions are the settings of a disk with data or images.
+func (c config) diskOptions() space.Options {
 	o := space.Options{Reserve: c.DiskReserveMB, Overcommit: c.VolumeOvercommit}
 	if o.Reserve > 0 {
 		o.Reserve <<= 20
 	}
+	return o
+}
+
+// openDisks looks at the disks that have data and images. Both have a reserve.
+func (p *platform) openDisks() (err error) {
+	c := p.config
+	o := c.diskOptions()
 	if p.disk, err = space.Open(c.Data, o); err != nil {
 		return err
 	}
@@ -515,18 +517,17 @@ func (p *platform) openDisks() (err error) {
 }
 
 // openVolumes opens the volumes, which take the room that they promise.
-func (p *platform) openVolumes() (*volume.Pool, error) {
-	volumes, err := volume.Open(filepath.Join(p.config.Data, "volumes"), p.disk)
-	if err != nil {
-		return nil, err
+func (p *platform) openVolumes() (err error) {
+	if p.volumes, err = volume.Open(filepath.Join(p.config.Data, "volumes"), p.disk); err != nil {
+		return err
 	}
-	p.disk.Written(volumes.Written)
+	p.disk.Written(p.volumes.Written)
 	s, err := p.disk.State()
 	if err == nil && s.Free-s.Reserve < s.Pending {
 		slog.Warn("volumes are promised more than the disk has: nothing that takes disk can be made until some are deleted, the disk is larger, or --volume-overcommit is",
 			"promised", s.Promised, "pending", s.Pending, "free", s.Free, "reserve", s.Reserve)
 	}
-	return volumes, err
+	return err
 }
 
 // storedImages is what images take of the disk.
@@ -546,25 +547,64 @@ func diskLogin(l *peer.Login) *disk.Login {
 	return &disk.Login{Owner: l.Workspace, Username: l.Username, Password: l.Password}
 }
 
-// swapAfter makes sure of the swap that the configuration allows, and returns
-// after how long in a pause sandboxes are moved there: 0 is never. Without any
-// they sleep all the same.
-func (p *platform) swapAfter(ctx context.Context) (time.Duration, error) {
+// openMemory makes sure of the swap that the configuration allows, and finds out
+// what sandboxes can take together. It comes after the volumes, whose promises a
+// file of swap leaves alone.
+func (p *platform) openMemory(ctx context.Context) error {
 	c := p.config
+	host, err := hostMemory()
+	if err != nil {
+		return err
+	}
 	choice, err := swap.Parse(c.Swap)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	why, err := swap.Provide(ctx, choice, swapFile(c.Data))
+	disk, err := p.disk.State()
+	if err != nil {
+		return err
+	}
+	p.swap, err = swap.Provide(ctx, choice, c.swapOptions(host, disk))
+	if err != nil { // sandboxes sleep all the same
+		slog.Warn("swap could not be had", "swap", c.Swap, "kind", p.swap.Kind, "cost", swap.Cost, "err", err)
+		p.swap = swap.Plan{Kind: swap.Off}
+	} else {
+		logSwap(c.Swap, p.swap)
+	}
+	p.memory = c.sandboxMemory(host, p.swap.Held())
+	return nil
+}
+
+// logSwap tells the operator what was chosen, and what it costs.
+func logSwap(choice string, plan swap.Plan) {
+	with := []any{"swap", choice, "kind", plan.Kind, "why", plan.Why}
+	if plan.Bytes > 0 {
+		with = append(with, "bytes", plan.Bytes)
+	}
+	if held := plan.Held(); held > 0 {
+		with = append(with, "held", held) // memory that sandboxes do not get
+	}
 	switch {
-	case err != nil:
-		slog.Warn("swap could not be had", "swap", c.Swap, "cost", swap.Cost, "err", err)
-		return 0, nil
-	case why != "":
-		slog.Info("sandboxes are not moved to swap", "swap", c.Swap, "why", why, "cost", swap.Cost)
-		return 0, nil
+	case plan.Some():
+		slog.Info("memory of sleeping sandboxes is moved to swap", with...)
+	case choice == swap.Off:
+		slog.Info("memory of sleeping sandboxes is not moved to swap", append(with, "cost", swap.Cost)...)
+	default:
+		slog.Warn("memory of sleeping sandboxes is not moved to swap", append(with, "cost", swap.Cost)...)
 	}
-	return max(c.SwapAfter.Duration, c.SaveAfter.Duration, 1), nil
+}
+
+// swapAfter is after how long in a pause sandboxes are moved to swap: 0 is never.
+func (p *platform) swapAfter() time.Duration {
+	if !p.swap.Some() {
+		return 0
+	}
+	return max(p.config.SwapAfter.Duration, p.config.SaveAfter.Duration, 1)
+}
+
+// swapOptions bound what swap of our own may take.
+func (c *config) swapOptions(host doze.Megabytes, disk space.State) swap.Options {
+	return swap.Options{Path: swapFile(c.Data), Room: disk.Free - disk.Reserve - disk.Pending, Spare: c.spareMemory(host)}
 }
 
 // swapFile is where swap of our own is.

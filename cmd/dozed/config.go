@@ -64,7 +64,7 @@ type config struct {
 	OnCrash      string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
 	SwapAfter    daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
 	DiskAfter    daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
-	Swap         string          `json:"swap"`              // off, host, encrypted or plain: see swap.Parse
+	Swap         string          `json:"swap"`              // auto, off, host, zram, encrypted or plain: see swap.Parse
 	ReserveMB    int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
 	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
 	SandboxMB    int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
@@ -120,7 +120,7 @@ func defaults() config {
 		BodyIdleTimeout: daemon.Duration{Duration: ingress.DefaultBodyIdle},
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
-		Swap: swap.Host, ACMEURL: certificate.LetsEncrypt,
+		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
@@ -182,7 +182,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.OnCrash, "on-crash", c.OnCrash, "`resume|fail`: when the host or a sandbox's own processes crash, the sandbox goes on from its last checkpoint, however old, which takes disk while it is awake; or it fails")
 	flags.Var(&c.SwapAfter, "swap-after", "move the memory of one that was paused for this `time` to swap, if there is some")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
-	flags.StringVar(&c.Swap, "swap", c.Swap, "`off|host|encrypted|plain`: use no swap, what the host has, or a file in the data directory as well, such as encrypted:8G (default size: half of the memory); a plain one can be read by who gets hold of the disk")
+	flags.StringVar(&c.Swap, "swap", c.Swap, "`auto|off|host|zram|encrypted|plain`: where the memory of sandboxes that sleep is moved: the first of the next three that this host can do; nowhere; the host's own swap; compressed memory, which never reaches a disk; an encrypted file in the data directory; or a file there that everyone with access to the disk can read. The last three take a size, such as zram:1G, which is memory that sandboxes do not get, or encrypted:8G")
 	flags.Int64Var(&c.BudgetMB, "memory-budget-mb", c.BudgetMB, "move sleeping sandboxes to swap or to disk early when sandboxes take more memory than this many `MB`; 0: no limit but --reserve-mb")
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "keep this many `MB` of memory for the host, and move sleeping sandboxes to disk early when less is free")
 	flags.Int64Var(&c.SandboxMB, "sandbox-memory-mb", c.SandboxMB, "let all sandboxes together take this many `MB` of memory (default: that of the host without --reserve-mb)")

@@ -35,7 +35,7 @@ type instance struct {
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
 	"admin.key", "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", egressFile, "engines", "images", instanceFile, "lock", "net", recordsFile, "sandboxes", "seal.key", "snapshots", "ahead",
-	"swap", "volumes",
+	"swap", "swap.zram", "volumes",
 }
 
 // announce writes down what listens on an address. The certificate of a name is

@@ -22,6 +22,8 @@ import (
 	"doze/internal/disk"
 	"doze/internal/doctor"
 	"doze/internal/door"
+	"doze/internal/space"
+	"doze/internal/swap"
 )
 
 // beside returns the path of another binary of ours: next to this one.
@@ -33,16 +35,45 @@ func beside(name string) string {
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-func host(c config) doctor.Host {
+func host(ctx context.Context, c config) doctor.Host {
 	pool, _ := doze.ParseAddressPool(c.EgressPool) // what is wrong with it, config check says
 	return doctor.Host{
 		Data: c.Data, Binaries: []string{beside("doze-sentry"), beside("doze-agent")},
-		Pool: pool, Link: c.EgressLink,
+		Pool: pool, Link: c.EgressLink, Swap: c.expectedSwap(ctx),
 	}
 }
 
+// expectedSwap is the swap that a start would get, or that the last one got. It
+// makes nothing, and the data directory need not be there.
+func (c config) expectedSwap(ctx context.Context) swap.Plan {
+	choice, err := swap.Parse(c.Swap)
+	if err != nil {
+		return swap.Plan{Kind: swap.Off, Why: err.Error()}
+	}
+	memory, err := hostMemory()
+	if err != nil {
+		return swap.Plan{Kind: swap.Off, Why: err.Error()}
+	}
+	dir := c.Data
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	var free space.State
+	if d, err := space.Open(dir, c.diskOptions()); err == nil {
+		free, _ = d.State() // what cannot be measured leaves no room
+	}
+	facts, err := swap.Examine(ctx, c.swapOptions(memory, free))
+	if err != nil {
+		return swap.Plan{Kind: swap.Off, Why: err.Error()}
+	}
+	return swap.Decide(choice, facts)
+}
+
 // examine says what the host lacks, and changes what it may if it is told to.
-func examine(_ context.Context, args []string) error {
+func examine(ctx context.Context, args []string) error {
 	var o doctorOptions
 	c, rest, err := load("doctor", args, o.bind)
 	switch {
@@ -51,12 +82,12 @@ func examine(_ context.Context, args []string) error {
 	case len(rest) > 0:
 		return fmt.Errorf("dozed doctor takes no argument %q", rest[0])
 	}
-	found := doctor.Examine(host(c))
+	found := doctor.Examine(host(ctx, c))
 	if o.apply {
 		if err := mend(os.Stdout, found, o.only); err != nil {
 			return err
 		}
-		found = doctor.Examine(host(c))
+		found = doctor.Examine(host(ctx, c))
 	}
 	if !doctor.Print(os.Stdout, found) {
 		return errors.New("this host cannot run sandboxes yet")

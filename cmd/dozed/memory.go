@@ -20,12 +20,23 @@ func hostMemory() (doze.Megabytes, error) {
 
 // sandboxMemory is what all sandboxes can take together, in bytes, on a host
 // with so much memory: all but the reserve, and at least half on a host that is
-// hardly larger than that.
-func (c *config) sandboxMemory(host doze.Megabytes) int64 {
+// hardly larger than that. What compressed swap holds is not theirs.
+func (c *config) sandboxMemory(host doze.Megabytes, held int64) int64 {
 	if c.SandboxMB > 0 {
-		return c.SandboxMB << 20
+		return c.SandboxMB << 20 // spareMemory left room
 	}
-	return max(host.Bytes()-c.ReserveMB<<20, host.Bytes()/2)
+	return max(host.Bytes()-c.ReserveMB<<20, host.Bytes()/2) - held
+}
+
+// spareMemory is the most that compressed swap may take of the memory, in bytes: a
+// part of what sandboxes get, or of what is left of the host if that is a number.
+func (c *config) spareMemory(host doze.Megabytes) int64 {
+	const share = 4 // more would take from those that are awake what those that sleep rarely need
+	most := host.Bytes() / share
+	if c.SandboxMB > 0 {
+		return min(most, host.Bytes()-(c.ReserveMB+c.SandboxMB)<<20)
+	}
+	return most
 }
 
 // largest is the largest sandbox that has all of its memory on a platform whose

@@ -8,6 +8,7 @@ import (
 	"doze"
 	"doze/internal/httpx"
 	"doze/internal/metric"
+	"doze/internal/swap"
 )
 
 // showMetrics shows what the platform does and takes. It is about all workspaces:
@@ -35,7 +36,10 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 		slog.Error("metrics of the packet filter are left out", "err", err)
 	}
 	c := p.node.Committed()
-	memory := metric.Memory{Committed: c.Bytes, Most: c.Most, Limit: c.Limit, Refusals: c.Refusals}
+	memory := metric.Memory{Committed: c.Bytes, Most: c.Most, Limit: c.Limit, Refusals: c.Refusals, CompressedMost: p.swap.Held()}
+	if memory.CompressedMost > 0 {
+		memory.Compressed = swap.Compressed(swapFile(p.config.Data))
+	}
 	p.metrics.Serve(w, r, metric.Now{
 		Costs: costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()), Front: p.frontMetrics(),
 	})

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -87,6 +88,7 @@ type Host struct {
 	Binaries []string       // paths of our own binaries
 	Pool     []netip.Prefix // addresses for egress IPs
 	Link     string         // network interface that they belong to
+	Swap     swap.Plan      // what sandboxes get, or would
 }
 
 // checks is everything that is looked at.
@@ -342,19 +344,18 @@ func memoryMaps(Host) (Verdict, string, string) {
 	return Fine, fmt.Sprintf("vm.max_map_count is %d", n), ""
 }
 
-func hostSwap(Host) (Verdict, string, string) {
-	size, err := swap.Look()
-	if err != nil {
-		return Advice, err.Error(), "check the swap yourself"
+// hostSwap tells what dozed chose, or would choose.
+func hostSwap(h Host) (Verdict, string, string) {
+	plan := h.Swap
+	if plan == (swap.Plan{}) || !plan.Some() {
+		return Advice, "none: " + cmp.Or(plan.Why, "nobody looked"), swap.Cost + ": add some to the host, load the kernel module zram, or install cryptsetup, and use --swap " + swap.Auto +
+			"; --swap " + swap.Plain + " makes a file that everyone with access to the disk can read"
 	}
-	if size.Total == 0 {
-		remedy := swap.Cost + ": add some, or let dozed make a file with --swap " + swap.Encrypted
-		if !swap.Encrypts() {
-			remedy = swap.Cost + ": add some; this kernel has no device mapper, so that dozed can only make a file that is readable on disk, with --swap " + swap.Plain
-		}
-		return Advice, "none", remedy
+	text := plan.Kind
+	if plan.Bytes > 0 {
+		text += fmt.Sprintf(", %d MB", plan.Bytes>>20)
 	}
-	return Fine, fmt.Sprintf("%s, %s of it free", gib(uint64(size.Total)), gib(uint64(size.Free))), "" //nolint:gosec // G115: sizes
+	return Fine, text + ": " + plan.Why, ""
 }
 
 // swapLimits looks whether what a sandbox has in swap counts against its limit.

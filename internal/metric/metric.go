@@ -144,6 +144,8 @@ type Disk struct {
 type Memory struct {
 	Committed, Most, Limit int64
 	Refusals               uint64
+	// Compressed is what compressed swap takes, and CompressedMost what it may.
+	Compressed, CompressedMost int64
 }
 
 // promises shows what is promised. No limit shows 0.
@@ -155,6 +157,8 @@ func promises(m Memory) (all []prometheus.Collector) {
 		{"doze_memory_committed_bytes", "Memory that sandboxes which are not asleep on disk or in swap may take.", m.Committed},
 		{"doze_memory_committed_max_bytes", "Memory that may be promised to sandboxes; creates, forks and wakes over it are refused.", m.Most},
 		{"doze_memory_limit_bytes", "Memory that all sandboxes can take together.", m.Limit},
+		{"doze_compressed_memory_bytes", "Memory that compressed swap of the platform takes.", m.Compressed},
+		{"doze_compressed_memory_max_bytes", "Memory that compressed swap of the platform may take; sandboxes do not get it.", m.CompressedMost},
 	} {
 		all = append(all, gauge(g.name, g.help, g.value))
 	}

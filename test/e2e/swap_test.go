@@ -1,6 +1,8 @@
 package e2e_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,8 +17,19 @@ import (
 // back, and ends what it depends on meanwhile.
 func TestSwap(t *testing.T) {
 	t.Parallel()
-	p, c := start(t, "--swap", "plain:1G", "--pause-after", "500ms", "--save-after", "100ms", "--swap-after", "200ms", "--disk-after", "1h")
-	if strings.Contains(p.Printed(), "swap could not be had") {
+	for kind, size := range map[string]string{"plain": "1G", "zram": "512M"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			swapWalk(t, kind, size)
+		})
+	}
+}
+
+// swapWalk is TestSwap with one kind of swap.
+func swapWalk(t *testing.T, kind, size string) {
+	t.Helper()
+	p, c := start(t, "--swap", kind+":"+size, "--pause-after", "500ms", "--save-after", "100ms", "--swap-after", "200ms", "--disk-after", "1h")
+	if printed := p.Printed(); strings.Contains(printed, "swap could not be had") || !strings.Contains(printed, `"kind":"`+kind+`"`) {
 		t.Skip("SKIPPED: this host lets us make no swap:", p.Tail())
 	}
 	sb, box := create(t, c, named("memory", 1024))
@@ -100,16 +113,21 @@ func TestSwap(t *testing.T) {
 	}
 	stays(t, p, "memory", "swapped", nap)
 
-	// The file stays when dozed stops, and goes with destroy.
-	file := filepath.Join(p.Data, "swap")
+	// It stays when dozed stops, and goes with destroy. Another start has not made
+	// a second one.
+	file, made := ourSwap(t, p, kind)
+	if n := strings.Count(p.Printed(), `"kind":"`+kind+`"`); n < 2 {
+		t.Errorf("it was chosen in %d starts", n)
+	}
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || !swapsTo(t, file) {
+	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o600 || !swapsTo(t, file) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	shell{t.TempDir()}.ok(t, "dozed", "destroy", "--data", p.Data, "--yes")
 	gone(t, file)
+	gone(t, made)
 	if swapsTo(t, file) {
 		t.Error("the kernel swaps to what is destroyed")
 	}
@@ -117,6 +135,26 @@ func TestSwap(t *testing.T) {
 	if after := sum(t, p, url+"/bytes"); after != before {
 		t.Errorf("after destroy: memory is %s and was %s", after, before)
 	}
+}
+
+// ourSwap returns what the kernel swaps to, and the file in the data directory
+// that has it or tells which it is.
+func ourSwap(t *testing.T, p *testkit.Platform, kind string) (file, made string) {
+	t.Helper()
+	made = filepath.Join(p.Data, "swap")
+	if kind != "zram" {
+		return made, made
+	}
+	made += ".zram"
+	raw, err := os.ReadFile(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record struct{ Device int }
+	if err := json.Unmarshal(raw, &record); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint("/dev/zram", record.Device), made
 }
 
 // swapsTo reports whether the kernel swaps to a file.
