@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -20,6 +21,8 @@ type row struct {
 	Max   float64 `json:"max_ms"`
 	// Vs is the yardstick's p50 from the same run, if the case has one.
 	Vs float64 `json:"vs_ms,omitempty"`
+	// Unsupported says why the host cannot do it; then there are no times.
+	Unsupported string `json:"unsupported,omitempty"`
 }
 
 // series collects the samples of one case.
@@ -27,6 +30,8 @@ type series struct {
 	name    string
 	against *series // the yardstick; may be nil
 	samples []time.Duration
+	// unsupported says why this host cannot do it; empty if it can.
+	unsupported string
 }
 
 func (s *series) add(d time.Duration) { s.samples = append(s.samples, d) }
@@ -42,7 +47,7 @@ func (s *series) quantile(q float64) float64 {
 }
 
 func (s *series) row(bench string) row {
-	r := row{Bench: bench, Case: s.name, N: len(s.samples), Min: s.quantile(0), P50: s.quantile(0.5), P99: s.quantile(0.99), Max: s.quantile(1)}
+	r := row{Bench: bench, Case: s.name, N: len(s.samples), Min: s.quantile(0), P50: s.quantile(0.5), P99: s.quantile(0.99), Max: s.quantile(1), Unsupported: s.unsupported}
 	if s.against != nil {
 		r.Vs = s.against.quantile(0.5)
 	}
@@ -55,12 +60,17 @@ type latencies []*series
 // report implements [table].
 func (all latencies) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var reasons strings.Builder
 	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tp50 / yardstick\t")
 	for _, s := range all {
 		r := s.row(bench)
 		ratio := ""
 		if r.Vs > 0 {
 			ratio = fmt.Sprintf("%.1f × %s", r.P50/r.Vs, s.against.name)
+		}
+		if s.unsupported != "" {
+			ratio = "unsupported"
+			fmt.Fprintf(&reasons, "%s: unsupported here: %s\n", s.name, s.unsupported)
 		}
 		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, ratio)
 		if machine != nil {
@@ -69,5 +79,9 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 			}
 		}
 	}
-	return out.Flush()
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(people, reasons.String())
+	return err
 }

@@ -35,19 +35,25 @@ const (
 )
 
 // ways are the ways down that are measured, each on a platform of its own: a
-// checkpoint is not in the page cache any more after its sandbox was in swap.
+// checkpoint is not in the page cache any more after its sandbox was in swap. Those
+// to swap make their own, which the kernel uses before that of the host.
 var ways = []struct {
 	args  []string
 	sizes []int // what a process in the sandbox holds, in MB, touched and random
 	tiers []tier
+	swap  string // what dozed makes in its data directory for swap of its own; empty: none
 }{
 	{
 		args: []string{"--swap", "off", "--disk-after", "500ms"}, sizes: []int{0, 64, 512, 2048},
 		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "paused %d MB", state: "paused"}, {name: "disk %d MB", state: "disk"}, {name: "disk %d MB, not in the page cache", state: "disk", cold: true}},
 	},
 	{
-		args: []string{"--swap", "plain:2G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256},
+		args: []string{"--swap", "plain:2G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256}, swap: "swap",
 		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "swapped %d MB", state: "swapped", learns: true}},
+	},
+	{ // what sandboxes hold here is random, the worst case of compressed memory
+		args: []string{"--swap", "zram:1G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256}, swap: "swap.zram",
+		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "swapped to compressed memory, %d MB", state: "swapped", learns: true}},
 	},
 }
 
@@ -77,7 +83,12 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		if err != nil {
 			return all, err
 		}
-		rows, err := wakeWay(ctx, p, way.sizes, way.tiers, only)
+		var rows []*series
+		if _, bad := os.Stat(filepath.Join(p.Data, way.swap)); bad == nil {
+			rows, err = wakeWay(ctx, p, way.sizes, way.tiers, only)
+		} else {
+			rows = unsupported(way.sizes, way.tiers, p.Tail())
+		}
 		all = append(all, rows...)
 		if i == 0 && err == nil {
 			rows, err = besides(ctx, p, only)
@@ -88,6 +99,16 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		}
 	}
 	return all, nil
+}
+
+// unsupported are the rows of a way that this host cannot go.
+func unsupported(sizes []int, tiers []tier, why string) (all latencies) {
+	for _, mb := range sizes {
+		for _, t := range tiers[1:] { // the yardstick is the same in all ways
+			all = append(all, &series{name: fmt.Sprintf(t.name, mb), unsupported: why})
+		}
+	}
+	return all
 }
 
 // besides measures what the wakes of one sandbox from disk are compared with:
