@@ -6,10 +6,17 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"doze/internal/httpx"
 )
+
+// refusesMax is how many refusals a client may ignore on one connection. One that
+// waits for what the refusal says ignores none.
+const refusesMax = 1000
 
 // pieceBytes is how much of an answer must be taken within a stall time. It is
 // large enough to cost nothing, and small enough for a slow reader.
@@ -30,6 +37,7 @@ type conn struct {
 	opening *time.Timer // ends it if no request comes
 	active  atomic.Int32
 	waiting atomic.Int32 // of these, requests whose client is waited for
+	refuses atomic.Int32 // requests that were
 
 	writing sync.Mutex // held by who writes
 	stall   *time.Timer
@@ -53,6 +61,18 @@ func (in *Ingress) newConn(raw net.Conn, within time.Duration) *conn {
 
 // waits reports whether nothing happens before the client sends something.
 func (c *conn) waits() bool { return c.waiting.Load() >= c.active.Load() }
+
+// refused counts a request that was refused at the door. A client that goes on
+// regardless loses its connection, and gets no other one for a moment: a request
+// costs more than its refusal, above all one that is taken back at once.
+func (c *conn) refused(from netip.Addr) {
+	if c == nil || c.refuses.Add(1) != refusesMax {
+		return
+	}
+	c.in.barred.Take(httpx.SourceNetwork(from), 1)
+	c.in.count(deaf)
+	_ = c.Close()
+}
 
 // Write implements [net.Conn]. A write that waits for longer than the stall time
 // without any progress fails; what was written before it does not count.

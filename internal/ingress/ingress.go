@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze/internal/httpx"
+	"doze/internal/ratelimit"
 )
 
 const (
@@ -82,9 +83,10 @@ type Ingress struct {
 	roster      *roster
 	requests    *meter
 	failures    *meter
-	busy        []byte        // the answer to a connection that gets no room
-	crowded     []byte        // the same, to a source that has its share
-	refusing    chan struct{} // has room for those who are told so
+	barred      *ratelimit.Buckets[netip.Prefix] // sources whose bucket is empty get no connection
+	busy        []byte                           // the answer to a connection that gets no room
+	crowded     []byte                           // the same, to a source that has its share
+	refusing    chan struct{}                    // has room for those who are told so
 	refused     [reasons]atomic.Uint64
 }
 
@@ -99,6 +101,7 @@ func New(l Limits) (*Ingress, error) {
 	return &Ingress{
 		limits: l, descriptors: files - reserve(files), roster: newRoster(l),
 		requests: newMeter(l.Requests, requestRate), failures: newMeter(l.Failures, failureRate),
+		barred:   ratelimit.New[netip.Prefix](barRate, sourcesMax),
 		busy:     refusal("the platform has no room for another connection"),
 		crowded:  refusal("your address has too many connections open: close some"),
 		refusing: make(chan struct{}, refusingMax),
@@ -189,7 +192,8 @@ func (in *Ingress) handler(next http.Handler) http.Handler {
 		x := in.begin(c, w, r)
 		defer x.end() // after a panic, too
 		r = x.request
-		if peer := httpx.Source(r); in.trusts(peer) {
+		peer := httpx.Source(r)
+		if in.trusts(peer) {
 			if from := in.origin(r.Header.Values(forwardedFor)); from.IsValid() {
 				r.RemoteAddr = netip.AddrPortFrom(from, 0).String()
 			}
@@ -199,6 +203,9 @@ func (in *Ingress) handler(next http.Handler) http.Handler {
 		if err != nil {
 			x.returned = true
 			w.Header().Set(origin, platform)
+			if source == peer { // and not one of those that share a proxy
+				c.refused(source)
+			}
 		}
 		switch {
 		case errors.Is(err, errFields):
@@ -237,9 +244,6 @@ func (in *Ingress) admit(answer http.Header, source netip.Addr, header http.Head
 	if v := in.requests.take(source, 1); !v.OK {
 		in.count(overRate)
 		v.Header(answer, "source")
-		// Each request on a connection costs more than its refusal: another one has
-		// to be opened first.
-		answer.Set("Connection", "close")
 		return v.Err("requests from your address")
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -500,6 +501,45 @@ func TestRates(t *testing.T) {
 				t.Errorf("with a good key: %s", resp.Status)
 			}
 		})
+	}
+}
+
+// TestDeaf: a client that goes on whatever it is told loses its connection, and
+// gets another one only after a moment.
+func TestDeaf(t *testing.T) {
+	rare, err := ingress.ParseRate("0.01:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, ingress.Limits{Requests: rare}, api, false)
+	c := s.dial(t, "127.0.0.2")
+	go func() { _, _ = io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 3000)) }() // ends with the connection
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	text, err := io.ReadAll(c)
+	if n := strings.Count(string(text), "HTTP/1.1 "); n > 1001 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d answers, %v", n, err)
+	}
+	ask := func(from string) int {
+		c := s.dial(t, from)
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return 0
+		}
+		return resp.StatusCode
+	}
+	if got := ask("127.0.0.2"); got != 0 {
+		t.Errorf("it is connected again, and told %d", got)
+	}
+	if got := ask("127.0.0.3"); got != http.StatusUnauthorized {
+		t.Errorf("another source is told %d", got)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ask("127.0.0.2") == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is never connected again")
+		}
 	}
 }
 

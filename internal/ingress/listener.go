@@ -105,6 +105,11 @@ func (l *listener) next() (*conn, error) {
 			return nil, err
 		}
 		from := address(raw)
+		if v := l.in.barred.Take(httpx.SourceNetwork(from), 0); v.Remaining < 1 {
+			l.in.count(deaf)
+			_ = raw.Close() // it did not listen before
+			continue
+		}
 		c := l.in.newConn(raw, l.opening())
 		evict, why, ok := l.in.roster.add(c, from, l.in.trusts(from), number(raw) >= l.in.descriptors)
 		if evict != nil {

@@ -29,6 +29,9 @@ var (
 	// failureRate is far above what an expired credential in a loop of a program
 	// does, and far below what a guess of a password needs.
 	failureRate = ratelimit.Limit{PerSecond: 10, Burst: 100}
+	// barRate says for how long a source gets no connection that ignored refusals:
+	// until its bucket is full again.
+	barRate = ratelimit.Limit{PerSecond: 1, Burst: 1}
 )
 
 // Off is the text of a rate without a limit.

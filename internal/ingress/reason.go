@@ -8,6 +8,7 @@ const (
 	noDescriptor                // too few descriptors are left for the daemon
 	crowdedSource               // too many connections of one source
 	evicted                     // made room for a source with fewer connections
+	deaf                        // of a client that ignores refusals
 	neverAsked                  // no first request in time
 	tooManyFields               // a header of too many lines
 	overRate                    // too many requests of one source
@@ -19,7 +20,7 @@ const (
 
 // names are the values of the label "reason".
 var names = [reasons]string{
-	noRoom: "connections", noDescriptor: "descriptors", crowdedSource: "source", evicted: "evicted", neverAsked: "opening",
+	noRoom: "connections", noDescriptor: "descriptors", crowdedSource: "source", evicted: "evicted", deaf: "refusals", neverAsked: "opening",
 	tooManyFields: "fields", overRate: "rate", overFailures: "failures", bodyStopped: "body_idle", answerStopped: "write_stall",
 }
 

@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -187,6 +188,13 @@ func from(i int) *net.Dialer {
 	a := netip.AddrFrom4([4]byte{127, 66, byte(i >> 8), byte(i)})
 	return &net.Dialer{Timeout: dialTime, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))}
 }
+
+// elsewhere carries the requests of a tenant from an address that the victim does
+// not share.
+var elsewhere = &http.Transport{DialContext: from(tenantAddress).DialContext}
+
+// tenantAddress is far from those of outsiders.
+const tenantAddress = 1 << 15
 
 // cut reports whether an error says that the other side ended a connection, or
 // refused it.

@@ -117,7 +117,16 @@ func (w *world) gone(ctx context.Context, open []net.Conn) (closed int, said str
 // the senders must be refused long before.
 func headerFlood(ctx context.Context, t *testing.T, w *world) {
 	t.Helper()
+	for first := true; first || ctx.Err() == nil; first = false {
+		w.headers(context.WithoutCancel(ctx), t) // a wave takes less than a second
+	}
+}
+
+// headers is one wave of them.
+func (w *world) headers(ctx context.Context, t *testing.T) {
+	t.Helper()
 	open := w.sockets(ctx, t, headerSockets, "GET /v0/sandboxes HTTP/1.1\r\nHost: doze\r\n")
+	defer hangUp(open)
 	chunk := []byte(strings.Repeat(tinyField, 1<<12/len(tinyField)))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
