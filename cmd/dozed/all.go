@@ -50,6 +50,7 @@ import (
 	"doze/internal/space"
 	"doze/internal/store"
 	"doze/internal/swap"
+	"doze/internal/trace/otlp"
 	"doze/internal/volume"
 )
 
@@ -203,6 +204,7 @@ type platform struct {
 	control     *control.Server
 	edge        *edge.Edge
 	metrics     *metric.Metrics
+	traces      *otlp.Exporter // nil without a collector
 	credentials *access.Credentials
 	quotas      *quota.Book
 	traffic     *traffic
@@ -283,6 +285,11 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	p.store.SetDefaultLimits(limits)
 	p.quotas = quota.New(quota.Options{Defaults: limits, PerKey: c.KeyRequests, Refused: p.metrics.Refused})
 	p.traffic = &traffic{quotas: p.quotas, all: map[string]*egress.Traffic{}}
+	if c.OTLPEndpoint != "" {
+		if p.traces, err = otlp.Open(ctx, c.OTLPEndpoint, version); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.openNode(ctx); err != nil {
 		return nil, err
 	}
@@ -449,7 +456,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Lease: p.lease, Release: p.release, Admit: p.admit,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
 		Report: func(r peer.Report) { p.control.Report(r) },
-		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused,
+		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused, Traced: p.traced,
 
 		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
 		Available: available(hostAvailable, driver.Free), Reserve: c.reserve(p.memory), Limit: p.memory, Overcommit: c.Overcommit, Budget: c.BudgetMB << 20, Spares: c.Spares,
@@ -673,7 +680,11 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	replaced := func() bool { return errors.Is(context.Cause(ctx), errReplaced) }
-	services := []daemon.Service{
+	var services []daemon.Service
+	if p.traces != nil { // before all that is traced
+		services = append(services, daemon.Service{Name: "traces", Run: p.traces.Run})
+	}
+	services = append(services, []daemon.Service{
 		{Name: "control", Run: p.control.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
 		{Name: "node", Run: p.node.Run},
@@ -681,7 +692,7 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 		{Name: "interceptor", Run: p.routing.interceptor.Run},
 		{Name: "egress", Run: p.egress.Run},
 		{Name: "refusals", Run: p.watchRefusals},
-	}
+	}...)
 	if p.issuer != nil {
 		services = append(services, daemon.Service{Name: "certificates", Run: p.issuer.Run})
 	}

@@ -28,6 +28,7 @@ import (
 	"doze/internal/space"
 	"doze/internal/store"
 	"doze/internal/swap"
+	"doze/internal/trace/otlp"
 )
 
 // config is every setting of dozed. A new field must have a useful zero value
@@ -83,6 +84,7 @@ type config struct {
 	Quotas       string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
 	KeyRequests  int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
 	AuditKeep    daemon.Duration `json:"auditKeep"`         // lines of the audit log are kept for this long
+	OTLPEndpoint string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
 
 	// What strangers may take.
 	MaxConnections  int             `json:"maxConnections"`          // open at a time; 0: as many as descriptors allow, at most 8192
@@ -212,6 +214,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Quotas, "quotas", c.Quotas, "comma separated `limits` of each workspace that has none of its own, such as sandboxes=100,diskMb=100000 (default: those that doze quota ls shows)")
 	flags.IntVar(&c.KeyRequests, "key-requests", c.KeyRequests, "the `number` of requests that one credential may send in a second; twice as many may come at once; 0: any number")
 	flags.Var(&c.AuditKeep, "audit-keep", "keep lines of the audit log for this `time`, such as 2160h")
+	flags.StringVar(&c.OTLPEndpoint, "otlp-endpoint", c.OTLPEndpoint, "`URL` of an OpenTelemetry collector that gets a trace of every wake and create by OTLP over HTTP, such as http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_HEADERS has its credentials (default: traces stay here)")
 	flags.StringVar(&c.Log, "log", c.Log, "`level`: debug, info, warn or error")
 	flags.Func("images", "comma separated `names` of the images to make before the first request (default: "+strings.Join(c.Images, ",")+")", listed(&c.Images))
 }
@@ -408,6 +411,11 @@ func (c config) validate() error {
 	}
 	if _, ok := limits[doze.QuotaEgress]; ok && c.Egress == egressDirect {
 		p.Add("quotas", "has %s, which cannot hold with egress %s: choose %s", doze.QuotaEgress, egressDirect, egressOpen)
+	}
+	if c.OTLPEndpoint != "" {
+		if err := otlp.Check(c.OTLPEndpoint); err != nil {
+			p.Add("otlpEndpoint", "%v", err)
+		}
 	}
 	if c.KeyRequests < 0 {
 		p.Add("keyRequests", "must not be negative")

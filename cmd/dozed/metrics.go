@@ -9,6 +9,7 @@ import (
 	"doze/internal/httpx"
 	"doze/internal/metric"
 	"doze/internal/swap"
+	"doze/internal/trace"
 )
 
 // showMetrics shows what the platform does and takes. It is about all workspaces:
@@ -41,8 +42,24 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 		memory.Compressed = swap.Compressed(swapFile(p.config.Data))
 	}
 	p.metrics.Serve(w, r, metric.Now{
-		Costs: costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()), Front: p.frontMetrics(),
+		Costs: costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()), Front: p.frontMetrics(), Drops: p.drops(),
 	})
+}
+
+// traced counts a wake or create that has ended, and has it sent to a collector.
+func (p *platform) traced(r trace.Record) {
+	p.metrics.Traced(r)
+	if p.traces != nil {
+		p.traces.Offer(r)
+	}
+}
+
+// drops are the traces that no collector got, by reason.
+func (p *platform) drops() map[string]uint64 {
+	if p.traces == nil {
+		return nil
+	}
+	return p.traces.Drops()
 }
 
 // diskMetrics is what the disk has. What cannot be measured is left out.

@@ -12,6 +12,7 @@ import (
 
 	"doze"
 	"doze/internal/store"
+	"doze/internal/trace"
 )
 
 const (
@@ -28,6 +29,8 @@ const (
 
 // createSandbox answers when the sandbox is deployed.
 func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
+	ctx, waiting := trace.Arrive(ctx, time.Now(), r.Header.Get("Traceparent"))
+	defer waiting.Leave()
 	c := callerOf(ctx)
 	p := mistakesOf(ctx)
 	sound := len(p) == 0
@@ -158,6 +161,7 @@ func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store
 	}
 	err = s.Node.Create(ctx, o)
 	if err == nil {
+		defer trace.Next(ctx, trace.Publish).End()
 		// Whoever deletes the sandbox does so before the route is there, then
 		// the step fails; or after the step, and removes the route.
 		s.Directory.Put(routeOf(sb))

@@ -11,10 +11,13 @@ import (
 
 	"doze"
 	"doze/internal/store"
+	"doze/internal/trace"
 )
 
 // forkSnapshot makes a new sandbox of a snapshot.
 func (s *Server) forkSnapshot(ctx context.Context, r *http.Request, body map[string]any) (doze.ForkResponse, error) {
+	ctx, waiting := trace.Arrive(ctx, time.Now(), r.Header.Get("Traceparent"))
+	defer waiting.Leave()
 	n, err := s.oneSnapshot(ctx, r)
 	if err != nil {
 		return doze.ForkResponse{}, err
@@ -30,6 +33,8 @@ func (s *Server) forkSnapshot(ctx context.Context, r *http.Request, body map[str
 // forkSandbox makes a new sandbox of one of the snapshots of another, or of a
 // new one, which stays.
 func (s *Server) forkSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.ForkResponse, error) {
+	ctx, waiting := trace.Arrive(ctx, time.Now(), r.Header.Get("Traceparent"))
+	defer waiting.Leave()
 	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
 		return doze.ForkResponse{}, err

@@ -421,6 +421,19 @@ func (n *node) SetNetwork(_ context.Context, uid string, network *doze.Network) 
 	return nil
 }
 
+// Traces says that every machine was created in a millisecond.
+func (n *node) Traces(uid string) []doze.Trace {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.machines[uid] == nil {
+		return []doze.Trace{}
+	}
+	return []doze.Trace{{
+		Kind: doze.TraceCreate, From: "image", Status: doze.TraceDone, WaitedUs: 1000,
+		Stages: []doze.TraceStage{{Name: "launch", TookUs: 900}, {Name: "engine", Within: "launch", StartUs: 100, TookUs: 500}},
+	}}
+}
+
 // SetLimits notes limits; Claim and Create refuse more awake machines than
 // those allow.
 func (n *node) SetLimits(workspace string, l doze.Limits) {

@@ -29,6 +29,7 @@ import (
 	"doze/internal/access"
 	"doze/internal/agent/page"
 	"doze/internal/peer"
+	"doze/internal/trace"
 )
 
 // scope is what a credential needs to use a sandbox of its workspace.
@@ -125,6 +126,7 @@ func (e *Edge) Recheck() { poke(e.streams.doubt) }
 // visit is one request on its way.
 type visit struct {
 	id     string // of the request
+	came   time.Time
 	caller access.Caller
 	route  peer.Route
 	port   uint16
@@ -145,9 +147,9 @@ type visit struct {
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.serveAt(w, r, main) }
 
 func (e *Edge) serveAt(w http.ResponseWriter, r *http.Request, l listener) {
-	start, v := time.Now(), &visit{id: rand.Text()}
+	v := &visit{id: rand.Text(), came: time.Now()}
 	rec := &recorder{ResponseWriter: w, visit: v, interim: r.ProtoAtLeast(1, 1)}
-	defer func() { record(r, v, rec.status, time.Since(start)) }() // after a panic too
+	defer func() { record(r, v, rec.status, time.Since(v.came)) }() // after a panic too
 	if _, isPreview := e.previewPlace(r, l); r.Method == http.MethodOptions && !isPreview {
 		if _, sent := e.bearing(r); !sent {
 			preflight(rec)
@@ -207,7 +209,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	if err := v.origin.shows(r); err != nil && !shown {
 		return err
 	}
-	ctx, cut := context.WithCancelCause(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+	arrived, caller := trace.Arrive(r.Context(), v.came, r.Header.Get("Traceparent"))
+	defer caller.Leave()
+	ctx, cut := context.WithCancelCause(httptrace.WithClientTrace(arrived, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { v.sent.Store(true) }, // the next thing is to write to it
 	}))
 	defer cut(nil)

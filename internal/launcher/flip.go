@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"doze/internal/step"
+	"doze/internal/trace"
 )
 
 // A flip is a pause or a resume: one message to the engine over a connection
@@ -165,7 +166,10 @@ const liftAfter = 50 * time.Millisecond
 // wake resumes the guest. Preconditions: mu is held.
 func (s *sandbox) wake(ctx context.Context, kept bool) error {
 	defer s.unlimited(ctx)()
-	resume := func() error { return s.call(boot.ContMgrResume, nil) }
+	resume := func() error {
+		defer trace.Start(ctx, trace.Engine).End()
+		return s.call(boot.ContMgrResume, nil)
+	}
 	var err error
 	if kept {
 		err = watch(ctx, s.l.options.FlipLimit, s.shoot, resume)

@@ -23,6 +23,7 @@ import (
 
 	"doze/internal/machine/gvisor"
 	"doze/internal/step"
+	"doze/internal/trace"
 )
 
 // sandbox is one machine. container.Container is not safe for concurrent use,
@@ -90,6 +91,7 @@ func (s *sandbox) note() {
 
 // create makes the processes of s, in its cgroup, without a first instruction.
 func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
+	defer trace.Start(ctx, trace.Process).End()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.config = c
@@ -255,9 +257,12 @@ func (s *sandbox) start(ctx context.Context) error {
 	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
 		// The engine copies addresses and routes from the guest's end of the
 		// link and takes them off it.
+		dressing := trace.Start(ctx, trace.Link)
 		if err := dress(s.config.Link); err != nil {
 			return fmt.Errorf("address the link: %w", err)
 		}
+		dressing.End()
+		defer trace.Start(ctx, trace.Engine).End()
 		return c.Start(s.l.conf)
 	})
 	return s.begun(ctx, err)
@@ -266,16 +271,20 @@ func (s *sandbox) start(ctx context.Context) error {
 // restore fills the created processes with an image and lets them run.
 func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
+		opening := trace.Start(ctx, trace.Link)
 		if err := s.openLink(r.Config); err != nil {
 			return err
 		}
+		opening.End()
 		defer s.closeLink()
 		if err := step.Reach(step.Fill, s.id); err != nil {
 			return err
 		}
+		filling := trace.Start(ctx, trace.Engine)
 		if err := s.fill(r); err != nil {
 			return err
 		}
+		filling.End()
 		if err := step.Reach(step.Filled, s.id); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"doze/internal/machine/gvisor"
+	"doze/internal/trace"
 )
 
 // requestMax bounds what we decode. A request carries one machine's
@@ -54,14 +55,14 @@ func (l *Launcher) handler() http.Handler {
 	mux.HandleFunc("GET "+gvisor.PathVersion, func(w http.ResponseWriter, _ *http.Request) { answer(w, l.Version(), nil) })
 	mux.HandleFunc("GET "+gvisor.PathMachines, func(w http.ResponseWriter, _ *http.Request) { answer(w, l.Machines(), nil) })
 	mux.HandleFunc("GET "+gvisor.PathEvents, l.events)
-	post(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
-	post(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
-	post(mux, gvisor.PathRestore, l.Restore)
+	timed(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
+	timed(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
+	timed(mux, gvisor.PathRestore, l.Restore)
+	timed(mux, gvisor.PathResume, l.Resume)
 	post(mux, gvisor.PathLimit, l.Limit)
 	post(mux, gvisor.PathArchive, l.Archive)
 	post(mux, gvisor.PathRename, l.Rename)
 	post(mux, gvisor.PathAdminister, l.Administer)
-	post(mux, gvisor.PathResume, l.Resume)
 	for path, do := range map[string]func(context.Context, string) error{
 		gvisor.PathPause: l.Pause, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
 	} {
@@ -95,6 +96,18 @@ func post[In any](mux *http.ServeMux, path string, do func(context.Context, In) 
 			err = do(context.WithoutCancel(r.Context()), in)
 		}
 		answer(w, struct{}{}, err)
+	})
+}
+
+// timed is post, and its result is how long the stages of the call took.
+func timed[In any](mux *http.ServeMux, path string, do func(context.Context, In) error) {
+	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		t := trace.Begin(trace.Wake, nil, "", "", time.Now(), nil)
+		in, err := decode[In](w, r)
+		if err == nil {
+			err = do(trace.With(context.WithoutCancel(r.Context()), t), in)
+		}
+		answer(w, t.Parts(), err)
 	})
 }
 

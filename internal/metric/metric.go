@@ -11,7 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"doze"
 	"doze/internal/machine"
+	"doze/internal/trace"
 )
 
 // prepared is how a machine on disk is called whose next process waits.
@@ -25,6 +27,9 @@ var tiers = []string{
 // wakeBuckets are seconds: what we aim for is 25 ms, and a large sandbox on a
 // slow disk takes some seconds.
 var wakeBuckets = []float64{.001, .0025, .005, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60}
+
+// stageBuckets are seconds: most stages take less than a millisecond.
+var stageBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 60}
 
 // Cost is what one sandbox takes of the host.
 type Cost struct {
@@ -45,6 +50,9 @@ type Metrics struct {
 	registry     *prometheus.Registry
 	wakes        *prometheus.HistogramVec
 	wakeFailures *prometheus.CounterVec
+	wakeStages   *prometheus.HistogramVec
+	creates      *prometheus.HistogramVec
+	createStages *prometheus.HistogramVec
 	moves        *prometheus.HistogramVec
 	moveFailures *prometheus.CounterVec
 	decisions    *prometheus.CounterVec
@@ -65,6 +73,18 @@ func New() *Metrics {
 		wakeFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "doze_wake_failures_total", Help: "Wakes that did not work, by the tier that the sandbox sleeps in.",
 		}, label),
+		wakeStages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "doze_wake_stage_seconds", Buckets: stageBuckets,
+			Help: "How long the stages of wakes took, by the tier that the sandbox slept in. Some stages are within others, or run at the same time.",
+		}, []string{"stage", "tier"}),
+		creates: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "doze_create_seconds", Buckets: wakeBuckets,
+			Help: "How long creates took from the request until the sandbox was ready, by what its machine is made of.",
+		}, []string{"source"}),
+		createStages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "doze_create_stage_seconds", Buckets: stageBuckets,
+			Help: "How long the stages of creates took, by what the machine is made of. Some stages are within others, or run at the same time.",
+		}, []string{"stage", "source"}),
 		moves: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "doze_sleep_seconds", Buckets: wakeBuckets,
 			Help: "How long moves to a lower tier took, by that tier.",
@@ -89,7 +109,7 @@ func New() *Metrics {
 		m.decisions.WithLabelValues(v)
 	}
 	m.registry.MustRegister(
-		m.wakes, m.wakeFailures, m.moves, m.moveFailures, m.decisions, m.refusals, m.images, m.imageBytes,
+		m.wakes, m.wakeFailures, m.wakeStages, m.creates, m.createStages, m.moves, m.moveFailures, m.decisions, m.refusals, m.images, m.imageBytes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -98,6 +118,21 @@ func New() *Metrics {
 // Woke counts a wake.
 func (m *Metrics) Woke(from machine.Tier, took time.Duration, err error) {
 	count(m.wakes, m.wakeFailures, from, took, err)
+}
+
+// Traced counts the stages of a wake or create that worked.
+func (m *Metrics) Traced(r trace.Record) {
+	if r.Status != doze.TraceDone || r.From == "" {
+		return
+	}
+	stages := m.wakeStages
+	if r.Kind == trace.Create {
+		stages = m.createStages
+		m.creates.WithLabelValues(r.From).Observe(r.Waited.Seconds())
+	}
+	for _, s := range r.Spans {
+		stages.WithLabelValues(s.Stage.String(), r.From).Observe(s.Took.Seconds())
+	}
 }
 
 // Sank counts a move to a lower tier.
@@ -183,6 +218,7 @@ type Now struct {
 	Packets Packets
 	Disk    Disk
 	Front   Front
+	Drops   map[string]uint64 // traces that were not exported, by reason
 }
 
 // Serve answers with all metrics, and with what others know now.
@@ -195,6 +231,7 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, is Now) {
 		gauge("doze_connections", "Connections of clients that are open.", int64(is.Front.Open)),
 		counts("doze_connections_refused_total", "Connections of clients that were refused, or closed before their time, by reason.", "reason", is.Front.Refused),
 		counts("doze_requests_refused_total", "Requests of clients that were refused, or ended before their time, by reason.", "reason", is.Front.Requests),
+		counts("doze_trace_drops_total", "Traces that were not exported, by reason.", "reason", is.Drops),
 		counts("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", "protocol", is.Packets.Refused),
 		counts("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", "protocol", is.Packets.Passed),
 	)

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"doze"
 	"doze/internal/machine"
 	"doze/internal/metric"
+	"doze/internal/trace"
 )
 
 func TestMetrics(t *testing.T) {
@@ -21,6 +23,11 @@ func TestMetrics(t *testing.T) {
 	m.Woke(machine.OnDisk, time.Second, errors.New("broken"))
 	m.Sank(machine.Saved, 300*time.Millisecond, nil)
 	m.Sank(machine.Swapped, time.Second, errors.New("full"))
+
+	spans := []trace.Span{{Stage: trace.Turn, Within: -1, Took: 2 * time.Millisecond}, {Stage: trace.Engine, Within: -1, Took: 40 * time.Millisecond}}
+	m.Traced(trace.Record{Kind: trace.Wake, From: "saved", Status: doze.TraceDone, Waited: time.Second, Spans: spans})
+	m.Traced(trace.Record{Kind: trace.Wake, From: "disk", Status: doze.TraceFailed, Spans: spans})
+	m.Traced(trace.Record{Kind: trace.Create, From: trace.FromTemplate, Status: doze.TraceDone, Waited: 90 * time.Millisecond, Spans: spans})
 
 	m.Decided(true)
 	m.Decided(true)
@@ -37,6 +44,7 @@ func TestMetrics(t *testing.T) {
 		}, Memory: metric.Memory{Committed: 11, Most: 22, Limit: 33, Refusals: 44, Compressed: 55, CompressedMost: 66},
 		Packets: metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
 		Disk:    metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Promised: 40},
+		Drops:   map[string]uint64{"full": 8},
 		Front:   metric.Front{Open: 7, Refused: map[string]uint64{"source": 2}, Requests: map[string]uint64{"rate": 0}},
 	})
 	for _, line := range []string{
@@ -61,6 +69,13 @@ func TestMetrics(t *testing.T) {
 		`doze_wake_seconds_bucket{tier="swapped",le="0.05"} 2`,
 		`doze_wake_seconds_count{tier="swapped"} 2`,
 		`doze_wake_failures_total{tier="disk"} 1`,
+		`doze_wake_stage_seconds_count{stage="turn",tier="saved"} 1`,
+		`doze_wake_stage_seconds_bucket{stage="engine",tier="saved",le="0.025"} 0`,
+		`doze_wake_stage_seconds_bucket{stage="engine",tier="saved",le="0.05"} 1`,
+		`doze_create_stage_seconds_count{source="template",stage="engine"} 1`,
+		`doze_create_seconds_bucket{source="template",le="0.05"} 0`,
+		`doze_create_seconds_bucket{source="template",le="0.1"} 1`,
+		`doze_trace_drops_total{reason="full"} 8`,
 		`doze_sleep_seconds_count{tier="saved"} 1`,
 		`doze_egress_decisions_total{verdict="allow"} 2`,
 		`doze_egress_decisions_total{verdict="deny"} 0`,
@@ -83,7 +98,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is missing", line)
 		}
 	}
-	if strings.Contains(w.Body.String(), `doze_wake_seconds_count{tier="disk"}`) {
+	if strings.Contains(w.Body.String(), `tier="disk",le=`) || strings.Contains(w.Body.String(), `doze_wake_seconds_count{tier="disk"}`) {
 		t.Error("a wake that did not work is counted among those that did")
 	}
 	if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") {

@@ -18,6 +18,7 @@ import (
 	"doze/internal/machine"
 	"doze/internal/peer"
 	"doze/internal/step"
+	"doze/internal/trace"
 )
 
 const (
@@ -48,6 +49,7 @@ type Box struct {
 	end    context.CancelCauseFunc
 	turn   chan struct{} // held by who changes the machine
 	client *http.Transport
+	traces trace.Ring
 
 	rules   sync.Mutex    // held while a network is put in force; never with mu
 	network *doze.Network // guarded by rules; nil before control says what it is
@@ -87,8 +89,9 @@ const goneMessage = "its machine is gone, and its memory with it"
 
 // attempt is one wake, which any number of requests wait for.
 type attempt struct {
-	done chan struct{}
-	err  error // set before done is closed
+	done  chan struct{}
+	err   error // set before done is closed
+	trace *trace.Trace
 }
 
 // newBox returns a box without a machine.
@@ -163,6 +166,7 @@ func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 // find adopts the machine. Preconditions: the turn is held, or nobody else has
 // the box yet.
 func (b *Box) find(ctx context.Context) (machine.Machine, error) {
+	defer trace.Start(ctx, trace.Find).End()
 	// The address is the same as before; after a reboot its namespace is new.
 	link, err := b.lease(ctx, b.config.ID)
 	if err != nil {
@@ -180,7 +184,9 @@ func (b *Box) find(ctx context.Context) (machine.Machine, error) {
 // mu held and before the turn ends: nobody finds the machine changed and the
 // phase not.
 func (b *Box) change(ctx context.Context, do func(machine.Machine) error, settle func(error)) {
+	turn := trace.Next(ctx, trace.Turn)
 	err := b.lock(ctx)
+	turn.End()
 	if err == nil {
 		defer b.unlock()
 		var m machine.Machine
@@ -202,12 +208,14 @@ func (b *Box) change(ctx context.Context, do func(machine.Machine) error, settle
 func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lastUsed = time.Now()
+	arrived := arrival{caller: trace.CallerOf(ctx), at: time.Now()}
+	b.lastUsed = arrived.at
 	for b.retired || b.phase != doze.Running || b.frozen {
-		try, err := b.wakeable(port)
+		try, err := b.wakeable(port, arrived)
 		if err != nil {
 			return nil, err
 		}
+		arrived.waited = true
 		if err := b.wait(ctx, try); err != nil {
 			return nil, err
 		}
@@ -221,7 +229,7 @@ func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error)
 // wakeable starts a wake if the box sleeps and reports whether waiting can
 // help: for the end of that wake, or for the next change if there is none.
 // Preconditions: mu is held, and the box does not let requests in now.
-func (b *Box) wakeable(port uint16) (*attempt, error) {
+func (b *Box) wakeable(port uint16, by arrival) (*attempt, error) {
 	if b.retired {
 		return nil, errDeleted
 	}
@@ -242,8 +250,10 @@ func (b *Box) wakeable(port uint16) (*attempt, error) {
 			b.asked = time.Time{} // nobody waits: the next wake is measured from its own beginning
 			return nil, err
 		}
-		try := &attempt{done: make(chan struct{})}
+		try := &attempt{done: make(chan struct{}), trace: b.trace(by)}
 		if !b.spawn(func() { b.wake(try, port) }) {
+			try.trace.Fail(told(context.Cause(b.life)))
+			try.trace.Leave()
 			return nil, context.Cause(b.life)
 		}
 		b.attempt = try
@@ -294,11 +304,14 @@ func (b *Box) release() {
 
 // wake resumes the machine and wakes everybody who waits for it.
 func (b *Box) wake(try *attempt, port uint16) {
-	ctx, cancel := context.WithTimeout(b.life, wakeTimeout)
+	ctx, cancel := context.WithTimeout(trace.With(b.life, try.trace), wakeTimeout)
 	defer cancel()
+	defer try.trace.Leave()
 	var from machine.Tier
 	b.change(ctx, func(m machine.Machine) error {
-		if from = m.Tier(); from != machine.OnDisk {
+		from = m.Tier()
+		try.trace.Comes(from.String())
+		if from != machine.OnDisk {
 			b.reach(m, port)
 		}
 		if err := step.Reach(step.Called, b.order.UID); err != nil {
@@ -312,10 +325,18 @@ func (b *Box) wake(try *attempt, port uint16) {
 		return err
 	}, func(err error) {
 		b.attempt = nil
-		took := time.Since(b.asked) // with the end of a move to a lower tier, which the caller waited for
+		since := b.asked // with the end of a move to a lower tier, which the caller waited for
+		if began := try.trace.Began(); began.Before(since) {
+			since = began // with the way to the node, and the end of a pause
+		}
+		took := time.Since(since)
 		b.asked = time.Time{}
 		b.n.Woke(from, took, err)
 		try.err = b.woken(err, from, took)
+		if err != nil {
+			try.trace.Fail(told(try.err))
+		}
+		try.trace.Pass()
 		close(try.done)
 	})
 }

@@ -7,11 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"syscall"
 	"time"
 
 	"doze"
+	"doze/internal/trace"
 )
 
 const (
@@ -71,14 +73,19 @@ func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gat
 // RoundTrip wakes the sandbox, sends the request, and lets go of the sandbox
 // when the response has been read.
 func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
-	b, release, err := g.hold(r.Context())
+	ctx, caller := trace.Expect(r.Context())
+	defer caller.Leave()
+	b, release, err := g.hold(ctx)
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // nothing was read from it
 		}
 		return nil, err
 	}
-	out := r.Clone(r.Context())
+	if t := caller.Trace(); t != nil {
+		ctx = follow(ctx, t)
+	}
+	out := r.Clone(ctx)
 	out.URL.Scheme, out.URL.Host = "http", "sandbox:"+strconv.Itoa(int(g.port))
 	resp, err := b.client.RoundTrip(out)
 	if err != nil {
@@ -87,6 +94,20 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp.Body = held(resp.Body, release)
 	return resp, nil
+}
+
+// follow returns a context in which a request to a sandbox that has just woken is
+// traced until the first byte of the answer.
+func follow(ctx context.Context, t *trace.Trace) context.Context {
+	connect := t.Next(trace.Connect)
+	var answer trace.Running
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) {
+			connect.End()
+			answer = t.Next(trace.Answer)
+		},
+		GotFirstResponseByte: func() { answer.End() },
+	})
 }
 
 func (g gate) hold(ctx context.Context) (*Box, func(), error) {

@@ -24,6 +24,7 @@ import (
 	"doze"
 	"doze/internal/machine"
 	"doze/internal/peer"
+	"doze/internal/trace"
 )
 
 const (
@@ -89,6 +90,9 @@ type Options struct {
 	// took. They must not wait. Either may be nil.
 	Woke func(from machine.Tier, took time.Duration, err error)
 	Sank func(to machine.Tier, took time.Duration, err error)
+	// Traced is told of every wake and every create that has ended. It must not
+	// wait. It may be nil.
+	Traced func(trace.Record)
 	// Room takes bytes of the disk for what is about to be written, until release is
 	// called, or is Exhausted; SleepRoom is for checkpoints of sandboxes, which may
 	// take more of it. Without them the disk is the node's.
@@ -155,6 +159,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	}
 	if o.SleepRoom == nil {
 		o.SleepRoom = boundless
+	}
+	if o.Traced == nil {
+		o.Traced = func(trace.Record) {}
 	}
 	if o.Refused == nil {
 		o.Refused = func(string) {}
@@ -290,6 +297,8 @@ func (n *Node) ReleaseImage(_ context.Context, ref string) { n.Options.ReleaseIm
 // reverse. If that does not work either, Delete tries again.
 func (n *Node) Create(ctx context.Context, o peer.Order) (err error) {
 	b := n.newBox(o, machine.Config{ID: o.UID}, doze.Starting)
+	ctx, traced := b.traceCreate(ctx)
+	defer func() { traced(err) }()
 	b.turn <- struct{}{} // nobody else has it
 	defer b.unlock()
 	if err := n.put(b); err != nil {
@@ -330,7 +339,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 		return err
 	}
 	// A crash after this line leaves a sandbox that is adopted.
-	if err := n.keep(b, doze.Running, ""); err != nil {
+	if err := n.commit(ctx, b, doze.Running); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	b.mu.Lock()
@@ -353,6 +362,7 @@ func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image 
 		ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
 		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
 	}
+	defer trace.Next(ctx, trace.Image).End()
 	if o.From == "" {
 		if image, err = n.Image(ctx, o.Image, o.Login); err != nil {
 			return c, image, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
@@ -378,9 +388,12 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 		taken := s.config
 		taken.Hostname = own.Hostname
 		n.assign(b, taken)
-		err := n.keep(b, doze.Starting, "") // a crash finds whose it is
+		trace.Of(ctx).Comes(trace.FromSpare)
+		err := n.commit(ctx, b, doze.Starting) // a crash finds whose it is
 		if err == nil {
+			networking := trace.Start(ctx, trace.Network)
 			err = b.admit(taken.ID)
+			networking.End()
 		}
 		if err == nil {
 			err = s.Resume(ctx)
@@ -396,7 +409,7 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 		}
 		n.assign(b, own)
 	}
-	if err := n.keep(b, doze.Starting, ""); err != nil {
+	if err := n.commit(ctx, b, doze.Starting); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
 	return n.boot(ctx, b, b.order, u)
@@ -421,13 +434,17 @@ func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machi
 	promised := b.config.ID
 	u.push(func() error { n.pledges.release(promised); return nil })
 	u.push(func() error { return n.Release(o.UID) })
+	networking := trace.Start(ctx, trace.Network)
 	if b.config.Link, err = b.lease(ctx, o.UID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", cause(ctx, err))
 	}
+	networking.End()
 	u.push(func() error { return n.detach(o.UID) })
+	attaching := trace.Start(ctx, trace.Volumes)
 	if b.config.Volumes, err = n.attach(ctx, o); err != nil {
 		return nil, fmt.Errorf("attach its volumes: %w", cause(ctx, err))
 	}
+	attaching.End()
 	m, err := n.ahead.start(ctx, b.config)
 	if err != nil {
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
@@ -447,6 +464,7 @@ func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machi
 // inhabit gives a box a machine that has just started and tells its agent whose
 // it is. Preconditions: the turn is held.
 func (n *Node) inhabit(ctx context.Context, b *Box, o peer.Order, m machine.Machine) error {
+	defer trace.Start(ctx, trace.Agent).End()
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"doze"
 	"doze/internal/machine"
+	"doze/internal/trace"
 )
 
 // A sandbox takes memory of the node as it touches it, so that nobody can tell
@@ -121,6 +122,7 @@ func (n *Node) never(c machine.Config) error {
 // disk, the longest unused first. Without room the error is public and wraps
 // errNoMemory. A machine that has its promise costs one look into a map.
 func (n *Node) pledge(ctx context.Context, c machine.Config) error {
+	defer trace.Start(ctx, trace.Memory).End()
 	need := n.need(c)
 	if err := n.never(c); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"doze/internal/machine"
+	"doze/internal/trace"
 )
 
 const (
@@ -130,6 +131,7 @@ func (a *ahead) start(ctx context.Context, c machine.Config) (machine.Machine, e
 	if _, err := os.Stat(dir); err == nil && a.n.Ahead != "" && c.From == "" && len(c.Volumes) == 0 {
 		from := c
 		from.From = dir
+		trace.Of(ctx).Comes(trace.FromTemplate)
 		m, err := a.n.Driver.Boot(ctx, from)
 		if err == nil {
 			_ = os.Chtimes(dir, time.Time{}, time.Now()) // it stays longer
@@ -144,6 +146,11 @@ func (a *ahead) start(ctx context.Context, c machine.Config) (machine.Machine, e
 				return nil, fmt.Errorf("remove a template: %w", err)
 			}
 		}
+	}
+	if c.From == "" {
+		trace.Of(ctx).Comes(trace.FromImage)
+	} else {
+		trace.Of(ctx).Comes(trace.FromSnapshot)
 	}
 	return a.n.Driver.Boot(ctx, c)
 }

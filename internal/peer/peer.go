@@ -197,6 +197,9 @@ type Node interface {
 	Awake(workspace string) (sandboxes int, memory doze.Megabytes)
 	// Status returns what is known of a sandbox now, or false.
 	Status(uid string) (Status, bool)
+	// Traces returns where the time of the last wakes of a sandbox and of its create
+	// went, the newest first. They are in memory: a start of the node forgets them.
+	Traces(uid string) []doze.Trace
 	// Consult brings what Status says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
 	Consult(ctx context.Context, uid string)

@@ -18,6 +18,7 @@ import (
 
 	"doze/internal/machine"
 	"doze/internal/step"
+	"doze/internal/trace"
 )
 
 const (
@@ -161,7 +162,7 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	if !d.begin(s) {
 		return nil, fmt.Errorf("boot: %w", errTaken)
 	}
-	err := s.call(ctx, PathBoot, Boot{Config: c}, nil)
+	err := s.timed(ctx, trace.Launch, PathBoot, Boot{Config: c})
 	if errors.Is(err, errTaken) { // it is not ours to close
 		d.forget(s)
 		return nil, fmt.Errorf("boot: %w", err)
@@ -200,12 +201,14 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 		}
 	}()
 	image := imageDir(c)
+	sharing := trace.Start(ctx, trace.Share)
 	if err := shareImage(from, m, c, image+unmade, true); err != nil {
 		return nil, err
 	}
 	if err := os.Rename(image+unmade, image); err != nil { // durable or not: the machine is to run
 		return nil, err
 	}
+	sharing.End()
 	bytes, _ := hasImage(c)
 	s.bytes.Store(bytes)
 	if d.vouched(from) {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"doze/internal/machine"
+	"doze/internal/trace"
 )
 
 // What the node and a launcher say to each other: JSON over HTTP on a unix
@@ -14,13 +15,13 @@ const (
 	PathMachines   = "/machines"   // GET: []Found
 	PathEvents     = "/events"     // GET: machine.Event, one per line, until the caller leaves
 	PathLimit      = "/limit"      // POST Ceiling
-	PathBoot       = "/boot"       // POST Boot
-	PathPrepare    = "/prepare"    // POST Boot: creates the process that Restore will fill
+	PathBoot       = "/boot"       // POST Boot: Timed
+	PathPrepare    = "/prepare"    // POST Boot: Timed; creates the process that Restore will fill
 	PathPause      = "/pause"      // POST Target
-	PathResume     = "/resume"     // POST Target
+	PathResume     = "/resume"     // POST Target: Timed
 	PathCheckpoint = "/checkpoint" // POST Checkpoint: Made; until the caller closes its half of the connection
 	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
-	PathRestore    = "/restore"    // POST Restore
+	PathRestore    = "/restore"    // POST Restore: Timed
 	PathArchive    = "/archive"    // POST Archive
 	PathRename     = "/rename"     // POST Rename
 	PathAdminister = "/administer" // POST Administer
@@ -46,6 +47,9 @@ type Event = machine.Event
 
 // Stats is what a machine costs.
 type Stats = machine.Stats
+
+// Timed says how long the stages of a call took. An older launcher says nothing.
+type Timed = trace.Parts
 
 // States of a machine in a launcher.
 const (

@@ -11,6 +11,7 @@ import (
 
 	"doze/internal/machine"
 	"doze/internal/step"
+	"doze/internal/trace"
 )
 
 // readyLimit bounds the creation of a process ahead of its need.
@@ -95,7 +96,7 @@ func (s *sandbox) take(ctx context.Context) (time.Duration, error) {
 	if s.prepared.Swap(false) {
 		return time.Since(start), nil
 	}
-	err := s.call(ctx, PathPrepare, Boot{Config: s.config}, nil)
+	err := s.timed(ctx, trace.Prepare, PathPrepare, Boot{Config: s.config})
 	if errors.Is(err, errTaken) {
 		err = s.takeOver(ctx)
 	}
@@ -116,5 +117,5 @@ func (s *sandbox) takeOver(ctx context.Context) error {
 	if err := s.kill(ctx); err != nil {
 		return err
 	}
-	return s.call(ctx, PathPrepare, Boot{Config: s.config}, nil)
+	return s.timed(ctx, trace.Prepare, PathPrepare, Boot{Config: s.config})
 }

@@ -21,6 +21,7 @@ import (
 	"doze/internal/durable"
 	"doze/internal/machine"
 	"doze/internal/step"
+	"doze/internal/trace"
 )
 
 // sandbox is one machine of this driver.
@@ -54,6 +55,19 @@ func (d *Driver) sandbox(c machine.Config, t machine.Tier) *sandbox {
 // call asks the launcher of its engine.
 func (s *sandbox) call(ctx context.Context, path string, in, out any) error {
 	return s.engine.Load().call(ctx, path, in, out)
+}
+
+// timed is call for what somebody waits for: its time is that of a stage, within
+// which the launcher tells its own.
+func (s *sandbox) timed(ctx context.Context, stage trace.Stage, path string, in any) error {
+	running := trace.Start(ctx, stage)
+	if !running.On() {
+		return s.call(ctx, path, in, nil)
+	}
+	var t Timed
+	err := s.call(ctx, path, in, &t)
+	running.End(t)
+	return err
 }
 
 // Tier implements [machine.Machine].
@@ -373,7 +387,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	case machine.Awake:
 		return nil
 	case machine.Paused:
-		err := s.call(ctx, PathResume, Target{ID: s.config.ID}, nil)
+		err := s.timed(ctx, trace.Launch, PathResume, Target{ID: s.config.ID})
 		if errors.Is(err, errGone) && s.config.GoBack {
 			if err = s.goBack(); err == nil {
 				err = s.restore(ctx)
@@ -406,8 +420,11 @@ const discardAfter = 250 * time.Millisecond
 func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
-	both.Go(func() error { return retire(s.config) })
-	both.Go(func() error { return s.call(ctx, PathResume, Target{ID: s.config.ID, Kept: true}, nil) })
+	both.Go(func() error {
+		defer trace.Start(ctx, trace.Retire).End()
+		return retire(s.config)
+	})
+	both.Go(func() error { return s.timed(ctx, trace.Launch, PathResume, Target{ID: s.config.ID, Kept: true}) })
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {
@@ -439,7 +456,9 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 // instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
 	image := imageDir(s.config)
+	reading := trace.Start(ctx, trace.Manifest)
 	m, err := s.d.manifest(image, s.config)
+	reading.End()
 	if err != nil {
 		return err
 	}
@@ -451,6 +470,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 	both, work := errgroup.WithContext(ctx)
 	both.Go(func() error {
 		defer func() { verified = time.Since(start) }()
+		defer trace.Start(ctx, trace.Verify).End()
 		if s.d.vouched(image) {
 			return nil
 		}
@@ -472,7 +492,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 		return errors.Join(err, s.kill(ctx))
 	}
 	s.d.begin(s)
-	err = s.call(context.WithoutCancel(ctx), PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files}, nil)
+	err = s.timed(context.WithoutCancel(ctx), trace.Launch, PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files})
 	if errors.Is(err, errGone) {
 		err = errProcess
 	}

@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"doze"
+	"doze/internal/trace"
+)
+
+// arrival is a request that wants a box to run.
+type arrival struct {
+	caller *trace.Caller // nil: it is one of our own
+	at     time.Time     // when it came to the box
+	waited bool          // and for a change that was under way
+}
+
+// trace begins the trace of a wake for the request that causes it. Others who wait
+// for the same wake are not in it. Preconditions: mu is held.
+func (b *Box) trace(by arrival) *trace.Trace {
+	t := trace.Begin(trace.Wake, by.caller, b.order.UID, b.order.Workspace, by.at, b.n.Traced)
+	if by.waited {
+		t.Next(trace.Settle).End()
+	}
+	b.traces.Add(t)
+	return t
+}
+
+// traceCreate begins the trace of a create, and returns what ends it.
+func (b *Box) traceCreate(ctx context.Context) (traced context.Context, end func(error)) {
+	t := trace.Begin(trace.Create, trace.CallerOf(ctx), b.order.UID, b.order.Workspace, time.Now(), b.n.Traced)
+	b.traces.Add(t)
+	return trace.With(ctx, t), func(err error) {
+		if err != nil {
+			t.Fail(told(err))
+		} else {
+			slog.InfoContext(ctx, "created", "sandbox", b.order.UID, "from", t.From(), "took", time.Since(t.Began()))
+		}
+		t.Leave()
+	}
+}
+
+// commit writes the record of a box that is being created.
+func (n *Node) commit(ctx context.Context, b *Box, phase doze.Phase) error {
+	defer trace.Start(ctx, trace.Commit).End()
+	return n.keep(b, phase, "")
+}
+
+// told is what a caller hears of an error.
+func told(err error) string {
+	if err == nil {
+		return "the sandbox ended, or its request did, before it was awake"
+	}
+	return doze.Public(err).Message
+}
+
+// Traces implements [peer.Node].
+func (n *Node) Traces(uid string) []doze.Trace {
+	b := n.box(uid)
+	if b == nil {
+		return []doze.Trace{}
+	}
+	return b.traces.List()
+}
