@@ -36,6 +36,12 @@ func (c *Client) Sandbox(ctx context.Context, name string) (doze.Sandbox, error)
 	return exchange[doze.Sandbox](ctx, c, http.MethodGet, c.sandbox(name), nil)
 }
 
+// Traces returns where the time of the last wakes of a sandbox and of its create
+// went, the newest first.
+func (c *Client) Traces(ctx context.Context, name string) ([]doze.Trace, error) {
+	return exchange[[]doze.Trace](ctx, c, http.MethodGet, c.sandbox(name)+"/traces", nil)
+}
+
 // ByExternalID returns the newest sandbox with an external id that has not
 // ended.
 func (c *Client) ByExternalID(ctx context.Context, id string) (doze.Sandbox, error) {

@@ -17,7 +17,7 @@ func (a *app) sandbox() *cobra.Command {
 		Use: "sandbox", Aliases: []string{"sandboxes", "sb"}, Short: "Create, list, use and delete sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
-	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.archive(), a.unarchive())
+	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.trace(), a.archive(), a.unarchive())
 	a.complete("NAME", sandboxNames, cmd.Commands()...)
 	return cmd
 }

@@ -68,6 +68,7 @@ var table = []route{
 	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write[doze.PreviewToken]((*Server).createPreviewToken)},
 	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
 
+	{"GET", "/sandboxes/{name}/traces", "sandboxes:get", read((*Server).traces)},
 	{"POST", "/sandboxes/{name}/tickets", "sandboxes:control", read((*Server).createTicket)},
 
 	{"GET", "/sandboxes/{name}/schedules", "sandboxes:get", read((*Server).schedulesOf).asks("show_secrets", "type")},
