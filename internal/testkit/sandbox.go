@@ -184,23 +184,40 @@ func (p *Platform) CPUTime(name string) (total time.Duration, err error) {
 		return 0, err
 	}
 	for _, pid := range pids {
-		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		n, err := strconv.Atoi(pid)
 		if err != nil {
+			return 0, err
+		}
+		used, err := CPUTime(n)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			continue // it ended just now
 		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		const user, system = 11, 12 // after the name
-		fields := strings.Fields(rest)
-		if len(fields) <= system {
-			return 0, fmt.Errorf("/proc/%s/stat is %q", pid, stat)
+		if err != nil {
+			return 0, err
 		}
-		for _, i := range []int{user, system} {
-			ticks, err := strconv.ParseInt(fields[i], 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			total += time.Duration(ticks) * clockTick
+		total += used
+	}
+	return total, nil
+}
+
+// CPUTime returns what a process has used of the host's processors.
+func CPUTime(pid int) (total time.Duration, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	const user, system = 11, 12 // after the name
+	fields := strings.Fields(rest)
+	if len(fields) <= system {
+		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, stat)
+	}
+	for _, i := range []int{user, system} {
+		ticks, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, err
 		}
+		total += time.Duration(ticks) * clockTick
 	}
 	return total, nil
 }

@@ -67,10 +67,6 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 		return all, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	before, err := resident(ctx, box)
-	if err != nil {
-		return all, err
-	}
 	for _, call := range calls {
 		own := &series{name: call.name + ", the agent alone"}
 		s := &series{name: call.name, against: own}
@@ -92,21 +88,37 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 			}
 		}
 	}
+	loads, err := agentLoads(ctx, p, here, dir, only)
+	if all = append(all, loads...); err != nil || !only.MatchString(agentMemory) {
+		return all, err
+	}
+	return all, growth(ctx, box)
+}
+
+// agentMemory is the name of what growth prints.
+const agentMemory = "memory"
+
+// growth prints what the agent takes, and what it takes after many processes.
+func growth(ctx context.Context, box *client.Box) error {
+	before, err := resident(ctx, box)
+	if err != nil {
+		return err
+	}
 	fmt.Printf("the agent takes %s\n", before)
 	done := 0
 	for _, most := range agentExecs {
 		for ; done < most; done++ {
 			if _, err := box.Start(ctx, client.Command{Command: "true", Wait: true}); err != nil {
-				return all, err
+				return err
 			}
 		}
 		after, err := resident(ctx, box)
 		if err != nil {
-			return all, err
+			return err
 		}
 		fmt.Printf("after %d processes it takes %s\n", done, after)
 	}
-	return all, nil
+	return nil
 }
 
 // ownAgent runs an agent in this process and returns its address.

@@ -23,25 +23,34 @@ type row struct {
 	Vs float64 `json:"vs_ms,omitempty"`
 	// Unsupported says why the host cannot do it; then there are no times.
 	Unsupported string `json:"unsupported,omitempty"`
+	// Rate is how many bytes the case moves in its p50, in MB/s; 0 if it moves none.
+	Rate float64 `json:"mb_per_s,omitempty"`
+	// Cost is the p50 of the processor time of a sample; 0 if that was not taken.
+	Cost float64 `json:"cpu_ms,omitempty"`
 }
 
 // series collects the samples of one case.
 type series struct {
 	name    string
 	against *series // the yardstick; may be nil
+	bytes   int64   // that a sample moves, if it is about that
 	samples []time.Duration
 	// unsupported says why this host cannot do it; empty if it can.
 	unsupported string
+	costs   []time.Duration // of the processors; nil if nobody looked
 }
 
 func (s *series) add(d time.Duration) { s.samples = append(s.samples, d) }
 
-// quantile returns the smallest sample that q of all do not exceed.
-func (s *series) quantile(q float64) float64 {
-	if len(s.samples) == 0 {
+func (s *series) quantile(q float64) float64 { return quantile(s.samples, q) }
+
+// quantile returns the smallest sample that q of all do not exceed, in
+// milliseconds.
+func quantile(samples []time.Duration, q float64) float64 {
+	if len(samples) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(s.samples))
+	sorted := slices.Sorted(slices.Values(samples))
 	i := min(len(sorted)-1, max(0, int(float64(len(sorted))*q+0.999999)-1))
 	return float64(sorted[i].Microseconds()) / 1000
 }
@@ -51,6 +60,10 @@ func (s *series) row(bench string) row {
 	if s.against != nil {
 		r.Vs = s.against.quantile(0.5)
 	}
+	if r.P50 > 0 {
+		r.Rate = float64(s.bytes) / 1000 / r.P50
+	}
+	r.Cost = quantile(s.costs, 0.5)
 	return r
 }
 
@@ -61,7 +74,7 @@ type latencies []*series
 func (all latencies) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
 	var reasons strings.Builder
-	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tp50 / yardstick\t")
+	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tcpu ms\tp50 / yardstick\t")
 	for _, s := range all {
 		r := s.row(bench)
 		ratio := ""
@@ -72,7 +85,7 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 			ratio = "unsupported"
 			fmt.Fprintf(&reasons, "%s: unsupported here: %s\n", s.name, s.unsupported)
 		}
-		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, ratio)
+		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Cost), ratio)
 		if machine != nil {
 			if err := json.NewEncoder(machine).Encode(r); err != nil {
 				return err
@@ -84,4 +97,12 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 	}
 	_, err := io.WriteString(people, reasons.String())
 	return err
+}
+
+// some shows a figure that a case may not have.
+func some(x float64) string {
+	if x == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f", x)
 }
