@@ -157,7 +157,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { a.children.run(reaping) })
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }() // drained below
+	go func() { served <- srv.Serve(listener{ln}) }() // drained below
 
 	var err error
 	select {

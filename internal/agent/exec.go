@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agent/scratch"
 	"doze/internal/httpx"
 )
 
@@ -42,7 +43,8 @@ func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) err
 	p, err := a.processes.run(c)
 	if err != nil {
 		if streams && doze.Public(err).Kind == doze.Unprocessable {
-			newEvents(w).send("error", doze.Public(err).Message)
+			out := newEvents(w)
+			_ = out.tell("error", doze.Public(err).Message) && out.send() // else the caller is gone
 			return nil
 		}
 		return err
@@ -72,10 +74,11 @@ func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) err
 	return nil
 }
 
-// events is a stream of JSON lines.
+// events is a stream of JSON lines. They are sent with [batch.send].
 type events struct {
-	enc   *json.Encoder
-	flush func() error
+	*batch
+
+	enc *json.Encoder
 }
 
 type event struct {
@@ -84,25 +87,12 @@ type event struct {
 }
 
 func newEvents(w http.ResponseWriter) events {
-	startStream(w, "application/x-ndjson")
-	return events{json.NewEncoder(w), http.NewResponseController(w).Flush}
+	b := startStream(w, "application/x-ndjson")
+	return events{b, json.NewEncoder(b)}
 }
 
-// send reports false when the caller is gone.
-func (e events) send(kind, data string) bool {
-	return e.enc.Encode(event{kind, data}) == nil && e.flush() == nil
-}
-
-// startStream sends the headers at once, so that the caller sees that the
-// stream is there.
-func startStream(w http.ResponseWriter, contentType string) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no")
-	w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(w).Flush() // the first write reports what is wrong
-}
+// tell adds an event. It reports false when the caller is gone.
+func (e events) tell(kind, data string) bool { return e.enc.Encode(event{kind, data}) == nil }
 
 // streamProcess sends what p writes until it is over. A caller that leaves
 // does not end the process.
@@ -111,47 +101,48 @@ func streamProcess(ctx context.Context, w http.ResponseWriter, p *process) {
 	defer f.close()
 	out := newEvents(w)
 	var text [2]carry
-	whole := f.each(ctx, execKeepAlive, func(piece piece) bool {
+	whole := f.each(ctx, execKeepAlive, out.batch, func(piece piece) bool {
 		switch {
 		case piece.notice != "":
-			return out.send("stdout", piece.notice)
-		case piece.lost && !out.send(piece.of.String(), truncate):
+			return out.tell("stdout", piece.notice)
+		case piece.lost && !out.tell(piece.of.String(), truncate):
 			return false
 		}
-		data := text[piece.of].add(piece.data)
-		return data == "" || out.send(piece.of.String(), data)
-	}, func() bool { return out.send("keepalive", "") })
+		for part := range slices.Chunk(piece.data, chunkMax) {
+			if data := text[piece.of].add(part); data != "" && !out.tell(piece.of.String(), data) {
+				return false
+			}
+		}
+		return true
+	}, func() bool { return out.tell("keepalive", "") })
 	if !whole {
 		return
 	}
 	<-p.done // at once
 	for _, s := range streams {
-		if rest := text[s].rest(); rest != "" && !out.send(s.String(), rest) {
+		if rest := text[s].rest(); rest != "" && !out.tell(s.String(), rest) {
 			return
 		}
 	}
 	result, err := json.Marshal(p.info(logsMax))
 	if err != nil {
-		out.send("error", "the result cannot be encoded")
+		_ = out.tell("error", "the result cannot be encoded") && out.send()
 		return
 	}
-	out.send("result", string(result))
+	_ = out.tell("result", string(result)) && out.send() // else the caller is gone
 }
 
 // each calls take for every piece until the process is over, and idle when
-// there was none for a while. It reports false when the caller is gone.
-func (f *follower) each(ctx context.Context, silence time.Duration, take func(piece) bool, idle func() bool) bool {
+// there was none for a while. What these add to out it sends once there is no
+// other piece. It reports false when the caller is gone.
+func (f *follower) each(ctx context.Context, silence time.Duration, out *batch, take func(piece) bool, idle func() bool) bool {
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
-	buf := make([]byte, chunkMax)
 	for {
-		p, wait, ok := f.read(buf)
+		wait, ok := f.all(take)
 		switch {
-		case ok:
-			if !take(p) {
-				return false
-			}
-			continue
+		case !ok || !out.send():
+			return false
 		case wait == nil:
 			return true
 		}
@@ -168,6 +159,29 @@ func (f *follower) each(ctx context.Context, silence time.Duration, take func(pi
 	}
 }
 
+// all calls take for every piece that there is. It returns what [follower.read]
+// does without one, and false when take does.
+func (f *follower) all(take func(piece) bool) (wait <-chan struct{}, ok bool) {
+	var buf []byte
+	if large := scratch.Lend(); large != nil {
+		defer scratch.Return(large)
+		buf = large[:]
+	} else {
+		small, _ := chunks.Get().(*[chunkMax]byte)
+		defer chunks.Put(small)
+		buf = small[:]
+	}
+	for {
+		p, wait, ok := f.read(buf)
+		if !ok {
+			return wait, true
+		}
+		if !take(p) {
+			return nil, false
+		}
+	}
+}
+
 // followLogs sends the lines of a process, from the first that is kept to its
 // last, each once and with the name of its stream in front.
 func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) error {
@@ -178,18 +192,17 @@ func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) er
 	audit(r, "process_logs_stream", p.Name)
 	f := p.out.follow()
 	defer f.close()
-	startStream(w, "text/plain; charset=utf-8")
-	flush := http.NewResponseController(w).Flush
+	out := startStream(w, "text/plain; charset=utf-8")
 	var (
 		cut  lines
 		fail error
 	)
 	emit := func(s stream, line string) {
 		if fail == nil {
-			_, fail = w.Write([]byte(s.String() + ":" + line + "\n"))
+			fail = out.add(s.String(), ":", line, "\n")
 		}
 	}
-	whole := f.each(r.Context(), logsKeepAlive, func(p piece) bool {
+	whole := f.each(r.Context(), logsKeepAlive, out, func(p piece) bool {
 		switch {
 		case p.notice != "":
 			var notice lines
@@ -199,14 +212,14 @@ func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) er
 			emit(p.of, strings.TrimSuffix(truncate, "\n"))
 		}
 		cut.add(p.of, p.data, emit)
-		return fail == nil && flush() == nil
+		return fail == nil
 	}, func() bool {
-		_, err := w.Write([]byte("[keepalive]\n"))
-		return err == nil && flush() == nil
+		return out.add("[keepalive]\n") == nil
 	})
 	if whole {
 		cut.flush(stdout, emit)
 		cut.flush(stderr, emit)
+		_ = out.send() // else the caller is gone
 	}
 	return nil
 }

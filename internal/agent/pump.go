@@ -8,10 +8,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"doze/internal/agent/scratch"
 )
 
-// chunkMax is what is read of a pipe at once: all that fits into one.
-const chunkMax = 64 << 10
+const (
+	// chunkMax is what is read of a pipe at once: all that fits into one.
+	chunkMax = 64 << 10
+	// pipeMax is what fits into the pipe of a process that has filled it, so that
+	// a large chunk empties it.
+	pipeMax = scratch.Size
+	// chunkMin is what must have come at once before it is worth a system call to
+	// ask for more.
+	chunkMin = 4 << 10
+	// pumpRest is how long a pump waits between two chunks below chunkMax. For a
+	// process that writes one line after the other, each would cost a dozen system
+	// calls.
+	pumpRest = 2 * time.Millisecond
+)
 
 var chunks = sync.Pool{New: func() any { return new([chunkMax]byte) }}
 
@@ -20,8 +34,13 @@ var chunks = sync.Pool{New: func() any { return new([chunkMax]byte) }}
 type pump struct {
 	pipe    *os.File
 	sink    func([]byte)
+	hurry   chan struct{} // closed when a drain is asked for
 	drained chan struct{} // closed at the end, or when a drain that was asked for is done
 	ended   chan struct{} // closed when nobody can write any more
+
+	grows bool      // it is a pipe of the usual size
+	size  int       // of the last chunk
+	last  time.Time // when that came
 }
 
 // newPump returns a pump that is not running yet, and the end for the child,
@@ -37,12 +56,14 @@ func newPump(sink func([]byte)) (p *pump, child int, err error) {
 		_ = syscall.Close(fds[1])
 		return nil, 0, os.NewSyscallError("fcntl", err)
 	}
-	return pumpOf(os.NewFile(uintptr(fds[0]), "pipe"), sink), fds[1], nil
+	p = pumpOf(os.NewFile(uintptr(fds[0]), "pipe"), sink)
+	p.grows = true
+	return p, fds[1], nil
 }
 
 // pumpOf returns a pump of an open, non-blocking file, which it closes.
 func pumpOf(pipe *os.File, sink func([]byte)) *pump {
-	return &pump{pipe: pipe, sink: sink, drained: make(chan struct{}), ended: make(chan struct{})}
+	return &pump{pipe: pipe, sink: sink, hurry: make(chan struct{}), drained: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // run carries until nobody has the other end open.
@@ -66,7 +87,25 @@ func (p *pump) run() {
 		if err != nil || !more {
 			return
 		}
+		p.rest()
 	}
+}
+
+// rest waits a little if chunks come fast and are small.
+func (p *pump) rest() {
+	now := time.Now()
+	since := now.Sub(p.last)
+	p.last = now
+	if p.size >= chunkMax || since >= pumpRest {
+		return
+	}
+	over := time.NewTimer(pumpRest)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-p.hurry:
+	}
+	p.last = time.Now()
 }
 
 // carry moves one chunk. Unless told to wait, it reports false when the pipe
@@ -77,29 +116,28 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 		return false, err
 	}
 	var (
-		buf  *[chunkMax]byte
+		buf  []byte
 		n    int
 		fail error
 	)
 	err = conn.Read(func(fd uintptr) bool {
-		buf, _ = chunks.Get().(*[chunkMax]byte)
-		for {
-			n, fail = syscall.Read(int(fd), buf[:])
-			if fail != syscall.EINTR {
-				break
-			}
-		}
-		if fail == syscall.EAGAIN {
-			chunks.Put(buf)
+		buf = p.borrow()
+		n, fail = drink(int(fd), buf)
+		if errors.Is(fail, syscall.EAGAIN) {
+			p.giveBack(buf)
 			buf = nil
 			return !wait
+		}
+		if p.size = n; n == len(buf) && p.grows {
+			p.grows = false
+			_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeMax) // it works without, too
 		}
 		return true
 	})
 	if buf == nil {
 		return false, err
 	}
-	defer chunks.Put(buf)
+	defer p.giveBack(buf)
 	switch {
 	case err != nil:
 		return false, err
@@ -112,8 +150,48 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 	return true, nil
 }
 
-// drain asks for what is in the pipe now and waits until it is carried.
+// borrow returns memory for a chunk: more of it if the last one was large.
+func (p *pump) borrow() []byte {
+	if p.size >= chunkMax {
+		if large := scratch.Lend(); large != nil {
+			return large[:]
+		}
+	}
+	buf, _ := chunks.Get().(*[chunkMax]byte)
+	return buf[:]
+}
+
+// giveBack ends what borrow began.
+func (p *pump) giveBack(buf []byte) {
+	if len(buf) == scratch.Size {
+		scratch.Return((*[scratch.Size]byte)(buf))
+		return
+	}
+	chunks.Put((*[chunkMax]byte)(buf))
+}
+
+// drink reads until b is full or nothing is there any more. At the end it returns
+// 0. What is wrong once something came, the next read says.
+func drink(fd int, b []byte) (n int, err error) {
+	for n < len(b) {
+		m, err := syscall.Read(fd, b[n:])
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil && n == 0 {
+			return 0, err
+		}
+		if n += max(m, 0); m < chunkMin {
+			break
+		}
+	}
+	return n, nil
+}
+
+// drain asks for what is in the pipe now and waits until it is carried. It is
+// called once.
 func (p *pump) drain() {
+	close(p.hurry)
 	_ = p.pipe.SetReadDeadline(time.Unix(1, 0)) // an error means that the pump has ended
 	<-p.drained
 }

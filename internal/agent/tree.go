@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/agent/scratch"
 	"doze/internal/agent/subtree"
 	"doze/internal/agent/upload"
 	"doze/internal/httpx"
@@ -102,7 +103,7 @@ func (t *treeBody) understand(beside []byte) (err error) {
 // receive reads the body to its end.
 func (t *treeBody) receive() error {
 	from := &upload.Source{Reader: &t.textBody}
-	err := pour(&t.spool, from)
+	err := scratch.Copy(&t.spool, from)
 	switch {
 	case from.Err != nil:
 		return cutOff(from.Err, "send it again")

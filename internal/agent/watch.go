@@ -38,20 +38,19 @@ func (a *Agent) watchFiles(w http.ResponseWriter, r *http.Request, arg string) e
 		return err
 	}
 	defer changes.Close()
-	startStream(w, "text/plain; charset=utf-8")
-	flush := http.NewResponseController(w).Flush
-	out := json.NewEncoder(w)
+	out := startStream(w, "text/plain; charset=utf-8")
+	lines := json.NewEncoder(out)
 	// It ends when the caller or the directory is gone: nobody is left to tell.
 	_ = changes.Run(r.Context(), func(e watch.Event) error {
-		if err := out.Encode(e); err != nil {
+		if err := lines.Encode(e); err != nil {
 			return err
 		}
-		return flush()
+		return out.empty()
 	}, watchKeepAlive, func() error {
-		if _, err := w.Write([]byte("[keepalive]\n")); err != nil {
+		if err := out.add("[keepalive]\n"); err != nil {
 			return err
 		}
-		return flush()
+		return out.empty()
 	})
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"doze"
+	"doze/internal/agent/scratch"
 	"doze/internal/agent/subtree"
 	"doze/internal/agent/upload"
 	"doze/internal/agent/watch"
@@ -235,7 +235,7 @@ func (o owner) replace(root *os.Root, name string, perm permissions, src io.Read
 
 // fill writes the new file and gives it the mode and the owner of the old one.
 func (o owner) fill(f *os.File, src io.Reader, perm permissions, old fs.FileInfo) error {
-	err := pour(f, src)
+	err := scratch.Copy(f, src)
 	mode := perm()
 	if old == nil {
 		o.take(f)
@@ -272,19 +272,6 @@ func cutOff(err error, then string) error {
 	return doze.Wrap(err, doze.Invalid, "the body ended early; %s", then)
 }
 
-// pourMax is what is copied at once into a file.
-const pourMax = 32 << 10
-
-var pours = sync.Pool{New: func() any { return new([pourMax]byte) }}
-
-// pour copies through memory that is used again: a small file is no garbage.
-func pour(dst io.Writer, src io.Reader) error {
-	buf, _ := pours.Get().(*[pourMax]byte)
-	defer pours.Put(buf)
-	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, src, buf[:])
-	return err
-}
-
 func (o owner) refill(root *os.Root, tmp, name string) error {
 	f, err := root.Open(tmp)
 	if err != nil {
@@ -317,7 +304,7 @@ func (o owner) overwrite(root *os.Root, name string, mode fs.FileMode, src io.Re
 		o.take(f)
 	}
 	from := &upload.Source{Reader: src}
-	err = pour(f, from)
+	err = scratch.Copy(f, from)
 	if e := closed(f); err == nil {
 		err = e
 	}

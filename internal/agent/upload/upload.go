@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agent/scratch"
 )
 
 const (
@@ -168,13 +169,13 @@ func (s *Store) store(id string, src io.Reader) (name string, part Part, err err
 	}
 	sum := md5.New() //nolint:gosec // see above
 	from := &Source{Reader: src}
-	n, err := io.Copy(io.MultiWriter(f, sum), from)
+	err = scratch.Copy(io.MultiWriter(f, sum), from)
 	if e := f.Close(); err == nil {
 		err = e
 	}
 	switch {
 	case err == nil:
-		return f.Name(), Part{ETag: hex.EncodeToString(sum.Sum(nil)), Size: n, UploadedAt: time.Now().UTC()}, nil
+		return f.Name(), Part{ETag: hex.EncodeToString(sum.Sum(nil)), Size: from.N, UploadedAt: time.Now().UTC()}, nil
 	case from.Err != nil:
 		err = doze.Wrap(err, doze.Invalid, "the body ended early; send the part again")
 	default:
@@ -200,15 +201,17 @@ func (s *Store) Temp() (*os.File, error) {
 }
 
 // A Source remembers whether reading failed, to tell a broken upload from a full
-// disk.
+// disk, and how much it has read.
 type Source struct {
 	io.Reader
 
+	N   int64 // bytes
 	Err error
 }
 
 func (s *Source) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
+	s.N += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.Err = err
 	}
