@@ -52,8 +52,17 @@ type Observed struct {
 	ExpiresIn      *int64   `json:"expiresIn,omitempty"` // seconds; nil without a deadline
 	LastUsedAt     Time     `json:"lastUsedAt,omitzero"`
 	NodeGeneration string   `json:"nodeGeneration,omitempty"`
-	State          string   `json:"state,omitempty"`
-	Status         string   `json:"status,omitempty"`
+	// Recovery is the last return to a checkpoint; nil if there was none.
+	Recovery *Recovery `json:"recovery,omitempty"`
+	State    string    `json:"state,omitempty"`
+	Status   string    `json:"status,omitempty"`
+}
+
+// Recovery is a return of a sandbox to its last checkpoint after a crash. What the
+// sandbox did between the two moments is lost.
+type Recovery struct {
+	At           Time `json:"at"`           // when the sandbox went back
+	CheckpointAt Time `json:"checkpointAt"` // when the checkpoint was made
 }
 
 // SandboxSpec is what a caller wants (spec 2.3).

@@ -301,7 +301,7 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	directory, previews := peer.NewDirectory(), peer.NewPreviews()
 	p.edge = edge.New(edge.Config{
 		Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate, Tickets: credentials.Tickets,
-		Enter: p.quotas.Enter,
+		Enter: p.quotas.Enter, StateAge: p.node.StateAge,
 		Mounts: func(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
 			p.control.ServeMounts(w, r, route, path)
 		},

@@ -114,7 +114,7 @@ func newSchemas() *openapi.Schemas {
 		},
 		Members: members(),
 		Unset: []string{
-			"archive", "createdAt", "createdBy", "events", "expiresIn", "lastUsedAt", "nodeGeneration", "plan", "state", "status",
+			"archive", "createdAt", "createdBy", "events", "expiresIn", "lastUsedAt", "nodeGeneration", "plan", "recovery", "state", "status",
 			"updatedAt", "updatedBy", "url", "versions", "workspace",
 			"CustomDomainMetadata.sharedFromWorkspace", "CustomDomainSpec.cnameRecords", "CustomDomainSpec.lastVerifiedAt",
 			"CustomDomainSpec.subjectAlternativeNames", "CustomDomainSpec.txtRecords", "CustomDomainSpec.verificationError",

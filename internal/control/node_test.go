@@ -104,6 +104,7 @@ type machine struct {
 	kept     bool      // as far as it is known
 	alive    time.Time // until when a keepAlive process runs
 	retired  bool
+	setback  *peer.Setback
 	memory   string // what a snapshot keeps; a fresh machine has none
 }
 
@@ -504,7 +505,7 @@ func (n *node) Status(uid string) (peer.Status, bool) {
 	if m == nil {
 		return peer.Status{}, false
 	}
-	st := peer.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse || m.kept}
+	st := peer.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse || m.kept, Setback: m.setback}
 	if st.InUse {
 		st.LastUsed = time.Now()
 	}

@@ -111,8 +111,12 @@ func (s *Server) bare(sb store.Sandbox) doze.Sandbox {
 	}
 	// Between the phases of one status the node moves on its own, ahead of
 	// what it reported.
-	if st, ok := s.Node.Status(sb.Machine); ok && st.Phase.Status() == sb.Phase.Status() {
+	st, ok := s.Node.Status(sb.Machine)
+	if ok && st.Phase.Status() == sb.Phase.Status() {
 		out.State = st.Phase.State()
+	}
+	if st.Setback != nil {
+		out.Recovery = &doze.Recovery{At: doze.Time{Time: st.Setback.At}, CheckpointAt: doze.Time{Time: st.Setback.Checkpoint}}
 	}
 	if at, _ := sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, used, true); !at.IsZero() && !sb.Phase.Ended() {
 		left := max(int64((at.Sub(now)+time.Second-1)/time.Second), 0)

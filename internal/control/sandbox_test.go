@@ -389,6 +389,31 @@ func TestMaskIsNoValue(t *testing.T) {
 }
 
 // TestUpdateEndsNothing: a deadline that has passed is a mistake.
+// TestRecovery: a sandbox that went back to a checkpoint says when, wherever it is
+// shown, and a client may send that back.
+func TestRecovery(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(p *platform) {
+		t := p.t
+		p.create(`{"metadata":{"name":"a"}}`)
+		if w := p.do("GET", "/sandboxes/a", ""); strings.Contains(w.Body.String(), "recovery") {
+			t.Errorf("one that lost nothing says %s", w.Body)
+		}
+		made := time.Now()
+		time.Sleep(time.Hour)
+		p.node.with("a", func(_ string, m *machine) { m.setback = &peer.Setback{Checkpoint: made, At: time.Now()} })
+		const says = `"recovery":{"at":"2000-01-01T01:00:00.000Z","checkpointAt":"2000-01-01T00:00:00.000Z"}`
+		shown := p.do("GET", "/sandboxes/a", "").Body.String()
+		for name, body := range map[string]string{
+			"it": shown, "the list": p.do("GET", "/sandboxes", "").Body.String(), "an update": p.do("PUT", "/sandboxes/a", shown).Body.String(),
+		} {
+			if !strings.Contains(body, says) {
+				t.Errorf("%s does not say %s: %s", name, says, body)
+			}
+		}
+	})
+}
+
 func TestUpdateEndsNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(p *platform) {

@@ -97,7 +97,7 @@ func originOf(r *http.Request, v *visit) origin {
 // drops what only the platform may say.
 func (o origin) clean(h http.Header) {
 	for name := range h {
-		if strings.HasPrefix(name, "X-Blaxel-") {
+		if strings.HasPrefix(name, "X-Blaxel-") || strings.HasPrefix(name, "X-Doze-") {
 			delete(h, name)
 			continue
 		}

@@ -71,6 +71,7 @@ func TestAnswersReachNobodyElse(t *testing.T) {
 		h.Add("Set-Cookie", "a=b; Path=/")
 		h.Add("Set-Cookie", "parent=1; Domain=localhost")
 		h.Add("Set-Cookie", "doze_preview=1")
+		h.Set("X-Doze-State-Age", "0")
 	}
 	backend := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Trailer", strings.Join(sent[:len(sent)/2], ",")) // the others come without notice
@@ -85,6 +86,7 @@ func TestAnswersReachNobodyElse(t *testing.T) {
 			w.Header().Set(name, "sent")
 		}
 		w.Header().Set(http.TrailerPrefix+"Set-Cookie", "parent=1; Domain=localhost")
+		w.Header().Set(http.TrailerPrefix+"X-Doze-State-Age", "0")
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "good")
 	})
 	h2c := new(http.Protocols)
@@ -127,6 +129,9 @@ func TestAnswersReachNobodyElse(t *testing.T) {
 							t.Errorf("%s in the %s: %t, want %t: it %s", name, where, got, want, rules[name].why)
 						}
 					}
+					if got := h["X-Doze-State-Age"]; got != nil {
+						t.Errorf("the age of the state in the %s is a tenant's: %q", where, got)
+					}
 					want := []string{at.cookie}
 					if where == "trailer" {
 						want = nil
@@ -140,6 +145,37 @@ func TestAnswersReachNobodyElse(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStateAge: the first answer to a credential after a setback says how old the
+// state is, in place of what the sandbox says.
+func TestStateAge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Doze-State-Age", "1")
+	}))
+	var asked []string
+	told := false
+	w.stateAge = func(uid string) (time.Duration, bool) {
+		asked = append(asked, uid)
+		defer func() { told = true }()
+		return 90*time.Second + time.Millisecond, !told
+	}
+	for _, step := range []struct {
+		host, key string
+		want      []string
+	}{
+		{"open" + previewDomain, "", nil}, // a visitor uses up nothing
+		{host, "acme", []string{"91"}},
+		{host, "acme", nil},
+	} {
+		if got := w.do(t, http.MethodGet, step.host, "/x", step.key, nil).Header["X-Doze-State-Age"]; !slices.Equal(got, step.want) {
+			t.Errorf("%s: %q, want %q", step.host, got, step.want)
+		}
+	}
+	if want := []string{"u-acme-web", "u-acme-web"}; !slices.Equal(asked, want) {
+		t.Errorf("it asked about %q, want %q", asked, want)
 	}
 }
 

@@ -15,11 +15,13 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,6 +62,10 @@ type Config struct {
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
 	Tickets      *access.Tickets // that stand for a credential in an address
+	// StateAge, if set, returns how old the state of a sandbox is, by its UID, if
+	// the sandbox went back to a checkpoint and no answer has said so. It must not
+	// block.
+	StateAge func(uid string) (age time.Duration, ok bool)
 }
 
 // Edge serves the requests for which Matches is true.
@@ -74,6 +80,7 @@ type Edge struct {
 	authenticate func(*http.Request) (access.Caller, error)
 	tickets      *access.Tickets
 	enter        func(http.Header, string, string) (func(), error)
+	stateAge     func(string) (time.Duration, bool)
 	streams      *streams
 	buffers      buffers
 	bodyMax      int64
@@ -86,8 +93,11 @@ func New(c Config) *Edge {
 	if c.Enter == nil {
 		c.Enter = func(http.Header, string, string) (func(), error) { return func() {}, nil }
 	}
+	if c.StateAge == nil {
+		c.StateAge = func(string) (time.Duration, bool) { return 0, false }
+	}
 	return &Edge{
-		enter: c.Enter, tickets: c.Tickets,
+		stateAge: c.StateAge, enter: c.Enter, tickets: c.Tickets,
 		Addresses: c.Addresses, directory: c.Directory, previews: c.Previews, gate: c.Gate, mounts: c.Mounts, denied: c.Denied, authenticate: c.Authenticate,
 		streams: newStreams(), bodyMax: maxBody, ageMax: ageMax, idleMax: idleMax,
 	}
@@ -376,6 +386,9 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 				v.origin.trail(resp)
 			}
 			resp.Header.Set("X-Request-Id", v.id)
+			if v.preview == nil { // visitors of a preview have no share in the state
+				e.tellAge(resp.Header, v.route.UID)
+			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -399,6 +412,17 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// stateAgeHeader has the age of the state of a sandbox, in seconds. It is on the
+// first answer after the sandbox went back to a checkpoint.
+const stateAgeHeader = "X-Doze-State-Age"
+
+// tellAge adds how old the state of a sandbox is, if its clients do not know yet.
+func (e *Edge) tellAge(h http.Header, uid string) {
+	if age, ok := e.stateAge(uid); ok {
+		h.Set(stateAgeHeader, strconv.FormatInt(int64(math.Ceil(age.Seconds())), 10))
+	}
 }
 
 // rewrite makes the request that the sandbox gets out of the one that came.

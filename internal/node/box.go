@@ -81,6 +81,8 @@ type Box struct {
 	line        line               // guarded by mu; what connections that are made now depend on
 	drives      map[string]*drive  // guarded by mu; what is mounted, by its id
 	early       *early             // guarded by mu; the connection made while it woke, until somebody takes it
+	back        *setback           // guarded by mu; the last time it went back to a checkpoint; nil if it never did
+	fell        machine.Machine    // guarded by mu; whose setback that is
 }
 
 // goneMessage says what happened to a machine that the engine does not know any
@@ -349,8 +351,11 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		return nil
 	case err == nil:
 		slog.Info("woke", "sandbox", b.order.UID, "tier", from.String(), "took", took)
-		if from != machine.OnDisk && b.machine != nil && !b.machine.WentBack().IsZero() { // its processes had ended just before
-			b.note("its machine ended by itself; " + wentBack(b.machine))
+		if b.machine != nil { // its processes may have ended just before
+			if lost := b.fallBack(b.machine); lost != "" {
+				b.note("its machine ended by itself; " + lost)
+				b.spawn(b.keepSetback)
+			}
 		}
 		b.unswappable = false
 		if from == machine.OnDisk {
@@ -559,6 +564,9 @@ func (b *Box) status() peer.Status {
 	if b.machine != nil {
 		s.Tier = b.machine.Tier().String()
 	}
+	if b.back != nil {
+		s.Setback = new(b.back.Setback)
+	}
 	return s
 }
 
@@ -618,29 +626,22 @@ func (b *Box) leave(m machine.Machine, err error, message string) bool {
 		return true
 	}
 	b.machine = m
+	lost := b.fallBack(m)
+	if lost != "" {
+		b.spawn(b.keepSetback)
+	}
 	switch {
 	case m.Tier() == machine.Awake: // that was the end of an earlier incarnation
 		return false
 	case b.phase == doze.Running:
 		// It ended while its memory was still being loaded: the checkpoint is
 		// what it was when it woke.
-		b.lieDown(message + "; " + cmp.Or(wentBack(m), "it sleeps on from its checkpoint"))
+		b.lieDown(message + "; " + cmp.Or(lost, "it sleeps on from its checkpoint"))
 	default:
-		b.note(message + "; " + cmp.Or(wentBack(m), "its checkpoint is complete"))
+		b.note(message + "; " + cmp.Or(lost, "its checkpoint is complete"))
 	}
 	b.arm()
 	return true
-}
-
-// wentBack says what a machine lost that went back to its last checkpoint, or
-// nothing for one that did not.
-func wentBack(m machine.Machine) string {
-	made := m.WentBack()
-	if made.IsZero() {
-		return ""
-	}
-	return fmt.Sprintf("it goes on from its checkpoint of %s, %s ago, and what it did since is lost",
-		made.UTC().Format(time.RFC3339), time.Since(made).Round(time.Second))
 }
 
 // dial connects to a port of the running machine. For a moment after a wake

@@ -387,7 +387,38 @@ func TestGoesBack(t *testing.T) {
 			if last := h.last("a"); !strings.Contains(last.Message, "it goes on from its checkpoint of 2000-01-01T") || !strings.Contains(last.Message, "what it did since is lost") {
 				t.Errorf("%s: reported %+v", how, last)
 			}
+			st, _ := p.Status("a")
+			if st.Setback == nil || !st.Setback.At.After(st.Setback.Checkpoint) || st.Setback.At.After(time.Now()) {
+				t.Fatalf("%s: it went back to %+v", how, st.Setback)
+			}
 			p.hello("a")
+			age := time.Since(st.Setback.Checkpoint)
+			if got, ok := p.StateAge("a"); !ok || got != age {
+				t.Errorf("%s: its state is %v old, %t, want %v", how, got, ok, age)
+			}
+			if got, ok := p.StateAge("a"); ok {
+				t.Errorf("%s: a second answer says that its state is %v old", how, got)
+			}
+			// What is known of it lasts, and nobody is told again.
+			p.sleep("paused")
+			p.hello("a")
+			if last := h.last("a"); strings.Contains(last.Message, "it goes on from its checkpoint") {
+				t.Errorf("%s: a later wake says so again: %+v", how, last)
+			}
+			p.stop()
+			p = h.startWith(o)
+			if now, _ := p.Status("a"); now.Setback == nil || !now.Setback.At.Equal(st.Setback.At) || !now.Setback.Checkpoint.Equal(st.Setback.Checkpoint) {
+				t.Errorf("%s: after a restart it went back to %+v, not %+v", how, now.Setback, st.Setback)
+			}
+			if got, ok := p.StateAge("a"); ok {
+				t.Errorf("%s: after a restart an answer says again that its state is %v old", how, got)
+			}
+		}
+		if st, _ := p.Status("a"); st.Setback != nil {
+			t.Errorf("it went back to %+v before it could", st.Setback)
+		}
+		if _, ok := p.StateAge("a"); ok {
+			t.Error("it has an age before it went back")
 		}
 		for range 2 {
 			p.sleep("disk")
@@ -397,8 +428,9 @@ func TestGoesBack(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 			h.Kill("a")
-			back("awake")
+			synctest.Wait()
 			release()
+			back("awake")
 		}
 		p.sleep("disk")
 		p.hello("a")

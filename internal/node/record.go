@@ -33,6 +33,7 @@ type saved struct {
 	Failed   string            `json:"failed"`           // why it is beyond repair
 	Tied     string            `json:"tied"`             // what a checkpoint of its last sleep would have left out
 	Drives   []peer.DriveMount `json:"drives,omitempty"` // what is mounted
+	Back     *setback          `json:"back,omitempty"`   // the last time it went back to a checkpoint
 }
 
 const (
@@ -65,7 +66,7 @@ func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
 		Order: b.order, Config: b.config, Image: b.image, // the agent has the variables, some of which are secrets
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
-		Tied: b.noted, Drives: b.mounts(),
+		Tied: b.noted, Drives: b.mounts(), Back: b.setback(),
 	}
 	r.Order.Env = nil
 	if phase == doze.Failed {
@@ -188,7 +189,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	}
 	r.Config.GoBack = n.GoBack // whatever it was before the restart
 	b := n.newBox(r.Order, r.Config, doze.Standby)
-	b.image, b.noted, b.unsaved = r.Image, r.Tied, r.Tied
+	b.image, b.noted, b.unsaved, b.back = r.Image, r.Tied, r.Tied, r.Back
 	n.openDrives(b, r.Drives)
 	switch {
 	case r.Archived:
@@ -199,7 +200,11 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 			return context.Cause(ctx)
 		}
 	}
-	b.phase, b.message = adopted(r, b.machine, err)
+	back := ""
+	if err == nil && b.machine != nil {
+		back = b.fallBack(b.machine) // keep writes it down
+	}
+	b.phase, b.message = adopted(r, b.machine, back, err)
 	if err != nil {
 		slog.Error("adopt", "sandbox", uid, "phase", b.phase, "err", err)
 		b.machine = nil
@@ -224,9 +229,10 @@ func lost(tied string) string {
 		"; its memory and its files are lost: restore one of its snapshots, or delete it and create it again"
 }
 
-// adopted decides where a sandbox goes on whose machine was looked for. One
-// of which nobody could tell sleeps: its next wake looks again.
-func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message string) {
+// adopted picks the phase of a sandbox after its machine was searched for. Back is
+// what it lost if it went back to a checkpoint. If the search failed, the sandbox
+// sleeps: its next wake searches again.
+func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Phase, message string) {
 	switch {
 	case r.Failed != "":
 		return doze.Failed, r.Failed
@@ -238,8 +244,8 @@ func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message s
 		return doze.Failed, lost(r.Tied)
 	case r.Disabled:
 		return doze.Disabled, ""
-	case err == nil && !m.WentBack().IsZero():
-		return doze.Standby, "the host restarted, or its processes were killed while no dozed ran; " + wentBack(m)
+	case back != "":
+		return doze.Standby, "the host restarted, or its processes were killed while no dozed ran; " + back
 	case err == nil && m.Tier() == machine.Awake:
 		return doze.Running, ""
 	default:

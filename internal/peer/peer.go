@@ -79,6 +79,14 @@ type Status struct {
 	Tier     string    // as machine.Tier names it; empty before the first boot
 	LastUsed time.Time // the end of the last use, or now while InUse
 	InUse    bool      // a request, stream, socket or keepAlive process is there
+	Setback  *Setback  // the last one; nil if there was none
+}
+
+// Setback is a return of a sandbox to its last checkpoint, since its processes had
+// ended. What it did after the checkpoint is lost.
+type Setback struct {
+	Checkpoint time.Time `json:"checkpoint"` // when it was made
+	At         time.Time `json:"at"`         // when the sandbox went back
 }
 
 // Report is one transition of a sandbox, from the node that made it.

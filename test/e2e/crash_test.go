@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -249,6 +250,34 @@ func TestEngineDies(t *testing.T) {
 		sleeps(t, c, "kept")
 		one := count(t, box)
 		until(t, "it goes on from its checkpoint", func() bool { return count(t, box) > one })
+	})
+	t.Run("awake, with an earlier checkpoint", func(t *testing.T) {
+		t.Parallel()
+		sb, box := create(t, c, named("back", 1024))
+		sh(t, box, "echo kept >/tmp/state")
+		awaitTier(t, p, "back", "paused")
+		image, err := p.Image("back")
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+		counting(t, box, true)
+		sh(t, box, "echo lost >/tmp/state")
+		kill(t, "back")
+		sleeps(t, c, "back")
+		for i := range 2 { // only the first answer says so; the record goes on saying it
+			a := call{url: sb.Metadata.URL + "/filesystem/tmp/state"}.want(t, p, 200)
+			age, says := a.header.Get("X-Doze-State-Age"), i == 0
+			if n, err := strconv.Atoi(age); says && (err != nil || n < 1 || n > 60) || !says && age != "" {
+				t.Errorf("answer %d says that the state is %q seconds old", i, age)
+			}
+			if !strings.Contains(a.body, "kept") {
+				t.Errorf("the file has %s", a.body)
+			}
+		}
+		if got, err := c.Sandbox(t.Context(), "back"); err != nil || got.Recovery == nil || !got.Recovery.At.After(got.Recovery.CheckpointAt.Time) {
+			t.Errorf("it went back to %+v, %v", got.Recovery, err)
+		}
 	})
 	t.Run("just before a request", func(t *testing.T) {
 		t.Parallel()
