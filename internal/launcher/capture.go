@@ -5,14 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/loader/vdsodata"
@@ -31,8 +33,9 @@ import (
 // A checkpoint has two parts. In the first, the engine writes its own state and
 // names the memory of its guest, range by range. Nobody can stop that, and it
 // takes a tenth of a second. In the second, the launcher copies that memory out
-// of the engine's memory file. The guest stands still meanwhile, and a request
-// can end the copy between any two chunks.
+// of the engine's memory file, but for chunks that the last image has: see layer.go.
+// The guest stands still meanwhile, and a request can end the copy between any two
+// chunks.
 //
 // The engine sends its checkpoint over the interface that gVisor has for images
 // in a distant store. It believes that a range is written as soon as the launcher
@@ -59,9 +62,11 @@ const (
 	// namedMost bounds what an engine may name, as a multiple of what its machine
 	// may have in RAM: on cgroup v2, memory in swap comes on top of that.
 	namedMost = 4
-	// fileMost bounds the file of pages, with its holes: there is a checksum for
-	// each chunk.
+	// fileMost bounds the file of pages, with its holes, as an index does.
 	fileMost = 1 << 40
+	// copiers is how many threads copy at most. Memory is no faster with more,
+	// and the machines that are awake need the others.
+	copiers = 4
 	// stateMax bounds the engine's own state: its heap is below engineMemory.
 	stateMax = 1 << 30
 	// A copy has the priority of a job in the background, for processor and
@@ -70,14 +75,11 @@ const (
 	ioprioProcess      = 1 // IOPRIO_WHO_PROCESS: one thread
 )
 
-// castagnoli is the polynomial of all checksums of an image.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // checkpoint writes an image of the paused machine into dir and leaves it paused.
-// It returns the checksums of the memory. When ctx ends, it stops copying memory
+// It returns what it knows of the files. When ctx ends, it stops copying memory
 // at once. It never lets the engine end the machine itself: gVisor does that
 // after a failed write too, and the memory would be lost.
-func (s *sandbox) checkpoint(ctx context.Context, dir string) (made gvisor.Made, err error) {
+func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base) (made gvisor.Made, err error) {
 	if err := s.copied(ctx); err != nil {
 		return made, err
 	}
@@ -93,7 +95,11 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) (made gvisor.Made,
 	if err := step.Reach(step.Write, s.id); err != nil {
 		return made, err
 	}
-	c := &capture{dir: dir, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
+	share, err := openBase(from, dir)
+	if err != nil {
+		slog.WarnContext(ctx, "a checkpoint shares nothing with the last", "sandbox", s.id, "err", err)
+	}
+	c := &capture{dir: dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
 	if err := s.name(ctx, c); err != nil {
 		return made, errors.Join(err, c.close())
 	}
@@ -101,9 +107,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) (made gvisor.Made,
 		return made, errors.Join(err, c.close())
 	}
 	ended, stop := make(chan error, 1), make(chan struct{})
-	s.copying.Go(func() {
-		ended <- background(func() error { return errors.Join(c.copy(stop), c.close()) })
-	})
+	s.copying.Go(func() { ended <- errors.Join(c.copy(stop), c.close()) })
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
@@ -114,12 +118,15 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string) (made gvisor.Made,
 		close(stop) // a write to a busy disk may take longer, but reads no more memory
 		err = context.Cause(ctx)
 	}
+	if err == nil {
+		made.Files, err = c.pages.seal(dir) // here, while the caller leaves the directory alone
+	}
 	if err != nil {
 		return made, err
 	}
 	step.Pass(step.Written, s.id)
 	s.still()
-	return gvisor.Made{Files: []gvisor.ImageFile{c.pages.about}}, nil
+	return made, nil
 }
 
 // copied waits until an earlier copy has ended: it writes to the same file.
@@ -193,6 +200,7 @@ func (s *sandbox) name(ctx context.Context, c *capture) error {
 // capture takes one checkpoint.
 type capture struct {
 	dir  string
+	base *base  // may be nil
 	most uint64 // bytes of memory that the engine may name
 
 	mu   sync.Mutex
@@ -202,14 +210,20 @@ type capture struct {
 	// The goroutine that serves the file of pages writes these. Others read
 	// them after it has ended.
 	pages *pagesOut
-	named []span
+	named []part // of the memory, by chunk
 	total uint64
 	clock bool  // it was found
 	err   error // guarded by mu
 }
 
-// span is memory that the engine named.
-type span struct {
+// part is what the engine named of one chunk.
+type part struct {
+	number uint32
+	pieces []piece
+}
+
+// piece is memory that the engine named.
+type piece struct {
 	from source
 	at   memmap.FileRange
 	copy []byte // if it was copied at once
@@ -225,11 +239,6 @@ type source struct {
 // place returns where a range of a source is in the file of pages.
 func (s source) place(r memmap.FileRange) memmap.FileRange {
 	return memmap.FileRange{Start: s.base + r.Start, End: s.base + r.End}
-}
-
-// reader reads a range of a source in pieces.
-func (s source) reader(r memmap.FileRange) func(into []byte, done int) error {
-	return func(into []byte, done int) error { return readFull(s.fd, into, r.Start+uint64(done)) } //nolint:gosec // G115: a count
 }
 
 // Destroy implements [stateipc.AsyncFileServerImpl].
@@ -255,7 +264,9 @@ func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	if name != gvisor.FilePages {
 		return &writer{c: c, put: (&stateOut{file: file}).put, release: file.Close}, nil
 	}
-	c.pages = newPagesOut(file)
+	if c.pages, err = newPagesOut(file, c.base); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	return &writer{c: c, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
 }
 
@@ -279,19 +290,35 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 	if c.total += at.Length(); c.total > c.most {
 		return fmt.Errorf("the engine names more than %d bytes of memory", c.most)
 	}
-	c.clock = c.clock || from.clock.Length() > 0
-	if !c.clock {
-		return c.pages.add(nil, from.place(at), from.reader(at))
+	if err := c.pages.extend(from.place(at)); err != nil {
+		return err
 	}
-	for _, part := range cut(at, from.clock) {
-		s := span{from: from, at: part}
-		if from.clock.IsSupersetOf(part) {
-			s.copy = make([]byte, part.Length())
-			if err := readFull(from.fd, s.copy, part.Start); err != nil {
-				return err
+	c.clock = c.clock || from.clock.Length() > 0
+	for _, r := range cut(at, from.clock) {
+		now := !c.clock || from.clock.IsSupersetOf(r)
+		for r.Start < r.End {
+			number := (from.base + r.Start) / gvisor.PageChunk
+			p := piece{from: from, at: memmap.FileRange{Start: r.Start, End: min(r.End, (number+1)*gvisor.PageChunk-from.base)}}
+			r.Start = p.at.End
+			if now {
+				p.copy = make([]byte, p.at.Length())
+				if err := readFull(from.fd, p.copy, p.at.Start); err != nil {
+					return err
+				}
 			}
+			last := len(c.named) - 1
+			if last < 0 || c.named[last].number != uint32(number) { //nolint:gosec // G115: below fileMost
+				if last >= 0 && !c.clock { // it is whole
+					if err := c.pages.write(c.named[last], newScratch()); err != nil {
+						return err
+					}
+					c.named = c.named[:last]
+				}
+				last = len(c.named)
+				c.named = append(c.named, part{number: uint32(number)}) //nolint:gosec // G115: likewise
+			}
+			c.named[last].pieces = append(c.named[last].pieces, p)
 		}
-		c.named = append(c.named, s)
 	}
 	return nil
 }
@@ -312,169 +339,34 @@ func (c *capture) copy(stop <-chan struct{}) error {
 	if c.pages == nil {
 		return errors.New("the engine named no memory")
 	}
-	for i, s := range c.named {
-		if s.copy != nil {
-			if err := c.pages.add(stop, s.from.place(s.at), func(into []byte, done int) error {
-				copy(into, s.copy[done:])
-				return nil
-			}); err != nil {
-				return err
-			}
-			c.named[i].copy = nil
-			continue
-		}
-		if err := c.pages.add(stop, s.from.place(s.at), s.from.reader(s.at)); err != nil {
-			return err
-		}
+	var next atomic.Int64
+	var workers errgroup.Group
+	for range min(copiers, runtime.GOMAXPROCS(0)) {
+		workers.Go(func() error {
+			return background(func() error {
+				room := newScratch()
+				for {
+					i := next.Add(1) - 1
+					if i >= int64(len(c.named)) {
+						return nil
+					}
+					select {
+					case <-stop:
+						return errStopped
+					default:
+					}
+					if err := c.pages.write(c.named[i], room); err != nil {
+						next.Store(int64(len(c.named))) // the others end, too
+						return err
+					}
+				}
+			})
+		})
 	}
-	return c.pages.finish()
-}
-
-// pagesOut is the file with the memory. A page is where it is in the engine's
-// memory file, so that it stays in its place when memory before it comes or goes,
-// and is not written again by the next copy. What the engine did not name is a
-// hole.
-type pagesOut struct {
-	file  *os.File
-	about gvisor.ImageFile
-	at    uint64 // where the chunk at hand begins
-	end   uint64 // of what was named
-	chunk []byte // the one at hand; zero where nothing was named
-	have  []byte // what the file has in its place
-	holes uint32 // checksum of a chunk without pages
-	was   uint64 // size of what an earlier copy wrote
-	same  int    // chunks that the file had already
-}
-
-func newPagesOut(file *os.File) *pagesOut {
-	p := &pagesOut{
-		file: file, about: gvisor.ImageFile{Name: gvisor.FilePages, Chunks: []uint32{}},
-		chunk: make([]byte, gvisor.ImageChunk), have: make([]byte, gvisor.ImageChunk),
-	}
-	p.holes = crc32.Checksum(p.chunk, castagnoli)
-	if info, err := file.Stat(); err == nil {
-		p.was = uint64(info.Size()) //nolint:gosec // G115: it is positive
-	}
-	return p
-}
-
-// errStopped is what a copy returns that was told to stop.
-var errStopped = errors.New("the copy was stopped")
-
-// add writes a range of the file, which get reads in pieces, until stop is closed.
-// Ranges come in the order of the file.
-func (p *pagesOut) add(stop <-chan struct{}, r memmap.FileRange, get func(into []byte, done int) error) error {
-	if r.Start < p.end || r.End > fileMost || r.Start >= r.End {
-		return fmt.Errorf("the engine names memory at %v, after that before %d", r, p.end)
-	}
-	for at := r.Start; at < r.End; {
-		select {
-		case <-stop:
-			return errStopped
-		default:
-		}
-		if err := p.reach(at - at%gvisor.ImageChunk); err != nil {
-			return err
-		}
-		to := min(r.End, p.at+gvisor.ImageChunk)
-		if err := get(p.chunk[at-p.at:to-p.at], int(at-r.Start)); err != nil {
-			return err
-		}
-		at, p.end = to, to
-	}
-	if last := len(p.about.Ranges) - 1; last >= 0 && p.about.Ranges[last].End() == int64(r.Start) { //nolint:gosec // G115: below fileMost
-		p.about.Ranges[last].Bytes += int64(r.Length()) //nolint:gosec // G115: likewise
-	} else {
-		p.about.Ranges = append(p.about.Ranges, gvisor.ImageRange{At: int64(r.Start), Bytes: int64(r.Length())}) //nolint:gosec // G115: likewise
-	}
-	return nil
-}
-
-// reach makes the chunk that begins at an offset the one at hand.
-func (p *pagesOut) reach(at uint64) error {
-	if at == p.at {
-		return nil
-	}
-	if err := p.flush(p.chunk); err != nil {
+	if err := workers.Wait(); err != nil {
 		return err
 	}
-	clear(p.chunk)
-	if gap := at - p.at - gvisor.ImageChunk; gap > 0 {
-		if err := p.punch(p.at+gvisor.ImageChunk, gap); err != nil {
-			return err
-		}
-		for range gap / gvisor.ImageChunk {
-			p.about.Chunks = append(p.about.Chunks, p.holes)
-		}
-	}
-	p.at = at
-	return nil
-}
-
-// punch makes a hole where an earlier copy may have written.
-func (p *pagesOut) punch(at, n uint64) error {
-	if at >= p.was {
-		return nil
-	}
-	err := unix.Fallocate(int(p.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(at), int64(n)) //nolint:gosec // G115: below fileMost
-	if err != nil {
-		return fmt.Errorf("make a hole in the pages: %w", err)
-	}
-	return nil
-}
-
-// flush writes the chunk at hand, unless an earlier copy wrote the same.
-func (p *pagesOut) flush(chunk []byte) error {
-	p.about.Chunks = append(p.about.Chunks, crc32.Checksum(chunk, castagnoli))
-	have := p.have[:len(chunk)]
-	n, err := p.file.ReadAt(have, int64(p.at)) //nolint:gosec // G115: below fileMost
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the pages of an earlier copy: %w", err)
-	}
-	if clear(have[n:]); n > 0 && bytes.Equal(have, chunk) {
-		p.same++
-		return nil
-	}
-	if n > 0 {
-		if err := p.punch(p.at, gvisor.ImageChunk); err != nil {
-			return err
-		}
-	}
-	// Pages without a bit set stay holes.
-	size := os.Getpagesize()
-	for from := 0; from < len(chunk); {
-		if allZero(chunk[from:min(from+size, len(chunk))]) {
-			from += size
-			continue
-		}
-		to := from + size
-		for to < len(chunk) && !allZero(chunk[to:min(to+size, len(chunk))]) {
-			to += size
-		}
-		to = min(to, len(chunk))
-		if _, err := p.file.WriteAt(chunk[from:to], int64(p.at)+int64(from)); err != nil { //nolint:gosec // G115: likewise
-			return fmt.Errorf("write pages: %w", err)
-		}
-		from = to
-	}
-	return nil
-}
-
-// allZero reports whether no bit of a page is set.
-func allZero(page []byte) bool { return bytes.Equal(page, zeroPage[:len(page)]) }
-
-// zeroPage is a page without a bit set.
-var zeroPage = make([]byte, os.Getpagesize())
-
-// finish writes the rest, and removes what an earlier copy wrote behind it.
-func (p *pagesOut) finish() error {
-	if p.end > p.at {
-		if err := p.flush(p.chunk[:p.end-p.at]); err != nil {
-			return err
-		}
-	}
-	p.about.Bytes = int64(p.end) //nolint:gosec // G115: below fileMost
-	return p.file.Truncate(p.about.Bytes)
+	return c.pages.finish()
 }
 
 // stateOut is a small file, which is written at once.

@@ -55,9 +55,10 @@ type image struct {
 	id    string // of the machine
 	dir   string
 	pid   int // of the engine
-	files map[string]gvisor.ImageFile
-	runs  chan struct{}   // closed when the guest runs
-	spoil func(err error) // told what is wrong with the image
+	all   []gvisor.ImageFile
+	files map[string]gvisor.ImageFile // those of all, by name
+	runs  chan struct{}               // closed when the guest runs
+	spoil func(err error)             // told what is wrong with the image
 
 	mu   sync.Mutex
 	open map[string]bool // guarded by mu; each file is opened once
@@ -67,7 +68,7 @@ type image struct {
 // the guest runs, and its memory is still coming. Preconditions: mu is held.
 func (s *sandbox) fill(r gvisor.Restore) error {
 	im := &image{
-		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), files: map[string]gvisor.ImageFile{}, open: map[string]bool{},
+		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), all: r.Files, files: map[string]gvisor.ImageFile{}, open: map[string]bool{},
 		runs: make(chan struct{}), spoil: s.spoil,
 	}
 	for _, f := range r.Files {
@@ -116,7 +117,7 @@ func (*image) OpenWrite(string) (stateio.AsyncWriter, error) { return nil, fs.Er
 func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 	about, ok := im.files[name]
 	im.mu.Lock()
-	ok = ok && !im.open[name]
+	ok = ok && !im.open[name] && (name == gvisor.FileState || name == gvisor.FilePageMeta || name == gvisor.FilePages)
 	if ok { // the engine may ask for any name, any number of times
 		im.open[name] = true
 	}
@@ -124,20 +125,25 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 	if !ok {
 		return nil, fs.ErrNotExist
 	}
-	file, err := os.Open(filepath.Join(im.dir, name))
-	if err != nil {
-		im.spoil(err)
-		return nil, err
-	}
 	r := &reader{todo: make(chan read, reading), done: make(chan stateio.Completion, reading)}
 	if name == gvisor.FilePages {
 		if err := step.Reach(step.Serve, im.id); err != nil {
 			im.spoil(err)
-			return nil, errors.Join(err, file.Close())
+			return nil, err
 		}
-		p := &pages{image: im, file: file, about: about, at: -1}
-		r.do, r.register, r.release = p.read, p.register, file.Close
+		memory, err := gvisor.OpenMemory(im.dir, im.all)
+		if err != nil {
+			im.spoil(err)
+			return nil, err
+		}
+		p := &pages{image: im, memory: memory, room: make([]byte, memory.Size), at: -1}
+		r.do, r.register, r.release = p.read, p.register, memory.Close
 	} else {
+		file, err := os.Open(filepath.Join(im.dir, name))
+		if err != nil {
+			im.spoil(err)
+			return nil, err
+		}
 		w, err := im.whole(file, about)
 		if err = errors.Join(err, file.Close()); err != nil {
 			im.spoil(err)
@@ -252,10 +258,10 @@ func (w whole) read(t read) (total int, err error) {
 type pages struct {
 	*image
 
-	file  *os.File
-	about gvisor.ImageFile
-	chunk []byte // the one that was read and compared last
-	at    int    // its number, or -1
+	memory *gvisor.Memory
+	room   []byte // for a chunk
+	chunk  []byte // the one that was read and compared last
+	at     int64  // its number, or -1
 }
 
 // register finds out where the engine has mapped the memory that it wants to
@@ -320,15 +326,15 @@ func (p *pages) read(t read) (int, error) {
 	}
 	var from []unix.Iovec
 	for offset, end := t.off, t.off+int64(total); offset < end; {
-		at, follow := p.about.Locate(offset)
+		at, follow := p.memory.Locate(offset)
 		if follow == 0 {
 			return 0, io.EOF
 		}
-		if err := p.load(int(at / gvisor.ImageChunk)); err != nil {
+		if err := p.load(at / p.memory.Size); err != nil {
 			p.spoil(err)
 			return 0, unix.EIO
 		}
-		rest := p.chunk[min(at%gvisor.ImageChunk, int64(len(p.chunk))):]
+		rest := p.chunk[min(at%p.memory.Size, int64(len(p.chunk))):]
 		if len(rest) == 0 {
 			return 0, io.EOF
 		}
@@ -348,23 +354,15 @@ func (p *pages) read(t read) (int, error) {
 	return n, err
 }
 
-// load makes a chunk of the file the one at hand.
-func (p *pages) load(i int) error {
-	if i == p.at {
+// load makes a chunk the one at hand.
+func (p *pages) load(number int64) (err error) {
+	if number == p.at {
 		return nil
 	}
-	if p.chunk == nil {
-		p.chunk = make([]byte, gvisor.ImageChunk)
-	}
 	p.at = -1
-	n, err := p.file.ReadAt(p.chunk[:gvisor.ImageChunk], int64(i)*gvisor.ImageChunk)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if p.chunk, err = p.memory.Load(uint32(number), p.room); err != nil { //nolint:gosec // G115: Locate returns what is in the memory
 		return err
 	}
-	p.chunk = p.chunk[:n]
-	if err := p.about.CheckChunk(i, p.chunk); err != nil {
-		return err
-	}
-	p.at = i
+	p.at = number
 	return nil
 }

@@ -374,8 +374,11 @@ func (l *Launcher) Resume(ctx context.Context, t gvisor.Target) error {
 
 // Checkpoint writes an image of a paused machine, until ctx ends.
 func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) (made gvisor.Made, err error) {
+	if !c.Layers {
+		return made, errors.New("the dozed that asks does not know how this launcher writes memory: start the one that it came with")
+	}
 	err = l.with(c.ID, func(s *sandbox) error {
-		made, err = s.checkpoint(ctx, c.Dir)
+		made, err = s.checkpoint(ctx, c.Dir, c.Base)
 		return err
 	})
 	return made, err

@@ -39,8 +39,9 @@ const (
 )
 
 const (
-	// format is the version of the manifest. Another one is refused.
-	format = 2
+	// Formats of an image. In the first, all memory is in one file, as older
+	// launchers write it. In the second it is in layers. Others are refused.
+	formatWhole, formatLayers = 2, 3
 	// ImageChunk is how much of a file one checksum covers. Whoever waits for
 	// one page of a machine's memory waits for its chunk.
 	ImageChunk = 1 << 20
@@ -76,7 +77,8 @@ type ImageFile struct {
 	Bytes  int64    `json:"bytes"`
 	Chunks []uint32 `json:"chunks"` // CRC-32C of each chunk
 	// Ranges are where the bytes are that the engine reads one after the other.
-	// The rest of the file are holes. Without any, it is the whole file.
+	// The rest of the file are holes. Without any, it is the whole file. Layers
+	// have neither ranges nor checksums here: they are in the index.
 	Ranges []ImageRange `json:"ranges,omitempty"`
 }
 
@@ -152,6 +154,9 @@ func commit(ctx context.Context, tasks *sync.WaitGroup, c Config, engine, dir st
 		return err
 	}
 	m := manifestOf(c, engine)
+	if slices.ContainsFunc(known, func(f ImageFile) bool { return f.Name == FileIndex }) {
+		m.Format = formatLayers
+	}
 	for _, name := range files {
 		i := slices.IndexFunc(known, func(f ImageFile) bool { return f.Name == name })
 		if i >= 0 {
@@ -164,13 +169,25 @@ func commit(ctx context.Context, tasks *sync.WaitGroup, c Config, engine, dir st
 		}
 		m.Files = append(m.Files, f)
 	}
+	for _, f := range known {
+		if !slices.Contains(files, f.Name) {
+			m.Files = append(m.Files, f)
+		}
+	}
+	if !m.ordered() {
+		return fmt.Errorf("the launcher wrote %d files that belong to no image", len(m.Files))
+	}
 	if err := step.Reach(step.Manifest, c.ID); err != nil {
 		return err
 	}
 	if err := writeManifest(filepath.Join(dir+unmade, FileManifest), m); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
-	for _, name := range slices.Concat(files, []string{FileManifest, "."}) {
+	written := slices.Clone(files) // other layers are on disk already
+	if m.Format == formatLayers {
+		written = append(written, FileIndex)
+	}
+	for _, name := range append(written, FileManifest, ".") {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -212,7 +229,7 @@ func publish(c Config, dir string) error {
 // manifestOf returns the manifest of an image of c that has no files yet.
 func manifestOf(c Config, engine string) manifest {
 	return manifest{
-		Format: format, ID: c.ID, Engine: engine, Made: time.Now().UTC(),
+		Format: formatWhole, ID: c.ID, Engine: engine, Made: time.Now().UTC(),
 		Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
 	}
 }
@@ -222,7 +239,7 @@ func manifestOf(c Config, engine string) manifest {
 // the manifest is another.
 func shareImage(from string, m manifest, c Config, to string, other bool) (err error) {
 	own := manifestOf(c, m.Engine)
-	own.Made, own.Files, own.Other = m.Made, m.Files, other
+	own.Format, own.Made, own.Files, own.Other = m.Format, m.Made, m.Files, other
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return fmt.Errorf("make room for the image: %w", err)
 	}
@@ -231,8 +248,8 @@ func shareImage(from string, m manifest, c Config, to string, other bool) (err e
 			err = errors.Join(err, os.RemoveAll(to))
 		}
 	}()
-	for _, name := range files {
-		if err := os.Link(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+	for _, f := range m.Files {
+		if err := os.Link(filepath.Join(from, f.Name), filepath.Join(to, f.Name)); err != nil {
 			return fmt.Errorf("share the image: %w", err)
 		}
 	}
@@ -284,10 +301,10 @@ func parseManifest(raw []byte, c Config, engines []string) (m manifest, err erro
 			return m, fmt.Errorf("%w: it belongs to the %s %q, and this is %q", machine.ErrDamaged, what, pair[0], pair[1])
 		}
 	}
-	if m.Format != format {
-		return m, fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, format)
+	if m.Format != formatWhole && m.Format != formatLayers {
+		return m, fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, formatLayers)
 	}
-	if !slices.EqualFunc(m.Files, files, func(f ImageFile, name string) bool { return f.Name == name }) {
+	if !m.ordered() {
 		return m, fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
 	if !slices.Contains(engines, m.Engine) {
@@ -295,6 +312,27 @@ func parseManifest(raw []byte, c Config, engines []string) (m manifest, err erro
 			machine.ErrNoEngine, m.Engine, m.Engine)
 	}
 	return m, nil
+}
+
+// ordered reports whether a manifest names the files that its format has.
+func (m manifest) ordered() bool {
+	want := slices.Clone(files)
+	if m.Format == formatLayers {
+		want = append(want, FileIndex)
+		for layer := 1; len(want) < len(m.Files) && layer < LayersMost; layer++ {
+			want = append(want, LayerName(layer))
+		}
+	}
+	return slices.EqualFunc(m.Files, want, func(f ImageFile, name string) bool { return f.Name == name })
+}
+
+// index returns what a manifest says of the index, if there is one.
+func (m manifest) index() (ImageFile, bool) {
+	i := slices.IndexFunc(m.Files, func(f ImageFile) bool { return f.Name == FileIndex })
+	if i < 0 {
+		return ImageFile{}, false
+	}
+	return m.Files[i], true
 }
 
 // unsealManifest returns a manifest as it was written.
@@ -343,16 +381,14 @@ func made(dirs []string) (engines map[string]bool, err error) {
 
 // verify reads all of an image and compares it with its manifest.
 func verify(ctx context.Context, dir string, m manifest) error {
+	_, layers := m.index()
 	for _, want := range m.Files {
-		got, err := measure(ctx, filepath.Join(dir, want.Name))
-		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-			return err
+		if layers && want.Chunks == nil {
+			continue
 		}
+		got, err := measure(ctx, filepath.Join(dir, want.Name))
 		if err != nil {
-			if at, ok := errors.AsType[*fs.PathError](err); ok {
-				err = at.Err // where we keep it is nobody's business
-			}
-			return fmt.Errorf("%w: %s: %w", machine.ErrDamaged, want.Name, err)
+			return unreadable(want.Name, err)
 		}
 		if got.Bytes != want.Bytes {
 			return fmt.Errorf("%w: %s has %d bytes and should have %d", machine.ErrDamaged, want.Name, got.Bytes, want.Bytes)
@@ -363,7 +399,30 @@ func verify(ctx context.Context, dir string, m manifest) error {
 			}
 		}
 	}
+	if !layers {
+		return nil
+	}
+	memory, err := OpenMemory(dir, m.Files)
+	if err != nil {
+		return unreadable("the memory", err)
+	}
+	if err := errors.Join(memory.verify(ctx), memory.Close()); err != nil {
+		return unreadable("the memory", err)
+	}
 	return nil
+}
+
+// unreadable makes an error of reading an image one about the image, unless
+// nobody wants to read it any more.
+func unreadable(name string, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, machine.ErrDamaged):
+		return err
+	}
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		err = at.Err // where we keep it is nobody's business
+	}
+	return fmt.Errorf("%w: %s: %w", machine.ErrDamaged, name, err)
 }
 
 // measure reads a file on all processors.

@@ -175,7 +175,7 @@ func seal(tb testing.TB, m manifest) []byte {
 
 func sound() manifest {
 	return manifest{
-		Format: format, ID: "a", Engine: someEngine, Root: "root.erofs", Agent: "agent.erofs",
+		Format: formatWhole, ID: "a", Engine: someEngine, Root: "root.erofs", Agent: "agent.erofs",
 		Files: []ImageFile{{Name: FileState, Bytes: 1, Chunks: []uint32{1}}, {Name: FilePageMeta}, {Name: FilePages}},
 	}
 }
@@ -187,7 +187,7 @@ func TestParseManifest(t *testing.T) {
 		t.Error("a sound manifest:", err)
 	}
 	for name, change := range map[string]func(*manifest){
-		"other format":  func(m *manifest) { m.Format++ },
+		"other format":  func(m *manifest) { m.Format = 4 },
 		"other machine": func(m *manifest) { m.ID = "b" },
 		"other root":    func(m *manifest) { m.Root = "b.erofs" },
 		"other agent":   func(m *manifest) { m.Agent = "b.erofs" },

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -173,17 +174,21 @@ func TestLateCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		var made Made
-		if err := d.current.client.post(t.Context(), PathCheckpoint, Checkpoint{ID: c.ID, Dir: dir}, &made); err != nil {
+		if err := d.current.client.post(t.Context(), PathCheckpoint, Checkpoint{ID: c.ID, Dir: dir, Layers: true}, &made); err != nil {
 			t.Fatal(err)
 		}
-		if len(made.Files) != 1 || made.Files[0].Name != FilePages {
+		if len(made.Files) != 2 || made.Files[0].Name != FilePages || made.Files[1].Name != FileIndex {
 			t.Fatalf("the launcher knows of %v", made.Files)
 		}
 		raw, err := os.ReadFile(filepath.Join(dir, FilePages))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := made.Files[0].Check(raw); err != nil {
+		memory, err := OpenMemory(dir, made.Files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(memory.verify(t.Context()), memory.Close()); err != nil {
 			t.Error(err)
 		}
 		files[i] = raw

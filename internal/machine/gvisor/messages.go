@@ -94,6 +94,18 @@ type Checkpoint struct {
 	// Dir is a directory with nothing in it but, perhaps, a file of pages that
 	// an earlier checkpoint of the machine wrote in part.
 	Dir string `json:"dir"`
+	// Layers says that the caller knows of [Index]. To one that does not, an image
+	// would look like one without memory.
+	Layers bool `json:"layers"`
+	// Base is an earlier image of the machine, whose memory the new one shares
+	// where it is the same. An older launcher shares nothing.
+	Base *Base `json:"base,omitempty"`
+}
+
+// Base is an image that another one may share files with.
+type Base struct {
+	Dir   string    `json:"dir"`
+	Index ImageFile `json:"index"`
 }
 
 // Made says what a checkpoint wrote. An older launcher says nothing.
@@ -149,5 +161,6 @@ const (
 	FileState    = "checkpoint.img"
 	FilePageMeta = "pages_meta.img"
 	FilePages    = "pages.img"
+	FileIndex    = "index.img" // written by the launcher; older ones write none
 	FileManifest = "manifest.json"
 )

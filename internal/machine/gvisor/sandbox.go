@@ -232,7 +232,7 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	}
 	// The engine's own part cannot be stopped. What the launcher copies can.
 	var made Made
-	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{s.config.ID, dir + unmade}, &made); err != nil {
+	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{ID: s.config.ID, Dir: dir + unmade, Layers: true, Base: s.base()}, &made); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	err = commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
@@ -244,6 +244,24 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	}
 	s.trust(ctx, dir)
 	return nil
+}
+
+// base returns the image that the machine woke from, if it is there and somebody
+// vouches for it: what is shared with it is not written again.
+func (s *sandbox) base() *Base {
+	last := filepath.Join(s.config.Dir, dirLast)
+	if !s.d.vouched(last) {
+		return nil
+	}
+	m, err := s.d.manifest(last, s.config)
+	if err != nil {
+		return nil
+	}
+	index, ok := m.index()
+	if !ok {
+		return nil
+	}
+	return &Base{Dir: last, Index: index}
 }
 
 // abandon keeps what a checkpoint that was stopped has copied, for the next one
@@ -544,8 +562,12 @@ func (s *sandbox) discard() {
 	if err := sweepImages(s.config); err != nil {
 		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
 	}
-	bytes, _ := imageAt(filepath.Join(s.config.Dir, dirLast))
+	last := filepath.Join(s.config.Dir, dirLast)
+	bytes, _ := imageAt(last)
 	s.bytes.Store(bytes)
+	if err := s.d.vouchMoved(imageDir(s.config), last); err != nil {
+		slog.Warn("the next checkpoint shares nothing with the last", "sandbox", s.config.ID, "err", err)
+	}
 }
 
 // discardStale gives back the blocks of an image that counts no more.

@@ -69,6 +69,23 @@ func (d *Driver) vouched(dir string) bool {
 	return err == nil && now == then.Print
 }
 
+// vouchMoved vouches for an image that was renamed, if it was vouched for before
+// and nobody has touched it since.
+func (d *Driver) vouchMoved(from, to string) error {
+	raw, err := os.ReadFile(d.voucher(from))
+	if err != nil {
+		return nil //nolint:nilerr // nobody vouched for it
+	}
+	var then voucher
+	if json.Unmarshal(raw, &then) != nil || then.Dir != from {
+		return nil
+	}
+	if now, err := fingerprint(to); err != nil || now != then.Print {
+		return nil //nolint:nilerr // it is another image, or none
+	}
+	return d.vouch(to)
+}
+
 // doubt takes a voucher back.
 func (d *Driver) doubt(dir string) error {
 	if err := os.Remove(d.voucher(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,9 +116,14 @@ func fingerprint(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
 	var id strings.Builder
 	id.Write(boot)
-	for _, name := range append([]string{FileManifest}, files...) {
+	for _, entry := range names {
+		name := entry.Name()
 		var st unix.Stat_t
 		if err := unix.Lstat(filepath.Join(dir, name), &st); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)

@@ -95,6 +95,15 @@ func (m *memory) Alloc(megabytes int) error {
 	return nil
 }
 
+func (m *memory) Change(from, megabytes int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range megabytes {
+		m.Pattern[(from+i)%len(m.Pattern)]++
+	}
+	return nil
+}
+
 func (m *memory) Sum() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

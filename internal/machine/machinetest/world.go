@@ -20,6 +20,8 @@ type World interface {
 	Count() int64
 	// Alloc fills so much more memory with a pattern.
 	Alloc(megabytes int) error
+	// Change writes to so many megabytes of it, from a place on.
+	Change(from, megabytes int) error
 	// Sum returns a checksum of what Alloc filled.
 	Sum() uint32
 	// Uptime is monotonic.
@@ -64,6 +66,7 @@ type Clock struct {
 var calls = map[string]func(World, url.Values) (any, error){
 	"/count":    func(w World, _ url.Values) (any, error) { return w.Count(), nil },
 	"/alloc":    func(w World, q url.Values) (any, error) { return nil, w.Alloc(number(q, "mb")) },
+	"/change":   func(w World, q url.Values) (any, error) { return nil, w.Change(number(q, "from"), number(q, "mb")) },
 	"/sum":      func(w World, _ url.Values) (any, error) { return w.Sum(), nil },
 	"/time":     func(w World, _ url.Values) (any, error) { return Clock{time.Now().Round(0), w.Uptime()}, nil },
 	"/random":   func(w World, _ url.Values) (any, error) { return w.Random(), nil },

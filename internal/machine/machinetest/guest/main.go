@@ -145,6 +145,18 @@ func (w *world) fill(megabytes int) {
 	}
 }
 
+func (w *world) Change(from, megabytes int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range megabytes {
+		block := w.memory[(from+i)%len(w.memory)]
+		for at := 0; at < len(block); at += 64 {
+			block[at]++
+		}
+	}
+	return nil
+}
+
 func (w *world) Sum() (sum uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
