@@ -92,12 +92,17 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 		return made, errors.New("a machine must be paused before its checkpoint")
 	}
 	defer s.note()
-	if err := step.Reach(step.Write, s.id); err != nil {
-		return made, err
+	var share *base // without one it is whole
+	if from != nil {
+		if err = step.Reach(step.Share, s.id); err == nil {
+			share, err = openBase(*from, dir)
+		}
 	}
-	share, err := openBase(from, dir)
 	if err != nil {
 		slog.WarnContext(ctx, "a checkpoint shares nothing with the last", "sandbox", s.id, "err", err)
+	}
+	if err := step.Reach(step.Write, s.id); err != nil {
+		return made, err
 	}
 	c := &capture{dir: dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
 	if err := s.name(ctx, c); err != nil {
@@ -117,6 +122,9 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 		}
 		close(stop) // a write to a busy disk may take longer, but reads no more memory
 		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = step.Reach(step.Index, s.id)
 	}
 	if err == nil {
 		made.Files, err = c.pages.seal(dir) // here, while the caller leaves the directory alone

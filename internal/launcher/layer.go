@@ -38,11 +38,8 @@ type base struct {
 func as(layer uint32) uint32 { return layer + 1 }
 
 // openBase gives those layers of the last image a second name in dir that the
-// next one should share. Without any, it returns nil.
-func openBase(from *gvisor.Base, dir string) (*base, error) {
-	if from == nil {
-		return nil, nil //nolint:nilnil // there is none
-	}
+// next one should share.
+func openBase(from gvisor.Base, dir string) (*base, error) {
 	index, err := gvisor.ReadIndex(from.Dir, from.Index)
 	if err != nil {
 		return nil, err

@@ -66,9 +66,12 @@ func TestLayers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		share, err := openBase(last, dir)
-		if err != nil {
-			t.Fatal(err)
+		var share *base
+		if last != nil {
+			var err error
+			if share, err = openBase(*last, dir); err != nil {
+				t.Fatal(err)
+			}
 		}
 		shot := &capture{dir: dir, base: share, most: namedMost * size, open: map[string]bool{}}
 		if _, err := shot.OpenWrite(gvisor.FilePages); err != nil {
@@ -178,7 +181,7 @@ func TestBaseMissing(t *testing.T) {
 		if err := spoil(old, &about); err != nil {
 			t.Fatal(err)
 		}
-		b, err := openBase(&gvisor.Base{Dir: old, Index: about}, dir)
+		b, err := openBase(gvisor.Base{Dir: old, Index: about}, dir)
 		if err == nil || b != nil {
 			t.Errorf("%s: it is shared with, %v", name, err)
 		}

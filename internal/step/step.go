@@ -22,8 +22,10 @@ const (
 	Sweep      // driver: what is left of older images is there
 	Make       // driver: the new image has no directory
 	Checkpoint // driver: the launcher was not asked for an image
+	Share      // launcher: no file of the last image has a second name in the new one
 	Write      // launcher: the engine was not asked for an image
 	Copy       // launcher: the engine named its memory, none of it was copied
+	Index      // launcher: all memory is copied, the index is not written
 	Written    // launcher: the image is written, nobody was told
 	Measure    // driver: the image has no checksums
 	Manifest   // driver: the image has no manifest
@@ -66,7 +68,7 @@ const (
 // names is a table: one row for each step.
 var names = [count]string{
 	Idle: "idle", Flip: "flip", Turn: "turn", Turned: "turned", Unmark: "unmark", Slept: "slept",
-	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Write: "write", Copy: "copy", Written: "written",
+	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Share: "share", Write: "write", Copy: "copy", Index: "index", Written: "written",
 	Measure: "measure", Manifest: "manifest", Sync: "sync", Publish: "publish", Published: "published",
 	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear",
 	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",
