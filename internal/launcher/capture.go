@@ -232,7 +232,7 @@ type part struct {
 
 // piece is memory that the engine named.
 type piece struct {
-	from source
+	from *source
 	at   memmap.FileRange
 	copy []byte // if it was copied at once
 }
@@ -306,7 +306,7 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 		now := !c.clock || from.clock.IsSupersetOf(r)
 		for r.Start < r.End {
 			number := (from.base + r.Start) / gvisor.PageChunk
-			p := piece{from: from, at: memmap.FileRange{Start: r.Start, End: min(r.End, (number+1)*gvisor.PageChunk-from.base)}}
+			p := piece{from: &from, at: memmap.FileRange{Start: r.Start, End: min(r.End, (number+1)*gvisor.PageChunk-from.base)}}
 			r.Start = p.at.End
 			if now {
 				p.copy = make([]byte, p.at.Length())

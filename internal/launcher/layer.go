@@ -152,12 +152,12 @@ func (p *pagesOut) write(named part, room *scratch) error {
 	now := gvisor.Chunk{Number: named.number, Mark: p.mark(chunk)}
 	if p.base != nil {
 		if then, ok := p.base.Find(now.Number); ok && p.base.here[then.Layer] && then.Mark == now.Mark && p.base.whole(now.Number, len(chunk)) {
-			now.Layer, now.Name = as(then.Layer), then.Name
+			now.Layer, now.Sum, now.Name = as(then.Layer), then.Sum, then.Name
 			p.add(now, &p.shared)
 			return p.punch(start, gvisor.PageChunk)
 		}
 	}
-	now.Name = sha256.Sum256(chunk)
+	now.Sum, now.Name = gvisor.Sum(chunk), sha256.Sum256(chunk)
 	have := room.have[:len(chunk)]
 	n := 0
 	if start < p.was {

@@ -16,7 +16,7 @@ func someIndex() Index {
 	x := Index{
 		Key: NewKey(), Bytes: 3*PageChunk + 4096, Size: PageChunk, Layers: 3,
 		Ranges: []ImageRange{{0, 8192}, {PageChunk, 4096}, {2 * PageChunk, PageChunk + 4096}},
-		Chunks: []Chunk{{Number: 0, Layer: 2}, {Number: 2, Mark: Mark{1}, Name: Name{2}}, {Number: 3, Layer: 1}},
+		Chunks: []Chunk{{Number: 0, Layer: 2}, {Number: 2, Sum: 3, Mark: Mark{1}, Name: Name{2}}, {Number: 3, Layer: 1}},
 	}
 	x.count()
 	return x
