@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"doze/internal/machine"
 )
@@ -290,6 +291,13 @@ func OpenMemory(dir string, files []ImageFile) (_ *Memory, err error) {
 			return nil, err
 		}
 		m.layers = append(m.layers, file)
+		info, err := file.Stat()
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(files, func(f ImageFile) bool { return f.Name == LayerName(layer) && f.Bytes == info.Size() }) {
+			return nil, fmt.Errorf("%w: %s has %d bytes and should have another number", machine.ErrDamaged, LayerName(layer), info.Size())
+		}
 	}
 	return m, nil
 }
@@ -365,7 +373,40 @@ func (m *Memory) verify(ctx context.Context) error {
 			}
 		})
 	}
+	workers.Go(func() error { return m.empty(ctx) })
 	return workers.Wait()
+}
+
+// empty fails if the first layer has something that is in no chunk. Nobody would
+// read it, but whoever wrote it may have written elsewhere. In the other layers
+// that is what later ones replaced.
+func (m *Memory) empty(ctx context.Context) error {
+	buffer, zero := make([]byte, m.Size), make([]byte, m.Size)
+	for at := int64(0); at < m.Bytes; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		data, err := m.layers[0].Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		start := data / m.Size * m.Size
+		at = start + m.Size
+		if c, ok := m.Find(uint32(start / m.Size)); ok && c.Layer == 0 { //nolint:gosec // G115: below memoryMost/Size
+			continue
+		}
+		n, err := m.layers[0].ReadAt(buffer, start)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if !bytes.Equal(buffer[:n], zero[:n]) {
+			return fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, FilePages, start)
+		}
+	}
+	return nil
 }
 
 // Worth returns which layers of an image the next one should share. One half of

@@ -614,5 +614,5 @@ func (s *sandbox) Close(ctx context.Context) error {
 	s.tasks.Wait() // the kill ended what they wait for
 	s.d.leave(s)
 	s.reach(machine.OnDisk)
-	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(imageDir(s.config)))
+	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(imageDir(s.config)), s.d.doubt(filepath.Join(s.config.Dir, dirLast)))
 }
