@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"errors"
@@ -22,6 +23,9 @@ const refusesMax = 1000
 // large enough to cost nothing, and small enough for a slow reader.
 const pieceBytes = 64 << 10
 
+// framesBuffer is of HTTP/2 without TLS. Bodies go past it.
+const framesBuffer = 2 << 10
+
 // past is a deadline that every call has missed.
 var past = time.Unix(1, 0)
 
@@ -30,14 +34,17 @@ var past = time.Unix(1, 0)
 type conn struct {
 	net.Conn
 
-	in      *Ingress
-	guard   *guard      // nil if it speaks HTTP/2 in TLS; set before it is served
-	source  *source     // guarded by the roster; nil if it is that of a trusted proxy
-	gone    bool        // guarded by the roster
-	opening *time.Timer // ends it if no request comes
-	active  atomic.Int32
-	waiting atomic.Int32 // of these, requests whose client is waited for
-	refuses atomic.Int32 // requests that were
+	in          *Ingress
+	guard       *guard      // nil if it speaks HTTP/2 in TLS; set before it is served
+	source      *source     // guarded by the roster; nil if it is that of a trusted proxy
+	gone        bool        // guarded by the roster
+	opening     *time.Timer // ends it if no request comes
+	active      atomic.Int32
+	waiting     atomic.Int32 // of these, requests whose client is waited for
+	refuses     atomic.Int32 // requests that were
+	frames      frames
+	multiplexed atomic.Bool // it speaks HTTP/2 in TLS
+	proxied     bool        // by a proxy that is trusted; set before it is served
 
 	writing sync.Mutex // held by who writes
 	stall   *time.Timer
@@ -49,7 +56,7 @@ type conn struct {
 
 // newConn returns a connection that ends by itself if no request comes in time.
 func (in *Ingress) newConn(raw net.Conn, within time.Duration) *conn {
-	c := &conn{Conn: raw, in: in}
+	c := &conn{Conn: raw, in: in, frames: frames{more: make(chan struct{}, 1)}}
 	c.opening = time.AfterFunc(handshakeTime, func() {
 		if c.end() {
 			in.count(neverAsked)
@@ -72,6 +79,16 @@ func (c *conn) refused(from netip.Addr) {
 	c.in.barred.Take(httpx.SourceNetwork(from), 1)
 	c.in.count(deaf)
 	_ = c.Close()
+}
+
+// Read implements [net.Conn]. What comes over HTTP/2 is read as fast as it is
+// accounted for: see [frames].
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && c.carriesFrames() && !c.pace(n) {
+		return 0, errEnded
+	}
+	return n, err
 }
 
 // Write implements [net.Conn]. A write that waits for longer than the stall time
@@ -120,6 +137,7 @@ func (c *conn) Close() error {
 func (c *conn) end() (first bool) {
 	c.once.Do(func() {
 		first = true
+		c.frames.ended.Store(true)
 		c.opening.Stop()
 		c.err = c.Conn.Close()
 		c.in.roster.remove(c)
@@ -133,11 +151,12 @@ type guard struct {
 	net.Conn // conn, or TLS over it
 
 	conn   *conn
-	off    atomic.Bool // a body, a tunnel or HTTP/2 follows
-	ended  atomic.Bool // nothing more is read
-	lines  int         // of this header so far
-	empty  bool        // nothing is in this line so far
-	prefix int         // bytes of the preface of HTTP/2 that have come
+	off    atomic.Bool   // a body, a tunnel or HTTP/2 follows
+	ended  atomic.Bool   // nothing more is read
+	lines  int           // of this header so far
+	empty  bool          // nothing is in this line so far
+	prefix int           // bytes of the preface of HTTP/2 that have come
+	buffer *bufio.Reader // of HTTP/2; nil before
 }
 
 // preface is what HTTP/2 begins with where TLS does not say so.
@@ -195,6 +214,14 @@ var errEnded = &net.OpError{Op: "read", Net: "tcp", Err: net.ErrClosed}
 func (g *guard) Read(p []byte) (int, error) {
 	if g.ended.Load() {
 		return 0, errEnded
+	}
+	if g.prefix == len(preface) {
+		// The server reads frames in pieces of some bytes, each of which would be a
+		// call to the kernel.
+		if g.buffer == nil {
+			g.buffer = bufio.NewReaderSize(g.Conn, framesBuffer)
+		}
+		return g.buffer.Read(p)
 	}
 	n, err := g.Conn.Read(p)
 	if g.off.Load() || n == 0 || g.scan(p[:n]) {

@@ -64,6 +64,9 @@ func (x *exchange) end() {
 	if x.conn == nil {
 		return
 	}
+	if x.multiplexed() {
+		x.account()
+	}
 	if x.body != nil && !x.multiplexed() && !x.hijacked && !x.linger() {
 		// The server would take the rest of the body for the next request.
 		x.conn.guard.ended.Store(true)
@@ -220,6 +223,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := b.ReadCloser.Read(p)
+	b.x.conn.explain(int64(n))
 	return n, b.finish(err)
 }
 

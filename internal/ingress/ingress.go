@@ -83,6 +83,7 @@ type Ingress struct {
 	roster      *roster
 	requests    *meter
 	failures    *meter
+	frames      *ratelimit.Buckets[netip.Prefix] // bytes of HTTP/2: see frames
 	barred      *ratelimit.Buckets[netip.Prefix] // sources whose bucket is empty get no connection
 	busy        []byte                           // the answer to a connection that gets no room
 	crowded     []byte                           // the same, to a source that has its share
@@ -101,6 +102,7 @@ func New(l Limits) (*Ingress, error) {
 	return &Ingress{
 		limits: l, descriptors: files - reserve(files), roster: newRoster(l),
 		requests: newMeter(l.Requests, requestRate), failures: newMeter(l.Failures, failureRate),
+		frames:   ratelimit.New[netip.Prefix](framesRate, sourcesMax),
 		barred:   ratelimit.New[netip.Prefix](barRate, sourcesMax),
 		busy:     refusal("the platform has no room for another connection"),
 		crowded:  refusal("your address has too many connections open: close some"),

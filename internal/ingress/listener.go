@@ -111,7 +111,8 @@ func (l *listener) next() (*conn, error) {
 			continue
 		}
 		c := l.in.newConn(raw, l.opening())
-		evict, why, ok := l.in.roster.add(c, from, l.in.trusts(from), number(raw) >= l.in.descriptors)
+		c.proxied = l.in.trusts(from)
+		evict, why, ok := l.in.roster.add(c, from, c.proxied, number(raw) >= l.in.descriptors)
 		if evict != nil {
 			l.in.count(evicted)
 			_ = evict.Close()
@@ -256,6 +257,8 @@ func (l *listener) handshake(c *conn) {
 	var served net.Conn = secure // HTTP/2, which bounds its headers itself
 	if proto := secure.ConnectionState().NegotiatedProtocol; proto == "" || proto == "http/1.1" {
 		served = c.over(secure)
+	} else {
+		c.multiplexed.Store(true)
 	}
 	if !l.hand(arrival{conn: served}) {
 		_ = c.Close()
