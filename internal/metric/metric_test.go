@@ -105,3 +105,16 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%d, %s", w.Code, w.Header().Get("Content-Type"))
 	}
 }
+
+// BenchmarkTraced is what the caller of a wake waits for its metrics.
+func BenchmarkTraced(b *testing.B) {
+	m := metric.New()
+	r := trace.Record{Kind: trace.Wake, From: "disk", Status: doze.TraceDone}
+	for s := range 12 {
+		r.Spans = append(r.Spans, trace.Span{Stage: trace.Stage(s), Within: -1, Took: time.Millisecond}) //nolint:gosec // G115: small
+	}
+	for b.Loop() {
+		m.Traced(r)
+	}
+	b.ReportMetric(100*float64(b.Elapsed())/float64(b.N)/float64(time.Millisecond), "%of1ms")
+}

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"doze"
 	"doze/internal/testkit"
 	"doze/internal/testkit/collector"
+	"doze/internal/trace"
 )
 
 // stages are those of each kind of trace, by where it comes from. A wait for a
@@ -26,6 +28,29 @@ var stages = map[string][]string{
 	"create template": {"admit", "image", "commit", "memory", "network", "volumes", "share", "manifest", "verify", "prepare", "prepare/process", "launch", "launch/link", "launch/engine", "agent", "publish"},
 	"create snapshot": {"admit", "image", "commit", "memory", "network", "volumes", "share", "manifest", "verify", "prepare", "prepare/process", "launch", "launch/link", "launch/engine", "agent", "publish"},
 	"create spare":    {"admit", "image", "commit", "network", "launch", "launch/engine", "agent", "publish"},
+}
+
+// TestStagesAreKnown: each stage of the table is one of a real wake or create
+// that TestTraces makes.
+func TestStagesAreKnown(t *testing.T) {
+	t.Parallel()
+	// It depends on the moment whether these are there: see node.TestTraceOfWake
+	// and node.TestTraceOfLostMachine.
+	known := map[string]bool{"settle": true, "find": true}
+	for _, list := range stages {
+		for _, name := range list {
+			known[path.Base(name)] = true
+		}
+	}
+	for _, name := range trace.Stages() {
+		if !known[name] {
+			t.Errorf("no real trace has the stage %s", name)
+		}
+		delete(known, name)
+	}
+	if len(known) > 0 {
+		t.Errorf("these are no stages: %v", known)
+	}
 }
 
 // check fails unless a trace of a sandbox that has ended makes sense.
