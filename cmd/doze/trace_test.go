@@ -12,8 +12,10 @@ func TestTraceRows(t *testing.T) {
 	t.Parallel()
 	got := traceRows([]doze.Trace{
 		{Kind: doze.TraceWake, From: "paused", Status: doze.TraceDone, WaitedUs: 2105, Stages: []doze.TraceStage{
-			{Name: "admit", TookUs: 60}, {Name: "launch", StartUs: 100, TookUs: 1500},
-			{Name: "engine", Within: "launch", StartUs: 300, TookUs: 900}, {Name: "connect", StartUs: 1600, TookUs: 12_000},
+			{Name: "admit", TookUs: 60},
+			{Name: "launch", StartUs: 100, TookUs: 1500},
+			{Name: "engine", Within: "launch", StartUs: 300, TookUs: 900},
+			{Name: "connect", StartUs: 1600, TookUs: 12_000},
 		}},
 		{Kind: doze.TraceWake, Status: doze.TraceFailed, Error: "the disk of the node is full", Stages: []doze.TraceStage{{Name: "turn", TookUs: 9}}},
 	})

@@ -111,7 +111,7 @@ func BenchmarkTraced(b *testing.B) {
 	m := metric.New()
 	r := trace.Record{Kind: trace.Wake, From: "disk", Status: doze.TraceDone}
 	for s := range 12 {
-		r.Spans = append(r.Spans, trace.Span{Stage: trace.Stage(s), Within: -1, Took: time.Millisecond}) //nolint:gosec // G115: small
+		r.Spans = append(r.Spans, trace.Span{Stage: trace.Stage(s), Within: -1, Took: time.Millisecond})
 	}
 	for b.Loop() {
 		m.Traced(r)

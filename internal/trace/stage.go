@@ -77,7 +77,7 @@ func Stages() []string {
 func parse(name string) (Stage, bool) {
 	for s, row := range stages {
 		if row.name == name {
-			return Stage(s), true //nolint:gosec // G115: an index of the table
+			return Stage(s), true
 		}
 	}
 	return 0, false

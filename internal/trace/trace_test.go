@@ -79,7 +79,7 @@ func TestTrace(t *testing.T) {
 
 		time.Sleep(time.Millisecond)
 		trace.Next(ctx, trace.Turn).End()
-		inner := trace.With(context.Background(), w)
+		inner := trace.With(context.WithoutCancel(ctx), w)
 		call := trace.Start(inner, trace.Launch)
 		time.Sleep(10 * time.Millisecond)
 		call.End(trace.Parts{Took: 8 * time.Millisecond, Stages: []trace.Part{
@@ -220,7 +220,7 @@ func BenchmarkWake(b *testing.B) {
 		w := trace.Begin(trace.Wake, caller, "uid", "main", time.Now(), nil)
 		inner := trace.With(ctx, w)
 		for s := range 12 {
-			trace.Start(inner, trace.Stage(s)).End() //nolint:gosec // G115: small
+			trace.Start(inner, trace.Stage(s)).End()
 		}
 		w.Leave()
 		caller.Leave()

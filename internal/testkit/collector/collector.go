@@ -29,12 +29,13 @@ type Collector struct {
 }
 
 // Serve starts a collector.
-func Serve(t testing.TB) *Collector {
+func Serve(tb testing.TB) *Collector {
+	tb.Helper()
 	c := &Collector{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/traces", func(w http.ResponseWriter, r *http.Request) {
 		if err := c.take(r); err != nil {
-			t.Error("a collector got nonsense:", err)
+			tb.Error("a collector got nonsense:", err)
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
@@ -44,13 +45,13 @@ func Serve(t testing.TB) *Collector {
 		}
 		raw, err := proto.Marshal(&collect.ExportTraceServiceResponse{})
 		if err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 		w.Header().Set("Content-Type", "application/x-protobuf")
 		_, _ = w.Write(raw)
 	})
 	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
+	tb.Cleanup(server.Close)
 	c.URL = server.URL
 	return c
 }
