@@ -62,6 +62,7 @@ type config struct {
 	Domain       string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
 	PauseAfter   daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
 	SaveAfter    daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
+	Checkpoint   daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed in a gap; 0: never
 	OnCrash      string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
 	SwapAfter    daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
 	DiskAfter    daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
@@ -153,6 +154,10 @@ const (
 	crashFail   = "fail"   // it is failed, unless it slept in a checkpoint
 )
 
+// checkpointsApart is how often checkpoints may be renewed: far above what most take
+// to be written.
+const checkpointsApart = 5 * time.Second
+
 // overcommitMax is far above what any disk survives whose volumes are used.
 const overcommitMax = 100
 
@@ -181,6 +186,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Domain, "domain", c.Domain, "platform `domain`: sandboxes are found at sbx-<sandbox>-<workspace>.<region>.<domain>")
 	flags.Var(&c.PauseAfter, "pause-after", "pause a sandbox that was unused for this `time`, such as 15s")
 	flags.Var(&c.SaveAfter, "save-after", "write the checkpoint of one that was paused for this `time`; 0: at once")
+	flags.Var(&c.Checkpoint, "checkpoint-every", "renew the last checkpoint of a sandbox in use that is older than this `time`, such as 5m, so that a crash loses no more: a sandbox without requests for a second falls asleep for it; one that is in use all the time, or that a process keeps awake, is left alone, and the metric doze_checkpoint_age_seconds tells; 0: never")
 	flags.StringVar(&c.OnCrash, "on-crash", c.OnCrash, "`resume|fail`: when the host or a sandbox's own processes crash, the sandbox goes on from its last checkpoint, however old, which takes disk while it is awake; or it fails")
 	flags.Var(&c.SwapAfter, "swap-after", "move the memory of one that was paused for this `time` to swap, if there is some")
 	flags.Var(&c.DiskAfter, "disk-after", "give back the memory of one that was paused for this `time`")
@@ -392,6 +398,11 @@ func (c config) validate() error {
 	}
 	if _, _, err := drive.Parse(c.Drives); c.Drives != "" && err != nil {
 		p.Add("drives", "are wrong: %v", err)
+	}
+	if every := c.Checkpoint.Duration; every != 0 && every < checkpointsApart {
+		p.Add("checkpointEvery", "must be at least %v, or 0", checkpointsApart)
+	} else if every != 0 && c.OnCrash != crashResume {
+		p.Add("checkpointEvery", "needs onCrash %s: without it nobody goes back to a checkpoint", crashResume)
 	}
 	if c.OnCrash != crashResume && c.OnCrash != crashFail {
 		p.Add("onCrash", "must be %s or %s", crashResume, crashFail)

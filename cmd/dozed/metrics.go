@@ -41,8 +41,10 @@ func (p *platform) showMetrics(w http.ResponseWriter, r *http.Request) {
 	if memory.CompressedMost > 0 {
 		memory.Compressed = swap.Compressed(swapFile(p.config.Data))
 	}
+	age := p.node.CheckpointAge()
 	p.metrics.Serve(w, r, metric.Now{
-		Costs: costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()), Front: p.frontMetrics(), Drops: p.drops(),
+		Checkpoints: metric.Checkpoints{Oldest: age.Oldest, Overdue: age.Overdue},
+		Costs:       costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: p.diskMetrics(r.Context()), Front: p.frontMetrics(), Drops: p.drops(),
 	})
 }
 

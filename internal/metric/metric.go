@@ -211,6 +211,12 @@ type Front struct {
 	Requests map[string]uint64 // that were refused, or ended before their time
 }
 
+// Checkpoints are the last ones of the sandboxes that run.
+type Checkpoints struct {
+	Oldest  time.Duration
+	Overdue int // how many could not be renewed in time
+}
+
 // Now is what others know at the moment of an answer.
 type Now struct {
 	Costs   []Cost // of sandboxes
@@ -219,6 +225,8 @@ type Now struct {
 	Disk    Disk
 	Front   Front
 	Drops   map[string]uint64 // traces that were not exported, by reason
+
+	Checkpoints Checkpoints
 }
 
 // Serve answers with all metrics, and with what others know now.
@@ -228,6 +236,8 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, is Now) {
 	now.MustRegister(is.Disk.gauges()...)
 	now.MustRegister(promises(is.Memory)...)
 	now.MustRegister(
+		gauge("doze_checkpoint_age_seconds", "Age of the oldest last checkpoint of a sandbox that runs: what a crash would lose at most, of those that have one.", int64(is.Checkpoints.Oldest.Seconds())),
+		gauge("doze_checkpoints_overdue", "Sandboxes that run whose last checkpoint is older than --checkpoint-every.", int64(is.Checkpoints.Overdue)),
 		gauge("doze_connections", "Connections of clients that are open.", int64(is.Front.Open)),
 		counts("doze_connections_refused_total", "Connections of clients that were refused, or closed before their time, by reason.", "reason", is.Front.Refused),
 		counts("doze_requests_refused_total", "Requests of clients that were refused, or ended before their time, by reason.", "reason", is.Front.Requests),

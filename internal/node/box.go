@@ -76,6 +76,8 @@ type Box struct {
 	kept        bool               // guarded by mu; a process inside asked to stay awake
 	lastUsed    time.Time          // guarded by mu
 	woke        time.Time          // guarded by mu; when it came back from disk
+	saved       time.Time          // guarded by mu; of its last checkpoint, or its boot; zero if an earlier process left it awake
+	putOff      time.Time          // guarded by mu; when its checkpoint was last not renewed although it was due
 	timer       *time.Timer        // guarded by mu; the next step down
 	conns       map[*conn]struct{} // guarded by mu; connections into the machine
 	line        line               // guarded by mu; what connections that are made now depend on
@@ -100,7 +102,7 @@ type attempt struct {
 func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
 		n: n, order: o, config: c, phase: phase, network: o.Network, grace: o.Grace,
-		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(),
+		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(), saved: time.Now(),
 		conns: map[*conn]struct{}{}, drives: map[string]*drive{}, seq: uint64(n.era), //nolint:gosec // G115: a time in our days, or later
 	}
 	b.life, b.end = context.WithCancelCause(n.life)

@@ -108,11 +108,15 @@ type Options struct {
 	SaveAfter  time.Duration // paused for this long, its checkpoint is written
 	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
 	DiskAfter  time.Duration // paused for this long, its memory is given back
-	Spares     int           // how many machines are started ahead of their sandboxes
-	Reserve    int64         // with less memory than this available, sandboxes move to disk early
-	Budget     int64         // with more memory than this in sandboxes, they move down early; 0: no limit
-	Limit      int64         // what all machines can take together, in bytes; 0: no limit
-	Overcommit float64       // how many times the limit may be promised to machines in memory
+	// CheckpointEvery is how old the last checkpoint of a sandbox in use may get: it
+	// is renewed in the next moment in which nobody uses the sandbox. 0: only a
+	// sleep writes one.
+	CheckpointEvery time.Duration
+	Spares          int     // how many machines are started ahead of their sandboxes
+	Reserve         int64   // with less memory than this available, sandboxes move to disk early
+	Budget          int64   // with more memory than this in sandboxes, they move down early; 0: no limit
+	Limit           int64   // what all machines can take together, in bytes; 0: no limit
+	Overcommit      float64 // how many times the limit may be promised to machines in memory
 }
 
 // Node is the runtime of one host.
@@ -124,6 +128,7 @@ type Node struct {
 	reports *reports
 	events  <-chan machine.Event
 	era     int64 // where the sequence of reports begins
+	began   time.Time
 	ledger  *ledger
 	ahead   *ahead
 	usage   atomic.Pointer[peer.Usage] // of the disk, as it was measured last
@@ -166,7 +171,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	if o.Refused == nil {
 		o.Refused = func(string) {}
 	}
-	n := &Node{Options: o, ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
+	n := &Node{Options: o, began: time.Now(), ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
 	n.pledges = pledges{most: int64(float64(o.Limit) * o.Overcommit), promised: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -199,6 +204,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 func (n *Node) Run(ctx context.Context) error {
 	var loops, reporter sync.WaitGroup
 	loops.Go(func() { n.relieve(ctx) })
+	loops.Go(func() { n.watchCheckpoints(ctx) })
 	loops.Go(func() { n.ahead.run(ctx) })
 	loops.Go(func() { n.watchUsage(ctx) })
 	loops.Go(func() {
@@ -687,6 +693,9 @@ func (b *Box) halt(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.machine = m
+	if m.Tier() >= machine.Saved {
+		b.saved = time.Now()
+	}
 	b.stuck = m.Tier() < to
 	return b.move(doze.Halted, "")
 }

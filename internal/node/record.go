@@ -190,6 +190,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	r.Config.GoBack = n.GoBack // whatever it was before the restart
 	b := n.newBox(r.Order, r.Config, doze.Standby)
 	b.image, b.noted, b.unsaved, b.back = r.Image, r.Tied, r.Tied, r.Back
+	b.saved = time.Time{}
 	n.openDrives(b, r.Drives)
 	switch {
 	case r.Archived:

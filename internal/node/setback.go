@@ -28,6 +28,7 @@ func (b *Box) fallBack(m machine.Machine) (lost string) {
 		return ""
 	}
 	now := time.Now()
+	b.saved = made
 	b.fell, b.back = m, &setback{Setback: peer.Setback{Checkpoint: made, At: now}}
 	return fmt.Sprintf("it goes on from its checkpoint of %s, %s ago, and what it did since is lost",
 		made.UTC().Format(time.RFC3339), now.Sub(made).Round(time.Second))

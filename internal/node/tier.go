@@ -74,7 +74,7 @@ func (b *Box) rest() (time.Duration, bool) {
 	case b.phase == doze.Running && b.restless:
 		return max(b.n.PauseAfter, retrySink), b.holds == 0
 	case b.phase == doze.Running:
-		return b.n.PauseAfter, b.holds == 0
+		return b.sooner(b.n.PauseAfter, renewLull), b.holds == 0
 	case !b.asleep() || tier == machine.OnDisk:
 		return 0, false
 	case b.tied(b.machine) != "":
@@ -89,6 +89,9 @@ func (b *Box) rest() (time.Duration, bool) {
 		since = machine.Swapped // it was tried then
 	}
 	rest := max(0, b.n.due(b.next(tier))-b.n.due(since))
+	if tier == machine.Paused {
+		rest = b.sooner(rest, 0)
+	}
 	if !b.asked.IsZero() {
 		rest = max(rest, yieldSink)
 	}
@@ -105,6 +108,7 @@ func (b *Box) asleep() bool { return b.phase == doze.Standby || b.phase == doze.
 func (b *Box) sink(to machine.Tier) <-chan struct{} {
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(b.life)
+	from := b.machine.Tier()
 	began := b.spawn(func() {
 		defer close(done)
 		defer cancel()
@@ -116,6 +120,11 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 			return b.n.descend(ctx, m, to)
 		}, func(err error) {
 			b.sinking = nil
+			if b.machine != nil && from < machine.Saved && b.machine.Tier() >= machine.Saved {
+				b.saved = start
+			} else if ctx.Err() != nil {
+				b.putOff = time.Now()
+			}
 			b.sank(err, ctx.Err() != nil, to, time.Since(start))
 			b.signal()
 			b.arm()

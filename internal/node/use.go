@@ -49,7 +49,7 @@ func (b *Box) heed(asked time.Time, in intent, err error) bool {
 		}
 	}
 	if b.kept = busy; busy {
-		b.lastUsed = time.Now()
+		b.lastUsed, b.putOff = time.Now(), time.Now()
 		b.arm()
 	}
 	return busy

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -517,5 +518,42 @@ func TestReboot(t *testing.T) {
 		}
 		one := count(t, boxes[name])
 		until(t, name+" goes on", func() bool { return count(t, boxes[name]) > one })
+	}
+}
+
+// TestCheckpointEvery uses a sandbox that would not fall asleep by itself, and ends
+// its processes: what it did before its last checkpoint is there.
+func TestCheckpointEvery(t *testing.T) {
+	t.Parallel()
+	const every, gap = 5 * time.Second, 1500 * time.Millisecond
+	p, c := start(t, "--checkpoint-every", every.String(), "--pause-after", "1h")
+	sb, box := create(t, c, named("used", 1024))
+	var slowest time.Duration
+	for i := range 16 { // 24 seconds
+		began := time.Now()
+		sh(t, box, fmt.Sprintf("echo %d >/tmp/used", i))
+		slowest = max(slowest, time.Since(began))
+		time.Sleep(gap)
+	}
+	t.Logf("the slowest of its requests took %v", slowest)
+	_, metrics := get(t, p, p.Address+"/metrics")
+	if !strings.Contains(metrics, "\ndoze_checkpoints_overdue 0\n") {
+		t.Errorf("its checkpoint was not renewed:\n%s", metrics)
+	}
+	sh(t, box, "true") // it is awake
+	pid, err := p.Engine("used")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testkit.Shoot(t.Context(), pid); err != nil {
+		t.Fatal(err)
+	}
+	sleeps(t, c, "used")
+	a := call{url: sb.Metadata.URL + "/filesystem/tmp/used"}.want(t, p, 200)
+	if age, err := strconv.Atoi(a.header.Get("X-Doze-State-Age")); err != nil || time.Duration(age)*time.Second > 4*every {
+		t.Errorf("its state is %q seconds old", a.header.Get("X-Doze-State-Age"))
+	}
+	if got, err := c.Sandbox(t.Context(), "used"); err != nil || got.Recovery == nil || got.Recovery.At.Sub(got.Recovery.CheckpointAt.Time) > 2*every+5*time.Second {
+		t.Errorf("it went back to %+v, %v", got.Recovery, err)
 	}
 }

@@ -1,0 +1,137 @@
+package node_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"doze"
+	"doze/internal/machine/machinetest"
+)
+
+// TestCheckpointEvery uses a sandbox more often than it would fall asleep: its
+// checkpoint is renewed in the gaps, and not where there are none.
+func TestCheckpointEvery(t *testing.T) {
+	const every, gap = time.Minute, 3 * time.Second
+	use := func(p *process, d time.Duration) {
+		for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(gap) {
+			p.hello("a")
+		}
+	}
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.has("a")
+		use(p, 10*every)
+		if n := h.Count("a", machinetest.OpPause); n != 0 {
+			t.Errorf("without the setting it was paused %d times", n)
+		}
+		p.stop()
+
+		o := h.options()
+		o.GoBack, o.CheckpointEvery = true, every
+		p = h.startWith(o)
+		use(p, 10*every)
+		saves := h.Count("a", machinetest.OpSave)
+		if pauses := h.Count("a", machinetest.OpPause); saves < 9 || saves > 11 || pauses != saves {
+			t.Errorf("in 10 minutes it was paused %d times and saved %d times", pauses, saves)
+		}
+		if a := p.CheckpointAge(); a.Oldest > every+gap || a.Overdue != 0 {
+			t.Errorf("%+v", a)
+		}
+		h.Kill("a")
+		synctest.Wait()
+		st, _ := p.Status("a")
+		if st.Phase != doze.Standby || st.Setback == nil || st.Setback.At.Sub(st.Setback.Checkpoint) > every+gap {
+			t.Fatalf("a crash lost more than it should: %+v, %+v", st, st.Setback)
+		}
+
+		// A request that is under way is not interrupted.
+		p.hello("a")
+		before := h.Count("a", machinetest.OpPause)
+		release, err := p.Hold(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * every)
+		if n := h.Count("a", machinetest.OpPause); n != before {
+			t.Errorf("in use all the time it was paused %d times", n-before)
+		}
+		if a := p.CheckpointAge(); a.Overdue != 1 || a.Oldest < 10*every {
+			t.Errorf("in use all the time: %+v", a)
+		}
+		release()
+		time.Sleep(gap)
+		p.in("a", doze.Standby, "saved")
+		if a := p.CheckpointAge(); a.Overdue != 0 || a.Oldest != 0 {
+			t.Errorf("asleep: %+v", a)
+		}
+
+		// A process that keeps it awake does so.
+		p.hello("a")
+		h.set(func() { h.keep["a"] = 1 })
+		before = h.Count("a", machinetest.OpPause)
+		time.Sleep(10 * every)
+		if st, _ := p.Status("a"); st.Phase != doze.Running {
+			t.Errorf("kept awake it is %s", st.Phase)
+		}
+		if n := h.Count("a", machinetest.OpPause); n != before {
+			t.Errorf("kept awake it was paused %d times", n-before)
+		}
+	})
+}
+
+// TestCheckpointEveryYields lets each checkpoint take longer than a gap: one request
+// in a while ends an attempt, and the others meet none.
+func TestCheckpointEveryYields(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.GoBack, o.CheckpointEvery = true, time.Minute
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		const gap, slow = 2 * time.Second, 1500 * time.Millisecond // which the fake does not end early
+		h.Delay(machinetest.OpSave, slow)
+		waited := 0
+		for range 5 * time.Minute / gap {
+			began := time.Now()
+			p.hello("a")
+			if time.Since(began) > 0 {
+				waited++
+			}
+			time.Sleep(gap)
+		}
+		if n, most := h.Count("a", machinetest.OpSave), int(5*time.Minute/pauseAfter); n == 0 || n > most || waited != n {
+			t.Errorf("a checkpoint was tried %d times, want 1 to %d, and %d requests waited", n, most, waited)
+		}
+		if a := p.CheckpointAge(); a.Overdue != 1 {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
+// TestCheckpointEveryKeepsMemory: a sandbox whose checkpoint would leave something
+// out is not put to sleep for one.
+func TestCheckpointEveryKeepsMemory(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.CheckpointEvery = time.Minute
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		h.set(func() { h.changed["a"] = `"namespaces":true` })
+		for range 100 {
+			p.hello("a")
+			time.Sleep(3 * time.Second)
+		}
+		if n := h.Count("a", machinetest.OpSave); n != 0 {
+			t.Errorf("it was saved %d times", n)
+		}
+		if n := h.Count("a", machinetest.OpPause); n > 1 { // once, to find out
+			t.Errorf("it was paused %d times", n)
+		}
+	})
+}
