@@ -37,7 +37,7 @@ type series struct {
 	samples []time.Duration
 	// unsupported says why this host cannot do it; empty if it can.
 	unsupported string
-	costs   []time.Duration // of the processors; nil if nobody looked
+	costs       []time.Duration // of the processors; nil if nobody looked
 }
 
 func (s *series) add(d time.Duration) { s.samples = append(s.samples, d) }
