@@ -15,6 +15,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -133,6 +134,7 @@ type Node struct {
 	ahead   *ahead
 	usage   atomic.Pointer[peer.Usage] // of the disk, as it was measured last
 	pledges pledges                    // of memory
+	births  *births
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -172,6 +174,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 		o.Refused = func(string) {}
 	}
 	n := &Node{Options: o, began: time.Now(), ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
+	n.births = newBirths(runtime.NumCPU() + 1) // one may wait for a disk
 	n.pledges = pledges{most: int64(float64(o.Limit) * o.Overcommit), promised: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -336,6 +339,11 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 		return err
 	}
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
+	leave, err := n.births.enter(ctx, o.Workspace)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	like := b.config
 	m, err := n.obtain(ctx, b, u)
 	if err != nil {

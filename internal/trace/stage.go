@@ -41,7 +41,7 @@ var stages = [count]struct{ name, is string }{
 	Settle:   {"settle", "a change that is under way ends: a pause, a move to a lower tier, a snapshot"},
 	Image:    {"image", "the image is looked up; if the node does not have it, it is pulled"},
 	Commit:   {"commit", "the node writes its record of the sandbox"},
-	Turn:     {"turn", "the wake waits for its turn to change the machine"},
+	Turn:     {"turn", "the wake waits for its turn to change the machine; the create waits while too many machines are made at once"},
 	Find:     {"find", "the node looks for a machine that it could not adopt when it started"},
 	Memory:   {"memory", "the node promises memory, and may move others to disk for it"},
 	Network:  {"network", "the sandbox gets an address, and its network rules are put in force"},

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"doze/internal/trace"
+)
+
+// births lets some machines be made at a time, and the others wait. Making one
+// takes a processor: of many that are made at once each is late, and so is every
+// request to a sandbox that runs. Those that wait are taken from one workspace
+// after the other, and in order within each.
+type births struct {
+	mu      sync.Mutex
+	room    int                        // guarded by mu; that are free
+	waiting map[string][]chan struct{} // guarded by mu; by workspace, none is empty
+	turns   []string                   // guarded by mu; workspaces of waiting, the next one first
+}
+
+func newBirths(room int) *births {
+	return &births{room: room, waiting: map[string][]chan struct{}{}}
+}
+
+// enter waits for room. The caller makes room again with leave.
+func (b *births) enter(ctx context.Context, workspace string) (leave func(), err error) {
+	b.mu.Lock()
+	if b.room > 0 {
+		b.room--
+		b.mu.Unlock()
+		return b.leave, nil
+	}
+	called := make(chan struct{})
+	if len(b.waiting[workspace]) == 0 {
+		b.turns = append(b.turns, workspace)
+	}
+	b.waiting[workspace] = append(b.waiting[workspace], called)
+	b.mu.Unlock()
+	defer trace.Next(ctx, trace.Turn).End()
+	select {
+	case <-called:
+		return b.leave, nil
+	case <-ctx.Done():
+		b.abandon(workspace, called)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// leave calls the next one, or makes room.
+func (b *births) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next()
+}
+
+// next gives room to whoever waits. Preconditions: mu is held.
+func (b *births) next() {
+	if len(b.turns) == 0 {
+		b.room++
+		return
+	}
+	workspace := b.turns[0]
+	b.turns = b.turns[1:]
+	line := b.waiting[workspace]
+	close(line[0])
+	if line = line[1:]; len(line) == 0 {
+		delete(b.waiting, workspace)
+		return
+	}
+	b.waiting[workspace] = line
+	b.turns = append(b.turns, workspace)
+}
+
+// abandon is for one that waits no longer, or was called meanwhile.
+func (b *births) abandon(workspace string, called chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	line := b.waiting[workspace]
+	i := slices.Index(line, called)
+	if i < 0 {
+		b.next()
+		return
+	}
+	if line = slices.Delete(line, i, i+1); len(line) > 0 {
+		b.waiting[workspace] = line
+		return
+	}
+	delete(b.waiting, workspace)
+	b.turns = slices.DeleteFunc(b.turns, func(w string) bool { return w == workspace })
+}
