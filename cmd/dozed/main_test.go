@@ -194,6 +194,27 @@ func TestCertificateSettings(t *testing.T) {
 	}
 }
 
+// TestTraceSettings: dozed does not start with a collector that it could never
+// reach.
+func TestTraceSettings(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"--otlp-endpoint http://127.0.0.1:4318":              "",
+		"--otlp-endpoint https://otel.example.com/v1/traces": "",
+		"--otlp-endpoint 127.0.0.1:4318":                     "otlpEndpoint must be a URL",
+		"--otlp-endpoint grpc://127.0.0.1:4317":              "otlpEndpoint must be a URL that begins with http:// or https://",
+		"--otlp-endpoint http://token@otel.example.com":      "otlpEndpoint must have neither credentials nor a query: set headers with OTEL_EXPORTER_OTLP_HEADERS",
+	} {
+		c, _, err := load("all", strings.Fields(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.validate(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", args, err, says)
+		}
+	}
+}
+
 // TestIngressSettings that are wrong, and what the right ones become.
 func TestIngressSettings(t *testing.T) {
 	t.Parallel()

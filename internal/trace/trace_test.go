@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -62,6 +63,20 @@ func TestStagesAreRecorded(t *testing.T) {
 		}
 		if seen[name] = true; !used[name] {
 			t.Errorf("nothing records the stage %s", name)
+		}
+	}
+}
+
+// TestStagesAreDocumented: the documentation of the API has every stage.
+func TestStagesAreDocumented(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range trace.Stages() {
+		if !strings.Contains(string(raw), "\n| `"+name+"` | ") {
+			t.Errorf("docs/api.md does not say what the stage %s is", name)
 		}
 	}
 }
@@ -194,6 +209,7 @@ func TestRecordsTogether(t *testing.T) {
 // FuzzParts: what another process says of its stages is not believed blindly.
 func FuzzParts(f *testing.F) {
 	f.Add([]byte(`{"took":1000,"stages":[{"stage":"engine","start":1,"took":2}]}`))
+	f.Add([]byte(`{}`)) // of an older launcher
 	f.Add([]byte(`{"took":-9223372036854775808,"stages":[{"stage":"link","start":9223372036854775807,"took":9223372036854775807}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var p trace.Parts
