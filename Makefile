@@ -19,7 +19,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-wake bench-create bench-control bench-density bench-egress bench-agent faults attack soak clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent faults attack soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -78,6 +78,7 @@ gen: ## generated code, diagrams and golden files
 JSON ?=
 BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(JSON))
 SOAK ?= 10m
+STEP ?= 250ms
 faults: deps-test ## every fault at every step of sleep and wake
 	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
 attack: deps-test build ## outsiders, tenants and sandboxes against a victim whose requests are measured; takes about 10 minutes
@@ -87,6 +88,8 @@ soak: deps-test build ## SOAK (10m) of sleeping, waking, copying and killing; fa
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes
 	$(BENCH) wake
+bench-sleep: deps build ## a request after every idle time up to a minute, by STEP (250ms); takes 2 hours, with STEP=2s 15 minutes
+	$(BENCH) -step $(STEP) sleep
 bench-create: deps build ## from create to the first finished exec
 	$(BENCH) create
 bench-agent: deps build ## calls of the API inside a sandbox

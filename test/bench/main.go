@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"regexp"
 	"syscall"
+	"time"
 )
 
 // A bench is one benchmark; its cases are the series that it returns. One that
@@ -30,12 +31,16 @@ type table interface {
 
 var benches = []bench{
 	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wake},
+	{"sleep", "a request after every idle time up to a minute, to sandboxes of several sizes that change a part of their memory", sleeps},
 	{"create", "from the create call until the answer of the first exec", create},
 	{"agent", "calls of the API inside a sandbox, through the edge, one after the other", agentCalls},
 	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", control},
 	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressPaths},
 	{"density", "what idle sandboxes take of the host in each tier", density},
 }
+
+// idleStep is that of the benchmark sleep.
+var idleStep = flag.Duration("step", 250*time.Millisecond, "`time` from one idle time to the next")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

@@ -276,7 +276,12 @@ func hold(ctx context.Context, box *client.Box, mb int) error {
 		return nil
 	}
 	script := fmt.Sprintf(`python3 -c 'import os,time; b=os.urandom(%d<<20); print("held",flush=True); time.sleep(1e9)'`, mb)
-	held, err := box.Start(ctx, client.Command{Command: script})
+	return begin(ctx, box, script)
+}
+
+// begin starts a command and waits until it says that it holds its memory.
+func begin(ctx context.Context, box *client.Box, command string) error {
+	held, err := box.Start(ctx, client.Command{Command: command})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // for what runs in the sandboxes
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"regexp"
+	"time"
+
+	"doze"
+	"doze/internal/testkit"
+)
+
+// Idle times are those between one request and the next: a person reads, an agent
+// thinks. Each of them meets the sandbox at another moment of falling asleep.
+const (
+	idleMost   = 60 * time.Second
+	idleWindow = 10 * time.Second // of one row
+	// sleepChanged is what a sandbox changes after each request, in MB, at most.
+	sleepChanged = 16
+)
+
+// sleepSizes are what the processes hold, in MB, touched and random.
+var sleepSizes = []int{64, 512, 2048}
+
+//go:embed worker.py
+var sleepScript []byte
+
+// sleeps asks sandboxes of several sizes after every idle time, in a random order,
+// with the settings that a user has. The sandboxes of all sizes are asked at the
+// same time, each by its own client: while one falls asleep, another one wakes.
+func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn"}})
+	if err != nil {
+		return latencies(nil), err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	type result struct {
+		rows latencies
+		err  error
+	}
+	results := make([]chan result, len(sleepSizes))
+	for i, mb := range sleepSizes {
+		results[i] = make(chan result, 1)
+		if !only.MatchString(fmt.Sprintf("%d MB", mb)) {
+			results[i] <- result{}
+			continue
+		}
+		go func() { // ends with ctx, or when it has asked after each idle time
+			rows, err := sleepSize(ctx, p, mb)
+			results[i] <- result{rows, err}
+		}()
+	}
+	var all latencies
+	for _, r := range results {
+		of := <-r
+		all, err = append(all, of.rows...), errors.Join(err, of.err)
+	}
+	return all, err
+}
+
+// sleepSize measures one size: the row of requests to the sandbox while it is in
+// use, which is the yardstick, one of all idle times, and one of each window.
+func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies, err error) {
+	c, err := p.Client()
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("sleep-%d", mb)
+	sb, err := c.Create(ctx, doze.Sandbox{
+		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: roomFor(mb)}},
+	}, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_, failed := c.Delete(context.WithoutCancel(ctx), name)
+		err = errors.Join(err, failed)
+	}()
+	box, err := c.Box(sb)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := box.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
+		return nil, err
+	}
+	if err := begin(ctx, box, fmt.Sprintf("exec python3 /worker.py %d %d", mb, min(sleepChanged, mb/4))); err != nil {
+		return nil, err
+	}
+	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
+	request := func() (time.Duration, error) {
+		return answer(ctx, ask, http.MethodGet, sb.Metadata.URL+"/port/9000", p.Key, "")
+	}
+	awake := &series{name: fmt.Sprintf("%d MB, in use", mb)}
+	for range wakeRounds {
+		took, err := request()
+		if err != nil {
+			return nil, err
+		}
+		awake.add(took)
+		time.Sleep(lying)
+	}
+	whole := &series{name: fmt.Sprintf("%d MB, idle 0 to %v", mb, idleMost), against: awake}
+	all = latencies{awake, whole}
+	var windows latencies
+	for from := time.Duration(0); from < idleMost; from += idleWindow {
+		windows = append(windows, &series{name: fmt.Sprintf("%d MB, idle %v to %v", mb, from, from+idleWindow), against: awake})
+	}
+	all = append(all, windows...)
+	var idle []time.Duration
+	for at := time.Duration(0); at < idleMost; at += *idleStep {
+		idle = append(idle, at)
+	}
+	rand.Shuffle(len(idle), func(i, j int) { idle[i], idle[j] = idle[j], idle[i] })
+	for _, at := range idle {
+		select {
+		case <-ctx.Done():
+			return all, context.Cause(ctx)
+		case <-time.After(at):
+		}
+		took, err := request()
+		if err != nil {
+			return all, fmt.Errorf("after %v: %w: %s", at, err, p.Tail())
+		}
+		whole.add(took)
+		windows[at/idleWindow].add(took)
+		if took > slowest {
+			fmt.Fprintf(os.Stderr, "%d MB, idle for %v: %v\n", mb, at, took)
+		}
+	}
+	return all, nil
+}
+
+// slowest is what a request may take at most: longer ones are told as they come.
+const slowest = 150 * time.Millisecond
