@@ -19,7 +19,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent faults attack soak clean help
+.PHONY: run build test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent performance faults attack soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -100,6 +100,11 @@ bench-egress: deps ## what the proxy of sandboxes adds to a request, next to a p
 	$(BENCH) egress
 bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
 	$(BENCH) density
+PAGE := wake create agent egress sleep
+performance: deps build ## docs/performance.md, of the benchmarks in PAGE: they want a quiet machine, and take about an hour
+	@mkdir -p bin/performance
+	for b in $(PAGE); do $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench -step 2s -json bin/performance/$$b.json $$b || exit 1; done
+	$(GO) run ./test/bench page $(PAGE:%=bin/performance/%.json) > docs/performance.md
 
 clean: ## remove what was built
 	rm -rf bin

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -60,9 +61,16 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
+	if flag.Arg(0) == "page" {
+		return writePage(os.Stdout, flag.Args()[1:])
+	}
 	for _, b := range benches {
 		if b.name != flag.Arg(0) {
 			continue
+		}
+		where, err := thisHost(b.name)
+		if err != nil {
+			return err
 		}
 		var machine io.Writer
 		if *file != "" {
@@ -72,6 +80,9 @@ func run(ctx context.Context) (err error) {
 			}
 			defer func() { _ = f.Close() }()
 			machine = f
+			if err := json.NewEncoder(f).Encode(where); err != nil {
+				return err
+			}
 		}
 		// On a disk: a tmpfs takes no swap, and has no files that are not in memory.
 		dir, err := os.MkdirTemp("/var/tmp", "doze-bench-")
@@ -87,5 +98,5 @@ func run(ctx context.Context) (err error) {
 	for _, b := range benches {
 		known = append(known, b.name)
 	}
-	return errors.New("which benchmark? " + fmt.Sprint(known))
+	return errors.New("which benchmark, or page? " + fmt.Sprint(known))
 }
