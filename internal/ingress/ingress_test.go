@@ -100,10 +100,10 @@ func (s *server) dial(t *testing.T, from string) net.Conn {
 	return c
 }
 
-// answer reads one answer of HTTP/1 within a time.
-func answer(t *testing.T, c net.Conn, within time.Duration) *http.Response {
+// answer reads one answer of HTTP/1, which must come soon.
+func answer(t *testing.T, c net.Conn) *http.Response {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(within))
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +381,7 @@ func TestPlainToTLS(t *testing.T) {
 	s := start(t, ingress.Limits{}, func(http.ResponseWriter, *http.Request) {}, true)
 	c := s.dial(t, "127.0.0.1")
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	if resp := answer(t, c, 5*time.Second); resp.StatusCode != http.StatusBadRequest {
+	if resp := answer(t, c); resp.StatusCode != http.StatusBadRequest {
 		t.Error(resp.Status)
 	}
 }
@@ -415,7 +415,7 @@ func TestConnectionLimits(t *testing.T) {
 	s := start(t, ingress.Limits{Connections: 8, PerSource: 5}, api, false)
 	ask := func(c net.Conn) *http.Response {
 		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: key\r\n\r\n")
-		return answer(t, c, 5*time.Second)
+		return answer(t, c)
 	}
 	own := s.dial(t, "127.0.0.9")
 	if resp := ask(own); resp.StatusCode != http.StatusOK {
@@ -472,7 +472,7 @@ func TestRates(t *testing.T) {
 			ask := func(from string) *http.Response {
 				c := s.dial(t, from)
 				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n"+tt.key+"\r\n")
-				return answer(t, c, 5*time.Second)
+				return answer(t, c)
 			}
 			for range 3 {
 				if resp := ask("127.0.0.2"); resp.StatusCode == http.StatusTooManyRequests {
@@ -497,7 +497,7 @@ func TestRates(t *testing.T) {
 			}
 			c := s.dial(t, "127.0.0.2")
 			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: key\r\n\r\n")
-			if resp := answer(t, c, 5*time.Second); tt.key == "" && resp.StatusCode != http.StatusOK {
+			if resp := answer(t, c); tt.key == "" && resp.StatusCode != http.StatusOK {
 				t.Errorf("with a good key: %s", resp.Status)
 			}
 		})
@@ -554,7 +554,7 @@ func TestStrangers(t *testing.T) {
 	for range 3 {
 		c := s.dial(t, "127.0.0.2")
 		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		if resp := answer(t, c, 5*time.Second); resp.StatusCode != http.StatusUnauthorized {
+		if resp := answer(t, c); resp.StatusCode != http.StatusUnauthorized {
 			t.Fatal(resp.Status)
 		}
 	}

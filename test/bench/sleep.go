@@ -116,7 +116,7 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 	for at := time.Duration(0); at < idleMost; at += *idleStep {
 		idle = append(idle, at)
 	}
-	rand.Shuffle(len(idle), func(i, j int) { idle[i], idle[j] = idle[j], idle[i] })
+	rand.Shuffle(len(idle), func(i, j int) { idle[i], idle[j] = idle[j], idle[i] }) //nolint:gosec // G404: any order will do
 	for _, at := range idle {
 		select {
 		case <-ctx.Done():
