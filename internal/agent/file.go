@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"doze"
+	"doze/internal/agent/scratch"
 	"doze/internal/httpx"
 )
 
@@ -30,6 +31,8 @@ const (
 	// sizelessMax bounds what is read of files that do not know their size,
 	// such as those of /proc.
 	sizelessMax = 4 << 20
+	// quoteMax is what is quoted at once. Each byte may become six.
+	quoteMax = 128 << 10
 )
 
 // file describes a file in answers (spec 2.15).
@@ -191,7 +194,13 @@ func writeContent(w http.ResponseWriter, f file, src io.Reader) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, textAhead)
+	if f.Size > textAhead {
+		if large := scratch.Lend(); large != nil {
+			defer scratch.Return(large)
+			buf = large[:quoteMax]
+		}
+	}
 	n, err := src.Read(buf)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return doze.Wrap(err, doze.Unprocessable, "%v", err)

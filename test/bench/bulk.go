@@ -49,7 +49,7 @@ type place struct {
 	dir      string // for files, with one of bulkUsual and one of bulkRead bytes
 }
 
-// load moves many bytes to or from an agent.
+// load moves many bytes to or from an agent, or none.
 type load struct {
 	name  string
 	bytes int64
@@ -57,9 +57,17 @@ type load struct {
 	plain func(ctx context.Context, at place) error // the same with the plain server; nil if that cannot
 }
 
-// bulk is what is measured of an agent in a sandbox through the edge. It is
-// compared with the plain server in that sandbox, through the same edge, and with
-// the agent in this process behind a plain reverse proxy.
+// rounds is how often a load is measured.
+func (l load) rounds() int {
+	if l.bytes == 0 {
+		return agentRounds
+	}
+	return bulkRounds
+}
+
+// bulk is what is measured of an agent in a sandbox through the edge, in turns
+// with the plain server in that sandbox, through the same edge, and with the agent
+// in this process behind a plain reverse proxy.
 var bulk = []load{
 	{"upload 100 MB", bulkUsual, upload(bulkUsual), discard(bulkUsual)},
 	{"upload 500 MB", bulkLarge, upload(bulkLarge), discard(bulkLarge)},
@@ -87,6 +95,16 @@ var bulk = []load{
 		}
 		return all.Wait()
 	}, nil},
+	{"exec true in turns", 0, func(ctx context.Context, at place) error {
+		_, err := at.box.Start(ctx, client.Command{Command: "true", Wait: true})
+		return err
+	}, func(ctx context.Context, at place) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.url+"/port/"+plainPort+"/", http.NoBody)
+		if err != nil {
+			return err
+		}
+		return exchange(r, at.key, 0)
+	}},
 }
 
 // agentLoads measures what only matches, the sides in turns.
@@ -124,7 +142,7 @@ func agentLoads(ctx context.Context, p *testkit.Platform, alone, dir string, onl
 			all, s.against = append(all, plain), plain
 		}
 		all = append(all, s)
-		for range bulkRounds {
+		for range l.rounds() {
 			err := yardstick.took(func() error { return l.do(ctx, outside) })
 			if err == nil && l.plain != nil {
 				err = plain.cost(p, func() error { return l.plain(ctx, inside) })
