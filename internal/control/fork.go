@@ -192,6 +192,9 @@ func (s *Server) restoreSnapshot(ctx context.Context, r *http.Request) (out doze
 	if sb.Phase.Status() != doze.Running.Status() && sb.Phase != doze.Failed {
 		return out, doze.Errorf(doze.Conflict, "the sandbox is %s: enable or unarchive it first", sb.Phase)
 	}
+	if !sb.Spec.IsEnabled() { // it failed, and was disabled after that
+		return out, doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true first")
+	}
 	want := sb
 	want.Spec.Runtime.Image, want.Spec.Runtime.Memory, want.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
 	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub

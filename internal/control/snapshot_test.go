@@ -420,6 +420,16 @@ func TestRestore(t *testing.T) {
 		want[any](p, 409, "POST", "/sandboxes/a/snapshots/n/restore", "")
 		want[any](p, 404, "POST", "/sandboxes/a/snapshots/none/restore", "")
 		settled(t, "at the end", p)
+
+		// One that failed before it was disabled is disabled, too.
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
+		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Failed, "chance") })
+		after(time.Second)
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+		want[any](p, 409, "POST", "/sandboxes/a/snapshots/n/restore", "")
+		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
+		want[any](p, 200, "POST", "/sandboxes/a/snapshots/n/restore", "")
+		settled(t, "after all", p)
 	})
 }
 
