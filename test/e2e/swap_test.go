@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"doze/internal/testkit"
 )
@@ -134,6 +136,36 @@ func swapWalk(t *testing.T, kind, size string) {
 	revive(t, p)
 	if after := sum(t, p, url+"/bytes"); after != before {
 		t.Errorf("after destroy: memory is %s and was %s", after, before)
+	}
+}
+
+// TestSwapFull has compressed memory that is smaller than what a sandbox holds: what
+// does not fit stays in memory, and nothing is lost.
+func TestSwapFull(t *testing.T) {
+	t.Parallel()
+	const limit = 64 << 20
+	p, c := start(t, "--swap", "zram:64M", "--pause-after", "500ms", "--save-after", "100ms", "--swap-after", "200ms", "--disk-after", "1h")
+	if printed := p.Printed(); !strings.Contains(printed, `"kind":"zram"`) || strings.Contains(printed, "swap could not be had") {
+		t.Skip("SKIPPED: this host has no compressed memory:", p.Tail())
+	}
+	sb, box := create(t, c, named("large", 1024))
+	url := hold(t, p, sb, box, 200, 2)
+	before := sum(t, p, url+"/bytes")
+	for range 2 {
+		awaitTier(t, p, "large", "paused")
+		time.Sleep(3 * time.Second) // it is moved, as far as that goes
+		_, metrics := get(t, p, p.Address+"/metrics")
+		taken := regexp.MustCompile(`(?m)^doze_compressed_memory_bytes (\S+)$`).FindStringSubmatch(metrics)
+		if taken == nil {
+			t.Fatal(metrics)
+		}
+		if n, err := strconv.ParseFloat(taken[1], 64); err != nil || n > limit {
+			t.Errorf("compressed memory takes %s bytes, and may take %d", taken[1], limit)
+		}
+		t.Logf("compressed memory takes %s bytes", taken[1])
+		if after := sum(t, p, url+"/bytes"); after != before {
+			t.Errorf("memory is %s and was %s", after, before)
+		}
 	}
 }
 
