@@ -103,6 +103,7 @@ func Examine(ctx context.Context, o Options) (Facts, error) {
 // Provide makes sure of the swap that c allows, and returns what it is. It keeps
 // what an earlier start made if that still fits, and removes it otherwise.
 func Provide(ctx context.Context, c Choice, o Options) (Plan, error) {
+	sweepZram(ctx)
 	if err := tidy(ctx, o.Path); err != nil {
 		return Plan{}, err
 	}

@@ -278,6 +278,28 @@ func TestZram(t *testing.T) {
 			}
 		}
 	}
+	// Its data directory is gone, with the record: another start removes it.
+	gone := Options{Path: filepath.Join(t.TempDir(), "data", "swap"), Spare: 1 << 30}
+	if err := os.Mkdir(filepath.Dir(gone.Path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Provide(ctx, Choice{Zram, Smallest}, gone); err != nil {
+		t.Fatal(err)
+	}
+	lost, _ := zramAt(gone.Path).find()
+	if err := os.RemoveAll(filepath.Dir(gone.Path)); err != nil {
+		t.Fatal(err)
+	}
+	if !on(lost.node()) {
+		t.Fatalf("%s is off", lost.node())
+	}
+	provide(Choice{Zram, Smallest})
+	for _, name := range []string{lost.node(), lost.owner()} {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is left of a directory that is gone", name)
+		}
+	}
+
 	d, _ := z.find()
 	if p, err := Provide(ctx, Choice{Kind: Off}, o); err != nil || p.Some() || on(d.node()) {
 		t.Errorf("%+v, %v, and it is on: %v", p, err, on(d.node()))

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,10 @@ const (
 	zramBlocks  = "/sys/block"
 	devices     = "/dev"
 )
+
+// zramOwners is where a file for each device says whose it is. It is gone with the
+// next boot, as the devices are.
+const zramOwners = "/run/doze-swap"
 
 // zramAlgorithm is what pages are compressed with, where the kernel has it: a wake
 // waits for the pages that it needs, and lz4 brings them back the fastest.
@@ -52,6 +57,7 @@ func noZram(ctx context.Context) string {
 // which we know it again. A record tells which device it is: it is written before
 // the device holds anything, so that a crash leaves none behind.
 type zram struct {
+	path   string // of the file that would be in its place
 	record string // path of the record
 	label  string
 }
@@ -59,7 +65,7 @@ type zram struct {
 func zramAt(path string) zram {
 	const labelBytes = 5 // in hexadecimal with the prefix: the header has room for 16
 	sum := sha256.Sum256([]byte(path))
-	return zram{record: path + ".zram", label: "doze-" + hex.EncodeToString(sum[:labelBytes])}
+	return zram{path: path, record: path + ".zram", label: "doze-" + hex.EncodeToString(sum[:labelBytes])}
 }
 
 // zramRecord is what is in the record.
@@ -77,6 +83,9 @@ func (d zramDevice) node() string { return filepath.Join(devices, d.name()) }
 func (d zramDevice) file(name string) string {
 	return filepath.Join(zramBlocks, d.name(), name)
 }
+
+// owner is the file that tells whose device it is.
+func (d zramDevice) owner() string { return filepath.Join(zramOwners, d.name()) }
 
 // blank reports whether nobody has given the device a size.
 func (d zramDevice) blank() bool {
@@ -103,13 +112,8 @@ func (z zram) find() (zramDevice, zramState) {
 	if d.blank() {
 		return d, zramBegun
 	}
-	header, err := os.Open(d.node())
+	page, err := d.header()
 	if err != nil {
-		return 0, zramNone
-	}
-	defer func() { _ = header.Close() }()
-	page := make([]byte, os.Getpagesize())
-	if _, err := header.ReadAt(page, 0); err != nil {
 		return 0, zramNone
 	}
 	switch label, ok := swapLabel(page); {
@@ -119,6 +123,18 @@ func (z zram) find() (zramDevice, zramState) {
 		return d, zramBegun
 	}
 	return 0, zramNone // somebody else's
+}
+
+// header returns the first page of the device.
+func (d zramDevice) header() ([]byte, error) {
+	f, err := os.Open(d.node())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	page := make([]byte, os.Getpagesize())
+	_, err = f.ReadAt(page, 0)
+	return page, err
 }
 
 // swapLabel returns the label in the first page of swap.
@@ -233,7 +249,14 @@ func (z zram) claim(limit int64) (zramDevice, error) {
 	if err != nil {
 		return 0, err
 	}
-	return zramDevice(number), os.WriteFile(z.record, append(raw, '\n'), 0o600)
+	d := zramDevice(number)
+	if err := os.MkdirAll(zramOwners, 0o700); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(d.owner(), []byte(z.path), 0o600); err != nil {
+		return 0, err
+	}
+	return d, os.WriteFile(z.record, append(raw, '\n'), 0o600)
 }
 
 // remove turns our device off and removes it.
@@ -266,6 +289,9 @@ func (z zram) discard(ctx context.Context) error {
 		if err := d.remove(); err != nil {
 			return fmt.Errorf("remove compressed memory: %w", err)
 		}
+		if err := os.RemoveAll(d.owner()); err != nil {
+			return err
+		}
 	}
 	if err := os.Remove(z.record); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -286,6 +312,56 @@ func (d zramDevice) remove() (err error) {
 		return nil
 	}
 	return err
+}
+
+// sweepZram removes the devices of data directories that somebody removed with their
+// records: nobody else would, until the next boot. One that cannot be removed now is
+// tried again by the next start.
+func sweepZram(ctx context.Context) {
+	owners, _ := filepath.Glob(filepath.Join(zramOwners, "zram*")) // the pattern is well formed
+	if len(owners) == 0 {
+		return
+	}
+	unlock, err := lockZram(ctx)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	for _, name := range owners {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		z := zramAt(string(raw))
+		if _, err := os.Lstat(filepath.Dir(z.path)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(name), "zram"))
+		if err != nil {
+			continue
+		}
+		if err := z.disown(ctx, zramDevice(n)); err != nil {
+			slog.WarnContext(ctx, "swap of a removed data directory stays", "device", zramDevice(n).node(), "data", filepath.Dir(z.path), "err", err)
+		}
+	}
+}
+
+// disown removes a device whose record is gone, if it is still that of z.
+// Preconditions: the devices are locked.
+func (z zram) disown(ctx context.Context, d zramDevice) error {
+	page, err := d.header()
+	if label, ok := swapLabel(page); err == nil && ok && label == z.label {
+		slog.InfoContext(ctx, "removing swap of a data directory that was removed", "device", d.node(), "data", filepath.Dir(z.path))
+		if on(d.node()) {
+			if err := (step{"swapoff", d.node()}).run(ctx); err != nil {
+				return err
+			}
+		}
+		if err := d.remove(); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(d.owner())
 }
 
 // lockZram keeps others of our kind from taking the same device. Other programs do
