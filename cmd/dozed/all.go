@@ -459,7 +459,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused, Traced: p.traced,
 
 		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
-		Available: available(hostAvailable, driver.Free), Reserve: c.reserve(p.memory), Limit: p.memory, Overcommit: c.Overcommit, Budget: c.BudgetMB << 20, Spares: c.Spares,
+		Available: available(hostAvailable, driver.Free), Reserve: c.reserve(p.memory), Limit: p.memory, Overcommit: c.Overcommit, Budget: c.BudgetMB << 20, Spares: c.Spares, SparesMax: c.SparesMax,
 		GoBack: c.OnCrash == crashResume, CheckpointEvery: c.Checkpoint.Duration,
 		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
 		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: p.swapAfter(),

@@ -154,6 +154,34 @@ func TestSpare(t *testing.T) {
 	})
 }
 
+// TestSparesGrow: as many machines wait as sandboxes were created lately, up to a
+// bound, and only for a while.
+func TestSparesGrow(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.spare(1)
+		o.SparesMax = 4
+		p := h.startWith(o)
+		for i, want := range []int{1, 2, 3, 4, 4, 4} {
+			p.create(string(rune('a' + i)))
+			// But for the first one, sandboxes have machines that have waited.
+			if got := len(h.ahead("machines")) - i; got != want {
+				t.Errorf("%d machines wait after %d creates, want %d", got, i+1, want)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		p.create("z")
+		const taken = 6
+		if got := len(h.ahead("machines")) - taken; got < 1 || got > 4 {
+			t.Errorf("%d machines wait after a pause", got)
+		}
+		time.Sleep(time.Hour)
+		if got := len(h.ahead("machines")); got != taken {
+			t.Errorf("%d machines wait for ever", got-taken)
+		}
+	})
+}
+
 // What a killed node had started ahead is nobody's: the next one ends it.
 func TestSpareKilled(t *testing.T) {
 	virtual(t, func(h *host) {

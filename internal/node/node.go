@@ -114,6 +114,7 @@ type Options struct {
 	// sleep writes one.
 	CheckpointEvery time.Duration
 	Spares          int     // how many machines are started ahead of their sandboxes
+	SparesMax       int     // the same, when as many were created within a minute
 	Reserve         int64   // with less memory than this available, sandboxes move to disk early
 	Budget          int64   // with more memory than this in sandboxes, they move down early; 0: no limit
 	Limit           int64   // what all machines can take together, in bytes; 0: no limit

@@ -17,8 +17,27 @@ import (
 	"doze/internal/machine"
 )
 
-// spareIdle is how long a spare machine waits for its sandbox.
-const spareIdle = 10 * time.Minute
+const (
+	// spareIdle is how long a spare machine waits for its sandbox.
+	spareIdle = 10 * time.Minute
+	// demandTime is how far back creates are counted: as many may come again.
+	demandTime = time.Minute
+)
+
+// demand is when sandboxes of a kind were created lately, the oldest first.
+type demand map[string][]time.Time
+
+// note counts a create of a kind, and returns how many there were lately.
+func (d demand) note(kind string, now time.Time) int {
+	for k, times := range d {
+		times = slices.DeleteFunc(times, func(t time.Time) bool { return now.Sub(t) > demandTime })
+		if d[k] = times; len(times) == 0 {
+			delete(d, k)
+		}
+	}
+	d[kind] = append(d[kind], now)
+	return len(d[kind])
+}
 
 // spare is a machine that is nobody's yet: its agent has answered, and it stands
 // still in memory.
@@ -71,17 +90,26 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 	return &spare{Machine: m, n: a.n, config: c, key: key(c), since: time.Now()}, nil
 }
 
-// fill makes as many spare machines like c as the node keeps, in place of
-// others.
-func (a *ahead) fill(ctx context.Context, c machine.Config) error {
-	for a.count(key(c)) < a.n.Spares {
-		if err := a.addOne(ctx, c); err != nil {
+// fill makes n spare machines like c, in place of others. It waits for its turn
+// among the sandboxes that are being created: theirs are wanted now.
+func (a *ahead) fill(ctx context.Context, c machine.Config, n int) error {
+	for a.count(key(c)) < n {
+		leave, err := a.n.births.enter(ctx, nobody)
+		if err != nil {
+			return err
+		}
+		err = a.addOne(ctx, c)
+		leave()
+		if err != nil {
 			return fmt.Errorf("make a spare machine: %w", err)
 		}
-		a.shrink(ctx, a.n.Spares, time.Time{})
+		a.shrink(ctx, n, time.Time{})
 	}
 	return nil
 }
+
+// nobody is the workspace of what belongs to none.
+const nobody = ""
 
 func (a *ahead) addOne(ctx context.Context, c machine.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, aheadTimeout)

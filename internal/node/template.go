@@ -172,6 +172,7 @@ func (a *ahead) run(ctx context.Context) {
 	idle := time.NewTicker(spareIdle)
 	defer idle.Stop()
 	defer a.shrink(context.WithoutCancel(ctx), 0, time.Time{})
+	lately := demand{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -179,15 +180,16 @@ func (a *ahead) run(ctx context.Context) {
 		case <-idle.C:
 			a.shrink(ctx, 0, time.Now().Add(-spareIdle))
 		case c := <-a.wants:
-			if err := a.provide(ctx, c); err != nil && ctx.Err() == nil {
+			spares := max(a.n.Spares, min(lately.note(key(c), time.Now()), a.n.SparesMax))
+			if err := a.provide(ctx, c, spares); err != nil && ctx.Err() == nil {
 				slog.Warn("start a machine ahead", "err", err)
 			}
 		}
 	}
 }
 
-// provide makes the template and the spare machines for what is like c.
-func (a *ahead) provide(ctx context.Context, c machine.Config) error {
+// provide makes the template and so many spare machines for what is like c.
+func (a *ahead) provide(ctx context.Context, c machine.Config, spares int) error {
 	if a.n.Ahead == "" || a.n.short() || a.n.over(ctx) {
 		return nil
 	}
@@ -199,7 +201,7 @@ func (a *ahead) provide(ctx context.Context, c machine.Config) error {
 		}
 		slog.Info("made a template", "image", filepath.Base(c.Root), "memory", c.Memory)
 	}
-	if err := a.fill(ctx, c); !errors.Is(err, errNoMemory) {
+	if err := a.fill(ctx, c, spares); !errors.Is(err, errNoMemory) {
 		return err
 	}
 	return nil

@@ -139,7 +139,7 @@ func (p *Platform) Restart(ctx context.Context) error {
 	defer func() { _ = log.Close() }()
 	args := append([]string{
 		"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
-		"--spares", "0", // what is there is then what a test has asked for
+		"--spares", "0", "--spares-max", "0", // what is there is then what a test has asked for
 		"--swap", "host", // likewise: by itself, each platform would take memory of the host
 	}, p.options.Args...)
 	if p.previews != "" {
