@@ -60,7 +60,7 @@ func openBase(from gvisor.Base, dir string) (*base, error) {
 		if !worth {
 			continue
 		}
-		name := gvisor.LayerName(int(as(uint32(layer)))) //nolint:gosec // G115: at most LayersMost
+		name := gvisor.LayerName(int(as(uint32(layer))))
 		if err := os.Link(filepath.Join(from.Dir, gvisor.LayerName(layer)), filepath.Join(dir, name)); err != nil {
 			b.here[layer] = false // it has too many names, or the new image is on another disk
 		}
@@ -275,7 +275,7 @@ func (p *pagesOut) seal(dir string) ([]gvisor.ImageFile, error) {
 			if !here {
 				continue
 			}
-			name := filepath.Join(dir, gvisor.LayerName(int(as(uint32(layer))))) //nolint:gosec // G115: at most LayersMost
+			name := filepath.Join(dir, gvisor.LayerName(int(as(uint32(layer)))))
 			if !used[layer] {
 				if err := os.Remove(name); err != nil {
 					return nil, fmt.Errorf("leave out a layer: %w", err)

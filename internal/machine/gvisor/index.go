@@ -315,7 +315,7 @@ func (m *Memory) old(files []ImageFile) error {
 		m.Ranges = []ImageRange{{Bytes: f.Bytes}}
 	}
 	for i, sum := range f.Chunks {
-		m.Chunks = append(m.Chunks, Chunk{Number: uint32(i), Sum: sum}) //nolint:gosec // G115: below memoryMost/ImageChunk
+		m.Chunks = append(m.Chunks, Chunk{Number: uint32(i), Sum: sum})
 	}
 	m.count()
 	return nil

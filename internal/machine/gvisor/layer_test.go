@@ -105,7 +105,7 @@ func TestManySleeps(t *testing.T) {
 	m := boot(t, d, c)
 	var none any
 	ask(t, m, "/alloc", &none, "mb", strconv.Itoa(megabytes))
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // G404: to be the same each time
+	random := rand.New(rand.NewPCG(1, 2))
 	sum := func() (n uint32) {
 		t.Helper()
 		ask(t, m, "/sum", &n)

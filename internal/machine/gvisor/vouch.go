@@ -72,16 +72,23 @@ func (d *Driver) vouched(dir string) bool {
 // vouchMoved vouches for an image that was renamed, if it was vouched for before
 // and nobody has touched it since.
 func (d *Driver) vouchMoved(from, to string) error {
-	raw, err := os.ReadFile(d.voucher(from))
-	if err != nil {
-		return nil //nolint:nilerr // nobody vouched for it
-	}
 	var then voucher
-	if json.Unmarshal(raw, &then) != nil || then.Dir != from {
-		return nil
+	raw, err := os.ReadFile(d.voucher(from))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nobody vouched for it
 	}
-	if now, err := fingerprint(to); err != nil || now != then.Print {
-		return nil //nolint:nilerr // it is another image, or none
+	if err != nil {
+		return fmt.Errorf("vouch for the image: %w", err)
+	}
+	now, err := fingerprint(to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was not kept
+	}
+	if err != nil {
+		return fmt.Errorf("vouch for the image: %w", err)
+	}
+	if json.Unmarshal(raw, &then) != nil || then.Dir != from || then.Print != now {
+		return nil // it is another one
 	}
 	return d.vouch(to)
 }
