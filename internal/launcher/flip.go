@@ -324,7 +324,10 @@ func (s *sandbox) flipped(ctx context.Context) {
 
 // call calls a method of the engine that returns nothing. Preconditions: mu is
 // held.
-func (s *sandbox) call(method string, arg any) (err error) {
+func (s *sandbox) call(method string, arg any) error { return s.ask(method, arg, nil) }
+
+// ask calls a method of the engine. Preconditions: mu is held.
+func (s *sandbox) ask(method string, arg, answer any) (err error) {
 	wire := s.wire.Load()
 	if wire == nil {
 		if wire, err = client.ConnectTo(s.container.Sandbox.GetControlSocketPath()); err != nil {
@@ -332,7 +335,7 @@ func (s *sandbox) call(method string, arg any) (err error) {
 		}
 		s.wire.Store(wire)
 	}
-	if err := wire.Call(method, arg, nil); err != nil {
+	if err := wire.Call(method, arg, answer); err != nil {
 		return fmt.Errorf("%s: %w", method, err)
 	}
 	return nil

@@ -319,39 +319,78 @@ func (p *pages) read(t read) (int, error) {
 	case <-time.After(gentle):
 	}
 	total := 0
-	into := make([]unix.RemoteIovec, len(t.ranges))
-	for i, r := range t.ranges {
-		into[i] = unix.RemoteIovec{Base: t.base + uintptr(r.Start), Len: int(r.Length())} //nolint:gosec // G115: below pageRead
-		total += into[i].Len
+	for _, r := range t.ranges {
+		total += int(r.Length()) //nolint:gosec // G115: below pageRead
 	}
-	var from []unix.Iovec
-	for offset, end := t.off, t.off+int64(total); offset < end; {
-		at, follow := p.memory.Locate(offset)
-		if follow == 0 {
-			return 0, io.EOF
+	var c carry
+	offset, end := t.off, t.off+int64(total)
+	for _, r := range t.ranges {
+		for to := r.Start; to < r.End; {
+			at, follow := p.memory.Locate(offset)
+			if follow == 0 {
+				return 0, io.EOF
+			}
+			if err := p.load(at / p.memory.Size); err != nil {
+				p.spoil(err)
+				return 0, unix.EIO
+			}
+			rest := p.chunk[min(at%p.memory.Size, int64(len(p.chunk))):]
+			if len(rest) == 0 {
+				return 0, io.EOF
+			}
+			rest = rest[:min(int64(len(rest)), int64(r.End-to), follow)] //nolint:gosec // G115: below pageRead
+			if offset += int64(len(rest)); offset < end {                // the next chunk may take this one's place
+				rest = bytes.Clone(rest)
+			}
+			c.add(rest, t.base+uintptr(to))
+			to += uint64(len(rest))
 		}
-		if err := p.load(at / p.memory.Size); err != nil {
-			p.spoil(err)
-			return 0, unix.EIO
-		}
-		rest := p.chunk[min(at%p.memory.Size, int64(len(p.chunk))):]
-		if len(rest) == 0 {
-			return 0, io.EOF
-		}
-		rest = rest[:min(int64(len(rest)), end-offset, follow)]
-		if offset += int64(len(rest)); offset < end { // the next chunk takes this one's place
-			rest = bytes.Clone(rest)
-		}
-		from = append(from, unix.Iovec{Base: &rest[0], Len: uint64(len(rest))})
 	}
-	n, err := unix.ProcessVMWritev(p.pid, from, into, 0)
-	if err == nil && n != total {
+	if c.bytes == 0 {
+		return total, nil
+	}
+	n, err := unix.ProcessVMWritev(p.pid, c.from, c.into, 0)
+	if err == nil && n != c.bytes {
 		err = io.ErrShortWrite
 	}
-	if err != nil && !errors.Is(err, unix.ESRCH) { // the engine ended
-		p.spoil(fmt.Errorf("fill the memory: %w", err))
+	if err != nil {
+		if !errors.Is(err, unix.ESRCH) { // the engine ended
+			p.spoil(fmt.Errorf("fill the memory: %w", err))
+		}
+		return 0, err
 	}
-	return n, err
+	return total, nil
+}
+
+// carry is what is handed over at a time: the pages with a bit set. The engine
+// fills a file that is new, and loads only what is not zero, so that a page which
+// nobody writes to is zero, and takes no memory.
+type carry struct {
+	from  []unix.Iovec
+	into  []unix.RemoteIovec
+	bytes int
+}
+
+// add adds memory that belongs to an address in the engine.
+func (c *carry) add(some []byte, to uintptr) {
+	size, open := os.Getpagesize(), false
+	for len(some) > 0 {
+		page := some[:min(size, len(some))]
+		if some = some[len(page):]; allZero(page) {
+			open = false
+		} else {
+			if !open {
+				c.from = append(c.from, unix.Iovec{Base: &page[0]})
+				c.into = append(c.into, unix.RemoteIovec{Base: to})
+			}
+			open = true
+			last := len(c.from) - 1
+			c.from[last].Len += uint64(len(page))
+			c.into[last].Len += len(page)
+			c.bytes += len(page)
+		}
+		to += uintptr(len(page))
+	}
 }
 
 // load makes a chunk the one at hand.

@@ -1,8 +1,14 @@
 package launcher
 
 import (
+	"bytes"
+	"os"
+	"slices"
 	"strings"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMapped(t *testing.T) {
@@ -27,5 +33,40 @@ func TestMapped(t *testing.T) {
 		if got != tc.want || (err == nil) != (tc.want != 0) {
 			t.Errorf("%s: %#x, %v; want %#x", name, got, err, tc.want)
 		}
+	}
+}
+
+// TestCarry: pages without a bit set are left out, and all others come where they
+// belong.
+func TestCarry(t *testing.T) {
+	t.Parallel()
+	page := os.Getpagesize()
+	memory := make([]byte, 16*page)
+	for _, n := range []int{0, 1, 3, 7, 8, 9, 15} {
+		memory[n*page+n] = byte(n + 1)
+	}
+	for name, parts := range map[string][]int{ // lengths
+		"at once": {16}, "by pages": slices.Repeat([]int{1}, 16), "in halves": {8, 8}, "somehow": {2, 5, 4, 5},
+	} {
+		into, at := make([]byte, len(memory)), 0
+		base := uintptr(unsafe.Pointer(&into[0]))
+		var c carry
+		for _, n := range parts {
+			c.add(memory[at:at+n*page], base+uintptr(at))
+			at += n * page
+		}
+		if c.bytes != 7*page {
+			t.Errorf("%s: %d pages, want 7", name, c.bytes/page)
+		}
+		if n, err := unix.ProcessVMWritev(os.Getpid(), c.from, c.into, 0); err != nil || n != c.bytes {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+		if !bytes.Equal(into, memory) {
+			t.Errorf("%s: the memory is another", name)
+		}
+	}
+	var c carry
+	if c.add(make([]byte, 3*page), 4096); len(c.from) > 0 {
+		t.Error("zero pages are handed over")
 	}
 }
