@@ -165,7 +165,7 @@ func (f *follower) all(take func(piece) bool) (wait <-chan struct{}, ok bool) {
 	var buf []byte
 	if large := scratch.Lend(); large != nil {
 		defer scratch.Return(large)
-		buf = large[:]
+		buf = large[:pipeMax]
 	} else {
 		small, _ := chunks.Get().(*[chunkMax]byte)
 		defer chunks.Put(small)

@@ -15,9 +15,9 @@ import (
 const (
 	// chunkMax is what is read of a pipe at once: all that fits into one.
 	chunkMax = 64 << 10
-	// pipeMax is what fits into the pipe of a process that has filled it, so that
-	// a large chunk empties it.
-	pipeMax = scratch.Size
+	// pipeMax is what fits into the pipe of a process that has filled it, and what
+	// is then read at once: all that a ring grows by.
+	pipeMax = ringStep
 	// chunkMin is what must have come at once before it is worth a system call to
 	// ask for more.
 	chunkMin = 4 << 10
@@ -154,7 +154,7 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 func (p *pump) borrow() []byte {
 	if p.size >= chunkMax {
 		if large := scratch.Lend(); large != nil {
-			return large[:]
+			return large[:pipeMax]
 		}
 	}
 	buf, _ := chunks.Get().(*[chunkMax]byte)
@@ -163,8 +163,8 @@ func (p *pump) borrow() []byte {
 
 // giveBack ends what borrow began.
 func (p *pump) giveBack(buf []byte) {
-	if len(buf) == scratch.Size {
-		scratch.Return((*[scratch.Size]byte)(buf))
+	if len(buf) == pipeMax {
+		scratch.Return((*[scratch.Size]byte)(buf[:scratch.Size]))
 		return
 	}
 	chunks.Put((*[chunkMax]byte)(buf))
