@@ -50,12 +50,12 @@ func (e endpoint) revealing() endpoint {
 
 // by asks a right of callers beyond the scope. A caller without it learns that,
 // whatever else is wrong with the request.
-func (e endpoint) by(right func(*Server, context.Context) error) endpoint {
+func (e endpoint) by(right func(*Server, *http.Request) error) endpoint {
 	handler := e.handler
 	e.handler = func(s *Server) http.Handler {
 		h := handler(s)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if err := right(s, r.Context()); err != nil {
+			if err := right(s, r); err != nil {
 				httpx.WriteError(w, r, err)
 				return
 			}

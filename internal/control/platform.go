@@ -18,6 +18,9 @@ func (s *Server) operator(ctx context.Context) error {
 	return doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", s.Operator)
 }
 
+// operates is operator for the table of routes.
+func (s *Server) operates(r *http.Request) error { return s.operator(r.Context()) }
+
 // listPlatformUsers answers the users of all workspaces, oldest first.
 func (s *Server) listPlatformUsers(ctx context.Context, _ *http.Request) ([]doze.User, error) {
 	if err := s.operator(ctx); err != nil {

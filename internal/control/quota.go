@@ -140,6 +140,15 @@ func (s *Server) quotasOf(ctx context.Context, r *http.Request) ([]doze.QuotaSta
 	return s.statusOf(ctx, w.Name)
 }
 
+// governs lets operators pass. Others learn nothing of workspaces that they may not
+// enter.
+func (s *Server) governs(r *http.Request) error {
+	if _, err := s.governed(r.Context(), r); err != nil {
+		return err
+	}
+	return s.operator(r.Context())
+}
+
 // setQuotas changes limits of a workspace. What is over them by now stays as it
 // is; there is no more of it.
 func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string]any) ([]doze.QuotaStatus, error) {

@@ -112,6 +112,9 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 	if err := p.Err(); err != nil {
 		return doze.Workspace{}, err
 	}
+	if err := s.founder(ctx); err != nil {
+		return doze.Workspace{}, err
+	}
 	all, err := s.Store.Workspaces(ctx)
 	if err == nil && len(all) >= workspacesMax {
 		err = doze.Errorf(doze.Exhausted, "the platform has %d workspaces, which is the limit", len(all))
