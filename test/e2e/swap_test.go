@@ -139,6 +139,50 @@ func swapWalk(t *testing.T, kind, size string) {
 	}
 }
 
+// TestSwapAuto lets dozed choose: it says what and why in one line, chooses the same
+// after a crash, and dozed doctor agrees.
+func TestSwapAuto(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t, "--swap", "auto")
+	chosen := regexp.MustCompile(`(?m)^.*"msg":"memory of sleeping sandboxes is (?:not )?moved to swap","swap":"auto","kind":"(\w+)","why":"([^"]+)".*$`)
+	first := chosen.FindAllStringSubmatch(p.Printed(), -1)
+	if len(first) != 1 {
+		t.Fatalf("it says %d times what it chose:\n%s", len(first), p.Tail())
+	}
+	kind := first[0][1]
+	t.Logf("%s: %s", kind, first[0][2])
+	if kind == "plain" {
+		t.Error("nobody asked for a file that can be read on the disk")
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	revive(t, p)
+	all := chosen.FindAllStringSubmatch(p.Printed(), -1)
+	if len(all) != 2 || all[1][1] != kind {
+		t.Fatalf("after a crash it chose %q", all)
+	}
+	s := shell{t.TempDir()}
+	if out := s.ok(t, "dozed", "doctor", "--data", p.Data); !strings.Contains(out, "swap") || kind != "off" && !strings.Contains(out, " "+kind) {
+		t.Errorf("the doctor says %s", out)
+	}
+	if kind != "zram" && kind != "encrypted" {
+		t.Skip("SKIPPED: there is nothing to adopt: this host has", kind)
+	}
+	file, made := ourSwap(t, p, kind)
+	if !strings.Contains(all[1][2], "an earlier start made it") || !swapsTo(t, file) {
+		t.Errorf("after a crash: %q", all[1][2])
+	}
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.ok(t, "dozed", "destroy", "--data", p.Data, "--yes")
+	gone(t, made)
+	if swapsTo(t, file) {
+		t.Error("the kernel swaps to what is destroyed")
+	}
+}
+
 // TestSwapFull has compressed memory that is smaller than what a sandbox holds: what
 // does not fit stays in memory, and nothing is lost.
 func TestSwapFull(t *testing.T) {
