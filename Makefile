@@ -92,7 +92,7 @@ bench-sleep: deps build ## a request after every idle time up to a minute, by ST
 	$(BENCH) -step $(STEP) sleep
 bench-create: deps build ## from create to the first finished exec
 	$(BENCH) create
-bench-agent: deps build ## calls of the API inside a sandbox
+bench-agent: deps build ## calls of the API inside a sandbox, and large transfers
 	$(BENCH) agent
 bench-control: deps build ## calls about records, of 10,000 and of 100,000, and creates of them; takes about 5 minutes
 	$(BENCH) control

@@ -34,7 +34,7 @@ var benches = []bench{
 	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wake},
 	{"sleep", "a request after every idle time up to a minute, to sandboxes of several sizes that change a part of their memory", sleeps},
 	{"create", "from the create call until the answer of the first exec", create},
-	{"agent", "calls of the API inside a sandbox, through the edge, one after the other", agentCalls},
+	{"agent", "calls of the API inside a sandbox, and large transfers, through the edge", agentCalls},
 	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", control},
 	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressPaths},
 	{"density", "what idle sandboxes take of the host in each tier", density},
