@@ -181,6 +181,7 @@ func TestSwapAuto(t *testing.T) {
 	if swapsTo(t, file) {
 		t.Error("the kernel swaps to what is destroyed")
 	}
+	revive(t, p)
 }
 
 // TestSwapFull has compressed memory that is smaller than what a sandbox holds: what
