@@ -12,7 +12,7 @@ import (
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	s := start(t, "OLD=secret", "NAME=a")
-	s.call(t, "POST", "/process", `{"name":"before","command":"while ! test -e go; do sleep 0.01; done; echo $NAME $OLD"}`)
+	s.call(t, "POST", "/process", `{"name":"before","command":"while ! test -e ` + s.dir + `/go; do sleep 0.01; done; echo $NAME $OLD"}`)
 	s.call(t, "POST", "/doze/wake", "")
 	before := get[map[string]any](t, s, "GET", "/health", "")
 
@@ -20,7 +20,7 @@ func TestIdentity(t *testing.T) {
 	if status, answer := s.call(t, "POST", "/doze/identity", body); status != http.StatusOK {
 		t.Fatalf("status %d: %s", status, answer)
 	}
-	got := get[map[string]any](t, s, "POST", "/process", `{"command":"env; touch go","waitForCompletion":true}`)
+	got := get[map[string]any](t, s, "POST", "/process", `{"command":"env; touch `+s.dir+`/go","waitForCompletion":true}`)
 	logs, _ := got["logs"].(string)
 	for _, want := range []string{"NAME=b\n", "HOME=/h\n"} {
 		if !strings.Contains(logs, want) {
