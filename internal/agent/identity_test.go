@@ -12,7 +12,7 @@ import (
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	s := start(t, "OLD=secret", "NAME=a")
-	s.call(t, "POST", "/process", `{"name":"before","command":"while ! test -e ` + s.dir + `/go; do sleep 0.01; done; echo $NAME $OLD"}`)
+	s.call(t, "POST", "/process", `{"name":"before","command":"while ! test -e `+s.dir+`/go; do sleep 0.01; done; echo $NAME $OLD"}`)
 	s.call(t, "POST", "/doze/wake", "")
 	before := get[map[string]any](t, s, "GET", "/health", "")
 
