@@ -25,11 +25,12 @@ type roster struct {
 const (
 	// crowd is how many connections take memory that is worth giving back.
 	crowd = 1024
-	// ebb is the part of them that may be left when that is done, and ebbTime is
-	// what those that go have to end.
-	ebb     = 4
-	ebbTime = time.Second
+	// ebb is the part of them that may be left when that is done.
+	ebb = 4
 )
+
+// ebbTimes are what those that go have to end. On a busy host some need longer.
+var ebbTimes = []time.Duration{time.Second, 5 * time.Second}
 
 // relieve gives the memory of many connections that have ended back to the host.
 // The runtime would do so minutes later, and sandboxes need it. Preconditions: mu
@@ -39,7 +40,9 @@ func (ro *roster) relieve() {
 		return
 	}
 	ro.peak = ro.total
-	time.AfterFunc(ebbTime, debug.FreeOSMemory)
+	for _, after := range ebbTimes {
+		time.AfterFunc(after, debug.FreeOSMemory)
+	}
 }
 
 // source is the connections of one source.
