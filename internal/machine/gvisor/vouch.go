@@ -88,7 +88,7 @@ func (d *Driver) vouchMoved(from, to string) error {
 		return fmt.Errorf("vouch for the image: %w", err)
 	}
 	if json.Unmarshal(raw, &then) != nil || then.Dir != from || then.Print != now {
-		return nil // it is another one
+		return nil //nolint:nilerr // it is another one, or none
 	}
 	return d.vouch(to)
 }
