@@ -49,6 +49,12 @@ type Options struct {
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 
+	// Account has [Platform.Used] count the time of processors.
+	Account bool
+	// Spares has dozed keep as many machines started ahead as it does for users.
+	// Without it there are none, and what is there is what a test has asked for.
+	Spares bool
+
 	// Of a platform that speaks TLS: the address that it listens on, the name
 	// that the world knows, and who vouches for that.
 	Listen string
@@ -67,12 +73,13 @@ type Platform struct {
 	RunDir   string // run state
 	Log      string // file with everything that dozed printed
 
-	options   Options
-	listen    string
-	previews  string            // address of previews by path; empty with a domain
-	transport http.RoundTripper // nil is that of net/http
-	cmd       *exec.Cmd
-	ended     chan struct{}
+	options    Options
+	listen     string
+	previews   string            // address of previews by path; empty with a domain
+	transport  http.RoundTripper // nil is that of net/http
+	accounting string            // cgroup of dozed and its children; empty without an account
+	cmd        *exec.Cmd
+	ended      chan struct{}
 }
 
 // Root returns the directory of this module.
@@ -137,15 +144,26 @@ func (p *Platform) Restart(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	args := append([]string{
+	args := []string{
+		filepath.Join(p.options.Bin, "dozed"),
 		"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
-		"--spares", "0", "--spares-max", "0", // what is there is then what a test has asked for
-		"--swap", "host", // likewise: by itself, each platform would take memory of the host
-	}, p.options.Args...)
+		"--swap", "host", // by itself, each platform would take memory of the host
+	}
+	if !p.options.Spares {
+		args = append(args, "--spares", "0", "--spares-max", "0")
+	}
+	args = append(args, p.options.Args...)
 	if p.previews != "" {
 		args = append(args, "--preview-listen", p.previews)
 	}
-	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
+	if p.options.Account {
+		if p.accounting, err = p.account(); err != nil {
+			return err
+		}
+		// The shell joins the group and becomes dozed, whose process is in it from the start.
+		args = append([]string{"/bin/sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(p.accounting, "cgroup.procs")}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), p.options.Env...)
 	if err := cmd.Start(); err != nil {
@@ -278,7 +296,7 @@ func (p *Platform) wipe() error {
 	if err := p.wreck().Clear(); err != nil {
 		return err
 	}
-	return swap.Remove(context.Background(), filepath.Join(p.Data, "swap")) //nolint:forbidigo // as long as it takes
+	return errors.Join(swap.Remove(context.Background(), filepath.Join(p.Data, "swap")), p.closeAccount()) //nolint:forbidigo // as long as it takes
 }
 
 func (p *Platform) wreck() wreck.Wreck {

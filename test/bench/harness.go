@@ -25,8 +25,13 @@ type row struct {
 	Unsupported string `json:"unsupported,omitempty"`
 	// Rate is how many bytes the case moves in its p50, in MB/s; 0 if it moves none.
 	Rate float64 `json:"mb_per_s,omitempty"`
-	// Cost is the p50 of the processor time of a sample; 0 if that was not taken.
+	// Cost is the p50 of the processor time that the whole platform takes for a
+	// sample; 0 if nobody looked.
 	Cost float64 `json:"cpu_ms,omitempty"`
+	// Cycle is the mean of the same, with all that follows until the platform rests.
+	Cycle float64 `json:"cycle_cpu_ms,omitempty"`
+	// Failed is how many samples have no time, since they failed.
+	Failed int `json:"failed,omitempty"`
 }
 
 // series collects the samples of one case.
@@ -38,9 +43,20 @@ type series struct {
 	// unsupported says why this host cannot do it; empty if it can.
 	unsupported string
 	costs       []time.Duration // of the processors; nil if nobody looked
+	cycle       time.Duration   // of the processors, with all that follows a sample; 0 if nobody looked
+	failed      int
+	failure     error // the first one
 }
 
 func (s *series) add(d time.Duration) { s.samples = append(s.samples, d) }
+
+// fail counts a sample that has no time.
+func (s *series) fail(err error) {
+	s.failed++
+	if s.failure == nil {
+		s.failure = err
+	}
+}
 
 func (s *series) quantile(q float64) float64 { return quantile(s.samples, q) }
 
@@ -63,7 +79,7 @@ func (s *series) row(bench string) row {
 	if r.P50 > 0 {
 		r.Rate = float64(s.bytes) / 1000 / r.P50
 	}
-	r.Cost = quantile(s.costs, 0.5)
+	r.Cost, r.Cycle, r.Failed = quantile(s.costs, 0.5), float64(s.cycle.Microseconds())/1000, s.failed
 	return r
 }
 
@@ -74,7 +90,7 @@ type latencies []*series
 func (all latencies) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
 	var reasons strings.Builder
-	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tcpu ms\tp50 / yardstick\t")
+	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tcpu ms\tcycle cpu ms\tp50 / yardstick\t")
 	for _, s := range all {
 		r := s.row(bench)
 		ratio := ""
@@ -85,7 +101,10 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 			ratio = "unsupported"
 			fmt.Fprintf(&reasons, "%s: unsupported here: %s\n", s.name, s.unsupported)
 		}
-		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Cost), ratio)
+		if s.failed > 0 {
+			fmt.Fprintf(&reasons, "%s: %d of %d failed, the first one with: %v\n", s.name, s.failed, s.failed+len(s.samples), s.failure)
+		}
+		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Cost), some(r.Cycle), ratio)
 		if machine != nil {
 			if err := json.NewEncoder(machine).Encode(r); err != nil {
 				return err

@@ -25,17 +25,11 @@ var commandSizes = []int{0, 64, 512}
 // restores the same image with a process that holds so much memory. It has no
 // network and asks the guest nothing; what is timed is the command alone.
 func restoreByCommand(ctx context.Context, p *testkit.Platform) (_ []*series, err error) {
-	dir, err := os.MkdirTemp("", "doze-runsc-")
+	r, err := newRunsc(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r := &runsc{dir: dir, program: filepath.Join(dir, "runsc")}
-	build := exec.CommandContext(ctx, "go", "build", "-o", r.program, "gvisor.dev/gvisor/runsc") //nolint:gosec // G204: a directory of our own
-	build.Dir, build.Env = testkit.Root(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build runsc: %w: %s", err, out)
-	}
+	defer func() { err = errors.Join(err, r.close()) }()
 	root, err := rootOf(ctx, p)
 	if err != nil {
 		return nil, err
@@ -50,6 +44,23 @@ func restoreByCommand(ctx context.Context, p *testkit.Platform) (_ []*series, er
 	}
 	return all, nil
 }
+
+// newRunsc builds gVisor's command line, of the version that the engine is made of.
+func newRunsc(ctx context.Context) (*runsc, error) {
+	dir, err := os.MkdirTemp("/var/tmp", "doze-runsc-")
+	if err != nil {
+		return nil, err
+	}
+	r := &runsc{dir: dir, program: filepath.Join(dir, "runsc")}
+	build := exec.CommandContext(ctx, "go", "build", "-o", r.program, "gvisor.dev/gvisor/runsc") //nolint:gosec // G204: a directory of our own
+	build.Dir, build.Env = testkit.Root(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, errors.Join(fmt.Errorf("build runsc: %w: %s", err, out), r.close())
+	}
+	return r, nil
+}
+
+func (r *runsc) close() error { return os.RemoveAll(r.dir) }
 
 // rootOf returns the root file system of a sandbox of the default image.
 func rootOf(ctx context.Context, p *testkit.Platform) (string, error) {
@@ -105,7 +116,7 @@ func (r *runsc) run(ctx context.Context, args ...string) error {
 func (r *runsc) measure(ctx context.Context, s *series, root string, mb int) (err error) {
 	bundle, image := filepath.Join(r.dir, fmt.Sprintf("bundle-%d", mb)), filepath.Join(r.dir, fmt.Sprintf("image-%d", mb))
 	script := fmt.Sprintf(`import os,time; b=os.urandom(%d<<20); open("/held","w").close(); time.sleep(1e9)`, mb)
-	if err := writeBundle(bundle, root, script); err != nil {
+	if err := writeBundle(bundle, root, "/usr/bin/python3", "-c", script); err != nil {
 		return err
 	}
 	if err := os.Mkdir(image, 0o700); err != nil {
@@ -144,15 +155,16 @@ func (r *runsc) measure(ctx context.Context, s *series, root string, mb int) (er
 	return nil
 }
 
-// writeBundle writes what the command line starts a machine from.
-func writeBundle(bundle, root, script string) error {
+// writeBundle writes what the command line starts a machine from, with its first
+// process.
+func writeBundle(bundle, root string, args ...string) error {
 	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
 		return err
 	}
 	spec := map[string]any{
 		"ociVersion": "1.0.2",
 		"root":       map[string]any{"path": filepath.Join(bundle, "root")},
-		"process":    map[string]any{"args": []string{"/usr/bin/python3", "-c", script}, "cwd": "/", "env": []string{"PATH=/usr/bin:/bin"}},
+		"process":    map[string]any{"args": args, "cwd": "/", "env": []string{"PATH=/usr/bin:/bin"}},
 		"mounts":     []map[string]any{{"destination": "/proc", "type": "proc", "source": "proc"}},
 		"annotations": map[string]string{
 			"dev.gvisor.spec.rootfs.source": root, "dev.gvisor.spec.rootfs.type": "erofs", "dev.gvisor.spec.rootfs.overlay": "memory",
