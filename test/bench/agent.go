@@ -41,11 +41,28 @@ var calls = []struct{ name, method, path, body string }{
 	{"exec with a shell and wait", http.MethodPost, "/process", `{"command":"true && true","waitForCompletion":true}`},
 }
 
+// alone is the yardstick of calls.
+func alone(name string) string { return name + ", the agent alone" }
+
+// agentCases names all rows of the benchmark.
+func agentCases() (names []string) {
+	for _, c := range calls {
+		names = append(names, alone(c.name), c.name)
+	}
+	for _, l := range bulk {
+		names = append(names, l.proxied(), l.name)
+		if l.plain != nil {
+			names = append(names, l.plainly())
+		}
+	}
+	return names
+}
+
 // agentCalls asks the agent of a sandbox, through the edge; the yardstick is the
 // same agent in this process.
 func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	var all latencies
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--pause-after", "1h", "--log", "warn"}})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--pause-after", "1h", "--log", "warn"}, Account: true})
 	if err != nil {
 		return all, err
 	}
@@ -68,7 +85,7 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	for _, call := range calls {
-		own := &series{name: call.name + ", the agent alone"}
+		own := &series{name: alone(call.name)}
 		s := &series{name: call.name, against: own}
 		if !only.MatchString(s.name) {
 			continue

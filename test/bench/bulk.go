@@ -57,6 +57,10 @@ type load struct {
 	plain func(ctx context.Context, at place) error // the same with the plain server; nil if that cannot
 }
 
+// proxied and plainly name what a load is compared with.
+func (l load) proxied() string { return l.name + ", the agent alone behind a plain proxy" }
+func (l load) plainly() string { return l.name + ", a plain server in the sandbox" }
+
 // rounds is how often a load is measured.
 func (l load) rounds() int {
 	if l.bytes == 0 {
@@ -135,8 +139,8 @@ func agentLoads(ctx context.Context, p *testkit.Platform, alone, dir string, onl
 		}
 	}
 	for _, l := range loads {
-		yardstick := &series{name: l.name + ", the agent alone behind a plain proxy", bytes: l.bytes}
-		plain := &series{name: l.name + ", a plain server in the sandbox", bytes: l.bytes, against: yardstick}
+		yardstick := &series{name: l.proxied(), bytes: l.bytes}
+		plain := &series{name: l.plainly(), bytes: l.bytes, against: yardstick}
 		s := &series{name: l.name, bytes: l.bytes, against: yardstick}
 		if all = append(all, yardstick); l.plain != nil {
 			all, s.against = append(all, plain), plain
@@ -168,24 +172,16 @@ func (s *series) took(do func() error) error {
 	return err
 }
 
-// cost is took, and adds what do takes of the processors in the sandbox and in dozed.
+// cost is took, and adds what the platform takes of the processors until do returns.
 func (s *series) cost(p *testkit.Platform, do func() error) error {
-	used := func() (time.Duration, error) {
-		sandbox, err := p.CPUTime(bulkName)
-		if err != nil {
-			return 0, err
-		}
-		dozed, err := testkit.CPUTime(p.PID())
-		return sandbox + dozed, err
-	}
-	before, err := used()
+	before, err := p.Used()
 	if err == nil {
 		err = s.took(do)
 	}
 	if err != nil {
 		return err
 	}
-	after, err := used()
+	after, err := p.Used()
 	s.costs = append(s.costs, after-before)
 	return err
 }

@@ -58,18 +58,10 @@ func externalID(i int) string { return fmt.Sprintf("external-%06d", i) }
 // spread is a record for each round, far from that of the round before.
 func spread(i, records int) int { return i * 7919 % records }
 
-// throughput is how many records were created in a second.
-type throughput struct {
-	Bench     string  `json:"bench"`
-	Case      string  `json:"case"`
-	N         int     `json:"n"`
-	PerSecond float64 `json:"per_second"`
-}
-
 // recordTable has the latencies of calls and the rate of creates.
 type recordTable struct {
 	calls latencies
-	rates []throughput
+	rates []row
 }
 
 // report implements [table].
@@ -89,6 +81,28 @@ func (r recordTable) report(people, machine io.Writer, bench string) error {
 	return nil
 }
 
+const controlYardstick = "health, which knows no record"
+
+func insertCase(count int) string { return fmt.Sprintf("create a record, %d there", count) }
+
+func questionCase(name string, count int) string { return fmt.Sprintf("%s, of %d", name, count) }
+
+func rateCase(count int) string {
+	return fmt.Sprintf("create records, %d callers, %d there", inserters, count)
+}
+
+// controlCases names all rows of the benchmark.
+func controlCases() []string {
+	names := []string{controlYardstick}
+	for _, count := range recordCounts {
+		names = append(names, insertCase(count), rateCase(count))
+		for _, q := range questions {
+			names = append(names, questionCase(q.name, count))
+		}
+	}
+	return names
+}
+
 // control asks for records of sandboxes in a store that has few and many. The
 // records have no machines: their start failed, as one can that nobody deleted.
 func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
@@ -98,7 +112,7 @@ func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err
 		return all, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	health := &series{name: "health, which knows no record"}
+	health := &series{name: controlYardstick}
 	all.calls = latencies{health}
 	before := make([]*series, len(questions))
 	var inserts []*series
@@ -114,7 +128,7 @@ func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err
 			return all, fmt.Errorf("%d records: %w", count, err)
 		}
 		there = count + insertsAtOnce
-		insert := &series{name: fmt.Sprintf("create a record, %d there", count)}
+		insert := &series{name: insertCase(count)}
 		if len(inserts) > 0 {
 			insert.against = inserts[0]
 		}
@@ -124,7 +138,7 @@ func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err
 		}
 		var now []*series
 		for i, q := range questions {
-			s := &series{name: fmt.Sprintf("%s, of %d", q.name, count), against: before[i]}
+			s := &series{name: questionCase(q.name, count), against: before[i]}
 			now = append(now, s)
 			if only.MatchString(s.name) {
 				all.calls = append(all.calls, s)
@@ -207,7 +221,7 @@ var reader = &http.Client{Timeout: time.Minute}
 
 // fill adds records up to a count, keeps a copy of the store with these, then
 // measures creates of more by many callers. The platform must have stopped.
-func fill(ctx context.Context, p *testkit.Platform, from, count int, kept string) (rate throughput, err error) {
+func fill(ctx context.Context, p *testkit.Platform, from, count int, kept string) (rate row, err error) {
 	file := filepath.Join(p.Data, "doze.db")
 	err = inMemory(file, func(file string) error {
 		return withStore(ctx, p, file, func(st *store.Store) error {
@@ -233,8 +247,8 @@ func fill(ctx context.Context, p *testkit.Platform, from, count int, kept string
 			together.Go(func() error { return record(ctx, st, count+i) })
 		}
 		err := together.Wait()
-		rate = throughput{
-			Case: fmt.Sprintf("create records, %d callers, %d there", inserters, count), N: insertsAtOnce,
+		rate = row{
+			Case: rateCase(count), N: insertsAtOnce,
 			PerSecond: insertsAtOnce / time.Since(began).Seconds(),
 		}
 		return err

@@ -88,7 +88,7 @@ func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 		}
 		s := &series{name: o.name, against: boot}
 		all = append(all, s)
-		if err := o.measure(ctx, s, root); errors.As(err, new(notHere)) {
+		if err := o.measure(ctx, s, root); errors.As(err, new(absentError)) {
 			s.unsupported = err.Error()
 		} else if err != nil {
 			return all, fmt.Errorf("%s: %w", s.name, err)

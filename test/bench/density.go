@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -35,12 +36,15 @@ const (
 	densityLeast, densityStill = 90, 15 * time.Second
 )
 
-// stages are the tiers, each with the flags by which idle sandboxes come to it
-// from the one before and stay there.
-var stages = []struct {
+// stage is a tier, with the flags by which idle sandboxes come to it from the one
+// before and stay there.
+type stage struct {
 	tier, metric string
 	args         []string
-}{
+}
+
+// stages are the tiers of one platform.
+var stages = []stage{
 	{"running", "awake", []string{"--pause-after", "24h"}},
 	{"paused", "paused", []string{"--pause-after", "1s", "--save-after", "24h", "--disk-after", "24h"}},
 	{"paused, checkpoint on disk", "saved", []string{"--pause-after", "1s", "--save-after", "0s", "--disk-after", "24h"}},
@@ -49,63 +53,110 @@ var stages = []struct {
 	{"on disk", "disk", []string{"--pause-after", "1s", "--disk-after", "1s", "--ready", "0"}},
 }
 
-// weight is what one sandbox takes of the host in a tier, on average, in MB.
-type weight struct {
-	Bench string `json:"bench"`
-	Case  string `json:"case"`
-	N     int    `json:"n"`
-	// PSS is what its processes have mapped, each page divided by how many have
-	// it; Charged what its cgroup is charged for, mapped or not.
-	PSS     float64 `json:"pss_mb"`
-	Charged float64 `json:"charged_mb"`
-	Swap    float64 `json:"swap_mb"`
-	Disk    float64 `json:"disk_mb"`
+// compressed is the tier of another platform: swap stays on until its platform ends.
+var compressed = stage{"in compressed swap", "swapped", []string{"--swap", "zram:2G", "--pause-after", "1s", "--save-after", "0s", "--swap-after", "0s", "--disk-after", "24h"}}
+
+// densityCases names all rows of the benchmark.
+func densityCases() (names []string) {
+	for _, s := range append(stages, compressed) {
+		names = append(names, s.tier)
+	}
+	return names
 }
 
-type weights []weight
+// weights are rows that have a memory.
+type weights []row
 
 // density weighs many idle sandboxes in each tier.
 func density(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
-	var all weights
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: append([]string{"--log", "warn"}, stages[0].args...)})
-	if err != nil {
+	all, err := weighTiers(ctx, filepath.Join(dir, "tiers"), only)
+	if err != nil || !only.MatchString(compressed.tier) {
 		return all, err
+	}
+	w, err := weighCompressed(ctx, filepath.Join(dir, "compressed"))
+	if err != nil {
+		return all, fmt.Errorf("%s: %w", compressed.tier, err)
+	}
+	w.VsPSS, w.Yardstick = all[0].PSS, all[0].Case
+	return append(all, w), nil
+}
+
+// weighTiers weighs the same sandboxes in one tier after the other. The first one
+// is the yardstick.
+func weighTiers(ctx context.Context, dir string, only *regexp.Regexp) (all weights, err error) {
+	p, names, err := densityPlatform(ctx, dir, stages[0].args)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	names, err := crowd(ctx, p)
-	if err != nil {
-		return all, err
-	}
-	for _, s := range stages {
-		if err := p.Stop(); err != nil {
-			return all, err
-		}
-		p.Arguments(append([]string{"--log", "warn"}, s.args...)...)
-		if err := p.Restart(ctx); err != nil {
-			return all, err
-		}
-		now, err := gather(ctx, p, s.metric)
+	for i, s := range stages {
+		w, err := weigh(ctx, p, names, s, i == 0 || only.MatchString(s.tier))
 		if err != nil {
 			return all, fmt.Errorf("%s: %w: %s", s.tier, err, p.Tail())
 		}
-		fmt.Fprintln(os.Stderr, s.tier)
-		if s.metric != stages[0].metric && !only.MatchString(s.tier) {
+		if w.Case == "" {
 			continue
 		}
-		there := now[inTier("doze_sandboxes", s.metric)]
-		w := weight{Case: s.tier, N: int(there)}
-		each := func(name string) float64 { return now[inTier(name, s.metric)] / (1 << 20) / there }
-		w.Charged, w.Swap, w.Disk = each("doze_memory_bytes"), each("doze_swap_bytes"), each("doze_checkpoint_bytes")
-		for _, name := range names {
-			pss, err := mapped(p, name)
-			if err != nil {
-				return all, err
-			}
-			w.PSS += pss / there
+		if i > 0 {
+			w.VsPSS, w.Yardstick = all[0].PSS, all[0].Case
 		}
 		all = append(all, w)
 	}
 	return all, nil
+}
+
+// weighCompressed weighs sandboxes whose memory is compressed, and stays memory.
+func weighCompressed(ctx context.Context, dir string) (w row, err error) {
+	p, names, err := densityPlatform(ctx, dir, append([]string{"--pause-after", "24h"}, compressed.args[:2]...))
+	if err != nil {
+		return w, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if _, bad := os.Stat(filepath.Join(p.Data, "swap.zram")); bad != nil {
+		return row{Case: compressed.tier, Unsupported: p.Tail()}, nil
+	}
+	return weigh(ctx, p, names, compressed, true)
+}
+
+// densityPlatform starts a platform with many sandboxes.
+func densityPlatform(ctx context.Context, dir string, args []string) (p *testkit.Platform, names []string, err error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	p, err = testkit.Start(ctx, testkit.Options{Dir: dir, Args: append([]string{"--log", "warn"}, args...)})
+	if err != nil {
+		return nil, nil, err
+	}
+	if names, err = crowd(ctx, p); err != nil {
+		return nil, nil, errors.Join(err, p.Close())
+	}
+	return p, names, nil
+}
+
+// weigh leads sandboxes to a tier. What they weigh there is asked for if it is
+// wanted: otherwise the row is empty.
+func weigh(ctx context.Context, p *testkit.Platform, names []string, s stage, wanted bool) (w row, err error) {
+	if err := restart(ctx, p, append([]string{"--log", "warn"}, s.args...)); err != nil {
+		return w, err
+	}
+	now, err := gather(ctx, p, s.metric)
+	if err != nil || !wanted {
+		return w, err
+	}
+	fmt.Fprintln(os.Stderr, s.tier)
+	there := now[inTier("doze_sandboxes", s.metric)]
+	each := func(name string) float64 { return now[name] / (1 << 20) / there }
+	w = row{Case: s.tier, N: int(there)}
+	w.Charged, w.Swap, w.Disk = each(inTier("doze_memory_bytes", s.metric)), each(inTier("doze_swap_bytes", s.metric)), each(inTier("doze_checkpoint_bytes", s.metric))
+	w.Compressed = each("doze_compressed_memory_bytes")
+	for _, name := range names {
+		pss, err := mapped(p, name)
+		if err != nil {
+			return w, err
+		}
+		w.PSS += pss / there
+	}
+	return w, nil
 }
 
 // crowd makes the sandboxes and returns their names.
@@ -229,15 +280,28 @@ func sameMemory(a, b int) bool {
 // report implements [table].
 func (ws weights) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "each of\tin tier\tPSS MB\tcharged MB\tswap MB\tdisk MB\tPSS / yardstick\t")
+	fmt.Fprintln(out, "each of\tin tier\tPSS MB\tcharged MB\tswap MB\tcompressed MB\tdisk MB\tPSS / yardstick\t")
+	var reasons strings.Builder
 	for _, w := range ws {
 		w.Bench = bench
-		fmt.Fprintf(out, "%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f × %s\t\n", w.N, w.Case, w.PSS, w.Charged, w.Swap, w.Disk, w.PSS/ws[0].PSS, ws[0].Case)
+		ratio := ""
+		if w.VsPSS > 0 {
+			ratio = fmt.Sprintf("%.2f × %s", w.ratio(), w.Yardstick)
+		}
+		if w.Unsupported != "" {
+			ratio = "unsupported"
+			fmt.Fprintf(&reasons, "%s: unsupported here: %s\n", w.Case, w.Unsupported)
+		}
+		fmt.Fprintf(out, "%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t\n", w.N, w.Case, w.PSS, w.Charged, w.Swap, w.Compressed, w.Disk, ratio)
 		if machine != nil {
 			if err := json.NewEncoder(machine).Encode(w); err != nil {
 				return err
 			}
 		}
 	}
-	return out.Flush()
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(people, reasons.String())
+	return err
 }

@@ -50,6 +50,35 @@ type path struct {
 	roots         *x509.CertPool
 }
 
+// Each path has its own rows, whose names begin with what goes there.
+func connsPrefix(conns int) string { return fmt.Sprintf("connections %d, ", conns) }
+
+var loadPrefix = fmt.Sprintf("%d MiB, ", egressBytes>>20)
+
+// Paths are named by what is between the client and the destination.
+const (
+	pathDirect      = "direct"
+	pathRelay       = "plain TCP relay"
+	pathSpliced     = "spliced"
+	pathTunnel      = "goproxy, tunnel"
+	pathIntercepted = "intercepted"
+	pathGoproxy     = "goproxy, intercepted"
+)
+
+// egressCases names all rows of the benchmark.
+func egressCases() (names []string) {
+	prefixes := []string{loadPrefix}
+	for _, conns := range egressConns {
+		prefixes = append(prefixes, connsPrefix(conns))
+	}
+	for _, prefix := range prefixes {
+		for _, name := range []string{pathDirect, pathRelay, pathSpliced, pathTunnel, pathIntercepted, pathGoproxy} {
+			names = append(names, prefix+name)
+		}
+	}
+	return names
+}
+
 // egressPaths sends requests by all ways that there are, over TLS and the
 // loopback device.
 func egressPaths(ctx context.Context, _ string, only *regexp.Regexp) (_ table, err error) {
@@ -81,14 +110,14 @@ func egressPaths(ctx context.Context, _ string, only *regexp.Regexp) (_ table, e
 	}
 	var all latencies
 	for _, conns := range egressConns {
-		more, err := measurePaths(ctx, paths, only, fmt.Sprintf("connections %d, ", conns), func(p path, s *series) error {
+		more, err := measurePaths(ctx, paths, only, connsPrefix(conns), func(p path, s *series) error {
 			return requests(ctx, p, conns, s)
 		})
 		if all = append(all, more...); err != nil {
 			return all, err
 		}
 	}
-	more, err := measurePaths(ctx, paths, only, fmt.Sprintf("%d MiB, ", egressBytes>>20), func(p path, s *series) error { return loads(ctx, p, s) })
+	more, err := measurePaths(ctx, paths, only, loadPrefix, func(p path, s *series) error { return loads(ctx, p, s) })
 	return append(all, more...), err
 }
 
@@ -131,12 +160,12 @@ func (s *servers) paths(destination string) ([]path, error) {
 	goproxyRoots := x509.NewCertPool()
 	goproxyRoots.AddCert(goproxy.GoproxyCa.Leaf)
 	all := []path{
-		{name: "direct", address: destination, roots: s.roots},
-		{name: "plain TCP relay", against: "direct", roots: s.roots},
-		{name: "spliced", against: "plain TCP relay", roots: s.roots},
-		{name: "goproxy, tunnel", against: "plain TCP relay", roots: s.roots},
-		{name: "intercepted", against: "direct", roots: ours},
-		{name: "goproxy, intercepted", against: "direct", roots: goproxyRoots},
+		{name: pathDirect, address: destination, roots: s.roots},
+		{name: pathRelay, against: pathDirect, roots: s.roots},
+		{name: pathSpliced, against: pathRelay, roots: s.roots},
+		{name: pathTunnel, against: pathRelay, roots: s.roots},
+		{name: pathIntercepted, against: pathDirect, roots: ours},
+		{name: pathGoproxy, against: pathDirect, roots: goproxyRoots},
 	}
 	rule := doze.ProxyTarget{
 		Destinations: []string{egressHost}, Headers: map[string]string{"Authorization": "Bearer {{SECRET:key}}"},

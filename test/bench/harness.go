@@ -19,8 +19,10 @@ type row struct {
 	P50   float64 `json:"p50_ms"`
 	P99   float64 `json:"p99_ms"`
 	Max   float64 `json:"max_ms"`
-	// Vs is the yardstick's p50 from the same run, if the case has one.
-	Vs float64 `json:"vs_ms,omitempty"`
+	// Vs is the p50 from the same run of the yardstick that has that name, if the case
+	// has one.
+	Vs        float64 `json:"vs_ms,omitempty"`
+	Yardstick string  `json:"yardstick,omitempty"`
 	// Unsupported says why the host cannot do it; then there are no times.
 	Unsupported string `json:"unsupported,omitempty"`
 	// Rate is how many bytes the case moves in its p50, in MB/s; 0 if it moves none.
@@ -32,6 +34,34 @@ type row struct {
 	Cycle float64 `json:"cycle_cpu_ms,omitempty"`
 	// Failed is how many samples have no time, since they failed.
 	Failed int `json:"failed,omitempty"`
+	// PerSecond is of cases that count how often something can be done.
+	PerSecond float64 `json:"per_second,omitempty"`
+	memory
+}
+
+// memory is what one sandbox takes of the host, on average, in MB.
+type memory struct {
+	// PSS is what its processes have mapped, each page divided by how many have
+	// it; Charged what its cgroup is charged for, mapped or not.
+	PSS     float64 `json:"pss_mb,omitempty"`
+	Charged float64 `json:"charged_mb,omitempty"`
+	Swap    float64 `json:"swap_mb,omitempty"`
+	Disk    float64 `json:"disk_mb,omitempty"`
+	// Compressed is what its memory takes in compressed swap, which is memory.
+	Compressed float64 `json:"compressed_mb,omitempty"`
+	// VsPSS is that of the yardstick.
+	VsPSS float64 `json:"vs_pss_mb,omitempty"`
+}
+
+// ratio is how many times its yardstick a case takes; 0 without a yardstick.
+func (r row) ratio() float64 {
+	switch {
+	case r.Vs > 0:
+		return r.P50 / r.Vs
+	case r.VsPSS > 0:
+		return r.PSS / r.VsPSS
+	}
+	return 0
 }
 
 // series collects the samples of one case.
@@ -74,7 +104,7 @@ func quantile(samples []time.Duration, q float64) float64 {
 func (s *series) row(bench string) row {
 	r := row{Bench: bench, Case: s.name, N: len(s.samples), Min: s.quantile(0), P50: s.quantile(0.5), P99: s.quantile(0.99), Max: s.quantile(1), Unsupported: s.unsupported}
 	if s.against != nil {
-		r.Vs = s.against.quantile(0.5)
+		r.Vs, r.Yardstick = s.against.quantile(0.5), s.against.name
 	}
 	if r.P50 > 0 {
 		r.Rate = float64(s.bytes) / 1000 / r.P50
@@ -95,7 +125,7 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 		r := s.row(bench)
 		ratio := ""
 		if r.Vs > 0 {
-			ratio = fmt.Sprintf("%.1f × %s", r.P50/r.Vs, s.against.name)
+			ratio = fmt.Sprintf("%.1f × %s", r.ratio(), r.Yardstick)
 		}
 		if s.unsupported != "" {
 			ratio = "unsupported"

@@ -21,6 +21,7 @@ import (
 // is interrupted returns what it has.
 type bench struct {
 	name, text string
+	cases      func() []string // all that it can have
 	run        func(ctx context.Context, dir string, only *regexp.Regexp) (table, error)
 }
 
@@ -31,13 +32,13 @@ type table interface {
 }
 
 var benches = []bench{
-	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wake},
-	{"sleep", "a request after every idle time up to a minute, to sandboxes of several sizes that change a part of their memory", sleeps},
-	{"create", "from the create call until the answer of the first exec", create},
-	{"agent", "calls of the API inside a sandbox, and large transfers, through the edge", agentCalls},
-	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", control},
-	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressPaths},
-	{"density", "what idle sandboxes take of the host in each tier", density},
+	{"wake", "a request to a sandbox that is awake, paused, in swap, or on disk; through the edge, until the whole answer is there", wakeCases, wake},
+	{"sleep", "a request after every idle time up to a minute, to sandboxes of several sizes that change a part of their memory", sleepCases, sleeps},
+	{"create", "from the create call until the answer of the first exec", createCases, create},
+	{"agent", "calls of the API inside a sandbox, and large transfers, through the edge", agentCases, agentCalls},
+	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", controlCases, control},
+	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressCases, egressPaths},
+	{"density", "what idle sandboxes take of the host in each tier", densityCases, density},
 }
 
 // idleStep is that of the benchmark sleep.
@@ -61,42 +62,75 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	if flag.Arg(0) == "page" {
+	switch flag.Arg(0) {
+	case "page":
 		return writePage(os.Stdout, flag.Args()[1:])
+	case "quiet":
+		return quiet(ctx)
 	}
 	for _, b := range benches {
 		if b.name != flag.Arg(0) {
 			continue
 		}
-		where, err := thisHost(b.name)
-		if err != nil {
-			return err
-		}
-		var machine io.Writer
-		if *file != "" {
-			f, err := os.Create(*file)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = f.Close() }()
-			machine = f
-			if err := json.NewEncoder(f).Encode(where); err != nil {
-				return err
-			}
-		}
-		// On a disk: a tmpfs takes no swap, and has no files that are not in memory.
-		dir, err := os.MkdirTemp("/var/tmp", "doze-bench-")
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-		fmt.Printf("%s: %s\n", b.name, b.text)
-		all, err := b.run(ctx, dir, cases)
-		return errors.Join(err, all.report(os.Stdout, machine, b.name))
+		return measureOne(ctx, b, cases, *file)
 	}
 	var known []string
 	for _, b := range benches {
 		known = append(known, b.name)
 	}
-	return errors.New("which benchmark, or page? " + fmt.Sprint(known))
+	return errors.New("which benchmark, or page, or quiet? " + fmt.Sprint(known))
 }
+
+// measureOne runs a benchmark and reports what came of it, also if it failed. With
+// a file it waits for a quiet machine first.
+func measureOne(ctx context.Context, b bench, cases *regexp.Regexp, file string) (err error) {
+	var machine io.Writer
+	if file != "" {
+		f, err := os.Create(file)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		others, err := awaitQuiet(ctx)
+		if err != nil {
+			return err
+		}
+		where, err := thisHost(ctx, b.name)
+		if err != nil {
+			return err
+		}
+		where.Busy = others
+		if err := json.NewEncoder(f).Encode(where); err != nil {
+			return err
+		}
+		machine = f
+		before, err := readTicks()
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		defer func() { // after the rows, and after what was made is gone
+			after, bad := readTicks()
+			end := ending{Seconds: time.Since(began).Seconds(), Stolen: (after.stolen - before.stolen) / max(1, after.all-before.all)}
+			if err = errors.Join(err, bad); err != nil {
+				end.Error = err.Error()
+			}
+			err = errors.Join(err, json.NewEncoder(f).Encode(map[string]ending{"end": end}))
+		}()
+	}
+	dir, err := os.MkdirTemp(dataDir, "doze-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	fmt.Printf("%s: %s\n", b.name, b.text)
+	all, err := b.run(ctx, dir, cases)
+	if all == nil {
+		return err
+	}
+	return errors.Join(err, all.report(os.Stdout, machine, b.name))
+}
+
+// dataDir is on a disk: a tmpfs takes no swap, and has no files that are not in
+// memory.
+const dataDir = "/var/tmp"

@@ -33,10 +33,10 @@ var others = []struct {
 	{"gVisor's runsc, create + exec", byRunsc},
 }
 
-// notHere says what the host lacks for a case.
-type notHere string
+// absentError says what the host lacks for a case.
+type absentError string
 
-func (n notHere) Error() string { return string(n) }
+func (n absentError) Error() string { return string(n) }
 
 // byRunsc takes the times of gVisor's own command line.
 func byRunsc(ctx context.Context, s *series, root string) (err error) {
@@ -70,7 +70,7 @@ func byRunsc(ctx context.Context, s *series, root string) (err error) {
 func byPodman(ctx context.Context, s *series, root string) error {
 	for _, program := range []string{"podman", "crun"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return notHere("install podman and crun")
+			return absentError("install podman and crun")
 		}
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "doze-pod-") // podman refuses long paths
@@ -108,7 +108,7 @@ func (p *podman) prepare(ctx context.Context, root string) error {
 		return err
 	}
 	if out, err := exec.CommandContext(ctx, "mount", "-t", "erofs", "-o", "loop,ro", root, p.root).CombinedOutput(); err != nil { //nolint:gosec // G204: a directory of our own
-		return notHere(fmt.Sprintf("mount %s: %v: %s", root, err, out))
+		return absentError(fmt.Sprintf("mount %s: %v: %s", root, err, out))
 	}
 	var st unix.Statfs_t
 	if unix.Statfs("/sys/fs/cgroup", &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
@@ -138,7 +138,7 @@ func (p *podman) measure(ctx context.Context, s *series) error {
 		})
 		remove := p.run(context.WithoutCancel(ctx), "rm", "--force", "--ignore", "--time", "0", name)
 		if i == 0 && err != nil && ctx.Err() == nil {
-			return errors.Join(notHere(err.Error()), remove)
+			return errors.Join(absentError(err.Error()), remove)
 		}
 		if err := errors.Join(err, remove); err != nil {
 			return err

@@ -21,6 +21,8 @@ const (
 // commandSizes are measured with gVisor's command line, in MB.
 var commandSizes = []int{0, 64, 512}
 
+func restoreCase(mb int) string { return fmt.Sprintf("runsc restore %d MB", mb) }
+
 // restoreByCommand does with gVisor's own program what a wake from disk does: it
 // restores the same image with a process that holds so much memory. It has no
 // network and asks the guest nothing; what is timed is the command alone.
@@ -36,7 +38,7 @@ func restoreByCommand(ctx context.Context, p *testkit.Platform) (_ []*series, er
 	}
 	var all []*series
 	for _, mb := range commandSizes {
-		s := &series{name: fmt.Sprintf("runsc restore %d MB", mb)}
+		s := &series{name: restoreCase(mb)}
 		if err := r.measure(ctx, s, root, mb); err != nil {
 			return nil, fmt.Errorf("%d MB: %w", mb, err)
 		}

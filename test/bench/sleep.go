@@ -28,6 +28,23 @@ const (
 // sleepSizes are what the processes hold, in MB, touched and random.
 var sleepSizes = []int{64, 512, 2048}
 
+func inUseCase(mb int) string { return fmt.Sprintf("%d MB, in use", mb) }
+
+func idleCase(mb int, from, to time.Duration) string {
+	return fmt.Sprintf("%d MB, idle %v to %v", mb, from, to)
+}
+
+// sleepCases names all rows of the benchmark.
+func sleepCases() (names []string) {
+	for _, mb := range sleepSizes {
+		names = append(names, inUseCase(mb), idleCase(mb, 0, idleMost))
+		for from := time.Duration(0); from < idleMost; from += idleWindow {
+			names = append(names, idleCase(mb, from, from+idleWindow))
+		}
+	}
+	return names
+}
+
 //go:embed worker.py
 var sleepScript []byte
 
@@ -96,7 +113,7 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 	request := func() (time.Duration, error) {
 		return answer(ctx, ask, http.MethodGet, sb.Metadata.URL+"/port/9000", p.Key, "")
 	}
-	awake := &series{name: fmt.Sprintf("%d MB, in use", mb)}
+	awake := &series{name: inUseCase(mb)}
 	for range wakeRounds {
 		took, err := request()
 		if err != nil {
@@ -105,11 +122,11 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 		awake.add(took)
 		time.Sleep(lying)
 	}
-	whole := &series{name: fmt.Sprintf("%d MB, idle 0 to %v", mb, idleMost), against: awake}
+	whole := &series{name: idleCase(mb, 0, idleMost), against: awake}
 	all = latencies{awake, whole}
 	var windows latencies
 	for from := time.Duration(0); from < idleMost; from += idleWindow {
-		windows = append(windows, &series{name: fmt.Sprintf("%d MB, idle %v to %v", mb, from, from+idleWindow), against: awake})
+		windows = append(windows, &series{name: idleCase(mb, from, from+idleWindow), against: awake})
 	}
 	all = append(all, windows...)
 	var idle []time.Duration

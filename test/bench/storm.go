@@ -14,23 +14,32 @@ import (
 )
 
 const (
-	stormSize   = 50 // sandboxes that wake at once
-	stormRounds = 3
+	stormSize   = 50 // sandboxes that wake
+	stormRounds = 2
+	stormMB     = 512
 )
 
-// wakeStorm wakes many small sandboxes from disk, one by one and at once. If
-// none waited for another but for the processors, all of them together would
-// take as long as one after the other, over the number of processors.
+// Storms of wakes are named by how many wake when.
+var (
+	stormSingle   = fmt.Sprintf("disk 0 MB, %d one by one", stormSize)
+	stormTogether = fmt.Sprintf("disk 0 MB, %d at once", stormSize)
+	stormHeld     = fmt.Sprintf("disk 0 MB, %d at once and kept awake", stormSize)
+)
+
+// wakeStorm wakes many small sandboxes from disk, one by one and at once. Those
+// that woke fall asleep again meanwhile, unless they are kept awake. If none waited
+// for another but for the processors, all of them together would take as long as
+// one after the other, over the number of processors.
 func wakeStorm(ctx context.Context, p *testkit.Platform) (_ []*series, err error) {
 	c, err := p.Client()
 	if err != nil {
 		return nil, err
 	}
-	var asks [stormSize]func(context.Context) (time.Duration, error)
-	for i := range asks {
+	var crowd []sleeper
+	for i := range stormSize {
 		name := fmt.Sprintf("storm-%d", i)
 		sb, err := c.Create(ctx, doze.Sandbox{
-			Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: 512}},
+			Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: stormMB}},
 		}, false)
 		if err != nil {
 			return nil, err
@@ -39,47 +48,115 @@ func wakeStorm(ctx context.Context, p *testkit.Platform) (_ []*series, err error
 			_, failed := c.Delete(ctx, name)
 			err = errors.Join(err, failed)
 		}()
-		asks[i] = asker(p, sb)
+		crowd = append(crowd, sleeper{sb, asker(p, sb)})
 	}
-	single := &series{name: fmt.Sprintf("disk 0 MB, %d one by one", stormSize)}
-	together := &series{name: fmt.Sprintf("disk 0 MB, %d at once", stormSize), against: single}
-	var inTurn, whole time.Duration
+	single := &series{name: stormSingle}
+	together := &series{name: stormTogether, against: single}
+	held := &series{name: stormHeld, against: single}
 	for range stormRounds {
-		if err := allOnDisk(ctx, p); err != nil {
-			return nil, err
-		}
-		began := time.Now()
-		for _, ask := range asks {
-			took, err := ask(ctx)
+		for _, side := range []struct {
+			*series
+			do func(context.Context, *testkit.Platform, []sleeper, *series) (time.Duration, error)
+		}{{single, inTurn}, {together, atOnce}, {held, atOnceHeld}} {
+			s := side.series
+			before, err := restOnDisk(ctx, p)
 			if err != nil {
 				return nil, err
 			}
-			single.add(took)
+			awake, err := side.do(ctx, p, crowd, s)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			if awake > 0 {
+				s.costs = append(s.costs, (awake-before)/stormSize)
+			}
+			over, err := restOnDisk(ctx, p)
+			if err != nil {
+				return nil, err
+			}
+			s.cycle += (over - before) / stormSize / stormRounds
 		}
-		inTurn += time.Since(began)
-		if err := allOnDisk(ctx, p); err != nil {
-			return nil, err
-		}
-		began = time.Now()
-		var mu sync.Mutex // guards together
-		var calls errgroup.Group
-		for _, ask := range asks {
-			calls.Go(func() error {
-				took, err := ask(ctx)
-				mu.Lock()
-				defer mu.Unlock()
-				together.add(took)
-				return err
-			})
-		}
-		if err := calls.Wait(); err != nil {
-			return nil, err
-		}
-		whole += time.Since(began)
 	}
-	fmt.Printf("%d wakes took %v one by one and %v at once\n", stormSize, (inTurn / stormRounds).Round(time.Millisecond), (whole / stormRounds).Round(time.Millisecond))
-	return []*series{single, together}, nil
+	return []*series{single, together, held}, nil
 }
+
+// sleeper is a sandbox, with the request that is timed.
+type sleeper struct {
+	doze.Sandbox
+	ask func(context.Context) (time.Duration, error)
+}
+
+// inTurn wakes one sandbox after the other.
+func inTurn(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series) (time.Duration, error) {
+	for _, one := range crowd {
+		took, err := one.ask(ctx)
+		if err != nil {
+			return 0, err
+		}
+		s.add(took)
+	}
+	return 0, nil
+}
+
+// atOnce wakes all sandboxes.
+func atOnce(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series) (time.Duration, error) {
+	var mu sync.Mutex // guards s
+	var calls errgroup.Group
+	for _, one := range crowd {
+		calls.Go(func() error {
+			took, err := one.ask(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				s.add(took)
+			}
+			return err
+		})
+	}
+	return 0, calls.Wait()
+}
+
+// atOnceHeld wakes all sandboxes and keeps them awake until the platform rests. It
+// returns what the platform had used by then.
+func atOnceHeld(ctx context.Context, p *testkit.Platform, crowd []sleeper, s *series) (used time.Duration, err error) {
+	var mu sync.Mutex // guards s and releases
+	var releases []func()
+	defer func() {
+		for _, release := range releases {
+			release()
+		}
+	}()
+	var calls errgroup.Group
+	for _, one := range crowd {
+		calls.Go(func() error {
+			began := time.Now()
+			release, err := keepAwake(ctx, p, one.Sandbox)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				releases = append(releases, release)
+				s.add(time.Since(began))
+			}
+			return err
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		return 0, err
+	}
+	return p.Rest(ctx)
+}
+
+// restOnDisk waits until all sandboxes are on disk and the platform rests, and
+// returns what it had used by then.
+func restOnDisk(ctx context.Context, p *testkit.Platform) (time.Duration, error) {
+	if err := allOnDisk(ctx, p); err != nil {
+		return 0, err
+	}
+	return p.Rest(ctx)
+}
+
+// stormPoll is seldom: to be asked costs processors, which are counted.
+const stormPoll = 200 * time.Millisecond
 
 // allOnDisk waits until no sandbox has its memory in processes.
 func allOnDisk(ctx context.Context, p *testkit.Platform) error {
@@ -93,7 +170,7 @@ func allOnDisk(ctx context.Context, p *testkit.Platform) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d sandboxes do not go to disk: %w", len(machines), context.Cause(ctx))
-		case <-time.After(lying):
+		case <-time.After(stormPoll):
 		}
 	}
 }

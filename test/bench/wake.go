@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -24,10 +25,12 @@ import (
 const (
 	wakeRounds = 50
 	// The checkpoints of large sizes take a while to write.
-	largeRounds, large = 20, 512
+	largeRounds, large = 15, 512
 	hugeRounds, huge   = 10, 1024
-	settle             = 60 * time.Second // for one move to a lower tier
-	lying              = 30 * time.Millisecond
+	// costRounds are those in which the time of processors is taken: it varies less.
+	costRounds = 5
+	settle     = 60 * time.Second // for one move to a lower tier
+	lying      = 30 * time.Millisecond
 	// inUse is how many requests a sandbox that is awake has answered before
 	// the one that counts: the first ones after a wake from disk meet pages
 	// that nobody touched yet.
@@ -45,7 +48,7 @@ var ways = []struct {
 }{
 	{
 		args: []string{"--swap", "off", "--disk-after", "500ms"}, sizes: []int{0, 64, 512, 2048},
-		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "paused %d MB", state: "paused"}, {name: "disk %d MB", state: "disk"}, {name: "disk %d MB, not in the page cache", state: "disk", cold: true}},
+		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "paused %d MB", state: "paused"}, {name: "disk %d MB", state: "disk", cycles: true}, {name: "disk %d MB, not in the page cache", state: "disk", cold: true}},
 	},
 	{
 		args: []string{"--swap", "plain:2G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256}, swap: "swap",
@@ -62,6 +65,29 @@ type tier struct {
 	name, state string
 	cold        bool // its checkpoint is not in the page cache
 	learns      bool // the first wake is one of its own kind, and a case of its own
+	cycles      bool // its sandbox comes back to it, and rests
+}
+
+// first is the name of the case of a tier's first wake.
+func first(name string) string { return name + ", the first time" }
+
+// wakeCases names all rows of the benchmark.
+func wakeCases() (names []string) {
+	for _, way := range ways {
+		for _, mb := range way.sizes {
+			for _, t := range way.tiers {
+				name := fmt.Sprintf(t.name, mb)
+				if names = append(names, name); t.learns {
+					names = append(names, first(name))
+				}
+			}
+		}
+	}
+	names = append(names, stormSingle, stormTogether, stormHeld)
+	for _, mb := range commandSizes {
+		names = append(names, restoreCase(mb))
+	}
+	return names
 }
 
 // wake asks for the agent's health, round by round in every tier, so that all
@@ -79,7 +105,7 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 			return all, err
 		}
 		args := append([]string{"--pause-after", "150ms", "--save-after", "100ms", "--log", "warn"}, way.args...)
-		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Args: args})
+		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Args: args, Account: true})
 		if err != nil {
 			return all, err
 		}
@@ -181,7 +207,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 	firsts := map[*series]*series{}
 	for s, t := range cases {
 		if t.learns {
-			firsts[s] = &series{name: s.name + ", the first time", against: all[0]}
+			firsts[s] = &series{name: first(s.name), against: all[0]}
 		}
 	}
 	defer func() { all = slices.AppendSeq(all, maps.Values(firsts)) }()
@@ -212,9 +238,99 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 		fmt.Fprint(os.Stderr, ".")
 	}
 	fmt.Fprintln(os.Stderr)
+	for range costRounds {
+		for _, s := range all {
+			if cases[s].cold {
+				continue // it costs what it does from the page cache, and waits for the disk
+			}
+			if err := wakeCost(ctx, p, sb, cases[s], s); err != nil {
+				return all, fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
 	_, err = c.Delete(ctx, name)
 	return all, err
 }
+
+// wakeCost takes the time of processors of one wake, from the request until the
+// platform rests. The sandbox is kept awake until then, so that it does not fall
+// asleep meanwhile. The time of a whole cycle ends when it has.
+func wakeCost(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier, s *series) error {
+	if err := await(ctx, p, t.state); err != nil {
+		return err
+	}
+	before, err := p.Used()
+	if t.cycles { // what ended the sleep before is over
+		before, err = p.Rest(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	release, err := keepAwake(ctx, p, sb)
+	if err != nil {
+		return err
+	}
+	after, err := p.Rest(ctx)
+	release()
+	if err != nil {
+		return err
+	}
+	s.costs = append(s.costs, after-before)
+	if !t.cycles {
+		return nil
+	}
+	over, err := restIn(ctx, p, t.state)
+	s.cycle += (over - before) / costRounds
+	return err
+}
+
+// restIn waits until the platform's only sandbox is in a tier and the platform
+// rests, and returns what it had used by then. It asks seldom: asking costs
+// processors, too.
+func restIn(ctx context.Context, p *testkit.Platform, state string) (used time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	for {
+		if used, err = p.Rest(ctx); err != nil {
+			return used, err
+		}
+		if now, err := p.Tier(ctx); err != nil || now == state {
+			return used, err
+		}
+	}
+}
+
+// keepAwake sends a request that wakes a sandbox, and whose answer has no end: the
+// stream of changes in a directory in which nothing changes. The sandbox stays awake
+// until release is called.
+func keepAwake(ctx context.Context, p *testkit.Platform, sb doze.Sandbox) (release func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, sb.Metadata.URL+"/watch/filesystem/mnt", http.NoBody)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+p.Key)
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	release = func() {
+		cancel()
+		_ = resp.Body.Close() // it was cut short
+	}
+	if resp.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, saidMax))
+		release()
+		return nil, fmt.Errorf("%s: %s", resp.Status, said)
+	}
+	return release, nil
+}
+
+// saidMax bounds what is shown of an answer that is no success, in bytes.
+const saidMax = 1 << 10
 
 // roomFor is the size of a sandbox in which a process holds mb megabytes.
 func roomFor(mb int) doze.Megabytes { return doze.Megabytes(max(1024, 2*mb)) }
