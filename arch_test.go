@@ -26,7 +26,7 @@ var imports = map[string][]string{
 	"cmd/doze":                           {".", "client"},
 	"cmd/doze-agent":                     {"internal/agent", "internal/agent/drive"},
 	"cmd/doze-sentry":                    {"internal/launcher", "internal/launcher/filters", "internal/launcher/tune"},
-	"cmd/dozed":                          {".", "internal/access", "internal/audit", "internal/certificate", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/door", "internal/drive", "internal/edge", "internal/egress", "internal/hostnet", "internal/httpx", "internal/ingress", "internal/intercept", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/oauth", "internal/peer", "internal/quota", "internal/seal", "internal/space", "internal/store", "internal/swap", "internal/trace", "internal/trace/otlp", "internal/volume", "internal/wreck"},
+	"cmd/dozed":                          {".", "internal/access", "internal/audit", "internal/certificate", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/door", "internal/drive", "internal/durable", "internal/edge", "internal/egress", "internal/hostnet", "internal/httpx", "internal/ingress", "internal/intercept", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/oauth", "internal/peer", "internal/quota", "internal/seal", "internal/space", "internal/store", "internal/swap", "internal/trace", "internal/trace/otlp", "internal/volume", "internal/wreck"},
 	"internal/access":                    {"."},
 	"internal/agent":                     {".", "internal/agent/archive", "internal/agent/drive", "internal/agent/page", "internal/agent/proc", "internal/agent/scratch", "internal/agent/search", "internal/agent/spawn", "internal/agent/subtree", "internal/agent/upload", "internal/agent/watch", "internal/httpx"},
 	"internal/agent/archive":             {".", "internal/agent/subtree"},
@@ -81,6 +81,7 @@ var imports = map[string][]string{
 	"internal/testkit/collector":         {},
 	"internal/testkit/bucket":            {},
 	"internal/testkit/postgres":          {},
+	"internal/testkit/power":             {},
 	"internal/testkit/vacant":            {},
 	"internal/testkit/zone":              {},
 	"internal/trace":                     {"."},
@@ -88,7 +89,7 @@ var imports = map[string][]string{
 	"internal/volume":                    {".", "internal/durable"},
 	"internal/wreck":                     {},
 	"test/bench":                         {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/seal", "internal/store", "internal/testkit"},
-	"test/soak":                          {".", "client", "internal/testkit"},
+	"test/soak":                          {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
 }
 
 func TestArchitecture(t *testing.T) {

@@ -23,7 +23,13 @@ import (
 // were.
 type Keeper struct {
 	Name string
+	// Crashed, if set, is asked with every answer: whether the sandbox may have
+	// gone back to its last checkpoint since it was asked before.
+	Crashed func() bool
 
+	kept     state     // what it has at least after a crash
+	saved    bool      // in a checkpoint of its own
+	answered time.Time // when the last request ended
 	url, key string
 	http     *http.Client
 	state
@@ -40,8 +46,13 @@ type state struct {
 
 // Stepped is what came of one step.
 type Stepped struct {
+	N     uint64        // how many there were
 	Wrong []string      // what is not as it must be; it is empty
 	Off   time.Duration // by how much its clock is off, at least
+	Lost  uint64        // how many steps it went back, of those that were answered
+	// Told says that the answer tells how old the state is that the sandbox went
+	// back to.
+	Told bool
 }
 
 const (
@@ -79,7 +90,7 @@ func (p *Platform) Keep(ctx context.Context, name, seed string, megabytes int) (
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{Name: name, url: sb.Metadata.URL + keeperPort, key: p.Key, http: &http.Client{Timeout: stepTime}}
+	k := &Keeper{Name: name, url: sb.Metadata.URL + keeperPort, key: p.Key, http: &http.Client{Timeout: stepTime}, answered: time.Now()}
 	for {
 		logs, err := box.Logs(ctx, started.PID)
 		if err != nil {
@@ -103,17 +114,50 @@ func (k *Keeper) Close() { k.http.CloseIdleConnections() }
 // the steps since: it may have gone back.
 func (k *Keeper) Rewind() (back func()) {
 	was := k.state
-	return func() {
-		was.open += k.n - was.n + k.open
+	return func() { k.back(was) }
+}
+
+// back makes k one that has what it was, or any of the steps since.
+func (k *Keeper) back(was state) {
+	if k.n > was.n { // it may have gone back further by now
+		was.open = k.n - was.n + k.open
 		k.state = was
 	}
 }
+
+// Observe looks whether k has a checkpoint with all that it has now, and reports
+// that. From then on a crash may take nothing of it. No request of k may be under
+// way.
+func (k *Keeper) Observe(p *Platform) bool {
+	if !p.checkpointed(k.Name, k.answered) {
+		return false
+	}
+	k.kept, k.saved = k.state, true
+	return true
+}
+
+// Doubt lets k have less than it had, if it crashed since somebody asked.
+func (k *Keeper) Doubt() {
+	if k.Crashed != nil && k.Crashed() {
+		k.back(k.kept)
+	}
+}
+
+// Unsure takes note that nobody knows whether k has a checkpoint of its own. One
+// that is there already says nothing: it may be a copy that k began with.
+func (k *Keeper) Unsure() { k.saved, k.answered = false, time.Now() }
+
+// Saved reports whether k has a checkpoint that was seen: it may not fail.
+func (k *Keeper) Saved() bool { return k.saved }
 
 // Copy returns a keeper that has what k has now: one that was made of a snapshot
 // since the last step, at the URL of a sandbox, or k itself after it went back
 // to that, with no URL.
 func (k *Keeper) Copy(name, url string) *Keeper {
-	c := &Keeper{Name: name, url: k.url, key: k.key, http: &http.Client{Timeout: stepTime}, state: k.state}
+	c := &Keeper{
+		Name: name, url: k.url, key: k.key, http: &http.Client{Timeout: stepTime},
+		state: k.state, kept: k.state, Crashed: k.Crashed, answered: time.Now(),
+	}
 	if url != "" {
 		c.url = url + keeperPort
 	}
@@ -124,12 +168,20 @@ func (k *Keeper) Copy(name, url string) *Keeper {
 // no answer, nobody knows whether the step was made.
 func (k *Keeper) Step(ctx context.Context) (Stepped, error) {
 	start := time.Now()
-	got, err := k.post(ctx)
+	got, told, err := k.post(ctx)
+	answered := k.n
+	k.answered = time.Now()
+	k.Doubt()
 	if err != nil {
 		k.open++
 		return Stepped{}, err
 	}
-	return k.check(got, start), nil
+	s := k.check(got, start)
+	s.N, s.Told = got.N, told
+	if got.N <= answered {
+		s.Lost = answered + 1 - got.N
+	}
+	return s, nil
 }
 
 // told is what a keeper answers.
@@ -164,13 +216,18 @@ func (k *Keeper) check(got told, start time.Time) (s Stepped) {
 	return s
 }
 
-func (k *Keeper) post(ctx context.Context) (got told, err error) {
+// stateAge is the header of the first answer after a sandbox went back.
+const stateAge = "X-Doze-State-Age"
+
+// post asks for a step, and reports whether the answer says that the sandbox went
+// back to a checkpoint.
+func (k *Keeper) post(ctx context.Context) (got told, back bool, err error) {
 	resp, err := k.ask(ctx, http.MethodPost)
 	if err != nil {
-		return got, err
+		return got, false, err
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
-	return got, json.NewDecoder(io.LimitReader(resp.Body, stepMax)).Decode(&got)
+	return got, resp.Header.Get(stateAge) != "", json.NewDecoder(io.LimitReader(resp.Body, stepMax)).Decode(&got)
 }
 
 // Hold keeps the sandbox awake until release is called.

@@ -5,6 +5,7 @@ package testkit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -46,6 +47,7 @@ const (
 type Options struct {
 	Bin  string   // directory of the binaries; by default bin/ of this module
 	Dir  string   // directory for everything of this platform; must be empty
+	Data string   // data directory; by default one in Dir
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 
@@ -104,7 +106,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	}
 	p := &Platform{
 		options: o, listen: o.Listen, Address: "http://" + o.Listen,
-		Data: filepath.Join(o.Dir, "data"), RunDir: filepath.Join(o.Dir, "run"), Log: filepath.Join(o.Dir, "dozed.log"),
+		Data: cmp.Or(o.Data, filepath.Join(o.Dir, "data")), RunDir: filepath.Join(o.Dir, "run"), Log: filepath.Join(o.Dir, "dozed.log"),
 	}
 	if !slices.Contains(o.Args, "--domain") {
 		// Not the next port, which another platform may have.
@@ -190,6 +192,9 @@ func (p *Platform) Restart(ctx context.Context) error {
 	}
 	key, err := os.ReadFile(filepath.Join(p.Data, "admin.key"))
 	p.Key = strings.TrimSpace(string(key))
+	if err == nil && p.Key == "" {
+		err = errors.New("the admin key is gone")
+	}
 	return err
 }
 

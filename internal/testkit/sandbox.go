@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"doze/internal/machine/gvisor"
 )
 
 // awaitPoll is how often Await looks again.
@@ -20,9 +22,22 @@ const awaitPoll = 2 * time.Millisecond
 
 // UID returns the identity of a sandbox by its name, as the node recorded it.
 func (p *Platform) UID(name string) (string, error) {
-	records, err := filepath.Glob(filepath.Join(p.Data, "sandboxes", "*", "record.json"))
+	uids, err := p.uids(name)
 	if err != nil {
 		return "", err
+	}
+	if len(uids) == 0 {
+		return "", fmt.Errorf("the node has no sandbox %s", name)
+	}
+	return uids[0], nil
+}
+
+// uids returns the identities of all machines that have the name of a sandbox: a
+// restore makes another one.
+func (p *Platform) uids(name string) (uids []string, err error) {
+	records, err := filepath.Glob(filepath.Join(p.Data, "sandboxes", "*", "record.json"))
+	if err != nil {
+		return nil, err
 	}
 	for _, file := range records {
 		raw, err := os.ReadFile(file)
@@ -30,19 +45,19 @@ func (p *Platform) UID(name string) (string, error) {
 			continue // it was deleted just now
 		}
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		var record struct {
 			Order struct{ UID, Name string } `json:"order"`
 		}
 		if err := json.Unmarshal(raw, &record); err != nil {
-			return "", fmt.Errorf("%s: %w", file, err)
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if record.Order.Name == name {
-			return record.Order.UID, nil
+			uids = append(uids, record.Order.UID)
 		}
 	}
-	return "", fmt.Errorf("the node has no sandbox %s", name)
+	return uids, nil
 }
 
 // TierOf is where the memory of a sandbox is: running, paused, swapped or disk.
@@ -77,6 +92,44 @@ func (p *Platform) AwaitTier(ctx context.Context, name, tier string) error {
 func (p *Platform) Image(name string) (string, error) {
 	uid, err := p.UID(name)
 	return filepath.Join(p.Data, "sandboxes", uid, "machine", "image"), err
+}
+
+// checkpointed reports whether a sandbox has a checkpoint that is newer than some
+// moment, and on disk for sure. While two machines have the name of the sandbox,
+// it has none.
+func (p *Platform) checkpointed(name string, since time.Time) bool {
+	dir, err := p.machine(name)
+	if err != nil {
+		return false
+	}
+	// The last one is removed when the next is on disk.
+	if _, err := os.Lstat(filepath.Join(dir, "image.last")); !errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	info, err := os.Stat(filepath.Join(dir, "image", gvisor.FileManifest))
+	return err == nil && info.ModTime().After(since)
+}
+
+// Checkpointing reports whether a checkpoint of a sandbox is being written.
+func (p *Platform) Checkpointing(name string) bool {
+	dir, err := p.machine(name)
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(dir, "image.making"))
+	return err == nil
+}
+
+// machine returns the directory of a sandbox's machine.
+func (p *Platform) machine(name string) (string, error) {
+	uids, err := p.uids(name)
+	if err == nil && len(uids) != 1 {
+		err = fmt.Errorf("%d machines are called %s", len(uids), name)
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(p.Data, "sandboxes", uids[0], "machine"), nil
 }
 
 // RouterNetNS returns the file of the network namespace that has the host ends
