@@ -34,6 +34,7 @@ import (
 	"doze/internal/doctor"
 	"doze/internal/door"
 	"doze/internal/drive"
+	"doze/internal/durable"
 	"doze/internal/edge"
 	"doze/internal/egress"
 	"doze/internal/hostnet"
@@ -635,10 +636,14 @@ func (p *platform) lease(ctx context.Context, id string) (machine.Link, error) {
 // bootstrap makes a fresh platform usable and keeps the admin key where root
 // finds it again.
 func (p *platform) bootstrap(ctx context.Context) error {
-	// The file comes first: a key that is recorded and in no file would lock
-	// everybody out.
+	// The file comes first, and outlasts a loss of power: a key that is recorded
+	// and in no file would lock everybody out.
 	keep := func(secret access.Secret) error {
-		return os.WriteFile(filepath.Join(p.config.Data, keyFile), []byte(secret.Reveal()+"\n"), 0o600)
+		name := filepath.Join(p.config.Data, keyFile)
+		if err := os.WriteFile(name, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
+			return err
+		}
+		return errors.Join(durable.Sync(name), durable.Sync(p.config.Data))
 	}
 	secret, created, err := p.control.Bootstrap(ctx, p.config.Workspace, keep)
 	if err != nil {

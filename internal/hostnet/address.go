@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/durable"
 )
 
 // added is what we added to an interface of the machine. The file is written
@@ -130,11 +131,13 @@ func (n *Net) noteAddresses() error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(n.dir, addressFile) // a loss of power takes the addresses too
+	// A loss of power takes the addresses too. The file may be an older one then,
+	// but not an empty one.
+	file := filepath.Join(n.dir, addressFile)
 	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(file+".new", file)
+	return errors.Join(durable.Sync(file+".new"), os.Rename(file+".new", file))
 }
 
 // loadAddresses reads what an earlier process added. Of another interface, we

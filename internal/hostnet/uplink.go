@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/durable"
 )
 
 // The uplink is a link between the router and the machine. Its addresses are
@@ -146,7 +147,7 @@ func (n *Net) announce() (c changes, err error) {
 	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
 		return c, err
 	}
-	return c, os.Rename(file+".new", file)
+	return c, errors.Join(durable.Sync(file+".new"), os.Rename(file+".new", file)) // an empty one would stop the next start
 }
 
 func netlinkIn(ns netns) (h *netlink.Handle, err error) {
