@@ -78,13 +78,16 @@ gen: ## generated code, diagrams and golden files
 JSON ?=
 BENCH := $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench $(if $(JSON),-json $(JSON))
 SOAK ?= 10m
+# With SLEEPS=1000, a soak ends after so many; with SEED, it repeats another one.
+SLEEPS ?=
+SEED ?=
 STEP ?= 250ms
-faults: deps-test ## every fault at every step of sleep and wake
+faults: deps-test ## every fault at every step of sleep and wake: errors, a full disk, kills, cuts of the power
 	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
 attack: deps-test build ## outsiders, tenants and sandboxes against a victim whose requests are measured; takes about 10 minutes
 	$(SUDO) $(GO) test ./test/attack -all -v -timeout 30m
-soak: deps-test build ## SOAK (10m) of sleeping, waking, copying and killing; fails on a wrong byte
-	$(SUDO) $(GO) run ./test/soak -for $(SOAK)
+soak: deps-test build ## SOAK (10m) or SLEEPS of sleeping, waking, copying, killing and cutting the power; fails on a wrong byte
+	$(SUDO) $(GO) run ./test/soak -for $(SOAK) $(if $(SLEEPS),-sleeps $(SLEEPS)) $(if $(SEED),-seed $(SEED))
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes
 	$(BENCH) wake

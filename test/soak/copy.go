@@ -23,7 +23,7 @@ const (
 func (k *keeper) copies(ctx context.Context, dice *rand.Rand) {
 	before := k.r.epoch.Load()
 	if err := k.copy(ctx, dice); err != nil && ctx.Err() == nil && !k.r.down(before) {
-		k.r.fault("%s: %v", k.Name, err)
+		k.failed(ctx, err)
 	}
 }
 
@@ -40,6 +40,7 @@ func (k *keeper) copy(ctx context.Context, dice *rand.Rand) error {
 	if err != nil {
 		return fmt.Errorf("take a snapshot: %w", err)
 	}
+	k.Doubt() // the snapshot is of what it had then
 	k.r.count(func(c *counts) { c.snapshots++ })
 	if dice.IntN(2) == 0 {
 		return k.restore(ctx, c, n, dice)
@@ -78,10 +79,10 @@ func (k *keeper) restore(ctx context.Context, c *client.Client, n doze.Snapshot,
 	}
 	if _, err := c.Restore(ctx, k.Name, n.ID); err != nil {
 		maybe() // nobody knows
+		k.Unsure()
 		return fmt.Errorf("restore: %w", err)
 	}
-	k.Close()
-	k.Keeper = then
+	k.adopt(then)
 	k.r.count(func(c *counts) { c.restored++ })
 	k.step(ctx)
 	return nil
@@ -101,7 +102,9 @@ func (k *keeper) fork(ctx context.Context, c *client.Client, n doze.Snapshot, di
 		if err != nil {
 			return fmt.Errorf("look at a fork: %w", err)
 		}
-		forks = append(forks, &keeper{Keeper: k.Copy(name, sb.Metadata.URL), r: k.r})
+		f := &keeper{r: k.r, index: -1, dice: dice}
+		f.adopt(k.Copy(name, sb.Metadata.URL))
+		forks = append(forks, f)
 		k.r.count(func(c *counts) { c.forked++ })
 	}
 	if dice.IntN(2) == 0 {

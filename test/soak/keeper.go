@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
+	"doze"
 	"doze/internal/testkit"
 )
 
@@ -13,43 +15,127 @@ import (
 type keeper struct {
 	*testkit.Keeper
 
-	r     *run
-	made  int      // snapshots of it
-	forks []string // sandboxes that were made of them and may be there
+	r       *run
+	index   int // of those that are there from the beginning; a fork has -1
+	dice    *rand.Rand
+	crashes int64    // that it knows of
+	begun   int      // times that it was made
+	made    int      // snapshots of it
+	forks   []string // sandboxes that were made of them and may be there
+	// answers is when the steps were answered since the last checkpoint that was
+	// seen.
+	answers map[uint64]time.Time
 }
+
+// keeperName is of those that are there from the beginning.
+const keeperName = "keeper-%d"
 
 // clockMax is how far the clock of a sandbox that just woke may be off.
 const clockMax = 50 * time.Millisecond
 
-func (r *run) keeper(ctx context.Context, name string) (*keeper, error) {
-	k, err := r.p.Keep(ctx, name, fmt.Sprintf("%s-%d", name, r.seed), r.megabytes)
-	return &keeper{Keeper: k, r: r}, err
+func (r *run) keeper(ctx context.Context, i int) (*keeper, error) {
+	k := &keeper{r: r, index: i, dice: r.chance(i)}
+	return k, k.begin(ctx)
+}
+
+// begin makes the sandbox of k.
+func (k *keeper) begin(ctx context.Context) error {
+	k.begun++
+	name := fmt.Sprintf(keeperName, k.index)
+	sizes := []int{max(1, k.r.megabytes/3), k.r.megabytes, 2 * k.r.megabytes}
+	made, err := k.r.p.Keep(ctx, name, fmt.Sprintf("%s-%d-%d", name, k.begun, k.r.seed), sizes[k.index%len(sizes)])
+	if err == nil {
+		k.adopt(made)
+	}
+	return err
+}
+
+// replace makes another sandbox in the place of one that was lost.
+func (k *keeper) replace(ctx context.Context) error {
+	c, err := k.r.p.Client()
+	if err == nil {
+		err = remove(ctx, c, k.Name)
+	}
+	if err == nil && k.index >= 0 {
+		err = k.begin(ctx)
+	}
+	return err
+}
+
+// adopt makes k one that has what another keeper has.
+func (k *keeper) adopt(now *testkit.Keeper) {
+	if k.Keeper != nil {
+		k.Close()
+	}
+	k.Keeper, k.crashes = now, k.r.crashes.Load()
+	k.Crashed, k.answers = k.crashed, map[uint64]time.Time{}
+	k.Unsure()
+}
+
+// crashed reports whether it may have gone back since it was asked before.
+func (k *keeper) crashed() bool {
+	now := k.r.crashes.Load()
+	defer func() { k.crashes = now }()
+	return now%2 == 1 || now != k.crashes
 }
 
 // live makes steps at random instants until ctx ends, and copies now and then.
-func (k *keeper) live(ctx context.Context, dice *rand.Rand) {
+func (k *keeper) live(ctx context.Context) {
 	defer func() { k.Close() }()
-	for sleep(ctx, dice, restMax) {
-		if dice.IntN(copyOneIn) == 0 {
-			k.copies(ctx, dice)
+	for k.rest(ctx) {
+		if k.dice.IntN(copyOneIn) == 0 {
+			k.copies(ctx, k.dice)
 		} else {
 			k.step(ctx)
 		}
 	}
 }
 
+// rest lets k sleep for a while: for a random time, or until a checkpoint is being
+// written. It reports whether ctx lives.
+func (k *keeper) rest(ctx context.Context) bool {
+	if k.dice.IntN(disturbOneIn) > 0 {
+		return sleep(ctx, k.dice, restMax)
+	}
+	for end := time.Now().Add(restMax); time.Now().Before(end) && !k.r.p.Checkpointing(k.Name); {
+		if !sleep(ctx, k.dice, lookEvery) {
+			return false
+		}
+	}
+	return sleep(ctx, k.dice, checkpointTime)
+}
+
+const (
+	// disturbOneIn is how many times a keeper rests for each time that a request
+	// comes as soon as its checkpoint is written.
+	disturbOneIn = 4
+	lookEvery    = 4 * time.Millisecond
+	// checkpointTime is about as long as a checkpoint takes.
+	checkpointTime = 150 * time.Millisecond
+)
+
 // step makes one step and compares its result with what it must be.
 func (k *keeper) step(ctx context.Context) {
+	if k.Observe(k.r.p) {
+		k.answers = map[uint64]time.Time{}
+		k.r.count(func(c *counts) { c.observed++ })
+	}
 	before, start := k.r.epoch.Load(), time.Now()
+	cut := k.r.p.Checkpointing(k.Name)
 	s, err := k.Step(ctx)
 	took := time.Since(start)
-	k.r.count(func(c *counts) { c.requests++ })
+	k.r.count(func(c *counts) {
+		c.requests++
+		if cut {
+			c.interrupting++
+		}
+	})
 	switch {
 	case err != nil && (k.r.down(before) || ctx.Err() != nil):
 		k.r.count(func(c *counts) { c.excused++ })
 		return
 	case err != nil:
-		k.r.fault("%s: %v", k.Name, err)
+		k.failed(ctx, err)
 		return
 	}
 	k.r.count(func(c *counts) {
@@ -61,6 +147,94 @@ func (k *keeper) step(ctx context.Context) {
 	}
 	if s.Off > clockMax {
 		k.r.wrong("%s: the clock is off by %v", k.Name, s.Off)
+	}
+	if s.Lost > 0 {
+		k.wentBack(ctx, s)
+	}
+	k.answers[s.N] = time.Now()
+}
+
+// failed finds out why something about k did not work. A sandbox that was lost
+// without a checkpoint is replaced by another one.
+func (k *keeper) failed(ctx context.Context, err error) {
+	before := k.r.epoch.Load()
+	status := k.status(ctx)
+	over := status == doze.Failed.Status() || status == gone
+	switch {
+	case over && !k.Saved():
+		k.r.count(func(c *counts) { c.lost++ })
+		err = k.replace(ctx)
+	case over:
+		k.r.fault("%s: it had a checkpoint and is %s: %v\n%s", k.Name, status, err, k.story())
+		err = k.replace(ctx)
+	default:
+		err = fmt.Errorf("%w (it is %s, with a checkpoint: %t)\n%s", err, status, k.Saved(), k.story())
+	}
+	if err != nil && !k.r.down(before) && ctx.Err() == nil {
+		k.r.fault("%s: %v", k.Name, err)
+	}
+}
+
+// story is the end of what dozed printed about k.
+func (k *keeper) story() string {
+	const most = 20
+	uid, err := k.r.p.UID(k.Name)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(k.r.p.Printed()) {
+		if strings.Contains(line, uid) && !strings.Contains(line, `"msg":"request"`) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-most):], "")
+}
+
+// gone is the status of a sandbox that is not there.
+const gone = "gone"
+
+func (k *keeper) status(ctx context.Context) string {
+	c, err := k.r.p.Client()
+	if err != nil {
+		return err.Error()
+	}
+	sb, err := c.Sandbox(ctx, k.Name)
+	switch {
+	case err != nil && doze.Public(err).Kind == doze.NotFound:
+		return gone
+	case err != nil:
+		return err.Error()
+	}
+	return sb.Status
+}
+
+// wentBack checks what a platform says of a sandbox that lost steps: that it went
+// back, and to when. The steps that it lost are those since then, and no others.
+func (k *keeper) wentBack(ctx context.Context, s testkit.Stepped) {
+	k.r.count(func(c *counts) { c.setbacks++; c.stepsLost += int64(s.Lost) }) //nolint:gosec // G115: a few
+	before := k.r.epoch.Load()
+	c, err := k.r.p.Client()
+	if err != nil {
+		k.r.fault("%s: %v", k.Name, err)
+		return
+	}
+	sb, err := c.Sandbox(ctx, k.Name)
+	switch {
+	case err != nil && (k.r.down(before) || ctx.Err() != nil):
+		return
+	case err != nil:
+		k.r.fault("%s: %v", k.Name, err)
+		return
+	case sb.Recovery == nil:
+		k.r.fault("%s: it lost %d steps, %d is the first, and says nothing\n%s", k.Name, s.Lost, s.N, k.story())
+		return
+	}
+	at := sb.Recovery.CheckpointAt.Time
+	for n := s.N; n < s.N+s.Lost; n++ {
+		if when, ok := k.answers[n]; ok && when.Before(at.Add(-clockMax)) {
+			k.r.fault("%s: it lost step %d of %v, and says that its checkpoint is of %v", k.Name, n, when, at)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 // Command soak runs sandboxes that keep memory and files and check them at each
 // request, lets them fall asleep and wake at random instants, copies them and
-// puts them back to what they were, archives others, kills the daemon at random,
-// and counts. It fails on any error and on any wrong byte.
+// puts them back to what they were, and archives others. At random it kills dozed,
+// the launcher and the processes of sandboxes, and cuts the power. It counts, and
+// fails on any error, on any wrong byte, on a sandbox that fails although it had a
+// checkpoint, and on one that goes back to its checkpoint and does not say so.
 package main
 
 import (
@@ -18,10 +20,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	var o options
-	flag.DurationVar(&o.length, "for", 10*time.Minute, "how `long`")
+	flag.DurationVar(&o.length, "for", 10*time.Minute, "how `long`, without -sleeps")
+	flag.Int64Var(&o.sleeps, "sleeps", 0, "go on until sandboxes were asleep and woke so `many` times")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what happens when")
 	flag.IntVar(&o.sandboxes, "sandboxes", 6, "how `many` keep something")
-	flag.IntVar(&o.megabytes, "mb", 24, "megabytes that each of them keeps")
+	flag.IntVar(&o.megabytes, "mb", 24, "megabytes that each of them keeps, on average")
 	flag.Parse()
 	c, err := soak(ctx, o)
 	fmt.Println(c)

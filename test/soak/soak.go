@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +19,9 @@ import (
 
 	"doze"
 	"doze/client"
+	"doze/internal/swap"
 	"doze/internal/testkit"
+	"doze/internal/testkit/power"
 )
 
 const (
@@ -27,76 +31,112 @@ const (
 	pauseAfter, saveAfter = 200 * time.Millisecond, 300 * time.Millisecond
 	swapAfter, diskAfter  = 600 * time.Millisecond, 1200 * time.Millisecond
 	restMax               = 2500 * time.Millisecond // between two steps of a keeper
-	killEvery             = 7 * time.Second         // on average
+	harmEvery             = 7 * time.Second         // on average
 	comeAndGo             = 4 * time.Second         // on average
-	// swap is made for a run. A host that lets us make none goes without the
-	// tier.
-	swap = "plain:1G"
+	// swapSize is for a run. A host that lets us make none goes without the tier.
+	swapSize = 1 << 30
+	// diskSize is for what a run keeps, and diskEach for each of its sandboxes.
+	diskSize, diskEach = 1 << 30, 320 << 20
 )
 
 type options struct {
 	length               time.Duration
+	sleeps               int64 // if set, it ends the run
 	seed                 uint64
 	sandboxes, megabytes int
 }
 
 // counts is what a run ends with.
 type counts struct {
-	seed                     uint64
-	steps, requests, excused int64
-	kills, made              int64
+	seed uint64
+	took time.Duration
 
-	snapshots, forked, restored, archived int64
+	steps, requests, excused, interrupting int64
+	dozeds, launchers, engines, cuts       int64
+	observed, setbacks, stepsLost, lost    int64
 
-	fromPaused, fromSaved, fromSwapped, fromDisk int
+	made, snapshots, forked, restored, archived int64
+
+	fromPaused, fromSaved, fromSwapped, fromDisk int64
 
 	wrong, errors                       int64
 	slowestRestart, slowestStep, latest time.Duration
 }
 
+// sleeps is how often a sandbox was asleep and woke.
+func (c counts) sleeps() int64 { return c.fromPaused + c.fromSaved + c.fromSwapped + c.fromDisk }
+
 func (c counts) String() string {
-	return fmt.Sprintf("seed %d: %d steps in %d requests, %d of them while the daemon was down; woke %d times from paused, %d from saved, "+
-		"%d from swap, %d from disk; %d kills of the daemon, ready again after %v at most; %d more sandboxes came and went; "+
-		"%d snapshots, of which %d forks were made and to which sandboxes went back %d times; %d archives, and back; slowest step %v; "+
-		"clock wrong by %v at most; %d wrong, %d errors",
-		c.seed, c.steps, c.requests, c.excused, c.fromPaused, c.fromSaved, c.fromSwapped, c.fromDisk, c.kills, c.slowestRestart.Round(time.Millisecond),
-		c.made, c.snapshots, c.forked, c.restored, c.archived, c.slowestStep.Round(time.Millisecond), c.latest.Round(time.Millisecond), c.wrong, c.errors)
+	lines := []string{
+		fmt.Sprintf("seed %d, %v", c.seed, c.took.Round(time.Second)),
+		fmt.Sprintf("%d sleeps: woke %d times from paused, %d from saved, %d from swap, %d from disk",
+			c.sleeps(), c.fromPaused, c.fromSaved, c.fromSwapped, c.fromDisk),
+		fmt.Sprintf("%d steps in %d requests, %d of them cut short by harm, %d of them while a checkpoint was written; slowest %v",
+			c.steps, c.requests, c.excused, c.interrupting, c.slowestStep.Round(time.Millisecond)),
+		fmt.Sprintf("killed: %d times dozed, %d the launcher, %d a sandbox's process; %d cuts of the power; ready again after %v at most",
+			c.dozeds, c.launchers, c.engines, c.cuts, c.slowestRestart.Round(time.Millisecond)),
+		fmt.Sprintf("%d checkpoints seen; %d times back to one, which lost %d steps; %d sandboxes lost before they had one",
+			c.observed, c.setbacks, c.stepsLost, c.lost),
+		fmt.Sprintf("%d sandboxes came and went; %d snapshots, %d forks, %d times back to a snapshot; %d archives, and back",
+			c.made, c.snapshots, c.forked, c.restored, c.archived),
+		fmt.Sprintf("%d wrong, %d errors; clock wrong by %v at most", c.wrong, c.errors, c.latest.Round(time.Millisecond)),
+	}
+	return strings.Join(lines, "\n")
 }
 
 // run is one soak.
 type run struct {
 	options
 
-	p     *testkit.Platform
-	key   string
-	epoch atomic.Int64 // odd while the daemon is down or about to be
+	p    *testkit.Platform
+	disk *power.Disk
+	// epoch is odd while something is down, or about to be; crashes while
+	// sandboxes may lose what they did since their checkpoints.
+	epoch, crashes atomic.Int64
 
 	mu     sync.Mutex
 	counts counts // guarded by mu
 	faults []string
+	read   int64 // bytes of the log that countWakes has seen
 }
 
 // soak runs for the wanted time and returns what it counted. The error says
 // what went wrong, with the first faults.
 func soak(ctx context.Context, o options) (_ counts, err error) {
+	began := time.Now()
 	dir, err := os.MkdirTemp("", "doze-soak-")
 	if err != nil {
 		return counts{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{
+	finish := context.WithoutCancel(ctx)
+	disk, err := power.New(ctx, dir, diskSize+int64(o.sandboxes)*diskEach)
+	if err != nil {
+		return counts{}, err
+	}
+	defer func() { err = errors.Join(err, disk.Close(finish)) }()
+	area := filepath.Join(dir, "swap")
+	if none := swap.Make(ctx, area, swapSize, true); none != nil {
+		fmt.Fprintln(os.Stderr, "soak: without swap:", none)
+	}
+	defer func() { err = errors.Join(err, swap.Remove(finish, area)) }()
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Data: filepath.Join(disk.Dir, "data"), Args: []string{
 		"--pause-after", pauseAfter.String(), "--save-after", saveAfter.String(), "--swap-after", swapAfter.String(),
-		"--disk-after", diskAfter.String(), "--ready", "2", "--swap", swap,
+		"--disk-after", diskAfter.String(), "--ready", "2", "--disk-reserve-mb", "64",
 	}})
 	if err != nil {
 		return counts{}, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	r := &run{options: o, p: p, key: p.Key, counts: counts{seed: o.seed}}
-	if err := r.all(ctx); err != nil {
+	r := &run{options: o, p: p, disk: disk, counts: counts{seed: o.seed}}
+	err = r.all(ctx)
+	if counted := r.countWakes(); counted != nil {
+		err = errors.Join(err, counted)
+	}
+	r.counts.took = time.Since(began)
+	if err != nil {
 		return r.counts, fmt.Errorf("%w\n%s", err, p.Tail())
 	}
-	r.countWakes()
 	if len(r.faults) > 0 {
 		return r.counts, errors.New(strings.Join(r.faults, "\n"))
 	}
@@ -106,29 +146,57 @@ func soak(ctx context.Context, o options) (_ counts, err error) {
 func (r *run) all(ctx context.Context) error {
 	keepers := make([]*keeper, r.sandboxes)
 	for i := range keepers {
-		k, err := r.keeper(ctx, fmt.Sprintf("keeper-%d", i))
+		k, err := r.keeper(ctx, i)
 		if err != nil {
 			return fmt.Errorf("start keeper %d: %w", i, err)
 		}
 		keepers[i] = k
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.length)
-	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
-	for i, k := range keepers {
-		group.Go(func() error { k.live(ctx, r.chance(i)); return nil })
+	live, cancel := context.WithCancel(ctx)
+	if r.sleeps == 0 {
+		live, cancel = context.WithTimeout(ctx, r.length)
 	}
-	group.Go(func() error { return r.kill(ctx, r.chance(r.sandboxes)) })
-	group.Go(func() error { r.churn(ctx, r.chance(r.sandboxes+1)); return nil })
+	defer cancel()
+	group, live := errgroup.WithContext(live)
+	for _, k := range keepers {
+		group.Go(func() error { k.live(live); return nil })
+	}
+	group.Go(func() error { return r.harm(live, r.chance(r.sandboxes)) })
+	group.Go(func() error { r.churn(live, r.chance(r.sandboxes+1)); return nil })
+	group.Go(func() error { defer cancel(); return r.enough(live) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	// Whatever was acknowledged is there.
 	for _, k := range keepers {
-		k.step(context.WithoutCancel(ctx))
+		k.step(ctx)
+		k.Close()
 	}
 	return nil
 }
+
+// enough returns when there were enough sleeps, or ctx ends.
+func (r *run) enough(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(countEvery):
+		}
+		if err := r.countWakes(); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		now := r.counts
+		r.mu.Unlock()
+		if r.sleeps > 0 && now.sleeps() >= r.sleeps {
+			return nil
+		}
+	}
+}
+
+// countEvery is how often a run looks whether it is over.
+const countEvery = time.Second
 
 // chance returns the dice of one goroutine.
 func (r *run) chance(i int) *rand.Rand {
@@ -145,24 +213,6 @@ func sleep(ctx context.Context, dice *rand.Rand, most time.Duration) bool {
 	}
 }
 
-// kill kills the daemon and starts it again.
-func (r *run) kill(ctx context.Context, dice *rand.Rand) error {
-	for sleep(ctx, dice, 2*killEvery) {
-		r.epoch.Add(1)
-		if err := r.p.Kill(); err != nil {
-			return fmt.Errorf("kill: %w", err)
-		}
-		start := time.Now()
-		if err := r.p.Restart(context.WithoutCancel(ctx)); err != nil {
-			return fmt.Errorf("restart: %w", err)
-		}
-		r.epoch.Add(1)
-		took := time.Since(start)
-		r.count(func(c *counts) { c.kills++; c.slowestRestart = max(c.slowestRestart, took) })
-	}
-	return nil
-}
-
 // count changes the counts.
 func (r *run) count(change func(*counts)) {
 	r.mu.Lock()
@@ -170,7 +220,7 @@ func (r *run) count(change func(*counts)) {
 	change(&r.counts)
 }
 
-// down reports whether the daemon was down at some moment since the epoch was
+// down reports whether something was down at some moment since the epoch was
 // before.
 func (r *run) down(before int64) bool { return before%2 == 1 || r.epoch.Load() != before }
 
@@ -285,22 +335,39 @@ func (r *run) fault(format string, args ...any) {
 // faultsMax bounds what is printed; they are all counted.
 const faultsMax = 20
 
-// countWakes counts what the daemon logged.
-func (r *run) countWakes() {
-	for line := range strings.Lines(r.p.Printed()) {
+// countWakes counts what dozed logged since it was called before.
+func (r *run) countWakes() error {
+	f, err := os.Open(r.p.Log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.Seek(r.read, io.SeekStart); err != nil {
+		return err
+	}
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	raw = raw[:bytes.LastIndexByte(raw, '\n')+1]
+	r.read += int64(len(raw))
+	for line := range bytes.Lines(raw) {
 		var e struct{ Msg, Tier string }
-		if json.NewDecoder(bytes.NewBufferString(line)).Decode(&e) != nil || e.Msg != "woke" {
+		if json.Unmarshal(line, &e) != nil || e.Msg != "woke" {
 			continue
 		}
-		switch e.Tier {
-		case "paused":
-			r.counts.fromPaused++
-		case "saved":
-			r.counts.fromSaved++
-		case "swapped":
-			r.counts.fromSwapped++
-		case "disk":
-			r.counts.fromDisk++
-		}
+		r.count(func(c *counts) {
+			switch e.Tier {
+			case "paused":
+				c.fromPaused++
+			case "saved":
+				c.fromSaved++
+			case "swapped":
+				c.fromSwapped++
+			case "disk":
+				c.fromDisk++
+			}
+		})
 	}
+	return nil
 }

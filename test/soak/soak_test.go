@@ -16,7 +16,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.kills == 0 || c.fromPaused == 0 || c.fromSaved == 0 || c.fromDisk == 0 || c.made == 0 ||
+	if c.dozeds == 0 || c.launchers == 0 || c.engines == 0 || c.cuts == 0 || c.fromPaused == 0 || c.fromSaved == 0 || c.fromDisk == 0 || c.made == 0 ||
 		c.forked == 0 || c.restored == 0 || c.archived == 0 {
 		t.Error("something was never met")
 	}
