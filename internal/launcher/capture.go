@@ -128,6 +128,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 	}
 	if err == nil {
 		made.Files, err = c.pages.seal(dir) // here, while the caller leaves the directory alone
+		made.Files = append(made.Files, c.others()...)
 	}
 	if err != nil {
 		return made, err
@@ -235,6 +236,8 @@ type capture struct {
 	mu   sync.Mutex
 	open map[string]bool // guarded by mu; each file is opened once
 	fds  []int           // guarded by mu; of the sources, ours to close
+	// small are the files besides the memory, as they were when they were closed.
+	small []gvisor.ImageFile // guarded by mu
 
 	// The goroutine that serves the file of pages writes these. Others read
 	// them after it has ended.
@@ -291,12 +294,25 @@ func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 		return nil, err
 	}
 	if name != gvisor.FilePages {
-		return &writer{c: c, put: (&stateOut{file: file}).put, release: file.Close}, nil
+		out := &stateOut{file: file}
+		return &writer{c: c, put: out.put, release: func() error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.small = append(c.small, out.about.File(name))
+			return file.Close()
+		}}, nil
 	}
 	if c.pages, err = newPagesOut(file, c.base); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &writer{c: c, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
+	return &writer{c: c, memory: true, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
+}
+
+// others returns what is known of the files besides the memory.
+func (c *capture) others() []gvisor.ImageFile {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.small
 }
 
 // close gives back what the capture holds.
@@ -338,7 +354,9 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 			last := len(c.named) - 1
 			if last < 0 || c.named[last].number != uint32(number) { //nolint:gosec // G115: below fileMost
 				if last >= 0 && !c.clock { // it is whole
-					if err := c.pages.write(c.named[last], newScratch()); err != nil {
+					room := newScratch()
+					err := c.pages.write(c.named[last], room)
+					if room.release(); err != nil {
 						return err
 					}
 					c.named = c.named[:last]
@@ -374,6 +392,7 @@ func (c *capture) copy(stop <-chan struct{}) error {
 		workers.Go(func() error {
 			return background(func() error {
 				room := newScratch()
+				defer room.release()
 				for {
 					i := next.Add(1) - 1
 					if i >= int64(len(c.named)) {
@@ -400,20 +419,27 @@ func (c *capture) copy(stop <-chan struct{}) error {
 
 // stateOut is a small file, which is written at once.
 type stateOut struct {
-	file *os.File
-	size uint64
+	file  *os.File
+	about gvisor.Sums
 }
 
 func (o *stateOut) put(from source, at memmap.FileRange) error {
-	if o.size += at.Length(); o.size > stateMax {
-		return fmt.Errorf("the engine's state has more than %d bytes", stateMax)
+	room := newRoom()
+	defer freeRoom(room)
+	for at.Start < at.End {
+		raw := room[:min(uint64(len(room)), at.Length())]
+		if err := readFull(from.fd, raw, at.Start); err != nil {
+			return err
+		}
+		if o.about.Add(raw); o.about.Bytes() > stateMax {
+			return fmt.Errorf("the engine's state has more than %d bytes", stateMax)
+		}
+		if _, err := o.file.Write(raw); err != nil {
+			return err
+		}
+		at.Start += uint64(len(raw))
 	}
-	raw := make([]byte, at.Length())
-	if err := readFull(from.fd, raw, at.Start); err != nil {
-		return err
-	}
-	_, err := o.file.Write(raw)
-	return err
+	return nil
 }
 
 // readFull reads from a file of the engine. It never maps one: an engine that
@@ -457,6 +483,7 @@ func findClock(fd int) memmap.FileRange {
 // writer serves the engine's writes to one file. It answers each at once.
 type writer struct {
 	c       *capture
+	memory  bool // its sources are the guest's memory
 	put     func(source, memmap.FileRange) error
 	release func() error
 	known   int    // sources that were registered
@@ -491,7 +518,10 @@ func (w *writer) RegisterSourceFD(fd int32, size uint64, _ []stateio.ClientFileR
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	w.c.fds = append(w.c.fds, own)
-	from := source{fd: own, base: w.size, clock: findClock(own)}
+	from := source{fd: own, base: w.size}
+	if w.memory {
+		from.clock = findClock(own)
+	}
 	if size > fileMost-w.size {
 		return nil, fmt.Errorf("sources have more than %d bytes", uint64(fileMost))
 	}

@@ -167,13 +167,11 @@ type group struct {
 	seenAt      atomic.Int64 // when it did, in Unix nanoseconds
 }
 
-// add moves processes in, with all their threads.
-func (g *group) add(pids []int) error {
+// add moves a process in, with all its threads.
+func (g *group) add(pid int) error {
 	for _, dir := range g.dirs {
-		for _, pid := range pids {
-			if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("move process %d into its cgroup: %w", pid, err)
-			}
+		if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("move process %d into its cgroup: %w", pid, err)
 		}
 	}
 	return nil

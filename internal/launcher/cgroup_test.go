@@ -87,7 +87,7 @@ func TestGroupFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if err := a.add([]int{7}); err != nil {
+		if err := a.add(7); err != nil {
 			t.Fatal(name, err)
 		}
 		if err := a.limitCPU(0.5); err != nil {
@@ -242,7 +242,7 @@ func TestGroupsReal(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.add([]int{child.Process.Pid}); err != nil {
+	if err := a.add(child.Process.Pid); err != nil {
 		t.Error(err)
 	}
 	if err := a.limitCPU(0.5); err != nil {
@@ -262,7 +262,7 @@ func TestGroupsReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = child.Wait()
-	if err := a.add([]int{child.Process.Pid}); err != nil {
+	if err := a.add(child.Process.Pid); err != nil {
 		t.Error("a process that is gone:", err)
 	}
 	if err := g.sweep(func(id string) bool { return id == "a" }); err != nil {

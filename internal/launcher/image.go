@@ -136,8 +136,13 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 			im.spoil(err)
 			return nil, err
 		}
-		p := &pages{image: im, memory: memory, room: make([]byte, memory.Size), at: -1}
-		r.do, r.register, r.release = p.read, p.register, memory.Close
+		p := &pages{image: im, memory: memory, at: -1}
+		if memory.Size == gvisor.PageChunk {
+			p.room = newRoom()
+		} else { // an older launcher wrote it
+			p.room = make([]byte, memory.Size)
+		}
+		r.do, r.register, r.release = p.read, p.register, p.close
 	} else {
 		file, err := os.Open(filepath.Join(im.dir, name))
 		if err != nil {
@@ -262,6 +267,13 @@ type pages struct {
 	room   []byte // for a chunk
 	chunk  []byte // the one that was read and compared last
 	at     int64  // its number, or -1
+}
+
+func (p *pages) close() error {
+	if p.memory.Size == gvisor.PageChunk {
+		freeRoom(p.room)
+	}
+	return p.memory.Close()
 }
 
 // register finds out where the engine has mapped the memory that it wants to

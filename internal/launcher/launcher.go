@@ -20,6 +20,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -47,6 +49,16 @@ var (
 // such engines take each other's checkpoints for their own.
 const unversioned = "VERSION_MISSING"
 
+const (
+	// heapGrowth is how much the launcher's heap grows between two collections, in
+	// percent. What lives in it is small, so that with Go's default of 100 it would
+	// be collected for every few megabytes, which is every few wakes.
+	heapGrowth = 400
+	// tidyAfter is when it is collected at the latest after a machine has ended:
+	// gVisor leaves it to the collection to close some descriptors.
+	tidyAfter = 2 * time.Second
+)
+
 // Options are the settings of a launcher.
 type Options struct {
 	Run    string // run state: control sockets, bundles; belongs in a tmpfs
@@ -69,6 +81,7 @@ type Launcher struct {
 
 	mu       sync.Mutex
 	machines map[string]*sandbox // guarded by mu
+	tidy     *time.Timer         // guarded by mu; runs the next collection
 }
 
 // Open returns a launcher that has adopted every live machine of its run
@@ -77,6 +90,7 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 	if version.Version() == unversioned {
 		return nil, errors.New("doze-sentry was built without an engine version; build it with make build")
 	}
+	debug.SetGCPercent(heapGrowth)
 	o.FlipLimit = cmp.Or(o.FlipLimit, gvisor.LimitFlip)
 	state := filepath.Join(o.Run, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
@@ -245,12 +259,10 @@ func (l *Launcher) scrub(c *container.Container, id string) {
 			slog.Warn("destroy", "sandbox", id, "err", err)
 		}
 	}
-	for _, pattern := range []string{id + "_sandbox:*", "runsc-" + id + ".sock"} {
-		names, _ := filepath.Glob(filepath.Join(l.conf.RootDir, pattern)) // the pattern is well formed
-		for _, name := range names {
-			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				slog.Warn("remove run state", "sandbox", id, "err", err)
-			}
+	own := id + "_sandbox:" + id // what gVisor calls a machine that is alone in its engine
+	for _, name := range []string{own + ".state", own + ".lock", "runsc-" + id + ".sock"} {
+		if err := os.Remove(filepath.Join(l.conf.RootDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			slog.Warn("remove run state", "sandbox", id, "err", err)
 		}
 	}
 	if err := l.releaseOwner(id); err != nil {
@@ -309,6 +321,11 @@ func (l *Launcher) drop(s *sandbox) {
 	if l.machines[s.id] == s {
 		delete(l.machines, s.id)
 	}
+	if l.tidy == nil {
+		l.tidy = time.AfterFunc(tidyAfter, runtime.GC)
+		return
+	}
+	l.tidy.Reset(tidyAfter) // while machines end all the time, the heap grows
 }
 
 // Boot creates and starts a machine.

@@ -126,8 +126,23 @@ func (p *pagesOut) extend(r memmap.FileRange) error {
 // scratch is room for a chunk, and for what a file has in its place.
 type scratch struct{ chunk, have []byte }
 
-func newScratch() *scratch {
-	return &scratch{make([]byte, gvisor.PageChunk), make([]byte, gvisor.PageChunk)}
+// rooms is room for chunks that nobody uses at the moment. A checkpoint and a wake
+// of a small machine would pay more for new memory than for what they copy into it.
+var rooms = sync.Pool{New: func() any { return new([gvisor.PageChunk]byte) }}
+
+// newRoom returns room for a chunk, with anything in it. freeRoom takes it back.
+func newRoom() []byte {
+	room, _ := rooms.Get().(*[gvisor.PageChunk]byte) // nothing else is ever put there
+	return room[:]
+}
+
+func freeRoom(room []byte) { rooms.Put((*[gvisor.PageChunk]byte)(room)) }
+
+func newScratch() *scratch { return &scratch{newRoom(), newRoom()} }
+
+func (s *scratch) release() {
+	freeRoom(s.chunk)
+	freeRoom(s.have)
 }
 
 // write reads a chunk of memory, and writes it if neither the base nor an earlier

@@ -27,9 +27,7 @@ const turnPause, turnTime = time.Millisecond, time.Second
 func (l *Launcher) endOrphans(ctx context.Context) error {
 	owned := map[int]bool{}
 	for _, s := range l.machines {
-		for _, pid := range append(served(s.container), s.container.SandboxPid()) {
-			owned[pid] = true
-		}
+		owned[s.container.SandboxPid()], owned[s.container.GoferPid.Load()] = true, true
 	}
 	engines, turning := enginesIn(l.conf.RootDir)
 	for until := time.Now().Add(turnTime); turning && time.Now().Before(until); {

@@ -88,29 +88,42 @@ func proc(pid int, name string) string {
 
 // tree returns pid and all its descendants. A process that ends meanwhile is
 // left out.
-func tree(pid int) []int {
-	pids := []int{pid}
-	tasks, _ := filepath.Glob(proc(pid, "task/*/children")) // the pattern is well formed
-	for _, task := range tasks {
-		children, err := os.ReadFile(task)
+func tree(pid int) (pids []int) {
+	_ = visit(pid, func(pid int) error { // it fails if the callback does
+		pids = append(pids, pid)
+		return nil
+	})
+	return pids
+}
+
+// visit calls do for a process and all its descendants, parents first. It asks for
+// children after do: what do makes a parent hand on, those have that come later.
+// Only a thread knows its children, and the kernel is slow to list anything else
+// about one.
+func visit(pid int, do func(pid int) error) error {
+	if err := do(pid); err != nil {
+		return err
+	}
+	threads, err := os.Open(proc(pid, "task"))
+	if err != nil {
+		return nil //nolint:nilerr // it ended
+	}
+	names, _ := threads.Readdirnames(-1) // it may end here, too
+	_ = threads.Close()
+	for _, name := range names {
+		children, err := os.ReadFile(threads.Name() + "/" + name + "/children")
 		if err != nil {
 			continue
 		}
 		for field := range strings.FieldsSeq(string(children)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				pids = append(pids, tree(child)...)
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				continue
+			}
+			if err := visit(child, do); err != nil {
+				return err
 			}
 		}
 	}
-	return pids
-}
-
-// spare sets who dies first when memory runs out: the guest's processes, and
-// then the engine. It is called before the first instruction: every process of
-// the guest descends from one that the engine starts with itself, and inherits
-// it. Without it, all would have the score of the dozed that started us.
-func spare(engine int) {
-	for _, pid := range tree(engine) {
-		adjust(pid, pid == engine, ordinary)
-	}
+	return nil
 }

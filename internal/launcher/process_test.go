@@ -118,3 +118,46 @@ func TestTree(t *testing.T) {
 		t.Error("a process that is no engine is taken for one")
 	}
 }
+
+// A process that is forked while its parent is visited is a child that is seen:
+// what the visit did to the parent came too late for it.
+func TestVisit(t *testing.T) {
+	t.Parallel()
+	parent := exec.Command("sh", "-c", "read go; sleep 1000 & echo; wait")
+	in, err := parent.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = parent.Wait() })
+	var pids []int
+	err = visit(parent.Process.Pid, func(pid int) error {
+		pids = append(pids, pid)
+		if len(pids) > 1 {
+			return nil
+		}
+		if _, err := in.Write([]byte("\n")); err != nil {
+			return err
+		}
+		_, err := out.Read(make([]byte, 1))
+		return err
+	})
+	for _, pid := range slices.Backward(pids) {
+		if p, err := os.FindProcess(pid); err == nil {
+			_ = p.Kill()
+		}
+	}
+	if err != nil || len(pids) != 2 {
+		t.Errorf("%v were visited, %v; want %d and its child", pids, err, parent.Process.Pid)
+	}
+	broken := errors.New("broken")
+	if err := visit(os.Getpid(), func(int) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("a visit that failed returned %v", err)
+	}
+}

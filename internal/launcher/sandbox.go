@@ -143,21 +143,31 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return err
 	}
-	// What starts from here on is born in the group.
-	if err := cmp.Or(step.Reach(step.Join, s.id), g.add(append(tree(made.SandboxPid()), served(made)...))); err != nil {
+	if err := cmp.Or(step.Reach(step.Join, s.id), g.join(made)); err != nil {
 		return errors.Join(err, made.Destroy())
 	}
-	spare(made.SandboxPid())
 	return s.settle(made)
 }
 
-// served is the process that opens the files of volumes for the engine, if the
-// machine has any.
-func served(c *container.Container) []int {
-	if pid := c.GoferPid.Load(); pid != 0 {
-		return []int{pid}
+// join moves the processes of a new machine into its group, before its first
+// instruction, and sets who dies first when memory runs out: those that the guest
+// will run in, and then the engine. Every process that comes later descends from
+// one that is there now, and inherits both. Without the second, all would have the
+// score of the dozed that started us.
+func (g *group) join(c *container.Container) error {
+	engine := c.SandboxPid()
+	err := visit(engine, func(pid int) error {
+		if err := g.add(pid); err != nil {
+			return err
+		}
+		adjust(pid, pid == engine, ordinary)
+		return nil
+	})
+	// It opens the files of volumes for the engine, if there are any.
+	if gofer := c.GoferPid.Load(); gofer != 0 && err == nil {
+		err = g.add(gofer)
 	}
-	return nil
+	return err
 }
 
 // live takes over a container that runs already.

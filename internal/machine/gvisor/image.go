@@ -441,7 +441,7 @@ func measure(ctx context.Context, name string) (ImageFile, error) {
 	workers, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(out.Chunks)) {
 		workers.Go(func() error {
-			buffer := make([]byte, ImageChunk)
+			buffer := make([]byte, min(ImageChunk, info.Size()))
 			for {
 				i := next.Add(1) - 1
 				if i >= int64(len(out.Chunks)) {

@@ -236,11 +236,37 @@ func ParseIndex(raw []byte) (x Index, err error) {
 
 // Describe returns what a manifest says of a file with this content.
 func Describe(name string, raw []byte) ImageFile {
-	f := ImageFile{Name: name, Bytes: int64(len(raw)), Chunks: []uint32{}}
-	for part := range slices.Chunk(raw, ImageChunk) {
-		f.Chunks = append(f.Chunks, crc32.Checksum(part, castagnoli))
+	var s Sums
+	s.Add(raw)
+	return s.File(name)
+}
+
+// Sums are the checksums of a file that is written piece by piece.
+type Sums struct {
+	bytes  int64
+	chunks []uint32 // the last one may not be whole
+}
+
+// Add takes note of the next bytes of the file.
+func (s *Sums) Add(raw []byte) {
+	for len(raw) > 0 {
+		room := ImageChunk - int(s.bytes%ImageChunk)
+		if room == ImageChunk {
+			s.chunks = append(s.chunks, 0)
+		}
+		part := raw[:min(room, len(raw))]
+		last := &s.chunks[len(s.chunks)-1]
+		*last = crc32.Update(*last, castagnoli, part)
+		raw, s.bytes = raw[len(part):], s.bytes+int64(len(part))
 	}
-	return f
+}
+
+// Bytes returns how long the file is.
+func (s *Sums) Bytes() int64 { return s.bytes }
+
+// File returns what a manifest says of the file.
+func (s *Sums) File(name string) ImageFile {
+	return ImageFile{Name: name, Bytes: s.bytes, Chunks: append([]uint32{}, s.chunks...)}
 }
 
 // ReadIndex returns the index of the image in dir, of which f says what it is.

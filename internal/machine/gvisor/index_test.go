@@ -181,3 +181,27 @@ func TestMark(t *testing.T) {
 		t.Errorf("%d marks of 8", len(seen))
 	}
 }
+
+// A file has the same checksums, in whatever pieces it was written.
+func TestSums(t *testing.T) {
+	t.Parallel()
+	raw := make([]byte, 2*ImageChunk+5)
+	for i := range raw {
+		raw[i] = byte(i * i >> 3)
+	}
+	for _, length := range []int{0, 1, ImageChunk, ImageChunk + 1, len(raw)} {
+		want := ImageFile{Name: "any", Bytes: int64(length), Chunks: []uint32{}}
+		for part := range slices.Chunk(raw[:length], ImageChunk) {
+			want.Chunks = append(want.Chunks, Sum(part))
+		}
+		for _, piece := range []int{ImageChunk / 3, ImageChunk, 3 * ImageChunk} {
+			var s Sums
+			for part := range slices.Chunk(raw[:length], piece) {
+				s.Add(part)
+			}
+			if diff := cmp.Diff(want, s.File("any")); diff != "" {
+				t.Errorf("%d bytes in pieces of %d: %s", length, piece, diff)
+			}
+		}
+	}
+}
