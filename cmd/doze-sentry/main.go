@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/version"
 
 	"doze/internal/launcher"
+	_ "doze/internal/launcher/early" // before gVisor
 	"doze/internal/launcher/filters"
 	"doze/internal/launcher/tune"
 )
