@@ -102,7 +102,7 @@ func (d *Driver) manifest(dir string, c machine.Config) (manifest, error) {
 
 // look reports whether a version is installed, and has it be one of ours then.
 func (d *Driver) look(version string) bool {
-	if !versionForm.MatchString(version) {
+	if !validVersion(version) {
 		return false
 	}
 	e := d.options.engineAt(version)
