@@ -22,7 +22,7 @@ const (
 
 func init() { //nolint:gochecknoinits // that it runs before the others' is what it is for
 	if dir, ok := umounts(os.Args); ok {
-		os.Exit(umount(dir))
+		os.Exit(umount(dir)) //nolint:forbidigo // this process has no other main
 	}
 }
 
@@ -41,7 +41,7 @@ func umounts(args []string) (dir string, ok bool) {
 func umount(dir string) (code int) {
 	for {
 		n, err := syscall.Read(syncFile, make([]byte, 1))
-		if err == syscall.EINTR { //nolint:errorlint // package errors is not initialised here
+		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil || n != 1 {
