@@ -19,6 +19,7 @@ const gcPercent = 400
 func Sandbox() {
 	debug.SetGCPercent(gcPercent)
 	pinProcessors()
+	leaveMonitoring()
 	go announceSignals()
 	go listen().mind()
 }
