@@ -105,6 +105,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 		return made, err
 	}
 	c := &capture{dir: dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
+	s.still()
 	if err := s.name(ctx, c); err != nil {
 		return made, errors.Join(err, c.close())
 	}
@@ -134,7 +135,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 		return made, err
 	}
 	step.Pass(step.Written, s.id)
-	s.still()
+	s.saved()
 	return made, nil
 }
 

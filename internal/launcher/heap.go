@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"strconv"
@@ -17,6 +18,14 @@ import (
 // for.
 const calmAfter = time.Second
 
+const (
+	// restAfter is when a guest that was saved is taken to stay in memory: most
+	// that move to disk do so earlier, and their engines end.
+	restAfter = 2 * time.Second
+	// restTime is what a collection of an engine's heap takes on a busy host.
+	restTime = 50 * time.Millisecond
+)
+
 // stir is stirred for who does not hold mu.
 func (s *sandbox) stir() {
 	s.mu.Lock()
@@ -27,6 +36,9 @@ func (s *sandbox) stir() {
 // stirred tells the engine, a little later, that its guest runs. Preconditions:
 // mu is held.
 func (s *sandbox) stirred() {
+	if s.rest != nil {
+		s.rest.Stop()
+	}
 	if s.calm == nil {
 		s.calm = time.AfterFunc(calmAfter, func() { s.tell(tune.HeapAwake) })
 		return
@@ -34,14 +46,36 @@ func (s *sandbox) stirred() {
 	s.calm.Reset(calmAfter)
 }
 
-// still tells the engine that its guest stands still for long. It is called when
-// a checkpoint is written: that took memory, which the engine gives back before
-// the rest may go to swap. Preconditions: mu is held.
+// still tells the engine that its guest stands still and is about to be saved: a
+// collection in the middle would make that longer. Preconditions: mu is held.
 func (s *sandbox) still() {
 	if s.calm != nil {
 		s.calm.Stop()
 	}
+	s.tell(tune.HeapStill)
+}
+
+// saved tells the engine, a little later, that its guest stands still for long:
+// what the checkpoint took is given back. Preconditions: mu is held.
+func (s *sandbox) saved() {
+	if s.rest == nil {
+		s.rest = time.AfterFunc(restAfter, func() { s.tell(tune.HeapAsleep) })
+		return
+	}
+	s.rest.Reset(restAfter)
+}
+
+// rested makes sure that the engine has given back what it does not need, before
+// the rest goes to swap. Preconditions: mu is held.
+func (s *sandbox) rested(ctx context.Context) {
+	if s.rest == nil || !s.rest.Stop() {
+		return
+	}
 	s.tell(tune.HeapAsleep)
+	select {
+	case <-ctx.Done():
+	case <-time.After(restTime): // what is given back later was moved for nothing
+	}
 }
 
 // tell sends the engine a signal, if it is one that waits for it: it would end

@@ -53,6 +53,7 @@ type sandbox struct {
 
 	link    *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 	calm    *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
+	rest    *time.Timer                    // guarded by mu; says that a guest that was saved stays in memory
 	copying sync.WaitGroup                 // the copy of its memory into an image; it may outlive the call that began it
 	hot     []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
 }

@@ -47,6 +47,7 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	if err := step.Reach(step.Push, s.id); err != nil {
 		return r, err
 	}
+	s.rested(ctx)
 	if err := pageOut(int(s.pid.Load())); err != nil {
 		return r, err
 	}

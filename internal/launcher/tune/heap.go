@@ -20,6 +20,10 @@ const (
 	// again. Go's runtime makes one every two minutes, which would bring back
 	// all of a heap that was moved to swap.
 	HeapAsleep = unix.Signal(41)
+	// HeapStill says that the guest stands still and its memory is about to be
+	// saved: no collection either, and what is free stays. A sandbox that moves to
+	// disk or is woken soon never needs one.
+	HeapStill = unix.Signal(42)
 )
 
 const (
@@ -40,21 +44,23 @@ type ear chan os.Signal
 // listen hears from now on.
 func listen() ear {
 	e := make(ear, 16) // more than come while one is minded
-	signal.Notify(e, HeapAwake, HeapAsleep)
+	signal.Notify(e, HeapAwake, HeapAsleep, HeapStill)
 	return e
 }
 
 // mind does what it hears, and gives the memory that was free in the heap back
-// to the host.
+// to the host, unless a checkpoint waits.
 func (e ear) mind() {
 	for told := range e {
 		percent, limit := awakePercent, int64(math.MaxInt64)
-		if told == HeapAsleep {
+		if told != HeapAwake {
 			percent, limit = asleepPercent, inUse()+asleepGrowth
 		}
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)
-		debug.FreeOSMemory()
+		if told != HeapStill {
+			debug.FreeOSMemory()
+		}
 	}
 }
 

@@ -24,6 +24,8 @@ func TestMindHeap(t *testing.T) { //nolint:paralleltest // the heap belongs to t
 		percent, limit uint64
 	}{
 		{HeapAwake, awakePercent, math.MaxInt64},
+		{HeapStill, math.MaxUint64, uint64(inUse()) + 2*asleepGrowth},
+		{HeapAwake, awakePercent, math.MaxInt64},
 		{HeapAsleep, math.MaxUint64, uint64(inUse()) + 2*asleepGrowth},
 		{HeapAwake, awakePercent, math.MaxInt64},
 	} {
@@ -34,7 +36,7 @@ func TestMindHeap(t *testing.T) { //nolint:paralleltest // the heap belongs to t
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			metrics.Read(now)
 			percent, limit := now[0].Value.Uint64(), now[1].Value.Uint64()
-			if percent == tc.percent && limit <= tc.limit && (tc.signal == HeapAsleep || limit == tc.limit) {
+			if percent == tc.percent && limit <= tc.limit && (tc.signal != HeapAwake || limit == tc.limit) {
 				break
 			}
 			if time.Now().After(deadline) {
