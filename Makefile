@@ -82,6 +82,7 @@ SOAK ?= 10m
 SLEEPS ?=
 SEED ?=
 STEP ?= 250ms
+ROUNDS ?=
 faults: deps-test ## every fault at every step of sleep and wake: errors, a full disk, kills, cuts of the power
 	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
 attack: deps-test build ## outsiders, tenants and sandboxes against a victim whose requests are measured; takes about 10 minutes
@@ -105,11 +106,11 @@ bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each
 	$(BENCH) density
 PAGE := wake create agent egress density sleep
 BUSY ?=
-performance: deps build ## docs/performance.md, of the benchmarks in PAGE; takes about 40 minutes, and refuses to start on a machine that is not quiet, unless BUSY=1
+performance: deps build ## docs/performance.md, of the benchmarks in PAGE; takes about 40 minutes, and refuses to start on a machine that is not quiet, unless BUSY=1; ROUNDS=3 is a quick look
 	@mkdir -p bin/performance && rm -f $(PAGE:%=bin/performance/%.json)
 	$(if $(BUSY),,$(GO) run ./test/bench quiet)
 	@failed=""; for b in $(PAGE); do \
-	  $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench -step 2s -json bin/performance/$$b.json $$b || failed="$$failed $$b"; done; \
+	  $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench -step 2s $(if $(ROUNDS),-rounds $(ROUNDS)) -json bin/performance/$$b.json $$b || failed="$$failed $$b"; done; \
 	$(GO) run ./test/bench page $(PAGE:%=bin/performance/%.json) > bin/performance/page.md && cp bin/performance/page.md docs/performance.md || exit 1; \
 	[ -z "$$failed" ] || { echo "these failed, as docs/performance.md says:$$failed"; exit 1; }
 

@@ -96,7 +96,7 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 			base, key string
 		}{{own, here, ""}, {s, sb.Metadata.URL, p.Key}} {
 			ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
-			for range agentRounds {
+			for range times(agentRounds) {
 				took, err := answer(ctx, ask, call.method, side.base+call.path, side.key, call.body)
 				if err != nil {
 					return all, fmt.Errorf("%s: %w", side.name, err)

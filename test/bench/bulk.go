@@ -64,9 +64,9 @@ func (l load) plainly() string { return l.name + ", a plain server in the sandbo
 // rounds is how often a load is measured.
 func (l load) rounds() int {
 	if l.bytes == 0 {
-		return agentRounds
+		return times(agentRounds)
 	}
-	return bulkRounds
+	return times(bulkRounds)
 }
 
 // bulk is what is measured of an agent in a sandbox through the edge, in turns

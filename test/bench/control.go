@@ -176,7 +176,7 @@ func insertInTurn(ctx context.Context, p *testkit.Platform, files []string, took
 
 // questionAll asks every question in every round.
 func questionAll(ctx context.Context, p *testkit.Platform, records int, only *regexp.Regexp, health *series, now []*series) error {
-	for i := range controlRounds {
+	for i := range times(controlRounds) {
 		took, err := read(ctx, p, "/health")
 		if err != nil {
 			return err

@@ -147,7 +147,7 @@ func createSingly(ctx context.Context, dir string, only *regexp.Regexp, exec, bo
 				continue
 			}
 			all = append(all, s)
-			for range storm.rounds {
+			for range times(storm.rounds) {
 				if err := createStorm(ctx, p, c, s, storm.at); err != nil {
 					return all, root, fmt.Errorf("%s: %w", s.name, err)
 				}
@@ -164,7 +164,7 @@ func createRow(ctx context.Context, p *testkit.Platform, c *client.Client, spare
 		return err
 	}
 	ended := began
-	for i := range createRounds {
+	for i := range times(createRounds) {
 		if err := p.AwaitSpares(ctx, spares); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func createRow(ctx context.Context, p *testkit.Platform, c *client.Client, spare
 			return err
 		}
 	}
-	s.cycle = (ended - began) / createRounds
+	s.cycle = (ended - began) / time.Duration(times(createRounds))
 	return nil
 }
 
@@ -197,7 +197,7 @@ func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *
 	for _, storm := range createStorms {
 		named := func(form string) *series { return &series{name: fmt.Sprintf(form, storm.at), against: boot} }
 		cold, warm, again := named(stormCold), named(stormWarm), named(stormAgain)
-		for round := range storm.rounds {
+		for round := range times(storm.rounds) {
 			if only.MatchString(cold.name) {
 				if round == 0 {
 					all = append(all, cold)

@@ -338,7 +338,7 @@ func requests(ctx context.Context, p path, conns int, s *series) error {
 func loads(ctx context.Context, p path, s *series) error {
 	t := clientOf(p, 1)
 	defer t.CloseIdleConnections()
-	for range egressLoads {
+	for range times(egressLoads) {
 		took, err := fetch(ctx, t, "/load", egressBytes)
 		if err != nil {
 			return err

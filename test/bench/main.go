@@ -44,6 +44,17 @@ var benches = []bench{
 // idleStep is that of the benchmark sleep.
 var idleStep = flag.Duration("step", 250*time.Millisecond, "`time` from one idle time to the next")
 
+// most bounds how often a case is measured.
+var most = flag.Int("rounds", 0, "measure each case at most this `number` of times, for a quick look; 0 as often as its figures need")
+
+// times is how often a case is measured that needs so many rounds.
+func times(rounds int) int {
+	if *most > 0 {
+		return min(rounds, *most)
+	}
+	return rounds
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

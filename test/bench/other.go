@@ -49,7 +49,7 @@ func byRunsc(ctx context.Context, s *series, root string) (err error) {
 	if err := writeBundle(bundle, root, "/usr/bin/sleep", "infinity"); err != nil {
 		return err
 	}
-	for range otherRounds {
+	for range times(otherRounds) {
 		const id = "other"
 		err := s.took(func() error {
 			for _, args := range [][]string{{"create", "-bundle", bundle, id}, {"start", id}, {"exec", id, "/usr/bin/true"}} {
@@ -129,7 +129,7 @@ func (p *podman) measure(ctx context.Context, s *series) error {
 		"--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
 		"--rootfs", p.root + ":O", "sleep", "infinity",
 	}
-	for i := range otherRounds {
+	for i := range times(otherRounds) {
 		err := s.took(func() error {
 			if err := p.run(ctx, run...); err != nil {
 				return err

@@ -144,7 +144,7 @@ func (r *runsc) measure(ctx context.Context, s *series, root string, mb int) (er
 	if err := errors.Join(err, remove()); err != nil {
 		return err
 	}
-	for range commandRounds {
+	for range times(commandRounds) {
 		began := time.Now()
 		if err := r.run(ctx, "restore", "-bundle", bundle, "-image-path", image, "-background", "-detach", id); err != nil {
 			return err

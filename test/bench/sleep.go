@@ -114,7 +114,7 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 		return answer(ctx, ask, http.MethodGet, sb.Metadata.URL+"/port/9000", p.Key, "")
 	}
 	awake := &series{name: inUseCase(mb)}
-	for range wakeRounds {
+	for range times(wakeRounds) {
 		took, err := request()
 		if err != nil {
 			return nil, err

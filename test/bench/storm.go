@@ -53,7 +53,7 @@ func wakeStorm(ctx context.Context, p *testkit.Platform) (_ []*series, err error
 	single := &series{name: stormSingle}
 	together := &series{name: stormTogether, against: single}
 	held := &series{name: stormHeld, against: single}
-	for range stormRounds {
+	for range times(stormRounds) {
 		for _, side := range []struct {
 			*series
 			do func(context.Context, *testkit.Platform, []sleeper, *series) (time.Duration, error)
@@ -74,7 +74,7 @@ func wakeStorm(ctx context.Context, p *testkit.Platform) (_ []*series, err error
 			if err != nil {
 				return nil, err
 			}
-			s.cycle += (over - before) / stormSize / stormRounds
+			s.cycle += (over - before) / stormSize / time.Duration(times(stormRounds))
 		}
 	}
 	return []*series{single, together, held}, nil

@@ -238,7 +238,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 		fmt.Fprint(os.Stderr, ".")
 	}
 	fmt.Fprintln(os.Stderr)
-	for range costRounds {
+	for range times(costRounds) {
 		for _, s := range all {
 			if cases[s].cold {
 				continue // it costs what it does from the page cache, and waits for the disk
@@ -280,7 +280,7 @@ func wakeCost(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier,
 		return nil
 	}
 	over, err := restIn(ctx, p, t.state)
-	s.cycle += (over - before) / costRounds
+	s.cycle += (over - before) / time.Duration(times(costRounds))
 	return err
 }
 
@@ -338,11 +338,11 @@ func roomFor(mb int) doze.Megabytes { return doze.Megabytes(max(1024, 2*mb)) }
 func rounds(mb int) int {
 	switch {
 	case mb >= huge:
-		return hugeRounds
+		return times(hugeRounds)
 	case mb >= large:
-		return largeRounds
+		return times(largeRounds)
 	}
-	return wakeRounds
+	return times(wakeRounds)
 }
 
 // forget drops the files of a sandbox's checkpoint from the page cache.
