@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,61 +16,93 @@ import (
 )
 
 const (
-	// A platform rests when it used less than restShare of one processor for
-	// restWindow. An idle dozed uses less than half of that.
+	// An account rests when its processes used less than restShare of one processor
+	// for restWindow. An idle dozed uses less than half of that.
 	restWindow, restShare = 200 * time.Millisecond, 0.03
-	// restPatience is for a platform that always has something to do.
+	// restPatience is for processes that always have something to do.
 	restPatience = time.Minute
 )
 
-// accounts are where hosts have the hierarchy of cgroup v2. The kernel counts the
-// time of processors in all of its groups, with and without a controller there.
-var accounts = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+// hierarchy is where a host may have cgroups that count the time of processors.
+type hierarchy struct {
+	root  string
+	magic int64  // of its file system
+	file  string // with the time, in each group
+	read  func(string) (time.Duration, error)
+}
 
-// unified returns the hierarchy of cgroup v2.
-func unified() (string, error) {
-	for _, dir := range accounts {
-		var st unix.Statfs_t
-		if unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
-			return dir, nil
+// hierarchies are in the order of preference. On cgroup v2 the kernel counts in all
+// groups, with and without a controller there.
+var hierarchies = []hierarchy{
+	{"/sys/fs/cgroup", unix.CGROUP2_SUPER_MAGIC, "cpu.stat", usage},
+	{"/sys/fs/cgroup/unified", unix.CGROUP2_SUPER_MAGIC, "cpu.stat", usage},
+	{"/sys/fs/cgroup/cpuacct", unix.CGROUP_SUPER_MAGIC, "cpuacct.usage", nanoseconds},
+}
+
+// there reports whether the host has it.
+func (h hierarchy) there() bool {
+	var st unix.Statfs_t
+	return unix.Statfs(h.root, &st) == nil && st.Type == h.magic
+}
+
+// An Account counts the time of processors that commands and all of their children
+// use, also of those that have ended: it is a cgroup.
+type Account struct {
+	hierarchy
+
+	dir     string
+	besides []string // groups that the children may move to
+	join    *os.File // what a process writes to that joins
+}
+
+// OpenAccount makes an account. It counts the groups with the names besides, too:
+// what its processes put there. The caller must close it.
+func OpenAccount(name string, besides ...string) (*Account, error) {
+	for _, h := range hierarchies {
+		if h.there() {
+			return h.open(name, besides)
 		}
 	}
-	return "", errors.New("this host has no cgroup v2")
+	return nil, errors.New("this host has no cgroups that count the time of processors")
 }
 
-// account makes the cgroup in which dozed starts, and returns its directory. What
-// dozed starts is born there: the launcher, its sandboxes until the launcher puts
-// them in a group of their own, and every short-lived child.
-func (p *Platform) account() (string, error) {
-	root, err := unified()
-	if err != nil {
-		return "", err
+func (h hierarchy) open(name string, besides []string) (*Account, error) {
+	a := &Account{hierarchy: h, dir: filepath.Join(h.root, name)}
+	for _, other := range besides {
+		a.besides = append(a.besides, filepath.Join(h.root, other))
 	}
-	dir := filepath.Join(root, p.cgroup()+"-account")
-	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
+	if err := os.Mkdir(a.dir, 0o750); err != nil {
+		return nil, err
 	}
-	return dir, nil
+	var err error
+	if a.join, err = os.OpenFile(filepath.Join(a.dir, "cgroup.procs"), os.O_WRONLY, 0); err != nil {
+		return nil, errors.Join(err, os.Remove(a.dir))
+	}
+	return a, nil
 }
 
-// Used returns the time of processors that the platform has used: dozed, the
-// launcher, sandboxes, and all of their children, also those that ended. Only
-// what the kernel does in threads of its own is not in it. The platform must
-// have [Options.Account].
-func (p *Platform) Used() (total time.Duration, err error) {
-	if p.accounting == "" {
-		return 0, errors.New("the platform was started without an account")
-	}
-	// On a host that has cgroup v2 alone, sandboxes are in groups below this parent.
-	for _, dir := range []string{p.accounting, filepath.Join(filepath.Dir(p.accounting), p.cgroup())} {
-		raw, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-		if errors.Is(err, fs.ErrNotExist) && dir != p.accounting {
+// Command has a command counted from its first instruction: a shell joins the group
+// and becomes it.
+func (a *Account) Command(cmd *exec.Cmd) *exec.Cmd {
+	const joined = 3 // the first of the extra files
+	script := fmt.Sprintf(`echo $$ >&%d && exec %d>&- && exec "$0" "$@"`, joined, joined)
+	cmd.Args = append([]string{"/bin/sh", "-c", script, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path, cmd.ExtraFiles = "/bin/sh", []*os.File{a.join}
+	return cmd
+}
+
+// Used returns the time of processors that was used so far. What the kernel does in
+// threads of its own is not in it.
+func (a *Account) Used() (total time.Duration, err error) {
+	for _, dir := range append([]string{a.dir}, a.besides...) {
+		raw, err := os.ReadFile(filepath.Join(dir, a.file))
+		if errors.Is(err, fs.ErrNotExist) && dir != a.dir {
 			continue
 		}
 		if err != nil {
 			return 0, err
 		}
-		used, err := usage(string(raw))
+		used, err := a.read(string(raw))
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", dir, err)
 		}
@@ -89,13 +122,19 @@ func usage(stat string) (time.Duration, error) {
 	return 0, fmt.Errorf("cpu.stat has no usage_usec: %q", stat)
 }
 
-// Rest waits until the platform has nothing left to do, and returns what it had
-// used by then. It asks the platform nothing, so that waiting costs nothing.
-func (p *Platform) Rest(ctx context.Context) (time.Duration, error) {
+// nanoseconds reads a file cpuacct.usage.
+func nanoseconds(file string) (time.Duration, error) {
+	n, err := strconv.ParseInt(strings.TrimSpace(file), 10, 64)
+	return time.Duration(n), err
+}
+
+// Rest waits until the processes have nothing left to do, and returns what they had
+// used by then. It asks them nothing, so that waiting costs nothing.
+func (a *Account) Rest(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, restPatience, errors.New("the platform does not come to rest"))
 	defer cancel()
 	for {
-		before, err := p.Used()
+		before, err := a.Used()
 		if err != nil {
 			return 0, err
 		}
@@ -105,7 +144,7 @@ func (p *Platform) Rest(ctx context.Context) (time.Duration, error) {
 			return 0, context.Cause(ctx)
 		case <-time.After(restWindow):
 		}
-		after, err := p.Used()
+		after, err := a.Used()
 		if err != nil {
 			return 0, err
 		}
@@ -115,19 +154,17 @@ func (p *Platform) Rest(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// closeAccount removes the cgroup of dozed. Its processes have been killed, but
-// some may still be ending.
-func (p *Platform) closeAccount() error {
-	if p.accounting == "" {
-		return nil
-	}
+// Close removes the group. Its processes have been killed, but some may still be
+// ending.
+func (a *Account) Close() error {
+	_ = a.join.Close() // nothing was written through it
 	for deadline := time.Now().Add(stopTime); ; time.Sleep(awaitPoll) {
-		err := unix.Rmdir(p.accounting)
+		err := unix.Rmdir(a.dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return fmt.Errorf("remove %s: %w", p.accounting, err)
+			return fmt.Errorf("remove %s: %w", a.dir, err)
 		}
 	}
 }

@@ -51,7 +51,8 @@ type Options struct {
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 
-	// Account has [Platform.Used] count the time of processors.
+	// Account has the platform's time of processors counted, which on a host with
+	// cgroup v2 alone includes the group of its sandboxes: see [Platform.Used].
 	Account bool
 	// Spares has dozed keep as many machines started ahead as it does for users.
 	// Without it there are none, and what is there is what a test has asked for.
@@ -75,13 +76,13 @@ type Platform struct {
 	RunDir   string // run state
 	Log      string // file with everything that dozed printed
 
-	options    Options
-	listen     string
-	previews   string            // address of previews by path; empty with a domain
-	transport  http.RoundTripper // nil is that of net/http
-	accounting string            // cgroup of dozed and its children; empty without an account
-	cmd        *exec.Cmd
-	ended      chan struct{}
+	options   Options
+	listen    string
+	previews  string            // address of previews by path; empty with a domain
+	transport http.RoundTripper // nil is that of net/http
+	account   *Account          // of dozed and its children; may be nil
+	cmd       *exec.Cmd
+	ended     chan struct{}
 }
 
 // Root returns the directory of this module.
@@ -147,7 +148,6 @@ func (p *Platform) Restart(ctx context.Context) error {
 	}
 	defer func() { _ = log.Close() }()
 	args := []string{
-		filepath.Join(p.options.Bin, "dozed"),
 		"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
 		"--swap", "host", // by itself, each platform would take memory of the host
 	}
@@ -158,14 +158,15 @@ func (p *Platform) Restart(ctx context.Context) error {
 	if p.previews != "" {
 		args = append(args, "--preview-listen", p.previews)
 	}
-	if p.options.Account {
-		if p.accounting, err = p.account(); err != nil {
+	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
+	if p.options.Account && p.account == nil {
+		if p.account, err = OpenAccount(p.cgroup()+"-account", p.cgroup()); err != nil {
 			return err
 		}
-		// The shell joins the group and becomes dozed, whose process is in it from the start.
-		args = append([]string{"/bin/sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(p.accounting, "cgroup.procs")}, args...)
 	}
-	cmd := exec.Command(args[0], args[1:]...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
+	if p.account != nil {
+		cmd = p.account.Command(cmd)
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), p.options.Env...)
 	if err := cmd.Start(); err != nil {
@@ -301,8 +302,23 @@ func (p *Platform) wipe() error {
 	if err := p.wreck().Clear(); err != nil {
 		return err
 	}
-	return errors.Join(swap.Remove(context.Background(), filepath.Join(p.Data, "swap")), p.closeAccount()) //nolint:forbidigo // as long as it takes
+	if err := swap.Remove(context.Background(), filepath.Join(p.Data, "swap")); err != nil { //nolint:forbidigo // as long as it takes
+		return err
+	}
+	account := p.account
+	if p.account = nil; account != nil {
+		return account.Close()
+	}
+	return nil
 }
+
+// Used returns the time of processors that the platform has used: dozed, the
+// launcher, sandboxes, and all of their children. It must have an account.
+func (p *Platform) Used() (time.Duration, error) { return p.account.Used() }
+
+// Rest waits until the platform has nothing left to do, and returns what it had
+// used by then. It must have an account.
+func (p *Platform) Rest(ctx context.Context) (time.Duration, error) { return p.account.Rest(ctx) }
 
 func (p *Platform) wreck() wreck.Wreck {
 	return wreck.Wreck{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data}

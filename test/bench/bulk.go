@@ -172,16 +172,21 @@ func (s *series) took(do func() error) error {
 	return err
 }
 
-// cost is took, and adds what the platform takes of the processors until do returns.
-func (s *series) cost(p *testkit.Platform, do func() error) error {
-	before, err := p.Used()
+// meter is what counts the time of processors.
+type meter interface {
+	Used() (time.Duration, error)
+}
+
+// cost is took, and adds the time of processors that was used until do returned.
+func (s *series) cost(m meter, do func() error) error {
+	before, err := m.Used()
 	if err == nil {
 		err = s.took(do)
 	}
 	if err != nil {
 		return err
 	}
-	after, err := p.Used()
+	after, err := m.Used()
 	s.costs = append(s.costs, after-before)
 	return err
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"doze/internal/testkit"
 )
 
 const (
@@ -45,13 +47,17 @@ func byRunsc(ctx context.Context, s *series, root string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	if r.account, err = testkit.OpenAccount(filepath.Base(r.dir)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.account.Close()) }()
 	bundle := filepath.Join(r.dir, "bundle")
 	if err := writeBundle(bundle, root, "/usr/bin/sleep", "infinity"); err != nil {
 		return err
 	}
 	for range times(otherRounds) {
 		const id = "other"
-		err := s.took(func() error {
+		err := s.cost(r.account, func() error {
 			for _, args := range [][]string{{"create", "-bundle", bundle, id}, {"start", id}, {"exec", id, "/usr/bin/true"}} {
 				if err := r.run(ctx, args...); err != nil {
 					return err
@@ -83,22 +89,26 @@ func byPodman(ctx context.Context, s *series, root string) error {
 	if len(cgroups(podmanCgroup)) == 0 {
 		mine = append(mine, podmanCgroup)
 	}
+	if p.account, err = testkit.OpenAccount(p.cgroup+"-account", p.cgroup, podmanCgroup); err != nil {
+		return errors.Join(err, os.Remove(dir))
+	}
 	err = inNamespace(func() error {
 		if err := p.prepare(ctx, root); err != nil {
 			return err
 		}
 		return p.measure(ctx, s)
 	})
-	return errors.Join(err, removeCgroups(mine), os.RemoveAll(dir))
+	return errors.Join(err, removeCgroups(mine), p.account.Close(), os.RemoveAll(dir))
 }
 
 const podmanCgroup = "libpod_parent"
 
 // podman is podman with a directory of its own.
 type podman struct {
-	dir    string
-	root   string // where the root file system is mounted
-	cgroup string // parent of the cgroups of its containers
+	dir     string
+	account *testkit.Account
+	root    string // where the root file system is mounted
+	cgroup  string // parent of the cgroups of its containers
 }
 
 // prepare mounts the root file system, and hides what crun refuses to work with:
@@ -130,7 +140,7 @@ func (p *podman) measure(ctx context.Context, s *series) error {
 		"--rootfs", p.root + ":O", "sleep", "infinity",
 	}
 	for i := range times(otherRounds) {
-		err := s.took(func() error {
+		err := s.cost(p.account, func() error {
 			if err := p.run(ctx, run...); err != nil {
 				return err
 			}
@@ -161,7 +171,7 @@ func (p *podman) run(ctx context.Context, args ...string) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
+	if err := p.account.Command(cmd).Run(); err != nil {
 		said, _ := os.ReadFile(log.Name())
 		return fmt.Errorf("podman %s: %w: %.500s", args[0], err, said)
 	}

@@ -92,6 +92,7 @@ func rootOf(ctx context.Context, p *testkit.Platform) (string, error) {
 // runsc is gVisor's command line with a directory of its own.
 type runsc struct {
 	dir, program string
+	account      *testkit.Account // of what it starts; may be nil
 }
 
 // run runs one command.
@@ -106,6 +107,9 @@ func (r *runsc) run(ctx context.Context, args ...string) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd.Stdout, cmd.Stderr = log, log
+	if r.account != nil {
+		cmd = r.account.Command(cmd)
+	}
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(log.Name())
 		return fmt.Errorf("runsc %s: %w: %.500s", args[0], err, said)

@@ -256,11 +256,19 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 // platform rests. The sandbox is kept awake until then, so that it does not fall
 // asleep meanwhile. The time of a whole cycle ends when it has.
 func wakeCost(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier, s *series) error {
+	if t.state == "running" { // after the round before it sleeps
+		release, err := keepAwake(ctx, p, sb)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
 	if err := await(ctx, p, t.state); err != nil {
 		return err
 	}
+	// A sandbox that is paused does not rest: it moves on.
 	before, err := p.Used()
-	if t.cycles { // what ended the sleep before is over
+	if t.state != "paused" {
 		before, err = p.Rest(ctx)
 	}
 	if err != nil {
