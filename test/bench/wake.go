@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	wakeRounds = 50
+	wakeRounds = 30
 	// The checkpoints of large sizes take a while to write.
 	largeRounds, large = 15, 512
 	hugeRounds, huge   = 10, 1024
