@@ -436,14 +436,10 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
-	var ahead string
-	if c.Templates {
-		ahead = filepath.Join(c.Data, "ahead")
-	}
 	p.node, err = node.Open(ctx, node.Options{
 		Drive: p.mountDrive,
-		Dir:   filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: ahead,
-		Volumes: p.volumes, Agent: agent, Driver: driver, Engine: driver.Engine(),
+		Dir:   filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: filepath.Join(c.Data, "ahead"),
+		Volumes: p.volumes, Agent: agent, Driver: driver,
 		CheckImage: p.images.Check,
 		Image: func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
 			image, err := p.images.EnsureFor(ctx, ref, diskLogin(login), progress(os.Stderr, ref))

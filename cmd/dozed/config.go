@@ -74,7 +74,6 @@ type config struct {
 	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake
 	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
 	SparesMax    int             `json:"sparesMax"`         // the same, when as many sandboxes were created within a minute
-	Templates    bool            `json:"templates"`         // sandboxes go on from a copy of one like them, where there is one
 	Egress       string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
 	EgressPool   []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
 	EgressLink   string          `json:"egressInterface"`   // network interface that they belong to
@@ -125,7 +124,7 @@ func defaults() config {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, SparesMax: 16, Templates: true, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, SparesMax: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
@@ -197,7 +196,6 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Int64Var(&c.SandboxMB, "sandbox-memory-mb", c.SandboxMB, "let all sandboxes together take this many `MB` of memory (default: that of the host without --reserve-mb)")
 	flags.Float64Var(&c.Overcommit, "memory-overcommit", c.Overcommit, "let sandboxes in memory be promised this `multiple` of what they can take together; what is over it is refused, after those that sleep went to disk; 1 guarantees each all of its memory")
 	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
-	flags.BoolVar(&c.Templates, "templates", c.Templates, "create sandboxes out of copies of others like them, started before, of which one (about 25 MB of disk) is kept for each image and size; =false boots every sandbox, and makes no spare ones")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
 	flags.IntVar(&c.SparesMax, "spares-max", c.SparesMax, "keep up to this `number` of them when as many sandboxes were created within a minute; each is promised the memory of a sandbox, and goes when that is needed")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open|direct`: sandboxes reach nothing; or public addresses by TCP, as far as their network rules allow, through the proxy; or so, but without it where there are no rules: then UDP passes as well, names are asked of public servers, and what passes is not written to the log")

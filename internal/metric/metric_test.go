@@ -27,7 +27,7 @@ func TestMetrics(t *testing.T) {
 	spans := []trace.Span{{Stage: trace.Turn, Within: -1, Took: 2 * time.Millisecond}, {Stage: trace.Engine, Within: -1, Took: 40 * time.Millisecond}}
 	m.Traced(trace.Record{Kind: trace.Wake, From: "saved", Status: doze.TraceDone, Waited: time.Second, Spans: spans})
 	m.Traced(trace.Record{Kind: trace.Wake, From: "disk", Status: doze.TraceFailed, Spans: spans})
-	m.Traced(trace.Record{Kind: trace.Create, From: trace.FromTemplate, Status: doze.TraceDone, Waited: 90 * time.Millisecond, Spans: spans})
+	m.Traced(trace.Record{Kind: trace.Create, From: trace.FromSnapshot, Status: doze.TraceDone, Waited: 90 * time.Millisecond, Spans: spans})
 
 	m.Decided(true)
 	m.Decided(true)
@@ -74,9 +74,9 @@ func TestMetrics(t *testing.T) {
 		`doze_wake_stage_seconds_count{stage="turn",tier="saved"} 1`,
 		`doze_wake_stage_seconds_bucket{stage="engine",tier="saved",le="0.025"} 0`,
 		`doze_wake_stage_seconds_bucket{stage="engine",tier="saved",le="0.05"} 1`,
-		`doze_create_stage_seconds_count{source="template",stage="engine"} 1`,
-		`doze_create_seconds_bucket{source="template",le="0.05"} 0`,
-		`doze_create_seconds_bucket{source="template",le="0.1"} 1`,
+		`doze_create_stage_seconds_count{source="snapshot",stage="engine"} 1`,
+		`doze_create_seconds_bucket{source="snapshot",le="0.05"} 0`,
+		`doze_create_seconds_bucket{source="snapshot",le="0.1"} 1`,
 		`doze_trace_drops_total{reason="full"} 8`,
 		`doze_sleep_seconds_count{tier="saved"} 1`,
 		`doze_egress_decisions_total{verdict="allow"} 2`,

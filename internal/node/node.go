@@ -49,8 +49,6 @@ type Options struct {
 	Ahead     string // directory of what is started ahead, on the same file system; without one nothing is
 	Agent     string // file with the agent
 	Driver    machine.Driver
-	// Engine is the version of what the driver starts new machines in.
-	Engine string
 
 	// CheckImage and Image resolve an image's name; Image may take as long as
 	// making it takes.

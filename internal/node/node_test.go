@@ -179,7 +179,7 @@ func (h *host) fails(step string) error {
 
 func (h *host) options() node.Options {
 	return node.Options{
-		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake, Engine: engineVersion,
+		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake,
 		CheckImage: func(string) error { return nil },
 		Image: func(context.Context, string, *peer.Login) (node.Image, error) {
 			return node.Image{Path: filepath.Join(h.dir, imageFile), Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")

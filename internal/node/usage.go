@@ -194,7 +194,7 @@ func (n *Node) measureAhead(m *measuring) error {
 	if n.Ahead == "" {
 		return nil
 	}
-	errs := []error{m.add(peer.DiskUse{Kind: peer.DiskAhead, ID: templateDir}, filepath.Join(n.Ahead, templateDir))}
+	var errs []error
 	machines := filepath.Join(n.Ahead, machineDir)
 	entries, err := os.ReadDir(machines)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -428,17 +428,6 @@ func (p *Platform) Await(ctx context.Context, tier string) error {
 	})
 }
 
-// AwaitTemplate waits until sandboxes of some kind can go on from a copy.
-func (p *Platform) AwaitTemplate(ctx context.Context) error {
-	return until(ctx, func() error {
-		found, err := filepath.Glob(filepath.Join(p.Data, "ahead", "templates", "*", "*", gvisor.FileManifest))
-		if err == nil && len(found) == 0 {
-			err = waitError("there is no template")
-		}
-		return err
-	})
-}
-
 // AwaitSpares waits until so many machines wait for their sandboxes.
 func (p *Platform) AwaitSpares(ctx context.Context, want int) error {
 	return until(ctx, func() error {

@@ -46,7 +46,7 @@ var stages = [count]struct{ name, is string }{
 	Memory:   {"memory", "the node promises memory, and may move other sandboxes to disk for it"},
 	Network:  {"network", "the sandbox gets an address, and its network rules take effect"},
 	Volumes:  {"volumes", "the node attaches volumes"},
-	Share:    {"share", "the new machine gets the files of a template or snapshot"},
+	Share:    {"share", "the new machine gets the files of a snapshot"},
 	Manifest: {"manifest", "the driver reads the manifest of the checkpoint"},
 	Verify:   {"verify", "the driver compares the checkpoint with its checksums, unless the node vouches for it"},
 	Retire:   {"retire", "the checkpoint is marked as used up"},
@@ -94,11 +94,10 @@ const (
 
 // What the machine of a create is made of.
 const (
-	FromSpare    = "spare"    // a machine that was started ahead
-	FromTemplate = "template" // a copy of one like it
-	FromImage    = "image"    // it boots
+	FromSpare    = "spare" // a machine that was started ahead
+	FromImage    = "image" // it boots
 	FromSnapshot = "snapshot"
 )
 
 // Sources are the values of From for creates.
-var Sources = []string{FromSpare, FromTemplate, FromImage, FromSnapshot}
+var Sources = []string{FromSpare, FromImage, FromSnapshot}

@@ -35,7 +35,6 @@ var createSides = []struct {
 	spares int
 }{
 	{"create + exec, by a boot", nil, 0},
-	{"create + exec, out of a template", []string{"--spares", "0", "--spares-max", "0"}, 0},
 	{"create + exec, with a spare machine", []string{"--spares", strconv.Itoa(spares), "--spares-max", "0"}, spares},
 }
 
@@ -70,8 +69,8 @@ func createCases() []string {
 	return names
 }
 
-// create makes sandboxes, each until its first `true` has ended: by a boot, out
-// of a template, and with a machine that was started ahead; one by one and many at
+// create makes sandboxes, each until its first `true` has ended: by a boot
+// and with a machine that was started ahead; one by one and many at
 // once. The yardsticks are the same exec in a sandbox that runs already, and what
 // a user would take instead.
 func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
@@ -104,7 +103,7 @@ func createSingly(ctx context.Context, dir string, only *regexp.Regexp, exec, bo
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, "", err
 	}
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--templates=false"}, Account: true})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Account: true})
 	if err != nil {
 		return nil, "", err
 	}
@@ -129,9 +128,6 @@ func createSingly(ctx context.Context, dir string, only *regexp.Regexp, exec, bo
 			}
 			// The first one makes what the others begin with.
 			if err := createOne(ctx, p, c, "first", &series{}, &series{}); err != nil {
-				return all, root, err
-			}
-			if err := p.AwaitTemplate(ctx); err != nil {
 				return all, root, err
 			}
 		}
@@ -179,8 +175,8 @@ func createRow(ctx context.Context, p *testkit.Platform, c *client.Client, spare
 	return nil
 }
 
-// createTogether makes many sandboxes at once, with the spare machines and
-// templates that users have.
+// createTogether makes many sandboxes at once, with the spare machines
+// that users have.
 func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *series) (all latencies, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -219,8 +215,7 @@ func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *
 	return all, nil
 }
 
-// coldStorm is the first thing that a platform does: it has no template, and no
-// spare machine.
+// coldStorm is the first thing that a platform does: it has no spare machine.
 func coldStorm(ctx context.Context, p *testkit.Platform, c *client.Client, s *series, n int) error {
 	if err := p.Stop(); err != nil {
 		return err
@@ -235,8 +230,7 @@ func coldStorm(ctx context.Context, p *testkit.Platform, c *client.Client, s *se
 }
 
 // warmStorms come one after the other to a platform that has created one sandbox:
-// it has a template, and as many spare machines as it keeps for nobody. After the
-// first storm it has as many as it keeps at most.
+// it has as many spare machines as it keeps for nobody. After the first storm it has as many as it keeps at most.
 func warmStorms(ctx context.Context, p *testkit.Platform, c *client.Client, warm, again *series, n int) error {
 	if err := restart(ctx, p, nil); err != nil { // it forgets how many came before
 		return err

@@ -95,7 +95,7 @@ func TestSmallHost(t *testing.T) {
 // try again, and leaves nothing.
 func TestMemoryIsPromised(t *testing.T) {
 	t.Parallel()
-	p, c := start(t, "--sandbox-memory-mb", "720", "--reserve-mb", "64", "--memory-overcommit", "1", "--pause-after", "1h", "--templates=false")
+	p, c := start(t, "--sandbox-memory-mb", "720", "--reserve-mb", "64", "--memory-overcommit", "1", "--pause-after", "1h")
 	create(t, c, named("one", 256))
 	create(t, c, named("two", 256))
 	_, err := c.Create(t.Context(), named("three", 256), false)

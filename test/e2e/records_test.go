@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { postgres.Main(m) }
 func TestRecordsOnAServer(t *testing.T) {
 	t.Parallel()
 	address := postgres.Database(t)
-	p, c := start(t, "--database", address, "--spares", "0", "--templates=false")
+	p, c := start(t, "--database", address, "--spares", "0")
 	sb, box := create(t, c, named("kept", 2048))
 	sh(t, box, "echo 42 >/root/answer")
 	if err := p.Kill(); err != nil {

@@ -25,7 +25,6 @@ var stages = map[string][]string{
 	"wake saved":      {"admit", "turn", "memory", "retire", "launch", "launch/engine", "connect", "answer"},
 	"wake disk":       {"admit", "turn", "memory", "manifest", "verify", "prepare", "prepare/process", "launch", "launch/link", "launch/engine", "connect", "answer"},
 	"create image":    {"admit", "image", "commit", "memory", "network", "volumes", "launch", "launch/process", "launch/link", "launch/engine", "agent", "publish"},
-	"create template": {"admit", "image", "commit", "memory", "network", "volumes", "share", "manifest", "verify", "prepare", "prepare/process", "launch", "launch/link", "launch/engine", "agent", "publish"},
 	"create snapshot": {"admit", "image", "commit", "memory", "network", "volumes", "share", "manifest", "verify", "prepare", "prepare/process", "launch", "launch/link", "launch/engine", "agent", "publish"},
 	"create spare":    {"admit", "image", "commit", "network", "launch", "launch/engine", "agent", "publish"},
 }
@@ -122,9 +121,6 @@ func TestTraces(t *testing.T) {
 		}
 		t.Logf("%s: %+v", tr.From, tr)
 	}
-	if err := p.AwaitTemplate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	create(t, c, named("second", 512))
 	last("second")
 	if _, err := c.Fork(t.Context(), "first", doze.ForkRequest{TargetName: "third", TargetType: doze.KindSandbox}); err != nil {
@@ -135,7 +131,7 @@ func TestTraces(t *testing.T) {
 	text := call{url: p.Address + "/metrics"}.want(t, p, 200).body
 	for _, line := range []string{
 		`doze_wake_stage_seconds_count{stage="engine",tier="saved"}`, `doze_wake_stage_seconds_count{stage="verify",tier="disk"}`,
-		`doze_create_stage_seconds_count{source="template",stage="share"} 1`, `doze_create_seconds_count{source="snapshot"} 1`,
+		`doze_create_stage_seconds_count{source="snapshot",stage="share"} 1`, `doze_create_seconds_count{source="snapshot"} 1`,
 	} {
 		if !strings.Contains(text, line) {
 			t.Errorf("%s is missing in the metrics", line)
@@ -184,7 +180,7 @@ func TestTraces(t *testing.T) {
 		t.Errorf("after a restart: %s", out)
 	}
 	out = s.ok(t, "doze", "sandbox", "trace", "fourth")
-	if !strings.Contains(out, "create  template  done") || !strings.Contains(out, "launch") {
+	if !strings.Contains(out, "create  image  done") || !strings.Contains(out, "launch") {
 		t.Error(out)
 	}
 	p.Arguments("--spares", "0") // a spare machine is nobody's, and would be left

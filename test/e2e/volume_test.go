@@ -61,11 +61,6 @@ func TestVolumes(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
 	create(t, c, named("plain", 512))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.AwaitTemplate(ctx); err != nil { // which is for sandboxes without
-		t.Fatal(err)
-	}
 	volume(t, c, "kept", "")
 	_, box := create(t, c, having("one", doze.VolumeAttachment{Name: "kept", MountPath: "/data/kept"},
 		doze.VolumeAttachment{Name: "scratch", MountPath: "/scratch", Type: doze.VolumeEphemeral, SizeMB: 32}))
