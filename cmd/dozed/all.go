@@ -424,7 +424,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		return fmt.Errorf("prepare the agent: %w", err)
 	}
 	driver, err := gvisor.Open(ctx, gvisor.Options{
-		Sentry: beside("doze-sentry"), Engines: filepath.Join(c.Data, "engines"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.Ready, Memory: p.memory,
+		Sentry: beside("doze-sentry"), Engines: filepath.Join(c.Data, "engines"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.readyProcesses(p.memory), Memory: p.memory,
 		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
 			ip, err := netip.ParseAddr(l.IP)
 			if err != nil {

@@ -71,7 +71,7 @@ type config struct {
 	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
 	SandboxMB    int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
 	Overcommit   float64         `json:"memoryOvercommit"`  // how many times that may be promised to sandboxes in memory
-	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake
+	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake; -1: 1% of the memory
 	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
 	SparesMax    int             `json:"sparesMax"`         // the same, when as many sandboxes were created within a minute
 	Egress       string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
@@ -124,7 +124,7 @@ func defaults() config {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: 16, Spares: 2, SparesMax: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: readyAuto, Spares: 2, SparesMax: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
@@ -195,7 +195,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.Int64Var(&c.ReserveMB, "reserve-mb", c.ReserveMB, "keep this many `MB` of memory for the host, and move sleeping sandboxes to disk early when less is free")
 	flags.Int64Var(&c.SandboxMB, "sandbox-memory-mb", c.SandboxMB, "let all sandboxes together take this many `MB` of memory (default: that of the host without --reserve-mb)")
 	flags.Float64Var(&c.Overcommit, "memory-overcommit", c.Overcommit, "let sandboxes in memory be promised this `multiple` of what they can take together; what is over it is refused, after those that sleep went to disk; 1 guarantees each all of its memory")
-	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for the `number` of sandboxes that went to disk last: they wake faster")
+	flags.IntVar(&c.Ready, "ready", c.Ready, "keep a process (11 MB) for this `number` of sandboxes on disk: they wake faster; -1: for as many as 1 % of the memory of all sandboxes holds")
 	flags.IntVar(&c.Spares, "spares", c.Spares, "keep this `number` of started machines (about 20 MB each) for the image and the size that was used last: sandboxes are created faster")
 	flags.IntVar(&c.SparesMax, "spares-max", c.SparesMax, "keep up to this `number` of them when as many sandboxes were created within a minute; each is promised the memory of a sandbox, and goes when that is needed")
 	flags.StringVar(&c.Egress, "egress", c.Egress, "`closed|open|direct`: sandboxes reach nothing; or public addresses by TCP, as far as their network rules allow, through the proxy; or so, but without it where there are no rules: then UDP passes as well, names are asked of public servers, and what passes is not written to the log")
@@ -431,8 +431,8 @@ func (c config) validate() error {
 	if c.KeyRequests < 0 {
 		p.Add("keyRequests", "must not be negative")
 	}
-	if c.Ready < 0 {
-		p.Add("ready", "must not be negative")
+	if c.Ready < readyAuto {
+		p.Add("ready", "must not be negative, but for %d", readyAuto)
 	}
 	if c.Spares < 0 {
 		p.Add("spares", "must not be negative")

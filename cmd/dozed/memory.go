@@ -28,6 +28,26 @@ func (c *config) sandboxMemory(host doze.Megabytes, held int64) int64 {
 	return max(host.Bytes()-c.ReserveMB<<20, host.Bytes()/2) - held
 }
 
+const (
+	// readyAuto says that the memory decides how many sandboxes on disk keep a
+	// process.
+	readyAuto = -1
+	// readyShare is the part of what sandboxes can take that such processes take
+	// then: so little that nobody who is awake misses it.
+	readyShare = 100
+	// readyBytes is what one takes.
+	readyBytes = 11 << 20
+)
+
+// readyProcesses is how many sandboxes on disk keep a process, where all sandboxes
+// can take so many bytes together.
+func (c *config) readyProcesses(memory int64) int {
+	if c.Ready != readyAuto {
+		return c.Ready
+	}
+	return int(max(1, memory/readyShare/readyBytes))
+}
+
 // spareMemory is the most that compressed swap may take of the memory, in bytes: a
 // part of what sandboxes get, or of what is left of the host if that is a number.
 func (c *config) spareMemory(host doze.Megabytes) int64 {

@@ -4,6 +4,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ type Options struct {
 	Run     string // directory of run state; belongs in a tmpfs
 	Cgroup  string // parent of the cgroups
 	Ready   int    // how many sandboxes on disk have a process waiting
+	// Calm is for how long nobody must have waited for a machine before such a
+	// process is created. By default it is a second.
+	Calm time.Duration
 	// Memory is what all sandboxes together may take, in bytes; 0 is no limit.
 	Memory int64
 	// FlipLimit is when a pause or a resume counts as hanging; by default
@@ -51,6 +55,7 @@ type Driver struct {
 	current *engine // of new machines
 	run     string  // directory of what we know until the next reboot
 	ready   ready
+	rush    rush
 
 	mu       sync.Mutex
 	engines  map[string]*engine  // guarded by mu; by version
@@ -68,8 +73,10 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		options: o, current: current, engines: all, added: make(chan struct{}), run: current.run,
-		machines: map[string]*sandbox{}, last: map[string]*sandbox{}, ready: ready{most: o.Ready},
+		machines: map[string]*sandbox{}, last: map[string]*sandbox{},
 	}
+	d.rush.idled = idled
+	d.ready = ready{most: o.Ready, calm: cmp.Or(o.Calm, readyCalm), rush: &d.rush}
 	return d, current.ensure(ctx)
 }
 
@@ -152,6 +159,7 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	if d.home(c.ID) != d.current {
 		return nil, fmt.Errorf("boot: %w", errTaken)
 	}
+	defer d.rush.enter()()
 	if err := d.current.mounts(ctx, c); err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
@@ -376,6 +384,7 @@ func (d *Driver) finish(id string) {
 	old := d.last[id]
 	d.mu.Unlock()
 	if old != nil {
+		d.ready.remove(old)
 		old.tasks.Wait()
 	}
 }

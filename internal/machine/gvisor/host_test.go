@@ -305,7 +305,7 @@ func (h *host) dial(ctx context.Context, l machine.Link, port uint16) (conn net.
 }
 
 func (h *host) options() Options {
-	return Options{Sentry: cmp.Or(h.sentry, built.sentry), Engines: cmp.Or(h.engines, filepath.Join(sharedDir, "engines")), Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit, Ready: h.ready, Memory: h.memory}
+	return Options{Sentry: cmp.Or(h.sentry, built.sentry), Engines: cmp.Or(h.engines, filepath.Join(sharedDir, "engines")), Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory}
 }
 
 func (h *host) Open(t *testing.T) machine.Driver {

@@ -38,6 +38,9 @@ type sandbox struct {
 	prepared atomic.Bool // it exists ahead of the wake; written while process is held
 	closed   bool        // guarded by process
 
+	lain  time.Time     // guarded by d.ready.mu; when it went to disk
+	sleep time.Duration // guarded by d.ready.mu; how long it slept there the last time
+
 	starting bool // guarded by d.mu; the end of its processes is no event yet
 	died     bool // guarded by d.mu; they ended meanwhile
 }
@@ -102,6 +105,7 @@ func (s *sandbox) Ready() bool { return s.prepared.Load() }
 // Suspend implements [machine.Machine]. The tiers are walked down one by one.
 func (s *sandbox) Suspend(ctx context.Context, to machine.Tier) error {
 	if s.Tier() == machine.OnDisk {
+		s.d.ready.shrink(s)
 		return s.unprepare(ctx)
 	}
 	for s.Tier() < to {
@@ -138,8 +142,8 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 		return fmt.Errorf("to %s: %w", to, err)
 	}
 	s.reach(to)
-	if to == machine.OnDisk && s.d.ready.most > 0 {
-		s.tasks.Go(s.prepare)
+	if to == machine.OnDisk {
+		s.d.ready.want(s)
 	}
 	return nil
 }
@@ -480,6 +484,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer s.d.rush.enter()()
 	s.engine.Store(s.d.engine(m.Engine))
 	s.process.Lock()
 	defer s.process.Unlock()
