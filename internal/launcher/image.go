@@ -22,6 +22,7 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
+	"doze/internal/machine"
 	"doze/internal/machine/gvisor"
 	"doze/internal/step"
 )
@@ -149,7 +150,7 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 			im.spoil(err)
 			return nil, err
 		}
-		w, err := im.whole(file, about)
+		w, err := readWhole(file, about)
 		if err = errors.Join(err, file.Close()); err != nil {
 			im.spoil(err)
 			return nil, err
@@ -241,12 +242,16 @@ func (r *reader) Wait(done []stateio.Completion, least int) ([]stateio.Completio
 // whole is a small file, read and compared at once.
 type whole struct{ *bytes.Reader }
 
-func (im *image) whole(file io.Reader, about gvisor.ImageFile) (whole, error) {
-	raw, err := io.ReadAll(io.LimitReader(file, about.Bytes+1))
-	if err == nil {
-		err = about.Check(raw)
+func readWhole(file io.Reader, about gvisor.ImageFile) (whole, error) {
+	if about.Bytes < 0 || about.Bytes > stateMax {
+		return whole{}, fmt.Errorf("%w: %s has %d bytes", machine.ErrDamaged, about.Name, about.Bytes)
 	}
-	return whole{bytes.NewReader(raw)}, err
+	raw := make([]byte, about.Bytes+1) // a file that is longer is found out
+	n, err := io.ReadFull(file, raw)
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = about.Check(raw[:n])
+	}
+	return whole{bytes.NewReader(raw[:n])}, err
 }
 
 func (w whole) read(t read) (total int, err error) {

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -9,6 +10,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"doze/internal/machine"
+	"doze/internal/machine/gvisor"
 )
 
 func TestMapped(t *testing.T) {
@@ -68,5 +72,38 @@ func TestCarry(t *testing.T) {
 	var c carry
 	if c.add(make([]byte, 3*page), 4096); len(c.from) > 0 {
 		t.Error("zero pages are handed over")
+	}
+}
+
+func TestReadWhole(t *testing.T) {
+	t.Parallel()
+	raw := bytes.Repeat([]byte("state"), 300_000)
+	about := gvisor.Describe(gvisor.FileState, raw)
+	if w, err := readWhole(bytes.NewReader(raw), about); err != nil || w.Size() != int64(len(raw)) {
+		t.Errorf("a sound file: %v", err)
+	}
+	empty := gvisor.Describe(gvisor.FileState, nil)
+	if _, err := readWhole(bytes.NewReader(nil), empty); err != nil {
+		t.Errorf("an empty file: %v", err)
+	}
+	altered := bytes.Clone(raw)
+	altered[len(altered)/2]++
+	negative, huge := about, about
+	negative.Bytes, huge.Bytes = -2, stateMax+1
+	for name, tc := range map[string]struct {
+		raw   []byte
+		about gvisor.ImageFile
+	}{
+		"shorter":        {raw[1:], about},
+		"empty":          {nil, about},
+		"longer":         {append(bytes.Clone(raw), 0), about},
+		"altered":        {altered, about},
+		"not empty":      {raw, empty},
+		"a length below": {raw, negative},
+		"a length above": {raw, huge},
+	} {
+		if _, err := readWhole(bytes.NewReader(tc.raw), tc.about); !errors.Is(err, machine.ErrDamaged) {
+			t.Errorf("%s: %v, want that it is damaged", name, err)
+		}
 	}
 }

@@ -52,8 +52,9 @@ const unversioned = "VERSION_MISSING"
 const (
 	// heapGrowth is how much the launcher's heap grows between two collections, in
 	// percent. What lives in it is small, so that with Go's default of 100 it would
-	// be collected for every few megabytes, which is every few wakes.
-	heapGrowth = 400
+	// be collected for every few megabytes, which is every few wakes. With more, the
+	// kernel copies more tables of pages whenever an engine is forked from it.
+	heapGrowth = 200
 	// tidyAfter is when it is collected at the latest after a machine has ended:
 	// gVisor leaves it to the collection to close some descriptors.
 	tidyAfter = 2 * time.Second

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -146,12 +147,19 @@ func asOwner(uid int, do func() error) error {
 // machine has them, and the engine compares.
 func mapUsers(spec *specs.Linux) (err error) {
 	spec.Namespaces = append(spec.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
-	if spec.UIDMappings, err = everybody("uid_map"); err != nil {
+	if spec.UIDMappings, err = users(); err != nil {
 		return err
 	}
-	spec.GIDMappings, err = everybody("gid_map")
+	spec.GIDMappings, err = userGroups()
 	return err
 }
+
+// users and userGroups are those that there are. They never change: they are of the
+// namespace that the launcher was started in.
+var (
+	users      = sync.OnceValues(func() ([]specs.LinuxIDMapping, error) { return everybody("uid_map") })
+	userGroups = sync.OnceValues(func() ([]specs.LinuxIDMapping, error) { return everybody("gid_map") })
+)
 
 // everybody maps all users, or groups, to themselves. The process that opens
 // files of volumes has a user namespace of its own with this mapping, so that it
