@@ -106,7 +106,7 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 		}
 	}
 	loads, err := agentLoads(ctx, p, here, dir, only)
-	if all = append(all, loads...); err != nil || !only.MatchString(agentMemory) {
+	if all = append(all, loads...); err != nil || !only.MatchString(agentMemory) || *most > 0 {
 		return all, err
 	}
 	return all, growth(ctx, box)

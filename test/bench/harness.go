@@ -27,9 +27,11 @@ type row struct {
 	Unsupported string `json:"unsupported,omitempty"`
 	// Rate is how many bytes the case moves in its p50, in MB/s; 0 if it moves none.
 	Rate float64 `json:"mb_per_s,omitempty"`
-	// Cost is the p50 of the processor time that the whole platform takes for a
-	// sample; 0 if nobody looked.
-	Cost float64 `json:"cpu_ms,omitempty"`
+	// Answer is the p50 of the processor time that the whole platform takes for a
+	// sample until its answer is there, Cost until its work is over; each is 0 if
+	// nobody looked.
+	Answer float64 `json:"answer_cpu_ms,omitempty"`
+	Cost   float64 `json:"cpu_ms,omitempty"`
 	// Cycle is the mean of the same, with all that follows until the platform rests.
 	Cycle float64 `json:"cycle_cpu_ms,omitempty"`
 	// Failed is how many samples have no time, since they failed.
@@ -72,7 +74,8 @@ type series struct {
 	samples []time.Duration
 	// unsupported says why this host cannot do it; empty if it can.
 	unsupported string
-	costs       []time.Duration // of the processors; nil if nobody looked
+	answers     []time.Duration // of the processors, until the answer; nil if nobody looked
+	costs       []time.Duration // of the processors, until the work was over; nil if nobody looked
 	cycle       time.Duration   // of the processors, with all that follows a sample; 0 if nobody looked
 	failed      int
 	failure     error // the first one
@@ -109,7 +112,7 @@ func (s *series) row(bench string) row {
 	if r.P50 > 0 {
 		r.Rate = float64(s.bytes) / 1000 / r.P50
 	}
-	r.Cost, r.Cycle, r.Failed = quantile(s.costs, 0.5), float64(s.cycle.Microseconds())/1000, s.failed
+	r.Answer, r.Cost, r.Cycle, r.Failed = quantile(s.answers, 0.5), quantile(s.costs, 0.5), float64(s.cycle.Microseconds())/1000, s.failed
 	return r
 }
 
@@ -120,7 +123,7 @@ type latencies []*series
 func (all latencies) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
 	var reasons strings.Builder
-	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tcpu ms\tcycle cpu ms\tp50 / yardstick\t")
+	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tanswer cpu ms\tcpu ms\tcycle cpu ms\tp50 / yardstick\t")
 	for _, s := range all {
 		r := s.row(bench)
 		ratio := ""
@@ -134,7 +137,7 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 		if s.failed > 0 {
 			fmt.Fprintf(&reasons, "%s: %d of %d failed, the first one with: %v\n", s.name, s.failed, s.failed+len(s.samples), s.failure)
 		}
-		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Cost), some(r.Cycle), ratio)
+		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Answer), some(r.Cost), some(r.Cycle), ratio)
 		if machine != nil {
 			if err := json.NewEncoder(machine).Encode(r); err != nil {
 				return err

@@ -56,19 +56,15 @@ func wakeStorm(ctx context.Context, p *testkit.Platform) (_ []*series, err error
 	for range times(stormRounds) {
 		for _, side := range []struct {
 			*series
-			do func(context.Context, *testkit.Platform, []sleeper, *series) (time.Duration, error)
+			do func(ctx context.Context, p *testkit.Platform, crowd []sleeper, s *series, before time.Duration) error
 		}{{single, inTurn}, {together, atOnce}, {held, atOnceHeld}} {
 			s := side.series
 			before, err := restOnDisk(ctx, p)
 			if err != nil {
 				return nil, err
 			}
-			awake, err := side.do(ctx, p, crowd, s)
-			if err != nil {
+			if err := side.do(ctx, p, crowd, s, before); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)
-			}
-			if awake > 0 {
-				s.costs = append(s.costs, (awake-before)/stormSize)
 			}
 			over, err := restOnDisk(ctx, p)
 			if err != nil {
@@ -87,19 +83,19 @@ type sleeper struct {
 }
 
 // inTurn wakes one sandbox after the other.
-func inTurn(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series) (time.Duration, error) {
+func inTurn(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series, _ time.Duration) error {
 	for _, one := range crowd {
 		took, err := one.ask(ctx)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		s.add(took)
 	}
-	return 0, nil
+	return nil
 }
 
 // atOnce wakes all sandboxes.
-func atOnce(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series) (time.Duration, error) {
+func atOnce(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series, _ time.Duration) error {
 	var mu sync.Mutex // guards s
 	var calls errgroup.Group
 	for _, one := range crowd {
@@ -113,12 +109,12 @@ func atOnce(ctx context.Context, _ *testkit.Platform, crowd []sleeper, s *series
 			return err
 		})
 	}
-	return 0, calls.Wait()
+	return calls.Wait()
 }
 
-// atOnceHeld wakes all sandboxes and keeps them awake until the platform rests. It
-// returns what the platform had used by then.
-func atOnceHeld(ctx context.Context, p *testkit.Platform, crowd []sleeper, s *series) (used time.Duration, err error) {
+// atOnceHeld wakes all sandboxes and keeps them awake until the platform rests: no
+// checkpoint is in what that costs. The platform had used so much before.
+func atOnceHeld(ctx context.Context, p *testkit.Platform, crowd []sleeper, s *series, before time.Duration) error {
 	var mu sync.Mutex // guards s and releases
 	var releases []func()
 	defer func() {
@@ -141,9 +137,15 @@ func atOnceHeld(ctx context.Context, p *testkit.Platform, crowd []sleeper, s *se
 		})
 	}
 	if err := calls.Wait(); err != nil {
-		return 0, err
+		return err
 	}
-	return p.Rest(ctx)
+	answered, err := p.Used()
+	if err != nil {
+		return err
+	}
+	after, err := p.Rest(ctx)
+	s.answers, s.costs = append(s.answers, (answered-before)/stormSize), append(s.costs, (after-before)/stormSize)
+	return err
 }
 
 // restOnDisk waits until all sandboxes are on disk and the platform rests, and

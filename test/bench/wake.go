@@ -278,12 +278,13 @@ func wakeCost(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier,
 	if err != nil {
 		return err
 	}
+	answered, failed := p.Used()
 	after, err := p.Rest(ctx)
 	release()
-	if err != nil {
+	if err := errors.Join(failed, err); err != nil {
 		return err
 	}
-	s.costs = append(s.costs, after-before)
+	s.answers, s.costs = append(s.answers, answered-before), append(s.costs, after-before)
 	if !t.cycles {
 		return nil
 	}
