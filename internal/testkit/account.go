@@ -50,7 +50,8 @@ func (h hierarchy) there() bool {
 type Account struct {
 	hierarchy
 
-	dir     string
+	top     *os.Root // of the hierarchy, in whichever mount namespace the caller is
+	name    string
 	besides []string // groups that the children may move to
 	join    *os.File // what a process writes to that joins
 }
@@ -67,18 +68,18 @@ func OpenAccount(name string, besides ...string) (*Account, error) {
 }
 
 func (h hierarchy) open(name string, besides []string) (*Account, error) {
-	a := &Account{hierarchy: h, dir: filepath.Join(h.root, name)}
-	for _, other := range besides {
-		a.besides = append(a.besides, filepath.Join(h.root, other))
-	}
-	if err := os.Mkdir(a.dir, 0o750); err != nil {
+	top, err := os.OpenRoot(h.root)
+	if err != nil {
 		return nil, err
 	}
-	var err error
-	if a.join, err = os.OpenFile(filepath.Join(a.dir, "cgroup.procs"), os.O_WRONLY, 0); err != nil {
-		return nil, errors.Join(err, os.Remove(a.dir))
+	if err := top.Mkdir(name, 0o750); err != nil {
+		return nil, errors.Join(err, top.Close())
 	}
-	return a, nil
+	join, err := top.OpenFile(filepath.Join(name, "cgroup.procs"), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, errors.Join(err, top.Remove(name), top.Close())
+	}
+	return &Account{hierarchy: h, top: top, name: name, besides: besides, join: join}, nil
 }
 
 // Command has a command counted from its first instruction: a shell joins the group
@@ -94,9 +95,9 @@ func (a *Account) Command(cmd *exec.Cmd) *exec.Cmd {
 // Used returns the time of processors that was used so far. What the kernel does in
 // threads of its own is not in it.
 func (a *Account) Used() (total time.Duration, err error) {
-	for _, dir := range append([]string{a.dir}, a.besides...) {
-		raw, err := os.ReadFile(filepath.Join(dir, a.file))
-		if errors.Is(err, fs.ErrNotExist) && dir != a.dir {
+	for _, name := range append([]string{a.name}, a.besides...) {
+		raw, err := a.top.ReadFile(filepath.Join(name, a.file))
+		if errors.Is(err, fs.ErrNotExist) && name != a.name {
 			continue
 		}
 		if err != nil {
@@ -104,7 +105,7 @@ func (a *Account) Used() (total time.Duration, err error) {
 		}
 		used, err := a.read(string(raw))
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", dir, err)
+			return 0, fmt.Errorf("%s: %w", name, err)
 		}
 		total += used
 	}
@@ -159,12 +160,12 @@ func (a *Account) Rest(ctx context.Context) (time.Duration, error) {
 func (a *Account) Close() error {
 	_ = a.join.Close() // nothing was written through it
 	for deadline := time.Now().Add(stopTime); ; time.Sleep(awaitPoll) {
-		err := unix.Rmdir(a.dir)
-		if err == nil || errors.Is(err, unix.ENOENT) {
-			return nil
+		err := a.top.Remove(a.name)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-			return fmt.Errorf("remove %s: %w", a.dir, err)
+			return errors.Join(err, a.top.Close())
 		}
 	}
 }
