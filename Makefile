@@ -111,7 +111,7 @@ performance: deps build ## docs/performance.md, of the benchmarks in PAGE; takes
 	$(if $(BUSY),,$(GO) run ./test/bench quiet)
 	@failed=""; for b in $(PAGE); do \
 	  $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench -step 2s $(if $(ROUNDS),-rounds $(ROUNDS)) -json bin/performance/$$b.json $$b || failed="$$failed $$b"; done; \
-	$(GO) run ./test/bench page $(PAGE:%=bin/performance/%.json) > bin/performance/page.md && cp bin/performance/page.md docs/performance.md || exit 1; \
+	$(GO) run ./test/bench page $(PAGE:%=bin/performance/%.json) > docs/performance.md || failed="$$failed page"; \
 	[ -z "$$failed" ] || { echo "these failed, as docs/performance.md says:$$failed"; exit 1; }
 
 clean: ## remove what was built

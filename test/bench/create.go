@@ -47,9 +47,9 @@ var createStorms = []struct{ at, rounds int }{{20, 3}, {100, 2}}
 // Storms of creates are named by what the platform has ready.
 const (
 	stormBoot  = "create + exec, %d at once, each by a boot"
-	stormCold  = "create + exec, %d at once, defaults, the first ever"
-	stormWarm  = "create + exec, %d at once, defaults, one came before"
-	stormAgain = "create + exec, %d at once, defaults, as many came before"
+	stormCold  = "create + exec, %d at once, defaults, no spare machine yet"
+	stormWarm  = "create + exec, %d at once, defaults, the usual spare machines"
+	stormAgain = "create + exec, %d at once, defaults, after the same storm"
 )
 
 // createCases names all rows of the benchmark.

@@ -164,11 +164,11 @@ var columns = []struct {
 	{"answer CPU ms", func(r row) string { return tenths(r.Answer) }},
 	{"CPU ms", func(r row) string { return tenths(r.Cost) }},
 	{"cycle CPU ms", func(r row) string { return tenths(r.Cycle) }},
-	{"PSS MB", func(r row) string { return tenths(r.PSS) }},
-	{"charged MB", func(r row) string { return tenths(r.Charged) }},
-	{"swap MB", func(r row) string { return tenths(r.Swap) }},
-	{"compressed MB", func(r row) string { return tenths(r.Compressed) }},
-	{"disk MB", func(r row) string { return tenths(r.Disk) }},
+	{"PSS MB", func(r row) string { return r.megabytes(r.PSS) }},
+	{"charged MB", func(r row) string { return r.megabytes(r.Charged) }},
+	{"swap MB", func(r row) string { return r.megabytes(r.Swap) }},
+	{"compressed MB", func(r row) string { return r.megabytes(r.Compressed) }},
+	{"disk MB", func(r row) string { return r.megabytes(r.Disk) }},
 	{"ratio", func(r row) string {
 		if r.ratio() == 0 {
 			return ""
@@ -188,6 +188,14 @@ var columns = []struct {
 	}},
 }
 
+// megabytes shows memory of a row that is about memory, in which nothing is a figure.
+func (r row) megabytes(x float64) string {
+	if r.memory == (memory{}) {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", x)
+}
+
 // tenths shows a figure that a row may not have.
 func tenths(x float64) string {
 	if x == 0 {
@@ -202,6 +210,8 @@ type section struct {
 	where host
 	rows  []row
 	end   *ending // nil if the benchmark was killed
+
+	mistakes []error // in the tables of this program
 }
 
 // readSection reads the JSON of a benchmark. One without a file did not begin.
@@ -240,9 +250,10 @@ func readSection(file string) (s section, err error) {
 			return s, err
 		case line.End != nil:
 			s.end = line.End
-		case !slices.Contains(known, line.Case):
-			return s, fmt.Errorf("the benchmark %s has no case %q: add it to its cases", s.name, line.Case)
 		default:
+			if !slices.Contains(known, line.Case) {
+				s.mistakes = append(s.mistakes, fmt.Errorf("the benchmark %s has no case %q: add it to its cases", s.name, line.Case))
+			}
 			s.rows = append(s.rows, line.row)
 		}
 	}
@@ -262,12 +273,14 @@ share the machine.
 | CPU ms | processor time of the platform for one sample: dozed, the launcher, and everything in sandboxes. Of a wake: until its work is over, while the sandbox is kept awake. Of all else: until the answer is there. |
 | answer CPU ms | of a wake: the part of it until the answer is there |
 | cycle CPU ms | the same until the platform rests again. Of a wake, that includes the next checkpoint. Of a create, the delete and the next spare machine. |
+| PSS, charged | memory of one sandbox: what its processes have mapped, each page divided by how many have it; what its cgroup is charged for |
 | ratio | p50 (or PSS) over that of the yardstick that is named, in the same run, which the host slows down alike |
 | target | what the row is meant to reach, and whether it did |
 | bounded by | where most of the time goes |
 `
 
 // writePage writes the tables of all benchmarks whose JSON is in files, for people.
+// A row that a table of this program lacks is written, too, and is an error then.
 func writePage(out io.Writer, files []string) error {
 	var all []section
 	for _, name := range files {
@@ -285,12 +298,12 @@ func writePage(out io.Writer, files []string) error {
 		fmt.Fprintf(w, "| %s | %s |\n", f.name, f.text)
 	}
 	writeGoals(w, all)
+	var mistakes []error
 	for _, s := range all {
-		if err := s.write(w, where); err != nil {
-			return err
-		}
+		mistakes = append(mistakes, s.mistakes...)
+		mistakes = append(mistakes, s.write(w, where)...)
 	}
-	return w.Flush()
+	return errors.Join(append(mistakes, w.Flush())...)
 }
 
 // machineOf returns the machine of the first benchmark that began.
@@ -352,8 +365,8 @@ func writeMissed(w io.Writer, missed []goal) {
 	}
 }
 
-// write writes what there is of a benchmark.
-func (s section) write(w io.Writer, where host) error {
+// write writes what there is of a benchmark, and returns what the tables lack.
+func (s section) write(w io.Writer, where host) (mistakes []error) {
 	fmt.Fprintf(w, "\n## %s\n\n", s.name)
 	if i := slices.IndexFunc(benches, func(b bench) bool { return b.name == s.name }); i >= 0 {
 		fmt.Fprintf(w, "%s.\n\n", capital(benches[i].text))
@@ -366,8 +379,10 @@ func (s section) write(w io.Writer, where host) error {
 	if s.where.Busy > quietShare {
 		fmt.Fprint(w, "**The machine was not quiet:** these figures are too high.\n")
 	}
-	if !slices.Equal(s.where.facts(), where.facts()) {
-		fmt.Fprintf(w, "**On another machine:** %v.\n", s.where.facts())
+	for i, f := range s.where.facts() {
+		if first := where.facts()[i]; f != first {
+			fmt.Fprintf(w, "**%s differs:** %s\n", f.name, f.text)
+		}
 	}
 	switch {
 	case s.end == nil:
@@ -398,7 +413,7 @@ func (s section) write(w io.Writer, where host) error {
 	for _, r := range s.rows {
 		by, err := boundOf(r)
 		if err != nil {
-			return err
+			mistakes = append(mistakes, err)
 		}
 		fmt.Fprintf(w, "| %s |", r.Case)
 		if r.Unsupported != "" {
@@ -410,7 +425,7 @@ func (s section) write(w io.Writer, where host) error {
 		}
 		fmt.Fprintf(w, " %s |\n", by)
 	}
-	return nil
+	return mistakes
 }
 
 // ending is the last line of a benchmark's JSON.

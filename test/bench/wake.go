@@ -117,7 +117,7 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		}
 		all = append(all, rows...)
 		if i == 0 && err == nil {
-			rows, err = besides(ctx, p, only)
+			rows, err = besides(ctx, p, only, all)
 			all = append(all, rows...)
 		}
 		if err := errors.Join(err, p.Close()); err != nil {
@@ -139,7 +139,7 @@ func unsupported(sizes []int, tiers []tier, why string) (all latencies) {
 
 // besides measures what the wakes of one sandbox from disk are compared with:
 // many at once, and gVisor's own command line.
-func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp) (all latencies, err error) {
+func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp, disk latencies) (all latencies, err error) {
 	for _, more := range []struct {
 		name string
 		do   func(context.Context, *testkit.Platform) ([]*series, error)
@@ -151,6 +151,14 @@ func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp) (all
 		all = append(all, rows...)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", more.name, err)
+		}
+	}
+	// The command line does what the wake of the same size does.
+	for _, mb := range commandSizes {
+		for _, s := range all {
+			if i := slices.IndexFunc(disk, func(d *series) bool { return d.name == fmt.Sprintf("disk %d MB", mb) }); i >= 0 && s.name == restoreCase(mb) {
+				s.against = disk[i]
+			}
 		}
 	}
 	return all, nil
