@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"doze/internal/step"
 	"doze/internal/swap"
 	"doze/internal/testkit"
+	"doze/internal/testkit/power"
 )
 
 const (
@@ -107,15 +109,33 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// build makes the binaries whose steps can be heard.
+// build makes the binaries whose steps can be heard, once for all tests.
 func build(t *testing.T) (dir string) {
 	t.Helper()
-	dir = t.TempDir()
-	makefile := exec.Command("make", "-C", testkit.Root(), "--no-print-directory", "build", "TAGS=faults", "BIN="+dir)
-	if out, err := makefile.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	building.Do(func() {
+		var err error
+		if built, err = os.MkdirTemp("", "doze-fault-bin-"); err != nil { //nolint:usetesting // it is for all tests
+			t.Fatal(err)
+		}
+		makefile := exec.Command("make", "-C", testkit.Root(), "--no-print-directory", "build", "TAGS=faults", "BIN="+built)
+		if out, err := makefile.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	})
+	return built
+}
+
+var (
+	building sync.Once
+	built    string
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built) // it is in the directory of temporary files
 	}
-	return dir
 }
 
 // world is one platform with one sandbox.
@@ -123,6 +143,8 @@ type world struct {
 	*testkit.Platform
 
 	on     journey
+	power  *power.Disk // nil if the data is on a disk that cannot lose its power
+	dark   atomic.Bool // it lost its power, and nobody asked
 	ear    *ear
 	client *client.Client
 	keeper *testkit.Keeper // nil until there is one, and after it failed
@@ -153,18 +175,23 @@ func newWorld(t *testing.T, j journey, bin string) *world {
 			t.Error(err)
 		}
 	})
-	if j == swapped {
-		provideSwap(t)
-	}
-	w := &world{on: j, ear: listen(t, dir)}
 	home := filepath.Join(dir, "p")
 	if err := os.Mkdir(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w.Platform, err = testkit.Start(t.Context(), testkit.Options{
-		Bin: bin, Dir: home, Args: append([]string{"--pause-after", "50ms", "--disk-reserve-mb", "0"}, flags[j]...),
-		Env: []string{step.Variable + "=" + w.ear.socket},
-	})
+	return startWorld(t, &world{on: j, ear: listen(t, dir)}, testkit.Options{Bin: bin, Dir: home, Args: flags[j]})
+}
+
+// startWorld starts the platform of a world.
+func startWorld(t *testing.T, w *world, o testkit.Options) *world {
+	t.Helper()
+	if w.on == swapped {
+		provideSwap(t)
+	}
+	o.Args = append([]string{"--pause-after", "50ms", "--disk-reserve-mb", "0"}, o.Args...)
+	o.Env = append(o.Env, step.Variable+"="+w.ear.socket)
+	var err error
+	w.Platform, err = testkit.Start(t.Context(), o)
 	t.Cleanup(func() { w.end(t) })
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +405,11 @@ func shoot(t *testing.T) func(pid int, err error) {
 // fill leaves no room for a byte.
 func (w *world) fill(t *testing.T) (empty func()) {
 	t.Helper()
-	name := filepath.Join(filepath.Dir(w.ear.socket), "filler")
+	dir := filepath.Dir(w.ear.socket)
+	if w.power != nil {
+		dir = w.power.Dir
+	}
+	name := filepath.Join(dir, "filler")
 	f, err := os.Create(name)
 	if err != nil {
 		t.Fatal(err)
@@ -392,7 +423,8 @@ func (w *world) fill(t *testing.T) (empty func()) {
 		t.Fatal(err)
 	}
 	return sync.OnceFunc(func() {
-		if err := os.Remove(name); err != nil {
+		// Nobody synced it: a cut of the power takes it too.
+		if err := os.Remove(name); err != nil && (w.power == nil || !errors.Is(err, os.ErrNotExist)) {
 			t.Error(err)
 		}
 	})
@@ -411,6 +443,7 @@ func (w *world) settle(t *testing.T) (release func()) {
 			t.Fatal(err)
 		}
 		w.keeper = k
+		k.Crashed = func() bool { return w.dark.Swap(false) }
 		if w.uid, err = w.UID(name); err != nil {
 			t.Fatal(err)
 		}
@@ -444,7 +477,7 @@ const last = "image.last"
 func (w *world) images() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
-		if e.Name() != begun && (e.Name() != last || w.on != back) {
+		if e.Name() != begun && (e.Name() != last || w.on != back && w.power == nil) {
 			names = append(names, e.Name())
 		}
 	}
@@ -549,6 +582,14 @@ func (w *world) sleep(t *testing.T) {
 		_, err := os.Stat(filepath.Join(w.Data, "sandboxes", w.uid, "machine", "image", "manifest.json"))
 		return err
 	})
+	if w.power != nil {
+		until(t, "the checkpoint is on disk", func() error {
+			if !w.keeper.Observe(w.Platform) {
+				return errors.New("it may not be")
+			}
+			return nil
+		})
+	}
 }
 
 // wait makes a row's step a stop.

@@ -1,0 +1,266 @@
+package fault_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"doze/internal/durable"
+	"doze/internal/step"
+	"doze/internal/testkit"
+	"doze/internal/testkit/power"
+)
+
+const (
+	// diskSize is of a disk whose power is cut, or that is filled.
+	diskSize = 512 << 20
+	// sampleOneIn is how many of the cuts there are for each that is made without
+	// -all.
+	sampleOneIn = 4
+)
+
+// lasting are the journeys of a sandbox that has a checkpoint to go back to, as is
+// the default, by the journeys whose steps they meet.
+var lasting = map[journey]journey{paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold}
+
+// TestPower cuts the power at every step: everything ends, and what was not synced
+// is lost. A sandbox that had a checkpoint goes on from the last one that was
+// complete, with every byte of it, and says so if that loses anything.
+func TestPower(t *testing.T) { powered(t, "power", (*world).cut) }
+
+// TestFull fills the disk at every step and keeps it full. The sandbox answers with
+// every byte. Then the power is cut: the sandbox goes on from its last checkpoint,
+// which a checkpoint that found no room may not have cost it. When there is room
+// again, it sleeps again.
+func TestFull(t *testing.T) { powered(t, "full", (*world).crowd) }
+
+// powered runs a case for every step on disks whose power can be cut.
+func powered(t *testing.T, what string, do func(*world, *testing.T, row)) {
+	t.Helper()
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	t.Logf("-seed %d", *seed)
+	bin := build(t)
+	dice := rand.New(rand.NewPCG(*seed, uint64(len(rows)+len(what))))
+	chosen, known := map[journey][]row{}, map[string]bool{}
+	for _, r := range rows {
+		r.on = lasting[r.on]
+		name := fmt.Sprintf("%s %s %s %d %s", r.on, r.way, r.at, r.passes, what)
+		if !known[name] && strings.Contains(name, *only) && (*all || *only != "" || dice.IntN(sampleOneIn) == 0) {
+			chosen[r.on] = append(chosen[r.on], r)
+		}
+		known[name] = true
+	}
+	for j, some := range chosen {
+		t.Run(string(j), func(t *testing.T) {
+			t.Parallel()
+			w := newPowerWorld(t, j, bin)
+			for _, r := range some {
+				t.Run(fmt.Sprintf("%s %s %d %s", r.way, r.at, r.passes, what), func(t *testing.T) {
+					defer func() {
+						if t.Failed() {
+							t.Logf("what dozed printed:\n%s", w.moves())
+							w.abandon()
+						}
+					}()
+					do(w, t, r)
+				})
+			}
+		})
+	}
+}
+
+// TestPowerUnsynced shows that TestPower can fail: without the syncs, a sandbox
+// loses what its checkpoint had.
+func TestPowerUnsynced(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	bin := build(t)
+	for name, environ := range map[string][]string{"synced": nil, "unsynced": {durable.Variable + "=1"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newPowerWorld(t, saved, bin, environ...)
+			if err := errors.Join(durable.Sync(filepath.Join(w.Data, "admin.key")), durable.Sync(w.Data)); err != nil {
+				t.Fatal(err) // it is about the checkpoint
+			}
+			w.settle(t)()
+			w.sleep(t) // there is a checkpoint
+			w.lose(t)
+			s, err := w.keeper.Step(t.Context())
+			if lost := err != nil || s.Lost > 0; lost != (environ != nil) {
+				t.Errorf("lost: %t, %+v, %v", lost, s, err)
+			}
+			if environ != nil {
+				w.abandon()
+			}
+		})
+	}
+}
+
+// newPowerWorld is newWorld on a disk whose power can be cut. Run state is not on
+// it: it is lost anyway.
+func newPowerWorld(t *testing.T, j journey, bin string, environ ...string) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "doze-fault-") //nolint:usetesting // sockets need short names
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	d, err := power.New(t.Context(), dir, diskSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return startWorld(t, &world{on: j, ear: listen(t, dir), power: d}, testkit.Options{
+		Bin: bin, Dir: dir, Data: filepath.Join(d.Dir, "data"), Args: resuming(flags[j]), Env: environ,
+	})
+}
+
+// resuming returns flags with which a sandbox goes back to its last checkpoint.
+func resuming(args []string) []string {
+	if args[0] == "--on-crash" {
+		args = args[2:]
+	}
+	return args
+}
+
+// cut is one case: the power is cut at a step.
+func (w *world) cut(t *testing.T, r row) {
+	t.Helper()
+	at, finish := w.reach(t, r)
+	if r.keeps() {
+		w.keeper.Observe(w.Platform)
+	}
+	w.lose(t, func() {
+		at.answer(step.Go) // nobody is there to hear it
+		finish()
+	})
+	w.whole(t, r)
+	w.settle(t)()
+	w.sleep(t) // and it can sleep again
+}
+
+// reach has a sandbox that has a checkpoint stand still at a step.
+func (w *world) reach(t *testing.T, r row) (at *held, finish func()) {
+	t.Helper()
+	w.settle(t)()
+	w.sleep(t)
+	release := w.settle(t)
+	begin := map[way]func(*testing.T, func(), row) (<-chan *held, func()){
+		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
+	}[r.way]
+	reached, finish := begin(t, release, r)
+	select {
+	case at = <-reached:
+	case <-time.After(patience):
+		t.Fatal("the step is not met")
+	}
+	return at, finish
+}
+
+// crowd is one case: the disk is full from a step on.
+func (w *world) crowd(t *testing.T, r row) {
+	t.Helper()
+	at, finish := w.reach(t, r)
+	relieve := w.fill(t)
+	defer relieve()
+	at.answer(step.Go)
+	finish()
+	if r.way == down {
+		time.Sleep(attempt)
+	}
+	if w.dead { // dozed may not start without room
+		relieve()
+	}
+	w.revive(t)
+	w.answers(t, func(s testkit.Stepped) {
+		if s.Lost > 0 {
+			t.Errorf("it lost %d steps", s.Lost)
+		}
+	})
+	// A cut in the moment after a wake may take back an answer without a word.
+	if err := durable.Sync(filepath.Join(w.Data, "sandboxes", w.uid, "machine")); err != nil {
+		t.Fatal(err)
+	}
+	w.lose(t, relieve)
+	w.whole(t, row{})
+	w.settle(t)()
+	w.sleep(t)
+}
+
+// attempt is about as long as a checkpoint takes to fail, and to be tried again.
+const attempt = 400 * time.Millisecond
+
+// keeps reports whether a checkpoint with all that a sandbox has is on disk when
+// it reaches a step, and was before it woke.
+func (r row) keeps() bool {
+	return r.way == down && (r.at >= step.Vouch && r.at <= step.Link || r.at == step.Sink && r.passes > 0)
+}
+
+// lose cuts the power, and ends everything as that does. Before dozed starts again,
+// it calls some functions.
+func (w *world) lose(t *testing.T, before ...func()) {
+	t.Helper()
+	w.dark.Store(true)
+	if err := w.power.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	w.dead = true
+	if err := errors.Join(w.Reboot(), w.power.On(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range before {
+		f()
+	}
+	w.revive(t)
+}
+
+// whole fails unless the sandbox answers after a cut, with every byte of its last
+// checkpoint, and says so if it lost anything.
+func (w *world) whole(t *testing.T, r row) {
+	t.Helper()
+	w.answers(t, func(s testkit.Stepped) {
+		switch {
+		case s.Lost == 0:
+		case r.keeps():
+			t.Errorf("it lost %d steps, which its checkpoint has", s.Lost)
+		case !s.Told:
+			t.Errorf("it lost %d steps, and its answer does not say so", s.Lost)
+		}
+	})
+	if n := len(w.Engines(w.uid)); n > 1 {
+		t.Errorf("it runs %d times", n)
+	}
+}
+
+// answers waits for an answer, which must be right, and looks at it.
+func (w *world) answers(t *testing.T, look func(testkit.Stepped)) {
+	t.Helper()
+	until(t, "the sandbox answers", func() error {
+		s, err := w.keeper.Step(t.Context())
+		if err != nil {
+			return err
+		}
+		if len(s.Wrong) > 0 {
+			t.Fatal(strings.Join(s.Wrong, "; "))
+		}
+		look(s)
+		return nil
+	})
+}
