@@ -246,21 +246,28 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 		return nil, fmt.Errorf("adopt: %w", err)
 	}
 	_, saved := hasImage(c)
+	ran := marked(c)
 	switch {
 	case state == StateRunning: // an image is older than what runs
 		s.reach(machine.Awake)
 		err = errors.Join(discount(c), sweepImages(c))
 		bytes, _ := imageAt(filepath.Join(c.Dir, dirLast))
 		s.bytes.Store(bytes)
-	case state == StateSwapped && saved:
+	case state == StateSwapped && saved && !ran:
 		s.reach(machine.Swapped)
-	case state == StatePaused && saved:
+	case state == StatePaused && saved && !ran:
 		s.reach(machine.Saved)
 	case state == StatePaused, state == StateSwapped:
 		s.reach(machine.Paused)
+		if saved { // it is older than what ran
+			err = errors.Join(discount(c), sweepImages(c))
+		}
 	default: // created: the process of a wake that was cut short never ran
 		err = s.kill(ctx)
-		if err == nil && !saved {
+		switch {
+		case err == nil && saved:
+			err = s.lieBack(state)
+		case err == nil:
 			err = s.goBack()
 		}
 	}

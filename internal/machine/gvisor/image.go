@@ -34,6 +34,7 @@ const (
 	dirStale  = "image.stale"
 	dirLast   = "image.last"  // the image that a machine woke from, if it may go back to it
 	fileBegun = "image.begun" // the file of pages of a checkpoint that was stopped
+	fileRan   = "image.ran"   // the machine ran since its image, which it may go back to
 	unmade    = ".making"     // behind the name of what is being made
 	dirMaking = dirImage + unmade
 )
@@ -479,6 +480,26 @@ func imageAt(dir string) (bytes int64, ok bool) {
 	return bytes, ok
 }
 
+// freed reports whether a committed image is in dir, and how much of the disk its
+// end would give back: files that another image has too stay.
+func freed(dir string) (bytes int64, ok bool) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, false
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		if st, is := info.Sys().(*syscall.Stat_t); is && st.Nlink == 1 {
+			bytes += allocated(info)
+		}
+		ok = ok || e.Name() == FileManifest
+	}
+	return bytes, ok
+}
+
 // statBlock is the unit of stat's blocks, whatever the file system's is.
 const statBlock = 512
 
@@ -505,7 +526,7 @@ func retire(c Config) error {
 		return err
 	}
 	if _, err := os.Lstat(imageDir(c)); errors.Is(err, fs.ErrNotExist) {
-		return nil // it was retired before
+		return unmark(c) // it was retired before
 	}
 	to := retired(c)
 	if err := os.RemoveAll(to); err != nil {
@@ -513,6 +534,27 @@ func retire(c Config) error {
 	}
 	if err := os.Rename(imageDir(c), to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("retire the image: %w", err)
+	}
+	return unmark(c)
+}
+
+// mark says that the machine runs out of its image, which counts until all memory
+// is loaded. What the machine does meanwhile is lost in a crash, and this is how
+// anybody can tell.
+func mark(c Config) error {
+	return os.WriteFile(filepath.Join(c.Dir, fileRan), nil, 0o600)
+}
+
+// marked reports whether the machine ran since its image.
+func marked(c Config) bool {
+	_, err := os.Lstat(filepath.Join(c.Dir, fileRan))
+	return err == nil
+}
+
+// unmark undoes mark.
+func unmark(c Config) error {
+	if err := os.Remove(filepath.Join(c.Dir, fileRan)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmark the image: %w", err)
 	}
 	return nil
 }
@@ -544,21 +586,31 @@ func outdate(c Config) error {
 // returns when it was made. Without one it returns [machine.ErrGone].
 func goBack(c Config) (made time.Time, err error) {
 	last := filepath.Join(c.Dir, dirLast)
-	raw, err := os.ReadFile(filepath.Join(last, FileManifest))
+	made, err = madeAt(last)
 	if !c.GoBack || errors.Is(err, fs.ErrNotExist) {
 		return made, machine.ErrGone
 	}
 	if err != nil {
 		return made, fmt.Errorf("go back: %w", err)
 	}
-	m, err := unsealManifest(raw) // the wake refuses it if it is damaged
-	if err != nil {
-		m.Made = time.Unix(0, 0)
-	}
-	if err := os.Rename(last, imageDir(c)); err != nil {
+	if err := cmp.Or(unmark(c), os.Rename(last, imageDir(c))); err != nil {
 		return made, fmt.Errorf("go back: %w", err)
 	}
-	return m.Made, durable.Sync(c.Dir)
+	return made, durable.Sync(c.Dir)
+}
+
+// madeAt returns when the image in dir was made, or the beginning of time if it is
+// damaged: the wake refuses it then.
+func madeAt(dir string) (time.Time, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, FileManifest))
+	if err != nil {
+		return time.Time{}, err
+	}
+	m, err := unsealManifest(raw)
+	if err != nil {
+		return time.Unix(0, 0), nil //nolint:nilerr // see above
+	}
+	return m.Made, nil
 }
 
 // discount makes an image count no more that is older than what runs. What

@@ -99,6 +99,40 @@ func (s *sandbox) goBack() error {
 	return nil
 }
 
+// lieBack takes note of a machine without processes that ran since the image that
+// it sleeps in: it went back to that. One whose process was created only never ran.
+// An image that is a copy of another machine does not know whose it is, and may not
+// be on disk: it is no checkpoint of a machine that ran.
+func (s *sandbox) lieBack(state string) error {
+	if !marked(s.config) {
+		return nil
+	}
+	if isOther(s.config) {
+		if err := errors.Join(discount(s.config), sweepImages(s.config)); err != nil {
+			return err
+		}
+		return s.goBack()
+	}
+	if state == StateCreated || !s.config.GoBack {
+		return unmark(s.config)
+	}
+	made, err := madeAt(imageDir(s.config))
+	if err == nil {
+		s.back.Store(&made)
+	}
+	return errors.Join(err, unmark(s.config))
+}
+
+// outlast has what was just renamed or made in the machine's directory outlast a
+// loss of power. Nobody waits for it.
+func (s *sandbox) outlast() {
+	s.tasks.Go(func() {
+		if err := durable.Sync(s.config.Dir); err != nil {
+			slog.Warn("a loss of power would not be noticed", "sandbox", s.config.ID, "err", err)
+		}
+	})
+}
+
 // Ready implements [machine.Machine].
 func (s *sandbox) Ready() bool { return s.prepared.Load() }
 
@@ -162,7 +196,7 @@ func (s *sandbox) save(ctx context.Context) error {
 		return fmt.Errorf("remove old images: %w", err)
 	}
 	err := s.write(ctx, imageDir(s.config))
-	if _, last := imageAt(filepath.Join(s.config.Dir, dirLast)); last && err != nil && full(err) && ctx.Err() == nil {
+	if err != nil && full(err) && ctx.Err() == nil && s.makesRoom(ctx) {
 		slog.WarnContext(ctx, "the last checkpoint makes room for the next", "sandbox", s.config.ID)
 		if err := errors.Join(outdate(s.config), sweepImages(s.config)); err != nil {
 			return fmt.Errorf("remove the last image: %w", err)
@@ -179,6 +213,22 @@ func (s *sandbox) save(ctx context.Context) error {
 	}
 	s.tasks.Go(s.discardStale)
 	return nil
+}
+
+// makesRoom reports whether the last image is there, and the next one would fit in
+// its place for sure. If not, it stays: it is all that a crash would leave.
+func (s *sandbox) makesRoom(ctx context.Context) bool {
+	bytes, ok := freed(filepath.Join(s.config.Dir, dirLast))
+	if !ok {
+		return false
+	}
+	var disk unix.Statfs_t
+	stats, err := s.Stats(ctx)
+	if err = errors.Join(err, unix.Statfs(s.config.Dir, &disk)); err != nil {
+		slog.WarnContext(ctx, "the room for a checkpoint is unknown", "sandbox", s.config.ID, "err", err)
+		return false
+	}
+	return int64(disk.Bavail)*disk.Bsize+bytes >= stats.MemoryBytes+stats.SwapBytes //nolint:gosec // G115: no disk is larger
 }
 
 // full reports whether an error is that of a disk without room: the engine and
@@ -444,7 +494,11 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	var both errgroup.Group
 	both.Go(func() error {
 		defer trace.Start(ctx, trace.Retire).End()
-		return retire(s.config)
+		err := retire(s.config)
+		if err == nil {
+			s.outlast() // else the image would count again
+		}
+		return err
 	})
 	both.Go(func() error { return s.timed(ctx, trace.Launch, PathResume, Target{ID: s.config.ID, Kept: true}) })
 	err := both.Wait()
@@ -514,6 +568,11 @@ func (s *sandbox) restore(ctx context.Context) error {
 	if err := step.Reach(step.Restore, s.config.ID); err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
+	if err := mark(s.config); err != nil {
+		slog.WarnContext(ctx, "a crash in the next second would not be noticed", "sandbox", s.config.ID, "err", err)
+	} else {
+		s.outlast()
+	}
 	s.d.begin(s)
 	err = s.timed(context.WithoutCancel(ctx), trace.Launch, PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files})
 	if errors.Is(err, errGone) {
@@ -523,7 +582,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 		err = s.d.settle(s)
 	}
 	if err != nil {
-		return errors.Join(err, s.d.doubt(image), s.kill(ctx))
+		return errors.Join(err, s.d.doubt(image), s.kill(ctx), unmark(s.config))
 	}
 	slog.DebugContext(ctx, "restored", "sandbox", s.config.ID, "verified", verified, "prepared", prepared, "took", time.Since(start))
 	s.tasks.Go(s.finishRestore)
