@@ -159,7 +159,7 @@ func (k *keeper) step(ctx context.Context) {
 func (k *keeper) failed(ctx context.Context, err error) {
 	before := k.r.epoch.Load()
 	status := k.status(ctx)
-	over := status == doze.Failed.Status() || status == gone
+	over := status == doze.Failed.Status() || status == doze.Terminated.Status() || status == gone // a cut ended its start
 	switch {
 	case over && !k.Saved():
 		k.r.count(func(c *counts) { c.lost++ })
