@@ -121,6 +121,7 @@ func (r *run) killEngine(ctx context.Context, dice *rand.Rand) error {
 // cutPower cuts the power of the disk and ends everything, and starts again with
 // what the disk has.
 func (r *run) cutPower(ctx context.Context, _ *rand.Rand) error {
+	r.cutAt.Store(time.Now().UnixNano())
 	if err := r.disk.Cut(); err != nil {
 		return err
 	}

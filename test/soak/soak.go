@@ -54,6 +54,7 @@ type counts struct {
 	steps, requests, excused, interrupting int64
 	dozeds, launchers, engines, cuts       int64
 	observed, setbacks, stepsLost, lost    int64
+	untold                                 int64
 
 	made, snapshots, forked, restored, archived int64
 
@@ -75,8 +76,8 @@ func (c counts) String() string {
 			c.steps, c.requests, c.excused, c.interrupting, c.slowestStep.Round(time.Millisecond)),
 		fmt.Sprintf("killed: %d times dozed, %d the launcher, %d a sandbox's process; %d cuts of the power; ready again after %v at most",
 			c.dozeds, c.launchers, c.engines, c.cuts, c.slowestRestart.Round(time.Millisecond)),
-		fmt.Sprintf("%d checkpoints seen; %d times back to one, which lost %d steps; %d sandboxes lost before they had one",
-			c.observed, c.setbacks, c.stepsLost, c.lost),
+		fmt.Sprintf("%d checkpoints seen; %d times back to one, which lost %d steps, %d of them untold, right after a wake; %d sandboxes lost before they had one",
+			c.observed, c.setbacks, c.stepsLost, c.untold, c.lost),
 		fmt.Sprintf("%d sandboxes came and went; %d snapshots, %d forks, %d times back to a snapshot; %d archives, and back",
 			c.made, c.snapshots, c.forked, c.restored, c.archived),
 		fmt.Sprintf("%d wrong, %d errors; clock wrong by %v at most", c.wrong, c.errors, c.latest.Round(time.Millisecond)),
@@ -93,6 +94,7 @@ type run struct {
 	// epoch is odd while something is down, or about to be; crashes while
 	// sandboxes may lose what they did since their checkpoints.
 	epoch, crashes atomic.Int64
+	cutAt          atomic.Int64 // when the power was cut last, in nanoseconds
 
 	mu     sync.Mutex
 	counts counts // guarded by mu
