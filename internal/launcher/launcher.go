@@ -281,15 +281,24 @@ func (l *Launcher) Version() gvisor.Version {
 	return gvisor.Version{Engine: version.Version(), PID: os.Getpid(), Volumes: true}
 }
 
-// Machines returns what lives here.
-func (l *Launcher) Machines() []gvisor.Found {
+// Machines returns what lives here: all of it, or the machine with an id.
+func (l *Launcher) Machines(id string) []gvisor.Found {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	found := []gvisor.Found{}
-	for id, s := range l.machines {
+	add := func(id string, s *sandbox) {
 		if state := s.now(); state != "" {
 			found = append(found, gvisor.Found{ID: id, State: state})
 		}
+	}
+	if id != "" {
+		if s := l.machines[id]; s != nil {
+			add(id, s)
+		}
+		return found
+	}
+	for id, s := range l.machines {
+		add(id, s)
 	}
 	return found
 }

@@ -106,7 +106,7 @@ func visit(pid int, do func(pid int) error) error {
 	}
 	threads, err := os.Open(proc(pid, "task"))
 	if err != nil {
-		return nil //nolint:nilerr // it ended
+		return nil // it ended
 	}
 	names, _ := threads.Readdirnames(-1) // it may end here, too
 	_ = threads.Close()

@@ -53,7 +53,9 @@ func (l *Launcher) Serve(ctx context.Context, socket string) error {
 func (l *Launcher) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+gvisor.PathVersion, func(w http.ResponseWriter, _ *http.Request) { answer(w, l.Version(), nil) })
-	mux.HandleFunc("GET "+gvisor.PathMachines, func(w http.ResponseWriter, _ *http.Request) { answer(w, l.Machines(), nil) })
+	mux.HandleFunc("GET "+gvisor.PathMachines, func(w http.ResponseWriter, r *http.Request) {
+		answer(w, l.Machines(r.URL.Query().Get(gvisor.QueryID)), nil)
+	})
 	mux.HandleFunc("GET "+gvisor.PathEvents, l.events)
 	timed(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
 	timed(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })

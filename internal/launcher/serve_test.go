@@ -6,8 +6,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,6 +86,31 @@ func TestServe(t *testing.T) {
 	stop()
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestMachines(t *testing.T) {
+	t.Parallel()
+	l := &Launcher{machines: map[string]*sandbox{}}
+	for id, state := range map[string]string{"a": gvisor.StateRunning, "b": gvisor.StatePaused, "new": ""} {
+		s := l.newSandbox(id)
+		s.state.Store(state)
+		l.machines[id] = s
+	}
+	a, b := gvisor.Found{ID: "a", State: gvisor.StateRunning}, gvisor.Found{ID: "b", State: gvisor.StatePaused}
+	for query, want := range map[string][]gvisor.Found{
+		"": {a, b}, "?id=": {a, b}, "?id=a": {a}, "?id=b": {b}, "?id=new": {}, "?id=c": {},
+	} {
+		w := httptest.NewRecorder()
+		l.handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, gvisor.PathMachines+query, nil))
+		var got []gvisor.Found
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(got, func(a, b gvisor.Found) int { return strings.Compare(a.ID, b.ID) })
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", query, got, want)
+		}
 	}
 }
 

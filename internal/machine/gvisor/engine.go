@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -344,13 +345,31 @@ func (e *engine) mounts(ctx context.Context, c Config) error {
 	return nil
 }
 
-// find returns the state of a machine in the launcher, or nothing.
+// find returns the state of a machine in the launcher, or nothing. It is asked in
+// every sleep, and so asks for that one only.
 func (e *engine) find(ctx context.Context, id string) (string, error) {
-	found, err := e.list(ctx)
-	if err != nil {
-		return "", err
+	var found []Found
+	ask := func() error { return e.client.get(ctx, PathMachines+"?"+url.Values{QueryID: {id}}.Encode(), &found) }
+	err := errNoLauncher
+	select {
+	case <-e.used:
+		err = ask()
+	default: // the first call looks after the launcher
 	}
-	return found[id], nil
+	if errors.Is(err, errNoLauncher) || errors.Is(err, errCut) {
+		if err = e.ensure(ctx); err == nil {
+			err = ask()
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the machine: %w", err)
+	}
+	for _, f := range found { // an older launcher returns all
+		if f.ID == id {
+			return f.State, nil
+		}
+	}
+	return "", nil
 }
 
 func (e *engine) list(ctx context.Context) (map[string]string, error) {

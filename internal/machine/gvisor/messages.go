@@ -12,7 +12,7 @@ import (
 // [Failure].
 const (
 	PathVersion    = "/version"    // GET: Version
-	PathMachines   = "/machines"   // GET: []Found
+	PathMachines   = "/machines"   // GET: []Found; with a QueryID, of that machine only
 	PathEvents     = "/events"     // GET: machine.Event, one per line, until the caller leaves
 	PathLimit      = "/limit"      // POST Ceiling
 	PathBoot       = "/boot"       // POST Boot: Timed
@@ -29,6 +29,9 @@ const (
 	PathStats      = "/stats"      // POST Target: machine.Stats
 	PathKill       = "/kill"       // POST Target; also for a machine that is not there
 )
+
+// QueryID is the parameter of a query that names a machine.
+const QueryID = "id"
 
 // Version says what a launcher is.
 type Version struct {
