@@ -75,11 +75,11 @@ const (
 	ioprioProcess      = 1 // IOPRIO_WHO_PROCESS: one thread
 )
 
-// checkpoint writes an image of the paused machine into dir and leaves it paused.
+// checkpoint writes an image of the paused machine and leaves it paused.
 // It returns what it knows of the files. When ctx ends, it stops copying memory
 // at once. It never lets the engine end the machine itself: gVisor does that
 // after a failed write too, and the memory would be lost.
-func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base) (made gvisor.Made, err error) {
+func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made gvisor.Made, err error) {
 	if err := s.copied(ctx); err != nil {
 		return made, err
 	}
@@ -93,9 +93,9 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 	}
 	defer s.note()
 	var share *base // without one it is whole
-	if from != nil {
+	if what.Base != nil {
 		if err = step.Reach(step.Share, s.id); err == nil {
-			share, err = openBase(*from, dir)
+			share, err = openBase(*what.Base, what.Dir)
 		}
 	}
 	if err != nil {
@@ -104,9 +104,9 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 	if err := step.Reach(step.Write, s.id); err != nil {
 		return made, err
 	}
-	c := &capture{dir: dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
+	c := &capture{dir: what.Dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
 	s.still()
-	if err := s.name(ctx, c); err != nil {
+	if err := s.name(ctx, c, what.Yields); err != nil {
 		return made, errors.Join(err, c.close())
 	}
 	if err := step.Reach(step.Copy, s.id); err != nil {
@@ -128,7 +128,7 @@ func (s *sandbox) checkpoint(ctx context.Context, dir string, from *gvisor.Base)
 		err = step.Reach(step.Index, s.id)
 	}
 	if err == nil {
-		made.Files, err = c.pages.seal(dir) // here, while the caller leaves the directory alone
+		made.Files, err = c.pages.seal(what.Dir) // here, while the caller leaves the directory alone
 		made.Files = append(made.Files, c.others()...)
 	}
 	if err != nil {
@@ -166,8 +166,11 @@ func background(do func() error) error {
 
 // name lets the engine write its state and name its memory. Preconditions: mu is
 // held.
-func (s *sandbox) name(ctx context.Context, c *capture) error {
+func (s *sandbox) name(ctx context.Context, c *capture, yields bool) error {
 	defer s.unlimited(ctx)() // a request cannot stop this, and may come at any moment
+	if yields {
+		defer s.behind(ctx)()
+	}
 	if err := s.count(ctx); err != nil {
 		return err
 	}
@@ -208,6 +211,30 @@ func (s *sandbox) name(ctx context.Context, c *capture) error {
 	_ = ours.Shutdown() // or the engine did
 	<-served
 	return errors.Join(err, c.err)
+}
+
+// behind lets all others have the processors first, until the returned function
+// is called or somebody waits for this machine, which ctx tells. Preconditions: mu
+// is held.
+func (s *sandbox) behind(ctx context.Context) (level func()) {
+	g := s.group.Load()
+	if err := g.yield(true); err != nil { // then others wait a little
+		slog.WarnContext(ctx, "let others have the processors", "sandbox", s.id, "err", err)
+		return func() {}
+	}
+	var once sync.Once
+	raise := func() {
+		once.Do(func() {
+			if err := g.yield(false); err != nil && !s.over() {
+				slog.ErrorContext(ctx, "let it have the processors as others do", "sandbox", s.id, "err", err)
+			}
+		})
+	}
+	stop := context.AfterFunc(ctx, raise)
+	return func() {
+		stop()
+		raise() // or waits until it is done
+	}
 }
 
 // count lets the engine ask the kernel which of its memory is in use. What it

@@ -54,6 +54,14 @@ const (
 	// interruptEvery is the pause between attempts to stop such a round.
 	interruptEvery = time.Millisecond
 
+	// yieldShare is how much less of busy processors a machine gets that works for
+	// nobody, than one that somebody waits for. It still gets some: a host whose
+	// guests compute all day is to put the others to sleep.
+	yieldShare = 16
+	// Shares and weight are what the kernel gives a group by default, on cgroup v1
+	// and v2.
+	cpuShares, cpuWeight = 1024, 100
+
 	// The kernel counts a kill a little after it tells about the shortage.
 	oomSettle, oomPatience = 20 * time.Millisecond, 2 * time.Second
 )
@@ -187,6 +195,19 @@ func (g *group) limitCPU(cpus float64) error {
 		return write(g.cpu, "cpu.max", quota+" "+strconv.Itoa(cpuPeriod))
 	}
 	return write(g.cpu, "cpu.cfs_quota_us", quota)
+}
+
+// yield makes the group get less of the processors than others that want them too.
+// Those that are idle it may have.
+func (g *group) yield(yes bool) error {
+	name, share := "cpu.shares", cpuShares
+	if g.unified {
+		name, share = "cpu.weight", cpuWeight
+	}
+	if yes {
+		share /= yieldShare
+	}
+	return write(g.cpu, name, strconv.Itoa(share))
 }
 
 // limitMemory bounds what the group is charged for: memory, with what of it is

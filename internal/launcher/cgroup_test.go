@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -57,6 +58,7 @@ func TestGroupFiles(t *testing.T) {
 			want: map[string]string{
 				"memory/doze/a/memory.limit_in_bytes": limit,
 				"cpu/doze/a/cpu.cfs_quota_us":         "50000",
+				"cpu/doze/a/cpu.shares":               "64",
 				"pids/doze/a/pids.max":                "16384",
 				"memory/doze/a/cgroup.procs":          "7", "cpu/doze/a/cgroup.procs": "7", "pids/doze/a/cgroup.procs": "7",
 			},
@@ -65,7 +67,7 @@ func TestGroupFiles(t *testing.T) {
 			unified: true,
 			want: map[string]string{
 				"doze/a/memory.max": limit, "doze/a/memory.oom.group": "0", "doze/a/pids.max": "16384",
-				"doze/a/cpu.max": "50000 100000", "doze/a/cgroup.procs": "7",
+				"doze/a/cpu.max": "50000 100000", "doze/a/cpu.weight": "6", "doze/a/cgroup.procs": "7",
 				"cgroup.subtree_control": "+pids", "doze/cgroup.subtree_control": "+pids",
 			},
 		},
@@ -93,9 +95,53 @@ func TestGroupFiles(t *testing.T) {
 		if err := a.limitCPU(0.5); err != nil {
 			t.Fatal(name, err)
 		}
+		if err := a.yield(true); err != nil {
+			t.Fatal(name, err)
+		}
 		if diff := cmp.Diff(tc.want, written(t, g.root)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// A machine whose checkpoint is taken stands behind the others, until that has
+// ended or somebody waits for it.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(level, wanted func()){
+		"the checkpoint ends":          func(level, _ func()) { level() },
+		"a request comes":              func(_, wanted func()) { wanted() },
+		"a request comes, and it ends": func(level, wanted func()) { wanted(); level() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := fakeGroups(t, true)
+			share := filepath.Join(g.root, "doze/a/cpu.weight")
+			if err := os.MkdirAll(filepath.Dir(share), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(share, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				is := func(want string) {
+					if raw, err := os.ReadFile(share); err != nil || string(raw) != want {
+						t.Errorf("its weight is %q, %v; want %s", raw, err, want)
+					}
+				}
+				s := &sandbox{id: "a", exited: make(chan struct{})}
+				s.group.Store(g.open("a"))
+				ctx, wanted := context.WithCancel(t.Context())
+				defer wanted()
+				level := s.behind(ctx)
+				is("6")
+				end(level, wanted)
+				synctest.Wait()
+				is("100")
+				level()
+				is("100")
+			})
+		})
 	}
 }
 

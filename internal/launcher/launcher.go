@@ -211,7 +211,10 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		if err := s.limitAgain(c); err != nil {
 			slog.Warn("limit an adopted machine", "sandbox", id.ContainerID, "err", err)
 		}
-		s.adjust(ordinary) // our predecessor may have died with memory short
+		s.adjust(ordinary) // our predecessor may have died with memory short, or in a checkpoint
+		if err := s.group.Load().yield(false); err != nil {
+			slog.Warn("let an adopted machine have the processors", "sandbox", id.ContainerID, "err", err)
+		}
 		l.machines[id.ContainerID] = s
 		slog.Info("adopted", "sandbox", id.ContainerID, "state", s.now())
 	}
@@ -405,7 +408,7 @@ func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) (made gv
 		return made, errors.New("the dozed that asks does not know how this launcher writes memory: start the one that it came with")
 	}
 	err = l.with(c.ID, func(s *sandbox) error {
-		made, err = s.checkpoint(ctx, c.Dir, c.Base)
+		made, err = s.checkpoint(ctx, c)
 		return err
 	})
 	return made, err

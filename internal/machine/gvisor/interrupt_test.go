@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,26 @@ import (
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
 )
+
+// level fails unless a machine has the share of the processors that all have.
+func level(t *testing.T, h *host, id string) {
+	t.Helper()
+	found := 0
+	for _, dir := range h.groups(id) {
+		for name, want := range map[string]string{"cpu.shares": "1024", "cpu.weight": "100"} { // of cgroup v1 and v2
+			raw, err := os.ReadFile(filepath.Join(dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if found++; strings.TrimSpace(string(raw)) != want {
+				t.Errorf("%s is %q, %v; want %s", name, raw, err, want)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("it has no share of the processors")
+	}
+}
 
 // written returns how many bytes a process has passed to write calls.
 func written(t *testing.T, pid int) int64 {
@@ -95,6 +116,7 @@ func TestRequestDuringCheckpoint(t *testing.T) {
 		resume()
 		waited := time.Since(asked)
 		worst = max(worst, waited)
+		level(t, h, c.ID) // it may have stood behind all others
 		t.Logf("a request after %v: stopped %v, answer %v later", after.Round(time.Millisecond), err != nil, waited.Round(time.Millisecond))
 	}
 	t.Logf("%d MB: the whole checkpoint %v, the longest wait %v: 1/%.1f", megabytes, whole.Round(time.Millisecond), worst.Round(time.Millisecond), float64(whole)/float64(worst))

@@ -103,6 +103,9 @@ type Checkpoint struct {
 	// Base is an earlier image of the machine, whose memory the new one shares
 	// where it is the same. An older launcher shares nothing.
 	Base *Base `json:"base,omitempty"`
+	// Yields says that nobody waits for the image: until the call ends early, all
+	// others come first. An older launcher treats it as any other.
+	Yields bool `json:"yields,omitempty"`
 }
 
 // Base is an image that another one may share files with.

@@ -286,7 +286,10 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	}
 	// The engine's own part cannot be stopped. What the launcher copies can.
 	var made Made
-	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{ID: s.config.ID, Dir: dir + unmade, Layers: true, Base: s.base()}, &made); err != nil {
+	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{
+		ID: s.config.ID, Dir: dir + unmade, Layers: true, Base: s.base(),
+		Yields: dir == imageDir(s.config), // a machine that is kept goes on when it is done
+	}, &made); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	err = commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
