@@ -635,11 +635,7 @@ func (p *platform) bootstrap(ctx context.Context) error {
 	// The file comes first, and outlasts a loss of power: a key that is recorded
 	// and in no file would lock everybody out.
 	keep := func(secret access.Secret) error {
-		name := filepath.Join(p.config.Data, keyFile)
-		if err := os.WriteFile(name, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
-			return err
-		}
-		return errors.Join(durable.Sync(name), durable.Sync(p.config.Data))
+		return durable.Replace(filepath.Join(p.config.Data, keyFile), []byte(secret.Reveal()+"\n"), 0o600)
 	}
 	secret, created, err := p.control.Bootstrap(ctx, p.config.Workspace, keep)
 	if err != nil {

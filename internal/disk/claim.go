@@ -103,7 +103,7 @@ func (l *Library) writeClaim(c claim) error {
 		return err
 	}
 	file := filepath.Join(l.userDir(), claimName(l.o.Owner))
-	if err := errors.Join(write(file+".new", b), os.Rename(file+".new", file), durable.Sync(l.userDir())); err != nil {
+	if err := durable.Replace(file, b, recordMode); err != nil {
 		return fmt.Errorf("claim images: %w", err)
 	}
 	l.mu.Lock()

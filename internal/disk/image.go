@@ -45,6 +45,7 @@ const recordBytesMax = 1 << 20
 const (
 	imageSuffix  = ".erofs"
 	recordSuffix = ".json"
+	recordMode   = 0o644 // there is nothing secret in a record
 )
 
 // hex is the digest as a file name.

@@ -507,7 +507,7 @@ func (l *Library) put(r record) error {
 		return doze.Errorf(doze.Invalid, "the environment of %s is longer than %d bytes", r.Ref, recordBytesMax)
 	}
 	file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
-	if err := errors.Join(write(file+".new", b), os.Rename(file+".new", file), durable.Sync(l.imageDir())); err != nil {
+	if err := durable.Replace(file, b, recordMode); err != nil {
 		return fmt.Errorf("write the record of %s: %w", r.Ref, err)
 	}
 	l.mu.Lock()
@@ -553,7 +553,7 @@ func (l *Library) sweep() error {
 	for _, e := range files {
 		hex, isImage := strings.CutSuffix(e.Name(), imageSuffix)
 		_, err := os.Stat(filepath.Join(l.imageDir(), hex+recordSuffix))
-		if isImage && errors.Is(err, os.ErrNotExist) || strings.HasSuffix(e.Name(), ".new") {
+		if isImage && errors.Is(err, os.ErrNotExist) || strings.HasSuffix(e.Name(), durable.NewSuffix) {
 			errs = append(errs, os.Remove(filepath.Join(l.imageDir(), e.Name())))
 		}
 	}
@@ -605,16 +605,6 @@ func flock(f *os.File, how int) error {
 			return err
 		}
 	}
-}
-
-// write makes a file that is on the disk when it returns.
-func write(file string, b []byte) error {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644) //nolint:gosec // G302: there is nothing secret in a record
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // sumOf is the SHA-256 sum of a text, in hexadecimal.

@@ -26,3 +26,35 @@ func TestSync(t *testing.T) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
+
+// TestReplace: the file is the new one with its mode, or, if there is no room for
+// the new one, the old one.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	for _, text := range []string{"old, and longer", "new"} {
+		if err := durable.Replace(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil || string(raw) != text {
+			t.Errorf("%q, %v; want %q", raw, err, text)
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if _, err := os.Stat(file + durable.NewSuffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it leaves the file that it wrote: %v", err)
+	}
+	if err := os.Symlink("/dev/full", file+durable.NewSuffix); err != nil {
+		t.Fatal(err)
+	}
+	if err := durable.Replace(file, []byte("newer"), 0o600); err == nil {
+		t.Error("it wrote to a full disk")
+	}
+	if raw, err := os.ReadFile(file); err != nil || string(raw) != "new" {
+		t.Errorf("after a failure: %q, %v", raw, err)
+	}
+}

@@ -131,13 +131,9 @@ func (n *Net) noteAddresses() error {
 	if err != nil {
 		return err
 	}
-	// A loss of power takes the addresses too. The file may be an older one then,
-	// but not an empty one.
-	file := filepath.Join(n.dir, addressFile)
-	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
-		return err
-	}
-	return errors.Join(durable.Sync(file+".new"), os.Rename(file+".new", file))
+	// A loss of power takes the addresses too: an older file would do, an empty one
+	// would not.
+	return durable.Replace(filepath.Join(n.dir, addressFile), b, 0o600)
 }
 
 // loadAddresses reads what an earlier process added. Of another interface, we

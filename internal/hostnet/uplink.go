@@ -143,11 +143,7 @@ func (n *Net) announce() (c changes, err error) {
 	if err != nil {
 		return c, err
 	}
-	file := filepath.Join(n.dir, uplinkFile)
-	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
-		return c, err
-	}
-	return c, errors.Join(durable.Sync(file+".new"), os.Rename(file+".new", file)) // an empty one would stop the next start
+	return c, durable.Replace(filepath.Join(n.dir, uplinkFile), b, 0o600) // an empty one would stop the next start
 }
 
 func netlinkIn(ns netns) (h *netlink.Handle, err error) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/durable"
 	"doze/internal/machine"
 	"doze/internal/peer"
 )
@@ -156,7 +157,7 @@ func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
 	if err := exchange(bounded, b.client, http.MethodPost, "/doze/quiesce", strings.NewReader(in), processesMax, &answer); err != nil {
 		return err
 	}
-	return replace(n.processesName(b.order.UID), answer.Processes)
+	return durable.Replace(n.processesName(b.order.UID), answer.Processes, recordMode)
 }
 
 // unpacked takes an archive back that could not be made: the sandbox goes on.

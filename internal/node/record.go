@@ -43,7 +43,9 @@ const (
 	damagedName = "record.json.damaged"
 
 	// newSuffix is of a file that is being written.
-	newSuffix = ".new"
+	newSuffix = durable.NewSuffix
+	// recordMode is of records and of what is beside them.
+	recordMode = 0o600
 
 	// eraName is where the sequence of reports began in the last process.
 	eraName = "era"
@@ -81,9 +83,17 @@ func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 		return err
 	}
 	if phase == doze.Starting { // a loss of power leaves nothing of it anyway
-		return rename(filepath.Join(dir, recordName), raw, func(*os.File) error { return nil })
+		return overwrite(filepath.Join(dir, recordName), raw)
 	}
-	return replace(filepath.Join(dir, recordName), raw)
+	return durable.Replace(filepath.Join(dir, recordName), raw, recordMode)
+}
+
+// overwrite writes a file so that a crash leaves the old one or the new one.
+func overwrite(name string, raw []byte) error {
+	if err := os.WriteFile(name+newSuffix, raw, recordMode); err != nil {
+		return err
+	}
+	return os.Rename(name+newSuffix, name)
 }
 
 // forget removes the record.
@@ -110,29 +120,7 @@ func (n *Node) beginEra() (int64, error) {
 		slog.Error("the clock replaces a damaged file", "name", eraName, "err", err)
 	}
 	era := max(last+eraReports, time.Now().UnixNano())
-	return era, replace(name, strconv.AppendInt(nil, era, 10))
-}
-
-// replace writes a file so that a loss of power leaves the old one or the new
-// one.
-func replace(name string, raw []byte) error {
-	if err := rename(name, raw, (*os.File).Sync); err != nil {
-		return err
-	}
-	return durable.Sync(filepath.Dir(name))
-}
-
-// rename writes a file so that a crash leaves the old one or the new one.
-func rename(name string, raw []byte, finish func(*os.File) error) error {
-	f, err := os.OpenFile(name+newSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	if err := errors.Join(err, finish(f), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(name+newSuffix, name)
+	return era, durable.Replace(name, strconv.AppendInt(nil, era, 10), recordMode)
 }
 
 // adopt takes over what an earlier process left. A sandbox that was being

@@ -126,7 +126,7 @@ func (n *Node) take(ctx context.Context, m machine.Machine, k *kept) (err error)
 		return err
 	}
 	// A crash after these lines leaves a snapshot.
-	if err := errors.Join(replace(filepath.Join(n.snapshotDir(k.ID), recordName), raw), durable.Sync(n.Options.Snapshots)); err != nil {
+	if err := errors.Join(durable.Replace(filepath.Join(n.snapshotDir(k.ID), recordName), raw, recordMode), durable.Sync(n.Options.Snapshots)); err != nil {
 		return fmt.Errorf("write the record of the snapshot: %w", err)
 	}
 	return nil
