@@ -36,16 +36,18 @@ const firstID kernel.ThreadID = 1
 // KeepFirst makes the engine's process keep the rule of Linux for the first
 // process of a PID namespace. It is called before gVisor's own main.
 func KeepFirst() {
+	calls := map[string]wrapper{}
 	for _, c := range firstSignals {
-		wrap(c.call, func(call kernel.SyscallFn) kernel.SyscallFn {
+		calls[c.call] = func(call kernel.SyscallFn) kernel.SyscallFn {
 			return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 				if ignores(t, c.target(t, args), linux.Signal(args[c.signal].Int())) {
 					return 0, nil, nil
 				}
 				return call(t, sysno, args)
 			}
-		})
+		}
 	}
+	wrap(calls)
 }
 
 // named returns the task whose number is an argument.

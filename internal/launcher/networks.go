@@ -33,10 +33,7 @@ type networks struct {
 // made in its machine. It is called before gVisor's own main.
 func WatchNetworks() {
 	n := &networks{made: map[*inet.Namespace]struct{}{}}
-	wrap("unshare", n.unshare)
-	wrap("clone", n.clone)
-	wrap("clone3", n.clone)
-	wrap("prctl", n.prctl)
+	wrap(map[string]wrapper{"unshare": n.unshare, "clone": n.clone, "clone3": n.clone, "prctl": n.prctl})
 }
 
 func (n *networks) unshare(call kernel.SyscallFn) kernel.SyscallFn {

@@ -44,7 +44,7 @@ func DenyTun() {
 	if spec, ok := inheritedSpec(os.Args); ok && !deniesTun(&spec) {
 		return // a spec that cannot be read denies
 	}
-	wrap("ioctl", withoutTun)
+	wrap(map[string]wrapper{"ioctl": withoutTun})
 }
 
 // withoutTun answers the attachment of a device as a kernel without one does.
