@@ -39,11 +39,7 @@ func (s *sandbox) stirred() {
 	if s.rest != nil {
 		s.rest.Stop()
 	}
-	if s.calm == nil {
-		s.calm = time.AfterFunc(calmAfter, func() { s.tell(tune.HeapAwake) })
-		return
-	}
-	s.calm.Reset(calmAfter)
+	s.calm = restart(s.calm, calmAfter, func() { s.tell(tune.HeapAwake) })
 }
 
 // still tells the engine that its guest stands still and is about to be saved: a
@@ -58,11 +54,17 @@ func (s *sandbox) still() {
 // saved tells the engine, a little later, that its guest stands still for long:
 // what the checkpoint took is given back. Preconditions: mu is held.
 func (s *sandbox) saved() {
-	if s.rest == nil {
-		s.rest = time.AfterFunc(restAfter, func() { s.tell(tune.HeapAsleep) })
-		return
+	s.rest = restart(s.rest, restAfter, func() { s.tell(tune.HeapAsleep) })
+}
+
+// restart has a timer call do after a while, counted from now. The first time there
+// is none yet.
+func restart(t *time.Timer, after time.Duration, do func()) *time.Timer {
+	if t == nil {
+		return time.AfterFunc(after, do)
 	}
-	s.rest.Reset(restAfter)
+	t.Reset(after)
+	return t
 }
 
 // rested makes sure that the engine has given back what it does not need, before

@@ -334,11 +334,7 @@ func (l *Launcher) drop(s *sandbox) {
 	if l.machines[s.id] == s {
 		delete(l.machines, s.id)
 	}
-	if l.tidy == nil {
-		l.tidy = time.AfterFunc(tidyAfter, runtime.GC)
-		return
-	}
-	l.tidy.Reset(tidyAfter) // while machines end all the time, the heap grows
+	l.tidy = restart(l.tidy, tidyAfter, runtime.GC) // while machines end all the time, the heap grows
 }
 
 // Boot creates and starts a machine.
