@@ -303,28 +303,27 @@ var repeatable = map[string]bool{PathPause: true, PathResume: true, PathKill: tr
 
 // call asks the launcher, and asks its successor if it has died.
 func (e *engine) call(ctx context.Context, path string, in, out any) error {
-	err := e.client.post(ctx, path, in, out)
-	died := errors.Is(err, errCut) && repeatable[path] && ctx.Err() == nil
+	return e.insist(ctx, repeatable[path], func() error { return e.client.post(ctx, path, in, out) })
+}
+
+// halting asks the launcher to do what ends early and is waited for when ctx
+// ends.
+func (e *engine) halting(ctx context.Context, path string, in, out any) error {
+	return e.insist(ctx, false, func() error { return e.client.do(ctx, halt, http.MethodPost, path, in, out) })
+}
+
+// insist asks a second time, with a launcher that is there, if there was none. What
+// can be repeated is asked again, too, if the launcher died while it was asked.
+func (e *engine) insist(ctx context.Context, repeat bool, ask func() error) error {
+	err := ask()
+	died := errors.Is(err, errCut) && repeat && ctx.Err() == nil
 	if !died && !errors.Is(err, errNoLauncher) {
 		return err
 	}
 	if err := e.ensure(ctx); err != nil {
 		return err
 	}
-	return e.client.post(ctx, path, in, out)
-}
-
-// halting asks the launcher to do what ends early and is waited for when ctx
-// ends.
-func (e *engine) halting(ctx context.Context, path string, in, out any) error {
-	err := e.client.do(ctx, halt, http.MethodPost, path, in, out)
-	if !errors.Is(err, errNoLauncher) {
-		return err
-	}
-	if err := e.ensure(ctx); err != nil {
-		return err
-	}
-	return e.client.do(ctx, halt, http.MethodPost, path, in, out)
+	return ask()
 }
 
 // mounts fails if the launcher would leave out the volumes of a machine.
@@ -348,19 +347,17 @@ func (e *engine) mounts(ctx context.Context, c Config) error {
 // find returns the state of a machine in the launcher, or nothing. It is asked in
 // every sleep, and so asks for that one only.
 func (e *engine) find(ctx context.Context, id string) (string, error) {
-	var found []Found
-	ask := func() error { return e.client.get(ctx, PathMachines+"?"+url.Values{QueryID: {id}}.Encode(), &found) }
-	err := errNoLauncher
 	select {
 	case <-e.used:
-		err = ask()
 	default: // the first call looks after the launcher
-	}
-	if errors.Is(err, errNoLauncher) || errors.Is(err, errCut) {
-		if err = e.ensure(ctx); err == nil {
-			err = ask()
+		if err := e.ensure(ctx); err != nil {
+			return "", fmt.Errorf("find the machine: %w", err)
 		}
 	}
+	var found []Found
+	err := e.insist(ctx, true, func() error {
+		return e.client.get(ctx, PathMachines+"?"+url.Values{QueryID: {id}}.Encode(), &found)
+	})
 	if err != nil {
 		return "", fmt.Errorf("find the machine: %w", err)
 	}

@@ -94,7 +94,7 @@ func TestUpgrade(t *testing.T) {
 	h := newHost(t)
 	h.engines = filepath.Join(h.dir, "engines")
 	d := h.open(t)
-	old := d.Engine()
+	old := d.current.version
 	tiers := []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk}
 	configs, kept := map[machine.Tier]machine.Config{}, filepath.Join(h.dir, "kept")
 	for _, tier := range tiers {
@@ -114,8 +114,8 @@ func TestUpgrade(t *testing.T) {
 
 	h.sentry = upgraded(t)
 	d = h.open(t)
-	if d.Engine() != nextVersion {
-		t.Fatalf("new machines get %s", d.Engine())
+	if d.current.version != nextVersion {
+		t.Fatalf("new machines get %s", d.current.version)
 	}
 	if err := d.Sweep(t.Context(), func(string) bool { return true }); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestCutCall(t *testing.T) {
 			}
 			e := d.home(c.ID)
 			if (e == d.current) == replaced {
-				t.Fatalf("it runs in %s, and new machines in %s", e.version, d.Engine())
+				t.Fatalf("it runs in %s, and new machines in %s", e.version, d.current.version)
 			}
 			pid := func() int {
 				t.Helper()
@@ -260,7 +260,7 @@ func TestMissingEngine(t *testing.T) {
 	h := newHost(t)
 	h.engines = filepath.Join(h.dir, "engines")
 	d := h.open(t)
-	old, launcher := d.Engine(), h.launcher()
+	old, launcher := d.current.version, h.launcher()
 	asleep, awake := h.Config(t, "asleep"), h.Config(t, "awake")
 	m := boot(t, d, asleep)
 	note(t, m, "asleep")
@@ -343,7 +343,7 @@ func TestEngineIsBusy(t *testing.T) {
 	var writes *os.File
 	wait(t, "nobody runs the copy any more", func() (ok bool) { // who was killed gives it up a moment later
 		var err error
-		writes, err = os.OpenFile(filepath.Join(h.engines, d.Engine(), "doze-sentry"), os.O_WRONLY, 0)
+		writes, err = os.OpenFile(filepath.Join(h.engines, d.current.version, "doze-sentry"), os.O_WRONLY, 0)
 		return err == nil
 	})
 	time.AfterFunc(time.Second, func() { _ = writes.Close() })
@@ -365,7 +365,7 @@ func TestEnginePutBack(t *testing.T) {
 	note(t, m, "asleep")
 	move(t, m, machine.OnDisk)
 	h.Reboot(t) // else its run state tells of it
-	place, away := filepath.Join(h.engines, d.Engine()), filepath.Join(h.dir, "away")
+	place, away := filepath.Join(h.engines, d.current.version), filepath.Join(h.dir, "away")
 	if err := os.Rename(place, away); err != nil {
 		t.Fatal(err)
 	}

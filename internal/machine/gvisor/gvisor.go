@@ -80,9 +80,6 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 	return d, current.ensure(ctx)
 }
 
-// Engine returns the version of the engine that new machines get.
-func (d *Driver) Engine() string { return d.current.version }
-
 // versions returns those of all engines.
 func (d *Driver) versions() []string {
 	d.mu.Lock()

@@ -467,22 +467,21 @@ func hasImage(c Config) (bytes int64, ok bool) { return imageAt(imageDir(c)) }
 
 // imageAt reports whether a committed image is in dir, and its size.
 func imageAt(dir string) (bytes int64, ok bool) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0, false
-	}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
-			bytes += allocated(info)
-			ok = ok || e.Name() == FileManifest
-		}
-	}
-	return bytes, ok
+	return weigh(dir, func(os.FileInfo) bool { return true })
 }
 
 // freed reports whether a committed image is in dir, and how much of the disk its
 // end would give back: files that another image has too stay.
 func freed(dir string) (bytes int64, ok bool) {
+	return weigh(dir, func(info os.FileInfo) bool {
+		st, is := info.Sys().(*syscall.Stat_t)
+		return is && st.Nlink == 1
+	})
+}
+
+// weigh reports whether a committed image is in dir, and how much of the disk those
+// of its files take that count.
+func weigh(dir string, counts func(os.FileInfo) bool) (bytes int64, ok bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, false
@@ -492,7 +491,7 @@ func freed(dir string) (bytes int64, ok bool) {
 		if err != nil {
 			continue
 		}
-		if st, is := info.Sys().(*syscall.Stat_t); is && st.Nlink == 1 {
+		if counts(info) {
 			bytes += allocated(info)
 		}
 		ok = ok || e.Name() == FileManifest
