@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"doze/internal/machine"
-	"doze/internal/trace"
 )
 
 const (
@@ -76,16 +75,6 @@ func removeOthers(dir string, keep func(name string) bool) error {
 		}
 	}
 	return err
-}
-
-// start starts a machine as its configuration says.
-func (a *ahead) start(ctx context.Context, c machine.Config) (machine.Machine, error) {
-	if c.From == "" {
-		trace.Of(ctx).Comes(trace.FromImage)
-	} else {
-		trace.Of(ctx).Comes(trace.FromSnapshot)
-	}
-	return a.n.Driver.Boot(ctx, c)
 }
 
 // want says that more sandboxes like c may come. It does not wait.

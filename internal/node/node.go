@@ -458,7 +458,12 @@ func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machi
 		return nil, fmt.Errorf("attach its volumes: %w", cause(ctx, err))
 	}
 	attaching.End()
-	m, err := n.ahead.start(ctx, b.config)
+	if from := trace.Of(ctx); b.config.From == "" {
+		from.Comes(trace.FromImage)
+	} else {
+		from.Comes(trace.FromSnapshot)
+	}
+	m, err := n.Driver.Boot(ctx, b.config)
 	if err != nil {
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
 		if errors.Is(err, machine.ErrNoVolumes) {

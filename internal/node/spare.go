@@ -74,7 +74,7 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 	if c.Link, err = a.n.Lease(ctx, c.ID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", err)
 	}
-	m, err := a.start(ctx, c)
+	m, err := a.n.Driver.Boot(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
