@@ -27,19 +27,12 @@ const (
 	stormMemory = 512
 )
 
-// createSides are the ways to make one sandbox; those after the first are compared
-// with it.
-var createSides = []struct {
-	name   string
-	args   []string
-	spares int
-}{
-	{"create + exec, by a boot", nil, 0},
-	{"create + exec, with a spare machine", []string{"--spares", strconv.Itoa(spares), "--spares-max", "0"}, spares},
-}
-
-// createYardstick is what all creates contain.
-const createYardstick = "exec in a running one"
+// One sandbox is made in one of two ways; each contains the yardstick.
+const (
+	createYardstick = "exec in a running one"
+	createBoot      = "create + exec, by a boot"
+	createSpare     = "create + exec, with a spare machine"
+)
 
 // createStorms are how many sandboxes are created at once, and how often.
 var createStorms = []struct{ at, rounds int }{{20, 3}, {100, 2}}
@@ -54,10 +47,7 @@ const (
 
 // createCases names all rows of the benchmark.
 func createCases() []string {
-	names := []string{createYardstick}
-	for _, s := range createSides {
-		names = append(names, s.name)
-	}
+	names := []string{createYardstick, createBoot, createSpare}
 	for _, form := range []string{stormBoot, stormCold, stormWarm, stormAgain} {
 		for _, storm := range createStorms {
 			names = append(names, fmt.Sprintf(form, storm.at))
@@ -69,13 +59,12 @@ func createCases() []string {
 	return names
 }
 
-// create makes sandboxes, each until its first `true` has ended: by a boot
-// and with a machine that was started ahead; one by one and many at
-// once. The yardsticks are the same exec in a sandbox that runs already, and what
-// a user would take instead.
+// create makes sandboxes, each until its first `true` has ended: by a boot and with
+// a machine that was started ahead; one by one and many at once. The yardsticks are
+// the same exec in a sandbox that runs already, and what a user would take instead.
 func create(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	exec := &series{name: createYardstick}
-	boot := &series{name: createSides[0].name, against: exec}
+	boot := &series{name: createBoot, against: exec}
 	all := latencies{exec, boot}
 	rows, root, err := createSingly(ctx, filepath.Join(dir, "one"), only, exec, boot)
 	if all = append(all, rows...); err != nil {
@@ -115,40 +104,35 @@ func createSingly(ctx context.Context, dir string, only *regexp.Regexp, exec, bo
 	if root, err = rootOf(ctx, p); err != nil {
 		return nil, "", err
 	}
-	for i, side := range createSides {
-		s := boot
-		if i > 0 {
-			if !only.MatchString(side.name) {
-				continue
-			}
-			s = &series{name: side.name, against: boot}
-			all = append(all, s)
-			if err := restart(ctx, p, side.args); err != nil {
-				return all, root, err
-			}
-			// The first one makes what the others begin with.
-			if err := createOne(ctx, p, c, "first", &series{}, &series{}); err != nil {
-				return all, root, err
-			}
-		}
-		if err := createRow(ctx, p, c, side.spares, s, exec); err != nil {
-			return all, root, fmt.Errorf("%s: %w", s.name, err)
-		}
-		if i > 0 {
+	if err := createRow(ctx, p, c, 0, boot, exec); err != nil {
+		return all, root, fmt.Errorf("%s: %w", boot.name, err)
+	}
+	for _, storm := range createStorms {
+		s := &series{name: fmt.Sprintf(stormBoot, storm.at), against: boot}
+		if !only.MatchString(s.name) {
 			continue
 		}
-		for _, storm := range createStorms {
-			s := &series{name: fmt.Sprintf(stormBoot, storm.at), against: boot}
-			if !only.MatchString(s.name) {
-				continue
-			}
-			all = append(all, s)
-			for range times(storm.rounds) {
-				if err := createStorm(ctx, p, c, s, storm.at); err != nil {
-					return all, root, fmt.Errorf("%s: %w", s.name, err)
-				}
+		all = append(all, s)
+		for range times(storm.rounds) {
+			if err := createStorm(ctx, p, c, s, storm.at); err != nil {
+				return all, root, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
+	}
+	if !only.MatchString(createSpare) {
+		return all, root, nil
+	}
+	spare := &series{name: createSpare, against: boot}
+	all = append(all, spare)
+	if err := restart(ctx, p, []string{"--spares", strconv.Itoa(spares), "--spares-max", "0"}); err != nil {
+		return all, root, err
+	}
+	// After the first one, the node starts machines ahead.
+	if err := createOne(ctx, p, c, "first", &series{}, &series{}); err != nil {
+		return all, root, err
+	}
+	if err := createRow(ctx, p, c, spares, spare, exec); err != nil {
+		return all, root, fmt.Errorf("%s: %w", spare.name, err)
 	}
 	return all, root, nil
 }
@@ -175,8 +159,8 @@ func createRow(ctx context.Context, p *testkit.Platform, c *client.Client, spare
 	return nil
 }
 
-// createTogether makes many sandboxes at once, with the spare machines
-// that users have.
+// createTogether makes many sandboxes at once, with the spare machines that users
+// have.
 func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *series) (all latencies, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -217,20 +201,15 @@ func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *
 
 // coldStorm is the first thing that a platform does: it has no spare machine.
 func coldStorm(ctx context.Context, p *testkit.Platform, c *client.Client, s *series, n int) error {
-	if err := p.Stop(); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(filepath.Join(p.Data, "ahead")); err != nil {
-		return err
-	}
-	if err := p.Restart(ctx); err != nil {
+	if err := restart(ctx, p, nil); err != nil { // spare machines end with dozed
 		return err
 	}
 	return createStorm(ctx, p, c, s, n)
 }
 
 // warmStorms come one after the other to a platform that has created one sandbox:
-// it has as many spare machines as it keeps for nobody. After the first storm it has as many as it keeps at most.
+// it has as many spare machines as it keeps for nobody. After the first storm it has
+// as many as it keeps at most.
 func warmStorms(ctx context.Context, p *testkit.Platform, c *client.Client, warm, again *series, n int) error {
 	if err := restart(ctx, p, nil); err != nil { // it forgets how many came before
 		return err
