@@ -54,7 +54,8 @@ func (b *births) leave() {
 	b.next()
 }
 
-// next gives room to whoever waits. Preconditions: mu is held.
+// next gives the room to the next one that waits, if one does. Preconditions: mu is
+// held.
 func (b *births) next() {
 	if len(b.turns) == 0 {
 		b.room++

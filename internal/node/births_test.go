@@ -58,7 +58,7 @@ func TestBirths(t *testing.T) {
 
 func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
-// TestBirthsAbandoned: who waits no longer takes no room, at any moment.
+// TestBirthsAbandoned: a caller that gives up takes no room, whenever it does.
 func TestBirthsAbandoned(t *testing.T) {
 	t.Parallel()
 	b := newBirths(1)

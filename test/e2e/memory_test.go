@@ -133,8 +133,9 @@ func TestFirstProcess(t *testing.T) {
 	}
 	sh(t, box, "python3 -c 'import os; os.kill(1, 9)'")
 	sh(t, box, "python3 -c 'import os, signal; signal.pidfd_send_signal(os.pidfd_open(1), 9)'")
-	// It is the rule of each namespace, from within: to others, its first process
-	// is one like all. And who has no right to signal it is told so.
+	// Each namespace has the rule for its own processes. Those outside can kill its
+	// first process like any other. A process without the right to signal gets an
+	// error, as everywhere.
 	if out := sh(t, box, `unshare -Urpf sh -c 'kill -9 $$; echo alive'; setpriv --reuid 65534 --clear-groups sh -c 'kill -9 1 || echo refused' 2>/dev/null`); out != "alive\nrefused" {
 		t.Errorf("in a namespace, and without the right: %q", out)
 	}

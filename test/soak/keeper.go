@@ -50,7 +50,7 @@ func (k *keeper) begin(ctx context.Context) error {
 	return err
 }
 
-// replace makes another sandbox in the place of one that was lost.
+// replace creates a new sandbox for one that was lost.
 func (k *keeper) replace(ctx context.Context) error {
 	c, err := k.r.p.Client()
 	if err == nil {

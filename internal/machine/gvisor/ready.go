@@ -113,10 +113,10 @@ func (r *ready) begin() {
 	}
 }
 
-// choose returns who is given a process next, and who has to leave for that, if
-// anybody has to. Among those that have one, nobody leaves who sleeps for a
-// shorter time than the next one did when it slept last: it is more likely to wake
-// before that. Preconditions: mu is held.
+// choose returns the sandbox that gets a process next, and the one that gives up its
+// process for that, or nil if there is room. The one that has slept longest gives
+// up, and only if it has slept for longer than the next one did the last time: until
+// then it is more likely to wake first. Preconditions: mu is held.
 func (r *ready) choose(now time.Time) (next, leaves *sandbox, ok bool) {
 	if len(r.queue) == 0 {
 		return nil, nil, false
@@ -164,7 +164,7 @@ func (r *ready) work() {
 	}
 }
 
-// rush knows who waits for a machine.
+// rush counts the calls that wait for a machine.
 type rush struct {
 	idled   func() time.Duration // of the processors, all together, since some time
 	waiting atomic.Int64         // calls
