@@ -35,8 +35,8 @@ const (
 	giveBack  = 10 * time.Second
 )
 
-// busyP99 takes the place of victimP99 in make test, where other tests and the
-// attackers have the same two processors: nobody is locked out.
+// busyP99 takes the place of victimP99 in make test, whose machine may be any: nobody
+// is locked out. There this package runs alone, after all others.
 const busyP99 = 3 * time.Second
 
 const (
@@ -113,9 +113,9 @@ func TestAttack(t *testing.T) {
 			}
 			seen := once()
 			if !*all && seen.quantile(0.99) > busyP99 {
-				// The tests beside this one can stop the host for seconds, too. What an
-				// attack does, it does again.
-				t.Logf("the victim's p99 is %v: once more", seen.quantile(0.99))
+				// What shares the host can stop it for seconds, too. What an attack does,
+				// it does again.
+				t.Logf("the victim's p99 is %v (%s): once more", seen.quantile(0.99), seen.slowness())
 				seen.sound(t)
 				seen = once()
 			}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,8 @@ const (
 	askEvery = 40 * time.Millisecond
 	// victimWait is after how long the victim gives up. It counts as this long.
 	victimWait = 10 * time.Second
+	// slow is what a report that fails says of a single request.
+	slow = time.Second
 	// megabytes that the victim's sandbox keeps and checks.
 	megabytes = 8
 )
@@ -104,8 +107,10 @@ func suffer(ctx context.Context, in io.Reader, out io.Writer) error {
 type watched struct {
 	Took   []time.Duration // of all its requests, sorted
 	Errs   []string
-	Wrong  []string // that its sandbox lost
-	Memory int64    // the most
+	Wrong  []string      // that its sandbox lost
+	Slow   []string      // requests of over [slow], and when they began
+	Late   time.Duration // of its own clock, at most: what the host let it wait, and not dozed
+	Memory int64         // the most
 }
 
 func (s *watched) quantile(q float64) time.Duration {
@@ -126,16 +131,24 @@ func (s *watched) judge(t *testing.T) {
 	if p99 := s.quantile(0.99); p99 > most {
 		t.Errorf("the victim's p99 is %v, want under %v", p99, most)
 	}
+	if len(s.Errs) > 0 {
+		t.Errorf("%d of %d requests of the victim failed, such as: %v", len(s.Errs), len(s.Took), s.Errs[0])
+	}
+	if t.Failed() {
+		t.Log(s.slowness())
+	}
 }
 
-// sound fails the test if anything but the victim's patience suffered.
+// slowness says which requests were slow, and what the host has to do with it.
+func (s *watched) slowness() string {
+	return fmt.Sprintf("the victim's own clock was %v late at most; its slow requests: %s", s.Late, strings.Join(s.Slow, "; "))
+}
+
+// sound fails the test if the victim lost something, or dozed took too much.
 func (s *watched) sound(t *testing.T) {
 	t.Helper()
 	for _, what := range s.Wrong {
 		t.Errorf("the victim's sandbox: %s", what)
-	}
-	if len(s.Errs) > 0 {
-		t.Errorf("%d of %d requests of the victim failed, such as: %v", len(s.Errs), len(s.Took), s.Errs[0])
 	}
 	if s.Memory > dozedMax {
 		t.Errorf("dozed took %d MB, want under %d", s.Memory>>20, dozedMax>>20)
@@ -152,7 +165,9 @@ func (v *victim) watch(ctx context.Context) (done func() *watched) {
 		mu sync.Mutex
 		s  watched
 	)
-	for _, ask := range []func(context.Context) ([]string, error){v.askControl, v.askAgent, v.askKeeper} {
+	for name, ask := range map[string]func(context.Context) ([]string, error){
+		"control": v.askControl, "the agent": v.askAgent, "its own server": v.askKeeper,
+	} {
 		wg.Go(func() {
 			tick := time.NewTicker(askEvery)
 			defer tick.Stop()
@@ -163,6 +178,9 @@ func (v *victim) watch(ctx context.Context) (done func() *watched) {
 				mu.Lock()
 				s.Took = append(s.Took, took)
 				s.Wrong = append(s.Wrong, wrong...)
+				if took > slow {
+					s.Slow = append(s.Slow, fmt.Sprintf("%s, asked at %s, took %v", name, began.UTC().Format(time.StampMilli), took))
+				}
 				if err != nil {
 					s.Errs = append(s.Errs, err.Error())
 				}
@@ -180,8 +198,10 @@ func (v *victim) watch(ctx context.Context) (done func() *watched) {
 			if now, err := resident(v.PID); err == nil { // without a process, requests fail
 				s.Memory = max(s.Memory, now)
 			}
+			began := time.Now()
 			select {
 			case <-time.After(poll):
+				s.Late = max(s.Late, time.Since(began)-poll)
 			case <-end:
 				return
 			}

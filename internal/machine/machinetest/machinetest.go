@@ -23,8 +23,9 @@ import (
 
 const (
 	// callTime bounds one request to a guest. A connection that was in use
-	// before a sleep comes back with its next retransmission.
-	callTime = 20 * time.Second
+	// before a sleep comes back with its next retransmission. A guest at its limit
+	// works out of swap, which may be a slow disk that others use as well.
+	callTime = time.Minute
 	// redial is the pause between attempts to reach a guest whose program does
 	// not listen yet.
 	redial = 2 * time.Millisecond
