@@ -571,13 +571,18 @@ func (s *sandbox) restore(ctx context.Context) error {
 	if err := step.Reach(step.Restore, s.config.ID); err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
-	if err := mark(s.config); err != nil {
-		slog.WarnContext(ctx, "a crash in the next second would not be noticed", "sandbox", s.config.ID, "err", err)
-	} else {
-		s.outlast()
-	}
 	s.d.begin(s)
+	marked := make(chan struct{})
+	go func() { // the machine does not wait for the disk, and its caller waits for both
+		defer close(marked)
+		if err := mark(s.config); err != nil {
+			slog.WarnContext(ctx, "a crash in the next second would not be noticed", "sandbox", s.config.ID, "err", err)
+			return
+		}
+		s.outlast()
+	}()
 	err = s.timed(context.WithoutCancel(ctx), trace.Launch, PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files})
+	<-marked
 	if errors.Is(err, errGone) {
 		err = errProcess
 	}
