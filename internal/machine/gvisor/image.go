@@ -621,7 +621,7 @@ func discount(c Config) error {
 		return nil
 	}
 	image := imageDir(c)
-	if gone := cmp.Or(os.Remove(filepath.Join(image, FileManifest)), os.RemoveAll(image)); gone != nil {
+	if gone := cmp.Or(os.Remove(filepath.Join(image, FileManifest)), os.RemoveAll(image), unmark(c)); gone != nil {
 		return errors.Join(err, gone)
 	}
 	return nil
