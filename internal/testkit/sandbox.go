@@ -102,12 +102,17 @@ func (p *Platform) checkpointed(name string, since time.Time) bool {
 	if err != nil {
 		return false
 	}
-	// The last one is removed when the next is on disk.
-	if _, err := os.Lstat(filepath.Join(dir, "image.last")); !errors.Is(err, os.ErrNotExist) {
+	// It gets its name, then that is brought to disk, then it is vouched for.
+	image := filepath.Join(dir, "image")
+	made, err := os.Stat(filepath.Join(image, gvisor.FileManifest))
+	if err != nil || !made.ModTime().After(since) {
 		return false
 	}
-	info, err := os.Stat(filepath.Join(dir, "image", gvisor.FileManifest))
-	return err == nil && info.ModTime().After(since)
+	vouchers, err := filepath.Glob(gvisor.VoucherFile(filepath.Join(p.RunDir, "*"), image)) // one of each engine
+	return err == nil && slices.ContainsFunc(vouchers, func(name string) bool {
+		vouched, err := os.Stat(name)
+		return err == nil && !vouched.ModTime().Before(made.ModTime())
+	})
 }
 
 // Checkpointing reports whether a checkpoint of a sandbox is being written.

@@ -31,8 +31,12 @@ type voucher struct {
 	Print string `json:"print"` // of the boot and the files, see fingerprint
 }
 
-func (d *Driver) voucher(dir string) string {
-	return filepath.Join(d.run, dirVouched, fmt.Sprintf("%x", sha256.Sum256([]byte(dir))))
+func (d *Driver) voucher(dir string) string { return VoucherFile(d.run, dir) }
+
+// VoucherFile is where the image in dir is vouched for, in the run directory of an
+// engine.
+func VoucherFile(run, dir string) string {
+	return filepath.Join(run, dirVouched, fmt.Sprintf("%x", sha256.Sum256([]byte(dir))))
 }
 
 // vouch says that the image in dir is what its manifest says. Without a voucher
