@@ -48,6 +48,7 @@ type Options struct {
 	Bin  string   // directory of the binaries; by default bin/ of this module
 	Dir  string   // directory for everything of this platform; must be empty
 	Data string   // data directory; by default one in Dir
+	Run  string   // directory of run state, in a tmpfs for who measures; by default one in Dir
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 
@@ -107,7 +108,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	}
 	p := &Platform{
 		options: o, listen: o.Listen, Address: "http://" + o.Listen,
-		Data: cmp.Or(o.Data, filepath.Join(o.Dir, "data")), RunDir: filepath.Join(o.Dir, "run"), Log: filepath.Join(o.Dir, "dozed.log"),
+		Data: cmp.Or(o.Data, filepath.Join(o.Dir, "data")), RunDir: cmp.Or(o.Run, filepath.Join(o.Dir, "run")), Log: filepath.Join(o.Dir, "dozed.log"),
 	}
 	if !slices.Contains(o.Args, "--domain") {
 		// Not the next port, which another platform may have.

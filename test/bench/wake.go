@@ -29,6 +29,7 @@ const (
 	hugeRounds, huge   = 10, 1024
 	// costRounds are those in which the time of processors is taken: it varies less.
 	costRounds = 5
+	pauseAfter = 150 * time.Millisecond
 	settle     = 60 * time.Second // for one move to a lower tier
 	lying      = 30 * time.Millisecond
 	// inUse is how many requests a sandbox that is awake has answered before
@@ -45,10 +46,16 @@ var ways = []struct {
 	sizes []int // what a process in the sandbox holds, in MB, touched and random
 	tiers []tier
 	swap  string // what dozed makes in its data directory for swap of its own; empty: none
+	// storms says that wakes from disk are measured that are not alone, too.
+	storms bool
 }{
+	{ // where nothing is written while the sandbox is paused, as in its first minute
+		args: []string{"--swap", "off", "--save-after", "1h", "--disk-after", "2h"}, sizes: []int{0, 512, 2048},
+		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "awake %d MB, after as long a rest", state: "running", rests: true}, {name: "paused %d MB", state: "paused"}},
+	},
 	{
-		args: []string{"--swap", "off", "--disk-after", "500ms"}, sizes: []int{0, 64, 512, 2048},
-		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "paused %d MB", state: "paused"}, {name: "disk %d MB", state: "disk", cycles: true}, {name: "disk %d MB, not in the page cache", state: "disk", cold: true}},
+		args: []string{"--swap", "off", "--disk-after", "500ms"}, sizes: []int{0, 64, 512, 2048}, storms: true,
+		tiers: []tier{{name: "awake %d MB", state: "running"}, {name: "disk %d MB", state: "disk", cycles: true}, {name: "disk %d MB, not in the page cache", state: "disk", cold: true}},
 	},
 	{
 		args: []string{"--swap", "plain:2G", "--swap-after", "100ms", "--disk-after", "1h"}, sizes: []int{256}, swap: "swap",
@@ -63,6 +70,7 @@ var ways = []struct {
 // tier is one case.
 type tier struct {
 	name, state string
+	rests       bool // nobody asks for as long as a sandbox takes to be paused
 	cold        bool // its checkpoint is not in the page cache
 	learns      bool // the first wake is one of its own kind, and a case of its own
 	cycles      bool // its sandbox comes back to it, and rests
@@ -104,8 +112,12 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return all, err
 		}
-		args := append([]string{"--pause-after", "150ms", "--save-after", "100ms", "--log", "warn"}, way.args...)
-		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Args: args, Account: true})
+		run, err := os.MkdirTemp("/run", "doze-bench-")
+		if err != nil {
+			return all, err
+		}
+		args := append([]string{"--pause-after", pauseAfter.String(), "--save-after", "100ms", "--log", "warn"}, way.args...)
+		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Run: run, Args: args, Account: true})
 		if err != nil {
 			return all, err
 		}
@@ -116,11 +128,11 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 			rows = unsupported(way.sizes, way.tiers, p.Tail())
 		}
 		all = append(all, rows...)
-		if i == 0 && err == nil {
+		if way.storms && err == nil {
 			rows, err = besides(ctx, p, only, all)
 			all = append(all, rows...)
 		}
-		if err := errors.Join(err, p.Close()); err != nil {
+		if err := errors.Join(err, p.Close(), os.RemoveAll(run)); err != nil {
 			return all, err
 		}
 	}
@@ -229,12 +241,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 					return all, fmt.Errorf("%s: %w", s.name, err)
 				}
 			}
-			took, err := ask(ctx)
-			for range inUse {
-				if s == all[0] && err == nil {
-					took, err = ask(ctx)
-				}
-			}
+			took, err := timed(ctx, p, sb, cases[s], ask)
 			if err != nil {
 				return all, fmt.Errorf("%s: %w", s.name, err)
 			}
@@ -258,6 +265,26 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 	}
 	_, err = c.Delete(ctx, name)
 	return all, err
+}
+
+// timed asks a sandbox that is in a tier, and returns how long the answer took.
+func timed(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier, ask func(context.Context) (time.Duration, error)) (took time.Duration, err error) {
+	if t.rests {
+		release, err := keepAwake(ctx, p, sb)
+		if err != nil {
+			return 0, err
+		}
+		defer release()
+		time.Sleep(pauseAfter + lying)
+		return ask(ctx)
+	}
+	took, err = ask(ctx)
+	for range inUse {
+		if t.state == "running" && err == nil {
+			took, err = ask(ctx)
+		}
+	}
+	return took, err
 }
 
 // wakeCost takes the time of processors of one wake, from the request until the
