@@ -162,7 +162,7 @@ func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp, disk
 		rows, err := more.do(ctx, p)
 		all = append(all, rows...)
 		if err != nil {
-			return all, fmt.Errorf("%s: %w", more.name, err)
+			return all, fmt.Errorf("%s: %w: %s", more.name, err, p.Tail())
 		}
 	}
 	// The command line does what the wake of the same size does.
