@@ -15,6 +15,7 @@ import (
 
 	"doze"
 	"doze/internal/agent/archive"
+	"doze/internal/agentapi"
 	"doze/internal/httpx"
 )
 
@@ -285,9 +286,7 @@ func (x *archiver) remember(now []command) []command {
 // sandbox, some of which are secrets, they get from those when they are started
 // again: it is not said.
 func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error {
-	in, err := decode[struct {
-		StopTimeout *int `json:"stopTimeoutSeconds"`
-	}](w, r)
+	in, err := decode[agentapi.Quiet](w, r)
 	if err != nil {
 		return err
 	}
@@ -299,7 +298,11 @@ func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error 
 	for i := range ran {
 		ran[i].Env = a.vars.given().apart(ran[i].Env)
 	}
-	httpx.WriteJSON(w, http.StatusOK, map[string][]command{"processes": ran})
+	processes, err := json.Marshal(ran)
+	if err != nil {
+		return err
+	}
+	httpx.WriteJSON(w, http.StatusOK, agentapi.Quiesced{Processes: processes})
 	return nil
 }
 

@@ -10,28 +10,13 @@ import (
 
 	"doze"
 	"doze/internal/agent/drive"
+	"doze/internal/agentapi"
 	"doze/internal/httpx"
 )
 
-// driveProtocol is what a connection becomes over which the host serves a drive.
-const driveProtocol = "doze-drive"
-
-// driveMount is a drive as the host wants it mounted.
-type driveMount struct {
-	ID   string  `json:"id"`
-	Path string  `json:"path"`
-	UID  *uint32 `json:"uid"` // whom its files belong to; by default the user of the image
-	GID  *uint32 `json:"gid"`
-}
-
-// prepared is the answer: what the host has to do besides mounting.
-type prepared struct {
-	Stale bool `json:"stale"` // a drive that nobody serves any more is in the way
-}
-
 // prepareDrive makes ready what the host is about to mount.
 func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) error {
-	in, err := decode[driveMount](w, r)
+	in, err := decode[agentapi.Mount](w, r)
 	if err != nil {
 		return err
 	}
@@ -50,7 +35,7 @@ func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) e
 	}
 	stale, err := a.drives.Prepare(context.WithoutCancel(r.Context()), in.ID, filepath.Clean(in.Path), owner)
 	if err == nil {
-		httpx.WriteJSON(w, http.StatusOK, prepared{stale})
+		httpx.WriteJSON(w, http.StatusOK, agentapi.Prepared{Stale: stale})
 	}
 	return err
 }
@@ -58,13 +43,13 @@ func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) e
 // serveDrive lends the connection of its request to a mount: over it, we ask the
 // host.
 func (a *Agent) serveDrive(w http.ResponseWriter, r *http.Request, id string) error {
-	if r.Header.Get("Upgrade") != driveProtocol {
+	if r.Header.Get("Upgrade") != agentapi.DriveProtocol {
 		return doze.Errorf(doze.Invalid, "this is for the host alone")
 	}
 	return a.drives.Serve(r.Context(), id, func() (net.Conn, error) {
 		h := w.Header()
 		h.Set("Connection", "Upgrade")
-		h.Set("Upgrade", driveProtocol)
+		h.Set("Upgrade", agentapi.DriveProtocol)
 		w.WriteHeader(http.StatusSwitchingProtocols)
 		conn, rest, err := http.NewResponseController(w).Hijack()
 		if err != nil {

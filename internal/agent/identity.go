@@ -7,22 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"doze/internal/agentapi"
 	"doze/internal/httpx"
 )
-
-// identity is whose agent this is: the name of the host, and the variables of
-// [Config.Env].
-type identity struct {
-	Hostname string   `json:"hostname"` // empty means that it is as it should be
-	Env      []string `json:"env"`
-	Trust    string   `json:"trust"` // certificates of authorities besides the image's own, in PEM; may be empty
-}
-
-// named is the answer: what the host is called now. A host that was renamed once
-// and copied must be renamed from outside.
-type named struct {
-	Hostname string `json:"hostname"`
-}
 
 // become makes this the agent of another sandbox. The host says so to every
 // agent before anybody else can ask it something, and again in a copy of a
@@ -33,7 +20,7 @@ func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
 	if err != nil {
 		return err
 	}
-	in, err := parse[identity](b)
+	in, err := parse[agentapi.Identity](b)
 	if err != nil {
 		return err
 	}
@@ -52,7 +39,7 @@ func (a *Agent) become(w http.ResponseWriter, r *http.Request, _ string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.started, a.wakes, a.woken = time.Now(), 0, time.Time{}
-	httpx.WriteJSON(w, http.StatusOK, named{hostname()})
+	httpx.WriteJSON(w, http.StatusOK, agentapi.Identified{Hostname: hostname()})
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze"
+	"doze/internal/agentapi"
 )
 
 // A checkpoint of the sandbox leaves out what processes with the capability for
@@ -29,15 +30,6 @@ type netstate struct {
 	nested bool // there are network namespaces besides that of this process
 }
 
-// fleeting is what of the network is not as it was when the agent started, which
-// is before any other process.
-type fleeting struct {
-	Links bool `json:"links"` // links, addresses or routes
-	Rules bool `json:"rules"` // filter rules
-	// Namespaces says that processes have made network namespaces, and use them.
-	Namespaces bool `json:"namespaces"`
-}
-
 // readNetstate returns what is now. Where nobody may change the links and rules
 // of this process, they are not looked at. A namespace of his own anybody may
 // make.
@@ -49,8 +41,8 @@ func readNetstate() netstate {
 	return s
 }
 
-func (s netstate) since(was netstate) fleeting {
-	return fleeting{Links: s.links != was.links, Rules: s.rules != was.rules, Namespaces: s.nested}
+func (s netstate) since(was netstate) agentapi.Blockers {
+	return agentapi.Blockers{Links: s.links != was.links, Rules: s.rules != was.rules, Namespaces: s.nested}
 }
 
 // mayAdminister reports whether this process, and so what it starts, may change

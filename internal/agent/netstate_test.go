@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"doze/internal/agentapi"
 )
 
 // TestNetstate runs TestNetstateInside in a network namespace of its own.
@@ -36,7 +38,7 @@ func TestNetstateInside(t *testing.T) { //nolint:paralleltest // it changes the 
 	sh("ip link set lo up")
 	born := readNetstate()
 	// No engine is around that could tell of namespaces.
-	if now := readNetstate().since(born); now != (fleeting{Namespaces: true}) {
+	if now := readNetstate().since(born); now != (agentapi.Blockers{Namespaces: true}) {
 		t.Fatalf("nothing has changed, and it is %+v", now)
 	}
 	for _, tt := range []struct{ name, do, undo string }{
@@ -47,11 +49,11 @@ func TestNetstateInside(t *testing.T) { //nolint:paralleltest // it changes the 
 		{"a packet size", "ip link set lo mtu 1400", "ip link set lo mtu 65536"},
 	} {
 		sh(tt.do)
-		if now := readNetstate().since(born); now != (fleeting{Links: true, Namespaces: true}) {
+		if now := readNetstate().since(born); now != (agentapi.Blockers{Links: true, Namespaces: true}) {
 			t.Errorf("%s: %+v", tt.name, now)
 		}
 		sh(tt.undo)
-		if now := readNetstate().since(born); now != (fleeting{Namespaces: true}) {
+		if now := readNetstate().since(born); now != (agentapi.Blockers{Namespaces: true}) {
 			t.Errorf("%s is gone, and it is %+v", tt.name, now)
 		}
 	}

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
 	"doze"
+	"doze/internal/agentapi"
 	"doze/internal/httpx"
 )
 
@@ -91,28 +93,24 @@ var routes = []route{
 	{"POST", "/mcp", (*Agent).serveMCP},
 	{"GET", "/mcp", (*Agent).refuseMCP},
 
-	// For the host alone: the edge passes nothing below hostPrefix on.
-	{"GET", "/doze/keepalive", answer((*Agent).keepAlive)},
-	{"POST", "/doze/wake", answer((*Agent).wake)},
-	{"POST", "/doze/identity", (*Agent).become},
-	{"POST", "/doze/quiesce", (*Agent).quiesce},
-	{"POST", "/doze/files", (*Agent).unpack},
-	{"POST", "/doze/stop", answer((*Agent).stop)},
-	{"POST", "/doze/drives", (*Agent).prepareDrive},
-	{"GET", "/doze/drives/{id}", (*Agent).serveDrive},
-	{"DELETE", "/doze/drives/{id}", answer((*Agent).dropDrive)},
+	private(agentapi.AskState, answer((*Agent).state)),
+	private(agentapi.TellWoken, answer((*Agent).wake)),
+	private(agentapi.Identify, (*Agent).become),
+	private(agentapi.Quiesce, (*Agent).quiesce),
+	private(agentapi.Unpack, (*Agent).unpack),
+	private(agentapi.Stop, answer((*Agent).stop)),
+	private(agentapi.PrepareDrive, (*Agent).prepareDrive),
+	private(agentapi.ServeDrive, (*Agent).serveDrive),
+	private(agentapi.DropDrive, answer((*Agent).dropDrive)),
 }
 
 // Route is one row of the API, for those who prove something of each.
 type Route struct{ Method, Pattern string }
 
-// hostPrefix is before the routes of the host.
-const hostPrefix = "/doze/"
-
 // Routes returns the rows that callers can reach.
 func Routes() (all []Route) {
 	for _, rt := range routes {
-		if !strings.HasPrefix(rt.pattern, hostPrefix) {
+		if !strings.HasPrefix(rt.pattern, agentapi.Prefix) {
 			all = append(all, Route{rt.method, rt.pattern})
 		}
 	}
@@ -130,6 +128,15 @@ func RouteOf(method, escaped string) (Route, bool) {
 		return Route{}, false
 	}
 	return Route{rt.method, rt.pattern}, true
+}
+
+// private is a row for the node alone. Its answers say which version this agent
+// speaks.
+func private(c agentapi.Call, serve handler) route {
+	return route{c.Method, c.Path, func(a *Agent, w http.ResponseWriter, r *http.Request, arg string) error {
+		w.Header().Set(agentapi.VersionHeader, strconv.Itoa(agentapi.Version))
+		return serve(a, w, r, arg)
+	}}
 }
 
 // answer adapts a call that has no body.

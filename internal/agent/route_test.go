@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"doze/internal/agentapi"
 )
 
 // api is what the agent promises to serve, apart from the table.
@@ -79,6 +81,23 @@ func TestTableIsComplete(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(want, got) {
 		t.Errorf("the table has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestNodeCalls: the agent serves what its node may ask, and nothing else below
+// the prefix of the node.
+func TestNodeCalls(t *testing.T) {
+	t.Parallel()
+	for _, c := range agentapi.Calls {
+		if !slices.ContainsFunc(routes, func(rt route) bool { return rt.method == c.Method && rt.pattern == c.Path }) {
+			t.Errorf("a node asks %s %s, which has no row", c.Method, c.Path)
+		}
+	}
+	for _, rt := range routes {
+		known := slices.ContainsFunc(agentapi.Calls, func(c agentapi.Call) bool { return rt.method == c.Method && rt.pattern == c.Path })
+		if strings.HasPrefix(rt.pattern, agentapi.Prefix) && !known {
+			t.Errorf("%s %s is for the node, and agentapi does not have it", rt.method, rt.pattern)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agentapi"
 	"doze/internal/httpx"
 )
 
@@ -127,17 +128,11 @@ func revision() (commit, at string) {
 	return commit, at
 }
 
-type keepAlive struct {
-	KeepAlive int      `json:"keepAlive"`
-	KeptAgo   *int64   `json:"keptAgo,omitempty"` // milliseconds since the last of them ended, if one did
-	Fleeting  fleeting `json:"fleeting"`
-}
-
-// keepAlive counts what must not be put to sleep: processes that want that, and
+// state counts what must not be put to sleep: processes that want that, and
 // an export, calls about drives. It also says what must not be saved alone, see
 // netstate. The host asks before it suspends the sandbox, and before it ends it
 // for being unused.
-func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
+func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
 	n, last := a.processes.keptAlive()
 	if a.archives.running() {
 		n++
@@ -145,12 +140,12 @@ func (a *Agent) keepAlive(*http.Request, string) (keepAlive, error) {
 	if a.drives.Busy() {
 		n++
 	}
-	k := keepAlive{KeepAlive: n, Fleeting: readNetstate().since(a.net)}
+	s := agentapi.State{KeepAlive: n, Blockers: readNetstate().since(a.net)}
 	if !last.IsZero() {
 		ago := time.Since(last).Milliseconds()
-		k.KeptAgo = &ago
+		s.KeptAgo = &ago
 	}
-	return k, nil
+	return s, nil
 }
 
 // wake is called by the host after the sandbox was restored from disk. All

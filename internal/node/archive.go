@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"doze"
@@ -30,9 +28,6 @@ const (
 	// partTime is what processes get to end before an archive is made, unless
 	// the order grants them more.
 	partTime = 10 * time.Second
-	// processesMax bounds what an agent says of them: each has a command and
-	// variables.
-	processesMax = 16 << 20
 	// backTimeout bounds the way back from an archive that could not be made.
 	backTimeout = time.Minute
 )
@@ -150,14 +145,11 @@ func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
 	b.mu.Unlock()
 	bounded, cancel := context.WithTimeout(ctx, wait+keepTimeout)
 	defer cancel()
-	var answer struct {
-		Processes json.RawMessage `json:"processes"`
-	}
-	in := fmt.Sprintf(`{"stopTimeoutSeconds":%d}`, int(wait/time.Second))
-	if err := exchange(bounded, b.client, http.MethodPost, "/doze/quiesce", strings.NewReader(in), processesMax, &answer); err != nil {
+	ran, err := b.agent().Quiesce(bounded, wait)
+	if err != nil {
 		return err
 	}
-	return durable.Replace(n.processesName(b.order.UID), answer.Processes, recordMode)
+	return durable.Replace(n.processesName(b.order.UID), ran.Processes, recordMode)
 }
 
 // unpacked takes an archive back that could not be made: the sandbox goes on.
@@ -172,7 +164,7 @@ func (n *Node) unpacked(ctx context.Context, b *Box) {
 	if err := n.keep(b, doze.Running, ""); err != nil {
 		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
 	} else if b.status().Tier == machine.Awake.String() {
-		if err := b.call(ctx, http.MethodPost, "/archive/resume", nil, nil); err != nil {
+		if err := b.agent().ResumeArchive(ctx); err != nil {
 			slog.Error("resume after an archive", "sandbox", b.order.UID, "err", err)
 		}
 		n.relaunch(ctx, b)
@@ -276,7 +268,7 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o peer.Order, u *undo) (err 
 		return err
 	}
 	defer func() { _ = files.Close() }() // it was read
-	if err := exchange(ctx, b.client, http.MethodPost, "/doze/files", files, askMax, nil); err != nil {
+	if err := b.agent().Unpack(ctx, files); err != nil {
 		return fmt.Errorf("unpack the files: %w", err)
 	}
 	// A crash after this line leaves a sandbox that is adopted.
@@ -305,7 +297,7 @@ func (n *Node) relaunch(ctx context.Context, b *Box) {
 	for _, p := range all {
 		delete(p, "waitForCompletion") // nobody does
 		delete(p, "waitForPorts")
-		if err := b.call(ctx, http.MethodPost, "/process", p, nil); err != nil {
+		if err := b.agent().StartProcess(ctx, p); err != nil {
 			slog.Error("start a process again", "sandbox", uid, "process", p["name"], "err", err)
 			b.mu.Lock()
 			b.note(fmt.Sprintf("its process %.80q could not be started again", p["name"]))

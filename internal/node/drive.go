@@ -12,20 +12,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"doze"
+	"doze/internal/agentapi"
 	"doze/internal/machine"
 	"doze/internal/peer"
 )
 
 const (
-	// driveProtocol is what a connection to an agent becomes, over which we
-	// answer it about a drive.
-	driveProtocol = "doze-drive"
 	// driveRetry is the pause after a connection to an agent that ended by
 	// itself.
 	driveRetry = 200 * time.Millisecond
@@ -38,9 +35,6 @@ const (
 	// drivesName is the directory of what sandboxes write to drives.
 	drivesName = "drives"
 )
-
-// errNoMount is the answer of an agent that has no such mount.
-var errNoMount = errors.New("the sandbox has no such mount")
 
 // Drive answers an agent about one part of a drive.
 type Drive interface {
@@ -148,17 +142,9 @@ func sameWay(a, b peer.DriveMount) bool {
 
 // mount has the agent prepare a mount, makes it, and serves it.
 func (b *Box) mount(ctx context.Context, mach machine.Machine, m peer.DriveMount) error {
-	in := struct {
-		ID   string  `json:"id"`
-		Path string  `json:"path"`
-		UID  *uint32 `json:"uid"`
-		GID  *uint32 `json:"gid"`
-	}{m.ID, m.MountPath, m.UID, m.GID}
-	var out struct {
-		Stale bool `json:"stale"`
-	}
-	if err := b.call(ctx, http.MethodPost, "/doze/drives", in, &out); err != nil {
-		if errors.As(err, new(refusal)) {
+	out, err := b.agent().PrepareDrive(ctx, agentapi.Mount{ID: m.ID, Path: m.MountPath, UID: m.UID, GID: m.GID})
+	if err != nil {
+		if agentapi.Refused(err) {
 			return doze.Wrap(err, doze.Conflict, "%s cannot be a mount point: it is one of something else, no directory, or the sandbox is older than drives", m.MountPath)
 		}
 		return err
@@ -225,7 +211,7 @@ func (n *Node) forgetDrive(ctx context.Context, b *Box, id string) error {
 	b.mu.Lock()
 	d := b.drives[id]
 	b.mu.Unlock()
-	if err := b.call(ctx, http.MethodDelete, "/doze/drives/"+id, nil, nil); err != nil {
+	if err := b.agent().DropDrive(ctx, id); err != nil {
 		slog.WarnContext(ctx, "an agent does not know that a drive is gone", "sandbox", b.order.UID, "err", err)
 	}
 	if d.files != nil {
@@ -284,7 +270,7 @@ func (b *Box) serveDrive(d *drive) {
 			return
 		}
 		b.mu.Unlock()
-		if errors.Is(err, errNoMount) {
+		if errors.Is(err, agentapi.ErrNoMount) {
 			b.disown(d)
 			return
 		}
@@ -323,7 +309,7 @@ func (b *Box) carry(d *drive) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	from, err := upgrade(ctx, conn, d.ID)
+	from, err := agentapi.ServeDriveOver(ctx, conn, d.ID)
 	if err != nil {
 		return err
 	}
@@ -338,34 +324,6 @@ func (b *Box) carry(d *drive) error {
 	}
 	defer func() { _ = srv.Close() }()
 	return srv.Serve(one)
-}
-
-// upgrade makes a connection one over which the agent asks.
-func upgrade(ctx context.Context, conn net.Conn, id string) (*bufio.Reader, error) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	url := "http://sandbox:" + strconv.Itoa(doze.AgentPort) + "/doze/drives/" + id
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set("Upgrade", driveProtocol)
-	if err := r.Write(conn); err != nil {
-		return nil, err
-	}
-	from := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(from, r) //nolint:bodyclose // what follows is no body
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode == http.StatusNotFound {
-		return nil, errNoMount
-	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, fmt.Errorf("the agent answers %s", resp.Status)
-	}
-	return from, nil
 }
 
 // single is a listener with one connection. It ends with that.

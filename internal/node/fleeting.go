@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 
 	"doze"
+	"doze/internal/agentapi"
 	"doze/internal/machine"
 )
 
@@ -16,28 +16,16 @@ import (
 // they made, which everybody may. A sandbox that has something of that sleeps in
 // memory only, and is not copied. Its agent says so while it is awake.
 
-// intent is what an agent says before its sandbox falls asleep.
-type intent struct {
-	KeepAlive int    `json:"keepAlive"` // how many processes asked that it stay awake
-	KeptAgo   *int64 `json:"keptAgo"`   // milliseconds since the last of them ended; agents of before do not say
-	Fleeting  struct {
-		Links bool `json:"links"`
-		Rules bool `json:"rules"`
-		// Namespaces are those that are in use besides the first.
-		Namespaces bool `json:"namespaces"`
-	} `json:"fleeting"` // what a checkpoint would leave out
-}
-
 // unsaved is the public text of what a checkpoint would leave out.
-func (i *intent) unsaved() string {
+func unsaved(by agentapi.Blockers) string {
 	var all []string
-	if i.Fleeting.Links {
+	if by.Links {
 		all = append(all, "its network links, addresses and routes")
 	}
-	if i.Fleeting.Rules {
+	if by.Rules {
 		all = append(all, "its filter rules")
 	}
-	if i.Fleeting.Namespaces {
+	if by.Namespaces {
 		all = append(all, "network namespaces that its processes have made")
 	}
 	return strings.Join(all, " and ")
@@ -47,11 +35,10 @@ func (i *intent) unsaved() string {
 const unasked = "what it may have changed of its network"
 
 // intend asks the agent what it intends, without waking its sandbox.
-func (b *Box) intend(ctx context.Context) (in intent, err error) {
+func (b *Box) intend(ctx context.Context) (in agentapi.State, err error) {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	err = b.call(ctx, http.MethodGet, "/doze/keepalive", nil, &in)
-	return in, err
+	return b.agent().State(ctx)
 }
 
 // mayTie reports whether processes in b may change what a checkpoint leaves out
@@ -69,9 +56,9 @@ func (b *Box) tied(m machine.Machine) string {
 
 // tie takes note of what the agent of an awake machine said, or of why it said
 // nothing. Preconditions: mu is held.
-func (b *Box) tie(m machine.Machine, in intent, err error) {
+func (b *Box) tie(m machine.Machine, in agentapi.State, err error) {
 	was := b.unsaved
-	if b.unsaved = in.unsaved(); err != nil && b.mayTie() {
+	if b.unsaved = unsaved(in.Blockers); err != nil && b.mayTie() {
 		b.unsaved = unasked
 	}
 	if now := b.tied(m); now != "" && now != was {

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"doze"
@@ -42,7 +41,7 @@ func (b *Box) part(ctx context.Context) {
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, grace)
 	defer stop()
-	if err := b.call(ctx, http.MethodPost, "/doze/stop", nil, nil); err != nil {
+	if err := b.agent().Stop(ctx); err != nil {
 		slog.Warn("processes did not end by themselves", "sandbox", b.order.UID, "grace", grace, "err", err)
 	}
 }

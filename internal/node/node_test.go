@@ -62,6 +62,7 @@ type host struct {
 	changed  map[string]string    // what a checkpoint would leave out, by sandbox
 	asked    map[string][]string  // what agents were asked about archives, by sandbox
 	deaf     bool                 // agents do not answer
+	old      bool                 // agents know what those of version 0 knew
 	closed   []string             // mounts that were closed
 	lag      time.Duration        // of the bucket of drives
 	free     int64
@@ -100,6 +101,10 @@ func (h *host) agent(id string) http.Handler {
 		if h.ask(func() bool { return h.deaf }) {
 			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the caller leaves
 			<-r.Context().Done()
+			return
+		}
+		if h.ask(func() bool { return h.old }) {
+			h.answerAsBefore(w, r)
 			return
 		}
 		body, err := io.ReadAll(r.Body)

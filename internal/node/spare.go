@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agentapi"
 	"doze/internal/machine"
 )
 
@@ -84,7 +85,7 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 		defer cancel()
 		return m.Dial(ctx, doze.AgentPort)
 	}}
-	if err := insist(ctx, agent, http.MethodGet, "/health", nil, nil); err != nil {
+	if err := (agentapi.Client{Transport: agent}).Healthy(ctx); err != nil {
 		return nil, fmt.Errorf("wait for the agent: %w", err)
 	}
 	return &spare{Machine: m, n: a.n, config: c, key: key(c), since: time.Now()}, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/agentapi"
 )
 
 // inUse reports whether somebody uses the box. Preconditions: mu is held.
@@ -28,7 +29,7 @@ func (b *Box) arriving() bool {
 // heed takes note of what the agent of a running box said when it was asked, or
 // of why it said nothing, and reports whether the box must stay awake: for a
 // process, or for a request that came meanwhile. Preconditions: mu is held.
-func (b *Box) heed(asked time.Time, in intent, err error) bool {
+func (b *Box) heed(asked time.Time, in agentapi.State, err error) bool {
 	if b.phase != doze.Running {
 		return true // what it said, or why it said nothing, is of before
 	}

@@ -1,0 +1,71 @@
+package agent_test
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"doze/internal/agentapi"
+)
+
+// to sends every request to one server, and keeps what the last answer said of
+// the version.
+type to struct {
+	url     string
+	version string
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (o *to) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	u, err := url.Parse(o.url)
+	if err != nil {
+		return nil, err
+	}
+	r.URL.Scheme, r.URL.Host = u.Scheme, u.Host
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		o.version = resp.Header.Get(agentapi.VersionHeader)
+	}
+	return resp, err
+}
+
+// TestNodeClient: a node's client and this agent understand each other.
+func TestNodeClient(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	way := &to{url: s.url}
+	c := agentapi.Client{Transport: way}
+	ctx := t.Context()
+	if err := c.Healthy(ctx); err != nil || way.version != "" {
+		t.Errorf("what everybody may ask: %v, version %q", err, way.version)
+	}
+	if err := c.StartProcess(ctx, map[string]any{"name": "app", "command": "sleep 1000", "keepAlive": true}); err != nil {
+		t.Error(err)
+	}
+	if st, err := c.State(ctx); err != nil || st.KeepAlive != 1 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if way.version != strconv.Itoa(agentapi.Version) {
+		t.Errorf("it speaks version %q", way.version)
+	}
+	if err := c.Woken(ctx); err != nil {
+		t.Error(err)
+	}
+	ran, err := c.Quiesce(ctx, 5*time.Second)
+	if err != nil || !strings.Contains(string(ran.Processes), `"command":"sleep 1000"`) {
+		t.Errorf("%s, %v", ran.Processes, err)
+	}
+	if err := c.ResumeArchive(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := c.Unpack(ctx, strings.NewReader("")); !agentapi.Refused(err) {
+		t.Errorf("files for an agent without a root: %v", err)
+	}
+	if err := c.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,127 @@
+// Package agentapi is what a node asks the agents of its sandboxes: the calls,
+// the shapes of their bodies, and a client. Below [Prefix] it is for the node
+// alone: the edge passes nothing of it on.
+//
+// An agent lives as long as its sandbox, and so longer than the node's process.
+// A node speaks with the agents of every release before it, and after a way back
+// with those of a later one. So these are the rules of a wire format:
+//
+//   - A call or a member keeps its name and its meaning.
+//   - A new member may be absent, and an unknown one is ignored, on both sides.
+//   - A new call says since which version it exists. A node works without it.
+//   - Each answer below [Prefix] says in [VersionHeader] which version the agent
+//     speaks. An agent that says nothing speaks version 0.
+//
+// testdata has what an agent of each version answered. The client is tested with
+// all of them.
+package agentapi
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+const (
+	// Version is what this build speaks.
+	Version = 1
+	// VersionHeader has it, in decimal.
+	VersionHeader = "Doze-Agent-Version"
+	// Prefix is before the paths that are for the node alone.
+	Prefix = "/doze/"
+	// DriveProtocol is what the connection of [Drive] becomes: over it the agent
+	// asks and the node answers, in HTTP/2 without TLS.
+	DriveProtocol = "doze-drive"
+	// idParam stands in a path for the id of a drive's mount.
+	idParam = "{id}"
+)
+
+// A Call is one row of the table: a method, a path, and the first version that
+// has it. The comments give the shapes of the bodies; no shape means that there
+// is no body, or that nobody reads it.
+type Call struct {
+	Method, Path string
+	Since        int
+}
+
+// The calls.
+var (
+	AskState     = Call{Method: http.MethodGet, Path: Prefix + "keepalive"}            // answers State
+	TellWoken    = Call{Method: http.MethodPost, Path: Prefix + "wake"}                //
+	Identify     = Call{Method: http.MethodPost, Path: Prefix + "identity"}            // takes Identity, answers Identified
+	Quiesce      = Call{Method: http.MethodPost, Path: Prefix + "quiesce"}             // takes Quiet, answers Quiesced
+	Unpack       = Call{Method: http.MethodPost, Path: Prefix + "files"}               // takes a tar stream
+	Stop         = Call{Method: http.MethodPost, Path: Prefix + "stop"}                //
+	PrepareDrive = Call{Method: http.MethodPost, Path: Prefix + "drives"}              // takes Mount, answers Prepared
+	ServeDrive   = Call{Method: http.MethodGet, Path: Prefix + "drives/" + idParam}    // becomes DriveProtocol
+	DropDrive    = Call{Method: http.MethodDelete, Path: Prefix + "drives/" + idParam} //
+
+	// AskHealth and those after it are what users may ask as well. The public API
+	// has their shapes.
+	AskHealth     = Call{Method: http.MethodGet, Path: "/health"}
+	StartProcess  = Call{Method: http.MethodPost, Path: "/process"}
+	ResumeArchive = Call{Method: http.MethodPost, Path: "/archive/resume"}
+)
+
+// Calls is the table.
+var Calls = []Call{
+	AskState, TellWoken, Identify, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive,
+	AskHealth, StartProcess, ResumeArchive,
+}
+
+// State is whether the sandbox may sleep, and how deep.
+type State struct {
+	KeepAlive int `json:"keepAlive"` // how many processes and calls ask that it stay awake
+	// KeptAgo is how many milliseconds ago the last process ended that asked for it.
+	// It is absent if there was none, and of agents that do not say.
+	KeptAgo  *int64   `json:"keptAgo,omitempty"`
+	Blockers Blockers `json:"fleeting"`
+}
+
+// Blockers are what a checkpoint of the sandbox would leave out.
+type Blockers struct {
+	Links bool `json:"links"` // network links, addresses or routes that were changed
+	Rules bool `json:"rules"` // filter rules
+	// Namespaces says that processes have made network namespaces, and use them.
+	Namespaces bool `json:"namespaces"`
+}
+
+// Identity is whose agent it is from now on.
+type Identity struct {
+	Hostname string   `json:"hostname"` // empty means that it is as it should be
+	Env      []string `json:"env"`      // NAME=value, for what is started from now on
+	// Trust has certificates of authorities besides the image's own, in PEM.
+	Trust string `json:"trust,omitempty"`
+}
+
+// Identified is the name that the sandbox has now. In a copy of a sandbox that
+// was renamed before it is not the one of [Identity]: then it must be renamed
+// from outside.
+type Identified struct {
+	Hostname string `json:"hostname"`
+}
+
+// Quiet asks that every process end.
+type Quiet struct {
+	// StopTimeout is how many seconds they have after SIGTERM. Without it, the
+	// agent decides.
+	StopTimeout *int `json:"stopTimeoutSeconds"`
+}
+
+// Quiesced has the processes that ran, as a list of bodies of [StartProcess]. The
+// variables of the sandbox are not in them.
+type Quiesced struct {
+	Processes json.RawMessage `json:"processes"`
+}
+
+// Mount is a directory of the sandbox that becomes a mount point.
+type Mount struct {
+	ID   string  `json:"id"`
+	Path string  `json:"path"` // absolute
+	UID  *uint32 `json:"uid"`  // owner of what is shown; absent means the user of the sandbox
+	GID  *uint32 `json:"gid"`
+}
+
+// Prepared says whether a mount that nobody serves is in the way.
+type Prepared struct {
+	Stale bool `json:"stale"`
+}

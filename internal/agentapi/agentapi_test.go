@@ -1,0 +1,210 @@
+package agentapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"doze/internal/agentapi"
+)
+
+// recorded answers as the agents of one version did: testdata has for each call
+// that they know what they answered.
+type recorded struct {
+	version int
+	answers map[string]json.RawMessage
+	asked   []string // bodies, after method and path
+}
+
+func record(t *testing.T, version int) *recorded {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("testdata/v%d.json", version))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorded{version: version}
+	if err := json.Unmarshal(raw, &r.answers); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (a *recorded) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	call := r.Method + " " + strings.Replace(r.URL.Path, "/drives/one", "/drives/{id}", 1)
+	a.asked = append(a.asked, call+" "+string(body))
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Request: r}
+	if a.version > 0 {
+		resp.Header.Set(agentapi.VersionHeader, strconv.Itoa(a.version))
+	}
+	text, known := a.answers[call]
+	if !known {
+		resp.StatusCode, text = http.StatusNotFound, []byte(`{"error":"no such route"}`)
+	}
+	resp.Body = io.NopCloser(strings.NewReader(string(text)))
+	return resp, nil
+}
+
+// use makes every call of a client but the one that takes a connection, and
+// returns what they returned.
+func use(ctx context.Context, c agentapi.Client) map[agentapi.Call]any {
+	either := func(out any, err error) any {
+		if err != nil {
+			return err
+		}
+		return out
+	}
+	return map[agentapi.Call]any{
+		agentapi.AskState:      either(c.State(ctx)),
+		agentapi.TellWoken:     c.Woken(ctx),
+		agentapi.Identify:      either(c.IdentifyFirst(ctx, agentapi.Identity{Hostname: "box", Env: []string{"A=b"}})),
+		agentapi.Quiesce:       either(c.Quiesce(ctx, 10*time.Second)),
+		agentapi.Unpack:        c.Unpack(ctx, strings.NewReader("tar")),
+		agentapi.Stop:          c.Stop(ctx),
+		agentapi.PrepareDrive:  either(c.PrepareDrive(ctx, agentapi.Mount{ID: "one", Path: "/mnt"})),
+		agentapi.DropDrive:     c.DropDrive(ctx, "one"),
+		agentapi.AskHealth:     c.Healthy(ctx),
+		agentapi.StartProcess:  c.StartProcess(ctx, map[string]string{"name": "app"}),
+		agentapi.ResumeArchive: c.ResumeArchive(ctx),
+	}
+}
+
+// TestVersions: a client understands the agents of every version, and says of
+// what one does not know that it was refused.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	ago := int64(1500)
+	want := []map[agentapi.Call]any{
+		0: {
+			agentapi.AskState: agentapi.State{KeepAlive: 1},
+			agentapi.Identify: agentapi.Identified{Hostname: "box"},
+		},
+		1: {
+			agentapi.AskState:     agentapi.State{KeepAlive: 2, KeptAgo: &ago, Blockers: agentapi.Blockers{Links: true, Namespaces: true}},
+			agentapi.Identify:     agentapi.Identified{Hostname: "box"},
+			agentapi.Quiesce:      agentapi.Quiesced{Processes: json.RawMessage(`[{"name": "app", "command": "run"}]`)},
+			agentapi.PrepareDrive: agentapi.Prepared{Stale: true},
+		},
+	}
+	if len(want) != agentapi.Version+1 {
+		t.Fatalf("what agents of %d versions answer is known, want %d", len(want), agentapi.Version+1)
+	}
+	for version, shapes := range want {
+		old := record(t, version)
+		for call, got := range use(t.Context(), agentapi.Client{Transport: old}) {
+			_, known := old.answers[call.Method+" "+call.Path]
+			if err, failed := got.(error); failed || !known {
+				if known || !agentapi.Refused(err) {
+					t.Errorf("version %d: %s %s: %v", version, call.Method, call.Path, got)
+				}
+				continue
+			}
+			if diff := cmp.Diff(shapes[call], got); diff != "" {
+				t.Errorf("version %d: %s %s: %s", version, call.Method, call.Path, diff)
+			}
+		}
+	}
+}
+
+// TestTable: the table has every call that the client makes, and each once.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	seen := map[agentapi.Call]bool{agentapi.ServeDrive: true} // see TestServeDrive
+	for call := range use(t.Context(), agentapi.Client{Transport: record(t, agentapi.Version)}) {
+		seen[call] = true
+	}
+	for _, call := range agentapi.Calls {
+		if !seen[call] {
+			t.Errorf("%s %s is twice in the table, or nobody makes it", call.Method, call.Path)
+		}
+		delete(seen, call)
+		if call.Since > agentapi.Version {
+			t.Errorf("%s %s is of version %d, which does not exist", call.Method, call.Path, call.Since)
+		}
+	}
+	for call := range seen {
+		t.Errorf("%s %s is not in the table", call.Method, call.Path)
+	}
+}
+
+// TestRequests: what a node sends is what the agents of every version expect.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	agent := record(t, agentapi.Version)
+	use(t.Context(), agentapi.Client{Transport: agent})
+	slices.Sort(agent.asked)
+	want := []string{
+		"DELETE /doze/drives/{id} ",
+		"GET /doze/keepalive ",
+		"GET /health ",
+		"POST /archive/resume ",
+		`POST /doze/drives {"id":"one","path":"/mnt","uid":null,"gid":null}`,
+		"POST /doze/files tar",
+		`POST /doze/identity {"hostname":"box","env":["A=b"]}`,
+		`POST /doze/quiesce {"stopTimeoutSeconds":10}`,
+		"POST /doze/stop ",
+		"POST /doze/wake ",
+		`POST /process {"name":"app"}`,
+	}
+	if diff := cmp.Diff(want, agent.asked); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestServeDrive: what the agent sends right behind its answer is not lost, and
+// who does not have the mount says so.
+func TestServeDrive(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]error{
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: doze-drive\r\n\r\nPRI": nil,
+		"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n":                                       agentapi.ErrNoMount,
+		"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n":                           new(agentapi.RefusalError),
+	} {
+		ours, theirs := net.Pipe()
+		go func() {
+			defer theirs.Close()
+			if _, err := theirs.Read(make([]byte, 4096)); err == nil {
+				_, _ = io.WriteString(theirs, answer)
+			}
+		}()
+		from, err := agentapi.ServeDriveOver(t.Context(), ours, "one")
+		switch {
+		case want == nil && err == nil:
+			if rest, err := io.ReadAll(from); string(rest) != "PRI" {
+				t.Errorf("behind the answer comes %q, %v", rest, err)
+			}
+		case errors.Is(err, want), want != nil && agentapi.Refused(want) && agentapi.Refused(err):
+		default:
+			t.Errorf("%.12s: %v, want %v", answer, err, want)
+		}
+		_ = ours.Close()
+	}
+}
+
+// TestRefusalNamesVersions: a call that an agent is too old for says so.
+func TestRefusalNamesVersions(t *testing.T) {
+	t.Parallel()
+	r := &agentapi.RefusalError{Call: agentapi.Call{Method: "POST", Path: "/doze/new", Since: 2}, Status: 404, Version: 1, Text: strings.Repeat("x", 1000)}
+	if got := r.Error(); !strings.Contains(got, "the agent speaks version 1, and this came with 2") || len(got) > 500 {
+		t.Error(got)
+	}
+}

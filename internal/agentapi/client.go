@@ -1,0 +1,231 @@
+package agentapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"doze"
+)
+
+const (
+	// answerMax bounds an answer, in bytes.
+	answerMax = 4 << 10
+	// processesMax is the same for what ran in a sandbox: each process has a
+	// command and variables.
+	processesMax = 16 << 20
+	// bootPoll is the pause between attempts to reach an agent that starts.
+	bootPoll = 2 * time.Millisecond
+	// excerpt is how much of a refusal is repeated, in bytes.
+	excerpt = 300
+)
+
+// A Client asks one agent. Its errors are those of the transport, or a *RefusalError.
+type Client struct {
+	// Transport reaches the agent's port of the sandbox, whatever the host of the
+	// request.
+	Transport http.RoundTripper
+}
+
+// A RefusalError is an answer that says that to ask again is of no use.
+type RefusalError struct {
+	Call    Call
+	Status  int // of HTTP; 200 if the answer cannot be read
+	Version int // of the agent
+	Text    string
+}
+
+// Error implements error.
+func (r *RefusalError) Error() string {
+	old := ""
+	if r.Version < r.Call.Since {
+		old = fmt.Sprintf(" (the agent speaks version %d, and this came with %d)", r.Version, r.Call.Since)
+	}
+	return fmt.Sprintf("%s %s: %d: %.*q%s", r.Call.Method, r.Call.Path, r.Status, excerpt, r.Text, old)
+}
+
+// Refused reports whether an agent has answered, and refused.
+func Refused(err error) bool {
+	_, ok := errors.AsType[*RefusalError](err)
+	return ok
+}
+
+// ErrNoMount is what [ServeDriveOver] returns if the sandbox does not have that
+// mount.
+var ErrNoMount = errors.New("the sandbox has no such mount")
+
+// State asks whether the sandbox may sleep.
+func (c Client) State(ctx context.Context) (out State, err error) {
+	return out, c.call(ctx, AskState, nil, &out)
+}
+
+// Woken tells the agent that it came back from disk.
+func (c Client) Woken(ctx context.Context) error { return c.call(ctx, TellWoken, nil, nil) }
+
+// Identify tells the agent whose it is.
+func (c Client) Identify(ctx context.Context, in Identity) (out Identified, err error) {
+	return out, c.call(ctx, Identify, in, &out)
+}
+
+// IdentifyFirst is Identify of an agent that starts: it asks until there is an
+// answer.
+func (c Client) IdentifyFirst(ctx context.Context, in Identity) (out Identified, err error) {
+	return out, insist(ctx, func() error {
+		out, err = c.Identify(ctx, in)
+		return err
+	})
+}
+
+// Healthy waits until an agent that starts answers.
+func (c Client) Healthy(ctx context.Context) error {
+	return insist(ctx, func() error { return c.call(ctx, AskHealth, nil, nil) })
+}
+
+// Quiesce ends every process within some time, and returns what ran.
+func (c Client) Quiesce(ctx context.Context, wait time.Duration) (out Quiesced, err error) {
+	seconds := int(wait / time.Second)
+	raw, err := json.Marshal(Quiet{&seconds})
+	if err != nil {
+		return out, err
+	}
+	return out, c.send(ctx, Quiesce, bytes.NewReader(raw), processesMax, &out)
+}
+
+// Unpack gives the sandbox the files of a tar stream.
+func (c Client) Unpack(ctx context.Context, files io.Reader) error {
+	return c.send(ctx, Unpack, files, answerMax, nil)
+}
+
+// Stop ends every process, and returns when none is left or ctx has ended.
+func (c Client) Stop(ctx context.Context) error { return c.call(ctx, Stop, nil, nil) }
+
+// StartProcess starts a process again. The body is one of [Quiesced].
+func (c Client) StartProcess(ctx context.Context, body any) error {
+	return c.call(ctx, StartProcess, body, nil)
+}
+
+// ResumeArchive lets a sandbox that was quiesced start processes again.
+func (c Client) ResumeArchive(ctx context.Context) error {
+	return c.call(ctx, ResumeArchive, nil, nil)
+}
+
+// PrepareDrive makes a mount point.
+func (c Client) PrepareDrive(ctx context.Context, in Mount) (out Prepared, err error) {
+	return out, c.call(ctx, PrepareDrive, in, &out)
+}
+
+// DropDrive ends what belongs to a mount that is gone.
+func (c Client) DropDrive(ctx context.Context, id string) error {
+	return c.call(ctx, DropDrive.of(id), nil, nil)
+}
+
+// ServeDriveOver makes a connection to the agent one over which the agent asks
+// about a mount. What the agent has sent already is in the reader. It closes conn
+// if ctx ends before it returns.
+func ServeDriveOver(ctx context.Context, conn net.Conn, id string) (*bufio.Reader, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	call := ServeDrive.of(id)
+	r, err := http.NewRequestWithContext(ctx, call.Method, call.url(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", DriveProtocol)
+	if err := r.Write(conn); err != nil {
+		return nil, err
+	}
+	from := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(from, r) //nolint:bodyclose // what follows is no body
+	if err != nil {
+		return nil, err
+	}
+	switch resp.StatusCode {
+	case http.StatusSwitchingProtocols:
+		return from, nil
+	case http.StatusNotFound:
+		return nil, ErrNoMount
+	default:
+		return nil, &RefusalError{call, resp.StatusCode, version(resp), resp.Status}
+	}
+}
+
+// of returns the call about one mount.
+func (c Call) of(id string) Call {
+	c.Path = strings.ReplaceAll(c.Path, idParam, id)
+	return c
+}
+
+// url names the agent's port for logs; the transport knows the way.
+func (c Call) url() string { return "http://sandbox:" + strconv.Itoa(doze.AgentPort) + c.Path }
+
+// insist asks the agent of a machine that starts until it answers.
+func insist(ctx context.Context, ask func() error) error {
+	for {
+		err := ask()
+		if err == nil || Refused(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(bootPoll):
+		}
+	}
+}
+
+// call makes a call with a JSON body, or with none.
+func (c Client) call(ctx context.Context, call Call, in, out any) error {
+	if in == nil {
+		return c.send(ctx, call, nil, answerMax, out)
+	}
+	raw, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	return c.send(ctx, call, bytes.NewReader(raw), answerMax, out)
+}
+
+// send makes a call with any body and a bound for the answer. Without out, its
+// body does not matter.
+func (c Client) send(ctx context.Context, call Call, body io.Reader, most int64, out any) error {
+	r, err := http.NewRequestWithContext(ctx, call.Method, call.url(), body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return &RefusalError{call, resp.StatusCode, version(resp), string(raw)}
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return &RefusalError{call, resp.StatusCode, version(resp), err.Error()}
+	}
+	return nil
+}
+
+// version is what an agent says that it speaks. It is the sandbox who says so:
+// it is good for messages, and for nothing else.
+func version(resp *http.Response) int {
+	v, _ := strconv.Atoi(resp.Header.Get(VersionHeader)) // 0 is for those that do not say
+	return v
+}
