@@ -37,6 +37,7 @@ import (
 	"doze/internal/durable"
 	"doze/internal/edge"
 	"doze/internal/egress"
+	"doze/internal/fleet"
 	"doze/internal/hostnet"
 	"doze/internal/httpx"
 	"doze/internal/ingress"
@@ -45,7 +46,6 @@ import (
 	"doze/internal/metric"
 	"doze/internal/node"
 	"doze/internal/oauth"
-	"doze/internal/peer"
 	"doze/internal/quota"
 	"doze/internal/seal"
 	"doze/internal/space"
@@ -299,14 +299,14 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, fmt.Errorf("load the credentials: %w", err)
 	}
 	p.credentials = credentials
-	directory, previews := peer.NewDirectory(), peer.NewPreviews()
+	directory, previews := fleet.NewDirectory(), fleet.NewPreviews()
 	p.edge = edge.New(edge.Config{
 		Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate, Tickets: credentials.Tickets,
 		Enter: p.quotas.Enter, StateAge: p.node.StateAge,
-		Mounts: func(w http.ResponseWriter, r *http.Request, route peer.Route, path string) {
+		Mounts: func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
 			p.control.ServeMounts(w, r, route, path)
 		},
-		Denied: func(r *http.Request, id string, c access.Caller, route peer.Route, err error) {
+		Denied: func(r *http.Request, id string, c access.Caller, route fleet.Route, err error) {
 			p.control.Turned(r, id, c, route, err)
 		},
 	})
@@ -441,18 +441,18 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 		Dir:   filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: filepath.Join(c.Data, "ahead"),
 		Volumes: p.volumes, Agent: agent, Driver: driver,
 		CheckImage: p.images.Check,
-		Image: func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
+		Image: func(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
 			image, err := p.images.EnsureFor(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
 			return node.Image{Path: image.Path, Env: image.Env, User: image.User, WorkDir: image.WorkDir}, err
 		},
-		PinImage: func(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
+		PinImage: func(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
 			pinned, image, err := p.images.Pin(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
-			return peer.Pinned{Ref: pinned, Bytes: image.Bytes}, err
+			return fleet.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 		},
 		Images: p.storedImages, ReleaseImage: p.releaseImage, HoldImage: p.images.Hold,
 		Lease: p.lease, Release: p.release, Admit: p.admit,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
-		Report: func(r peer.Report) { p.control.Report(r) },
+		Report: func(r fleet.Report) { p.control.Report(r) },
 		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused, Traced: p.traced,
 
 		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
@@ -481,7 +481,7 @@ func (p *platform) openNode(ctx context.Context) (err error) {
 }
 
 // mountDrive opens a part of a drive for a sandbox.
-func (p *platform) mountDrive(m peer.DriveMount, dir string) (node.Drive, error) {
+func (p *platform) mountDrive(m fleet.DriveMount, dir string) (node.Drive, error) {
 	if p.bucket == nil {
 		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
 	}
@@ -535,16 +535,16 @@ func (p *platform) openVolumes() (err error) {
 }
 
 // storedImages is what images take of the disk.
-func (p *platform) storedImages() (uses []peer.DiskUse, err error) {
+func (p *platform) storedImages() (uses []fleet.DiskUse, err error) {
 	all, err := p.images.Stored()
 	for _, i := range all {
-		uses = append(uses, peer.DiskUse{Kind: peer.DiskImage, ID: filepath.Base(i.Path), Refs: i.Refs, Bytes: i.Allocated, Platform: i.Platform})
+		uses = append(uses, fleet.DiskUse{Kind: fleet.DiskImage, ID: filepath.Base(i.Path), Refs: i.Refs, Bytes: i.Allocated, Platform: i.Platform})
 	}
 	return uses, err
 }
 
 // diskLogin is a login as the library of images has it.
-func diskLogin(l *peer.Login) *disk.Login {
+func diskLogin(l *fleet.Login) *disk.Login {
 	if l == nil {
 		return nil
 	}

@@ -11,8 +11,8 @@ import (
 
 	"doze"
 	"doze/internal/egress"
+	"doze/internal/fleet"
 	"doze/internal/hostnet"
-	"doze/internal/peer"
 	"doze/internal/quota"
 )
 
@@ -74,7 +74,7 @@ func denied(from, to netip.Addr) bool {
 
 // admit has the network of an order obeyed for the slot of a machine. The policy
 // is there before the way is.
-func (p *platform) admit(id string, o peer.Order) error {
+func (p *platform) admit(id string, o fleet.Order) error {
 	slot, ok := p.net.Slot(id)
 	if !ok {
 		return doze.Errorf(doze.NotFound, "there is no lease %s", id)

@@ -11,8 +11,8 @@ import (
 
 	"doze"
 	"doze/internal/egress"
+	"doze/internal/fleet"
 	"doze/internal/intercept"
-	"doze/internal/peer"
 	"doze/internal/seal"
 )
 
@@ -78,7 +78,7 @@ func (r *routing) open(workspace string, sealed []doze.ProxyTarget) ([]doze.Prox
 	for i := range opened {
 		secrets := map[string]string{}
 		for name, value := range opened[i].Sealed {
-			plain, err := r.opener.Unseal(value, peer.RoutingPlace(workspace))
+			plain, err := r.opener.Unseal(value, fleet.RoutingPlace(workspace))
 			if err != nil {
 				return nil, fmt.Errorf("the secret %s of a routing rule: %w: restore the file %s that belongs to the records", name, err, egressFile)
 			}

@@ -8,7 +8,7 @@ import (
 
 	"doze"
 	"doze/internal/egress"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // TestRoutingOpens: secrets open in their workspace, with the key that they were
@@ -28,7 +28,7 @@ func TestRoutingOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed, err := r.opener.Sealer().Seal([]byte("hunter2"), peer.RoutingPlace("main"))
+	sealed, err := r.opener.Sealer().Seal([]byte("hunter2"), fleet.RoutingPlace("main"))
 	if err != nil {
 		t.Fatal(err)
 	}

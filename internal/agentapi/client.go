@@ -64,25 +64,26 @@ func Refused(err error) bool {
 var ErrNoMount = errors.New("the sandbox has no such mount")
 
 // State asks whether the sandbox may sleep.
-func (c Client) State(ctx context.Context) (out State, err error) {
-	return out, c.call(ctx, AskState, nil, &out)
+func (c Client) State(ctx context.Context) (State, error) {
+	return ask[State](ctx, c, AskState, nil)
 }
 
 // Woken tells the agent that it came back from disk.
 func (c Client) Woken(ctx context.Context) error { return c.call(ctx, TellWoken, nil, nil) }
 
 // Identify tells the agent whose it is.
-func (c Client) Identify(ctx context.Context, in Identity) (out Identified, err error) {
-	return out, c.call(ctx, Identify, in, &out)
+func (c Client) Identify(ctx context.Context, in Identity) (Identified, error) {
+	return ask[Identified](ctx, c, Identify, in)
 }
 
 // IdentifyFirst is Identify of an agent that starts: it asks until there is an
 // answer.
 func (c Client) IdentifyFirst(ctx context.Context, in Identity) (out Identified, err error) {
-	return out, insist(ctx, func() error {
+	err = insist(ctx, func() (err error) {
 		out, err = c.Identify(ctx, in)
 		return err
 	})
+	return out, err
 }
 
 // Healthy waits until an agent that starts answers.
@@ -97,7 +98,8 @@ func (c Client) Quiesce(ctx context.Context, wait time.Duration) (out Quiesced, 
 	if err != nil {
 		return out, err
 	}
-	return out, c.send(ctx, Quiesce, bytes.NewReader(raw), processesMax, &out)
+	err = c.send(ctx, Quiesce, bytes.NewReader(raw), processesMax, &out)
+	return out, err
 }
 
 // Unpack gives the sandbox the files of a tar stream.
@@ -119,8 +121,8 @@ func (c Client) ResumeArchive(ctx context.Context) error {
 }
 
 // PrepareDrive makes a mount point.
-func (c Client) PrepareDrive(ctx context.Context, in Mount) (out Prepared, err error) {
-	return out, c.call(ctx, PrepareDrive, in, &out)
+func (c Client) PrepareDrive(ctx context.Context, in Mount) (Prepared, error) {
+	return ask[Prepared](ctx, c, PrepareDrive, in)
 }
 
 // DropDrive ends what belongs to a mount that is gone.
@@ -181,6 +183,12 @@ func insist(ctx context.Context, ask func() error) error {
 		case <-time.After(bootPoll):
 		}
 	}
+}
+
+// ask makes a call that answers something.
+func ask[Out any](ctx context.Context, c Client, call Call, in any) (out Out, err error) {
+	err = c.call(ctx, call, in, &out)
+	return out, err
 }
 
 // call makes a call with a JSON body, or with none.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -89,7 +89,7 @@ func (s *Server) startOne(ctx context.Context, c store.Claim) {
 	e.ExecutedAt = doze.Time{Time: time.Now()}
 	var err error
 	e.StatusCode, e.ProcessName, err = s.submit(ctx, c.Schedule)
-	if errors.Is(err, peer.ErrStopping) { // nothing was started: the next of us does
+	if errors.Is(err, fleet.ErrStopping) { // nothing was started: the next of us does
 		s.nodeStops.Store(true)
 		if s.Store.ReturnClaim(ctx, c) == nil {
 			return

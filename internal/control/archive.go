@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -97,7 +97,7 @@ func (s *Server) finishArchive(ctx context.Context, uid string) error {
 	bytes, err := s.Node.Archive(ctx, sb.Machine)
 	if err != nil {
 		what := "it could not be archived and runs on"
-		if st, ok := s.Node.Status(sb.Machine); ok && st.Phase == doze.Standby {
+		if s.glance(ctx, sb)[sb.Machine].Phase == doze.Standby {
 			what = "it could not be archived and sleeps on"
 		}
 		return s.takeBack(ctx, sb, sb.Archive, fromNode(err, "the archive"), what)
@@ -147,5 +147,5 @@ func (s *Server) takeBack(ctx context.Context, sb store.Sandbox, a *doze.Archive
 // stopped reports whether err only is because we stop, or somebody deletes the
 // sandbox.
 func stopped(ctx context.Context, err error) bool {
-	return errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, peer.ErrStopping)
+	return errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, fleet.ErrStopping)
 }

@@ -10,7 +10,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -138,22 +138,22 @@ func fromNode(err error, doing string) error {
 }
 
 // order is what a node gets to run.
-func (s *Server) order(ctx context.Context, sb store.Sandbox) (peer.Order, error) {
+func (s *Server) order(ctx context.Context, sb store.Sandbox) (fleet.Order, error) {
 	env, err := s.variables(ctx, sb.Metadata, sb.Spec)
 	if err != nil {
-		return peer.Order{}, err
+		return fleet.Order{}, err
 	}
 	volumes, err := s.volumesOf(ctx, sb)
 	if err != nil {
-		return peer.Order{}, err
+		return fleet.Order{}, err
 	}
 	network, err := s.networkOf(ctx, sb)
 	if err != nil {
-		return peer.Order{}, err
+		return fleet.Order{}, err
 	}
 	r := sb.Spec.Runtime
 	image, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, r.Image)
-	return peer.Order{
+	return fleet.Order{
 		Network:   network,
 		Authority: sb.Authority,
 		UID:       sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,

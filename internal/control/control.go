@@ -18,8 +18,8 @@ import (
 	"doze"
 	"doze/internal/access"
 	"doze/internal/audit"
+	"doze/internal/fleet"
 	"doze/internal/oauth"
-	"doze/internal/peer"
 	"doze/internal/quota"
 	"doze/internal/store"
 )
@@ -36,9 +36,9 @@ type Bucket interface {
 // Config is what a Server works with. Every field but Hub, Bucket, Pool, Proxy and Memory is required.
 type Config struct {
 	Store        *store.Store
-	Node         peer.Node
-	Gate         peer.Gate // through which schedules start processes
-	Directory    *peer.Directory
+	Node         fleet.Node
+	Gate         fleet.Gate // through which schedules start processes
+	Directory    *fleet.Directory
 	Credentials  *access.Credentials
 	OAuth        *oauth.Server
 	Audit        *audit.Journal
@@ -46,7 +46,7 @@ type Config struct {
 	URL          func(workspace, name string) string // the address of a sandbox, for metadata.url
 	Resolver     Resolver                            // asks the DNS about custom domains
 	DomainTarget string                              // the host that custom domains lead to
-	Previews     *peer.Previews
+	Previews     *fleet.Previews
 	PreviewURL   func(label string) string // the address of a preview
 	Recheck      func()                    // has the edge look again at who may do less; it does not wait
 	Hub          []HubImage
@@ -125,8 +125,8 @@ func (s *Server) Recover(ctx context.Context) error {
 	var stuck, open []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		s.Node.SetGrace(sb.Machine, grace(sb))
-		if err := s.setNetwork(ctx, sb); err != nil { // no reason to keep the others from theirs
+		err := errors.Join(s.Node.SetGrace(ctx, sb.Machine, grace(sb)), s.setNetwork(ctx, sb))
+		if err != nil { // no reason to keep the others from theirs
 			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
 		}
 		if !sb.Spec.IsEnabled() && sb.Phase.Status() == doze.Running.Status() {
@@ -143,7 +143,7 @@ func (s *Server) Recover(ctx context.Context) error {
 			}
 		case doze.Failed:
 			r := routeOf(sb)
-			if _, ok := s.Node.Status(sb.Machine); ok {
+			if _, ok := s.glance(ctx, sb)[sb.Machine]; ok {
 				r.Failed = false
 			}
 			s.Directory.Put(r)
@@ -248,8 +248,8 @@ func (s *Server) noteKeys(ctx context.Context) {
 }
 
 // routeOf is where the edge finds a sandbox.
-func routeOf(sb store.Sandbox) peer.Route {
-	return peer.Route{
+func routeOf(sb store.Sandbox) fleet.Route {
+	return fleet.Route{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
 		Enabled: sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled,
 		Failed:  sb.Phase == doze.Failed,

@@ -21,8 +21,8 @@ import (
 	"doze/internal/access"
 	"doze/internal/audit"
 	"doze/internal/control"
+	"doze/internal/fleet"
 	"doze/internal/oauth"
-	"doze/internal/peer"
 	"doze/internal/quota"
 	"doze/internal/seal"
 	"doze/internal/store"
@@ -36,7 +36,7 @@ type platform struct {
 	sealed string
 	store  *store.Store
 	node   *node
-	dir    *peer.Directory
+	dir    *fleet.Directory
 	creds  *access.Credentials
 	keeper *keeper
 	audit  *audit.Journal
@@ -97,7 +97,7 @@ func (p *platform) open(run bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.store, p.creds, p.dir = st, creds, peer.NewDirectory()
+	p.store, p.creds, p.dir = st, creds, fleet.NewDirectory()
 	p.quotas = quota.New(quota.Options{Defaults: p.limits})
 	st.SetDefaultLimits(p.limits)
 	opener, err := opener(filepath.Join(filepath.Dir(p.sealed), "egress.key"))
@@ -113,7 +113,7 @@ func (p *platform) open(run bool) {
 		Store:  st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: cmp.Or(p.target, target),
-		Previews: peer.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
+		Previews: fleet.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
 		Memory: p.memory,

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // diskLook is how often control asks a node what is on its disk, which that
@@ -52,7 +52,7 @@ func (s *Server) lookAtDisk(ctx context.Context) error {
 		return err
 	}
 	sums := map[string]int64{}
-	for workspace, kinds := range u.Of(func(use peer.DiskUse) []string { return diskOwners(use, machines, tagged) }) {
+	for workspace, kinds := range u.Of(func(use fleet.DiskUse) []string { return diskOwners(use, machines, tagged) }) {
 		for _, n := range kinds {
 			sums[workspace] += n
 		}
@@ -64,13 +64,13 @@ func (s *Server) lookAtDisk(ctx context.Context) error {
 
 // diskOwners are the workspaces that a thing counts for by what it takes; none
 // for what records count, or what is the platform's.
-func diskOwners(use peer.DiskUse, machines map[string]string, tagged map[string][]string) []string {
+func diskOwners(use fleet.DiskUse, machines map[string]string, tagged map[string][]string) []string {
 	switch use.Kind {
-	case peer.DiskCheckpoint, peer.DiskArchive, peer.DiskDrive, peer.DiskScratch:
+	case fleet.DiskCheckpoint, fleet.DiskArchive, fleet.DiskDrive, fleet.DiskScratch:
 		if workspace, ok := machines[use.ID]; ok {
 			return []string{workspace}
 		}
-	case peer.DiskImage:
+	case fleet.DiskImage:
 		if use.Platform {
 			return nil
 		}
@@ -84,7 +84,7 @@ func diskOwners(use peer.DiskUse, machines map[string]string, tagged map[string]
 			}
 		}
 		return owners
-	case peer.DiskSnapshot, peer.DiskVolume, peer.DiskAhead:
+	case fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskAhead:
 	}
 	return nil
 }

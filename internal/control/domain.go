@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 const (
@@ -334,7 +334,7 @@ func (s *Server) serveDomain(ctx context.Context, d doze.CustomDomain) error {
 	if err != nil {
 		return err
 	}
-	s.Previews.PutDomain(peer.Domain{Name: d.Metadata.Name, Workspace: d.Metadata.Workspace, Shared: shared, Fallback: d.Spec.FallbackPreviewID})
+	s.Previews.PutDomain(fleet.Domain{Name: d.Metadata.Name, Workspace: d.Metadata.Workspace, Shared: shared, Fallback: d.Spec.FallbackPreviewID})
 	return nil
 }
 

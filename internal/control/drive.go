@@ -110,7 +110,11 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 		return deleted{}, err
 	}
 	defer release()
-	if users := s.Node.DriveUsers(d.ID); len(users) > 0 {
+	users, err := s.Node.DriveUsers(ctx, d.ID)
+	if err != nil {
+		return deleted{}, err
+	}
+	if len(users) > 0 {
 		return deleted{}, &doze.Error{
 			Kind: doze.Conflict, Name: doze.NameDriveMounted,
 			Message: fmt.Sprintf("the drive %s is mounted by %d of the sandboxes: unmount it there, or delete them", d.Metadata.Name, len(users)),

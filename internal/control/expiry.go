@@ -80,10 +80,14 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 	if err != nil {
 		return next, nil, err
 	}
+	by, err := s.look(ctx, due...)
+	if err != nil {
+		return next, nil, err
+	}
 	var sure []store.Sandbox
 	var later []store.Deadline
 	for _, sb := range due {
-		if !s.unsure(sb, now) {
+		if !s.unsure(sb, by, now) {
 			sure = append(sure, sb)
 			continue
 		}
@@ -107,9 +111,9 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 }
 
 // unsure reports whether only the agent of a due sandbox knows if it is unused.
-func (s *Server) unsure(sb store.Sandbox, now time.Time) bool {
-	st, ok := s.Node.Status(sb.Machine)
-	at, _ := s.deadlineAt(sb, now)
+func (s *Server) unsure(sb store.Sandbox, by seen, now time.Time) bool {
+	st, ok := by[sb.Machine]
+	at, _ := s.deadlineAt(sb, by, now)
 	return ok && st.Phase == doze.Running && (st.InUse || passed(at, now)) && !passed(lastDay(sb), now)
 }
 
@@ -117,8 +121,12 @@ func (s *Server) unsure(sb store.Sandbox, now time.Time) bool {
 func (s *Server) consult(ctx context.Context, sb store.Sandbox) {
 	bounded, cancel := context.WithTimeout(ctx, consultTimeout)
 	defer cancel()
-	s.Node.Consult(bounded, sb.Machine)
-	if err := s.conclude(ctx, []store.Sandbox{sb}, time.Now()); err != nil && ctx.Err() == nil {
+	// An agent that does not answer has lost its say; a node that does not, has not.
+	err := s.Node.Consult(bounded, sb.Machine)
+	if err == nil || bounded.Err() != nil {
+		err = s.conclude(ctx, []store.Sandbox{sb}, time.Now())
+	}
+	if err != nil && ctx.Err() == nil {
 		slog.ErrorContext(ctx, "expiry is late", "sandbox", sb.UID, "err", err)
 	}
 	s.expiry.rang.ring()
@@ -127,13 +135,24 @@ func (s *Server) consult(ctx context.Context, sb store.Sandbox) {
 // conclude ends those sandboxes whose time has come, and notes when to look at
 // the others again.
 func (s *Server) conclude(ctx context.Context, due []store.Sandbox, now time.Time) error {
+	by, unknown := s.look(ctx, due...)
+	if unknown != nil {
+		return unknown
+	}
 	var later []store.Deadline
 	var endings []store.Ending
 	over := map[string]store.Sandbox{}
 	for _, sb := range due {
-		at, why := s.deadlineAt(sb, now)
-		if passed(at, now) && !passed(lastDay(sb), now) && !s.Node.Retire(sb.Machine, now) {
-			at, why = s.deadlineAt(sb, time.Now()) // somebody used it just now
+		at, why := s.deadlineAt(sb, by, now)
+		if passed(at, now) && !passed(lastDay(sb), now) {
+			retired, err := s.Node.Retire(ctx, sb.Machine, now)
+			if err != nil {
+				unknown = errors.Join(unknown, err)
+				continue // it is due, and the next look finds it so
+			}
+			if !retired {
+				at, why = s.deadlineAt(sb, s.glance(ctx, sb), time.Now()) // somebody used it just now
+			}
 		}
 		if !passed(at, now) {
 			later = append(later, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
@@ -147,17 +166,17 @@ func (s *Server) conclude(ctx context.Context, due []store.Sandbox, now time.Tim
 	for _, uid := range uids {
 		sb := over[uid]
 		ended = append(ended, sb)
-		_, why := s.deadlineAt(sb, now)
+		_, why := s.deadlineAt(sb, by, now)
 		s.acted(sb.Metadata.Workspace, "sandboxes.expire", "sandboxes", sb.Metadata.Name, doze.AuditDone, why)
 		delete(over, uid)
 	}
 	for _, sb := range over { // it changed meanwhile, or nothing could be recorded
-		s.Node.Reinstate(sb.Machine)
+		err = errors.Join(err, s.Node.Reinstate(ctx, sb.Machine))
 	}
 	if len(ended) > 0 {
 		s.ended(ctx, ended...)
 	}
-	return errors.Join(err, s.Store.SetDeadlines(ctx, later))
+	return errors.Join(unknown, err, s.Store.SetDeadlines(ctx, later))
 }
 
 // passed reports whether a deadline has come, if it is one.
@@ -173,8 +192,8 @@ func lastDay(sb store.Sandbox) time.Time {
 // it is now. The node counts idle time by what has passed, and so do we: a
 // step of the clock neither ends a sandbox that is used nor keeps one that is
 // not.
-func (s *Server) deadlineAt(sb store.Sandbox, now time.Time) (at time.Time, why string) {
-	at, why = sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, s.lastUsed(sb, now), true)
+func (s *Server) deadlineAt(sb store.Sandbox, by seen, now time.Time) (at time.Time, why string) {
+	at, why = sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, s.lastUsed(sb, by, now), true)
 	if at.IsZero() {
 		return at, why
 	}
@@ -194,12 +213,27 @@ func (s *Server) ClockStepped() {
 func (s *Server) reschedule(ctx context.Context) error {
 	now := time.Now()
 	var wrong []store.Deadline
-	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		if at, _ := s.deadlineAt(sb, now); !at.Truncate(time.Millisecond).Equal(sb.Deadline) {
-			wrong = append(wrong, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
+	var some []store.Sandbox
+	compare := func() error {
+		by, err := s.look(ctx, some...)
+		if err != nil {
+			return err
 		}
+		for _, sb := range some {
+			if at, _ := s.deadlineAt(sb, by, now); !at.Truncate(time.Millisecond).Equal(sb.Deadline) {
+				wrong = append(wrong, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
+			}
+		}
+		some = some[:0]
 		return nil
+	}
+	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if some = append(some, sb); len(some) < dueBatch {
+			return nil
+		}
+		return compare()
 	})
+	err = errors.Join(err, compare())
 	for batch := range slices.Chunk(wrong, dueBatch) {
 		err = errors.Join(err, s.Store.SetDeadlines(ctx, batch))
 	}

@@ -222,7 +222,7 @@ func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Sn
 	if err := s.Store.Promise(ctx, want.Machine); err != nil {
 		return err
 	}
-	if err := s.claim(want, want.Machine, sb.Machine); err != nil {
+	if err := s.claim(ctx, want, want.Machine, sb.Machine); err != nil {
 		return err
 	}
 	if err := s.Node.Create(ctx, o); err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -34,7 +34,7 @@ func noBuild(r *http.Request) (lacking doze.Problems) {
 // sourceOf is what a node is asked for an image of a workspace: a registry's is
 // itself, with the credentials that the workspace has; one of the workspace is
 // what its tag was when it was made. All others are the node's.
-func (s *Server) sourceOf(ctx context.Context, workspace, ref string) (source string, login *peer.Login, err error) {
+func (s *Server) sourceOf(ctx context.Context, workspace, ref string) (source string, login *fleet.Login, err error) {
 	if registry, _ := doze.Registry(ref); registry != "" {
 		login, err = s.loginFor(ctx, workspace, ref)
 		return ref, login, err
@@ -61,7 +61,7 @@ func (s *Server) sourceOf(ctx context.Context, workspace, ref string) (source st
 
 // loginFor are the credentials that the secrets of a workspace have for an
 // image, of the first secret by name that has some; nil for none.
-func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*peer.Login, error) {
+func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*fleet.Login, error) {
 	secrets, err := s.Store.Secrets(ctx, workspace)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*peer.Log
 		if login, ok := doze.LoginFor(all, ref); ok {
 			// By its id: another one of the name that comes later is a stranger.
 			w, err := s.Store.Workspace(ctx, workspace)
-			return &peer.Login{Workspace: w.ID, Username: login.Username, Password: login.Password}, err
+			return &fleet.Login{Workspace: w.ID, Username: login.Username, Password: login.Password}, err
 		}
 	}
 	return nil, nil
@@ -207,7 +207,7 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 }
 
 // setTag makes a tag mean an image of a registry, from now on.
-func setTag(i *doze.Image, name string, pinned peer.Pinned, now doze.Time) error {
+func setTag(i *doze.Image, name string, pinned fleet.Pinned, now doze.Time) error {
 	if i.Metadata.CreatedAt.IsZero() {
 		i.Metadata.CreatedAt = now
 	}
@@ -272,7 +272,9 @@ func dropTags(i *doze.Image, drop func(doze.ImageTag) bool) (refs []string) {
 // records before it removes one: another may name the same image.
 func (s *Server) release(ctx context.Context, refs []string) {
 	for _, ref := range refs {
-		s.Node.ReleaseImage(ctx, ref)
+		if err := s.Node.ReleaseImage(ctx, ref); err != nil {
+			slog.WarnContext(ctx, "an image without a record stays on the node until its next start", "image", ref, "err", err)
+		}
 	}
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // imaged is a create of a sandbox of an image.
 func imaged(image string) string { return `{"spec":{"runtime":{"image":"` + image + `"}}}` }
 
 // ordered is what the node was last asked to run.
-func (p *platform) ordered() (image string, login *peer.Login) {
+func (p *platform) ordered() (image string, login *fleet.Login) {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	o := p.node.creates[len(p.node.creates)-1]
@@ -112,7 +112,7 @@ func TestImageCredentials(t *testing.T) {
 	main := want[doze.Workspace](p, 200, "GET", "/workspaces/main", "")
 	for _, ref := range []string{"own-app", "hub.test/private:1"} {
 		p.create(imaged(ref))
-		if _, login := p.ordered(); login == nil || *login != (peer.Login{Workspace: main.ID, Username: "me", Password: "word"}) {
+		if _, login := p.ordered(); login == nil || *login != (fleet.Login{Workspace: main.ID, Username: "me", Password: "word"}) {
 			t.Errorf("%s: %+v", ref, login)
 		}
 	}

@@ -101,12 +101,13 @@ type listMeta struct {
 }
 
 func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer[doze.Sandbox], error) {
+	var by seen
 	list := func(ctx context.Context, q store.Query, now time.Time) (store.Page[store.Sandbox], error) {
 		page, err := s.Store.List(ctx, q, now)
-		s.learn(ctx, learnAllTimeout, page.Records...)
+		by = s.learn(ctx, learnAllTimeout, page.Records...)
 		return page, err
 	}
-	return answerPage(ctx, r, sandboxPhases, list, s.view)
+	return answerPage(ctx, r, sandboxPhases, list, func(sb store.Sandbox) doze.Sandbox { return s.view(sb, by) })
 }
 
 // answerPage answers a list as the query of r wants it. The names of phases map

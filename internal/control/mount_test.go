@@ -6,7 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // TestMountsAreOfTheSandboxAPI: what we answer in the place of an agent is as the
@@ -16,7 +16,7 @@ func TestMountsAreOfTheSandboxAPI(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.ctl.ServeMounts(w, r, peer.Route{Workspace: "main", Name: "a", UID: "u"}, r.URL.Path)
+		p.ctl.ServeMounts(w, r, fleet.Route{Workspace: "main", Name: "a", UID: "u"}, r.URL.Path)
 	}))
 	defer srv.Close()
 	for name, test := range map[string]struct {

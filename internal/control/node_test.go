@@ -1,7 +1,6 @@
 package control_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,29 +14,30 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
+	"doze/internal/fleet/fleettest"
 )
 
 // node is a host with machines in memory. It keeps the promises of
-// [peer.Node], reports like a real one, and fails when told to.
+// [fleet.Node], reports like a real one, and fails when told to.
 type node struct {
-	report func(peer.Report)
+	report func(fleet.Report)
 	hook   func() // if set, called at the begin and the end of each order
 
 	mu       sync.Mutex
-	machines map[string]*machine          // guarded by mu
-	disks    map[string]disk              // guarded by mu; by id
-	kept     map[string]string            // guarded by mu; by id of a snapshot: the memory in it
-	creates  []peer.Order                 // guarded by mu
-	mounted  map[string][]peer.DriveMount // guarded by mu; by machine
-	fail     map[string]error             // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network
-	starts   []started                    // guarded by mu
-	freed    []string                     // guarded by mu; images of which no record is left
-	consults int                          // guarded by mu; of machines that run
-	refuse   int                          // guarded by mu; if set, the status with which processes are refused
-	block    chan struct{}                // guarded by mu; if set, creates wait until it is closed
-	limits   map[string]doze.Limits       // guarded by mu; by workspace
-	claims   map[string]peer.Order        // guarded by mu; by machine: it counts as awake
+	machines map[string]*machine           // guarded by mu
+	disks    map[string]disk               // guarded by mu; by id
+	kept     map[string]string             // guarded by mu; by id of a snapshot: the memory in it
+	creates  []fleet.Order                 // guarded by mu
+	mounted  map[string][]fleet.DriveMount // guarded by mu; by machine
+	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network
+	starts   []started                     // guarded by mu
+	freed    []string                      // guarded by mu; images of which no record is left
+	consults int                           // guarded by mu; of machines that run
+	refuse   int                           // guarded by mu; if set, the status with which processes are refused
+	block    chan struct{}                 // guarded by mu; if set, creates wait until it is closed
+	limits   map[string]doze.Limits        // guarded by mu; by workspace
+	claims   map[string]fleet.Order        // guarded by mu; by machine: it counts as awake
 }
 
 // started is a process that somebody submitted to a machine.
@@ -46,7 +46,7 @@ type started struct {
 	at        time.Time
 }
 
-// Transport keeps the promises of [peer.Gate] for the start of processes.
+// Transport keeps the promises of [fleet.Gate] for the start of processes.
 func (n *node) Transport(uid string, port uint16) http.RoundTripper {
 	return trip(func(r *http.Request) (*http.Response, error) {
 		defer n.around()()
@@ -96,7 +96,7 @@ type trip func(*http.Request) (*http.Response, error)
 func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 type machine struct {
-	order    peer.Order
+	order    fleet.Order
 	phase    doze.Phase
 	seq      uint64
 	lastUsed time.Time
@@ -104,23 +104,23 @@ type machine struct {
 	kept     bool      // as far as it is known
 	alive    time.Time // until when a keepAlive process runs
 	retired  bool
-	setback  *peer.Setback
+	setback  *fleet.Setback
 	memory   string // what a snapshot keeps; a fresh machine has none
 }
 
 func newNode() *node {
-	return &node{limits: map[string]doze.Limits{}, claims: map[string]peer.Order{}, mounted: map[string][]peer.DriveMount{}, disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
+	return &node{limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, disks: map[string]disk{}, machines: map[string]*machine{}, kept: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *node) CheckImage(_ context.Context, ref string) error {
-	if strings.Contains(ref, "nonsense") || strings.HasPrefix(strings.TrimPrefix(ref, "sandbox/"), "own-") {
+	if strings.ContainsAny(ref, " ") || strings.Contains(ref, "nonsense") || strings.HasPrefix(strings.TrimPrefix(ref, "sandbox/"), "own-") {
 		return &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "the image " + ref + " cannot be run"}
 	}
 	return nil
 }
 
 // FetchImage fails as it is told to.
-func (n *node) FetchImage(ctx context.Context, ref string, _ *peer.Login) error {
+func (n *node) FetchImage(ctx context.Context, ref string, _ *fleet.Login) error {
 	defer n.around()()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -128,23 +128,24 @@ func (n *node) FetchImage(ctx context.Context, ref string, _ *peer.Login) error 
 }
 
 // PinImage knows every registry; its images are for who says "word".
-func (n *node) PinImage(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
+func (n *node) PinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
 	defer n.around()()
 	if err := n.CheckImage(ctx, ref); err != nil {
-		return peer.Pinned{}, err
+		return fleet.Pinned{}, err
 	}
 	if strings.Contains(ref, "private") && (login == nil || login.Password != "word") {
-		return peer.Pinned{}, &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "credentials are missing"}
+		return fleet.Pinned{}, &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "credentials are missing"}
 	}
 	repository, tag, _ := strings.Cut(ref, ":")
-	return peer.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000}, nil
+	return fleet.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000}, nil
 }
 
-// ReleaseImage implements [peer.Node].
-func (n *node) ReleaseImage(_ context.Context, ref string) {
+// ReleaseImage implements [fleet.Node].
+func (n *node) ReleaseImage(_ context.Context, ref string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.freed = append(n.freed, ref)
+	return nil
 }
 
 // released are the images of which no record is left.
@@ -163,7 +164,7 @@ func (n *node) around() func() {
 	return n.hook
 }
 
-func (n *node) Create(ctx context.Context, o peer.Order) error {
+func (n *node) Create(ctx context.Context, o fleet.Order) error {
 	defer n.around()()
 	n.mu.Lock()
 	n.creates = append(n.creates, o)
@@ -182,7 +183,7 @@ func (n *node) Create(ctx context.Context, o peer.Order) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.machines[o.UID] != nil {
-		return errors.New("created twice")
+		return doze.Errorf(doze.Conflict, "created twice")
 	}
 	if err := n.admit(o, ""); err != nil {
 		return err
@@ -326,14 +327,15 @@ func (n *node) MakeVolume(_ context.Context, id string, size doze.Megabytes, fro
 }
 
 func (n *node) ImportVolume(_ context.Context, id string, size doze.Megabytes, archive io.Reader) (int64, error) {
-	raw, err := io.ReadAll(archive)
-	if err != nil || bytes.HasPrefix(raw, []byte("nonsense")) {
-		return 0, doze.Wrap(err, doze.Invalid, "the body is not a whole tar")
+	var raw strings.Builder
+	bytes, err := fleettest.ReadTar(io.TeeReader(archive, &raw))
+	if err != nil {
+		return 0, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.disks[id] = disk{size, string(raw)}
-	return int64(len(raw)), nil
+	n.disks[id] = disk{size, raw.String()}
+	return bytes, nil
 }
 
 func (n *node) ResizeVolume(_ context.Context, id string, size doze.Megabytes) error {
@@ -368,7 +370,7 @@ func (n *node) Archive(_ context.Context, uid string) (int64, error) {
 	return sizeKept, n.pack("archive", uid, doze.Archived, func(m *machine) { m.memory = "" })
 }
 
-func (n *node) Unarchive(_ context.Context, o peer.Order) error {
+func (n *node) Unarchive(_ context.Context, o fleet.Order) error {
 	return n.pack("unarchive", o.UID, doze.Running, func(m *machine) { m.order = o })
 }
 
@@ -399,12 +401,13 @@ func (n *node) forget() {
 	}
 }
 
-func (n *node) SetGrace(uid string, grace time.Duration) {
+func (n *node) SetGrace(_ context.Context, uid string, grace time.Duration) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if m := n.machines[uid]; m != nil {
 		m.order.Grace = grace
 	}
+	return nil
 }
 
 func (n *node) SetNetwork(_ context.Context, uid string, network *doze.Network) error {
@@ -423,34 +426,35 @@ func (n *node) SetNetwork(_ context.Context, uid string, network *doze.Network) 
 }
 
 // Traces says that every machine was created in a millisecond.
-func (n *node) Traces(uid string) []doze.Trace {
+func (n *node) Traces(_ context.Context, uid string) ([]doze.Trace, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.machines[uid] == nil {
-		return []doze.Trace{}
+		return []doze.Trace{}, nil
 	}
 	return []doze.Trace{{
 		Kind: doze.TraceCreate, From: "image", Status: doze.TraceDone, WaitedUs: 1000,
 		Stages: []doze.TraceStage{{Name: "launch", TookUs: 900}, {Name: "engine", Within: "launch", StartUs: 100, TookUs: 500}},
-	}}
+	}}, nil
 }
 
 // SetLimits notes limits; Claim and Create refuse more awake machines than
 // those allow.
-func (n *node) SetLimits(workspace string, l doze.Limits) {
+func (n *node) SetLimits(_ context.Context, workspace string, l doze.Limits) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.limits[workspace] = l
+	return nil
 }
 
-func (n *node) Claim(o peer.Order, instead string) error {
+func (n *node) Claim(_ context.Context, o fleet.Order, instead string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.admit(o, instead)
 }
 
 // admit counts a machine as awake, if it may be. Preconditions: mu is held.
-func (n *node) admit(o peer.Order, instead string) error {
+func (n *node) admit(o fleet.Order, instead string) error {
 	if _, claimed := n.claims[o.UID]; claimed {
 		return nil
 	}
@@ -473,8 +477,8 @@ func (n *node) admit(o peer.Order, instead string) error {
 
 // awake are the machines of a workspace that run, and those that are about to.
 // Preconditions: mu is held.
-func (n *node) awake(workspace string) map[string]peer.Order {
-	all := map[string]peer.Order{}
+func (n *node) awake(workspace string) map[string]fleet.Order {
+	all := map[string]fleet.Order{}
 	for uid, m := range n.machines {
 		if m.order.Workspace == workspace && m.phase == doze.Running {
 			all[uid] = m.order
@@ -488,32 +492,37 @@ func (n *node) awake(workspace string) map[string]peer.Order {
 	return all
 }
 
-func (n *node) Awake(workspace string) (sandboxes int, memory doze.Megabytes) {
+func (n *node) Awake(_ context.Context, workspace string) (now fleet.Awake, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range n.awake(workspace) {
-		sandboxes++
-		memory += o.Memory
+		now.Sandboxes++
+		now.Memory += o.Memory
 	}
-	return sandboxes, memory
+	return now, nil
 }
 
-func (n *node) Status(uid string) (peer.Status, bool) {
+// Statuses implements [fleet.Node].
+func (n *node) Statuses(_ context.Context, uids []string) (map[string]fleet.Status, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	m := n.machines[uid]
-	if m == nil {
-		return peer.Status{}, false
+	all := map[string]fleet.Status{}
+	for _, uid := range uids {
+		m := n.machines[uid]
+		if m == nil {
+			continue
+		}
+		st := fleet.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse || m.kept, Setback: m.setback}
+		if st.InUse {
+			st.LastUsed = time.Now()
+		}
+		all[uid] = st
 	}
-	st := peer.Status{Phase: m.phase, LastUsed: m.lastUsed, InUse: m.inUse || m.kept, Setback: m.setback}
-	if st.InUse {
-		st.LastUsed = time.Now()
-	}
-	return st, true
+	return all, n.fail["statuses"]
 }
 
-// Consult finds out about keepAlive processes, which Status does not know of.
-func (n *node) Consult(_ context.Context, uid string) {
+// Consult finds out about keepAlive processes, which Statuses does not know of.
+func (n *node) Consult(_ context.Context, uid string) error {
 	defer n.around()()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -523,24 +532,26 @@ func (n *node) Consult(_ context.Context, uid string) {
 			m.lastUsed = m.alive
 		}
 	}
+	return n.fail["consult"]
 }
 
-func (n *node) Retire(uid string, since time.Time) bool {
+func (n *node) Retire(_ context.Context, uid string, since time.Time) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	m := n.machines[uid]
 	if m != nil {
 		m.retired = !m.inUse && !m.kept && !m.lastUsed.After(since)
 	}
-	return m == nil || m.retired
+	return m == nil || m.retired, n.fail["retire"]
 }
 
-func (n *node) Reinstate(uid string) {
+func (n *node) Reinstate(_ context.Context, uid string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if m := n.machines[uid]; m != nil {
 		m.retired = false
 	}
+	return nil
 }
 
 // move changes a phase and reports it. Preconditions: mu is held.
@@ -548,7 +559,7 @@ func (n *node) move(uid string, to doze.Phase, message string) {
 	m := n.machines[uid]
 	m.phase = to
 	m.seq++
-	n.report(peer.Report{UID: uid, Seq: m.seq, Phase: to, Message: message, At: time.Now(), LastUsed: m.lastUsed})
+	n.report(fleet.Report{UID: uid, Seq: m.seq, Phase: to, Message: message, At: time.Now(), LastUsed: m.lastUsed})
 }
 
 // set makes call fail with err from now on; nil heals it.
@@ -601,7 +612,7 @@ func (n *node) clone() *node {
 	return c
 }
 
-func (n *node) orders() []peer.Order {
+func (n *node) orders() []fleet.Order {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.creates)
@@ -616,59 +627,59 @@ func (n *node) asked() int {
 	return n.consults
 }
 
-// Usage implements [peer.Node]: the checkpoint of each machine, each snapshot and
+// Usage implements [fleet.Node]: the checkpoint of each machine, each snapshot and
 // each disk takes [sizeKept].
-func (n *node) Usage(context.Context) (peer.Usage, error) {
+func (n *node) Usage(context.Context) (fleet.Usage, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	u := peer.Usage{At: time.Now()}
+	u := fleet.Usage{At: time.Now()}
 	for uid, m := range n.machines {
-		u.Uses = append(u.Uses, peer.DiskUse{Kind: peer.DiskCheckpoint, ID: uid, Workspace: m.order.Workspace, Bytes: sizeKept})
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskCheckpoint, ID: uid, Workspace: m.order.Workspace, Bytes: sizeKept})
 	}
 	for id := range n.kept {
-		u.Uses = append(u.Uses, peer.DiskUse{Kind: peer.DiskSnapshot, ID: id, Bytes: sizeKept})
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id, Bytes: sizeKept})
 	}
 	for id, d := range n.disks {
-		u.Uses = append(u.Uses, peer.DiskUse{Kind: peer.DiskVolume, ID: id, Bytes: sizeKept, Promised: d.size.Bytes()})
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: sizeKept, Promised: d.size.Bytes()})
 	}
 	return u, n.fail["usage"]
 }
 
-// MountDrive implements [peer.Node].
-func (n *node) MountDrive(_ context.Context, uid string, m peer.DriveMount) (peer.DriveMount, error) {
+// MountDrive implements [fleet.Node].
+func (n *node) MountDrive(_ context.Context, uid string, m fleet.DriveMount) (fleet.DriveMount, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mounted[uid] = append(n.mounted[uid], m)
 	return m, nil
 }
 
-// UnmountDrive implements [peer.Node].
+// UnmountDrive implements [fleet.Node].
 func (n *node) UnmountDrive(_ context.Context, uid, path string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	was := len(n.mounted[uid])
-	n.mounted[uid] = slices.DeleteFunc(n.mounted[uid], func(m peer.DriveMount) bool { return m.MountPath == path })
+	n.mounted[uid] = slices.DeleteFunc(n.mounted[uid], func(m fleet.DriveMount) bool { return m.MountPath == path })
 	if len(n.mounted[uid]) == was {
 		return doze.Errorf(doze.Internal, "no drive is mounted on %s", path)
 	}
 	return nil
 }
 
-// DriveMounts implements [peer.Node].
-func (n *node) DriveMounts(uid string) []peer.DriveMount {
+// DriveMounts implements [fleet.Node].
+func (n *node) DriveMounts(_ context.Context, uid string) ([]fleet.DriveMount, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.mounted[uid])
+	return slices.Clone(n.mounted[uid]), nil
 }
 
-// DriveUsers implements [peer.Node].
-func (n *node) DriveUsers(drive string) (uids []string) {
+// DriveUsers implements [fleet.Node].
+func (n *node) DriveUsers(_ context.Context, drive string) (uids []string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for uid, all := range n.mounted {
-		if slices.ContainsFunc(all, func(m peer.DriveMount) bool { return m.DriveID == drive }) {
+		if slices.ContainsFunc(all, func(m fleet.DriveMount) bool { return m.DriveID == drive }) {
 			uids = append(uids, uid)
 		}
 	}
-	return uids
+	return uids, nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -86,7 +86,7 @@ func (s *Server) publish(ctx context.Context, p store.Preview) error {
 	if err != nil {
 		return err
 	}
-	out := peer.Preview{
+	out := fleet.Preview{
 		ID: p.ID, Label: p.Label, Domain: p.Spec.CustomDomain, Workspace: p.Metadata.Workspace, Sandbox: p.Metadata.ResourceName,
 		Port: p.Spec.Port, Public: p.Spec.Public, Expires: p.Deadline(),
 		RequestHeaders: p.Spec.RequestHeaders, ResponseHeaders: p.Spec.ResponseHeaders,

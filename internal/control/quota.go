@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -13,8 +14,8 @@ import (
 
 	"doze"
 	"doze/internal/audit"
+	"doze/internal/fleet"
 	"doze/internal/openapi"
-	"doze/internal/peer"
 	"doze/internal/store"
 )
 
@@ -58,11 +59,11 @@ func (s *Server) loadQuotas(ctx context.Context) error {
 	if err := s.Store.Egress(ctx, s.Quotas.Recall); err != nil {
 		return err
 	}
-	s.Node.SetLimits("", s.Quotas.Defaults)
+	err = s.Node.SetLimits(ctx, "", s.Quotas.Defaults)
 	for workspace, own := range all {
-		s.limit(workspace, own)
+		err = errors.Join(err, s.limit(ctx, workspace, own))
 	}
-	return nil
+	return err
 }
 
 const (
@@ -114,15 +115,15 @@ func (s *Server) noteRefusal(err error) {
 }
 
 // limit puts the limits of a workspace in force; the records have them already.
-func (s *Server) limit(workspace string, own doze.Limits) {
+func (s *Server) limit(ctx context.Context, workspace string, own doze.Limits) error {
 	s.Quotas.Set(workspace, own)
-	s.Node.SetLimits(workspace, own)
+	return s.Node.SetLimits(ctx, workspace, own)
 }
 
 // claim has a fresh machine of a sandbox count as awake, which takes the place of
 // the one before, and fails if the workspace may not have it awake.
-func (s *Server) claim(sb store.Sandbox, fresh, before string) error {
-	return s.Node.Claim(peer.Order{UID: fresh, Workspace: sb.Metadata.Workspace, Memory: sb.Spec.Runtime.Memory}, before)
+func (s *Server) claim(ctx context.Context, sb store.Sandbox, fresh, before string) error {
+	return s.Node.Claim(ctx, fleet.Order{UID: fresh, Workspace: sb.Metadata.Workspace, Memory: sb.Spec.Runtime.Memory}, before)
 }
 
 // quotas answers those of the caller's workspace.
@@ -191,7 +192,9 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 	if err != nil {
 		return nil, err
 	}
-	s.limit(w.Name, own)
+	if err := s.limit(ctx, w.Name, own); err != nil {
+		return nil, err
+	}
 	return s.statusOf(ctx, w.Name)
 }
 
@@ -219,9 +222,12 @@ func (s *Server) governed(ctx context.Context, r *http.Request) (doze.Workspace,
 
 // statusOf is every row of the table for a workspace.
 func (s *Server) statusOf(ctx context.Context, workspace string) ([]doze.QuotaStatus, error) {
-	awake, memory := s.Node.Awake(workspace)
+	awake, err := s.Node.Awake(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
 	now := map[string]int64{
-		doze.QuotaSandboxesAwake: int64(awake), doze.QuotaMemoryAwake: int64(memory),
+		doze.QuotaSandboxesAwake: int64(awake.Sandboxes), doze.QuotaMemoryAwake: int64(awake.Memory),
 		doze.QuotaConnections: s.Quotas.Open(workspace), doze.QuotaRequests: s.Quotas.Rate(workspace),
 		doze.QuotaEgress: s.Quotas.EgressOf(workspace) >> 20,
 	}

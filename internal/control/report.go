@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -29,11 +29,11 @@ const (
 type queue struct {
 	rang    bell
 	mu      sync.Mutex
-	reports []peer.Report // guarded by mu
+	reports []fleet.Report // guarded by mu
 }
 
 // Report takes note of a transition. It never waits for the database.
-func (s *Server) Report(r peer.Report) {
+func (s *Server) Report(r fleet.Report) {
 	q := &s.reports
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Server) Report(r peer.Report) {
 }
 
 // take removes up to n reports from the queue.
-func (q *queue) take(n int) []peer.Report {
+func (q *queue) take(n int) []fleet.Report {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n = min(n, len(q.reports))
@@ -91,7 +91,7 @@ func (s *Server) record(ctx context.Context) {
 	}
 }
 
-func (s *Server) accept(ctx context.Context, batch []peer.Report) error {
+func (s *Server) accept(ctx context.Context, batch []fleet.Report) error {
 	reports := make([]store.Report, len(batch))
 	for i, r := range batch {
 		reports[i] = store.Report{

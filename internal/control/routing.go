@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // Sealer seals for one place, such as a workspace, what somebody else opens.
@@ -22,7 +22,7 @@ func (s *Server) sealRouting(sb *doze.Sandbox) error {
 	for i := range sb.Spec.Network.Proxy.Routing {
 		rule := &sb.Spec.Network.Proxy.Routing[i]
 		for name, value := range rule.Secrets.Reveal() {
-			sealed, err := s.Sealer.Seal([]byte(value), peer.RoutingPlace(sb.Metadata.Workspace))
+			sealed, err := s.Sealer.Seal([]byte(value), fleet.RoutingPlace(sb.Metadata.Workspace))
 			if err != nil {
 				return fmt.Errorf("seal the secrets of a routing rule: %w", err)
 			}

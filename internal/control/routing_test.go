@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/seal"
 	"doze/internal/testkit/postgres"
 )
@@ -39,10 +39,10 @@ func (p *platform) secret() (value string) {
 		if bytes.Contains(sealed, []byte("hunter")) {
 			p.t.Errorf("the secret is sealed as %q", sealed)
 		}
-		if _, err := p.opener.Unseal(sealed, peer.RoutingPlace("other")); err == nil {
+		if _, err := p.opener.Unseal(sealed, fleet.RoutingPlace("other")); err == nil {
 			p.t.Error("it opens for another workspace")
 		}
-		plain, err := p.opener.Unseal(sealed, peer.RoutingPlace("main"))
+		plain, err := p.opener.Unseal(sealed, fleet.RoutingPlace("main"))
 		if err != nil {
 			p.t.Fatal(err)
 		}

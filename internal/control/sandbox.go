@@ -26,8 +26,7 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 		return doze.Sandbox{}, err
 	}
 	if reveal {
-		s.learn(ctx, learnTimeout, sb)
-		return s.bare(sb), nil
+		return s.bare(sb, s.learn(ctx, learnTimeout, sb)), nil
 	}
 	return s.show(ctx, sb), nil
 }
@@ -69,7 +68,7 @@ func (s *Server) deleteSandbox(ctx context.Context, r *http.Request) (doze.Sandb
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	return s.view(sb), nil
+	return s.view(sb, s.glance(ctx, sb)), nil
 }
 
 // answer reads a record again, for a caller who changed it.
@@ -78,18 +77,17 @@ func (s *Server) answer(ctx context.Context, uid string) (doze.Sandbox, error) {
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	return s.view(sb), nil
+	return s.view(sb, s.glance(ctx, sb)), nil
 }
 
 // show is view with what its agent knows of the use of the sandbox.
 func (s *Server) show(ctx context.Context, sb store.Sandbox) doze.Sandbox {
-	s.learn(ctx, learnTimeout, sb)
-	return s.view(sb)
+	return s.view(sb, s.learn(ctx, learnTimeout, sb))
 }
 
 // view is a sandbox as callers see it, with its secrets masked.
-func (s *Server) view(sb store.Sandbox) doze.Sandbox {
-	out := s.bare(sb)
+func (s *Server) view(sb store.Sandbox, by seen) doze.Sandbox {
+	out := s.bare(sb, by)
 	out.Spec.Runtime.Envs = slices.Clone(out.Spec.Runtime.Envs)
 	for i := range out.Spec.Runtime.Envs {
 		if e := &out.Spec.Runtime.Envs[i]; e.Secret && !e.From() && e.Value != nil {
@@ -100,18 +98,18 @@ func (s *Server) view(sb store.Sandbox) doze.Sandbox {
 }
 
 // bare is a sandbox as admins may see it.
-func (s *Server) bare(sb store.Sandbox) doze.Sandbox {
+func (s *Server) bare(sb store.Sandbox, by seen) doze.Sandbox {
 	now := time.Now()
 	out := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
 	out.Metadata.URL = s.URL(sb.Metadata.Workspace, sb.Metadata.Name)
-	used := s.lastUsed(sb, now)
+	used := s.lastUsed(sb, by, now)
 	out.Observed = doze.Observed{
 		Archive: sb.Archive, Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation,
 		Status: sb.Phase.Status(), State: sb.Phase.State(),
 	}
 	// Between the phases of one status the node moves on its own, ahead of
 	// what it reported.
-	st, ok := s.Node.Status(sb.Machine)
+	st, ok := by[sb.Machine]
 	if ok && st.Phase.Status() == sb.Phase.Status() {
 		out.State = st.Phase.State()
 	}

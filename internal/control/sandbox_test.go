@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 func TestCreateAnswersAReadySandbox(t *testing.T) {
@@ -401,7 +401,7 @@ func TestRecovery(t *testing.T) {
 		}
 		made := time.Now()
 		time.Sleep(time.Hour)
-		p.node.with("a", func(_ string, m *machine) { m.setback = &peer.Setback{Checkpoint: made, At: time.Now()} })
+		p.node.with("a", func(_ string, m *machine) { m.setback = &fleet.Setback{Checkpoint: made, At: time.Now()} })
 		const says = `"recovery":{"at":"2000-01-01T01:00:00.000Z","checkpointAt":"2000-01-01T00:00:00.000Z"}`
 		shown := p.do("GET", "/sandboxes/a", "").Body.String()
 		for name, body := range map[string]string{
@@ -585,7 +585,7 @@ func TestRedeployGoesOnAfterAStop(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		t := p.t
 		p.create(named("a"))
-		p.node.set("create", peer.ErrStopping)
+		p.node.set("create", fleet.ErrStopping)
 		want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
 		if sb := p.get(); sb.Status != "DEPLOYING" {
 			t.Errorf("after the stop: %s", sb.Status)

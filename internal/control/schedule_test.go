@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -266,7 +266,7 @@ func TestSchedulesOfAnUpgrade(t *testing.T) {
 		p.create(named("a"))
 		p.plan(`{"id":"often","type":"cron","value":"*/10 * * * *","input":{"command":"a"}}`)
 		p.plan(`{"id":"once","type":"at","value":"2000-01-01T00:10:00Z","input":{"command":"b","env":{"A":"b"}}}`)
-		p.node.set("start", peer.ErrStopping)
+		p.node.set("start", fleet.ErrStopping)
 		after(11 * time.Minute)
 		p.stop()
 		p.node.set("start", nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 type snapshot = doze.Snapshot
@@ -509,7 +509,7 @@ func TestArchive(t *testing.T) {
 			t.Errorf("environment %q", env)
 		}
 
-		p.node.set("archive", peer.ErrStopping)
+		p.node.set("archive", fleet.ErrStopping)
 		want[any](p, 200, "POST", archive, "")
 		after(time.Second)
 		if sb := p.get(); sb.Status != "ARCHIVING" {
@@ -521,7 +521,7 @@ func TestArchive(t *testing.T) {
 		if sb := p.get(); sb.Status != "ARCHIVED" {
 			t.Errorf("then it is %s", sb.Status)
 		}
-		p.node.set("unarchive", peer.ErrStopping)
+		p.node.set("unarchive", fleet.ErrStopping)
 		want[any](p, 200, "POST", unarchive, "")
 		after(time.Second)
 		again := want[map[string]any](p, 409, "POST", unarchive, "")

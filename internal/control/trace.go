@@ -14,5 +14,5 @@ func (s *Server) traces(ctx context.Context, r *http.Request) ([]doze.Trace, err
 	if err != nil {
 		return nil, err
 	}
-	return s.Node.Traces(sb.Machine), nil
+	return s.Node.Traces(ctx, sb.Machine)
 }

@@ -36,27 +36,26 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 // update changes a sandbox to what body says. Preconditions: the turn of sb is
 // held.
 func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]any) (doze.Sandbox, error) {
-	s.learn(ctx, learnTimeout, sb) // it may end, or not, for being unused
+	by := s.learn(ctx, learnTimeout, sb) // it may end, or not, for being unused
 	want, err := s.wanted(ctx, sb, body, nil)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	now := time.Now()
 	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, callerOf(ctx).Sub
-	want.Deadline = deadline(want, s.lastUsed(sb, now))
+	want.Deadline = deadline(want, s.lastUsed(sb, by, now))
 	if err := s.turnInto(ctx, sb, want); err != nil {
 		return doze.Sandbox{}, err
 	}
 	s.expiry.by(want.Deadline)
 	changed, err := s.Store.Sandbox(ctx, sb.UID)
 	if err == nil {
-		s.Node.SetGrace(changed.Machine, grace(changed))
-		err = s.setNetwork(ctx, changed)
+		err = errors.Join(s.Node.SetGrace(ctx, changed.Machine, grace(changed)), s.setNetwork(ctx, changed))
 	}
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	return s.view(changed), nil
+	return s.view(changed, s.glance(ctx, changed)), nil
 }
 
 // living is the sandbox that has a name, or NotFound.
@@ -129,7 +128,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	}
 	want.Spec.Volumes = sb.Spec.Volumes
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
-	checkLasts(&want.Spec, sb.Metadata.CreatedAt.Time, s.lastUsed(sb, time.Now()), &p)
+	checkLasts(&want.Spec, sb.Metadata.CreatedAt.Time, s.lastUsed(sb, s.glance(ctx, sb), time.Now()), &p)
 	s.check(&want, &p)
 	err := s.checkNetwork(ctx, &want, &p)
 	if err != nil {
@@ -293,7 +292,7 @@ func (s *Server) redeploy(ctx context.Context, sb, want store.Sandbox) error {
 	old, fresh := sb, store.NewID()
 	// Before the old machine is given up: without room for another one, the
 	// sandbox stays as it is.
-	if err := s.claim(want, fresh, old.Machine); err != nil {
+	if err := s.claim(ctx, want, fresh, old.Machine); err != nil {
 		return err
 	}
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{

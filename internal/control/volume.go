@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -178,7 +178,7 @@ func (s *Server) deleteVolume(ctx context.Context, r *http.Request) (doze.Volume
 }
 
 // volumesOf are the volumes of a sandbox as its node gets them.
-func (s *Server) volumesOf(ctx context.Context, sb store.Sandbox) (all []peer.Volume, err error) {
+func (s *Server) volumesOf(ctx context.Context, sb store.Sandbox) (all []fleet.Volume, err error) {
 	if len(sb.Spec.Volumes) == 0 {
 		return nil, nil
 	}
@@ -187,7 +187,7 @@ func (s *Server) volumesOf(ctx context.Context, sb store.Sandbox) (all []peer.Vo
 		return nil, err
 	}
 	for _, a := range sb.Spec.Volumes {
-		v := peer.Volume{Path: a.MountPath, ReadOnly: a.ReadOnly, Size: a.SizeMB}
+		v := fleet.Volume{Path: a.MountPath, ReadOnly: a.ReadOnly, Size: a.SizeMB}
 		if a.Type == doze.VolumePersistent {
 			of, ok := byName[a.Name]
 			if !ok { // nothing can free it while the sandbox lives

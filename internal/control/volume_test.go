@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"archive/tar"
 	"errors"
 	"maps"
 	"net/http"
@@ -14,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/store"
 )
 
@@ -64,7 +65,7 @@ func TestVolumes(t *testing.T) {
 			}
 			got[i].ID = ""
 		}
-		if diff := cmp.Diff([]peer.Volume{{Path: "/data", Size: 1024}, {Path: "/scratch", Size: 64}}, got); diff != "" {
+		if diff := cmp.Diff([]fleet.Volume{{Path: "/data", Size: 1024}, {Path: "/scratch", Size: 64}}, got); diff != "" {
 			t.Errorf("the node gets (-want +got):\n%s", diff)
 		}
 		for call, body := range map[string]string{
@@ -288,13 +289,13 @@ func TestVolumeTemplates(t *testing.T) {
 		if got := want[doze.VolumeTemplate](p, 200, "GET", "/volume_templates/t", ""); got.Versions[0].Status != doze.VersionFailed || got.State.Status != "created" {
 			t.Errorf("after a bad upload it is %+v", got)
 		}
-		want[any](p, 200, "PUT", first, "one", "Authorization", "")
-		want[any](p, 409, "PUT", first, "two", "Authorization", "")
+		want[any](p, 200, "PUT", first, tarOf(t, "one"), "Authorization", "")
+		want[any](p, 409, "PUT", first, tarOf(t, "two"), "Authorization", "")
 		after(time.Second)
 		// Of some at once, one hears that its files are there.
-		address, codes := offered("PUT", "/volume_templates/t?upload=true"), make(chan int, 4)
+		address, codes, two := offered("PUT", "/volume_templates/t?upload=true"), make(chan int, 4), tarOf(t, "two")
 		for range cap(codes) {
-			go func() { codes <- p.do("PUT", address, "two", "Authorization", "").Code }()
+			go func() { codes <- p.do("PUT", address, two, "Authorization", "").Code }()
 		}
 		heard := map[int]int{}
 		for range cap(codes) {
@@ -316,7 +317,7 @@ func TestVolumeTemplates(t *testing.T) {
 			if v := want[doze.Volume](p, 200, "POST", "/volumes", body); v.Spec.Size != 64 {
 				t.Errorf("%s has %d MB", version, v.Spec.Size)
 			}
-			if !slices.ContainsFunc(slices.Collect(maps.Values(p.node.disks)), func(d disk) bool { return d.content == text }) {
+			if !slices.ContainsFunc(slices.Collect(maps.Values(p.node.disks)), func(d disk) bool { return d.content == tarOf(t, text) }) {
 				t.Errorf("%s has not %q", version, text)
 			}
 		}
@@ -335,4 +336,19 @@ func TestVolumeTemplates(t *testing.T) {
 			t.Errorf("the node has %d disks", n)
 		}
 	})
+}
+
+// tarOf is a tar with one file that has a text.
+func tarOf(tb testing.TB, text string) string {
+	tb.Helper()
+	var archive strings.Builder
+	w := tar.NewWriter(&archive)
+	err := w.WriteHeader(&tar.Header{Name: "file", Mode: 0o644, Size: int64(len(text))})
+	if err == nil {
+		_, err = w.Write([]byte(text))
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		tb.Fatal(err)
+	}
+	return archive.String()
 }

@@ -188,8 +188,7 @@ func (s *Server) deleteWorkspace(ctx context.Context, r *http.Request) (doze.Wor
 		s.Credentials.Forget(a.ClientID)
 	}
 	s.Credentials.Close(w.Name)
-	s.limit(w.Name, nil)
-	return w, nil
+	return w, s.limit(ctx, w.Name, nil)
 }
 
 // leaveWorkspace takes the caller out of a workspace.

@@ -30,7 +30,7 @@ import (
 	"doze"
 	"doze/internal/access"
 	"doze/internal/agent/page"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/trace"
 )
 
@@ -44,20 +44,20 @@ const maxBody = 512 << 20
 // Config is what an [Edge] needs.
 type Config struct {
 	Addresses Addresses
-	Directory *peer.Directory
-	Previews  *peer.Previews
-	Gate      peer.Gate
+	Directory *fleet.Directory
+	Previews  *fleet.Previews
+	Gate      fleet.Gate
 	// Mounts answers requests about the drives of a sandbox, by their path as it
 	// was sent; nil: the sandbox gets them. It does not wake a sandbox for who
 	// only asks.
-	Mounts func(w http.ResponseWriter, r *http.Request, route peer.Route, path string)
+	Mounts func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string)
 	// Enter counts a request of a workspace, by a credential if it came with one,
 	// until leave is called, and refuses what exceeds a quota. It sets headers of
 	// the answer only then. It must not block. Nil lets all in.
 	Enter func(h http.Header, workspace, key string) (leave func(), err error)
 	// Denied, if set, hears of each request that was refused before it reached a
 	// sandbox, with its id, and as much as is known of the caller and the route.
-	Denied func(r *http.Request, id string, c access.Caller, route peer.Route, err error)
+	Denied func(r *http.Request, id string, c access.Caller, route fleet.Route, err error)
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
@@ -72,11 +72,11 @@ type Config struct {
 type Edge struct {
 	Addresses
 
-	directory    *peer.Directory
-	previews     *peer.Previews
-	gate         peer.Gate
-	mounts       func(http.ResponseWriter, *http.Request, peer.Route, string)
-	denied       func(*http.Request, string, access.Caller, peer.Route, error)
+	directory    *fleet.Directory
+	previews     *fleet.Previews
+	gate         fleet.Gate
+	mounts       func(http.ResponseWriter, *http.Request, fleet.Route, string)
+	denied       func(*http.Request, string, access.Caller, fleet.Route, error)
 	authenticate func(*http.Request) (access.Caller, error)
 	tickets      *access.Tickets
 	enter        func(http.Header, string, string) (func(), error)
@@ -138,16 +138,16 @@ type visit struct {
 	id     string // of the request
 	came   time.Time
 	caller access.Caller
-	route  peer.Route
+	route  fleet.Route
 	port   uint16
 	path   string // escaped, as the sandbox gets it
 	query  string // the same, with its question mark
 
-	pass    *access.Pass  // of the ticket that it came with, if it did
-	preview *peer.Preview // if it came by one
-	at      previewPlace  // how
-	token   string        // that opened the preview
-	origin  origin        // of the answer
+	pass    *access.Pass   // of the ticket that it came with, if it did
+	preview *fleet.Preview // if it came by one
+	at      previewPlace   // how
+	token   string         // that opened the preview
+	origin  origin         // of the answer
 
 	sent  atomic.Bool // the sandbox may have the request
 	pulse pulse
@@ -294,7 +294,7 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 }
 
 // barred is why a route leads nowhere now, or nil.
-func barred(r peer.Route) error {
+func barred(r fleet.Route) error {
 	switch {
 	case !r.Enabled:
 		return errDisabled

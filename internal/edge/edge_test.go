@@ -29,7 +29,7 @@ import (
 
 	"doze"
 	"doze/internal/access"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 	"doze/internal/quota"
 )
 
@@ -158,8 +158,8 @@ func (m medium) newWorld(backend http.Handler) *world {
 	back.Start()
 	t.Cleanup(back.Close)
 	w := &world{quotas: quota.New(quota.Options{}), gate: &gate{backend: back.Listener.Addr().String(), dial: behind, changed: make(chan struct{})}}
-	dir := peer.NewDirectory()
-	for _, r := range []peer.Route{
+	dir := fleet.NewDirectory()
+	for _, r := range []fleet.Route{
 		{UID: "u-acme-web", Workspace: "acme", Name: "web", Enabled: true},
 		{UID: "u-corp-web", Workspace: "corp", Name: "web", Enabled: true},
 		{UID: "u-corp-only", Workspace: "corp", Name: "only", Enabled: true},
@@ -171,11 +171,11 @@ func (m medium) newWorld(backend http.Handler) *world {
 	} {
 		dir.Put(r)
 	}
-	previews := peer.NewPreviews()
+	previews := fleet.NewPreviews()
 	for _, p := range testPreviews() {
 		previews.Put(p)
 	}
-	previews.PutDomain(peer.Domain{Name: "shop.example", Workspace: "acme"})
+	previews.PutDomain(fleet.Domain{Name: "shop.example", Workspace: "acme"})
 	w.Edge = New(Config{Addresses: addresses(t, ""), Directory: dir, Previews: previews, Gate: w.gate, Authenticate: w.login, Enter: w.quotas.Enter, Tickets: access.NewTickets()})
 	front := httptest.NewUnstartedServer(w.Edge)
 	front.Config.Protocols = new(http.Protocols)

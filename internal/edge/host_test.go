@@ -3,7 +3,7 @@ package edge
 import (
 	"testing"
 
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // TestHost is whose names may have a certificate.
@@ -15,7 +15,7 @@ func TestHost(t *testing.T) {
 	}
 	w := newWorld(t, echo)
 	w.Addresses = a
-	w.previews.PutDomain(peer.Domain{Name: "open.example", Workspace: "acme", Fallback: "www"})
+	w.previews.PutDomain(fleet.Domain{Name: "open.example", Workspace: "acme", Fallback: "www"})
 	for name, domain := range map[string]string{
 		"api.doze.example":                         "api.doze.example",
 		"API.Doze.Example.":                        "api.doze.example",

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 const (
@@ -62,14 +62,14 @@ func (e *Edge) customPreview(r *http.Request) (previewPlace, bool) {
 }
 
 // custom takes a host below a custom domain apart.
-func (e *Edge) custom(host string) (label string, d peer.Domain, ok bool) {
+func (e *Edge) custom(host string) (label string, d fleet.Domain, ok bool) {
 	label, name, _ := strings.Cut(host, previewHost)
 	d, ok = e.previews.Domain(name)
 	return label, d, ok && host != e.own
 }
 
 // fallsBack reports whether a domain serves a label that no preview has.
-func fallsBack(label string, d peer.Domain) bool {
+func fallsBack(label string, d fleet.Domain) bool {
 	return d.Fallback != "" && label != "" && !strings.Contains(label, ".")
 }
 
@@ -132,13 +132,13 @@ func (at previewPlace) tell(h http.Header) {
 }
 
 // opens reports whether a preview is still as it was and opens for a token.
-func (e *Edge) opens(was *peer.Preview, token string) bool {
+func (e *Edge) opens(was *fleet.Preview, token string) bool {
 	now := time.Now()
 	p, ok := e.previews.Find(was.Label, now)
 	return ok && p.ID == was.ID && p.Port == was.Port && p.Opens(token, now)
 }
 
-func allowsOrigins(p peer.Preview) bool {
+func allowsOrigins(p fleet.Preview) bool {
 	for name := range p.ResponseHeaders {
 		if strings.EqualFold(name, "Access-Control-Allow-Origin") {
 			return true

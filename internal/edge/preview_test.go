@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 func hashed(tokens ...string) map[[sha256.Size]byte]time.Time {
@@ -31,10 +31,10 @@ func hashed(tokens ...string) map[[sha256.Size]byte]time.Time {
 }
 
 // testPreviews lead to the sandbox "web" of "acme".
-func testPreviews() []peer.Preview {
+func testPreviews() []fleet.Preview {
 	late := hashed("good")
 	late[sha256.Sum256([]byte("late"))] = time.Now().Add(-time.Minute)
-	return []peer.Preview{
+	return []fleet.Preview{
 		{ID: "1", Label: "open", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true},
 		{ID: "2", Label: "closed", Workspace: "acme", Sandbox: "web", Port: 3000, Tokens: late},
 		{ID: "3", Label: "api", Workspace: "acme", Sandbox: "web", Port: doze.ControlPort, Tokens: hashed("good")},
@@ -178,14 +178,14 @@ func TestCustomDomainsAreMatchedByHost(t *testing.T) {
 // has.
 func TestDomains(t *testing.T) {
 	t.Parallel()
-	own := peer.Domain{Name: "shop.example", Workspace: "acme"}
-	with := func(change func(*peer.Domain)) peer.Domain {
+	own := fleet.Domain{Name: "shop.example", Workspace: "acme"}
+	with := func(change func(*fleet.Domain)) fleet.Domain {
 		d := own
 		change(&d)
 		return d
 	}
 	for name, tt := range map[string]struct {
-		domain peer.Domain
+		domain fleet.Domain
 		label  string
 		status int
 		missed string
@@ -193,14 +193,14 @@ func TestDomains(t *testing.T) {
 		"own":                        {own, "www", 200, ""},
 		"no preview":                 {own, "ww2", 404, ""},
 		"not shared":                 {own, "theirs", 404, ""},
-		"shared":                     {with(func(d *peer.Domain) { d.Shared = []string{"corp"} }), "theirs", 200, ""},
-		"shared with another":        {with(func(d *peer.Domain) { d.Shared = []string{"cor"} }), "theirs", 404, ""},
-		"shared with all":            {with(func(d *peer.Domain) { d.Shared = []string{doze.DomainEverybody} }), "theirs", 200, ""},
-		"fallback":                   {with(func(d *peer.Domain) { d.Fallback = "www" }), "ww2", 200, "ww2"},
-		"fallback of a foreign name": {with(func(d *peer.Domain) { d.Fallback = "www" }), "theirs", 200, "theirs"},
-		"fallback not needed":        {with(func(d *peer.Domain) { d.Fallback = "www" }), "www", 200, ""},
-		"fallback that is not there": {with(func(d *peer.Domain) { d.Fallback = "gone" }), "ww2", 404, ""},
-		"two labels":                 {with(func(d *peer.Domain) { d.Fallback = "www" }), "a.b", 404, ""},
+		"shared":                     {with(func(d *fleet.Domain) { d.Shared = []string{"corp"} }), "theirs", 200, ""},
+		"shared with another":        {with(func(d *fleet.Domain) { d.Shared = []string{"cor"} }), "theirs", 404, ""},
+		"shared with all":            {with(func(d *fleet.Domain) { d.Shared = []string{doze.DomainEverybody} }), "theirs", 200, ""},
+		"fallback":                   {with(func(d *fleet.Domain) { d.Fallback = "www" }), "ww2", 200, "ww2"},
+		"fallback of a foreign name": {with(func(d *fleet.Domain) { d.Fallback = "www" }), "theirs", 200, "theirs"},
+		"fallback not needed":        {with(func(d *fleet.Domain) { d.Fallback = "www" }), "www", 200, ""},
+		"fallback that is not there": {with(func(d *fleet.Domain) { d.Fallback = "gone" }), "ww2", 404, ""},
+		"two labels":                 {with(func(d *fleet.Domain) { d.Fallback = "www" }), "a.b", 404, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,8 +13,8 @@ import (
 
 	"doze"
 	"doze/internal/durable"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 const (
@@ -36,7 +36,7 @@ func (n *Node) filesName(uid string) string { return filepath.Join(n.dir(uid), f
 
 func (n *Node) processesName(uid string) string { return filepath.Join(n.dir(uid), processesName) }
 
-// Archive implements [peer.Node]. Requests in flight are cut off.
+// Archive implements [fleet.Node]. Requests in flight are cut off.
 func (n *Node) Archive(ctx context.Context, uid string) (int64, error) {
 	b := n.box(uid)
 	if b == nil {
@@ -175,8 +175,8 @@ func (n *Node) unpacked(ctx context.Context, b *Box) {
 	b.lieDown("")
 }
 
-// Unarchive implements [peer.Node].
-func (n *Node) Unarchive(ctx context.Context, o peer.Order) error {
+// Unarchive implements [fleet.Node].
+func (n *Node) Unarchive(ctx context.Context, o fleet.Order) error {
 	b := n.box(o.UID)
 	if b == nil {
 		return errUnknown
@@ -200,7 +200,7 @@ func (n *Node) Unarchive(ctx context.Context, o peer.Order) error {
 }
 
 // unpack gives an archived box a machine with its files and processes.
-func (n *Node) unpack(ctx context.Context, b *Box, o peer.Order) (err error) {
+func (n *Node) unpack(ctx context.Context, b *Box, o fleet.Order) (err error) {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (n *Node) unpack(ctx context.Context, b *Box, o peer.Order) (err error) {
 }
 
 // rebuild boots the machine of an archived box. Preconditions: the turn is held.
-func (n *Node) rebuild(ctx context.Context, b *Box, o peer.Order, u *undo) (err error) {
+func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err error) {
 	if err := n.destroy(ctx, b); err != nil { // one that could not be ended
 		return fmt.Errorf("end the machine before: %w", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 	"doze/internal/step"
 	"doze/internal/trace"
 )
@@ -41,7 +41,7 @@ const (
 // holds the turn until machine, phase and record agree again.
 type Box struct {
 	n      *Node
-	order  peer.Order
+	order  fleet.Order
 	config machine.Config  // written by who makes a machine, which holds the turn
 	image  Image           // likewise: what the machine is made of
 	noted  string          // likewise: what its record says that a checkpoint would leave out
@@ -99,7 +99,7 @@ type attempt struct {
 }
 
 // newBox returns a box without a machine.
-func (n *Node) newBox(o peer.Order, c machine.Config, phase doze.Phase) *Box {
+func (n *Node) newBox(o fleet.Order, c machine.Config, phase doze.Phase) *Box {
 	b := &Box{
 		n: n, order: o, config: c, phase: phase, network: o.Network, grace: o.Grace,
 		turn: make(chan struct{}, 1), changed: make(chan struct{}), lastUsed: time.Now(), saved: time.Now(),
@@ -555,14 +555,14 @@ func (b *Box) note(message string) { b.report(message, true) }
 // report queues a report. Preconditions: mu is held.
 func (b *Box) report(message string, note bool) {
 	b.seq++
-	b.n.reports.put(peer.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: time.Now(), LastUsed: b.used(), Note: note})
+	b.n.reports.put(fleet.Report{UID: b.order.UID, Seq: b.seq, Phase: b.phase, Message: message, At: time.Now(), LastUsed: b.used(), Note: note})
 }
 
 // status returns what is known now.
-func (b *Box) status() peer.Status {
+func (b *Box) status() fleet.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := peer.Status{Phase: b.phase, LastUsed: b.used(), InUse: b.inUse()}
+	s := fleet.Status{Phase: b.phase, LastUsed: b.used(), InUse: b.inUse()}
 	if b.machine != nil {
 		s.Tier = b.machine.Tier().String()
 	}

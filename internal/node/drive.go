@@ -18,8 +18,8 @@ import (
 
 	"doze"
 	"doze/internal/agentapi"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 const (
@@ -45,7 +45,7 @@ type Drive interface {
 
 // drive is one that is mounted in a box.
 type drive struct {
-	peer.DriveMount
+	fleet.DriveMount
 
 	files  Drive // nil if the bucket is not there any more
 	served bool  // guarded by mu of the box; a goroutine serves it
@@ -55,37 +55,37 @@ type drive struct {
 func (n *Node) driveDir(uid, id string) string { return filepath.Join(n.dir(uid), drivesName, id) }
 
 // mounts returns what is mounted, by path.
-func (b *Box) mounts() (all []peer.DriveMount) {
+func (b *Box) mounts() (all []fleet.DriveMount) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, d := range b.drives {
 		all = append(all, d.DriveMount)
 	}
-	slices.SortFunc(all, func(a, b peer.DriveMount) int { return strings.Compare(a.MountPath, b.MountPath) })
+	slices.SortFunc(all, func(a, b fleet.DriveMount) int { return strings.Compare(a.MountPath, b.MountPath) })
 	return all
 }
 
-// DriveMounts implements [peer.Node].
-func (n *Node) DriveMounts(uid string) []peer.DriveMount {
+// DriveMounts implements [fleet.Node].
+func (n *Node) DriveMounts(_ context.Context, uid string) ([]fleet.DriveMount, error) {
 	if b := n.box(uid); b != nil {
-		return b.mounts()
+		return b.mounts(), nil
 	}
-	return nil
+	return nil, nil
 }
 
-// DriveUsers implements [peer.Node].
-func (n *Node) DriveUsers(id string) (uids []string) {
+// DriveUsers implements [fleet.Node].
+func (n *Node) DriveUsers(_ context.Context, id string) (uids []string, err error) {
 	for _, b := range n.all() {
-		if slices.ContainsFunc(b.mounts(), func(m peer.DriveMount) bool { return m.DriveID == id }) {
+		if slices.ContainsFunc(b.mounts(), func(m fleet.DriveMount) bool { return m.DriveID == id }) {
 			uids = append(uids, b.order.UID)
 		}
 	}
-	return uids
+	return uids, nil
 }
 
 // openDrives takes over what an earlier process had mounted in a box that nobody
 // else has yet.
-func (n *Node) openDrives(b *Box, all []peer.DriveMount) {
+func (n *Node) openDrives(b *Box, all []fleet.DriveMount) {
 	for _, m := range all {
 		files, err := n.openDrive(b, m)
 		if err != nil {
@@ -95,13 +95,13 @@ func (n *Node) openDrives(b *Box, all []peer.DriveMount) {
 	}
 }
 
-func (n *Node) openDrive(b *Box, m peer.DriveMount) (Drive, error) {
+func (n *Node) openDrive(b *Box, m fleet.DriveMount) (Drive, error) {
 	return n.Drive(m, n.driveDir(b.order.UID, m.ID))
 }
 
-// MountDrive implements [peer.Node]. The record comes first, so that a crash
+// MountDrive implements [fleet.Node]. The record comes first, so that a crash
 // leaves no mount that nobody serves.
-func (n *Node) MountDrive(ctx context.Context, uid string, m peer.DriveMount) (_ peer.DriveMount, err error) {
+func (n *Node) MountDrive(ctx context.Context, uid string, m fleet.DriveMount) (_ fleet.DriveMount, err error) {
 	b, mach, done, err := n.administer(ctx, uid)
 	if err != nil {
 		return m, err
@@ -136,12 +136,12 @@ func (n *Node) MountDrive(ctx context.Context, uid string, m peer.DriveMount) (_
 }
 
 // sameWay reports whether two mounts show a drive to a sandbox alike.
-func sameWay(a, b peer.DriveMount) bool {
+func sameWay(a, b fleet.DriveMount) bool {
 	return a.ReadOnly == b.ReadOnly && a.UIDMap == b.UIDMap && a.GIDMap == b.GIDMap
 }
 
 // mount has the agent prepare a mount, makes it, and serves it.
-func (b *Box) mount(ctx context.Context, mach machine.Machine, m peer.DriveMount) error {
+func (b *Box) mount(ctx context.Context, mach machine.Machine, m fleet.DriveMount) error {
 	out, err := b.agent().PrepareDrive(ctx, agentapi.Mount{ID: m.ID, Path: m.MountPath, UID: m.UID, GID: m.GID})
 	if err != nil {
 		if agentapi.Refused(err) {
@@ -185,7 +185,7 @@ func (n *Node) administer(ctx context.Context, uid string) (b *Box, m machine.Ma
 	return b, m, done, nil
 }
 
-// UnmountDrive implements [peer.Node].
+// UnmountDrive implements [fleet.Node].
 func (n *Node) UnmountDrive(ctx context.Context, uid, path string) error {
 	b, mach, done, err := n.administer(ctx, uid)
 	if err != nil {
@@ -193,7 +193,7 @@ func (n *Node) UnmountDrive(ctx context.Context, uid, path string) error {
 	}
 	defer done()
 	all := b.mounts()
-	i := slices.IndexFunc(all, func(m peer.DriveMount) bool { return m.MountPath == path })
+	i := slices.IndexFunc(all, func(m fleet.DriveMount) bool { return m.MountPath == path })
 	if i < 0 {
 		return doze.Errorf(doze.Internal, "no drive is mounted on %s", path)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine/machinetest"
 	"doze/internal/node"
-	"doze/internal/peer"
 )
 
 // opened is a part of a drive without files.
@@ -38,13 +38,13 @@ func (o opened) Close(context.Context) error {
 	return nil
 }
 
-func (h *host) openDrive(m peer.DriveMount, dir string) (node.Drive, error) {
+func (h *host) openDrive(m fleet.DriveMount, dir string) (node.Drive, error) {
 	return opened{http.NotFoundHandler(), h, m.ID}, os.MkdirAll(dir, 0o700)
 }
 
 // share is the mount of a drive.
-func share(id, path string) peer.DriveMount {
-	return peer.DriveMount{DriveMount: doze.DriveMount{Drive: "shared", MountPath: path, DrivePath: "/"}, ID: id, DriveID: "drive"}
+func share(id, path string) fleet.DriveMount {
+	return fleet.DriveMount{DriveMount: doze.DriveMount{Drive: "shared", MountPath: path, DrivePath: "/"}, ID: id, DriveID: "drive"}
 }
 
 func TestDriveMounts(t *testing.T) {
@@ -68,7 +68,7 @@ func TestDriveMounts(t *testing.T) {
 		part.DrivePath = "/part"
 		reads, maps := share("two", "/mnt/x"), share("two", "/mnt/x")
 		reads.ReadOnly, maps.UIDMap = true, "1000"
-		for _, m := range []peer.DriveMount{part, reads, maps, share("two", "/mnt"), share("two", "/mnt/x/y")} {
+		for _, m := range []fleet.DriveMount{part, reads, maps, share("two", "/mnt"), share("two", "/mnt/x/y")} {
 			_, err := p.MountDrive(t.Context(), "a", m)
 			h.kind(err, doze.Conflict, "unmount that first")
 		}

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // may returns a process with a running sandbox "a" that may change its network.
-func (h *host) may(change func(*peer.Order)) *process {
+func (h *host) may(change func(*fleet.Order)) *process {
 	h.t.Helper()
 	p, o := h.start(), order("a")
 	change(&o)
@@ -25,14 +25,14 @@ func (h *host) may(change func(*peer.Order)) *process {
 // until it is gone.
 func TestFleeting(t *testing.T) {
 	for name, tt := range map[string]struct {
-		may  func(*peer.Order)
+		may  func(*fleet.Order)
 		says string // the agent
 		what string // of that, in public
 	}{
-		"rules":                          {func(o *peer.Order) { o.IPTables = true }, `"rules":true`, "its filter rules"},
-		"links":                          {func(o *peer.Order) { o.Tun = true }, `"links":true`, "its network links, addresses and routes"},
-		"both":                           {func(o *peer.Order) { o.IPTables = true }, `"links":true,"rules":true`, "routes and its filter rules"},
-		"namespaces, which all may make": {func(*peer.Order) {}, `"namespaces":true`, "network namespaces"},
+		"rules":                          {func(o *fleet.Order) { o.IPTables = true }, `"rules":true`, "its filter rules"},
+		"links":                          {func(o *fleet.Order) { o.Tun = true }, `"links":true`, "its network links, addresses and routes"},
+		"both":                           {func(o *fleet.Order) { o.IPTables = true }, `"links":true,"rules":true`, "routes and its filter rules"},
+		"namespaces, which all may make": {func(*fleet.Order) {}, `"namespaces":true`, "network namespaces"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(h *host) {
@@ -107,7 +107,7 @@ func TestFleetingLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(h *host) {
-				p := h.may(func(o *peer.Order) { o.IPTables = true })
+				p := h.may(func(o *fleet.Order) { o.IPTables = true })
 				tt.asleep(h, p)
 				p.stop()
 				p = h.start() // which passes on what it was told
@@ -130,11 +130,11 @@ func TestFleetingLost(t *testing.T) {
 func TestFleetingUnknown(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
-		p := h.may(func(o *peer.Order) { o.IPTables = true })
+		p := h.may(func(o *fleet.Order) { o.IPTables = true })
 		h.set(func() { h.deaf = true })
 		time.Sleep(2 * time.Hour)
 		p.in("a", doze.Standby, "paused")
-		said := func(r peer.Report) bool { return strings.Contains(r.Message, "what it may have changed") }
+		said := func(r fleet.Report) bool { return strings.Contains(r.Message, "what it may have changed") }
 		if all := h.told("a"); !slices.ContainsFunc(all, said) {
 			t.Errorf("told %+v", all)
 		}

@@ -67,7 +67,7 @@ type gate struct {
 	port uint16
 }
 
-// Transport implements [peer.Gate].
+// Transport implements [fleet.Gate].
 func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gate{n, uid, port} }
 
 // RoundTrip wakes the sandbox, sends the request, and lets go of the sandbox

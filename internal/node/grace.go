@@ -8,13 +8,14 @@ import (
 	"doze"
 )
 
-// SetGrace implements [peer.Node].
-func (n *Node) SetGrace(uid string, grace time.Duration) {
+// SetGrace implements [fleet.Node].
+func (n *Node) SetGrace(_ context.Context, uid string, grace time.Duration) error {
 	if b := n.box(uid); b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.grace = grace
 	}
+	return nil
 }
 
 // part lets the processes of a box that is about to be deleted end by

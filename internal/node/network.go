@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 // lease leases the network of a machine and has the rules of the sandbox
@@ -31,7 +31,7 @@ func (b *Box) admit(machineID string) error {
 	return b.n.Admit(machineID, o)
 }
 
-// SetNetwork implements [peer.Node]. It waits for nothing that the sandbox is
+// SetNetwork implements [fleet.Node]. It waits for nothing that the sandbox is
 // doing. A machine that has no network now gets the rules with its network.
 func (n *Node) SetNetwork(_ context.Context, uid string, network *doze.Network) error {
 	b := n.box(uid)
@@ -99,7 +99,7 @@ var trustVariables = []string{
 
 // trust is the authority that a sandbox with a proxy must trust, in PEM. Rules
 // that need it may come at any time: it is there from the beginning.
-func (n *Node) trust(o peer.Order) (string, error) {
+func (n *Node) trust(o fleet.Order) (string, error) {
 	if !o.Network.Proxied() {
 		return "", nil
 	}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
-	"doze/internal/peer"
 )
 
 func listed(domain string) *doze.Network { return &doze.Network{AllowedDomains: []string{domain}} }
@@ -29,7 +29,7 @@ func TestNetwork(t *testing.T) {
 		t := h.t
 		options := h.spare(1)
 		next := options.Admit
-		options.Admit = func(id string, o peer.Order) error {
+		options.Admit = func(id string, o fleet.Order) error {
 			if o.Network != nil && h.obeyed(id) == nil && h.Count(id, machinetest.OpResume) > 0 {
 				t.Errorf("%s ran before its rules were obeyed", id)
 			}

@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 	"doze/internal/trace"
 )
 
@@ -53,8 +53,8 @@ type Options struct {
 	// CheckImage and Image resolve an image's name; Image may take as long as
 	// making it takes.
 	CheckImage func(ref string) error
-	Image      func(ctx context.Context, ref string, login *peer.Login) (Image, error)
-	PinImage   func(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error)
+	Image      func(ctx context.Context, ref string, login *fleet.Login) (Image, error)
+	PinImage   func(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error)
 	// HoldImage keeps the file of an image that a sandbox begins with that goes on from
 	// a snapshot, until it is on record.
 	HoldImage func(path string)
@@ -62,14 +62,14 @@ type Options struct {
 	ReleaseImage func(ref string)
 	// Images returns what the images of the host take of its disk, without who
 	// uses them.
-	Images func() ([]peer.DiskUse, error)
+	Images func() ([]fleet.DiskUse, error)
 	// Lease returns the network of a sandbox, the same one for the same id
 	// until Release.
 	Lease   func(ctx context.Context, id string) (machine.Link, error)
 	Release func(id string) error
 	// Admit has the network of an order obeyed for what was leased under an id,
 	// and is NotFound if nothing is. What nobody admitted reaches nothing.
-	Admit func(id string, o peer.Order) error
+	Admit func(id string, o fleet.Order) error
 	// Proxy is host:port of the proxy in every sandbox.
 	Proxy string
 	// Trust returns the certificate, in PEM, of an authority that signs where a
@@ -79,12 +79,12 @@ type Options struct {
 	Volumes Volumes
 	// Drive opens a part of a drive for a sandbox, with a directory for what is
 	// being written. Without a bucket it is Unsupported.
-	Drive func(m peer.DriveMount, dir string) (Drive, error)
+	Drive func(m fleet.DriveMount, dir string) (Drive, error)
 	// Nameservers are the addresses that sandboxes ask for names, if there are
 	// any that they can reach.
 	Nameservers []string
 	// Report is told of every transition, in order, by one goroutine.
-	Report func(peer.Report)
+	Report func(fleet.Report)
 	// Woke and Sank are told how wakes and moves down ended and how long they
 	// took. They must not wait. Either may be nil.
 	Woke func(from machine.Tier, took time.Duration, err error)
@@ -131,8 +131,8 @@ type Node struct {
 	began   time.Time
 	ledger  *ledger
 	ahead   *ahead
-	usage   atomic.Pointer[peer.Usage] // of the disk, as it was measured last
-	pledges pledges                    // of memory
+	usage   atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
+	pledges pledges                     // of memory
 	births  *births
 
 	mu       sync.Mutex
@@ -141,8 +141,8 @@ type Node struct {
 }
 
 var (
-	_ peer.Node = (*Node)(nil)
-	_ peer.Gate = (*Node)(nil)
+	_ fleet.Node = (*Node)(nil)
+	_ fleet.Gate = (*Node)(nil)
 )
 
 var (
@@ -220,7 +220,7 @@ func (n *Node) Run(ctx context.Context) error {
 	reporter.Go(func() { n.reports.run(last, n.Report) })
 
 	<-ctx.Done()
-	n.stop(peer.ErrStopping)
+	n.stop(fleet.ErrStopping)
 	loops.Wait()
 	for _, b := range n.all() {
 		b.hangUp() // it takes mu, after which the box spawns nothing more
@@ -282,28 +282,31 @@ func (n *Node) drop(b *Box) {
 	}
 }
 
-// CheckImage implements [peer.Node].
+// CheckImage implements [fleet.Node].
 func (n *Node) CheckImage(_ context.Context, ref string) error { return n.Options.CheckImage(ref) }
 
-// FetchImage implements [peer.Node].
-func (n *Node) FetchImage(ctx context.Context, ref string, login *peer.Login) error {
+// FetchImage implements [fleet.Node].
+func (n *Node) FetchImage(ctx context.Context, ref string, login *fleet.Login) error {
 	_, err := n.Image(ctx, ref, login)
 	return cause(ctx, err)
 }
 
-// PinImage implements [peer.Node].
-func (n *Node) PinImage(ctx context.Context, ref string, login *peer.Login) (peer.Pinned, error) {
+// PinImage implements [fleet.Node].
+func (n *Node) PinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
 	pinned, err := n.Options.PinImage(ctx, ref, login)
 	return pinned, cause(ctx, err)
 }
 
-// ReleaseImage implements [peer.Node].
-func (n *Node) ReleaseImage(_ context.Context, ref string) { n.Options.ReleaseImage(ref) }
+// ReleaseImage implements [fleet.Node].
+func (n *Node) ReleaseImage(_ context.Context, ref string) error {
+	n.Options.ReleaseImage(ref)
+	return nil
+}
 
-// Create implements [peer.Node]: an image, an address, a machine, an agent that
+// Create implements [fleet.Node]: an image, an address, a machine, an agent that
 // answers, in that order. If one step fails, those before it are taken back in
 // reverse. If that does not work either, Delete tries again.
-func (n *Node) Create(ctx context.Context, o peer.Order) (err error) {
+func (n *Node) Create(ctx context.Context, o fleet.Order) (err error) {
 	b := n.newBox(o, machine.Config{ID: o.UID}, doze.Starting)
 	ctx, traced := b.traceCreate(ctx)
 	defer func() { traced(err) }()
@@ -370,7 +373,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 }
 
 // plan returns what the machine of an order is made of.
-func (n *Node) plan(ctx context.Context, o peer.Order) (c machine.Config, image Image, err error) {
+func (n *Node) plan(ctx context.Context, o fleet.Order) (c machine.Config, image Image, err error) {
 	c = machine.Config{
 		ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
 		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
@@ -440,7 +443,7 @@ func (n *Node) spare(b *Box) *spare {
 // boot leases the network of the machine that b.config says, attaches its volumes
 // and starts it.
 // Preconditions: the turn is held.
-func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machine.Machine, err error) {
+func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ machine.Machine, err error) {
 	if err := n.pledge(ctx, b.config); err != nil {
 		return nil, err
 	}
@@ -481,7 +484,7 @@ func (n *Node) boot(ctx context.Context, b *Box, o peer.Order, u *undo) (_ machi
 
 // inhabit gives a box a machine that has just started and tells its agent whose
 // it is. Preconditions: the turn is held.
-func (n *Node) inhabit(ctx context.Context, b *Box, o peer.Order, m machine.Machine) error {
+func (n *Node) inhabit(ctx context.Context, b *Box, o fleet.Order, m machine.Machine) error {
 	defer trace.Start(ctx, trace.Agent).End()
 	b.mu.Lock()
 	b.machine = m
@@ -512,7 +515,7 @@ func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), 
 // environment is what the agent gets for what it starts: the image's variables,
 // who the sandbox is, the caller's, and what is for the agent alone. Of two with
 // one name the later wins.
-func (n *Node) environment(image Image, o peer.Order) []string {
+func (n *Node) environment(image Image, o fleet.Order) []string {
 	env := slices.Concat(image.Env, []string{
 		"HOST=0.0.0.0", // where servers that ask are to listen, so that previews reach them
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
@@ -550,7 +553,7 @@ func hostEnvironment(image Image, nameservers []string) []string {
 	}
 }
 
-// Delete implements [peer.Node]. If its caller goes away in between, the next
+// Delete implements [fleet.Node]. If its caller goes away in between, the next
 // Delete goes on, and so does the next start of the node.
 func (n *Node) Delete(ctx context.Context, uid string) error {
 	b := n.box(uid)
@@ -627,7 +630,7 @@ func (n *Node) destroy(ctx context.Context, b *Box) error {
 	return m.Close(ctx)
 }
 
-// Disable implements [peer.Node]. Requests in flight are cut off.
+// Disable implements [fleet.Node]. Requests in flight are cut off.
 func (n *Node) Disable(ctx context.Context, uid string) error {
 	b := n.box(uid)
 	if b == nil {
@@ -712,7 +715,7 @@ func (b *Box) halt(ctx context.Context) error {
 	return b.move(doze.Halted, "")
 }
 
-// Enable implements [peer.Node].
+// Enable implements [fleet.Node].
 func (n *Node) Enable(ctx context.Context, uid string) error {
 	b := n.box(uid)
 	if b == nil {
@@ -740,13 +743,15 @@ func (n *Node) Enable(ctx context.Context, uid string) error {
 	return b.move(doze.Enable, "") // or it is being deleted
 }
 
-// Status implements [peer.Node].
-func (n *Node) Status(uid string) (peer.Status, bool) {
-	b := n.box(uid)
-	if b == nil {
-		return peer.Status{}, false
+// Statuses implements [fleet.Node].
+func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Status, error) {
+	all := make(map[string]fleet.Status, len(uids))
+	for _, uid := range uids {
+		if b := n.box(uid); b != nil {
+			all[uid] = b.status()
+		}
 	}
-	return b.status(), true
+	return all, nil
 }
 
 // Cost returns what a sandbox takes of the host now.

@@ -19,10 +19,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
 	"doze/internal/node"
-	"doze/internal/peer"
 )
 
 const (
@@ -54,7 +54,7 @@ type host struct {
 	trusted  map[string]string        // guarded by mu; by sandbox
 	networks map[string]*doze.Network // guarded by mu; by lease, as admitted last
 	issuers  map[string]string        // guarded by mu; who signs, by the id of the lease
-	reports  []peer.Report
+	reports  []fleet.Report
 	failing  map[string]error     // by name of the step
 	keep     map[string]int       // keepAlive by sandbox
 	ended    map[string]time.Time // when the last of them ended, by sandbox
@@ -66,7 +66,7 @@ type host struct {
 	closed   []string             // mounts that were closed
 	lag      time.Duration        // of the bucket of drives
 	free     int64
-	images   []peer.DiskUse // on the disk; set before a node starts
+	images   []fleet.DiskUse // on the disk; set before a node starts
 }
 
 func newHost(t *testing.T) *host {
@@ -186,11 +186,11 @@ func (h *host) options() node.Options {
 	return node.Options{
 		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake,
 		CheckImage: func(string) error { return nil },
-		Image: func(context.Context, string, *peer.Login) (node.Image, error) {
+		Image: func(context.Context, string, *fleet.Login) (node.Image, error) {
 			return node.Image{Path: filepath.Join(h.dir, imageFile), Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
 		},
 		ReleaseImage: func(string) {}, HoldImage: func(string) {},
-		Images: func() ([]peer.DiskUse, error) { return slices.Clone(h.images), nil },
+		Images: func() ([]fleet.DiskUse, error) { return slices.Clone(h.images), nil },
 		Lease: func(_ context.Context, id string) (machine.Link, error) {
 			if err := h.fails("lease"); err != nil {
 				return machine.Link{}, err
@@ -205,7 +205,7 @@ func (h *host) options() node.Options {
 			h.set(func() { delete(h.leases, id); delete(h.networks, id) })
 			return nil
 		},
-		Admit: func(id string, o peer.Order) error {
+		Admit: func(id string, o fleet.Order) error {
 			if err := h.fails("admit"); err != nil {
 				return err
 			}
@@ -220,7 +220,7 @@ func (h *host) options() node.Options {
 		Proxy:   "192.0.2.7:3128",
 		Trust:   func(authority string) ([]byte, error) { return []byte("authority of " + authority), h.fails("trust") },
 		Volumes: h.shelf, Drive: h.openDrive,
-		Report: func(r peer.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
+		Report: func(r fleet.Report) { h.set(func() { h.reports = append(h.reports, r) }) },
 		Available: func() (int64, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -260,8 +260,8 @@ func (h *host) startWith(o node.Options) *process {
 	return p
 }
 
-func order(uid string) peer.Order {
-	return peer.Order{UID: uid, Name: "name-" + uid, Workspace: "main", Region: "local", Image: "base", Memory: 512}
+func order(uid string) fleet.Order {
+	return fleet.Order{UID: uid, Name: "name-" + uid, Workspace: "main", Region: "local", Image: "base", Memory: 512}
 }
 
 // has returns a process with a running sandbox "a".
@@ -356,7 +356,7 @@ func (h *host) empty(uid string) {
 }
 
 // told returns the reports about a sandbox.
-func (h *host) told(uid string) (all []peer.Report) {
+func (h *host) told(uid string) (all []fleet.Report) {
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -369,10 +369,10 @@ func (h *host) told(uid string) (all []peer.Report) {
 }
 
 // last returns the last message that control got about a sandbox.
-func (h *host) last(uid string) peer.Report {
+func (h *host) last(uid string) fleet.Report {
 	all := h.told(uid)
 	if len(all) == 0 {
-		return peer.Report{}
+		return fleet.Report{}
 	}
 	return all[len(all)-1]
 }

@@ -1,10 +1,11 @@
 package node
 
 import (
+	"context"
 	"sync"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // ledger is what is awake of each workspace, and how much of that may be. It is
@@ -41,7 +42,7 @@ func (l *ledger) setLimits(workspace string, limits doze.Limits) {
 // enter counts a sandbox that is about to run, unless its workspace may not
 // have more awake. One that counts already is let in. The sandbox instead,
 // which may be empty, is taken for asleep.
-func (l *ledger) enter(o *peer.Order, instead string) error {
+func (l *ledger) enter(o *fleet.Order, instead string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.of(o.Workspace)
@@ -67,7 +68,7 @@ func (l *ledger) enter(o *peer.Order, instead string) error {
 
 // note counts a sandbox that runs, whatever its workspace may have: it was
 // adopted, or has to run for what somebody wants to keep of it.
-func (l *ledger) note(o *peer.Order) {
+func (l *ledger) note(o *fleet.Order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of(o.Workspace).put(o)
@@ -124,7 +125,7 @@ func (l *ledger) tidy(workspace string) {
 	}
 }
 
-func (a *awake) put(o *peer.Order) {
+func (a *awake) put(o *fleet.Order) {
 	a.memory += o.Memory - a.machines[o.UID]
 	a.machines[o.UID] = o.Memory
 }
@@ -142,14 +143,19 @@ func (l *ledger) settle(b *Box) {
 	}
 }
 
-// SetLimits implements [peer.Node].
-func (n *Node) SetLimits(workspace string, l doze.Limits) { n.ledger.setLimits(workspace, l) }
+// SetLimits implements [fleet.Node].
+func (n *Node) SetLimits(_ context.Context, workspace string, l doze.Limits) error {
+	n.ledger.setLimits(workspace, l)
+	return nil
+}
 
-// Claim implements [peer.Node].
-func (n *Node) Claim(o peer.Order, instead string) error { return n.enter(&o, instead) }
+// Claim implements [fleet.Node].
+func (n *Node) Claim(_ context.Context, o fleet.Order, instead string) error {
+	return n.enter(&o, instead)
+}
 
 // enter is that of the ledger; a refusal is counted.
-func (n *Node) enter(o *peer.Order, instead string) error {
+func (n *Node) enter(o *fleet.Order, instead string) error {
 	err := n.ledger.enter(o, instead)
 	if err != nil {
 		quota, _ := doze.Public(err).Fields["quota"].(string)
@@ -158,5 +164,8 @@ func (n *Node) enter(o *peer.Order, instead string) error {
 	return err
 }
 
-// Awake implements [peer.Node].
-func (n *Node) Awake(workspace string) (int, doze.Megabytes) { return n.ledger.used(workspace) }
+// Awake implements [fleet.Node].
+func (n *Node) Awake(_ context.Context, workspace string) (fleet.Awake, error) {
+	sandboxes, memory := n.ledger.used(workspace)
+	return fleet.Awake{Sandboxes: sandboxes, Memory: memory}, nil
+}

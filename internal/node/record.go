@@ -17,23 +17,23 @@ import (
 
 	"doze"
 	"doze/internal/durable"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 // saved is what the next process must know of a box. Which tier it is in, the
 // driver finds out.
 type saved struct {
-	Order    peer.Order        `json:"order"`
-	Config   machine.Config    `json:"config"`
-	Booted   bool              `json:"booted"` // its agent has answered once
-	Image    Image             `json:"image"`
-	Disabled bool              `json:"disabled"`         // it must not be woken
-	Archived bool              `json:"archived"`         // its files are all that is left
-	Failed   string            `json:"failed"`           // why it is beyond repair
-	Tied     string            `json:"tied"`             // what a checkpoint of its last sleep would have left out
-	Drives   []peer.DriveMount `json:"drives,omitempty"` // what is mounted
-	Back     *setback          `json:"back,omitempty"`   // the last time it went back to a checkpoint
+	Order    savedOrder     `json:"order"`
+	Config   machine.Config `json:"config"`
+	Booted   bool           `json:"booted"` // its agent has answered once
+	Image    Image          `json:"image"`
+	Disabled bool           `json:"disabled"`         // it must not be woken
+	Archived bool           `json:"archived"`         // its files are all that is left
+	Failed   string         `json:"failed"`           // why it is beyond repair
+	Tied     string         `json:"tied"`             // what a checkpoint of its last sleep would have left out
+	Drives   []savedMount   `json:"drives,omitempty"` // what is mounted
+	Back     *setback       `json:"back,omitempty"`   // the last time it went back to a checkpoint
 }
 
 const (
@@ -66,11 +66,10 @@ var errDamaged = errors.New("the record is damaged")
 // the box yet.
 func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
-		Order: b.order, Config: b.config, Image: b.image, // the agent has the variables, some of which are secrets
+		Order: orderToSave(b.order), Config: b.config, Image: b.image,
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
-		Tied: b.noted, Drives: b.mounts(), Back: b.setback(),
+		Tied: b.noted, Drives: mountsToSave(b.mounts()), Back: b.setback(),
 	}
-	r.Order.Env = nil
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
 	}
@@ -176,10 +175,10 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 		return n.discard(ctx, uid, r)
 	}
 	r.Config.GoBack = n.GoBack // whatever it was before the restart
-	b := n.newBox(r.Order, r.Config, doze.Standby)
+	b := n.newBox(r.Order.order(), r.Config, doze.Standby)
 	b.image, b.noted, b.unsaved, b.back = r.Image, r.Tied, r.Tied, r.Back
 	b.saved = time.Time{}
-	n.openDrives(b, r.Drives)
+	n.openDrives(b, savedMounts(r.Drives))
 	switch {
 	case r.Archived:
 		_, err = os.Stat(n.filesName(uid))
@@ -314,7 +313,7 @@ func (n *Node) setAside(uid string, damage error) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	b := n.newBox(peer.Order{UID: uid}, n.bare(uid), doze.Failed)
+	b := n.newBox(fleet.Order{UID: uid}, n.bare(uid), doze.Failed)
 	b.message = "its record on the node is damaged"
 	return n.install(b)
 }
@@ -331,7 +330,7 @@ func (n *Node) discard(ctx context.Context, uid string, r saved) error {
 	if r.Config.ID == "" {
 		r.Config = n.bare(uid)
 	}
-	b := n.newBox(peer.Order{UID: uid}, r.Config, doze.Deleting)
+	b := n.newBox(fleet.Order{UID: uid}, r.Config, doze.Deleting)
 	b.end(errDeleted)
 	err := n.clear(ctx, b)
 	switch {

@@ -17,10 +17,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
 	"doze/internal/node"
-	"doze/internal/peer"
 )
 
 // TestCreateUndoes fails each step of a Create.
@@ -361,7 +361,7 @@ func TestReportsAtTheEnd(t *testing.T) {
 			h := newHost(t)
 			o := h.options()
 			report := o.Report
-			o.Report = func(r peer.Report) { time.Sleep(time.Second); report(r) } // control is slow
+			o.Report = func(r fleet.Report) { time.Sleep(time.Second); report(r) } // control is slow
 			p := h.startWith(o)
 			for _, uid := range []string{"a", "b", "c"} {
 				if err := p.Create(t.Context(), order(uid)); err != nil {
@@ -500,7 +500,7 @@ func (m *mortal) options() node.Options {
 	o := m.h.options()
 	o.Driver = m
 	image, lease, release, report := o.Image, o.Lease, o.Release, o.Report
-	o.Image = func(ctx context.Context, ref string, login *peer.Login) (node.Image, error) {
+	o.Image = func(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
 		m.step()
 		return image(ctx, ref, login)
 	}
@@ -510,7 +510,7 @@ func (m *mortal) options() node.Options {
 		return lease(ctx, id)
 	}
 	o.Release = func(id string) error { m.step(); defer m.step(); return release(id) }
-	o.Report = func(r peer.Report) {
+	o.Report = func(r fleet.Report) {
 		if !m.gone() {
 			report(r)
 		}

@@ -4,19 +4,19 @@ import (
 	"context"
 	"sync"
 
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // reports is the queue from the boxes to control. It never blocks a box.
 type reports struct {
 	mu    sync.Mutex
-	list  []peer.Report // guarded by mu
-	ready chan struct{} // holds one token while list is not empty
+	list  []fleet.Report // guarded by mu
+	ready chan struct{}  // holds one token while list is not empty
 }
 
 func newReports() *reports { return &reports{ready: make(chan struct{}, 1)} }
 
-func (q *reports) put(r peer.Report) {
+func (q *reports) put(r fleet.Report) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.list = append(q.list, r)
@@ -27,7 +27,7 @@ func (q *reports) put(r peer.Report) {
 }
 
 // run hands reports on, in order, until ctx ends and the queue is empty.
-func (q *reports) run(ctx context.Context, send func(peer.Report)) {
+func (q *reports) run(ctx context.Context, send func(fleet.Report)) {
 	for {
 		last := ctx.Err() != nil
 		q.mu.Lock()

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 // setback is the last time that a box went back to a checkpoint, as its record
 // has it.
 type setback struct {
-	peer.Setback
+	fleet.Setback
 
 	Told bool `json:"told"` // to a client, with an answer
 }
@@ -29,7 +29,7 @@ func (b *Box) fallBack(m machine.Machine) (lost string) {
 	}
 	now := time.Now()
 	b.saved = made
-	b.fell, b.back = m, &setback{Setback: peer.Setback{Checkpoint: made, At: now}}
+	b.fell, b.back = m, &setback{Setback: fleet.Setback{Checkpoint: made, At: now}}
 	return fmt.Sprintf("it goes on from its checkpoint of %s, %s ago, and what it did since is lost",
 		made.UTC().Format(time.RFC3339), now.Sub(made).Round(time.Second))
 }

@@ -34,7 +34,7 @@ func (n *Node) snapshotDir(id string) string { return filepath.Join(n.Options.Sn
 
 func (n *Node) copyDir(id string) string { return filepath.Join(n.snapshotDir(id), copyName) }
 
-// Snapshot implements [peer.Node].
+// Snapshot implements [fleet.Node].
 func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if !idPattern.MatchString(id) {
 		return 0, doze.Errorf(doze.Invalid, "%.80q is no id of a snapshot", id)
@@ -153,7 +153,7 @@ func sizeOf(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// DropSnapshot implements [peer.Node].
+// DropSnapshot implements [fleet.Node].
 func (n *Node) DropSnapshot(_ context.Context, id string) error {
 	if !idPattern.MatchString(id) {
 		return nil // there is none
@@ -168,7 +168,7 @@ func (n *Node) DropSnapshot(_ context.Context, id string) error {
 	return os.RemoveAll(dir)
 }
 
-// Snapshots implements [peer.Node].
+// Snapshots implements [fleet.Node].
 func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 	all := map[string]int64{}
 	err := n.eachSnapshot(func(_ string, k kept, err error) error {

@@ -55,11 +55,11 @@ func told(err error) string {
 	return doze.Public(err).Message
 }
 
-// Traces implements [peer.Node].
-func (n *Node) Traces(uid string) []doze.Trace {
+// Traces implements [fleet.Node].
+func (n *Node) Traces(_ context.Context, uid string) ([]doze.Trace, error) {
 	b := n.box(uid)
 	if b == nil {
-		return []doze.Trace{}
+		return []doze.Trace{}, nil
 	}
-	return b.traces.List()
+	return b.traces.List(), nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
-	"doze/internal/peer"
 	"doze/internal/trace"
 )
 
@@ -187,7 +187,7 @@ func TestTraceOfCreate(t *testing.T) {
 		o := h.options()
 		o.Traced = func(r trace.Record) { h.set(func() { records = append(records, r) }) }
 		p := h.startWith(o)
-		create := func(o peer.Order) error {
+		create := func(o fleet.Order) error {
 			ctx, caller := trace.Arrive(t.Context(), time.Now().Add(-time.Second), "")
 			defer caller.Leave()
 			err := p.Create(ctx, o)

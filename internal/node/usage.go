@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 const (
@@ -25,8 +25,8 @@ const (
 	blockUnit = 512
 )
 
-// Usage implements [peer.Node].
-func (n *Node) Usage(ctx context.Context) (peer.Usage, error) {
+// Usage implements [fleet.Node].
+func (n *Node) Usage(ctx context.Context) (fleet.Usage, error) {
 	if u := n.usage.Load(); u != nil {
 		return *u, nil
 	}
@@ -56,8 +56,8 @@ func (n *Node) watchUsage(ctx context.Context) {
 
 // measure looks at everything on the disk. It goes by the records there and not by
 // the boxes: whoever changes one of these does not wait for a disk.
-func (n *Node) measure(ctx context.Context) (peer.Usage, error) {
-	m := measuring{u: peer.Usage{At: time.Now()}, users: map[string][]string{}}
+func (n *Node) measure(ctx context.Context) (fleet.Usage, error) {
+	m := measuring{u: fleet.Usage{At: time.Now()}, users: map[string][]string{}}
 	err := errors.Join(n.measureSandboxes(ctx, &m), n.measureSnapshots(&m), n.measureVolumes(&m), n.measureAhead(&m))
 	images, bad := n.Images()
 	for _, i := range images {
@@ -69,14 +69,14 @@ func (n *Node) measure(ctx context.Context) (peer.Usage, error) {
 
 // measuring is a measurement under way.
 type measuring struct {
-	u     peer.Usage
+	u     fleet.Usage
 	users map[string][]string // by the file of an image: the sandboxes and snapshots that need it
 	// workspaces is, by UID, whose the sandboxes are.
 	workspaces map[string]string
 }
 
 // add notes what is below some paths, unless that is nothing.
-func (m *measuring) add(use peer.DiskUse, paths ...string) error {
+func (m *measuring) add(use fleet.DiskUse, paths ...string) error {
 	var errs []error
 	for _, p := range paths {
 		errs = append(errs, tally(&use, p))
@@ -89,7 +89,7 @@ func (m *measuring) add(use peer.DiskUse, paths ...string) error {
 
 // tally adds the blocks of everything below a path to a use. What is not there, or
 // goes away meanwhile, takes nothing.
-func tally(use *peer.DiskUse, top string) error {
+func tally(use *fleet.DiskUse, top string) error {
 	return filepath.WalkDir(top, func(name string, _ fs.DirEntry, err error) error {
 		var info fs.FileInfo
 		if err == nil {
@@ -140,17 +140,17 @@ func (n *Node) measureSandboxes(ctx context.Context, m *measuring) error {
 			m.users[file] = append(m.users[file], uid)
 		}
 		m.workspaces[uid] = r.Order.Workspace
-		use := peer.DiskUse{ID: uid, Workspace: r.Order.Workspace}
+		use := fleet.DiskUse{ID: uid, Workspace: r.Order.Workspace}
 		memory := []string{n.machineDir(uid)}
 		if dir := r.Config.Dir; dir != "" && dir != memory[0] { // it began as a spare machine
 			memory = append(memory, dir)
 		}
 		files := []string{n.filesName(uid), n.filesName(uid) + newSuffix, n.processesName(uid)}
-		use.Kind = peer.DiskCheckpoint
+		use.Kind = fleet.DiskCheckpoint
 		errs = append(errs, m.add(use, memory...))
-		use.Kind = peer.DiskArchive
+		use.Kind = fleet.DiskArchive
 		errs = append(errs, m.add(use, files...))
-		use.Kind = peer.DiskDrive
+		use.Kind = fleet.DiskDrive
 		errs = append(errs, m.add(use, filepath.Join(n.dir(uid), drivesName)))
 	}
 	return errors.Join(errs...)
@@ -163,7 +163,7 @@ func (n *Node) measureSnapshots(m *measuring) error {
 			file := filepath.Base(k.Image.Path)
 			m.users[file] = append(m.users[file], id)
 		}
-		errs = append(errs, m.add(peer.DiskUse{Kind: peer.DiskSnapshot, ID: id}, n.snapshotDir(id)))
+		errs = append(errs, m.add(fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id}, n.snapshotDir(id)))
 		return nil
 	})
 	return errors.Join(append(errs, err)...)
@@ -175,12 +175,12 @@ func (n *Node) measureVolumes(m *measuring) error {
 		return fmt.Errorf("list volumes: %w", err)
 	}
 	for _, id := range ids {
-		use := peer.DiskUse{Kind: peer.DiskVolume, ID: id}
+		use := fleet.DiskUse{Kind: fleet.DiskVolume, ID: id}
 		if use.Bytes, use.Promised, err = n.Options.Volumes.Measure(id); err != nil {
 			continue // it was removed just now
 		}
 		if rest, ok := strings.CutPrefix(id, passing); ok {
-			use.Kind, use.ID = peer.DiskScratch, rest[:max(0, strings.LastIndexByte(rest, '-'))]
+			use.Kind, use.ID = fleet.DiskScratch, rest[:max(0, strings.LastIndexByte(rest, '-'))]
 			use.Workspace = m.workspaces[use.ID]
 		}
 		m.u.Uses = append(m.u.Uses, use)
@@ -202,7 +202,7 @@ func (n *Node) measureAhead(m *measuring) error {
 	}
 	for _, e := range entries {
 		if !n.Owns(e.Name()) {
-			errs = append(errs, m.add(peer.DiskUse{Kind: peer.DiskAhead, ID: e.Name()}, filepath.Join(machines, e.Name())))
+			errs = append(errs, m.add(fleet.DiskUse{Kind: fleet.DiskAhead, ID: e.Name()}, filepath.Join(machines, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/peer"
+	"doze/internal/fleet"
 )
 
 // TestUsage writes files where sandboxes, snapshots and archives have theirs, and
@@ -21,7 +21,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
-		h.images = []peer.DiskUse{{Kind: peer.DiskImage, ID: imageFile, Refs: []string{"registry.example.com/a@sha256:abc"}, Bytes: 8 << 20}}
+		h.images = []fleet.DiskUse{{Kind: fleet.DiskImage, ID: imageFile, Refs: []string{"registry.example.com/a@sha256:abc"}, Bytes: 8 << 20}}
 		p := h.start()
 		defer p.stop()
 		ctx := t.Context()
@@ -65,32 +65,32 @@ func TestUsage(t *testing.T) {
 		if time.Since(u.At) > time.Minute {
 			t.Errorf("it was measured at %v, and now is %v", u.At, time.Now())
 		}
-		sums := u.Of(func(d peer.DiskUse) []string {
+		sums := u.Of(func(d fleet.DiskUse) []string {
 			switch d.Kind {
-			case peer.DiskSnapshot:
+			case fleet.DiskSnapshot:
 				return []string{"main"}
-			case peer.DiskImage, peer.DiskVolume:
+			case fleet.DiskImage, fleet.DiskVolume:
 				return []string{"others"}
 			default:
 				return []string{d.Workspace}
 			}
 		})
 		const slack = 64 << 10 // of directories and records
-		for kind, want := range map[peer.DiskKind]int64{
-			peer.DiskCheckpoint: size, peer.DiskArchive: size, peer.DiskDrive: size, peer.DiskSnapshot: 0, peer.DiskScratch: doze.Megabytes(8).Bytes(),
+		for kind, want := range map[fleet.DiskKind]int64{
+			fleet.DiskCheckpoint: size, fleet.DiskArchive: size, fleet.DiskDrive: size, fleet.DiskSnapshot: 0, fleet.DiskScratch: doze.Megabytes(8).Bytes(),
 		} {
 			if got := sums["main"][kind]; got < want || got > want+slack {
 				t.Errorf("%s takes %d bytes, and should take about %d", kind, got, want)
 			}
 		}
-		if got := sums["others"]; got[peer.DiskImage] != 8<<20 {
+		if got := sums["others"]; got[fleet.DiskImage] != 8<<20 {
 			t.Errorf("others have %v", got)
 		}
 		for _, use := range u.Uses {
-			if use.Kind == peer.DiskScratch && use.Promised != doze.Megabytes(32).Bytes() {
+			if use.Kind == fleet.DiskScratch && use.Promised != doze.Megabytes(32).Bytes() {
 				t.Errorf("the scratch disk promises %d bytes", use.Promised)
 			}
-			if use.Kind == peer.DiskSnapshot && use.Total() < size {
+			if use.Kind == fleet.DiskSnapshot && use.Total() < size {
 				t.Errorf("the snapshot takes %d bytes for itself", use.Total())
 			}
 		}
@@ -102,7 +102,7 @@ func TestUsers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
-		h.images = []peer.DiskUse{{Kind: peer.DiskImage, ID: imageFile, Bytes: 1}}
+		h.images = []fleet.DiskUse{{Kind: fleet.DiskImage, ID: imageFile, Bytes: 1}}
 		p := h.start()
 		defer p.stop()
 		if err := p.Create(t.Context(), order("a")); err != nil {
@@ -127,7 +127,7 @@ func TestUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, use := range u.Uses {
-			if use.Kind == peer.DiskImage && (len(use.Users) != 2 || use.Users[0] != "a" || use.Users[1] != "s") {
+			if use.Kind == fleet.DiskImage && (len(use.Users) != 2 || use.Users[0] != "a" || use.Users[1] != "s") {
 				t.Errorf("the image is needed by %v", use.Users)
 			}
 		}

@@ -56,47 +56,49 @@ func (b *Box) heed(asked time.Time, in agentapi.State, err error) bool {
 	return busy
 }
 
-// Consult implements [peer.Node].
-func (n *Node) Consult(ctx context.Context, uid string) {
+// Consult implements [fleet.Node].
+func (n *Node) Consult(ctx context.Context, uid string) error {
 	b := n.box(uid)
 	if b == nil {
-		return
+		return nil
 	}
 	b.mu.Lock()
 	unknown := b.phase == doze.Running && b.holds == 0
 	b.mu.Unlock()
 	if !unknown {
-		return
+		return nil
 	}
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	asked := time.Now()
 	in, err := b.intend(ctx)
 	if ctx.Err() != nil {
-		return
+		return context.Cause(ctx)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heed(asked, in, err)
+	b.heed(asked, in, err) // an agent that does not answer has lost its say
+	return nil
 }
 
-// Retire implements [peer.Node].
-func (n *Node) Retire(uid string, since time.Time) bool {
+// Retire implements [fleet.Node].
+func (n *Node) Retire(_ context.Context, uid string, since time.Time) (bool, error) {
 	b := n.box(uid)
 	if b == nil {
-		return true
+		return true, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.retired = !b.inUse() && !b.lastUsed.After(since)
-	return b.retired
+	return b.retired, nil
 }
 
-// Reinstate implements [peer.Node].
-func (n *Node) Reinstate(uid string) {
+// Reinstate implements [fleet.Node].
+func (n *Node) Reinstate(_ context.Context, uid string) error {
 	if b := n.box(uid); b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.retired = false
 	}
+	return nil
 }

@@ -21,7 +21,7 @@ func TestConsult(t *testing.T) {
 		if st, _ := p.Status("a"); st.InUse {
 			t.Fatalf("nobody asked: %+v", st)
 		}
-		p.Consult(t.Context(), "a")
+		p.Consult("a")
 		if st, _ := p.Status("a"); !st.InUse {
 			t.Errorf("a process runs: %+v", st)
 		}
@@ -29,21 +29,21 @@ func TestConsult(t *testing.T) {
 		ended := time.Now()
 		h.set(func() { h.keep["a"], h.ended["a"] = 0, ended })
 		time.Sleep(2 * time.Second)
-		p.Consult(t.Context(), "a")
+		p.Consult("a")
 		if st, _ := p.Status("a"); st.InUse || !st.LastUsed.Equal(ended) {
 			t.Errorf("it ended %v after the start: %+v, %v", ended.Sub(born), st, st.LastUsed.Sub(born))
 		}
 		h.set(func() { h.deaf = true })
-		p.Consult(t.Context(), "a")
+		p.Consult("a")
 		if st, _ := p.Status("a"); !st.InUse {
 			t.Errorf("an agent that says nothing may be busy: %+v", st)
 		}
 		h.set(func() { h.deaf = false })
 		p.sleep("disk")
 		h.set(func() { h.keep["a"] = 1 })
-		p.Consult(t.Context(), "a")
+		p.Consult("a")
 		p.in("a", doze.Standby, "disk")
-		p.Consult(t.Context(), "nobody")
+		p.Consult("nobody")
 	})
 }
 
@@ -57,7 +57,7 @@ func TestRetire(t *testing.T) {
 		"unused": {func(*host, *process) {}, true},
 		"asleep": {func(_ *host, p *process) { p.sleep("disk") }, true},
 		"held":   {func(h *host, p *process) { _, _ = p.Hold(h.t.Context(), "a") }, false},
-		"kept":   {func(h *host, p *process) { h.set(func() { h.keep["a"] = 1 }); p.Consult(h.t.Context(), "a") }, false},
+		"kept":   {func(h *host, p *process) { h.set(func() { h.keep["a"] = 1 }); p.Consult("a") }, false},
 		"waking": {func(h *host, p *process) {
 			p.sleep("disk")
 			h.Delay(machinetest.OpRestore, time.Second)

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"doze"
+	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/peer"
 )
 
 // Volumes keeps disks. Each has at most one owner, which here is a sandbox, by
@@ -49,7 +49,7 @@ func passingID(uid string, i int) string { return passing + uid + "-" + strconv.
 
 // attach mounts what an order says, and makes what begins with the machine.
 // What is mounted already stays.
-func (n *Node) attach(ctx context.Context, o peer.Order) (all []machine.Volume, err error) {
+func (n *Node) attach(ctx context.Context, o fleet.Order) (all []machine.Volume, err error) {
 	for i, v := range o.Volumes {
 		if v.ID == "" {
 			v.ID = passingID(o.UID, i)
@@ -104,25 +104,25 @@ func (n *Node) sweepVolumes() error {
 	return nil
 }
 
-// MakeVolume implements [peer.Node].
+// MakeVolume implements [fleet.Node].
 func (n *Node) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
 	return n.Options.Volumes.Make(ctx, id, size, from)
 }
 
-// ImportVolume implements [peer.Node].
+// ImportVolume implements [fleet.Node].
 func (n *Node) ImportVolume(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (int64, error) {
 	return n.Options.Volumes.Import(ctx, id, size, archive)
 }
 
-// ResizeVolume implements [peer.Node].
+// ResizeVolume implements [fleet.Node].
 func (n *Node) ResizeVolume(_ context.Context, id string, size doze.Megabytes) error {
 	return n.Options.Volumes.Resize(id, size)
 }
 
-// DropVolume implements [peer.Node].
+// DropVolume implements [fleet.Node].
 func (n *Node) DropVolume(_ context.Context, id string) error { return n.Options.Volumes.Remove(id) }
 
-// Volumes implements [peer.Node].
+// Volumes implements [fleet.Node].
 func (n *Node) Volumes(context.Context) (ids []string, err error) {
 	all, err := n.Options.Volumes.IDs()
 	for _, id := range all {

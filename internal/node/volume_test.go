@@ -14,10 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"doze"
+	"doze/internal/fleet"
+	"doze/internal/fleet/fleettest"
 	"doze/internal/machine"
 	"doze/internal/machine/machinetest"
 	"doze/internal/node"
-	"doze/internal/peer"
 )
 
 // shelf is a host's volumes without their contents. Like the real one it gives
@@ -55,17 +56,24 @@ func (s *shelf) of(owner string) (ids []string) {
 	return ids
 }
 
-func (s *shelf) Make(_ context.Context, id string, size doze.Megabytes, _ string) error {
+func (s *shelf) Make(_ context.Context, id string, size doze.Megabytes, from string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.sizes[from] > size {
+		return doze.Errorf(doze.Invalid, "the other disk is larger")
+	}
 	if s.sizes[id] == 0 {
 		s.sizes[id] = size
 	}
 	return nil
 }
 
-func (s *shelf) Import(ctx context.Context, id string, size doze.Megabytes, _ io.Reader) (int64, error) {
-	return 0, s.Make(ctx, id, size, "")
+func (s *shelf) Import(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (int64, error) {
+	bytes, err := fleettest.ReadTar(archive)
+	if err != nil {
+		return 0, err
+	}
+	return bytes, s.Make(ctx, id, size, "")
 }
 
 // Measure says that each disk is full to a quarter.
@@ -131,9 +139,9 @@ func (s *shelf) Sweep(keep func(string) bool) error {
 }
 
 // withVolumes is the order of a sandbox that has some.
-func withVolumes(uid string) peer.Order {
+func withVolumes(uid string) fleet.Order {
 	o := order(uid)
-	o.Volumes = []peer.Volume{{ID: "kept", Path: "/kept", Size: 64, ReadOnly: true}, {Path: "/scratch", Size: 32}}
+	o.Volumes = []fleet.Volume{{ID: "kept", Path: "/kept", Size: 64, ReadOnly: true}, {Path: "/scratch", Size: 32}}
 	return o
 }
 

@@ -1,9 +1,12 @@
-// Package peer is what our own processes say to each other: the orders of
-// control to a node, the reports of a node to control, and the directory in
-// which the edge finds a sandbox. It runs no sandbox and keeps no record. In
-// one process the interfaces are satisfied directly; between processes a
-// client and a server of this package will carry the same calls.
-package peer
+// Package fleet is what the roles of a platform say to each other: the orders of
+// control to a node, the reports of a node to control, and the directory in which
+// the edge finds a sandbox. It is the only package that crosses the boundary
+// between two roles. It runs no sandbox and keeps no record.
+//
+// Its types survive a round trip through JSON, which a test proves field by field.
+// They are no public API, and nobody persists them: a record outlives the version
+// of a process.
+package fleet
 
 import (
 	"cmp"
@@ -22,7 +25,7 @@ type Order struct {
 	Workspace string
 	Region    string
 	Image     string
-	Login     *Login `json:"-"` // for the registry of the image, if it needs one; no record of a node has it
+	Login     *Login // for the registry of the image, if it needs one
 	Memory    doze.Megabytes
 	Env       []string // KEY=value, as the process inside gets them
 	Grace     time.Duration
@@ -33,8 +36,8 @@ type Order struct {
 	// snapshot.
 	Volumes []Volume
 	// Network is what it may reach and how. Without one it reaches nothing, as
-	// after a start of the node until SetNetwork; no record of a node has it.
-	Network *doze.Network `json:"-"`
+	// after a start of the node until SetNetwork.
+	Network *doze.Network
 	// Authority names who signs the certificates that the sandbox sees where its
 	// requests are looked into. What goes on from a snapshot has that of the
 	// snapshot: its processes believe no other one.
@@ -122,7 +125,7 @@ type Node interface {
 	// ReleaseImage says that the record of an image, by the reference that PinImage
 	// returned, is gone: without sandboxes, snapshots and other records that need
 	// it, the image is removed soon.
-	ReleaseImage(ctx context.Context, ref string)
+	ReleaseImage(ctx context.Context, ref string) error
 	// Create boots a sandbox and returns when its agent answers. On an error
 	// nothing of it is left.
 	Create(ctx context.Context, o Order) error
@@ -176,8 +179,9 @@ type Node interface {
 	// that old.
 	Usage(ctx context.Context) (Usage, error)
 	// SetGrace changes how long the processes of a sandbox get to end by
-	// themselves, until the next start of the node.
-	SetGrace(uid string, grace time.Duration)
+	// themselves, until the next start of the node. One that is not there is no
+	// error.
+	SetGrace(ctx context.Context, uid string, grace time.Duration) error
 	// SetNetwork has the rules of a network obeyed from now on, without a restart,
 	// and ends connections that they do not allow any more.
 	SetNetwork(ctx context.Context, uid string, network *doze.Network) error
@@ -188,34 +192,41 @@ type Node interface {
 	// UnmountDrive takes a drive away from a path, with all that was written in
 	// the bucket. If it cannot, the drive stays.
 	UnmountDrive(ctx context.Context, uid, path string) error
-	// DriveMounts returns what is mounted in a sandbox.
-	DriveMounts(uid string) []DriveMount
+	// DriveMounts returns what is mounted in a sandbox: nothing in one that is not
+	// there.
+	DriveMounts(ctx context.Context, uid string) ([]DriveMount, error)
 	// DriveUsers returns the UIDs of the sandboxes that have a drive mounted.
-	DriveUsers(drive string) []string
+	DriveUsers(ctx context.Context, drive string) ([]string, error)
 	// SetLimits sets the limits of a workspace that are about what is awake; the
 	// empty one stands for all that have none of their own. What is awake stays so.
-	SetLimits(workspace string, l doze.Limits)
+	SetLimits(ctx context.Context, workspace string, l doze.Limits) error
 	// Claim has the machine of an order count as awake from now on, as Create
 	// would, and fails if its workspace may not have more awake. The machine
 	// instead, which may be empty, is about to be given up and does not count
 	// here. Delete takes it back.
-	Claim(o Order, instead string) error
-	// Awake returns how many sandboxes of a workspace are awake, and how much
-	// memory these were promised.
-	Awake(workspace string) (sandboxes int, memory doze.Megabytes)
-	// Status returns what is known of a sandbox now, or false.
-	Status(uid string) (Status, bool)
+	Claim(ctx context.Context, o Order, instead string) error
+	// Awake returns what of a workspace is awake.
+	Awake(ctx context.Context, workspace string) (Awake, error)
+	// Statuses returns what is known now of some sandboxes, by UID. One that is not
+	// in the answer is not on the node. An error says nothing about any of them.
+	Statuses(ctx context.Context, uids []string) (map[string]Status, error)
 	// Traces returns where the time of the last wakes of a sandbox and of its create
 	// went, the newest first. They are in memory: a start of the node forgets them.
-	Traces(uid string) []doze.Trace
-	// Consult brings what Status says of the use of a sandbox up to date: one that
+	Traces(ctx context.Context, uid string) ([]doze.Trace, error)
+	// Consult brings what Statuses says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
-	Consult(ctx context.Context, uid string)
+	Consult(ctx context.Context, uid string) error
 	// Retire lets no request into a sandbox any more that is not in use, and was
 	// not since a moment, and reports whether. It does not wait, and does as
 	// asked for one that is not there. Reinstate takes it back.
-	Retire(uid string, since time.Time) bool
-	Reinstate(uid string)
+	Retire(ctx context.Context, uid string, since time.Time) (bool, error)
+	Reinstate(ctx context.Context, uid string) error
+}
+
+// Awake is what of a workspace is awake, and what memory that was promised.
+type Awake struct {
+	Sandboxes int
+	Memory    doze.Megabytes
 }
 
 // Gate is what the edge asks of a node, and control for schedules.

@@ -1,0 +1,18 @@
+package control_test
+
+import (
+	"testing"
+
+	"doze/internal/fleet"
+	"doze/internal/fleet/fleettest"
+)
+
+// TestFakeIsANode: the node that these tests use keeps the promises of a real one.
+func TestFakeIsANode(t *testing.T) {
+	t.Parallel()
+	fleettest.Run(t, fleettest.Host{Image: "base", Node: func(*testing.T) fleet.Node {
+		n := newNode()
+		n.report = func(fleet.Report) {}
+		return n
+	}})
+}

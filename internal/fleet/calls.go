@@ -1,0 +1,107 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"doze"
+)
+
+// arguments are those of every call. Each call takes a few of them.
+type arguments struct {
+	UID       string         `json:",omitempty"`
+	UIDs      []string       `json:",omitempty"`
+	ID        string         `json:",omitempty"`
+	From      string         `json:",omitempty"`
+	Ref       string         `json:",omitempty"`
+	Path      string         `json:",omitempty"`
+	Drive     string         `json:",omitempty"`
+	Workspace string         `json:",omitempty"`
+	Instead   string         `json:",omitempty"`
+	Login     *Login         `json:",omitempty"`
+	Order     Order          `json:",omitzero"`
+	Network   *Network       `json:",omitempty"`
+	Mount     DriveMount     `json:",omitzero"`
+	Limits    doze.Limits    `json:",omitempty"`
+	Size      doze.Megabytes `json:",omitempty"`
+	Grace     time.Duration  `json:",omitempty"`
+	Since     time.Time      `json:",omitzero"`
+}
+
+// nothing is the answer of a call that returns an error alone.
+type nothing struct{}
+
+// calls is the table of what a [Client] asks and a [Server] does: one row for each
+// method of [Node], but for [importVolume], whose body is a stream.
+var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, error){
+	"CheckImage": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.CheckImage(ctx, in.Ref)
+	},
+	"FetchImage": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.FetchImage(ctx, in.Ref, in.Login)
+	},
+	"PinImage": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return n.PinImage(ctx, in.Ref, in.Login)
+	},
+	"ReleaseImage": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.ReleaseImage(ctx, in.Ref)
+	},
+	"Create": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Create(ctx, in.Order)
+	},
+	"Delete": func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Delete(ctx, in.UID) },
+	"Disable": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Disable(ctx, in.UID)
+	},
+	"Enable":   func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Enable(ctx, in.UID) },
+	"Snapshot": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Snapshot(ctx, in.UID, in.ID) },
+	"DropSnapshot": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.DropSnapshot(ctx, in.ID)
+	},
+	"Snapshots": func(ctx context.Context, n Node, _ *arguments) (any, error) { return n.Snapshots(ctx) },
+	"Archive":   func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Archive(ctx, in.UID) },
+	"Unarchive": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Unarchive(ctx, in.Order)
+	},
+	"MakeVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.MakeVolume(ctx, in.ID, in.Size, in.From)
+	},
+	"ResizeVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.ResizeVolume(ctx, in.ID, in.Size)
+	},
+	"DropVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.DropVolume(ctx, in.ID)
+	},
+	"Volumes": func(ctx context.Context, n Node, _ *arguments) (any, error) { return n.Volumes(ctx) },
+	"Usage":   func(ctx context.Context, n Node, _ *arguments) (any, error) { return n.Usage(ctx) },
+	"SetGrace": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SetGrace(ctx, in.UID, in.Grace)
+	},
+	"SetNetwork": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SetNetwork(ctx, in.UID, in.Network.Network())
+	},
+	"MountDrive": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return n.MountDrive(ctx, in.UID, in.Mount)
+	},
+	"UnmountDrive": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.UnmountDrive(ctx, in.UID, in.Path)
+	},
+	"DriveMounts": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.DriveMounts(ctx, in.UID) },
+	"DriveUsers":  func(ctx context.Context, n Node, in *arguments) (any, error) { return n.DriveUsers(ctx, in.Drive) },
+	"SetLimits": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SetLimits(ctx, in.Workspace, in.Limits)
+	},
+	"Claim": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Claim(ctx, in.Order, in.Instead)
+	},
+	"Awake":    func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Awake(ctx, in.Workspace) },
+	"Statuses": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Statuses(ctx, in.UIDs) },
+	"Traces":   func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Traces(ctx, in.UID) },
+	"Consult": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Consult(ctx, in.UID)
+	},
+	"Retire": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Retire(ctx, in.UID, in.Since) },
+	"Reinstate": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Reinstate(ctx, in.UID)
+	},
+}

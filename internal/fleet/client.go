@@ -1,0 +1,263 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"doze"
+)
+
+// ErrUnreachable is in the error of a call that may, or may not, have reached its
+// node. It says nothing about what the node has: only the node's own word that
+// something is gone may delete a record of it.
+var ErrUnreachable = errors.New("the node is unreachable")
+
+// A Client is a [Node] of another process. Its errors have the kind, name, message
+// and fields of those of the node, or ErrUnreachable in them.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+var _ Node = (*Client)(nil)
+
+// NewClient returns a client of the server at a base URL.
+func NewClient(base string, transport http.RoundTripper) *Client {
+	return &Client{base, &http.Client{Transport: transport}}
+}
+
+// do makes a call. Without out, its answer does not matter.
+func (c *Client) do(ctx context.Context, call string, in arguments, out any) error {
+	raw, err := json.Marshal(in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	return c.send(ctx, call, nil, bytes.NewReader(raw), out)
+}
+
+// ask makes a call that returns something.
+func ask[Out any](ctx context.Context, c *Client, call string, in arguments) (out Out, err error) {
+	err = c.do(ctx, call, in, &out)
+	return out, err
+}
+
+func (c *Client) send(ctx context.Context, call string, query url.Values, body io.Reader, out any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+pathPrefix+call+"?"+query.Encode(), body) //nolint:gosec // G704: the operator says where nodes are
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	resp, err := c.http.Do(r) //nolint:gosec // G704: as above
+	if err != nil {
+		return unreachable(ctx, call, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	if err != nil {
+		return unreachable(ctx, call, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return failed(resp.StatusCode, raw)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("%s: the answer cannot be read: %w", call, err)
+	}
+	return nil
+}
+
+// unreachable is an error of the way. The end of the caller's own context is not.
+func unreachable(ctx context.Context, call string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return doze.Wrap(errors.Join(ErrUnreachable, fmt.Errorf("%s: %w", call, err)), doze.Unavailable, "the node of the sandbox cannot be reached: try again")
+}
+
+// failed is what a node answered.
+func failed(status int, raw []byte) error {
+	var f failure
+	if err := json.Unmarshal(raw, &f); err != nil || f.Kind == "" {
+		return doze.Errorf(doze.KindOfStatus(status), "the node answers %d", status)
+	}
+	if f.Stopping {
+		return ErrStopping
+	}
+	return &doze.Error{Kind: doze.KindOfStatus(status), Name: f.Name, Message: f.Message, Fields: f.Fields}
+}
+
+// CheckImage implements [Node].
+func (c *Client) CheckImage(ctx context.Context, ref string) error {
+	return c.do(ctx, "CheckImage", arguments{Ref: ref}, nil)
+}
+
+// FetchImage implements [Node].
+func (c *Client) FetchImage(ctx context.Context, ref string, login *Login) error {
+	return c.do(ctx, "FetchImage", arguments{Ref: ref, Login: login}, nil)
+}
+
+// PinImage implements [Node].
+func (c *Client) PinImage(ctx context.Context, ref string, login *Login) (Pinned, error) {
+	return ask[Pinned](ctx, c, "PinImage", arguments{Ref: ref, Login: login})
+}
+
+// ReleaseImage implements [Node].
+func (c *Client) ReleaseImage(ctx context.Context, ref string) error {
+	return c.do(ctx, "ReleaseImage", arguments{Ref: ref}, nil)
+}
+
+// Create implements [Node].
+func (c *Client) Create(ctx context.Context, o Order) error {
+	return c.do(ctx, "Create", arguments{Order: o}, nil)
+}
+
+// Delete implements [Node].
+func (c *Client) Delete(ctx context.Context, uid string) error {
+	return c.do(ctx, "Delete", arguments{UID: uid}, nil)
+}
+
+// Disable implements [Node].
+func (c *Client) Disable(ctx context.Context, uid string) error {
+	return c.do(ctx, "Disable", arguments{UID: uid}, nil)
+}
+
+// Enable implements [Node].
+func (c *Client) Enable(ctx context.Context, uid string) error {
+	return c.do(ctx, "Enable", arguments{UID: uid}, nil)
+}
+
+// Snapshot implements [Node].
+func (c *Client) Snapshot(ctx context.Context, uid, id string) (int64, error) {
+	return ask[int64](ctx, c, "Snapshot", arguments{UID: uid, ID: id})
+}
+
+// DropSnapshot implements [Node].
+func (c *Client) DropSnapshot(ctx context.Context, id string) error {
+	return c.do(ctx, "DropSnapshot", arguments{ID: id}, nil)
+}
+
+// Snapshots implements [Node].
+func (c *Client) Snapshots(ctx context.Context) (map[string]int64, error) {
+	return ask[map[string]int64](ctx, c, "Snapshots", arguments{})
+}
+
+// Archive implements [Node].
+func (c *Client) Archive(ctx context.Context, uid string) (int64, error) {
+	return ask[int64](ctx, c, "Archive", arguments{UID: uid})
+}
+
+// Unarchive implements [Node].
+func (c *Client) Unarchive(ctx context.Context, o Order) error {
+	return c.do(ctx, "Unarchive", arguments{Order: o}, nil)
+}
+
+// MakeVolume implements [Node].
+func (c *Client) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
+	return c.do(ctx, "MakeVolume", arguments{ID: id, Size: size, From: from}, nil)
+}
+
+// ImportVolume implements [Node].
+func (c *Client) ImportVolume(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (bytes int64, err error) {
+	query := url.Values{"id": {id}, "size": {strconv.Itoa(int(size))}}
+	err = c.send(ctx, importVolume, query, archive, &bytes)
+	return bytes, err
+}
+
+// ResizeVolume implements [Node].
+func (c *Client) ResizeVolume(ctx context.Context, id string, size doze.Megabytes) error {
+	return c.do(ctx, "ResizeVolume", arguments{ID: id, Size: size}, nil)
+}
+
+// DropVolume implements [Node].
+func (c *Client) DropVolume(ctx context.Context, id string) error {
+	return c.do(ctx, "DropVolume", arguments{ID: id}, nil)
+}
+
+// Volumes implements [Node].
+func (c *Client) Volumes(ctx context.Context) ([]string, error) {
+	return ask[[]string](ctx, c, "Volumes", arguments{})
+}
+
+// Usage implements [Node].
+func (c *Client) Usage(ctx context.Context) (Usage, error) {
+	return ask[Usage](ctx, c, "Usage", arguments{})
+}
+
+// SetGrace implements [Node].
+func (c *Client) SetGrace(ctx context.Context, uid string, grace time.Duration) error {
+	return c.do(ctx, "SetGrace", arguments{UID: uid, Grace: grace}, nil)
+}
+
+// SetNetwork implements [Node].
+func (c *Client) SetNetwork(ctx context.Context, uid string, network *doze.Network) error {
+	return c.do(ctx, "SetNetwork", arguments{UID: uid, Network: NetworkOf(network)}, nil)
+}
+
+// MountDrive implements [Node].
+func (c *Client) MountDrive(ctx context.Context, uid string, m DriveMount) (DriveMount, error) {
+	return ask[DriveMount](ctx, c, "MountDrive", arguments{UID: uid, Mount: m})
+}
+
+// UnmountDrive implements [Node].
+func (c *Client) UnmountDrive(ctx context.Context, uid, path string) error {
+	return c.do(ctx, "UnmountDrive", arguments{UID: uid, Path: path}, nil)
+}
+
+// DriveMounts implements [Node].
+func (c *Client) DriveMounts(ctx context.Context, uid string) ([]DriveMount, error) {
+	return ask[[]DriveMount](ctx, c, "DriveMounts", arguments{UID: uid})
+}
+
+// DriveUsers implements [Node].
+func (c *Client) DriveUsers(ctx context.Context, drive string) ([]string, error) {
+	return ask[[]string](ctx, c, "DriveUsers", arguments{Drive: drive})
+}
+
+// SetLimits implements [Node].
+func (c *Client) SetLimits(ctx context.Context, workspace string, l doze.Limits) error {
+	return c.do(ctx, "SetLimits", arguments{Workspace: workspace, Limits: l}, nil)
+}
+
+// Claim implements [Node].
+func (c *Client) Claim(ctx context.Context, o Order, instead string) error {
+	return c.do(ctx, "Claim", arguments{Order: o, Instead: instead}, nil)
+}
+
+// Awake implements [Node].
+func (c *Client) Awake(ctx context.Context, workspace string) (Awake, error) {
+	return ask[Awake](ctx, c, "Awake", arguments{Workspace: workspace})
+}
+
+// Statuses implements [Node].
+func (c *Client) Statuses(ctx context.Context, uids []string) (map[string]Status, error) {
+	return ask[map[string]Status](ctx, c, "Statuses", arguments{UIDs: uids})
+}
+
+// Traces implements [Node].
+func (c *Client) Traces(ctx context.Context, uid string) ([]doze.Trace, error) {
+	return ask[[]doze.Trace](ctx, c, "Traces", arguments{UID: uid})
+}
+
+// Consult implements [Node].
+func (c *Client) Consult(ctx context.Context, uid string) error {
+	return c.do(ctx, "Consult", arguments{UID: uid}, nil)
+}
+
+// Retire implements [Node].
+func (c *Client) Retire(ctx context.Context, uid string, since time.Time) (bool, error) {
+	return ask[bool](ctx, c, "Retire", arguments{UID: uid, Since: since})
+}
+
+// Reinstate implements [Node].
+func (c *Client) Reinstate(ctx context.Context, uid string) error {
+	return c.do(ctx, "Reinstate", arguments{UID: uid}, nil)
+}

@@ -1,0 +1,365 @@
+package fleettest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"doze"
+	"doze/internal/fleet"
+)
+
+// A Host makes nodes for [Run].
+type Host struct {
+	// Node returns a node without sandboxes. It ends with the test.
+	Node func(t *testing.T) fleet.Node
+	// Image is the reference of one that the node can run.
+	Image string
+}
+
+// Run checks that a node keeps the promises of [fleet.Node]. Those of the network
+// between the roles, and of what a sandbox does inside, are tested elsewhere.
+func Run(t *testing.T, h Host) {
+	t.Helper()
+	for name, check := range cases {
+		t.Run(name, func(t *testing.T) {
+			check(&bench{t, h.Node(t), h.Image})
+		})
+	}
+}
+
+// cases is the suite.
+var cases = map[string]func(*bench){
+	"a create can be repeated":                     createTwice,
+	"a delete can be repeated":                     deleteTwice,
+	"what is not there is known to be gone":        unknown,
+	"statuses are those of what is there":          statuses,
+	"a disabled sandbox does not wake":             disabled,
+	"a snapshot outlives its sandbox":              snapshots,
+	"an archive comes back":                        archives,
+	"volumes are made once, and dropped":           volumes,
+	"a tar becomes a volume, or nothing":           imports,
+	"limits hold, and claims count":                limits,
+	"who is retired is so until it is reinstated":  retires,
+	"errors keep their kinds":                      kinds,
+	"images are checked":                           images,
+	"settings of what is not there change nothing": settings,
+	"a call ends with its caller":                  canceled,
+}
+
+// bench is what one case works with.
+type bench struct {
+	*testing.T
+
+	fleet.Node
+	image string
+}
+
+func (b *bench) order(uid string) fleet.Order {
+	return fleet.Order{UID: uid, Name: uid, Workspace: "main", Image: b.image, Memory: 512, Network: new(doze.Network)}
+}
+
+func (b *bench) done(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) create(uid string) {
+	b.Helper()
+	b.done(b.Create(b.Context(), b.order(uid)))
+}
+
+// status returns what is known of a sandbox, and whether it is there.
+func (b *bench) status(uid string) (fleet.Status, bool) {
+	b.Helper()
+	all, err := b.Statuses(b.Context(), []string{uid})
+	b.done(err)
+	st, ok := all[uid]
+	return st, ok
+}
+
+// kind fails unless an error is of a kind.
+func (b *bench) kind(err error, want doze.Kind) {
+	b.Helper()
+	if got := doze.Public(err).Kind; err == nil || got != want {
+		b.Errorf("it is %v, want an error of the kind %s", err, want)
+	}
+}
+
+func createTwice(b *bench) {
+	b.create("a")
+	if st, ok := b.status("a"); !ok || st.Phase != doze.Running {
+		b.Fatalf("it is %+v, %t", st, ok)
+	}
+	if err := b.Create(b.Context(), b.order("a")); err != nil && doze.Public(err).Kind != doze.Conflict {
+		b.Error("a second create:", err)
+	}
+	if st, ok := b.status("a"); !ok || st.Phase != doze.Running {
+		b.Errorf("after a second create it is %+v, %t", st, ok)
+	}
+}
+
+func deleteTwice(b *bench) {
+	b.create("a")
+	for range 2 {
+		b.done(b.Delete(b.Context(), "a"))
+		if st, ok := b.status("a"); ok {
+			b.Fatalf("it is still there: %+v", st)
+		}
+	}
+	b.create("a") // nothing of it is in the way
+}
+
+func unknown(b *bench) {
+	ctx := b.Context()
+	b.done(b.Delete(ctx, "nobody"))
+	b.done(b.DropSnapshot(ctx, "nobody"))
+	b.done(b.DropVolume(ctx, "nobody"))
+	for what, do := range map[string]func() error{
+		"disable":  func() error { return b.Disable(ctx, "nobody") },
+		"enable":   func() error { return b.Enable(ctx, "nobody") },
+		"snapshot": func() error { _, err := b.Snapshot(ctx, "nobody", "s"); return err },
+		"archive":  func() error { _, err := b.Archive(ctx, "nobody"); return err },
+	} {
+		if err := do(); err == nil || errors.Is(err, fleet.ErrUnreachable) {
+			b.Errorf("%s: %v, want that it is not there", what, err)
+		}
+	}
+}
+
+func statuses(b *bench) {
+	b.create("a")
+	b.create("b")
+	all, err := b.Statuses(b.Context(), []string{"a", "b", "nobody"})
+	b.done(err)
+	if len(all) != 2 || all["a"].Phase != doze.Running || all["b"].Phase != doze.Running {
+		b.Errorf("%+v", all)
+	}
+	if all, err = b.Statuses(b.Context(), nil); err != nil || len(all) != 0 {
+		b.Errorf("of none it is %v, %v", all, err)
+	}
+	if traces, err := b.Traces(b.Context(), "a"); err != nil || len(traces) == 0 {
+		b.Errorf("its create left the traces %v, %v", traces, err)
+	}
+	if traces, err := b.Traces(b.Context(), "nobody"); err != nil || len(traces) != 0 {
+		b.Errorf("of nobody there are the traces %v, %v", traces, err)
+	}
+}
+
+func disabled(b *bench) {
+	b.create("a")
+	for range 2 {
+		b.done(b.Disable(b.Context(), "a"))
+		if st, _ := b.status("a"); st.Phase != doze.Disabled {
+			b.Fatalf("it is %s", st.Phase)
+		}
+	}
+	for range 2 {
+		b.done(b.Enable(b.Context(), "a"))
+		if st, _ := b.status("a"); st.Phase == doze.Disabled {
+			b.Fatalf("it is %s", st.Phase)
+		}
+	}
+}
+
+func snapshots(b *bench) {
+	ctx := b.Context()
+	b.create("a")
+	bytes, err := b.Snapshot(ctx, "a", "s")
+	b.done(err)
+	if again, err := b.Snapshot(ctx, "a", "s"); err != nil || again != bytes {
+		b.Errorf("again it takes %d bytes, %v, and not %d", again, err, bytes)
+	}
+	b.done(b.Delete(ctx, "a"))
+	all, err := b.Snapshots(ctx)
+	b.done(err)
+	if got, ok := all["s"]; !ok || got != bytes || len(all) != 1 {
+		b.Fatalf("there are %v", all)
+	}
+	o := b.order("copy")
+	o.From = "s"
+	b.done(b.Create(ctx, o))
+	for range 2 {
+		b.done(b.DropSnapshot(ctx, "s"))
+	}
+	if all, err := b.Snapshots(ctx); err != nil || len(all) != 0 {
+		b.Errorf("there are %v, %v", all, err)
+	}
+	if st, ok := b.status("copy"); !ok || st.Phase.Ended() {
+		b.Errorf("what was made of it is %+v, %t", st, ok)
+	}
+}
+
+func archives(b *bench) {
+	ctx := b.Context()
+	b.create("a")
+	bytes, err := b.Archive(ctx, "a")
+	b.done(err)
+	if again, err := b.Archive(ctx, "a"); err != nil || again != bytes {
+		b.Errorf("again it takes %d bytes, %v, and not %d", again, err, bytes)
+	}
+	if st, _ := b.status("a"); st.Phase != doze.Archived {
+		b.Fatalf("it is %s", st.Phase)
+	}
+	for range 2 {
+		b.done(b.Unarchive(ctx, b.order("a")))
+		if st, _ := b.status("a"); st.Phase == doze.Archived {
+			b.Fatalf("it is %s", st.Phase)
+		}
+	}
+}
+
+func volumes(b *bench) {
+	ctx := b.Context()
+	for range 2 {
+		b.done(b.MakeVolume(ctx, "v", 64, ""))
+	}
+	b.done(b.MakeVolume(ctx, "w", 64, "v"))
+	b.done(b.ResizeVolume(ctx, "v", 128))
+	all, err := b.Volumes(ctx)
+	b.done(err)
+	if slices.Sort(all); !slices.Equal(all, []string{"v", "w"}) {
+		b.Errorf("there are %v", all)
+	}
+	for range 2 {
+		b.done(b.DropVolume(ctx, "v"))
+	}
+	if all, err := b.Volumes(ctx); err != nil || !slices.Equal(all, []string{"w"}) {
+		b.Errorf("there are %v, %v", all, err)
+	}
+}
+
+func imports(b *bench) {
+	const text = "hello"
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	b.done(w.WriteHeader(&tar.Header{Name: "a", Mode: 0o644, Size: int64(len(text))}))
+	_, err := w.Write([]byte(text))
+	b.done(errors.Join(err, w.Close()))
+	n, err := b.ImportVolume(b.Context(), "v", 64, &archive)
+	b.done(err)
+	if n != int64(len(text)) {
+		b.Errorf("its files have %d bytes", n)
+	}
+	if _, err = b.ImportVolume(b.Context(), "w", 64, bytes.NewReader([]byte("no tar at all, but longer than a header of one would be"))); err == nil {
+		b.Error("what is no tar is taken for one")
+	}
+	if all, err := b.Volumes(b.Context()); err != nil || !slices.Equal(all, []string{"v"}) {
+		b.Errorf("there are %v, %v", all, err)
+	}
+}
+
+func limits(b *bench) {
+	ctx := b.Context()
+	b.done(b.SetLimits(ctx, "main", doze.Limits{doze.QuotaSandboxesAwake: 1}))
+	b.create("a")
+	now, err := b.Awake(ctx, "main")
+	b.done(err)
+	if now.Sandboxes != 1 || now.Memory != b.order("a").Memory {
+		b.Errorf("awake are %+v", now)
+	}
+	err = b.Create(ctx, b.order("b"))
+	b.kind(err, doze.Exhausted)
+	if e := doze.Public(err); e.Name != doze.NameQuotaExceeded || e.Fields["quota"] != doze.QuotaSandboxesAwake {
+		b.Errorf("it says %+v", e)
+	}
+	b.kind(b.Claim(ctx, b.order("b"), ""), doze.Exhausted)
+	for range 2 {
+		b.done(b.Claim(ctx, b.order("b"), "a")) // in its place
+	}
+	b.done(b.SetLimits(ctx, "main", nil))
+	b.done(b.Delete(ctx, "b"))
+}
+
+func retires(b *bench) {
+	ctx := b.Context()
+	if ok, err := b.Retire(ctx, "nobody", time.Now()); err != nil || !ok {
+		b.Errorf("who is not there is not retired: %t, %v", ok, err)
+	}
+	b.done(b.Reinstate(ctx, "nobody"))
+	b.create("a")
+	if ok, err := b.Retire(ctx, "a", time.Now().Add(-time.Hour)); err != nil || ok {
+		b.Errorf("it was used since, and is retired: %t, %v", ok, err)
+	}
+	if ok, err := b.Retire(ctx, "a", time.Now().Add(time.Hour)); err != nil || !ok {
+		b.Errorf("it was not used since, and is not retired: %t, %v", ok, err)
+	}
+	b.done(b.Reinstate(ctx, "a"))
+}
+
+func kinds(b *bench) {
+	ctx := b.Context()
+	b.done(b.MakeVolume(ctx, "large", 128, ""))
+	if err := b.MakeVolume(ctx, "small", 64, "large"); err == nil {
+		b.Error("a disk is copied to a smaller one")
+	}
+	err := b.UnmountDrive(ctx, "nobody", "/mnt")
+	if err == nil || errors.Is(err, fleet.ErrUnreachable) || doze.Public(err).Message == "" {
+		b.Errorf("unmount from nobody: %v", err)
+	}
+}
+
+func images(b *bench) {
+	b.done(b.CheckImage(b.Context(), b.image))
+	err := b.CheckImage(b.Context(), "no image: at all")
+	b.kind(err, doze.Invalid)
+	if doze.Public(err).Name != doze.NameInvalidImage {
+		b.Errorf("it is called %q", doze.Public(err).Name)
+	}
+	b.done(b.ReleaseImage(b.Context(), "example.com/none@sha256:0"))
+}
+
+func settings(b *bench) {
+	ctx := b.Context()
+	b.done(b.SetGrace(ctx, "nobody", time.Second))
+	b.done(b.Consult(ctx, "nobody"))
+	if all, err := b.DriveMounts(ctx, "nobody"); err != nil || len(all) != 0 {
+		b.Errorf("nobody has the drives %v, %v", all, err)
+	}
+	if all, err := b.DriveUsers(ctx, "none"); err != nil || len(all) != 0 {
+		b.Errorf("no drive is used by %v, %v", all, err)
+	}
+	if _, err := b.Usage(ctx); err != nil {
+		b.Error(err)
+	}
+	if _, ok := b.status("nobody"); ok {
+		b.Error("nobody is there")
+	}
+}
+
+func canceled(b *bench) {
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	if err := b.Create(ctx, b.order("a")); err == nil {
+		b.Skip("this node is faster than its caller")
+	} else if errors.Is(err, fleet.ErrUnreachable) {
+		b.Error("who gives up is told that the node cannot be reached:", err)
+	}
+	b.done(b.Delete(b.Context(), "a"))
+	if _, ok := b.status("a"); ok {
+		b.Error("it is still there")
+	}
+}
+
+// ReadTar is what a fake does with the tar of a volume: it returns how many bytes
+// its files have, or an error that is Invalid.
+func ReadTar(archive io.Reader) (bytes int64, err error) {
+	r := tar.NewReader(archive)
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return bytes, nil
+		}
+		if err != nil {
+			return 0, doze.Wrap(err, doze.Invalid, "the archive is no tar")
+		}
+		bytes += h.Size
+	}
+}

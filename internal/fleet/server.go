@@ -1,0 +1,94 @@
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+
+	"doze"
+)
+
+const (
+	// pathPrefix is before the calls, in the version that this build speaks.
+	pathPrefix = "/fleet/v1/"
+	// importVolume is the call whose body is a stream: its arguments are in the
+	// query.
+	importVolume = "ImportVolume"
+	// callMax bounds the arguments of a call, in bytes: an order has the variables
+	// of a sandbox, and a list of statuses some thousand ids.
+	callMax = 16 << 20
+	// answerMax bounds the answer to a call, in bytes: the usage of a node names each
+	// thing on its disk.
+	answerMax = 256 << 20
+)
+
+// A Server answers the calls of a [Client] by asking a [Node].
+type Server struct{ node Node }
+
+// NewServer returns a server for a node.
+func NewServer(n Node) *Server { return &Server{n} }
+
+// Register adds the routes of the server.
+func (s *Server) Register(mux *http.ServeMux) {
+	mux.HandleFunc("POST "+pathPrefix+"{call}", s.serve)
+	mux.HandleFunc("POST "+pathPrefix+importVolume, s.importVolume)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	do := calls[r.PathValue("call")]
+	if do == nil {
+		answer(w, nil, doze.Errorf(doze.Unsupported, "this node does not know the call %.40q: it is of another version", r.PathValue("call")))
+		return
+	}
+	var in arguments
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, callMax))
+	if err == nil {
+		err = json.Unmarshal(raw, &in)
+	}
+	if err != nil {
+		answer(w, nil, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read"))
+		return
+	}
+	out, err := do(r.Context(), s.node, &in)
+	answer(w, out, err)
+}
+
+func (s *Server) importVolume(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	size, err := strconv.Atoi(q.Get("size"))
+	if err != nil {
+		answer(w, nil, doze.Wrap(err, doze.Invalid, "the size of the volume cannot be read"))
+		return
+	}
+	bytes, err := s.node.ImportVolume(r.Context(), q.Get("id"), doze.Megabytes(size), r.Body)
+	answer(w, bytes, err)
+}
+
+// failure is an error on the way.
+type failure struct {
+	Kind     string
+	Name     string `json:",omitempty"`
+	Message  string
+	Fields   map[string]any `json:",omitempty"`
+	Stopping bool           `json:",omitempty"` // it is ErrStopping
+}
+
+// answer writes the result of a call. Of an error, the public part is told: the
+// cause is in the log of the node.
+func answer(w http.ResponseWriter, out any, err error) {
+	status := http.StatusOK
+	if err != nil {
+		e := doze.Public(err)
+		status = e.Kind.Status()
+		out = failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping)}
+	}
+	raw, err := json.Marshal(out)
+	if err != nil {
+		status, raw = http.StatusInternalServerError, []byte(`{"Message":"internal error"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(raw) // the caller is gone, then
+}

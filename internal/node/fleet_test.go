@@ -1,0 +1,47 @@
+package node_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"doze"
+	"doze/internal/fleet"
+	"doze/internal/fleet/fleettest"
+)
+
+// TestFleet: a node keeps the promises of the contract, to who is in the same
+// process and to a client over the network.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	open := func(t *testing.T) fleet.Node {
+		t.Helper()
+		h := newHost(t)
+		o := h.options()
+		o.CheckImage = func(ref string) error {
+			if strings.Contains(ref, " ") {
+				return &doze.Error{Kind: doze.Invalid, Name: doze.NameInvalidImage, Message: "the image cannot be run"}
+			}
+			return nil
+		}
+		return h.startWith(o).Node
+	}
+	t.Run("in process", func(t *testing.T) {
+		t.Parallel()
+		fleettest.Run(t, fleettest.Host{Node: open, Image: "base"})
+	})
+	t.Run("over loopback", func(t *testing.T) {
+		t.Parallel()
+		fleettest.Run(t, fleettest.Host{Image: "base", Node: func(t *testing.T) fleet.Node {
+			t.Helper()
+			mux := http.NewServeMux()
+			fleet.NewServer(open(t)).Register(mux)
+			s := httptest.NewUnstartedServer(mux)
+			s.EnableHTTP2 = true
+			s.StartTLS()
+			t.Cleanup(s.Close)
+			return fleet.NewClient(s.URL, s.Client().Transport)
+		}})
+	})
+}
