@@ -41,9 +41,11 @@ type ahead struct {
 
 func newAhead(n *Node) *ahead { return &ahead{n: n, wants: make(chan machine.Config, wantsMax)} }
 
-// key names what all machines have in common that a spare machine can become.
+// key names what all machines have in common that a spare machine can become: all
+// of their configuration but what a sandbox brings along.
 func key(c machine.Config) string {
-	raw, err := json.Marshal(machine.Config{Root: c.Root, Agent: c.Agent, Args: c.Args, Memory: c.Memory, CPUs: c.CPUs, Env: c.Env, IPTables: c.IPTables, Tun: c.Tun})
+	c.ID, c.Dir, c.Hostname, c.Link, c.Volumes, c.GoBack, c.From = "", "", "", machine.Link{}, nil, false, ""
+	raw, err := json.Marshal(c)
 	if err != nil {
 		panic(err) // it has nothing that JSON has not
 	}
