@@ -22,7 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/testkit/vacant"
+	"doze/internal/testkit/freeport"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -70,7 +70,7 @@ func boot(t *testing.T, script string) (url string, agent *exec.Cmd) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	addr, err := vacant.Address(t.Context())
+	addr, err := freeport.Address(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

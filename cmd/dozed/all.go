@@ -12,12 +12,10 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,40 +30,30 @@ import (
 	"doze/internal/daemon"
 	"doze/internal/disk"
 	"doze/internal/doctor"
-	"doze/internal/door"
 	"doze/internal/drive"
 	"doze/internal/durable"
 	"doze/internal/edge"
-	"doze/internal/egress"
 	"doze/internal/fleet"
-	"doze/internal/hostnet"
+	"doze/internal/handover"
+	"doze/internal/host"
 	"doze/internal/httpx"
 	"doze/internal/ingress"
-	"doze/internal/machine"
-	"doze/internal/machine/gvisor"
 	"doze/internal/metric"
-	"doze/internal/node"
 	"doze/internal/oauth"
 	"doze/internal/quota"
 	"doze/internal/seal"
 	"doze/internal/space"
 	"doze/internal/store"
-	"doze/internal/swap"
 	"doze/internal/trace/otlp"
-	"doze/internal/volume"
 )
 
 const (
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
 
-	// bucketTime is how long a start waits for the bucket of drives.
-	bucketTime = 5 * time.Second
-
-	keyFile    = "admin.key"
-	sealFile   = "seal.key"   // belongs to the database: a backup of one needs the other
-	egressFile = "egress.key" // likewise: it opens secrets of routing rules
-	apiPath    = "/v0"
+	keyFile  = "admin.key"
+	sealFile = "seal.key" // belongs to the database: a backup of one needs the other
+	apiPath  = "/v0"
 
 	// doorFile, in the run directory, is the socket of who keeps the address,
 	// and keepCommand is what it is started with.
@@ -92,7 +80,7 @@ func all(ctx context.Context, args []string) error {
 		return err
 	}
 	openLog(os.Stderr, level)
-	if !doctor.Print(os.Stderr, notable(doctor.Examine(host(ctx, c)))) {
+	if !doctor.Print(os.Stderr, notable(doctor.Examine(examined(ctx, c)))) {
 		return errors.New("this host cannot run sandboxes: see MISSING above")
 	}
 	if err := undumpable(); err != nil {
@@ -136,7 +124,7 @@ func claim(ctx context.Context, c config) (_ entrances, release func(), err erro
 	if err != nil {
 		return entrances{}, nil, err
 	}
-	entrance, err := door.Open(ctx, door.Options{
+	entrance, err := handover.Open(ctx, handover.Options{
 		Address: c.Listen, Path: filepath.Join(c.Run, doorFile), Command: []string{self, keepCommand}, Inherited: inherited,
 	})
 	if err != nil {
@@ -192,46 +180,31 @@ func notable(found []doctor.Finding) (worth []doctor.Finding) {
 type platform struct {
 	config      config
 	store       *store.Store
-	net         *hostnet.Net
-	egress      *egress.Egress
-	refusals    *hostnet.Watch
-	routing     *routing
-	images      *disk.Library
-	disk        *space.Disk   // of the data directory
-	imageDisk   *space.Disk   // of the images; the same one, unless they are elsewhere
-	agents      *disk.Library // of this data directory alone
-	bucket      *drive.Bucket // nil without drives
-	node        *node.Node
+	host        *host.Host
 	control     *control.Server
 	edge        *edge.Edge
 	metrics     *metric.Metrics
 	traces      *otlp.Exporter // nil without a collector
 	credentials *access.Credentials
 	quotas      *quota.Book
-	traffic     *traffic
-	door        *door.Door
+	door        *handover.Listener
 	ingress     *ingress.Ingress
 	server      *http.Server
 	issuer      *certificate.Issuer // nil without ACME
 	plain       net.Listener        // of plain HTTP next to TLS; nil without
 	flights     *flights
-	unnamed     chan struct{} // rings when the record of an image is gone
 
 	// Of previews by path; nil where previews have hosts of their own.
-	previews      *door.Door
+	previews      *handover.Listener
 	previewServer *http.Server
 
-	volumes *volume.Pool
-	swap    swap.Plan // that sandboxes get
-
-	memory int64  // what all sandboxes can take together, in bytes
-	key    string // the admin key, if this start made it
+	key string // the admin key, if this start made it
 }
 
 // open builds the platform from the ground up: images, network, engine, node,
 // records, API, edge. What was opened is closed again if a later step fails.
 func open(ctx context.Context, c config, in entrances) (_ *platform, err error) {
-	p := &platform{config: c, door: in.api, previews: in.previews, metrics: metric.New(), flights: newFlights(), unnamed: make(chan struct{}, 1)}
+	p := &platform{config: c, door: in.api, previews: in.previews, metrics: metric.New(), flights: newFlights()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -248,17 +221,6 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := p.openDisks(); err != nil {
-		return nil, err
-	}
-	if p.images, err = disk.Open(c.ImagesDir, p.libraryOptions()); err != nil {
-		return nil, err
-	}
-	for _, name := range c.Images {
-		if _, err := p.images.Ensure(ctx, name, progress(os.Stderr, name)); err != nil {
-			return nil, fmt.Errorf("image %s: %w", name, err)
-		}
-	}
 	box, err := seal.Open(filepath.Join(c.Data, sealFile))
 	if err != nil {
 		return nil, err
@@ -270,30 +232,21 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	if p.store, err = store.Open(ctx, records, box); err != nil {
 		return nil, err
 	}
-	if p.bucket, err = openBucket(ctx, c); err != nil {
-		return nil, err
-	}
-	if err := p.openVolumes(); err != nil {
-		return nil, err
-	}
-	if err := p.openMemory(ctx); err != nil {
-		return nil, err
-	}
 	limits, err := doze.ParseLimits(c.Quotas)
 	if err != nil {
 		return nil, err
 	}
 	p.store.SetDefaultLimits(limits)
 	p.quotas = quota.New(quota.Options{Defaults: limits, PerKey: c.KeyRequests, Refused: p.metrics.Refused})
-	p.traffic = &traffic{quotas: p.quotas, all: map[string]*egress.Traffic{}}
 	if c.OTLPEndpoint != "" {
 		if p.traces, err = otlp.Open(ctx, c.OTLPEndpoint, version); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.openNode(ctx); err != nil {
+	if p.host, err = host.Open(ctx, p.hostOptions()); err != nil {
 		return nil, err
 	}
+	node := p.host.Node()
 	credentials, err := control.LoadCredentials(ctx, p.store, c.PublicURL+apiPath)
 	if err != nil {
 		return nil, fmt.Errorf("load the credentials: %w", err)
@@ -301,8 +254,8 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	p.credentials = credentials
 	directory, previews := fleet.NewDirectory(), fleet.NewPreviews()
 	p.edge = edge.New(edge.Config{
-		Addresses: addresses, Directory: directory, Previews: previews, Gate: p.node, Authenticate: credentials.Authenticate, Tickets: credentials.Tickets,
-		Enter: p.quotas.Enter, StateAge: p.node.StateAge,
+		Addresses: addresses, Directory: directory, Previews: previews, Gate: node, Authenticate: credentials.Authenticate, Tickets: credentials.Tickets,
+		Enter: p.quotas.Enter, StateAge: node.StateAge,
 		Mounts: func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
 			p.control.ServeMounts(w, r, route, path)
 		},
@@ -316,18 +269,18 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, err
 	}
 	settings := control.Config{
-		Enforce: p.egress.Enforce, Unmetered: c.Egress == egressDirect,
-		Memory: largest(p.memory), Quotas: p.quotas, Operator: c.Workspace,
+		Enforce: p.host.Enforce, Unmetered: c.Egress == host.EgressDirect,
+		Memory: host.Largest(p.host.Memory()), Quotas: p.quotas, Operator: c.Workspace,
 		Audit: audit.New(p.store, c.AuditKeep.Duration),
-		Store: p.store, Node: p.node, Gate: p.node, Directory: directory, Credentials: credentials,
+		Store: p.store, Node: node, Gate: node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
-		Pool: pool, Proxy: c.Egress != egressClosed, Sealer: p.routing.opener.Sealer(),
+		Pool: pool, Proxy: c.Egress != host.EgressClosed, Sealer: p.host.Sealer(),
 	}
-	if p.bucket != nil { // a nil of its type would be a bucket
-		settings.Bucket = p.bucket
+	if b := p.host.Bucket(); b != nil { // a nil of its type would be a bucket
+		settings.Bucket = b
 	}
 	p.control = control.New(settings)
 	if err := p.bootstrap(ctx); err != nil {
@@ -336,9 +289,7 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	if err := p.control.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	if err := p.net.SweepAddresses(); err != nil {
-		slog.Warn("addresses that nobody leaves from any more could not be removed", "err", err)
-	}
+	p.host.SweepAddresses()
 
 	secure, err := p.openTLS()
 	if err != nil {
@@ -360,137 +311,27 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 	return p, nil
 }
 
-// openBucket returns the bucket of drives, or nil. One that does not answer may
-// do so later.
-func openBucket(ctx context.Context, c config) (*drive.Bucket, error) {
-	if c.Drives == "" {
-		return nil, nil //nolint:nilnil // there are no drives
-	}
-	b, err := drive.Open(drive.Options{URL: c.Drives, Credentials: c.DrivesKeys, Region: c.DrivesRegion})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, bucketTime)
-	defer cancel()
-	if err := b.Check(ctx); err != nil {
-		slog.Warn("the bucket of drives cannot be used", "bucket", b.URL(), "err", err)
-	}
-	return b, nil
-}
-
-// resolver asks one server of the DNS, or those of the host.
-func resolver(server string) *net.Resolver {
-	if server == "" {
-		return net.DefaultResolver
-	}
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, server)
-	}}
-}
-
-// resolvers are the servers of the DNS that sandboxes ask. What a sandbox was told
-// when it was made holds with every setting of ours: wherever it asks for names,
-// in the lane it is led to us, and what it asks of the proxy has an answer in all
-// cases, if only that nobody is there.
-func (p *platform) resolvers() ([]netip.Addr, error) {
-	if p.config.Egress == egressDirect {
-		public, err := p.net.Resolvers()
-		if err != nil || len(public) > 0 {
-			return public, err
-		}
-		slog.Warn("sandboxes without network rules can resolve no names: /etc/resolv.conf has no public name server")
-	}
-	return []netip.Addr{hostnet.ProxyIP}, nil
-}
-
-// openNode starts the engine and adopts the sandboxes.
-func (p *platform) openNode(ctx context.Context) (err error) {
+// hostOptions are the settings of the node's host.
+func (p *platform) hostOptions() host.Options {
 	c := p.config
-	if p.net, err = hostnet.Open(filepath.Join(c.Data, "net"), hostnet.Options{OpenEgress: c.Egress == egressDirect, OpenDatagrams: c.datagrams(), EgressLink: c.EgressLink}); err != nil {
-		return fmt.Errorf("open the network: %w", err)
-	}
-	if err := p.openEgress(ctx); err != nil {
-		return err
-	}
-	resolvers, err := p.resolvers()
-	if err != nil {
-		return err
-	}
-	if p.agents, err = disk.Open(filepath.Join(c.Data, "agents"), disk.Options{}); err != nil {
-		return err
-	}
-	agent, err := p.agent(ctx)
-	if err != nil {
-		return fmt.Errorf("prepare the agent: %w", err)
-	}
-	driver, err := gvisor.Open(ctx, gvisor.Options{
-		Sentry: beside("doze-sentry"), Engines: filepath.Join(c.Data, "engines"), Run: c.Run, Cgroup: c.Cgroup, Ready: c.readyProcesses(p.memory), Memory: p.memory,
-		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
-			ip, err := netip.ParseAddr(l.IP)
-			if err != nil {
-				return nil, err
-			}
-			return p.net.Dial(ctx, hostnet.Slot{IP: ip}, port)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("open the engine: %w", err)
-	}
-	p.node, err = node.Open(ctx, node.Options{
-		Drive: p.mountDrive,
-		Dir:   filepath.Join(c.Data, "sandboxes"), Snapshots: filepath.Join(c.Data, "snapshots"), Ahead: filepath.Join(c.Data, "ahead"),
-		Volumes: p.volumes, Agent: agent, Driver: driver,
-		CheckImage: p.images.Check,
-		Image: func(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
-			image, err := p.images.EnsureFor(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
-			return node.Image{Path: image.Path, Env: image.Env, User: image.User, WorkDir: image.WorkDir}, err
-		},
-		PinImage: func(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
-			pinned, image, err := p.images.Pin(ctx, ref, diskLogin(login), progress(os.Stderr, ref))
-			return fleet.Pinned{Ref: pinned, Bytes: image.Bytes}, err
-		},
-		Images: p.storedImages, ReleaseImage: p.releaseImage, HoldImage: p.images.Hold,
-		Lease: p.lease, Release: p.release, Admit: p.admit,
-		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: p.routing.authorities.Certificate,
-		Report: func(r fleet.Report) { p.control.Report(r) },
-		Woke:   p.metrics.Woke, Sank: p.metrics.Sank, Refused: p.metrics.Refused, Traced: p.traced,
-
-		Room: p.disk.Claim, SleepRoom: p.disk.ClaimSleep,
-		Available: available(hostAvailable, driver.Free), Reserve: c.reserve(p.memory), Limit: p.memory, Overcommit: c.Overcommit, Budget: c.BudgetMB << 20, Spares: c.Spares, SparesMax: c.SparesMax,
+	return host.Options{
+		Data: c.Data, Run: c.Run, ImagesDir: c.ImagesDir, Cgroup: c.Cgroup, Driver: c.Driver, Sentry: beside("doze-sentry"), Agent: beside("doze-agent"),
+		Images: c.Images, PrivateRegistries: c.PrivateRegistries, ImageMax: c.ImageMaxMB << 20, ImageKeep: c.ImageKeep.Duration,
+		Disk: c.diskOptions(), Memory: c.memory(), Spares: c.Spares, SparesMax: c.SparesMax,
 		GoBack: c.OnCrash == crashResume, CheckpointEvery: c.Checkpoint.Duration,
-		PauseAfter: c.PauseAfter.Duration, DiskAfter: c.DiskAfter.Duration,
-		SaveAfter: min(c.SaveAfter.Duration, c.DiskAfter.Duration), SwapAfter: p.swapAfter(),
-	})
-	if err != nil {
-		return err
+		PauseAfter: c.PauseAfter.Duration, SaveAfter: c.SaveAfter.Duration, SwapAfter: c.SwapAfter.Duration, DiskAfter: c.DiskAfter.Duration,
+		Egress: c.Egress, EgressLink: c.EgressLink, Resolver: resolver(c.Resolver),
+		Drives: drive.Options{URL: c.Drives, Credentials: c.DrivesKeys, Region: c.DrivesRegion},
+		Report: func(r fleet.Report) { p.control.Report(r) }, Traced: p.traced,
+		Metrics: p.metrics, Quotas: p.quotas, Named: p.store.ImageRefs, Output: os.Stderr,
 	}
-	if err := p.net.Sweep(p.node.Owns); err != nil {
-		slog.Warn("addresses that nobody has could not be given back", "err", err)
-	}
-	if err := p.retire(agent); err != nil {
-		slog.Warn("agents of earlier builds could not be removed", "err", err)
-	}
-	gone, err := driver.Retire(ctx, filepath.Join(c.Data, "sandboxes"), filepath.Join(c.Data, "snapshots"), filepath.Join(c.Data, "ahead"))
-	if err != nil {
-		slog.Warn("earlier engines could not be removed", "err", err)
-	}
-	if len(gone) > 0 {
-		slog.Info("removed earlier engines", "engines", gone)
-	}
-	return nil
 }
 
-// mountDrive opens a part of a drive for a sandbox.
-func (p *platform) mountDrive(m fleet.DriveMount, dir string) (node.Drive, error) {
-	if p.bucket == nil {
-		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
+// memory is what of the host's memory sandboxes get.
+func (c config) memory() host.Memory {
+	return host.Memory{
+		Swap: c.Swap, ReserveMB: c.ReserveMB, BudgetMB: c.BudgetMB, SandboxMB: c.SandboxMB, Overcommit: c.Overcommit, Ready: c.Ready,
 	}
-	return p.bucket.Mount(m.DriveID, m.DrivePath, m.ReadOnly, dir)
-}
-
-// libraryOptions are the settings of images.
-func (p *platform) libraryOptions() disk.Options {
-	return disk.Options{PrivateRegistries: p.config.PrivateRegistries, BytesMax: p.config.ImageMaxMB << 20, Room: p.imageDisk.Claim, Owner: p.config.Data}
 }
 
 // diskOptions are the settings of a disk with data or images.
@@ -502,131 +343,14 @@ func (c config) diskOptions() space.Options {
 	return o
 }
 
-// openDisks looks at the disks that have data and images. Both have a reserve.
-func (p *platform) openDisks() (err error) {
-	c := p.config
-	o := c.diskOptions()
-	if p.disk, err = space.Open(c.Data, o); err != nil {
-		return err
+// resolver asks one server of the DNS, or those of the host.
+func resolver(server string) *net.Resolver {
+	if server == "" {
+		return net.DefaultResolver
 	}
-	if err := os.MkdirAll(c.ImagesDir, 0o755); err != nil { //nolint:gosec // G301: as the library makes it
-		return fmt.Errorf("make the directory of images: %w", err)
-	}
-	p.imageDisk = p.disk
-	if same, err := p.disk.Same(c.ImagesDir); same || err != nil {
-		return err
-	}
-	p.imageDisk, err = space.Open(c.ImagesDir, o)
-	return err
-}
-
-// openVolumes opens the volumes, which take the room that they promise.
-func (p *platform) openVolumes() (err error) {
-	if p.volumes, err = volume.Open(filepath.Join(p.config.Data, "volumes"), p.disk); err != nil {
-		return err
-	}
-	p.disk.Written(p.volumes.Written)
-	s, err := p.disk.State()
-	if err == nil && s.Free-s.Reserve < s.Pending {
-		slog.Warn("volumes are promised more than the disk has: nothing that takes disk can be made until some are deleted, the disk is larger, or --volume-overcommit is",
-			"promised", s.Promised, "pending", s.Pending, "free", s.Free, "reserve", s.Reserve)
-	}
-	return err
-}
-
-// storedImages is what images take of the disk.
-func (p *platform) storedImages() (uses []fleet.DiskUse, err error) {
-	all, err := p.images.Stored()
-	for _, i := range all {
-		uses = append(uses, fleet.DiskUse{Kind: fleet.DiskImage, ID: filepath.Base(i.Path), Refs: i.Refs, Bytes: i.Allocated, Platform: i.Platform})
-	}
-	return uses, err
-}
-
-// diskLogin is a login as the library of images has it.
-func diskLogin(l *fleet.Login) *disk.Login {
-	if l == nil {
-		return nil
-	}
-	return &disk.Login{Owner: l.Workspace, Username: l.Username, Password: l.Password}
-}
-
-// openMemory makes sure of the swap that the configuration allows, and finds out
-// what sandboxes can take together. It comes after the volumes, whose promises a
-// file of swap leaves alone.
-func (p *platform) openMemory(ctx context.Context) error {
-	c := p.config
-	host, err := hostMemory()
-	if err != nil {
-		return err
-	}
-	choice, err := swap.Parse(c.Swap)
-	if err != nil {
-		return err
-	}
-	disk, err := p.disk.State()
-	if err != nil {
-		return err
-	}
-	p.swap, err = swap.Provide(ctx, choice, c.swapOptions(host, disk))
-	if err != nil { // sandboxes sleep all the same
-		slog.Warn("swap could not be had", "swap", c.Swap, "kind", p.swap.Kind, "cost", swap.Cost, "err", err)
-		p.swap = swap.Plan{Kind: swap.Off}
-	} else {
-		logSwap(c.Swap, p.swap)
-	}
-	p.memory = c.sandboxMemory(host, p.swap.Held())
-	return nil
-}
-
-// logSwap tells the operator what was chosen, and what it costs.
-func logSwap(choice string, plan swap.Plan) {
-	with := []any{"swap", choice, "kind", plan.Kind, "why", plan.Why}
-	if plan.Bytes > 0 {
-		with = append(with, "bytes", plan.Bytes)
-	}
-	if held := plan.Held(); held > 0 {
-		with = append(with, "held", held) // memory that sandboxes do not get
-	}
-	switch {
-	case plan.Some():
-		slog.Info("memory of sleeping sandboxes is moved to swap", with...)
-	case choice == swap.Off:
-		slog.Info("memory of sleeping sandboxes is not moved to swap", append(with, "cost", swap.Cost)...)
-	default:
-		slog.Warn("memory of sleeping sandboxes is not moved to swap", append(with, "cost", swap.Cost)...)
-	}
-}
-
-// swapAfter is after how long in a pause sandboxes are moved to swap: 0 is never.
-func (p *platform) swapAfter() time.Duration {
-	if !p.swap.Some() {
-		return 0
-	}
-	return max(p.config.SwapAfter.Duration, p.config.SaveAfter.Duration, 1)
-}
-
-// swapOptions bound what swap of our own may take.
-func (c *config) swapOptions(host doze.Megabytes, disk space.State) swap.Options {
-	return swap.Options{Path: swapFile(c.Data), Room: disk.Free - disk.Reserve - disk.Pending, Spare: c.spareMemory(host)}
-}
-
-// swapFile is where swap of our own is.
-func swapFile(data string) string { return filepath.Join(data, "swap") }
-
-func texts(addresses []netip.Addr) (list []string) {
-	for _, a := range addresses {
-		list = append(list, a.String())
-	}
-	return list
-}
-
-func (p *platform) lease(ctx context.Context, id string) (machine.Link, error) {
-	s, err := p.net.Lease(ctx, id)
-	return machine.Link{
-		NetNS: s.Path, Name: s.Link, MAC: s.MAC.String(), IP: s.IP.String(), PrefixLen: s.PrefixLen,
-		Gateway: s.Gateway.String(), GatewayMAC: s.GatewayMAC.String(), MTU: s.MTU,
-	}, err
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server)
+	}}
 }
 
 // bootstrap makes a fresh platform usable and keeps the admin key where root
@@ -684,12 +408,8 @@ func (p *platform) run(ctx context.Context, signals <-chan os.Signal) error {
 	services = append(services, []daemon.Service{
 		{Name: "control", Run: p.control.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
-		{Name: "node", Run: p.node.Run},
-		{Name: "images", Run: p.collectImages},
-		{Name: "interceptor", Run: p.routing.interceptor.Run},
-		{Name: "egress", Run: p.egress.Run},
-		{Name: "refusals", Run: p.watchRefusals},
 	}...)
+	services = append(services, p.host.Services()...)
 	if p.issuer != nil {
 		services = append(services, daemon.Service{Name: "certificates", Run: p.issuer.Run})
 	}
@@ -757,22 +477,11 @@ func (p *platform) close() error {
 			errs = append(errs, err)
 		}
 	}
-	if p.egress != nil {
-		errs = append(errs, p.egress.Close())
-	}
-	if p.refusals != nil {
-		errs = append(errs, p.refusals.Close())
-	}
-	if p.net != nil {
-		errs = append(errs, p.net.Close())
+	if p.host != nil {
+		errs = append(errs, p.host.Close())
 	}
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
-	}
-	for _, l := range []*disk.Library{p.agents, p.images} {
-		if l != nil {
-			errs = append(errs, l.Close())
-		}
 	}
 	return errors.Join(append(errs, entrances{p.door, p.previews}.close())...)
 }
@@ -791,19 +500,4 @@ func hub() (list []control.HubImage) {
 func shortHash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:4])
-}
-
-// hostAvailable is MemAvailable of /proc/meminfo, in bytes.
-func hostAvailable() (int64, error) {
-	raw, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(raw)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }

@@ -23,6 +23,7 @@ import (
 	"doze/internal/daemon"
 	"doze/internal/disk"
 	"doze/internal/drive"
+	"doze/internal/host"
 	"doze/internal/ingress"
 	"doze/internal/machine"
 	"doze/internal/space"
@@ -41,6 +42,7 @@ type config struct {
 	Run          string `json:"run"`           // directory of run state; a tmpfs
 	ImagesDir    string `json:"imagesDir"`     // directory of images; several data directories may share it
 	Cgroup       string `json:"cgroup"`        // parent of all cgroups
+	Driver       string `json:"driver"`        // what sandboxes run in: one of host.Drivers
 	Listen       string `json:"listen"`        // address of the API and of the edge
 	TLSCert      string `json:"tlsCert"`       // PEM file of the certificate; with it the listener speaks TLS
 	TLSKey       string `json:"tlsKey"`        // PEM file of its key
@@ -111,7 +113,7 @@ type config struct {
 // defaults works on any host.
 func defaults() config {
 	return config{
-		Data: "/var/lib/doze", Listen: "127.0.0.1:7080", Workspace: "main", Region: "local",
+		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", Workspace: "main", Region: "local",
 		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
@@ -124,7 +126,7 @@ func defaults() config {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: readyAuto, Spares: 2, SparesMax: 16, Egress: egressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, Spares: 2, SparesMax: 16, Egress: host.EgressClosed, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
@@ -139,13 +141,6 @@ const (
 	memoryOvercommitMax = 100
 	// sandboxMBMin is what one sandbox of the smallest size takes with its engine.
 	sandboxMBMin = int64(doze.MemoryMin) + machine.EngineMemory>>20
-)
-
-// What sandboxes may reach.
-const (
-	egressClosed = "closed"
-	egressOpen   = "open"   // all of them are led to the proxy
-	egressDirect = "direct" // those without network rules are not
 )
 
 // What becomes of a sandbox whose processes end by themselves, or with the host.
@@ -169,6 +164,7 @@ func (c *config) bind(flags *flag.FlagSet) {
 	flags.StringVar(&c.Run, "run", c.Run, "`directory` of run state (default: below /run/doze, one for each data directory)")
 	flags.StringVar(&c.ImagesDir, "images-dir", c.ImagesDir, "`directory` of images (default: in the data directory)")
 	flags.StringVar(&c.Cgroup, "cgroup", c.Cgroup, "`name` of the parent of all cgroups (default: one for each data directory)")
+	flags.StringVar(&c.Driver, "driver", c.Driver, "`"+strings.Join(host.Drivers(), "|")+"`: what sandboxes run in; one that was made by a driver stays with it")
 	flags.StringVar(&c.Listen, "listen", c.Listen, "`address` of the API and of the edge")
 	flags.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "PEM `file` of a certificate for the public names; it is read again when it changes")
 	flags.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "PEM `file` of its key")
@@ -373,6 +369,9 @@ func (c config) validate() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		p.Add("tlsCert", "and tlsKey go together")
 	}
+	if !slices.Contains(host.Drivers(), c.Driver) {
+		p.Add("driver", "must be %s", strings.Join(host.Drivers(), " or "))
+	}
 	c.checkPreviews(&p)
 	c.checkACME(&p)
 	c.checkDatabase(&p)
@@ -407,8 +406,8 @@ func (c config) validate() error {
 	if c.OnCrash != crashResume && c.OnCrash != crashFail {
 		p.Add("onCrash", "must be %s or %s", crashResume, crashFail)
 	}
-	if c.Egress != egressClosed && c.Egress != egressOpen && c.Egress != egressDirect {
-		p.Add("egress", "must be %s, %s or %s", egressClosed, egressOpen, egressDirect)
+	if c.Egress != host.EgressClosed && c.Egress != host.EgressOpen && c.Egress != host.EgressDirect {
+		p.Add("egress", "must be %s, %s or %s", host.EgressClosed, host.EgressOpen, host.EgressDirect)
 	}
 	if _, err := doze.ParseAddressPool(c.EgressPool); err != nil {
 		p.Add("egressPool", "is wrong: %v", err)
@@ -420,8 +419,8 @@ func (c config) validate() error {
 	if err != nil {
 		p.Add("quotas", "are wrong: %v", err)
 	}
-	if _, ok := limits[doze.QuotaEgress]; ok && c.Egress == egressDirect {
-		p.Add("quotas", "has %s, which cannot hold with egress %s: choose %s", doze.QuotaEgress, egressDirect, egressOpen)
+	if _, ok := limits[doze.QuotaEgress]; ok && c.Egress == host.EgressDirect {
+		p.Add("quotas", "has %s, which cannot hold with egress %s: choose %s", doze.QuotaEgress, host.EgressDirect, host.EgressOpen)
 	}
 	if c.OTLPEndpoint != "" {
 		if err := otlp.Check(c.OTLPEndpoint); err != nil {
@@ -431,8 +430,8 @@ func (c config) validate() error {
 	if c.KeyRequests < 0 {
 		p.Add("keyRequests", "must not be negative")
 	}
-	if c.Ready < readyAuto {
-		p.Add("ready", "must not be negative, but for %d", readyAuto)
+	if c.Ready < host.ReadyAuto {
+		p.Add("ready", "must not be negative, but for %d", host.ReadyAuto)
 	}
 	if c.Spares < 0 {
 		p.Add("spares", "must not be negative")
@@ -520,6 +519,3 @@ func configure(_ context.Context, args []string) error {
 	}
 	return nil
 }
-
-// datagrams reports whether UDP can leave from dedicated addresses.
-func (c *config) datagrams() bool { return c.Egress != egressClosed && c.EgressLink != "" }

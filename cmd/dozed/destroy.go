@@ -16,9 +16,10 @@ import (
 
 	"doze"
 	"doze/internal/disk"
+	"doze/internal/host"
 	"doze/internal/hostnet"
 	"doze/internal/swap"
-	"doze/internal/wreck"
+	"doze/internal/teardown"
 )
 
 // instanceFile is in the data directory and tells others on this host where its
@@ -34,7 +35,7 @@ type instance struct {
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	"admin.key", "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", egressFile, "engines", "images", instanceFile, "lock", "net", recordsFile, "sandboxes", "seal.key", "snapshots", "ahead",
+	"admin.key", "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", instanceFile, "lock", "net", recordsFile, "sandboxes", "seal.key", "snapshots", "ahead",
 	"swap", "swap.zram", "volumes",
 }
 
@@ -78,7 +79,7 @@ func destroy(ctx context.Context, args []string) error {
 		return fmt.Errorf("stop it first: %w", err)
 	}
 	defer unlock()
-	w, err := wreckOf(c)
+	w, err := remainsOf(c)
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func destroy(ctx context.Context, args []string) error {
 	if err := w.Clear(); err != nil {
 		return err
 	}
-	if err := swap.Remove(ctx, swapFile(c.Data)); err != nil { // with nobody's memory in it, which takes a moment
+	if err := swap.Remove(ctx, host.SwapFile(c.Data)); err != nil { // with nobody's memory in it, which takes a moment
 		return err
 	}
 	if !o.all {
@@ -130,21 +131,21 @@ func served(data string) bool {
 	})
 }
 
-// wreckOf finds what the last dozed of a data directory left, wherever its
+// remainsOf finds what the last dozed of a data directory left, wherever its
 // flags had put it.
-func wreckOf(c config) (wreck.Wreck, error) {
+func remainsOf(c config) (teardown.Platform, error) {
 	i := instance{Run: c.Run, Cgroup: c.Cgroup}
 	raw, err := os.ReadFile(filepath.Join(c.Data, instanceFile))
 	if err == nil {
 		err = json.Unmarshal(raw, &i)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // older ones had no such file
-		return wreck.Wreck{}, fmt.Errorf("read where it ran: %w", err)
+		return teardown.Platform{}, fmt.Errorf("read where it ran: %w", err)
 	}
 	if !filepath.IsAbs(i.Run) || !cgroupForm.MatchString(i.Cgroup) {
-		return wreck.Wreck{}, doze.Errorf(doze.Invalid, "%s is damaged: remove it, and give --run and --cgroup as dozed all had them", filepath.Join(c.Data, instanceFile))
+		return teardown.Platform{}, doze.Errorf(doze.Invalid, "%s is damaged: remove it, and give --run and --cgroup as dozed all had them", filepath.Join(c.Data, instanceFile))
 	}
-	return wreck.Wreck{Run: filepath.Clean(i.Run), Cgroup: i.Cgroup, Data: c.Data}, nil
+	return teardown.Platform{Run: filepath.Clean(i.Run), Cgroup: i.Cgroup, Data: c.Data}, nil
 }
 
 // confirm asks whoever is at the other end of in.

@@ -7,6 +7,7 @@ import (
 
 	"doze"
 	"doze/internal/daemon"
+	"doze/internal/host"
 	"doze/internal/ingress"
 	"doze/internal/metric"
 )
@@ -25,11 +26,11 @@ func boundMemory() error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil
 	}
-	host, err := hostMemory()
+	total, err := host.TotalMemory()
 	if err != nil {
 		return err
 	}
-	debug.SetMemoryLimit(int64(max(host/memoryShare, memoryMin)) << 20)
+	debug.SetMemoryLimit(int64(max(total/memoryShare, memoryMin)) << 20)
 	return nil
 }
 

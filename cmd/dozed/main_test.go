@@ -17,7 +17,6 @@ import (
 	"doze"
 	"doze/internal/doctor"
 	"doze/internal/ingress"
-	"doze/internal/swap"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -308,21 +307,21 @@ func TestAnnounce(t *testing.T) {
 			if err != nil || !strings.Contains(string(raw), `"`+tt.want+`"`) {
 				t.Errorf("%s, %v", raw, err)
 			}
-			w, err := wreckOf(config{Data: c.Data, Run: "/run/x", Cgroup: "x"})
+			w, err := remainsOf(config{Data: c.Data, Run: "/run/x", Cgroup: "x"})
 			if err != nil || w.Run != c.Run || w.Cgroup != c.Cgroup {
 				t.Errorf("%+v, %v", w, err)
 			}
 		})
 	}
 	c := config{Data: t.TempDir(), Run: "/run/x", Cgroup: "x"}
-	if w, err := wreckOf(c); err != nil || w.Run != "/run/x" {
+	if w, err := remainsOf(c); err != nil || w.Run != "/run/x" {
 		t.Errorf("without the file: %+v, %v", w, err)
 	}
 	for _, raw := range []string{"{", `{"run":"here"}`, `{"cgroup":"../x"}`} {
 		if err := os.WriteFile(filepath.Join(c.Data, instanceFile), []byte(raw), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if w, err := wreckOf(c); err == nil {
+		if w, err := remainsOf(c); err == nil {
 			t.Errorf("%s: %+v", raw, w)
 		}
 	}
@@ -402,36 +401,5 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
-	}
-}
-
-// TestMemoryWithSwap: sandboxes, the reserve and compressed memory fit the host
-// together.
-func TestMemoryWithSwap(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		host                doze.Megabytes
-		reserve, sandboxes  int64
-		spare, left, before int64 // MB
-	}{
-		"usual":            {4096, 512, 0, 1024, 3584 - 520, 3584},
-		"small":            {1024, 768, 0, 256, 512 - 130, 512},
-		"a number":         {4096, 512, 3000, 584, 3000, 3000},
-		"all of it":        {4096, 512, 3584, 0, 3584, 3584},
-		"more than it has": {4096, 512, 8192, 4096 - 512 - 8192, 8192, 8192},
-	} {
-		c := defaults()
-		c.ReserveMB, c.SandboxMB = tc.reserve, tc.sandboxes
-		spare := c.spareMemory(tc.host)
-		if spare != tc.spare<<20 {
-			t.Errorf("%s: %d MB to spare", name, spare>>20)
-		}
-		plan := swap.Decide(swap.Choice{Kind: swap.Zram}, swap.Facts{Memory: tc.host.Bytes(), Spare: spare})
-		if got := c.sandboxMemory(tc.host, 0) >> 20; got != tc.before {
-			t.Errorf("%s: without compressed memory it is %d MB", name, got)
-		}
-		if got := c.sandboxMemory(tc.host, plan.Held()) >> 20; got != tc.left {
-			t.Errorf("%s: with %+v it is %d MB", name, plan, got)
-		}
 	}
 }

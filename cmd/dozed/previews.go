@@ -13,7 +13,7 @@ import (
 	"strconv"
 
 	"doze"
-	"doze/internal/door"
+	"doze/internal/handover"
 )
 
 // previewsFile, in the run directory, is the socket of the keeper of the address
@@ -69,7 +69,7 @@ func (c config) checkPreviews(p *doze.Problems) {
 
 // openPreviews takes the address of previews for this process alone. It is nil
 // where previews have hosts of their own.
-func openPreviews(ctx context.Context, c config) (*door.Door, error) {
+func openPreviews(ctx context.Context, c config) (*handover.Listener, error) {
 	if !c.byPath() {
 		return nil, nil //nolint:nilnil // there is none
 	}
@@ -77,7 +77,7 @@ func openPreviews(ctx context.Context, c config) (*door.Door, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := door.Open(ctx, door.Options{Address: c.PreviewListen, Path: filepath.Join(c.Run, previewsFile), Command: []string{self, keepCommand}})
+	d, err := handover.Open(ctx, handover.Options{Address: c.PreviewListen, Path: filepath.Join(c.Run, previewsFile), Command: []string{self, keepCommand}})
 	if err != nil {
 		return nil, fmt.Errorf("choose another address for previews with --preview-listen: %w", err)
 	}
@@ -128,7 +128,7 @@ func (p *platform) attendPreviews(ctx context.Context, replaced func() bool) err
 
 // attendTo keeps a door open until ctx ends. Then nobody is let in any more:
 // callers are refused, or wait for whoever replaces us.
-func attendTo(ctx context.Context, d *door.Door, server *http.Server, replaced func() bool) error {
+func attendTo(ctx context.Context, d *handover.Listener, server *http.Server, replaced func() bool) error {
 	err := d.Run(ctx)
 	if !replaced() {
 		err = errors.Join(err, d.Shut())
@@ -138,10 +138,10 @@ func attendTo(ctx context.Context, d *door.Door, server *http.Server, replaced f
 }
 
 // entrances are the doors by which callers come in.
-type entrances struct{ api, previews *door.Door } // the second may be nil
+type entrances struct{ api, previews *handover.Listener } // the second may be nil
 
 // each calls do for each of them, until an error of the first that has one.
-func (e entrances) each(do func(*door.Door) error) error {
+func (e entrances) each(do func(*handover.Listener) error) error {
 	err := do(e.api)
 	if err == nil && e.previews != nil {
 		err = do(e.previews)
@@ -150,7 +150,7 @@ func (e entrances) each(do func(*door.Door) error) error {
 }
 
 // all calls do for each of them, whatever comes of it.
-func (e entrances) all(do func(*door.Door) error) error {
+func (e entrances) all(do func(*handover.Listener) error) error {
 	err := do(e.api)
 	if e.previews != nil {
 		err = errors.Join(err, do(e.previews))
@@ -159,21 +159,21 @@ func (e entrances) all(do func(*door.Door) error) error {
 }
 
 func (e entrances) hold(ctx context.Context) error {
-	return e.each(func(d *door.Door) error { return d.Hold(ctx) })
+	return e.each(func(d *handover.Listener) error { return d.Hold(ctx) })
 }
 
 // pause lets callers wait, and lets them all in again if one door cannot.
 func (e entrances) pause() error {
-	err := e.each((*door.Door).Pause)
+	err := e.each((*handover.Listener).Pause)
 	if err != nil {
 		err = errors.Join(err, e.resume())
 	}
 	return err
 }
 
-func (e entrances) resume() error { return e.all((*door.Door).Resume) }
-func (e entrances) shut() error   { return e.all((*door.Door).Shut) }
-func (e entrances) close() error  { return e.all((*door.Door).Close) }
+func (e entrances) resume() error { return e.all((*handover.Listener).Resume) }
+func (e entrances) shut() error   { return e.all((*handover.Listener).Shut) }
+func (e entrances) close() error  { return e.all((*handover.Listener).Close) }
 
 // keepAlives lets connections stay open behind requests, or not.
 func (p *platform) keepAlives(on bool) {

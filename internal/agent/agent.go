@@ -73,7 +73,7 @@ type Agent struct {
 	mcp       func() http.Handler // made by the first call: it is not small
 	watches   atomic.Int32        // streams of changes that are open
 	bodies    bodies
-	lull      lull
+	trim      trimmer
 
 	mu      sync.Mutex
 	started time.Time // guarded by mu

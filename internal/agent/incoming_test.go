@@ -129,16 +129,16 @@ func TestBodiesGiveBack(t *testing.T) { //nolint:paralleltest // the heap belong
 	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir()}, LogDir: t.TempDir() + "/logs", UploadDir: t.TempDir() + "/uploads"})
 	body := strings.Repeat("x", giveBack/2-bodyPiece)
 	for i := range 4 {
-		was := a.lull.freed.Load()
+		was := a.trim.freed.Load()
 		a.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/process", strings.NewReader(body)))
-		if gave := a.lull.freed.Load() != was; gave != (i == 2) {
+		if gave := a.trim.freed.Load() != was; gave != (i == 2) {
 			t.Errorf("after body %d: %v", i+1, gave)
 		}
 	}
-	a.lull.free()
-	was := a.lull.freed.Load()
-	a.lull.last.Store(0)
-	if a.lull.check(); a.lull.freed.Load() != was {
+	a.trim.free()
+	was := a.trim.freed.Load()
+	a.trim.last.Store(0)
+	if a.trim.check(); a.trim.freed.Load() != was {
 		t.Error("memory was given back twice")
 	}
 }

@@ -309,7 +309,7 @@ func (rt *route) arg(decoded, escaped string) (arg string, ok bool) {
 // ServeHTTP answers every request: by the table, or with 404. It never
 // redirects and knows no 405.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer a.lull.mark()
+	defer a.trim.mark()
 	if a.vars.given().get(timingEnv) == "true" {
 		w = &timed{ResponseWriter: w, began: time.Now()}
 	}
@@ -333,7 +333,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = in
 		defer func() {
 			if in.release() {
-				a.lull.free()
+				a.trim.free()
 			}
 		}()
 	}

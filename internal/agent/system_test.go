@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/testkit/vacant"
+	"doze/internal/testkit/freeport"
 )
 
 // A command of a test may be this binary: "listen <network> <address>" waits
@@ -83,7 +83,7 @@ func TestWelcome(t *testing.T) {
 // freePort returns a port that nobody else gets.
 func freePort(t *testing.T) int {
 	t.Helper()
-	port, err := vacant.Port(t.Context())
+	port, err := freeport.Port(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,8 @@ import (
 	"doze/internal/seal"
 	"doze/internal/store"
 	"doze/internal/testkit/authority"
-	"doze/internal/testkit/vacant"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
+	"doze/internal/testkit/freeport"
 )
 
 // names are those that are ours in a test. It is safe for concurrent use.
@@ -44,7 +44,7 @@ type site struct {
 // world is an authority, the DNS that it asks, and two ports that it looks at.
 type world struct {
 	*authority.Authority
-	zone    *zone.Zone
+	zone    *dnstest.Zone
 	names   names
 	dir     string
 	tls     string // addresses
@@ -55,7 +55,7 @@ type world struct {
 // reserve finds an address that nobody listens on.
 func reserve(t *testing.T) (addr string, port int) {
 	t.Helper()
-	port, err := vacant.Port(t.Context())
+	port, err := freeport.Port(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func reserve(t *testing.T) (addr string, port int) {
 
 func newWorld(t *testing.T, life time.Duration) *world {
 	t.Helper()
-	w := &world{zone: zone.Serve(t), dir: t.TempDir()}
+	w := &world{zone: dnstest.Serve(t), dir: t.TempDir()}
 	o := authority.Options{Resolver: w.zone.Address, Life: life}
 	w.tls, o.TLSPort = reserve(t)
 	w.http, o.HTTPPort = reserve(t)

@@ -16,7 +16,7 @@ import (
 // look for that long.
 const archiveTimeout = 30 * time.Minute
 
-// archiveSandbox answers at once; the loop that mends does the work, now or
+// archiveSandbox answers at once; the reconcile loop does the work, now or
 // after a crash.
 func (s *Server) archiveSandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
 	return s.lead(ctx, r, doze.Archiving, func(sb store.Sandbox) (store.Step, error) {
@@ -62,7 +62,7 @@ func errAlready(sb store.Sandbox) error {
 }
 
 // lead moves the sandbox of a path on by a step to a phase, whose work the loop
-// that mends does.
+// that reconciles does.
 func (s *Server) lead(ctx context.Context, r *http.Request, to doze.Phase, step func(store.Sandbox) (store.Step, error)) (doze.Sandbox, error) {
 	found, err := s.living(ctx, r.PathValue("name"))
 	if err == nil && found.Phase == to { // after its turn it is something else
@@ -75,7 +75,7 @@ func (s *Server) lead(ctx context.Context, r *http.Request, to doze.Phase, step 
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	defer s.mending.ring()
+	defer s.reconciling.ring()
 	defer release()
 	st, err := step(sb)
 	if err != nil {

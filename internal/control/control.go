@@ -65,16 +65,16 @@ type Config struct {
 // Server serves the control API.
 type Server struct {
 	Config
-	turns     *turns
-	began     time.Time // before it, nodes do not know what was used
-	reports   queue
-	expiry    *alarm
-	stepped   atomic.Bool
-	mending   bell // something is left to finish
-	agenda    bell // a schedule may be due earlier, or room for another start
-	disk      disk
-	setBack   atomic.Bool
-	governing sync.Mutex // held while limits are recorded and put in force
+	locks       *keylock
+	began       time.Time // before it, nodes do not know what was used
+	reports     queue
+	expiry      *deadlines
+	stepped     atomic.Bool
+	reconciling bell // something is left to finish
+	scheduler   bell // a schedule may be due earlier, or room for another start
+	disk        disk
+	setBack     atomic.Bool
+	governing   sync.Mutex // held while limits are recorded and put in force
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
 	siblings  map[string][]string             // see siblingsOf
@@ -85,9 +85,9 @@ type Server struct {
 // [Server.Run] belong to it.
 func New(c Config) *Server {
 	s := &Server{
-		Config: c, turns: newTurns(), began: time.Now(),
+		Config: c, locks: newKeylock(), began: time.Now(),
 		siblings: siblingsOf(routes),
-		reports:  queue{rang: newBell()}, expiry: newAlarm(), mending: newBell(), agenda: newBell(),
+		reports:  queue{rang: newBell()}, expiry: newDeadlines(), reconciling: newBell(), scheduler: newBell(),
 		document: sync.OnceValues(func() (json.RawMessage, error) {
 			text, err := json.Marshal(Description())
 			return append(text, '\n'), err
@@ -103,7 +103,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { _ = s.Audit.Run(ctx) }) // it logs what does not work
 	tasks.Go(func() { s.expire(ctx) })
-	tasks.Go(func() { s.mend(ctx) })
+	tasks.Go(func() { s.reconcile(ctx) })
 	tasks.Go(func() { s.record(ctx) })
 	tasks.Go(func() { s.noteKeys(ctx) })
 	tasks.Go(func() { s.reverify(ctx) })
@@ -163,13 +163,13 @@ func (s *Server) Recover(ctx context.Context) error {
 	// What came due while nobody ran is shown by no answer, however soon.
 	next, unknown := s.Store.NextDeadline(ctx)
 	s.expiry.by(next)
-	s.mending.ring()
+	s.reconciling.ring()
 	return errors.Join(err, unknown)
 }
 
 // resume takes up a start that was cut short. A sandbox that never ran ends, so
 // that its name is free for the next try; one that was being replaced gets its
-// fresh machine, or fails and keeps its name. Preconditions: the turn of the
+// fresh machine, or fails and keeps its name. Preconditions: the lock of the
 // sandbox is held, or no request comes in yet.
 func (s *Server) resume(ctx context.Context, uid string) error {
 	sb, err := s.Store.Sandbox(ctx, uid)
@@ -179,7 +179,7 @@ func (s *Server) resume(ctx context.Context, uid string) error {
 	if err != nil || sb.Phase.Status() != doze.Starting.Status() {
 		return err
 	}
-	defer s.mending.ring()
+	defer s.reconciling.ring()
 	if sb.Machine == sb.UID { // its first
 		_, err = s.end(ctx, sb, "the platform stopped while the sandbox was being started: create it again")
 		return err

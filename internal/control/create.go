@@ -135,7 +135,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snap
 // that it returns does not end with the caller: what is begun is completed.
 // Besides the time of a create it has that of the end of a machine before.
 func (s *Server) take(ctx context.Context, uid string, before time.Duration) (context.Context, func(), error) {
-	held, release, err := s.turns.take(ctx, uid)
+	held, release, err := s.locks.take(ctx, uid)
 	if err != nil {
 		return nil, nil, doze.Wrap(err, doze.Timeout, "another change of the sandbox takes too long")
 	}
@@ -145,7 +145,7 @@ func (s *Server) take(ctx context.Context, uid string, before time.Duration) (co
 		cancel()
 		release()
 		if deleted {
-			s.mending.ring() // it found the turn taken
+			s.reconciling.ring() // it found the lock taken
 		}
 	}, nil
 }
@@ -187,7 +187,7 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	defer s.mending.ring() // its machine is a leftover
+	defer s.reconciling.ring() // its machine is a leftover
 
 	public := doze.Public(err)
 	var err2 error

@@ -116,7 +116,7 @@ func (s *Server) domain(ctx context.Context, r *http.Request) (doze.CustomDomain
 // release are those of its turn.
 func (s *Server) ownDomain(ctx context.Context, r *http.Request) (d doze.CustomDomain, life context.Context, release func(), err error) {
 	workspace, name := callerOf(ctx).Workspace, domainOf(r)
-	if life, release, err = s.turns.take(ctx, domainTurn(workspace, name)); err != nil {
+	if life, release, err = s.locks.take(ctx, domainLock(workspace, name)); err != nil {
 		return d, nil, nil, err
 	}
 	if d, err = s.Store.Domain(life, workspace, name); err != nil {
@@ -126,8 +126,8 @@ func (s *Server) ownDomain(ctx context.Context, r *http.Request) (d doze.CustomD
 	return d, life, release, nil
 }
 
-// domainTurn is the turn of who changes a domain.
-func domainTurn(workspace, name string) string { return "domain/" + workspace + "/" + name }
+// domainLock is the turn of who changes a domain.
+func domainLock(workspace, name string) string { return "domain/" + workspace + "/" + name }
 
 // notOurs says of a domain that is not found if it is another workspace's that
 // shares it.
@@ -357,7 +357,7 @@ func (s *Server) reverify(ctx context.Context) {
 
 // verifyAgain looks at a domain in its turn.
 func (s *Server) verifyAgain(ctx context.Context, workspace, name string) error {
-	life, release, err := s.turns.take(ctx, domainTurn(workspace, name))
+	life, release, err := s.locks.take(ctx, domainLock(workspace, name))
 	if err != nil {
 		return err
 	}

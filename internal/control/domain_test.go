@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"doze"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
 )
 
 // domainWorld is a platform that asks the zone.
-func domainWorld(t *testing.T) (*platform, *zone.Zone) {
+func domainWorld(t *testing.T) (*platform, *dnstest.Zone) {
 	t.Helper()
-	z := zone.Serve(t)
+	z := dnstest.Serve(t)
 	z.A(target, [4]byte{192, 0, 2, 1})
 	p := start(t, false)
 	p.stop()
@@ -27,7 +27,7 @@ func (p *platform) verify(headers ...string) doze.CustomDomain {
 }
 
 // prove writes into the DNS what a domain asks for.
-func prove(z *zone.Zone, d doze.CustomDomain) {
+func prove(z *dnstest.Zone, d doze.CustomDomain) {
 	for name, value := range d.Spec.TXTRecords {
 		z.TXT(name, value)
 	}

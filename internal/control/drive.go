@@ -12,8 +12,8 @@ import (
 	"doze/internal/store"
 )
 
-// driveTurn is the beginning of the turns of drives.
-const driveTurn = "drive/"
+// driveLock is the beginning of the keys of drives.
+const driveLock = "drive/"
 
 // drivePhases are the values that a status filter of drives may have.
 var drivePhases = statusesWith(map[string][]string{doze.DriveDeployed: {store.DriveReady}})
@@ -105,7 +105,7 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 	if err != nil {
 		return deleted{}, err
 	}
-	life, release, err := s.take(ctx, driveTurn+d.ID, 0)
+	life, release, err := s.take(ctx, driveLock+d.ID, 0)
 	if err != nil {
 		return deleted{}, err
 	}
@@ -123,7 +123,7 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 	if err := s.Store.DeleteDrive(life, d.ID); err != nil {
 		return deleted{}, err
 	}
-	s.mending.ring() // its files are left
+	s.reconciling.ring() // its files are left
 	return deleted{"the drive was deleted", d.Metadata.Name}, nil
 }
 

@@ -205,7 +205,7 @@ func (s *Server) ClockStepped() {
 	s.stepped.Store(true)
 	s.expiry.rang.ring()
 	s.setBack.Store(true)
-	s.agenda.ring()
+	s.scheduler.ring()
 }
 
 // reschedule computes the deadlines anew that the clock of the wall, when it
@@ -241,7 +241,7 @@ func (s *Server) reschedule(ctx context.Context) error {
 }
 
 // end begins to delete a sandbox: nobody finds it any more and its name is
-// free. What runs of it is ended by the loop that mends.
+// free. What runs of it is ended by the reconcile loop.
 func (s *Server) end(ctx context.Context, sb store.Sandbox, why string) (store.Sandbox, error) {
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Delete, Message: why, At: time.Now()})
 	if err == nil {
@@ -256,8 +256,8 @@ func (s *Server) ended(ctx context.Context, all ...store.Sandbox) {
 	for i, sb := range all {
 		uids[i] = sb.UID
 		s.drop(sb)
-		s.turns.interrupt(sb.UID)
+		s.locks.interrupt(sb.UID)
 	}
 	s.unpublish(ctx, uids...)
-	s.mending.ring()
+	s.reconciling.ring()
 }

@@ -2,7 +2,7 @@ package control
 
 import "context"
 
-// Unfinished is what the loop that mends has found to do, by the turn that it
+// Unfinished is what the reconcile loop has found to do, by the turn that it
 // needs.
 func (s *Server) Unfinished(ctx context.Context) (map[string]func(context.Context) error, error) {
 	work, err := s.unfinished(ctx)

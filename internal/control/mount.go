@@ -100,7 +100,7 @@ func (s *Server) mountDrive(ctx context.Context, route fleet.Route, body map[str
 	if err != nil {
 		return mounted{}, driveError(err)
 	}
-	life, release, err := s.take(ctx, driveTurn+d.ID, 0)
+	life, release, err := s.take(ctx, driveLock+d.ID, 0)
 	if err != nil {
 		return mounted{}, err
 	}

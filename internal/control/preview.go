@@ -23,9 +23,9 @@ const (
 	// labelLetters of base32 are 80 bits: a label cannot be guessed.
 	labelLetters = 16
 	tokenPrefix  = "dzp_" // of a preview token
-	// previewTurn is the beginning of the turns of the previews of a workspace,
+	// previewLock is the beginning of the keys of the previews of a workspace,
 	// which may take addresses from each other.
-	previewTurn = "previews/"
+	previewLock = "previews/"
 )
 
 // secretKey is what names that nobody can guess are made with.
@@ -230,7 +230,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		}
 	}
 
-	life, release, err := s.turns.take(ctx, previewTurn+p.Metadata.Workspace)
+	life, release, err := s.locks.take(ctx, previewLock+p.Metadata.Workspace)
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -271,7 +271,7 @@ func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Previ
 	if err != nil {
 		return doze.Preview{}, err
 	}
-	life, release, err := s.turns.take(ctx, previewTurn+sb.Metadata.Workspace)
+	life, release, err := s.locks.take(ctx, previewLock+sb.Metadata.Workspace)
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -344,7 +344,7 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 // changeTokens changes the tokens of a preview, in the records and then at the
 // edge.
 func (s *Server) changeTokens(ctx context.Context, p store.Preview, change func(context.Context, []store.PreviewToken) error) error {
-	life, release, err := s.turns.take(ctx, previewTurn+p.Metadata.Workspace)
+	life, release, err := s.locks.take(ctx, previewLock+p.Metadata.Workspace)
 	if err != nil {
 		return err
 	}

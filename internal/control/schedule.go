@@ -156,7 +156,7 @@ func (s *Server) createSchedule(ctx context.Context, r *http.Request, body map[s
 	if err := s.Store.InsertSchedule(ctx, e); err != nil {
 		return doze.Schedule{}, err
 	}
-	s.agenda.ring()
+	s.scheduler.ring()
 	return scheduleView(e, false), nil
 }
 
@@ -215,7 +215,7 @@ func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[s
 	if err != nil {
 		return doze.Schedule{}, err
 	}
-	s.agenda.ring()
+	s.scheduler.ring()
 	return scheduleView(e, false), nil
 }
 

@@ -20,7 +20,7 @@ const (
 	// clientsMax bounds the programs that a workspace registers.
 	clientsMax = 100
 
-	accountTurn = "accounts/"
+	accountLock = "accounts/"
 )
 
 func (s *Server) listServiceAccounts(ctx context.Context, _ *http.Request) ([]doze.ServiceAccount, error) {
@@ -100,7 +100,7 @@ func (s *Server) serviceAccount(ctx context.Context, r *http.Request) (store.Ser
 // tokens from then on. One such change is made at a time, so that the record and
 // what is in memory agree.
 func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body map[string]any) (doze.ServiceAccount, error) {
-	life, release, err := s.turns.take(ctx, accountTurn+r.PathValue("account"))
+	life, release, err := s.locks.take(ctx, accountLock+r.PathValue("account"))
 	if err != nil {
 		return doze.ServiceAccount{}, err
 	}

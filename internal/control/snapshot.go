@@ -164,7 +164,7 @@ func heir(spec doze.SandboxSpec) doze.SandboxSpec {
 }
 
 // discard removes a snapshot: first from all lists, then its files. What does
-// not work is tried again by the loop that mends.
+// not work is tried again by the reconcile loop.
 func (s *Server) discard(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
@@ -173,7 +173,7 @@ func (s *Server) discard(ctx context.Context, id string) error {
 	}
 	if err := s.clearSnapshot(ctx, id); err != nil {
 		slog.WarnContext(ctx, "the files of a snapshot are removed later", "snapshot", id, "err", err)
-		s.mending.ring()
+		s.reconciling.ring()
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[st
 	return out, unlessDeleted(life, err)
 }
 
-// update changes a sandbox to what body says. Preconditions: the turn of sb is
+// update changes a sandbox to what body says. Preconditions: the lock of sb is
 // held.
 func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]any) (doze.Sandbox, error) {
 	by := s.learn(ctx, learnTimeout, sb) // it may end, or not, for being unused
@@ -195,7 +195,7 @@ func needsMachine(was, now doze.Runtime) bool {
 		})
 }
 
-// turnInto makes sb what is wanted. Preconditions: the turn of sb is held.
+// turnInto makes sb what is wanted. Preconditions: the lock of sb is held.
 func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	off := sb.Phase == doze.Disabling || sb.Phase == doze.Disabled
 	enable, disable := off && want.Spec.IsEnabled(), !off && !want.Spec.IsEnabled()
@@ -272,7 +272,7 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 	s.route(ctx, sb)
 	if err := s.finishDisable(ctx, sb.UID); err != nil {
 		slog.WarnContext(ctx, "disabling is tried again", "sandbox", sb.UID, "err", err)
-		s.mending.ring()
+		s.reconciling.ring()
 	}
 	return nil
 }

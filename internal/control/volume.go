@@ -13,8 +13,8 @@ import (
 	"doze/internal/store"
 )
 
-// diskTurn is the beginning of the turns of disks.
-const diskTurn = "disk/"
+// diskLock is the beginning of the keys of disks.
+const diskLock = "disk/"
 
 // volumePhases are the values that a status filter of volumes may have.
 var volumePhases = statusesWith(map[string][]string{doze.VolumeDeployed: {store.VolumeReady}})
@@ -63,7 +63,7 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 	if err := p.Err(); err != nil {
 		return doze.Volume{}, err
 	}
-	life, release, err := s.take(ctx, diskTurn+v.ID, 0)
+	life, release, err := s.take(ctx, diskLock+v.ID, 0)
 	if err != nil {
 		return doze.Volume{}, err
 	}
@@ -111,7 +111,7 @@ func (s *Server) origin(ctx context.Context, v *doze.Volume, p *doze.Problems) (
 func (s *Server) abandonVolume(ctx context.Context, id string, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	defer s.mending.ring()
+	defer s.reconciling.ring()
 	if err := s.Store.AbandonVolume(ctx, id); err != nil {
 		slog.ErrorContext(ctx, "the next start of the platform removes a volume that was not made", "volume", id, "err", err)
 	}
@@ -173,7 +173,7 @@ func (s *Server) deleteVolume(ctx context.Context, r *http.Request) (doze.Volume
 	if err != nil {
 		return doze.Volume{}, err
 	}
-	s.mending.ring() // its disk is left
+	s.reconciling.ring() // its disk is left
 	return v.Volume, nil
 }
 

@@ -117,7 +117,7 @@ func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err
 	if err != nil {
 		return out, err
 	}
-	life, release, err := s.turns.take(ctx, diskTurn+v.ID)
+	life, release, err := s.locks.take(ctx, diskLock+v.ID)
 	if err != nil {
 		return out, doze.Wrap(err, doze.Timeout, "another upload of this version takes too long")
 	}
@@ -138,7 +138,7 @@ func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err
 	ending, end := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer end()
 	if written := s.Store.WriteVersion(ending, v); written != nil {
-		defer s.mending.ring()
+		defer s.reconciling.ring()
 		return out, errors.Join(err, written, s.Store.DropDisk(ending, v.ID)) // it was deleted meanwhile
 	}
 	return uploaded{"the files are there", v.Name}, err
@@ -167,7 +167,7 @@ func fromUpload(err error) error {
 }
 
 func (s *Server) deleteVolumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {
-	defer s.mending.ring() // its disks are left
+	defer s.reconciling.ring() // its disks are left
 	return s.Store.DeleteVolumeTemplate(ctx, callerOf(ctx).Workspace, r.PathValue("template"))
 }
 
@@ -178,7 +178,7 @@ type versionDeleted struct {
 }
 
 func (s *Server) deleteVersion(ctx context.Context, r *http.Request) (versionDeleted, error) {
-	defer s.mending.ring() // its disk is left
+	defer s.reconciling.ring() // its disk is left
 	t, err := s.Store.DeleteVersion(ctx, callerOf(ctx).Workspace, r.PathValue("template"), r.PathValue("version"))
 	return versionDeleted{"the version is deleted", t}, err
 }

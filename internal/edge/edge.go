@@ -149,8 +149,8 @@ type visit struct {
 	token   string         // that opened the preview
 	origin  origin         // of the answer
 
-	sent  atomic.Bool // the sandbox may have the request
-	pulse pulse
+	sent atomic.Bool // the sandbox may have the request
+	idle idleTimer
 }
 
 // ServeHTTP serves sandboxes, and previews by host.
@@ -180,7 +180,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
 	}
-	s := &stream{control: http.NewResponseController(w), pulse: &v.pulse, idleMax: e.idleMax}
+	s := &stream{control: http.NewResponseController(w), idle: &v.idle, idleMax: e.idleMax}
 	at, ok := e.previewPlace(r, l)
 	switch {
 	case l == previews && !ok:
@@ -381,7 +381,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 			}
 			v.origin.finish(resp.Header)
 			if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-				resp.Body = v.pulse.start(conn)
+				resp.Body = v.idle.start(conn)
 			} else {
 				v.origin.trail(resp)
 			}

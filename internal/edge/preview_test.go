@@ -445,7 +445,7 @@ func TestAgeMax(t *testing.T) {
 		running.Go(func() { all.run(ctx) })
 		old, cut := context.WithCancelCause(ctx)
 		done, err := all.add(&stream{
-			valid: func() bool { return true }, until: time.Now().Add(ageMax), cut: cut, pulse: new(pulse), idleMax: idleMax,
+			valid: func() bool { return true }, until: time.Now().Add(ageMax), cut: cut, idle: new(idleTimer), idleMax: idleMax,
 			control: http.NewResponseController(httptest.NewRecorder()),
 		})
 		if err != nil {

@@ -27,8 +27,8 @@ const (
 type stream struct {
 	valid   func() bool // whether its credential still is; it does not block
 	until   time.Time   // when it has lasted long enough; zero is never
-	pulse   *pulse
-	idleMax time.Duration // for which its pulse may stop
+	idle    *idleTimer
+	idleMax time.Duration // for which nothing may pass
 	cut     context.CancelCauseFunc
 	control *http.ResponseController
 }
@@ -55,7 +55,7 @@ func (s *stream) overdue(now time.Time) *doze.Error {
 		return errRevoked
 	case !s.until.IsZero() && !now.Before(s.until):
 		return errTooOld
-	case s.pulse.silence(now) >= s.idleMax:
+	case s.idle.silence(now) >= s.idleMax:
 		return errIdle
 	}
 	return nil
@@ -86,7 +86,7 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// run checks the credentials, the age and the pulse of open streams until ctx
+// run checks the credentials, the age and the idle time of open streams until ctx
 // ends, and then ends all streams. It sleeps while there are none.
 func (ss *streams) run(ctx context.Context) {
 	defer ss.end()

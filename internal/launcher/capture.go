@@ -26,8 +26,8 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine/gvisor"
-	"doze/internal/step"
 )
 
 // A checkpoint has two parts. In the first, the engine writes its own state and
@@ -94,14 +94,14 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	defer s.note()
 	var share *base // without one it is whole
 	if what.Base != nil {
-		if err = step.Reach(step.Share, s.id); err == nil {
+		if err = failpoint.Reach(failpoint.Share, s.id); err == nil {
 			share, err = openBase(*what.Base, what.Dir)
 		}
 	}
 	if err != nil {
 		slog.WarnContext(ctx, "a checkpoint shares nothing with the last", "sandbox", s.id, "err", err)
 	}
-	if err := step.Reach(step.Write, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Write, s.id); err != nil {
 		return made, err
 	}
 	c := &capture{dir: what.Dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
@@ -109,7 +109,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	if err := s.name(ctx, c, what.Yields); err != nil {
 		return made, errors.Join(err, c.close())
 	}
-	if err := step.Reach(step.Copy, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Copy, s.id); err != nil {
 		return made, errors.Join(err, c.close())
 	}
 	ended, stop := make(chan error, 1), make(chan struct{})
@@ -125,7 +125,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		err = step.Reach(step.Index, s.id)
+		err = failpoint.Reach(failpoint.Index, s.id)
 	}
 	if err == nil {
 		made.Files, err = c.pages.seal(what.Dir) // here, while the caller leaves the directory alone
@@ -134,7 +134,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	if err != nil {
 		return made, err
 	}
-	step.Pass(step.Written, s.id)
+	failpoint.Pass(failpoint.Written, s.id)
 	s.saved()
 	return made, nil
 }

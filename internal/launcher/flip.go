@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"doze/internal/step"
+	"doze/internal/failpoint"
 	"doze/internal/trace"
 )
 
@@ -89,7 +89,7 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 	if s.paused == pause {
 		return nil
 	}
-	if err := step.Reach(step.Flip, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Flip, s.id); err != nil {
 		return err
 	}
 	if err := s.mark(markFlipping, true); err != nil {
@@ -101,7 +101,7 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 		}
 		s.swapped = false
 	}
-	step.Pass(step.Turn, s.id)
+	failpoint.Pass(failpoint.Turn, s.id)
 	if !pause && s.swapped && len(s.hot) == 0 {
 		s.l.tasks.Go(func() { fetch(ctx, int(s.pid.Load())) })
 	}
@@ -109,7 +109,7 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 	if err != nil && !s.doubtful && !errors.Is(err, errSlow) && !s.over() { // the kept connection may have been an old one
 		err = turn(ctx)
 	}
-	step.Pass(step.Turned, s.id)
+	failpoint.Pass(failpoint.Turned, s.id)
 	if s.note(); s.doubtful {
 		return err // and so the mark stays
 	}
@@ -312,7 +312,7 @@ func (s *sandbox) settleFlip(ctx context.Context, pause bool, err error) error {
 func (s *sandbox) flipped(ctx context.Context) {
 	err := s.mark(markPaused, s.paused)
 	if err == nil {
-		err = step.Reach(step.Unmark, s.id)
+		err = failpoint.Reach(failpoint.Unmark, s.id)
 	}
 	if err == nil {
 		err = s.mark(markFlipping, false)

@@ -22,9 +22,9 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine"
 	"doze/internal/machine/gvisor"
-	"doze/internal/step"
 )
 
 // An engine that wakes from disk reads its image through its launcher, over the
@@ -128,7 +128,7 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	r := &reader{todo: make(chan read, reading), done: make(chan stateio.Completion, reading)}
 	if name == gvisor.FilePages {
-		if err := step.Reach(step.Serve, im.id); err != nil {
+		if err := failpoint.Reach(failpoint.Serve, im.id); err != nil {
 			im.spoil(err)
 			return nil, err
 		}

@@ -35,8 +35,8 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 	"gvisor.dev/gvisor/runsc/version"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine/gvisor"
-	"doze/internal/step"
 )
 
 var (
@@ -192,7 +192,7 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		return fmt.Errorf("list machines: %w", err)
 	}
 	for _, id := range ids {
-		step.Pass(step.Takeover, id.ContainerID)
+		failpoint.Pass(failpoint.Takeover, id.ContainerID)
 		c, err := container.Load(l.conf.RootDir, id, container.LoadOpts{Exact: true})
 		if err != nil || !alive(c.SandboxPid()) {
 			slog.Warn("removing what is left of a machine", "sandbox", id.ContainerID, "err", err)

@@ -21,8 +21,8 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/specutils"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine/gvisor"
-	"doze/internal/step"
 	"doze/internal/trace"
 )
 
@@ -97,14 +97,14 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	defer s.mu.Unlock()
 	s.config = c
 	// The bundle comes first: it says to other launchers whose the group is.
-	if err := step.Reach(step.Bundle, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Bundle, s.id); err != nil {
 		return err
 	}
 	bundle := s.l.bundle(c.ID)
 	if err := os.MkdirAll(filepath.Join(bundle, "root"), 0o700); err != nil {
 		return fmt.Errorf("make the bundle: %w", err)
 	}
-	if err := step.Reach(step.Group, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Group, s.id); err != nil {
 		return err
 	}
 	g, err := s.l.groups.make(c.ID, c.Memory)
@@ -131,7 +131,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := step.Reach(step.Engine, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Engine, s.id); err != nil {
 		return err
 	}
 	var made *container.Container
@@ -144,7 +144,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(step.Reach(step.Join, s.id), g.join(made)); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Join, s.id), g.join(made)); err != nil {
 		return errors.Join(err, made.Destroy())
 	}
 	return s.settle(made)
@@ -288,7 +288,7 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 		}
 		opening.End()
 		defer s.closeLink()
-		if err := step.Reach(step.Fill, s.id); err != nil {
+		if err := failpoint.Reach(failpoint.Fill, s.id); err != nil {
 			return err
 		}
 		filling := trace.Start(ctx, trace.Engine)
@@ -296,7 +296,7 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 			return err
 		}
 		filling.End()
-		if err := step.Reach(step.Filled, s.id); err != nil {
+		if err := failpoint.Reach(failpoint.Filled, s.id); err != nil {
 			return err
 		}
 		c.Status = container.Running // gVisor writes it down only where its own call restores
@@ -317,7 +317,7 @@ func (s *sandbox) restored(ctx context.Context) {
 		return // the machine ends, which is an event
 	}
 	s.stir()
-	step.Pass(step.Unlimit, s.id)
+	failpoint.Pass(failpoint.Unlimit, s.id)
 	if err := s.group.Load().limitCPU(s.config.CPUs); err != nil && !s.over() {
 		slog.Error("limit the processor", "sandbox", s.id, "err", err)
 		s.shoot() // without its limits it must not run
@@ -366,7 +366,7 @@ func (s *sandbox) closeLink() {
 func (s *sandbox) prepare() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := step.Reach(step.Link, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Link, s.id); err != nil {
 		return err
 	}
 	return s.openLink(s.config)
@@ -439,7 +439,7 @@ func (s *sandbox) administer(ctx context.Context, may []string, args ...string) 
 
 // kill ends the machine and removes everything but its images.
 func (s *sandbox) kill(ctx context.Context) error {
-	if err := step.Reach(step.Kill, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Kill, s.id); err != nil {
 		return err
 	}
 	s.unwanted.Store(true)
@@ -453,7 +453,7 @@ func (s *sandbox) kill(ctx context.Context) error {
 			return fmt.Errorf("kill %s: process %d does not end", s.id, s.pid.Load())
 		}
 	}
-	step.Pass(step.Clear, s.id)
+	failpoint.Pass(failpoint.Clear, s.id)
 	s.clear()
 	s.l.drop(s)
 	return nil

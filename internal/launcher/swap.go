@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine/gvisor"
-	"doze/internal/step"
 )
 
 // What a machine in swap needs first when it wakes are some hundred pages, of
@@ -44,7 +44,7 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	if !s.paused {
 		return r, errors.New("a machine must be paused before its memory is moved to swap")
 	}
-	if err := step.Reach(step.Push, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Push, s.id); err != nil {
 		return r, err
 	}
 	s.rested(ctx)
@@ -58,7 +58,7 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 	if r.Moved = g.swapped(); r.Moved == 0 {
 		return r, nil
 	}
-	if err := cmp.Or(step.Reach(step.Pushed, s.id), s.mark(markSwapped, true)); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Pushed, s.id), s.mark(markSwapped, true)); err != nil {
 		return r, err
 	}
 	s.swapped = true

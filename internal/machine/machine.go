@@ -75,6 +75,7 @@ type Link struct {
 // Config is everything that a driver must know to run a machine, and to find
 // it again after a crash.
 type Config struct {
+	Driver   string `json:",omitempty"` // the name of the one that makes it; those of before there was a choice have none
 	ID       string // unique on the host for ever; [a-z0-9-]
 	Dir      string // the driver keeps checkpoints here; survives a reboot
 	Root     string // file of the read-only root file system (EROFS)
@@ -199,8 +200,28 @@ type Machine interface {
 	Close(ctx context.Context) error
 }
 
+// Traits are what a driver can do. Whoever needs to know asks them, and not which
+// driver it is.
+type Traits struct {
+	// Name is in the configuration of each machine and in its record: [a-z0-9]. A
+	// machine is found by the driver that made it, and by no other.
+	Name string
+	// Network says that a checkpoint has what processes inside changed of their
+	// network: links, addresses, routes, rules and namespaces. Without it, a machine
+	// that has something of that sleeps in memory only, and is not copied.
+	Network bool
+	// Swap says that a machine can be Swapped.
+	Swap bool
+	// Copies says that Keep makes copies that boots go on from.
+	Copies bool
+	// Directories says that volumes are directories of the host.
+	Directories bool
+}
+
 // A Driver makes machines.
 type Driver interface {
+	// Traits returns what it can do, which never changes.
+	Traits() Traits
 	// Boot starts a new machine; its first process runs when Boot returns. On
 	// an error nothing of the machine is left. One that starts from a copy
 	// needs the same Root, Agent, Args, Memory, IPTables and Tun as the machine that was

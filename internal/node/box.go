@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/failpoint"
 	"doze/internal/fleet"
 	"doze/internal/machine"
-	"doze/internal/step"
 	"doze/internal/trace"
 )
 
@@ -318,14 +318,14 @@ func (b *Box) wake(try *attempt, port uint16) {
 		if from != machine.OnDisk {
 			b.reach(m, port)
 		}
-		if err := step.Reach(step.Called, b.order.UID); err != nil {
+		if err := failpoint.Reach(failpoint.Called, b.order.UID); err != nil {
 			return err
 		}
 		if err := b.n.pledge(ctx, b.config); err != nil {
 			return err
 		}
 		err := m.Resume(ctx)
-		step.Pass(step.Woke, b.order.UID)
+		failpoint.Pass(failpoint.Woke, b.order.UID)
 		return err
 	}, func(err error) {
 		b.attempt = nil
@@ -492,14 +492,14 @@ func (b *Box) suspend() {
 
 // pause makes the machine of a box stand still. Preconditions: the turn is held.
 func (b *Box) pause(m machine.Machine) error {
-	if err := step.Reach(step.Idle, b.order.UID); err != nil {
+	if err := failpoint.Reach(failpoint.Idle, b.order.UID); err != nil {
 		return err
 	}
 	if err := b.noteTie(m); err != nil {
 		return err
 	}
 	err := m.Suspend(b.life, machine.Paused)
-	step.Pass(step.Slept, b.order.UID)
+	failpoint.Pass(failpoint.Slept, b.order.UID)
 	return err
 }
 

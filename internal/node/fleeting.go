@@ -48,7 +48,7 @@ func (b *Box) mayTie() bool { return b.order.IPTables || b.order.Tun }
 // tied returns what a checkpoint of the machine of b would leave out, as far as
 // that is known; nothing if it has a checkpoint. Preconditions: mu is held.
 func (b *Box) tied(m machine.Machine) string {
-	if m.Tier() > machine.Paused {
+	if m.Tier() > machine.Paused || b.n.Driver.Traits().Network {
 		return ""
 	}
 	return b.unsaved

@@ -375,7 +375,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 // plan returns what the machine of an order is made of.
 func (n *Node) plan(ctx context.Context, o fleet.Order) (c machine.Config, image Image, err error) {
 	c = machine.Config{
-		ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+		Driver: n.Driver.Traits().Name, ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
 		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
 	}
 	defer trace.Next(ctx, trace.Image).End()

@@ -174,6 +174,13 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	case !r.Booted:
 		return n.discard(ctx, uid, r)
 	}
+	name := n.Driver.Traits().Name
+	if r.Config.Driver == "" {
+		r.Config.Driver = name // there was one
+	}
+	if r.Config.Driver != name {
+		return fmt.Errorf("the sandbox %s was made by the driver %s, and this node has %s: start it with --driver %s", uid, r.Config.Driver, name, r.Config.Driver)
+	}
 	r.Config.GoBack = n.GoBack // whatever it was before the restart
 	b := n.newBox(r.Order.order(), r.Config, doze.Standby)
 	b.image, b.noted, b.unsaved, b.back = r.Image, r.Tied, r.Tied, r.Back

@@ -46,6 +46,9 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if b == nil {
 		return 0, errUnknown
 	}
+	if t := n.Driver.Traits(); !t.Copies {
+		return 0, doze.Errorf(doze.Unsupported, "the driver %s makes no snapshots", t.Name)
+	}
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if err := b.lock(ctx); err != nil {

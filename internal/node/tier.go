@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"doze"
+	"doze/internal/failpoint"
 	"doze/internal/machine"
-	"doze/internal/step"
 )
 
 // yieldSink is how long a move down that a request has ended is not tried again:
@@ -33,7 +33,9 @@ var way = [...]struct {
 }
 
 // swaps reports whether sandboxes of this node are moved to swap at all.
-func (o *Options) swaps() bool { return o.SwapAfter > 0 && o.SwapAfter < o.DiskAfter }
+func (o *Options) swaps() bool {
+	return o.SwapAfter > 0 && o.SwapAfter < o.DiskAfter && o.Driver.Traits().Swap
+}
 
 // due returns after how long in a pause a tier is reached.
 func (o *Options) due(t machine.Tier) time.Duration {
@@ -114,7 +116,7 @@ func (b *Box) sink(to machine.Tier) <-chan struct{} {
 		defer cancel()
 		start := time.Now()
 		b.change(ctx, func(m machine.Machine) error {
-			if err := step.Reach(step.Sink, b.order.UID); err != nil {
+			if err := failpoint.Reach(failpoint.Sink, b.order.UID); err != nil {
 				return err
 			}
 			return b.n.descend(ctx, m, to)

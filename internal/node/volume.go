@@ -50,6 +50,9 @@ func passingID(uid string, i int) string { return passing + uid + "-" + strconv.
 // attach mounts what an order says, and makes what begins with the machine.
 // What is mounted already stays.
 func (n *Node) attach(ctx context.Context, o fleet.Order) (all []machine.Volume, err error) {
+	if t := n.Driver.Traits(); len(o.Volumes) > 0 && !t.Directories {
+		return nil, doze.Errorf(doze.Unsupported, "the driver %s has no volumes", t.Name)
+	}
 	for i, v := range o.Volumes {
 		if v.ID == "" {
 			v.ID = passingID(o.UID, i)

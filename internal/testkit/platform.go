@@ -29,8 +29,8 @@ import (
 	"doze/client"
 	"doze/internal/machine/gvisor"
 	"doze/internal/swap"
-	"doze/internal/testkit/vacant"
-	"doze/internal/wreck"
+	"doze/internal/teardown"
+	"doze/internal/testkit/freeport"
 )
 
 const (
@@ -102,7 +102,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	}
 	if o.Listen == "" {
 		var err error
-		if o.Listen, err = vacant.Address(ctx); err != nil {
+		if o.Listen, err = freeport.Address(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +113,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 	if !slices.Contains(o.Args, "--domain") {
 		// Not the next port, which another platform may have.
 		var err error
-		if p.previews, err = vacant.Address(ctx); err != nil {
+		if p.previews, err = freeport.Address(ctx); err != nil {
 			return nil, err
 		}
 		p.Previews = "http://" + p.previews
@@ -300,7 +300,7 @@ func (p *Platform) wipe() error {
 			_ = os.Remove(c) // or another platform does
 		}
 	}
-	if err := p.wreck().Clear(); err != nil {
+	if err := p.teardown().Clear(); err != nil {
 		return err
 	}
 	if err := swap.Remove(context.Background(), filepath.Join(p.Data, "swap")); err != nil { //nolint:forbidigo // as long as it takes
@@ -321,25 +321,25 @@ func (p *Platform) Used() (time.Duration, error) { return p.account.Used() }
 // used by then. It must have an account.
 func (p *Platform) Rest(ctx context.Context) (time.Duration, error) { return p.account.Rest(ctx) }
 
-func (p *Platform) wreck() wreck.Wreck {
-	return wreck.Wreck{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data}
+func (p *Platform) teardown() teardown.Platform {
+	return teardown.Platform{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data}
 }
 
 // Leaks names what there is of this platform besides dozed and its launcher.
 // After the last sandbox was deleted there must be nothing.
 func (p *Platform) Leaks() (leaks []string) {
-	for _, pid := range p.wreck().Processes() {
+	for _, pid := range p.teardown().Processes() {
 		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if !bytes.Contains(raw, []byte("-socket")) {
 			leaks = append(leaks, fmt.Sprintf("process %d: %s", pid, bytes.ReplaceAll(raw, []byte{0}, []byte(" "))))
 		}
 	}
-	for _, g := range p.wreck().Groups() {
+	for _, g := range p.teardown().Groups() {
 		if inside, _ := filepath.Glob(g + "/*/cgroup.procs"); len(inside) > 0 { // the pattern is well formed
 			leaks = append(leaks, inside...)
 		}
 	}
-	for _, m := range p.wreck().Mounts() {
+	for _, m := range p.teardown().Mounts() {
 		if filepath.Base(m) != "router" {
 			leaks = append(leaks, "mount "+m)
 		}

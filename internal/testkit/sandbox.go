@@ -143,7 +143,7 @@ func (p *Platform) RouterNetNS() string { return filepath.Join(p.Data, "net", "r
 
 // Launcher returns the process id of the launcher.
 func (p *Platform) Launcher() (int, error) {
-	for _, pid := range p.wreck().Processes() {
+	for _, pid := range p.teardown().Processes() {
 		if raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.Contains(raw, []byte("\x00-socket\x00")) {
 			return pid, nil
 		}
@@ -168,7 +168,7 @@ func (p *Platform) Engine(name string) (int, error) {
 // is one at most. The guest's processes are their children and look like them.
 func (p *Platform) Engines(uid string) (pids []int) {
 	var all []int
-	for _, pid := range p.wreck().Processes() {
+	for _, pid := range p.teardown().Processes() {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && bytes.Contains(raw, []byte("\x00boot\x00")) && bytes.Contains(raw, []byte(uid)) {
 			all = append(all, pid)
@@ -223,7 +223,7 @@ func (p *Platform) Processes(name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups := p.wreck().Groups()
+	groups := p.teardown().Groups()
 	if len(groups) == 0 {
 		return nil, errors.New("there is no cgroup")
 	}

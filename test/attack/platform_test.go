@@ -16,7 +16,7 @@ import (
 	"doze"
 	"doze/client"
 	"doze/internal/testkit"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
 )
 
 // smallHost are the settings of a platform whose host is small: what an attacker
@@ -39,7 +39,7 @@ func start(t *testing.T) *testkit.Platform {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := zone.Serve(t)
+	names := dnstest.Serve(t)
 	names.A(outside, [4]byte{203, 0, 113, 7})
 	p, err := testkit.Start(t.Context(), testkit.Options{Dir: dir, Args: append(smallHost, "--resolver", names.Address)})
 	t.Cleanup(func() {

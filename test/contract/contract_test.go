@@ -25,7 +25,7 @@ import (
 
 	"doze/internal/testkit"
 	"doze/internal/testkit/bucket"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
 )
 
 var update = flag.Bool("update", false, "write the answers into the transcripts: read what changed before it is committed")
@@ -36,7 +36,7 @@ const images = "images"
 
 // TestTranscripts holds every conversation but that about images.
 func TestTranscripts(t *testing.T) {
-	z, drives := zone.Serve(t), bucket.Serve(t)
+	z, drives := dnstest.Serve(t), bucket.Serve(t)
 	// Sandboxes stay awake: what they are does not depend on the moment.
 	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example",
 		"--drives", drives.URL, "--drives-credentials", drives.Credentials)
@@ -77,7 +77,7 @@ func TestImageTranscript(t *testing.T) {
 
 // hold holds a conversation in a workspace of its own, with a DNS that it may
 // change. What is known in it besides is put in its place in answers too.
-func hold(t *testing.T, p *testkit.Platform, z *zone.Zone, tr *transcript, besides map[string]string) {
+func hold(t *testing.T, p *testkit.Platform, z *dnstest.Zone, tr *transcript, besides map[string]string) {
 	t.Helper()
 	others := talk(t, p, "not-"+tr.name)
 	s := talk(t, p, tr.name)

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"doze/internal/testkit"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 // A session is one conversation, by an admin of a workspace of its own.
 type session struct {
 	http  *http.Client
-	zone  *zone.Zone        // the DNS
+	zone  *dnstest.Zone     // the DNS
 	known map[string]string // what words in braces stand for
 	kept  []string          // the words that stand for it in answers too
 }

@@ -23,7 +23,7 @@ import (
 	"doze"
 	"doze/client"
 	"doze/internal/testkit"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
 )
 
 // otherIP is another address of the internet of these tests, and ownIP the one
@@ -40,7 +40,7 @@ var lane = flag.Bool("lane", false, "run a test in this network namespace, which
 // internet is what is outside: a namespace with servers that say how they were
 // reached, and a DNS that knows where they are.
 type internet struct {
-	zone   *zone.Zone
+	zone   *dnstest.Zone
 	strays atomic.Int64 // packets by UDP, but for those from dedicated addresses to one port
 	leaked atomic.Int64 // connections to ports that nobody may reach
 }
@@ -59,7 +59,7 @@ func newInternet(t *testing.T) *internet {
 	}
 	out("link", "set", "wan", "up")
 	run(t, "ip", "route", "add", "default", "via", publicIP)
-	n := &internet{zone: zone.Serve(t)}
+	n := &internet{zone: dnstest.Serve(t)}
 	for name, ip := range map[string][4]byte{
 		"allowed.test": {1, 2, 3, 4}, "a.wild.test": {1, 2, 3, 4}, "wild.test": {1, 2, 3, 4}, "ported.test": {1, 2, 3, 4}, "fronted.test": {1, 2, 3, 4},
 		"free.test": {1, 2, 3, 4}, "evil.test": {5, 6, 7, 8}, "direct.test": {5, 6, 7, 8}, "rebind.test": {169, 254, 169, 254}, "own.test": {1, 2, 3, 1}, "inner.test": {192, 168, 77, 1},

@@ -15,8 +15,8 @@ import (
 	"doze/client"
 	"doze/internal/testkit"
 	"doze/internal/testkit/authority"
-	"doze/internal/testkit/vacant"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
+	"doze/internal/testkit/freeport"
 )
 
 // gateway is a platform that the world knows as doze.test, whose certificates
@@ -24,7 +24,7 @@ import (
 type gateway struct {
 	*testkit.Platform
 	client *client.Client
-	zone   *zone.Zone
+	zone   *dnstest.Zone
 	*authority.Authority
 	port  string // of TLS
 	plain string // address of plain HTTP
@@ -33,7 +33,7 @@ type gateway struct {
 func startGateway(t *testing.T) *gateway {
 	t.Helper()
 	free := func() (address string, port int) {
-		address, err := vacant.Address(t.Context())
+		address, err := freeport.Address(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func startGateway(t *testing.T) *gateway {
 	}
 	listen, tlsPort := free()
 	plain, httpPort := free()
-	g := &gateway{zone: zone.Serve(t), plain: plain, port: ":" + strconv.Itoa(tlsPort)}
+	g := &gateway{zone: dnstest.Serve(t), plain: plain, port: ":" + strconv.Itoa(tlsPort)}
 	g.Authority = authority.Serve(t, authority.Options{Resolver: g.zone.Address, TLSPort: tlsPort, HTTPPort: httpPort, Life: authority.Long})
 	for _, name := range []string{"doze.test", "local.preview.doze.test", "sbx-web-main.local.doze.test"} {
 		g.zone.A(name, [4]byte{127, 0, 0, 1})

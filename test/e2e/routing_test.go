@@ -18,7 +18,7 @@ import (
 
 	"doze/client"
 	"doze/internal/testkit"
-	"doze/internal/testkit/zone"
+	"doze/internal/testkit/dnstest"
 )
 
 const (
@@ -56,7 +56,7 @@ func (d *destination) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // newDestination starts a server in a namespace of its own, which is all of the
 // internet, and returns the DNS that knows it.
-func newDestination(t *testing.T) (*destination, *zone.Zone) {
+func newDestination(t *testing.T) (*destination, *dnstest.Zone) {
 	t.Helper()
 	pid, outside := namespace(t)
 	run(t, "ip", "link", "set", "lo", "up")
@@ -67,7 +67,7 @@ func newDestination(t *testing.T) (*destination, *zone.Zone) {
 		run(t, "nsenter", append([]string{"--net=" + outside, "ip"}, args...)...)
 	}
 	run(t, "ip", "route", "add", "default", "via", publicIP)
-	z, d := zone.Serve(t), &destination{}
+	z, d := dnstest.Serve(t), &destination{}
 	z.A(routed, [4]byte{1, 2, 3, 4})
 	z.A(spliced, [4]byte{1, 2, 3, 4})
 	within(t, outside, func() error {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"doze/internal/step"
+	"doze/internal/failpoint"
 )
 
 // ear hears of every step of a platform, and stops it at one.
@@ -71,7 +71,7 @@ func (e *ear) hear(conn net.Conn) {
 		t.sprung <- h
 		return
 	}
-	h.answer(step.Go)
+	h.answer(failpoint.Go)
 }
 
 // springs returns the trap, if it is for this step and for this time.
@@ -95,12 +95,12 @@ func (e *ear) ignore() {
 	defer e.mu.Unlock()
 	e.trap = nil
 	if e.held != nil {
-		e.held.answer(step.Go)
+		e.held.answer(failpoint.Go)
 	}
 }
 
 // wait makes the next time but so many that a machine is at a step a stop.
-func (e *ear) wait(at step.Step, id string, passes int) <-chan *held {
+func (e *ear) wait(at failpoint.Point, id string, passes int) <-chan *held {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.trap = &trap{strings.TrimSpace(at.String() + " " + id), passes, make(chan *held, 1)}

@@ -26,7 +26,7 @@ import (
 
 	"doze"
 	"doze/client"
-	"doze/internal/step"
+	"doze/internal/failpoint"
 	"doze/internal/swap"
 	"doze/internal/testkit"
 	"doze/internal/testkit/power"
@@ -45,7 +45,7 @@ const (
 // TestTable looks for steps that are missing from the table.
 func TestTable(t *testing.T) {
 	t.Parallel()
-	for _, s := range step.All() {
+	for _, s := range failpoint.All() {
 		if !slices.ContainsFunc(rows, func(r row) bool { return r.at == s }) {
 			t.Errorf("nothing is done at the step %q", s)
 		}
@@ -189,7 +189,7 @@ func startWorld(t *testing.T, w *world, o testkit.Options) *world {
 		provideSwap(t)
 	}
 	o.Args = append([]string{"--pause-after", "50ms", "--disk-reserve-mb", "0"}, o.Args...)
-	o.Env = append(o.Env, step.Variable+"="+w.ear.socket)
+	o.Env = append(o.Env, failpoint.Variable+"="+w.ear.socket)
 	var err error
 	w.Platform, err = testkit.Start(t.Context(), o)
 	t.Cleanup(func() { w.end(t) })
@@ -362,10 +362,10 @@ func (w *world) revive(t *testing.T) {
 // function takes back what can be taken back.
 func (w *world) harm(t *testing.T, f fault, at *held) (relieve func()) {
 	t.Helper()
-	say, relieve := step.Go, func() {}
+	say, relieve := failpoint.Go, func() {}
 	switch f {
 	case fail:
-		say = step.Fail
+		say = failpoint.Fail
 	case full:
 		relieve = w.fill(t)
 	case daemon:
@@ -595,7 +595,7 @@ func (w *world) sleep(t *testing.T) {
 // wait makes a row's step a stop.
 func (w *world) wait(r row) <-chan *held {
 	id := w.uid
-	if r.at == step.Forget { // it is about no machine
+	if r.at == failpoint.Forget { // it is about no machine
 		id = ""
 	}
 	return w.ear.wait(r.at, id, r.passes)

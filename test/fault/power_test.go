@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"doze/internal/durable"
-	"doze/internal/step"
+	"doze/internal/failpoint"
 	"doze/internal/testkit"
 	"doze/internal/testkit/power"
 )
@@ -148,7 +148,7 @@ func (w *world) cut(t *testing.T, r row) {
 		w.keeper.Observe(w.Platform)
 	}
 	w.lose(t, func() {
-		at.answer(step.Go) // nobody is there to hear it
+		at.answer(failpoint.Go) // nobody is there to hear it
 		finish()
 	})
 	w.whole(t, r)
@@ -180,7 +180,7 @@ func (w *world) crowd(t *testing.T, r row) {
 	at, finish := w.reach(t, r)
 	relieve := w.fill(t)
 	defer relieve()
-	at.answer(step.Go)
+	at.answer(failpoint.Go)
 	finish()
 	if r.way == down {
 		time.Sleep(attempt)
@@ -210,7 +210,7 @@ const attempt = 400 * time.Millisecond
 // keeps reports whether a checkpoint with all that a sandbox has is on disk when
 // it reaches a step, and was before it woke.
 func (r row) keeps() bool {
-	return r.way == down && (r.at >= step.Vouch && r.at <= step.Link || r.at == step.Sink && r.passes > 0)
+	return r.way == down && (r.at >= failpoint.Vouch && r.at <= failpoint.Link || r.at == failpoint.Sink && r.passes > 0)
 }
 
 // lose cuts the power, and ends everything as that does. Before dozed starts again,

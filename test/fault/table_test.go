@@ -1,6 +1,6 @@
 package fault_test
 
-import "doze/internal/step"
+import "doze/internal/failpoint"
 
 // fault is what happens at a step.
 type fault uint8
@@ -51,7 +51,7 @@ const (
 
 // row is a step on a way, and what is done to it there.
 type row struct {
-	at     step.Step
+	at     failpoint.Point
 	on     journey
 	way    way
 	faults []fault
@@ -77,126 +77,126 @@ var (
 // rows is every step, at least once.
 var rows = []row{
 	// It is paused.
-	{at: step.Idle, on: paused, way: down, faults: any4, loses: true},
-	{at: step.Flip, on: paused, way: down, faults: any5, loses: true},
-	{at: step.Turn, on: paused, way: down, faults: noFail, loses: true},
-	{at: step.Turned, on: paused, way: down, faults: noFail, loses: true},
-	{at: step.Unmark, on: paused, way: down, faults: any4, loses: true},
-	{at: step.Slept, on: paused, way: down, faults: noFail, loses: true},
+	{at: failpoint.Idle, on: paused, way: down, faults: any4, loses: true},
+	{at: failpoint.Flip, on: paused, way: down, faults: any5, loses: true},
+	{at: failpoint.Turn, on: paused, way: down, faults: noFail, loses: true},
+	{at: failpoint.Turned, on: paused, way: down, faults: noFail, loses: true},
+	{at: failpoint.Unmark, on: paused, way: down, faults: any4, loses: true},
+	{at: failpoint.Slept, on: paused, way: down, faults: noFail, loses: true},
 
 	// Its checkpoint is written.
-	{at: step.Sink, on: saved, way: down, faults: any4, loses: true},
-	{at: step.Retire, on: saved, way: down, faults: any4, loses: true},
-	{at: step.Sweep, on: saved, way: down, faults: any4, loses: true},
-	{at: step.Make, on: saved, way: down, faults: any5, loses: true},
-	{at: step.Checkpoint, on: saved, way: down, faults: any4, loses: true},
-	{at: step.Write, on: saved, way: down, faults: any5, loses: true},
-	{at: step.Copy, on: saved, way: down, faults: any5},
-	{at: step.Index, on: saved, way: down, faults: any5},
-	{at: step.Written, on: saved, way: down, faults: noFail},
-	{at: step.Measure, on: saved, way: down, faults: any4},
-	{at: step.Manifest, on: saved, way: down, faults: any5},
-	{at: step.Sync, on: saved, way: down, faults: any5},
-	{at: step.Sync, on: saved, way: down, passes: 1, faults: noOne},
-	{at: step.Sync, on: saved, way: down, passes: 2, faults: noOne},
-	{at: step.Sync, on: saved, way: down, passes: 3, faults: noOne},
-	{at: step.Sync, on: saved, way: down, passes: 4, faults: noOne},
-	{at: step.Sync, on: saved, way: down, passes: 5, faults: any4},
-	{at: step.Publish, on: saved, way: down, faults: any5},
-	{at: step.Published, on: saved, way: down, faults: any4},
-	{at: step.Vouch, on: saved, way: down, faults: any5},
+	{at: failpoint.Sink, on: saved, way: down, faults: any4, loses: true},
+	{at: failpoint.Retire, on: saved, way: down, faults: any4, loses: true},
+	{at: failpoint.Sweep, on: saved, way: down, faults: any4, loses: true},
+	{at: failpoint.Make, on: saved, way: down, faults: any5, loses: true},
+	{at: failpoint.Checkpoint, on: saved, way: down, faults: any4, loses: true},
+	{at: failpoint.Write, on: saved, way: down, faults: any5, loses: true},
+	{at: failpoint.Copy, on: saved, way: down, faults: any5},
+	{at: failpoint.Index, on: saved, way: down, faults: any5},
+	{at: failpoint.Written, on: saved, way: down, faults: noFail},
+	{at: failpoint.Measure, on: saved, way: down, faults: any4},
+	{at: failpoint.Manifest, on: saved, way: down, faults: any5},
+	{at: failpoint.Sync, on: saved, way: down, faults: any5},
+	{at: failpoint.Sync, on: saved, way: down, passes: 1, faults: noOne},
+	{at: failpoint.Sync, on: saved, way: down, passes: 2, faults: noOne},
+	{at: failpoint.Sync, on: saved, way: down, passes: 3, faults: noOne},
+	{at: failpoint.Sync, on: saved, way: down, passes: 4, faults: noOne},
+	{at: failpoint.Sync, on: saved, way: down, passes: 5, faults: any4},
+	{at: failpoint.Publish, on: saved, way: down, faults: any5},
+	{at: failpoint.Published, on: saved, way: down, faults: any4},
+	{at: failpoint.Vouch, on: saved, way: down, faults: any5},
 
 	// It ends where there is no checkpoint but the last one.
-	{at: step.Retire, on: back, way: up, faults: any4, rewinds: true},
-	{at: step.Turned, on: back, way: up, faults: noFail, rewinds: true},
-	{at: step.Unmark, on: back, way: up, faults: any4, rewinds: true},
-	{at: step.Discard, on: back, way: up, faults: noFail, rewinds: true},
-	{at: step.Idle, on: back, way: down, faults: any4, rewinds: true},
-	{at: step.Slept, on: back, way: down, faults: noFail, rewinds: true},
-	{at: step.Make, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Share, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Write, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Copy, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Index, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Sync, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Publish, on: back, way: down, faults: any5, rewinds: true},
-	{at: step.Published, on: back, way: down, faults: any4, rewinds: true},
+	{at: failpoint.Retire, on: back, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Turned, on: back, way: up, faults: noFail, rewinds: true},
+	{at: failpoint.Unmark, on: back, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Discard, on: back, way: up, faults: noFail, rewinds: true},
+	{at: failpoint.Idle, on: back, way: down, faults: any4, rewinds: true},
+	{at: failpoint.Slept, on: back, way: down, faults: noFail, rewinds: true},
+	{at: failpoint.Make, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Share, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Write, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Copy, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Index, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Sync, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Publish, on: back, way: down, faults: any5, rewinds: true},
+	{at: failpoint.Published, on: back, way: down, faults: any4, rewinds: true},
 
 	// Its memory is moved to swap.
-	{at: step.Sink, on: swapped, way: down, passes: 1, faults: any4},
-	{at: step.Push, on: swapped, way: down, faults: any4},
-	{at: step.Pushed, on: swapped, way: down, faults: any5},
+	{at: failpoint.Sink, on: swapped, way: down, passes: 1, faults: any4},
+	{at: failpoint.Push, on: swapped, way: down, faults: any4},
+	{at: failpoint.Pushed, on: swapped, way: down, faults: any5},
 
 	// Its memory is given up, and the process of the next wake is made.
-	{at: step.Sink, on: disk, way: down, passes: 1, faults: any4},
-	{at: step.Release, on: disk, way: down, faults: any4},
-	{at: step.Kill, on: disk, way: down, faults: any4},
-	{at: step.Clear, on: disk, way: down, faults: ends},
-	{at: step.Ahead, on: disk, way: down, faults: ends},
-	{at: step.Bundle, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
-	{at: step.Group, on: disk, way: down, faults: noOne},
-	{at: step.Engine, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
-	{at: step.Join, on: disk, way: down, faults: any4},
-	{at: step.Link, on: disk, way: down, faults: any4},
+	{at: failpoint.Sink, on: disk, way: down, passes: 1, faults: any4},
+	{at: failpoint.Release, on: disk, way: down, faults: any4},
+	{at: failpoint.Kill, on: disk, way: down, faults: any4},
+	{at: failpoint.Clear, on: disk, way: down, faults: ends},
+	{at: failpoint.Ahead, on: disk, way: down, faults: ends},
+	{at: failpoint.Bundle, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Group, on: disk, way: down, faults: noOne},
+	{at: failpoint.Engine, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Join, on: disk, way: down, faults: any4},
+	{at: failpoint.Link, on: disk, way: down, faults: any4},
 
 	// It wakes from disk.
-	{at: step.Called, on: disk, way: up, faults: any4},
-	{at: step.Take, on: disk, way: up, faults: any4},
-	{at: step.Restore, on: disk, way: up, faults: any5},
-	{at: step.Fill, on: disk, way: up, faults: any4, rewinds: true},
-	{at: step.Serve, on: disk, way: up, faults: any4, rewinds: true},
-	{at: step.Filled, on: disk, way: up, faults: any5, rewinds: true},
-	{at: step.Woke, on: disk, way: up, faults: ends, rewinds: true},
-	{at: step.Loaded, on: disk, way: up, faults: noFail, rewinds: true},
-	{at: step.Unlimit, on: disk, way: up, faults: ends},
-	{at: step.Retire, on: disk, way: up, faults: any4, loses: true},
-	{at: step.Discard, on: disk, way: up, faults: noFail, loses: true},
+	{at: failpoint.Called, on: disk, way: up, faults: any4},
+	{at: failpoint.Take, on: disk, way: up, faults: any4},
+	{at: failpoint.Restore, on: disk, way: up, faults: any5},
+	{at: failpoint.Fill, on: disk, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Serve, on: disk, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Filled, on: disk, way: up, faults: any5, rewinds: true},
+	{at: failpoint.Woke, on: disk, way: up, faults: ends, rewinds: true},
+	{at: failpoint.Loaded, on: disk, way: up, faults: noFail, rewinds: true},
+	{at: failpoint.Unlimit, on: disk, way: up, faults: ends},
+	{at: failpoint.Retire, on: disk, way: up, faults: any4, loses: true},
+	{at: failpoint.Discard, on: disk, way: up, faults: noFail, loses: true},
 
 	// It wakes from a disk that was somewhere else meanwhile.
-	{at: step.Verify, on: cold, way: up, faults: noOne},
-	{at: step.Take, on: cold, way: up, faults: noOne},
-	{at: step.Bundle, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
-	{at: step.Group, on: cold, way: up, faults: noOne},
-	{at: step.Engine, on: cold, way: up, faults: noOne},
-	{at: step.Join, on: cold, way: up, faults: any4},
-	{at: step.Link, on: cold, way: up, faults: any4},
-	{at: step.Vouch, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Verify, on: cold, way: up, faults: noOne},
+	{at: failpoint.Take, on: cold, way: up, faults: noOne},
+	{at: failpoint.Bundle, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Group, on: cold, way: up, faults: noOne},
+	{at: failpoint.Engine, on: cold, way: up, faults: noOne},
+	{at: failpoint.Join, on: cold, way: up, faults: any4},
+	{at: failpoint.Link, on: cold, way: up, faults: any4},
+	{at: failpoint.Vouch, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
 
 	// It wakes from memory, and its checkpoint counts no more.
-	{at: step.Called, on: saved, way: up, faults: any4},
-	{at: step.Retire, on: saved, way: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
-	{at: step.Flip, on: saved, way: up, faults: any4, rewinds: true},
-	{at: step.Turn, on: saved, way: up, faults: noFail, rewinds: true},
-	{at: step.Turned, on: saved, way: up, faults: noFail, rewinds: true, loses: true},
-	{at: step.Unmark, on: saved, way: up, faults: any4, rewinds: true, loses: true},
-	{at: step.Discard, on: saved, way: up, faults: noFail, loses: true},
+	{at: failpoint.Called, on: saved, way: up, faults: any4},
+	{at: failpoint.Retire, on: saved, way: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
+	{at: failpoint.Flip, on: saved, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Turn, on: saved, way: up, faults: noFail, rewinds: true},
+	{at: failpoint.Turned, on: saved, way: up, faults: noFail, rewinds: true, loses: true},
+	{at: failpoint.Unmark, on: saved, way: up, faults: any4, rewinds: true, loses: true},
+	{at: failpoint.Discard, on: saved, way: up, faults: noFail, loses: true},
 
 	// It wakes from swap, and its checkpoint counts no more.
-	{at: step.Called, on: swapped, way: up, faults: any4},
-	{at: step.Retire, on: swapped, way: up, faults: any4, rewinds: true, loses: true},
-	{at: step.Flip, on: swapped, way: up, faults: any4, rewinds: true},
-	{at: step.Turned, on: swapped, way: up, faults: noFail, rewinds: true, loses: true},
+	{at: failpoint.Called, on: swapped, way: up, faults: any4},
+	{at: failpoint.Retire, on: swapped, way: up, faults: any4, rewinds: true, loses: true},
+	{at: failpoint.Flip, on: swapped, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Turned, on: swapped, way: up, faults: noFail, rewinds: true, loses: true},
 
 	// It wakes from memory, and there is no checkpoint.
-	{at: step.Called, on: paused, way: up, faults: any4, loses: true},
-	{at: step.Flip, on: paused, way: up, faults: any5, loses: true},
-	{at: step.Turn, on: paused, way: up, faults: noFail, loses: true},
-	{at: step.Turned, on: paused, way: up, faults: noFail, loses: true},
-	{at: step.Unmark, on: paused, way: up, faults: any4, loses: true},
-	{at: step.Woke, on: paused, way: up, faults: noFail, loses: true},
+	{at: failpoint.Called, on: paused, way: up, faults: any4, loses: true},
+	{at: failpoint.Flip, on: paused, way: up, faults: any5, loses: true},
+	{at: failpoint.Turn, on: paused, way: up, faults: noFail, loses: true},
+	{at: failpoint.Turned, on: paused, way: up, faults: noFail, loses: true},
+	{at: failpoint.Unmark, on: paused, way: up, faults: any4, loses: true},
+	{at: failpoint.Woke, on: paused, way: up, faults: noFail, loses: true},
 
 	// The next dozed takes it over.
-	{at: step.Adopt, on: paused, way: again, faults: any4, loses: true},
-	{at: step.Adopt, on: saved, way: again, faults: any4},
-	{at: step.Sweep, on: saved, way: again, faults: any4},
-	{at: step.Adopt, on: swapped, way: again, faults: any4},
-	{at: step.Adopt, on: cold, way: again, faults: noOne},
-	{at: step.Kill, on: disk, way: again, faults: any4}, // of the process that waits for the wake
-	{at: step.Forget, on: disk, way: again, faults: noOne},
-	{at: step.Adopt, on: paused, way: awake, faults: any4, loses: true},
-	{at: step.Retire, on: saved, way: awake, faults: any4, loses: true},
-	{at: step.Forget, on: paused, way: awake, faults: any4, loses: true},
+	{at: failpoint.Adopt, on: paused, way: again, faults: any4, loses: true},
+	{at: failpoint.Adopt, on: saved, way: again, faults: any4},
+	{at: failpoint.Sweep, on: saved, way: again, faults: any4},
+	{at: failpoint.Adopt, on: swapped, way: again, faults: any4},
+	{at: failpoint.Adopt, on: cold, way: again, faults: noOne},
+	{at: failpoint.Kill, on: disk, way: again, faults: any4}, // of the process that waits for the wake
+	{at: failpoint.Forget, on: disk, way: again, faults: noOne},
+	{at: failpoint.Adopt, on: paused, way: awake, faults: any4, loses: true},
+	{at: failpoint.Retire, on: saved, way: awake, faults: any4, loses: true},
+	{at: failpoint.Forget, on: paused, way: awake, faults: any4, loses: true},
 
 	// The next launcher takes it over.
-	{at: step.Takeover, on: paused, way: succeeds, faults: noFail, loses: true},
+	{at: failpoint.Takeover, on: paused, way: succeeds, faults: noFail, loses: true},
 }

@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze/internal/durable"
+	"doze/internal/failpoint"
 	"doze/internal/machine"
-	"doze/internal/step"
 )
 
 const (
@@ -283,7 +283,7 @@ func (e *engine) execute(ctx context.Context, log *os.File) (*exec.Cmd, error) {
 	for deadline := time.Now().Add(launchTime); ; {
 		cmd := exec.Command(e.sentry, e.args...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
 		cmd.Stdout, cmd.Stderr = log, log
-		cmd.Env = append(step.Environ(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+		cmd.Env = append(failpoint.Environ(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		err := cmd.Start()
 		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(deadline) {

@@ -17,8 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine"
-	"doze/internal/step"
 	"doze/internal/trace"
 )
 
@@ -145,6 +145,14 @@ func (d *Driver) home(id string) *engine {
 	return d.current
 }
 
+// DriverName is that of the driver.
+const DriverName = "gvisor"
+
+// Traits implements [machine.Driver].
+func (*Driver) Traits() machine.Traits {
+	return machine.Traits{Name: DriverName, Swap: true, Copies: true, Directories: true}
+}
+
 // Boot implements [machine.Driver].
 func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, error) {
 	if err := ctx.Err(); err != nil {
@@ -227,7 +235,7 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 
 // Adopt implements [machine.Driver].
 func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, error) {
-	if err := step.Reach(step.Adopt, c.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Adopt, c.ID); err != nil {
 		return nil, err
 	}
 	d.finish(c.ID)
@@ -277,7 +285,7 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 
 // Sweep implements [machine.Driver].
 func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
-	if err := step.Reach(step.Forget, ""); err != nil {
+	if err := failpoint.Reach(failpoint.Forget, ""); err != nil {
 		return err
 	}
 	err := d.sweep(ctx, d.current, keep)
@@ -300,6 +308,15 @@ func (d *Driver) sweep(ctx context.Context, e *engine, keep func(id string) bool
 			slog.Warn("removing a machine that nobody knows", "sandbox", id, "engine", e.version)
 			err = errors.Join(err, e.call(ctx, PathKill, Target{ID: id}, nil))
 		}
+	}
+	return err
+}
+
+// Tidy is Retire, which logs what is gone.
+func (d *Driver) Tidy(ctx context.Context, dirs ...string) error {
+	gone, err := d.Retire(ctx, dirs...)
+	if len(gone) > 0 {
+		slog.InfoContext(ctx, "removed earlier engines", "engines", gone)
 	}
 	return err
 }

@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"doze/internal/durable"
+	"doze/internal/failpoint"
 	"doze/internal/machine"
-	"doze/internal/step"
 )
 
 // Names in a machine's directory. An image is made beside its place, gets there
@@ -151,7 +151,7 @@ func imageDir(c Config) string { return filepath.Join(c.Dir, dirImage) }
 // not exist; after it, it is complete. The checksums of some files may be known.
 // A sync that ctx ends goes on in tasks.
 func commit(ctx context.Context, tasks *sync.WaitGroup, c Config, engine, dir string, known ...ImageFile) error {
-	if err := step.Reach(step.Measure, c.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Measure, c.ID); err != nil {
 		return err
 	}
 	m := manifestOf(c, engine)
@@ -178,7 +178,7 @@ func commit(ctx context.Context, tasks *sync.WaitGroup, c Config, engine, dir st
 	if !m.ordered() {
 		return fmt.Errorf("the launcher wrote %d files that belong to no image", len(m.Files))
 	}
-	if err := step.Reach(step.Manifest, c.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Manifest, c.ID); err != nil {
 		return err
 	}
 	if err := writeManifest(filepath.Join(dir+unmade, FileManifest), m); err != nil {
@@ -192,7 +192,7 @@ func commit(ctx context.Context, tasks *sync.WaitGroup, c Config, engine, dir st
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := cmp.Or(step.Reach(step.Sync, c.ID), flush(ctx, tasks, filepath.Join(dir+unmade, name))); err != nil {
+		if err := cmp.Or(failpoint.Reach(failpoint.Sync, c.ID), flush(ctx, tasks, filepath.Join(dir+unmade, name))); err != nil {
 			return err
 		}
 	}
@@ -215,13 +215,13 @@ func flush(ctx context.Context, tasks *sync.WaitGroup, name string) error {
 // publish gives a complete image of c its name. If that may not last, it takes
 // it back.
 func publish(c Config, dir string) error {
-	if err := step.Reach(step.Publish, c.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Publish, c.ID); err != nil {
 		return err
 	}
 	if err := os.Rename(dir+unmade, dir); err != nil {
 		return fmt.Errorf("publish the image: %w", err)
 	}
-	if err := cmp.Or(step.Reach(step.Published, c.ID), durable.Sync(filepath.Dir(dir))); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Published, c.ID), durable.Sync(filepath.Dir(dir))); err != nil {
 		return errors.Join(err, os.Rename(dir, dir+unmade))
 	}
 	return nil
@@ -521,7 +521,7 @@ func retired(c Config) string {
 // retire makes an image count no more, at once and in one step; what takes
 // time, giving its blocks back, is sweepImages' work.
 func retire(c Config) error {
-	if err := step.Reach(step.Retire, c.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Retire, c.ID); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(imageDir(c)); errors.Is(err, fs.ErrNotExist) {
@@ -637,7 +637,7 @@ func restoreImage(c Config) error {
 
 // sweepImages removes what counts no more, or does not yet.
 func sweepImages(c Config) error {
-	if err := step.Reach(step.Sweep, c.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Sweep, c.ID); err != nil {
 		return err
 	}
 	if _, newer := hasImage(c); newer || !c.GoBack {

@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"doze/internal/failpoint"
 	"doze/internal/machine"
-	"doze/internal/step"
 	"doze/internal/trace"
 )
 
@@ -248,7 +248,7 @@ func (s *sandbox) created(ctx context.Context) bool {
 	if s.closed || s.prepared.Load() || s.Tier() != machine.OnDisk || !s.d.ready.has(s) {
 		return false // a wake or an end was faster, or the memory is needed
 	}
-	step.Pass(step.Ahead, s.config.ID)
+	failpoint.Pass(failpoint.Ahead, s.config.ID)
 	if err := s.call(ctx, PathPrepare, Boot{Config: s.config}, nil); err != nil {
 		slog.Warn("prepare a process", "sandbox", s.config.ID, "err", err)
 		return false
@@ -272,7 +272,7 @@ func (s *sandbox) unprepare(ctx context.Context) error {
 // Preconditions: process is held.
 func (s *sandbox) take(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
-	if err := step.Reach(step.Take, s.config.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Take, s.config.ID); err != nil {
 		return 0, err
 	}
 	s.d.ready.woke(s)

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"doze/internal/durable"
+	"doze/internal/failpoint"
 	"doze/internal/machine"
-	"doze/internal/step"
 	"doze/internal/trace"
 )
 
@@ -163,7 +163,7 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 		err = s.reclaim(ctx)
 	case machine.OnDisk:
 		// The image is complete: from here on the memory may go.
-		if err = step.Reach(step.Release, s.config.ID); err != nil {
+		if err = failpoint.Reach(failpoint.Release, s.config.ID); err != nil {
 			break
 		}
 		err = s.kill(ctx)
@@ -262,7 +262,7 @@ func (s *sandbox) present(ctx context.Context) error {
 // there. When ctx ends it returns at once, and what is left to be removed is
 // removed in tasks: somebody waits for the machine.
 func (s *sandbox) write(ctx context.Context, dir string) (err error) {
-	if err := step.Reach(step.Make, s.config.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Make, s.config.ID); err != nil {
 		return err
 	}
 	if err := os.Mkdir(dir+unmade, 0o700); err != nil {
@@ -281,7 +281,7 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 			return fmt.Errorf("go on with a checkpoint: %w", err)
 		}
 	}
-	if err := step.Reach(step.Checkpoint, s.config.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Checkpoint, s.config.ID); err != nil {
 		return err
 	}
 	// The engine's own part cannot be stopped. What the launcher copies can.
@@ -340,7 +340,7 @@ func (s *sandbox) abandon(dir string) {
 
 // trust vouches for an image that is known to be sound.
 func (s *sandbox) trust(ctx context.Context, dir string) {
-	if err := cmp.Or(step.Reach(step.Vouch, s.config.ID), s.d.vouch(dir)); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Vouch, s.config.ID), s.d.vouch(dir)); err != nil {
 		slog.WarnContext(ctx, "the next wake will read the whole image", "sandbox", s.config.ID, "err", err)
 	}
 }
@@ -554,7 +554,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 		if s.d.vouched(image) {
 			return nil
 		}
-		if err := cmp.Or(step.Reach(step.Verify, s.config.ID), verify(work, image, m)); err != nil {
+		if err := cmp.Or(failpoint.Reach(failpoint.Verify, s.config.ID), verify(work, image, m)); err != nil {
 			return err
 		}
 		s.trust(ctx, image)
@@ -568,7 +568,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 	if err := both.Wait(); err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
-	if err := step.Reach(step.Restore, s.config.ID); err != nil {
+	if err := failpoint.Reach(failpoint.Restore, s.config.ID); err != nil {
 		return errors.Join(err, s.kill(ctx))
 	}
 	s.d.begin(s)
@@ -612,7 +612,7 @@ func (s *sandbox) kill(ctx context.Context) error {
 func (s *sandbox) finishRestore() {
 	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
 	defer cancel()
-	step.Pass(step.Loaded, s.config.ID)
+	failpoint.Pass(failpoint.Loaded, s.config.ID)
 	if err := s.call(ctx, PathLoaded, Target{ID: s.config.ID}, nil); err != nil {
 		if s.d.knows(s) { // and nobody ended it meanwhile
 			slog.Error("load memory", "sandbox", s.config.ID, "err", err)
@@ -630,7 +630,7 @@ func (s *sandbox) finishRestore() {
 }
 
 func (s *sandbox) discard() {
-	step.Pass(step.Discard, s.config.ID)
+	failpoint.Pass(failpoint.Discard, s.config.ID)
 	if err := sweepImages(s.config); err != nil {
 		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
 	}

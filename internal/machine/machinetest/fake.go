@@ -56,6 +56,8 @@ const listenersMax = 1024
 type Fake struct {
 	// Engine is the version that images are bound to.
 	Engine string
+	// Can is what Traits returns.
+	Can machine.Traits
 	// Ready makes a process wait for the next wake of every machine on disk.
 	Ready bool
 	// Handler returns what answers on a port of a machine, or nil if nothing
@@ -79,6 +81,7 @@ var _ machine.Driver = (*Fake)(nil)
 func NewFake() *Fake {
 	return &Fake{
 		Engine:    "fake-1",
+		Can:       machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true},
 		boxes:     map[string]*box{},
 		listeners: map[chan machine.Event]bool{},
 		failures:  map[Op][]error{},
@@ -239,6 +242,9 @@ func (f *Fake) machine(c machine.Config, t machine.Tier) *fakeMachine {
 	f.machines[c.ID] = m
 	return m
 }
+
+// Traits implements [machine.Driver].
+func (f *Fake) Traits() machine.Traits { return f.Can }
 
 // Boot implements [machine.Driver].
 func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, error) {

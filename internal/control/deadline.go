@@ -1,0 +1,71 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// overdueMax is how long a caller waits for what is due to be recorded. Behind a
+// database that takes longer, it sees what the records say.
+const overdueMax = 2 * time.Second
+
+// deadlines is when a record has to be looked at next.
+type deadlines struct {
+	rang bell // a deadline may have become earlier
+
+	mu   sync.Mutex
+	next time.Time     // guarded by mu; the earliest deadline, zero for none
+	kept chan struct{} // guarded by mu; closed and replaced when what was due is recorded
+}
+
+func newDeadlines() *deadlines { return &deadlines{rang: newBell(), kept: make(chan struct{})} }
+
+// by has the loop look at the records no later than at a deadline, if it is one.
+func (a *deadlines) by(at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !at.IsZero() && (a.next.IsZero() || at.Before(a.next)) {
+		a.next = at.Round(0)
+	}
+	a.rang.ring()
+}
+
+// set notes the earliest deadline of those that are left.
+func (a *deadlines) set(next time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.next = next
+	close(a.kept)
+	a.kept = make(chan struct{})
+}
+
+// overdue returns what is closed at the next news, if a deadline up to now is not
+// recorded yet, or else nil.
+func (a *deadlines) overdue(now time.Time) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.next.IsZero() || a.next.After(now) {
+		return nil
+	}
+	return a.kept
+}
+
+// settle waits until the records say what has been due until now: however many
+// end at one moment, nobody reads after it that they live.
+func (a *deadlines) settle(ctx context.Context) {
+	now := time.Now()
+	kept := a.overdue(now)
+	if kept == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, overdueMax)
+	defer cancel()
+	for ; kept != nil; kept = a.overdue(now) {
+		select {
+		case <-kept:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,391 @@
+// Package handover keeps the address of a server open while the server is away. A
+// small process of its own, the keeper, has a copy of the listening socket: when
+// the server dies or is replaced, connections wait in the kernel until the next
+// one accepts them, and nobody is refused. It knows nothing of what is said over
+// them.
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// absence is how long a keeper holds an address that nobody serves. After
+	// that callers are better off refused.
+	absence = time.Minute
+	// patience is for what a keeper does, which takes no time.
+	patience = 10 * time.Second
+	// addressMax bounds an address; a host name has 253 bytes at most.
+	addressMax = 512
+	// again is the pause before another keeper is started for one that died.
+	again = time.Second
+)
+
+// What a caller says to a keeper, in the first byte of a message. Behind give
+// and in the answer to take is the address, as the server was told it; with it
+// comes the socket. The caller is there until its connection ends.
+const (
+	give = 'g' // answered by itself
+	take = 't' // answered by the address, which is empty if there is none
+	shut = 'x' // answered by the end of the keeper
+)
+
+// Listener is a listening socket, and the connection to who keeps it.
+type Listener struct {
+	net.Listener
+
+	address string
+	path    string   // unix socket of the keeper
+	command []string // that becomes a keeper
+	fixed   bool     // somebody else keeps it
+
+	accepting sync.RWMutex // held, for reading, by who may accept a caller just now
+
+	mu     sync.Mutex
+	keeper *net.UnixConn // guarded by mu; nil without a keeper
+	ours   bool          // guarded by mu; what it keeps is our socket
+	paused chan struct{} // guarded by mu; closed when Accept may go on, nil where it may
+}
+
+// Options say which door, and who keeps it.
+type Options struct {
+	Address string   // host:port
+	Path    string   // unix socket of the keeper; only root may enter its directory
+	Command []string // that calls [Keep], without the flags --socket FILE
+	// Inherited is a listening socket that whoever started us made and keeps
+	// itself. It may be nil.
+	Inherited *os.File
+}
+
+// Open returns the socket that a server before us had at this address, or a new
+// one. It changes nothing for others: another server of that door may still run.
+func Open(ctx context.Context, o Options) (*Listener, error) {
+	d := &Listener{address: o.Address, path: o.Path, command: o.Command}
+	if o.Inherited != nil {
+		return d, d.inherit(o.Inherited)
+	}
+	kept, address, err := d.ask(ctx)
+	if err == nil && address == o.Address {
+		d.Listener, d.ours = kept, true
+		return d, nil
+	}
+	if kept != nil {
+		_ = kept.Close() // of another address
+	}
+	var listen net.ListenConfig
+	if d.Listener, err = listen.Listen(ctx, "tcp", o.Address); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// inherit serves a socket that somebody else keeps.
+func (d *Listener) inherit(f *os.File) (err error) {
+	d.fixed = true
+	if d.Listener, err = net.FileListener(f); err != nil {
+		return fmt.Errorf("the socket that was inherited: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	_, want, err := net.SplitHostPort(d.address)
+	if err != nil {
+		return err
+	}
+	_, got, err := net.SplitHostPort(d.Addr().String())
+	if err == nil && got != want {
+		err = fmt.Errorf("the socket that was inherited is at %s, and it should be at %s: make them agree", d.Addr(), d.address)
+	}
+	if err != nil {
+		return errors.Join(err, d.Listener.Close())
+	}
+	return nil
+}
+
+// ask returns what the keeper has, if there is one.
+func (d *Listener) ask(ctx context.Context) (l net.Listener, address string, err error) {
+	conn, err := dial(ctx, d.path)
+	if err != nil {
+		return nil, "", err
+	}
+	d.keeper = conn
+	if _, err := conn.Write([]byte{take}); err != nil {
+		return nil, "", err
+	}
+	raw, socket, err := receive(conn)
+	if err != nil || socket == none {
+		return nil, "", err
+	}
+	f := os.NewFile(uintptr(socket), "door")
+	defer func() { _ = f.Close() }()
+	l, err = net.FileListener(f) // it makes accepting not block again
+	return l, string(raw), err
+}
+
+func dial(ctx context.Context, path string) (*net.UnixConn, error) {
+	var d net.Dialer
+	conn, err := d.DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.SetDeadline(time.Now().Add(patience))
+}
+
+// Hold makes sure that a keeper has the socket. Preconditions: nobody else
+// serves this door.
+func (d *Listener) Hold(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fixed || d.ours {
+		return nil
+	}
+	if d.keeper != nil { // it keeps another address
+		if err := d.dismiss(); err != nil {
+			return err
+		}
+	}
+	if err := d.start(); err != nil {
+		return fmt.Errorf("start a keeper of the address: %w", err)
+	}
+	conn, err := dial(ctx, d.path)
+	if err != nil {
+		return fmt.Errorf("reach the keeper of the address: %w", err)
+	}
+	if err := d.hand(conn); err != nil {
+		return errors.Join(fmt.Errorf("hand over the address: %w", err), conn.Close())
+	}
+	d.keeper, d.ours = conn, true
+	return nil
+}
+
+// start starts a keeper. It is a process of its own session: it stays when we
+// go. Its socket is there before it is.
+func (d *Listener) start() error {
+	if err := os.Remove(d.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: d.path, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	listener.SetUnlinkOnClose(false)
+	defer func() { _ = listener.Close() }()
+	if err := os.Chmod(d.path, 0o600); err != nil {
+		return err
+	}
+	f, err := listener.File()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	cmd := exec.Command(d.command[0], append(d.command[1:], "--socket", d.path)...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }() // ends with the keeper, or with us
+	return nil
+}
+
+// hand gives the keeper its copy of the socket.
+func (d *Listener) hand(conn *net.UnixConn) error {
+	socket, ok := d.Listener.(syscall.Conn)
+	if !ok {
+		return errors.New("the listener has no socket")
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		_, _, sent = conn.WriteMsgUnix(append([]byte{give}, d.address...), unix.UnixRights(int(fd)), nil)
+	})
+	if err := errors.Join(err, sent); err != nil {
+		return err
+	}
+	answer := make([]byte, 1)
+	_, err = conn.Read(answer)
+	return err
+}
+
+// Run starts another keeper whenever one dies, until ctx ends. Preconditions:
+// Hold has returned.
+func (d *Listener) Run(ctx context.Context) error {
+	for !d.fixed && d.lost(ctx) {
+		slog.WarnContext(ctx, "nobody keeps the address: starting another keeper")
+		if err := d.Hold(ctx); err != nil {
+			slog.ErrorContext(ctx, "keep the address", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// lost waits for the end of the keeper and reports true, or false when ctx ends.
+func (d *Listener) lost(ctx context.Context) bool {
+	d.mu.Lock()
+	conn := d.keeper
+	d.mu.Unlock()
+	if conn == nil {
+		return ctx.Err() == nil
+	}
+	_ = conn.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_, _ = conn.Read(make([]byte, 1)) // it says nothing any more
+	if ctx.Err() != nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = conn.Close()
+	d.keeper, d.ours = nil, false
+	return true
+}
+
+// Accept implements [net.Listener].
+func (d *Listener) Accept() (net.Conn, error) {
+	for {
+		d.accepting.RLock()
+		c, err := d.Listener.Accept()
+		d.accepting.RUnlock()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return c, err
+		}
+		d.mu.Lock()
+		wait := d.paused
+		d.mu.Unlock()
+		if wait != nil {
+			<-wait
+		}
+	}
+}
+
+// Pause lets callers wait, in the kernel, until Resume or for whoever opens the
+// door next. Who was accepted before it returns is not touched.
+func (d *Listener) Pause() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.paused == nil {
+		d.paused = make(chan struct{})
+	}
+	if err := d.until(time.Unix(1, 0)); err != nil {
+		return err
+	}
+	// The time is looked at before the kernel is asked: who was in between may
+	// still accept somebody.
+	d.accepting.Lock()
+	defer d.accepting.Unlock()
+	return nil
+}
+
+// Resume lets callers in again.
+func (d *Listener) Resume() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.until(time.Time{})
+	d.admit()
+	return err
+}
+
+// until sets the time when Accept gives up, also one that waits already.
+func (d *Listener) until(t time.Time) error {
+	l, ok := d.Listener.(interface{ SetDeadline(t time.Time) error })
+	if !ok {
+		return errors.New("the listener cannot pause")
+	}
+	return l.SetDeadline(t)
+}
+
+// admit wakes an Accept that waits. Preconditions: mu is held.
+func (d *Listener) admit() {
+	if d.paused != nil {
+		close(d.paused)
+		d.paused = nil
+	}
+}
+
+// Shut ends the keeper, so that callers are refused as soon as the listener is
+// closed, too.
+func (d *Listener) Shut() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.keeper == nil {
+		return nil
+	}
+	return d.dismiss()
+}
+
+// dismiss ends the keeper. Preconditions: mu is held, there is one.
+func (d *Listener) dismiss() error {
+	conn := d.keeper
+	d.keeper, d.ours = nil, false
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, _ = conn.Write([]byte{shut}) // it may have ended by itself
+	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		return errors.New("the keeper of the address does not end")
+	}
+	return nil
+}
+
+// Close closes our copy of the socket. A keeper goes on without us.
+func (d *Listener) Close() (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.keeper != nil {
+		err = d.keeper.Close()
+		d.keeper = nil
+	}
+	if d.Listener != nil {
+		defer d.admit() // it finds the listener closed
+		if closed := d.Listener.Close(); !errors.Is(closed, net.ErrClosed) {
+			err = errors.Join(err, closed)
+		}
+	}
+	return err
+}
+
+// none is no descriptor.
+const none = -1
+
+// receive reads one message, and the descriptor that came with it, if one did.
+// It stays a number: an [os.File] would make accepting block, for all who share
+// the socket.
+func receive(conn *net.UnixConn) (raw []byte, socket int, err error) {
+	const one = 4 // bytes of a descriptor
+	raw, rights := make([]byte, addressMax), make([]byte, unix.CmsgSpace(one))
+	n, m, _, _, err := conn.ReadMsgUnix(raw, rights) // it sets close-on-exec
+	if err != nil {
+		return nil, none, err
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:m])
+	if err != nil || len(messages) == 0 {
+		return raw[:n], none, err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return nil, none, err
+	}
+	return raw[:n], fds[0], nil
+}

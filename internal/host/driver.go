@@ -1,0 +1,50 @@
+package host
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"doze/internal/hostnet"
+	"doze/internal/machine"
+	"doze/internal/machine/gvisor"
+)
+
+// driver is a [machine.Driver] as a host needs it.
+type driver interface {
+	machine.Driver
+
+	// Free is how much memory its machines can still take, in bytes.
+	Free() (int64, error)
+	// Tidy removes what no machine, copy or spare machine in some directories needs
+	// any more. It is called after the sandboxes were adopted.
+	Tidy(ctx context.Context, dirs ...string) error
+}
+
+// drivers is the table of those that a host can have.
+var drivers = map[string]func(context.Context, *Host) (driver, error){
+	gvisor.DriverName: openGVisor,
+}
+
+// DriverDefault is the one that every host can have.
+const DriverDefault = gvisor.DriverName
+
+// Drivers are the names of all.
+func Drivers() []string { return slices.Sorted(maps.Keys(drivers)) }
+
+func openGVisor(ctx context.Context, h *Host) (driver, error) {
+	return gvisor.Open(ctx, gvisor.Options{
+		Sentry: h.o.Sentry, Engines: filepath.Join(h.o.Data, "engines"), Run: h.o.Run, Cgroup: h.o.Cgroup,
+		Ready: h.o.Memory.readyProcesses(h.memory), Memory: h.memory,
+		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
+			ip, err := netip.ParseAddr(l.IP)
+			if err != nil {
+				return nil, err
+			}
+			return h.net.Dial(ctx, hostnet.Slot{IP: ip}, port)
+		},
+	})
+}

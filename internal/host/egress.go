@@ -1,0 +1,169 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"sync"
+
+	"doze"
+	"doze/internal/egress"
+	"doze/internal/fleet"
+	"doze/internal/hostnet"
+	"doze/internal/quota"
+)
+
+// proxyAddress is where every sandbox finds the proxy.
+var proxyAddress = netip.AddrPortFrom(hostnet.ProxyIP, hostnet.ProxyPort).String()
+
+// openEgress listens to what sandboxes send out. Nobody is served yet: whoever
+// connects waits.
+func (h *Host) openEgress(ctx context.Context) error {
+	opened, err := openSecrets(filepath.Join(h.o.Data, EgressFile))
+	if err != nil {
+		return err
+	}
+	h.secrets = opened
+	o := egress.Options{
+		Interceptor: opened,
+		Pool:        hostnet.Names, Resolver: h.o.Resolver, Denied: denied,
+		Closed: h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
+		Meter:  h.traffic.of,
+		Barred: func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },
+	}
+	var errs [4]error
+	o.Lane, errs[0] = h.net.Listen(ctx, hostnet.LanePort)
+	o.Proxy, errs[1] = h.net.Listen(ctx, hostnet.ProxyPort)
+	o.Names, errs[2] = h.net.Listen(ctx, hostnet.NamePort)
+	o.Questions, errs[3] = h.net.ListenPacket(ctx, hostnet.NamePort)
+	if err := errors.Join(errs[:]...); err != nil {
+		return fmt.Errorf("listen to sandboxes: %w", err)
+	}
+	h.egress = egress.New(o)
+	if h.refusals, err = h.net.Watch(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// watchRefusals writes down what the filter refuses, and what it lets past the
+// proxy, until ctx ends.
+func (h *Host) watchRefusals(ctx context.Context) error {
+	h.refusals.Run(ctx, func(n hostnet.Note) {
+		h.egress.Note(n.Slot.IP, egress.Packet{Protocol: n.Protocol, To: n.To, Passed: n.Passed, Omitted: n.Omitted})
+	})
+	return nil
+}
+
+// denied reports whether no sandbox may reach an address, from an address of this
+// machine that may be invalid: it is not public, or this machine itself, or all in
+// a network of it. If the kernel does not say, all are denied.
+func denied(from, to netip.Addr) bool {
+	if hostnet.NotPublic(to) {
+		return true
+	}
+	local, err := hostnet.Local(from, to)
+	if err != nil {
+		slog.Error("nobody knows whether an address is this machine's: it is refused to sandboxes", "err", err)
+	}
+	return local || err != nil
+}
+
+// admit has the network of an order obeyed for the slot of a machine. The policy
+// is there before the way is.
+func (h *Host) admit(id string, o fleet.Order) error {
+	slot, ok := h.net.Slot(id)
+	if !ok {
+		return doze.Errorf(doze.NotFound, "there is no lease %s", id)
+	}
+	if o.Network == nil {
+		err := errors.Join(h.net.Admit(id, hostnet.WayClosed), h.net.Join(id, ""), h.net.Datagrams(id, netip.Addr{}))
+		h.egress.Forget(slot.IP)
+		h.secrets.forget(slot.IP)
+		return err
+	}
+	who := egress.Guest{UID: o.UID, Workspace: o.Workspace, Name: o.Name, IP: slot.IP}
+	if err := h.secrets.admit(who, o.Issuer(), o.Network); err != nil {
+		return err
+	}
+	if err := h.egress.Admit(who, o.Network); err != nil {
+		return err
+	}
+	if err := h.leaveFrom(id, o.Network); err != nil {
+		return errors.Join(err, h.net.Admit(id, hostnet.WayClosed))
+	}
+	way := hostnet.WayClosed
+	switch {
+	case o.Network.Led(), h.o.Egress == EgressOpen:
+		way = hostnet.WayLane
+	case h.o.Egress == EgressDirect:
+		way = hostnet.WayOpen
+	}
+	if err := h.net.Join(id, o.Network.Segment); err != nil {
+		return err
+	}
+	return h.net.Admit(id, way)
+}
+
+// leaveFrom has what a sandbox sends leave from its dedicated address, if it has
+// one.
+func (h *Host) leaveFrom(id string, n *doze.Network) error {
+	if err := h.net.Dedicate(id, n.Source()); err != nil {
+		return err
+	}
+	var source netip.Addr
+	if h.datagrams() {
+		source = n.DatagramSource()
+	}
+	return h.net.Datagrams(id, source)
+}
+
+// release gives an address back.
+func (h *Host) release(id string) error {
+	if slot, ok := h.net.Slot(id); ok {
+		h.egress.Forget(slot.IP)
+		h.secrets.forget(slot.IP)
+	}
+	return h.net.Release(id)
+}
+
+// traffic has one meter for each workspace, which counts for all its sandboxes.
+type traffic struct {
+	quotas *quota.Book
+	mu     sync.Mutex
+	all    map[string]*egress.Traffic // guarded by mu; by workspace
+}
+
+// of returns the meter of a sandbox's workspace.
+func (t *traffic) of(g egress.Guest) *egress.Traffic {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.all[g.Workspace]
+	if m == nil {
+		m = new(egress.Traffic)
+		t.all[g.Workspace] = m
+		t.quotas.Meter(g.Workspace, func() uint64 { return m.Sent.Load() + m.Received.Load() })
+	}
+	return m
+}
+
+// resolvers are the servers of the DNS that sandboxes ask. What a sandbox was told
+// when it was made holds with every setting of ours: wherever it asks for names,
+// in the lane it is led to us, and what it asks of the proxy has an answer in all
+// cases, if only that nobody is there.
+func (h *Host) resolvers() ([]netip.Addr, error) {
+	if h.o.Egress == EgressDirect {
+		public, err := h.net.Resolvers()
+		if err != nil || len(public) > 0 {
+			return public, err
+		}
+		slog.Warn("sandboxes without network rules can resolve no names: /etc/resolv.conf has no public name server")
+	}
+	return []netip.Addr{hostnet.ProxyIP}, nil
+}
+
+// datagrams reports whether UDP can leave from dedicated addresses.
+func (h *Host) datagrams() bool { return h.o.Egress != EgressClosed && h.o.EgressLink != "" }

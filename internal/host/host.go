@@ -1,0 +1,313 @@
+// Package host composes what a node is made of on one host: the network, the egress
+// proxy, images, volumes, drives, swap, the driver, and the node itself. It knows
+// the other roles by the functions of [Options] alone.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"doze"
+	"doze/internal/daemon"
+	"doze/internal/disk"
+	"doze/internal/drive"
+	"doze/internal/egress"
+	"doze/internal/fleet"
+	"doze/internal/hostnet"
+	"doze/internal/machine"
+	"doze/internal/metric"
+	"doze/internal/node"
+	"doze/internal/quota"
+	"doze/internal/seal"
+	"doze/internal/space"
+	"doze/internal/swap"
+	"doze/internal/trace"
+	"doze/internal/volume"
+)
+
+// What sandboxes without network rules may reach.
+const (
+	EgressClosed = "closed"
+	EgressOpen   = "open"   // public addresses, and all of it is led to the proxy
+	EgressDirect = "direct" // the same and UDP, straight out
+)
+
+// EgressFile, in the data directory, opens the secrets of routing rules. It belongs
+// to the records.
+const EgressFile = "egress.key"
+
+// bucketTime is how long a start waits for the bucket of drives.
+const bucketTime = 5 * time.Second
+
+// Options say what a host is made of.
+type Options struct {
+	Data, Run, ImagesDir, Cgroup string
+	Sentry, Agent                string // paths of the binaries
+	Driver                       string // one of Drivers
+
+	Images            []string // made before the first request, and kept
+	PrivateRegistries bool     // images may come from private addresses
+	ImageMax          int64    // bytes that the files of an image may take
+	ImageKeep         time.Duration
+	Disk              space.Options
+
+	Memory Memory
+	Spares int // machines that are started ahead of their sandboxes
+	// SparesMax is the same when as many sandboxes were created lately.
+	SparesMax int
+
+	GoBack                                      bool // to the last checkpoint, after a crash
+	CheckpointEvery                             time.Duration
+	PauseAfter, SaveAfter, SwapAfter, DiskAfter time.Duration
+
+	Egress     string        // EgressClosed, EgressOpen or EgressDirect
+	EgressLink string        // network interface of dedicated addresses; empty: there are none
+	Resolver   *net.Resolver // that answers what sandboxes ask through the proxy
+
+	Drives drive.Options // an empty URL: there are no drives
+
+	// What other roles get to know and decide.
+	Report  func(fleet.Report)
+	Traced  func(trace.Record)
+	Metrics *metric.Metrics
+	Quotas  *quota.Book                             // meters egress
+	Named   func(context.Context) ([]string, error) // references of the images that records name
+	Output  io.Writer                               // shows how images get on
+}
+
+// Host is a node and what it is made of.
+type Host struct {
+	o Options
+
+	net       *hostnet.Net
+	egress    *egress.Egress
+	refusals  *hostnet.Watch
+	secrets   *secrets
+	images    *disk.Library
+	agents    *disk.Library // of this data directory alone
+	disk      *space.Disk   // of the data directory
+	imageDisk *space.Disk   // of the images; the same one, unless they are elsewhere
+	bucket    *drive.Bucket // nil without drives
+	volumes   *volume.Pool
+	swap      swap.Plan // that sandboxes get
+	memory    int64     // what all sandboxes can take together, in bytes
+	traffic   *traffic
+	node      *node.Node
+	unnamed   chan struct{} // rings when the record of an image is gone
+}
+
+// Open makes images, network and engine, and adopts the sandboxes that are there.
+// What was opened is closed again if a later step fails.
+func Open(ctx context.Context, o Options) (_ *Host, err error) {
+	h := &Host{o: o, unnamed: make(chan struct{}, 1), traffic: &traffic{quotas: o.Quotas, all: map[string]*egress.Traffic{}}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	if err := h.openDisks(); err != nil {
+		return nil, err
+	}
+	if err := h.openImages(ctx); err != nil {
+		return nil, err
+	}
+	if h.bucket, err = openBucket(ctx, o.Drives); err != nil {
+		return nil, err
+	}
+	if err := h.openVolumes(); err != nil {
+		return nil, err
+	}
+	if err := h.openMemory(ctx); err != nil {
+		return nil, err
+	}
+	return h, h.openNode(ctx)
+}
+
+// Node is the node, for control and the edge.
+func (h *Host) Node() *node.Node { return h.node }
+
+// Memory is what all sandboxes can take together, in bytes.
+func (h *Host) Memory() int64 { return h.memory }
+
+// Bucket is where drives are, or nil.
+func (h *Host) Bucket() *drive.Bucket { return h.bucket }
+
+// Sealer seals secrets of routing rules, which this host alone opens.
+func (h *Host) Sealer() *seal.Sealer { return h.secrets.opener.Sealer() }
+
+// Enforce ends connections of workspaces that have used up their quota of egress.
+func (h *Host) Enforce() { h.egress.Enforce() }
+
+// SweepAddresses removes dedicated addresses that no sandbox leaves from any more.
+// Call it when control has told every network.
+func (h *Host) SweepAddresses() {
+	if err := h.net.SweepAddresses(); err != nil {
+		slog.Warn("addresses that nobody leaves from any more could not be removed", "err", err)
+	}
+}
+
+// Services are what runs until the end, in the order in which it starts.
+func (h *Host) Services() []daemon.Service {
+	return []daemon.Service{
+		{Name: "node", Run: h.node.Run},
+		{Name: "images", Run: h.collectImages},
+		{Name: "interceptor", Run: h.secrets.interceptor.Run},
+		{Name: "egress", Run: h.egress.Run},
+		{Name: "refusals", Run: h.watchRefusals},
+	}
+}
+
+// Close closes what is open, in reverse. Sandboxes stay.
+func (h *Host) Close() error {
+	var errs []error
+	if h.egress != nil {
+		errs = append(errs, h.egress.Close())
+	}
+	if h.refusals != nil {
+		errs = append(errs, h.refusals.Close())
+	}
+	if h.net != nil {
+		errs = append(errs, h.net.Close())
+	}
+	for _, l := range []*disk.Library{h.agents, h.images} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openNode starts the engine and adopts the sandboxes.
+func (h *Host) openNode(ctx context.Context) (err error) {
+	o := h.o
+	if h.net, err = hostnet.Open(filepath.Join(o.Data, "net"), hostnet.Options{OpenEgress: o.Egress == EgressDirect, OpenDatagrams: h.datagrams(), EgressLink: o.EgressLink}); err != nil {
+		return fmt.Errorf("open the network: %w", err)
+	}
+	if err := h.openEgress(ctx); err != nil {
+		return err
+	}
+	resolvers, err := h.resolvers()
+	if err != nil {
+		return err
+	}
+	if h.agents, err = disk.Open(filepath.Join(o.Data, "agents"), disk.Options{}); err != nil {
+		return err
+	}
+	agent, err := h.agent(ctx)
+	if err != nil {
+		return fmt.Errorf("prepare the agent: %w", err)
+	}
+	driver, err := drivers[o.Driver](ctx, h)
+	if err != nil {
+		return fmt.Errorf("open the driver %s: %w", o.Driver, err)
+	}
+	h.node, err = node.Open(ctx, node.Options{
+		Drive: h.mountDrive,
+		Dir:   filepath.Join(o.Data, "sandboxes"), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
+		Volumes: h.volumes, Agent: agent, Driver: driver,
+		CheckImage: h.images.Check, Image: h.fetchImage, PinImage: h.pinImage,
+		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
+		Lease: h.lease, Release: h.release, Admit: h.admit,
+		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: h.secrets.authorities.Certificate,
+		Report: o.Report,
+		Woke:   o.Metrics.Woke, Sank: o.Metrics.Sank, Refused: o.Metrics.Refused, Traced: o.Traced,
+
+		Room: h.disk.Claim, SleepRoom: h.disk.ClaimSleep,
+		Available: available(hostAvailable, driver.Free), Reserve: o.Memory.reserve(h.memory), Limit: h.memory,
+		Overcommit: o.Memory.Overcommit, Budget: o.Memory.BudgetMB << 20, Spares: o.Spares, SparesMax: o.SparesMax,
+		GoBack: o.GoBack, CheckpointEvery: o.CheckpointEvery,
+		PauseAfter: o.PauseAfter, DiskAfter: o.DiskAfter, SaveAfter: min(o.SaveAfter, o.DiskAfter), SwapAfter: h.swapAfter(),
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.net.Sweep(h.node.Owns); err != nil {
+		slog.Warn("addresses that nobody has could not be given back", "err", err)
+	}
+	if err := h.retireAgents(agent); err != nil {
+		slog.Warn("agents of earlier builds could not be removed", "err", err)
+	}
+	if err := driver.Tidy(ctx, filepath.Join(o.Data, "sandboxes"), filepath.Join(o.Data, "snapshots"), filepath.Join(o.Data, "ahead")); err != nil {
+		slog.Warn("what no machine needs any more could not be removed", "driver", o.Driver, "err", err)
+	}
+	return nil
+}
+
+// openBucket returns the bucket of drives, or nil. One that does not answer may
+// do so later.
+func openBucket(ctx context.Context, o drive.Options) (*drive.Bucket, error) {
+	if o.URL == "" {
+		return nil, nil //nolint:nilnil // there are no drives
+	}
+	b, err := drive.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bucketTime)
+	defer cancel()
+	if err := b.Check(ctx); err != nil {
+		slog.Warn("the bucket of drives cannot be used", "bucket", b.URL(), "err", err)
+	}
+	return b, nil
+}
+
+// mountDrive opens a part of a drive for a sandbox.
+func (h *Host) mountDrive(m fleet.DriveMount, dir string) (node.Drive, error) {
+	if h.bucket == nil {
+		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
+	}
+	return h.bucket.Mount(m.DriveID, m.DrivePath, m.ReadOnly, dir)
+}
+
+// openDisks looks at the disks that have data and images. Both have a reserve.
+func (h *Host) openDisks() (err error) {
+	if h.disk, err = space.Open(h.o.Data, h.o.Disk); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(h.o.ImagesDir, 0o755); err != nil { //nolint:gosec // G301: as the library makes it
+		return fmt.Errorf("make the directory of images: %w", err)
+	}
+	h.imageDisk = h.disk
+	if same, err := h.disk.Same(h.o.ImagesDir); same || err != nil {
+		return err
+	}
+	h.imageDisk, err = space.Open(h.o.ImagesDir, h.o.Disk)
+	return err
+}
+
+// openVolumes opens the volumes, which take the room that they promise.
+func (h *Host) openVolumes() (err error) {
+	if h.volumes, err = volume.Open(filepath.Join(h.o.Data, "volumes"), h.disk); err != nil {
+		return err
+	}
+	h.disk.Written(h.volumes.Written)
+	s, err := h.disk.State()
+	if err == nil && s.Free-s.Reserve < s.Pending {
+		slog.Warn("volumes are promised more than the disk has: nothing that takes disk can be made until some are deleted, the disk is larger, or --volume-overcommit is",
+			"promised", s.Promised, "pending", s.Pending, "free", s.Free, "reserve", s.Reserve)
+	}
+	return err
+}
+
+func (h *Host) lease(ctx context.Context, id string) (machine.Link, error) {
+	s, err := h.net.Lease(ctx, id)
+	return machine.Link{
+		NetNS: s.Path, Name: s.Link, MAC: s.MAC.String(), IP: s.IP.String(), PrefixLen: s.PrefixLen,
+		Gateway: s.Gateway.String(), GatewayMAC: s.GatewayMAC.String(), MTU: s.MTU,
+	}, err
+}
+
+func texts(addresses []netip.Addr) (list []string) {
+	for _, a := range addresses {
+		list = append(list, a.String())
+	}
+	return list
+}

@@ -1,0 +1,49 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+
+	"doze/internal/metric"
+	"doze/internal/swap"
+)
+
+// Now is what the host does and takes. What cannot be measured is left out.
+func (h *Host) Now(ctx context.Context) metric.Now {
+	var costs []metric.Cost
+	for _, c := range h.node.Costs(ctx) {
+		costs = append(costs, metric.Cost{Tier: c.Tier, Ready: c.Ready, Stats: c.Stats})
+	}
+	counts, err := h.net.Counts()
+	if err != nil { // the other metrics say something all the same
+		slog.ErrorContext(ctx, "metrics of the packet filter are left out", "err", err)
+	}
+	c := h.node.Committed()
+	memory := metric.Memory{Committed: c.Bytes, Most: c.Most, Limit: c.Limit, Refusals: c.Refusals, CompressedMost: h.swap.Held()}
+	if memory.CompressedMost > 0 {
+		memory.Compressed = swap.Compressed(SwapFile(h.o.Data))
+	}
+	age := h.node.CheckpointAge()
+	return metric.Now{
+		Checkpoints: metric.Checkpoints{Oldest: age.Oldest, Overdue: age.Overdue},
+		Costs:       costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: h.diskMetrics(ctx),
+	}
+}
+
+// diskMetrics is what the disk has. What cannot be measured is left out.
+func (h *Host) diskMetrics(ctx context.Context) metric.Disk {
+	d := metric.Disk{Kinds: map[string]int64{}}
+	u, err := h.node.Usage(ctx)
+	if err != nil {
+		slog.ErrorContext(ctx, "metrics of the disk are incomplete", "err", err)
+	}
+	for kind, n := range u.Host() {
+		d.Kinds[string(kind)] = n
+	}
+	s, err := h.disk.State()
+	if err != nil {
+		slog.ErrorContext(ctx, "metrics of the disk are incomplete", "err", err)
+	}
+	d.Free, d.Reserve, d.Promised = s.Free, s.Reserve, s.Promised
+	return d
+}

@@ -1,0 +1,76 @@
+package teardown
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOwns(t *testing.T) {
+	t.Parallel()
+	w := Platform{Run: "/run/doze/1a2b3c4d"}
+	for name, tt := range map[string]struct {
+		args []string
+		want bool
+	}{
+		"the launcher":     {[]string{"/opt/doze/doze-sentry", "-run", "/run/doze/1a2b3c4d/00000001"}, true},
+		"the engine":       {[]string{"runsc-sandbox", "--root=/run/doze/1a2b3c4d/00000001/state", "boot"}, true},
+		"its files":        {[]string{"runsc-gofer", "--root=/run/doze/1a2b3c4d/00000001/state"}, true},
+		"started again":    {[]string{"/proc/self/exe", "--root=/run/doze/1a2b3c4d/00000001/state"}, true},
+		"another platform": {[]string{"runsc-sandbox", "--root=/run/doze/1a2b3c4d5/00000001/state"}, false},
+		"dozed":            {[]string{"dozed", "all", "--run", "/run/doze/1a2b3c4d/"}, false},
+		"its keeper":       {[]string{"/opt/doze/dozed", "keep", "--socket", "/run/doze/1a2b3c4d/door.sock"}, true},
+		"another's keeper": {[]string{"/opt/doze/dozed", "keep", "--socket", "/run/doze/1a2b3c4d5/door.sock"}, false},
+		"who reads a log":  {[]string{"tail", "-f", "/run/doze/1a2b3c4d/00000001/launcher.log"}, false},
+		"only its name":    {[]string{"/run/doze/1a2b3c4d/runsc"}, false},
+		"a kernel thread":  {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := w.owns([]byte(strings.Join(tt.args, "\x00") + "\x00")); got != tt.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+func TestClearLeavesWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"1fcaf3c2/state/x", "lock", "data/1fcaf3c2", "notes"} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := Platform{Run: dir, Cgroup: "doze-test-no-such-group", Data: filepath.Join(dir, "nothing")}
+	if err := w.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if diff := cmp.Diff([]string{"data", "notes"}, left); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+
+	if w.Run = filepath.Join(dir, "run"); os.MkdirAll(filepath.Join(w.Run, "00000000"), 0o700) != nil || os.MkdirAll(filepath.Join(w.Run, "owners"), 0o700) != nil {
+		t.Fatal("no directory")
+	}
+	for range 2 { // the second time nothing is there
+		if err := w.Clear(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(w.Run); err == nil {
+		t.Error("the run directory is still there")
+	}
+}
