@@ -103,7 +103,7 @@ func Wrap(err error, k Kind, format string, args ...any) error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
-// Names of errors that are finer than their kinds: docs/api.md has each of them.
+// Names of errors that are finer than their kinds: docs/api/errors.md has each of them.
 const (
 	NameArchived       = "WORKLOAD_ARCHIVED" // of a sandbox that must be unarchived first
 	NameInvalidImage   = "INVALID_IMAGE"     // it cannot be run

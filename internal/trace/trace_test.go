@@ -70,13 +70,13 @@ func TestStagesAreRecorded(t *testing.T) {
 // TestStagesAreDocumented: the documentation of the API has every stage.
 func TestStagesAreDocumented(t *testing.T) {
 	t.Parallel()
-	raw, err := os.ReadFile("../../docs/api.md")
+	raw, err := os.ReadFile("../../docs/api/traces.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range trace.Stages() {
 		if !strings.Contains(string(raw), "\n| `"+name+"` | ") {
-			t.Errorf("docs/api.md does not say what the stage %s is", name)
+			t.Errorf("docs/api/traces.md does not say what the stage %s is", name)
 		}
 	}
 }

@@ -75,13 +75,13 @@ var elsewhere = map[string]string{
 	"REQUEST_ENTITY_TOO_LARGE": "edge.TestBodiesAreBounded",
 }
 
-// documented are the rows of the tables of errors in docs/api.md.
+// documented are the rows of the tables of errors in docs/api/errors.md.
 var documented = regexp.MustCompile("(?m)^\\| `(\\w+)`(?:, `(\\w+)`)? \\| [45]\\d{2}\\b")
 
 // TestEveryErrorHasATranscript is made from the documentation.
 func TestEveryErrorHasATranscript(t *testing.T) {
 	t.Parallel()
-	raw, err := os.ReadFile("../../docs/api.md")
+	raw, err := os.ReadFile("../../docs/api/errors.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestEveryErrorHasATranscript(t *testing.T) {
 	}
 	rows := documented.FindAllStringSubmatch(string(raw), -1)
 	if len(rows) < 20 {
-		t.Fatalf("docs/api.md has %d errors in its tables", len(rows))
+		t.Fatalf("docs/api/errors.md has %d errors in its tables", len(rows))
 	}
 	for _, row := range rows {
 		for _, name := range row[1:] {
