@@ -1,9 +1,12 @@
 package control_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -215,6 +218,58 @@ func checkError(tb testing.TB, w *httptest.ResponseRecorder) {
 	if retry := w.Header().Get("x-should-retry"); (w.Code == http.StatusConflict) != (retry == "false") {
 		tb.Errorf("x-should-retry %q with status %d", retry, w.Code)
 	}
+}
+
+// TestRoutesAreDocumented compares the route table with the tables of routes in
+// docs/api: each route is on one page, with its scope, and nothing else is.
+func TestRoutesAreDocumented(t *testing.T) {
+	t.Parallel()
+	documented := documentedRoutes(t)
+	for _, rt := range control.Routes() {
+		where := rt.Method + " " + rt.Pattern
+		scope, ok := documented[where]
+		delete(documented, where)
+		switch {
+		case !ok:
+			t.Errorf("no page of docs/api has %s", where)
+		case rt.Scope == "*" && scope != "none": // its handler decides
+		case scope != cmp.Or(rt.Scope, "none"):
+			t.Errorf("%s is documented with the scope %s, not %s", where, scope, cmp.Or(rt.Scope, "none"))
+		}
+	}
+	for where := range documented {
+		t.Errorf("docs/api has %s, which is no route", where)
+	}
+}
+
+// documentedRoutes are the scopes in the tables of routes of docs/api, by method
+// and pattern.
+func documentedRoutes(t *testing.T) map[string]string {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/api/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scopes := map[string]string{}
+	for _, page := range pages {
+		raw, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(string(raw), "\n| Method | Path | Scope | Answer |\n|---|---|---|---|\n")
+		for line := range strings.Lines(table) {
+			cells := strings.Split(line, " | ")
+			if !strings.HasPrefix(line, "| ") || len(cells) < 4 {
+				break
+			}
+			where := cells[0][2:] + " " + strings.Trim(cells[1], "`")
+			if scopes[where] != "" {
+				t.Errorf("docs/api has %s twice", where)
+			}
+			scopes[where] = strings.Trim(cells[2], "`")
+		}
+	}
+	return scopes
 }
 
 func TestPathsAreTakenAsTheyCome(t *testing.T) {
