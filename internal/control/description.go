@@ -21,8 +21,8 @@ const descriptionVersion = "0.0.1"
 const about = `The control API of Doze. Sandboxes have an API of their own, below the address of each.
 
 A credential is an API key or an access token. A scope that is named below is what it needs; "admin" includes all. Bodies may be up to
-` + "`1 MiB`" + `; members that nobody knows are ignored, and so are those that only the platform
-sets; in a change, null clears a member and absence leaves it. Errors have the members error, code and message, and perhaps more.`
+` + "`1 MiB`" + `. An unknown member is an error. Members that only the platform sets are not read.
+In a change, null clears a member and absence leaves it. Errors have the members error, code and message, and perhaps more.`
 
 // described serves the description from one copy in memory. It is the largest
 // answer that a stranger can ask for: encoded anew for each request, readers that
