@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-const module = "doze"
+const module = "github.com/dozehq/doze"
 
 // imports is the architecture: for each package, the packages of ours that it
 // may import. A package that is not a key may not exist; an entry that is not

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestCron(t *testing.T) {

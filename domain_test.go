@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestCheckDomain(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestDriveAllows(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestValueSources(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestErrorsAreDocumented compares the table of kinds, and the names that are

@@ -1,4 +1,4 @@
-module doze
+module github.com/dozehq/doze
 
 go 1.26.3
 

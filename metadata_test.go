@@ -3,7 +3,7 @@ package doze_test
 import (
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestProblemsAreOneError(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // FuzzPullSecret wants credentials of what is accepted to be whole.

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // resource calls a path of the control API whose segments are given.

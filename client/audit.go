@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // AuditFilter says which lines of the audit log to read; empty members are any.

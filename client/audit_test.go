@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // TestAudit: a filter becomes the query, and an export is copied as it is.

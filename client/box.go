@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Box calls the API inside one sandbox. Every call wakes the sandbox, and

@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // version of the control API that this client speaks; lists are pages since.

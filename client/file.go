@@ -10,7 +10,7 @@ import (
 	"path"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // File is an entry of a directory.

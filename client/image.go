@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Images returns the images of the workspace, and those that others share with

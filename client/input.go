@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // inputChunk is how many bytes of input one request carries. It is below what a

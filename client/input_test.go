@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // TestRunWritesInput runs commands that read their input in ways of their own.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // VPCs returns those of the workspace, [doze.DefaultVPC] first.

@@ -7,8 +7,8 @@ import (
 	"net/url"
 	"strconv"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // Port passes requests, WebSockets too, on to a port of the sandbox, with our

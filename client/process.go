@@ -13,7 +13,7 @@ import (
 	"net/url"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // lineMax bounds one line of a stream, in bytes. The last line of an execution

@@ -1,6 +1,6 @@
 package client
 
-import "doze"
+import "github.com/dozehq/doze"
 
 // outgoing is a sandbox as a server gets it: with the secrets of its routing
 // rules, which it would not show to anybody else.

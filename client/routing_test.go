@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestSecretsOfRoutingAreSent: what encodes as nothing by itself, a server gets.

@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // pageSize is the most that a server puts into one page.

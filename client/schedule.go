@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Schedules returns those of a sandbox, newest first, page by page; those of

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Snapshots returns those of the workspace, newest first, page by page. It ends

@@ -13,7 +13,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // frameMax bounds a message of a terminal in bytes: a replay of its last

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // uploadHeader has the address that the files of a new version are put to.

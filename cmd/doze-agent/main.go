@@ -13,8 +13,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"doze/internal/agent"
-	"doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agent"
+	"github.com/dozehq/doze/internal/agent/drive"
 )
 
 // version is set by the linker: -ldflags "-X main.version=…".

@@ -22,7 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/testkit/freeport"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 const (

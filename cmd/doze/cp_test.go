@@ -24,7 +24,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/agent"
+	"github.com/dozehq/doze/internal/agent"
 )
 
 // newInside runs the agent of a sandbox called web, with its files in dir. Handle

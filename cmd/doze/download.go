@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // download copies a file or a directory out of the sandbox.

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // stopTimeout bounds the attempt to stop a command that nobody waits for any

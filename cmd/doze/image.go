@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 func (a *app) image() *cobra.Command {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // show prints v as the API gives it, or as rows.

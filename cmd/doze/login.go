@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 const (

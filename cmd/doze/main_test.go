@@ -23,8 +23,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"unicode"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // The ways to print an answer.

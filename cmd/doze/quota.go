@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // usual is the value of a quota that gives it its default back.

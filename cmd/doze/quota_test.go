@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestParseQuotas(t *testing.T) {

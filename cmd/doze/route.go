@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func (a *app) addRoute() *cobra.Command {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // ruleFlags say where a sandbox is and what it may reach.

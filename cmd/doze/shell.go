@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // resizePoll is how often the size of the screen is looked at. Not every

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // packPoll is the pause between looks at a sandbox that is being archived or

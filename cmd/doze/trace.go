@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func (a *app) trace() *cobra.Command {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 func (a *app) user() *cobra.Command {

@@ -14,12 +14,12 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
-	"doze/internal/disk"
-	"doze/internal/host"
-	"doze/internal/hostnet"
-	"doze/internal/swap"
-	"doze/internal/teardown"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/swap"
+	"github.com/dozehq/doze/internal/teardown"
 )
 
 // instanceFile is in the data directory and tells others on this host where its

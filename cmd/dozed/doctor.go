@@ -14,13 +14,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/disk"
-	"doze/internal/doctor"
-	"doze/internal/handover"
-	"doze/internal/host"
-	"doze/internal/space"
-	"doze/internal/swap"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/handover"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/space"
+	"github.com/dozehq/doze/internal/swap"
 )
 
 // beside returns the path of another binary of ours: next to this one.

@@ -5,11 +5,11 @@ import (
 	"os"
 	"runtime/debug"
 
-	"doze"
-	"doze/internal/daemon"
-	"doze/internal/host"
-	"doze/internal/ingress"
-	"doze/internal/metric"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/ingress"
+	"github.com/dozehq/doze/internal/metric"
 )
 
 const (

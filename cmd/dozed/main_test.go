@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/doctor"
-	"doze/internal/ingress"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/ingress"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -3,9 +3,9 @@ package main
 import (
 	"net/http"
 
-	"doze"
-	"doze/internal/httpx"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // showMetrics shows what the platform does and takes. It is about all workspaces:

@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"doze"
-	"doze/internal/handover"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/handover"
 )
 
 // previewsFile, in the run directory, is the socket of the keeper of the address

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

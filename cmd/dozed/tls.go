@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/certificate"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/certificate"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // plainTime bounds a request of plain HTTP next to TLS, and its answer: both are

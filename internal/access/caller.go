@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Caller is who sent a request, and where.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Principal is a user or a service account, as a check needs it.

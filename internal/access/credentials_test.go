@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/access"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 )
 
 const issuer = "https://doze.test/v0"

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // A key reads dz_<id>_<secret><checksum> in the letters of base32, in lower

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/access"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 )
 
 // keys returns credentials with API keys of the user "s", an admin of "w".

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/crypto/argon2"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // The cost of a hash, as RFC 9106 recommends for where memory is scarce, and

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/access"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 )
 
 func TestTicketsOpenOnce(t *testing.T) {

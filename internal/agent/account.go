@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // accountsMax bounds what is read of a user database. Those of images have a

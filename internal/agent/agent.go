@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze/internal/agent/drive"
-	"doze/internal/agent/upload"
+	"github.com/dozehq/doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agent/upload"
 )
 
 // The server has no read or write timeout: both bound the whole life of a

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/agent"
+	"github.com/dozehq/doze/internal/agent"
 )
 
 // patience bounds every wait of a test. It is never reached on a good day.

@@ -13,10 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/agent/archive"
-	"doze/internal/agentapi"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/archive"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/agent/spawn"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/spawn"
 )
 
 // attempt is one start of a command. A process has several if it restarts.

@@ -3,7 +3,7 @@ package agent
 import (
 	"net/http"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // refuseCodegen answers for edits and rankings that need a language model.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/agent/scratch"
 )
 
 // aheadMin is what a caller must have sent at once before more is read than was

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/agent/scratch"
 )
 
 // connected returns both ends of a connection; ours reads ahead.

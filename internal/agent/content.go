@@ -4,7 +4,7 @@ import (
 	"io/fs"
 	"net/http"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // besideMax bounds a body without its content, which is held in memory.

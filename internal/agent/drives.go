@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"doze"
-	"doze/internal/agent/drive"
-	"doze/internal/agentapi"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // prepareDrive makes ready what the host is about to mount.

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/agent/scratch"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

@@ -20,9 +20,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"doze"
-	"doze/internal/agent/scratch"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"doze/internal/agentapi"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // become makes this the agent of another sandbox. The host says so to every

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // quietEnv is the variable that leaves out the lines about requests.

@@ -6,8 +6,8 @@ import (
 	"path"
 	"strings"
 
-	"doze"
-	"doze/internal/agent/search"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/search"
 )
 
 const toolFindMax = 10 // results

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // toolReadMax bounds a file that a tool reads or edits: it is held in memory.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestNoHit: a search that found nothing says whether it saw all.

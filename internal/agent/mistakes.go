@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"slices"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // mistakesMax bounds how many wrong fields an answer names.

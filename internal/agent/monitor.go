@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/agent/proc"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/proc"
 )
 
 const (

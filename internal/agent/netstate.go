@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/agentapi"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
 )
 
 // A checkpoint of the sandbox leaves out what processes with the capability for

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/agentapi"
 )
 
 // TestNetstate runs TestNetstateInside in a network namespace of its own.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 
-	"doze"
-	"doze/internal/agent/proc"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/proc"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // socket is a port in answers.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/agentapi"
 )
 
 // to sends every request to one server, and keeps what the last answer said of

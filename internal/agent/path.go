@@ -4,7 +4,7 @@ import (
 	"path"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // pathMax is what the kernel takes (PATH_MAX), without its final NUL.

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"doze"
-	"doze/internal/agent/proc"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/proc"
 )
 
 // portsPoll is how often /proc is searched while a call waits for ports. There

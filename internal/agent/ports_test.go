@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestOutcome(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // power is the one capability that the first process is started with and that

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // restartDelay keeps a command that fails at once from spinning.

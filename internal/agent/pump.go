@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/agent/scratch"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"syscall"
 
-	"doze/internal/agent/spawn"
+	"github.com/dozehq/doze/internal/agent/spawn"
 )
 
 // childOOMScore makes a command, not the agent, the first victim when memory

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/agentapi"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // bodyMax bounds a JSON body. But for the contents of files, it is held in memory;

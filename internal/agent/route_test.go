@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/agentapi"
 )
 
 // api is what the agent promises to serve, apart from the table.

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"path"
 
-	"doze/internal/agent/search"
+	"github.com/dozehq/doze/internal/agent/search"
 )
 
 // find looks for files or directories by name.

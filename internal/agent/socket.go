@@ -10,8 +10,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"doze"
-	"doze/internal/agent/page"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/page"
 )
 
 // frameMax bounds a frame from a viewer: a large paste.

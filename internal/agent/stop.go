@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/agent/proc"
+	"github.com/dozehq/doze/internal/agent/proc"
 )
 
 // strayPoll is how often the end of processes that nobody collects for us, or

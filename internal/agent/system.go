@@ -7,9 +7,9 @@ import (
 	"runtime/debug"
 	"time"
 
-	"doze"
-	"doze/internal/agentapi"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // Welcome is the answer at the root.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/testkit/freeport"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 // A command of a test may be this binary: "listen <network> <address>" waits

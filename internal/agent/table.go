@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

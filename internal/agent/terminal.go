@@ -10,9 +10,9 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/agent/proc"
-	"doze/internal/agent/spawn"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/proc"
+	"github.com/dozehq/doze/internal/agent/spawn"
 )
 
 const (

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
-	"doze/internal/agent/scratch"
-	"doze/internal/agent/subtree"
-	"doze/internal/agent/upload"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/agent/subtree"
+	"github.com/dozehq/doze/internal/agent/upload"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // treePrefix is where trees are. Their paths are always absolute.

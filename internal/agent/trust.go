@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // bundles are where distributions keep the certificates of the authorities that

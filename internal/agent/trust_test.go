@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestTrust(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // tunnelRequest is the body that configures a tunnel.

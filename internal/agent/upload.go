@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
-	"doze/internal/agent/upload"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/upload"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // smallMax bounds bodies that only describe something: the parts of an upload,

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/agent/watch"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/watch"
 )
 
 const (

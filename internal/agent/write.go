@@ -17,12 +17,12 @@ import (
 	"strings"
 	"syscall"
 
-	"doze"
-	"doze/internal/agent/scratch"
-	"doze/internal/agent/subtree"
-	"doze/internal/agent/upload"
-	"doze/internal/agent/watch"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/scratch"
+	"github.com/dozehq/doze/internal/agent/subtree"
+	"github.com/dozehq/doze/internal/agent/upload"
+	"github.com/dozehq/doze/internal/agent/watch"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

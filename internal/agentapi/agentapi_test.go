@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/agentapi"
 )
 
 // recorded answers as the agents of one version did: testdata has for each call

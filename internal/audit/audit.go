@@ -18,8 +18,8 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"doze"
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 // A Keeper stores lines.

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/audit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/audit"
 )
 
 // shelf keeps lines in memory.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Entry is the line of one request while it is served. One goroutine has it at

@@ -24,8 +24,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

@@ -19,11 +19,11 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"doze/internal/seal"
-	"doze/internal/store"
-	"doze/internal/testkit/authority"
-	"doze/internal/testkit/dnstest"
-	"doze/internal/testkit/freeport"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/testkit/authority"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 // names are those that are ours in a test. It is safe for concurrent use.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/caddyserver/certmagic"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // storage keeps certificates, their keys and the account in the records, where

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/seal"
-	"doze/internal/store"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
 )
 
 func newTestStorage(t *testing.T) *storage {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/clock"
+	"github.com/dozehq/doze/internal/clock"
 )
 
 // TestWatch sets the clock of the host forward by a nanosecond, which nobody

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/httpx"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

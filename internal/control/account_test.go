@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/control"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/control"
 )
 
 type key struct {

@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // archiveTimeout is how long an archive, or the way back, may take. Clients

@@ -15,12 +15,12 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/audit"
-	"doze/internal/fleet"
-	"doze/internal/httpx"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

@@ -12,11 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/control"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // from sends a request from an address.

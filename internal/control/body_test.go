@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/control"
+	"github.com/dozehq/doze/internal/control"
 )
 
 // TestMistakesAreReportedTogether: a caller reads all that is wrong with a

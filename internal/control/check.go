@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // ownLabels is the prefix of labels that the platform may give a meaning.

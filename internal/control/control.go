@@ -15,13 +15,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/audit"
-	"doze/internal/fleet"
-	"doze/internal/oauth"
-	"doze/internal/quota"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/oauth"
+	"github.com/dozehq/doze/internal/quota"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // Bucket is where drives are.

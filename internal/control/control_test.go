@@ -17,15 +17,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/audit"
-	"doze/internal/control"
-	"doze/internal/fleet"
-	"doze/internal/oauth"
-	"doze/internal/quota"
-	"doze/internal/seal"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/oauth"
+	"github.com/dozehq/doze/internal/quota"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // platform is a control plane on a real database, with a node in memory.

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/testkit/postgres"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 func TestMain(m *testing.M) { postgres.Main(m) }

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/store"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

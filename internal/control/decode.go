@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // bodyMax is far above any sandbox within its limits (256 KiB of variables).

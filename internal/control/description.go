@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/httpx"
-	"doze/internal/openapi"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/openapi"
 )
 
 // descriptionVersion is that of the interface (spec section 9).

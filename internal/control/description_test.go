@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/control"
+	"github.com/dozehq/doze/internal/control"
 )
 
 var update = flag.Bool("update", false, "write docs/openapi.json")

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // diskLook is how often control asks a node what is on its disk, which that

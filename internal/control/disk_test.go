@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 func TestDiskOwners(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 // domainWorld is a platform that asks the zone.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"net/http"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // sharedWith is a domain of another workspace as one sees it that it is shared

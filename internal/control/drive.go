@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // driveLock is the beginning of the keys of drives.

@@ -13,8 +13,8 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/access"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 )
 
 // bucket is one in memory that knows what was removed.

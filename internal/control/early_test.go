@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/control"
-	"doze/internal/ingress"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/ingress"
 )
 
 // TestRefusedBeforeTheBody is made from the route table: whoever may not call a

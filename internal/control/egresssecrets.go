@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // Sealer seals for one place, such as a workspace, what somebody else opens.

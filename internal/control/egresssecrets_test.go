@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/fleet"
-	"doze/internal/seal"
-	"doze/internal/testkit/postgres"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 func opener(file string) (*seal.Opener, error) {

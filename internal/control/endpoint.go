@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"reflect"
 
-	"doze"
-	"doze/internal/httpx"
-	"doze/internal/oauth"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/oauth"
 )
 
 // tarType is that of a body which is not JSON.

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

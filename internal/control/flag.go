@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // A flag is a parameter of a query that is true or false. All routes read it by

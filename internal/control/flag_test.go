@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/control"
+	"github.com/dozehq/doze/internal/control"
 )
 
 // TestFlags: what is neither true nor false is said, not ignored.

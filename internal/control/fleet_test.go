@@ -3,8 +3,8 @@ package control_test
 import (
 	"testing"
 
-	"doze/internal/fleet"
-	"doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
 )
 
 // TestFakeIsANode: the node that these tests use keeps the promises of a real one.

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"doze"
-	"doze/internal/store"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // forkSnapshot makes a new sandbox of a snapshot.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"slices"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // HubImage is an image that we offer (section 6.5 of the public API).

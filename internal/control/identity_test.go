@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/access"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 )
 
 func as(key string) []string { return []string{"Authorization", "Bearer " + key} }

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // imageTypes are what images of the API may be for. We run sandboxes.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // imaged is a create of a sandbox of an image.

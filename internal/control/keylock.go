@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // errDeleted ends what is being done to a sandbox that somebody deletes.

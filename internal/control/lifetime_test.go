@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // lifetime is what somebody who knows everything about a sandbox expects.

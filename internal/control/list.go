@@ -14,9 +14,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"doze"
-	"doze/internal/openapi"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/openapi"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // Limits of lists (section 4 of the public API). A bare list has no way to

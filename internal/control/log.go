@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // logResources are the types of a resource that may have a log, in the forms

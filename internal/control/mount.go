@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/httpx"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

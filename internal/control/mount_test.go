@@ -6,7 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // TestMountsAreOfTheSandboxAPI: what we answer in the place of an agent is as the

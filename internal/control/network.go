@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // networksMax bounds the resources of a kind in a workspace.

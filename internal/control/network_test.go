@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 type network = doze.NetworkResource

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
 )
 
 // node is a host with machines in memory. It keeps the promises of

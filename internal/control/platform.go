@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
-	"doze/internal/audit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/audit"
 )
 
 // operator is an error for a caller who does not operate the platform.

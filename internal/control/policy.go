@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // policyLists are what callers may ask of the list of policies.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestPolicies(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func (p *platform) expose(body string) doze.Preview {

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/audit"
-	"doze/internal/fleet"
-	"doze/internal/openapi"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/openapi"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // quotaRequest is what an operator may set of the quotas of a workspace: limits

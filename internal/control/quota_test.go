@@ -15,9 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/testkit/postgres"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 // An operation takes the last of a quota; of many callers at a time, one gets it.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestMendLooksAgain: between the moment when the loop finds something to do and

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // healthy is the status of a region that answers.

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

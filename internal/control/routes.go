@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/audit"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // prefix is the version segment in front of every path (spec section 9).

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/control"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/control"
 )
 
 // keyFor lets a key with scopes in, past the API.

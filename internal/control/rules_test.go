@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // network is what the node was last told that the sandbox may reach.

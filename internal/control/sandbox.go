@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // sandbox answers one sandbox: the living one of a name, or the one that ended

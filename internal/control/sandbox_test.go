@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 func TestCreateAnswersAReadySandbox(t *testing.T) {

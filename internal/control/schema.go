@@ -5,10 +5,10 @@ import (
 	"reflect"
 	"slices"
 
-	"doze"
-	"doze/internal/httpx"
-	"doze/internal/openapi"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/openapi"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // parameters are all that callers may ask in a query, and the headers that they

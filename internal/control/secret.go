@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func (s *Server) listSecrets(ctx context.Context, _ *http.Request) ([]doze.Secret, error) {

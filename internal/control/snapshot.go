@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // snapshotPhases are the values that a status filter of snapshots may have.

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // tolerated are members that clients of the specification send and that have no

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestNothingIsIgnored: a member that a body does not have is a mistake, under

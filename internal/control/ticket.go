@@ -6,8 +6,8 @@ import (
 	"net/url"
 	"time"
 
-	"doze"
-	"doze/internal/access"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 )
 
 // ticket is an address of a terminal that opens once.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // traces answers where the time of the last wakes of a sandbox and of its create

@@ -3,7 +3,7 @@ package control_test
 import (
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestTraces: who may see a sandbox sees its traces, and nobody else does.

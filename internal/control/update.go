@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // updateSandbox changes a sandbox to what the body says (section 6.3 of the

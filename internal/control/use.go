@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // How long a read waits for agents to say whether their sandboxes are in use,

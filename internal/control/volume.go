@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // diskLock is the beginning of the keys of disks.

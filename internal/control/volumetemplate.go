@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

@@ -12,10 +12,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/openapi"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/openapi"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // workspacesMax bounds the workspaces of a platform: all memberships are held

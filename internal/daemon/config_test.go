@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/daemon"
+	"github.com/dozehq/doze/internal/daemon"
 )
 
 type settings struct {

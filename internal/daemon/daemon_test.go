@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze/internal/daemon"
+	"github.com/dozehq/doze/internal/daemon"
 )
 
 func TestRunStopsInReverseOrder(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/daemon"
+	"github.com/dozehq/doze/internal/daemon"
 )
 
 func TestInheritsNothing(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // A recipe is an image that is made on this machine out of Debian packages.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/durable"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // A library may be shared by several dozed, of which some do not run: their

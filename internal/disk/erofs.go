@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // sealOptions make a file that gVisor can map: not compressed, no extended

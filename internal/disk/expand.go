@@ -14,7 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/klauspost/compress/zstd"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -33,8 +33,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/space"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/space"
 )
 
 // squeeze compresses what a function writes.

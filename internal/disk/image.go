@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Image is a read-only root file system in one file, with what its maker says

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // limits bound what one image may cost. What exceeds them is refused.

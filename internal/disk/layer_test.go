@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 var day = time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)

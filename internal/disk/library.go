@@ -23,8 +23,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/durable"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // buildsMax is how many images are made at the same time. Each one uses a

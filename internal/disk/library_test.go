@@ -34,7 +34,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"gvisor.dev/gvisor/pkg/erofs"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func library(tb testing.TB, o Options) *Library {

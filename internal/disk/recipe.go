@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // dateOfBuild is what package scripts take for today, so that two builds out

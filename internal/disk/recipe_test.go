@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/disk"
+	"github.com/dozehq/doze/internal/disk"
 )
 
 // The recipes need a package mirror and a minute, so they are made only on

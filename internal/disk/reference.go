@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // A reference is what a caller wrote, understood. Exactly one of three things

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const someDigest = "sha256:e80eb8649cc81aa7a79a5fe6c1afab1b4f906ce899c0a5dd4da420188e0d50bc"

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/hostnet"
-	"doze/internal/swap"
+	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/swap"
 )
 
 // What a host should have at least. Less is a warning: it works, for fewer

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/doctor"
+	"github.com/dozehq/doze/internal/doctor"
 )
 
 func TestEveryFindingIsExplained(t *testing.T) {

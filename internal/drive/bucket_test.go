@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/drive"
-	"doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/testkit/bucket"
 )
 
 // open returns an empty bucket and its server.

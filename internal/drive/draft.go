@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 const (

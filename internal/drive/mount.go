@@ -16,7 +16,7 @@ import (
 	"sync"
 	"syscall"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 // A Mount answers one sandbox about one part of a drive, and about nothing else:

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/drive"
-	"doze/internal/drive/op"
-	"doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/testkit/bucket"
 )
 
 // bench is one mount, as an agent sees it.

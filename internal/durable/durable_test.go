@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze/internal/durable"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 func TestSync(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

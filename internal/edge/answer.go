@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // fate is what becomes of a field of a tenant's answer.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"doze/internal/access"
-	"doze/internal/agent/page"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/agent/page"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // pagePaths are addresses that a browser shows and remembers. In their query, a

@@ -27,11 +27,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/agent/page"
-	"doze/internal/fleet"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/agent/page"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // scope is what a credential needs to use a sandbox of its workspace.

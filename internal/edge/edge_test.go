@@ -27,10 +27,10 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/fleet"
-	"doze/internal/quota"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/quota"
 )
 
 // gate is a node whose sandboxes are all one real server.

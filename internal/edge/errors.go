@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // Codes of the errors that the edge itself reports.

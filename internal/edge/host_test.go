@@ -3,7 +3,7 @@ package edge
 import (
 	"testing"
 
-	"doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // TestHost is whose names may have a certificate.

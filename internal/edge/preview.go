@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 const (

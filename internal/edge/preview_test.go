@@ -18,8 +18,8 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 func hashed(tokens ...string) map[[sha256.Size]byte]time.Time {

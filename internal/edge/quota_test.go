@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestOneWorkspaceIsFull has many callers open the last connection of a

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // recorder remembers the status of an answer.

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // showsPage reports whether a person opened the page of a terminal with a

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/access"
-	"doze/internal/agent/page"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/agent/page"
 )
 
 // ticket makes one with a key for a sandbox in the workspace of the same name.

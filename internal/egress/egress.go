@@ -22,7 +22,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/time/rate"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Options are what an Egress works with. Interceptor, Meter, Descriptors and

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // busy is for what happens at once, on a busy machine.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // until waits for something that happens at once, on a busy machine.

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/time/rate"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

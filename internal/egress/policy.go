@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Destination is where a connection of a sandbox wants to go. It has a name,

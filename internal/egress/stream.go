@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

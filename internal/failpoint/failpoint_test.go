@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/failpoint"
 )
 
 // call is where a machine reaches a step.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // arguments are those of every call. Each call takes a few of them.

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // ErrUnreachable is in the error of a call that may, or may not, have reached its

@@ -1,6 +1,6 @@
 package fleet
 
-import "doze"
+import "github.com/dozehq/doze"
 
 // DriveMount is a part of a drive in a sandbox.
 type DriveMount struct {

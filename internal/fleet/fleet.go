@@ -15,7 +15,7 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Order is what control asks a node to run.

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Preview is where the edge finds a port of a sandbox for who has no

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestCallsAreComplete: every method of the contract has its row.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

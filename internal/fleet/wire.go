@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Network is a [doze.Network] on the way between two roles, with what the public

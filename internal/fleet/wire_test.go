@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
 )
 
 // survives fails unless a value with every field set is the same after a way

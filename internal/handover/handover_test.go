@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/handover"
+	"github.com/dozehq/doze/internal/handover"
 )
 
 // patience is for what another process does.

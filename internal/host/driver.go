@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"doze/internal/hostnet"
-	"doze/internal/machine"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // driver is a [machine.Driver] as a host needs it.

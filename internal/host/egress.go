@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"sync"
 
-	"doze"
-	"doze/internal/egress"
-	"doze/internal/fleet"
-	"doze/internal/hostnet"
-	"doze/internal/quota"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/egress"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/quota"
 )
 
 // proxyAddress is where every sandbox finds the proxy.

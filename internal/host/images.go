@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"doze/internal/disk"
-	"doze/internal/fleet"
-	"doze/internal/node"
+	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/node"
 )
 
 // collectEvery is how often unused images are looked for. An image that was released

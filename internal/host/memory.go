@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/space"
-	"doze/internal/swap"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/space"
+	"github.com/dozehq/doze/internal/swap"
 )
 
 // Memory says what of the host's memory sandboxes get.

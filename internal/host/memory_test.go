@@ -3,8 +3,8 @@ package host
 import (
 	"testing"
 
-	"doze"
-	"doze/internal/swap"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/swap"
 )
 
 func TestReadyProcesses(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"log/slog"
 
-	"doze/internal/metric"
-	"doze/internal/swap"
+	"github.com/dozehq/doze/internal/metric"
+	"github.com/dozehq/doze/internal/swap"
 )
 
 // Now is what the host does and takes. What cannot be measured is left out.

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"sync"
 
-	"doze"
-	"doze/internal/egress"
-	"doze/internal/fleet"
-	"doze/internal/intercept"
-	"doze/internal/seal"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/egress"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/intercept"
+	"github.com/dozehq/doze/internal/seal"
 )
 
 // secrets has what matches the routing rules of a sandbox intercepted. It alone

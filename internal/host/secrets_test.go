@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/internal/egress"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/egress"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // TestSecretsOpen: secrets open in their workspace, with the key that they were

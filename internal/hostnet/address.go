@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/durable"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // added is what we added to an interface of the machine. The file is written

@@ -9,7 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // addressesOf are the addresses of version 4 that a machine has on its wan.

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // mirror answers every packet to a port of a namespace with the address that it

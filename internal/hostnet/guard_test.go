@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/nftables"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // tamper changes the packet filter of a namespace as somebody else.

@@ -24,8 +24,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/durable"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // What is in the directory of a Net.

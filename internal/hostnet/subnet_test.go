@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestSubnet: who is in one reaches the others in it, and nobody else, whatever

@@ -19,8 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/durable"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // The uplink is a link between the router and the machine. Its addresses are

@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Way is how a sandbox gets out.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 func FuzzEscape(f *testing.F) {

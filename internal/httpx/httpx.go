@@ -15,7 +15,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // maxBody bounds every request body we decode.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // TestErrorsSurviveTheWire is not parallel, for there is one log.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 func TestRedact(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // RequestIDHeader is what every request of a sandbox gets that the proxy sends on.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 func TestSource(t *testing.T) {

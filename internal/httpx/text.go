@@ -6,7 +6,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // escapeLen is the length of an escape such as \ud83d.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 func TestCheckText(t *testing.T) {

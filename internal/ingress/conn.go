@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // refusesMax is how many refusals a client may ignore on one connection. One that

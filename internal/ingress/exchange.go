@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // idleDuplex is the idle time of a body whose answer has begun. Both sides talk

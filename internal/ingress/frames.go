@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze/internal/httpx"
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 // frames bounds what a client sends over HTTP/2 beside requests that are served,

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"doze"
-	"doze/internal/httpx"
-	"doze/internal/ingress"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/ingress"
 )
 
 // TestResetStreams: streams that are reset at once are read slowly, and another

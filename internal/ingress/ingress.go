@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/httpx"
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 const (

@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
-	"doze/internal/ingress"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/ingress"
 )
 
 // api answers as the control API does: 401 without a key, before it looks at the

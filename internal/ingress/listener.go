@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

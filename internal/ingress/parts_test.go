@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 func TestResolve(t *testing.T) {

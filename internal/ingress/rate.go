@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"doze/internal/httpx"
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 const (

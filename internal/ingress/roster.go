@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // roster is who is connected. It shares the room between sources: when there is

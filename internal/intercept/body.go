@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // bodyMax bounds a JSON body that gets members, which is held in memory.

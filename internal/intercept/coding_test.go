@@ -14,7 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"doze/internal/intercept"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 // encode is a text as a destination encodes it.

@@ -17,7 +17,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"doze/internal/intercept"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 // writers write a character in the ways that an escape has. They have the names of

@@ -23,7 +23,7 @@ import (
 	"sync"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Limits of a connection of a sandbox.

@@ -25,8 +25,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/intercept"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 const (

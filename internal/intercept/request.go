@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"doze"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/intercept"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 func target(headers map[string]string, destinations ...string) doze.ProxyTarget {

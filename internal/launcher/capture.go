@@ -26,8 +26,8 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // A checkpoint has two parts. In the first, the engine writes its own state and

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // All machines of a platform share one ceiling: the memory limit of the parent

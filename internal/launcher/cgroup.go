@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // Cgroups limit a machine and count what it costs. gVisor can make them, but

@@ -3,7 +3,7 @@ package launcher
 import (
 	"sync"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // feedMax bounds what one slow listener may leave unread. It is more than the

@@ -16,8 +16,8 @@ import (
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"doze/internal/failpoint"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // A flip is a pause or a resume: one message to the engine over a connection

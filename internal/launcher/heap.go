@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/launcher/tune"
+	"github.com/dozehq/doze/internal/launcher/tune"
 )
 
 // calmAfter is when a guest is taken to be past its start or its wake: the

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/launcher/tune"
+	"github.com/dozehq/doze/internal/launcher/tune"
 )
 
 // TestCatches: every program in Go takes the signal, of whatever release it is;

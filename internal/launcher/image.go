@@ -22,9 +22,9 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // An engine that wakes from disk reads its image through its launcher, over the

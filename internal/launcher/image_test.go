@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 func TestMapped(t *testing.T) {

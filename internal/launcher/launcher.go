@@ -35,8 +35,8 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 	"gvisor.dev/gvisor/runsc/version"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 var (

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // A layer is the file that one checkpoint wrote. A page is where it is in the

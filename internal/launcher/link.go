@@ -13,7 +13,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/config"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // packetBuffer is the size of gVisor's own packet sockets

@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 	"gvisor.dev/gvisor/pkg/tcpip"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // A checkpoint does not carry the network namespaces that processes of a machine

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // A process that turns into another program has no command line for a moment. The

@@ -21,9 +21,9 @@ import (
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/specutils"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine/gvisor"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // sandbox is one machine. container.Container is not safe for concurrent use,

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"doze/internal/machine/gvisor"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // requestMax bounds what we decode. A request carries one machine's

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 func TestServe(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/config"
 
-	"doze/internal/machine"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // Annotations by which gVisor mounts a root file system from an EROFS file,

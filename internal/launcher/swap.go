@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // What a machine in swap needs first when it wakes are some hundred pages, of

@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // The engine has a tun device in every machine, whatever the spec says: who is

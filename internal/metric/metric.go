@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // prepared is how a machine on disk is called whose next process waits.

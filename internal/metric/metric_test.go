@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/metric"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/metric"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 func TestMetrics(t *testing.T) {

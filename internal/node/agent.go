@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"doze"
-	"doze/internal/agentapi"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

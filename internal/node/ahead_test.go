@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/machine/machinetest"
-	"doze/internal/node"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/node"
 )
 
 // spare returns the options of a node that starts machines ahead.

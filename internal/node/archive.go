@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"doze"
-	"doze/internal/durable"
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // births lets some machines be made at a time, and the others wait. Making one

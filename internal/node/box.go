@@ -14,11 +14,11 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/failpoint"
-	"doze/internal/fleet"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

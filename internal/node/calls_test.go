@@ -3,8 +3,8 @@ package node_test
 import (
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // The calls of control that a node of the same process never fails, as tests ask

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"doze"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // conn is a connection into a machine. The box knows all of them: a machine

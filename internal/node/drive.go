@@ -16,10 +16,10 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/agentapi"
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine/machinetest"
-	"doze/internal/node"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/node"
 )
 
 // opened is a part of a drive without files.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
 )
 
 // TestFleet: a node keeps the promises of the contract, to who is in the same

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"strings"
 
-	"doze"
-	"doze/internal/agentapi"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // A checkpoint leaves out what processes inside changed of the network: of that of

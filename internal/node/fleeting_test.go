@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // may returns a process with a running sandbox "a" that may change its network.

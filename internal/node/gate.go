@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // streaming answers and goes on until its caller goes away.

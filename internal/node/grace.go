@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // SetGrace implements [fleet.Node].

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // TestDeleteGrantsGrace looks at how long a delete takes, and whether the agent

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"doze/internal/fleet/fleettest"
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // TestKey: a spare machine becomes no sandbox that wants another one. Every field of

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // lease leases the network of a machine and has the rules of the sandbox

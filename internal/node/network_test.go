@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 func listed(domain string) *doze.Network { return &doze.Network{AllowedDomains: []string{domain}} }

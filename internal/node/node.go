@@ -22,10 +22,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // answerAsBefore answers as an agent of version 0, whose calls agentapi has on

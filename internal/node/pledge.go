@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"sync"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // A sandbox takes memory of the node as it touches it, so that nobody can tell

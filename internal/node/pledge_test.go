@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/node"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node"
 )
 
 // needs is what an order of these tests is promised.

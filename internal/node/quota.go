@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // ledger is what is awake of each workspace, and how much of that may be. It is

@@ -15,10 +15,10 @@ import (
 	"strconv"
 	"time"
 
-	"doze"
-	"doze/internal/durable"
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // saved is what the next process must know of a box. Which tier it is in, the

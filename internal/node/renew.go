@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // renewLull is how long nobody uses a sandbox before it falls asleep for a new

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // TestCheckpointEvery uses a sandbox more often than it would fall asleep: its

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // reports is the queue from the boxes to control. It never blocks a box.

@@ -3,8 +3,8 @@ package node
 import (
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // What a record has of an order and of mounts, with the names that members have on

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/fleet"
-	"doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
 )
 
 // TestSavedOrder: a record has every field of an order, but for those that must not

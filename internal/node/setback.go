@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // setback is the last time that a box went back to a checkpoint, as its record

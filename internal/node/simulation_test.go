@@ -19,9 +19,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 var (

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"doze"
-	"doze/internal/durable"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // kept is the record of a snapshot: what a machine that goes on from it needs.

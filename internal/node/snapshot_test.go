@@ -16,9 +16,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // from is the order of a fork.

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/agentapi"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"time"
 
-	"doze"
-	"doze/internal/failpoint"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // yieldSink is how long a move down that a request has ended is not tried again:

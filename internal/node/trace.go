@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"doze"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // arrival is a request that wants a box to run.

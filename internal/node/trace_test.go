@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // stage is one of a trace, in seconds.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // TestUsage writes files where sandboxes, snapshots and archives have theirs, and

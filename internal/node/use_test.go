@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // TestConsult: the agent of a sandbox that is awake knows of processes that

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/machine"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // Volumes keeps disks. Each has at most one owner, which here is a sandbox, by

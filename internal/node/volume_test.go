@@ -13,12 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/fleet"
-	"doze/internal/fleet/fleettest"
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
-	"doze/internal/node"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/node"
 )
 
 // shelf is a host's volumes without their contents. Like the real one it gives

@@ -10,11 +10,11 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/audit"
-	"doze/internal/ratelimit"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/ratelimit"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // challengeForm is the hash of a code verifier (RFC 7636, S256).

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // redirectsMax bounds the redirect URIs of a client.

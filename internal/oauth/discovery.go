@@ -5,8 +5,8 @@ import (
 	"reflect"
 	"slices"
 
-	"doze/internal/access"
-	"doze/internal/httpx"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/httpx"
 )
 
 // Discovery describes the server (RFC 8414, and OpenID Connect Discovery for

@@ -21,11 +21,11 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/oauth"
-	"doze/internal/seal"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/oauth"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
 )
 
 const (

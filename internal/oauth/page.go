@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"strings"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 //go:embed page.html

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/access"
-	"doze/internal/audit"
-	"doze/internal/httpx"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // tokenAnswer is a successful answer (RFC 6749, section 5.1).

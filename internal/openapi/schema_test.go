@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/openapi"
+	"github.com/dozehq/doze/internal/openapi"
 )
 
 type (

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // egress is what the sandboxes of workspaces sent and received on a day in UTC.

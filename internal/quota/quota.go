@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"sync"
 
-	"doze"
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/quota"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/quota"
 )
 
 func TestRates(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/time/rate"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Limit is how much one key may do. The zero Limit allows everything.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/ratelimit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/ratelimit"
 )
 
 func TestTake(t *testing.T) {

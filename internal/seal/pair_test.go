@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze/internal/seal"
+	"github.com/dozehq/doze/internal/seal"
 )
 
 func opener(t *testing.T, file string) *seal.Opener {

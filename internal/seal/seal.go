@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"doze/internal/durable"
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // keyBytes is the length of a key of AES-256.

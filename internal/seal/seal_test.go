@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze/internal/seal"
+	"github.com/dozehq/doze/internal/seal"
 )
 
 func TestOnlyTheSameKeyAndPlaceOpen(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

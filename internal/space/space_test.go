@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/space"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/space"
 )
 
 const mega = 1 << 20

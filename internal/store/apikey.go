@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // APIKey is the record of an API key. The key itself is not in it: Hash is its

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/audit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/audit"
 )
 
 const (

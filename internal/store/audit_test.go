@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/audit"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // TestAuditLog: lines are added, settled once, and removed by age and by number.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Drive is the record of a drive.

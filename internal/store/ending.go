@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // An Ending is a sandbox whose deadline has come.

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

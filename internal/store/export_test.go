@@ -10,7 +10,7 @@ import (
 
 	"github.com/pressly/goose/v3"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // MigrateTo makes a database with the schema of an earlier version, and runs

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Phases of a grant.

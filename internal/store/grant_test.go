@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // TestRoomForDevices: a full table loses devices of the network that has the most.

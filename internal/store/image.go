@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

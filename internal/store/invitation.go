@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Invitation is the record of an invitation. Its token is not in it.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/store"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // history has rows for the tables that each version of the schema brought, in

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // NetworkKind is a kind of [doze.NetworkResource].

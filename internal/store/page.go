@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // cursorLife is how long a cursor is good for (section 4 of the public API).

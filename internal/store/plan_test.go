@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"doze"
-	"doze/internal/store"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/store"
 )
 
 var (

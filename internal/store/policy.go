@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const errNoPolicy = "there is no such policy"

@@ -22,7 +22,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

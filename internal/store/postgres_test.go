@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/seal"
-	"doze/internal/store"
-	"doze/internal/testkit/postgres"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 func onPostgres(t *testing.T) database {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Preview is the record of a preview.

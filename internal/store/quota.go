@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // SetDefaultLimits sets the limits of workspaces that have none of their own.

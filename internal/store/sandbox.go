@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Sandbox is the record of a sandbox.

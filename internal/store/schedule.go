@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Schedule is the record of a schedule.

@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

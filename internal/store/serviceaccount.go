@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // ServiceAccount is the record of a service account. Its secret is not in it.

@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Snapshot is the record of a snapshot.

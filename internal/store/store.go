@@ -21,8 +21,8 @@ import (
 
 	"github.com/pressly/goose/v3"
 
-	"doze"
-	"doze/internal/seal"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/seal"
 )
 
 //go:embed migrations/*.sql

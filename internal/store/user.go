@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // User is the record of a user. Role is not in it: see [Member].

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Volume is the record of a volume.

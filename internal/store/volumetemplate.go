@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Version is the record of a version of a volume template.

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const errNoWorkspace = "there is no such workspace"

@@ -25,7 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Size is the host's swap, in bytes.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 func TestParseSize(t *testing.T) {

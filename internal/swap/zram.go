@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Where the kernel shows compressed memory, and takes orders for it.

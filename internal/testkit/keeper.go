@@ -14,8 +14,8 @@ import (
 	"net/http"
 	"time"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // A Keeper is a sandbox whose state we know at any time: it keeps memory and

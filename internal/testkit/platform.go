@@ -26,11 +26,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/client"
-	"doze/internal/machine/gvisor"
-	"doze/internal/swap"
-	"doze/internal/teardown"
-	"doze/internal/testkit/freeport"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/swap"
+	"github.com/dozehq/doze/internal/teardown"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // awaitPoll is how often Await looks again.

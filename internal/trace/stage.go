@@ -1,6 +1,6 @@
 package trace
 
-import "doze"
+import "github.com/dozehq/doze"
 
 // A Stage is one part of a wake or of a create.
 type Stage uint8

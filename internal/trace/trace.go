@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // TestStagesAreRecorded: every stage of the table is begun by code of ours.

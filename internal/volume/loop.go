@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // tries is how often somebody else may take the device that was free.

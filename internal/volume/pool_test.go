@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/volume"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/volume"
 )
 
 // open returns a pool that leaves nothing on the host.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // guests run inside a sandbox of the attacker, as root.

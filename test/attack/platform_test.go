@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
-	"doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 // smallHost are the settings of a platform whose host is small: what an attacker

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // tenants have a key of their own workspace, of which they are administrators.

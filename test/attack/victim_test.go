@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

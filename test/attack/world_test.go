@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // world is one platform with a victim in its first workspace, and an attacker in

@@ -15,10 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/client"
-	"doze/internal/agent"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/agent"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

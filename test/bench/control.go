@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"doze"
-	"doze/internal/seal"
-	"doze/internal/store"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

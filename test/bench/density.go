@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

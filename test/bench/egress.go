@@ -21,9 +21,9 @@ import (
 
 	"github.com/elazarl/goproxy"
 
-	"doze"
-	"doze/internal/egress"
-	"doze/internal/intercept"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/egress"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

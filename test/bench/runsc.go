@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"doze"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

@@ -12,8 +12,8 @@ import (
 	"regexp"
 	"time"
 
-	"doze"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // Idle times are those between one request and the next: a person reads, an agent

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"doze"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

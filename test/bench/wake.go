@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/client"
-	"doze/internal/doctor"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (

@@ -23,9 +23,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"doze/internal/testkit"
-	"doze/internal/testkit/bucket"
-	"doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 var update = flag.Bool("update", false, "write the answers into the transcripts: read what changed before it is committed")

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/control"
+	"github.com/dozehq/doze/internal/control"
 )
 
 // fruitless are routes that never succeed, or whose answer is another file.

@@ -15,7 +15,7 @@ import (
 	"github.com/pb33f/libopenapi-validator/config"
 	invalid "github.com/pb33f/libopenapi-validator/errors"
 
-	"doze/internal/control"
+	"github.com/dozehq/doze/internal/control"
 )
 
 // TestDescriptionTellsTheTruth holds the description of the API against the

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/agent"
+	"github.com/dozehq/doze/internal/agent"
 )
 
 // fruitlessInside are routes of a sandbox that never succeed.

@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/testkit"
-	"doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // TestAgent asks a sandbox, through the edge, what is not asked elsewhere: each

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // failure is the body of an error of the control API.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // TestLargeBodies sends what a sandbox does not take: the answer must arrive, and

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestCLINouns drives what is around a sandbox by the command line.

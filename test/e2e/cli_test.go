@@ -15,9 +15,9 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // A shell runs the built commands with a home of its own.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // sourceIP and nextIP are the addresses of the pool of these tests.

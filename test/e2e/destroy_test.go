@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // TestDestroy ends what dozed leaves running on purpose. What it was told

@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
-	"doze/internal/testkit/bucket"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/bucket"
 )
 
 // startDrives runs a platform with a bucket in which there is the drive "shared".

@@ -13,9 +13,9 @@ import (
 
 	"github.com/coder/websocket"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // nap is the pause-after of tests that watch sandboxes stay awake.

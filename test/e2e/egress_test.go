@@ -20,10 +20,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
-	"doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 // otherIP is another address of the internet of these tests, and ownIP the one

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // TestEngineUpgrade replaces the engine under sandboxes that run and sleep. They
@@ -85,7 +85,7 @@ func upgrade(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=v9.9.9-next", "-o", filepath.Join(dir, "doze-sentry"), "doze/cmd/doze-sentry")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=v9.9.9-next", "-o", filepath.Join(dir, "doze-sentry"), "github.com/dozehq/doze/cmd/doze-sentry")
 	build.Dir, build.Env = testkit.Root(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

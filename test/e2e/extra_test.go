@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 //go:embed filter.py

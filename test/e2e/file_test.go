@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // form is a multipart body with one file.

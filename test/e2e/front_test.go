@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // stranger connects from one of many sources.

@@ -11,12 +11,12 @@ import (
 
 	"github.com/coder/websocket"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
-	"doze/internal/testkit/authority"
-	"doze/internal/testkit/dnstest"
-	"doze/internal/testkit/freeport"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/authority"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 // gateway is a platform that the world knows as doze.test, whose certificates

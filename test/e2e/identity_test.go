@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestServiceAccountComesAndGoes: a program logs in with its client secret,

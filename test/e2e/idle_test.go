@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // TestKeepAliveIsUse: a keepAlive process is use in every answer, also where the sandbox would

@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // Addresses that a sandbox must not reach. Each of them is given to a server

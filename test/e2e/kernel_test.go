@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestKernelFiles asks for what the links of /proc lead to in a real sandbox,

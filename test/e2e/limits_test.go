@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 func TestLimits(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // counter counts in memory only, and writes where it is when it is asked.

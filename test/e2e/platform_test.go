@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // patience is for one move of a sandbox, on a busy machine.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // TestPublicClientSharesSandboxes drives previews and sessions with the

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // TestProcesses runs commands through the edge, in every way the API has.

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"doze"
-	"doze/client"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 )
 
 // TestWakesKeepToTheQuota: twenty requests come at once for twenty sandboxes that

@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze"
-	"doze/internal/testkit/postgres"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 func TestMain(m *testing.M) { postgres.Main(m) }

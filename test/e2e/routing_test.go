@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"doze/client"
-	"doze/internal/testkit"
-	"doze/internal/testkit/dnstest"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/testkit"
-	"doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/bucket"
 )
 
 // TestPublicClient drives the platform with the unmodified npm package

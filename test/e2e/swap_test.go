@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // TestSwap walks a sandbox with 200 MB of touched, random memory into swap and

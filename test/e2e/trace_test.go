@@ -12,10 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"doze"
-	"doze/internal/testkit"
-	"doze/internal/testkit/collector"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/collector"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // stages are those of each kind of trace, by where it comes from. A wait for a

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"doze"
-	"doze/client"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // volume makes one of 64 MB.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/client"
+	"github.com/dozehq/doze/client"
 )
 
 // TestCycles sends four callers to a sandbox that falls asleep whenever they

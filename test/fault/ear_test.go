@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/failpoint"
 )
 
 // ear hears of every step of a platform, and stops it at one.

@@ -24,12 +24,12 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/client"
-	"doze/internal/failpoint"
-	"doze/internal/swap"
-	"doze/internal/testkit"
-	"doze/internal/testkit/power"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/swap"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/power"
 )
 
 const (

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/durable"
-	"doze/internal/failpoint"
-	"doze/internal/testkit"
-	"doze/internal/testkit/power"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/power"
 )
 
 const (

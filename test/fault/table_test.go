@@ -1,6 +1,6 @@
 package fault_test
 
-import "doze/internal/failpoint"
+import "github.com/dozehq/doze/internal/failpoint"
 
 // fault is what happens at a step.
 type fault uint8

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // harm is something that ends processes at a random moment.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"doze"
-	"doze/internal/testkit"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 // A keeper is a sandbox whose state we know at any time.

@@ -17,11 +17,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"doze"
-	"doze/client"
-	"doze/internal/swap"
-	"doze/internal/testkit"
-	"doze/internal/testkit/power"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/swap"
+	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/power"
 )
 
 const (

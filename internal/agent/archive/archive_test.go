@@ -17,8 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/agent/archive"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/archive"
 )
 
 func do(tb testing.TB, errs ...error) {

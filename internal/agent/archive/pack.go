@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // Names of the members that are no files of the root. They come first.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 // changesMax bounds the list of changes, which is held in memory.

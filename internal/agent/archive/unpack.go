@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
-	"doze/internal/agent/subtree"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/subtree"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/agent/archive"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/archive"
 )
 
 // layer packs members, and the directories as they are given.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 // requestsMax is how many requests of the kernel are under way at a time: more

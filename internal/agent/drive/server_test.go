@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 // patience bounds every wait of a test.

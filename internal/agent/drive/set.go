@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze"
-	"doze/internal/agent/proc"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/proc"
 )
 
 const (

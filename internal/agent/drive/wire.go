@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"syscall"
 
-	"doze/internal/drive/op"
+	"github.com/dozehq/doze/internal/drive/op"
 )
 
 // The version of FUSE that the engine speaks.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/agent/page"
+	"github.com/dozehq/doze/internal/agent/page"
 )
 
 func TestTerminal(t *testing.T) {

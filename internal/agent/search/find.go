@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const findDefault = 20 // results

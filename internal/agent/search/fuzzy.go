@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/agent/search"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/search"
 )
 
 // tree makes files with contents; a name that ends in a slash is a directory.

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

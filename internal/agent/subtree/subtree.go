@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/agent/proc"
+	"github.com/dozehq/doze/internal/agent/proc"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"doze/internal/agent/subtree"
+	"github.com/dozehq/doze/internal/agent/subtree"
 )
 
 // write makes files, with their directories.

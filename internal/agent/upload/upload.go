@@ -19,8 +19,8 @@ import (
 	"sync"
 	"time"
 
-	"doze"
-	"doze/internal/agent/scratch"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/scratch"
 )
 
 const (

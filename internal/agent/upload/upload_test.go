@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"doze"
-	"doze/internal/agent/upload"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/upload"
 )
 
 // left lists what is on disk.

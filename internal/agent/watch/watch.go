@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze"
+	"github.com/dozehq/doze"
 )
 
 const (

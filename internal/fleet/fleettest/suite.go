@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"doze"
-	"doze/internal/fleet"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // A Host makes nodes for [Run].

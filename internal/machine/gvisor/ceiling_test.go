@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // parents are the cgroups of all machines of a host.

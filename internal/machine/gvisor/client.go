@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 var (

@@ -22,9 +22,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/durable"
-	"doze/internal/failpoint"
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // next is a second version of the engine.
@@ -33,7 +33,7 @@ func upgraded(t *testing.T) string {
 	build(t)
 	next.once.Do(func() {
 		next.sentry = filepath.Join(sharedDir, "next", "doze-sentry")
-		_, next.err = run(t.Context(), "go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextVersion, "-o", next.sentry, "doze/cmd/doze-sentry")
+		_, next.err = run(t.Context(), "go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextVersion, "-o", next.sentry, "github.com/dozehq/doze/cmd/doze-sentry")
 	})
 	if next.err != nil {
 		t.Fatal(next.err)

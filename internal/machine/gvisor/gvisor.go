@@ -17,9 +17,9 @@ import (
 	"sync"
 	"time"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

@@ -3,7 +3,7 @@ package gvisor
 import (
 	"testing"
 
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 func TestConformance(t *testing.T) {

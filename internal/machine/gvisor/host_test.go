@@ -24,9 +24,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
-	"doze/internal/swap"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/swap"
 )
 
 // built is what all tests of this package share.
@@ -82,8 +82,8 @@ func buildAll(ctx context.Context) error {
 		return err
 	}
 	for _, step := range [][]string{
-		{"go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=" + engine, "-o", built.sentry, "doze/cmd/doze-sentry"},
-		{"go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "root", "guest"), "doze/internal/machine/machinetest/guest"},
+		{"go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=" + engine, "-o", built.sentry, "github.com/dozehq/doze/cmd/doze-sentry"},
+		{"go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "root", "guest"), "github.com/dozehq/doze/internal/machine/machinetest/guest"},
 		{"mkdir", "-p", filepath.Join(dir, "agent")},
 		{"cp", filepath.Join(dir, "root", "guest"), filepath.Join(dir, "agent", "doze-agent")},
 		// The engine reads no compressed and no inlined data.

@@ -21,9 +21,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"doze/internal/durable"
-	"doze/internal/failpoint"
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // Names in a machine's directory. An image is made beside its place, gets there

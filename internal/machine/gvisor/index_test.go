@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 func someIndex() Index {

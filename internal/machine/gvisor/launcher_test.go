@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // These tests run real machines through a real launcher, and look at what the

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // sleeperMemory is what [TestSleepAgain] measures with.

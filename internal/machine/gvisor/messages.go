@@ -3,8 +3,8 @@ package gvisor
 import (
 	"time"
 
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // What the node and a launcher say to each other: JSON over HTTP on a unix

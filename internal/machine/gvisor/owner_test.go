@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // status returns one line of /proc/PID/status, without its name.

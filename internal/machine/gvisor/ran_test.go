@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // TestLieBack ends machines in the second after a wake from disk, in which their

@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"doze/internal/failpoint"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

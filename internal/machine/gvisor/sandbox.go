@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"doze/internal/durable"
-	"doze/internal/failpoint"
-	"doze/internal/machine"
-	"doze/internal/trace"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 // sandbox is one machine of this driver.

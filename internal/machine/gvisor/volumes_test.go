@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // TestOldLauncher: one of an older build would boot a machine without its

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // headerTime is how long a guest of the fake waits for a request's header.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // forks is how many machines the suite starts out of one copy at once.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // Op is something that a driver or a machine is asked to do.

@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"doze/internal/machine"
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 func TestFake(t *testing.T) {

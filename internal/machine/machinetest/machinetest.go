@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (

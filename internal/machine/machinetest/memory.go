@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // firstChild is the process id of a fake guest's first child.

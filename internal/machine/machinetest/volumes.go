@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // volumesStay has machines with directories of the host, which are the same in

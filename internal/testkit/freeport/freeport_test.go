@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"doze/internal/testkit/freeport"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 // TestPort: nobody gets a port twice, nor one that the kernel could give to

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"doze/internal/durable"
-	"doze/internal/testkit/power"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/testkit/power"
 )
 
 // TestCut says what tests that cut the power stand on: what was synced is there

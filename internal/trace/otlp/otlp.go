@@ -21,8 +21,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.37.0"
 	otel "go.opentelemetry.io/otel/trace"
 
-	"doze"
-	"doze/internal/trace"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/trace"
 )
 
 const (

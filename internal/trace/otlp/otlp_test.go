@@ -11,10 +11,10 @@ import (
 
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"doze"
-	"doze/internal/testkit/collector"
-	"doze/internal/trace"
-	"doze/internal/trace/otlp"
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit/collector"
+	"github.com/dozehq/doze/internal/trace"
+	"github.com/dozehq/doze/internal/trace/otlp"
 )
 
 // record is a wake of 10 ms.

@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // tick is how often a counter grows.
