@@ -213,7 +213,7 @@ func (n *Node) relieve(ctx context.Context) {
 		// budget by what costs the next wake least.
 		n.lower(ctx, n.short, machine.OnDisk, (*Box).inMemory)
 		n.lower(ctx, over, machine.Swapped, (*Box).swappable)
-		n.lower(ctx, over, machine.OnDisk, (*Box).inMemory)
+		n.lower(ctx, over, machine.OnDisk, (*Box).beyondSwap)
 		n.lower(ctx, func() bool { return n.short() || over() }, machine.OnDisk, (*Box).ready)
 	}
 }
@@ -288,6 +288,11 @@ func (b *Box) inMemory() bool { return b.machine.Tier() < machine.OnDisk }
 // swappable reports whether a spare box has its memory in RAM, and would not
 // have it in swap. Preconditions: mu is held.
 func (b *Box) swappable() bool { return b.machine.Tier() < machine.Swapped && b.swaps() }
+
+// beyondSwap reports whether a spare box has its memory, and swap cannot take it
+// from RAM. A box that falls asleep between two looks at the budget goes to swap
+// at the next look. Preconditions: mu is held.
+func (b *Box) beyondSwap() bool { return b.inMemory() && !b.swappable() }
 
 // ready reports whether a process waits for the wake of a spare box on disk.
 // Preconditions: mu is held.
