@@ -50,7 +50,7 @@ func TestErrorsOnTheWay(t *testing.T) {
 	t.Parallel()
 	over := func(err error) error {
 		mux := http.NewServeMux()
-		NewServer(deaf{err: err}).Register(mux)
+		NewServer(deaf{err: err}, nil).Register(mux)
 		s := httptest.NewServer(mux)
 		defer s.Close()
 		return NewClient(s.URL, nil).Delete(t.Context(), "a")
@@ -99,7 +99,7 @@ func FuzzServer(f *testing.F) {
 	f.Add("Nothing", []byte(`{`))
 	f.Add("Delete", []byte(`{"Network":{"Sealed":[null]},"Order":{"Network":{}}}`))
 	mux := http.NewServeMux()
-	NewServer(deaf{}).Register(mux)
+	NewServer(deaf{}, nil).Register(mux)
 	f.Fuzz(func(t *testing.T, call string, body []byte) {
 		if call != "Delete" && calls[call] != nil {
 			return // this node has no others
@@ -107,7 +107,7 @@ func FuzzServer(f *testing.F) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, pathPrefix+"Delete", strings.NewReader(string(body)))
 		r.SetPathValue("call", call)
-		(&Server{deaf{}}).serve(w, r)
+		(&Server{node: deaf{}}).serve(w, r)
 		if w.Code != http.StatusOK && w.Code != http.StatusBadRequest && w.Code != http.StatusNotImplemented {
 			t.Errorf("%q is answered %d", call, w.Code)
 		}

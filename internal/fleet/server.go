@@ -24,16 +24,23 @@ const (
 	answerMax = 256 << 20
 )
 
-// A Server answers the calls of a [Client] by asking a [Node].
-type Server struct{ node Node }
+// A Server answers the calls of a [Client] by asking a [Node], and carries the
+// tunnels of [Ports].
+type Server struct {
+	node   Node
+	dialer Dialer
+}
 
-// NewServer returns a server for a node.
-func NewServer(n Node) *Server { return &Server{n} }
+// NewServer returns a server for a node. Without a dialer, there are no tunnels.
+func NewServer(n Node, d Dialer) *Server { return &Server{n, d} }
 
 // Register adds the routes of the server.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+pathPrefix+"{call}", s.serve)
 	mux.HandleFunc("POST "+pathPrefix+importVolume, s.importVolume)
+	if s.dialer != nil {
+		mux.HandleFunc("POST "+tunnelPath, s.serveTunnel)
+	}
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {

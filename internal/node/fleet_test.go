@@ -36,7 +36,7 @@ func TestFleet(t *testing.T) {
 		fleettest.Run(t, fleettest.Host{Image: "base", Node: func(t *testing.T) fleet.Node {
 			t.Helper()
 			mux := http.NewServeMux()
-			fleet.NewServer(open(t)).Register(mux)
+			fleet.NewServer(open(t), nil).Register(mux)
 			s := httptest.NewUnstartedServer(mux)
 			s.EnableHTTP2 = true
 			s.StartTLS()

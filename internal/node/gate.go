@@ -9,10 +9,11 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -90,7 +91,7 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.client.RoundTrip(out)
 	if err != nil {
 		release()
-		return nil, g.failure(r.Context(), err)
+		return nil, fleet.PortFailure(r.Context(), g.port, err)
 	}
 	resp.Body = held(resp.Body, release)
 	return resp, nil
@@ -119,23 +120,59 @@ func (g gate) hold(ctx context.Context) (*Box, func(), error) {
 	return b, release, err
 }
 
-// failure classifies an error of the way to a sandbox.
-func (g gate) failure(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil: // the caller's doing
-		return err
-	case refused(err):
-		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d of the sandbox", g.port)
-	case errors.Is(err, context.DeadlineExceeded):
-		return doze.Wrap(err, doze.Unavailable, "port %d of the sandbox does not answer", g.port)
+func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// Dial implements [fleet.Dialer].
+func (n *Node) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
+	ctx, caller := trace.Expect(ctx)
+	b, release, err := gate{n, uid, port}.hold(ctx)
+	if err != nil {
+		caller.Leave()
+		return nil, err
 	}
-	if _, ok := errors.AsType[*doze.Error](err); ok {
-		return err
+	t := caller.Trace()
+	connect := t.Next(trace.Connect)
+	bounded, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := b.dial(bounded, port)
+	if err != nil {
+		release()
+		caller.Leave()
+		return nil, fleet.PortFailure(ctx, port, err)
 	}
-	return doze.Wrap(err, doze.Unavailable, "the sandbox closed the connection on port %d", g.port)
+	connect.End()
+	return &heldPort{Conn: conn, release: release, answer: t.Next(trace.Answer), caller: caller}, nil
 }
 
-func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+// heldPort is a connection that holds its sandbox awake. Its first byte ends the
+// wait of the caller.
+type heldPort struct {
+	net.Conn
+
+	release  func()
+	answer   trace.Running
+	caller   *trace.Caller
+	answered atomic.Bool
+}
+
+// Read implements [net.Conn].
+func (h *heldPort) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	if !h.answered.Swap(true) {
+		h.answer.End()
+		h.caller.Leave()
+	}
+	return n, err
+}
+
+// CloseWrite ends one direction; the sandbox stays held.
+func (h *heldPort) CloseWrite() error { return closeWrite(h.Conn) }
+
+// Close implements [net.Conn].
+func (h *heldPort) Close() error {
+	defer h.release()
+	return h.Conn.Close()
+}
 
 // held ties a release to the end of a body. A body that is a connection, after
 // an upgrade, stays one.

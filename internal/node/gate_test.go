@@ -341,3 +341,39 @@ func TestRefused(t *testing.T) {
 		p.idle()
 	})
 }
+
+// TestDial: a connection holds its sandbox awake until it is closed, and an error
+// is that of a request.
+func TestDial(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.has("a")
+		p.sleep("disk")
+		c, err := p.Dial(t.Context(), "a", appPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp, err)
+		}
+		time.Sleep(time.Hour)
+		if st, _ := p.Status("a"); st.Phase != doze.Running || !st.InUse {
+			t.Errorf("with an open connection it is %+v", st)
+		}
+		_ = resp.Body.Close()
+		_ = c.Close()
+		p.idle()
+		if all := p.Traces("a"); len(all) == 0 || all[0].From != "disk" {
+			t.Errorf("the wake left the traces %+v", all)
+		}
+		_, err = p.Dial(t.Context(), "a", nobodyPort)
+		h.kind(err, doze.Unavailable, "nothing listens on port 3001")
+		_, err = p.Dial(t.Context(), "x", appPort)
+		h.kind(err, doze.NotFound, "no such sandbox")
+		p.idle()
+	})
+}

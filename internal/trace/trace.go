@@ -348,6 +348,18 @@ func (c *Caller) Trace() *Trace {
 	return c.trace.Load()
 }
 
+// Waited returns how long the caller has waited since it arrived; 0 if that is not
+// known.
+func (c *Caller) Waited() time.Duration {
+	if c.began.IsZero() {
+		return 0
+	}
+	return time.Since(c.began)
+}
+
+// Parent is the header traceparent of the caller's request, or empty.
+func (c *Caller) Parent() string { return c.parent }
+
 // Leave says that the caller waits no more. Only the first call counts.
 func (c *Caller) Leave() {
 	if c == nil || c.left.Swap(true) {

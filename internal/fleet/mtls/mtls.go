@@ -1,0 +1,270 @@
+// Package mtls has the certificates by which the roles of a platform know each
+// other: one authority of the platform, one certificate for each role. A peer is
+// believed by its certificate alone, wherever it is.
+package mtls
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/httpx"
+)
+
+// A Role is what a process of a platform does.
+type Role string
+
+// The roles. Each has a certificate of its own.
+const (
+	Control Role = "control"
+	Node    Role = "node"
+	Edge    Role = "edge"
+)
+
+// Roles are all roles.
+var Roles = []Role{Control, Node, Edge}
+
+// host is the name in the certificate of a role. It is asked for whatever address a
+// peer has.
+func (r Role) host() string { return string(r) + ".doze.internal" }
+
+const (
+	// authorityLife and certificateLife are how long what Make makes is good.
+	authorityLife   = 20 * 365 * 24 * time.Hour
+	certificateLife = 5 * 365 * 24 * time.Hour
+	// Soon is how long before the end of a certificate its role complains at start.
+	Soon = 60 * 24 * time.Hour
+	// clockSkew is by how much the clock of a peer may be behind.
+	clockSkew = time.Hour
+
+	authorityFile = "ca.crt"
+	authorityKey  = "ca.key" // needed to make more certificates, and by no role
+)
+
+// Make makes the authority in a directory, if there is none, and a certificate of it
+// for each role. Certificates that are there are made anew. It returns the files
+// that a role needs, by role.
+func Make(dir string) (map[Role][]string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of certificates: %w", err)
+	}
+	ca, key, err := openAuthority(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := map[Role][]string{}
+	for _, role := range Roles {
+		if err := issue(dir, role, ca, key); err != nil {
+			return nil, fmt.Errorf("make the certificate of the role %s: %w", role, err)
+		}
+		files[role] = []string{filepath.Join(dir, authorityFile), certFile(dir, role), keyFile(dir, role)}
+	}
+	return files, nil
+}
+
+func certFile(dir string, r Role) string { return filepath.Join(dir, string(r)+".crt") }
+func keyFile(dir string, r Role) string  { return filepath.Join(dir, string(r)+".key") }
+
+// openAuthority returns the authority of a directory, which it makes if there is
+// none.
+func openAuthority(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	cert, secret := filepath.Join(dir, authorityFile), filepath.Join(dir, authorityKey)
+	pair, err := tls.LoadX509KeyPair(cert, secret)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = newAuthority(cert, secret); err == nil {
+			pair, err = tls.LoadX509KeyPair(cert, secret)
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("the authority of certificates in %s: %w", dir, err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, nil, fmt.Errorf("the key of the authority in %s is not ECDSA: another program made it", dir)
+	}
+	return pair.Leaf, key, nil
+}
+
+func newAuthority(cert, secret string) error {
+	for _, file := range []string{cert, secret} {
+		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is there without its other half: restore that, or remove it to begin anew", file)
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "Doze fleet"},
+		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(authorityLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	return write(cert, secret, template, template, key, key)
+}
+
+// issue makes the certificate of a role.
+func issue(dir string, r Role, ca *x509.Certificate, by *ecdsa.PrivateKey) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	return write(certFile(dir, r), keyFile(dir, r), &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: r.host()}, DNSNames: []string{r.host()},
+		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(certificateLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, ca, key, by)
+}
+
+// serialBits is the length of a serial number, as RFC 5280 allows.
+const serialBits = 127
+
+func serial() *big.Int {
+	n, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits)) // it never fails
+	return n
+}
+
+// write writes a certificate and its key, the key first: a certificate never lacks
+// its key.
+func write(cert, secret string, template, parent *x509.Certificate, key, by *ecdsa.PrivateKey) error {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(secret, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600); err != nil {
+		return err
+	}
+	return durable.Replace(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
+}
+
+// An Identity is the certificate of a role, and the authority that it trusts.
+type Identity struct {
+	role Role
+	cert tls.Certificate
+	pool *x509.CertPool
+}
+
+// Open returns the identity of a role from the directory where Make put it.
+func Open(dir string, r Role) (*Identity, error) {
+	cert, err := tls.LoadX509KeyPair(certFile(dir, r), keyFile(dir, r))
+	if err != nil {
+		return nil, fmt.Errorf("the certificate of the role %s: %w: make it with dozed certificates, and copy it, its key and %s to this host", r, err, authorityFile)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, authorityFile))
+	if err != nil {
+		return nil, fmt.Errorf("the authority of certificates: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(raw) {
+		return nil, fmt.Errorf("%s has no certificate", filepath.Join(dir, authorityFile))
+	}
+	if err := cert.Leaf.VerifyHostname(r.host()); err != nil {
+		return nil, fmt.Errorf("%s is not the certificate of the role %s: %w", certFile(dir, r), r, err)
+	}
+	switch left := time.Until(cert.Leaf.NotAfter); {
+	case left <= 0:
+		return nil, fmt.Errorf("the certificate of the role %s ended at %s: make new ones with dozed certificates", r, cert.Leaf.NotAfter.Format(time.DateOnly))
+	case left < Soon:
+		slog.Warn("the certificate of this role ends soon: make new ones with dozed certificates, and start all roles again", "role", string(r), "ends", cert.Leaf.NotAfter)
+	}
+	return &Identity{r, cert, pool}, nil
+}
+
+const (
+	// streamsMax is how many requests of one peer a role answers at a time: an edge
+	// has one open for each request to a sandbox.
+	streamsMax = 20_000
+	// streamBuffer bounds what one stream keeps for a reader who is slow, in bytes.
+	streamBuffer = 512 << 10
+	// pingAfter is how long a peer may be silent before it is asked whether it is
+	// there, and pingWait how long it may take to answer.
+	pingAfter = 15 * time.Second
+	pingWait  = 10 * time.Second
+	// dialWait bounds the way to a peer, with TLS.
+	dialWait = 5 * time.Second
+	// headerWait bounds the header of a request.
+	headerWait = 10 * time.Second
+)
+
+func http2() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams: streamsMax, MaxReceiveBufferPerStream: streamBuffer,
+		SendPingTimeout: pingAfter, PingTimeout: pingWait,
+	}
+}
+
+// Transport returns the way to a peer that has a role. It speaks HTTP/2 alone.
+func (i *Identity) Transport(peer Role) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	return &http.Transport{
+		TLSClientConfig: &tls.Config{
+			Certificates: []tls.Certificate{i.cert}, RootCAs: i.pool, ServerName: peer.host(), MinVersion: tls.VersionTLS13,
+		},
+		DialContext:         (&net.Dialer{Timeout: dialWait}).DialContext,
+		TLSHandshakeTimeout: dialWait,
+		Protocols:           &protocols, HTTP2: http2(),
+		DisableCompression: true,
+	}
+}
+
+// Server returns a server for peers that have a certificate of the authority.
+// [Only] says which of them may ask for what.
+func (i *Identity) Server(h http.Handler) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headerWait, Protocols: &protocols, HTTP2: http2(),
+		TLSConfig: &tls.Config{
+			Certificates: []tls.Certificate{i.cert}, ClientCAs: i.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+		},
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+}
+
+// Listen listens for peers until the context ends or serve of the server does.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the other roles: %w: choose another address with --fleet-listen", err)
+	}
+	return l, nil
+}
+
+// Only lets peers of some roles ask a handler, and refuses the others.
+func Only(h http.Handler, roles ...Role) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.ContainsFunc(roles, func(role Role) bool { return is(r, role) }) {
+			httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this is for the roles %v of the platform", roles))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// is reports whether a request came from a peer of a role.
+func is(r *http.Request, role Role) bool {
+	return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && slices.Contains(r.TLS.VerifiedChains[0][0].DNSNames, role.host())
+}
