@@ -90,10 +90,10 @@ func (s *Server) publish(ctx context.Context, p store.Preview) error {
 		ID: p.ID, Label: p.Label, Domain: p.Spec.CustomDomain, Workspace: p.Metadata.Workspace, Sandbox: p.Metadata.ResourceName,
 		Port: p.Spec.Port, Public: p.Spec.Public, Expires: p.Deadline(),
 		RequestHeaders: p.Spec.RequestHeaders, ResponseHeaders: p.Spec.ResponseHeaders,
-		Tokens: map[[sha256.Size]byte]time.Time{},
+		Tokens: map[fleet.TokenHash]time.Time{},
 	}
 	for _, t := range tokens {
-		out.Tokens[sha256.Sum256([]byte(t.Spec.Token))] = t.Spec.ExpiresAt.Time
+		out.Tokens[fleet.HashToken(t.Spec.Token)] = t.Spec.ExpiresAt.Time
 	}
 	s.Previews.Put(out)
 	return nil

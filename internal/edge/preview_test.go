@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"io"
@@ -22,10 +21,10 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 )
 
-func hashed(tokens ...string) map[[sha256.Size]byte]time.Time {
-	all := map[[sha256.Size]byte]time.Time{}
+func hashed(tokens ...string) map[fleet.TokenHash]time.Time {
+	all := map[fleet.TokenHash]time.Time{}
 	for _, t := range tokens {
-		all[sha256.Sum256([]byte(t))] = time.Time{}
+		all[fleet.HashToken(t)] = time.Time{}
 	}
 	return all
 }
@@ -33,7 +32,7 @@ func hashed(tokens ...string) map[[sha256.Size]byte]time.Time {
 // testPreviews lead to the sandbox "web" of "acme".
 func testPreviews() []fleet.Preview {
 	late := hashed("good")
-	late[sha256.Sum256([]byte("late"))] = time.Now().Add(-time.Minute)
+	late[fleet.HashToken("late")] = time.Now().Add(-time.Minute)
 	return []fleet.Preview{
 		{ID: "1", Label: "open", Workspace: "acme", Sandbox: "web", Port: 3000, Public: true},
 		{ID: "2", Label: "closed", Workspace: "acme", Sandbox: "web", Port: 3000, Tokens: late},

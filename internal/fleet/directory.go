@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"encoding/json"
+	"strings"
 	"sync"
 	"time"
 )
@@ -20,17 +22,57 @@ type Route struct {
 // database. It is safe for concurrent use.
 type Directory struct {
 	mu     sync.RWMutex
-	byName map[[2]string]Route // guarded by mu; key: workspace, name
+	byName map[[2]string]Route         // guarded by mu; key: workspace, name
+	tell   func(key string, value any) // guarded by mu
 }
 
 // NewDirectory returns an empty directory.
-func NewDirectory() *Directory { return &Directory{byName: map[[2]string]Route{}} }
+func NewDirectory() *Directory {
+	return &Directory{byName: map[[2]string]Route{}, tell: func(string, any) {}}
+}
+
+// Tell has fn told of every route, and then of each change. Without a value, a
+// route is gone. fn must not block.
+func (d *Directory) Tell(fn func(key string, value any)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tell = fn
+	for _, r := range d.byName {
+		fn(r.key(), r)
+	}
+}
+
+// Apply takes over what another directory told.
+func (d *Directory) Apply(key string, value json.RawMessage) error {
+	workspace, name := splitKey(key)
+	if value == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.byName, [2]string{workspace, name})
+		return nil
+	}
+	var r Route
+	if err := json.Unmarshal(value, &r); err != nil {
+		return err
+	}
+	d.Put(r)
+	return nil
+}
+
+// key names a route where it is told. A workspace has no slash in its name.
+func (r Route) key() string { return r.Workspace + "/" + r.Name }
+
+func splitKey(key string) (workspace, name string) {
+	workspace, name, _ = strings.Cut(key, "/")
+	return workspace, name
+}
 
 // Put adds r, or replaces the route of the same workspace and name.
 func (d *Directory) Put(r Route) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.byName[[2]string{r.Workspace, r.Name}] = r
+	d.tell(r.key(), r)
 }
 
 // Drop removes the route of a name if it still leads to uid: a name that was
@@ -39,8 +81,9 @@ func (d *Directory) Drop(workspace, name, uid string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key := [2]string{workspace, name}
-	if d.byName[key].UID == uid {
+	if r := d.byName[key]; r.UID == uid && uid != "" {
 		delete(d.byName, key)
+		d.tell(r.key(), nil)
 	}
 }
 

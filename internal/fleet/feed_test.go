@@ -243,3 +243,63 @@ type says string
 func (s says) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(s)))}, nil
 }
+
+// TestTold: what one directory tells, another one knows, until it is gone.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	feed := NewFeed()
+	directory, previews := NewDirectory(), NewPreviews()
+	directory.Put(Route{UID: "early", Workspace: "w", Name: "early", Enabled: true})
+	directory.Tell(feed.Topic("routes"))
+	previews.Tell(feed.Topic("previews"), feed.Topic("domains"))
+
+	routes, copied := NewDirectory(), NewPreviews()
+	s := serveFeed(t, feed)
+	f := NewFollower(s.URL, &http.Transport{}, map[string]Apply{"routes": routes.Apply, "previews": copied.Apply, "domains": copied.ApplyDomain})
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = f.Run(ctx) })
+	defer run.Wait()
+	defer cancel()
+	same := func() {
+		t.Helper()
+		if err := f.Wait(ctx, feed.Mark()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(directory.byName, routes.byName); diff != "" {
+			t.Error("routes:", diff)
+		}
+		if diff := cmp.Diff(previews.byLabel, copied.byLabel); diff != "" {
+			t.Error("previews:", diff)
+		}
+		if diff := cmp.Diff(previews.domains, copied.domains); diff != "" {
+			t.Error("domains:", diff)
+		}
+	}
+	until := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
+	directory.Put(Route{UID: "1", Workspace: "w", Name: "a-b", Enabled: true, Failed: true, Until: until})
+	previews.PutDomain(Domain{Name: "example.test", Workspace: "w", Shared: []string{"v"}, Fallback: "x"})
+	previews.Put(Preview{
+		ID: "p", Label: "x", Domain: "example.test", Workspace: "w", Sandbox: "a-b", Port: 80, Public: true, Expires: until,
+		RequestHeaders: map[string]string{"A": "b"}, ResponseHeaders: map[string]string{"C": "d"},
+		Tokens: map[TokenHash]time.Time{HashToken("good"): {}, HashToken("late"): until},
+	})
+	same()
+	if p, ok := copied.Find("x", until.Add(-time.Hour)); !ok || !p.Opens("good", until) {
+		t.Errorf("the copy of a preview is %+v, %t", p, ok)
+	}
+	directory.Drop("w", "a-b", "another")
+	directory.Drop("w", "a-b", "1")
+	directory.Drop("w", "never", "")
+	previews.Drop("x", "p")
+	previews.DropDomain("example.test", "w")
+	same()
+	if len(routes.byName) != 1 || len(copied.byLabel)+len(copied.domains) != 0 {
+		t.Errorf("left: %v %v %v", routes.byName, copied.byLabel, copied.domains)
+	}
+	for _, text := range []string{"", "00", strings.Repeat("0", 63), strings.Repeat("0", 66), strings.Repeat("x", 64)} {
+		if err := new(TokenHash).UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is the hash of a token", text)
+		}
+	}
+}
