@@ -1,11 +1,13 @@
 package access
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -47,11 +49,15 @@ type Credentials struct {
 	principals map[string]Principal // guarded by mu; by sub
 	revoked    map[string]time.Time // guarded by mu; by grant, until its tokens are over
 	onLess     func()               // guarded by mu
+	told       Told                 // guarded by mu
+
+	// verifier checks tokens where Tokens, which signs them, is not.
+	verifier atomic.Pointer[Tokens]
 }
 
 // NewCredentials returns the credentials of nobody yet.
 func NewCredentials(k *Keys, t *Tokens) *Credentials {
-	return &Credentials{Keys: k, Tokens: t, Tickets: NewTickets(), principals: map[string]Principal{}, revoked: map[string]time.Time{}, onLess: func() {}}
+	return &Credentials{Keys: k, Tokens: t, Tickets: NewTickets(), principals: map[string]Principal{}, revoked: map[string]time.Time{}, onLess: func() {}, told: Told{}.complete()}
 }
 
 // OnLess has fn called whenever somebody may do less than before. It must not
@@ -71,10 +77,16 @@ func (c *Credentials) change(fn func()) {
 	tell()
 }
 
+// putLocked makes p known, and tells. Callers hold mu.
+func (c *Credentials) putLocked(p Principal) {
+	c.principals[p.Sub] = p
+	c.told.Principals(p.Sub, p)
+}
+
 // Set makes p known as it is now.
 func (c *Credentials) Set(p Principal) {
 	p.Roles = maps.Clone(p.Roles)
-	c.change(func() { c.principals[p.Sub] = p })
+	c.change(func() { c.putLocked(p) })
 }
 
 // Join gives a user a role in a workspace; the empty role takes it away.
@@ -92,7 +104,7 @@ func (c *Credentials) Join(sub, workspace, role string) {
 		if role == "" {
 			delete(p.Roles, workspace)
 		}
-		c.principals[sub] = p
+		c.putLocked(p)
 	})
 }
 
@@ -108,7 +120,10 @@ func (c *Credentials) Close(workspace string) {
 
 // Forget makes every key and token of a sub void.
 func (c *Credentials) Forget(sub string) {
-	c.change(func() { delete(c.principals, sub) })
+	c.change(func() {
+		delete(c.principals, sub)
+		c.told.Principals(sub, nil)
+	})
 }
 
 // Renew makes every token of a user void that is of an earlier epoch.
@@ -116,7 +131,7 @@ func (c *Credentials) Renew(sub string, epoch int64) {
 	c.change(func() {
 		if p, ok := c.principals[sub]; ok {
 			p.Epoch = epoch
-			c.principals[sub] = p
+			c.putLocked(p)
 		}
 	})
 }
@@ -126,7 +141,7 @@ func (c *Credentials) Entitle(sub string, founder bool) {
 	c.change(func() {
 		if p, ok := c.principals[sub]; ok {
 			p.Founder = founder
-			c.principals[sub] = p
+			c.putLocked(p)
 		}
 	})
 }
@@ -137,7 +152,7 @@ func (c *Credentials) Limit(sub string, scopes []string) {
 	c.change(func() {
 		if p, ok := c.principals[sub]; ok {
 			p.Scopes = slices.Clone(scopes)
-			c.principals[sub] = p
+			c.putLocked(p)
 		}
 	})
 }
@@ -148,8 +163,14 @@ func (c *Credentials) RemoveKey(id string) { c.change(func() { c.Keys.Remove(id)
 // Revoke makes every token of a grant void.
 func (c *Credentials) Revoke(grant string, now time.Time) {
 	c.change(func() {
-		maps.DeleteFunc(c.revoked, func(_ string, until time.Time) bool { return now.After(until) })
+		for over, until := range c.revoked {
+			if now.After(until) {
+				delete(c.revoked, over)
+				c.told.Revoked(over, nil)
+			}
+		}
 		c.revoked[grant] = now.Add(TokenLife)
+		c.told.Revoked(grant, c.revoked[grant])
 	})
 }
 
@@ -217,10 +238,11 @@ func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 }
 
 func (c *Credentials) identifyToken(text string, now time.Time) (Caller, error) {
-	if c.Tokens == nil {
+	tokens := cmp.Or(c.Tokens, c.verifier.Load())
+	if tokens == nil {
 		return Caller{}, errWrongToken
 	}
-	claims, err := c.Tokens.Verify(text, now)
+	claims, err := tokens.Verify(text, now)
 	if err != nil {
 		return Caller{}, err
 	}

@@ -126,8 +126,13 @@ func parse(text string) (id string, ok bool) {
 // deletion works at once. It is safe for concurrent use.
 type Keys struct {
 	mu   sync.RWMutex
-	byID map[string]Key       // guarded by mu
-	used map[string]time.Time // guarded by mu; since we began
+	byID map[string]Key           // guarded by mu
+	used map[string]time.Time     // guarded by mu; since we began
+	tell func(id string, key any) // guarded by mu
+}
+
+func newKeys() *Keys {
+	return &Keys{byID: map[string]Key{}, used: map[string]time.Time{}, tell: func(string, any) {}}
 }
 
 // LoadKeys returns the keys that load returns.
@@ -136,7 +141,7 @@ func LoadKeys(ctx context.Context, load func(context.Context) ([]Key, error)) (*
 	if err != nil {
 		return nil, fmt.Errorf("load API keys: %w", err)
 	}
-	k := &Keys{byID: map[string]Key{}, used: map[string]time.Time{}}
+	k := newKeys()
 	for _, key := range all {
 		k.byID[key.ID] = key
 	}
@@ -148,6 +153,7 @@ func (k *Keys) Add(key Key) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.byID[key.ID] = key
+	k.tell(key.ID, key)
 }
 
 // Remove keeps the key of an id out from now on.
@@ -156,6 +162,7 @@ func (k *Keys) Remove(id string) {
 	defer k.mu.Unlock()
 	delete(k.byID, id)
 	delete(k.used, id)
+	k.tell(id, nil)
 }
 
 // Used returns when keys were last used, by id, of those that were used after a
@@ -190,7 +197,7 @@ func (k *Keys) check(text string, now time.Time) (Key, error) {
 		return Key{}, errWrongKey
 	}
 	if now.Sub(seen) > UsedStep {
-		k.touch(id, now)
+		k.Touch(id, now)
 	}
 	return key, nil
 }
@@ -199,10 +206,11 @@ func (k *Keys) check(text string, now time.Time) (Key, error) {
 // key from waiting for each other.
 const UsedStep = time.Second
 
-func (k *Keys) touch(id string, now time.Time) {
+// Touch takes note that a key was used. One that is gone is forgotten.
+func (k *Keys) Touch(id string, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, known := k.byID[id]; known {
-		k.used[id] = now
+	if _, known := k.byID[id]; known && at.After(k.used[id]) {
+		k.used[id] = at
 	}
 }

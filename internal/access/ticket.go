@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/sha256"
 	"net/http"
 	"slices"
@@ -70,12 +71,12 @@ func NewTickets() *Tickets {
 
 // Issue makes a ticket that opens once, until the time that it returns. It is
 // Exhausted while too many are open.
-func (t *Tickets) Issue(p Pass, now time.Time) (text string, until time.Time, err error) {
+func (t *Tickets) Issue(_ context.Context, p Pass, now time.Time) (text string, until time.Time, err error) {
 	return t.add(p, false, now)
 }
 
 // Lease makes a secret that [Tickets.Renew] takes. It is no ticket.
-func (t *Tickets) Lease(p Pass, now time.Time) (text string, err error) {
+func (t *Tickets) Lease(_ context.Context, p Pass, now time.Time) (text string, err error) {
 	text, _, err = t.add(p, true, now)
 	return text, err
 }
@@ -118,7 +119,7 @@ func (t *Tickets) dropLocked(key passKey) {
 }
 
 // Redeem returns what a ticket stands for, once.
-func (t *Tickets) Redeem(text string, now time.Time) (Pass, error) {
+func (t *Tickets) Redeem(_ context.Context, text string, now time.Time) (Pass, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := passKey{hash: sha256.Sum256([]byte(text))}
@@ -133,7 +134,7 @@ func (t *Tickets) Redeem(text string, now time.Time) (Pass, error) {
 }
 
 // Renew returns what a lease stands for, as often as it is asked.
-func (t *Tickets) Renew(text string, now time.Time) (Pass, error) {
+func (t *Tickets) Renew(_ context.Context, text string, now time.Time) (Pass, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h, ok := t.byKey[passKey{sha256.Sum256([]byte(text)), true}]

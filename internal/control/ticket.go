@@ -29,7 +29,7 @@ func (s *Server) createTicket(ctx context.Context, r *http.Request) (ticket, err
 		return ticket{}, err
 	}
 	c := callerOf(ctx)
-	text, until, err := s.Credentials.Tickets.Issue(access.Pass{
+	text, until, err := s.Credentials.Tickets.Issue(ctx, access.Pass{
 		Sub: c.Sub, Credential: credential, Workspace: c.Workspace, Sandbox: sb.Metadata.Name,
 	}, time.Now())
 	return ticket{

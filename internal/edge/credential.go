@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -86,7 +87,7 @@ func (e *Edge) redeem(r, probe *http.Request, v *visit) error {
 	if err != nil || !access.IsTicket(text) {
 		return err
 	}
-	pass, err := e.tickets.Redeem(text, time.Now())
+	pass, err := e.tickets.Redeem(r.Context(), text, time.Now())
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (e *Edge) renew(w http.ResponseWriter, r *http.Request) (done bool, err err
 	if !ok || rest != ticketPath || r.Method != http.MethodPost || !access.IsTicket(text) {
 		return false, nil
 	}
-	pass, err := e.tickets.Renew(text, time.Now())
+	pass, err := e.tickets.Renew(r.Context(), text, time.Now())
 	if err != nil {
 		return true, err
 	}
@@ -114,7 +115,7 @@ func (e *Edge) renew(w http.ResponseWriter, r *http.Request) (done bool, err err
 		return true, errRevoked
 	}
 	// The address decides nothing: a ticket opens the sandbox of its pass.
-	ticket, _, err := e.tickets.Issue(pass, time.Now())
+	ticket, _, err := e.tickets.Issue(r.Context(), pass, time.Now())
 	if err != nil {
 		return true, err
 	}
@@ -125,14 +126,14 @@ func (e *Edge) renew(w http.ResponseWriter, r *http.Request) (done bool, err err
 
 // passFor returns what the page of a terminal gets: the ticket of its address is
 // used. A caller with a header needs none.
-func (e *Edge) passFor(v *visit) (p page.Pass, err error) {
+func (e *Edge) passFor(ctx context.Context, v *visit) (p page.Pass, err error) {
 	if v.pass == nil {
 		return p, nil
 	}
-	if p.Lease, err = e.tickets.Lease(*v.pass, time.Now()); err != nil {
+	if p.Lease, err = e.tickets.Lease(ctx, *v.pass, time.Now()); err != nil {
 		return p, err
 	}
-	p.Ticket, _, err = e.tickets.Issue(*v.pass, time.Now())
+	p.Ticket, _, err = e.tickets.Issue(ctx, *v.pass, time.Now())
 	return p, err
 }
 

@@ -61,11 +61,20 @@ type Config struct {
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
-	Tickets      *access.Tickets // that stand for a credential in an address
+	Tickets      Tickets // that stand for a credential in an address
 	// StateAge, if set, returns how old the state of a sandbox is, by its UID, if
 	// the sandbox went back to a checkpoint and no answer has said so. It must not
 	// block.
 	StateAge func(uid string) (age time.Duration, ok bool)
+}
+
+// Tickets are secrets that stand for a credential. [access.Tickets] says what they
+// are; who keeps them counts the time.
+type Tickets interface {
+	Issue(ctx context.Context, p access.Pass, now time.Time) (text string, until time.Time, err error)
+	Lease(ctx context.Context, p access.Pass, now time.Time) (text string, err error)
+	Redeem(ctx context.Context, text string, now time.Time) (access.Pass, error)
+	Renew(ctx context.Context, text string, now time.Time) (access.Pass, error)
 }
 
 // Edge serves the requests for which Matches is true.
@@ -78,7 +87,7 @@ type Edge struct {
 	mounts       func(http.ResponseWriter, *http.Request, fleet.Route, string)
 	denied       func(*http.Request, string, access.Caller, fleet.Route, error)
 	authenticate func(*http.Request) (access.Caller, error)
-	tickets      *access.Tickets
+	tickets      Tickets
 	enter        func(http.Header, string, string) (func(), error)
 	stateAge     func(string) (time.Duration, bool)
 	streams      *streams
@@ -236,7 +245,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 		_ = s.control.EnableFullDuplex()
 	}
 	if shown {
-		pass, err := e.passFor(v)
+		pass, err := e.passFor(ctx, v)
 		if err != nil {
 			return err
 		}

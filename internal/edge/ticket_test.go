@@ -15,7 +15,7 @@ import (
 // ticket makes one with a key for a sandbox in the workspace of the same name.
 func (w *world) ticket(t *testing.T, key, sandbox string) string {
 	t.Helper()
-	text, _, err := w.tickets.Issue(access.Pass{Sub: "sub-" + key, Credential: key, Workspace: key, Sandbox: sandbox}, time.Now())
+	text, _, err := w.tickets.Issue(t.Context(), access.Pass{Sub: "sub-" + key, Credential: key, Workspace: key, Sandbox: sandbox}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
