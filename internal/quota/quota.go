@@ -4,6 +4,7 @@
 package quota
 
 import (
+	"encoding/json"
 	"maps"
 	"net/http"
 	"sync"
@@ -44,8 +45,13 @@ type Book struct {
 	egress     egress
 
 	mu   sync.RWMutex
-	own  map[string]doze.Limits // guarded by mu; by workspace
-	open map[string]int64       // guarded by mu; requests to sandboxes, by workspace
+	own  map[string]doze.Limits             // guarded by mu; by workspace
+	open map[string]int64                   // guarded by mu; requests to sandboxes, by workspace
+	tell func(workspace string, limits any) // guarded by mu
+
+	// elsewhere are requests that are open in other processes, by process and
+	// workspace. Guarded by mu.
+	elsewhere map[string]map[string]int64
 }
 
 // New returns a book in which every workspace has the default limits.
@@ -56,7 +62,8 @@ func New(o Options) *Book {
 	return &Book{
 		Options: o, keys: ratelimit.New[string](perSecond(int64(o.PerKey)), keysMax), workspaces: ratelimit.New[string](ratelimit.Limit{}, workspacesMax),
 		egress: egress{all: map[string]*day{}},
-		own:    map[string]doze.Limits{}, open: map[string]int64{},
+		own:    map[string]doze.Limits{}, open: map[string]int64{}, elsewhere: map[string]map[string]int64{},
+		tell: func(string, any) {},
 	}
 }
 
@@ -70,9 +77,48 @@ func (b *Book) Set(workspace string, own doze.Limits) {
 	defer b.mu.Unlock()
 	if len(own) == 0 {
 		delete(b.own, workspace)
+		b.tell(workspace, nil)
 		return
 	}
 	b.own[workspace] = maps.Clone(own)
+	b.tell(workspace, own)
+}
+
+// defaultsKey stands for the limits of workspaces without their own, where limits
+// are told: no workspace has an empty name.
+const defaultsKey = ""
+
+// Tell has fn told of the limits that workspaces have, and then of each change. The
+// empty workspace stands for all that have none of their own; without limits, a
+// workspace has none of its own any more. fn must not block.
+func (b *Book) Tell(fn func(workspace string, limits any)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tell = fn
+	if b.Defaults != nil {
+		fn(defaultsKey, b.Defaults)
+	}
+	for workspace, own := range b.own {
+		fn(workspace, own)
+	}
+}
+
+// Apply takes over what another book told.
+func (b *Book) Apply(workspace string, value json.RawMessage) error {
+	var limits doze.Limits
+	if value != nil {
+		if err := json.Unmarshal(value, &limits); err != nil {
+			return err
+		}
+	}
+	if workspace != defaultsKey {
+		b.Set(workspace, limits)
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Defaults = limits
+	return nil
 }
 
 // Limit returns the limit of a quota for a workspace.
@@ -142,11 +188,35 @@ func (b *Book) Enter(h http.Header, workspace, key string) (leave func(), err er
 	}), nil
 }
 
-// Open is how many requests to sandboxes of a workspace are open.
+// Open is how many requests to sandboxes of a workspace are open, here and
+// elsewhere.
 func (b *Book) Open(workspace string) int64 {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return b.open[workspace]
+	n := b.open[workspace]
+	for _, open := range b.elsewhere {
+		n += open[workspace]
+	}
+	return n
+}
+
+// Load returns how many requests to sandboxes are open here, by workspace.
+func (b *Book) Load() map[string]int64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return maps.Clone(b.open)
+}
+
+// Elsewhere takes note of the requests that are open in another process; nil: it has
+// none, or is gone.
+func (b *Book) Elsewhere(process string, open map[string]int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(open) == 0 {
+		delete(b.elsewhere, process)
+		return
+	}
+	b.elsewhere[process] = open
 }
 
 // Rate is about how many requests of a workspace came within the last second.

@@ -1,6 +1,7 @@
 package quota_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -146,4 +147,51 @@ func BenchmarkEnter(b *testing.B) {
 	}
 	look := max(1, time.Since(start)/time.Duration(b.N))
 	b.ReportMetric(float64(taken)/float64(look), "looks/op")
+}
+
+// TestTold: another process holds the same limits, and what is open there counts.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	b := quota.New(quota.Options{Defaults: doze.Limits{doze.QuotaConnections: 3}})
+	b.Set("early", doze.Limits{doze.QuotaConnections: 1})
+	other := quota.New(quota.Options{})
+	b.Tell(func(workspace string, limits any) {
+		var raw json.RawMessage
+		if limits != nil {
+			var err error
+			if raw, err = json.Marshal(limits); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := other.Apply(workspace, raw); err != nil {
+			t.Error(err)
+		}
+	})
+	same := func(after string) {
+		t.Helper()
+		for _, workspace := range []string{"early", "late", "none"} {
+			if want, got := b.Limit(workspace, doze.QuotaConnections), other.Limit(workspace, doze.QuotaConnections); got != want {
+				t.Errorf("after %s, %s may have %d there, and %d here", after, workspace, got, want)
+			}
+		}
+	}
+	same("nothing")
+	b.Set("late", doze.Limits{doze.QuotaConnections: 2})
+	same("a change")
+	b.Set("early", nil)
+	same("a limit that is taken back")
+
+	leave, err := other.Enter(http.Header{}, "late", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Elsewhere("an edge", other.Load())
+	if n := b.Open("late"); n != 1 {
+		t.Errorf("%d requests are open", n)
+	}
+	leave()
+	b.Elsewhere("an edge", other.Load())
+	if n := b.Open("late"); n != 0 {
+		t.Errorf("%d requests are open after their end", n)
+	}
 }
