@@ -67,7 +67,7 @@ type Server struct {
 	Config
 	locks       *keylock
 	began       time.Time // before it, nodes do not know what was used
-	reports     queue
+	reports     *fleet.Reports
 	expiry      *deadlines
 	stepped     atomic.Bool
 	reconciling bell // something is left to finish
@@ -87,7 +87,7 @@ func New(c Config) *Server {
 	s := &Server{
 		Config: c, locks: newKeylock(), began: time.Now(),
 		siblings: siblingsOf(routes),
-		reports:  queue{rang: newBell()}, expiry: newDeadlines(), reconciling: newBell(), scheduler: newBell(),
+		reports:  fleet.NewReports(), expiry: newDeadlines(), reconciling: newBell(), scheduler: newBell(),
 		document: sync.OnceValues(func() (json.RawMessage, error) {
 			text, err := json.Marshal(Description())
 			return append(text, '\n'), err

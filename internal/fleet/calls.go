@@ -26,6 +26,10 @@ type arguments struct {
 	Size      doze.Megabytes `json:",omitempty"`
 	Grace     time.Duration  `json:",omitempty"`
 	Since     time.Time      `json:",omitzero"`
+
+	Node    NodeInfo          `json:",omitzero"`
+	Reports []Report          `json:",omitempty"`
+	Bytes   map[string]uint64 `json:",omitempty"` // by workspace
 }
 
 // nothing is the answer of a call that returns an error alone.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,9 +18,15 @@ import (
 // TestCallsAreComplete: every method of the contract has its row.
 func TestCallsAreComplete(t *testing.T) {
 	t.Parallel()
-	contract := reflect.TypeFor[Node]()
-	known := map[string]bool{importVolume: true}
-	for name := range calls {
+	complete(t, reflect.TypeFor[Node](), append(slices.Collect(maps.Keys(calls)), importVolume))
+	complete(t, reflect.TypeFor[Control](), slices.Collect(maps.Keys(controlCalls)))
+}
+
+// complete fails unless each method of a contract has its row, and can fail.
+func complete(t *testing.T, contract reflect.Type, rows []string) {
+	t.Helper()
+	known := map[string]bool{}
+	for _, name := range rows {
 		known[name] = true
 	}
 	for m := range contract.Methods() {

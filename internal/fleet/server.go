@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -43,10 +44,13 @@ func (s *Server) Register(mux *http.ServeMux) {
 	}
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	do := calls[r.PathValue("call")]
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) { serveCall(w, r, calls, s.node) }
+
+// serveCall does what a row of a table says, and answers.
+func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[string]func(context.Context, Role, *arguments) (any, error), role Role) {
+	do := table[r.PathValue("call")]
 	if do == nil {
-		answer(w, nil, doze.Errorf(doze.Unsupported, "this node does not know the call %.40q: it is of another version", r.PathValue("call")))
+		answer(w, nil, doze.Errorf(doze.Unsupported, "this role does not know the call %.40q: it is of another version", r.PathValue("call")))
 		return
 	}
 	var in arguments
@@ -58,7 +62,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		answer(w, nil, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read"))
 		return
 	}
-	out, err := do(r.Context(), s.node, &in)
+	out, err := do(r.Context(), role, &in)
 	answer(w, out, err)
 }
 

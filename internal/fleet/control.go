@@ -1,0 +1,105 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/dozehq/doze"
+)
+
+// NodeInfo is what a node says of itself.
+type NodeInfo struct {
+	ID          string // of what the node has on its disk; it stays for ever
+	Incarnation string // of the process
+	URL         string // where the other roles reach it
+	Version     string
+	Memory      doze.Megabytes // the most that one sandbox can have; 0: any
+	Proxy       bool           // sandboxes reach others, by the proxy that obeys their rules
+	Unmetered   bool           // sandboxes may send past what counts
+	SealKey     []byte         // the public key that secrets of routing rules are sealed for
+}
+
+// Control is what a node asks of control. Every call may be repeated.
+type Control interface {
+	// Join says that a process of a node serves. When it returns, control has told the
+	// node what the node forgot: limits, networks, grace periods. A second node is a
+	// Conflict.
+	Join(ctx context.Context, n NodeInfo) error
+	// Record records reports, in their order. When it returns, they outlast a crash.
+	Record(ctx context.Context, reports []Report) error
+	// ImageRefs returns the references of the images that records name.
+	ImageRefs(ctx context.Context) ([]string, error)
+	// Traffic says what sandboxes of each workspace have sent and received since the
+	// process of the node began, in bytes. It returns why those that have used up their
+	// quota may send nothing more today. Before Join, it is ErrNotJoined.
+	Traffic(ctx context.Context, incarnation string, bytes map[string]uint64) (barred map[string]string, err error)
+}
+
+// nameNotJoined is the name of ErrNotJoined on the way.
+const nameNotJoined = "NODE_NOT_JOINED"
+
+// ErrNotJoined is for a node that control does not know: one of the two is new.
+var ErrNotJoined error = &doze.Error{Kind: doze.Conflict, Name: nameNotJoined, Message: "the node has not joined"}
+
+// isNotJoined tells ErrNotJoined on this side of the way.
+func isNotJoined(err error) bool {
+	e, ok := errors.AsType[*doze.Error](err)
+	return ok && e.Name == nameNotJoined
+}
+
+// controlCalls is the table of what a [ControlClient] asks and a [ControlServer]
+// does: one row for each method of [Control].
+var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments) (any, error){
+	"Join": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return nothing{}, c.Join(ctx, in.Node)
+	},
+	"Record": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return nothing{}, c.Record(ctx, in.Reports)
+	},
+	"ImageRefs": func(ctx context.Context, c Control, _ *arguments) (any, error) { return c.ImageRefs(ctx) },
+	"Traffic": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.Traffic(ctx, in.ID, in.Bytes)
+	},
+}
+
+// A ControlServer answers the calls of a [ControlClient] by asking a [Control].
+type ControlServer struct{ control Control }
+
+// NewControlServer returns a server for control.
+func NewControlServer(c Control) *ControlServer { return &ControlServer{c} }
+
+// Register adds the routes of the server.
+func (s *ControlServer) Register(mux *http.ServeMux) {
+	mux.HandleFunc("POST "+pathPrefix+"{call}", func(w http.ResponseWriter, r *http.Request) { serveCall(w, r, controlCalls, s.control) })
+}
+
+// A ControlClient is the [Control] of another process.
+type ControlClient struct{ client *Client }
+
+var _ Control = (*ControlClient)(nil)
+
+// NewControlClient returns a client of control at a base URL.
+func NewControlClient(base string, transport http.RoundTripper) *ControlClient {
+	return &ControlClient{NewClient(base, transport)}
+}
+
+// Join implements [Control].
+func (c *ControlClient) Join(ctx context.Context, n NodeInfo) error {
+	return c.client.do(ctx, "Join", arguments{Node: n}, nil)
+}
+
+// Record implements [Control].
+func (c *ControlClient) Record(ctx context.Context, reports []Report) error {
+	return c.client.do(ctx, "Record", arguments{Reports: reports}, nil)
+}
+
+// ImageRefs implements [Control].
+func (c *ControlClient) ImageRefs(ctx context.Context) ([]string, error) {
+	return ask[[]string](ctx, c.client, "ImageRefs", arguments{})
+}
+
+// Traffic implements [Control].
+func (c *ControlClient) Traffic(ctx context.Context, incarnation string, bytes map[string]uint64) (map[string]string, error) {
+	return ask[map[string]string](ctx, c.client, "Traffic", arguments{ID: incarnation, Bytes: bytes})
+}

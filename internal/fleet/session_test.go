@@ -1,0 +1,183 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+)
+
+// office is a [fleet.Control] that keeps what it is told. It can be away, and start
+// anew.
+type office struct {
+	mu       sync.Mutex
+	away     bool              // guarded by mu
+	joins    []string          // guarded by mu; incarnations
+	known    string            // guarded by mu; the incarnation that joined
+	recorded []uint64          // guarded by mu; Seq of each report
+	bytes    map[string]uint64 // guarded by mu
+}
+
+var errAway = errors.New("it is away")
+
+func (o *office) Join(_ context.Context, n fleet.NodeInfo) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.away {
+		return errAway
+	}
+	o.joins, o.known = append(o.joins, n.Incarnation), n.Incarnation
+	return nil
+}
+
+func (o *office) Record(_ context.Context, reports []fleet.Report) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.away {
+		return errAway
+	}
+	for _, r := range reports {
+		o.recorded = append(o.recorded, r.Seq)
+	}
+	return nil
+}
+
+func (o *office) ImageRefs(context.Context) ([]string, error) { return []string{"base"}, nil }
+
+func (o *office) Traffic(_ context.Context, incarnation string, bytes map[string]uint64) (map[string]string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.away:
+		return nil, errAway
+	case o.known != incarnation:
+		return nil, fleet.ErrNotJoined
+	}
+	o.bytes = maps.Clone(bytes)
+	return map[string]string{"greedy": "used up"}, nil
+}
+
+func (o *office) set(do func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	do()
+}
+
+// TestSession: whatever starts anew, the node is known soon, and every report comes
+// once it can be recorded, in order.
+func TestSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{away: true}
+		var barred map[string]string
+		s := fleet.NewSession(o, fleet.NodeInfo{ID: "n", Incarnation: "1"},
+			func() map[string]uint64 { return map[string]uint64{"w": 7} },
+			func(all map[string]string) { barred = all })
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { _ = s.Run(ctx) })
+		var want []uint64
+		report := func() {
+			want = append(want, uint64(len(want)))
+			s.Report(fleet.Report{UID: "a", Seq: want[len(want)-1], Phase: doze.Waking})
+		}
+		for range 1000 {
+			report()
+		}
+		time.Sleep(time.Minute)
+		select {
+		case <-s.Joined():
+			t.Fatal("it joined while control was away")
+		default:
+		}
+		o.set(func() { o.away = false })
+		time.Sleep(10 * time.Second)
+		<-s.Joined()
+		o.set(func() { o.known = "" }) // it starts anew
+		report()
+		time.Sleep(10 * time.Second)
+		o.set(func() { o.away = true })
+		report()
+		time.Sleep(time.Minute)
+		o.set(func() { o.away, o.known = false, "" })
+		report()
+		time.Sleep(10 * time.Second)
+		cancel()
+		run.Wait()
+		if diff := cmp.Diff(want, o.recorded); diff != "" {
+			t.Errorf("reports (-want +got):\n%s", diff)
+		}
+		if len(o.joins) != 3 || o.known != "1" || o.bytes["w"] != 7 || barred["greedy"] == "" {
+			t.Errorf("joins %v, known %q, bytes %v, barred %v", o.joins, o.known, o.bytes, barred)
+		}
+	})
+}
+
+// TestControlOverLoopback: a session works over the wire, where control forgets it.
+func TestControlOverLoopback(t *testing.T) {
+	t.Parallel()
+	o := &office{}
+	mux := http.NewServeMux()
+	fleet.NewControlServer(o).Register(mux)
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	c := fleet.NewControlClient(server.URL, nil)
+	if refs, err := c.ImageRefs(t.Context()); err != nil || !slices.Equal(refs, []string{"base"}) {
+		t.Errorf("%v, %v", refs, err)
+	}
+	s := fleet.NewSession(c, fleet.NodeInfo{ID: "n", Incarnation: "1", SealKey: []byte{1, 2}},
+		func() map[string]uint64 { return nil }, func(map[string]string) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = s.Run(ctx) })
+	<-s.Joined()
+	s.Report(fleet.Report{UID: "a", Seq: 9})
+	o.set(func() { o.known = "" })
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		o.mu.Lock()
+		state := fmt.Sprint(o.joins, o.recorded)
+		o.mu.Unlock()
+		if state == "[1 1] [9]" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(state)
+		}
+	}
+	cancel()
+	run.Wait()
+}
+
+// TestReportsAreBounded: a full queue keeps the newest of each sandbox.
+func TestReportsAreBounded(t *testing.T) {
+	t.Parallel()
+	q := fleet.NewReports()
+	const sandboxes, each = 100, 1000
+	for i := range sandboxes * each {
+		q.Put(fleet.Report{UID: fmt.Sprint(i % sandboxes), Seq: uint64(i), Phase: doze.Running})
+	}
+	last, n := map[string]uint64{}, 0
+	for n < 16<<10 {
+		for _, r := range q.Next(t.Context(), 1000) {
+			last[r.UID] = r.Seq
+			n++
+		}
+	}
+	for i := range sandboxes {
+		if want := uint64(sandboxes*(each-1) + i); last[fmt.Sprint(i)] != want {
+			t.Errorf("the last report of %d is %d, want %d", i, last[fmt.Sprint(i)], want)
+		}
+	}
+}
