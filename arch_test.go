@@ -43,7 +43,7 @@ var imports = map[string][]string{
 	"internal/audit":                     {".", "internal/ratelimit"},
 	"internal/certificate":               {".", "internal/store"},
 	"internal/clock":                     {},
-	"internal/control":                   {".", "internal/access", "internal/audit", "internal/httpx", "internal/oauth", "internal/openapi", "internal/fleet", "internal/quota", "internal/store", "internal/trace"},
+	"internal/control":                   {".", "internal/access", "internal/audit", "internal/httpx", "internal/oauth", "internal/openapi", "internal/fleet", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
 	"internal/daemon":                    {},
 	"internal/disk":                      {".", "internal/durable"},
 	"internal/doctor":                    {"internal/hostnet", "internal/swap"},

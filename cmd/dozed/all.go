@@ -269,15 +269,14 @@ func open(ctx context.Context, c config, in entrances) (_ *platform, err error) 
 		return nil, err
 	}
 	settings := control.Config{
-		Enforce: p.host.Enforce, Unmetered: c.Egress == host.EgressDirect,
-		Memory: host.Largest(p.host.Memory()), Quotas: p.quotas, Operator: c.Workspace,
+		Enforce: p.host.Enforce, Info: p.host.Info(), Quotas: p.quotas, Operator: c.Workspace,
 		Audit: audit.New(p.store, c.AuditKeep.Duration),
 		Store: p.store, Node: node, Gate: node, Directory: directory, Credentials: credentials,
 		OAuth:  oauth.New(oauth.Config{Store: p.store, Credentials: credentials, Base: c.PublicURL + apiPath}),
 		Region: c.Region, URL: addresses.URL, Hub: hub(),
 		Resolver: resolver(c.Resolver), DomainTarget: addresses.Target(),
 		Base: c.PublicURL + apiPath, Previews: previews, PreviewURL: addresses.PreviewURL, Recheck: p.edge.Recheck,
-		Pool: pool, Proxy: c.Egress != host.EgressClosed, Sealer: p.host.Sealer(),
+		Pool: pool,
 	}
 	if b := p.host.Bucket(); b != nil { // a nil of its type would be a bucket
 		settings.Bucket = b

@@ -71,7 +71,8 @@ func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
 // checkMemory adds that a sandbox would have more memory than there is. What
 // callers get who ask for none is always good: a sandbox takes what it touches.
 func (s *Server) checkMemory(memory doze.Megabytes, p *doze.Problems) {
-	if most := max(s.Memory, doze.MemoryDefault); s.Memory > 0 && memory > most {
+	limit := s.node.Load().Memory
+	if most := max(limit, doze.MemoryDefault); limit > 0 && memory > most {
 		p.Add("spec.runtime.memory", "is %d; one sandbox can have %d megabytes on this host: ask for no more", memory, most)
 	}
 }

@@ -33,7 +33,7 @@ type Bucket interface {
 	Purge(ctx context.Context, id string) error
 }
 
-// Config is what a Server works with. Every field but Hub, Bucket, Pool, Proxy and Memory is required.
+// Config is what a Server works with. Every field but Hub, Bucket, Pool, Enforce and Info is required.
 type Config struct {
 	Store        *store.Store
 	Node         fleet.Node
@@ -53,13 +53,10 @@ type Config struct {
 	Base         string           // the address of the control API, for uploads
 	Bucket       Bucket           // nil: there are no drives
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
-	Proxy        bool             // sandboxes reach others, by the proxy that obeys their rules
-	Memory       doze.Megabytes   // the most that one sandbox can have on this host; 0: any
 	Operator     string           // the first workspace, whose admins operate the platform
 	Quotas       *quota.Book      // what workspaces may have, and how much they ask
 	Enforce      func()           // has egress ask again which workspaces may send; nil: none sends
-	Unmetered    bool             // sandboxes may send past what counts
-	Sealer       Sealer           // hides secrets of routing rules, which control never reads again
+	Info         fleet.NodeInfo   // of the node; the zero one while no node has joined
 }
 
 // Server serves the control API.
@@ -74,6 +71,8 @@ type Server struct {
 	scheduler   bell // a schedule may be due earlier, or room for another start
 	disk        disk
 	setBack     atomic.Bool
+	node        atomic.Pointer[fleet.NodeInfo]
+	cut         cutShort // by the end of the process before
 	governing   sync.Mutex // held while limits are recorded and put in force
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
@@ -94,6 +93,7 @@ func New(c Config) *Server {
 		}),
 	}
 	c.Store.SetMeasured(s.disk.of)
+	s.node.Store(&c.Info)
 	return s
 }
 
@@ -114,23 +114,30 @@ func (s *Server) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Recover takes over from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory, and ends the first starts,
-// snapshots and executions that were under way. What is left on a node, what
-// was to be disabled, and what was to get a fresh machine, Run completes.
+// cutShort is what a process before this one began and did not finish, and what only
+// a node can tell about.
+type cutShort struct {
+	starts   []string        // UIDs of sandboxes whose first start was under way
+	disables []string        // UIDs of those that were to be disabled after their create
+	failed   []store.Sandbox // that may have a machine all the same
+}
+
+// Recover is Load, and then Adopt.
 func (s *Server) Recover(ctx context.Context) error {
+	return errors.Join(s.Load(ctx), s.Adopt(ctx))
+}
+
+// Load takes over the records from a process that ended at any moment. Call it once,
+// before requests come in: it fills the directory, and ends executions that were
+// under way. What a node has to do with, [Server.Adopt] completes.
+func (s *Server) Load(ctx context.Context) error {
 	if err := s.loadQuotas(ctx); err != nil { // before anything wakes
 		return err
 	}
-	var stuck, open []string
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		err := errors.Join(s.Node.SetGrace(ctx, sb.Machine, grace(sb)), s.setNetwork(ctx, sb))
-		if err != nil { // no reason to keep the others from theirs
-			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
-		}
 		if !sb.Spec.IsEnabled() && sb.Phase.Status() == doze.Running.Status() {
-			open = append(open, sb.UID) // its create was cut short before it was disabled
+			s.cut.disables = append(s.cut.disables, sb.UID) // its create was cut short before it was disabled
 		}
 		switch sb.Phase {
 		case doze.Running, doze.Suspending, doze.Waking:
@@ -139,32 +146,73 @@ func (s *Server) Recover(ctx context.Context) error {
 			s.Directory.Put(routeOf(sb))
 		case doze.Pending, doze.Starting:
 			if sb.Machine == sb.UID { // its first
-				stuck = append(stuck, sb.UID)
+				s.cut.starts = append(s.cut.starts, sb.UID)
 			}
 		case doze.Failed:
-			r := routeOf(sb)
-			if _, ok := s.glance(ctx, sb)[sb.Machine]; ok {
-				r.Failed = false
-			}
-			s.Directory.Put(r)
+			s.cut.failed = append(s.cut.failed, sb)
+			s.Directory.Put(routeOf(sb))
 		default:
 			s.Directory.Put(routeOf(sb))
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSnapshots(ctx), s.recoverSchedules(ctx), s.recoverVolumes(ctx), s.Store.DropRetired(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
-	for _, uid := range stuck {
-		err = errors.Join(err, s.resume(ctx, uid))
-	}
-	for _, uid := range open {
-		_, disabled := s.Store.Apply(ctx, uid, store.Step{On: doze.Disable, At: time.Now()})
-		err = errors.Join(err, disabled)
-	}
+	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSchedules(ctx), s.Store.DropRetired(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
 	// What came due while nobody ran is shown by no answer, however soon.
 	next, unknown := s.Store.NextDeadline(ctx)
 	s.expiry.by(next)
-	s.reconciling.ring()
 	return errors.Join(err, unknown)
+}
+
+// Adopt takes over the node from a process that ended at any moment. Call it once,
+// after Load and before calls that change something: it tells the node what it
+// should run, and ends the first starts and snapshots that were under way. What is
+// left on the node, what was to be disabled, and what was to get a fresh machine,
+// Run completes.
+func (s *Server) Adopt(ctx context.Context) error {
+	err := errors.Join(s.tellNode(ctx), s.recoverSnapshots(ctx), s.recoverVolumes(ctx))
+	for _, sb := range s.cut.failed {
+		if _, ok := s.glance(ctx, sb)[sb.Machine]; ok {
+			r := routeOf(sb)
+			r.Failed = false
+			s.Directory.Put(r)
+		}
+	}
+	for _, uid := range s.cut.starts {
+		err = errors.Join(err, s.resume(ctx, uid))
+	}
+	for _, uid := range s.cut.disables {
+		_, disabled := s.Store.Apply(ctx, uid, store.Step{On: doze.Disable, At: time.Now()})
+		err = errors.Join(err, disabled)
+	}
+	s.cut = cutShort{}
+	s.reconciling.ring()
+	return err
+}
+
+// tellNode tells a node what its process before knew: limits, grace periods and
+// networks. The limits come first, before anything wakes.
+func (s *Server) tellNode(ctx context.Context) error {
+	limits, err := s.Store.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.Node.SetLimits(ctx, "", s.Quotas.Defaults)
+	for workspace, own := range limits {
+		err = errors.Join(err, s.Node.SetLimits(ctx, workspace, own))
+	}
+	if err != nil {
+		return err
+	}
+	return s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		err := errors.Join(s.Node.SetGrace(ctx, sb.Machine, grace(sb)), s.setNetwork(ctx, sb))
+		if errors.Is(err, fleet.ErrUnreachable) {
+			return err // nor would it hear of the others
+		}
+		if err != nil { // no reason to keep the others from theirs
+			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
+		}
+		return nil
+	})
 }
 
 // resume takes up a start that was cut short. A sandbox that never ran ends, so

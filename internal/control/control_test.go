@@ -108,19 +108,17 @@ func (p *platform) open(run bool) {
 	p.keeper = &keeper{Store: st}
 	p.audit = audit.New(p.keeper, auditKeep)
 	cfg := control.Config{
-		Audit:  p.audit,
-		Sealer: opener.Sealer(),
-		Store:  st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
+		Audit: p.audit,
+		Info:  fleet.NodeInfo{Memory: p.memory, Proxy: p.pool != nil, Unmetered: p.unmetered, SealKey: opener.Sealer().Key()},
+		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: cmp.Or(p.target, target),
 		Previews: fleet.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-		Memory: p.memory,
 		Quotas: p.quotas, Operator: "main",
-		Pool: p.pool, Proxy: p.pool != nil,
+		Pool: p.pool,
 	}
-	cfg.Unmetered = p.unmetered
 	if p.enforced != nil {
 		cfg.Enforce = func() { p.enforced.Add(1) }
 	}

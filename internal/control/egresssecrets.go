@@ -6,12 +6,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/seal"
 )
-
-// Sealer seals for one place, such as a workspace, what somebody else opens.
-type Sealer interface {
-	Seal(plain []byte, place string) ([]byte, error)
-}
 
 // sealRouting seals the secrets of routing rules that were checked. From here on
 // nobody but who carries requests can read them, control included.
@@ -19,10 +15,17 @@ func (s *Server) sealRouting(sb *doze.Sandbox) error {
 	if sb.Spec.Network == nil || sb.Spec.Network.Proxy == nil {
 		return nil
 	}
+	var sealer *seal.Sealer
 	for i := range sb.Spec.Network.Proxy.Routing {
 		rule := &sb.Spec.Network.Proxy.Routing[i]
 		for name, value := range rule.Secrets.Reveal() {
-			sealed, err := s.Sealer.Seal([]byte(value), fleet.RoutingPlace(sb.Metadata.Workspace))
+			if sealer == nil {
+				var err error
+				if sealer, err = s.sealer(); err != nil {
+					return err
+				}
+			}
+			sealed, err := sealer.Seal([]byte(value), fleet.RoutingPlace(sb.Metadata.Workspace))
 			if err != nil {
 				return fmt.Errorf("seal the secrets of a routing rule: %w", err)
 			}
@@ -34,6 +37,16 @@ func (s *Server) sealRouting(sb *doze.Sandbox) error {
 		rule.Secrets = doze.WriteOnly[map[string]string]{}
 	}
 	return nil
+}
+
+// sealer returns what seals for the node, which alone opens secrets of routing
+// rules.
+func (s *Server) sealer() (*seal.Sealer, error) {
+	key := s.node.Load().SealKey
+	if len(key) == 0 {
+		return nil, errNoNode
+	}
+	return seal.NewSealer(key)
 }
 
 // keepSecrets gives each routing rule that came back without secrets those that

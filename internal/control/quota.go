@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -50,20 +49,16 @@ func (c limitChange) String() string {
 	return strings.Join(all, " ")
 }
 
-// loadQuotas tells everybody who enforces limits what they are.
+// loadQuotas has limits enforced here, and recalls what was sent today.
 func (s *Server) loadQuotas(ctx context.Context) error {
 	all, err := s.Store.Limits(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.Store.Egress(ctx, s.Quotas.Recall); err != nil {
-		return err
-	}
-	err = s.Node.SetLimits(ctx, "", s.Quotas.Defaults)
 	for workspace, own := range all {
-		err = errors.Join(err, s.limit(ctx, workspace, own))
+		s.Quotas.Set(workspace, own)
 	}
-	return err
+	return s.Store.Egress(ctx, s.Quotas.Recall)
 }
 
 const (
@@ -181,7 +176,7 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	if limits[doze.QuotaEgress] > 0 && change[doze.QuotaEgress] != nil && s.Unmetered {
+	if limits[doze.QuotaEgress] > 0 && change[doze.QuotaEgress] != nil && s.node.Load().Unmetered {
 		return nil, doze.Errorf(doze.Unsupported, "quotas.%s cannot hold here: with --egress direct, sandboxes send past what counts; the operator may choose --egress open", doze.QuotaEgress)
 	}
 	// Of two changes at a time, the one that is recorded last is in force.
@@ -244,7 +239,7 @@ func (s *Server) statusOf(ctx context.Context, workspace string) ([]doze.QuotaSt
 			Name: q.Name, Unit: q.Unit, Used: now[q.Name], Limit: s.Quotas.Limit(workspace, q.Name),
 			Default: doze.Limits(nil).Of(q.Name, s.Quotas.Defaults), Description: q.About,
 		}
-		if q.Name == doze.QuotaEgress && s.Unmetered {
+		if q.Name == doze.QuotaEgress && s.node.Load().Unmetered {
 			all[i].Description += "; unsupported here: with --egress direct not all of it is counted"
 		}
 	}

@@ -12,11 +12,12 @@ import (
 const healthy = "healthy"
 
 func (s *Server) configuration(context.Context, *http.Request) (doze.Configuration, error) {
+	node := s.node.Load()
 	return doze.Configuration{
 		Continents: []doze.Named{}, Countries: []doze.Named{}, PrivateLocations: []doze.Named{},
 		Regions: []doze.Region{{
 			Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true,
-			Drives: s.Bucket != nil, Proxy: s.Proxy, Egress: s.Proxy && len(s.Pool) > 0,
+			Drives: s.Bucket != nil, Proxy: node.Proxy, Egress: node.Proxy && len(s.Pool) > 0,
 		}},
 		DetectedRegion: s.Region,
 	}, nil

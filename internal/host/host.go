@@ -26,7 +26,6 @@ import (
 	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/quota"
-	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/space"
 	"github.com/dozehq/doze/internal/swap"
 	"github.com/dozehq/doze/internal/trace"
@@ -134,14 +133,16 @@ func Open(ctx context.Context, o Options) (_ *Host, err error) {
 // Node is the node, for control and the edge.
 func (h *Host) Node() *node.Node { return h.node }
 
-// Memory is what all sandboxes can take together, in bytes.
-func (h *Host) Memory() int64 { return h.memory }
+// Info is what the node says of itself, without its identity and address.
+func (h *Host) Info() fleet.NodeInfo {
+	return fleet.NodeInfo{
+		Memory: Largest(h.memory), Proxy: h.o.Egress != EgressClosed, Unmetered: h.o.Egress == EgressDirect,
+		SealKey: h.secrets.opener.Sealer().Key(),
+	}
+}
 
 // Bucket is where drives are, or nil.
 func (h *Host) Bucket() *drive.Bucket { return h.bucket }
-
-// Sealer seals secrets of routing rules, which this host alone opens.
-func (h *Host) Sealer() *seal.Sealer { return h.secrets.opener.Sealer() }
 
 // Enforce ends connections of workspaces that have used up their quota of egress.
 func (h *Host) Enforce() { h.egress.Enforce() }

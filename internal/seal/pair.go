@@ -29,6 +29,19 @@ func NewOpener(key []byte) (*Opener, error) {
 	return &Opener{private}, nil
 }
 
+// NewSealer returns the sealer of a key of [Sealer.Key].
+func NewSealer(key []byte) (*Sealer, error) {
+	public, err := pairKEM.NewPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("the key that secrets are sealed for: %w", err)
+	}
+	return &Sealer{public}, nil
+}
+
+// Key is what [NewSealer] makes the same sealer of, in another process. It is no
+// secret.
+func (s *Sealer) Key() []byte { return s.key.Bytes() }
+
 // Sealer returns what seals for o.
 func (o *Opener) Sealer() *Sealer { return &Sealer{o.key.PublicKey()} }
 

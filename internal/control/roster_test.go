@@ -1,0 +1,133 @@
+package control_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/fleet"
+)
+
+// TestRoster: the node that has the sandboxes joins, as often as it starts, and no
+// other one; what it counts goes on over its processes.
+func TestRoster(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(`{"metadata":{"name":"a"}}`)
+	var reached string
+	r := control.NewRoster(p.ctl, func(url string) { reached = url })
+	info := fleet.NodeInfo{ID: "n1", Incarnation: "1", URL: "https://n1", Memory: 1024}
+	for what, wrong := range map[string]fleet.NodeInfo{
+		"without an id":       {Incarnation: "1", URL: "x"},
+		"without a process":   {ID: "n1", URL: "x"},
+		"without its address": {ID: "n1", Incarnation: "1"},
+	} {
+		if err := r.Join(t.Context(), wrong); doze.Public(err).Kind != doze.Invalid {
+			t.Errorf("%s it is %v", what, err)
+		}
+	}
+	if _, err := r.Traffic(t.Context(), "1", nil); doze.Public(err).Name != "NODE_NOT_JOINED" {
+		t.Errorf("before it joined, its traffic is %v", err)
+	}
+	join := func(n fleet.NodeInfo) {
+		t.Helper()
+		if err := r.Join(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	join(info)
+	join(info) // a call may be repeated
+	if reached != "https://n1" || r.Present() == "" {
+		t.Errorf("it is reached at %q, of the version %q", reached, r.Present())
+	}
+	other := info
+	other.ID = "n2"
+	if err := r.Join(t.Context(), other); doze.Public(err).Kind != doze.Conflict || reached != "https://n1" {
+		t.Errorf("another node: %v", err)
+	}
+
+	traffic := func(incarnation string, bytes uint64) map[string]string {
+		t.Helper()
+		barred, err := r.Traffic(t.Context(), incarnation, map[string]uint64{"main": bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return barred
+	}
+	traffic("1", 5<<20)
+	traffic("1", 7<<20)
+	if n := p.quotas.EgressOf("main"); n != 7<<20 {
+		t.Errorf("%d bytes of 7 MiB are counted", n)
+	}
+	if _, err := r.Traffic(t.Context(), "2", nil); err == nil {
+		t.Error("another process of the node did not join, and is heard")
+	}
+	info.Incarnation = "2"
+	join(info)
+	traffic("2", 3<<20)
+	if n := p.quotas.EgressOf("main"); n != 10<<20 {
+		t.Errorf("over a restart, %d bytes of 10 MiB are counted", n)
+	}
+	p.quotas.Set("main", doze.Limits{doze.QuotaEgress: 10})
+	if why := traffic("2", 3<<20)["main"]; !strings.Contains(why, doze.QuotaEgress) {
+		t.Errorf("a workspace that has used up its quota is barred with %q", why)
+	}
+	if refs, err := r.ImageRefs(t.Context()); err != nil || len(refs) != 0 {
+		t.Errorf("%v, %v", refs, err)
+	}
+}
+
+// TestRosterTellsAgain: a node that starts alone hears what its process before knew.
+func TestRosterTellsAgain(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	p.create(`{"metadata":{"name":"a"}}`)
+	r := control.NewRoster(p.ctl, func(string) {})
+	for _, incarnation := range []string{"1", "2"} {
+		p.node.mu.Lock()
+		p.node.limits = map[string]doze.Limits{}
+		p.node.mu.Unlock()
+		if err := r.Join(t.Context(), fleet.NodeInfo{ID: "n", Incarnation: incarnation, URL: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		p.node.mu.Lock()
+		if _, told := p.node.limits[""]; !told {
+			t.Errorf("process %s of the node knows no limits", incarnation)
+		}
+		p.node.mu.Unlock()
+	}
+}
+
+// TestOnceAdopted: what changes something waits for the node, what reads does not.
+func TestOnceAdopted(t *testing.T) {
+	t.Parallel()
+	p := start(t, false)
+	r := control.NewRoster(p.ctl, func(string) {})
+	h := r.OnceAdopted(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	ask := func(ctx context.Context, method string) int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, method, "/v0/sandboxes", nil))
+		return w.Code
+	}
+	if got := ask(t.Context(), http.MethodGet); got != http.StatusNoContent {
+		t.Errorf("a read is answered %d", got)
+	}
+	answered := make(chan int)
+	go func() { answered <- ask(t.Context(), http.MethodPost) }()
+	select {
+	case got := <-answered:
+		t.Fatalf("a change before the node joined is answered %d", got)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := r.Join(t.Context(), fleet.NodeInfo{ID: "n", Incarnation: "1", URL: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answered; got != http.StatusNoContent {
+		t.Errorf("a change that waited is answered %d", got)
+	}
+}
