@@ -72,6 +72,7 @@ var imports = map[string][]string{
 	"internal/oauth":                     {".", "internal/access", "internal/audit", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                   {},
 	"internal/fleet":                     {".", "internal/trace"},
+	"internal/fleet/desk":                {".", "internal/access", "internal/fleet", "internal/httpx"},
 	"internal/fleet/fleettest":           {".", "internal/fleet"},
 	"internal/fleet/mtls":                {".", "internal/durable", "internal/httpx"},
 	"internal/quota":                     {".", "internal/ratelimit"},

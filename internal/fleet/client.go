@@ -34,8 +34,14 @@ func NewClient(base string, transport http.RoundTripper) *Client {
 	return &Client{base, &http.Client{Transport: transport}}
 }
 
-// do makes a call. Without out, its answer does not matter.
+// do makes a call of a table.
 func (c *Client) do(ctx context.Context, call string, in arguments, out any) error {
+	return c.Post(ctx, call, in, out)
+}
+
+// Post makes a call whose arguments and answer are JSON. Without out, its answer does
+// not matter.
+func (c *Client) Post(ctx context.Context, call string, in, out any) error {
 	raw, err := json.Marshal(in)
 	if err != nil {
 		return fmt.Errorf("%s: %w", call, err)
@@ -50,7 +56,7 @@ func ask[Out any](ctx context.Context, c *Client, call string, in arguments) (ou
 }
 
 func (c *Client) send(ctx context.Context, call string, query url.Values, body io.Reader, out any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+pathPrefix+call+"?"+query.Encode(), body) //nolint:gosec // G704: the operator says where nodes are
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+Prefix+call+"?"+query.Encode(), body) //nolint:gosec // G704: the operator says where nodes are
 	if err != nil {
 		return fmt.Errorf("%s: %w", call, err)
 	}

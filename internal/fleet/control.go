@@ -71,7 +71,7 @@ func NewControlServer(c Control) *ControlServer { return &ControlServer{c} }
 
 // Register adds the routes of the server.
 func (s *ControlServer) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+pathPrefix+"{call}", func(w http.ResponseWriter, r *http.Request) { serveCall(w, r, controlCalls, s.control) })
+	mux.HandleFunc("POST "+Prefix+"{call}", func(w http.ResponseWriter, r *http.Request) { serveCall(w, r, controlCalls, s.control) })
 }
 
 // A ControlClient is the [Control] of another process.

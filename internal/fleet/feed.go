@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	feedPath = pathPrefix + "feed"
+	feedPath = Prefix + "feed"
 	// gonesMax bounds the facts of which a feed remembers that they are gone. A
 	// follower that missed more of them starts again.
 	gonesMax = 100_000

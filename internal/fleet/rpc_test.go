@@ -113,7 +113,7 @@ func FuzzServer(f *testing.F) {
 			return // this node has no others
 		}
 		w := httptest.NewRecorder()
-		r := httptest.NewRequest(http.MethodPost, pathPrefix+"Delete", strings.NewReader(string(body)))
+		r := httptest.NewRequest(http.MethodPost, Prefix+"Delete", strings.NewReader(string(body)))
 		r.SetPathValue("call", call)
 		(&Server{node: deaf{}}).serve(w, r)
 		if w.Code != http.StatusOK && w.Code != http.StatusBadRequest && w.Code != http.StatusNotImplemented {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// pathPrefix is before the calls, in the version that this build speaks.
-	pathPrefix = "/fleet/v1/"
+	// Prefix is before the calls, in the version that this build speaks.
+	Prefix = "/fleet/v1/"
 	// importVolume is the call whose body is a stream: its arguments are in the
 	// query.
 	importVolume = "ImportVolume"
@@ -37,8 +37,8 @@ func NewServer(n Node, d Dialer) *Server { return &Server{n, d} }
 
 // Register adds the routes of the server.
 func (s *Server) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+pathPrefix+"{call}", s.serve)
-	mux.HandleFunc("POST "+pathPrefix+importVolume, s.importVolume)
+	mux.HandleFunc("POST "+Prefix+"{call}", s.serve)
+	mux.HandleFunc("POST "+Prefix+importVolume, s.importVolume)
 	if s.dialer != nil {
 		mux.HandleFunc("POST "+tunnelPath, s.serveTunnel)
 	}
@@ -50,7 +50,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) { serveCall(w, r,
 func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[string]func(context.Context, Role, *arguments) (any, error), role Role) {
 	do := table[r.PathValue("call")]
 	if do == nil {
-		answer(w, nil, doze.Errorf(doze.Unsupported, "this role does not know the call %.40q: it is of another version", r.PathValue("call")))
+		Answer(w, nil, doze.Errorf(doze.Unsupported, "this role does not know the call %.40q: it is of another version", r.PathValue("call")))
 		return
 	}
 	var in arguments
@@ -59,22 +59,22 @@ func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[strin
 		err = json.Unmarshal(raw, &in)
 	}
 	if err != nil {
-		answer(w, nil, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read"))
+		Answer(w, nil, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read"))
 		return
 	}
 	out, err := do(r.Context(), role, &in)
-	answer(w, out, err)
+	Answer(w, out, err)
 }
 
 func (s *Server) importVolume(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	size, err := strconv.Atoi(q.Get("size"))
 	if err != nil {
-		answer(w, nil, doze.Wrap(err, doze.Invalid, "the size of the volume cannot be read"))
+		Answer(w, nil, doze.Wrap(err, doze.Invalid, "the size of the volume cannot be read"))
 		return
 	}
 	bytes, err := s.node.ImportVolume(r.Context(), q.Get("id"), doze.Megabytes(size), r.Body)
-	answer(w, bytes, err)
+	Answer(w, bytes, err)
 }
 
 // failure is an error on the way.
@@ -86,9 +86,9 @@ type failure struct {
 	Stopping bool           `json:",omitempty"` // it is ErrStopping
 }
 
-// answer writes the result of a call. Of an error, the public part is told: the
-// cause is in the log of the node.
-func answer(w http.ResponseWriter, out any, err error) {
+// Answer writes the result of a call. Of an error, the public part is told: the
+// cause is in the log of this process.
+func Answer(w http.ResponseWriter, out any, err error) {
 	status := http.StatusOK
 	if err != nil {
 		e := doze.Public(err)

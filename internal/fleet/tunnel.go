@@ -26,7 +26,7 @@ import (
 // uint32, then as many bytes. A frame of length 0 ends that direction. A stream
 // that ends without one was cut.
 const (
-	tunnelPath = pathPrefix + "tunnel"
+	tunnelPath = Prefix + "tunnel"
 	frameHead  = 4
 	// frameMax bounds one frame, in bytes: a tunnel keeps no more of an answer.
 	frameMax = 64 << 10
@@ -73,7 +73,7 @@ func (s *Server) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	uid := q.Get("uid")
 	port, err := strconv.ParseUint(q.Get("port"), 10, 16)
 	if err != nil || port == 0 {
-		answer(w, nil, doze.Errorf(doze.Invalid, "the port of the tunnel must be 1 to 65535"))
+		Answer(w, nil, doze.Errorf(doze.Invalid, "the port of the tunnel must be 1 to 65535"))
 		return
 	}
 	waited, _ := strconv.ParseInt(r.Header.Get(cameHeader), 10, 64) // 0 without it
@@ -81,7 +81,7 @@ func (s *Server) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	defer caller.Leave()
 	conn, err := s.dialer.Dial(ctx, uid, uint16(port))
 	if err != nil {
-		answer(w, nil, err)
+		Answer(w, nil, err)
 		return
 	}
 	defer conn.Close()
