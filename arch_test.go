@@ -25,7 +25,7 @@ var imports = map[string][]string{
 	"client":                             {".", "internal/httpx"},
 	"cmd/doze":                           {".", "client"},
 	"cmd/doze-agent":                     {"internal/agent", "internal/agent/drive"},
-	"cmd/dozed":                          {".", "internal/access", "internal/audit", "internal/certificate", "internal/clock", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/drive", "internal/durable", "internal/edge", "internal/fleet", "internal/handover", "internal/host", "internal/hostnet", "internal/httpx", "internal/ingress", "internal/machine", "internal/metric", "internal/oauth", "internal/quota", "internal/seal", "internal/space", "internal/store", "internal/swap", "internal/teardown", "internal/trace", "internal/trace/otlp"},
+	"cmd/dozed":                          {".", "internal/access", "internal/audit", "internal/clock", "internal/command", "internal/control", "internal/daemon", "internal/disk", "internal/doctor", "internal/edge", "internal/fleet", "internal/front", "internal/handover", "internal/host", "internal/instance", "internal/metric", "internal/oauth", "internal/quota", "internal/seal", "internal/settings", "internal/store", "internal/trace", "internal/trace/otlp"},
 	"cmd/doze-sentry":                    {"internal/launcher", "internal/launcher/early", "internal/launcher/filters", "internal/launcher/tune"},
 	"internal/access":                    {"."},
 	"internal/agent":                     {".", "internal/agent/archive", "internal/agent/drive", "internal/agent/page", "internal/agent/proc", "internal/agent/scratch", "internal/agent/search", "internal/agent/spawn", "internal/agent/subtree", "internal/agent/upload", "internal/agent/watch", "internal/agentapi", "internal/httpx"},
@@ -41,8 +41,9 @@ var imports = map[string][]string{
 	"internal/agent/upload":              {".", "internal/agent/scratch"},
 	"internal/agent/watch":               {"."},
 	"internal/audit":                     {".", "internal/ratelimit"},
-	"internal/certificate":               {".", "internal/store"},
+	"internal/certificate":               {"."},
 	"internal/clock":                     {},
+	"internal/command":                   {},
 	"internal/control":                   {".", "internal/access", "internal/audit", "internal/httpx", "internal/oauth", "internal/openapi", "internal/fleet", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
 	"internal/daemon":                    {},
 	"internal/disk":                      {".", "internal/durable"},
@@ -53,10 +54,12 @@ var imports = map[string][]string{
 	"internal/durable":                   {},
 	"internal/edge":                      {".", "internal/access", "internal/agent/page", "internal/httpx", "internal/fleet", "internal/trace"},
 	"internal/egress":                    {".", "internal/httpx"},
+	"internal/front":                     {".", "internal/certificate", "internal/daemon", "internal/handover", "internal/httpx", "internal/ingress", "internal/metric"},
 	"internal/host":                      {".", "internal/daemon", "internal/disk", "internal/drive", "internal/egress", "internal/fleet", "internal/hostnet", "internal/intercept", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/quota", "internal/seal", "internal/space", "internal/swap", "internal/trace", "internal/volume"},
 	"internal/hostnet":                   {".", "internal/durable"},
 	"internal/httpx":                     {"."},
 	"internal/ingress":                   {".", "internal/httpx", "internal/ratelimit"},
+	"internal/instance":                  {".", "internal/disk", "internal/durable", "internal/host", "internal/hostnet", "internal/swap", "internal/teardown"},
 	"internal/intercept":                 {".", "internal/httpx"},
 	"internal/launcher":                  {".", "internal/launcher/tune", "internal/machine", "internal/machine/gvisor", "internal/failpoint", "internal/trace"},
 	"internal/launcher/filters":          {},
@@ -67,7 +70,7 @@ var imports = map[string][]string{
 	"internal/machine/gvisor":            {"internal/durable", "internal/machine", "internal/failpoint", "internal/trace"},
 	"internal/machine/machinetest":       {"internal/machine"},
 	"internal/machine/machinetest/guest": {"internal/machine/machinetest"},
-	"internal/metric":                    {".", "internal/machine", "internal/trace"},
+	"internal/metric":                    {".", "internal/access", "internal/httpx", "internal/machine", "internal/trace"},
 	"internal/node":                      {".", "internal/agentapi", "internal/durable", "internal/machine", "internal/fleet", "internal/failpoint", "internal/trace"},
 	"internal/oauth":                     {".", "internal/access", "internal/audit", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                   {},
@@ -78,6 +81,7 @@ var imports = map[string][]string{
 	"internal/quota":                     {".", "internal/ratelimit"},
 	"internal/ratelimit":                 {"."},
 	"internal/seal":                      {"internal/durable"},
+	"internal/settings":                  {".", "internal/certificate", "internal/daemon", "internal/disk", "internal/drive", "internal/front", "internal/host", "internal/ingress", "internal/machine", "internal/space", "internal/store", "internal/swap", "internal/teardown", "internal/trace/otlp"},
 	"internal/store":                     {".", "internal/audit", "internal/seal"},
 	"internal/space":                     {"."},
 	"internal/failpoint":                 {},
@@ -93,7 +97,7 @@ var imports = map[string][]string{
 	"internal/trace":                     {"."},
 	"internal/trace/otlp":                {".", "internal/trace"},
 	"internal/volume":                    {".", "internal/durable"},
-	"internal/teardown":                  {},
+	"internal/teardown":                  {"internal/handover"},
 	"test/bench":                         {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/seal", "internal/store", "internal/testkit"},
 	"test/soak":                          {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
 }
@@ -133,6 +137,34 @@ func TestArchitecture(t *testing.T) {
 		if _, ok := used[dir]; !ok {
 			t.Errorf("package %s is in the table only", dir)
 		}
+	}
+}
+
+// wiringMax bounds cmd/dozed, which composes the roles and nothing else.
+const wiringMax = 800
+
+// TestWiring: what cmd/dozed does besides composing belongs to a package, where it
+// has a name and tests, and where others can compose it.
+func TestWiring(t *testing.T) {
+	const dir = "cmd/dozed"
+	total := 0
+	for name, f := range sources(t) {
+		if path.Dir(filepath.ToSlash(name)) != dir || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += bytes.Count(raw, []byte("\n"))
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				t.Errorf("%s has the method %s: move its type to a package", name, fn.Name)
+			}
+		}
+	}
+	if total >= wiringMax {
+		t.Errorf("%s has %d lines without tests, and must have fewer than %d", dir, total, wiringMax)
 	}
 }
 

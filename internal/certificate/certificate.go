@@ -1,6 +1,6 @@
 // Package certificate gets certificates from an authority that speaks ACME
 // (RFC 8555), for the names that it is told are ours, when somebody first asks
-// for one by that name. It keeps them in the records, sealed, and renews them.
+// for one by that name. It keeps them in [Files], and renews them.
 //
 // What must always hold: nothing is got, loaded or served for a name that is
 // not ours at that moment.
@@ -25,7 +25,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/store"
 )
 
 const (
@@ -59,7 +58,7 @@ type refusals struct {
 
 // Config is what an Issuer works with.
 type Config struct {
-	Store     *store.Store
+	Files     Files          // where certificates are kept
 	Directory string         // URL of the authority
 	Roots     *x509.CertPool // whom to believe that it is the authority; nil are those of the host
 	Email     string         // where the authority writes when something is wrong; may be empty
@@ -90,7 +89,7 @@ func New(c Config) (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Issuer{ours: c.Ours, storage: newStorage(c.Store), refused: map[string]refusals{}, recent: map[string]*rate.Limiter{}}
+	i := &Issuer{ours: c.Ours, storage: newStorage(c.Files), refused: map[string]refusals{}, recent: map[string]*rate.Limiter{}}
 	quiet := zap.NewNop() // what matters are events
 	i.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return i.magic, nil },

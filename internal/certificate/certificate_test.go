@@ -89,7 +89,7 @@ func (w *world) open(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Store: records, Directory: w.Directory, Roots: w.Contact, Listen: w.tls, Ours: w.names.ours}
+	c := Config{Files: records, Directory: w.Directory, Roots: w.Contact, Listen: w.tls, Ours: w.names.ours}
 	if w.useHTTP {
 		c.ListenHTTP = w.http
 	}

@@ -11,14 +11,25 @@ import (
 	"github.com/caddyserver/certmagic"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/store"
 )
 
-// storage keeps certificates, their keys and the account in the records, where
-// they are sealed. Its locks are those of one process: only one serves a data
-// directory.
+// Files keeps certificates, their keys and the account of the authority, by paths
+// with slashes. What it keeps is secret.
+type Files interface {
+	// PutCertificateFile writes a file. It replaces the one before.
+	PutCertificateFile(ctx context.Context, key string, value []byte, now time.Time) error
+	// CertificateFile returns what is in a file, or NotFound.
+	CertificateFile(ctx context.Context, key string) ([]byte, error)
+	// EachCertificateFile tells of the file of a path, or of those below it, by key.
+	EachCertificateFile(ctx context.Context, path string, tell func(key string, size int64, modified time.Time)) error
+	// DeleteCertificateFiles removes the file of a path, or all below it.
+	DeleteCertificateFiles(ctx context.Context, path string) error
+}
+
+// storage is [Files] as the library wants them. Its locks are those of one process:
+// only one serves a data directory.
 type storage struct {
-	store *store.Store
+	files Files
 
 	mu    sync.Mutex
 	locks map[string]chan struct{} // guarded by mu; closed when they are given up
@@ -26,8 +37,8 @@ type storage struct {
 
 var _ certmagic.Storage = (*storage)(nil)
 
-func newStorage(s *store.Store) *storage {
-	return &storage{store: s, locks: map[string]chan struct{}{}}
+func newStorage(f Files) *storage {
+	return &storage{files: f, locks: map[string]chan struct{}{}}
 }
 
 // absent turns our error for what is not there into that of the file system,
@@ -44,18 +55,18 @@ func path(key string) string { return strings.Trim(key, "/") }
 
 // Store implements [certmagic.Storage].
 func (s *storage) Store(ctx context.Context, key string, value []byte) error {
-	return s.store.PutCertificateFile(ctx, path(key), value, time.Now())
+	return s.files.PutCertificateFile(ctx, path(key), value, time.Now())
 }
 
 // Load implements [certmagic.Storage].
 func (s *storage) Load(ctx context.Context, key string) ([]byte, error) {
-	value, err := s.store.CertificateFile(ctx, path(key))
+	value, err := s.files.CertificateFile(ctx, path(key))
 	return value, absent(err)
 }
 
 // Delete implements [certmagic.Storage].
 func (s *storage) Delete(ctx context.Context, key string) error {
-	return s.store.DeleteCertificateFiles(ctx, path(key))
+	return s.files.DeleteCertificateFiles(ctx, path(key))
 }
 
 // Exists implements [certmagic.Storage].
@@ -92,16 +103,18 @@ func (s *storage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, erro
 	info := certmagic.KeyInfo{Key: key, IsTerminal: files[0].Key == path(key)}
 	for _, f := range files {
 		info.Size += f.Size
-		if f.ModifiedAt.After(info.Modified) {
-			info.Modified = f.ModifiedAt
+		if f.Modified.After(info.Modified) {
+			info.Modified = f.Modified
 		}
 	}
 	return info, nil
 }
 
 // below returns the file of a key, or those in its directory: at least one.
-func (s *storage) below(ctx context.Context, key string) ([]store.CertificateFile, error) {
-	files, err := s.store.CertificateFiles(ctx, path(key))
+func (s *storage) below(ctx context.Context, key string) (files []certmagic.KeyInfo, err error) {
+	err = s.files.EachCertificateFile(ctx, path(key), func(key string, size int64, modified time.Time) {
+		files = append(files, certmagic.KeyInfo{Key: key, Size: size, Modified: modified})
+	})
 	if err == nil && len(files) == 0 {
 		err = fs.ErrNotExist
 	}

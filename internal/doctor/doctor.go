@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -141,6 +142,60 @@ func Print(w io.Writer, found []Finding) (usable bool) {
 		usable = usable && f.Verdict != Missing
 	}
 	return usable
+}
+
+// Lacking returns the findings without which no sandbox can run.
+func Lacking(found []Finding) (missing []Finding) {
+	for _, f := range found {
+		if f.Verdict == Missing {
+			missing = append(missing, f)
+		}
+	}
+	return missing
+}
+
+// Visit is one call of the doctor.
+type Visit struct {
+	Apply bool   // change the settings of the kernel that are advised
+	Only  string // with Apply: the one of this check alone
+}
+
+// Bind adds the flags that only dozed doctor has.
+func (v *Visit) Bind(flags *flag.FlagSet) {
+	flags.BoolVar(&v.Apply, "apply", false, "change the kernel settings that it advises to change, until the next reboot")
+	flags.StringVar(&v.Only, "only", "", "with --apply: change what this `check` advises and nothing else, such as \"huge pages\"")
+}
+
+// Do looks at a host, changes what it may, and prints what it found.
+func (v Visit) Do(w io.Writer, look func() Host) error {
+	found := Examine(look())
+	if v.Apply {
+		if err := mend(w, found, v.Only); err != nil {
+			return err
+		}
+		found = Examine(look())
+	}
+	if !Print(w, found) {
+		return errors.New("this host cannot run sandboxes yet")
+	}
+	fmt.Fprintln(w, "\nThis host can run sandboxes.")
+	return nil
+}
+
+// mend changes the settings of the kernel that are advised, or the one of the check
+// that is named, and says how to take that back.
+func mend(w io.Writer, found []Finding, only string) error {
+	for _, f := range found {
+		if f.Mend == nil || only != "" && f.Check != only {
+			continue
+		}
+		undo, err := f.Mend.Apply()
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Check, err)
+		}
+		fmt.Fprintf(w, "changed: %s, until the next reboot; to undo: echo %s > %s\n", f.Check, undo.Value, undo.File)
+	}
+	return nil
 }
 
 func root(Host) (Verdict, string, string) {

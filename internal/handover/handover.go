@@ -6,6 +6,7 @@
 package handover
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,34 @@ const (
 	again = time.Second
 )
 
+const (
+	// Command is the first argument of a program that shall call [Keep]. The flag
+	// --socket FILE follows: it says to others whose keeper that is.
+	Command = "handover"
+	// OldCommand is what Command was. A dozed of that version starts the program
+	// that has taken its place with it, when its keeper dies.
+	OldCommand = "keep"
+
+	socketFlag = "--socket"
+)
+
+// Keeps reports whether the arguments of a program, each ended by a zero byte as in
+// /proc, make it a keeper whose socket is in a directory.
+func Keeps(arguments []byte, dir string) bool {
+	for _, command := range []string{Command, OldCommand} {
+		if bytes.HasPrefix(arguments, []byte(command+"\x00"+socketFlag+"\x00"+dir+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// Given returns the unix socket that a keeper is started with, for [Keep].
+func Given() *os.File {
+	const first = 3 // behind the standard streams
+	return os.NewFile(first, "listener")
+}
+
 // What a caller says to a keeper, in the first byte of a message. Behind give
 // and in the answer to take is the address, as the server was told it; with it
 // comes the socket. The caller is there until its connection ends.
@@ -46,9 +75,9 @@ type Listener struct {
 	net.Listener
 
 	address string
-	path    string   // unix socket of the keeper
-	command []string // that becomes a keeper
-	fixed   bool     // somebody else keeps it
+	path    string // unix socket of the keeper
+	program string // becomes a keeper
+	fixed   bool   // somebody else keeps it
 
 	accepting sync.RWMutex // held, for reading, by who may accept a caller just now
 
@@ -60,9 +89,9 @@ type Listener struct {
 
 // Options say which door, and who keeps it.
 type Options struct {
-	Address string   // host:port
-	Path    string   // unix socket of the keeper; only root may enter its directory
-	Command []string // that calls [Keep], without the flags --socket FILE
+	Address string // host:port
+	Path    string // unix socket of the keeper; only root may enter its directory
+	Program string // becomes a keeper when it is started with [Command]
 	// Inherited is a listening socket that whoever started us made and keeps
 	// itself. It may be nil.
 	Inherited *os.File
@@ -71,7 +100,7 @@ type Options struct {
 // Open returns the socket that a server before us had at this address, or a new
 // one. It changes nothing for others: another server of that door may still run.
 func Open(ctx context.Context, o Options) (*Listener, error) {
-	d := &Listener{address: o.Address, path: o.Path, command: o.Command}
+	d := &Listener{address: o.Address, path: o.Path, program: o.Program}
 	if o.Inherited != nil {
 		return d, d.inherit(o.Inherited)
 	}
@@ -189,7 +218,7 @@ func (d *Listener) start() error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	cmd := exec.Command(d.command[0], append(d.command[1:], "--socket", d.path)...) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
+	cmd := exec.Command(d.program, Command, socketFlag, d.path) //nolint:gosec,noctx // G204: our own binary; it must outlive every context of ours
 	cmd.ExtraFiles = []*os.File{f}
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

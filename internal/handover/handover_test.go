@@ -23,8 +23,8 @@ const patience = 30 * time.Second
 
 // TestMain is the keeper, too.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "keep" {
-		if err := handover.Keep(context.Background(), os.NewFile(3, "listener")); err != nil { //nolint:forbidigo // a main
+	if len(os.Args) > 1 && os.Args[1] == handover.Command {
+		if err := handover.Keep(context.Background(), handover.Given()); err != nil { //nolint:forbidigo // a main
 			panic(err)
 		}
 		return
@@ -44,7 +44,7 @@ func options(t *testing.T) handover.Options {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return handover.Options{Address: fmt.Sprintf("127.0.1.%d:0", hosts.Add(1)), Path: filepath.Join(dir, "door.sock"), Command: []string{os.Args[0], "keep"}}
+	return handover.Options{Address: fmt.Sprintf("127.0.1.%d:0", hosts.Add(1)), Path: filepath.Join(dir, "door.sock"), Program: os.Args[0]}
 }
 
 // open is a server's way in: it has the door to itself.
@@ -191,7 +191,7 @@ func keepers(t *testing.T, o handover.Options) (pids []int) {
 	}
 	for _, name := range names {
 		raw, _ := os.ReadFile(name) // it may have ended
-		if strings.Contains(string(raw), "keep\x00--socket\x00"+o.Path) {
+		if strings.Contains(string(raw), handover.Command+"\x00--socket\x00"+o.Path) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 			pids = append(pids, pid)
 		}

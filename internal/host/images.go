@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"text/tabwriter"
 	"time"
 
 	"github.com/dozehq/doze/internal/disk"
@@ -71,7 +72,7 @@ func (h *Host) openImages(ctx context.Context) (err error) {
 		return err
 	}
 	for _, name := range h.o.Images {
-		if _, err := h.images.Ensure(ctx, name, Progress(h.o.Output, name)); err != nil {
+		if _, err := h.images.Ensure(ctx, name, showProgress(h.o.Output, name)); err != nil {
 			return fmt.Errorf("image %s: %w", name, err)
 		}
 	}
@@ -80,13 +81,13 @@ func (h *Host) openImages(ctx context.Context) (err error) {
 
 // fetchImage has an image here, pulled if it is not there yet.
 func (h *Host) fetchImage(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
-	image, err := h.images.EnsureFor(ctx, ref, diskLogin(login), Progress(h.o.Output, ref))
+	image, err := h.images.EnsureFor(ctx, ref, diskLogin(login), showProgress(h.o.Output, ref))
 	return node.Image{Path: image.Path, Env: image.Env, User: image.User, WorkDir: image.WorkDir}, err
 }
 
 // pinImage has what a reference means now.
 func (h *Host) pinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
-	pinned, image, err := h.images.Pin(ctx, ref, diskLogin(login), Progress(h.o.Output, ref))
+	pinned, image, err := h.images.Pin(ctx, ref, diskLogin(login), showProgress(h.o.Output, ref))
 	return fleet.Pinned{Ref: pinned, Bytes: image.Bytes}, err
 }
 
@@ -107,8 +108,31 @@ func diskLogin(l *fleet.Login) *disk.Login {
 	return &disk.Login{Owner: l.Workspace, Username: l.Username, Password: l.Password}
 }
 
-// Progress shows how an image gets on, a line for every step.
-func Progress(w io.Writer, name string) func(disk.Progress) {
+// BuildImages makes images, or gets them from their registries. Progress goes to
+// one writer, and what was made to the other.
+func BuildImages(ctx context.Context, images *disk.Library, names []string, progress, made io.Writer) error {
+	for _, name := range names {
+		image, err := images.Ensure(ctx, name, showProgress(progress, name))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		fmt.Fprintf(made, "%s is %.19s, %d MB\n", name, image.Digest, image.Bytes>>20)
+	}
+	return nil
+}
+
+// ListImages prints a table of the images that are there.
+func ListImages(images *disk.Library, w io.Writer) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "IMAGE\tDIGEST\tMB")
+	for _, i := range images.Images() {
+		fmt.Fprintf(out, "%s\t%.19s\t%d\n", i.Ref, i.Digest, i.Bytes>>20)
+	}
+	return out.Flush()
+}
+
+// showProgress shows how an image gets on, a line for every step.
+func showProgress(w io.Writer, name string) func(disk.Progress) {
 	var last disk.Progress
 	return func(p disk.Progress) {
 		const every = 10 // percent

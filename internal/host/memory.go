@@ -84,6 +84,39 @@ func (h *Host) swapAfter() time.Duration {
 	return max(h.o.SwapAfter, h.o.SaveAfter, 1)
 }
 
+// ExpectedSwap is the swap that a start would get, or that the last one got. It
+// makes nothing, and the data directory need not be there.
+func (m Memory) ExpectedSwap(ctx context.Context, data string, disk space.Options) swap.Plan {
+	choice, err := swap.Parse(m.Swap)
+	if err != nil {
+		return swap.Plan{Kind: swap.Off, Why: err.Error()}
+	}
+	host, err := TotalMemory()
+	if err != nil {
+		return swap.Plan{Kind: swap.Off, Why: err.Error()}
+	}
+	var free space.State
+	if d, err := space.Open(nearest(data), disk); err == nil {
+		free, _ = d.State() // what cannot be measured leaves no room
+	}
+	facts, err := swap.Examine(ctx, m.SwapOptions(data, host, free))
+	if err != nil {
+		return swap.Plan{Kind: swap.Off, Why: err.Error()}
+	}
+	return swap.Decide(choice, facts)
+}
+
+// nearest returns a directory, or the innermost one around it that is there.
+func nearest(dir string) string {
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
 // SwapOptions bound what swap of our own may take, on a host with so much memory
 // and a disk in such a state.
 func (m Memory) SwapOptions(data string, host doze.Megabytes, disk space.State) swap.Options {

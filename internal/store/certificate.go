@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// CertificateFile says of a file of a certificate, its key or the account that
+// certificateFile says of a file of a certificate, its key or the account that
 // it was got with, all but what is in it.
-type CertificateFile struct {
-	Key        string // a path, with slashes
-	ModifiedAt time.Time
-	Size       int64
+type certificateFile struct {
+	key        string // a path, with slashes
+	modifiedAt time.Time
+	size       int64
 }
 
 const (
@@ -45,12 +45,15 @@ func (s *Store) CertificateFile(ctx context.Context, key string) ([]byte, error)
 	return s.box.Unseal(sealed, certificatePlace+key)
 }
 
-// CertificateFiles returns the file of a path, or those below it, by key.
-func (s *Store) CertificateFiles(ctx context.Context, path string) ([]CertificateFile, error) {
+// EachCertificateFile tells of the file of a path, or of those below it, by key.
+func (s *Store) EachCertificateFile(ctx context.Context, path string, tell func(key string, size int64, modified time.Time)) error {
 	dir := path + "/"
 	all, err := collect(ctx, s.read, scanCertificateFile, `SELECT key, modified_at, size FROM certificate_files WHERE `+belowDir+` ORDER BY key`,
 		path, dir, utf8.RuneCountInString(dir))
-	return all, wrap(err, "list files of certificates")
+	for _, f := range all {
+		tell(f.key, f.size, f.modifiedAt)
+	}
+	return wrap(err, "list files of certificates")
 }
 
 // DeleteCertificateFiles removes the file of a path, or all below it.
@@ -60,9 +63,9 @@ func (s *Store) DeleteCertificateFiles(ctx context.Context, path string) error {
 	return wrap(err, "delete files of certificates")
 }
 
-func scanCertificateFile(r row) (f CertificateFile, err error) {
+func scanCertificateFile(r row) (f certificateFile, err error) {
 	var at int64
-	err = r.Scan(&f.Key, &at, &f.Size)
-	f.ModifiedAt = time.UnixMilli(at)
+	err = r.Scan(&f.key, &at, &f.size)
+	f.modifiedAt = time.UnixMilli(at)
 	return f, err
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/handover"
 )
 
 const (
@@ -28,6 +30,12 @@ const (
 
 // engineDir is how the run directory of one version of the engine is called.
 var engineDir = regexp.MustCompile(`^[0-9a-f]{8}$`)
+
+// groupForm is a name that cannot lead out of the directory of cgroups.
+var groupForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+
+// ValidGroup reports whether the parent of cgroups can have a name.
+func ValidGroup(name string) bool { return groupForm.MatchString(name) }
 
 // Platform is what one platform has, by where it put it. All paths are absolute.
 type Platform struct {
@@ -56,9 +64,9 @@ func (w Platform) Clear() error {
 	return errors.Join(w.unmount(), w.removeGroups(), w.removeRun())
 }
 
-// Processes returns launchers, processes of the engine, and who keeps the address
-// of a dozed that is gone. They have the run
-// directory in their arguments, and other processes may too.
+// Processes returns launchers, processes of the engine, and the process that keeps
+// the address of a dozed that is gone. They have the run directory in their
+// arguments, and other processes may too.
 func (w Platform) Processes() (pids []int) {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
 	for _, name := range names {
@@ -78,7 +86,7 @@ func (w Platform) owns(cmdline []byte) bool {
 	program, arguments, _ := bytes.Cut(cmdline, []byte{0})
 	name := filepath.Base(string(program))
 	if name == "dozed" {
-		return bytes.HasPrefix(arguments, []byte("keep\x00--socket\x00"+w.Run+"/"))
+		return handover.Keeps(arguments, w.Run)
 	}
 	if name != "doze-sentry" && !strings.HasPrefix(name, "runsc") && string(program) != "/proc/self/exe" {
 		return false

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"strings"
@@ -24,14 +24,14 @@ func TestWherePreviewsAre(t *testing.T) {
 		"--listen :90 --preview-listen :90":       {":90", "http://127.0.0.1:90", "previewListen"},
 		"--preview-listen x":                      {"x", "", "previewListen"},
 	} {
-		c, _, err := load("all", strings.Fields(args))
+		c, _, err := load(strings.Fields(args))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if c.PreviewListen != want.listen || c.PreviewURL != want.url {
 			t.Errorf("%q: %s, %s", args, c.PreviewListen, c.PreviewURL)
 		}
-		if err := c.validate(); (err != nil) != (want.wrong != "") || err != nil && !strings.Contains(err.Error(), want.wrong) {
+		if err := c.Validate(); (err != nil) != (want.wrong != "") || err != nil && !strings.Contains(err.Error(), want.wrong) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

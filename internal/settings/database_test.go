@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"bytes"
@@ -35,9 +35,9 @@ func TestDatabaseSettings(t *testing.T) {
 			if c.env != "" {
 				t.Setenv("DOZED_DATABASE", c.env)
 			}
-			got, _, err := load("all", c.args)
+			got, _, err := load(c.args)
 			if err == nil {
-				err = got.validate()
+				err = got.Validate()
 			}
 			if (err != nil) != c.bad || c.bad && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2")) {
 				t.Errorf("%v", err)
@@ -46,46 +46,8 @@ func TestDatabaseSettings(t *testing.T) {
 				t.Errorf("it is %q", got.Database)
 			}
 			var shown bytes.Buffer
-			if err := json.NewEncoder(&shown).Encode(got.shown()); err != nil || strings.Contains(shown.String(), "hunter2") {
+			if err := json.NewEncoder(&shown).Encode(got.Shown()); err != nil || strings.Contains(shown.String(), "hunter2") {
 				t.Errorf("%v, %s", err, &shown)
-			}
-		})
-	}
-}
-
-// TestRecordsStayWhereTheyAre: a data directory keeps to the kind of records
-// that it began with.
-func TestRecordsStayWhereTheyAre(t *testing.T) {
-	t.Parallel()
-	const url = "postgres://h/db"
-	for name, c := range map[string]struct {
-		files map[string]string
-		now   string
-		good  bool
-	}{
-		"fresh, in a file":        {nil, "", true},
-		"fresh, on a server":      {nil, url, true},
-		"in a file":               {map[string]string{databaseFile: "x", recordsFile: "sqlite\n"}, "", true},
-		"on a server":             {map[string]string{recordsFile: "postgres\n"}, url, true},
-		"an older version's":      {map[string]string{databaseFile: "x"}, "", true},
-		"from a file to a server": {map[string]string{databaseFile: "x", recordsFile: "sqlite\n"}, url, false},
-		"an older one's too":      {map[string]string{databaseFile: "x"}, url, false},
-		"cut short":               {map[string]string{databaseFile: "x", recordsFile: ""}, url, false},
-		"from a server to a file": {map[string]string{recordsFile: "postgres\n"}, "", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conf := config{Data: t.TempDir(), Database: c.now}
-			for name, text := range c.files {
-				if err := os.WriteFile(filepath.Join(conf.Data, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for range 2 { // what the first start wrote is good for the next
-				where, err := conf.records()
-				if want := c.now != ""; (err == nil) != c.good || err == nil && (where == url) != want {
-					t.Errorf("%q, %v", where, err)
-				}
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"crypto/tls"
@@ -31,7 +31,7 @@ func TestUpgrade(t *testing.T) {
 			r.RequestURI, r.Host = tt.target, tt.host
 			r.Header.Set("Authorization", tt.key)
 			w := httptest.NewRecorder()
-			(&platform{config: config{PublicURL: tt.public}}).upgrade(w, r)
+			upgrade(tt.public).ServeHTTP(w, r)
 			if w.Code != tt.status || w.Header().Get("Location") != tt.to {
 				t.Errorf("%d to %q", w.Code, w.Header().Get("Location"))
 			}
@@ -45,7 +45,7 @@ func TestGivenCertificate(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writeCertificate(t, cert, key, 1) // for localhost
-	given, err := openCertificate(cert, key)
+	given, err := openPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
 	}

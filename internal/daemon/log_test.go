@@ -1,4 +1,4 @@
-package main
+package daemon_test
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/daemon"
 )
 
 // TestLog is not parallel, for there is one log.
@@ -18,7 +20,7 @@ func TestLog(t *testing.T) {
 		log.SetFlags(flags)
 	}()
 	var b bytes.Buffer
-	openLog(&b, slog.LevelDebug)
+	daemon.OpenLog(&b, slog.LevelDebug)
 	log.Print("a secret of a destination")
 	slog.Debug("ours")
 	if got := b.String(); strings.Contains(got, "secret") || !strings.Contains(got, "ours") {

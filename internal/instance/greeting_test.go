@@ -1,4 +1,4 @@
-package main
+package instance
 
 import (
 	"strings"
@@ -21,9 +21,9 @@ func TestGreetKeepsTheKeyOutOfJournals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := &platform{config: config{Data: "/d", PublicURL: "http://doze.test"}, key: test.key}
+			g := Greeting{Data: "/d", URL: "http://doze.test", API: "/v0", Key: test.key, Terminal: test.terminal}
 			var b strings.Builder
-			p.greet(&b, test.terminal)
+			g.Print(&b)
 			for _, part := range append(test.want, "Doze is ready at http://doze.test") {
 				if !strings.Contains(b.String(), part) {
 					t.Errorf("%q lacks %q", b.String(), part)

@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"crypto/ecdsa"
@@ -41,12 +41,12 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if _, err := openCertificate(cert, key); err == nil {
+	if _, err := openPair(cert, key); err == nil {
 		t.Error("opened without files")
 	}
 	writeCertificate(t, cert, key, 1)
 	synctest.Test(t, func(t *testing.T) {
-		c, err := openCertificate(cert, key)
+		c, err := openPair(cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"context"
@@ -7,41 +7,41 @@ import (
 	"time"
 )
 
-// flights are the requests that are under way, upgraded connections included.
-type flights struct {
-	landed chan struct{} // has room for one: tells wait that one ended
+// inflight counts the requests that are under way, upgraded connections included.
+type inflight struct {
+	ended chan struct{} // has room for one: tells wait that a request ended
 
 	mu    sync.Mutex
 	began map[*http.Request]time.Time // guarded by mu
 }
 
-func newFlights() *flights {
-	return &flights{landed: make(chan struct{}, 1), began: map[*http.Request]time.Time{}}
+func newInflight() *inflight {
+	return &inflight{ended: make(chan struct{}, 1), began: map[*http.Request]time.Time{}}
 }
 
 // over returns a handler whose requests are counted.
-func (f *flights) over(h http.Handler) http.Handler {
+func (f *inflight) over(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		f.began[r] = time.Now()
 		f.mu.Unlock()
-		defer f.land(r) // after a panic, too
+		defer f.end(r) // after a panic, too
 		h.ServeHTTP(w, r)
 	})
 }
 
-func (f *flights) land(r *http.Request) {
+func (f *inflight) end(r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.began, r)
 	select {
-	case f.landed <- struct{}{}:
-	default: // wait will see it
+	case f.ended <- struct{}{}:
+	default: // wait knows already
 	}
 }
 
 // old returns how many requests are under way for at least an age.
-func (f *flights) old(age time.Duration) (n int) {
+func (f *inflight) old(age time.Duration) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, began := range f.began {
@@ -54,10 +54,10 @@ func (f *flights) old(age time.Duration) (n int) {
 
 // wait returns when no request is under way for an age or longer, or with the
 // cause of the end of ctx. Nobody else may wait meanwhile.
-func (f *flights) wait(ctx context.Context, age time.Duration) error {
+func (f *inflight) wait(ctx context.Context, age time.Duration) error {
 	for f.old(age) > 0 {
 		select {
-		case <-f.landed:
+		case <-f.ended:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

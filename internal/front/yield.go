@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"context"
@@ -22,22 +22,22 @@ const (
 	lullPause = 5 * time.Second
 )
 
-// replace is the signal by which dozed ends for a successor, as soon as nobody
-// is cut off by that. Whoever calls when it has ended waits for the successor.
-const replace = syscall.SIGUSR2
+// Replace is the signal by which dozed ends for a successor, as soon as nobody
+// is cut off by that. Callers who come after that wait for the successor.
+const Replace = syscall.SIGUSR2
 
 var errReplaced = errors.New("another dozed is about to be started")
 
 // yield waits for the signal to make room for a successor, and then until
 // that cuts off nobody, until it lasts too long, or until the next signal. Until
 // then all is served as ever. It calls end, and returns at the end of ctx.
-func (p *platform) yield(ctx context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) error {
+func (f *Front) yield(ctx context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) error {
 	select {
 	case <-signals:
 	case <-ctx.Done():
 		return nil
 	}
-	slog.Info("to be replaced as soon as no request is under way; another signal cuts them off", "requests", p.flights.old(0), "limit", lingerTime)
+	slog.Info("to be replaced as soon as no request is under way; another signal cuts them off", "requests", f.requests.old(0), "limit", lingerTime)
 	patience, cancel := context.WithTimeout(ctx, lingerTime)
 	defer cancel()
 	go func() { // ends with patience
@@ -47,8 +47,8 @@ func (p *platform) yield(ctx context.Context, signals <-chan os.Signal, end cont
 		case <-patience.Done():
 		}
 	}()
-	if err := p.calm(patience); err != nil && ctx.Err() == nil {
-		slog.Warn("requests are cut off", "requests", p.flights.old(0), "err", err)
+	if err := f.calm(patience); err != nil && ctx.Err() == nil {
+		slog.Warn("requests are cut off", "requests", f.requests.old(0), "err", err)
 	}
 	end(errReplaced)
 	<-ctx.Done()
@@ -57,12 +57,12 @@ func (p *platform) yield(ctx context.Context, signals <-chan os.Signal, end cont
 
 // calm returns when nothing is under way and nobody is let in any more, or with
 // an error when ctx ends, and then with callers let in.
-func (p *platform) calm(ctx context.Context) error {
+func (f *Front) calm(ctx context.Context) error {
 	for {
-		if err := p.flights.wait(ctx, lullTime); err != nil {
+		if err := f.requests.wait(ctx, lullTime); err != nil {
 			return err
 		}
-		if err := p.lull(ctx); !errors.Is(err, errBusy) {
+		if err := f.lull(ctx); !errors.Is(err, errBusy) {
 			return err
 		}
 		select {
@@ -78,18 +78,17 @@ var errBusy = errors.New("a request takes longer")
 
 // lull lets nobody in and waits a moment for what is under way to end. If that
 // does, it stays so.
-func (p *platform) lull(ctx context.Context) error {
-	in := entrances{p.door, p.previews}
-	if err := in.pause(); err != nil {
+func (f *Front) lull(ctx context.Context) error {
+	if err := f.listeners.pause(); err != nil {
 		return err
 	}
-	p.keepAlives(false)
+	f.keepAlives(false)
 	moment, cancel := context.WithTimeoutCause(ctx, lullTime, errBusy)
 	defer cancel()
-	err := p.flights.wait(moment, 0)
+	err := f.requests.wait(moment, 0)
 	if err != nil {
-		p.keepAlives(true)
-		err = errors.Join(err, in.resume())
+		f.keepAlives(true)
+		err = errors.Join(err, f.listeners.resume())
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package main
+package daemon_test
 
 import (
 	"bytes"
@@ -10,13 +10,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/daemon"
 )
 
 // TestNoCoreDump crashes processes that may leave a dump as large as they are, and
 // are told to.
 func TestNoCoreDump(t *testing.T) {
 	const variable = "DOZED_TEST_CRASH"
-	if how, ok := os.LookupEnv(variable); ok {
+	if how, ok := os.LookupEnv(variable); ok { //nolint:forbidigo // how the test reaches its child
 		crash(t, how == "undumpable")
 	}
 	for name, undumpable := range map[string]bool{"undumpable": true, "as usual": false} {
@@ -51,7 +53,7 @@ func crash(t *testing.T, quietly bool) {
 		t.Skipf("%s: %v", noDumps, err)
 	}
 	if quietly {
-		if err := undumpable(); err != nil {
+		if err := daemon.ForbidDumps(); err != nil {
 			t.Fatal(err)
 		}
 	}

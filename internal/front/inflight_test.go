@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestFlights waits for requests of several ages.
-func TestFlights(t *testing.T) {
+// TestInflight waits for requests of several ages.
+func TestInflight(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		takes []time.Duration // each begins a second after the one before
@@ -29,7 +29,7 @@ func TestFlights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := newFlights()
+				f := newInflight()
 				for i, d := range tt.takes {
 					if i > 0 {
 						time.Sleep(time.Second)

@@ -1,0 +1,180 @@
+// Package front is what stands before the control API and the edge: the listeners
+// and their limits, TLS, plain HTTP beside it, and who answers which path. It counts
+// the requests that are under way, so that dozed can be replaced without cutting
+// one off. It proves nothing about a caller, and knows no sandbox.
+//
+// What must always hold: previews by path never have the origin of the API.
+package front
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/dozehq/doze/internal/certificate"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/handover"
+	"github.com/dozehq/doze/internal/ingress"
+	"github.com/dozehq/doze/internal/metric"
+)
+
+// drainTime is what requests get to end in when dozed stops.
+const drainTime = 10 * time.Second
+
+// Options are what a [Front] needs.
+type Options struct {
+	Listeners *Listeners
+	Limits    ingress.Limits
+	Handler   http.Handler // behind the address of the API and the edge
+	Previews  http.Handler // behind the address of previews by path
+
+	Listen     string // as the operator gave it; for a warning
+	ListenHTTP string // address of plain HTTP beside TLS; empty is none
+	PublicURL  string // how the world reaches it
+	Domain     string // of the names of sandboxes; may be empty
+
+	Cert, Key string     // PEM files of a certificate; empty is none
+	Authority *Authority // that gives certificates for other names; nil is none
+}
+
+// Front serves callers. It is made by Open, and its services run it.
+type Front struct {
+	listeners *Listeners
+	ingress   *ingress.Ingress
+	server    *http.Server
+	previews  *http.Server        // nil where previews have hosts of their own
+	issuer    *certificate.Issuer // nil without an authority
+	plain     net.Listener        // of plain HTTP beside TLS; nil without
+	publicURL string
+	requests  *inflight
+}
+
+// Open makes the servers. It accepts nobody yet. The listeners stay the caller's.
+func Open(o Options) (_ *Front, err error) {
+	noteLocalNames(o.Domain)
+	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight()}
+	if f.ingress, err = ingress.New(o.Limits); err != nil {
+		return nil, fmt.Errorf("count descriptors: %w", err)
+	}
+	secure, err := f.openTLS(o)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	f.server = f.newServer(o.Handler, secure)
+	if f.listeners.previews != nil {
+		f.previews = f.newServer(o.Previews, secure.Clone())
+	}
+	return f, nil
+}
+
+// newServer returns a server whose requests are counted, and bounded.
+func (f *Front) newServer(handler http.Handler, secure *tls.Config) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP2(secure != nil)
+	server := &http.Server{ //nolint:gosec // G112: Configure bounds the time for a header
+		Handler: f.requests.over(handler), TLSConfig: secure, Protocols: &protocols,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	f.ingress.Configure(server)
+	return server
+}
+
+// Metrics is what callers did to the listeners.
+func (f *Front) Metrics() metric.Front {
+	c := f.ingress.Counts()
+	return metric.Front{Open: c.Open, Refused: c.Refused, Requests: c.Requests}
+}
+
+// Servers answer requests, in the order in which they start. When they stop, they
+// wait for the requests that are under way.
+func (f *Front) Servers() (services []daemon.Service) {
+	if f.issuer != nil {
+		services = append(services, daemon.Service{Name: "certificates", Run: f.issuer.Run})
+	}
+	if f.plain != nil {
+		services = append(services, daemon.Service{Name: "plain http", Run: f.servePlain})
+	}
+	if f.previews != nil {
+		services = append(services, f.serving("previews", f.listeners.previews, f.previews))
+	}
+	return append(services, f.serving("http", f.listeners.api, f.server))
+}
+
+// Doors let callers in, until they stop. They start after the servers. Signals ask
+// to be replaced: then end is called with a cause as soon as that cuts off nobody.
+// It ends life.
+func (f *Front) Doors(life context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) []daemon.Service { //nolint:revive // context-as-argument: it is not the context of this call
+	replaced := func() bool { return errors.Is(context.Cause(life), errReplaced) }
+	services := []daemon.Service{f.attending("door", f.listeners.api, f.server, replaced)}
+	if f.previews != nil {
+		services = append(services, f.attending("door of previews", f.listeners.previews, f.previews, replaced))
+	}
+	return append(services, daemon.Service{Name: "successor", Run: func(ctx context.Context) error { return f.yield(ctx, signals, end) }})
+}
+
+// Close closes what Open opened, and no service has closed.
+func (f *Front) Close() error {
+	if f.plain == nil {
+		return nil
+	}
+	if err := f.plain.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// serving answers what comes through a listener, TLS included. At its end it waits
+// for the requests that are under way.
+func (f *Front) serving(name string, l *handover.Listener, server *http.Server) daemon.Service {
+	return daemon.Service{Name: name, Run: func(ctx context.Context) error {
+		return serve(ctx, server, f.ingress.Listen(l, server.TLSConfig))
+	}}
+}
+
+func serve(ctx context.Context, server *http.Server, through net.Listener) error {
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(through) }() // ends with the server
+	select {
+	case err := <-ended:
+		if !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		<-ctx.Done() // the door is closed first
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	return nil
+}
+
+// attending keeps a listener open. At its end nobody is let in any more: callers
+// are refused, or wait for the dozed that replaces this one.
+func (f *Front) attending(name string, l *handover.Listener, server *http.Server, replaced func() bool) daemon.Service {
+	return daemon.Service{Name: name, Run: func(ctx context.Context) error {
+		err := l.Run(ctx)
+		if !replaced() {
+			err = errors.Join(err, l.Shut())
+		}
+		server.SetKeepAlivesEnabled(false)
+		return errors.Join(err, l.Close())
+	}}
+}
+
+// keepAlives lets connections stay open behind requests, or not.
+func (f *Front) keepAlives(on bool) {
+	f.server.SetKeepAlivesEnabled(on)
+	if f.previews != nil {
+		f.previews.SetKeepAlivesEnabled(on)
+	}
+}

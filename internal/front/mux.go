@@ -1,0 +1,43 @@
+package front
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+)
+
+// APIPath is the path that the control API is below.
+const APIPath = "/v0"
+
+// Mux shares one address between the roles.
+type Mux struct {
+	Edge interface {
+		http.Handler
+		// Matches reports whether a request is for a sandbox.
+		Matches(r *http.Request) bool
+	}
+	API     http.Handler // below APIPath
+	Metrics http.Handler
+	Version string
+}
+
+func (m Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case m.Edge.Matches(r):
+		m.Edge.ServeHTTP(w, r)
+	case r.URL.Path == APIPath || strings.HasPrefix(r.URL.Path, APIPath+"/"):
+		m.API.ServeHTTP(w, r)
+	case r.URL.Path == "/openapi.json": // where tools look for it
+		r = r.Clone(r.Context())
+		r.URL.Path, r.URL.RawPath = APIPath+r.URL.Path, ""
+		m.API.ServeHTTP(w, r)
+	case r.URL.Path == "/metrics":
+		m.Metrics.ServeHTTP(w, r)
+	case r.URL.Path == "/health":
+		httpx.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": m.Version})
+	default:
+		httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "nothing is here: the API is below %s, sandboxes below /run/", APIPath))
+	}
+}

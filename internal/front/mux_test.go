@@ -1,0 +1,38 @@
+package front
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// path answers with its name and the path that it got.
+type path string
+
+func (p path) Matches(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/run/") }
+
+func (p path) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = w.Write([]byte(string(p) + " " + r.URL.Path))
+}
+
+func TestMux(t *testing.T) {
+	t.Parallel()
+	m := Mux{Edge: path("edge"), API: path("api"), Metrics: path("metrics"), Version: "v1"}
+	for target, want := range map[string]string{
+		"/run/main/sandboxes/a/": "edge /run/main/sandboxes/a/",
+		"/v0":                    "api /v0",
+		"/v0/sandboxes":          "api /v0/sandboxes",
+		"/openapi.json":          "api /v0/openapi.json",
+		"/metrics":               "metrics /metrics",
+		"/health":                `"version":"v1"`,
+		"/v0x":                   "the API is below /v0",
+		"/":                      "the API is below /v0",
+	} {
+		w := httptest.NewRecorder()
+		m.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+}

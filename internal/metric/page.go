@@ -1,0 +1,36 @@
+package metric
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/httpx"
+)
+
+// Page shows what the platform does and takes. It is about all workspaces: the
+// caller must be an administrator of the first one, which is the operator's.
+type Page struct {
+	Metrics      *Metrics
+	Authenticate func(*http.Request) (access.Caller, error)
+	Operator     string // name of the first workspace
+	Now          func(context.Context) Now
+}
+
+func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	caller, err := p.Authenticate(r)
+	if err == nil && !caller.Operates(p.Operator) {
+		err = doze.Errorf(doze.Forbidden, "metrics are for administrators of the workspace %s", p.Operator)
+	}
+	if err != nil {
+		httpx.WriteError(w, r, err)
+		return
+	}
+	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", http.MethodGet)
+		httpx.WriteError(w, r, doze.Errorf(doze.Unsupported, "metrics can be read only"))
+		return
+	}
+	p.Metrics.Serve(w, r, p.Now(r.Context()))
+}

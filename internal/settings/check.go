@@ -1,0 +1,223 @@
+package settings
+
+import (
+	"log/slog"
+	"net"
+	"net/mail"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/space"
+	"github.com/dozehq/doze/internal/swap"
+	"github.com/dozehq/doze/internal/teardown"
+	"github.com/dozehq/doze/internal/trace/otlp"
+)
+
+const (
+	// memoryOvercommitMax is beyond every use: the smallest process of a sandbox takes
+	// more than a hundredth of the default size.
+	memoryOvercommitMax = 100
+	// sandboxMBMin is what one sandbox of the smallest size takes with its engine.
+	sandboxMBMin = int64(doze.MemoryMin) + machine.EngineMemory>>20
+	// checkpointsApart is how often checkpoints may be renewed. Most take far less
+	// time to be written.
+	checkpointsApart = 5 * time.Second
+	// volumeOvercommitMax is far above what any disk survives whose volumes are used.
+	volumeOvercommitMax = 100
+)
+
+var domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// Validate reports every mistake at once.
+func (s Settings) Validate() error {
+	var p doze.Problems
+	for _, check := range []func(*doze.Problems){
+		s.checkNames, s.checkAddresses, s.checkPreviews, s.checkACME, s.checkDatabase, func(p *doze.Problems) { s.Limits(p) },
+		s.checkTimes, s.checkDrives, s.checkCrash, s.checkEgress, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkOutput,
+	} {
+		check(&p)
+	}
+	return p.Err()
+}
+
+func (s Settings) checkNames(p *doze.Problems) {
+	doze.CheckName(p, "workspace", s.Workspace)
+	doze.CheckName(p, "region", s.Region)
+	if s.Domain != "" && !domainForm.MatchString(s.Domain) {
+		p.Add("domain", "must be a domain name such as sandboxes.example.com")
+	}
+	if !teardown.ValidGroup(s.Cgroup) {
+		p.Add("cgroup", "must be one name of letters, digits, dots, dashes and underscores")
+	}
+	if !slices.Contains(host.Drivers(), s.Driver) {
+		p.Add("driver", "must be %s", strings.Join(host.Drivers(), " or "))
+	}
+}
+
+func (s Settings) checkAddresses(p *doze.Problems) {
+	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
+		p.Add("listen", "must be host:port: %v", err)
+	}
+	if s.Resolver != "" {
+		if _, _, err := net.SplitHostPort(s.Resolver); err != nil {
+			p.Add("resolver", "must be host:port: %v", err)
+		}
+	}
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		p.Add("tlsCert", "and tlsKey go together")
+	}
+}
+
+func (s Settings) checkTimes(p *doze.Problems) {
+	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "imageKeep": s.ImageKeep} {
+		if d.Duration < 0 {
+			p.Add(name, "must not be negative")
+		}
+	}
+	for name, d := range map[string]daemon.Duration{"pauseAfter": s.PauseAfter, "diskAfter": s.DiskAfter} {
+		if d.Duration <= 0 {
+			p.Add(name, "must be positive")
+		}
+	}
+}
+
+func (s Settings) checkDrives(p *doze.Problems) {
+	if (s.Drives == "") != (s.DrivesKeys == "") {
+		p.Add("drives", "and drivesCredentials go together")
+	}
+	if _, _, err := drive.Parse(s.Drives); s.Drives != "" && err != nil {
+		p.Add("drives", "are wrong: %v", err)
+	}
+}
+
+func (s Settings) checkCrash(p *doze.Problems) {
+	if every := s.Checkpoint.Duration; every != 0 && every < checkpointsApart {
+		p.Add("checkpointEvery", "must be at least %v, or 0", checkpointsApart)
+	} else if every != 0 && s.OnCrash != crashResume {
+		p.Add("checkpointEvery", "needs onCrash %s: without it nobody goes back to a checkpoint", crashResume)
+	}
+	if s.OnCrash != crashResume && s.OnCrash != crashFail {
+		p.Add("onCrash", "must be %s or %s", crashResume, crashFail)
+	}
+}
+
+func (s Settings) checkEgress(p *doze.Problems) {
+	if s.Egress != host.EgressClosed && s.Egress != host.EgressOpen && s.Egress != host.EgressDirect {
+		p.Add("egress", "must be %s, %s or %s", host.EgressClosed, host.EgressOpen, host.EgressDirect)
+	}
+	if _, err := doze.ParseAddressPool(s.EgressPool); err != nil {
+		p.Add("egressPool", "is wrong: %v", err)
+	}
+	if (len(s.EgressPool) == 0) != (s.EgressLink == "") {
+		p.Add("egressPool", "and egressInterface go together")
+	}
+}
+
+func (s Settings) checkQuotas(p *doze.Problems) {
+	limits, err := doze.ParseLimits(s.Quotas)
+	if err != nil {
+		p.Add("quotas", "are wrong: %v", err)
+	}
+	if _, ok := limits[doze.QuotaEgress]; ok && s.Egress == host.EgressDirect {
+		p.Add("quotas", "has %s, which cannot hold with egress %s: choose %s", doze.QuotaEgress, host.EgressDirect, host.EgressOpen)
+	}
+	if s.KeyRequests < 0 {
+		p.Add("keyRequests", "must not be negative")
+	}
+}
+
+func (s Settings) checkNumbers(p *doze.Problems) {
+	if s.Ready < host.ReadyAuto {
+		p.Add("ready", "must not be negative, but for %d", host.ReadyAuto)
+	}
+	if s.Spares < 0 {
+		p.Add("spares", "must not be negative")
+	}
+	if s.SparesMax < 0 {
+		p.Add("sparesMax", "must not be negative; 0 has the number stay as it is")
+	}
+}
+
+func (s Settings) checkMemory(p *doze.Problems) {
+	if !(s.Overcommit >= 1 && s.Overcommit <= memoryOvercommitMax) { // also false for what is no number
+		p.Add("memoryOvercommit", "must be 1 to %d", memoryOvercommitMax)
+	}
+	if s.SandboxMB != 0 && s.SandboxMB < sandboxMBMin {
+		p.Add("sandboxMemoryMb", "must be at least %d, which is what one small sandbox takes, or 0", sandboxMBMin)
+	}
+	for name, mb := range map[string]int64{"reserveMb": s.ReserveMB, "memoryBudgetMb": s.BudgetMB} {
+		if mb < 0 {
+			p.Add(name, "must not be negative")
+		}
+	}
+	if _, err := swap.Parse(s.Swap); err != nil {
+		p.Add("swap", "%v", err)
+	}
+}
+
+func (s Settings) checkDisk(p *doze.Problems) {
+	if s.ImageMaxMB <= 0 {
+		p.Add("imageMaxMb", "must be positive")
+	}
+	if s.DiskReserveMB < space.Auto {
+		p.Add("diskReserveMb", "must be -1 or more")
+	}
+	if s.VolumeOvercommit < 1 || s.VolumeOvercommit > volumeOvercommitMax {
+		p.Add("volumeOvercommit", "must be 1 to %d", volumeOvercommitMax)
+	}
+}
+
+func (s Settings) checkOutput(p *doze.Problems) {
+	if s.OTLPEndpoint != "" {
+		if err := otlp.Check(s.OTLPEndpoint); err != nil {
+			p.Add("otlpEndpoint", "%v", err)
+		}
+	}
+	if _, err := s.LogLevel(); err != nil {
+		p.Add("log", "must be debug, info, warn or error")
+	}
+}
+
+// LogLevel is the level from which on the log has lines.
+func (s Settings) LogLevel() (l slog.Level, err error) {
+	return l, l.UnmarshalText([]byte(strings.ToUpper(s.Log)))
+}
+
+// checkACME adds what is wrong with the settings around certificates.
+func (s Settings) checkACME(p *doze.Problems) {
+	host, _, _ := net.SplitHostPort(s.Listen)
+	switch other, _, err := net.SplitHostPort(s.ListenHTTP); {
+	case s.ListenHTTP == "":
+	case err != nil:
+		p.Add("httpListen", "must be host:port: %v", err)
+	case !s.Secure():
+		p.Add("httpListen", "is for plain HTTP next to TLS: it needs tlsCert or acme")
+	case other != host:
+		p.Add("httpListen", "must have the host of listen")
+	}
+	if !s.ACME {
+		return
+	}
+	if u, err := url.Parse(s.ACMEURL); err != nil || u.Scheme != "https" || u.Host == "" {
+		p.Add("acmeDirectory", "must be a URL that begins with https://")
+	}
+	if _, err := mail.ParseAddress(s.ACMEEmail); s.ACMEEmail != "" && err != nil {
+		p.Add("acmeEmail", "must be an address such as ops@example.com")
+	}
+	public, err := url.Parse(s.PublicURL)
+	if err != nil {
+		return // it is wrong for a reason of its own
+	}
+	if _, err := netip.ParseAddr(public.Hostname()); s.TLSCert == "" && (err == nil || public.Hostname() == "localhost") {
+		p.Add("publicUrl", "is %s: no authority gives certificates for that; use the name that the world knows, or tlsCert", s.PublicURL)
+	}
+}

@@ -1,0 +1,56 @@
+package settings
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/store"
+)
+
+// environment is how the names of environment variables begin.
+const environment = "DOZED"
+
+// Load reads a file, then the environment, then the arguments of a command. The
+// last one wins. It adds the settings to flags, which may have others. What is
+// left of the arguments is in flags. For a call of help the error is
+// [flag.ErrHelp].
+func Load(flags *flag.FlagSet, args []string) (Settings, error) {
+	s := Defaults()
+	s.Bind(flags)
+	file := flags.String("config", "", "JSON `file` with settings (dozed config print shows all)")
+	// The name of the file must be known before the others are read over it.
+	first := again(flags)
+	switch err := first.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return s, err
+	case err != nil:
+		return s, fmt.Errorf("%w; see %s --help", err, flags.Name())
+	case store.HasPassword(s.Database):
+		return s, errors.New("every user of the host sees the password in --database: put the URL into a file for --database-file, or into DOZED_DATABASE")
+	}
+	if err := daemon.ReadEnvironment(environment, first); err != nil {
+		return s, err
+	}
+	if *file != "" {
+		if err := daemon.ReadConfig(*file, &s); err != nil {
+			return s, err
+		}
+	}
+	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment(environment, flags)); err != nil {
+		return s, err
+	}
+	if err := s.readDatabase(); err != nil {
+		return s, err
+	}
+	return s.resolve(), nil
+}
+
+// again returns flags of the same values, of which none was given yet.
+func again(flags *flag.FlagSet) *flag.FlagSet {
+	copied := flag.NewFlagSet(flags.Name(), flag.ContinueOnError)
+	copied.SetOutput(flags.Output())
+	flags.VisitAll(func(f *flag.Flag) { copied.Var(f.Value, f.Name, f.Usage) })
+	return copied
+}

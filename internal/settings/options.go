@@ -1,0 +1,122 @@
+package settings
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/front"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/ingress"
+	"github.com/dozehq/doze/internal/space"
+)
+
+// Host is what the settings say of a node's host. Where the binaries are, and
+// what other roles get to know, is for the caller to add.
+func (s Settings) Host() host.Options {
+	return host.Options{
+		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver,
+		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageKeep: s.ImageKeep.Duration,
+		Disk: s.Disk(), Memory: s.Memory(), Spares: s.Spares, SparesMax: s.SparesMax,
+		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration,
+		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
+		Egress: s.Egress, EgressLink: s.EgressLink, Resolver: s.DNS(),
+		Drives: drive.Options{URL: s.Drives, Credentials: s.DrivesKeys, Region: s.DrivesRegion},
+	}
+}
+
+// Library is what the settings say of images.
+func (s Settings) Library() disk.Options {
+	return disk.Options{PrivateRegistries: s.PrivateRegistries, BytesMax: s.ImageMaxMB << 20}
+}
+
+// Memory is what of the host's memory sandboxes get.
+func (s Settings) Memory() host.Memory {
+	return host.Memory{
+		Swap: s.Swap, ReserveMB: s.ReserveMB, BudgetMB: s.BudgetMB, SandboxMB: s.SandboxMB, Overcommit: s.Overcommit, Ready: s.Ready,
+	}
+}
+
+// Disk says how much of a disk with data or images stays free.
+func (s Settings) Disk() space.Options {
+	o := space.Options{Reserve: s.DiskReserveMB, Overcommit: s.VolumeOvercommit}
+	if o.Reserve > 0 {
+		o.Reserve <<= 20
+	}
+	return o
+}
+
+// DNS asks one server, or those of the host.
+func (s Settings) DNS() *net.Resolver {
+	if s.Resolver == "" {
+		return net.DefaultResolver
+	}
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Resolver)
+	}}
+}
+
+// APIURL is where the world reaches the control API.
+func (s Settings) APIURL() string { return s.PublicURL + front.APIPath }
+
+// Entrance says where callers come in.
+func (s Settings) Entrance() front.Entrance {
+	e := front.Entrance{Listen: s.Listen, Run: s.Run}
+	if s.ByPath() {
+		e.Previews = s.PreviewListen
+	}
+	return e
+}
+
+// Front is what the settings say of the listeners. The caller adds the handlers,
+// and whose names are ours.
+func (s Settings) Front() front.Options {
+	o := front.Options{
+		Limits: s.Limits(new(doze.Problems)), // which Validate reports
+		Listen: s.Listen, ListenHTTP: s.ListenHTTP, PublicURL: s.PublicURL, Domain: s.Domain,
+		Cert: s.TLSCert, Key: s.TLSKey,
+	}
+	if s.ACME {
+		o.Authority = &front.Authority{Directory: s.ACMEURL, Roots: s.ACMERoots, Email: s.ACMEEmail}
+	}
+	return o
+}
+
+// Limits is what strangers may do. It adds what is wrong with the settings.
+func (s Settings) Limits(p *doze.Problems) ingress.Limits {
+	l := ingress.Limits{
+		Connections: s.MaxConnections, PerSource: s.MaxPerSource,
+		Header: s.HeaderTimeout.Duration, BodyIdle: s.BodyIdleTimeout.Duration, WriteStall: s.WriteTimeout.Duration,
+	}
+	for name, n := range map[string]int{"maxConnections": s.MaxConnections, "maxConnectionsPerSource": s.MaxPerSource} {
+		if n < 0 {
+			p.Add(name, "must not be negative")
+		}
+	}
+	for name, d := range map[string]daemon.Duration{"headerTimeout": s.HeaderTimeout, "bodyIdleTimeout": s.BodyIdleTimeout, "writeStallTimeout": s.WriteTimeout} {
+		if d.Duration <= 0 {
+			p.Add(name, "must be positive")
+		}
+	}
+	for _, rate := range []struct {
+		name, text string
+		to         *ingress.Rate
+	}{{"sourceRate", s.SourceRate, &l.Requests}, {"sourceFailureRate", s.SourceFailures, &l.Failures}} {
+		var err error
+		if *rate.to, err = ingress.ParseRate(rate.text); err != nil {
+			p.Add(rate.name, "is wrong: %v", err)
+		}
+	}
+	for _, text := range s.TrustedProxies {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			p.Add("trustedProxies", "must be networks such as 10.0.0.0/8 or 192.0.2.1/32: %q is none", text)
+		}
+		l.Proxies = append(l.Proxies, network.Masked())
+	}
+	return l
+}

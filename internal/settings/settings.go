@@ -1,0 +1,198 @@
+// Package settings has every setting of dozed: its name as a flag, in the
+// environment and in a file, its default, its help text and its check. It makes
+// of them the options of the packages that obey them.
+//
+// What must always hold: the file of an older dozed starts a newer one.
+package settings
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/certificate"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/ingress"
+	"github.com/dozehq/doze/internal/space"
+	"github.com/dozehq/doze/internal/swap"
+)
+
+// Settings is every setting of dozed. A new field has a useful zero value or a
+// default: an old file still starts a new binary.
+type Settings struct {
+	Data     string `json:"data"`     // directory of everything that must survive
+	Database string `json:"database"` // postgres://…, of the records; empty is a file in Data
+	// DatabaseFile holds Database, which may have a password.
+	DatabaseFile string `json:"databaseFile"`
+	Run          string `json:"run"`           // directory of run state; a tmpfs
+	ImagesDir    string `json:"imagesDir"`     // directory of images; several data directories may share it
+	Cgroup       string `json:"cgroup"`        // parent of all cgroups
+	Driver       string `json:"driver"`        // what sandboxes run in: one of host.Drivers
+	Listen       string `json:"listen"`        // address of the API and of the edge
+	TLSCert      string `json:"tlsCert"`       // PEM file of the certificate; with it the listener speaks TLS
+	TLSKey       string `json:"tlsKey"`        // PEM file of its key
+	ACME         bool   `json:"acme"`          // certificates are got from an authority for what has none
+	ACMEURL      string `json:"acmeDirectory"` // URL of its directory
+	ACMERoots    string `json:"acmeCa"`        // PEM file of whom to believe that it is the authority; empty are those of the host
+	ACMEEmail    string `json:"acmeEmail"`     // where it writes when something is wrong
+	ListenHTTP   string `json:"httpListen"`    // plain HTTP: challenges, and the way to https; empty is none
+	PublicURL    string `json:"publicUrl"`     // how the world reaches it; by default http://<listen>, or https
+
+	// PreviewListen is the address of previews by path, which a platform without
+	// a domain has: another origin than the API. By default it is the next port.
+	PreviewListen string `json:"previewListen"`
+	PreviewURL    string `json:"previewUrl"` // how the world reaches that
+
+	Workspace    string          `json:"workspace"`         // name of the first workspace
+	Region       string          `json:"region"`            // name of the one region
+	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
+	Domain       string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
+	PauseAfter   daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
+	SaveAfter    daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
+	Checkpoint   daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed in a gap; 0: never
+	OnCrash      string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
+	SwapAfter    daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
+	DiskAfter    daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
+	Swap         string          `json:"swap"`              // auto, off, host, zram, encrypted or plain: see swap.Parse
+	ReserveMB    int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
+	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
+	SandboxMB    int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
+	Overcommit   float64         `json:"memoryOvercommit"`  // how many times that may be promised to sandboxes in memory
+	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake; -1: 1% of the memory
+	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
+	SparesMax    int             `json:"sparesMax"`         // the same, when as many sandboxes were created within a minute
+	Egress       string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
+	EgressPool   []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
+	EgressLink   string          `json:"egressInterface"`   // network interface that they belong to
+	Images       []string        `json:"images"`            // made before the first request
+	Log          string          `json:"log"`               // debug, info, warn or error
+	Drives       string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
+	DrivesKeys   string          `json:"drivesCredentials"` // file with its credentials
+	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
+	Quotas       string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
+	KeyRequests  int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
+	AuditKeep    daemon.Duration `json:"auditKeep"`         // lines of the audit log are kept for this long
+	OTLPEndpoint string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
+
+	// What strangers may take.
+	MaxConnections  int             `json:"maxConnections"`          // open at a time; 0: as many as descriptors allow, at most 8192
+	MaxPerSource    int             `json:"maxConnectionsPerSource"` // of these, from one source; 0: 512, or half of all from a loopback address
+	SourceRate      string          `json:"sourceRate"`              // requests per second of one source: see ingress.ParseRate
+	SourceFailures  string          `json:"sourceFailureRate"`       // the same, of answers 401
+	HeaderTimeout   daemon.Duration `json:"headerTimeout"`           // for a header, and for a new connection to send one
+	BodyIdleTimeout daemon.Duration `json:"bodyIdleTimeout"`         // without a byte of a body
+	WriteTimeout    daemon.Duration `json:"writeStallTimeout"`       // without a byte taken of an answer
+	TrustedProxies  []string        `json:"trustedProxies"`          // networks of proxies whose X-Forwarded-For counts
+
+	// PrivateRegistries lets images come from registries on private addresses.
+	PrivateRegistries bool  `json:"privateRegistries"`
+	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
+	// ImageKeep is for how long an image stays that nothing needs; 0: for ever.
+	ImageKeep daemon.Duration `json:"imageKeep"`
+	// DiskReserveMB stays free of the disk; -1: a part of it, see space.Auto.
+	DiskReserveMB int64 `json:"diskReserveMb"`
+	// VolumeOvercommit is how many bytes volumes may promise for each that is free.
+	VolumeOvercommit float64 `json:"volumeOvercommit"`
+}
+
+// Defaults works on any host.
+func Defaults() Settings {
+	return Settings{
+		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", Workspace: "main", Region: "local",
+		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
+		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
+		SwapAfter:  daemon.Duration{Duration: time.Minute},
+		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
+		OnCrash:    crashResume,
+		AuditKeep:  daemon.Duration{Duration: 90 * 24 * time.Hour},
+
+		HeaderTimeout:   daemon.Duration{Duration: ingress.DefaultHeader},
+		BodyIdleTimeout: daemon.Duration{Duration: ingress.DefaultBodyIdle},
+		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
+
+		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, Spares: 2, SparesMax: 16, Egress: host.EgressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
+	}
+}
+
+// memoryOvercommitDefault fits sandboxes that work in a quarter of their size or
+// less, and idle in a fiftieth. Each is guaranteed its size divided by this: below
+// that it is never ended for the sake of others.
+const memoryOvercommitDefault = 4
+
+// crashResume and crashFail say what becomes of a sandbox whose processes end by
+// themselves, or with the host.
+const (
+	crashResume = "resume" // it goes on from its last checkpoint, which stays on disk
+	crashFail   = "fail"   // it is failed, unless it slept in a checkpoint
+)
+
+// resolve fills in what depends on other settings.
+func (s Settings) resolve() Settings {
+	absolute(&s.Data)
+	// One for each data directory of the host.
+	instance := shortHash(s.Data)
+	if s.Run == "" {
+		s.Run = filepath.Join("/run/doze", instance)
+	}
+	if s.Cgroup == "" {
+		s.Cgroup = "doze-" + instance
+	}
+	if s.ImagesDir == "" {
+		s.ImagesDir = filepath.Join(s.Data, "images")
+	}
+	absolute(&s.Run)
+	absolute(&s.ImagesDir)
+	if s.PublicURL == "" {
+		scheme := "http://"
+		if s.Secure() {
+			scheme = "https://"
+		}
+		s.PublicURL = scheme + reachable(s.Listen)
+	}
+	s.resolvePreviews()
+	return s
+}
+
+// Secure reports whether the listener speaks TLS.
+func (s Settings) Secure() bool { return s.TLSCert != "" || s.ACME }
+
+// absolute makes a path hold in every directory: other processes get it too.
+func absolute(path *string) {
+	if abs, err := filepath.Abs(*path); err == nil {
+		*path = abs
+	}
+}
+
+// reachable turns an address to listen on into one to connect to.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return listen
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// LocalURL is where this host reaches a dozed that listens on an address. The
+// certificate of a name is not good for an address.
+func (s Settings) LocalURL(listen string) string {
+	if s.TLSCert != "" {
+		return s.PublicURL
+	}
+	return "http://" + reachable(listen)
+}
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:4])
+}
