@@ -39,7 +39,7 @@ func all(ctx context.Context, args []string) error {
 	defer release()
 	p, err := open(ctx, s, in)
 	if err != nil {
-		return errors.Join(err, in.Shut())
+		return err
 	}
 	return serve(ctx, p, replaced)
 }
@@ -58,13 +58,13 @@ type platform struct {
 }
 
 // open builds the platform from the ground up: records, node, edge, control, and
-// what stands before them. What was opened is closed again if a later step fails.
-// The listeners stay the caller's.
+// what stands before them. What was opened is closed again if a later step fails,
+// and then no other process keeps the addresses. The listeners stay the caller's.
 func open(ctx context.Context, s settings.Settings, in *front.Listeners) (_ *platform, err error) {
 	p := &platform{settings: s}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, closeAll(p))
+			err = errors.Join(err, closeAll(p), in.Shut())
 		}
 	}()
 	addresses, err := addressesOf(s)

@@ -12,9 +12,19 @@ import (
 
 	"github.com/dozehq/doze/internal/command"
 	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/handover"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/settings"
 )
+
+// TestMain is dozed itself, for the process that keeps an address.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == handover.Command {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
@@ -105,5 +115,37 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left %v, %v", left, err)
 		}
+	}
+}
+
+// TestAStartThatFailsRefusesCallers: nobody waits for a dozed that is not there.
+func TestAStartThatFailsRefusesCallers(t *testing.T) {
+	t.Parallel()
+	// Not t.TempDir: unix sockets in it would have too long a name.
+	dir, err := os.MkdirTemp("", "doze") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s, _, err := load("all", []string{"--data", dir, "--run", filepath.Join(dir, "run"), "--listen", "127.0.3.1:0", "--preview-listen", "127.0.3.2:0", "--preview-url", "http://127.0.3.2:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "records"), []byte("postgres\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in, release, err := claim(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	address := in.Address()
+	if _, err := open(t.Context(), s, in); err == nil || !strings.Contains(err.Error(), "PostgreSQL") {
+		t.Fatalf("it starts without its records: %v", err)
+	}
+	release()
+	if c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address); err == nil {
+		_ = c.Close()
+		t.Error("somebody keeps the address")
 	}
 }
