@@ -111,7 +111,7 @@ func (f *Front) Servers() (services []daemon.Service) {
 // Doors let callers in, until they stop. They start after the servers. Signals ask
 // to be replaced: then end is called with a cause as soon as that cuts off nobody.
 // It ends life.
-func (f *Front) Doors(life context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) []daemon.Service { //nolint:revive // context-as-argument: it is not the context of this call
+func (f *Front) Doors(life context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) []daemon.Service {
 	replaced := func() bool { return errors.Is(context.Cause(life), errReplaced) }
 	services := []daemon.Service{f.attending("door", f.listeners.api, f.server, replaced)}
 	if f.previews != nil {

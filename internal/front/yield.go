@@ -14,12 +14,12 @@ const (
 	// ending for a successor: as long as most commands, builds and uploads take.
 	// It is also how long an upgrade may take.
 	lingerTime = 10 * time.Minute
-	// lullTime is how long callers are let wait to see whether all that is under
-	// way ends. What does not is let go on, and they are let in meanwhile.
-	lullTime = time.Second
-	// lullPause is the least time between two such attempts: where requests take
-	// about as long as a lull, callers would else wait most of the time.
-	lullPause = 5 * time.Second
+	// drainWait is how long new callers wait to see whether all requests under way
+	// end. If one does not, it goes on, and the callers are let in.
+	drainWait = time.Second
+	// drainPause is the least time between two such attempts. Without it, callers
+	// would wait most of the time where requests take about as long as drainWait.
+	drainPause = 5 * time.Second
 )
 
 // Replace is the signal by which dozed ends for a successor, as soon as nobody
@@ -28,9 +28,9 @@ const Replace = syscall.SIGUSR2
 
 var errReplaced = errors.New("another dozed is about to be started")
 
-// yield waits for the signal to make room for a successor, and then until
-// that cuts off nobody, until it lasts too long, or until the next signal. Until
-// then all is served as ever. It calls end, and returns at the end of ctx.
+// yield waits for the signal to make room for a successor. Then it waits until
+// that cuts off nobody, until lingerTime is over, or until the next signal, while
+// all requests are served as ever. It calls end, and returns at the end of ctx.
 func (f *Front) yield(ctx context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) error {
 	select {
 	case <-signals:
@@ -55,35 +55,35 @@ func (f *Front) yield(ctx context.Context, signals <-chan os.Signal, end context
 	return nil
 }
 
-// calm returns when nothing is under way and nobody is let in any more, or with
-// an error when ctx ends, and then with callers let in.
+// calm returns when no request is under way and nobody is let in any more. When ctx
+// ends before, it returns an error, and callers are let in.
 func (f *Front) calm(ctx context.Context) error {
 	for {
-		if err := f.requests.wait(ctx, lullTime); err != nil {
+		if err := f.requests.wait(ctx, drainWait); err != nil {
 			return err
 		}
-		if err := f.lull(ctx); !errors.Is(err, errBusy) {
+		if err := f.drain(ctx); !errors.Is(err, errBusy) {
 			return err
 		}
 		select {
-		case <-time.After(lullPause):
+		case <-time.After(drainPause):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// errBusy is what lull returns if something under way takes longer.
+// errBusy is what drain returns if a request under way takes longer.
 var errBusy = errors.New("a request takes longer")
 
-// lull lets nobody in and waits a moment for what is under way to end. If that
-// does, it stays so.
-func (f *Front) lull(ctx context.Context) error {
+// drain lets nobody in, and waits a moment for the requests under way to end. If
+// they do, nobody is let in any more.
+func (f *Front) drain(ctx context.Context) error {
 	if err := f.listeners.pause(); err != nil {
 		return err
 	}
 	f.keepAlives(false)
-	moment, cancel := context.WithTimeoutCause(ctx, lullTime, errBusy)
+	moment, cancel := context.WithTimeoutCause(ctx, drainWait, errBusy)
 	defer cancel()
 	err := f.requests.wait(moment, 0)
 	if err != nil {
