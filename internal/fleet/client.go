@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -23,15 +24,33 @@ var ErrUnreachable = errors.New("the node is unreachable")
 // A Client is a [Node] of another process. Its errors have the kind, name, message
 // and fields of those of the node, or ErrUnreachable in them.
 type Client struct {
-	base string
+	base atomic.Pointer[string]
 	http *http.Client
 }
 
 var _ Node = (*Client)(nil)
 
-// NewClient returns a client of the server at a base URL.
+// NewClient returns a client of the server at a base URL. Without one, nobody is
+// reached until [Client.Reach].
 func NewClient(base string, transport http.RoundTripper) *Client {
-	return &Client{base, &http.Client{Transport: transport}}
+	c := &Client{http: &http.Client{Transport: transport}}
+	c.base.Store(&base)
+	return c
+}
+
+// Reach has calls go to another base URL from now on.
+func (c *Client) Reach(base string) { c.base.Store(&base) }
+
+// errNowhere is the end of a call of a client that has no base URL.
+var errNowhere = errors.New("its address is not known yet")
+
+// at returns the URL of a path.
+func (c *Client) at(path string) (string, error) {
+	base := *c.base.Load()
+	if base == "" {
+		return "", errNowhere
+	}
+	return base + path, nil
 }
 
 // do makes a call of a table.
@@ -56,7 +75,11 @@ func ask[Out any](ctx context.Context, c *Client, call string, in arguments) (ou
 }
 
 func (c *Client) send(ctx context.Context, call string, query url.Values, body io.Reader, out any) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+Prefix+call+"?"+query.Encode(), body) //nolint:gosec // G704: the operator says where nodes are
+	to, err := c.at(Prefix + call + "?" + query.Encode())
+	if err != nil {
+		return unreachable(ctx, call, err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, body) //nolint:gosec // G704: the operator says where nodes are
 	if err != nil {
 		return fmt.Errorf("%s: %w", call, err)
 	}

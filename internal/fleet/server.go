@@ -35,12 +35,17 @@ type Server struct {
 // NewServer returns a server for a node. Without a dialer, there are no tunnels.
 func NewServer(n Node, d Dialer) *Server { return &Server{n, d} }
 
-// Register adds the routes of the server.
+// Register adds the routes of the server: calls, which are for control, and tunnels.
 func (s *Server) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+Prefix+"{call}", s.serve)
-	mux.HandleFunc("POST "+Prefix+importVolume, s.importVolume)
+	s.RegisterFor(mux, func(h http.Handler) http.Handler { return h }, func(h http.Handler) http.Handler { return h })
+}
+
+// RegisterFor is Register with what guards calls, and what guards tunnels.
+func (s *Server) RegisterFor(mux *http.ServeMux, calls, tunnels func(http.Handler) http.Handler) {
+	mux.Handle("POST "+Prefix+"{call}", calls(http.HandlerFunc(s.serve)))
+	mux.Handle("POST "+Prefix+importVolume, calls(http.HandlerFunc(s.importVolume)))
 	if s.dialer != nil {
-		mux.HandleFunc("POST "+tunnelPath, s.serveTunnel)
+		mux.Handle("POST "+tunnelPath, tunnels(http.HandlerFunc(s.serveTunnel)))
 	}
 }
 

@@ -26,7 +26,6 @@ const (
 // brings control the reports of the node, none of them lost.
 type Session struct {
 	control Control
-	info    NodeInfo
 	reports *Reports
 	traffic func() map[string]uint64
 	barred  func(map[string]string)
@@ -37,8 +36,8 @@ type Session struct {
 // NewSession returns a session that begins with Run. traffic returns what sandboxes
 // have sent and received since the process began, in bytes by workspace, and barred
 // hears why workspaces may send nothing more.
-func NewSession(c Control, info NodeInfo, traffic func() map[string]uint64, barred func(map[string]string)) *Session {
-	return &Session{control: c, info: info, reports: NewReports(), traffic: traffic, barred: barred, joined: make(chan struct{})}
+func NewSession(c Control, traffic func() map[string]uint64, barred func(map[string]string)) *Session {
+	return &Session{control: c, reports: NewReports(), traffic: traffic, barred: barred, joined: make(chan struct{})}
 }
 
 // Report takes note of a transition, which is recorded as soon as control can be
@@ -48,25 +47,25 @@ func (s *Session) Report(r Report) { s.reports.Put(r) }
 // Joined is closed when the node has joined for the first time.
 func (s *Session) Joined() <-chan struct{} { return s.joined }
 
-// Run joins, and joins again, until the context ends.
-func (s *Session) Run(ctx context.Context) error {
+// Run joins as a node that serves, and joins again, until the context ends.
+func (s *Session) Run(ctx context.Context, n NodeInfo) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.record(ctx) })
 	defer tasks.Wait()
-	for s.join(ctx) && s.stay(ctx) {
+	for s.join(ctx, n) && s.stay(ctx, n.Incarnation) {
 		slog.InfoContext(ctx, "control is new, or forgot this node: joining again")
 	}
 	return nil
 }
 
 // join tries to join until it worked, and reports whether ctx is still alive.
-func (s *Session) join(ctx context.Context) bool {
+func (s *Session) join(ctx context.Context, n NodeInfo) bool {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, joinTimeout)
-		err := s.control.Join(bounded, s.info)
+		err := s.control.Join(bounded, n)
 		cancel()
 		if err == nil {
-			slog.InfoContext(ctx, "control knows this node", "node", s.info.ID)
+			slog.InfoContext(ctx, "control knows this node", "node", n.ID)
 			s.once.Do(func() { close(s.joined) })
 			return true
 		}
@@ -81,10 +80,10 @@ func (s *Session) join(ctx context.Context) bool {
 
 // stay tells of traffic until control does not know the node any more, and reports
 // whether ctx is still alive.
-func (s *Session) stay(ctx context.Context) bool {
+func (s *Session) stay(ctx context.Context, incarnation string) bool {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		barred, err := s.control.Traffic(bounded, s.info.Incarnation, s.traffic())
+		barred, err := s.control.Traffic(bounded, incarnation, s.traffic())
 		cancel()
 		switch {
 		case isNotJoined(err):

@@ -82,12 +82,12 @@ func TestSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{away: true}
 		var barred map[string]string
-		s := fleet.NewSession(o, fleet.NodeInfo{ID: "n", Incarnation: "1"},
+		s := fleet.NewSession(o,
 			func() map[string]uint64 { return map[string]uint64{"w": 7} },
 			func(all map[string]string) { barred = all })
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
-		run.Go(func() { _ = s.Run(ctx) })
+		run.Go(func() { _ = s.Run(ctx, fleet.NodeInfo{ID: "n", Incarnation: "1"}) })
 		var want []uint64
 		report := func() {
 			want = append(want, uint64(len(want)))
@@ -137,11 +137,11 @@ func TestControlOverLoopback(t *testing.T) {
 	if refs, err := c.ImageRefs(t.Context()); err != nil || !slices.Equal(refs, []string{"base"}) {
 		t.Errorf("%v, %v", refs, err)
 	}
-	s := fleet.NewSession(c, fleet.NodeInfo{ID: "n", Incarnation: "1", SealKey: []byte{1, 2}},
+	s := fleet.NewSession(c,
 		func() map[string]uint64 { return nil }, func(map[string]string) {})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
-	run.Go(func() { _ = s.Run(ctx) })
+	run.Go(func() { _ = s.Run(ctx, fleet.NodeInfo{ID: "n", Incarnation: "1", SealKey: []byte{1, 2}}) })
 	<-s.Joined()
 	s.Report(fleet.Report{UID: "a", Seq: 9})
 	o.set(func() { o.known = "" })

@@ -235,7 +235,12 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 	open := context.AfterFunc(ctx, func() { cut(context.Cause(ctx)) })
 	body, up := io.Pipe()
 	query := url.Values{"uid": {uid}, "port": {strconv.Itoa(int(port))}}
-	r, err := http.NewRequestWithContext(life, http.MethodPost, p.client.base+tunnelPath+"?"+query.Encode(), body)
+	to, err := p.client.at(tunnelPath + "?" + query.Encode())
+	if err != nil {
+		cut(err)
+		return nil, unreachable(ctx, "tunnel", err)
+	}
+	r, err := http.NewRequestWithContext(life, http.MethodPost, to, body)
 	if err != nil {
 		cut(err)
 		return nil, err

@@ -13,7 +13,6 @@ import (
 	"github.com/dozehq/doze/internal/egress"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/hostnet"
-	"github.com/dozehq/doze/internal/quota"
 )
 
 // proxyAddress is where every sandbox finds the proxy.
@@ -132,7 +131,7 @@ func (h *Host) release(id string) error {
 
 // traffic has one meter for each workspace, which counts for all its sandboxes.
 type traffic struct {
-	quotas *quota.Book
+	quotas Quotas
 	mu     sync.Mutex
 	all    map[string]*egress.Traffic // guarded by mu; by workspace
 }

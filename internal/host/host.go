@@ -25,7 +25,6 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
-	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/space"
 	"github.com/dozehq/doze/internal/swap"
 	"github.com/dozehq/doze/internal/trace"
@@ -77,9 +76,18 @@ type Options struct {
 	Report  func(fleet.Report)
 	Traced  func(trace.Record)
 	Metrics *metric.Metrics
-	Quotas  *quota.Book                             // meters egress
+	Quotas  Quotas                                  // meters egress
 	Named   func(context.Context) ([]string, error) // references of the images that records name
 	Output  io.Writer                               // shows how images get on
+}
+
+// Quotas count what workspaces send and receive, and say which may send no more.
+type Quotas interface {
+	// Meter has the bytes of a workspace counted by count from now on.
+	Meter(workspace string, count func() uint64)
+	// Barred returns why the sandboxes of a workspace may send nothing more today, or
+	// nothing. It is asked for every connection.
+	Barred(workspace string) string
 }
 
 // Host is a node and what it is made of.
@@ -118,7 +126,7 @@ func Open(ctx context.Context, o Options) (_ *Host, err error) {
 	if err := h.openImages(ctx); err != nil {
 		return nil, err
 	}
-	if h.bucket, err = openBucket(ctx, o.Drives); err != nil {
+	if h.bucket, err = OpenBucket(ctx, o.Drives); err != nil {
 		return nil, err
 	}
 	if err := h.openVolumes(); err != nil {
@@ -242,9 +250,9 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	return nil
 }
 
-// openBucket returns the bucket of drives, or nil. One that does not answer may
+// OpenBucket returns the bucket of drives, or nil. One that does not answer may
 // do so later.
-func openBucket(ctx context.Context, o drive.Options) (*drive.Bucket, error) {
+func OpenBucket(ctx context.Context, o drive.Options) (*drive.Bucket, error) {
 	if o.URL == "" {
 		return nil, nil //nolint:nilnil // there are no drives
 	}

@@ -6,6 +6,7 @@
 package instance
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -30,12 +32,14 @@ const (
 	databaseFile = "doze.db"
 	recordsFile  = "records" // says where the records are
 	lockFile     = "lock"
+	nodeFile     = "node.id" // of what a node has here
+	fleetDir     = "fleet"   // certificates of the roles
 )
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
 	keyFile, "agents", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
-	"swap", "swap.zram", "volumes",
+	"swap", "swap.zram", "volumes", nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
 }
 
 // Instance says to others on this host where the dozed of a data directory is, or
@@ -82,6 +86,29 @@ func Remains(data string, i Instance) (teardown.Platform, error) {
 // Lock makes directories and makes sure that one process at a time serves them. It
 // locks all of them, or none.
 func Lock(dirs ...string) (unlock func(), err error) {
+	return lockAll(dirs, func(dir string) ([]*os.File, error) {
+		f, err := lock(dir, lockFile, unix.LOCK_EX)
+		return []*os.File{f}, err
+	})
+}
+
+// LockRole makes directories and makes sure that one process at a time has a role in
+// them. Processes of other roles may share them; one of all roles may not.
+func LockRole(role string, dirs ...string) (unlock func(), err error) {
+	return lockAll(dirs, func(dir string) ([]*os.File, error) {
+		shared, err := lock(dir, lockFile, unix.LOCK_SH)
+		if err != nil {
+			return nil, err
+		}
+		own, err := lock(dir, lockFile+"."+role, unix.LOCK_EX)
+		if err != nil {
+			return nil, errors.Join(err, shared.Close())
+		}
+		return []*os.File{shared, own}, nil
+	})
+}
+
+func lockAll(dirs []string, lock func(dir string) ([]*os.File, error)) (unlock func(), err error) {
 	var locked []*os.File
 	unlock = func() {
 		for _, f := range slices.Backward(locked) {
@@ -89,28 +116,44 @@ func Lock(dirs ...string) (unlock func(), err error) {
 		}
 	}
 	for _, dir := range dirs {
-		f, err := lock(dir)
+		files, err := lock(dir)
 		if err != nil {
 			unlock()
 			return nil, err
 		}
-		locked = append(locked, f)
+		locked = append(locked, files...)
 	}
 	return unlock, nil
 }
 
-func lock(dir string) (*os.File, error) {
+func lock(dir, name string, how int) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(doze.Errorf(doze.Conflict, "another dozed serves %s", dir), f.Close())
 	}
 	return f, nil
+}
+
+// NodeID returns the identity of what a node has in a data directory, which the first
+// call makes. It stays for ever.
+func NodeID(data string) (string, error) {
+	file := filepath.Join(data, nodeFile)
+	raw, err := os.ReadFile(file)
+	id := strings.TrimSpace(string(raw))
+	switch {
+	case err == nil && id == "":
+		return "", fmt.Errorf("%s is damaged: restore it, or have control forget its node", file)
+	case !errors.Is(err, fs.ErrNotExist):
+		return id, err
+	}
+	id = strings.ToLower(rand.Text())
+	return id, durable.Replace(file, []byte(id+"\n"), 0o600)
 }
 
 // SealFile is where the key is that secrets in the records are sealed with.

@@ -229,8 +229,8 @@ type Now struct {
 	Checkpoints Checkpoints
 }
 
-// Serve answers with all metrics, and with what others know now.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, is Now) {
+// gatherer is everything that this process counts, and what is known now.
+func (m *Metrics) gatherer(is Now) prometheus.Gatherer {
 	now := prometheus.NewRegistry()
 	now.MustRegister(gauges(is.Costs)...)
 	now.MustRegister(is.Disk.gauges()...)
@@ -245,7 +245,12 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, is Now) {
 		counts("doze_egress_refused_packets_total", "Packets of sandboxes that the filter refused, by protocol; none of them is among the decisions.", "protocol", is.Packets.Refused),
 		counts("doze_egress_passed_flows_total", "Flows of sandboxes that the filter let past the proxy, by protocol; none of them is among the decisions.", "protocol", is.Packets.Passed),
 	)
-	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	return prometheus.Gatherers{m.registry, now}
+}
+
+// Serve answers with all metrics, and with what others know now.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, is Now) {
+	promhttp.HandlerFor(m.gatherer(is), promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
 // gauges are those of the disk.

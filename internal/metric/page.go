@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/prometheus/common/expfmt"
+
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/httpx"
@@ -16,6 +18,9 @@ type Page struct {
 	Authenticate func(*http.Request) (access.Caller, error)
 	Operator     string // name of the first workspace
 	Now          func(context.Context) Now
+	// Others returns the metrics of other processes of the platform, as Text wrote
+	// them. Nil: there are none.
+	Others func(context.Context) ([][]byte, error)
 }
 
 func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -32,5 +37,28 @@ func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httpx.WriteError(w, r, doze.Errorf(doze.Unsupported, "metrics can be read only"))
 		return
 	}
-	p.Metrics.Serve(w, r, p.Now(r.Context()))
+	if p.Others == nil {
+		p.Metrics.Serve(w, r, p.Now(r.Context()))
+		return
+	}
+	text, err := p.sum(r.Context())
+	if err != nil {
+		httpx.WriteError(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	_, _ = w.Write(text) // its reader is gone, then
+}
+
+// sum is everything that this process and the others count.
+func (p Page) sum(ctx context.Context) ([]byte, error) {
+	own, err := p.Metrics.Text(p.Now(ctx))
+	if err != nil {
+		return nil, err
+	}
+	others, err := p.Others(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Sum(append(others, own)...)
 }

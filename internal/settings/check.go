@@ -75,6 +75,16 @@ func (s Settings) checkAddresses(p *doze.Problems) {
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		p.Add("tlsCert", "and tlsKey go together")
 	}
+	for name, address := range map[string]string{"controlListen": s.ControlListen, "nodeListen": s.NodeListen} {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			p.Add(name, "must be host:port: %v", err)
+		}
+	}
+	for name, text := range map[string]string{"control": s.Control, "node": s.Node} {
+		if u, err := url.Parse(text); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" {
+			p.Add(name, "must be a URL such as https://10.0.0.1:7083")
+		}
+	}
 }
 
 func (s Settings) checkTimes(p *doze.Problems) {

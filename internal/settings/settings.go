@@ -49,6 +49,13 @@ type Settings struct {
 	PreviewListen string `json:"previewListen"`
 	PreviewURL    string `json:"previewUrl"` // how the world reaches that
 
+	// Where the roles of a platform find each other, if each is a process of its own.
+	ControlListen string `json:"controlListen"` // address of control for the other two
+	Control       string `json:"control"`       // URL by which they reach it; by default https://<controlListen>
+	NodeListen    string `json:"nodeListen"`    // address of the node for the other two
+	Node          string `json:"node"`          // URL by which they reach it; by default https://<nodeListen>
+	FleetKeys     string `json:"fleetKeys"`     // directory of the certificates of the roles; by default fleet in Data
+
 	Workspace    string          `json:"workspace"`         // name of the first workspace
 	Region       string          `json:"region"`            // name of the one region
 	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
@@ -104,7 +111,7 @@ type Settings struct {
 // Defaults works on any host.
 func Defaults() Settings {
 	return Settings{
-		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", Workspace: "main", Region: "local",
+		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Region: "local",
 		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
 		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:  daemon.Duration{Duration: time.Minute},
@@ -150,6 +157,16 @@ func (s Settings) resolve() Settings {
 	}
 	absolute(&s.Run)
 	absolute(&s.ImagesDir)
+	if s.FleetKeys == "" {
+		s.FleetKeys = filepath.Join(s.Data, "fleet")
+	}
+	absolute(&s.FleetKeys)
+	if s.Control == "" {
+		s.Control = "https://" + reachable(s.ControlListen)
+	}
+	if s.Node == "" {
+		s.Node = "https://" + reachable(s.NodeListen)
+	}
 	if s.PublicURL == "" {
 		scheme := "http://"
 		if s.Secure() {
