@@ -9,10 +9,8 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/clock"
-	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/edge"
 	"github.com/dozehq/doze/internal/fleet"
@@ -20,19 +18,19 @@ import (
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/metric"
+	"github.com/dozehq/doze/internal/plane"
 	"github.com/dozehq/doze/internal/settings"
-	"github.com/dozehq/doze/internal/store"
 )
 
 // all serves everything in one process.
 func all(ctx context.Context, args []string) error {
 	replaced := make(chan os.Signal, 1)
 	signal.Notify(replaced, front.Replace) // one that comes too early is heard when all runs
-	s, err := start(ctx, "all", args)
+	s, err := start(ctx, "all", args, true)
 	if err != nil {
 		return err
 	}
-	in, release, err := claim(ctx, s)
+	in, release, err := claim(ctx, s, func() (func(), error) { return instance.Lock(s.Data, s.Run) })
 	if err != nil {
 		return err
 	}
@@ -48,11 +46,9 @@ func all(ctx context.Context, args []string) error {
 type platform struct {
 	settings settings.Settings
 	meters   meters
-	store    *store.Store
+	plane    *plane.Plane
 	host     *host.Host
-	feed     feed
 	edge     *edge.Edge
-	control  *control.Server
 	front    *front.Front
 	key      string // the first key, if this start made it
 }
@@ -71,29 +67,21 @@ func open(ctx context.Context, s settings.Settings, in *front.Listeners) (_ *pla
 	if err != nil {
 		return nil, err
 	}
-	limits, err := doze.ParseLimits(s.Quotas)
-	if err != nil {
+	if p.meters, err = openMeters(ctx, s); err != nil {
 		return nil, err
 	}
-	if p.store, err = openRecords(ctx, s, limits); err != nil {
-		return nil, err
-	}
-	if p.meters, err = openMeters(ctx, s, limits); err != nil {
+	if p.plane, err = plane.Open(ctx, s, p.meters.quotas); err != nil {
 		return nil, err
 	}
 	// The node is there first: it looks for control only when it reports.
-	up := upstream{report: func(r fleet.Report) { p.control.Report(r) }, named: p.store.ImageRefs}
+	up := host.Upstream{Report: func(r fleet.Report) { p.plane.Control.Report(r) }, Named: p.plane.Store.ImageRefs, Quotas: p.meters.quotas}
 	if p.host, err = openNode(ctx, s, p.meters, up); err != nil {
 		return nil, err
 	}
-	if p.feed, err = openFeed(ctx, s, p.store); err != nil {
-		return nil, err
-	}
-	p.edge = newEdge(addresses, p.meters, p.feed, backendOf(p))
-	if p.control, err = newControl(s, p.meters, p.store, p.host, p.feed, addresses, p.edge.Recheck); err != nil {
-		return nil, err
-	}
-	if p.key, err = settle(ctx, s, p.control); err != nil {
+	p.edge = newEdge(p, addresses)
+	node := p.host.Node()
+	n := plane.Node{Node: node, Gate: node, Info: p.host.Info(), Bucket: p.host.Bucket(), Enforce: p.host.Enforce}
+	if p.key, err = p.plane.BeginHere(ctx, n, addresses, p.edge.Recheck); err != nil {
 		return nil, err
 	}
 	p.host.SweepAddresses()
@@ -101,18 +89,22 @@ func open(ctx context.Context, s settings.Settings, in *front.Listeners) (_ *pla
 	return p, err
 }
 
-// backendOf is whom the edge asks in this process.
-func backendOf(p *platform) backend {
-	node := p.host.Node()
-	return backend{
-		gate: node, age: node.StateAge,
-		mounts: func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
-			p.control.ServeMounts(w, r, route, path)
+// newEdge returns the edge over the other roles of this process. It ends open
+// requests whose credential is worth less.
+func newEdge(p *platform, a edge.Addresses) *edge.Edge {
+	node, known := p.host.Node(), p.plane.Credentials
+	e := edge.New(edge.Config{
+		Addresses: a, Directory: p.plane.Directory, Previews: p.plane.Previews, Gate: node, StateAge: node.StateAge,
+		Authenticate: known.Authenticate, Tickets: known.Tickets, Enter: p.meters.quotas.Enter,
+		Mounts: func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
+			p.plane.Control.ServeMounts(w, r, route, path)
 		},
-		denied: func(r *http.Request, id string, c access.Caller, route fleet.Route, err error) {
-			p.control.Turned(r, id, c, route, err)
+		Denied: func(r *http.Request, id string, c access.Caller, route fleet.Route, err error) {
+			p.plane.Control.Turned(r, id, c, route, err)
 		},
-	}
+	})
+	known.OnLess(e.Recheck)
+	return e
 }
 
 // frontOptions put the roles behind the listeners.
@@ -120,14 +112,14 @@ func frontOptions(p *platform, in *front.Listeners) front.Options {
 	o := p.settings.Front()
 	o.Listeners, o.Previews = in, p.edge.Previews()
 	o.Handler = front.Mux{
-		Edge: p.edge, API: p.control.Handler(), Version: version,
+		Edge: p.edge, API: p.plane.Control.Handler(), Version: version,
 		Metrics: metric.Page{
-			Metrics: p.meters.metrics, Authenticate: p.feed.credentials.Authenticate, Operator: p.settings.Workspace,
+			Metrics: p.meters.metrics, Authenticate: p.plane.Credentials.Authenticate, Operator: p.settings.Workspace,
 			Now: func(ctx context.Context) metric.Now { return now(ctx, p) },
 		},
 	}
 	if o.Authority != nil {
-		o.Authority.Files, o.Authority.Ours = p.store, p.edge.Host
+		o.Authority.Files, o.Authority.Ours = p.plane.Store, p.edge.Host
 	}
 	return o
 }
@@ -142,13 +134,13 @@ func now(ctx context.Context, p *platform) metric.Now {
 // serve runs the platform until ctx ends, or until it is replaced. Sandboxes stay:
 // they run or sleep on, and the next start adopts them.
 func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
-	greet(p)
+	greet(p.settings, p.key)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	services := []daemon.Service{
 		{Name: "traces", Run: p.meters.traces.Run}, // before all that is traced
-		{Name: "control", Run: p.control.Run},
-		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.control.ClockStepped) }},
+		{Name: "control", Run: p.plane.Control.Run},
+		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.Control.ClockStepped) }},
 	}
 	services = append(services, p.host.Services()...)
 	services = append(services, p.front.Servers()...)
@@ -157,9 +149,8 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 	return errors.Join(daemon.Run(ctx, services...), closeAll(p))
 }
 
-func greet(p *platform) {
-	s := p.settings
-	g := instance.Greeting{Data: s.Data, URL: s.PublicURL, API: front.APIPath, Key: p.key, Terminal: term.IsTerminal(int(os.Stdout.Fd()))}
+func greet(s settings.Settings, key string) {
+	g := instance.Greeting{Data: s.Data, URL: s.PublicURL, API: front.APIPath, Key: key, Terminal: term.IsTerminal(int(os.Stdout.Fd()))}
 	if s.ByPath() {
 		g.Previews = s.PreviewURL
 	}
@@ -175,8 +166,8 @@ func closeAll(p *platform) error {
 	if p.host != nil {
 		errs = append(errs, p.host.Close())
 	}
-	if p.store != nil {
-		errs = append(errs, p.store.Close())
+	if p.plane != nil {
+		errs = append(errs, p.plane.Close())
 	}
 	return errors.Join(errs...)
 }

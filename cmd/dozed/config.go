@@ -27,6 +27,15 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (settings.Se
 	return s, flags.Args(), err
 }
 
+// loadAll is load for a command that takes no arguments but flags.
+func loadAll(name string, args []string) (settings.Settings, error) {
+	s, rest, err := load(name, args)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("dozed %s takes no argument %q; see dozed %s --help", name, rest[0], name)
+	}
+	return s, err
+}
+
 // loadFor is load for a command that does several things: the first argument
 // says which. Help is there for each, and for the command without one.
 func loadFor(name string, args []string, things ...string) (s settings.Settings, do string, rest []string, err error) {

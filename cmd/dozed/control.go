@@ -2,97 +2,53 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
-	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/audit"
-	"github.com/dozehq/doze/internal/control"
-	"github.com/dozehq/doze/internal/disk"
-	"github.com/dozehq/doze/internal/edge"
-	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/clock"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/instance"
-	"github.com/dozehq/doze/internal/oauth"
-	"github.com/dozehq/doze/internal/seal"
-	"github.com/dozehq/doze/internal/settings"
-	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/metric"
+	"github.com/dozehq/doze/internal/plane"
 )
 
-// openRecords opens the records of a data directory. Limits are those of workspaces
-// without limits of their own.
-func openRecords(ctx context.Context, s settings.Settings, limits doze.Limits) (*store.Store, error) {
-	box, err := seal.Open(instance.SealFile(s.Data))
+// serveControl is the control role in a process of its own.
+func serveControl(ctx context.Context, args []string) (err error) {
+	r, err := startRole(ctx, mtls.Control, args)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	address, err := instance.Records(s.Data, s.Database)
+	defer r.release()
+	m := r.meters
+	p, err := plane.Open(ctx, r.settings, m.quotas)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	records, err := store.Open(ctx, address, box)
+	defer func() { err = errors.Join(err, p.Close()) }()
+	addresses, err := addressesOf(r.settings)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	records.SetDefaultLimits(limits)
-	return records, nil
-}
-
-// openFeed loads what the edge must know of the records before it answers.
-func openFeed(ctx context.Context, s settings.Settings, records *store.Store) (feed, error) {
-	credentials, err := control.LoadCredentials(ctx, records, s.APIURL())
+	remote, key, err := p.BeginRemote(ctx, r.identity.Transport(mtls.Node), addresses)
 	if err != nil {
-		return feed{}, fmt.Errorf("load the credentials: %w", err)
+		return err
 	}
-	return feed{directory: fleet.NewDirectory(), previews: fleet.NewPreviews(), credentials: credentials}, nil
-}
-
-// newControl returns the control API over the records and one host.
-func newControl(s settings.Settings, m meters, records *store.Store, h *host.Host, f feed, a edge.Addresses, recheck func()) (*control.Server, error) {
-	pool, err := doze.ParseAddressPool(s.EgressPool)
+	l, err := listenFleet(ctx, r.settings.ControlListen, "control-listen")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	node := h.Node()
-	c := control.Config{
-		Store: records, Node: node, Gate: node, Directory: f.directory, Previews: f.previews, Credentials: f.credentials,
-		OAuth: oauth.New(oauth.Config{Store: records, Credentials: f.credentials, Base: s.APIURL()}),
-		Audit: audit.New(records, s.AuditKeep.Duration), Quotas: m.quotas, Operator: s.Workspace,
-		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
-		Hub: hub(), Recheck: recheck, Pool: pool, Info: h.Info(), Enforce: h.Enforce,
+	page := metric.Page{
+		Metrics: m.metrics, Authenticate: p.Credentials.Authenticate, Operator: r.settings.Workspace, Others: remote.NodeMetrics,
+		Now: func(context.Context) metric.Now { return metric.Now{Drops: m.traces.Drops()} },
 	}
-	if b := h.Bucket(); b != nil { // a nil of its type would be a bucket
-		c.Bucket = b
+	fmt.Println("The control role is ready at", r.settings.Control)
+	if key != "" {
+		fmt.Println("The admin key is in", instance.KeyFile(r.settings.Data))
 	}
-	return control.New(c), nil
-}
-
-// settle makes a fresh platform usable, and ends what the last process began. It
-// returns the first key, if this start made it. The file of the key comes before
-// the record.
-func settle(ctx context.Context, s settings.Settings, c *control.Server) (key string, err error) {
-	secret, created, err := c.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
-		return instance.KeepKey(s.Data, secret.Reveal())
-	})
-	if err != nil {
-		return "", fmt.Errorf("create the workspace: %w", err)
-	}
-	if created {
-		key = secret.Reveal()
-	}
-	if err := c.Recover(ctx); err != nil {
-		return "", fmt.Errorf("recover: %w", err)
-	}
-	return key, nil
-}
-
-// hub is the list of images that the platform makes itself.
-func hub() (list []control.HubImage) {
-	for _, o := range disk.Hub() {
-		list = append(list, control.HubImage{
-			Name: o.Name, DisplayName: o.DisplayName, Image: o.Image, Memory: o.Memory, Ports: o.Ports, Description: o.Description,
-			Categories: []string{},
-		})
-	}
-	return list
+	return daemon.Run(ctx,
+		daemon.Service{Name: "control", Run: p.Control.Run},
+		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.Control.ClockStepped) }},
+		serveFleet(r.identity, l, remote.Handler(page), remote.End),
+	)
 }

@@ -1,29 +1,21 @@
 package main
 
 import (
-	"net/http"
-	"time"
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"os/signal"
+	"slices"
 
-	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/edge"
-	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/mtls"
+	"github.com/dozehq/doze/internal/front"
+	"github.com/dozehq/doze/internal/metric"
+	"github.com/dozehq/doze/internal/replica"
 	"github.com/dozehq/doze/internal/settings"
 )
-
-// A feed is what control has the edge know.
-type feed struct {
-	directory   *fleet.Directory
-	previews    *fleet.Previews
-	credentials *access.Credentials
-}
-
-// backend is whom the edge asks about a request.
-type backend struct {
-	gate   fleet.Gate
-	age    func(uid string) (age time.Duration, ok bool)
-	mounts func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string)
-	denied func(r *http.Request, id string, c access.Caller, route fleet.Route, err error)
-}
 
 // addressesOf says how sandboxes and previews are called.
 func addressesOf(s settings.Settings) (edge.Addresses, error) {
@@ -34,13 +26,66 @@ func addressesOf(s settings.Settings) (edge.Addresses, error) {
 	return a, err
 }
 
-// newEdge returns the edge. It ends open requests whose credential is worth less.
-func newEdge(a edge.Addresses, m meters, f feed, b backend) *edge.Edge {
-	e := edge.New(edge.Config{
-		Addresses: a, Directory: f.directory, Previews: f.previews, Gate: b.gate,
-		Authenticate: f.credentials.Authenticate, Tickets: f.credentials.Tickets,
-		Enter: m.quotas.Enter, StateAge: b.age, Mounts: b.mounts, Denied: b.denied,
+// serveEdge is the edge role in a process of its own.
+func serveEdge(ctx context.Context, args []string) (err error) {
+	replaced := make(chan os.Signal, 1)
+	signal.Notify(replaced, front.Replace)
+	r, err := startRole(ctx, mtls.Edge, args)
+	if err != nil {
+		return err
+	}
+	defer r.release()
+	s := r.settings
+	in, release, err := claim(ctx, s, func() (func(), error) { return func() {}, nil }) // startRole locks
+	if err != nil {
+		return err
+	}
+	defer release()
+	m := r.meters
+	var f *front.Front
+	know, err := replica.New(replica.Options{
+		Control: s.Control, Controls: r.identity.Transport(mtls.Control), Nodes: r.identity.Transport(mtls.Node),
+		Edge: rand.Text(), Quotas: m.quotas,
+		Metrics: func(others []byte) ([]byte, error) {
+			own, err := m.metrics.Text(metric.Now{Front: f.Metrics()})
+			if err != nil {
+				return nil, err
+			}
+			return metric.Sum(others, own)
+		},
 	})
-	f.credentials.OnLess(e.Recheck)
-	return e
+	if err != nil {
+		return err
+	}
+	addresses, err := addressesOf(s)
+	if err != nil {
+		return err
+	}
+	e := edge.New(edge.Config{
+		Addresses: addresses, Directory: know.Directory, Previews: know.Previews, Gate: know.Ports, StateAge: know.Ports.StateAge,
+		Authenticate: know.Credentials.Authenticate, Tickets: know.Desk, Enter: m.quotas.Enter, Mounts: know.Desk.Mounts, Denied: know.Desk.Denied,
+	})
+	know.OnLess(e.Recheck)
+	o := s.Front()
+	o.Listeners, o.Previews = in, e.Previews()
+	o.Handler = front.Mux{Edge: e, API: know.Desk.API(), Metrics: know.Desk.Metrics(), Version: version}
+	if o.Authority != nil {
+		o.Authority.Files, o.Authority.Ours = know.Desk, e.Host
+	}
+	if f, err = front.Open(o); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	stop, err := know.Follow(ctx) // callers wait at the door until it knows all
+	defer stop()
+	if err != nil {
+		return err
+	}
+	greet(s, "")
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	return daemon.Run(ctx, slices.Concat(
+		[]daemon.Service{{Name: "desk", Run: know.Desk.Run}}, f.Servers(),
+		[]daemon.Service{{Name: "edge", Run: e.Run}}, // ends open requests, before the servers wait for them
+		f.Doors(ctx, replaced, end))...)
 }

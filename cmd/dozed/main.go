@@ -28,6 +28,10 @@ var dozed = command.Program{
 func init() { //nolint:gochecknoinits // the table refers to functions that print the table
 	dozed.Commands = []command.Command{
 		{Name: "all", Args: "--data DIR --listen ADDR …", Text: "serve everything in one process: control API, sandboxes, edge, egress rules; SIGUSR2 ends it for a successor as soon as no request is under way", Run: all},
+		{Name: "control", Args: "--data DIR --control-listen ADDR …", Text: "serve the control API and its records alone, for dozed node and dozed edge", Run: serveControl},
+		{Name: "node", Args: "--data DIR --control URL …", Text: "run sandboxes alone, as dozed control orders", Run: serveNode},
+		{Name: "edge", Args: "--data DIR --control URL --listen ADDR …", Text: "let callers in alone: to sandboxes on dozed node, and to the API of dozed control", Run: serveEdge},
+		{Name: "certificates", Args: "[--data DIR] [--fleet-keys DIR]", Text: "make the certificates by which dozed control, dozed node and dozed edge know each other", Run: certificates},
 		{Name: "destroy", Args: "[--data DIR] [--all] [--yes]", Text: "end all sandboxes of a data directory and remove what they have on this host; its records and checkpoints stay", Run: destroy},
 		{Name: "doctor", Args: "[--apply [--only CHECK]] [--data DIR]", Text: "say in plain words what this host lacks; --apply changes kernel settings to what it advises, and says how to undo it", Run: examine},
 		{Name: "image", Args: "build|ls [--data DIR] [NAME …]", Text: "make or list images", Run: images},

@@ -109,7 +109,7 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := claim(t.Context(), s); err == nil || !strings.Contains(err.Error(), flags[len(flags)-2]) {
+		if _, _, err := claim(t.Context(), s, func() (func(), error) { return instance.Lock(s.Data, s.Run) }); err == nil || !strings.Contains(err.Error(), flags[len(flags)-2]) {
 			t.Errorf("two listeners: %v", err)
 		}
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
@@ -134,7 +134,7 @@ func TestAStartThatFailsRefusesCallers(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "records"), []byte("postgres\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	in, release, err := claim(t.Context(), s)
+	in, release, err := claim(t.Context(), s, func() (func(), error) { return instance.Lock(s.Data, s.Run) })
 	if err != nil {
 		t.Fatal(err)
 	}

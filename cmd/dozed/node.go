@@ -2,29 +2,60 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"os"
 
-	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/trace"
 )
 
-// upstream is what a node tells and asks control.
-type upstream struct {
-	report func(fleet.Report)
-	named  func(context.Context) ([]string, error) // references of the images that records name
-}
-
 // openNode opens the node of this host, and adopts its sandboxes.
-func openNode(ctx context.Context, s settings.Settings, m meters, up upstream) (*host.Host, error) {
+func openNode(ctx context.Context, s settings.Settings, m meters, up host.Upstream) (*host.Host, error) {
 	o := s.Host()
 	o.Sentry, o.Agent = beside("doze-sentry"), beside("doze-agent")
-	o.Report, o.Named = up.report, up.named
-	o.Metrics, o.Quotas, o.Output = m.metrics, m.quotas, os.Stderr
+	o.Upstream, o.Metrics, o.Output = up, m.metrics, os.Stderr
 	o.Traced = func(r trace.Record) {
 		m.metrics.Traced(r)
 		m.traces.Offer(r)
 	}
 	return host.Open(ctx, o)
+}
+
+// serveNode is the node role in a process of its own.
+func serveNode(ctx context.Context, args []string) (err error) {
+	r, err := startRole(ctx, mtls.Node, args)
+	if err != nil {
+		return err
+	}
+	defer r.release()
+	s := r.settings
+	l, err := listenFleet(ctx, s.NodeListen, "node-listen")
+	if err != nil {
+		return err
+	}
+	id, err := instance.NodeID(s.Data)
+	if err != nil {
+		return err
+	}
+	if err := instance.Announce(s.Data, instance.Instance{Address: s.LocalURL(s.Listen), Run: s.Run, Cgroup: s.Cgroup}); err != nil {
+		return err
+	}
+	control := host.NewRemote(s.Control, r.identity.Transport(mtls.Control))
+	h, err := openNode(ctx, s, r.meters, control.Upstream())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	info := h.Info()
+	info.ID, info.Incarnation, info.URL, info.Version = id, rand.Text(), s.Node, version
+	fmt.Println("The node", id, "is ready at", s.Node)
+	services := append([]daemon.Service{{Name: "traces", Run: r.meters.traces.Run}}, h.Services()...)
+	services = append(services, serveFleet(r.identity, l, h.Handler(r.meters.traces.Drops)))
+	return daemon.Run(ctx, append(services, control.Services(h, info)...)...)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/dozehq/doze"
@@ -19,13 +18,9 @@ import (
 )
 
 // start reads and checks the settings of a command that serves, and prepares this
-// process: its log, its memory, and the host that it is on.
-func start(ctx context.Context, name string, args []string) (s settings.Settings, err error) {
-	s, rest, err := load(name, args)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("dozed %s takes no argument %q; see dozed %s --help", name, rest[0], name)
-	}
-	if err == nil {
+// process: its log, its memory, and the host that it is on, if it runs sandboxes.
+func start(ctx context.Context, name string, args []string, sandboxes bool) (s settings.Settings, err error) {
+	if s, err = loadAll(name, args); err == nil {
 		err = s.Validate()
 	}
 	if err != nil {
@@ -36,7 +31,7 @@ func start(ctx context.Context, name string, args []string) (s settings.Settings
 		return s, err
 	}
 	daemon.OpenLog(os.Stderr, level)
-	if !doctor.Print(os.Stderr, doctor.Lacking(doctor.Examine(examined(ctx, s)))) {
+	if sandboxes && !doctor.Print(os.Stderr, doctor.Lacking(doctor.Examine(examined(ctx, s)))) {
 		return s, errors.New("this host cannot run sandboxes: see MISSING above")
 	}
 	if err := daemon.ForbidDumps(); err != nil {
@@ -52,7 +47,7 @@ func start(ctx context.Context, name string, args []string) (s settings.Settings
 
 // claim takes the addresses and the directories of a dozed for this process alone.
 // It leaves nothing if it fails.
-func claim(ctx context.Context, s settings.Settings) (_ *front.Listeners, release func(), err error) {
+func claim(ctx context.Context, s settings.Settings, lock func() (unlock func(), err error)) (_ *front.Listeners, release func(), err error) {
 	// The addresses first: if one is taken, no directory should be made.
 	in, err := listen(ctx, s)
 	if err != nil {
@@ -60,7 +55,7 @@ func claim(ctx context.Context, s settings.Settings) (_ *front.Listeners, releas
 	}
 	// Whoever serves one of them with another one of the other would take what
 	// it does not know for left over.
-	unlock, err := instance.Lock(s.Data, s.Run)
+	unlock, err := lock()
 	if err != nil {
 		return nil, nil, errors.Join(err, in.Close())
 	}
@@ -98,7 +93,11 @@ type meters struct {
 	traces  *otlp.Exporter // nil without a collector
 }
 
-func openMeters(ctx context.Context, s settings.Settings, limits doze.Limits) (m meters, err error) {
+func openMeters(ctx context.Context, s settings.Settings) (m meters, err error) {
+	limits, err := doze.ParseLimits(s.Quotas)
+	if err != nil {
+		return m, err
+	}
 	m.metrics = metric.New()
 	m.quotas = quota.New(quota.Options{Defaults: limits, PerKey: s.KeyRequests, Refused: m.metrics.Refused})
 	if s.OTLPEndpoint != "" {

@@ -72,6 +72,7 @@ type Server struct {
 	disk        disk
 	setBack     atomic.Bool
 	node        atomic.Pointer[fleet.NodeInfo]
+	published   published
 	cut         cutShort   // by the end of the process before
 	governing   sync.Mutex // held while limits are recorded and put in force
 	// nodeStops says that nothing can be started any more.

@@ -161,7 +161,7 @@ func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store
 	}
 	err = s.Node.Create(ctx, o)
 	if err == nil {
-		defer trace.Next(ctx, trace.Publish).End()
+		defer s.published.begin(ctx, sb.Machine)()
 		// Whoever deletes the sandbox does so before the route is there, then
 		// the step fails; or after the step, and removes the route.
 		s.Directory.Put(routeOf(sb))

@@ -30,8 +30,8 @@ var errNoNode = doze.Errorf(doze.Unavailable, "no node has joined since the cont
 // node asks of control.
 type Roster struct {
 	s *Server
-	// reach has calls go to a node's address from now on.
-	reach func(url string)
+	// joined hears of a node before it is told anything: calls have to reach it.
+	joined func(fleet.NodeInfo)
 
 	joining sync.Mutex    // held while control tells a node what it forgot
 	adopted chan struct{} // closed when Adopt is done
@@ -51,8 +51,8 @@ type sent struct {
 }
 
 // NewRoster returns a roster without a node.
-func NewRoster(s *Server, reach func(url string)) *Roster {
-	r := &Roster{s: s, reach: reach, adopted: make(chan struct{}), bytes: map[string]*sent{}}
+func NewRoster(s *Server, joined func(fleet.NodeInfo)) *Roster {
+	r := &Roster{s: s, joined: joined, adopted: make(chan struct{}), bytes: map[string]*sent{}}
 	r.present.Store(new(string))
 	return r
 }
@@ -67,7 +67,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) error {
 	if err := r.admit(ctx, n.ID); err != nil {
 		return err
 	}
-	r.reach(n.URL)
+	r.joined(n)
 	r.s.node.Store(&n)
 	if err := r.tell(ctx); err != nil {
 		return err

@@ -20,7 +20,7 @@ func TestRoster(t *testing.T) {
 	p := start(t, false)
 	p.create(`{"metadata":{"name":"a"}}`)
 	var reached string
-	r := control.NewRoster(p.ctl, func(url string) { reached = url })
+	r := control.NewRoster(p.ctl, func(n fleet.NodeInfo) { reached = n.URL })
 	info := fleet.NodeInfo{ID: "n1", Incarnation: "1", URL: "https://n1", Memory: 1024}
 	for what, wrong := range map[string]fleet.NodeInfo{
 		"without an id":       {Incarnation: "1", URL: "x"},
@@ -87,7 +87,7 @@ func TestRosterTellsAgain(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
 	p.create(`{"metadata":{"name":"a"}}`)
-	r := control.NewRoster(p.ctl, func(string) {})
+	r := control.NewRoster(p.ctl, func(fleet.NodeInfo) {})
 	for _, incarnation := range []string{"1", "2"} {
 		p.node.mu.Lock()
 		p.node.limits = map[string]doze.Limits{}
@@ -107,7 +107,7 @@ func TestRosterTellsAgain(t *testing.T) {
 func TestOnceAdopted(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	r := control.NewRoster(p.ctl, func(string) {})
+	r := control.NewRoster(p.ctl, func(fleet.NodeInfo) {})
 	h := r.OnceAdopted(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	ask := func(ctx context.Context, method string) int {
 		w := httptest.NewRecorder()

@@ -13,7 +13,7 @@ func TestTraces(t *testing.T) {
 		t := p.t
 		p.create(`{"metadata":{"name":"a"}}`)
 		all := want[[]doze.Trace](p, 200, "GET", "/sandboxes/a/traces", "")
-		if len(all) != 1 || all[0].Kind != doze.TraceCreate || len(all[0].Stages) != 2 || all[0].Stages[1].Within != "launch" {
+		if len(all) != 1 || all[0].Kind != doze.TraceCreate || len(all[0].Stages) != 3 || all[0].Stages[1].Within != "launch" || all[0].Stages[2].Name != "publish" {
 			t.Errorf("%+v", all)
 		}
 		want[any](p, 404, "GET", "/sandboxes/b/traces", "")

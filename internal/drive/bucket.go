@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -30,6 +32,27 @@ type Bucket struct {
 	client *minio.Client
 	url    string
 	name   string
+}
+
+// findTime is how long a start waits for the bucket.
+const findTime = 5 * time.Second
+
+// Find returns the bucket, or nil without a URL. One that does not answer may do so
+// later.
+func Find(ctx context.Context, o Options) (*Bucket, error) {
+	if o.URL == "" {
+		return nil, nil //nolint:nilnil // there are no drives
+	}
+	b, err := Open(o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	if err := b.Check(ctx); err != nil {
+		slog.Warn("the bucket of drives cannot be used", "bucket", b.URL(), "err", err)
+	}
+	return b, nil
 }
 
 // Open returns the bucket of o. It reads the credentials and asks nobody.

@@ -83,6 +83,7 @@ func (c *Client) send(ctx context.Context, call string, query url.Values, body i
 	if err != nil {
 		return fmt.Errorf("%s: %w", call, err)
 	}
+	announce(ctx, r)
 	resp, err := c.http.Do(r) //nolint:gosec // G704: as above
 	if err != nil {
 		return unreachable(ctx, call, err)
@@ -122,6 +123,13 @@ func failed(status int, raw []byte) error {
 		return ErrStopping
 	}
 	return &doze.Error{Kind: doze.KindOfStatus(status), Name: f.Name, Message: f.Message, Fields: f.Fields}
+}
+
+// Metrics returns what the process of the node counts, in the text format of
+// Prometheus.
+func (c *Client) Metrics(ctx context.Context) (text []byte, err error) {
+	err = c.Post(ctx, metricsCall, struct{}{}, &text)
+	return text, err
 }
 
 // CheckImage implements [Node].

@@ -32,6 +32,19 @@ const (
 	feedLineMax = 256 << 20
 )
 
+// The topics of control's feed, and what their keys are.
+const (
+	TopicRoutes     = "routes"     // of sandboxes; see Directory
+	TopicPreviews   = "previews"   // by label
+	TopicDomains    = "domains"    // by name
+	TopicPrincipals = "principals" // by sub
+	TopicKeys       = "keys"       // of the API, by id
+	TopicRevoked    = "revoked"    // by grant
+	TopicVerifier   = "verifier"   // of tokens, by issuer
+	TopicLimits     = "limits"     // by workspace
+	TopicNodes      = "nodes"      // where one is, by its id
+)
+
 // A Fact is what a feed says of one thing.
 type Fact struct {
 	Topic string
@@ -62,7 +75,9 @@ func ParseMark(text string) (Mark, error) {
 // A Feed tells followers what is, and then what changes. It is safe for concurrent
 // use.
 type Feed struct {
-	epoch string
+	epoch  string
+	closed chan struct{}
+	once   sync.Once // closes closed
 
 	mu       sync.Mutex
 	revision uint64                   // guarded by mu; of the last change
@@ -84,7 +99,7 @@ type change struct {
 // NewFeed returns a feed that says nothing yet. Its epoch is new: nobody takes it
 // for the feed of an earlier process.
 func NewFeed() *Feed {
-	return &Feed{epoch: rand.Text(), facts: map[factID]*list.Element{}, order: list.New(), gones: list.New(), changed: make(chan struct{})}
+	return &Feed{epoch: rand.Text(), closed: make(chan struct{}), facts: map[factID]*list.Element{}, order: list.New(), gones: list.New(), changed: make(chan struct{})}
 }
 
 // Tell says what a thing is from now on. Without a value, it is gone.
@@ -224,6 +239,8 @@ func (f *Feed) Serve(w http.ResponseWriter, r *http.Request) {
 		restart = false
 		select {
 		case <-changed:
+		case <-f.closed:
+			return
 		case <-r.Context().Done():
 			return
 		}
@@ -232,6 +249,9 @@ func (f *Feed) Serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
+
+// Close sends all followers away. They come back to the next process.
+func (f *Feed) Close() { f.once.Do(func() { close(f.closed) }) }
 
 // Register adds the route of the feed.
 func (f *Feed) Register(mux *http.ServeMux) { mux.HandleFunc("GET "+feedPath, f.Serve) }

@@ -17,6 +17,8 @@ const (
 	// importVolume is the call whose body is a stream: its arguments are in the
 	// query.
 	importVolume = "ImportVolume"
+	// metricsCall is the call of [RegisterMetrics], which is about the process.
+	metricsCall = "Metrics"
 	// callMax bounds the arguments of a call, in bytes: an order has the variables
 	// of a sandbox, and a list of statuses some thousand ids.
 	callMax = 16 << 20
@@ -35,18 +37,27 @@ type Server struct {
 // NewServer returns a server for a node. Without a dialer, there are no tunnels.
 func NewServer(n Node, d Dialer) *Server { return &Server{n, d} }
 
-// Register adds the routes of the server: calls, which are for control, and tunnels.
+// Register adds all routes of the server, which are for control.
 func (s *Server) Register(mux *http.ServeMux) {
-	s.RegisterFor(mux, func(h http.Handler) http.Handler { return h }, func(h http.Handler) http.Handler { return h })
+	mux.HandleFunc("POST "+Prefix+"{call}", s.serve)
+	mux.HandleFunc("POST "+Prefix+importVolume, s.importVolume)
+	if s.dialer != nil {
+		s.RegisterTunnels(mux)
+	}
 }
 
-// RegisterFor is Register with what guards calls, and what guards tunnels.
-func (s *Server) RegisterFor(mux *http.ServeMux, calls, tunnels func(http.Handler) http.Handler) {
-	mux.Handle("POST "+Prefix+"{call}", calls(http.HandlerFunc(s.serve)))
-	mux.Handle("POST "+Prefix+importVolume, calls(http.HandlerFunc(s.importVolume)))
-	if s.dialer != nil {
-		mux.Handle("POST "+tunnelPath, tunnels(http.HandlerFunc(s.serveTunnel)))
-	}
+// RegisterMetrics adds the route of what the process counts, in the text format of
+// Prometheus.
+func RegisterMetrics(mux *http.ServeMux, text func(context.Context) ([]byte, error)) {
+	mux.HandleFunc("POST "+Prefix+metricsCall, func(w http.ResponseWriter, r *http.Request) {
+		raw, err := text(r.Context())
+		Answer(w, raw, err)
+	})
+}
+
+// RegisterTunnels adds the route of tunnels, which is all that an edge needs.
+func (s *Server) RegisterTunnels(mux *http.ServeMux) {
+	mux.HandleFunc("POST "+tunnelPath, s.serveTunnel)
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) { serveCall(w, r, calls, s.node) }
@@ -67,7 +78,9 @@ func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[strin
 		Answer(w, nil, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read"))
 		return
 	}
-	out, err := do(r.Context(), role, &in)
+	ctx, caller := arrive(r)
+	defer caller.Leave()
+	out, err := do(ctx, role, &in)
 	Answer(w, out, err)
 }
 

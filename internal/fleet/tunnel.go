@@ -30,7 +30,7 @@ const (
 	frameHead  = 4
 	// frameMax bounds one frame, in bytes: a tunnel keeps no more of an answer.
 	frameMax = 64 << 10
-	// cameHeader says how long the request that opens a tunnel has waited already, in
+	// cameHeader says how long the caller behind a request has waited already, in
 	// nanoseconds: the clocks of two hosts differ.
 	cameHeader = "Doze-Waited"
 	// stateAgeHeader has the age of the state of the sandbox in nanoseconds, on the
@@ -38,6 +38,25 @@ const (
 	stateAgeHeader = "Doze-State-Age"
 	parentHeader   = "Traceparent"
 )
+
+// announce says for whom a request to another role is, if somebody waits for it.
+func announce(ctx context.Context, r *http.Request) {
+	if c := trace.CallerOf(ctx); c != nil {
+		r.Header.Set(cameHeader, strconv.FormatInt(int64(c.Waited()), 10))
+		r.Header.Set(parentHeader, c.Parent())
+	}
+}
+
+// arrive returns a context in which the one who waits for a request is known: what
+// this makes the node do is traced from the moment in which the caller came.
+func arrive(r *http.Request) (context.Context, *trace.Caller) {
+	text := r.Header.Get(cameHeader)
+	waited, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return trace.Expect(r.Context())
+	}
+	return trace.Arrive(r.Context(), time.Now().Add(-time.Duration(max(0, waited))), r.Header.Get(parentHeader))
+}
 
 // Dialer is what a node gives to who carries requests to sandboxes.
 type Dialer interface {
@@ -76,8 +95,7 @@ func (s *Server) serveTunnel(w http.ResponseWriter, r *http.Request) {
 		Answer(w, nil, doze.Errorf(doze.Invalid, "the port of the tunnel must be 1 to 65535"))
 		return
 	}
-	waited, _ := strconv.ParseInt(r.Header.Get(cameHeader), 10, 64) // 0 without it
-	ctx, caller := trace.Arrive(r.Context(), time.Now().Add(-time.Duration(max(0, waited))), r.Header.Get(parentHeader))
+	ctx, caller := arrive(r)
 	defer caller.Leave()
 	conn, err := s.dialer.Dial(ctx, uid, uint16(port))
 	if err != nil {
@@ -245,10 +263,7 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 		cut(err)
 		return nil, err
 	}
-	if c := trace.CallerOf(ctx); c != nil {
-		r.Header.Set(cameHeader, strconv.FormatInt(int64(c.Waited()), 10))
-		r.Header.Set(parentHeader, c.Parent())
-	}
+	announce(ctx, r)
 	resp, err := p.client.http.Do(r)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, callMax))

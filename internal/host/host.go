@@ -42,9 +42,6 @@ const (
 // to the records.
 const EgressFile = "egress.key"
 
-// bucketTime is how long a start waits for the bucket of drives.
-const bucketTime = 5 * time.Second
-
 // Options say what a host is made of.
 type Options struct {
 	Data, Run, ImagesDir, Cgroup string
@@ -72,13 +69,18 @@ type Options struct {
 
 	Drives drive.Options // an empty URL: there are no drives
 
-	// What other roles get to know and decide.
-	Report  func(fleet.Report)
+	Upstream
+
 	Traced  func(trace.Record)
 	Metrics *metric.Metrics
-	Quotas  Quotas                                  // meters egress
-	Named   func(context.Context) ([]string, error) // references of the images that records name
-	Output  io.Writer                               // shows how images get on
+	Output  io.Writer // shows how images get on
+}
+
+// Upstream is what a host tells and asks control.
+type Upstream struct {
+	Report func(fleet.Report)
+	Named  func(context.Context) ([]string, error) // references of the images that records name
+	Quotas Quotas                                  // meters egress
 }
 
 // Quotas count what workspaces send and receive, and say which may send no more.
@@ -126,7 +128,7 @@ func Open(ctx context.Context, o Options) (_ *Host, err error) {
 	if err := h.openImages(ctx); err != nil {
 		return nil, err
 	}
-	if h.bucket, err = OpenBucket(ctx, o.Drives); err != nil {
+	if h.bucket, err = drive.Find(ctx, o.Drives); err != nil {
 		return nil, err
 	}
 	if err := h.openVolumes(); err != nil {
@@ -248,24 +250,6 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 		slog.Warn("what no machine needs any more could not be removed", "driver", o.Driver, "err", err)
 	}
 	return nil
-}
-
-// OpenBucket returns the bucket of drives, or nil. One that does not answer may
-// do so later.
-func OpenBucket(ctx context.Context, o drive.Options) (*drive.Bucket, error) {
-	if o.URL == "" {
-		return nil, nil //nolint:nilnil // there are no drives
-	}
-	b, err := drive.Open(o)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, bucketTime)
-	defer cancel()
-	if err := b.Check(ctx); err != nil {
-		slog.Warn("the bucket of drives cannot be used", "bucket", b.URL(), "err", err)
-	}
-	return b, nil
 }
 
 // mountDrive opens a part of a drive for a sandbox.

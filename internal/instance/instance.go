@@ -159,6 +159,9 @@ func NodeID(data string) (string, error) {
 // SealFile is where the key is that secrets in the records are sealed with.
 func SealFile(data string) string { return filepath.Join(data, sealFile) }
 
+// KeyFile is where the first key is.
+func KeyFile(data string) string { return filepath.Join(data, keyFile) }
+
 // KeepKey writes the first key to where root finds it again. It outlasts a loss of
 // power: a key that is recorded and in no file would lock everybody out.
 func KeepKey(data, key string) error {

@@ -24,7 +24,9 @@ func TestSum(t *testing.T) {
 	one, first, second := New(), New(), New()
 	count(one, one)
 	count(first, second)
-	now := func(open int) Now { return Now{Front: Front{Open: open, Refused: map[string]uint64{"full": uint64(open)}}} }
+	now := func(open int) Now {
+		return Now{Front: Front{Open: open, Refused: map[string]uint64{"full": uint64(open)}}}
+	}
 	want, err := one.Text(now(5))
 	if err != nil {
 		t.Fatal(err)

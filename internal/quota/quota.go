@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/ratelimit"
@@ -49,10 +50,17 @@ type Book struct {
 	open map[string]int64                   // guarded by mu; requests to sandboxes, by workspace
 	tell func(workspace string, limits any) // guarded by mu
 
-	// elsewhere are requests that are open in other processes, by process and
-	// workspace. Guarded by mu.
-	elsewhere map[string]map[string]int64
+	elsewhere map[string]told // guarded by mu; by process
 }
+
+// told is what another process has told about the requests that are open there.
+type told struct {
+	at   time.Time
+	open map[string]int64 // by workspace
+}
+
+// toldFor is how long that counts: a process that says no more is gone.
+const toldFor = 30 * time.Second
 
 // New returns a book in which every workspace has the default limits.
 func New(o Options) *Book {
@@ -62,7 +70,7 @@ func New(o Options) *Book {
 	return &Book{
 		Options: o, keys: ratelimit.New[string](perSecond(int64(o.PerKey)), keysMax), workspaces: ratelimit.New[string](ratelimit.Limit{}, workspacesMax),
 		egress: egress{all: map[string]*day{}},
-		own:    map[string]doze.Limits{}, open: map[string]int64{}, elsewhere: map[string]map[string]int64{},
+		own:    map[string]doze.Limits{}, open: map[string]int64{}, elsewhere: map[string]told{},
 		tell: func(string, any) {},
 	}
 }
@@ -194,8 +202,10 @@ func (b *Book) Open(workspace string) int64 {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	n := b.open[workspace]
-	for _, open := range b.elsewhere {
-		n += open[workspace]
+	for _, t := range b.elsewhere {
+		if time.Since(t.at) < toldFor {
+			n += t.open[workspace]
+		}
 	}
 	return n
 }
@@ -207,16 +217,13 @@ func (b *Book) Load() map[string]int64 {
 	return maps.Clone(b.open)
 }
 
-// Elsewhere takes note of the requests that are open in another process; nil: it has
-// none, or is gone.
+// Elsewhere takes note of the requests that are open in another process, which has to
+// be repeated.
 func (b *Book) Elsewhere(process string, open map[string]int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(open) == 0 {
-		delete(b.elsewhere, process)
-		return
-	}
-	b.elsewhere[process] = open
+	maps.DeleteFunc(b.elsewhere, func(_ string, t told) bool { return time.Since(t.at) >= toldFor })
+	b.elsewhere[process] = told{time.Now(), open}
 }
 
 // Rate is about how many requests of a workspace came within the last second.

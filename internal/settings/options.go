@@ -25,8 +25,13 @@ func (s Settings) Host() host.Options {
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		Egress: s.Egress, EgressLink: s.EgressLink, Resolver: s.DNS(),
-		Drives: drive.Options{URL: s.Drives, Credentials: s.DrivesKeys, Region: s.DrivesRegion},
+		Drives: s.Bucket(),
 	}
+}
+
+// Bucket is what the settings say of the bucket of drives.
+func (s Settings) Bucket() drive.Options {
+	return drive.Options{URL: s.Drives, Credentials: s.DrivesKeys, Region: s.DrivesRegion}
 }
 
 // Library is what the settings say of images.

@@ -52,6 +52,10 @@ type Options struct {
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 
+	// Roles has control, node and edge run as three processes. So does the environment
+	// variable DOZE_TEST_ROLES, for every platform.
+	Roles bool
+
 	// Account has the platform's time of processors counted, which on a host with
 	// cgroup v2 alone includes the group of its sandboxes: see [Platform.Used].
 	Account bool
@@ -82,9 +86,29 @@ type Platform struct {
 	previews  string            // address of previews by path; empty with a domain
 	transport http.RoundTripper // nil is that of net/http
 	account   *Account          // of dozed and its children; may be nil
-	cmd       *exec.Cmd
-	ended     chan struct{}
+	roles     []string          // commands of dozed that run; the last one listens
+	control   string            // address of the role, if it is a process of its own
+	node      string            // the same
+	processes map[string]*process
 }
+
+// process is one dozed.
+type process struct {
+	*exec.Cmd
+
+	ended chan struct{}
+}
+
+// RolesEnv is the environment variable that is as [Options.Roles].
+const RolesEnv = "DOZE_TEST_ROLES"
+
+// The roles of a platform whose roles are processes of their own, in the order in
+// which they start.
+const (
+	Control = "control"
+	Node    = "node"
+	Edge    = "edge"
+)
 
 // Root returns the directory of this module.
 func Root() string {
@@ -107,6 +131,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 		}
 	}
 	p := &Platform{
+		processes: map[string]*process{}, roles: []string{"all"},
 		options: o, listen: o.Listen, Address: "http://" + o.Listen,
 		Data: cmp.Or(o.Data, filepath.Join(o.Dir, "data")), RunDir: cmp.Or(o.Run, filepath.Join(o.Dir, "run")), Log: filepath.Join(o.Dir, "dozed.log"),
 	}
@@ -124,6 +149,18 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 			return nil, err
 		}
 		p.Address, p.transport = "https://"+net.JoinHostPort(o.Host, port), p.secure()
+	}
+	if o.Roles || os.Getenv(RolesEnv) != "" {
+		p.roles = []string{Control, Node, Edge}
+		for _, to := range []*string{&p.control, &p.node} {
+			var err error
+			if *to, err = freeport.Address(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if out, err := exec.CommandContext(ctx, filepath.Join(o.Bin, "dozed"), "certificates", "--data", p.Data).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("make the certificates of the roles: %w: %s", err, out)
+		}
 	}
 	return p, p.Restart(ctx)
 }
@@ -143,28 +180,36 @@ func (p *Platform) Transport() http.RoundTripper { return p.transport }
 
 // Restart starts dozed again, after Stop, Kill or Reboot.
 func (p *Platform) Restart(ctx context.Context) error {
+	if p.options.Account && p.account == nil {
+		var err error
+		if p.account, err = OpenAccount(p.cgroup()+"-account", p.cgroup()); err != nil {
+			return err
+		}
+	}
+	for _, role := range p.roles {
+		if err := p.StartRole(role); err != nil {
+			return err
+		}
+	}
+	if err := p.Ready(ctx); err != nil {
+		return err
+	}
+	key, err := os.ReadFile(filepath.Join(p.Data, "admin.key"))
+	p.Key = strings.TrimSpace(string(key))
+	if err == nil && p.Key == "" {
+		err = errors.New("the admin key is gone")
+	}
+	return err
+}
+
+// StartRole starts one process of a platform, and does not wait until it answers.
+func (p *Platform) StartRole(role string) error {
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	args := []string{
-		"all", "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
-		"--swap", "host", // by itself, each platform would take memory of the host
-	}
-	if !p.options.Spares {
-		args = append(args, "--spares", "0", "--spares-max", "0")
-	}
-	args = append(args, p.options.Args...)
-	if p.previews != "" {
-		args = append(args, "--preview-listen", p.previews)
-	}
-	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), args...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
-	if p.options.Account && p.account == nil {
-		if p.account, err = OpenAccount(p.cgroup()+"-account", p.cgroup()); err != nil {
-			return err
-		}
-	}
+	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), p.arguments(role)...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	if p.account != nil {
 		cmd = p.account.Command(cmd)
 	}
@@ -173,18 +218,47 @@ func (p *Platform) Restart(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	ended := make(chan struct{})
-	p.cmd, p.ended = cmd, ended
+	started := &process{cmd, make(chan struct{})}
+	p.processes[role] = started
 	go func() { // ends with the process
 		_ = cmd.Wait()
-		close(ended)
+		close(started.ended)
 	}()
+	return nil
+}
+
+// arguments are those of one process.
+func (p *Platform) arguments(role string) []string {
+	args := []string{
+		role, "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
+		"--swap", "host", // by itself, each platform would take memory of the host
+	}
+	if p.control != "" {
+		args = append(args, "--control-listen", p.control, "--node-listen", p.node)
+	}
+	if !p.options.Spares {
+		args = append(args, "--spares", "0", "--spares-max", "0")
+	}
+	args = append(args, p.options.Args...)
+	if p.previews != "" {
+		args = append(args, "--preview-listen", p.previews)
+	}
+	return args
+}
+
+// Ready waits until the platform answers.
+func (p *Platform) Ready(ctx context.Context) error {
 	ready := time.NewTimer(readyTime)
 	defer ready.Stop()
 	for !p.healthy(ctx) {
+		for role, one := range p.processes {
+			select {
+			case <-one.ended:
+				return fmt.Errorf("dozed %s ended: %s", role, p.Tail())
+			default:
+			}
+		}
 		select {
-		case <-ended:
-			return fmt.Errorf("dozed ended: %s", p.Tail())
 		case <-ready.C:
 			return fmt.Errorf("dozed is not ready: %s", p.Tail())
 		case <-ctx.Done():
@@ -192,12 +266,7 @@ func (p *Platform) Restart(ctx context.Context) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	key, err := os.ReadFile(filepath.Join(p.Data, "admin.key"))
-	p.Key = strings.TrimSpace(string(key))
-	if err == nil && p.Key == "" {
-		err = errors.New("the admin key is gone")
-	}
-	return err
+	return nil
 }
 
 func (p *Platform) healthy(ctx context.Context) bool {
@@ -229,27 +298,49 @@ func (p *Platform) Client() (*client.Client, error) {
 	return client.New(client.Config{Address: p.Address, Key: p.Key, Transport: p.transport})
 }
 
-// PID returns the process id of dozed.
-func (p *Platform) PID() int { return p.cmd.Process.Pid }
+// door is the process that callers reach.
+func (p *Platform) door() *process { return p.processes[p.roles[len(p.roles)-1]] }
+
+// PID returns the process id of the dozed that callers reach.
+func (p *Platform) PID() int { return p.door().Process.Pid }
 
 // Stop ends dozed as an operator does. Launcher and sandboxes stay.
 func (p *Platform) Stop() error { return p.end(syscall.SIGTERM) }
 
-// Replace ends dozed as an operator does who is about to start another one.
-func (p *Platform) Replace() error { return p.end(syscall.SIGUSR2) }
+// Replace ends dozed as an operator does who is about to start another one. Of the
+// roles, the edge alone has callers who would notice.
+func (p *Platform) Replace() error {
+	return errors.Join(p.signal(p.door(), syscall.SIGUSR2), p.wait(p.door()), p.Stop())
+}
 
 func (p *Platform) end(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	var errs []error
+	for _, one := range p.processes {
+		errs = append(errs, p.signal(one, s))
+	}
+	return errors.Join(append(errs, p.Wait())...)
+}
+
+func (p *Platform) signal(one *process, s syscall.Signal) error {
+	if err := one.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	return p.Wait()
+	return nil
 }
 
 // Wait returns when dozed has ended, which somebody told it to. One that does
 // not end is killed.
 func (p *Platform) Wait() error {
+	var errs []error
+	for _, one := range p.processes {
+		errs = append(errs, p.wait(one))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Platform) wait(one *process) error {
 	select {
-	case <-p.ended:
+	case <-one.ended:
 		return nil
 	case <-time.After(stopTime):
 		return errors.Join(errors.New("dozed does not stop"), p.Kill())
@@ -258,10 +349,22 @@ func (p *Platform) Wait() error {
 
 // Kill ends dozed as a crash does. Launcher and sandboxes stay.
 func (p *Platform) Kill() error {
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	var errs []error
+	for _, role := range p.roles {
+		if p.processes[role] != nil {
+			errs = append(errs, p.KillRole(role))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// KillRole ends one process of a platform as a crash does.
+func (p *Platform) KillRole(role string) error {
+	one := p.processes[role]
+	if err := one.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	<-p.ended
+	<-one.ended
 	return nil
 }
 
@@ -270,14 +373,19 @@ func (p *Platform) Kill() error {
 // forbids.
 func (p *Platform) Quit() (dumped bool, err error) {
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-	if err := unix.Prlimit(p.PID(), unix.RLIMIT_CORE, &unlimited, nil); err != nil {
-		return false, err
+	for _, one := range p.processes {
+		if err := unix.Prlimit(one.Process.Pid, unix.RLIMIT_CORE, &unlimited, nil); err != nil {
+			return false, err
+		}
 	}
 	if err := p.end(syscall.SIGQUIT); err != nil {
 		return false, err
 	}
-	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return ok && status.CoreDump(), nil
+	for _, one := range p.processes {
+		status, ok := one.ProcessState.Sys().(syscall.WaitStatus)
+		dumped = dumped || ok && status.CoreDump()
+	}
+	return dumped, nil
 }
 
 // Reboot ends everything as a power failure does, and loses the run state.

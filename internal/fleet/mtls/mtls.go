@@ -14,8 +14,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -59,10 +61,25 @@ const (
 	authorityKey  = "ca.key" // needed to make more certificates, and by no role
 )
 
+// Files are those that a role needs, by role.
+type Files map[Role][]string
+
+// Print says which files a role on another host needs.
+func (f Files) Print(w io.Writer) {
+	fmt.Fprintln(w, "A role on another host needs these files there, in the directory that --fleet-keys names:")
+	for _, r := range Roles {
+		fmt.Fprintf(w, "  %s:\n", r)
+		for _, file := range f[r] {
+			fmt.Fprintln(w, "   ", file)
+		}
+	}
+	fmt.Fprintln(w, authorityKey+" makes more certificates. Keep it from all roles.")
+}
+
 // Make makes the authority in a directory, if there is none, and a certificate of it
 // for each role. Certificates that are there are made anew. It returns the files
 // that a role needs, by role.
-func Make(dir string) (map[Role][]string, error) {
+func Make(dir string) (Files, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of certificates: %w", err)
 	}
@@ -70,7 +87,7 @@ func Make(dir string) (map[Role][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := map[Role][]string{}
+	files := Files{}
 	for _, role := range Roles {
 		if err := issue(dir, role, ca, key); err != nil {
 			return nil, fmt.Errorf("make the certificate of the role %s: %w", role, err)
@@ -204,6 +221,8 @@ const (
 	pingWait  = 10 * time.Second
 	// dialWait bounds the way to a peer, with TLS.
 	dialWait = 5 * time.Second
+	// drainTime is what requests get to end in when a role stops.
+	drainTime = 10 * time.Second
 	// headerWait bounds the header of a request.
 	headerWait = 10 * time.Second
 )
@@ -231,7 +250,7 @@ func (i *Identity) Transport(peer Role) *http.Transport {
 }
 
 // Server returns a server for peers that have a certificate of the authority.
-// [Only] says which of them may ask for what.
+// [ByRole] says which of them may ask for what.
 func (i *Identity) Server(h http.Handler) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
@@ -244,23 +263,39 @@ func (i *Identity) Server(h http.Handler) *http.Server {
 	}
 }
 
-// Listen listens for peers until the context ends or serve of the server does.
-func Listen(ctx context.Context, address string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen for the other roles: %w: choose another address with --fleet-listen", err)
+// Serve serves peers until ctx ends, and then waits for the requests that are under
+// way. Those that end by no other means, ending has to end.
+func (i *Identity) Serve(ctx context.Context, l net.Listener, h http.Handler, ending ...func()) error {
+	server := i.Server(h)
+	for _, end := range ending {
+		server.RegisterOnShutdown(end)
 	}
-	return l, nil
+	ended := make(chan error, 1)
+	go func() { ended <- server.ServeTLS(l, "", "") }() // ends with the server
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		return server.Close() // what takes longer is cut
+	}
+	return nil
 }
 
-// Only lets peers of some roles ask a handler, and refuses the others.
-func Only(h http.Handler, roles ...Role) http.Handler {
+// ByRole has peers of each role served by the handler of that role, and refuses
+// others.
+func ByRole(of map[Role]http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !slices.ContainsFunc(roles, func(role Role) bool { return is(r, role) }) {
-			httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this is for the roles %v of the platform", roles))
-			return
+		for role, h := range of {
+			if is(r, role) {
+				h.ServeHTTP(w, r)
+				return
+			}
 		}
-		h.ServeHTTP(w, r)
+		httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this is for the roles %v of the platform", slices.Sorted(maps.Keys(of))))
 	})
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/dozehq/doze/internal/fleet/mtls"
@@ -35,15 +37,22 @@ func made(t *testing.T) string {
 // serve has a role serve who may ask, and returns its address.
 func serve(t *testing.T, i *mtls.Identity, may ...mtls.Role) string {
 	t.Helper()
-	l, err := mtls.Listen(t.Context(), "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := i.Server(mtls.Only(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, r.Proto)
-	}), may...))
-	go func() { _ = s.ServeTLS(l, "", "") }()
-	t.Cleanup(func() { _ = s.Close() })
+	of := map[mtls.Role]http.Handler{}
+	for _, role := range may {
+		of[role] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := i.Serve(ctx, l, mtls.ByRole(of)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); served.Wait() })
 	return "https://" + l.Addr().String()
 }
 

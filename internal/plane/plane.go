@@ -1,0 +1,126 @@
+// Package plane composes the control role: the records, what the edge has to know of
+// them, and the control API over a node. It knows the other two roles by the
+// contracts of package fleet alone.
+package plane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/edge"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/instance"
+	"github.com/dozehq/doze/internal/oauth"
+	"github.com/dozehq/doze/internal/quota"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/settings"
+	"github.com/dozehq/doze/internal/store"
+)
+
+// Plane is the control role. It is made by Open, and orders from a node after Begin.
+type Plane struct {
+	Store       *store.Store
+	Directory   *fleet.Directory
+	Previews    *fleet.Previews
+	Credentials *access.Credentials
+	Control     *control.Server // nil before Begin
+
+	settings settings.Settings
+	quotas   *quota.Book
+}
+
+// Node is whom control orders from.
+type Node struct {
+	Node    fleet.Node
+	Gate    fleet.Gate
+	Info    fleet.NodeInfo // the zero one while none has joined
+	Bucket  *drive.Bucket  // nil: there are no drives
+	Enforce func()         // see control.Config; may be nil
+}
+
+// Open opens the records, and loads who may call.
+func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plane, err error) {
+	p := &Plane{settings: s, quotas: quotas, Directory: fleet.NewDirectory(), Previews: fleet.NewPreviews()}
+	box, err := seal.Open(instance.SealFile(s.Data))
+	if err != nil {
+		return nil, err
+	}
+	address, err := instance.Records(s.Data, s.Database)
+	if err != nil {
+		return nil, err
+	}
+	if p.Store, err = store.Open(ctx, address, box); err != nil {
+		return nil, err
+	}
+	p.Store.SetDefaultLimits(quotas.Defaults)
+	if p.Credentials, err = control.LoadCredentials(ctx, p.Store, s.APIURL()); err != nil {
+		return nil, errors.Join(fmt.Errorf("load the credentials: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+// Begin makes the control API over a node, and makes a fresh platform usable. It
+// returns the first key, if this start made it: its file comes before the record.
+// recheck has the edge look again at who may do less; it must not wait.
+func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck func()) (key string, err error) {
+	s := p.settings
+	pool, err := doze.ParseAddressPool(s.EgressPool)
+	if err != nil {
+		return "", err
+	}
+	c := control.Config{
+		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
+		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
+		OAuth: oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: s.APIURL()}),
+		Audit: audit.New(p.Store, s.AuditKeep.Duration), Quotas: p.quotas, Operator: s.Workspace,
+		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
+		Hub: hub(), Recheck: recheck, Pool: pool,
+	}
+	if n.Bucket != nil { // a nil of its type would be a bucket
+		c.Bucket = n.Bucket
+	}
+	p.Control = control.New(c)
+	secret, created, err := p.Control.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
+		return instance.KeepKey(s.Data, secret.Reveal())
+	})
+	if err != nil {
+		return "", fmt.Errorf("create the workspace: %w", err)
+	}
+	if created {
+		key = secret.Reveal()
+	}
+	return key, nil
+}
+
+// BeginHere is Begin for a node that is there already, and takes over from the
+// process before.
+func (p *Plane) BeginHere(ctx context.Context, n Node, a edge.Addresses, recheck func()) (key string, err error) {
+	if key, err = p.Begin(ctx, n, a, recheck); err != nil {
+		return "", err
+	}
+	if err := p.Control.Recover(ctx); err != nil {
+		return "", fmt.Errorf("recover: %w", err)
+	}
+	return key, nil
+}
+
+// Close closes the records.
+func (p *Plane) Close() error { return p.Store.Close() }
+
+// hub is the list of images that the platform makes itself.
+func hub() (list []control.HubImage) {
+	for _, o := range disk.Hub() {
+		list = append(list, control.HubImage{
+			Name: o.Name, DisplayName: o.DisplayName, Image: o.Image, Memory: o.Memory, Ports: o.Ports, Description: o.Description,
+			Categories: []string{},
+		})
+	}
+	return list
+}
