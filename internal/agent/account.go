@@ -28,6 +28,9 @@ type workload struct {
 	etc  string // directory of passwd and group
 }
 
+// newWorkload returns the user that an image names.
+func newWorkload(user string) workload { return workload{user: user, etc: "/etc"} }
+
 // account is a user as the kernel knows it.
 type account struct {
 	uid, gid uint32
@@ -151,3 +154,7 @@ func (w workload) home() string {
 	}
 	return "/" // commands are refused; files can still be named
 }
+
+const (
+	defaultHome = "/root"
+)

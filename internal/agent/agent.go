@@ -9,20 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dozehq/doze/internal/agent/drive"
 	"github.com/dozehq/doze/internal/agent/upload"
 )
 
-// The server has no read or write timeout: both bound the whole life of a
-// request and would cut every stream.
 const (
-	headerTimeout = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	headerMax     = 1 << 20
-
 	// stopGrace is how long Run lets requests and processes end by themselves.
 	// The host kills the sandbox when its own, configured grace is over.
 	stopGrace = 10 * time.Second
@@ -55,38 +48,58 @@ type Config struct {
 // Agent is the API of one sandbox. Create it with [New]; it does its work
 // while [Agent.Run] runs.
 type Agent struct {
-	version   string
-	vars      *variables
-	who       workload
-	cwd       string // of relative paths of files, unless a variable says
-	names     *names
-	root      string // empty means that there is none
-	power     power
-	net       netstate // before any process ran
+	born      netstate // before any process ran
 	children  *reaper
+	vars      *variables
 	processes *table
 	terminals *terminals
 	uploads   *upload.Store
+	drives    drive.Set
+	system    *system
+	identity  *identity
+	files     *fileCalls
+	trees     *treeCalls
+	calls     *processCalls
 	monitors  *monitors
 	archives  *archiver
-	drives    drive.Set
-	mcp       func() http.Handler // made by the first call: it is not small
-	watches   atomic.Int32        // streams of changes that are open
-	bodies    bodies
-	trim      trimmer
-
-	mu      sync.Mutex
-	started time.Time // guarded by mu
-	wakes   int       // guarded by mu
-	woken   time.Time // guarded by mu
-	upgrade upgrade   // guarded by mu: the last one that was asked for
+	tools     *toolbox
+	mounts    *driveCalls
+	server    *server
 }
 
 // New returns an agent that listens to nobody yet.
 func New(cfg Config) *Agent {
 	host := environ(cfg.Env)
-	who := workload{user: host.get(userEnv), etc: "/etc"}
-	env := inherited(host, who)
+	who := newWorkload(host.get(userEnv))
+	dir := workDir(host)
+	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
+	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
+	version := cmp.Or(cfg.Version, "dev")
+	a := &Agent{
+		born:     readNetstate(),
+		children: newReaper(cfg.Init),
+		vars:     newVariables(host.inherited(who.home())),
+		uploads:  upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
+		system:   newSystem(version),
+	}
+	start := launcher{a.children, a.vars, who, dir}
+	at := newPlaces(a.vars, dir)
+	a.processes = newTable(start, logs)
+	a.terminals = newTerminals(start)
+	a.identity = newIdentity(cfg.Root, cfg.Init, newNames(cfg.Root, host), a.vars, who, &a.drives, a.system.renew)
+	a.files = newFileCalls(at, who, a.uploads)
+	a.trees = newTreeCalls(at, a.files, a.uploads.Temp)
+	a.calls = newProcessCalls(a.processes)
+	a.monitors = newMonitors(a.processes)
+	a.archives = newArchiver(version, cfg.Root, a.processes, a.terminals, a.vars)
+	a.tools = newToolbox(at, a.files, a.processes, a.vars)
+	a.mounts = newDriveCalls(&a.drives, who)
+	a.server = newServer(a.routes(), a.vars, a.archives.frozen, memory())
+	return a
+}
+
+// workDir returns where commands start, as the host says.
+func workDir(host environ) string {
 	dir := host.get(workDirEnv)
 	if dir == "" {
 		var err error
@@ -94,57 +107,7 @@ func New(cfg Config) *Agent {
 			dir = "/" // deleted under us; absolute paths still work
 		}
 	}
-	dir = filepath.Join("/", dir)
-	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
-	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
-	children := newReaper(cfg.Init)
-	vars := newVariables(env)
-	start := launcher{children, vars, who, dir}
-	processes := newTable(start, logs)
-	a := &Agent{
-		version:   cmp.Or(cfg.Version, "dev"),
-		vars:      vars,
-		who:       who,
-		cwd:       dir,
-		names:     newNames(cfg.Root, host),
-		root:      cfg.Root,
-		net:       readNetstate(),
-		started:   time.Now(),
-		children:  children,
-		processes: processes,
-		terminals: newTerminals(start),
-		monitors:  newMonitors(processes),
-		archives:  newArchiver(),
-		bodies:    bodies{max: memory() / 100 * bodiesShare},
-		uploads:   upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
-	}
-	a.power.held = cfg.Init
-	a.upgrade = upgrade{Status: "idle", Step: "none", Version: a.version}
-	a.mcp = sync.OnceValue(a.newMCP)
-	return a
-}
-
-// inherited returns the variables of commands and terminals out of those that
-// the host gave to the agent.
-func inherited(host environ, who workload) environ {
-	return host.without(hostEnv...).overflow().complete(who.home())
-}
-
-// workDir is the directory of relative paths of files.
-func (a *Agent) workDir() string {
-	return filepath.Join("/", cmp.Or(a.vars.given().get("WORKDIR"), a.cwd))
-}
-
-// server returns who answers by a, calls at most until ctx ends. How long a body
-// or an answer takes has no limit.
-func (a *Agent) server(ctx context.Context) *http.Server {
-	return &http.Server{
-		Handler:           a,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    headerMax,
-	}
+	return filepath.Join("/", dir)
 }
 
 // Run serves ln until ctx ends; then it stops every process and terminal, and
@@ -152,12 +115,12 @@ func (a *Agent) server(ctx context.Context) *http.Server {
 func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	calls, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
-	srv := a.server(calls)
+	srv := a.server.http(calls)
 	reaping, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() { a.children.run(reaping) })
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(listener{ln}) }() // drained below
+	go func() { served <- srv.Serve(newListener(ln)) }() // drained below
 
 	var err error
 	select {

@@ -1,16 +1,13 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -70,8 +67,13 @@ type archiveStatus struct {
 
 // archiver makes archives, one at a time.
 type archiver struct {
-	client *http.Client
-	tasks  sync.WaitGroup
+	version   string // of the agent
+	root      string // where files are unpacked; empty means nowhere
+	processes *table
+	terminals *terminals
+	vars      *variables
+	client    *http.Client
+	tasks     sync.WaitGroup
 
 	mu     sync.Mutex
 	status archiveStatus      // guarded by mu
@@ -80,9 +82,16 @@ type archiver struct {
 	closed bool               // guarded by mu
 }
 
-func newArchiver() *archiver {
+// newArchiver returns the archives of a sandbox whose agent has a version. It
+// unpacks files below root, unless that is empty.
+func newArchiver(version, root string, processes *table, terminals *terminals, vars *variables) *archiver {
 	return &archiver{
-		status: archiveStatus{State: "active"},
+		version:   version,
+		root:      root,
+		processes: processes,
+		terminals: terminals,
+		vars:      vars,
+		status:    archiveStatus{State: "active"},
 		client: &http.Client{
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, DisableCompression: true},
@@ -123,19 +132,10 @@ func (x *archiver) close() {
 	x.tasks.Wait()
 }
 
-// thaws are the calls that change something and are answered in a frozen
-// sandbox all the same.
-var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/identity": true, "/doze/quiesce": true, "/doze/stop": true, "/upgrade": true, "/": true}
-
-// changes reports whether a call may change files or start something.
-func (rt *route) changes() bool {
-	return rt.method != http.MethodGet && !thaws[rt.pattern] || rt.pattern == "/terminal/ws"
-}
-
 // check adds the mistakes of a request.
-func (in *exportRequest) check(p *doze.Problems) {
+func (in *exportRequest) Check(p *doze.Problems) {
 	if !in.DryRun {
-		in.Check(p)
+		in.Target.Check(p)
 	}
 	if len(in.Excludes) > excludesMax {
 		p.Add("excludes", "has %d paths; at most %d are allowed", len(in.Excludes), excludesMax)
@@ -153,25 +153,25 @@ func (in *exportRequest) check(p *doze.Problems) {
 
 // export archives what is different from the image. A real one freezes the
 // sandbox first, and leaves it frozen: whoever archives it wants to end it.
-func (a *Agent) export(w http.ResponseWriter, r *http.Request, _ string) error {
+func (x *archiver) export(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := decode[exportRequest](w, r)
 	if err != nil {
 		return err
 	}
-	ctx, done, err := a.archives.begin(r.Context(), in.Async)
+	ctx, done, err := x.begin(r.Context(), in.Async)
 	if err != nil {
 		return err
 	}
 	if !in.Async {
-		out, err := a.runExport(ctx, in)
+		out, err := x.runExport(ctx, in)
 		done(out, err)
 		if err == nil {
 			httpx.WriteJSON(w, http.StatusOK, out)
 		}
 		return err
 	}
-	begun := a.archives.now().Export // the answer is how it began, however fast it ends
-	a.archives.tasks.Go(func() { done(a.runExport(ctx, in)) })
+	begun := x.now().Export // the answer is how it began, however fast it ends
+	x.tasks.Go(func() { done(x.runExport(ctx, in)) })
 	httpx.WriteJSON(w, http.StatusAccepted, begun)
 	return nil
 }
@@ -213,12 +213,12 @@ func (x *archiver) now() archiveStatus {
 }
 
 // runExport does what was asked for.
-func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResult, err error) {
+func (x *archiver) runExport(ctx context.Context, in exportRequest) (out exportResult, err error) {
 	began := time.Now()
 	var processes []byte
 	if !in.DryRun {
 		var commands []command
-		if commands, out.StoppedProcesses, err = a.quiet(ctx, in.StopTimeout); err != nil {
+		if commands, out.StoppedProcesses, err = x.quiet(ctx, in.StopTimeout); err != nil {
 			return out, err
 		}
 		if in.SaveProcesses == nil || *in.SaveProcesses {
@@ -231,7 +231,7 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 	if err != nil {
 		return out, err
 	}
-	pack, err := archive.New("/", changes, in.Excludes, processes, a.version, began)
+	pack, err := archive.New("/", changes, in.Excludes, processes, x.version, began)
 	if err != nil {
 		return out, err
 	}
@@ -239,7 +239,7 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 	if in.DryRun {
 		out.Changes = changes
 	} else {
-		if err := in.Send(ctx, a.archives.client, pack); err != nil {
+		if err := in.Send(ctx, x.client, pack); err != nil {
 			return out, err
 		}
 		out.Uploaded = true
@@ -252,21 +252,21 @@ func (a *Agent) runExport(ctx context.Context, in exportRequest) (out exportResu
 // that many seconds. It returns what ran when the sandbox was frozen, also if
 // that was earlier, and the names of what ended now. The error is Timeout if ctx
 // ended while something still ran.
-func (a *Agent) quiet(ctx context.Context, seconds *int) (ran []command, ended []string, err error) {
-	a.archives.enter("quiescing", nil)
-	ran = a.archives.remember(a.processes.freeze())
+func (x *archiver) quiet(ctx context.Context, seconds *int) (ran []command, ended []string, err error) {
+	x.enter("quiescing", nil)
+	ran = x.remember(x.processes.freeze())
 	wait := stopTimeout
 	if seconds != nil {
 		wait = time.Duration(*seconds) * time.Second
 	}
 	grace, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended = a.dismiss(grace, a.terminals.endAll)
-	a.processes.await(grace)
-	if a.children.init && !awaitStrays(ctx, syscall.SIGKILL) {
+	ended = x.processes.dismiss(grace, x.terminals.endAll)
+	x.processes.await(grace)
+	if !x.processes.killStrays(ctx) {
 		return ran, ended, doze.Errorf(doze.Timeout, "something in the sandbox does not end: try again")
 	}
-	a.archives.enter("quiesced", ended)
+	x.enter("quiesced", ended)
 	return ran, ended, nil
 }
 
@@ -285,18 +285,18 @@ func (x *archiver) remember(now []command) []command {
 // ask twice is as good as once. What the processes have of the variables of the
 // sandbox, some of which are secrets, they get from those when they are started
 // again: it is not said.
-func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error {
+func (x *archiver) quiesce(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := decode[agentapi.Quiet](w, r)
 	if err != nil {
 		return err
 	}
-	all, _, err := a.quiet(r.Context(), in.StopTimeout)
+	all, _, err := x.quiet(r.Context(), in.StopTimeout)
 	if err != nil {
 		return err
 	}
 	ran := slices.Clone(all) // an export says all of it
 	for i := range ran {
-		ran[i].Env = a.vars.given().apart(ran[i].Env)
+		ran[i].Env = x.vars.given().apart(ran[i].Env)
 	}
 	processes, err := json.Marshal(ran)
 	if err != nil {
@@ -308,67 +308,30 @@ func (a *Agent) quiesce(w http.ResponseWriter, r *http.Request, _ string) error 
 
 // unpack is called by the host with the files of a sandbox that was archived:
 // this one shall have them.
-func (a *Agent) unpack(w http.ResponseWriter, r *http.Request, _ string) error {
-	if a.root == "" {
+func (x *archiver) unpack(w http.ResponseWriter, r *http.Request, _ string) error {
+	if x.root == "" {
 		return doze.Errorf(doze.Unprocessable, "this agent has no root to unpack files into")
 	}
-	if err := archive.Unpack(r.Context(), a.root, r.Body); err != nil {
+	if err := archive.Unpack(r.Context(), x.root, r.Body); err != nil {
 		return err
 	}
 	httpx.WriteJSON(w, http.StatusOK, struct{}{})
 	return nil
 }
 
-func (a *Agent) archiveStatus(*http.Request, string) (archiveStatus, error) {
-	return a.archives.now(), nil
+func (x *archiver) archiveStatus(*http.Request, string) (archiveStatus, error) {
+	return x.now(), nil
 }
 
 // resume lets the sandbox change again. What was stopped stays stopped.
-func (a *Agent) resume(*http.Request, string) (archiveStatus, error) {
-	x := a.archives
+func (x *archiver) resume(*http.Request, string) (archiveStatus, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.cancel != nil {
 		return archiveStatus{}, doze.Errorf(doze.Conflict, "an export is running; wait for its end")
 	}
-	a.processes.thaw()
+	x.processes.thaw()
 	x.ran = nil
 	x.status = archiveStatus{State: "active", Export: x.status.Export}
 	return x.status, nil
-}
-
-// freeze starts no process from now on and returns the commands of those that
-// run.
-func (t *table) freeze() []command {
-	t.mu.Lock()
-	t.frozen = true
-	t.mu.Unlock()
-	commands := []command{}
-	for _, p := range t.list() {
-		if c, runs := p.runs(); runs {
-			commands = append(commands, c)
-		}
-	}
-	return commands
-}
-
-func (t *table) thaw() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.frozen = false
-}
-
-// endAll ends all terminals.
-func (t *terminals) endAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, term := range t.open {
-		term.end()
-	}
-}
-
-// errFrozen is the answer to calls that would change a frozen sandbox.
-func errFrozen(rt *route) error {
-	return doze.Errorf(doze.Conflict, "the sandbox is frozen for an archive, so %s %s is refused; POST /archive/resume ends that",
-		rt.method, cmp.Or(strings.TrimSuffix(rt.pattern, "/{path...}"), "/"))
 }

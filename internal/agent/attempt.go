@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path"
 	"syscall"
 	"time"
 
@@ -21,29 +20,9 @@ type attempt struct {
 	alarm *time.Timer
 }
 
-// launcher starts commands.
-type launcher struct {
-	children *reaper
-	vars     *variables
-	who      workload
-	cwd      string // where commands start that do not say, absolute
-}
-
-// dir returns where a command starts. It is no cleaner than what was asked for:
-// links before a .. count.
-func (l launcher) dir(asked string) string {
-	switch {
-	case asked == "":
-		return l.cwd
-	case path.IsAbs(asked):
-		return asked
-	}
-	return l.cwd + "/" + asked
-}
-
-// start runs c in a process group of its own. Every error is Unprocessable and
+// try runs c in a process group of its own. Every error is Unprocessable and
 // says what is missing.
-func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
+func try(l *launcher, c *command, out *output) (_ *attempt, err error) {
 	dir := l.dir(c.WorkingDir)
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +35,7 @@ func (l launcher) start(c *command, out *output) (_ *attempt, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ways, err := l.invocations(c, dir)
+	ways, err := c.invocations(dir, l.vars.list())
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,6 @@ import (
 )
 
 // refuseCodegen answers for edits and rankings that need a language model.
-func (a *Agent) refuseCodegen(*http.Request, string) (struct{}, error) {
+func refuseCodegen(*http.Request, string) (struct{}, error) {
 	return struct{}{}, doze.Errorf(doze.Invalid, "codegen tools are not configured: they need a service outside of the sandbox")
 }

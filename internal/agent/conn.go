@@ -17,6 +17,9 @@ const aheadMin = 4 << 10
 // listener accepts connections that read ahead.
 type listener struct{ net.Listener }
 
+// newListener returns ln with connections that read ahead.
+func newListener(ln net.Listener) net.Listener { return listener{ln} }
+
 // Accept implements [net.Listener].
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()

@@ -111,7 +111,7 @@ func TestContentIsWhole(t *testing.T) {
 			if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
 				t.Fatal(err)
 			}
-			_, err := asAgent.writeBody(place{file, file}, contentFrom(test.body, textAhead))
+			_, err := writeBody(asAgent, place{file, file}, contentFrom(test.body, textAhead))
 			if p := doze.Public(err); p.Kind != doze.Invalid || !strings.Contains(p.Message, test.want) {
 				t.Errorf("got %v", err)
 			}
@@ -124,7 +124,7 @@ func TestContentIsWhole(t *testing.T) {
 	t.Run("well", func(t *testing.T) {
 		t.Parallel()
 		file := path.Join(t.TempDir(), "f")
-		done, err := asAgent.writeBody(place{file, "f"}, contentFrom(strings.NewReader(head+`,"permissions":"0600"}`), textAhead))
+		done, err := writeBody(asAgent, place{file, "f"}, contentFrom(strings.NewReader(head+`,"permissions":"0600"}`), textAhead))
 		if err != nil || done.Path != "f" {
 			t.Fatal(done, err)
 		}

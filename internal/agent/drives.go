@@ -14,8 +14,18 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
+// driveCalls answers the calls of the node about drives.
+type driveCalls struct {
+	set *drive.Set
+	who workload
+}
+
+// newDriveCalls returns the calls about a set of drives, whose files belong to a
+// user unless a mount says otherwise.
+func newDriveCalls(set *drive.Set, who workload) *driveCalls { return &driveCalls{set, who} }
+
 // prepareDrive makes ready what the host is about to mount.
-func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) error {
+func (c *driveCalls) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := decode[agentapi.Mount](w, r)
 	if err != nil {
 		return err
@@ -24,7 +34,7 @@ func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) e
 		return doze.Errorf(doze.Invalid, "a mount needs an id and an absolute path")
 	}
 	var owner drive.Owner
-	if acc, err := a.who.account(); err == nil {
+	if acc, err := c.who.account(); err == nil {
 		owner = drive.Owner{UID: acc.uid, GID: acc.gid}
 	}
 	if in.UID != nil {
@@ -33,7 +43,7 @@ func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) e
 	if in.GID != nil {
 		owner.GID = *in.GID
 	}
-	stale, err := a.drives.Prepare(context.WithoutCancel(r.Context()), in.ID, filepath.Clean(in.Path), owner)
+	stale, err := c.set.Prepare(context.WithoutCancel(r.Context()), in.ID, filepath.Clean(in.Path), owner)
 	if err == nil {
 		httpx.WriteJSON(w, http.StatusOK, agentapi.Prepared{Stale: stale})
 	}
@@ -42,11 +52,11 @@ func (a *Agent) prepareDrive(w http.ResponseWriter, r *http.Request, _ string) e
 
 // serveDrive lends the connection of its request to a mount: over it, we ask the
 // host.
-func (a *Agent) serveDrive(w http.ResponseWriter, r *http.Request, id string) error {
+func (c *driveCalls) serveDrive(w http.ResponseWriter, r *http.Request, id string) error {
 	if r.Header.Get("Upgrade") != agentapi.DriveProtocol {
 		return doze.Errorf(doze.Invalid, "this is for the host alone")
 	}
-	return a.drives.Serve(r.Context(), id, func() (net.Conn, error) {
+	return c.set.Serve(r.Context(), id, func() (net.Conn, error) {
 		h := w.Header()
 		h.Set("Connection", "Upgrade")
 		h.Set("Upgrade", agentapi.DriveProtocol)
@@ -69,7 +79,7 @@ type rested struct {
 func (c *rested) Read(b []byte) (int, error) { return c.from.Read(b) }
 
 // dropDrive ends what belongs to a mount that the host took away.
-func (a *Agent) dropDrive(_ *http.Request, id string) (struct{}, error) {
-	a.drives.Drop(id)
+func (c *driveCalls) dropDrive(_ *http.Request, id string) (struct{}, error) {
+	c.set.Drop(id)
 	return struct{}{}, nil
 }

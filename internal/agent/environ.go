@@ -2,6 +2,7 @@ package agent
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,7 +11,6 @@ import (
 // Images without these still get a usable shell.
 const (
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	defaultHome = "/root"
 )
 
 // What the host says to the agent alone, in its environment.
@@ -115,4 +115,15 @@ func (e environ) shell(names ...string) string {
 		}
 	}
 	return ""
+}
+
+func executable(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
+// inherited returns the variables of commands and terminals out of those that
+// the host gave to the agent. home is where their user is at home.
+func (e environ) inherited(home string) environ {
+	return e.without(hostEnv...).overflow().complete(home)
 }

@@ -7,11 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/agent/scratch"
 	"github.com/dozehq/doze/internal/httpx"
 )
 
@@ -28,19 +26,25 @@ const (
 // stdinMax bounds one write to a process.
 var stdinMax = bound{8 << 20, "write it in several requests"}
 
+// processCalls answers the calls about processes.
+type processCalls struct{ table *table }
+
+// newProcessCalls returns the calls about the processes of a table.
+func newProcessCalls(t *table) *processCalls { return &processCalls{t} }
+
 // runProcess starts a process and answers at once, when it serves its ports,
 // when it ends, or with a stream of what it writes.
-func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) error {
+func (c *processCalls) runProcess(w http.ResponseWriter, r *http.Request, _ string) error {
 	b, err := body(w, r, bodyMax)
 	if err != nil {
 		return err
 	}
-	c, err := parseCommand(b, a.vars.list())
+	cmd, err := parseCommand(b, c.table.start.vars.list())
 	if err != nil {
 		return err
 	}
 	streams := strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream")
-	p, err := a.processes.run(c)
+	p, err := c.table.run(cmd)
 	if err != nil {
 		if streams && doze.Public(err).Kind == doze.Unprocessable {
 			out := newEvents(w)
@@ -56,18 +60,18 @@ func (a *Agent) runProcess(w http.ResponseWriter, r *http.Request, _ string) err
 	}
 
 	ctx, cancel := r.Context(), context.CancelFunc(func() {})
-	if patience := c.patience(); patience > 0 {
+	if patience := cmd.patience(); patience > 0 {
 		ctx, cancel = context.WithTimeout(ctx, patience)
 	}
 	defer cancel()
-	if err := awaitPorts(ctx, p); err != nil {
+	if err := p.awaitPorts(ctx); err != nil {
 		return err
 	}
-	if !c.WaitForCompletion {
+	if !cmd.WaitForCompletion {
 		httpx.WriteJSON(w, http.StatusOK, p.brief())
 		return nil
 	}
-	if err := p.await(ctx, c.patience()); err != nil {
+	if err := p.await(ctx, cmd.patience()); err != nil {
 		return err
 	}
 	httpx.WriteJSON(w, http.StatusOK, p.info(logsMax))
@@ -132,60 +136,10 @@ func streamProcess(ctx context.Context, w http.ResponseWriter, p *process) {
 	_ = out.tell("result", string(result)) && out.send() // else the caller is gone
 }
 
-// each calls take for every piece until the process is over, and idle when
-// there was none for a while. What these add to out it sends once there is no
-// other piece. It reports false when the caller is gone.
-func (f *follower) each(ctx context.Context, silence time.Duration, out *batch, take func(piece) bool, idle func() bool) bool {
-	quiet := time.NewTimer(silence)
-	defer quiet.Stop()
-	for {
-		wait, ok := f.all(take)
-		switch {
-		case !ok || !out.send():
-			return false
-		case wait == nil:
-			return true
-		}
-		select {
-		case <-wait:
-		case <-quiet.C:
-			if !idle() {
-				return false
-			}
-			quiet.Reset(silence)
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// all calls take for every piece that there is. It returns what [follower.read]
-// does without one, and false when take does.
-func (f *follower) all(take func(piece) bool) (wait <-chan struct{}, ok bool) {
-	var buf []byte
-	if large := scratch.Lend(); large != nil {
-		defer scratch.Return(large)
-		buf = large[:pipeMax]
-	} else {
-		small, _ := chunks.Get().(*[chunkMax]byte)
-		defer chunks.Put(small)
-		buf = small[:]
-	}
-	for {
-		p, wait, ok := f.read(buf)
-		if !ok {
-			return wait, true
-		}
-		if !take(p) {
-			return nil, false
-		}
-	}
-}
-
 // followLogs sends the lines of a process, from the first that is kept to its
 // last, each once and with the name of its stream in front.
-func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) error {
-	p, err := a.processes.find(id)
+func (c *processCalls) followLogs(w http.ResponseWriter, r *http.Request, id string) error {
+	p, err := c.table.find(id)
 	if err != nil {
 		return err
 	}
@@ -225,17 +179,17 @@ func (a *Agent) followLogs(w http.ResponseWriter, r *http.Request, id string) er
 }
 
 // listProcesses describes all processes, the newest first.
-func (a *Agent) listProcesses(*http.Request, string) ([]processInfo, error) {
-	return a.describeProcesses(listOutputMax), nil
+func (c *processCalls) listProcesses(*http.Request, string) ([]processInfo, error) {
+	return c.table.describe(listOutputMax), nil
 }
 
-// describeProcesses describes all processes with at most limit bytes of output
-// together.
-func (a *Agent) describeProcesses(limit int64) []processInfo {
-	a.processes.prune(time.Now())
+// describe describes all processes, the newest first, with at most limit bytes of
+// output together.
+func (t *table) describe(limit int64) []processInfo {
+	t.prune(time.Now())
 	all := []processInfo{}
 	left := limit
-	for _, p := range slices.Backward(a.processes.list()) {
+	for _, p := range slices.Backward(t.list()) {
 		i := p.info(min(tailMax, left/4)) // each byte is there twice
 		left -= 2 * int64(len(*i.Logs))
 		left = max(left, 0)
@@ -247,8 +201,8 @@ func (a *Agent) describeProcesses(limit int64) []processInfo {
 	return all
 }
 
-func (a *Agent) readProcess(_ *http.Request, id string) (processInfo, error) {
-	p, err := a.processes.find(id)
+func (c *processCalls) readProcess(_ *http.Request, id string) (processInfo, error) {
+	p, err := c.table.find(id)
 	if err != nil {
 		return processInfo{}, err
 	}
@@ -261,8 +215,8 @@ type processLogs struct {
 	Logs   string `json:"logs"`
 }
 
-func (a *Agent) readLogs(r *http.Request, id string) (processLogs, error) {
-	p, err := a.processes.find(id)
+func (c *processCalls) readLogs(r *http.Request, id string) (processLogs, error) {
+	p, err := c.table.find(id)
 	if err != nil {
 		return processLogs{}, err
 	}
@@ -271,29 +225,21 @@ func (a *Agent) readLogs(r *http.Request, id string) (processLogs, error) {
 	return processLogs{i.Stdout, i.Stderr, *i.Logs}, nil
 }
 
-func (a *Agent) stopProcess(r *http.Request, id string) (success, error) {
+func (c *processCalls) stopProcess(r *http.Request, id string) (success, error) {
 	audit(r, "process_stop", id)
-	return a.finishProcess(id, syscall.SIGTERM, stopped, "Process stopped successfully")
+	return success{Message: "Process stopped successfully"}, c.table.stop(id)
 }
 
-func (a *Agent) killProcess(r *http.Request, id string) (success, error) {
+func (c *processCalls) killProcess(r *http.Request, id string) (success, error) {
 	audit(r, "process_kill", id)
-	return a.finishProcess(id, syscall.SIGKILL, killed, "Process killed successfully")
-}
-
-func (a *Agent) finishProcess(id string, sig syscall.Signal, s status, message string) (success, error) {
-	p, err := a.processes.find(id)
-	if err != nil {
-		return success{}, err
-	}
-	return success{Message: message}, p.finish(sig, s)
+	return success{Message: "Process killed successfully"}, c.table.kill(id)
 }
 
 // unwrittenHeader tells who writes to a slow process what to send again.
 const unwrittenHeader = "Doze-Unwritten"
 
-func (a *Agent) writeStdin(w http.ResponseWriter, r *http.Request, id string) error {
-	p, err := a.processes.find(id)
+func (c *processCalls) writeStdin(w http.ResponseWriter, r *http.Request, id string) error {
+	p, err := c.table.find(id)
 	if err != nil {
 		return err
 	}
@@ -309,10 +255,19 @@ func (a *Agent) writeStdin(w http.ResponseWriter, r *http.Request, id string) er
 	return nil
 }
 
-func (a *Agent) closeStdin(_ *http.Request, id string) (success, error) {
-	p, err := a.processes.find(id)
+func (c *processCalls) closeStdin(_ *http.Request, id string) (success, error) {
+	p, err := c.table.find(id)
 	if err != nil {
 		return success{}, err
 	}
 	return success{Message: "Input closed successfully"}, p.closeInput()
+}
+
+// auditExec is audit for what runs a command.
+func auditExec(r *http.Request, streams bool, p *process) {
+	event := "process_exec"
+	if streams {
+		event = "process_exec_stream"
+	}
+	audit(r, event, p.Name+": "+p.Command)
 }

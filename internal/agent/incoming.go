@@ -46,6 +46,16 @@ type bodies struct {
 	past int64 // guarded by mu; what those held that are over, since memory was given back
 }
 
+// newBodies returns what bodies may hold where there are so many bytes of memory.
+func newBodies(memory int64) *bodies { return &bodies{max: memory / 100 * bodiesShare} }
+
+// hold counts what the body of a request holds in memory, until its release.
+func (all *bodies) hold(r *http.Request) *incoming {
+	in := &incoming{ReadCloser: r.Body, all: all}
+	r.Body = in
+	return in
+}
+
 // incoming is the body of one request, and what it holds in memory.
 type incoming struct {
 	io.ReadCloser

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,11 +15,11 @@ type invocation struct {
 	env  environ
 }
 
-// invocations returns the ways to run c in dir, the quickest first. The last one
+// invocations returns the ways to run c in dir with the given variables and its
+// own, the quickest first. The last one
 // is a shell, unless the image has none and c needs none. The error is
 // Unprocessable and says that there is none.
-func (l launcher) invocations(c *command, dir string) ([]invocation, error) {
-	given := l.vars.list()
+func (c *command) invocations(dir string, given environ) ([]invocation, error) {
 	shell := given.shell("bash", "sh")
 	env := given.with(c.Env)
 	if shell == "" {
@@ -72,7 +71,7 @@ var (
 func direct(command, dir, shell string, env environ) (_ invocation, ok bool) {
 	name := filepath.Base(shell)
 	words := strings.FieldsFunc(command, func(c rune) bool { return strings.ContainsRune(blanks, c) })
-	if len(words) == 0 || slices.Contains(reserved, words[0]) || !slices.Contains(obedient, name) || env.steersShell() {
+	if len(words) == 0 || slices.Contains(reserved, words[0]) || !slices.Contains(obedient, name) || steersShell(env) {
 		return invocation{}, false
 	}
 	for i, word := range words {
@@ -109,14 +108,9 @@ func direct(command, dir, shell string, env environ) (_ invocation, ok bool) {
 
 // steersShell reports whether a variable tells a shell to do more than the
 // command.
-func (e environ) steersShell() bool {
+func steersShell(e environ) bool {
 	return slices.ContainsFunc(e, func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(startup, name) || strings.HasPrefix(name, "BASH_FUNC_")
 	})
-}
-
-func executable(file string) bool {
-	info, err := os.Stat(file)
-	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }

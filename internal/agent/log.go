@@ -72,12 +72,3 @@ func audit(r *http.Request, event, target string) {
 	slog.InfoContext(r.Context(), "audit", "source", auditSource, "event", event, "subject", who("Id"), "subject_type", who("Type"),
 		"request", clip(r.Header.Get("X-Request-Id")), "target", clip(target))
 }
-
-// auditExec is audit for what runs a command.
-func auditExec(r *http.Request, streams bool, p *process) {
-	event := "process_exec"
-	if streams {
-		event = "process_exec_stream"
-	}
-	audit(r, event, p.Name+": "+p.Command)
-}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -20,34 +21,34 @@ import (
 var mcpMax = bound{16 << 20, "write what is large to a file, as multipart/form-data"}
 
 // tools is what language models are offered.
-var tools = []func(*Agent, *mcp.Server){
-	tool("processesList", "List all processes, the newest first, with the end of their output.", (*Agent).toolProcesses),
-	tool("processExecute", "Run a command in a shell. With waitForCompletion the answer has its output; a command that takes longer than 58 seconds goes on, and the answer says so.", (*Agent).toolExecute),
-	tool("processGet", "Describe a process, with the end of its output.", (*Agent).toolProcess),
-	tool("processGetLogs", "Get the output of a process: stdout, then stderr.", (*Agent).toolLogs),
-	tool("processStop", "Ask a process and its group to end (SIGTERM).", (*Agent).toolStop),
-	tool("processKill", "End a process and its group at once (SIGKILL).", (*Agent).toolKill),
+var tools = []func(*toolbox, *mcp.Server){
+	tool("processesList", "List all processes, the newest first, with the end of their output.", (*toolbox).toolProcesses),
+	tool("processExecute", "Run a command in a shell. With waitForCompletion the answer has its output; a command that takes longer than 58 seconds goes on, and the answer says so.", (*toolbox).toolExecute),
+	tool("processGet", "Describe a process, with the end of its output.", (*toolbox).toolProcess),
+	tool("processGetLogs", "Get the output of a process: stdout, then stderr.", (*toolbox).toolLogs),
+	tool("processStop", "Ask a process and its group to end (SIGTERM).", (*toolbox).toolStop),
+	tool("processKill", "End a process and its group at once (SIGKILL).", (*toolbox).toolKill),
 
-	tool("fsGetWorkingDirectory", "Get the directory that relative paths begin in.", (*Agent).toolWorkDir),
-	tool("fsListDirectory", "List a directory, one level deep.", (*Agent).toolList),
-	tool("fsReadFile", "Read a text file whole.", (*Agent).toolRead),
-	tool("fsWriteFile", "Write a file whole, with its missing parents, or create a directory.", (*Agent).toolWrite),
-	tool("fsEditFile", "Replace a text in a file. It must occur exactly once unless replaceAll is set.", (*Agent).toolEdit),
-	tool("fsDeleteFileOrDirectory", "Delete a file, an empty directory or, with recursive, any directory.", (*Agent).toolDelete),
+	tool("fsGetWorkingDirectory", "Get the directory that relative paths begin in.", (*toolbox).toolWorkDir),
+	tool("fsListDirectory", "List a directory, one level deep.", (*toolbox).toolList),
+	tool("fsReadFile", "Read a text file whole.", (*toolbox).toolRead),
+	tool("fsWriteFile", "Write a file whole, with its missing parents, or create a directory.", (*toolbox).toolWrite),
+	tool("fsEditFile", "Replace a text in a file. It must occur exactly once unless replaceAll is set.", (*toolbox).toolEdit),
+	tool("fsDeleteFileOrDirectory", "Delete a file, an empty directory or, with recursive, any directory.", (*toolbox).toolDelete),
 
-	tool("codegenFileSearch", "Find files whose path is like the query, the best first.", (*Agent).toolFind),
-	tool("codegenCodebaseSearch", "Find code by its meaning. There is no index here: use codegenGrepSearch.", (*Agent).toolMeaning),
-	tool("codegenGrepSearch", "Find the lines that match a regular expression, as JSON lines like those of ripgrep. Patterns are globs of file names, or of paths relative to the working directory.", (*Agent).toolGrep),
-	tool("codegenReadFileRange", "Read some lines of a text file.", (*Agent).toolReadRange),
-	tool("codegenListDir", "List a directory of the workspace.", (*Agent).toolListDir),
-	tool("codegenReapply", "Apply the last edit again. It is not available here: use fsEditFile.", (*Agent).toolReapply),
-	tool("codegenParallelApply", "Apply one edit in several places. It is not available here: use fsEditFile.", (*Agent).toolParallelApply),
+	tool("codegenFileSearch", "Find files whose path is like the query, the best first.", (*toolbox).toolFind),
+	tool("codegenCodebaseSearch", "Find code by its meaning. There is no index here: use codegenGrepSearch.", (*toolbox).toolMeaning),
+	tool("codegenGrepSearch", "Find the lines that match a regular expression, as JSON lines like those of ripgrep. Patterns are globs of file names, or of paths relative to the working directory.", (*toolbox).toolGrep),
+	tool("codegenReadFileRange", "Read some lines of a text file.", (*toolbox).toolReadRange),
+	tool("codegenListDir", "List a directory of the workspace.", (*toolbox).toolListDir),
+	tool("codegenReapply", "Apply the last edit again. It is not available here: use fsEditFile.", (*toolbox).toolReapply),
+	tool("codegenParallelApply", "Apply one edit in several places. It is not available here: use fsEditFile.", (*toolbox).toolParallelApply),
 }
 
 // tool adapts a typed function. Its schemas are those of its types; its error is
 // a result that says so.
-func tool[In, Out any](name, description string, fn func(a *Agent, ctx context.Context, in In) (Out, error)) func(*Agent, *mcp.Server) {
-	return func(a *Agent, s *mcp.Server) {
+func tool[In, Out any](name, description string, fn func(b *toolbox, ctx context.Context, in In) (Out, error)) func(*toolbox, *mcp.Server) {
+	return func(b *toolbox, s *mcp.Server) {
 		mcp.AddTool(s, &mcp.Tool{Name: name, Description: description}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (_ *mcp.CallToolResult, out Out, err error) {
 			defer func() { // it runs in a goroutine of the library: nobody else would
 				if v := recover(); v != nil {
@@ -55,7 +56,7 @@ func tool[In, Out any](name, description string, fn func(a *Agent, ctx context.C
 					err = errors.New("internal error")
 				}
 			}()
-			out, err = fn(a, ctx, in)
+			out, err = fn(b, ctx, in)
 			if err != nil {
 				p := doze.Public(err)
 				if p.Kind == doze.Internal {
@@ -68,17 +69,33 @@ func tool[In, Out any](name, description string, fn func(a *Agent, ctx context.C
 	}
 }
 
+// toolbox offers the tools.
+type toolbox struct {
+	places    places
+	files     *fileCalls
+	processes *table
+	vars      *variables
+	endpoint  func() http.Handler // made by the first call: it is not small
+}
+
+// newToolbox returns the tools for the files and processes of a sandbox.
+func newToolbox(places places, files *fileCalls, processes *table, vars *variables) *toolbox {
+	b := &toolbox{places: places, files: files, processes: processes, vars: vars}
+	b.endpoint = sync.OnceValue(b.newMCP)
+	return b
+}
+
 // newMCP returns the endpoint of the Model Context Protocol. Every call stands
 // alone: there are no sessions, so none is lost when the sandbox sleeps.
-func (a *Agent) newMCP() http.Handler {
+func (b *toolbox) newMCP() http.Handler {
 	s := mcp.NewServer(&mcp.Implementation{Name: "Sandbox API Server", Version: "1.0.0"}, nil)
 	for _, add := range tools {
-		add(a, s)
+		add(b, s)
 	}
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
 		Stateless:           true,
 		JSONResponse:        true,
-		MaxRequestBodyBytes: mcpMax.bytes,
+		MaxRequestBodyBytes: mcpMax.Bytes,
 		// The edge calls with the name of the sandbox, from its own address.
 		DisableLocalhostProtection: true,
 	})
@@ -86,21 +103,21 @@ func (a *Agent) newMCP() http.Handler {
 
 // serveMCP answers a message. What kinds of answers a caller accepts does not
 // matter: there is one.
-func (a *Agent) serveMCP(w http.ResponseWriter, r *http.Request, _ string) error {
-	b, err := body(w, r, mcpMax) // as of all calls: it counts
+func (b *toolbox) serveMCP(w http.ResponseWriter, r *http.Request, _ string) error {
+	text, err := body(w, r, mcpMax) // as of all calls: it counts
 	if err != nil {
 		return err
 	}
 	r = r.Clone(r.Context())
-	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
-	a.mcp().ServeHTTP(w, r)
+	b.endpoint().ServeHTTP(w, r)
 	return nil
 }
 
 // refuseMCP tells that there is no stream of messages from us.
-func (a *Agent) refuseMCP(w http.ResponseWriter, _ *http.Request, _ string) error {
+func (b *toolbox) refuseMCP(w http.ResponseWriter, _ *http.Request, _ string) error {
 	w.Header().Set("Allow", http.MethodPost)
 	httpx.WriteJSON(w, http.StatusMethodNotAllowed, map[string]string{"error": fmt.Sprintf("send messages with %s", http.MethodPost)})
 	return nil

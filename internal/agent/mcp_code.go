@@ -24,16 +24,16 @@ type toolFindOut struct {
 }
 
 // within finds the place of a directory of the workspace.
-func (a *Agent) within(dir string) (place, error) {
-	at, err := a.place(dir)
-	if err == nil && at.abs != a.workDir() && !strings.HasPrefix(at.abs, strings.TrimSuffix(a.workDir(), "/")+"/") {
-		err = doze.Errorf(doze.Invalid, "%s is outside of the workspace %s", at.shown, a.workDir())
+func (b *toolbox) within(dir string) (place, error) {
+	at, err := b.places.find(dir)
+	if err == nil && at.abs != b.places.workDir() && !strings.HasPrefix(at.abs, strings.TrimSuffix(b.places.workDir(), "/")+"/") {
+		err = doze.Errorf(doze.Invalid, "%s is outside of the workspace %s", at.shown, b.places.workDir())
 	}
 	return at, err
 }
 
-func (a *Agent) toolFind(ctx context.Context, in toolFindIn) (out toolFindOut, err error) {
-	at, err := a.within(value(in.Directory))
+func (b *toolbox) toolFind(ctx context.Context, in toolFindIn) (out toolFindOut, err error) {
+	at, err := b.within(value(in.Directory))
 	if err != nil {
 		return out, err
 	}
@@ -60,7 +60,7 @@ type toolMeaningOut struct {
 	Query   string   `json:"query"`
 }
 
-func (a *Agent) toolMeaning(_ context.Context, in toolMeaningIn) (toolMeaningOut, error) {
+func (b *toolbox) toolMeaning(_ context.Context, in toolMeaningIn) (toolMeaningOut, error) {
 	return toolMeaningOut{true, []string{}, in.Query}, nil
 }
 
@@ -102,7 +102,7 @@ type grepSubmatch struct {
 	End   int      `json:"end"`
 }
 
-func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, err error) {
+func (b *toolbox) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, err error) {
 	if in.Query == "" {
 		return out, doze.Errorf(doze.Invalid, "query is required")
 	}
@@ -110,12 +110,12 @@ func (a *Agent) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, e
 	if err != nil {
 		return out, err
 	}
-	hits, err := g.In(ctx, a.workDir())
+	hits, err := g.In(ctx, b.places.workDir())
 	if err != nil {
 		return out, err
 	}
 	if len(hits.Matches) == 0 {
-		return out, noHit(in.Query, a.workDir(), hits.Incomplete)
+		return out, noHit(in.Query, b.places.workDir(), hits.Incomplete)
 	}
 	var lines strings.Builder
 	enc := json.NewEncoder(&lines)
@@ -148,8 +148,8 @@ type toolListDirOut struct {
 	Directory directory `json:"directory"`
 }
 
-func (a *Agent) toolListDir(_ context.Context, in toolListDirIn) (out toolListDirOut, err error) {
-	at, err := a.within(in.Path)
+func (b *toolbox) toolListDir(_ context.Context, in toolListDirIn) (out toolListDirOut, err error) {
+	at, err := b.within(in.Path)
 	if err != nil {
 		return out, err
 	}
@@ -167,7 +167,7 @@ type toolReapplyIn struct {
 	TargetFile string `json:"targetFile"`
 }
 
-func (a *Agent) toolReapply(context.Context, toolReapplyIn) (refusal, error) {
+func (b *toolbox) toolReapply(context.Context, toolReapplyIn) (refusal, error) {
 	return refusal{Message: "codegenReapply is not implemented here; use fsEditFile"}, nil
 }
 
@@ -182,6 +182,6 @@ type editRegion struct {
 	EndLine   *int   `json:"endLine,omitempty"`
 }
 
-func (a *Agent) toolParallelApply(context.Context, toolParallelIn) (refusal, error) {
+func (b *toolbox) toolParallelApply(context.Context, toolParallelIn) (refusal, error) {
 	return refusal{Message: "codegenParallelApply is not implemented here; use fsEditFile"}, nil
 }

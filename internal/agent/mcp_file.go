@@ -27,16 +27,16 @@ type toolPath struct {
 	Path string `json:"path"`
 }
 
-func (a *Agent) toolWorkDir(context.Context, none) (toolPath, error) {
-	return toolPath{a.workDir()}, nil
+func (b *toolbox) toolWorkDir(context.Context, none) (toolPath, error) {
+	return toolPath{b.places.workDir()}, nil
 }
 
 type toolDirectory struct {
 	Directory directory `json:"directory"`
 }
 
-func (a *Agent) toolList(_ context.Context, in located) (out toolDirectory, err error) {
-	at, err := a.place(in.Path)
+func (b *toolbox) toolList(_ context.Context, in located) (out toolDirectory, err error) {
+	at, err := b.places.find(in.Path)
 	if err != nil {
 		return out, err
 	}
@@ -50,8 +50,8 @@ type toolFile struct {
 }
 
 // content reads a text file whole.
-func (a *Agent) content(name string) (at place, info fs.FileInfo, text []byte, err error) {
-	if at, err = a.place(name); err != nil {
+func (b *toolbox) content(name string) (at place, info fs.FileInfo, text []byte, err error) {
+	if at, err = b.places.find(name); err != nil {
 		return at, nil, nil, err
 	}
 	if info, err = os.Stat(at.abs); err != nil {
@@ -75,8 +75,8 @@ func (a *Agent) content(name string) (at place, info fs.FileInfo, text []byte, e
 	return at, info, text, err
 }
 
-func (a *Agent) toolRead(_ context.Context, in located) (out toolFile, err error) {
-	at, info, text, err := a.content(in.Path)
+func (b *toolbox) toolRead(_ context.Context, in located) (out toolFile, err error) {
+	at, info, text, err := b.content(in.Path)
 	if err != nil {
 		return out, err
 	}
@@ -92,8 +92,8 @@ type toolWriteIn struct {
 	IsDirectory *bool   `json:"isDirectory,omitempty" jsonschema:"create a directory"`
 }
 
-func (a *Agent) toolWrite(_ context.Context, in toolWriteIn) (out success, err error) {
-	at, err := a.place(in.Path)
+func (b *toolbox) toolWrite(_ context.Context, in toolWriteIn) (out success, err error) {
+	at, err := b.places.find(in.Path)
 	if err != nil {
 		return out, err
 	}
@@ -106,7 +106,7 @@ func (a *Agent) toolWrite(_ context.Context, in toolWriteIn) (out success, err e
 	if err := p.Err(); err != nil {
 		return success{}, err
 	}
-	return a.who.owner().writeContentOf(at, w, perm)
+	return writeContentOf(b.files.owner(), at, w, perm)
 }
 
 type toolEditIn struct {
@@ -121,14 +121,14 @@ type toolEditOut struct {
 	OccurrencesReplaced int    `json:"occurrencesReplaced"`
 }
 
-func (a *Agent) toolEdit(_ context.Context, in toolEditIn) (out toolEditOut, err error) {
+func (b *toolbox) toolEdit(_ context.Context, in toolEditIn) (out toolEditOut, err error) {
 	switch in.OldString {
 	case "":
 		return out, doze.Errorf(doze.Invalid, "oldString is empty; use fsWriteFile to write a file whole")
 	case in.NewString:
 		return out, doze.Errorf(doze.Invalid, "oldString and newString are the same; nothing would change")
 	}
-	at, _, text, err := a.content(in.Path)
+	at, _, text, err := b.content(in.Path)
 	if err != nil {
 		return out, err
 	}
@@ -140,7 +140,7 @@ func (a *Agent) toolEdit(_ context.Context, in toolEditIn) (out toolEditOut, err
 		return out, doze.Errorf(doze.Unprocessable, "oldString is %d times in %s; add lines around it or set replaceAll", n, at.shown)
 	}
 	edited := bytes.ReplaceAll(text, []byte(in.OldString), []byte(in.NewString))
-	return toolEditOut{at.shown, n}, a.who.owner().writeTo(at, always(fileMode), bytes.NewReader(edited))
+	return toolEditOut{at.shown, n}, b.files.owner().writeTo(at, always(fileMode), bytes.NewReader(edited))
 }
 
 type toolDeleteIn struct {
@@ -149,12 +149,12 @@ type toolDeleteIn struct {
 	Recursive   *bool  `json:"recursive,omitempty" jsonschema:"delete what is in a directory, too"`
 }
 
-func (a *Agent) toolDelete(ctx context.Context, in toolDeleteIn) (out success, err error) {
-	at, err := a.place(in.Path)
+func (b *toolbox) toolDelete(ctx context.Context, in toolDeleteIn) (out success, err error) {
+	at, err := b.places.find(in.Path)
 	if err != nil {
 		return out, err
 	}
-	out, err = a.remove(ctx, at, value(in.Recursive))
+	out, err = b.files.remove(ctx, at, value(in.Recursive))
 	if errors.Is(err, syscall.ENOTEMPTY) {
 		err = doze.Errorf(doze.Unprocessable, "%s is not empty; set recursive", at.shown)
 	}
@@ -173,11 +173,11 @@ type toolRangeOut struct {
 	File    string `json:"file"`
 }
 
-func (a *Agent) toolReadRange(_ context.Context, in toolRangeIn) (out toolRangeOut, err error) {
+func (b *toolbox) toolReadRange(_ context.Context, in toolRangeIn) (out toolRangeOut, err error) {
 	if in.Start < 1 || in.End < in.Start {
 		return out, doze.Errorf(doze.Invalid, "lines count from 1, and the last must not come before the first")
 	}
-	_, _, text, err := a.content(in.TargetFile)
+	_, _, text, err := b.content(in.TargetFile)
 	if err != nil {
 		return out, err
 	}

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"syscall"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -31,8 +30,8 @@ type toolProcessList struct {
 	Processes []processInfo `json:"processes"`
 }
 
-func (a *Agent) toolProcesses(context.Context, none) (toolProcessList, error) {
-	return toolProcessList{a.describeProcesses(toolListMax)}, nil
+func (b *toolbox) toolProcesses(context.Context, none) (toolProcessList, error) {
+	return toolProcessList{b.processes.describe(toolListMax)}, nil
 }
 
 type toolExecuteIn struct {
@@ -104,21 +103,21 @@ func toolPatience(c command) (wait time.Duration, capped bool) {
 
 // toolExecute runs a command. Whoever wants to wait for longer than a call may
 // take is told to ask again.
-func (a *Agent) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
+func (b *toolbox) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
 	c := in.command()
 	var wrong doze.Problems
-	c.complete(a.vars.list(), &wrong)
+	c.complete(b.vars.list(), &wrong)
 	if err := wrong.Err(); err != nil {
 		return out, err
 	}
-	p, err := a.processes.run(c)
+	p, err := b.processes.run(c)
 	if err != nil {
 		return out, err
 	}
 	patience, capped := toolPatience(c)
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err = awaitPorts(waiting, p)
+	err = p.awaitPorts(waiting)
 	if err == nil && c.WaitForCompletion {
 		err = p.await(waiting, patience)
 	}
@@ -138,16 +137,20 @@ func (a *Agent) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExec
 	return out, nil
 }
 
-func (a *Agent) toolProcess(_ context.Context, in target) (processInfo, error) {
-	return a.readProcess(nil, in.Identifier)
+func (b *toolbox) toolProcess(_ context.Context, in target) (processInfo, error) {
+	p, err := b.processes.find(in.Identifier)
+	if err != nil {
+		return processInfo{}, err
+	}
+	return p.info(tailMax), nil
 }
 
 type toolLogsOut struct {
 	Logs string `json:"logs"`
 }
 
-func (a *Agent) toolLogs(_ context.Context, in target) (out toolLogsOut, err error) {
-	p, err := a.processes.find(in.Identifier)
+func (b *toolbox) toolLogs(_ context.Context, in target) (out toolLogsOut, err error) {
+	p, err := b.processes.find(in.Identifier)
 	if err != nil {
 		return out, err
 	}
@@ -158,12 +161,10 @@ type toolStatus struct {
 	Status status `json:"status"`
 }
 
-func (a *Agent) toolStop(_ context.Context, in target) (toolStatus, error) {
-	_, err := a.finishProcess(in.Identifier, syscall.SIGTERM, stopped, "")
-	return toolStatus{stopped}, err
+func (b *toolbox) toolStop(_ context.Context, in target) (toolStatus, error) {
+	return toolStatus{stopped}, b.processes.stop(in.Identifier)
 }
 
-func (a *Agent) toolKill(_ context.Context, in target) (toolStatus, error) {
-	_, err := a.finishProcess(in.Identifier, syscall.SIGKILL, killed, "")
-	return toolStatus{killed}, err
+func (b *toolbox) toolKill(_ context.Context, in target) (toolStatus, error) {
+	return toolStatus{killed}, b.processes.kill(in.Identifier)
 }

@@ -48,8 +48,8 @@ func (s netstate) since(was netstate) agentapi.Blockers {
 // mayAdminister reports whether this process, and so what it starts, may change
 // the network.
 func mayAdminister() bool {
-	_, data, err := capabilities()
-	return err == nil && data[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0
+	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0
 }
 
 // nestedNetworks asks the engine, which knows all of them. From here some could

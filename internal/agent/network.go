@@ -39,7 +39,7 @@ func parsePID(id string) (int, error) {
 }
 
 // listPorts lists the ports of a process, of its group and of their descendants.
-func (a *Agent) listPorts(_ *http.Request, id string) (sockets, error) {
+func (m *monitors) listPorts(_ *http.Request, id string) (sockets, error) {
 	pid, err := parsePID(id)
 	if err != nil {
 		return sockets{}, err
@@ -48,7 +48,7 @@ func (a *Agent) listPorts(_ *http.Request, id string) (sockets, error) {
 	if err != nil {
 		return sockets{}, doze.Wrap(err, doze.Unprocessable, "the sockets of this system cannot be listed: %v", err)
 	}
-	family, _ := a.processes.family(pid)
+	family, _ := m.processes.family(pid)
 	return sockets{pid, portsOf(family, all)}, nil
 }
 
@@ -88,11 +88,11 @@ type callback struct {
 	Callback string `json:"callback"`
 }
 
-func (in *callback) check(p *doze.Problems) { doze.CheckAddress(p, "callback", in.Callback) }
+func (in *callback) Check(p *doze.Problems) { doze.CheckAddress(p, "callback", in.Callback) }
 
 // startMonitor reports new ports of a process to an address. Whoever may call
 // us may run commands here, so the address may be any.
-func (a *Agent) startMonitor(w http.ResponseWriter, r *http.Request, id string) error {
+func (m *monitors) startMonitor(w http.ResponseWriter, r *http.Request, id string) error {
 	pid, err := parsePID(id)
 	if err != nil {
 		return err
@@ -101,18 +101,18 @@ func (a *Agent) startMonitor(w http.ResponseWriter, r *http.Request, id string) 
 	if err != nil {
 		return err
 	}
-	if err := a.monitors.start(r.Context(), monitor{pid, in.Callback}); err != nil {
+	if err := m.start(r.Context(), monitor{pid, in.Callback}); err != nil {
 		return err
 	}
 	httpx.WriteJSON(w, http.StatusOK, success{Message: "Port monitoring started"})
 	return nil
 }
 
-func (a *Agent) stopMonitor(_ *http.Request, id string) (success, error) {
+func (m *monitors) stopMonitor(_ *http.Request, id string) (success, error) {
 	pid, err := parsePID(id)
 	if err != nil {
 		return success{}, err
 	}
-	a.monitors.stop(pid)
+	m.stop(pid)
 	return success{Message: "Port monitoring stopped"}, nil
 }

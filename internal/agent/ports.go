@@ -18,7 +18,7 @@ const portsPoll = 100 * time.Millisecond
 // of its descendants or a member of its process group, on an address that can
 // be reached from outside. It is Unprocessable when p ends without, or when
 // ctx does.
-func awaitPorts(ctx context.Context, p *process) error {
+func (p *process) awaitPorts(ctx context.Context) error {
 	if len(p.WaitForPorts) == 0 {
 		return nil
 	}

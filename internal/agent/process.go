@@ -107,7 +107,7 @@ func newProcess(c command, out *output, start *launcher) (*process, error) {
 		p.stdinTurn = make(chan struct{}, 1)
 		p.stdinTurn <- struct{}{}
 	}
-	a, err := start.start(&p.command, out)
+	a, err := try(start, &p.command, out)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (p *process) again(a *attempt) bool {
 		p.over(p.asked, a.status)
 		return false
 	}
-	next, err := p.start.start(&p.command, p.out)
+	next, err := try(p.start, &p.command, p.out)
 	if err != nil {
 		p.out.write(stderr, []byte(doze.Public(err).Message+"\n"))
 		p.mu.Lock()

@@ -11,10 +11,6 @@ import (
 	"github.com/dozehq/doze/internal/agent/spawn"
 )
 
-// childOOMScore makes a command, not the agent, the first victim when memory
-// runs out.
-const childOOMScore = 500
-
 // child is a process that the agent started. It leads its own process group.
 type child struct {
 	pid    int
@@ -121,16 +117,4 @@ func (r *reaper) signal(c *child, sig syscall.Signal) bool {
 	default:
 		return syscall.Kill(-c.pid, sig) == nil
 	}
-}
-
-// setOOMScore writes without [os.File], which would make eight system calls of
-// three.
-func setOOMScore(pid string, score int) error {
-	fd, err := syscall.Open("/proc/"+pid+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	_, err = syscall.Write(fd, []byte(strconv.Itoa(score)))
-	_ = syscall.Close(fd) // nothing is buffered
-	return err
 }

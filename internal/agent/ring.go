@@ -24,6 +24,9 @@ type budget struct {
 	free func() bool
 }
 
+// newBudget returns a budget of so many bytes.
+func newBudget(total int64, free func() bool) *budget { return &budget{total: total, free: free} }
+
 // take asks for n more bytes.
 func (b *budget) take(n int64) bool {
 	for b.used.Load()+n > b.total {

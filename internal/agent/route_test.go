@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -66,15 +64,15 @@ func TestTableIsComplete(t *testing.T) {
 			want = append(want, m+" "+pattern)
 		}
 	}
-	for _, rt := range routes {
-		got = append(got, rt.method+" "+rt.pattern)
+	for _, rt := range anybody.routes() {
+		got = append(got, rt.Method+" "+rt.Pattern)
 		// Each row can be reached: no row before it takes its requests.
-		sample := strings.NewReplacer("{id}", "x", "{path...}", "x").Replace(rt.pattern)
-		if first, _ := match(rt.method, sample, sample); first == nil || first.pattern != rt.pattern {
-			t.Errorf("%s %s is not served by its own row", rt.method, rt.pattern)
+		sample := strings.NewReplacer("{id}", "x", "{path...}", "x").Replace(rt.Pattern)
+		if first, _ := anybody.routes().match(rt.Method, sample, sample); first == nil || first.Pattern != rt.Pattern {
+			t.Errorf("%s %s is not served by its own row", rt.Method, rt.Pattern)
 		}
-		if rt.serve == nil {
-			t.Errorf("%s %s has no handler", rt.method, rt.pattern)
+		if rt.Serve == nil {
+			t.Errorf("%s %s has no handler", rt.Method, rt.Pattern)
 		}
 	}
 	slices.Sort(want)
@@ -89,14 +87,14 @@ func TestTableIsComplete(t *testing.T) {
 func TestNodeCalls(t *testing.T) {
 	t.Parallel()
 	for _, c := range agentapi.Calls {
-		if !slices.ContainsFunc(routes, func(rt route) bool { return rt.method == c.Method && rt.pattern == c.Path }) {
+		if !slices.ContainsFunc(anybody.routes(), func(rt route) bool { return rt.Method == c.Method && rt.Pattern == c.Path }) {
 			t.Errorf("a node asks %s %s, which has no row", c.Method, c.Path)
 		}
 	}
-	for _, rt := range routes {
-		known := slices.ContainsFunc(agentapi.Calls, func(c agentapi.Call) bool { return rt.method == c.Method && rt.pattern == c.Path })
-		if strings.HasPrefix(rt.pattern, agentapi.Prefix) && !known {
-			t.Errorf("%s %s is for the node, and agentapi does not have it", rt.method, rt.pattern)
+	for _, rt := range anybody.routes() {
+		known := slices.ContainsFunc(agentapi.Calls, func(c agentapi.Call) bool { return rt.Method == c.Method && rt.Pattern == c.Path })
+		if strings.HasPrefix(rt.Pattern, agentapi.Prefix) && !known {
+			t.Errorf("%s %s is for the node, and agentapi does not have it", rt.Method, rt.Pattern)
 		}
 	}
 }
@@ -106,7 +104,7 @@ func TestTransport(t *testing.T) {
 	a := New(Config{Env: []string{"WORKDIR=" + t.TempDir(), "PATH=/usr/bin:/bin"}, LogDir: t.TempDir() + "/logs", UploadDir: t.TempDir() + "/uploads"})
 	serve := func(method, target string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		a.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+		a.server.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 		return w
 	}
 	const missing = `{"error":"there is no such path, or it does not take this method"}` + "\n"
@@ -177,71 +175,10 @@ func TestNeverRedirects(t *testing.T) {
 				continue // it would
 			}
 			w := httptest.NewRecorder()
-			a.ServeHTTP(w, httptest.NewRequest(method, "http://sandbox"+path, strings.NewReader("{}")))
+			a.server.ServeHTTP(w, httptest.NewRequest(method, "http://sandbox"+path, strings.NewReader("{}")))
 			if w.Code >= 300 && w.Code < 400 || w.Header().Get("Location") != "" {
 				t.Errorf("%s %s: status %d, location %q", method, path, w.Code, w.Header().Get("Location"))
 			}
-		}
-	}
-}
-
-func TestPanicIsContained(t *testing.T) {
-	t.Parallel()
-	w := httptest.NewRecorder()
-	func() {
-		defer recovered(w, httptest.NewRequest(http.MethodGet, "/", nil))
-		panic("a bug")
-	}()
-	if w.Code != 500 || w.Body.Len() != 0 {
-		t.Errorf("status %d: %q", w.Code, w.Body)
-	}
-}
-
-func TestPrepareRoot(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	write := func(name, content string) {
-		if err := os.MkdirAll(root+name[:strings.LastIndex(name, "/")], 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(root+name, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("/etc/hosts", "1.2.3.4 mine") // is kept
-	write("/etc/resolv.conf", "")       // is filled
-	write("/proc/net/route", "Iface\tDestination\tGateway\nlo\t0000007F\t00000000\neth0\t00000000\t0100A8C0\n")
-	prepareRoot(root, "box", nameservers(root, nil))
-	if got := nameservers(root, []string{"A=b", "DOZE_NAMESERVERS=9.9.9.9,1.1.1.1"}); got != "nameserver 9.9.9.9\nnameserver 1.1.1.1\n" {
-		t.Errorf("named by the host: %q", got)
-	}
-	for name, want := range map[string]string{
-		"/etc/hostname":    "box\n",
-		"/etc/hosts":       "1.2.3.4 mine\n127.0.1.1\tbox\n",
-		"/etc/resolv.conf": "nameserver 192.168.0.1\n",
-	} {
-		if got, err := os.ReadFile(root + name); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-
-	n := &names{root: root, host: "box", resolv: nameservers(root, nil)}
-	write("/etc/hostname", "chosen\n") // by the user: it is kept
-	n.change("copy", environ{"DOZE_NAMESERVERS=9.9.9.9"})
-	for name, want := range map[string]string{
-		"/etc/hostname":    "chosen\n",
-		"/etc/hosts":       "1.2.3.4 mine\n127.0.1.1\tcopy\n",
-		"/etc/resolv.conf": "nameserver 9.9.9.9\n",
-	} {
-		if got, err := os.ReadFile(root + name); err != nil || string(got) != want {
-			t.Errorf("in a copy, %s: %q, %v", name, got, err)
-		}
-	}
-	for name, want := range map[string]os.FileMode{
-		"/tmp": os.ModeDir | os.ModeSticky | 0o777, "/run": os.ModeDir | 0o755, "/var/log": os.ModeDir | 0o755,
-	} {
-		if info, err := os.Stat(root + name); err != nil || info.Mode() != want {
-			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
 }

@@ -8,12 +8,12 @@ import (
 )
 
 // find looks for files or directories by name.
-func (a *Agent) find(r *http.Request, arg string) (out search.Found, err error) {
+func (c *fileCalls) find(r *http.Request, arg string) (out search.Found, err error) {
 	f, err := search.ParseFind(r.URL.Query())
 	if err != nil {
 		return out, err
 	}
-	at, err := a.place(arg)
+	at, err := c.places.find(arg)
 	if err != nil {
 		return out, err
 	}
@@ -22,13 +22,13 @@ func (a *Agent) find(r *http.Request, arg string) (out search.Found, err error) 
 
 // fuzzyFind looks for paths that are like a query. Clients that send none name
 // it as the last element of the path.
-func (a *Agent) fuzzyFind(r *http.Request, arg string) (out search.Ranked, err error) {
-	at, err := a.place(arg)
+func (c *fileCalls) fuzzyFind(r *http.Request, arg string) (out search.Ranked, err error) {
+	at, err := c.places.find(arg)
 	if err != nil {
 		return out, err
 	}
 	q := r.URL.Query()
-	if q.Get("query") == "" && at.abs != a.workDir() && at.abs != "/" {
+	if q.Get("query") == "" && at.abs != c.places.workDir() && at.abs != "/" {
 		q.Set("query", path.Base(at.abs))
 		at.abs = path.Dir(at.abs)
 	}
@@ -40,12 +40,12 @@ func (a *Agent) fuzzyFind(r *http.Request, arg string) (out search.Ranked, err e
 }
 
 // grep looks for text in files.
-func (a *Agent) grep(r *http.Request, arg string) (out search.Hits, err error) {
+func (c *fileCalls) grep(r *http.Request, arg string) (out search.Hits, err error) {
 	g, err := search.ParseGrep(r.URL.Query())
 	if err != nil {
 		return out, err
 	}
-	at, err := a.place(arg)
+	at, err := c.places.find(arg)
 	if err != nil {
 		return out, err
 	}

@@ -56,8 +56,8 @@ func parseOpening(q url.Values) opening {
 }
 
 // openTerminal connects a WebSocket to the terminal of a session.
-func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) error {
-	if a.noTerminal() {
+func (t *terminals) openTerminal(w http.ResponseWriter, r *http.Request, _ string) error {
+	if t.off() {
 		return errNoRoute
 	}
 	o := parseOpening(r.URL.Query())
@@ -75,7 +75,7 @@ func (a *Agent) openTerminal(w http.ResponseWriter, r *http.Request, _ string) e
 	}
 	defer func() { _ = conn.CloseNow() }()
 	conn.SetReadLimit(frameMax)
-	v, err := a.terminals.view(o)
+	v, err := t.view(o)
 	if err != nil {
 		_ = send(r.Context(), conn, frame{Type: "error", Data: doze.Public(err).Message}) // it goes away anyhow
 		return nil
@@ -135,15 +135,15 @@ func send(ctx context.Context, conn *websocket.Conn, f frame) error {
 }
 
 // showTerminal sends the page of a terminal.
-func (a *Agent) showTerminal(w http.ResponseWriter, _ *http.Request, _ string) error {
-	if a.noTerminal() {
+func (t *terminals) showTerminal(w http.ResponseWriter, _ *http.Request, _ string) error {
+	if t.off() {
 		return errNoRoute
 	}
 	return page.Terminal(w, page.Pass{}) // whoever is in front of us lets the browser in
 }
 
-// noTerminal reports whether terminals are switched off.
-func (a *Agent) noTerminal() bool {
-	off := a.vars.list().get("DISABLE_TERMINAL")
+// off reports whether terminals are switched off.
+func (t *terminals) off() bool {
+	off := t.vars.list().get("DISABLE_TERMINAL")
 	return off == "true" || off == "1"
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"slices"
 	"syscall"
@@ -15,23 +14,13 @@ import (
 // that are others' children, is looked for.
 const strayPoll = 20 * time.Millisecond
 
-// stop is called by the host before it ends the sandbox. It asks everything to
-// end, starts nothing any more, and answers when all is gone. The host waits as
-// long as it likes to: when it hangs up, what is left is killed.
-func (a *Agent) stop(r *http.Request, _ string) (struct{}, error) {
-	a.processes.shut()
-	a.dismiss(r.Context(), a.terminals.close)
-	a.processes.close(r.Context())
-	return struct{}{}, nil
-}
-
 // dismiss asks everything in the sandbox to end, also what left its session or
 // lost its parent, and waits until all is gone, or until ctx ends. It returns the
 // names of the processes that it asked. An interactive shell does not mind
 // SIGTERM: hangUp ends the terminals.
-func (a *Agent) dismiss(ctx context.Context, hangUp func()) (asked []string) {
-	asked = a.processes.ask()
-	if !a.children.init { // the others are somebody else's
+func (t *table) dismiss(ctx context.Context, hangUp func()) (asked []string) {
+	asked = t.ask()
+	if !t.start.children.init { // the others are somebody else's
 		hangUp()
 		return asked
 	}
@@ -57,4 +46,11 @@ func awaitStrays(ctx context.Context, sig syscall.Signal) bool {
 			return false
 		}
 	}
+}
+
+// killStrays kills everything in the sandbox until nothing but this process is
+// left. It reports false if ctx ended first. What is not the sandbox's first
+// process has no strays.
+func (t *table) killStrays(ctx context.Context) bool {
+	return !t.start.children.init || awaitStrays(ctx, syscall.SIGKILL)
 }

@@ -5,12 +5,39 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/httpx"
 )
+
+// system is what an agent says of itself.
+type system struct {
+	version string
+
+	mu      sync.Mutex
+	started time.Time // guarded by mu
+	wakes   int       // guarded by mu
+	woken   time.Time // guarded by mu
+	upgrade upgrade   // guarded by mu: the last one that was asked for
+}
+
+// newSystem returns what an agent of a version says that starts now.
+func newSystem(version string) *system {
+	return &system{
+		version: version,
+		started: time.Now(),
+		upgrade: upgrade{Status: "idle", Step: "none", Version: version},
+	}
+}
+
+// renew forgets the past: the agent is that of another sandbox now.
+func (s *system) renew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started, s.wakes, s.woken = time.Now(), 0, time.Time{}
+}
 
 // Welcome is the answer at the root.
 type welcome struct {
@@ -19,7 +46,7 @@ type welcome struct {
 	Description   string `json:"description"`
 }
 
-func (*Agent) welcome(*http.Request, string) (welcome, error) {
+func (*system) welcome(*http.Request, string) (welcome, error) {
 	return welcome{
 		Message:       "Welcome to your Doze sandbox",
 		Documentation: "Files are at /filesystem, processes at /process, a terminal at /terminal, tools for models at /mcp.",
@@ -50,22 +77,22 @@ type upgradeAnswer struct {
 
 // skipUpgrade takes note that somebody wanted another agent. What a caller names
 // is never fetched and never run.
-func (a *Agent) skipUpgrade(w http.ResponseWriter, r *http.Request, _ string) error {
+func (s *system) skipUpgrade(w http.ResponseWriter, r *http.Request, _ string) error {
 	b, err := body(w, r, smallMax)
 	if err != nil {
 		return err
 	}
 	in, _ := parse[upgradeRequest](b) // clients may send anything
 	version := clip(cmp.Or(in.Version, "latest"))
-	a.mu.Lock()
-	a.upgrade = upgrade{
+	s.mu.Lock()
+	s.upgrade = upgrade{
 		Status:      "failed",
 		Step:        "skipped",
 		Version:     version,
 		LastAttempt: time.Now().UTC().Format(time.RFC3339),
 		Error:       "the platform replaces its agents itself",
 	}
-	a.mu.Unlock()
+	s.mu.Unlock()
 	httpx.WriteJSON(w, http.StatusOK, upgradeAnswer{"Upgrade skipped: the platform replaces its agents itself", version, in.BaseURL})
 	return nil
 }
@@ -88,14 +115,14 @@ type health struct {
 	LastWake  doze.Time `json:"lastWake,omitzero"`
 }
 
-func (a *Agent) health(*http.Request, string) (health, error) {
+func (s *system) health(*http.Request, string) (health, error) {
 	commit, built := revision()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	up := time.Since(a.started)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	up := time.Since(s.started)
 	return health{
 		Status:        "ok",
-		Version:       a.version,
+		Version:       s.version,
 		GitCommit:     commit,
 		BuildTime:     built,
 		GoVersion:     runtime.Version(),
@@ -103,10 +130,10 @@ func (a *Agent) health(*http.Request, string) (health, error) {
 		Arch:          runtime.GOARCH,
 		Uptime:        up.Round(time.Second).String(),
 		UptimeSeconds: up.Seconds(),
-		StartedAt:     a.started.UTC().Format(time.RFC3339),
-		LastUpgrade:   a.upgrade,
-		WakeCount:     a.wakes,
-		LastWake:      doze.Time{Time: a.woken},
+		StartedAt:     s.started.UTC().Format(time.RFC3339),
+		LastUpgrade:   s.upgrade,
+		WakeCount:     s.wakes,
+		LastWake:      doze.Time{Time: s.woken},
 	}, nil
 }
 
@@ -117,44 +144,24 @@ func revision() (commit, at string) {
 	if !ok {
 		return commit, at
 	}
-	for _, s := range info.Settings {
-		switch s.Key {
+	for _, setting := range info.Settings {
+		switch setting.Key {
 		case "vcs.revision":
-			commit = s.Value
+			commit = setting.Value
 		case "vcs.time":
-			at = s.Value
+			at = setting.Value
 		}
 	}
 	return commit, at
 }
 
-// state counts what must not be put to sleep: processes that want that, and
-// an export, calls about drives. It also says what must not be saved alone, see
-// netstate. The host asks before it suspends the sandbox, and before it ends it
-// for being unused.
-func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
-	n, last := a.processes.keptAlive()
-	if a.archives.running() {
-		n++
-	}
-	if a.drives.Busy() {
-		n++
-	}
-	s := agentapi.State{KeepAlive: n, Blockers: readNetstate().since(a.net)}
-	if !last.IsZero() {
-		ago := time.Since(last).Milliseconds()
-		s.KeptAgo = &ago
-	}
-	return s, nil
-}
-
 // wake is called by the host after the sandbox was restored from disk. All
 // randomness of the agent comes from the kernel at the time of use, which the
 // restore renews, so there is nothing to seed: it only notes the event.
-func (a *Agent) wake(*http.Request, string) (struct{}, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.wakes++
-	a.woken = time.Now()
+func (s *system) wake(*http.Request, string) (struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wakes++
+	s.woken = time.Now()
 	return struct{}{}, nil
 }

@@ -48,17 +48,8 @@ func newTable(start launcher, dir string) *table {
 		dir:   dir,
 		names: map[string]bool{},
 	}
-	t.budget = &budget{total: max(budgetMin, memory()/100*budgetShare), free: t.forgetOutput}
+	t.budget = newBudget(max(budgetMin, memory()/100*budgetShare), t.forgetOutput)
 	return t
-}
-
-// memory returns how many bytes of memory there are.
-func memory() int64 {
-	var info syscall.Sysinfo_t
-	if err := syscall.Sysinfo(&info); err != nil {
-		return 0
-	}
-	return int64(info.Totalram) * int64(info.Unit) //nolint:gosec // it fits
 }
 
 // run starts a process. The name belongs to it from here on until it ends.
@@ -182,6 +173,20 @@ func (t *table) keptAlive() (n int, last time.Time) {
 		p.mu.Unlock()
 	}
 	return n, last
+}
+
+// stop asks the process of an identifier, and its group, to end.
+func (t *table) stop(id string) error { return t.finish(id, syscall.SIGTERM, stopped) }
+
+// kill ends the process of an identifier, and its group, at once.
+func (t *table) kill(id string) error { return t.finish(id, syscall.SIGKILL, killed) }
+
+func (t *table) finish(id string, sig syscall.Signal, s status) error {
+	p, err := t.find(id)
+	if err != nil {
+		return err
+	}
+	return p.finish(sig, s)
 }
 
 // shut starts no process any more.

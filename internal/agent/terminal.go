@@ -150,6 +150,15 @@ func (t *terminals) close() {
 	t.tasks.Wait()
 }
 
+// endAll ends all terminals.
+func (t *terminals) endAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, term := range t.open {
+		term.end()
+	}
+}
+
 // terminal is a shell on a pseudo-terminal. It outlives its viewers.
 type terminal struct {
 	child    *child

@@ -17,9 +17,6 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
-// treePrefix is where trees are. Their paths are always absolute.
-const treePrefix = "/filesystem/tree"
-
 const (
 	// treeBesideMax bounds the names of a tree, which are held in memory.
 	treeBesideMax = 4 << 20
@@ -27,6 +24,19 @@ const (
 	// maps and lists of them.
 	nameCost = 16
 )
+
+// treeCalls answers the calls about trees.
+type treeCalls struct {
+	places places
+	files  *fileCalls
+	temp   func() (*os.File, error)
+}
+
+// newTreeCalls returns the calls about trees. What is too much for memory goes
+// into a file of temp.
+func newTreeCalls(places places, files *fileCalls, temp func() (*os.File, error)) *treeCalls {
+	return &treeCalls{places: places, files: files, temp: temp}
+}
 
 // treeWrite maps paths below the tree's root to contents; nil is an empty one.
 type treeWrite struct {
@@ -37,7 +47,7 @@ type treeWrite struct {
 
 // check finds out what the names mean, and adds those that mean nothing, or the
 // same as another.
-func (in *treeWrite) check(p *doze.Problems) {
+func (in *treeWrite) Check(p *doze.Problems) {
 	in.names = map[string]string{}
 	var parts []string // clean, with a NUL for each slash: a directory is right before what is in it
 	for _, sent := range slices.Sorted(maps.Keys(in.Files)) {
@@ -123,8 +133,8 @@ func (t *treeBody) content(name string) io.Reader {
 
 func (t *treeBody) close() { t.spool.close() }
 
-func (a *Agent) readTree(_ *http.Request, arg string) (directory, error) {
-	at, err := a.place(arg)
+func (c *treeCalls) readTree(_ *http.Request, arg string) (directory, error) {
+	at, err := c.places.find(arg)
 	if err != nil {
 		return directory{}, err
 	}
@@ -136,12 +146,12 @@ func (a *Agent) readTree(_ *http.Request, arg string) (directory, error) {
 }
 
 // writeTree creates the root and writes files below it.
-func (a *Agent) writeTree(w http.ResponseWriter, r *http.Request, arg string) error {
-	at, err := a.place(arg)
+func (c *treeCalls) writeTree(w http.ResponseWriter, r *http.Request, arg string) error {
+	at, err := c.places.find(arg)
 	if err != nil {
 		return err
 	}
-	in := newTree(a.uploads.Temp)
+	in := newTree(c.temp)
 	defer in.close()
 	if err := in.open(w, r); err != nil {
 		return err
@@ -149,7 +159,7 @@ func (a *Agent) writeTree(w http.ResponseWriter, r *http.Request, arg string) er
 	if err := in.receive(); err != nil {
 		return err
 	}
-	d, err := a.who.owner().writeTree(at, in)
+	d, err := writeTree(c.files.owner(), at, in)
 	if err == nil {
 		httpx.WriteJSON(w, http.StatusOK, d)
 	}
@@ -159,7 +169,7 @@ func (a *Agent) writeTree(w http.ResponseWriter, r *http.Request, arg string) er
 // writeTree writes a tree that has come whole, and nowhere but below its root: a
 // name or a link that leads out of it is refused. Files before the first one that
 // fails stay.
-func (o owner) writeTree(at place, in *treeBody) (directory, error) {
+func writeTree(o owner, at place, in *treeBody) (directory, error) {
 	if err := o.mkdirAll(whole{}, at.abs, dirMode); err != nil {
 		return directory{}, writeError(err)
 	}
@@ -215,13 +225,13 @@ func treeName(sent string) (clean, wrong string) {
 	return path.Clean(name), ""
 }
 
-func (a *Agent) deleteTree(r *http.Request, arg string) (success, error) {
-	at, err := a.place(arg)
+func (c *treeCalls) deleteTree(r *http.Request, arg string) (success, error) {
+	at, err := c.places.find(arg)
 	if err != nil {
 		return success{}, err
 	}
 	if info, err := os.Stat(at.abs); err != nil || !info.IsDir() {
 		return success{}, doze.Wrap(err, doze.Unprocessable, "path is not a directory")
 	}
-	return a.deleteFile(r, arg)
+	return c.files.deleteFile(r, arg)
 }

@@ -116,3 +116,15 @@ func FuzzTree(f *testing.F) {
 		}
 	})
 }
+
+// FuzzTreeName checks that no name of a file leads out of its tree.
+func FuzzTreeName(f *testing.F) {
+	for _, s := range []string{"/tmp/a", "a/../../b", "//tmp", "~/x", "..", "\x00", "a/", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, sent string) {
+		if name, wrong := treeName(sent); wrong == "" && (strings.HasPrefix(name, "/") || !strings.HasPrefix(path.Join("/r", name), "/r/")) {
+			t.Errorf("the tree name %q is outside", name)
+		}
+	})
+}

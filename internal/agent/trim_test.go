@@ -49,3 +49,12 @@ func TestTrim(t *testing.T) { //nolint:paralleltest // the heap belongs to the p
 		}
 	})
 }
+
+func TestFreeOnce(t *testing.T) { //nolint:paralleltest // the heap belongs to the process
+	var l trimmer
+	l.free()
+	was := l.freed.Load()
+	if l.check(); l.freed.Load() != was {
+		t.Error("memory was given back twice")
+	}
+}

@@ -50,7 +50,7 @@ func parseTunnel(config string) (t tunnel, err error) {
 	if err != nil {
 		return t, doze.Errorf(doze.Unprocessable, invalid+"what config stands for is not the JSON object we expect")
 	}
-	t.check(&p)
+	t.Check(&p)
 	if len(p) > 0 {
 		p[0] = invalid + p[0] // once, before all of them
 	}
@@ -58,7 +58,7 @@ func parseTunnel(config string) (t tunnel, err error) {
 }
 
 // check adds what is wrong with a configuration.
-func (t *tunnel) check(p *doze.Problems) {
+func (t *tunnel) Check(p *doze.Problems) {
 	if _, err := netip.ParsePrefix(t.LocalIP); err != nil {
 		p.Add("local_ip", "must be like 10.0.0.2/32")
 	}
@@ -97,7 +97,7 @@ func (t *tunnel) check(p *doze.Problems) {
 	}
 }
 
-func (in *tunnelRequest) check(p *doze.Problems) {
+func (in *tunnelRequest) Check(p *doze.Problems) {
 	if in.Config == "" {
 		p.Missing("config")
 	}
@@ -105,13 +105,13 @@ func (in *tunnelRequest) check(p *doze.Problems) {
 
 // setTunnel checks a configuration. Sandboxes have no tunnels of their own: what
 // they reach is decided outside, where nothing inside can change it.
-func (a *Agent) setTunnel(_ string, in tunnelRequest) (success, error) {
+func setTunnel(_ string, in tunnelRequest) (success, error) {
 	if _, err := parseTunnel(in.Config); err != nil {
 		return success{}, err
 	}
 	return success{}, doze.Errorf(doze.Internal, "failed to apply tunnel config: sandboxes have no tunnels; use the network settings of the sandbox")
 }
 
-func (a *Agent) deleteTunnel(*http.Request, string) (success, error) {
+func deleteTunnel(*http.Request, string) (success, error) {
 	return success{}, doze.Errorf(doze.Invalid, "no WireGuard client is running")
 }

@@ -14,18 +14,14 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
-// smallMax bounds bodies that only describe something: the parts of an upload,
-// at most.
-var smallMax = bound{4 << 20, "leave out what is not needed"}
-
 type uploadBegun struct {
 	ID   string `json:"uploadId"`
 	Path string `json:"path"` // absolute
 }
 
 // beginUpload opens an upload in parts. Only the permissions in its body matter.
-func (a *Agent) beginUpload(w http.ResponseWriter, r *http.Request, arg string) error {
-	at, err := a.place(arg)
+func (c *fileCalls) beginUpload(w http.ResponseWriter, r *http.Request, arg string) error {
+	at, err := c.places.find(arg)
 	if err != nil {
 		return err
 	}
@@ -41,7 +37,7 @@ func (a *Agent) beginUpload(w http.ResponseWriter, r *http.Request, arg string) 
 	if err != nil {
 		return err
 	}
-	up, err := a.uploads.Begin(at.abs, perm)
+	up, err := c.uploads.Begin(at.abs, perm)
 	if err == nil {
 		httpx.WriteJSON(w, http.StatusOK, uploadBegun{up.ID, up.Path})
 	}
@@ -49,7 +45,7 @@ func (a *Agent) beginUpload(w http.ResponseWriter, r *http.Request, arg string) 
 }
 
 // putPart stores the part of a multipart body that is named file.
-func (a *Agent) putPart(r *http.Request, id string) (upload.Part, error) {
+func (c *fileCalls) putPart(r *http.Request, id string) (upload.Part, error) {
 	number, err := strconv.Atoi(r.URL.Query().Get("partNumber"))
 	if err != nil {
 		return upload.Part{}, doze.Wrap(err, doze.Invalid, "partNumber is required and must be a number")
@@ -67,7 +63,7 @@ func (a *Agent) putPart(r *http.Request, id string) (upload.Part, error) {
 			return upload.Part{}, doze.Wrap(err, doze.Invalid, "the multipart body is broken: %v", err)
 		}
 		if part.FormName() == "file" {
-			return a.uploads.Put(id, number, part)
+			return c.uploads.Put(id, number, part)
 		}
 	}
 	return upload.Part{}, doze.Errorf(doze.Invalid, "the multipart body has more than %d parts before one named file", partsMax)
@@ -87,8 +83,8 @@ type uploadParts struct {
 	Parts []upload.Part `json:"parts"`
 }
 
-func (a *Agent) readParts(_ *http.Request, id string) (uploadParts, error) {
-	parts, err := a.uploads.Parts(id)
+func (c *fileCalls) readParts(_ *http.Request, id string) (uploadParts, error) {
+	parts, err := c.uploads.Parts(id)
 	return uploadParts{id, parts}, err
 }
 
@@ -98,21 +94,21 @@ type wantedParts struct {
 }
 
 // completeUpload puts the file where it belongs, whole or not at all.
-func (a *Agent) completeUpload(id string, in wantedParts) (success, error) {
-	up, err := a.uploads.Complete(id, in.Parts, func(up upload.Upload, src io.Reader) error {
-		return a.who.owner().writeTo(place{up.Path, up.Path}, always(up.Permissions), src)
+func (c *fileCalls) completeUpload(id string, in wantedParts) (success, error) {
+	up, err := c.uploads.Complete(id, in.Parts, func(up upload.Upload, src io.Reader) error {
+		return c.owner().writeTo(place{up.Path, up.Path}, always(up.Permissions), src)
 	})
 	return success{up.Path, "Multipart upload completed successfully"}, err
 }
 
-func (a *Agent) abortUpload(_ *http.Request, id string) (success, error) {
-	return success{Message: "Multipart upload aborted successfully"}, a.uploads.Abort(id)
+func (c *fileCalls) abortUpload(_ *http.Request, id string) (success, error) {
+	return success{Message: "Multipart upload aborted successfully"}, c.uploads.Abort(id)
 }
 
 type uploadList struct {
 	Uploads []upload.Upload `json:"uploads"`
 }
 
-func (a *Agent) listUploads(*http.Request, string) (uploadList, error) {
-	return uploadList{a.uploads.List()}, nil
+func (c *fileCalls) listUploads(*http.Request, string) (uploadList, error) {
+	return uploadList{c.uploads.List()}, nil
 }

@@ -128,9 +128,9 @@ type reloaded struct {
 	Skipped []string `json:"skipped,omitempty"`
 }
 
-// reloadVariables makes the variables of the document those of new processes.
-func (a *Agent) reloadVariables(*http.Request, string) (out reloaded, err error) {
-	name := a.vars.given().get(metadataEnv)
+// reload makes the variables of the document those of new processes.
+func (v *variables) reload(*http.Request, string) (out reloaded, err error) {
+	name := v.given().get(metadataEnv)
 	if name == "" {
 		name = metadataFile
 	}
@@ -147,7 +147,7 @@ func (a *Agent) reloadVariables(*http.Request, string) (out reloaded, err error)
 	}
 	over, skipped := doc.variables()
 	out.Generation, out.Skipped = doc.Generation, skipped
-	out.Applied, out.Removed = a.vars.overlay(over)
+	out.Applied, out.Removed = v.overlay(over)
 	return out, nil
 }
 

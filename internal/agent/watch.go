@@ -18,21 +18,21 @@ const (
 // watchFiles sends what changes in a directory, as JSON lines, until the caller
 // leaves or the directory does. A path that ends in ** means all directories
 // below it, too.
-func (a *Agent) watchFiles(w http.ResponseWriter, r *http.Request, arg string) error {
+func (c *fileCalls) watchFiles(w http.ResponseWriter, r *http.Request, arg string) error {
 	recursive := arg == "**" || strings.HasSuffix(arg, "/**")
 	if recursive {
 		arg = strings.TrimSuffix(arg, "**")
 	}
-	at, err := a.place(arg)
+	at, err := c.places.find(arg)
 	if err != nil {
 		return err
 	}
 	ignore := strings.FieldsFunc(r.URL.Query().Get("ignore"), func(c rune) bool { return c == ',' })
-	if a.watches.Add(1) > watchesMax {
-		a.watches.Add(-1)
+	if c.watches.Add(1) > watchesMax {
+		c.watches.Add(-1)
 		return doze.Errorf(doze.Unprocessable, "%d directories are watched, which is the most; close some", watchesMax)
 	}
-	defer a.watches.Add(-1)
+	defer c.watches.Add(-1)
 	changes, err := watch.Open(at.abs, recursive, ignore)
 	if err != nil {
 		return err

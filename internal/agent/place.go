@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/dozehq/doze"
@@ -14,17 +16,6 @@ const pathMax = 4095
 type place struct {
 	abs   string // clean and absolute
 	shown string // relative if the request was
-}
-
-// tail returns what a request says after the prefix of its route. Clients send
-// an absolute path with its slashes escaped or doubled; a %2F anywhere makes
-// the whole path absolute.
-func tail(decoded, escaped, prefix string) string {
-	p := strings.TrimPrefix(decoded, prefix)
-	if strings.Contains(escaped, "%2F") {
-		return p
-	}
-	return strings.TrimPrefix(p, "/")
 }
 
 // parsePath finds the place of p, which is relative to dir or, after a ~, to
@@ -59,3 +50,21 @@ func collapse(p string) string {
 	}
 	return p
 }
+
+// find finds the place that a file route means.
+func (f places) find(arg string) (place, error) {
+	return parsePath(arg, f.workDir(), f.vars.list().get("HOME"))
+}
+
+// workDir is the directory of relative paths of files.
+func (f places) workDir() string {
+	return filepath.Join("/", cmp.Or(f.vars.given().get("WORKDIR"), f.cwd))
+}
+
+// places finds the places that requests mean.
+type places struct {
+	vars *variables
+	cwd  string // of relative paths, unless a variable says
+}
+
+func newPlaces(vars *variables, cwd string) places { return places{vars, cwd} }

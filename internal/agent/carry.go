@@ -1,0 +1,33 @@
+package agent
+
+import "unicode/utf8"
+
+// carry holds back the bytes of a character that is not complete yet, so that
+// a stream of pieces can be sent as text.
+type carry struct{ held []byte }
+
+// add returns the complete text of what was held and b.
+func (c *carry) add(b []byte) string {
+	if len(c.held) > 0 {
+		b = append(c.held, b...)
+	}
+	keep := 0
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if utf8.RuneStart(b[len(b)-i]) {
+			if !utf8.FullRune(b[len(b)-i:]) {
+				keep = i
+			}
+			break
+		}
+	}
+	s := string(b[:len(b)-keep])
+	c.held = append([]byte(nil), b[len(b)-keep:]...)
+	return s
+}
+
+// rest returns what was held back for good.
+func (c *carry) rest() string {
+	s := string(c.held)
+	c.held = nil
+	return s
+}

@@ -1,0 +1,10 @@
+package agent
+
+// clip bounds what an error message repeats of a caller's input.
+func clip(s string) string {
+	const most = 80
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/dozehq/doze/internal/agent/scratch"
+)
+
+// follower reads an output from its beginning to its end, each byte once.
+type follower struct {
+	out     *output
+	files   [2]*os.File
+	next    [2]int64  // guarded by out.mu: what was read of each stream
+	stepped time.Time // guarded by out.mu: when that was
+	cut     [2]bool   // bytes are missing before next
+	told    int       // notices that were read
+	lossy   bool      // guarded by out.mu: it was too slow, the writer goes on
+}
+
+// each calls take for every piece until the process is over, and idle when
+// there was none for a while. What these add to out it sends once there is no
+// other piece. It reports false when the caller is gone.
+func (f *follower) each(ctx context.Context, silence time.Duration, out *batch, take func(piece) bool, idle func() bool) bool {
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
+	for {
+		wait, ok := f.all(take)
+		switch {
+		case !ok || !out.send():
+			return false
+		case wait == nil:
+			return true
+		}
+		select {
+		case <-wait:
+		case <-quiet.C:
+			if !idle() {
+				return false
+			}
+			quiet.Reset(silence)
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// all calls take for every piece that there is. It returns what [follower.read]
+// does without one, and false when take does.
+func (f *follower) all(take func(piece) bool) (wait <-chan struct{}, ok bool) {
+	var buf []byte
+	if large := scratch.Lend(); large != nil {
+		defer scratch.Return(large)
+		buf = large[:pipeMax]
+	} else {
+		small, _ := chunks.Get().(*[chunkMax]byte)
+		defer chunks.Put(small)
+		buf = small[:]
+	}
+	for {
+		p, wait, ok := f.read(buf)
+		if !ok {
+			return wait, true
+		}
+		if !take(p) {
+			return nil, false
+		}
+	}
+}
+
+func (f *follower) close() {
+	f.out.mu.Lock()
+	delete(f.out.readers, f)
+	f.out.let()
+	f.out.mu.Unlock()
+	for _, file := range f.files {
+		if file != nil {
+			_ = file.Close() // it was only read
+		}
+	}
+}
+
+// read returns the next piece. Without one, it returns a channel that is
+// closed once there may be; a nil channel means that there never will be.
+func (f *follower) read(buf []byte) (p piece, wait <-chan struct{}, ok bool) {
+	o := f.out
+	o.mu.Lock()
+	s, n := f.pending()
+	switch {
+	case n > 0:
+		off := f.next[s]
+		o.mu.Unlock()
+		return f.fetch(s, buf[:min(n, int64(len(buf)))], off), nil, true
+	case f.told < len(o.notices):
+		p.notice = o.notices[f.told]
+		f.told++
+		ok = true
+	case !o.ended:
+		if o.changed == nil {
+			o.changed = make(chan struct{})
+		}
+		wait = o.changed
+	}
+	o.mu.Unlock()
+	return p, wait, ok
+}
+
+// pending returns the stream to read next and how many bytes of it come before
+// the other one's turn. Preconditions: out.mu is held.
+func (f *follower) pending() (of stream, n int64) {
+	var sum [2]int64
+	for _, r := range f.out.runs {
+		sum[r.of] += r.n
+		if left := sum[r.of] - f.next[r.of]; left > 0 {
+			return r.of, left
+		}
+	}
+	return 0, 0
+}
+
+// fetch reads one stretch of a stream and moves on.
+func (f *follower) fetch(s stream, buf []byte, off int64) piece {
+	r := &f.out.rings[s]
+	p, next := piece{of: s}, off+int64(len(buf))
+	if start, _ := r.bounds(); start > off {
+		p.lost, next = true, start
+	} else {
+		if f.files[s] == nil {
+			f.files[s], _ = os.Open(r.path) // without it, reading fails and the bytes are lost
+		}
+		var from int64
+		p.data, from = r.read(f.files[s], buf, off)
+		p.lost = from > off
+	}
+	p.lost = p.lost || f.cut[s]
+	f.cut[s] = false
+	f.out.mu.Lock()
+	defer f.out.mu.Unlock()
+	f.next[s], f.stepped = next, time.Now()
+	f.out.let()
+	return p
+}
+
+// follow attaches a reader. The caller must close it.
+func (o *output) follow() *follower {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := &follower{out: o, told: len(o.notices)}
+	for s := range f.next {
+		f.next[s], _ = o.rings[s].bounds()
+		f.cut[s] = f.next[s] > 0
+	}
+	if o.readers == nil {
+		o.readers = map[*follower]bool{}
+	}
+	o.readers[f] = true
+	return f
+}
+
+// let tells a waiting writer that a reader moved. Preconditions: mu is held.
+func (o *output) let() {
+	if o.moved != nil {
+		close(o.moved)
+		o.moved = nil
+	}
+}
+
+// piece is what a follower reads at once.
+type piece struct {
+	of     stream
+	data   []byte // valid until the next read
+	notice string // instead of data
+	lost   bool   // bytes are missing before data
+}
+
+// lines cuts the pieces of both streams into whole lines.
+type lines struct{ open [2][]byte }
+
+// lineMax bounds a line that is held back until its end, for each reader. A longer
+// one is cut.
+const lineMax = 128 << 10
+
+// add calls emit for every line that data completes, without its newline.
+func (l *lines) add(s stream, data []byte, emit func(stream, string)) {
+	text := string(data)
+	for {
+		line, rest, whole := strings.Cut(text, "\n")
+		if !whole {
+			break
+		}
+		emit(s, string(l.open[s])+line)
+		l.open[s], text = l.open[s][:0], rest
+	}
+	l.open[s] = append(l.open[s], text...)
+	if len(l.open[s]) > lineMax {
+		l.flush(s, emit)
+	}
+}
+
+// flush emits the line that has no end.
+func (l *lines) flush(s stream, emit func(stream, string)) {
+	if len(l.open[s]) > 0 {
+		emit(s, string(l.open[s]))
+		l.open[s] = l.open[s][:0]
+	}
+}

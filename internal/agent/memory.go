@@ -1,0 +1,12 @@
+package agent
+
+import "syscall"
+
+// memory returns how many bytes of memory there are.
+func memory() int64 {
+	var info syscall.Sysinfo_t
+	if err := syscall.Sysinfo(&info); err != nil {
+		return 0
+	}
+	return int64(info.Totalram) * int64(info.Unit) //nolint:gosec // it fits
+}

@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/dozehq/doze/internal/agentapi"
+)
+
+// state counts what must not be put to sleep: processes that want that, and
+// an export, calls about drives. It also says what must not be saved alone, see
+// netstate. The host asks before it suspends the sandbox, and before it ends it
+// for being unused.
+func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
+	n, last := a.processes.keptAlive()
+	if a.archives.running() {
+		n++
+	}
+	if a.drives.Busy() {
+		n++
+	}
+	s := agentapi.State{KeepAlive: n, Blockers: readNetstate().since(a.born)}
+	if !last.IsZero() {
+		ago := time.Since(last).Milliseconds()
+		s.KeptAgo = &ago
+	}
+	return s, nil
+}
+
+// stop is called by the host before it ends the sandbox. It asks everything to
+// end, starts nothing any more, and answers when all is gone. The host waits as
+// long as it likes to: when it hangs up, what is left is killed.
+func (a *Agent) stop(r *http.Request, _ string) (struct{}, error) {
+	a.processes.shut()
+	a.processes.dismiss(r.Context(), a.terminals.close)
+	a.processes.close(r.Context())
+	return struct{}{}, nil
+}
