@@ -103,7 +103,7 @@ func (a *attempt) openStdin(writable bool) (int, error) {
 func (a *attempt) discard() {
 	for _, p := range a.pumps {
 		if p != nil {
-			_ = p.pipe.Close() // nothing was read
+			p.close() // nothing was read
 		}
 	}
 	if a.stdin != nil {

@@ -68,7 +68,7 @@ func (c *contentBody) once(string, int64) error {
 func (c *contentBody) understand(beside []byte) (err error) {
 	var p doze.Problems
 	if c.asked, p, err = read[fileWrite](beside); err == nil {
-		c.perm = c.asked.mode(c.n > 0, &p)
+		c.perm = c.asked.mode(c.size() > 0, &p)
 		err = p.Err()
 	}
 	return err

@@ -145,8 +145,8 @@ func FuzzContent(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		body := contentFrom(iotest.HalfReader(strings.NewReader(string(b))), 0)
-		got, err := body.rest()
+		in := contentFrom(iotest.HalfReader(strings.NewReader(string(b))), 0)
+		got, err := in.rest()
 		if err != nil {
 			p := doze.Public(err)
 			if p.Kind != doze.Invalid && p.Kind != doze.TooLarge {
@@ -171,21 +171,21 @@ func FuzzContent(f *testing.F) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q: %s", b, diff)
 		}
-		if body.perm&^(fs.ModePerm&^umask) != 0 {
-			t.Errorf("%q became %v", got.Permissions, body.perm)
+		if in.perm&^(fs.ModePerm&^umask) != 0 {
+			t.Errorf("%q became %v", got.Permissions, in.perm)
 		}
 	})
 }
 
 // BenchmarkContent reads a body of the size of a source file.
 func BenchmarkContent(b *testing.B) {
-	text, err := json.Marshal(map[string]string{"content": strings.Repeat("\tif err != nil {\n\t\treturn \"ü\", err\n", 1<<15)})
+	raw, err := json.Marshal(map[string]string{"content": strings.Repeat("\tif err != nil {\n\t\treturn \"ü\", err\n", 1<<15)})
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.SetBytes(int64(len(text)))
+	b.SetBytes(int64(len(raw)))
 	for b.Loop() {
-		if _, err := io.Copy(io.Discard, contentFrom(strings.NewReader(string(text)), textAhead)); err != nil && !errors.Is(err, io.EOF) {
+		if _, err := io.Copy(io.Discard, contentFrom(strings.NewReader(string(raw)), textAhead)); err != nil && !errors.Is(err, io.EOF) {
 			b.Fatal(err)
 		}
 	}

@@ -105,7 +105,7 @@ func streamProcess(ctx context.Context, w http.ResponseWriter, p *process) {
 	defer f.close()
 	out := newEvents(w)
 	var text [2]carry
-	whole := f.each(ctx, execKeepAlive, out.batch, func(piece piece) bool {
+	whole := f.each(ctx, execKeepAlive, out.send, func(piece piece) bool {
 		switch {
 		case piece.notice != "":
 			return out.tell("stdout", piece.notice)
@@ -156,7 +156,7 @@ func (c *processCalls) followLogs(w http.ResponseWriter, r *http.Request, id str
 			fail = out.add(s.String(), ":", line, "\n")
 		}
 	}
-	whole := f.each(r.Context(), logsKeepAlive, out, func(p piece) bool {
+	whole := f.each(r.Context(), logsKeepAlive, out.send, func(p piece) bool {
 		switch {
 		case p.notice != "":
 			var notice lines

@@ -5,8 +5,6 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"github.com/dozehq/doze/internal/agent/scratch"
 )
 
 // follower reads an output from its beginning to its end, each byte once.
@@ -21,15 +19,15 @@ type follower struct {
 }
 
 // each calls take for every piece until the process is over, and idle when
-// there was none for a while. What these add to out it sends once there is no
-// other piece. It reports false when the caller is gone.
-func (f *follower) each(ctx context.Context, silence time.Duration, out *batch, take func(piece) bool, idle func() bool) bool {
+// there was none for a while. It calls send for what these add, once there is no other
+// piece. It reports false when the caller is gone.
+func (f *follower) each(ctx context.Context, silence time.Duration, send func() bool, take func(piece) bool, idle func() bool) bool {
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
 	for {
 		wait, ok := f.all(take)
 		switch {
-		case !ok || !out.send():
+		case !ok || !send():
 			return false
 		case wait == nil:
 			return true
@@ -50,15 +48,8 @@ func (f *follower) each(ctx context.Context, silence time.Duration, out *batch, 
 // all calls take for every piece that there is. It returns what [follower.read]
 // does without one, and false when take does.
 func (f *follower) all(take func(piece) bool) (wait <-chan struct{}, ok bool) {
-	var buf []byte
-	if large := scratch.Lend(); large != nil {
-		defer scratch.Return(large)
-		buf = large[:pipeMax]
-	} else {
-		small, _ := chunks.Get().(*[chunkMax]byte)
-		defer chunks.Put(small)
-		buf = small[:]
-	}
+	buf := lend(true)
+	defer restore(buf)
 	for {
 		p, wait, ok := f.read(buf)
 		if !ok {

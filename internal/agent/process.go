@@ -278,7 +278,7 @@ func (p *process) abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pump := range p.carrying {
-		_ = pump.pipe.Close() // the pump may have ended
+		pump.close()
 	}
 }
 

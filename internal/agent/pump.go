@@ -16,8 +16,8 @@ const (
 	// chunkMax is what is read of a pipe at once: all that fits into one.
 	chunkMax = 64 << 10
 	// pipeMax is what fits into the pipe of a process that has filled it, and what
-	// is then read at once: all that a ring grows by.
-	pipeMax = ringStep
+	// is then read at once.
+	pipeMax = 256 << 10
 	// chunkMin is what must have come at once before it is worth a system call to
 	// ask for more.
 	chunkMin = 4 << 10
@@ -121,10 +121,10 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 		fail error
 	)
 	err = conn.Read(func(fd uintptr) bool {
-		buf = p.borrow()
+		buf = lend(p.size >= chunkMax)
 		n, fail = drink(int(fd), buf)
 		if errors.Is(fail, syscall.EAGAIN) {
-			p.giveBack(buf)
+			restore(buf)
 			buf = nil
 			return !wait
 		}
@@ -137,7 +137,7 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 	if buf == nil {
 		return false, err
 	}
-	defer p.giveBack(buf)
+	defer restore(buf)
 	switch {
 	case err != nil:
 		return false, err
@@ -150,9 +150,10 @@ func (p *pump) carry(wait bool) (more bool, err error) {
 	return true, nil
 }
 
-// borrow returns memory for a chunk: more of it if the last one was large.
-func (p *pump) borrow() []byte {
-	if p.size >= chunkMax {
+// lend returns memory for a chunk: more of it if much is expected, and there is
+// some. The caller gives it back with [Return].
+func lend(much bool) []byte {
+	if much {
 		if large := scratch.Lend(); large != nil {
 			return large[:pipeMax]
 		}
@@ -161,8 +162,8 @@ func (p *pump) borrow() []byte {
 	return buf[:]
 }
 
-// giveBack ends what borrow began.
-func (p *pump) giveBack(buf []byte) {
+// restore ends what lend began.
+func restore(buf []byte) {
 	if len(buf) == pipeMax {
 		scratch.Return((*[scratch.Size]byte)(buf[:scratch.Size]))
 		return
@@ -204,4 +205,9 @@ func (p *pump) over() bool {
 	default:
 		return false
 	}
+}
+
+// close ends reading: what the pipe still has, nobody gets.
+func (p *pump) close() {
+	_ = p.pipe.Close() // the pump may have ended
 }

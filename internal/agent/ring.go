@@ -10,9 +10,9 @@ import (
 const (
 	// ringMax bounds the output that is kept of one stream.
 	ringMax = 32 << 20
-	// ringStep is how a ring grows. The first step is always granted, so every
+	// ringStep is how a ring grows: by the most that is written at once. The first step is always granted, so every
 	// stream keeps at least its last ringStep bytes.
-	ringStep = 256 << 10
+	ringStep = pipeMax
 )
 
 // budget bounds what all rings together take of the disk, which in a sandbox

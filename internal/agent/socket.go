@@ -14,8 +14,12 @@ import (
 	"github.com/dozehq/doze/internal/agent/page"
 )
 
-// frameMax bounds a frame from a viewer: a large paste.
-const frameMax = 1 << 20
+const (
+	// frameMax bounds a frame from a viewer: a large paste.
+	frameMax = 1 << 20
+	// sessionMax bounds the name of a session, in bytes.
+	sessionMax = 256
+)
 
 // frame is a message of a terminal's socket, in both directions.
 type frame struct {
@@ -64,8 +68,8 @@ func (t *terminals) openTerminal(w http.ResponseWriter, r *http.Request, _ strin
 	switch {
 	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 		return doze.Errorf(doze.Invalid, "this is a WebSocket; connect with a client for those")
-	case len(o.session) > nameMax:
-		return doze.Errorf(doze.Invalid, "sessionId has %d bytes; at most %d are allowed", len(o.session), nameMax)
+	case len(o.session) > sessionMax:
+		return doze.Errorf(doze.Invalid, "sessionId has %d bytes; at most %d are allowed", len(o.session), sessionMax)
 	}
 	// Any origin may connect: the edge asks for a token, which no page of
 	// another origin can send by accident.

@@ -168,6 +168,9 @@ func (c *textBody) there() bool {
 	return true
 }
 
+// size returns how many bytes all texts had until now.
+func (c *textBody) size() int64 { return c.n }
+
 // name is what an error calls the text.
 func (c *textBody) name() string { return clip(c.names[len(c.at)-1]) }
 

@@ -105,7 +105,7 @@ func (t *treeBody) end(at int64) {
 
 // understand reads what is beside the contents.
 func (t *treeBody) understand(beside []byte) (err error) {
-	t.end(t.n)
+	t.end(t.size())
 	t.asked, err = parse[treeWrite](beside)
 	return err
 }
