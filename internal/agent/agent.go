@@ -11,7 +11,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dozehq/doze/internal/agent/account"
+	"github.com/dozehq/doze/internal/agent/child"
 	"github.com/dozehq/doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agent/environ"
+	"github.com/dozehq/doze/internal/agent/etc"
+	"github.com/dozehq/doze/internal/agent/export"
+	"github.com/dozehq/doze/internal/agent/file"
+	"github.com/dozehq/doze/internal/agent/identity"
+	"github.com/dozehq/doze/internal/agent/memory"
+	"github.com/dozehq/doze/internal/agent/netstate"
+	"github.com/dozehq/doze/internal/agent/place"
+	"github.com/dozehq/doze/internal/agent/port"
+	"github.com/dozehq/doze/internal/agent/process"
+	"github.com/dozehq/doze/internal/agent/serve"
+	"github.com/dozehq/doze/internal/agent/system"
+	"github.com/dozehq/doze/internal/agent/terminal"
+	"github.com/dozehq/doze/internal/agent/tool"
+	"github.com/dozehq/doze/internal/agent/tree"
 	"github.com/dozehq/doze/internal/agent/upload"
 )
 
@@ -48,59 +65,59 @@ type Config struct {
 // Agent is the API of one sandbox. Create it with [New]; it does its work
 // while [Agent.Run] runs.
 type Agent struct {
-	born      netstate // before any process ran
-	children  *reaper
-	vars      *variables
-	processes *table
-	terminals *terminals
+	born      netstate.State // before any process ran
+	children  *child.Reaper
+	vars      *environ.Variables
+	processes *process.Table
+	terminals *terminal.Terminals
 	uploads   *upload.Store
 	drives    drive.Set
-	system    *system
-	identity  *identity
-	files     *fileCalls
-	trees     *treeCalls
-	calls     *processCalls
-	monitors  *monitors
-	archives  *archiver
-	tools     *toolbox
-	mounts    *driveCalls
-	server    *server
+	system    *system.System
+	identity  *identity.Identity
+	files     *file.Calls
+	trees     *tree.Calls
+	calls     *process.Calls
+	monitors  *port.Monitors
+	archives  *export.Exporter
+	tools     *tool.Box
+	mounts    *drive.Calls
+	server    *serve.Server
 }
 
 // New returns an agent that listens to nobody yet.
 func New(cfg Config) *Agent {
-	host := environ(cfg.Env)
-	who := newWorkload(host.get(userEnv))
+	host := environ.List(cfg.Env)
+	who := account.New(host.Get(environ.ImageUser))
 	dir := workDir(host)
 	logs := cmp.Or(cfg.LogDir, "/var/log/doze")
 	_ = os.RemoveAll(logs) // best effort: nothing reads what is left
 	version := cmp.Or(cfg.Version, "dev")
 	a := &Agent{
-		born:     readNetstate(),
-		children: newReaper(cfg.Init),
-		vars:     newVariables(host.inherited(who.home())),
+		born:     netstate.Read(),
+		children: child.New(cfg.Init),
+		vars:     environ.New(host.Inherited(who.Home())),
 		uploads:  upload.New(cmp.Or(cfg.UploadDir, "/var/lib/doze/uploads")),
-		system:   newSystem(version),
+		system:   system.New(version),
 	}
-	start := launcher{a.children, a.vars, who, dir}
-	at := newPlaces(a.vars, dir)
-	a.processes = newTable(start, logs)
-	a.terminals = newTerminals(start)
-	a.identity = newIdentity(cfg.Root, cfg.Init, newNames(cfg.Root, host), a.vars, who, &a.drives, a.system.renew)
-	a.files = newFileCalls(at, who, a.uploads)
-	a.trees = newTreeCalls(at, a.files, a.uploads.Temp)
-	a.calls = newProcessCalls(a.processes)
-	a.monitors = newMonitors(a.processes)
-	a.archives = newArchiver(version, cfg.Root, a.processes, a.terminals, a.vars)
-	a.tools = newToolbox(at, a.files, a.processes, a.vars)
-	a.mounts = newDriveCalls(&a.drives, who)
-	a.server = newServer(a.routes(), a.vars, a.archives.frozen, memory())
+	start := child.Launcher{Children: a.children, Vars: a.vars, User: who, Dir: dir}
+	at := place.New(a.vars, dir)
+	a.processes = process.New(start, logs)
+	a.terminals = terminal.New(start)
+	a.identity = identity.New(cfg.Root, cfg.Init, etc.New(cfg.Root, host), a.vars, who, &a.drives, a.system.Renew)
+	a.files = file.New(at, who, a.uploads)
+	a.trees = tree.New(at, a.files, a.uploads.Temp)
+	a.calls = process.NewCalls(a.processes)
+	a.monitors = port.New(a.processes)
+	a.archives = export.New(version, cfg.Root, a.processes, a.terminals, a.vars)
+	a.tools = tool.New(at, a.files, a.processes, a.vars)
+	a.mounts = drive.NewCalls(&a.drives, who)
+	a.server = serve.New(a.routes(), a.vars, a.archives.Frozen, memory.Total())
 	return a
 }
 
 // workDir returns where commands start, as the host says.
-func workDir(host environ) string {
-	dir := host.get(workDirEnv)
+func workDir(host environ.List) string {
+	dir := host.Get(environ.ImageDir)
 	if dir == "" {
 		var err error
 		if dir, err = os.Getwd(); err != nil {
@@ -115,12 +132,12 @@ func workDir(host environ) string {
 func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	calls, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
-	srv := a.server.http(calls)
+	srv := a.server.HTTP(calls)
 	reaping, stopReaping := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
-	tasks.Go(func() { a.children.run(reaping) })
+	tasks.Go(func() { a.children.Run(reaping) })
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(newListener(ln)) }() // drained below
+	go func() { served <- srv.Serve(serve.Listen(ln)) }() // drained below
 
 	var err error
 	select {
@@ -130,14 +147,14 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
-	a.terminals.close()
-	a.processes.close(grace) // ends their streams, too
+	a.terminals.Close()
+	a.processes.Close(grace) // ends their streams, too
 	hangUp()                 // for those that would go on for ever
 	if srv.Shutdown(grace) != nil {
 		_ = srv.Close() // what still runs has had its time
 	}
-	a.monitors.close()
-	a.archives.close()
+	a.monitors.Close()
+	a.archives.Close()
 	a.uploads.Close()
 	a.drives.Close()
 	stopReaping()

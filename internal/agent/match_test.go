@@ -49,7 +49,7 @@ func TestMatch(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rt, arg := anybody.routes().match(test.method, test.decoded, test.escaped)
+			rt, arg := anybody.routes().Match(test.method, test.decoded, test.escaped)
 			pattern := ""
 			if rt != nil {
 				pattern = rt.Pattern
@@ -68,7 +68,7 @@ func FuzzMatch(f *testing.F) {
 	}
 	table := anybody.routes()
 	f.Fuzz(func(t *testing.T, decoded, escaped string) {
-		rt, _ := table.match("GET", decoded, escaped)
+		rt, _ := table.Match("GET", decoded, escaped)
 		if rt != nil && strings.HasPrefix(rt.Pattern, "/filesystem") && !strings.HasPrefix(decoded, "/filesystem") {
 			t.Errorf("%q is served by %s", decoded, rt.Pattern)
 		}

@@ -5,6 +5,12 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
+
+	"github.com/dozehq/doze/internal/agent/child"
+	"github.com/dozehq/doze/internal/agent/environ"
+	"github.com/dozehq/doze/internal/agent/etc"
+	"github.com/dozehq/doze/internal/agent/memory"
+	"github.com/dozehq/doze/internal/agent/owner"
 )
 
 const (
@@ -24,17 +30,17 @@ const (
 // below root that every program expects, and sets what the agent wants of its
 // own process. All of it is best effort: the root may be read-only.
 func Prepare(root string, env []string) {
-	syscall.Umask(int(umask))
-	_ = setOOMScore("self", agentOOMScore) // without the file, the kernel has no such killer
+	syscall.Umask(int(owner.Umask))
+	_ = child.SetOOMScore("self", agentOOMScore) // without the file, the kernel has no such killer
 	debug.SetGCPercent(heapGrowth)
-	if environ(env).get("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(heapMin, memory()/100*heapShare))
+	if environ.List(env).Get("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(heapMin, memory.Total()/100*heapShare))
 	}
-	fillRoot(root, environ(env))
-	if device := environ(env).get(hiddenEnv); device != "" {
+	etc.Prepare(root, environ.List(env))
+	if device := environ.List(env).Get(environ.HiddenDevice); device != "" {
 		_ = os.Remove(filepath.Join(root, device))
 	}
-	if dir := environ(env).get(workDirEnv); dir != "" {
-		_ = os.MkdirAll(filepath.Join(root, dir), dirMode) // as container engines do; commands report what is in its place
+	if dir := environ.List(env).Get(environ.ImageDir); dir != "" {
+		_ = os.MkdirAll(filepath.Join(root, dir), owner.DirMode) // as container engines do; commands report what is in its place
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dozehq/doze/internal/agent/route"
 	"github.com/dozehq/doze/internal/agentapi"
 )
 
@@ -68,7 +69,7 @@ func TestTableIsComplete(t *testing.T) {
 		got = append(got, rt.Method+" "+rt.Pattern)
 		// Each row can be reached: no row before it takes its requests.
 		sample := strings.NewReplacer("{id}", "x", "{path...}", "x").Replace(rt.Pattern)
-		if first, _ := anybody.routes().match(rt.Method, sample, sample); first == nil || first.Pattern != rt.Pattern {
+		if first, _ := anybody.routes().Match(rt.Method, sample, sample); first == nil || first.Pattern != rt.Pattern {
 			t.Errorf("%s %s is not served by its own row", rt.Method, rt.Pattern)
 		}
 		if rt.Serve == nil {
@@ -87,7 +88,7 @@ func TestTableIsComplete(t *testing.T) {
 func TestNodeCalls(t *testing.T) {
 	t.Parallel()
 	for _, c := range agentapi.Calls {
-		if !slices.ContainsFunc(anybody.routes(), func(rt route) bool { return rt.Method == c.Method && rt.Pattern == c.Path }) {
+		if !slices.ContainsFunc(anybody.routes(), func(rt route.Route) bool { return rt.Method == c.Method && rt.Pattern == c.Path }) {
 			t.Errorf("a node asks %s %s, which has no row", c.Method, c.Path)
 		}
 	}

@@ -4,79 +4,82 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/dozehq/doze/internal/agent/route"
+	"github.com/dozehq/doze/internal/agent/tool"
+	"github.com/dozehq/doze/internal/agent/tunnel"
 	"github.com/dozehq/doze/internal/agentapi"
 )
 
 // routes returns the API of an agent.
-func (a *Agent) routes() routeTable {
-	return routeTable{
-		{"GET", "/", answer(a.system.welcome)},
-		{"POST", "/", answer(a.system.welcome)},
-		{"PUT", "/", answer(a.system.welcome)},
-		{"DELETE", "/", answer(a.system.welcome)},
-		{"PATCH", "/", answer(a.system.welcome)},
-		{"GET", "/health", answer(a.system.health)},
-		{"POST", "/upgrade", a.system.skipUpgrade},
-		{"POST", "/environment/reload", answer(a.vars.reload)},
+func (a *Agent) routes() route.Table {
+	return route.Table{
+		{Method: "GET", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
+		{Method: "POST", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
+		{Method: "PUT", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
+		{Method: "DELETE", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
+		{Method: "PATCH", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
+		{Method: "GET", Pattern: "/health", Serve: route.Answer(a.system.Health)},
+		{Method: "POST", Pattern: "/upgrade", Serve: a.system.SkipUpgrade},
+		{Method: "POST", Pattern: "/environment/reload", Serve: route.Answer(a.vars.Reload)},
 
-		{"GET", "/filesystem/tree/{path...}", answer(a.trees.readTree)},
-		{"PUT", "/filesystem/tree/{path...}", a.trees.writeTree},
-		{"DELETE", "/filesystem/tree/{path...}", answer(a.trees.deleteTree)},
-		{"GET", "/filesystem/{path...}", a.files.readFile},
-		{"PUT", "/filesystem/{path...}", a.files.writeFile},
-		{"DELETE", "/filesystem/{path...}", answer(a.files.deleteFile)},
+		{Method: "GET", Pattern: "/filesystem/tree/{path...}", Serve: route.Answer(a.trees.Read)},
+		{Method: "PUT", Pattern: "/filesystem/tree/{path...}", Serve: a.trees.Write},
+		{Method: "DELETE", Pattern: "/filesystem/tree/{path...}", Serve: route.Answer(a.trees.Delete)},
+		{Method: "GET", Pattern: "/filesystem/{path...}", Serve: a.files.Read},
+		{Method: "PUT", Pattern: "/filesystem/{path...}", Serve: a.files.Write},
+		{Method: "DELETE", Pattern: "/filesystem/{path...}", Serve: route.Answer(a.files.Delete)},
 
-		{"GET", "/filesystem-multipart", answer(a.files.listUploads)},
-		{"POST", "/filesystem-multipart/initiate/{path...}", a.files.beginUpload},
-		{"PUT", "/filesystem-multipart/{id}/part", answer(a.files.putPart)},
-		{"GET", "/filesystem-multipart/{id}/parts", answer(a.files.readParts)},
-		{"POST", "/filesystem-multipart/{id}/complete", accept(a.files.completeUpload)},
-		{"DELETE", "/filesystem-multipart/{id}/abort", answer(a.files.abortUpload)},
+		{Method: "GET", Pattern: "/filesystem-multipart", Serve: route.Answer(a.files.Uploads)},
+		{Method: "POST", Pattern: "/filesystem-multipart/initiate/{path...}", Serve: a.files.BeginUpload},
+		{Method: "PUT", Pattern: "/filesystem-multipart/{id}/part", Serve: route.Answer(a.files.PutPart)},
+		{Method: "GET", Pattern: "/filesystem-multipart/{id}/parts", Serve: route.Answer(a.files.Parts)},
+		{Method: "POST", Pattern: "/filesystem-multipart/{id}/complete", Serve: route.Accept(a.files.CompleteUpload)},
+		{Method: "DELETE", Pattern: "/filesystem-multipart/{id}/abort", Serve: route.Answer(a.files.AbortUpload)},
 
-		{"GET", "/filesystem-find/{path...}", answer(a.files.find)},
-		{"GET", "/filesystem-search/{path...}", answer(a.files.fuzzyFind)},
-		{"GET", "/filesystem-content-search/{path...}", answer(a.files.grep)},
+		{Method: "GET", Pattern: "/filesystem-find/{path...}", Serve: route.Answer(a.files.Find)},
+		{Method: "GET", Pattern: "/filesystem-search/{path...}", Serve: route.Answer(a.files.FuzzyFind)},
+		{Method: "GET", Pattern: "/filesystem-content-search/{path...}", Serve: route.Answer(a.files.Grep)},
 
-		{"GET", "/watch/filesystem/{path...}", a.files.watchFiles},
+		{Method: "GET", Pattern: "/watch/filesystem/{path...}", Serve: a.files.Watch},
 
-		{"GET", "/process", answer(a.calls.listProcesses)},
-		{"POST", "/process", a.calls.runProcess},
-		{"GET", "/process/{id}", answer(a.calls.readProcess)},
-		{"DELETE", "/process/{id}", answer(a.calls.stopProcess)},
-		{"DELETE", "/process/{id}/kill", answer(a.calls.killProcess)},
-		{"GET", "/process/{id}/logs", answer(a.calls.readLogs)},
-		{"GET", "/process/{id}/logs/stream", a.calls.followLogs},
-		{"POST", "/process/{id}/stdin", a.calls.writeStdin},
-		{"DELETE", "/process/{id}/stdin", answer(a.calls.closeStdin)},
+		{Method: "GET", Pattern: "/process", Serve: route.Answer(a.calls.List)},
+		{Method: "POST", Pattern: "/process", Serve: a.calls.Run},
+		{Method: "GET", Pattern: "/process/{id}", Serve: route.Answer(a.calls.Read)},
+		{Method: "DELETE", Pattern: "/process/{id}", Serve: route.Answer(a.calls.Stop)},
+		{Method: "DELETE", Pattern: "/process/{id}/kill", Serve: route.Answer(a.calls.Kill)},
+		{Method: "GET", Pattern: "/process/{id}/logs", Serve: route.Answer(a.calls.Logs)},
+		{Method: "GET", Pattern: "/process/{id}/logs/stream", Serve: a.calls.FollowLogs},
+		{Method: "POST", Pattern: "/process/{id}/stdin", Serve: a.calls.WriteStdin},
+		{Method: "DELETE", Pattern: "/process/{id}/stdin", Serve: route.Answer(a.calls.CloseStdin)},
 
-		{"GET", "/network/process/{id}/ports", answer(a.monitors.listPorts)},
-		{"POST", "/network/process/{id}/monitor", a.monitors.startMonitor},
-		{"DELETE", "/network/process/{id}/monitor", answer(a.monitors.stopMonitor)},
-		{"PUT", "/network/tunnel/config", accept(setTunnel)},
-		{"DELETE", "/network/tunnel", answer(deleteTunnel)},
+		{Method: "GET", Pattern: "/network/process/{id}/ports", Serve: route.Answer(a.monitors.List)},
+		{Method: "POST", Pattern: "/network/process/{id}/monitor", Serve: a.monitors.Start},
+		{Method: "DELETE", Pattern: "/network/process/{id}/monitor", Serve: route.Answer(a.monitors.Stop)},
+		{Method: "PUT", Pattern: "/network/tunnel/config", Serve: route.Accept(tunnel.Set)},
+		{Method: "DELETE", Pattern: "/network/tunnel", Serve: route.Answer(tunnel.Delete)},
 
-		{"GET", "/terminal", a.terminals.showTerminal},
-		{"GET", "/terminal/ws", a.terminals.openTerminal},
+		{Method: "GET", Pattern: "/terminal", Serve: a.terminals.Show},
+		{Method: "GET", Pattern: "/terminal/ws", Serve: a.terminals.Open},
 
-		{"POST", "/archive/export", a.archives.export},
-		{"GET", "/archive/status", answer(a.archives.archiveStatus)},
-		{"POST", "/archive/resume", answer(a.archives.resume)},
+		{Method: "POST", Pattern: "/archive/export", Serve: a.archives.Export},
+		{Method: "GET", Pattern: "/archive/status", Serve: route.Answer(a.archives.Status)},
+		{Method: "POST", Pattern: "/archive/resume", Serve: route.Answer(a.archives.Resume)},
 
-		{"PUT", "/codegen/fastapply/{path...}", answer(refuseCodegen)},
-		{"GET", "/codegen/reranking/{path...}", answer(refuseCodegen)},
+		{Method: "PUT", Pattern: "/codegen/fastapply/{path...}", Serve: route.Answer(tool.RefuseCodegen)},
+		{Method: "GET", Pattern: "/codegen/reranking/{path...}", Serve: route.Answer(tool.RefuseCodegen)},
 
-		{"POST", "/mcp", a.tools.serveMCP},
-		{"GET", "/mcp", a.tools.refuseMCP},
+		{Method: "POST", Pattern: "/mcp", Serve: a.tools.Serve},
+		{Method: "GET", Pattern: "/mcp", Serve: a.tools.Refuse},
 
-		private(agentapi.AskState, answer(a.state)),
-		private(agentapi.TellWoken, answer(a.system.wake)),
-		private(agentapi.Identify, a.identity.become),
-		private(agentapi.Quiesce, a.archives.quiesce),
-		private(agentapi.Unpack, a.archives.unpack),
-		private(agentapi.Stop, answer(a.stop)),
-		private(agentapi.PrepareDrive, a.mounts.prepareDrive),
-		private(agentapi.ServeDrive, a.mounts.serveDrive),
-		private(agentapi.DropDrive, answer(a.mounts.dropDrive)),
+		route.Private(agentapi.AskState, route.Answer(a.state)),
+		route.Private(agentapi.TellWoken, route.Answer(a.system.Wake)),
+		route.Private(agentapi.Identify, a.identity.Become),
+		route.Private(agentapi.Quiesce, a.archives.Quiesce),
+		route.Private(agentapi.Unpack, a.archives.Unpack),
+		route.Private(agentapi.Stop, route.Answer(a.stop)),
+		route.Private(agentapi.PrepareDrive, a.mounts.Prepare),
+		route.Private(agentapi.ServeDrive, a.mounts.Serve),
+		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop)),
 	}
 }
 
@@ -102,7 +105,7 @@ func RouteOf(method, escaped string) (Route, bool) {
 	if err != nil {
 		return Route{}, false
 	}
-	rt, _ := anybody.routes().match(method, decoded, escaped)
+	rt, _ := anybody.routes().Match(method, decoded, escaped)
 	if rt == nil {
 		return Route{}, false
 	}

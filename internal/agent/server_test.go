@@ -13,6 +13,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dozehq/doze/internal/agent/body"
+	"github.com/dozehq/doze/internal/agent/serve"
 )
 
 // wire is a listener in memory: whoever dials waits until it is accepted.
@@ -46,7 +49,7 @@ func TestSlowUpload(t *testing.T) {
 	a := New(Config{Env: []string{"WORKDIR=" + dir}, LogDir: dir + "/logs", UploadDir: dir + "/uploads"})
 	synctest.Test(t, func(t *testing.T) {
 		ln, done := make(wire), make(chan error, 1)
-		srv := a.server.http(t.Context())
+		srv := a.server.HTTP(t.Context())
 		go func() { done <- srv.Serve(ln) }()
 		conn := ln.dial()
 		send := func(text string) {
@@ -94,7 +97,7 @@ func TestRefusedSenderGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ln, done := make(wire), make(chan error, 1)
-				srv := a.server.http(t.Context())
+				srv := a.server.HTTP(t.Context())
 				go func() { done <- srv.Serve(ln) }()
 				conn, began := ln.dial(), time.Now()
 				if _, err := io.WriteString(conn, test.head+"\r\nHost: a\r\n\r\n"); err != nil {
@@ -122,13 +125,13 @@ func TestEveryBodyCounts(t *testing.T) {
 	t.Parallel()
 	const (
 		total = 10 << 20 // bytes of memory, of which bodies may hold a tenth
-		small = bodyFree / 2
-		large = 2 * bodyFree
+		small = body.Free / 2
+		large = 2 * body.Free
 		most  = 16 << 20 // of a message
 	)
 	dir := t.TempDir()
 	a := New(Config{Env: []string{"WORKDIR=" + dir}, LogDir: t.TempDir() + "/logs", UploadDir: t.TempDir() + "/uploads"})
-	srv := newServer(a.routes(), a.vars, a.archives.frozen, total)
+	srv := serve.New(a.routes(), a.vars, a.archives.Frozen, total)
 	serve := func(method, path string, body io.Reader) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		srv.ServeHTTP(w, httptest.NewRequest(method, path, body))

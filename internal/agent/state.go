@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dozehq/doze/internal/agent/netstate"
 	"github.com/dozehq/doze/internal/agentapi"
 )
 
@@ -12,14 +13,14 @@ import (
 // netstate. The host asks before it suspends the sandbox, and before it ends it
 // for being unused.
 func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
-	n, last := a.processes.keptAlive()
-	if a.archives.running() {
+	n, last := a.processes.KeptAlive()
+	if a.archives.Running() {
 		n++
 	}
 	if a.drives.Busy() {
 		n++
 	}
-	s := agentapi.State{KeepAlive: n, Blockers: readNetstate().since(a.born)}
+	s := agentapi.State{KeepAlive: n, Blockers: netstate.Read().Since(a.born)}
 	if !last.IsZero() {
 		ago := time.Since(last).Milliseconds()
 		s.KeptAgo = &ago
@@ -31,8 +32,8 @@ func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
 // end, starts nothing any more, and answers when all is gone. The host waits as
 // long as it likes to: when it hangs up, what is left is killed.
 func (a *Agent) stop(r *http.Request, _ string) (struct{}, error) {
-	a.processes.shut()
-	a.processes.dismiss(r.Context(), a.terminals.close)
-	a.processes.close(r.Context())
+	a.processes.Shut()
+	a.processes.Dismiss(r.Context(), a.terminals.Close)
+	a.processes.Close(r.Context())
 	return struct{}{}, nil
 }

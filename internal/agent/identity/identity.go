@@ -1,0 +1,60 @@
+package identity
+
+import (
+	"net/http"
+
+	"github.com/dozehq/doze/internal/agent/account"
+	"github.com/dozehq/doze/internal/agent/body"
+	"github.com/dozehq/doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agent/environ"
+	"github.com/dozehq/doze/internal/agent/etc"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
+)
+
+// Identity is which sandbox this agent belongs to.
+type Identity struct {
+	root    string // empty means that there is none
+	power   power
+	names   *etc.Names
+	vars    *environ.Variables
+	who     account.User
+	drives  *drive.Set
+	renewed func() // called when it is that of another sandbox
+}
+
+// New returns the identity of an agent with the power of the first
+// process, or without. It calls renewed whenever it has changed.
+func New(root string, first bool, names *etc.Names, vars *environ.Variables, who account.User, drives *drive.Set, renewed func()) *Identity {
+	return &Identity{root: root, power: power{held: first}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
+}
+
+// Become makes this the agent of another sandbox. The host says so to every
+// agent before anybody else can ask it something, and again in a copy of a
+// sandbox: what runs there goes on with what it knows, and what is started from
+// now on inherits nothing of the one that was copied.
+func (d *Identity) Become(w http.ResponseWriter, r *http.Request, _ string) error {
+	b, err := body.Read(w, r, body.Bound{Bytes: environ.Max, Advice: "leave out what is not needed"})
+	if err != nil {
+		return err
+	}
+	in, err := body.Parse[agentapi.Identity](b)
+	if err != nil {
+		return err
+	}
+	if in.Trust != "" && d.root != "" {
+		if err := etc.Trust(d.root, in.Trust); err != nil {
+			return err
+		}
+	}
+	if err := d.power.spend(in.Hostname); err != nil {
+		return err
+	}
+	d.drives.Abandon() // they are those of the sandbox that was copied
+	host := environ.List(in.Env)
+	d.names.Change(etc.Hostname(), host)
+	d.vars.Replace(host.Inherited(d.who.Home()))
+	d.renewed()
+	httpx.WriteJSON(w, http.StatusOK, agentapi.Identified{Hostname: etc.Hostname()})
+	return nil
+}

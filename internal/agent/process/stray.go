@@ -1,0 +1,56 @@
+package process
+
+import (
+	"context"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/dozehq/doze/internal/agent/proc"
+)
+
+// strayPoll is how often the end of processes that nobody collects for us, or
+// that are others' children, is looked for.
+const strayPoll = 20 * time.Millisecond
+
+// Dismiss asks everything in the sandbox to end, also what left its session or
+// lost its parent, and waits until all is gone, or until ctx ends. It returns the
+// names of the processes that it asked. An interactive shell does not mind
+// SIGTERM: hangUp ends the terminals.
+func (t *Table) Dismiss(ctx context.Context, hangUp func()) (asked []string) {
+	asked = t.ask()
+	if !t.start.Children.Init { // the others are somebody else's
+		hangUp()
+		return asked
+	}
+	_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
+	hangUp()
+	awaitStrays(ctx, 0) // before their output is closed: it would end them
+	return asked
+}
+
+// awaitStrays waits until this process is the only one, and until then sends sig
+// to the others, unless it is 0. It reports false if ctx ended first.
+func awaitStrays(ctx context.Context, sig syscall.Signal) bool {
+	poll := time.NewTicker(strayPoll)
+	defer poll.Stop()
+	for {
+		if !slices.ContainsFunc(proc.Root.Tasks(), func(t proc.Task) bool { return t.PID != os.Getpid() }) {
+			return true
+		}
+		_ = syscall.Kill(-1, sig) // ESRCH: they have just ended
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// KillStrays kills everything in the sandbox until nothing but this process is
+// left. It reports false if ctx ended first. What is not the sandbox's first
+// process has no strays.
+func (t *Table) KillStrays(ctx context.Context) bool {
+	return !t.start.Children.Init || awaitStrays(ctx, syscall.SIGKILL)
+}

@@ -1,0 +1,139 @@
+package route
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/body"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/httpx"
+)
+
+// Handler answers one route. An error that it returns is reported to the
+// caller, so it must not have written anything then.
+type Handler func(w http.ResponseWriter, r *http.Request, arg string) error
+
+// Route is one row of the API. The pattern has at most one variable: {id}, one
+// segment, or {path...}, the rest of the path. The first row that matches wins.
+type Route struct {
+	Method  string
+	Pattern string
+	Serve   Handler
+}
+
+// Table is all rows.
+type Table []Route
+
+// Private is a row for the node alone. Its answers say which version this agent
+// speaks.
+func Private(c agentapi.Call, serve Handler) Route {
+	return Route{c.Method, c.Path, func(w http.ResponseWriter, r *http.Request, arg string) error {
+		w.Header().Set(agentapi.VersionHeader, strconv.Itoa(agentapi.Version))
+		return serve(w, r, arg)
+	}}
+}
+
+// Answer adapts a call that has no body.
+func Answer[Out any](fn func(r *http.Request, arg string) (Out, error)) Handler {
+	return func(w http.ResponseWriter, r *http.Request, arg string) error {
+		out, err := fn(r, arg)
+		if err == nil {
+			httpx.WriteJSON(w, http.StatusOK, out)
+		}
+		return err
+	}
+}
+
+// Accept adapts a call with a JSON body.
+func Accept[In, Out any](fn func(arg string, in In) (Out, error)) Handler {
+	return func(w http.ResponseWriter, r *http.Request, arg string) error {
+		in, err := body.Decode[In](w, r)
+		if err != nil {
+			return err
+		}
+		out, err := fn(arg, in)
+		if err == nil {
+			httpx.WriteJSON(w, http.StatusOK, out)
+		}
+		return err
+	}
+}
+
+// Match finds the row of a request. It works on the path as it was sent: a
+// cleaned one has lost which slashes were doubled or escaped.
+func (t Table) Match(method, decoded, escaped string) (rt *Route, arg string) {
+	for i := range t {
+		rt := &t[i]
+		if rt.Method != method {
+			continue
+		}
+		if arg, ok := rt.arg(decoded, escaped); ok {
+			return rt, arg
+		}
+	}
+	return nil, ""
+}
+
+// arg matches the pattern and returns the value of its variable.
+func (rt *Route) arg(decoded, escaped string) (arg string, ok bool) {
+	before, after, variable := strings.Cut(rt.Pattern, "{")
+	switch {
+	case !variable:
+		return "", escaped == before || escaped == before+"/" && before != "/"
+	case after == "path...}":
+		prefix := strings.TrimSuffix(before, "/")
+		if prefix == treePrefix {
+			if decoded == prefix {
+				return "/", true
+			}
+			return decoded[min(len(prefix), len(decoded)):], strings.HasPrefix(decoded, before)
+		}
+		return tail(decoded, escaped, prefix), strings.HasPrefix(decoded, before)
+	}
+	after = strings.TrimPrefix(after, "id}")
+	arg, ok = strings.CutPrefix(escaped, before)
+	if !ok {
+		return "", false
+	}
+	arg, ok = strings.CutSuffix(strings.TrimSuffix(arg, "/"), after)
+	if !ok || arg == "" || strings.Contains(arg, "/") {
+		return "", false
+	}
+	arg, err := url.PathUnescape(arg)
+	return arg, err == nil
+}
+
+// tail returns what a request says after the prefix of its route. Clients send
+// an absolute path with its slashes escaped or doubled; a %2F anywhere makes
+// the whole path absolute.
+func tail(decoded, escaped, prefix string) string {
+	p := strings.TrimPrefix(decoded, prefix)
+	if strings.Contains(escaped, "%2F") {
+		return p
+	}
+	return strings.TrimPrefix(p, "/")
+}
+
+// treePrefix is where trees are. Their paths are always absolute.
+const treePrefix = "/filesystem/tree"
+
+// thaws are the calls that change something and are answered in a frozen
+// sandbox all the same.
+var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/identity": true, "/doze/quiesce": true, "/doze/stop": true, "/upgrade": true, "/": true}
+
+// Changes reports whether a call may change files or start something.
+func (rt *Route) Changes() bool {
+	return rt.Method != http.MethodGet && !thaws[rt.Pattern] || rt.Pattern == "/terminal/ws"
+}
+
+// ErrNoRoute is the answer to what is not in the table.
+var ErrNoRoute = doze.Errorf(doze.NotFound, "there is no such path, or it does not take this method")
+
+// Success is the answer to most calls that change something.
+type Success struct {
+	Path    string `json:"path"`
+	Message string `json:"message"`
+}

@@ -1,0 +1,169 @@
+package system
+
+import (
+	"cmp"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/body"
+	"github.com/dozehq/doze/internal/agent/mistake"
+	"github.com/dozehq/doze/internal/httpx"
+)
+
+// System is what an agent says of itself.
+type System struct {
+	version string
+
+	mu      sync.Mutex
+	started time.Time // guarded by mu
+	wakes   int       // guarded by mu
+	woken   time.Time // guarded by mu
+	upgrade upgrade   // guarded by mu: the last one that was asked for
+}
+
+// New returns what an agent of a version says that starts now.
+func New(version string) *System {
+	return &System{
+		version: version,
+		started: time.Now(),
+		upgrade: upgrade{Status: "idle", Step: "none", Version: version},
+	}
+}
+
+// Renew forgets the past: the agent is that of another sandbox now.
+func (s *System) Renew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started, s.wakes, s.woken = time.Now(), 0, time.Time{}
+}
+
+// Welcome is the answer at the root.
+type welcome struct {
+	Message       string `json:"message"`
+	Documentation string `json:"documentation"`
+	Description   string `json:"description"`
+}
+
+func (*System) Welcome(*http.Request, string) (welcome, error) {
+	return welcome{
+		Message:       "Welcome to your Doze sandbox",
+		Documentation: "Files are at /filesystem, processes at /process, a terminal at /terminal, tools for models at /mcp.",
+		Description:   "The API of one sandbox: files, processes and terminals.",
+	}, nil
+}
+
+// Upgrade is the state of an upgrade in place. The agent belongs to the
+// platform, which replaces it from outside; so there never is one.
+type upgrade struct {
+	Status      string `json:"status"`
+	Step        string `json:"step"`
+	Version     string `json:"version"`
+	LastAttempt string `json:"lastAttempt,omitempty"`
+	Error       string `json:"error,omitempty"`
+}
+
+type upgradeRequest struct {
+	Version string `json:"version"`
+	BaseURL string `json:"baseUrl"`
+}
+
+type upgradeAnswer struct {
+	Message string `json:"message"`
+	Version string `json:"version"`
+	BaseURL string `json:"baseUrl"`
+}
+
+// SkipUpgrade takes note that somebody wanted another agent. What a caller names
+// is never fetched and never run.
+func (s *System) SkipUpgrade(w http.ResponseWriter, r *http.Request, _ string) error {
+	b, err := body.Read(w, r, body.Small)
+	if err != nil {
+		return err
+	}
+	in, _ := body.Parse[upgradeRequest](b) // clients may send anything
+	version := mistake.Clip(cmp.Or(in.Version, "latest"))
+	s.mu.Lock()
+	s.upgrade = upgrade{
+		Status:      "failed",
+		Step:        "skipped",
+		Version:     version,
+		LastAttempt: time.Now().UTC().Format(time.RFC3339),
+		Error:       "the platform replaces its agents itself",
+	}
+	s.mu.Unlock()
+	httpx.WriteJSON(w, http.StatusOK, upgradeAnswer{"Upgrade skipped: the platform replaces its agents itself", version, in.BaseURL})
+	return nil
+}
+
+type health struct {
+	Status        string  `json:"status"`
+	Version       string  `json:"version"`
+	GitCommit     string  `json:"gitCommit"`
+	BuildTime     string  `json:"buildTime"`
+	GoVersion     string  `json:"goVersion"`
+	OS            string  `json:"os"`
+	Arch          string  `json:"arch"`
+	Uptime        string  `json:"uptime"`
+	UptimeSeconds float64 `json:"uptimeSeconds"`
+	UpgradeCount  int     `json:"upgradeCount"`
+	StartedAt     string  `json:"startedAt"`
+	LastUpgrade   upgrade `json:"lastUpgrade"`
+
+	WakeCount int       `json:"wakeCount"` // wakes from disk
+	LastWake  doze.Time `json:"lastWake,omitzero"`
+}
+
+func (s *System) Health(*http.Request, string) (health, error) {
+	commit, built := revision()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	up := time.Since(s.started)
+	return health{
+		Status:        "ok",
+		Version:       s.version,
+		GitCommit:     commit,
+		BuildTime:     built,
+		GoVersion:     runtime.Version(),
+		OS:            runtime.GOOS,
+		Arch:          runtime.GOARCH,
+		Uptime:        up.Round(time.Second).String(),
+		UptimeSeconds: up.Seconds(),
+		StartedAt:     s.started.UTC().Format(time.RFC3339),
+		LastUpgrade:   s.upgrade,
+		WakeCount:     s.wakes,
+		LastWake:      doze.Time{Time: s.woken},
+	}, nil
+}
+
+// revision returns the commit that the agent was built from, and its time.
+func revision() (commit, at string) {
+	commit, at = "unknown", "unknown"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return commit, at
+	}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			commit = setting.Value
+		case "vcs.time":
+			at = setting.Value
+		}
+	}
+	return commit, at
+}
+
+// Wake is called by the host after the sandbox was restored from disk. All
+// randomness of the agent comes from the kernel at the time of use, which the
+// restore renews, so there is nothing to seed: it only notes the event.
+func (s *System) Wake(*http.Request, string) (struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wakes++
+	s.woken = time.Now()
+	return struct{}{}, nil
+}
