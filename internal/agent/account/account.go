@@ -1,3 +1,5 @@
+// Package account finds out who the user is that an image names: the ids, groups
+// and home that commands run with.
 package account
 
 import (

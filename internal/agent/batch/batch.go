@@ -1,3 +1,4 @@
+// Package batch sends answers that have no end yet, with few system calls.
 package batch
 
 import (

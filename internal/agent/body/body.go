@@ -1,3 +1,5 @@
+// Package body reads the bodies of requests. Each has a bound, and all of them
+// together hold a bounded part of the memory.
 package body
 
 import (

@@ -1,3 +1,5 @@
+// Package child starts the processes of a sandbox and collects them. Nothing else
+// in the agent forks, waits or signals.
 package child
 
 import (

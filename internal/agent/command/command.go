@@ -1,3 +1,5 @@
+// Package command checks what a caller wants to run, and finds the quickest way to
+// run it.
 package command
 
 import (

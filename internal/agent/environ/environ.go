@@ -1,3 +1,5 @@
+// Package environ has the environment variables that commands and terminals
+// inherit.
 package environ
 
 import (

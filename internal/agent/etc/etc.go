@@ -1,3 +1,5 @@
+// Package etc keeps the files of an image true that name the sandbox, its resolver
+// and the authorities that it trusts.
 package etc
 
 import (

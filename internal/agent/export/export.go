@@ -1,3 +1,5 @@
+// Package export makes archives of a sandbox, which it freezes first, and unpacks
+// them in another one.
 package export
 
 import (

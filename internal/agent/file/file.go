@@ -1,3 +1,5 @@
+// Package file answers the calls about files: it reads, writes, lists, searches and
+// watches them.
 package file
 
 import (

@@ -1,3 +1,5 @@
+// Package identity makes an agent that of one sandbox: it gets its name, its boot
+// id, its authorities and its variables.
 package identity
 
 import (

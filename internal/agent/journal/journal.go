@@ -1,3 +1,4 @@
+// Package journal writes the lines of the log about requests.
 package journal
 
 import (

@@ -1,3 +1,5 @@
+// Package memory knows how much memory the sandbox has, and gives back what
+// requests have left behind.
 package memory
 
 import "syscall"

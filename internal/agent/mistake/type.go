@@ -1,3 +1,4 @@
+// Package mistake tells callers what is wrong with what they sent, within bounds.
 package mistake
 
 import (

@@ -1,3 +1,5 @@
+// Package netstate finds out whether the network was changed in a way that a
+// checkpoint leaves out.
 package netstate
 
 import (

@@ -1,3 +1,5 @@
+// Package output keeps what processes write in bounded files, for readers that
+// follow at their own pace.
 package output
 
 import (

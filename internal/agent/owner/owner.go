@@ -1,3 +1,5 @@
+// Package owner makes files and directories on behalf of callers. A file is
+// replaced whole or not at all, and belongs to the user of the image.
 package owner
 
 import (

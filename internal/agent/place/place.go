@@ -1,3 +1,4 @@
+// Package place finds the file that a path of a request means.
 package place
 
 import (

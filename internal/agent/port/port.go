@@ -1,3 +1,4 @@
+// Package port lists the ports of processes and reports new ones.
 package port
 
 import (

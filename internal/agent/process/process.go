@@ -1,3 +1,5 @@
+// Package process runs commands, remembers them for a while, and answers the calls
+// about them. One goroutine decides the fate of each.
 package process
 
 import (

@@ -1,3 +1,4 @@
+// Package pump carries what a child writes from a pipe or a terminal to the agent.
 package pump
 
 import (

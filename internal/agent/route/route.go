@@ -1,3 +1,5 @@
+// Package route has the rows of the API: which handler answers which method and
+// path.
 package route
 
 import (

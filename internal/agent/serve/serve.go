@@ -1,3 +1,5 @@
+// Package serve is the HTTP server of an agent: connections, bodies, the log and
+// the search for a row.
 package serve
 
 import (

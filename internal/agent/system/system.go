@@ -1,3 +1,5 @@
+// Package system says what an agent is: its version, its health and how often it
+// woke.
 package system
 
 import (

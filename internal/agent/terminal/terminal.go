@@ -1,3 +1,5 @@
+// Package terminal runs shells on pseudo-terminals and shows each to any number of
+// viewers.
 package terminal
 
 import (

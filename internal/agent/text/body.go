@@ -1,3 +1,5 @@
+// Package text handles text that comes in pieces: JSON bodies with large strings,
+// and characters that are cut in two.
 package text
 
 import (

@@ -1,3 +1,5 @@
+// Package tool offers language models what callers can do, by the Model Context
+// Protocol.
 package tool
 
 import (

@@ -1,3 +1,4 @@
+// Package tree reads and writes many files of one directory at once.
 package tree
 
 import (

@@ -1,3 +1,4 @@
+// Package tunnel checks configurations of tunnels, which sandboxes then do not get.
 package tunnel
 
 import (
