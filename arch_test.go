@@ -30,6 +30,7 @@ var imports = map[string][]string{
 	"internal/access":                    {"."},
 	"internal/agent":                     {"internal/agent/account", "internal/agent/child", "internal/agent/drive", "internal/agent/environ", "internal/agent/etc", "internal/agent/export", "internal/agent/file", "internal/agent/identity", "internal/agent/memory", "internal/agent/netstate", "internal/agent/owner", "internal/agent/place", "internal/agent/port", "internal/agent/process", "internal/agent/route", "internal/agent/serve", "internal/agent/system", "internal/agent/terminal", "internal/agent/tool", "internal/agent/tree", "internal/agent/tunnel", "internal/agent/upload", "internal/agentapi"},
 	"internal/agent/account":             {".", "internal/agent/mistake"},
+	"internal/agent/agenttest":           {"internal/agent", "internal/testkit/freeport"},
 	"internal/agent/archive":             {".", "internal/agent/subtree"},
 	"internal/agent/batch":               {},
 	"internal/agent/body":                {".", "internal/agent/mistake", "internal/httpx"},

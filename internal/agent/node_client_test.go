@@ -1,6 +1,10 @@
 package agent_test
 
 import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
+
+import (
 	"net/http"
 	"net/url"
 	"strconv"
@@ -36,8 +40,8 @@ func (o *to) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestNodeClient: a node's client and this agent understand each other.
 func TestNodeClient(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	way := &to{url: s.url}
+	s := agenttest.Start(t)
+	way := &to{url: s.URL}
 	c := agentapi.Client{Transport: way}
 	ctx := t.Context()
 	if err := c.Healthy(ctx); err != nil || way.version != "" {

@@ -1,6 +1,10 @@
 package agent_test
 
 import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
+
+import (
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +15,7 @@ import (
 
 // as starts an agent for an image with a USER and a WORKDIR that everybody may
 // enter.
-func as(t *testing.T, user string, env ...string) (s *sandbox, dir string) {
+func as(t *testing.T, user string, env ...string) (s *agenttest.Sandbox, dir string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: other users need root")
@@ -25,7 +29,7 @@ func as(t *testing.T, user string, env ...string) (s *sandbox, dir string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, append([]string{"DOZE_USER=" + user, "DOZE_WORKDIR=" + dir, "DOZE_NAMESERVERS=192.0.2.1", "WORKDIR="}, env...)...), dir
+	return agenttest.Start(t, append([]string{"DOZE_USER=" + user, "DOZE_WORKDIR=" + dir, "DOZE_NAMESERVERS=192.0.2.1", "WORKDIR="}, env...)...), dir
 }
 
 func TestImageUser(t *testing.T) {
@@ -39,20 +43,20 @@ func TestImageUser(t *testing.T) {
 		"4242:4343": "4242:4343 4343 /",
 	} {
 		s, _ := as(t, user, "HOME=")
-		if got := strings.TrimSpace(s.exec(t, who).Stdout); !strings.HasPrefix(got, want) {
+		if got := strings.TrimSpace(s.Exec(t, who).Stdout); !strings.HasPrefix(got, want) {
 			t.Errorf("%q is %q, want %q", user, got, want)
 		}
 	}
 	s, _ := as(t, "4242", "HOME=/from/the/image")
-	if got := s.exec(t, "echo $HOME; printenv | grep -c ^DOZE_").Stdout; got != "/from/the/image\n0\n" {
+	if got := s.Exec(t, "echo $HOME; printenv | grep -c ^DOZE_").Stdout; got != "/from/the/image\n0\n" {
 		t.Errorf("it says %q", got)
 	}
 	// It may open what it was given by its name, and be stopped.
-	if got := s.exec(t, "echo out >/dev/stdout; echo err >/dev/stderr"); got.Stdout != "out\n" || got.Stderr != "err\n" {
+	if got := s.Exec(t, "echo out >/dev/stdout; echo err >/dev/stderr"); got.Stdout != "out\n" || got.Stderr != "err\n" {
 		t.Errorf("%+v", got)
 	}
-	s.spawn(t, "sleeper", "sleep 60")
-	if status, body := s.call(t, "DELETE", "/process/sleeper", ""); status != 200 {
+	s.Spawn(t, "sleeper", "sleep 60")
+	if status, body := s.Call(t, "DELETE", "/process/sleeper", ""); status != 200 {
 		t.Errorf("stop: %d %s", status, body)
 	}
 }
@@ -61,13 +65,13 @@ func TestUnknownUser(t *testing.T) {
 	t.Parallel()
 	s, dir := as(t, "no-such-user")
 	const want = `"no-such-user" is not in the sandbox's /etc/passwd`
-	s.fails(t, 422, want, "POST", "/process", `{"command":"true"}`)
-	screen := s.look(t, "")
-	if kind, text, err := screen.next(); kind != "error" || !strings.Contains(text, want) {
+	s.Fails(t, 422, want, "POST", "/process", `{"command":"true"}`)
+	screen := s.Look(t, "")
+	if kind, text, err := screen.Next(); kind != "error" || !strings.Contains(text, want) {
 		t.Errorf("a terminal: %s %q, %v", kind, text, err)
 	}
 	// Files can be written all the same, to mend it.
-	s.call(t, "PUT", "/filesystem/f", `{"content":"x"}`)
+	s.Call(t, "PUT", "/filesystem/f", `{"content":"x"}`)
 	if got := owned(t, filepath.Join(dir, "f")); got != "0:0" {
 		t.Errorf("the file belongs to %s", got)
 	}
@@ -85,32 +89,32 @@ func TestWorkDir(t *testing.T) {
 		`{"command":"pwd","waitForCompletion":true,"workingDir":"/usr"}`:           "/usr",
 		`{"command":"cd /; echo $OLDPWD","waitForCompletion":true,"name":"again"}`: dir,
 	} {
-		if got := get[proc](t, s, "POST", "/process", body); strings.TrimSpace(got.Stdout) != want {
+		if got := agenttest.Get[agenttest.Process](t, s, "POST", "/process", body); strings.TrimSpace(got.Stdout) != want {
 			t.Errorf("%s: %q, want %q", body, got.Stdout, want)
 		}
 	}
-	screen := s.look(t, "shell=sh")
-	screen.enter(t, "echo at-$(pwd)-")
-	screen.await(t, "at-"+dir+"-")
-	s.call(t, "PUT", "/filesystem/relative", `{"content":"x"}`)
+	screen := s.Look(t, "shell=sh")
+	screen.Enter(t, "echo at-$(pwd)-")
+	screen.Await(t, "at-"+dir+"-")
+	s.Call(t, "PUT", "/filesystem/relative", `{"content":"x"}`)
 	if _, err := os.Stat(filepath.Join(dir, "relative")); err != nil {
 		t.Error(err)
 	}
 	// WORKDIR is where files are, not where commands start.
 	other := t.TempDir()
 	s, dir = as(t, "", "WORKDIR="+other)
-	s.call(t, "PUT", "/filesystem/relative", `{"content":"x"}`)
+	s.Call(t, "PUT", "/filesystem/relative", `{"content":"x"}`)
 	if _, err := os.Stat(filepath.Join(other, "relative")); err != nil {
 		t.Error(err)
 	}
-	if got := s.exec(t, "pwd").Stdout; got != dir+"\n" {
+	if got := s.Exec(t, "pwd").Stdout; got != dir+"\n" {
 		t.Errorf("a command starts in %q", got)
 	}
 	// Gone, it is named.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(t, 422, "folder '"+dir+"' does not exist", "POST", "/process", `{"command":"true"}`)
+	s.Fails(t, 422, "folder '"+dir+"' does not exist", "POST", "/process", `{"command":"true"}`)
 }
 
 // TestFilesOfUser: new files and directories are the user's, in every way to
@@ -132,7 +136,7 @@ func TestFilesOfUser(t *testing.T) {
 		"/filesystem/tree" + dir + "/t": `{"files":{"c/d":"x","link":"y"}}`,
 		"/filesystem/tree" + dir:        `{"files":{"e":"x","link":"y"}}`,
 	} {
-		if status, answer := s.call(t, "PUT", path, body); status != 200 {
+		if status, answer := s.Call(t, "PUT", path, body); status != 200 {
 			t.Fatalf("%s: %d %s", path, status, answer)
 		}
 	}
@@ -145,7 +149,7 @@ func TestFilesOfUser(t *testing.T) {
 			t.Errorf("%s belongs to %s, want %s", name, got, want)
 		}
 	}
-	if got := s.exec(t, "echo more >>a/b/file && cat a/b/file"); got.Stdout != "xmore\n" {
+	if got := s.Exec(t, "echo more >>a/b/file && cat a/b/file"); got.Stdout != "xmore\n" {
 		t.Errorf("a command cannot go on with a file of the API: %+v", got)
 	}
 }
@@ -154,9 +158,9 @@ func TestFilesOfUser(t *testing.T) {
 func TestTerminalUser(t *testing.T) {
 	t.Parallel()
 	s, _ := as(t, "4242:4343")
-	screen := s.look(t, "shell=sh")
-	screen.enter(t, "echo i-am-$(id -u)-$(stat -c %u $(tty))-")
-	screen.await(t, "i-am-4242-4242-")
+	screen := s.Look(t, "shell=sh")
+	screen.Enter(t, "echo i-am-$(id -u)-$(stat -c %u $(tty))-")
+	screen.Await(t, "i-am-4242-4242-")
 }
 
 func owned(t *testing.T, file string) string {

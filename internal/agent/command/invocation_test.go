@@ -1,4 +1,8 @@
-package agent_test
+package command_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"os"
@@ -83,19 +87,19 @@ func TestDirect(t *testing.T) {
 				kind = "bash"
 			}
 			shell, used := shellOf(t, dir, kind)
-			s := start(t, append(strings.Fields(test.env), "SHELL="+shell, "LC_ALL=C")...)
+			s := agenttest.Start(t, append(strings.Fields(test.env), "SHELL="+shell, "LC_ALL=C")...)
 			for file, mode := range map[string]os.FileMode{"script": 0o755, "bare": 0o755, "data": 0o644, "killed": 0o755} {
 				text := map[string]string{
 					"script": "#!/bin/sh\necho \"$PWD\" \"$@\"\n", "bare": "echo bare \"$@\"\n", "killed": "#!/bin/sh\nkill -9 $$\n",
 				}[file]
-				program(t, filepath.Join(s.dir, file), text, mode)
+				program(t, filepath.Join(s.Dir, file), text, mode)
 			}
-			if err := os.Mkdir(filepath.Join(s.dir, "sub"), 0o755); err != nil {
+			if err := os.Mkdir(filepath.Join(s.Dir, "sub"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			run := func(env map[string]string) [3]any {
-				p := get[proc](t, s, "POST", "/process", object(t, map[string]any{
-					"command": test.command, "waitForCompletion": true, "workingDir": s.dir, "env": env,
+				p := agenttest.Get[agenttest.Process](t, s, "POST", "/process", agenttest.Object(t, map[string]any{
+					"command": test.command, "waitForCompletion": true, "workingDir": s.Dir, "env": env,
 				}))
 				out := strings.Split(strings.Replace(p.Stdout, "BASH_ENV=/dev/null\n", "", 1), "\n")
 				slices.Sort(out) // shells have an order of their own for variables

@@ -1,4 +1,8 @@
-package agent_test
+package file_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"bufio"
@@ -44,7 +48,7 @@ func formWith(t *testing.T, content []byte) (kind string, body []byte) {
 
 func TestLargeUploads(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	want := large()
 	kind, form := formWith(t, want)
 	text := strings.Repeat("0123456789 \"quoted\" and äöü\n", 200_000)
@@ -61,17 +65,17 @@ func TestLargeUploads(t *testing.T) {
 		"no-length": {kind, io.MultiReader(bytes.NewReader(form)), want},
 		"json":      {"application/json", bytes.NewReader(asJSON), []byte(text)},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.url+"/filesystem/"+name, up.body)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL+"/filesystem/"+name, up.body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Header.Set("Content-Type", up.kind)
-		resp, err := (&http.Client{Timeout: patience}).Do(r)
+		resp, err := (&http.Client{Timeout: agenttest.Patience}).Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		got, err := os.ReadFile(filepath.Join(s.dir, name))
+		got, err := os.ReadFile(filepath.Join(s.Dir, name))
 		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Equal(got, up.want) {
 			t.Errorf("%s: %s, %d of %d bytes, or others, %v", name, resp.Status, len(got), len(up.want), err)
 		}
@@ -81,13 +85,13 @@ func TestLargeUploads(t *testing.T) {
 // An upload whose connection ends leaves the file as it was, and nothing else.
 func TestLargeUploadCutOff(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	old := filepath.Join(s.dir, "old")
+	s := agenttest.Start(t)
+	old := filepath.Join(s.Dir, "old")
 	if err := os.WriteFile(old, []byte("as it was"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	kind, form := formWith(t, large())
-	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,48 +115,7 @@ func TestLargeUploadCutOff(t *testing.T) {
 	if got, err := os.ReadFile(old); err != nil || string(got) != "as it was" {
 		t.Errorf("the file has %d bytes, %v", len(got), err)
 	}
-	if entries, err := os.ReadDir(s.dir); err != nil || len(entries) != 1 {
+	if entries, err := os.ReadDir(s.Dir); err != nil || len(entries) != 1 {
 		t.Errorf("the directory has %v, %v", entries, err)
-	}
-}
-
-// A stream of much output has every byte once, in order, and so has a log.
-func TestLargeStreams(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	var want strings.Builder
-	for i := range 300_000 {
-		fmt.Fprintf(&want, "line %d of it\n", i)
-	}
-	if err := os.WriteFile(filepath.Join(s.dir, "text"), []byte(want.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	resp := s.do(t, http.MethodPost, "/process", `{"command":"cat `+s.dir+`/text","name":"large"}`, "Accept: text/event-stream")
-	var got strings.Builder
-	in := bufio.NewReader(resp.Body)
-	for {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			t.Fatalf("after %d bytes: %v", got.Len(), err)
-		}
-		var e struct{ Type, Data string }
-		if err := json.Unmarshal(line, &e); err != nil {
-			t.Fatal(err)
-		}
-		if e.Type == "result" {
-			break
-		}
-		if e.Type != "stdout" || len(e.Data) > 64<<10+3 {
-			t.Errorf("an event %q has %d bytes", e.Type, len(e.Data))
-		}
-		got.WriteString(e.Data)
-	}
-	if got.String() != want.String() {
-		t.Errorf("%d of %d bytes came, or others", got.Len(), want.Len())
-	}
-	log, err := io.ReadAll(s.do(t, http.MethodGet, "/process/large/logs/stream", "").Body)
-	lines := strings.ReplaceAll(string(log), "stdout:", "")
-	if err != nil || lines != want.String() {
-		t.Errorf("the log has %d bytes of %d, or others, %v", len(lines), want.Len(), err)
 	}
 }

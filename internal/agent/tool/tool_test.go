@@ -1,4 +1,8 @@
-package agent_test
+package tool_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"encoding/json"
@@ -23,12 +27,12 @@ var toolNames = []string{
 }
 
 // connect is a client of the endpoint, the one of the protocol's own library.
-func (s *sandbox) connect(t *testing.T) *mcp.ClientSession {
+func connect(t *testing.T, s *agenttest.Sandbox) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	// A connection that was never used would hold up the end of the server.
 	dial := &http.Transport{MaxConnsPerHost: 8}
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: &http.Client{Transport: dial}, DisableStandaloneSSE: true}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp", HTTPClient: &http.Client{Transport: dial}, DisableStandaloneSSE: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +42,8 @@ func (s *sandbox) connect(t *testing.T) *mcp.ClientSession {
 
 func TestTools(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	session := s.connect(t)
+	s := agenttest.Start(t)
+	session := connect(t, s)
 	if got := session.InitializeResult(); got.ServerInfo.Name != "Sandbox API Server" || got.ServerInfo.Version != "1.0.0" || got.Capabilities.Tools == nil || !got.Capabilities.Tools.ListChanged {
 		t.Errorf("the server is %+v with %+v", got.ServerInfo, got.Capabilities)
 	}
@@ -62,10 +66,10 @@ func TestTools(t *testing.T) {
 }
 
 // use calls a tool by hand and returns its result. The text must be the same.
-func (s *sandbox) use(t *testing.T, name, arguments string) (result string, failed bool) {
+func use(t *testing.T, s *agenttest.Sandbox, name, arguments string) (result string, failed bool) {
 	t.Helper()
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":%q,"arguments":%s}}`, name, arguments)
-	resp := get[struct {
+	resp := agenttest.Get[struct {
 		ID     string
 		Result struct {
 			StructuredContent json.RawMessage
@@ -82,9 +86,9 @@ func (s *sandbox) use(t *testing.T, name, arguments string) (result string, fail
 }
 
 // tool calls a tool that must succeed.
-func tool[T any](t *testing.T, s *sandbox, name, arguments string) (v T) {
+func tool[T any](t *testing.T, s *agenttest.Sandbox, name, arguments string) (v T) {
 	t.Helper()
-	result, failed := s.use(t, name, arguments)
+	result, failed := use(t, s, name, arguments)
 	if failed {
 		t.Fatalf("%s %s: %s", name, arguments, result)
 	}
@@ -102,7 +106,7 @@ type done struct {
 
 func TestProcessTools(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	got := tool[done](t, s, "processExecute", `{"command":"pwd; echo $A >&2; exit 3","name":"one","env":{"A":"b"},"waitForCompletion":true}`)
 	if got.PID == "" || got.Name != "one" || got.Status != "failed" || got.ExitCode != 3 || got.Logs != "/\nb\n" || got.PollRequired {
 		t.Errorf("got %+v", got)
@@ -112,10 +116,10 @@ func TestProcessTools(t *testing.T) {
 	if got.Status != "running" || got.Logs != "" {
 		t.Errorf("got %+v", got)
 	}
-	if list := tool[struct{ Processes []proc }](t, s, "processesList", `{}`); len(list.Processes) != 2 || list.Processes[0].Name != "two" {
+	if list := tool[struct{ Processes []agenttest.Process }](t, s, "processesList", `{}`); len(list.Processes) != 2 || list.Processes[0].Name != "two" {
 		t.Errorf("processes %+v", list)
 	}
-	if p := tool[proc](t, s, "processGet", `{"identifier":"one"}`); p.Stdout != "/\n" || p.ExitCode != 3 {
+	if p := tool[agenttest.Process](t, s, "processGet", `{"identifier":"one"}`); p.Stdout != "/\n" || p.ExitCode != 3 {
 		t.Errorf("process %+v", p)
 	}
 	if logs := tool[map[string]string](t, s, "processGetLogs", `{"identifier":"one"}`); logs["logs"] != "/\nb\n" {
@@ -125,7 +129,7 @@ func TestProcessTools(t *testing.T) {
 		t.Errorf("status %v", st)
 	}
 	tool[done](t, s, "processExecute", `{"command":"sleep 60","name":"three","keepAlive":true}`)
-	if p := tool[proc](t, s, "processGet", `{"identifier":"three"}`); !p.KeepAlive {
+	if p := tool[agenttest.Process](t, s, "processGet", `{"identifier":"three"}`); !p.KeepAlive {
 		t.Errorf("process %+v", p)
 	}
 	if st := tool[map[string]string](t, s, "processKill", `{"identifier":"three"}`); st["status"] != "killed" {
@@ -135,16 +139,16 @@ func TestProcessTools(t *testing.T) {
 
 func TestFileTools(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	if got := tool[map[string]string](t, s, "fsGetWorkingDirectory", `{}`); got["path"] != s.dir {
+	s := agenttest.Start(t)
+	if got := tool[map[string]string](t, s, "fsGetWorkingDirectory", `{}`); got["path"] != s.Dir {
 		t.Errorf("it is %v", got)
 	}
 	tool[map[string]string](t, s, "fsWriteFile", `{"path":"a/f.txt","content":"one two one\nlast\n","permissions":"not octal"}`)
 	tool[map[string]string](t, s, "fsWriteFile", `{"path":"a/dir","content":null,"isDirectory":true}`)
-	if fi, err := os.Stat(filepath.Join(s.dir, "a/dir")); err != nil || fi.Mode().Perm() != 0o755 {
+	if fi, err := os.Stat(filepath.Join(s.Dir, "a/dir")); err != nil || fi.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", fi, err)
 	}
-	if err := os.Chmod(filepath.Join(s.dir, "a/f.txt"), 0o600); err != nil {
+	if err := os.Chmod(filepath.Join(s.Dir, "a/f.txt"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	type edited struct {
@@ -154,32 +158,32 @@ func TestFileTools(t *testing.T) {
 	if got := tool[edited](t, s, "fsEditFile", `{"path":"a/f.txt","oldString":"one","newString":"1","replaceAll":true}`); got != (edited{"a/f.txt", 2}) {
 		t.Errorf("got %+v", got)
 	}
-	if got := tool[info](t, s, "fsReadFile", `{"path":"a/f.txt"}`); got.Content != "1 two 1\nlast\n" || got.Permissions != "600" || got.Name != "f.txt" || len(got.LastModified) != len("2006-01-02T15:04:05Z") {
+	if got := tool[agenttest.File](t, s, "fsReadFile", `{"path":"a/f.txt"}`); got.Content != "1 two 1\nlast\n" || got.Permissions != "600" || got.Name != "f.txt" || len(got.LastModified) != len("2006-01-02T15:04:05Z") {
 		t.Errorf("got %+v", got)
 	}
-	if got := tool[struct{ Directory listing }](t, s, "fsListDirectory", `{"path":"a"}`); len(got.Directory.Files) != 1 || len(got.Directory.Subdirectories) != 1 {
+	if got := tool[struct{ Directory agenttest.Directory }](t, s, "fsListDirectory", `{"path":"a"}`); len(got.Directory.Files) != 1 || len(got.Directory.Subdirectories) != 1 {
 		t.Errorf("got %+v", got)
 	}
 	if got := tool[struct{ Content, File string }](t, s, "codegenReadFileRange", `{"targetFile":"a/f.txt","startLineOneIndexed":2,"endLineOneIndexedInclusive":9}`); got.Content != "last" || got.File != "a/f.txt" {
 		t.Errorf("got %+v", got)
 	}
 	tool[map[string]string](t, s, "fsDeleteFileOrDirectory", `{"path":"a","recursive":true,"isDirectory":null}`)
-	if _, err := os.Stat(filepath.Join(s.dir, "a")); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(s.Dir, "a")); !os.IsNotExist(err) {
 		t.Errorf("it is still there: %v", err)
 	}
 }
 
 func TestCodeTools(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "src/main.go", "package main\n\nfunc main() {}\n")
-	s.write(t, "src/util.ts", "function main() {}\n")
+	s := agenttest.Start(t)
+	s.Write(t, "src/main.go", "package main\n\nfunc main() {}\n")
+	s.Write(t, "src/util.ts", "function main() {}\n")
 	type found struct {
 		Success bool
 		Matches []string
 		Query   string
 	}
-	want := found{true, []string{filepath.Join(s.dir, "src/main.go")}, "main"}
+	want := found{true, []string{filepath.Join(s.Dir, "src/main.go")}, "main"}
 	if diff := cmp.Diff(want, tool[found](t, s, "codegenFileSearch", `{"query":"main"}`)); diff != "" {
 		t.Error(diff)
 	}
@@ -188,10 +192,10 @@ func TestCodeTools(t *testing.T) {
 	if got.Results != line {
 		t.Errorf("got %s", got.Results)
 	}
-	if got := tool[struct{ Directory listing }](t, s, "codegenListDir", `{"relativeWorkspacePath":"src"}`); len(got.Directory.Files) != 2 {
+	if got := tool[struct{ Directory agenttest.Directory }](t, s, "codegenListDir", `{"relativeWorkspacePath":"src"}`); len(got.Directory.Files) != 2 {
 		t.Errorf("got %+v", got)
 	}
-	if got, _ := s.use(t, "codegenCodebaseSearch", `{"query":"x"}`); got != `{"query":"x","results":[],"success":true}` && got != `{"success":true,"results":[],"query":"x"}` {
+	if got, _ := use(t, s, "codegenCodebaseSearch", `{"query":"x"}`); got != `{"query":"x","results":[],"success":true}` && got != `{"success":true,"results":[],"query":"x"}` {
 		t.Errorf("got %s", got)
 	}
 	for name, arguments := range map[string]string{
@@ -208,10 +212,10 @@ func TestCodeTools(t *testing.T) {
 // however many lines match.
 func TestGrepToolIsBounded(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "in/many", strings.Repeat("needle\n", 5000))
-	outside := s.write(t, "outside", "needle\n")
-	s = start(t, "WORKDIR="+filepath.Join(filepath.Dir(outside), "in"))
+	s := agenttest.Start(t)
+	s.Write(t, "in/many", strings.Repeat("needle\n", 5000))
+	outside := s.Write(t, "outside", "needle\n")
+	s = agenttest.Start(t, "WORKDIR="+filepath.Join(filepath.Dir(outside), "in"))
 	got := tool[struct{ Results string }](t, s, "codegenGrepSearch", `{"query":"needle"}`)
 	if lines := strings.Count(got.Results, "\n"); lines != 100 || strings.Contains(got.Results, "outside") {
 		t.Errorf("%d lines: %.200s", lines, got.Results)
@@ -220,9 +224,9 @@ func TestGrepToolIsBounded(t *testing.T) {
 
 func TestToolErrors(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "f", "x x")
-	s.write(t, "large", strings.Repeat("x", 4<<20+1))
+	s := agenttest.Start(t)
+	s.Write(t, "f", "x x")
+	s.Write(t, "large", strings.Repeat("x", 4<<20+1))
 	for _, test := range []struct{ name, arguments, want string }{
 		{"processExecute", `{}`, "command"},
 		{"processExecute", `{"command":"true","unknown":1}`, "unknown"},
@@ -253,7 +257,7 @@ func TestToolErrors(t *testing.T) {
 		{"codegenReadFileRange", `{"targetFile":"f","startLineOneIndexed":2,"endLineOneIndexedInclusive":3}`, "has 1 lines"},
 		{"codegenReadFileRange", `{"targetFile":"f","startLineOneIndexed":0,"endLineOneIndexedInclusive":3}`, "count from 1"},
 	} {
-		if got, failed := s.use(t, test.name, test.arguments); !failed || !strings.Contains(got, test.want) {
+		if got, failed := use(t, s, test.name, test.arguments); !failed || !strings.Contains(got, test.want) {
 			t.Errorf("%s %s: %s", test.name, test.arguments, got)
 		}
 	}
@@ -262,7 +266,7 @@ func TestToolErrors(t *testing.T) {
 // What is no call of a tool is answered by the protocol.
 func TestMCPMessages(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	for name, test := range map[string]struct {
 		body    string
 		headers []string
@@ -282,8 +286,8 @@ func TestMCPMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			resp := s.do(t, "POST", "/mcp", test.body, test.headers...)
-			status, body := s.call(t, "POST", "/mcp", test.body, test.headers...)
+			resp := s.Do(t, "POST", "/mcp", test.body, test.headers...)
+			status, body := s.Call(t, "POST", "/mcp", test.body, test.headers...)
 			if status != test.status || !strings.Contains(body, test.want) {
 				t.Errorf("status %d: %s", status, body)
 			}
@@ -296,8 +300,8 @@ func TestMCPMessages(t *testing.T) {
 
 func TestToolsInParallel(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	session := s.connect(t)
+	s := agenttest.Start(t)
+	session := connect(t, s)
 	var calls sync.WaitGroup
 	for i := range 50 {
 		calls.Go(func() {
@@ -316,7 +320,7 @@ func TestToolsInParallel(t *testing.T) {
 
 // FuzzMCP sends whatever may be a message. None may end the agent.
 func FuzzMCP(f *testing.F) {
-	s := start(f)
+	s := agenttest.Start(f)
 	for _, body := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fsReadFile","arguments":{"path":"f"}}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fsEditFile","arguments":{"path":"f","oldString":"a","newString":"b","replaceAll":null}}}`,
@@ -330,7 +334,7 @@ func FuzzMCP(f *testing.F) {
 				return // they do as they are told
 			}
 		}
-		if status, answer := s.call(t, "POST", "/mcp", body); status >= http.StatusInternalServerError {
+		if status, answer := s.Call(t, "POST", "/mcp", body); status >= http.StatusInternalServerError {
 			t.Errorf("status %d: %s", status, answer)
 		}
 	})

@@ -1,4 +1,8 @@
-package agent_test
+package journal_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"bytes"
@@ -31,19 +35,19 @@ func TestLog(t *testing.T) {
 	b, old := &book{}, slog.Default()
 	slog.SetDefault(slog.New(slog.NewJSONHandler(b, nil)))
 	defer slog.SetDefault(old)
-	s := start(t)
-	quiet := start(t, "DISABLE_REQUEST_LOGGING=true")
+	s := agenttest.Start(t)
+	quiet := agenttest.Start(t, "DISABLE_REQUEST_LOGGING=true")
 
-	s.call(t, "GET", "/health?a=1&token=hunter2&My_Api_KEY=hunter2", "")
-	s.call(t, "GET", "/none%0A{%22source%22:%22audit%22}", "")
-	quiet.call(t, "GET", "/health?quiet", "")
+	s.Call(t, "GET", "/health?a=1&token=hunter2&My_Api_KEY=hunter2", "")
+	s.Call(t, "GET", "/none%0A{%22source%22:%22audit%22}", "")
+	quiet.Call(t, "GET", "/health?quiet", "")
 	caller := []string{"X-Blaxel-Subject-Id: alice", "X-Blaxel-Subject-Type: user", "X-Request-Id: r1"}
-	s.call(t, "POST", "/process", `{"name":"one\ntwo","command":"echo\ntrue","waitForCompletion":true}`, caller...)
-	s.call(t, "POST", "/process", `{"name":"streamed","command":"true"}`, append(caller, "Accept: text/event-stream")...)
-	s.call(t, "GET", "/process/streamed/logs", "", "X-Subject-Id: bob")
-	s.call(t, "GET", "/process/streamed/logs/stream", "", caller...)
-	s.call(t, "DELETE", "/process/streamed", "", caller...)
-	s.call(t, "DELETE", "/process/streamed/kill", "", caller...)
+	s.Call(t, "POST", "/process", `{"name":"one\ntwo","command":"echo\ntrue","waitForCompletion":true}`, caller...)
+	s.Call(t, "POST", "/process", `{"name":"streamed","command":"true"}`, append(caller, "Accept: text/event-stream")...)
+	s.Call(t, "GET", "/process/streamed/logs", "", "X-Subject-Id: bob")
+	s.Call(t, "GET", "/process/streamed/logs/stream", "", caller...)
+	s.Call(t, "DELETE", "/process/streamed", "", caller...)
+	s.Call(t, "DELETE", "/process/streamed/kill", "", caller...)
 
 	got := b.String()
 	for _, want := range []string{

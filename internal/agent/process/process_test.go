@@ -1,4 +1,8 @@
-package agent_test
+package process_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"bufio"
@@ -11,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,66 +22,41 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// proc is a process in answers.
-type proc struct {
-	PID, Name, Command, WorkingDir, Status, StartedAt string
-	CompletedAt, Logs                                 *string
-	Stdout, Stderr                                    string
-	ExitCode, MaxRestarts, RestartCount, Signal       int
-	RestartOnFailure, KeepAlive, Stdin                bool
-}
-
-// exec runs a command to its end.
-func (s *sandbox) exec(tb testing.TB, command string) proc {
-	tb.Helper()
-	return get[proc](tb, s, "POST", "/process", object(tb, map[string]any{"command": command, "waitForCompletion": true}))
-}
-
-// spawn starts a command under a name.
-func (s *sandbox) spawn(tb testing.TB, name, command string, more ...string) proc {
-	tb.Helper()
-	body := fmt.Sprintf(`{"name":%q,"command":%q`, name, command)
-	for _, m := range more {
-		body += "," + m
-	}
-	return get[proc](tb, s, "POST", "/process", body+"}")
-}
-
 func TestExecWaits(t *testing.T) {
 	t.Parallel()
-	s := start(t, "AGENT=one", "SHADOWED=agent")
-	if err := os.Mkdir(filepath.Join(s.dir, "sub"), 0o755); err != nil {
+	s := agenttest.Start(t, "AGENT=one", "SHADOWED=agent")
+	if err := os.Mkdir(filepath.Join(s.Dir, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
 		body string
-		want proc
+		want agenttest.Process
 	}{
-		"output":        {`{"command":"echo out; echo err >&2"}`, proc{Status: "completed", Stdout: "out\n", Stderr: "err\n"}},
-		"nothing":       {`{"command":"true"}`, proc{Status: "completed"}},
-		"exit code":     {`{"command":"exit 3"}`, proc{Status: "failed", ExitCode: 3}},
-		"not found":     {`{"command":"no-such-program 2>/dev/null"}`, proc{Status: "failed", ExitCode: 127}},
-		"signal":        {`{"command":"kill -9 $$"}`, proc{Status: "failed", ExitCode: -1, Signal: 9}},
-		"environment":   {`{"command":"echo $AGENT $SHADOWED $MINE","env":{"SHADOWED":"request","MINE":"a b\n$(id)"}}`, proc{Status: "completed", Stdout: "one request a b $(id)\n"}},
-		"directory":     {`{"command":"basename $PWD","workingDir":"` + s.dir + `/sub"}`, proc{Status: "completed", Stdout: "sub\n", WorkingDir: s.dir + "/sub"}},
-		"home":          {`{"command":"basename $PWD","workingDir":"~/sub"}`, proc{Status: "completed", Stdout: "sub\n", WorkingDir: s.dir + "/sub"}},
-		"no stdin":      {`{"command":"cat; echo end"}`, proc{Status: "completed", Stdout: "end\n"}},
-		"unknown field": {`{"command":"true","cwd":"/x"}`, proc{Status: "completed"}},
-		"background":    {`{"command":"sleep 60 & echo started"}`, proc{Status: "completed", Stdout: "started\n"}},
-		"no newline":    {`{"command":"printf x"}`, proc{Status: "completed", Stdout: "x"}},
-		"timeout":       {`{"command":"echo in time","timeout":30}`, proc{Status: "completed", Stdout: "in time\n"}},
-		"blocking pipe": {`{"command":"python3 -c 'import os;print(os.get_blocking(1))' 2>/dev/null || echo True"}`, proc{Status: "completed", Stdout: "True\n"}},
+		"output":        {`{"command":"echo out; echo err >&2"}`, agenttest.Process{Status: "completed", Stdout: "out\n", Stderr: "err\n"}},
+		"nothing":       {`{"command":"true"}`, agenttest.Process{Status: "completed"}},
+		"exit code":     {`{"command":"exit 3"}`, agenttest.Process{Status: "failed", ExitCode: 3}},
+		"not found":     {`{"command":"no-such-program 2>/dev/null"}`, agenttest.Process{Status: "failed", ExitCode: 127}},
+		"signal":        {`{"command":"kill -9 $$"}`, agenttest.Process{Status: "failed", ExitCode: -1, Signal: 9}},
+		"environment":   {`{"command":"echo $AGENT $SHADOWED $MINE","env":{"SHADOWED":"request","MINE":"a b\n$(id)"}}`, agenttest.Process{Status: "completed", Stdout: "one request a b $(id)\n"}},
+		"directory":     {`{"command":"basename $PWD","workingDir":"` + s.Dir + `/sub"}`, agenttest.Process{Status: "completed", Stdout: "sub\n", WorkingDir: s.Dir + "/sub"}},
+		"home":          {`{"command":"basename $PWD","workingDir":"~/sub"}`, agenttest.Process{Status: "completed", Stdout: "sub\n", WorkingDir: s.Dir + "/sub"}},
+		"no stdin":      {`{"command":"cat; echo end"}`, agenttest.Process{Status: "completed", Stdout: "end\n"}},
+		"unknown field": {`{"command":"true","cwd":"/x"}`, agenttest.Process{Status: "completed"}},
+		"background":    {`{"command":"sleep 60 & echo started"}`, agenttest.Process{Status: "completed", Stdout: "started\n"}},
+		"no newline":    {`{"command":"printf x"}`, agenttest.Process{Status: "completed", Stdout: "x"}},
+		"timeout":       {`{"command":"echo in time","timeout":30}`, agenttest.Process{Status: "completed", Stdout: "in time\n"}},
+		"blocking pipe": {`{"command":"python3 -c 'import os;print(os.get_blocking(1))' 2>/dev/null || echo True"}`, agenttest.Process{Status: "completed", Stdout: "True\n"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := get[proc](t, s, "POST", "/process", strings.TrimSuffix(test.body, "}")+`,"waitForCompletion":true}`)
+			got := agenttest.Get[agenttest.Process](t, s, "POST", "/process", strings.TrimSuffix(test.body, "}")+`,"waitForCompletion":true}`)
 			var req struct{ Command string }
 			_ = json.Unmarshal([]byte(test.body), &req)
 			test.want.Command = req.Command
 			logs := test.want.Stdout + test.want.Stderr
 			test.want.Logs = &logs
-			if diff := cmp.Diff(test.want, got, cmpopts.IgnoreFields(proc{}, "PID", "Name", "StartedAt", "CompletedAt")); diff != "" {
+			if diff := cmp.Diff(test.want, got, cmpopts.IgnoreFields(agenttest.Process{}, "PID", "Name", "StartedAt", "CompletedAt")); diff != "" {
 				t.Error(diff)
 			}
 			if got.CompletedAt == nil || *got.CompletedAt == "" || !strings.HasSuffix(got.StartedAt, " GMT") {
@@ -96,8 +74,8 @@ func TestExecWaits(t *testing.T) {
 
 func TestStartAnswersAtOnce(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	status, body := s.call(t, "POST", "/process", `{"command":"sleep 60","name":"s","maxRestarts":2}`)
+	s := agenttest.Start(t)
+	status, body := s.Call(t, "POST", "/process", `{"command":"sleep 60","name":"s","maxRestarts":2}`)
 	var got map[string]any
 	if err := json.Unmarshal([]byte(body), &got); err != nil || status != 200 {
 		t.Fatal(status, body, err)
@@ -112,7 +90,7 @@ func TestStartAnswersAtOnce(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	_, list := s.call(t, "GET", "/process", "")
+	_, list := s.Call(t, "GET", "/process", "")
 	if !strings.Contains(list, `"completedAt":null`) {
 		t.Errorf("a running process in the list: %s", list)
 	}
@@ -120,9 +98,9 @@ func TestStartAnswersAtOnce(t *testing.T) {
 
 func TestExecRefuses(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	file := s.write(t, "file", "")
-	s.spawn(t, "taken", "sleep 60")
+	s := agenttest.Start(t)
+	file := s.Write(t, "file", "")
+	s.Spawn(t, "taken", "sleep 60")
 	tests := map[string]struct {
 		status     int
 		body, want string
@@ -152,9 +130,9 @@ func TestExecRefuses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s.fails(t, test.status, test.want, "POST", "/process", test.body)
+			s.Fails(t, test.status, test.want, "POST", "/process", test.body)
 			if name == "timeout" {
-				if p := get[proc](t, s, "GET", "/process/late", ""); p.Status != "running" {
+				if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/late", ""); p.Status != "running" {
 					t.Errorf("after the timeout: %s", p.Status)
 				}
 			}
@@ -164,31 +142,31 @@ func TestExecRefuses(t *testing.T) {
 
 func TestNoShell(t *testing.T) {
 	t.Parallel()
-	s := start(t, "PATH=/nowhere")
-	s.fails(t, 422, "the image has no shell", "POST", "/process", `{"command":"true"}`)
-	s.fails(t, 422, "the image has no shell", "POST", "/process", `{"command":"/bin/echo $HOME"}`)
-	if p := s.exec(t, "/bin/echo hello"); p.Stdout != "hello\n" { // which needs none
+	s := agenttest.Start(t, "PATH=/nowhere")
+	s.Fails(t, 422, "the image has no shell", "POST", "/process", `{"command":"true"}`)
+	s.Fails(t, 422, "the image has no shell", "POST", "/process", `{"command":"/bin/echo $HOME"}`)
+	if p := s.Exec(t, "/bin/echo hello"); p.Stdout != "hello\n" { // which needs none
 		t.Errorf("got %+v", p)
 	}
 }
 
 func TestShellOfTheImage(t *testing.T) {
 	t.Parallel()
-	s := start(t, "SHELL=/bin/echo", "SHELL_ARGS=-n  -e")
-	if p := s.exec(t, "hello"); p.Stdout != "hello" {
+	s := agenttest.Start(t, "SHELL=/bin/echo", "SHELL_ARGS=-n  -e")
+	if p := s.Exec(t, "hello"); p.Stdout != "hello" {
 		t.Errorf("got %q", p.Stdout)
 	}
 }
 
 func TestNamesAreUnique(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	const callers = 20
 	var won atomic.Int32
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			status, body := s.call(t, "POST", "/process", `{"command":"sleep 60","name":"only"}`)
+			status, body := s.Call(t, "POST", "/process", `{"command":"sleep 60","name":"only"}`)
 			switch {
 			case status == 200:
 				won.Add(1)
@@ -201,40 +179,34 @@ func TestNamesAreUnique(t *testing.T) {
 	if won.Load() != 1 {
 		t.Errorf("%d of %d callers got the name", won.Load(), callers)
 	}
-	s.call(t, "DELETE", "/process/only/kill", "")
-	until(t, "the name is free", func() bool {
-		status, _ := s.call(t, "POST", "/process", `{"command":"true","name":"only","waitForCompletion":true}`)
+	s.Call(t, "DELETE", "/process/only/kill", "")
+	agenttest.Until(t, "the name is free", func() bool {
+		status, _ := s.Call(t, "POST", "/process", `{"command":"true","name":"only","waitForCompletion":true}`)
 		return status == 200
 	})
-	if p := get[proc](t, s, "GET", "/process/only", ""); p.Command != "true" {
+	if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/only", ""); p.Command != "true" {
 		t.Errorf("the name finds %q, not the newest", p.Command)
 	}
 }
 
 func TestIdentifiers(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	p := s.spawn(t, "a/b ü", "echo x; sleep 60")
-	s.spawn(t, "123456789", "sleep 60")
+	s := agenttest.Start(t)
+	p := s.Spawn(t, "a/b ü", "echo x; sleep 60")
+	s.Spawn(t, "123456789", "sleep 60")
 	for _, id := range []string{p.PID, "a%2Fb%20%C3%BC"} {
-		if got := get[proc](t, s, "GET", "/process/"+id, ""); got.Name != "a/b ü" {
+		if got := agenttest.Get[agenttest.Process](t, s, "GET", "/process/"+id, ""); got.Name != "a/b ü" {
 			t.Errorf("%s finds %q", id, got.Name)
 		}
 	}
 	for _, path := range []string{"", "/logs", "/logs/stream"} {
-		s.fails(t, 404, "process not found", "GET", "/process/none"+path, "")
-		s.fails(t, 404, "process not found", "GET", "/process/123456789"+path, "") // numbers are pids
+		s.Fails(t, 404, "process not found", "GET", "/process/none"+path, "")
+		s.Fails(t, 404, "process not found", "GET", "/process/123456789"+path, "") // numbers are pids
 	}
-	s.fails(t, 404, "process not found", "DELETE", "/process/none", "")
-	s.fails(t, 404, "process not found", "DELETE", "/process/none/kill", "")
-	s.fails(t, 404, "process not found", "POST", "/process/none/stdin", "x")
-	s.fails(t, 404, "process not found", "DELETE", "/process/none/stdin", "")
-}
-
-// gone reports whether the process of a pid has ended.
-func gone(pid string) bool {
-	n, err := strconv.Atoi(pid)
-	return err == nil && syscall.Kill(n, 0) != nil
+	s.Fails(t, 404, "process not found", "DELETE", "/process/none", "")
+	s.Fails(t, 404, "process not found", "DELETE", "/process/none/kill", "")
+	s.Fails(t, 404, "process not found", "POST", "/process/none/stdin", "x")
+	s.Fails(t, 404, "process not found", "DELETE", "/process/none/stdin", "")
 }
 
 func TestStopAndKill(t *testing.T) {
@@ -255,59 +227,59 @@ func TestStopAndKill(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
+			s := agenttest.Start(t)
 			// A child in the background shows that the whole group is hit.
-			p := s.spawn(t, "p", "sleep 61 & echo $! > "+s.dir+"/child; "+test.command)
+			p := s.Spawn(t, "p", "sleep 61 & echo $! > "+s.Dir+"/child; "+test.command)
 			var child string
-			until(t, "the child runs", func() bool {
-				b, _ := os.ReadFile(filepath.Join(s.dir, "child"))
+			agenttest.Until(t, "the child runs", func() bool {
+				b, _ := os.ReadFile(filepath.Join(s.Dir, "child"))
 				child = strings.TrimSpace(string(b))
-				return child != "" && (!strings.Contains(test.command, "ready") || get[proc](t, s, "GET", "/process/p", "").Stdout != "")
+				return child != "" && (!strings.Contains(test.command, "ready") || agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", "").Stdout != "")
 			})
-			got := get[map[string]string](t, s, "DELETE", "/process/p"+test.method, "")
+			got := agenttest.Get[map[string]string](t, s, "DELETE", "/process/p"+test.method, "")
 			if diff := cmp.Diff(map[string]string{"path": "", "message": test.message}, got); diff != "" {
 				t.Error(diff)
 			}
-			if now := get[proc](t, s, "GET", "/process/p", ""); now.Status == "running" {
+			if now := agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", ""); now.Status == "running" {
 				t.Error("it is still called running")
 			}
-			var end proc
-			until(t, "it ends", func() bool {
-				end = get[proc](t, s, "GET", "/process/"+p.PID, "")
+			var end agenttest.Process
+			agenttest.Until(t, "it ends", func() bool {
+				end = agenttest.Get[agenttest.Process](t, s, "GET", "/process/"+p.PID, "")
 				return *end.CompletedAt != ""
 			})
 			if end.Status != test.status || end.ExitCode != test.code || end.Signal != test.signal {
 				t.Errorf("it ended as %s, %d, by signal %d", end.Status, end.ExitCode, end.Signal)
 			}
-			until(t, "the child ends", func() bool { return gone(child) })
-			s.fails(t, 404, "not running", "DELETE", "/process/p", "")
-			s.fails(t, 404, "not running", "DELETE", "/process/p/kill", "")
+			agenttest.Until(t, "the child ends", func() bool { return agenttest.Gone(child) })
+			s.Fails(t, 404, "not running", "DELETE", "/process/p", "")
+			s.Fails(t, 404, "not running", "DELETE", "/process/p/kill", "")
 		})
 	}
 }
 
 func TestKillAfterStop(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.spawn(t, "deaf", "trap '' TERM; echo ready; while :; do sleep 0.01; done")
-	until(t, "it is ready", func() bool { return get[proc](t, s, "GET", "/process/deaf", "").Stdout != "" })
+	s := agenttest.Start(t)
+	s.Spawn(t, "deaf", "trap '' TERM; echo ready; while :; do sleep 0.01; done")
+	agenttest.Until(t, "it is ready", func() bool { return agenttest.Get[agenttest.Process](t, s, "GET", "/process/deaf", "").Stdout != "" })
 	for range 2 { // a second stop is fine while it lives
-		get[map[string]string](t, s, "DELETE", "/process/deaf", "")
-		p := get[proc](t, s, "GET", "/process/deaf", "")
+		agenttest.Get[map[string]string](t, s, "DELETE", "/process/deaf", "")
+		p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/deaf", "")
 		if p.Status != "stopped" || *p.CompletedAt != "" {
 			t.Errorf("after stop: %s, %q", p.Status, *p.CompletedAt)
 		}
 	}
-	get[map[string]string](t, s, "DELETE", "/process/deaf/kill", "")
-	until(t, "it is killed", func() bool {
-		p := get[proc](t, s, "GET", "/process/deaf", "")
+	agenttest.Get[map[string]string](t, s, "DELETE", "/process/deaf/kill", "")
+	agenttest.Until(t, "it is killed", func() bool {
+		p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/deaf", "")
 		return p.Status == "killed" && *p.CompletedAt != ""
 	})
 }
 
 func TestRestarts(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	tests := map[string]struct {
 		body     string
 		status   string
@@ -319,7 +291,7 @@ func TestRestarts(t *testing.T) {
 			"try\n\n[Process failed with exit code 4. Attempting restart 1/1...]\ntry\n",
 		},
 		"unlimited": {
-			`{"command":"test -e ` + s.dir + `/flag || { touch ` + s.dir + `/flag; exit 1; }","restartOnFailure":true,"maxRestarts":-1}`, "completed", 1,
+			`{"command":"test -e ` + s.Dir + `/flag || { touch ` + s.Dir + `/flag; exit 1; }","restartOnFailure":true,"maxRestarts":-1}`, "completed", 1,
 			"\n[Process failed with exit code 1. Attempting restart 1/unlimited...]\n",
 		},
 		"none": {`{"command":"exit 1","restartOnFailure":true}`, "failed", 0, ""},
@@ -327,7 +299,7 @@ func TestRestarts(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := get[proc](t, s, "POST", "/process", strings.TrimSuffix(test.body, "}")+`,"waitForCompletion":true}`)
+			got := agenttest.Get[agenttest.Process](t, s, "POST", "/process", strings.TrimSuffix(test.body, "}")+`,"waitForCompletion":true}`)
 			if got.Status != test.status || got.RestartCount != test.restarts || got.Stdout != test.stdout {
 				t.Errorf("%s after %d restarts: %q", got.Status, got.RestartCount, got.Stdout)
 			}
@@ -337,78 +309,78 @@ func TestRestarts(t *testing.T) {
 
 func TestStopBetweenRestarts(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	first := s.spawn(t, "loop", "echo try; exit 1", `"restartOnFailure":true`, `"maxRestarts":-1`)
+	s := agenttest.Start(t)
+	first := s.Spawn(t, "loop", "echo try; exit 1", `"restartOnFailure":true`, `"maxRestarts":-1`)
 	// The notice is written when the process is dead and the next not begun.
-	until(t, "it fails", func() bool {
-		return strings.Contains(get[proc](t, s, "GET", "/process/loop", "").Stdout, "Attempting restart 2/")
+	agenttest.Until(t, "it fails", func() bool {
+		return strings.Contains(agenttest.Get[agenttest.Process](t, s, "GET", "/process/loop", "").Stdout, "Attempting restart 2/")
 	})
-	if p := get[proc](t, s, "GET", "/process/loop", ""); p.Status != "running" || p.ExitCode != 0 {
+	if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/loop", ""); p.Status != "running" || p.ExitCode != 0 {
 		t.Errorf("it is %s with the code %d", p.Status, p.ExitCode)
 	}
-	get[map[string]string](t, s, "DELETE", "/process/"+first.PID, "")
-	until(t, "it is over", func() bool {
-		p := get[proc](t, s, "GET", "/process/loop", "")
+	agenttest.Get[map[string]string](t, s, "DELETE", "/process/"+first.PID, "")
+	agenttest.Until(t, "it is over", func() bool {
+		p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/loop", "")
 		return p.Status == "stopped" && *p.CompletedAt != "" && p.PID == first.PID && p.RestartCount == 1 && p.ExitCode == 1
 	})
 }
 
 func TestStopAfterRestart(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	flag := filepath.Join(s.dir, "flag")
-	s.spawn(t, "p", "test -e "+flag+" || { touch "+flag+"; exit 1; }; echo second; sleep 60", `"restartOnFailure":true`, `"maxRestarts":1`)
-	until(t, "it restarts", func() bool {
-		return strings.Contains(get[proc](t, s, "GET", "/process/p", "").Stdout, "second")
+	s := agenttest.Start(t)
+	flag := filepath.Join(s.Dir, "flag")
+	s.Spawn(t, "p", "test -e "+flag+" || { touch "+flag+"; exit 1; }; echo second; sleep 60", `"restartOnFailure":true`, `"maxRestarts":1`)
+	agenttest.Until(t, "it restarts", func() bool {
+		return strings.Contains(agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", "").Stdout, "second")
 	})
-	if p := get[proc](t, s, "GET", "/process/p", ""); p.Status != "running" || p.ExitCode != 0 {
+	if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", ""); p.Status != "running" || p.ExitCode != 0 {
 		t.Errorf("it is %s with the code of the first attempt, %d", p.Status, p.ExitCode)
 	}
-	get[map[string]string](t, s, "DELETE", "/process/p", "")
-	until(t, "it is over", func() bool { return *get[proc](t, s, "GET", "/process/p", "").CompletedAt != "" })
+	agenttest.Get[map[string]string](t, s, "DELETE", "/process/p", "")
+	agenttest.Until(t, "it is over", func() bool { return *agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", "").CompletedAt != "" })
 }
 
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	type answer struct {
 		KeepAlive int
 		KeptAgo   *int64
 	}
-	ask := func() answer { return get[answer](t, s, "GET", "/doze/keepalive", "") }
+	ask := func() answer { return agenttest.Get[answer](t, s, "GET", "/doze/keepalive", "") }
 	kept := func() int { return ask().KeepAlive }
 	if a := ask(); a.KeepAlive != 0 || a.KeptAgo != nil {
 		t.Fatalf("at first: %+v", a)
 	}
 	began := time.Now()
 	for _, name := range []string{"a", "b"} {
-		if p := s.spawn(t, name, "sleep 60", `"keepAlive":true`, `"timeout":0`); !p.KeepAlive {
+		if p := s.Spawn(t, name, "sleep 60", `"keepAlive":true`, `"timeout":0`); !p.KeepAlive {
 			t.Errorf("%s is not kept", name)
 		}
 	}
-	s.spawn(t, "c", "true", `"keepAlive":true`)
-	until(t, "the short one ends", func() bool { return kept() == 2 })
+	s.Spawn(t, "c", "true", `"keepAlive":true`)
+	agenttest.Until(t, "the short one ends", func() bool { return kept() == 2 })
 	if a := ask(); a.KeptAgo == nil || *a.KeptAgo < 0 || *a.KeptAgo > time.Since(began).Milliseconds() {
 		t.Errorf("after the end of one: %+v", a)
 	}
-	get[map[string]string](t, s, "DELETE", "/process/a", "")
+	agenttest.Get[map[string]string](t, s, "DELETE", "/process/a", "")
 	if n := kept(); n != 1 {
 		t.Errorf("%d after a stop", n)
 	}
-	get[map[string]string](t, s, "DELETE", "/process/b/kill", "")
+	agenttest.Get[map[string]string](t, s, "DELETE", "/process/b/kill", "")
 	if n := kept(); n != 0 {
 		t.Errorf("%d after a kill", n)
 	}
-	p := get[proc](t, s, "POST", "/process", `{"command":"sleep 60","keepAlive":true,"timeout":1}`)
-	until(t, "the timeout kills it", func() bool {
-		p = get[proc](t, s, "GET", "/process/"+p.PID, "")
+	p := agenttest.Get[agenttest.Process](t, s, "POST", "/process", `{"command":"sleep 60","keepAlive":true,"timeout":1}`)
+	agenttest.Until(t, "the timeout kills it", func() bool {
+		p = agenttest.Get[agenttest.Process](t, s, "GET", "/process/"+p.PID, "")
 		return p.Status == "killed" && !p.KeepAlive && *p.CompletedAt != ""
 	})
 }
 
 func TestStreamingExec(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	tests := map[string]struct {
 		command string
 		want    map[string]string // by type
@@ -422,7 +394,7 @@ func TestStreamingExec(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			resp := s.do(t, "POST", "/process", object(t, map[string]string{"command": test.command}), "Accept: text/event-stream")
+			resp := s.Do(t, "POST", "/process", agenttest.Object(t, map[string]string{"command": test.command}), "Accept: text/event-stream")
 			if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "application/x-ndjson" {
 				t.Fatalf("status %d, %s", resp.StatusCode, resp.Header.Get("Content-Type"))
 			}
@@ -446,7 +418,7 @@ func TestStreamingExec(t *testing.T) {
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)
 			}
-			var p proc
+			var p agenttest.Process
 			if err := json.Unmarshal([]byte(result), &p); err != nil || p.Status != test.status {
 				t.Errorf("result %s: %v", result, err)
 			}
@@ -454,8 +426,8 @@ func TestStreamingExec(t *testing.T) {
 	}
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
-		s.fails(t, 400, "command is required", "POST", "/process", `{}`, "Accept: text/event-stream")
-		status, body := s.call(t, "POST", "/process", `{"command":"x","workingDir":"/no"}`, "Accept: text/event-stream")
+		s.Fails(t, 400, "command is required", "POST", "/process", `{}`, "Accept: text/event-stream")
+		status, body := s.Call(t, "POST", "/process", `{"command":"x","workingDir":"/no"}`, "Accept: text/event-stream")
 		if status != 200 || !strings.HasPrefix(body, `{"type":"error","data":"could not execute`) {
 			t.Errorf("status %d: %s", status, body)
 		}
@@ -464,26 +436,26 @@ func TestStreamingExec(t *testing.T) {
 
 func TestStreamIsLive(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	for path, want := range map[string][2]string{
 		"exec": {`{"type":"stdout","data":"first\n"}`, `{"type":"stdout","data":"\n[Process is being forcefully killed]\n"}`},
 		"logs": {"stdout:first", "stdout:"},
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			body := object(t, map[string]string{"command": "echo first; sleep 60", "name": path})
+			body := agenttest.Object(t, map[string]string{"command": "echo first; sleep 60", "name": path})
 			var resp *http.Response
 			if path == "exec" {
-				resp = s.do(t, "POST", "/process", body, "Accept: text/event-stream")
+				resp = s.Do(t, "POST", "/process", body, "Accept: text/event-stream")
 			} else {
-				s.call(t, "POST", "/process", body)
-				resp = s.do(t, "GET", "/process/logs/logs/stream", "")
+				s.Call(t, "POST", "/process", body)
+				resp = s.Do(t, "GET", "/process/logs/logs/stream", "")
 			}
 			in := bufio.NewScanner(resp.Body)
 			if !in.Scan() || in.Text() != want[0] {
 				t.Fatalf("first %q, %v", in.Text(), in.Err())
 			}
-			get[map[string]string](t, s, "DELETE", "/process/"+path+"/kill", "")
+			agenttest.Get[map[string]string](t, s, "DELETE", "/process/"+path+"/kill", "")
 			if !in.Scan() || in.Text() != want[1] {
 				t.Fatalf("then %q, %v", in.Text(), in.Err())
 			}
@@ -496,7 +468,7 @@ func TestStreamIsLive(t *testing.T) {
 				}
 			}
 			// The notice is no output.
-			if p := get[proc](t, s, "GET", "/process/"+path, ""); p.Stdout != "first\n" {
+			if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/"+path, ""); p.Stdout != "first\n" {
 				t.Errorf("kept %q", p.Stdout)
 			}
 		})
@@ -505,13 +477,13 @@ func TestStreamIsLive(t *testing.T) {
 
 func TestDisconnectLeavesProcess(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	resp := s.do(t, "POST", "/process", `{"command":"echo a; sleep 60","name":"p"}`, "Accept: text/event-stream")
+	s := agenttest.Start(t)
+	resp := s.Do(t, "POST", "/process", `{"command":"echo a; sleep 60","name":"p"}`, "Accept: text/event-stream")
 	if _, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if p := get[proc](t, s, "GET", "/process/p", ""); p.Status != "running" {
+	if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", ""); p.Status != "running" {
 		t.Errorf("it is %s", p.Status)
 	}
 }
@@ -519,13 +491,13 @@ func TestDisconnectLeavesProcess(t *testing.T) {
 // Every line of both streams, once and in order, whoever connects when.
 func TestLogStreamIsExact(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	const lines = 3000
 	command := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "out $i"; echo "err $i" >&2; i=$((i+1)); done; printf last`, lines)
-	s.spawn(t, "p", command)
+	s.Spawn(t, "p", command)
 	var readers sync.WaitGroup
 	check := func() {
-		resp := s.do(t, "GET", "/process/p/logs/stream", "")
+		resp := s.Do(t, "GET", "/process/p/logs/stream", "")
 		if ct := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || ct != "text/plain; charset=utf-8" {
 			t.Errorf("status %d, %s", resp.StatusCode, ct)
 		}
@@ -556,9 +528,9 @@ func TestLogStreamIsExact(t *testing.T) {
 
 func TestLogStreamAcrossRestarts(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.spawn(t, "p", `printf "half"; exit 2`, `"restartOnFailure":true`, `"maxRestarts":1`)
-	_, body := s.call(t, "GET", "/process/p/logs/stream", "")
+	s := agenttest.Start(t)
+	s.Spawn(t, "p", `printf "half"; exit 2`, `"restartOnFailure":true`, `"maxRestarts":1`)
+	_, body := s.Call(t, "GET", "/process/p/logs/stream", "")
 	want := "stdout:half\nstdout:[Process failed with exit code 2. Attempting restart 1/1...]\nstdout:half\n"
 	if diff := cmp.Diff(want, body); diff != "" {
 		t.Error(diff)
@@ -569,9 +541,9 @@ func TestLogStreamAcrossRestarts(t *testing.T) {
 // output, however much there is.
 func TestSlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	const size = 48 << 20 // more than is kept
-	resp := s.do(t, "POST", "/process", object(t, map[string]string{
+	resp := s.Do(t, "POST", "/process", agenttest.Object(t, map[string]string{
 		"command": fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x", size), "name": "p",
 	}), "Accept: text/event-stream")
 	in := bufio.NewReaderSize(resp.Body, 1<<20)
@@ -580,15 +552,15 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Count(line, "x")
-	until(t, "the ring is full", func() bool {
-		files, _ := filepath.Glob(s.logs + "/*.stdout")
+	agenttest.Until(t, "the ring is full", func() bool {
+		files, _ := filepath.Glob(s.Logs + "/*.stdout")
 		if len(files) != 1 {
 			return false
 		}
 		info, err := os.Stat(files[0])
 		return err == nil && info.Size() == 32<<20
 	})
-	if p := get[proc](t, s, "GET", "/process/p", ""); p.Status != "running" {
+	if p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", ""); p.Status != "running" {
 		t.Errorf("it is %s though nobody read its output", p.Status)
 	}
 	for {
@@ -607,17 +579,17 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 		t.Errorf("got %d of %d bytes", got, size)
 	}
 	// What is kept is bounded, and said to be.
-	files, _ := filepath.Glob(s.logs + "/*")
+	files, _ := filepath.Glob(s.Logs + "/*")
 	for _, f := range files {
 		if info, err := os.Stat(f); err == nil && info.Size() > 32<<20 {
 			t.Errorf("%s has %d bytes", f, info.Size())
 		}
 	}
-	p := get[proc](t, s, "GET", "/process/p", "")
+	p := agenttest.Get[agenttest.Process](t, s, "GET", "/process/p", "")
 	if !strings.HasPrefix(p.Stdout, "[... truncated, ") || len(p.Stdout) > 66<<10 {
 		t.Errorf("a tail of %d bytes", len(p.Stdout))
 	}
-	logs := get[proc](t, s, "GET", "/process/p/logs", "")
+	logs := agenttest.Get[agenttest.Process](t, s, "GET", "/process/p/logs", "")
 	if n := len(logs.Stdout); n < 4<<20 || n > 4<<20+100 {
 		t.Errorf("logs of %d bytes", n)
 	}
@@ -625,9 +597,9 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 
 func TestLogs(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	p := s.exec(t, "echo out; echo err >&2")
-	got := get[map[string]string](t, s, "GET", "/process/"+p.Name+"/logs", "")
+	s := agenttest.Start(t)
+	p := s.Exec(t, "echo out; echo err >&2")
+	got := agenttest.Get[map[string]string](t, s, "GET", "/process/"+p.Name+"/logs", "")
 	want := map[string]string{"stdout": "out\n", "stderr": "err\n", "logs": "out\nerr\n"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -636,11 +608,11 @@ func TestLogs(t *testing.T) {
 
 func TestStdin(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.spawn(t, "cat", "cat", `"stdin":true`)
-	s.spawn(t, "none", "sleep 60")
+	s := agenttest.Start(t)
+	s.Spawn(t, "cat", "cat", `"stdin":true`)
+	s.Spawn(t, "none", "sleep 60")
 	for _, text := range []string{"one\n", "two\n", ""} {
-		if got := get[map[string]string](t, s, "POST", "/process/cat/stdin", text); got["message"] == "" {
+		if got := agenttest.Get[map[string]string](t, s, "POST", "/process/cat/stdin", text); got["message"] == "" {
 			t.Errorf("answer %v", got)
 		}
 	}
@@ -649,20 +621,20 @@ func TestStdin(t *testing.T) {
 	const block = 300_000
 	for _, c := range "abcd" {
 		writers.Go(func() {
-			get[map[string]string](t, s, "POST", "/process/cat/stdin", strings.Repeat(string(c), block)+"\n")
+			agenttest.Get[map[string]string](t, s, "POST", "/process/cat/stdin", strings.Repeat(string(c), block)+"\n")
 		})
 	}
 	writers.Wait()
 	for range 2 {
-		get[map[string]string](t, s, "DELETE", "/process/cat/stdin", "")
+		agenttest.Get[map[string]string](t, s, "DELETE", "/process/cat/stdin", "")
 	}
-	s.fails(t, 409, "closed", "POST", "/process/cat/stdin", "late")
-	var p proc
-	until(t, "cat ends", func() bool {
-		p = get[proc](t, s, "GET", "/process/cat", "")
+	s.Fails(t, 409, "closed", "POST", "/process/cat/stdin", "late")
+	var p agenttest.Process
+	agenttest.Until(t, "cat ends", func() bool {
+		p = agenttest.Get[agenttest.Process](t, s, "GET", "/process/cat", "")
 		return p.Status == "completed"
 	})
-	logs := get[proc](t, s, "GET", "/process/cat/logs", "")
+	logs := agenttest.Get[agenttest.Process](t, s, "GET", "/process/cat/logs", "")
 	rest, ok := strings.CutPrefix(logs.Stdout, "one\ntwo\n")
 	if !ok || len(rest) != 4*(block+1) {
 		t.Errorf("%d bytes, %.20q", len(logs.Stdout), logs.Stdout)
@@ -672,21 +644,21 @@ func TestStdin(t *testing.T) {
 			t.Errorf("a mixed line of %d bytes", len(line))
 		}
 	}
-	s.spawn(t, "deaf", "exec <&-; echo ready; exec sleep 60", `"stdin":true`)
-	until(t, "it closes its stdin", func() bool { return get[proc](t, s, "GET", "/process/deaf", "").Stdout != "" })
-	if resp := s.do(t, "POST", "/process/deaf/stdin", "unheard"); resp.StatusCode != http.StatusConflict || resp.Header.Get("Doze-Unwritten") != "7" {
+	s.Spawn(t, "deaf", "exec <&-; echo ready; exec sleep 60", `"stdin":true`)
+	agenttest.Until(t, "it closes its stdin", func() bool { return agenttest.Get[agenttest.Process](t, s, "GET", "/process/deaf", "").Stdout != "" })
+	if resp := s.Do(t, "POST", "/process/deaf/stdin", "unheard"); resp.StatusCode != http.StatusConflict || resp.Header.Get("Doze-Unwritten") != "7" {
 		t.Errorf("status %d, %q bytes not written", resp.StatusCode, resp.Header.Get("Doze-Unwritten"))
 	}
-	s.fails(t, 409, "without stdin", "POST", "/process/none/stdin", "x")
-	s.fails(t, 409, "without stdin", "DELETE", "/process/none/stdin", "")
-	s.fails(t, 413, "8 MiB", "POST", "/process/none/stdin", strings.Repeat("x", 8<<20+1))
+	s.Fails(t, 409, "without stdin", "POST", "/process/none/stdin", "x")
+	s.Fails(t, 409, "without stdin", "DELETE", "/process/none/stdin", "")
+	s.Fails(t, 413, "8 MiB", "POST", "/process/none/stdin", strings.Repeat("x", 8<<20+1))
 }
 
 func TestWaitForPorts(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.fails(t, 422, "process timed out waiting for ports after 1 seconds", "POST", "/process", `{"command":"sleep 60","waitForPorts":[1],"timeout":1}`)
-	s.fails(t, 422, "ended before it served its ports", "POST", "/process", `{"command":"true","waitForPorts":[1]}`)
+	s := agenttest.Start(t)
+	s.Fails(t, 422, "process timed out waiting for ports after 1 seconds", "POST", "/process", `{"command":"sleep 60","waitForPorts":[1],"timeout":1}`)
+	s.Fails(t, 422, "ended before it served its ports", "POST", "/process", `{"command":"true","waitForPorts":[1]}`)
 }
 
 func TestFinishedProcessesAreBounded(t *testing.T) {
@@ -694,25 +666,25 @@ func TestFinishedProcessesAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a thousand processes")
 	}
-	s := start(t)
+	s := agenttest.Start(t)
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
 			for range 260 {
-				s.exec(t, "true")
+				s.Exec(t, "true")
 			}
 		})
 	}
 	callers.Wait()
-	if n := len(get[[]proc](t, s, "GET", "/process", "")); n < 990 || n > 1000 {
+	if n := len(agenttest.Get[[]agenttest.Process](t, s, "GET", "/process", "")); n < 990 || n > 1000 {
 		t.Errorf("%d processes are remembered", n)
 	}
 }
 
 func BenchmarkExecTrueWaited(b *testing.B) {
-	s := start(b)
+	s := agenttest.Start(b)
 	for b.Loop() {
-		if status, body := s.call(b, "POST", "/process", `{"command":"true","waitForCompletion":true}`); status != 200 {
+		if status, body := s.Call(b, "POST", "/process", `{"command":"true","waitForCompletion":true}`); status != 200 {
 			b.Fatal(body)
 		}
 	}

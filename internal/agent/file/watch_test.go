@@ -1,4 +1,8 @@
-package agent_test
+package file_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"bufio"
@@ -15,9 +19,9 @@ type change struct {
 }
 
 // watching opens a watch and returns a function that reads the next event.
-func watching(t *testing.T, s *sandbox, path string) (next func() change) {
+func watching(t *testing.T, s *agenttest.Sandbox, path string) (next func() change) {
 	t.Helper()
-	resp := s.do(t, "GET", path, "")
+	resp := s.Do(t, "GET", path, "")
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" || resp.Header.Get("Cache-Control") != "no-cache" || resp.Header.Get("X-Accel-Buffering") != "no" {
 		t.Fatalf("status %d, %v", resp.StatusCode, resp.Header)
 	}
@@ -39,15 +43,15 @@ func watching(t *testing.T, s *sandbox, path string) (next func() change) {
 // renames.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	if err := os.MkdirAll(s.dir+"/w/sub", 0o755); err != nil {
+	s := agenttest.Start(t)
+	if err := os.MkdirAll(s.Dir+"/w/sub", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct{ path, file string }{
 		"relative":            {"/watch/filesystem/w", "/w/1"},
-		"absolute":            {"/watch/filesystem/" + s.dir + "/w", "/w/2"},
-		"escaped, recursive":  {"/watch/filesystem/" + strings.ReplaceAll(s.dir, "/", "%2F") + "%2Fw%2F**", "/w/sub/3"},
-		"doubled, recursive":  {"/watch/filesystem/" + s.dir + "/w/**", "/w/sub/4"},
+		"absolute":            {"/watch/filesystem/" + s.Dir + "/w", "/w/2"},
+		"escaped, recursive":  {"/watch/filesystem/" + strings.ReplaceAll(s.Dir, "/", "%2F") + "%2Fw%2F**", "/w/sub/3"},
+		"doubled, recursive":  {"/watch/filesystem/" + s.Dir + "/w/**", "/w/sub/4"},
 		"relative, recursive": {"/watch/filesystem/w/sub/**", "/w/sub/5"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,30 +66,30 @@ func TestWatch(t *testing.T) {
 			for i, want := range []string{"CREATE", "WRITE", "WRITE", "REMOVE"} {
 				switch i {
 				case 0, 2:
-					get[map[string]any](t, s, "PUT", "/filesystem/"+s.dir+test.file, `{"content":"x"}`)
+					agenttest.Get[map[string]any](t, s, "PUT", "/filesystem/"+s.Dir+test.file, `{"content":"x"}`)
 				case 3:
-					get[map[string]any](t, s, "DELETE", "/filesystem/"+s.dir+test.file, "")
+					agenttest.Get[map[string]any](t, s, "DELETE", "/filesystem/"+s.Dir+test.file, "")
 				}
-				if got := next(); got.Op != want || got.Path+"/"+got.Name != s.dir+test.file || got.Error != nil {
+				if got := next(); got.Op != want || got.Path+"/"+got.Name != s.Dir+test.file || got.Error != nil {
 					t.Errorf("event %d: %+v, want %s of %s", i, got, want, test.file)
 				}
 			}
 		})
 	}
-	s.write(t, "file", "")
-	s.fails(t, 400, "not a directory", "GET", "/watch/filesystem/file", "")
-	s.fails(t, 400, "no such directory", "GET", "/watch/filesystem/none/**", "")
-	s.fails(t, 400, "NUL", "GET", "/watch/filesystem/%00", "")
+	s.Write(t, "file", "")
+	s.Fails(t, 400, "not a directory", "GET", "/watch/filesystem/file", "")
+	s.Fails(t, 400, "no such directory", "GET", "/watch/filesystem/none/**", "")
+	s.Fails(t, 400, "NUL", "GET", "/watch/filesystem/%00", "")
 }
 
 func TestWatchEndsWithItsDirectory(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	if err := os.Mkdir(s.dir+"/w", 0o755); err != nil {
+	s := agenttest.Start(t)
+	if err := os.Mkdir(s.Dir+"/w", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	resp := s.do(t, "GET", "/watch/filesystem/w", "")
-	if err := os.Remove(s.dir + "/w"); err != nil {
+	resp := s.Do(t, "GET", "/watch/filesystem/w", "")
+	if err := os.Remove(s.Dir + "/w"); err != nil {
 		t.Fatal(err)
 	}
 	scan := bufio.NewScanner(resp.Body)
@@ -101,9 +105,9 @@ func TestWatchEndsWithItsDirectory(t *testing.T) {
 // An agent that is asked to end does not wait for those who watch; see start.
 func TestWatchers(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	for range 64 {
 		watching(t, s, "/watch/filesystem/")
 	}
-	s.fails(t, 422, "which is the most", "GET", "/watch/filesystem/", "")
+	s.Fails(t, 422, "which is the most", "GET", "/watch/filesystem/", "")
 }

@@ -1,4 +1,8 @@
-package agent_test
+package file_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"crypto/md5"
@@ -26,13 +30,13 @@ type uploadPart struct {
 
 func TestUploadInParts(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	old := s.write(t, "new/target", "old") // keeps its mode
+	s := agenttest.Start(t)
+	old := s.Write(t, "new/target", "old") // keeps its mode
 	if err := os.Chmod(old, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	begun := get[struct{ UploadID, Path string }](t, s, "POST", "/filesystem-multipart/initiate/new/deeper/file.bin", `{"permissions":"0600"}`)
-	target := filepath.Join(s.dir, "new/deeper/file.bin")
+	begun := agenttest.Get[struct{ UploadID, Path string }](t, s, "POST", "/filesystem-multipart/initiate/new/deeper/file.bin", `{"permissions":"0600"}`)
+	target := filepath.Join(s.Dir, "new/deeper/file.bin")
 	if begun.Path != target {
 		t.Errorf("the path is %q", begun.Path)
 	}
@@ -40,25 +44,25 @@ func TestUploadInParts(t *testing.T) {
 	content := [2]string{strings.Repeat("a", 1<<20), "end\x00\xff"}
 	var parts []uploadPart
 	for _, i := range []int{1, 0} {
-		status, body := s.call(t, "PUT", url+"/part?partNumber="+string(rune('1'+i)), formPart("file", content[i]), formType)
+		status, body := s.Call(t, "PUT", url+"/part?partNumber="+string(rune('1'+i)), formPart("file", content[i]), formType)
 		sum := md5.Sum([]byte(content[i]))
-		want := object(t, uploadPart{i + 1, hex.EncodeToString(sum[:]), int64(len(content[i])), ""})
+		want := agenttest.Object(t, uploadPart{i + 1, hex.EncodeToString(sum[:]), int64(len(content[i])), ""})
 		if status != 200 || body != want {
 			t.Fatalf("part %d: status %d: %s", i+1, status, body)
 		}
 		parts = append(parts, uploadPart{PartNumber: i + 1, ETag: hex.EncodeToString(sum[:])})
 	}
-	if got := get[struct{ Parts []uploadPart }](t, s, "GET", url+"/parts", ""); len(got.Parts) != 2 || got.Parts[0].PartNumber != 1 || got.Parts[0].UploadedAt == "" {
+	if got := agenttest.Get[struct{ Parts []uploadPart }](t, s, "GET", url+"/parts", ""); len(got.Parts) != 2 || got.Parts[0].PartNumber != 1 || got.Parts[0].UploadedAt == "" {
 		t.Errorf("parts %+v", got)
 	}
 	type open struct {
 		Permissions int
 		Parts       map[string]uploadPart
 	}
-	if got := get[struct{ Uploads []open }](t, s, "GET", "/filesystem-multipart", ""); len(got.Uploads) != 1 || got.Uploads[0].Permissions != 0o600 || got.Uploads[0].Parts["2"].Size != 5 {
+	if got := agenttest.Get[struct{ Uploads []open }](t, s, "GET", "/filesystem-multipart", ""); len(got.Uploads) != 1 || got.Uploads[0].Permissions != 0o600 || got.Uploads[0].Parts["2"].Size != 5 {
 		t.Errorf("uploads %+v", got)
 	}
-	done := get[struct{ Path, Message string }](t, s, "POST", url+"/complete", object(t, map[string]any{"parts": parts}))
+	done := agenttest.Get[struct{ Path, Message string }](t, s, "POST", url+"/complete", agenttest.Object(t, map[string]any{"parts": parts}))
 	if done.Path != target || done.Message != "Multipart upload completed successfully" {
 		t.Errorf("completed: %+v", done)
 	}
@@ -66,15 +70,15 @@ func TestUploadInParts(t *testing.T) {
 	if info, e := os.Stat(target); err != nil || e != nil || string(got) != content[0]+content[1] || info.Mode() != 0o600 {
 		t.Errorf("%d bytes, %v, %v", len(got), info, err)
 	}
-	if status, body := s.call(t, "GET", "/filesystem-multipart", ""); status != 200 || body != `{"uploads":[]}`+"\n" {
+	if status, body := s.Call(t, "GET", "/filesystem-multipart", ""); status != 200 || body != `{"uploads":[]}`+"\n" {
 		t.Errorf("status %d: %s", status, body)
 	}
-	s.fails(t, 404, "upload not found", "POST", url+"/complete", object(t, map[string]any{"parts": parts}))
+	s.Fails(t, 404, "upload not found", "POST", url+"/complete", agenttest.Object(t, map[string]any{"parts": parts}))
 
 	// To begin needs no body, and none that can be read.
 	for _, body := range []string{"", "{", `{"permissions":7}`} {
-		up := get[struct{ UploadID string }](t, s, "POST", "/filesystem-multipart/initiate/%2Ftmp%2Fdoze-none", body)
-		if got := get[struct{ Path, Message string }](t, s, "DELETE", "/filesystem-multipart/"+up.UploadID+"/abort", ""); got.Path != "" || got.Message != "Multipart upload aborted successfully" {
+		up := agenttest.Get[struct{ UploadID string }](t, s, "POST", "/filesystem-multipart/initiate/%2Ftmp%2Fdoze-none", body)
+		if got := agenttest.Get[struct{ Path, Message string }](t, s, "DELETE", "/filesystem-multipart/"+up.UploadID+"/abort", ""); got.Path != "" || got.Message != "Multipart upload aborted successfully" {
 			t.Errorf("aborted: %+v", got)
 		}
 	}
@@ -82,10 +86,10 @@ func TestUploadInParts(t *testing.T) {
 
 func TestUploadErrors(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	up := get[struct{ UploadID string }](t, s, "POST", "/filesystem-multipart/initiate/x", "")
+	s := agenttest.Start(t)
+	up := agenttest.Get[struct{ UploadID string }](t, s, "POST", "/filesystem-multipart/initiate/x", "")
 	url := "/filesystem-multipart/" + up.UploadID
-	if err := os.MkdirAll(filepath.Join(s.dir, "dir"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.Dir, "dir"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
@@ -121,33 +125,33 @@ func TestUploadErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if test.want == "" {
-				if status, _ := s.call(t, test.method, test.path, test.body); status != http.StatusNotFound {
+				if status, _ := s.Call(t, test.method, test.path, test.body); status != http.StatusNotFound {
 					t.Errorf("status %d", status)
 				}
 				return
 			}
-			s.fails(t, test.status, test.want, test.method, test.path, test.body, test.headers...)
+			s.Fails(t, test.status, test.want, test.method, test.path, test.body, test.headers...)
 		})
 	}
 }
 
 // FuzzForm sends whatever may be a multipart body.
 func FuzzForm(f *testing.F) {
-	s := start(f)
+	s := agenttest.Start(f)
 	f.Add("multipart/form-data; boundary=b", formPart("file", "x"))
 	f.Add("multipart/form-data; boundary=\"", "--\r\n\r\n")
 	f.Add("multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=file; filename=\"../x\"\r\n\r\n")
-	up := get[struct{ UploadID string }](f, s, "POST", "/filesystem-multipart/initiate/x", "")
+	up := agenttest.Get[struct{ UploadID string }](f, s, "POST", "/filesystem-multipart/initiate/x", "")
 	f.Fuzz(func(t *testing.T, contentType, body string) {
 		if strings.ContainsFunc(contentType, func(r rune) bool { return r < ' ' || r >= 0x7f }) {
 			return // no client could send it
 		}
 		for _, path := range []string{"/filesystem/fuzzed", "/filesystem-multipart/" + up.UploadID + "/part?partNumber=1"} {
-			if status, answer := s.call(t, "PUT", path, body, "Content-Type: "+contentType); status != 200 && status != 400 {
+			if status, answer := s.Call(t, "PUT", path, body, "Content-Type: "+contentType); status != 200 && status != 400 {
 				t.Errorf("%s: status %d: %s", path, status, answer)
 			}
 		}
-		entries, err := os.ReadDir(s.dir)
+		entries, err := os.ReadDir(s.Dir)
 		if err != nil || len(entries) > 1 {
 			t.Errorf("the directory has %v, %v", entries, err)
 		}

@@ -1,14 +1,16 @@
-package agent_test
+package file_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,65 +22,48 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// info is a file in answers.
-type info struct {
-	Path, Name, Permissions    string
-	Size                       int
-	LastModified, Owner, Group string
-	Content                    string
-}
-
-type listing struct {
-	Path, Name     string
-	Files          []info
-	Subdirectories []struct{ Path, Name string }
-}
-
-// at makes the path of a request out of an absolute one, as the clients do.
-func at(file string) string { return "/filesystem/" + url.PathEscape(file) }
-
 func TestReadFile(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	file := s.write(t, "a b/ü.txt", "one <two>\n\xff\xc3")
+	s := agenttest.Start(t)
+	file := s.Write(t, "a b/ü.txt", "one <two>\n\xff\xc3")
 	if err := os.Chtimes(file, time.Time{}, time.Date(2026, 1, 2, 3, 4, 5, 120e6, time.UTC)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chown(file, 0, 54321); err != nil {
 		t.Fatal(err)
 	}
-	want := info{
+	want := agenttest.File{
 		Path: file, Name: "ü.txt", Permissions: "644", Size: 12,
 		LastModified: "2026-01-02T03:04:05.12Z", Owner: "root", Group: "54321",
 		Content: "one <two>\n\ufffd\ufffd",
 	}
-	for _, path := range []string{at(file), "/filesystem/" + file, "/filesystem%2F" + file[1:]} {
+	for _, path := range []string{agenttest.At(file), "/filesystem/" + file, "/filesystem%2F" + file[1:]} {
 		path = strings.NewReplacer(" ", "%20", "ü", "%C3%BC").Replace(path) // as a client has to
-		if diff := cmp.Diff(want, get[info](t, s, "GET", path, "")); diff != "" {
+		if diff := cmp.Diff(want, agenttest.Get[agenttest.File](t, s, "GET", path, "")); diff != "" {
 			t.Errorf("%s: %s", path, diff)
 		}
 	}
 	want.Path = "a b/ü.txt"
-	if diff := cmp.Diff(want, get[info](t, s, "GET", "/filesystem/a%20b/ü.txt", "")); diff != "" {
+	if diff := cmp.Diff(want, agenttest.Get[agenttest.File](t, s, "GET", "/filesystem/a%20b/ü.txt", "")); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestReadLargeFileAsJSON(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	content := strings.Repeat("aü€😀\"\n", 100_000) // characters cross every boundary
-	s.write(t, "large", content)
-	if got := get[info](t, s, "GET", "/filesystem/large", ""); got.Content != content {
+	s.Write(t, "large", content)
+	if got := agenttest.Get[agenttest.File](t, s, "GET", "/filesystem/large", ""); got.Content != content {
 		t.Errorf("%d bytes came back, want %d", len(got.Content), len(content))
 	}
 }
 
 func TestReadRaw(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "f.tar", "0123456789")
-	s.write(t, `q"ö.svg`, "x")
+	s := agenttest.Start(t)
+	s.Write(t, "f.tar", "0123456789")
+	s.Write(t, `q"ö.svg`, "x")
 	tests := map[string]struct {
 		path    string
 		headers []string
@@ -99,7 +84,7 @@ func TestReadRaw(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			resp := s.do(t, "GET", test.path, "", test.headers...)
+			resp := s.Do(t, "GET", test.path, "", test.headers...)
 			b, _ := io.ReadAll(resp.Body)
 			if resp.StatusCode != test.status || test.status < 400 && string(b) != test.body {
 				t.Errorf("status %d: %q", resp.StatusCode, b)
@@ -113,10 +98,10 @@ func TestReadRaw(t *testing.T) {
 	}
 	t.Run("sizeless", func(t *testing.T) {
 		t.Parallel()
-		if _, b := s.call(t, "GET", "/filesystem//proc/self/status?download=true", ""); !strings.HasPrefix(b, "Name:") {
+		if _, b := s.Call(t, "GET", "/filesystem//proc/self/status?download=true", ""); !strings.HasPrefix(b, "Name:") {
 			t.Errorf("got %q", b)
 		}
-		if got := get[info](t, s, "GET", "/filesystem//proc/self/status", ""); !strings.HasPrefix(got.Content, "Name:") {
+		if got := agenttest.Get[agenttest.File](t, s, "GET", "/filesystem//proc/self/status", ""); !strings.HasPrefix(got.Content, "Name:") {
 			t.Errorf("got %q", got.Content)
 		}
 	})
@@ -124,13 +109,13 @@ func TestReadRaw(t *testing.T) {
 
 func TestAcceptDecides(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "f.txt", "x")
+	s := agenttest.Start(t)
+	s.Write(t, "f.txt", "x")
 	for accept, raw := range map[string]bool{
 		"": false, "*/*": false, "application/json": false, "text/html, */*": false, "text/html,application/json": false,
 		"application/octet-stream": true, "application/json, application/octet-stream": true, "text/plain": true, "image/*": true,
 	} {
-		_, body := s.call(t, "GET", "/filesystem/f.txt", "", "Accept: "+accept)
+		_, body := s.Call(t, "GET", "/filesystem/f.txt", "", "Accept: "+accept)
 		if got := body == "x"; got != raw {
 			t.Errorf("Accept %q: %q", accept, body)
 		}
@@ -139,65 +124,65 @@ func TestAcceptDecides(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	if err := syscall.Mkfifo(filepath.Join(s.dir, "fifo"), 0o644); err != nil {
+	s := agenttest.Start(t)
+	if err := syscall.Mkfifo(filepath.Join(s.Dir, "fifo"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("nowhere", filepath.Join(s.dir, "dangling")); err != nil {
+	if err := os.Symlink("nowhere", filepath.Join(s.Dir, "dangling")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("loop", filepath.Join(s.dir, "loop")); err != nil {
+	if err := os.Symlink("loop", filepath.Join(s.Dir, "loop")); err != nil {
 		t.Fatal(err)
 	}
-	s.write(t, "file", "")
-	s.fails(t, 404, "no such file or directory", "GET", "/filesystem/none", "")
-	s.fails(t, 404, "not a directory", "GET", "/filesystem/file/x", "")
-	s.fails(t, 404, "no such file", "GET", "/filesystem/dangling", "")
-	s.fails(t, 500, "too many levels", "GET", "/filesystem/loop", "")
-	s.fails(t, 422, "not a regular file", "GET", "/filesystem/fifo", "")
-	s.fails(t, 422, "not a regular file", "GET", "/filesystem//dev/zero", "")
-	s.fails(t, 422, "input/output error", "GET", "/filesystem//proc/self/mem", "")
-	s.fails(t, 400, "NUL", "GET", "/filesystem/a%00b", "")
-	s.fails(t, 400, "at most 4095", "GET", "/filesystem/"+strings.Repeat("x", 5000), "")
-	s.fails(t, 400, "path is not a directory", "GET", "/filesystem/tree"+s.dir+"/file", "")
-	s.fails(t, 400, "path is not a directory", "GET", "/filesystem/tree/no/such", "")
+	s.Write(t, "file", "")
+	s.Fails(t, 404, "no such file or directory", "GET", "/filesystem/none", "")
+	s.Fails(t, 404, "not a directory", "GET", "/filesystem/file/x", "")
+	s.Fails(t, 404, "no such file", "GET", "/filesystem/dangling", "")
+	s.Fails(t, 500, "too many levels", "GET", "/filesystem/loop", "")
+	s.Fails(t, 422, "not a regular file", "GET", "/filesystem/fifo", "")
+	s.Fails(t, 422, "not a regular file", "GET", "/filesystem//dev/zero", "")
+	s.Fails(t, 422, "input/output error", "GET", "/filesystem//proc/self/mem", "")
+	s.Fails(t, 400, "NUL", "GET", "/filesystem/a%00b", "")
+	s.Fails(t, 400, "at most 4095", "GET", "/filesystem/"+strings.Repeat("x", 5000), "")
+	s.Fails(t, 400, "path is not a directory", "GET", "/filesystem/tree"+s.Dir+"/file", "")
+	s.Fails(t, 400, "path is not a directory", "GET", "/filesystem/tree/no/such", "")
 }
 
 func TestList(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "d/b", "bb")
-	s.write(t, "d/a", "")
-	s.write(t, "d/sub/deep", "")
-	if err := os.Symlink("sub", filepath.Join(s.dir, "d/link")); err != nil {
+	s := agenttest.Start(t)
+	s.Write(t, "d/b", "bb")
+	s.Write(t, "d/a", "")
+	s.Write(t, "d/sub/deep", "")
+	if err := os.Symlink("sub", filepath.Join(s.Dir, "d/link")); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{at(s.dir + "/d"), at(s.dir+"/d") + "?download=true", "/filesystem/tree" + s.dir + "/d"} {
-		got := get[listing](t, s, "GET", path, "")
+	for _, path := range []string{agenttest.At(s.Dir + "/d"), agenttest.At(s.Dir+"/d") + "?download=true", "/filesystem/tree" + s.Dir + "/d"} {
+		got := agenttest.Get[agenttest.Directory](t, s, "GET", path, "")
 		var names []string
 		for _, f := range got.Files {
 			names = append(names, f.Name)
-			if f.Path != s.dir+"/d/"+f.Name {
+			if f.Path != s.Dir+"/d/"+f.Name {
 				t.Errorf("%s is at %s", f.Name, f.Path)
 			}
 		}
 		if diff := cmp.Diff([]string{"a", "b", "link"}, names); diff != "" {
 			t.Errorf("%s: %s", path, diff)
 		}
-		if got.Path != s.dir+"/d" || got.Name != "d" || len(got.Subdirectories) != 1 || got.Subdirectories[0].Path != s.dir+"/d/sub" || got.Files[1].Size != 2 {
+		if got.Path != s.Dir+"/d" || got.Name != "d" || len(got.Subdirectories) != 1 || got.Subdirectories[0].Path != s.Dir+"/d/sub" || got.Files[1].Size != 2 {
 			t.Errorf("%s: %+v", path, got)
 		}
 	}
-	if got := get[listing](t, s, "GET", "/filesystem/d/link", ""); len(got.Files) != 1 || got.Files[0].Path != "d/link/deep" {
+	if got := agenttest.Get[agenttest.Directory](t, s, "GET", "/filesystem/d/link", ""); len(got.Files) != 1 || got.Files[0].Path != "d/link/deep" {
 		t.Errorf("through a link: %+v", got)
 	}
-	if got := get[listing](t, s, "GET", "/filesystem/", ""); got.Path != s.dir {
+	if got := agenttest.Get[agenttest.Directory](t, s, "GET", "/filesystem/", ""); got.Path != s.Dir {
 		t.Errorf("the working directory is %q", got.Path)
 	}
-	if err := os.Mkdir(s.dir+"/empty", 0o755); err != nil {
+	if err := os.Mkdir(s.Dir+"/empty", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, body := s.call(t, "GET", "/filesystem/empty", "")
+	_, body := s.Call(t, "GET", "/filesystem/empty", "")
 	if want := `{"path":"empty","name":"empty","files":[],"subdirectories":[]}` + "\n"; body != want {
 		t.Errorf("empty: %s", body)
 	}
@@ -205,7 +190,7 @@ func TestList(t *testing.T) {
 
 func TestWriteFile(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	const created, made = "File created/updated successfully", "Directory created successfully"
 	tests := map[string]struct {
 		file, body, message string
@@ -225,8 +210,8 @@ func TestWriteFile(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(s.dir, test.file)
-			got := get[map[string]string](t, s, "PUT", "/filesystem/"+test.file, test.body)
+			file := filepath.Join(s.Dir, test.file)
+			got := agenttest.Get[map[string]string](t, s, "PUT", "/filesystem/"+test.file, test.body)
 			if diff := cmp.Diff(map[string]string{"path": test.file, "message": test.message}, got); diff != "" {
 				t.Error(diff)
 			}
@@ -243,8 +228,8 @@ func TestWriteFile(t *testing.T) {
 
 func TestWriteKeepsWhatIsThere(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	file := s.write(t, "f", "old")
+	s := agenttest.Start(t)
+	file := s.Write(t, "f", "old")
 	if err := os.Chmod(file, 0o4751); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +244,7 @@ func TestWriteKeepsWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	get[map[string]string](t, s, "PUT", "/filesystem/f", `{"content":"new","permissions":"0600"}`)
+	agenttest.Get[map[string]string](t, s, "PUT", "/filesystem/f", `{"content":"new","permissions":"0600"}`)
 	fi, err := os.Stat(file)
 	if err != nil {
 		t.Fatal(err)
@@ -271,36 +256,36 @@ func TestWriteKeepsWhatIsThere(t *testing.T) {
 	if b, _ := io.ReadAll(old); string(b) != "old" {
 		t.Errorf("the open file has %q: it was not replaced whole", b)
 	}
-	if err := os.Mkdir(s.dir+"/d", 0o700); err != nil {
+	if err := os.Mkdir(s.Dir+"/d", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	get[map[string]string](t, s, "PUT", "/filesystem/d", `{"isDirectory":true,"permissions":"0755"}`)
-	if fi, err := os.Stat(s.dir + "/d"); err != nil || fi.Mode().Perm() != 0o700 {
+	agenttest.Get[map[string]string](t, s, "PUT", "/filesystem/d", `{"isDirectory":true,"permissions":"0755"}`)
+	if fi, err := os.Stat(s.Dir + "/d"); err != nil || fi.Mode().Perm() != 0o700 {
 		t.Errorf("the directory: %v, %v", fi, err)
 	}
 }
 
 func TestWriteFollowsLinks(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "dir/target", "old")
-	s.write(t, "far/away/x", "")
+	s := agenttest.Start(t)
+	s.Write(t, "dir/target", "old")
+	s.Write(t, "far/away/x", "")
 	for link, target := range map[string]string{
-		"abs": s.dir + "/dir/target2", "rel": "dir/target", "twice": "rel", "dangling": "dir/new",
+		"abs": s.Dir + "/dir/target2", "rel": "dir/target", "twice": "rel", "dangling": "dir/new",
 		"away": "far/away", "up": "away/../made", // the parent of away's target, not of away
 	} {
-		if err := os.Symlink(target, filepath.Join(s.dir, link)); err != nil {
+		if err := os.Symlink(target, filepath.Join(s.Dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for link, target := range map[string]string{
 		"abs": "dir/target2", "twice": "dir/target", "dangling": "dir/new", "up": "far/made",
 	} {
-		get[map[string]string](t, s, "PUT", "/filesystem/"+link, `{"content":"`+link+`"}`)
-		if b, err := os.ReadFile(filepath.Join(s.dir, target)); string(b) != link {
+		agenttest.Get[map[string]string](t, s, "PUT", "/filesystem/"+link, `{"content":"`+link+`"}`)
+		if b, err := os.ReadFile(filepath.Join(s.Dir, target)); string(b) != link {
 			t.Errorf("%s: %s has %q, %v", link, target, b, err)
 		}
-		if fi, err := os.Lstat(filepath.Join(s.dir, link)); err != nil || fi.Mode()&os.ModeSymlink == 0 {
+		if fi, err := os.Lstat(filepath.Join(s.Dir, link)); err != nil || fi.Mode()&os.ModeSymlink == 0 {
 			t.Errorf("%s is no link any more", link)
 		}
 	}
@@ -308,15 +293,15 @@ func TestWriteFollowsLinks(t *testing.T) {
 
 func TestWriteRefuses(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "file", "old")
-	if err := os.Mkdir(s.dir+"/dir", 0o755); err != nil {
+	s := agenttest.Start(t)
+	s.Write(t, "file", "old")
+	if err := os.Mkdir(s.Dir+"/dir", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("loop", s.dir+"/loop"); err != nil {
+	if err := os.Symlink("loop", s.Dir+"/loop"); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(s.dir+"/fifo", 0o644); err != nil {
+	if err := syscall.Mkfifo(s.Dir+"/fifo", 0o644); err != nil {
 		t.Fatal(err)
 	}
 	form := "Content-Type: multipart/form-data; boundary=b"
@@ -350,14 +335,14 @@ func TestWriteRefuses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s.fails(t, test.status, test.want, "PUT", "/filesystem/"+test.path, test.body, test.headers...)
-			if b, err := os.ReadFile(s.dir + "/file"); string(b) != "old" {
+			s.Fails(t, test.status, test.want, "PUT", "/filesystem/"+test.path, test.body, test.headers...)
+			if b, err := os.ReadFile(s.Dir + "/file"); string(b) != "old" {
 				t.Errorf("the file has %q, %v", b, err)
 			}
 		})
 	}
 	t.Cleanup(func() { // after all of them
-		if left, _ := filepath.Glob(s.dir + "/.doze-*"); len(left) > 0 {
+		if left, _ := filepath.Glob(s.Dir + "/.doze-*"); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	})
@@ -374,7 +359,7 @@ func part(name, filename, content string) string {
 
 func TestUpload(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	content := strings.Repeat("\x00\xff\r\n--b", 300_000)
 	send := func(path string, fields ...[2]string) (int, string) {
 		var b bytes.Buffer
@@ -388,7 +373,7 @@ func TestUpload(t *testing.T) {
 			_, _ = io.WriteString(p, f[1])
 		}
 		w.Close()
-		return s.call(t, "PUT", path, b.String(), "Content-Type: "+w.FormDataContentType())
+		return s.Call(t, "PUT", path, b.String(), "Content-Type: "+w.FormDataContentType())
 	}
 	before, after := [2]string{"permissions", "0700"}, [2]string{"permissions", "0777"}
 	for name, test := range map[string]struct {
@@ -403,11 +388,11 @@ func TestUpload(t *testing.T) {
 		if status != 200 || body != want {
 			t.Errorf("%s: status %d: %s", name, status, body)
 		}
-		fi, err := os.Stat(s.dir + "/up/" + name)
+		fi, err := os.Stat(s.Dir + "/up/" + name)
 		if err != nil || fi.Mode() != test.mode {
 			t.Errorf("%s: %v, %v", name, fi, err)
 		}
-		if b, _ := os.ReadFile(s.dir + "/up/" + name); string(b) != content {
+		if b, _ := os.ReadFile(s.Dir + "/up/" + name); string(b) != content {
 			t.Errorf("%s: %d bytes, want %d", name, len(b), len(content))
 		}
 	}
@@ -416,14 +401,14 @@ func TestUpload(t *testing.T) {
 // Readers see one of the contents, whole, however many write.
 func TestWritesAreAtomic(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := agenttest.Start(t)
 	const size = 100_000
-	file := s.write(t, "f", strings.Repeat("0", size))
+	file := s.Write(t, "f", strings.Repeat("0", size))
 	var all sync.WaitGroup
 	for _, c := range "1234" {
 		all.Go(func() {
 			for range 10 {
-				get[map[string]string](t, s, "PUT", "/filesystem/f", `{"content":"`+strings.Repeat(string(c), size)+`"}`)
+				agenttest.Get[map[string]string](t, s, "PUT", "/filesystem/f", `{"content":"`+strings.Repeat(string(c), size)+`"}`)
 			}
 		})
 	}
@@ -438,41 +423,41 @@ func TestWritesAreAtomic(t *testing.T) {
 
 func TestDelete(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	s.write(t, "file", "")
-	s.write(t, "full/x", "")
-	s.write(t, "tree/x", "")
-	s.write(t, "target/x", "")
+	s := agenttest.Start(t)
+	s.Write(t, "file", "")
+	s.Write(t, "full/x", "")
+	s.Write(t, "tree/x", "")
+	s.Write(t, "target/x", "")
 	for _, d := range []string{"empty", "tree/empty"} {
-		if err := os.Mkdir(filepath.Join(s.dir, d), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(s.Dir, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for link, target := range map[string]string{"flink": "target/x", "dlink": "target", "dangling": "none"} {
-		if err := os.Symlink(target, filepath.Join(s.dir, link)); err != nil {
+		if err := os.Symlink(target, filepath.Join(s.Dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.fails(t, 404, "file or directory not found", "DELETE", "/filesystem/none", "")
-	s.fails(t, 404, "file or directory not found", "DELETE", "/filesystem/dangling", "")
-	s.fails(t, 422, "full is not empty; add recursive=true", "DELETE", "/filesystem/full", "")
-	s.fails(t, 422, "not empty", "DELETE", "/filesystem/full?recursive=1", "")
-	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/?recursive=true", "")
-	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/%2F?recursive=true", "")
-	if err := os.Symlink(filepath.Dir(s.dir), filepath.Join(s.dir, "up")); err != nil {
+	s.Fails(t, 404, "file or directory not found", "DELETE", "/filesystem/none", "")
+	s.Fails(t, 404, "file or directory not found", "DELETE", "/filesystem/dangling", "")
+	s.Fails(t, 422, "full is not empty; add recursive=true", "DELETE", "/filesystem/full", "")
+	s.Fails(t, 422, "not empty", "DELETE", "/filesystem/full?recursive=1", "")
+	s.Fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/?recursive=true", "")
+	s.Fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/%2F?recursive=true", "")
+	if err := os.Symlink(filepath.Dir(s.Dir), filepath.Join(s.Dir, "up")); err != nil {
 		t.Fatal(err)
 	}
-	s.fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/up/"+filepath.Base(s.dir)+"?recursive=true", "")
-	if err := os.Symlink("/proc", filepath.Join(s.dir, "kernel")); err != nil {
+	s.Fails(t, 422, "cannot be deleted", "DELETE", "/filesystem/up/"+filepath.Base(s.Dir)+"?recursive=true", "")
+	if err := os.Symlink("/proc", filepath.Join(s.Dir, "kernel")); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"//proc/self/root", "/tree/proc/self/cwd", "//proc/1/root/tmp/x", "/kernel/self/root", "//sys/kernel"} {
-		s.fails(t, 422, "kernel's", "DELETE", "/filesystem"+path+"?recursive=true", "")
+		s.Fails(t, 422, "kernel's", "DELETE", "/filesystem"+path+"?recursive=true", "")
 	}
-	s.fails(t, 422, "mount point", "DELETE", "/filesystem//proc?recursive=true", "")
-	s.fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.dir+"/file", "")
-	s.fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.dir+"/none", "")
-	s.fails(t, 422, "not empty", "DELETE", "/filesystem/tree"+s.dir+"/tree", "")
+	s.Fails(t, 422, "mount point", "DELETE", "/filesystem//proc?recursive=true", "")
+	s.Fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.Dir+"/file", "")
+	s.Fails(t, 422, "not a directory", "DELETE", "/filesystem/tree"+s.Dir+"/none", "")
+	s.Fails(t, 422, "not empty", "DELETE", "/filesystem/tree"+s.Dir+"/tree", "")
 
 	const file, directory = "File deleted successfully", "Directory deleted successfully"
 	for _, test := range []struct{ path, message, gone string }{
@@ -481,95 +466,17 @@ func TestDelete(t *testing.T) {
 		{"/filesystem/file?recursive=true", file, "file"},
 		{"/filesystem/empty", directory, "empty"},
 		{"/filesystem/full?recursive=true", directory, "full"},
-		{"/filesystem/tree" + s.dir + "/tree/empty", directory, "tree/empty"},
-		{"/filesystem/tree" + s.dir + "/tree?recursive=true", directory, "tree"},
+		{"/filesystem/tree" + s.Dir + "/tree/empty", directory, "tree/empty"},
+		{"/filesystem/tree" + s.Dir + "/tree?recursive=true", directory, "tree"},
 	} {
-		if got := get[map[string]string](t, s, "DELETE", test.path, ""); got["message"] != test.message {
+		if got := agenttest.Get[map[string]string](t, s, "DELETE", test.path, ""); got["message"] != test.message {
 			t.Errorf("%s: %v", test.path, got)
 		}
-		if _, err := os.Lstat(filepath.Join(s.dir, test.gone)); !os.IsNotExist(err) {
+		if _, err := os.Lstat(filepath.Join(s.Dir, test.gone)); !os.IsNotExist(err) {
 			t.Errorf("%s is still there: %v", test.gone, err)
 		}
 	}
-	if _, err := os.Stat(s.dir + "/target/x"); err != nil {
+	if _, err := os.Stat(s.Dir + "/target/x"); err != nil {
 		t.Errorf("a link's target is gone: %v", err)
-	}
-}
-
-func TestWriteTree(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	root := s.dir + "/new/root"
-	got := get[listing](t, s, "PUT", "/filesystem/tree"+root, `{"files":{"b":"1","/a":"2","sub//c":"3"}}`)
-	if len(got.Files) != 2 || got.Files[0].Name != "a" || got.Path != root || len(got.Subdirectories) != 1 {
-		t.Errorf("got %+v", got)
-	}
-	for name, want := range map[string]string{"a": "2", "b": "1", "sub/c": "3"} {
-		if b, err := os.ReadFile(root + "/" + name); string(b) != want {
-			t.Errorf("%s: %q, %v", name, b, err)
-		}
-	}
-	for _, body := range []string{`{}`, `{"files":null}`, `{"files":{}}`} {
-		if got := get[listing](t, s, "PUT", "/filesystem/tree"+s.dir+"/empty", body); len(got.Files) != 0 {
-			t.Errorf("%s: %+v", body, got)
-		}
-	}
-}
-
-func TestWriteTreeStaysInside(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	secret := s.write(t, "secret", "old")
-	s.write(t, "root/in", "old")
-	for link, target := range map[string]string{"out": "../secret", "outdir": "..", "abs": secret, "inside": "in"} {
-		if err := os.Symlink(target, s.dir+"/root/"+link); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put := func(name string) string {
-		b, _ := json.Marshal(map[string]map[string]string{"files": {name: "new"}})
-		return string(b)
-	}
-	tree := "/filesystem/tree" + s.dir + "/root"
-	for name, test := range map[string]struct {
-		status int
-		want   string
-	}{
-		"../secret":   {400, "leads out"},
-		"a/../../x":   {400, "leads out"},
-		"":            {400, "no name of a file"},
-		"x/":          {400, "no name of a file"},
-		"a\x00b":      {400, "NUL"},
-		"out":         {422, "escapes"},
-		"outdir/evil": {422, "escapes"},
-		"abs":         {422, "escapes"},
-		"in/x":        {422, "file exists"},
-	} {
-		s.fails(t, test.status, test.want, "PUT", tree, put(name))
-	}
-	s.fails(t, 400, "JSON", "PUT", tree, `[`)
-	s.fails(t, 400, "files", "PUT", tree, `{"files":{"a":1}}`)
-	// Nothing is written of a tree that cannot be.
-	for body, want := range map[string]string{
-		`{"files":{"new":"x","new/below":"y","new-":"z"}}`: `files has "new", which cannot be a file, since others are in it`,
-		`{"files":{"new":"x","/new":"y"}}`:                 `files has "new", which is the same file as "/new"`,
-		`{"files":{"new":"x","b":5,"..":"y"}}`:             `files.b must be a string, not number; files has "..", which leads out of the tree; use names without ..`,
-	} {
-		s.fails(t, 400, want, "PUT", tree, body)
-		if _, err := os.Lstat(s.dir + "/root/new"); err == nil {
-			t.Errorf("%s wrote half of it", body)
-		}
-	}
-	s.fails(t, 422, "not a directory", "PUT", "/filesystem/tree"+secret, put("x"))
-	s.fails(t, 422, "kernel's", "PUT", "/filesystem/tree/proc", put("self/cwd/evil"))
-	get[listing](t, s, "PUT", tree, put("inside"))
-	if b, _ := os.ReadFile(s.dir + "/root/in"); string(b) != "new" {
-		t.Errorf("the link inside leads to %q", b)
-	}
-	if b, _ := os.ReadFile(secret); string(b) != "old" {
-		t.Errorf("outside: %q", b)
-	}
-	if _, err := os.Stat(s.dir + "/evil"); err == nil {
-		t.Error("a file got out")
 	}
 }

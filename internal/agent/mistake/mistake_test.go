@@ -1,4 +1,8 @@
-package agent_test
+package mistake_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
 
 import (
 	"fmt"
@@ -10,8 +14,8 @@ import (
 // not one.
 func TestAllMistakes(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	id := get[map[string]string](t, s, "POST", "/filesystem-multipart/initiate/x", "")["uploadId"]
+	s := agenttest.Start(t)
+	id := agenttest.Get[map[string]string](t, s, "POST", "/filesystem-multipart/initiate/x", "")["uploadId"]
 	long := strings.Repeat("x", 5000)
 	for name, test := range map[string]struct {
 		method, path, body string
@@ -36,7 +40,7 @@ func TestAllMistakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s.fails(t, test.status, test.want, test.method, test.path, test.body)
+			s.Fails(t, test.status, test.want, test.method, test.path, test.body)
 		})
 	}
 	for what, test := range map[string]struct{ path, body, want string }{
@@ -47,7 +51,7 @@ func TestAllMistakes(t *testing.T) {
 		"a mount point": {"/archive/export", `{"url":"http://h","imageMountPoint":5}`, "imageMountPoint must be a string, not number"},
 		"none":          {"/archive/export", `{"url":"http://h"}`, "imageMountPoint is required"},
 	} {
-		if status, body := s.call(t, "POST", test.path, test.body); status != 400 || body != `{"error":"`+test.want+`"}`+"\n" {
+		if status, body := s.Call(t, "POST", test.path, test.body); status != 400 || body != `{"error":"`+test.want+`"}`+"\n" {
 			t.Errorf("%s: status %d, %s", what, status, body)
 		}
 	}
@@ -57,7 +61,7 @@ func TestAllMistakes(t *testing.T) {
 		for i := range 20_000 {
 			files = append(files, fmt.Sprintf(`"%d":%d`, i, i))
 		}
-		status, body := s.call(t, "PUT", "/filesystem/tree/x", `{"files":{`+strings.Join(files, ",")+`}}`)
+		status, body := s.Call(t, "PUT", "/filesystem/tree/x", `{"files":{`+strings.Join(files, ",")+`}}`)
 		if n := strings.Count(body, "must be a string"); status != 400 || n != 32 {
 			t.Errorf("status %d with %d mistakes", status, n)
 		}

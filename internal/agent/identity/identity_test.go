@@ -1,0 +1,55 @@
+package identity_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What runs keeps what it was started with; what is started later has nothing
+// of the sandbox before.
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	s := agenttest.Start(t, "OLD=secret", "NAME=a")
+	s.Call(t, "POST", "/process", `{"name":"before","command":"while ! test -e `+s.Dir+`/go; do sleep 0.01; done; echo $NAME $OLD"}`)
+	s.Call(t, "POST", "/doze/wake", "")
+	before := agenttest.Get[map[string]any](t, s, "GET", "/health", "")
+
+	body := `{"env":["PATH=/usr/bin:/bin","HOME=/h","WORKDIR=` + s.Dir + `","NAME=b","DOZE_USER=nobody","DOZE_NAMESERVERS=192.0.2.1"]}`
+	if status, answer := s.Call(t, "POST", "/doze/identity", body); status != http.StatusOK {
+		t.Fatalf("status %d: %s", status, answer)
+	}
+	got := agenttest.Get[map[string]any](t, s, "POST", "/process", `{"command":"env; touch `+s.Dir+`/go","waitForCompletion":true}`)
+	logs, _ := got["logs"].(string)
+	for _, want := range []string{"NAME=b\n", "HOME=/h\n"} {
+		if !strings.Contains(logs, want) {
+			t.Errorf("variables %q lack %q", logs, want)
+		}
+	}
+	for _, never := range []string{"secret", "DOZE_"} {
+		if strings.Contains(logs, never) {
+			t.Errorf("variables %q have %q", logs, never)
+		}
+	}
+	var old map[string]any
+	for deadline := time.Now().Add(agenttest.Patience); old["status"] != "completed" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		old = agenttest.Get[map[string]any](t, s, "GET", "/process/before", "")
+	}
+	if old["logs"] != "a secret\n" {
+		t.Errorf("a process from before: %v", old)
+	}
+	after := agenttest.Get[map[string]any](t, s, "GET", "/health", "")
+	if before["wakeCount"] != 1.0 || after["wakeCount"] != 0.0 {
+		t.Errorf("wakes %v, then %v", before["wakeCount"], after["wakeCount"])
+	}
+	for name, body := range map[string]string{"nothing": "", "no JSON": "{", "no list": `{"env":"A=1"}`} {
+		if status, answer := s.Call(t, "POST", "/doze/identity", body); status != http.StatusBadRequest {
+			t.Errorf("%s: status %d: %s", name, status, answer)
+		}
+	}
+}

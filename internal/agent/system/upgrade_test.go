@@ -1,0 +1,36 @@
+package system_test
+
+import (
+	"github.com/dozehq/doze/internal/agent/agenttest"
+)
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func TestUpgradeIsSkipped(t *testing.T) {
+	t.Parallel()
+	s := agenttest.Start(t)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("it asked for %s", r.URL) }))
+	t.Cleanup(server.Close)
+	for _, test := range []struct{ body, version, base string }{
+		{"", "latest", ""}, {"{", "latest", ""}, {agenttest.Object(t, map[string]string{"version": "v9", "baseUrl": server.URL}), "v9", server.URL},
+	} {
+		got := agenttest.Get[map[string]string](t, s, "POST", "/upgrade", test.body)
+		if got["version"] != test.version || got["baseUrl"] != test.base || got["message"] == "" {
+			t.Errorf("%s: %v", test.body, got)
+		}
+	}
+	got := agenttest.Get[struct {
+		UpgradeCount int
+		Version      string
+		LastUpgrade  map[string]string
+	}](t, s, "GET", "/health", "")
+	at, err := time.Parse(time.RFC3339, got.LastUpgrade["lastAttempt"])
+	if last := got.LastUpgrade; got.UpgradeCount != 0 || got.Version != "1.2.3" || last["status"] != "failed" || last["step"] != "skipped" || last["version"] != "v9" || last["error"] == "" || err != nil || time.Since(at).Abs() > time.Minute {
+		t.Errorf("health %+v, %v", got, err)
+	}
+}
