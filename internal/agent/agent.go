@@ -32,11 +32,9 @@ import (
 	"github.com/dozehq/doze/internal/agent/upload"
 )
 
-const (
-	// stopGrace is how long Run lets requests and processes end by themselves.
-	// The host kills the sandbox when its own, configured grace is over.
-	stopGrace = 10 * time.Second
-)
+// stopGrace is how long Run lets requests and processes end by themselves.
+// The host kills the sandbox when its own, configured grace is over.
+const stopGrace = 10 * time.Second
 
 // Config is what an agent needs to know. Its zero value works.
 type Config struct {
@@ -58,7 +56,7 @@ type Config struct {
 	Root string
 	// Init says that this is the first process of the system. Its orphans
 	// become its children, which it then has to collect, and it has a power
-	// that nobody else may have, see power.
+	// that nobody else may have, see package identity.
 	Init bool
 }
 

@@ -195,6 +195,7 @@ type Screen struct {
 	seen string
 }
 
+// Look opens a terminal with a query.
 func (s *Sandbox) Look(t *testing.T, query string) *Screen {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -210,6 +211,7 @@ func (s *Sandbox) Look(t *testing.T, query string) *Screen {
 	return &Screen{Conn: conn, ctx: ctx}
 }
 
+// Send sends a frame.
 func (s *Screen) Send(t *testing.T, text string) {
 	t.Helper()
 	if err := s.Conn.Write(s.ctx, websocket.MessageText, []byte(text)); err != nil {
@@ -309,6 +311,7 @@ type File struct {
 	Content                    string
 }
 
+// Directory is a listing in an answer.
 type Directory struct {
 	Path, Name     string
 	Files          []File

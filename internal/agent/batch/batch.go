@@ -42,7 +42,7 @@ func (b *Batch) Write(p []byte) (int, error) {
 	return len(p), b.spill()
 }
 
-// Add is [batch.Write] of several texts, one after the other.
+// Add is [Batch.Write] of several texts, one after the other.
 func (b *Batch) Add(texts ...string) error {
 	b.hold()
 	for _, s := range texts {

@@ -34,6 +34,7 @@ type Reaper struct {
 	alive   map[int]*Child // guarded by mu
 }
 
+// New returns a reaper. As the first process it collects orphans, too.
 func New(init bool) *Reaper {
 	r := &Reaper{Init: init, died: make(chan os.Signal, 1), alive: map[int]*Child{}}
 	signal.Notify(r.died, syscall.SIGCHLD)

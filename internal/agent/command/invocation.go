@@ -9,23 +9,22 @@ import (
 	"github.com/dozehq/doze/internal/agent/environ"
 )
 
-// invocation is a way to run a command.
-type invocation struct {
+// Invocation is a way to run a command.
+type Invocation struct {
 	File string
 	Argv []string
 	Env  environ.List
 }
 
 // Invocations returns the ways to run c in dir with the given variables and its
-// own, the quickest first. The last one
-// is a shell, unless the image has none and c needs none. The error is
-// Unprocessable and says that there is none.
-func (c *Spec) Invocations(dir string, given environ.List) ([]invocation, error) {
+// own, the quickest first. The last one is a shell, unless the image has none and
+// c needs none. The error is Unprocessable and says that there is none.
+func (c *Spec) Invocations(dir string, given environ.List) ([]Invocation, error) {
 	shell := given.Shell("bash", "sh")
 	env := given.With(c.Env)
 	if shell == "" {
 		if only, ok := direct(c.Command, dir, "sh", env); ok {
-			return []invocation{only}, nil
+			return []Invocation{only}, nil
 		}
 		return nil, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because the image has no shell: neither $SHELL nor bash nor sh is in PATH", c.Command)
 	}
@@ -33,14 +32,14 @@ func (c *Spec) Invocations(dir string, given environ.List) ([]invocation, error)
 	if len(args) == 0 {
 		args = []string{"-c"}
 	}
-	last := invocation{shell, append(append([]string{shell}, args...), c.Command), env}
+	last := Invocation{shell, append(append([]string{shell}, args...), c.Command), env}
 	if len(args) != 1 || args[0] != "-c" {
-		return []invocation{last}, nil
+		return []Invocation{last}, nil
 	}
 	if first, ok := direct(c.Command, dir, shell, env); ok {
-		return []invocation{first, last}, nil
+		return []Invocation{first, last}, nil
 	}
-	return []invocation{last}, nil
+	return []Invocation{last}, nil
 }
 
 const (
@@ -69,18 +68,18 @@ var (
 // program: then it is quicker to start that. The start of a shell is most of the
 // time that a short command takes. Whatever a shell might see in the command is
 // left to it, and so is a program that cannot be found: it says that best.
-func direct(command, dir, shell string, env environ.List) (_ invocation, ok bool) {
+func direct(command, dir, shell string, env environ.List) (_ Invocation, ok bool) {
 	name := filepath.Base(shell)
 	words := strings.FieldsFunc(command, func(c rune) bool { return strings.ContainsRune(blanks, c) })
 	if len(words) == 0 || slices.Contains(reserved, words[0]) || !slices.Contains(obedient, name) || steersShell(env) {
-		return invocation{}, false
+		return Invocation{}, false
 	}
 	for i, word := range words {
 		if i > 0 {
 			word = strings.ReplaceAll(word, "=", "") // in front it would be an assignment
 		}
 		if strings.Trim(word, plain) != "" {
-			return invocation{}, false
+			return Invocation{}, false
 		}
 	}
 	file := words[0]
@@ -89,12 +88,12 @@ func direct(command, dir, shell string, env environ.List) (_ invocation, ok bool
 	case strings.Contains(file, "/"):
 		file = dir + "/" + file
 	case slices.ContainsFunc(filepath.SplitList(env.Get("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) }):
-		return invocation{}, false
+		return Invocation{}, false
 	}
 	file = env.Look(file)
 	here, err := filepath.EvalSymlinks(dir)
 	if err != nil || file == "" {
-		return invocation{}, false
+		return Invocation{}, false
 	}
 	// What the shell would have told it.
 	told := map[string]string{"PWD": here}
@@ -104,7 +103,7 @@ func direct(command, dir, shell string, env environ.List) (_ invocation, ok bool
 			told["SHLVL"] = "0"
 		}
 	}
-	return invocation{file, words, env.With(told)}, true
+	return Invocation{file, words, env.With(told)}, true
 }
 
 // steersShell reports whether a variable tells a shell to do more than the

@@ -38,6 +38,7 @@ type Variables struct {
 	over map[string]string // guarded by mu: of the last document
 }
 
+// New returns the variables that begin as base.
 func New(base List) *Variables {
 	v := &Variables{}
 	v.Replace(base)
@@ -102,7 +103,7 @@ func (e List) overflow() List {
 	return e.With(more)
 }
 
-// ReadFile reads a file of at most variablesMax bytes.
+// ReadFile reads a file of at most [Max] bytes.
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may be a pipe
 	if err != nil {
@@ -122,7 +123,8 @@ type metadata struct {
 	Environment map[string]any `json:"environment"`
 }
 
-type reloaded struct {
+// Reloaded is what a reload did.
+type Reloaded struct {
 	Generation int64 `json:"generation"`
 	Applied    int   `json:"applied"` // variables
 	Removed    int   `json:"removed"`
@@ -131,7 +133,7 @@ type reloaded struct {
 }
 
 // Reload makes the variables of the document those of new processes.
-func (v *Variables) Reload(*http.Request, string) (out reloaded, err error) {
+func (v *Variables) Reload(*http.Request, string) (out Reloaded, err error) {
 	name := v.Given().Get(metadataEnv)
 	if name == "" {
 		name = metadataFile

@@ -114,6 +114,8 @@ type Names struct {
 	host, resolv string // guarded by mu: what is, or would be, in them
 }
 
+// New returns what the files below root say when a sandbox starts with env. An
+// empty root has none.
 func New(root string, env environ.List) *Names {
 	if root == "" {
 		return &Names{}

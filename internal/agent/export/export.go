@@ -140,7 +140,7 @@ func (x *Exporter) Close() {
 	x.tasks.Wait()
 }
 
-// check adds the mistakes of a request.
+// Check adds the mistakes of a request.
 func (in *exportRequest) Check(p *doze.Problems) {
 	if !in.DryRun {
 		in.Target.Check(p)
@@ -327,6 +327,7 @@ func (x *Exporter) Unpack(w http.ResponseWriter, r *http.Request, _ string) erro
 	return nil
 }
 
+// Status says whether the sandbox is frozen, and how far the last export is.
 func (x *Exporter) Status(*http.Request, string) (Status, error) {
 	return x.now(), nil
 }

@@ -28,6 +28,8 @@ func (c *Calls) Delete(r *http.Request, arg string) (route.Success, error) {
 	return c.Remove(r.Context(), at, r.URL.Query().Get("recursive") == "true")
 }
 
+// Remove deletes what is at a place: with recursive, also a directory that is not
+// empty.
 func (c *Calls) Remove(ctx context.Context, at place.Place, recursive bool) (route.Success, error) {
 	if isDir(at.Abs, "/") || isDir(at.Abs, c.places.WorkDir()) {
 		return route.Success{}, doze.Errorf(doze.Unprocessable, "%s is the root or the working directory, which cannot be deleted", at.Shown)

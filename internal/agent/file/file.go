@@ -68,6 +68,7 @@ type subdirectory struct {
 // Names remembers the names of users and groups for one answer.
 type Names struct{ users, groups map[uint32]string }
 
+// NewNames returns names that were not looked up yet.
 func NewNames() Names { return Names{map[uint32]string{}, map[uint32]string{}} }
 
 func (o Names) user(id uint32) string {

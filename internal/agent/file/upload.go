@@ -82,14 +82,16 @@ func formOf(r *http.Request) (*multipart.Reader, error) {
 	return multipart.NewReader(r.Body, params["boundary"]), nil
 }
 
-type uploadParts struct {
+// UploadParts are the parts of an upload.
+type UploadParts struct {
 	ID    string        `json:"uploadId"`
 	Parts []upload.Part `json:"parts"`
 }
 
-func (c *Calls) Parts(_ *http.Request, id string) (uploadParts, error) {
+// Parts lists the parts of an upload that have come.
+func (c *Calls) Parts(_ *http.Request, id string) (UploadParts, error) {
 	parts, err := c.uploads.Parts(id)
-	return uploadParts{id, parts}, err
+	return UploadParts{id, parts}, err
 }
 
 // wantedParts is the body that completes an upload.
@@ -105,14 +107,17 @@ func (c *Calls) CompleteUpload(id string, in wantedParts) (route.Success, error)
 	return route.Success{Path: up.Path, Message: "Multipart upload completed successfully"}, err
 }
 
+// AbortUpload forgets an upload and its parts.
 func (c *Calls) AbortUpload(_ *http.Request, id string) (route.Success, error) {
 	return route.Success{Message: "Multipart upload aborted successfully"}, c.uploads.Abort(id)
 }
 
-type uploadList struct {
+// UploadList is all uploads.
+type UploadList struct {
 	Uploads []upload.Upload `json:"uploads"`
 }
 
-func (c *Calls) Uploads(*http.Request, string) (uploadList, error) {
-	return uploadList{c.uploads.List()}, nil
+// Uploads lists the uploads that have not ended.
+func (c *Calls) Uploads(*http.Request, string) (UploadList, error) {
+	return UploadList{c.uploads.List()}, nil
 }

@@ -66,6 +66,7 @@ func writeBody(o owner.Owner, at place.Place, in *contentBody) (route.Success, e
 	return written(at), o.Write(at, perm, io.MultiReader(&first, in))
 }
 
+// Make does what a write asks for whose content is in memory.
 func Make(o owner.Owner, at place.Place, in Write, perm fs.FileMode) (route.Success, error) {
 	if in.IsDirectory {
 		if err := o.MkdirAll(owner.Whole{}, at.Abs, perm); err != nil {

@@ -43,6 +43,7 @@ func Read() State {
 	return s
 }
 
+// Since returns what has changed since an earlier state.
 func (s State) Since(was State) agentapi.Blockers {
 	return agentapi.Blockers{Links: s.links != was.links, Rules: s.rules != was.rules, Namespaces: s.nested}
 }

@@ -21,8 +21,8 @@ type Follower struct {
 }
 
 // Each calls take for every piece until the process is over, and idle when
-// there was none for a while. It calls send for what these add, once there is no other
-// piece. It reports false when the caller is gone.
+// there was none for a while. It calls send for what these add, once there is no
+// other piece. It reports false when the caller is gone.
 func (f *Follower) Each(ctx context.Context, silence time.Duration, send func() bool, take func(Piece) bool, idle func() bool) bool {
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
@@ -47,7 +47,7 @@ func (f *Follower) Each(ctx context.Context, silence time.Duration, send func() 
 	}
 }
 
-// all calls take for every piece that there is. It returns what [follower.read]
+// all calls take for every piece that there is. It returns what [Follower.read]
 // does without one, and false when take does.
 func (f *Follower) all(take func(Piece) bool) (wait <-chan struct{}, ok bool) {
 	buf := pump.Lend(true)
@@ -63,6 +63,7 @@ func (f *Follower) all(take func(Piece) bool) (wait <-chan struct{}, ok bool) {
 	}
 }
 
+// Close detaches the reader.
 func (f *Follower) Close() {
 	f.out.mu.Lock()
 	delete(f.out.readers, f)

@@ -30,6 +30,7 @@ const (
 	Stderr
 )
 
+// Streams are both.
 var Streams = [...]Stream{Stdout, Stderr}
 
 func (s Stream) String() string { return [...]string{"stdout", "stderr"}[s] }
@@ -55,6 +56,7 @@ type Output struct {
 	moved   chan struct{}      // guarded by mu: the same for the writer
 }
 
+// New returns an output whose files begin with path. They count in b.
 func New(path string, b *Budget) *Output {
 	o := &Output{}
 	for _, s := range Streams {

@@ -94,6 +94,7 @@ const (
 // was read.
 type Permissions func() fs.FileMode
 
+// Always returns permissions that do not depend on the content.
 func Always(perm fs.FileMode) Permissions { return func() fs.FileMode { return perm } }
 
 // ParseMode reads octal permissions. Only the nine low bits count, and the
@@ -267,7 +268,7 @@ func (o Owner) overwrite(root *os.Root, name string, mode fs.FileMode, src io.Re
 	return nil
 }
 
-// WriteError is [fileError] of a write.
+// WriteError is [Error] of a write.
 func WriteError(err error) error { return Error("write", err) }
 
 // Error reports what cannot be done to the file system, in its own words

@@ -20,6 +20,25 @@ type Place struct {
 	Shown string // relative if the request was
 }
 
+// Finder finds the places that requests mean.
+type Finder struct {
+	vars *environ.Variables
+	cwd  string // of relative paths, unless a variable says
+}
+
+// New returns a finder of paths that are relative to cwd.
+func New(vars *environ.Variables, cwd string) Finder { return Finder{vars, cwd} }
+
+// Find finds the place that a file route means.
+func (f Finder) Find(arg string) (Place, error) {
+	return parse(arg, f.WorkDir(), f.vars.List().Get("HOME"))
+}
+
+// WorkDir is the directory of relative paths of files.
+func (f Finder) WorkDir() string {
+	return filepath.Join("/", cmp.Or(f.vars.Given().Get("WORKDIR"), f.cwd))
+}
+
 // parse finds the place of p, which is relative to dir or, after a ~, to
 // home. Only one that the kernel could never open is an error (Invalid).
 func parse(p, dir, home string) (Place, error) {
@@ -52,21 +71,3 @@ func Collapse(p string) string {
 	}
 	return p
 }
-
-// Find finds the place that a file route means.
-func (f Finder) Find(arg string) (Place, error) {
-	return parse(arg, f.WorkDir(), f.vars.List().Get("HOME"))
-}
-
-// WorkDir is the directory of relative paths of files.
-func (f Finder) WorkDir() string {
-	return filepath.Join("/", cmp.Or(f.vars.Given().Get("WORKDIR"), f.cwd))
-}
-
-// Finder finds the places that requests mean.
-type Finder struct {
-	vars *environ.Variables
-	cwd  string // of relative paths, unless a variable says
-}
-
-func New(vars *environ.Variables, cwd string) Finder { return Finder{vars, cwd} }

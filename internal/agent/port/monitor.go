@@ -41,6 +41,7 @@ type monitor struct {
 	callback string
 }
 
+// New returns monitors of the processes of a table.
 func New(processes *process.Table) *Monitors {
 	return &Monitors{
 		processes: processes,

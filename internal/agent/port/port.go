@@ -28,7 +28,8 @@ type socket struct {
 	servesOutside int    // 2 for a port that others reach, 1 for one that serves
 }
 
-type sockets struct {
+// Sockets are the ports of a process.
+type Sockets struct {
 	PID   int      `json:"pid"`
 	Ports []socket `json:"ports"` // one for each local port
 }
@@ -43,17 +44,17 @@ func parsePID(id string) (int, error) {
 }
 
 // List lists the ports of a process, of its group and of their descendants.
-func (m *Monitors) List(_ *http.Request, id string) (sockets, error) {
+func (m *Monitors) List(_ *http.Request, id string) (Sockets, error) {
 	pid, err := parsePID(id)
 	if err != nil {
-		return sockets{}, err
+		return Sockets{}, err
 	}
 	all, err := proc.Root.Sockets()
 	if err != nil {
-		return sockets{}, doze.Wrap(err, doze.Unprocessable, "the sockets of this system cannot be listed: %v", err)
+		return Sockets{}, doze.Wrap(err, doze.Unprocessable, "the sockets of this system cannot be listed: %v", err)
 	}
 	family, _ := m.processes.Family(pid)
-	return sockets{pid, portsOf(family, all)}, nil
+	return Sockets{pid, portsOf(family, all)}, nil
 }
 
 // portsOf returns one socket for each local port of a family, by port: the one
@@ -112,6 +113,7 @@ func (m *Monitors) Start(w http.ResponseWriter, r *http.Request, id string) erro
 	return nil
 }
 
+// Stop ends the reports about a process.
 func (m *Monitors) Stop(_ *http.Request, id string) (route.Success, error) {
 	pid, err := parsePID(id)
 	if err != nil {

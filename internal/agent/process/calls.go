@@ -86,7 +86,7 @@ func (c *Calls) Run(w http.ResponseWriter, r *http.Request, _ string) error {
 	return nil
 }
 
-// events is a stream of JSON lines. They are sent with [batch.send].
+// events is a stream of JSON lines. They are sent with [batch.Batch.Send].
 type events struct {
 	*batch.Batch
 
@@ -191,24 +191,7 @@ func (c *Calls) List(*http.Request, string) ([]Info, error) {
 	return c.table.Describe(listOutputMax), nil
 }
 
-// Describe describes all processes, the newest first, with at most limit bytes of
-// output together.
-func (t *Table) Describe(limit int64) []Info {
-	t.prune(time.Now())
-	all := []Info{}
-	left := limit
-	for _, p := range slices.Backward(t.List()) {
-		i := p.Info(min(output.TailMax, left/4)) // each byte is there twice
-		left -= 2 * int64(len(*i.Logs))
-		left = max(left, 0)
-		if *i.CompletedAt == "" {
-			i.CompletedAt = nil
-		}
-		all = append(all, i)
-	}
-	return all
-}
-
+// Read describes a process, with the end of its output.
 func (c *Calls) Read(_ *http.Request, id string) (Info, error) {
 	p, err := c.table.Find(id)
 	if err != nil {
@@ -217,27 +200,31 @@ func (c *Calls) Read(_ *http.Request, id string) (Info, error) {
 	return p.Info(output.TailMax), nil
 }
 
-type processLogs struct {
+// Written is the output of a process.
+type Written struct {
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
 	Logs   string `json:"logs"`
 }
 
-func (c *Calls) Logs(r *http.Request, id string) (processLogs, error) {
+// Logs answers with the output of a process.
+func (c *Calls) Logs(r *http.Request, id string) (Written, error) {
 	p, err := c.table.Find(id)
 	if err != nil {
-		return processLogs{}, err
+		return Written{}, err
 	}
 	journal.Audit(r, "process_logs_access", p.Name)
 	i := p.Info(output.LogsMax)
-	return processLogs{i.Stdout, i.Stderr, *i.Logs}, nil
+	return Written{i.Stdout, i.Stderr, *i.Logs}, nil
 }
 
+// Stop asks a process, and its group, to end.
 func (c *Calls) Stop(r *http.Request, id string) (route.Success, error) {
 	journal.Audit(r, "process_stop", id)
 	return route.Success{Message: "Process stopped successfully"}, c.table.Stop(id)
 }
 
+// Kill ends a process, and its group, at once.
 func (c *Calls) Kill(r *http.Request, id string) (route.Success, error) {
 	journal.Audit(r, "process_kill", id)
 	return route.Success{Message: "Process killed successfully"}, c.table.Kill(id)
@@ -246,6 +233,7 @@ func (c *Calls) Kill(r *http.Request, id string) (route.Success, error) {
 // unwrittenHeader tells who writes to a slow process what to send again.
 const unwrittenHeader = "Doze-Unwritten"
 
+// WriteStdin writes a body to the standard input of a process.
 func (c *Calls) WriteStdin(w http.ResponseWriter, r *http.Request, id string) error {
 	p, err := c.table.Find(id)
 	if err != nil {
@@ -263,6 +251,7 @@ func (c *Calls) WriteStdin(w http.ResponseWriter, r *http.Request, id string) er
 	return nil
 }
 
+// CloseStdin ends the standard input of a process.
 func (c *Calls) CloseStdin(_ *http.Request, id string) (route.Success, error) {
 	p, err := c.table.Find(id)
 	if err != nil {

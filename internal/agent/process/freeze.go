@@ -19,6 +19,7 @@ func (t *Table) Freeze() []command.Spec {
 	return commands
 }
 
+// Thaw lets processes start again.
 func (t *Table) Thaw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -73,7 +73,7 @@ type Info struct {
 	Signal           int     `json:"signal"` // that ended it; 0 for none
 }
 
-// Process is a command that runs or did. One goroutine, in [process.live],
+// Process is a command that runs or did. One goroutine, in [Process.live],
 // decides what happens to it.
 type Process struct {
 	command.Spec

@@ -46,6 +46,7 @@ type Table struct {
 	frozen bool            // guarded by mu: for an archive
 }
 
+// New returns an empty table, whose processes keep their output in dir.
 func New(start child.Launcher, dir string) *Table {
 	t := &Table{
 		start: start,
@@ -233,4 +234,22 @@ func (t *Table) Close(ctx context.Context) {
 		p.abandon()
 	}
 	t.tasks.Wait()
+}
+
+// Describe describes all processes, the newest first, with at most limit bytes of
+// output together.
+func (t *Table) Describe(limit int64) []Info {
+	t.prune(time.Now())
+	all := []Info{}
+	left := limit
+	for _, p := range slices.Backward(t.List()) {
+		i := p.Info(min(output.TailMax, left/4)) // each byte is there twice
+		left -= 2 * int64(len(*i.Logs))
+		left = max(left, 0)
+		if *i.CompletedAt == "" {
+			i.CompletedAt = nil
+		}
+		all = append(all, i)
+	}
+	return all
 }

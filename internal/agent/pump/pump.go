@@ -22,7 +22,7 @@ const (
 	// chunkMin is what must have come at once before it is worth a system call to
 	// ask for more.
 	chunkMin = 4 << 10
-	// pumpRest is how long a pump waits between two chunks below chunkMax. For a
+	// pumpRest is how long a pump waits between two chunks below ChunkMax. For a
 	// process that writes one line after the other, each would cost a dozen system
 	// calls.
 	pumpRest = 2 * time.Millisecond

@@ -43,22 +43,23 @@ func (s *System) Renew() {
 	s.started, s.wakes, s.woken = time.Now(), 0, time.Time{}
 }
 
-// Welcome is the answer at the root.
-type welcome struct {
+// Greeting is the answer at the root.
+type Greeting struct {
 	Message       string `json:"message"`
 	Documentation string `json:"documentation"`
 	Description   string `json:"description"`
 }
 
-func (*System) Welcome(*http.Request, string) (welcome, error) {
-	return welcome{
+// Welcome says where to begin.
+func (*System) Welcome(*http.Request, string) (Greeting, error) {
+	return Greeting{
 		Message:       "Welcome to your Doze sandbox",
 		Documentation: "Files are at /filesystem, processes at /process, a terminal at /terminal, tools for models at /mcp.",
 		Description:   "The API of one sandbox: files, processes and terminals.",
 	}, nil
 }
 
-// Upgrade is the state of an upgrade in place. The agent belongs to the
+// upgrade is the state of an upgrade in place. The agent belongs to the
 // platform, which replaces it from outside; so there never is one.
 type upgrade struct {
 	Status      string `json:"status"`
@@ -101,7 +102,8 @@ func (s *System) SkipUpgrade(w http.ResponseWriter, r *http.Request, _ string) e
 	return nil
 }
 
-type health struct {
+// Health is how an agent is, and since when.
+type Health struct {
 	Status        string  `json:"status"`
 	Version       string  `json:"version"`
 	GitCommit     string  `json:"gitCommit"`
@@ -119,12 +121,13 @@ type health struct {
 	LastWake  doze.Time `json:"lastWake,omitzero"`
 }
 
-func (s *System) Health(*http.Request, string) (health, error) {
+// Health says that the agent answers, and which one it is.
+func (s *System) Health(*http.Request, string) (Health, error) {
 	commit, built := revision()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	up := time.Since(s.started)
-	return health{
+	return Health{
 		Status:        "ok",
 		Version:       s.version,
 		GitCommit:     commit,

@@ -57,6 +57,7 @@ type Terminals struct {
 	closed bool                 // guarded by mu
 }
 
+// New returns no terminals yet.
 func New(start child.Launcher) *Terminals {
 	return &Terminals{Launcher: start, open: map[string]*terminal{}}
 }

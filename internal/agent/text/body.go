@@ -70,6 +70,7 @@ func (c *Body) Open(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// From begins to read a body that comes from src, so many bytes at once.
 func (c *Body) From(src io.Reader, ahead int) { c.src = bufio.NewReaderSize(src, ahead) }
 
 // Read returns what has come, and waits only if that is nothing.

@@ -53,7 +53,7 @@ type files struct {
 	names map[string]string // clean → as sent
 }
 
-// check finds out what the names mean, and adds those that mean nothing, or the
+// Check finds out what the names mean, and adds those that mean nothing, or the
 // same as another.
 func (in *files) Check(p *doze.Problems) {
 	in.names = map[string]string{}
@@ -141,6 +141,7 @@ func (t *input) content(name string) io.Reader {
 
 func (t *input) close() { t.spool.close() }
 
+// Read lists one level of a tree.
 func (c *Calls) Read(_ *http.Request, arg string) (file.Directory, error) {
 	at, err := c.places.Find(arg)
 	if err != nil {
@@ -233,6 +234,7 @@ func nameOf(sent string) (clean, wrong string) {
 	return path.Clean(name), ""
 }
 
+// Delete removes a tree.
 func (c *Calls) Delete(r *http.Request, arg string) (route.Success, error) {
 	at, err := c.places.Find(arg)
 	if err != nil {

@@ -61,7 +61,7 @@ func parse(config string) (t tunnel, err error) {
 	return t, p.As(doze.Unprocessable)
 }
 
-// check adds what is wrong with a configuration.
+// Check adds what is wrong with a configuration.
 func (t *tunnel) Check(p *doze.Problems) {
 	if _, err := netip.ParsePrefix(t.LocalIP); err != nil {
 		p.Add("local_ip", "must be like 10.0.0.2/32")
@@ -101,6 +101,7 @@ func (t *tunnel) Check(p *doze.Problems) {
 	}
 }
 
+// Check adds the mistakes of a request.
 func (in *request) Check(p *doze.Problems) {
 	if in.Config == "" {
 		p.Missing("config")
@@ -116,6 +117,7 @@ func Set(_ string, in request) (route.Success, error) {
 	return route.Success{}, doze.Errorf(doze.Internal, "failed to apply tunnel config: sandboxes have no tunnels; use the network settings of the sandbox")
 }
 
+// Delete finds no tunnel.
 func Delete(*http.Request, string) (route.Success, error) {
 	return route.Success{}, doze.Errorf(doze.Invalid, "no WireGuard client is running")
 }
