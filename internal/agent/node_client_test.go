@@ -1,10 +1,6 @@
 package agent_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"net/http"
 	"net/url"
 	"strconv"
@@ -12,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dozehq/doze/internal/agent/agenttest"
 	"github.com/dozehq/doze/internal/agentapi"
 )
 

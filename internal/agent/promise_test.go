@@ -1,10 +1,6 @@
 package agent_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -15,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // promises are what servers of such an API have failed their clients in, and the

@@ -1,16 +1,14 @@
 package agent_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // as starts an agent for an image with a USER and a WORKDIR that everybody may

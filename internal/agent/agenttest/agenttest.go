@@ -49,7 +49,7 @@ func Start(tb testing.TB, env ...string) *Sandbox {
 
 		UploadDir: filepath.Join(tb.TempDir(), "uploads"),
 	})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func (s *Sandbox) Do(tb testing.TB, method, path, body string, headers ...string
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { resp.Body.Close() })
+	tb.Cleanup(func() { _ = resp.Body.Close() })
 	return resp
 }
 
@@ -92,6 +92,7 @@ func (s *Sandbox) Do(tb testing.TB, method, path, body string, headers ...string
 func (s *Sandbox) Call(tb testing.TB, method, path, body string, headers ...string) (int, string) {
 	tb.Helper()
 	resp := s.Do(tb, method, path, body, headers...)
+	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		tb.Fatalf("%s %s: %v", method, path, err)
@@ -129,10 +130,10 @@ func (s *Sandbox) Fails(tb testing.TB, status int, want, method, path, body stri
 func (s *Sandbox) Write(tb testing.TB, name, content string) string {
 	tb.Helper()
 	file := filepath.Join(s.Dir, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // commands of other users read it
 		tb.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil { //nolint:gosec // likewise
 		tb.Fatal(err)
 	}
 	return file
@@ -181,11 +182,8 @@ func (s *Sandbox) Exec(tb testing.TB, command string) Process {
 // Spawn starts a command under a name.
 func (s *Sandbox) Spawn(tb testing.TB, name, command string, more ...string) Process {
 	tb.Helper()
-	body := fmt.Sprintf(`{"name":%q,"command":%q`, name, command)
-	for _, m := range more {
-		body += "," + m
-	}
-	return Get[Process](tb, s, "POST", "/process", body+"}")
+	members := append([]string{fmt.Sprintf(`"name":%q,"command":%q`, name, command)}, more...)
+	return Get[Process](tb, s, "POST", "/process", "{"+strings.Join(members, ",")+"}")
 }
 
 // Screen is a viewer of a terminal.
@@ -200,6 +198,7 @@ func (s *Sandbox) Look(t *testing.T, query string) *Screen {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	t.Cleanup(cancel)
+	//nolint:bodyclose // the library has closed it
 	conn, _, err := websocket.Dial(ctx, s.URL+"/terminal/ws?"+query, &websocket.DialOptions{
 		HTTPHeader: http.Header{"Origin": {"https://elsewhere.example"}},
 	})
@@ -250,18 +249,13 @@ func (s *Screen) Await(t *testing.T, text string) {
 	_, s.seen, _ = strings.Cut(s.seen, text)
 }
 
-// Main runs the tests of a package. A command of a test may be its binary: "listen <network> <address>" waits
-// with an open socket until it is killed.
+// Main runs the tests of a package. A command of a test may be its binary:
+// "listen <network> <address>" waits with an open socket until it is killed.
 func Main(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "listen" {
-		var err error
-		if network := os.Args[2]; strings.HasPrefix(network, "tcp") {
-			_, err = net.Listen(network, os.Args[3])
-		} else {
-			_, err = net.ListenPacket(network, os.Args[3])
-		}
-		if err != nil {
-			panic(err)
+		if err := listen(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err) // and whoever waits for the port says what it means
+			return
 		}
 		time.Sleep(time.Hour)
 	}
@@ -269,8 +263,18 @@ func Main(m *testing.M) {
 	m.Run()
 }
 
+// listen opens a socket that is open until the process ends.
+func listen(network, address string) (err error) {
+	if strings.HasPrefix(network, "tcp") {
+		_, err = net.Listen(network, address) //nolint:noctx // it does not wait
+	} else {
+		_, err = net.ListenPacket(network, address) //nolint:noctx // likewise
+	}
+	return err
+}
+
 // Serve starts a process with a server in its background for each address,
-// see TestMain, and returns its pid and their ports.
+// see [Main], and returns its pid and their ports.
 func (s *Sandbox) Serve(t *testing.T, name string, addresses ...string) (pid int, ports []int) {
 	t.Helper()
 	self, err := os.Executable()

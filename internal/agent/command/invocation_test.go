@@ -1,10 +1,6 @@
 package command_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // shellOf puts a shell into dir that leaves a file there when it is used.

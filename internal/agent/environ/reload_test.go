@@ -1,10 +1,6 @@
 package environ_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestReload(t *testing.T) {

@@ -85,7 +85,7 @@ type Exporter struct {
 
 	mu     sync.Mutex
 	status Status             // guarded by mu
-	ran    []command.Spec  // guarded by mu: what ran when the sandbox was frozen; nil while it is not
+	ran    []command.Spec     // guarded by mu: what ran when the sandbox was frozen; nil while it is not
 	cancel context.CancelFunc // guarded by mu: of the export that runs; nil without
 	closed bool               // guarded by mu
 }

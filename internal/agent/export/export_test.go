@@ -1,13 +1,11 @@
 package export_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // TestQuiesce: the host learns what ran, however often it asks, and what is

@@ -1,10 +1,6 @@
 package file_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"bytes"
 	"fmt"
 	"io"
@@ -20,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestReadFile(t *testing.T) {

@@ -1,10 +1,6 @@
 package file_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"bufio"
 	"bytes"
 	"encoding/json"
@@ -18,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // large returns more bytes than any memory of the agent has at once. Few of them

@@ -1,13 +1,11 @@
 package file_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestSearches(t *testing.T) {

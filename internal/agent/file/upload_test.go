@@ -1,10 +1,6 @@
 package file_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"crypto/md5"
 	"encoding/hex"
 	"net/http"
@@ -12,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // formPart is a multipart body with the boundary b and one part.

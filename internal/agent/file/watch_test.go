@@ -1,16 +1,14 @@
 package file_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"bufio"
 	"encoding/json"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 type change struct {

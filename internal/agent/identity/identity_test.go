@@ -1,14 +1,12 @@
 package identity_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // What runs keeps what it was started with; what is started later has nothing

@@ -1,15 +1,13 @@
 package journal_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"bytes"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // book is a log that goroutines write to.

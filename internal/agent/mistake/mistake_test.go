@@ -1,13 +1,11 @@
 package mistake_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // TestAllMistakes: an answer names every mistake of a request, and none that is

@@ -1,10 +1,6 @@
 package port_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 type port struct {

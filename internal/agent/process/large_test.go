@@ -1,10 +1,6 @@
 package process_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"bufio"
 	"encoding/json"
 	"fmt"
@@ -14,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // A stream of much output has every byte once, in order, and so has a log.

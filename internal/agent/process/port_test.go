@@ -1,10 +1,6 @@
 package process_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestPortsAreFound(t *testing.T) {

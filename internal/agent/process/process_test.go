@@ -1,10 +1,6 @@
 package process_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"bufio"
 	"encoding/json"
 	"fmt"
@@ -20,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestExecWaits(t *testing.T) {

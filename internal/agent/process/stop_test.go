@@ -1,16 +1,14 @@
 package process_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"context"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestStopLetsProcessesEnd(t *testing.T) {
@@ -43,7 +41,9 @@ func TestStopEndsWithItsCaller(t *testing.T) {
 	s := agenttest.Start(t)
 	s.Spawn(t, "stubborn", "trap 'echo no' TERM; echo ready; while :; do sleep 0.01; done")
 	said := func(text string) func() bool {
-		return func() bool { return strings.Contains(agenttest.Get[agenttest.Process](t, s, "GET", "/process/stubborn", "").Stdout, text) }
+		return func() bool {
+			return strings.Contains(agenttest.Get[agenttest.Process](t, s, "GET", "/process/stubborn", "").Stdout, text)
+		}
 	}
 	agenttest.Until(t, "it runs", said("ready"))
 	ctx, hangUp := context.WithCancel(t.Context())
@@ -61,5 +61,7 @@ func TestStopEndsWithItsCaller(t *testing.T) {
 	if err := <-answered; err == nil {
 		t.Error("the agent says that it ended")
 	}
-	agenttest.Until(t, "it is killed", func() bool { return agenttest.Get[agenttest.Process](t, s, "GET", "/process/stubborn", "").Status == "killed" })
+	agenttest.Until(t, "it is killed", func() bool {
+		return agenttest.Get[agenttest.Process](t, s, "GET", "/process/stubborn", "").Status == "killed"
+	})
 }

@@ -1,12 +1,10 @@
 package serve_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"regexp"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestTiming(t *testing.T) {

@@ -1,15 +1,13 @@
 package system_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestHealth(t *testing.T) {

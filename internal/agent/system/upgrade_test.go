@@ -1,14 +1,12 @@
 package system_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestUpgradeIsSkipped(t *testing.T) {

@@ -1,10 +1,6 @@
 package terminal_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"io"
 	"net/http"
 	"os"
@@ -12,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestTerminal(t *testing.T) {

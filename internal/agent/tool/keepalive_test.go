@@ -1,10 +1,10 @@
 package tool_test
 
 import (
+	"testing"
+
 	"github.com/dozehq/doze/internal/agent/agenttest"
 )
-
-import "testing"
 
 func TestKeepAliveSwitchedOff(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,6 @@
 package tool_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 // toolNames is what clients expect to be there.

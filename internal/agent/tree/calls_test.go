@@ -1,13 +1,11 @@
 package tree_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestWriteTree(t *testing.T) {

@@ -1,14 +1,12 @@
 package tunnel_test
 
 import (
-	"github.com/dozehq/doze/internal/agent/agenttest"
-)
-
-import (
 	"encoding/base64"
 	"encoding/json"
 	"maps"
 	"testing"
+
+	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
 func TestTunnel(t *testing.T) {
