@@ -13,63 +13,63 @@ import (
 // routes returns the API of an agent.
 func (a *Agent) routes() route.Table {
 	return route.Table{
-		{Method: "GET", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
-		{Method: "POST", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
-		{Method: "PUT", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
-		{Method: "DELETE", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
-		{Method: "PATCH", Pattern: "/", Serve: route.Answer(a.system.Welcome)},
-		{Method: "GET", Pattern: "/health", Serve: route.Answer(a.system.Health)},
-		{Method: "POST", Pattern: "/upgrade", Serve: a.system.SkipUpgrade},
-		{Method: "POST", Pattern: "/environment/reload", Serve: route.Answer(a.vars.Reload)},
+		row("GET", "/", route.Answer(a.system.Welcome)),
+		row("POST", "/", route.Answer(a.system.Welcome)),
+		row("PUT", "/", route.Answer(a.system.Welcome)),
+		row("DELETE", "/", route.Answer(a.system.Welcome)),
+		row("PATCH", "/", route.Answer(a.system.Welcome)),
+		row("GET", "/health", route.Answer(a.system.Health)),
+		row("POST", "/upgrade", a.system.SkipUpgrade),
+		row("POST", "/environment/reload", route.Answer(a.vars.Reload)),
 
-		{Method: "GET", Pattern: "/filesystem/tree/{path...}", Serve: route.Answer(a.trees.Read)},
-		{Method: "PUT", Pattern: "/filesystem/tree/{path...}", Serve: a.trees.Write},
-		{Method: "DELETE", Pattern: "/filesystem/tree/{path...}", Serve: route.Answer(a.trees.Delete)},
-		{Method: "GET", Pattern: "/filesystem/{path...}", Serve: a.files.Read},
-		{Method: "PUT", Pattern: "/filesystem/{path...}", Serve: a.files.Write},
-		{Method: "DELETE", Pattern: "/filesystem/{path...}", Serve: route.Answer(a.files.Delete)},
+		row("GET", "/filesystem/tree/{path...}", route.Answer(a.trees.Read)),
+		row("PUT", "/filesystem/tree/{path...}", a.trees.Write),
+		row("DELETE", "/filesystem/tree/{path...}", route.Answer(a.trees.Delete)),
+		row("GET", "/filesystem/{path...}", a.files.Read),
+		row("PUT", "/filesystem/{path...}", a.files.Write),
+		row("DELETE", "/filesystem/{path...}", route.Answer(a.files.Delete)),
 
-		{Method: "GET", Pattern: "/filesystem-multipart", Serve: route.Answer(a.files.Uploads)},
-		{Method: "POST", Pattern: "/filesystem-multipart/initiate/{path...}", Serve: a.files.BeginUpload},
-		{Method: "PUT", Pattern: "/filesystem-multipart/{id}/part", Serve: route.Answer(a.files.PutPart)},
-		{Method: "GET", Pattern: "/filesystem-multipart/{id}/parts", Serve: route.Answer(a.files.Parts)},
-		{Method: "POST", Pattern: "/filesystem-multipart/{id}/complete", Serve: route.Accept(a.files.CompleteUpload)},
-		{Method: "DELETE", Pattern: "/filesystem-multipart/{id}/abort", Serve: route.Answer(a.files.AbortUpload)},
+		row("GET", "/filesystem-multipart", route.Answer(a.files.Uploads)),
+		row("POST", "/filesystem-multipart/initiate/{path...}", a.files.BeginUpload),
+		row("PUT", "/filesystem-multipart/{id}/part", route.Answer(a.files.PutPart)),
+		row("GET", "/filesystem-multipart/{id}/parts", route.Answer(a.files.Parts)),
+		row("POST", "/filesystem-multipart/{id}/complete", route.Accept(a.files.CompleteUpload)),
+		row("DELETE", "/filesystem-multipart/{id}/abort", route.Answer(a.files.AbortUpload)),
 
-		{Method: "GET", Pattern: "/filesystem-find/{path...}", Serve: route.Answer(a.files.Find)},
-		{Method: "GET", Pattern: "/filesystem-search/{path...}", Serve: route.Answer(a.files.FuzzyFind)},
-		{Method: "GET", Pattern: "/filesystem-content-search/{path...}", Serve: route.Answer(a.files.Grep)},
+		row("GET", "/filesystem-find/{path...}", route.Answer(a.files.Find)),
+		row("GET", "/filesystem-search/{path...}", route.Answer(a.files.FuzzyFind)),
+		row("GET", "/filesystem-content-search/{path...}", route.Answer(a.files.Grep)),
 
-		{Method: "GET", Pattern: "/watch/filesystem/{path...}", Serve: a.files.Watch},
+		row("GET", "/watch/filesystem/{path...}", a.files.Watch),
 
-		{Method: "GET", Pattern: "/process", Serve: route.Answer(a.calls.List)},
-		{Method: "POST", Pattern: "/process", Serve: a.calls.Run},
-		{Method: "GET", Pattern: "/process/{id}", Serve: route.Answer(a.calls.Read)},
-		{Method: "DELETE", Pattern: "/process/{id}", Serve: route.Answer(a.calls.Stop)},
-		{Method: "DELETE", Pattern: "/process/{id}/kill", Serve: route.Answer(a.calls.Kill)},
-		{Method: "GET", Pattern: "/process/{id}/logs", Serve: route.Answer(a.calls.Logs)},
-		{Method: "GET", Pattern: "/process/{id}/logs/stream", Serve: a.calls.FollowLogs},
-		{Method: "POST", Pattern: "/process/{id}/stdin", Serve: a.calls.WriteStdin},
-		{Method: "DELETE", Pattern: "/process/{id}/stdin", Serve: route.Answer(a.calls.CloseStdin)},
+		row("GET", "/process", route.Answer(a.calls.List)),
+		row("POST", "/process", a.calls.Run),
+		row("GET", "/process/{id}", route.Answer(a.calls.Read)),
+		row("DELETE", "/process/{id}", route.Answer(a.calls.Stop)),
+		row("DELETE", "/process/{id}/kill", route.Answer(a.calls.Kill)),
+		row("GET", "/process/{id}/logs", route.Answer(a.calls.Logs)),
+		row("GET", "/process/{id}/logs/stream", a.calls.FollowLogs),
+		row("POST", "/process/{id}/stdin", a.calls.WriteStdin),
+		row("DELETE", "/process/{id}/stdin", route.Answer(a.calls.CloseStdin)),
 
-		{Method: "GET", Pattern: "/network/process/{id}/ports", Serve: route.Answer(a.monitors.List)},
-		{Method: "POST", Pattern: "/network/process/{id}/monitor", Serve: a.monitors.Start},
-		{Method: "DELETE", Pattern: "/network/process/{id}/monitor", Serve: route.Answer(a.monitors.Stop)},
-		{Method: "PUT", Pattern: "/network/tunnel/config", Serve: route.Accept(tunnel.Set)},
-		{Method: "DELETE", Pattern: "/network/tunnel", Serve: route.Answer(tunnel.Delete)},
+		row("GET", "/network/process/{id}/ports", route.Answer(a.monitors.List)),
+		row("POST", "/network/process/{id}/monitor", a.monitors.Start),
+		row("DELETE", "/network/process/{id}/monitor", route.Answer(a.monitors.Stop)),
+		row("PUT", "/network/tunnel/config", route.Accept(tunnel.Set)),
+		row("DELETE", "/network/tunnel", route.Answer(tunnel.Delete)),
 
-		{Method: "GET", Pattern: "/terminal", Serve: a.terminals.Show},
-		{Method: "GET", Pattern: "/terminal/ws", Serve: a.terminals.Open},
+		row("GET", "/terminal", a.terminals.Show),
+		row("GET", "/terminal/ws", a.terminals.Open),
 
-		{Method: "POST", Pattern: "/archive/export", Serve: a.archives.Export},
-		{Method: "GET", Pattern: "/archive/status", Serve: route.Answer(a.archives.Status)},
-		{Method: "POST", Pattern: "/archive/resume", Serve: route.Answer(a.archives.Resume)},
+		row("POST", "/archive/export", a.archives.Export),
+		row("GET", "/archive/status", route.Answer(a.archives.Status)),
+		row("POST", "/archive/resume", route.Answer(a.archives.Resume)),
 
-		{Method: "PUT", Pattern: "/codegen/fastapply/{path...}", Serve: route.Answer(tool.RefuseCodegen)},
-		{Method: "GET", Pattern: "/codegen/reranking/{path...}", Serve: route.Answer(tool.RefuseCodegen)},
+		row("PUT", "/codegen/fastapply/{path...}", route.Answer(tool.RefuseCodegen)),
+		row("GET", "/codegen/reranking/{path...}", route.Answer(tool.RefuseCodegen)),
 
-		{Method: "POST", Pattern: "/mcp", Serve: a.tools.Serve},
-		{Method: "GET", Pattern: "/mcp", Serve: a.tools.Refuse},
+		row("POST", "/mcp", a.tools.Serve),
+		row("GET", "/mcp", a.tools.Refuse),
 
 		route.Private(agentapi.AskState, route.Answer(a.state)),
 		route.Private(agentapi.TellWoken, route.Answer(a.system.Wake)),
@@ -81,6 +81,11 @@ func (a *Agent) routes() route.Table {
 		route.Private(agentapi.ServeDrive, a.mounts.Serve),
 		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop)),
 	}
+}
+
+// row returns a row of the table.
+func row(method, pattern string, serve route.Handler) route.Route {
+	return route.Route{Method: method, Pattern: pattern, Serve: serve}
 }
 
 // anybody is an agent of which only the routes are asked for.

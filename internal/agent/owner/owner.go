@@ -25,6 +25,16 @@ import (
 	"github.com/dozehq/doze/internal/agent/watch"
 )
 
+const (
+	// DirMode and FileMode are the permissions of what is made without any.
+	DirMode  fs.FileMode = 0o755
+	FileMode fs.FileMode = 0o644
+	// Umask is that of the agent, and so of the commands that it starts.
+	Umask fs.FileMode = 0o022
+
+	linksMax = 40 // as many links as the kernel follows in one path
+)
+
 // Owner is who owns what callers make.
 type Owner struct{ uid, gid int }
 
@@ -61,9 +71,14 @@ type directory interface {
 // Whole is the tree of the system.
 type Whole struct{}
 
-func (Whole) Lstat(name string) (fs.FileInfo, error)       { return os.Lstat(name) }
+// Lstat is [os.Lstat].
+func (Whole) Lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }
+
+// MkdirAll is [os.MkdirAll].
 func (Whole) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
-func (Whole) Lchown(name string, uid, gid int) error       { return os.Lchown(name, uid, gid) }
+
+// Lchown is [os.Lchown].
+func (Whole) Lchown(name string, uid, gid int) error { return os.Lchown(name, uid, gid) }
 
 // MkdirAll makes a directory with its missing parents.
 func (o Owner) MkdirAll(in directory, dir string, perm fs.FileMode) error {
@@ -82,13 +97,6 @@ func (o Owner) MkdirAll(in directory, dir string, perm fs.FileMode) error {
 	}
 	return nil
 }
-
-const (
-	DirMode  fs.FileMode = 0o755
-	linksMax             = 40 // as many links as the kernel follows in one path
-	FileMode fs.FileMode = 0o644
-	Umask    fs.FileMode = 0o022
-)
 
 // Permissions returns those of a new file. It is asked when all of the content
 // was read.

@@ -14,6 +14,19 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
+// treePrefix is where trees are. Their paths are always absolute.
+const treePrefix = "/filesystem/tree"
+
+// thaws are the calls that change something and are answered in a frozen
+// sandbox all the same.
+var thaws = map[string]bool{
+	"/": true, "/upgrade": true, "/archive/export": true, "/archive/resume": true,
+	"/doze/wake": true, "/doze/identity": true, "/doze/quiesce": true, "/doze/stop": true,
+}
+
+// ErrNoRoute is the answer to what is not in the table.
+var ErrNoRoute = doze.Errorf(doze.NotFound, "there is no such path, or it does not take this method")
+
 // Handler answers one route. An error that it returns is reported to the
 // caller, so it must not have written anything then.
 type Handler func(w http.ResponseWriter, r *http.Request, arg string) error
@@ -119,20 +132,10 @@ func tail(decoded, escaped, prefix string) string {
 	return strings.TrimPrefix(p, "/")
 }
 
-// treePrefix is where trees are. Their paths are always absolute.
-const treePrefix = "/filesystem/tree"
-
-// thaws are the calls that change something and are answered in a frozen
-// sandbox all the same.
-var thaws = map[string]bool{"/archive/export": true, "/archive/resume": true, "/doze/wake": true, "/doze/identity": true, "/doze/quiesce": true, "/doze/stop": true, "/upgrade": true, "/": true}
-
 // Changes reports whether a call may change files or start something.
 func (rt *Route) Changes() bool {
 	return rt.Method != http.MethodGet && !thaws[rt.Pattern] || rt.Pattern == "/terminal/ws"
 }
-
-// ErrNoRoute is the answer to what is not in the table.
-var ErrNoRoute = doze.Errorf(doze.NotFound, "there is no such path, or it does not take this method")
 
 // Success is the answer to most calls that change something.
 type Success struct {

@@ -38,10 +38,10 @@ type Server struct {
 	trim   memory.Trimmer
 }
 
-// New returns a server of a table, where there are so many bytes of memory.
+// New returns a server of a table in a sandbox with total bytes of memory.
 // While frozen says so, it refuses calls that change something.
-func New(table route.Table, vars *environ.Variables, frozen func() bool, memory int64) *Server {
-	return &Server{table: table, vars: vars, frozen: frozen, bodies: body.NewMemory(memory)}
+func New(table route.Table, vars *environ.Variables, frozen func() bool, total int64) *Server {
+	return &Server{table: table, vars: vars, frozen: frozen, bodies: body.NewMemory(total)}
 }
 
 // ServeHTTP answers every request: by the table, or with 404. It never

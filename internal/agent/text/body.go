@@ -28,7 +28,7 @@ const (
 )
 
 // Body reads a JSON object as it comes, with texts that may be large. Read
-// returns these, decoded, one after the other; the end is io.EOF only if finish
+// returns these, decoded, one after the other; the end is io.EOF only if Finish
 // took what is beside them.
 type Body struct {
 	At     []string                            // the names of the members that lead to a text
