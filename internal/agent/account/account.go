@@ -24,6 +24,9 @@ import (
 // few kilobytes; the file may be anything.
 const accountsMax = 1 << 20
 
+// defaultHome is the home of root if the image does not say.
+const defaultHome = "/root"
+
 // User is whom commands and terminals run as, and who owns the files that
 // callers make: the USER of the image.
 type User struct {
@@ -157,7 +160,3 @@ func (w User) Home() string {
 	}
 	return "/" // commands are refused; files can still be named
 }
-
-const (
-	defaultHome = "/root"
-)

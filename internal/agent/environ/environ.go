@@ -10,10 +10,8 @@ import (
 	"strings"
 )
 
-// Images without these still get a usable shell.
-const (
-	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-)
+// defaultPath is for images without a PATH: they still get a usable shell.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // What the host says to the agent alone, in its environment.
 const (

@@ -20,10 +20,8 @@ import (
 	"github.com/dozehq/doze/internal/agent/upload"
 )
 
-const (
-	// listMax bounds a listing, which is held in memory.
-	listMax = 100_000
-)
+// listMax bounds a listing, which is held in memory.
+const listMax = 100_000
 
 // Calls answers the calls about files.
 type Calls struct {
