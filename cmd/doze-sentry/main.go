@@ -17,10 +17,10 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/version"
 
-	"github.com/dozehq/doze/internal/launcher"
-	_ "github.com/dozehq/doze/internal/launcher/early" // before gVisor
-	"github.com/dozehq/doze/internal/launcher/filters"
-	"github.com/dozehq/doze/internal/launcher/tune"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher"
+	_ "github.com/dozehq/doze/internal/machine/gvisor/launcher/early" // before gVisor
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/filters"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/tune"
 )
 
 func init() { //nolint:gochecknoinits // only here is it certain that we are on the main thread

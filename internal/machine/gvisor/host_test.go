@@ -65,7 +65,7 @@ func buildAll(ctx context.Context) error {
 	dir := sharedDir
 	// Results of tests are cached by the files that they open: name the sources
 	// of the programs that we run.
-	for _, sources := range []string{"../../launcher", "../../../cmd/doze-sentry", "../machinetest"} {
+	for _, sources := range []string{"launcher", "../hostproc", "../../../cmd/doze-sentry", "../machinetest"} {
 		err := filepath.WalkDir(sources, func(name string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() {
 				_, err = os.Stat(name)

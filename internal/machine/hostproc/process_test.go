@@ -1,4 +1,4 @@
-package launcher
+package hostproc
 
 import (
 	"context"
@@ -23,8 +23,8 @@ func TestWatch(t *testing.T) {
 		"works":             {func(<-chan struct{}) error { return nil }, nil, 0, false},
 		"fails":             {func(<-chan struct{}) error { return broken }, broken, 0, false},
 		"takes its time":    {func(<-chan struct{}) error { time.Sleep(59 * time.Second); return nil }, nil, 59 * time.Second, false},
-		"hangs":             {func(shot <-chan struct{}) error { <-shot; return broken }, errHung, time.Minute, true},
-		"survives the shot": {func(<-chan struct{}) error { time.Sleep(time.Hour); return nil }, errHung, 2 * time.Minute, true},
+		"hangs":             {func(shot <-chan struct{}) error { <-shot; return broken }, ErrHung, time.Minute, true},
+		"survives the shot": {func(<-chan struct{}) error { time.Sleep(time.Hour); return nil }, ErrHung, 2 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -35,7 +35,7 @@ func TestWatch(t *testing.T) {
 				// A caller that leaves does not end the call.
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
-				err := watch(ctx, time.Minute, func() { close(shot) }, func() error { return tc.call(shot) })
+				err := Watch(ctx, time.Minute, func() { close(shot) }, func() error { return tc.call(shot) })
 				if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 					t.Errorf("%v, want %v", err, tc.want)
 				}
@@ -59,7 +59,7 @@ func TestWatch(t *testing.T) {
 
 func TestGuard(t *testing.T) {
 	t.Parallel()
-	if err := guard(func() error { panic("engine") }); err == nil {
+	if err := Guard(func() error { panic("engine") }); err == nil {
 		t.Error("a panic is no error")
 	}
 }
@@ -70,7 +70,7 @@ func TestWaiter(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	end, err := waiter(child.Process.Pid)
+	end, err := Waiter(child.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestWaiter(t *testing.T) {
 	}
 	<-ended // before somebody reaps it
 	_ = child.Wait()
-	if _, err := waiter(child.Process.Pid); err == nil {
+	if _, err := Waiter(child.Process.Pid); err == nil {
 		t.Error("a process that is gone can be waited for")
 	}
 }
@@ -105,7 +105,7 @@ func TestTree(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	pids := tree(child.Process.Pid)
+	pids := Tree(child.Process.Pid)
 	for _, pid := range slices.Backward(pids) {
 		if p, err := os.FindProcess(pid); err == nil {
 			_ = p.Kill()
@@ -114,8 +114,8 @@ func TestTree(t *testing.T) {
 	if len(pids) != 2 || pids[0] != child.Process.Pid {
 		t.Errorf("the tree of %d is %v, want it and one child", child.Process.Pid, pids)
 	}
-	if alive(os.Getpid()) {
-		t.Error("a process that is no engine is taken for one")
+	if parent, err := Parent(child.Process.Pid); err != nil || parent != os.Getpid() {
+		t.Errorf("the parent of our child is %d, %v", parent, err)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestVisit(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = parent.Wait() })
 	var pids []int
-	err = visit(parent.Process.Pid, func(pid int) error {
+	err = Visit(parent.Process.Pid, func(pid int) error {
 		pids = append(pids, pid)
 		if len(pids) > 1 {
 			return nil
@@ -157,7 +157,7 @@ func TestVisit(t *testing.T) {
 		t.Errorf("%v were visited, %v; want %d and its child", pids, err, parent.Process.Pid)
 	}
 	broken := errors.New("broken")
-	if err := visit(os.Getpid(), func(int) error { return broken }); !errors.Is(err, broken) {
+	if err := Visit(os.Getpid(), func(int) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("a visit that failed returned %v", err)
 	}
 }

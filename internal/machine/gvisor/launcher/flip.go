@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -141,7 +142,7 @@ func (s *sandbox) unlimited(ctx context.Context) (limit func()) {
 			return
 		}
 		lifted = true
-		if err := g.limitCPU(0); err != nil {
+		if err := g.LimitCPU(0); err != nil {
 			slog.WarnContext(ctx, "lift the limit of the processor", "sandbox", s.id, "err", err)
 		}
 	})
@@ -152,7 +153,7 @@ func (s *sandbox) unlimited(ctx context.Context) (limit func()) {
 		if over = true; !lifted {
 			return
 		}
-		if err := g.limitCPU(quota); err != nil && !s.over() {
+		if err := g.LimitCPU(quota); err != nil && !s.over() {
 			slog.ErrorContext(ctx, "limit the processor", "sandbox", s.id, "err", err)
 			s.shoot() // without its limits it must not run
 		}
@@ -172,7 +173,7 @@ func (s *sandbox) wake(ctx context.Context, kept bool) error {
 	}
 	var err error
 	if kept {
-		err = watch(ctx, s.l.options.FlipLimit, s.shoot, resume)
+		err = hostproc.Watch(ctx, s.l.options.FlipLimit, s.shoot, resume)
 	} else {
 		err = s.later(resume)
 	}
@@ -181,7 +182,7 @@ func (s *sandbox) wake(ctx context.Context, kept bool) error {
 		return nil
 	}
 	s.hangUp()
-	if s.doubtful = errors.Is(err, errHung); s.doubtful {
+	if s.doubtful = errors.Is(err, hostproc.ErrHung); s.doubtful {
 		return err
 	}
 	return s.settleFlip(ctx, false, err)
@@ -195,10 +196,10 @@ func (s *sandbox) later(resume func() error) error {
 	s.onward = o
 	go func() { // ends with the engine, at the latest
 		defer close(o.done)
-		o.err = guard(resume)
+		o.err = hostproc.Guard(resume)
 	}()
 	err := s.went()
-	if !errors.Is(err, errHung) {
+	if !errors.Is(err, hostproc.ErrHung) {
 		s.onward = nil
 		return err
 	}
@@ -226,7 +227,7 @@ func (s *sandbox) lose() {
 func (s *sandbox) halt(ctx context.Context) error {
 	defer s.unlimited(ctx)()
 	slow, undone := false, error(nil)
-	err := watch(ctx, s.l.options.FlipLimit, func() { slow, undone = true, s.unhalt() }, func() error { return s.call(boot.ContMgrPause, nil) })
+	err := hostproc.Watch(ctx, s.l.options.FlipLimit, func() { slow, undone = true, s.unhalt() }, func() error { return s.call(boot.ContMgrPause, nil) })
 	switch {
 	case err == nil:
 		s.paused = true
@@ -288,7 +289,7 @@ func (s *sandbox) went() error {
 	case <-s.onward.done:
 		return s.onward.err
 	case <-time.After(s.l.options.FlipLimit):
-		return errHung
+		return hostproc.ErrHung
 	}
 }
 
@@ -376,7 +377,7 @@ func (s *sandbox) recall(ctx context.Context) (err error) {
 	s.swapped = s.marked(markSwapped)
 	if s.onward != nil {
 		err := s.went()
-		if errors.Is(err, errHung) {
+		if errors.Is(err, hostproc.ErrHung) {
 			return err
 		}
 		s.onward = nil
@@ -409,7 +410,7 @@ func (s *sandbox) halted(ctx context.Context) (bool, error) {
 	}
 	deadline := time.Now().Add(s.l.options.FlipLimit)
 	for time.Now().Before(deadline) {
-		if err := watch(ctx, s.l.options.FlipLimit, func() {}, ask); err != nil {
+		if err := hostproc.Watch(ctx, s.l.options.FlipLimit, func() {}, ask); err != nil {
 			return false, fmt.Errorf("ask whether it stands still: %w", err)
 		}
 		if busy, halted := readStacks(stacks); !busy {

@@ -3,14 +3,12 @@ package launcher
 import (
 	"context"
 	"log/slog"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dozehq/doze/internal/launcher/tune"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/tune"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // calmAfter is when a guest is taken to be past its start or its wake: the
@@ -89,25 +87,10 @@ func (s *sandbox) tell(sig unix.Signal) {
 		return // it is gone
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if s.over() || !catches(pid, sig) {
+	if s.over() || !hostproc.Catches(pid, sig) {
 		return
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
 		slog.Warn("tell an engine about its heap", "sandbox", s.id, "err", err)
 	}
-}
-
-// catches reports whether a process has a handler for a signal.
-func catches(pid int, sig unix.Signal) bool {
-	status, err := os.ReadFile(proc(pid, "status"))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(status)) {
-		if mask, ok := strings.CutPrefix(line, "SigCgt:"); ok {
-			caught, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
-			return err == nil && caught&(1<<(sig-1)) != 0
-		}
-	}
-	return false
 }

@@ -1,4 +1,4 @@
-package launcher
+package hostproc
 
 import (
 	"cmp"
@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
 // All machines of a platform share one ceiling: the memory limit of the parent
@@ -58,49 +56,68 @@ const (
 // come after those of the others. All come before the host's own. No number is
 // below 0: to lower it takes a capability that a host in a container lacks.
 var scores = [...]struct{ engine, guest int }{
-	ordinary: {0, 1000},
-	spared:   {0, 500},
-	ending:   {1000, 1000},
+	Ordinary: {0, 1000},
+	Spared:   {0, 500},
+	Ending:   {1000, 1000},
 }
 
-// standing is how a machine is treated when memory runs out.
-type standing int
+// Standing is how a machine is treated when memory runs out.
+type Standing int
 
 const (
-	ordinary standing = iota
-	spared            // memory is short, and it is within its share
-	ending            // it goes
+	Ordinary Standing = iota
+	Spared            // memory is short, and it is within its share
+	Ending            // it goes
 )
 
 // endedForOthers is the reason of an end by the watch.
 const endedForOthers = "the host ran out of memory for sandboxes, and this one was the furthest above its share: it was ended so that the others go on. " +
 	"Restore one of its snapshots, or delete it and create it again, with less in its memory and its files"
 
-// ceiling is the limit of all machines of a platform together.
-type ceiling struct {
+// A Member is a machine below a ceiling.
+type Member interface {
+	// Running reports whether its guest runs, so that it may take more.
+	Running() bool
+	// Stand sets how the kernel treats its processes when memory runs out.
+	Stand(to Standing)
+	// Evict ends it, and tells its owner why.
+	Evict(why string)
+}
+
+// Ceiling is the limit of all machines of a platform together.
+type Ceiling struct {
+	groups Groups
+	find   func(id string) (Member, bool)
+
 	mu     sync.Mutex
 	memory int64         // guarded by mu; what the node wants; 0 is no limit
 	change chan struct{} // has one when memory changed
 }
 
-// Limit bounds what all machines of all launchers with our parent of cgroups
-// take together, from now on.
-func (l *Launcher) Limit(_ context.Context, c gvisor.Ceiling) error {
-	if c.Memory <= 0 {
-		return fmt.Errorf("a limit of %d bytes is none", c.Memory)
+// NewCeiling returns the ceiling of all machines that have a group in g, without a
+// limit. The machines that find returns are those that this process may end;
+// others may have some more in g.
+func NewCeiling(g Groups, find func(id string) (Member, bool)) *Ceiling {
+	return &Ceiling{groups: g, find: find, change: make(chan struct{}, 1)}
+}
+
+// Set bounds what all machines take together, in bytes, from now on.
+func (c *Ceiling) Set(memory int64) error {
+	if memory <= 0 {
+		return fmt.Errorf("a limit of %d bytes is none", memory)
 	}
-	l.ceiling.mu.Lock()
-	l.ceiling.memory = c.Memory
-	l.ceiling.mu.Unlock()
+	c.mu.Lock()
+	c.memory = memory
+	c.mu.Unlock()
 	select {
-	case l.ceiling.change <- struct{}{}:
+	case c.change <- struct{}{}:
 	default:
 	}
-	return cmp.Or(l.groups.limitPIDs(), l.groups.limitMemory(c.Memory))
+	return cmp.Or(c.groups.limitPIDs(), c.groups.limitMemory(memory))
 }
 
 // wanted returns the limit that the node wants, or 0.
-func (c *ceiling) wanted() int64 {
+func (c *Ceiling) wanted() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.memory
@@ -108,8 +125,8 @@ func (c *ceiling) wanted() int64 {
 
 // limitMemory sets the limit of all machines together. What is in use already
 // stays: then the limit comes as close as it can, and the next call is closer.
-func (g groups) limitMemory(bytes int64) error {
-	all := g.open("")
+func (g Groups) limitMemory(bytes int64) error {
+	all := g.Open("")
 	used, err := all.usage()
 	if err != nil {
 		return err
@@ -130,7 +147,7 @@ func (g groups) limitMemory(bytes int64) error {
 }
 
 // limitPIDs sets how many tasks all machines may have together.
-func (g groups) limitPIDs() error {
+func (g Groups) limitPIDs() error {
 	most := int64(0)
 	for _, name := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
 		raw, err := os.ReadFile(name)
@@ -154,17 +171,17 @@ func margin(limit int64) int64 {
 	return min(max(int64(float64(limit)*marginShare), marginMin), marginMax)
 }
 
-// watchMemory keeps machines below the ceiling until ctx ends.
-func (l *Launcher) watchMemory(ctx context.Context) {
-	w := watchman{l: l}
+// Run keeps machines below the ceiling until ctx ends.
+func (c *Ceiling) Run(ctx context.Context) {
+	w := watchman{Ceiling: c}
 	for pause := lookLatest; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.ceiling.change:
+		case <-c.change:
 		case <-time.After(pause):
 		}
-		if limit := l.ceiling.wanted(); limit > 0 {
+		if limit := c.wanted(); limit > 0 {
 			pause = w.look(limit)
 		}
 	}
@@ -172,17 +189,18 @@ func (l *Launcher) watchMemory(ctx context.Context) {
 
 // watchman is what the watch knows from one look to the next.
 type watchman struct {
-	l      *Launcher
+	*Ceiling
+
 	scored time.Time // when the standings were last looked at
 	tight  bool      // they were looked at because memory is short
 	ended  time.Time // when a machine was last ended
-	victim *sandbox  // which
+	victim string    // which
 	blind  bool      // the numbers could not be read
 }
 
 // look does what is due, and returns how soon to look again.
 func (w *watchman) look(limit int64) time.Duration {
-	free, err := w.l.groups.free(limit)
+	free, err := w.groups.free(limit)
 	if err != nil {
 		if !w.blind {
 			slog.Error("the memory of all machines cannot be watched", "err", err)
@@ -192,13 +210,13 @@ func (w *watchman) look(limit int64) time.Duration {
 	}
 	w.blind = false
 	if free < 0 { // the limit was lowered while more was in use
-		if err := w.l.groups.limitMemory(limit); err != nil {
+		if err := w.groups.limitMemory(limit); err != nil {
 			slog.Error("lower the limit of all machines", "err", err)
 		}
 	}
 	w.score(limit, free)
 	if free < margin(limit) && !w.settling() {
-		w.end(w.l.groups.takers(), limit, free)
+		w.end(w.groups.takers(), limit, free)
 	}
 	soon := time.Duration(float64(free) / fillRate * float64(time.Second))
 	return min(max(soon, lookSoonest), lookLatest)
@@ -211,45 +229,41 @@ func (w *watchman) score(limit, free int64) {
 		return
 	}
 	w.scored, w.tight = time.Now(), tight
-	for _, t := range shares(w.l.groups.takers(), limit, free) {
-		s, err := w.l.machine(t.id)
+	for _, t := range shares(w.groups.takers(), limit, free) {
+		m, ours := w.find(t.id)
 		switch {
-		case err != nil: // another launcher's
+		case !ours:
 		case tight && t.excess < 0:
-			s.stand(spared)
+			m.Stand(Spared)
 		default:
-			s.stand(ordinary)
+			m.Stand(Ordinary)
 		}
 	}
 }
 
 // settling reports whether the memory of the last victim is about to come back.
 func (w *watchman) settling() bool {
-	if w.victim == nil || time.Since(w.ended) > returnTime {
-		return false
-	}
-	_, err := os.Lstat(w.victim.group.Load().memory)
-	return err == nil // its cgroup is removed when its last process is gone
+	return w.victim != "" && time.Since(w.ended) <= returnTime && w.groups.exists(w.victim)
 }
 
 // end ends the machine that is the furthest above its share.
 func (w *watchman) end(all []taker, limit, free int64) {
 	worst, ok := furthest(shares(all, limit, free), func(id string) bool {
-		s, err := w.l.machine(id)
-		return err != nil || s.now() == gvisor.StateRunning
+		m, ours := w.find(id)
+		return !ours || m.Running()
 	})
 	if !ok {
 		return
 	}
-	victim, err := w.l.machine(worst.id)
-	if err != nil {
-		return // another launcher's, which ends it
+	victim, ours := w.find(worst.id)
+	if !ours {
+		return // whose it is ends it
 	}
-	slog.Error("ending the machine that is the furthest above its share of the memory", "sandbox", worst.id,
+	slog.Error("Ending the machine that is the furthest above its share of the memory", "sandbox", worst.id,
 		"used", worst.used, "limit", worst.limit, "excess", worst.excess, "free", free)
-	w.victim, w.ended = victim, time.Now()
-	victim.stand(ending) // the kernel may be choosing, too
-	victim.evict(endedForOthers)
+	w.victim, w.ended = worst.id, time.Now()
+	victim.Stand(Ending) // the kernel may be choosing, too
+	victim.Evict(endedForOthers)
 }
 
 // furthest returns the machine that is the furthest above its share. Those that
@@ -268,38 +282,20 @@ func furthest(all []taker, runs func(id string) bool) (worst taker, found bool) 
 	return worst, found
 }
 
-// evict ends a machine that was not asked for it, and says why.
-func (s *sandbox) evict(why string) {
-	s.reason.CompareAndSwap(nil, &why)
-	s.shoot()
-}
-
-// stand sets the scores of the processes of a machine.
-func (s *sandbox) stand(to standing) {
-	if standing(s.standing.Swap(int32(to))) == to { //nolint:gosec // G115: there are three
-		return
-	}
-	s.adjust(to)
-}
-
-// adjust sets the scores of all processes of a machine.
-func (s *sandbox) adjust(to standing) {
-	g, engine := s.group.Load(), int(s.pid.Load())
-	if g == nil || engine == 0 {
-		return
-	}
+// Stand sets the scores of all processes of the group, of which one is the engine.
+func (g *Group) Stand(engine int, to Standing) {
 	for _, pid := range g.pids() {
-		adjust(pid, pid == engine, to)
+		Score(pid, pid == engine, to)
 	}
 }
 
-// adjust sets the score of one process.
-func adjust(pid int, engine bool, to standing) {
+// Score sets the score of one process, which is the engine or the guest's.
+func Score(pid int, engine bool, to Standing) {
 	score := scores[to].guest
 	if engine {
 		score = scores[to].engine
 	}
-	err := os.WriteFile(proc(pid, "oom_score_adj"), []byte(strconv.Itoa(score)), 0)
+	err := os.WriteFile(Path(pid, "oom_score_adj"), []byte(strconv.Itoa(score)), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
 		slog.Warn("cannot choose who dies first when memory runs out", "pid", pid, "err", err)
 	}
@@ -332,8 +328,8 @@ func shares(all []taker, limit, free int64) []taker {
 
 // free returns how much machines may still take: below the ceiling, and of what
 // the host has.
-func (g groups) free(limit int64) (int64, error) {
-	all := g.open("")
+func (g Groups) free(limit int64) (int64, error) {
+	all := g.Open("")
 	used, err := all.usage()
 	if err != nil {
 		return 0, err
@@ -349,8 +345,8 @@ func (g groups) free(limit int64) (int64, error) {
 	return min(limit-used, available), nil
 }
 
-// takers returns all machines of all launchers with their memory.
-func (g groups) takers() (all []taker) {
+// takers returns all machines with their memory.
+func (g Groups) takers() (all []taker) {
 	entries, err := os.ReadDir(g.dirs("")[0])
 	if err != nil {
 		return nil
@@ -359,8 +355,8 @@ func (g groups) takers() (all []taker) {
 		if !e.IsDir() {
 			continue
 		}
-		m := g.open(e.Name())
-		used, err := m.resident()
+		m := g.Open(e.Name())
+		used, err := m.Resident()
 		limit, unread := m.limit()
 		if err != nil || unread != nil {
 			continue // it ended
@@ -371,7 +367,7 @@ func (g groups) takers() (all []taker) {
 }
 
 // limit returns the memory limit of the group.
-func (g *group) limit() (int64, error) {
+func (g *Group) limit() (int64, error) {
 	name := "memory.limit_in_bytes"
 	if g.unified {
 		name = "memory.max"
@@ -384,7 +380,7 @@ func (g *group) limit() (int64, error) {
 }
 
 // pids returns the processes of the group.
-func (g *group) pids() (all []int) {
+func (g *Group) pids() (all []int) {
 	raw, err := os.ReadFile(filepath.Join(g.memory, "cgroup.procs"))
 	if err != nil {
 		return nil // it ended

@@ -28,6 +28,7 @@ import (
 
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // A checkpoint has two parts. In the first, the engine writes its own state and
@@ -67,7 +68,7 @@ const (
 	// copiers is how many threads copy at most. Memory is no faster with more,
 	// and the machines that are awake need the others.
 	copiers = 4
-	// stateMax bounds the engine's own state: its heap is below engineMemory.
+	// stateMax bounds the engine's own state: its heap is below machine.EngineMemory.
 	stateMax = 1 << 30
 	// A copy has the priority of a job in the background, for processor and
 	// disk: 7 is the lowest of the default class of the disk.
@@ -159,7 +160,7 @@ func background(do func() error) error {
 		tid := unix.Gettid()
 		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, copyNice) // a copy of another priority is as good
 		_, _, _ = unix.RawSyscall(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(tid), uintptr(copyDisk))
-		done <- guard(do)
+		done <- hostproc.Guard(do)
 	}()
 	return <-done
 }
@@ -169,7 +170,7 @@ func background(do func() error) error {
 func (s *sandbox) name(ctx context.Context, c *capture, yields bool) error {
 	defer s.unlimited(ctx)() // a request cannot stop this, and may come at any moment
 	if yields {
-		defer s.behind(ctx)()
+		defer s.group.Load().Behind(ctx)()
 	}
 	if err := s.count(ctx); err != nil {
 		return err
@@ -198,7 +199,7 @@ func (s *sandbox) name(ctx context.Context, c *capture, yields bool) error {
 		_ = server.Handle(ours) // until one of us hangs up
 		server.Stop(stopServing)
 	})
-	err = watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
+	err = hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
 		return s.call(boot.ContMgrCheckpoint, &control.SaveOpts{
 			Metadata:      statefile.CompressionLevelNone.ToMetadata(), // pages in a file of their own, which can be read in any order
 			HavePagesFile: true, Resume: true, UseCheckpointGofer: true,
@@ -213,43 +214,19 @@ func (s *sandbox) name(ctx context.Context, c *capture, yields bool) error {
 	return errors.Join(err, c.err)
 }
 
-// behind lets all others have the processors first, until the returned function
-// is called or somebody waits for this machine, which ctx tells. Preconditions: mu
-// is held.
-func (s *sandbox) behind(ctx context.Context) (level func()) {
-	g := s.group.Load()
-	if err := g.yield(true); err != nil { // then others wait a little
-		slog.WarnContext(ctx, "let others have the processors", "sandbox", s.id, "err", err)
-		return func() {}
-	}
-	var once sync.Once
-	raise := func() {
-		once.Do(func() {
-			if err := g.yield(false); err != nil && !s.over() {
-				slog.ErrorContext(ctx, "let it have the processors as others do", "sandbox", s.id, "err", err)
-			}
-		})
-	}
-	stop := context.AfterFunc(ctx, raise)
-	return func() {
-		stop()
-		raise() // or waits until it is done
-	}
-}
-
 // count lets the engine ask the kernel which of its memory is in use. What it
 // does not know of, it reads in a checkpoint, a page at a time, to find those that
 // are zero; that takes four times as long, and a request cannot stop it. Of what
 // it knows of, the launcher finds those. Preconditions: mu is held.
 func (s *sandbox) count(ctx context.Context) error {
-	err := watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
+	err := hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
 		return s.ask(boot.UsageCollect, &control.MemoryUsageOpts{Full: true}, new(control.MemoryUsage))
 	})
 	if err != nil { // it takes longer without
 		s.hangUp()
 		slog.WarnContext(ctx, "an engine does not count its memory", "sandbox", s.id, "err", err)
 	}
-	if errors.Is(err, errHung) {
+	if errors.Is(err, hostproc.ErrHung) {
 		return err
 	}
 	return context.Cause(ctx)

@@ -3,16 +3,14 @@ package launcher
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // A process that turns into another program has no command line for a moment. The
@@ -39,30 +37,11 @@ func (l *Launcher) endOrphans(ctx context.Context) error {
 			continue
 		}
 		slog.WarnContext(ctx, "ending a process of the engine that no machine has", "pid", pid)
-		if err := slay(ctx, pid); err != nil {
+		if err := hostproc.Kill(ctx, pid, gvisor.LimitKill); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// slay kills a process and waits for its end.
-func slay(ctx context.Context, pid int) error {
-	end, err := waiter(pid)
-	if err != nil {
-		return nil //nolint:nilerr // it has ended by itself
-	}
-	_ = unix.Kill(pid, unix.SIGKILL) // or it ends just now
-	ended := make(chan struct{})
-	go func() { end(); close(ended) }() // ends with the process
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(gvisor.LimitKill):
-		return fmt.Errorf("process %d does not end", pid)
-	}
 }
 
 // enginesIn returns the processes of the engine that keep their state in root,
@@ -87,20 +66,16 @@ func enginesIn(root string) (pids []int, turning bool) {
 		}
 	}
 	for pid := range all {
-		if parent, err := parentOf(pid); err == nil && !all[parent] {
+		if parent, err := hostproc.Parent(pid); err == nil && !all[parent] {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, turning
 }
 
-// parentOf returns the process that a process is a child of.
-func parentOf(pid int) (parent int, err error) {
-	status, err := os.ReadFile(proc(pid, "stat"))
-	if err != nil {
-		return 0, err
-	}
-	// The name is in brackets and may have any character in it.
-	_, err = fmt.Sscanf(string(status[bytes.LastIndexByte(status, ')')+1:]), " %c %d", new(rune), &parent)
-	return parent, err
+// alive reports whether pid is the engine's process of one of our machines:
+// after a reboot the number may be anybody's.
+func alive(pid int) bool {
+	cmdline, err := os.ReadFile(hostproc.Path(pid, "cmdline"))
+	return err == nil && bytes.HasPrefix(cmdline, []byte("runsc-sandbox\x00"))
 }

@@ -22,7 +22,9 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -33,17 +35,17 @@ type sandbox struct {
 	id string
 
 	mu        sync.Mutex
-	container *container.Container   // guarded by mu; nil before create and after the end
-	config    gvisor.Config          // guarded by mu; empty if adopted
-	group     atomic.Pointer[group]  // nil before create
-	state     atomic.Value           // string; as in gvisor.Found, empty before create
-	pid       atomic.Int64           // of the engine's process; 0 before create
-	unwanted  atomic.Bool            // its end is on purpose
-	spoilt    atomic.Pointer[error]  // what was wrong with the image that it woke from
-	reason    atomic.Pointer[string] // why we ended it, if it is not wanted
-	standing  atomic.Int32           // as in scores
-	exited    chan struct{}          // closed when that process is gone
-	clearing  sync.Once              // the removal of run state
+	container *container.Container           // guarded by mu; nil before create and after the end
+	config    gvisor.Config                  // guarded by mu; empty if adopted
+	group     atomic.Pointer[hostproc.Group] // nil before create
+	state     atomic.Value                   // string; as in gvisor.Found, empty before create
+	pid       atomic.Int64                   // of the engine's process; 0 before create
+	unwanted  atomic.Bool                    // its end is on purpose
+	spoilt    atomic.Pointer[error]          // what was wrong with the image that it woke from
+	reason    atomic.Pointer[string]         // why we ended it, if it is not wanted
+	standing  atomic.Int32                   // a hostproc.Standing, as it was set last
+	exited    chan struct{}                  // closed when that process is gone
+	clearing  sync.Once                      // the removal of run state
 
 	paused   bool                        // guarded by mu
 	swapped  bool                        // guarded by mu; its memory was moved to swap in the last pause
@@ -107,7 +109,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err := failpoint.Reach(failpoint.Group, s.id); err != nil {
 		return err
 	}
-	g, err := s.l.groups.make(c.ID, c.Memory)
+	g, err := s.l.groups.Make(c.ID, c.Memory+machine.EngineMemory)
 	if err != nil {
 		return err
 	}
@@ -135,7 +137,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 		return err
 	}
 	var made *container.Container
-	err = watch(ctx, gvisor.LimitStart, func() {}, func() error {
+	err = hostproc.Watch(ctx, gvisor.LimitStart, func() {}, func() error {
 		return asOwner(owner, func() (err error) {
 			made, err = container.New(settingsFor(c, s.l.conf), container.Args{ID: c.ID, Spec: spec, BundleDir: bundle})
 			return err
@@ -144,7 +146,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(failpoint.Reach(failpoint.Join, s.id), g.join(made)); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Join, s.id), join(g, made)); err != nil {
 		return errors.Join(err, made.Destroy())
 	}
 	return s.settle(made)
@@ -155,18 +157,18 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 // will run in, and then the engine. Every process that comes later descends from
 // one that is there now, and inherits both. Without the second, all would have the
 // score of the dozed that started us.
-func (g *group) join(c *container.Container) error {
+func join(g *hostproc.Group, c *container.Container) error {
 	engine := c.SandboxPid()
-	err := visit(engine, func(pid int) error {
-		if err := g.add(pid); err != nil {
+	err := hostproc.Visit(engine, func(pid int) error {
+		if err := g.Add(pid); err != nil {
 			return err
 		}
-		adjust(pid, pid == engine, ordinary)
+		hostproc.Score(pid, pid == engine, hostproc.Ordinary)
 		return nil
 	})
 	// It opens the files of volumes for the engine, if there are any.
 	if gofer := c.GoferPid.Load(); gofer != 0 && err == nil {
-		err = g.add(gofer)
+		err = g.Add(gofer)
 	}
 	return err
 }
@@ -194,7 +196,7 @@ func (s *sandbox) live(ctx context.Context, c *container.Container) error {
 func (s *sandbox) settle(c *container.Container) error {
 	s.container = c
 	s.note()
-	end, err := waiter(c.SandboxPid())
+	end, err := hostproc.Waiter(c.SandboxPid())
 	if err != nil {
 		return err
 	}
@@ -204,13 +206,13 @@ func (s *sandbox) settle(c *container.Container) error {
 		end()
 		s.ended(g)
 	})
-	s.l.tasks.Go(func() { g.watch(s.exited, memoryLimit(c.Spec), s.outOfMemory) })
+	s.l.tasks.Go(func() { g.Watch(s.exited, memoryLimit(c.Spec), s.outOfMemory) })
 	return nil
 }
 
 // ended reports the end of the engine's process, unless somebody wanted it.
-func (s *sandbox) ended(g *group) {
-	oom := g.shortOfMemory()
+func (s *sandbox) ended(g *hostproc.Group) {
+	oom := g.ShortOfMemory()
 	close(s.exited)
 	if s.unwanted.Load() {
 		return
@@ -260,7 +262,7 @@ func (s *sandbox) do(ctx context.Context, limit time.Duration, call func(c *cont
 		return fmt.Errorf("%s: %w", s.id, errGone)
 	}
 	defer s.note()
-	return watch(ctx, limit, s.shoot, func() error { return call(s.container) })
+	return hostproc.Watch(ctx, limit, s.shoot, func() error { return call(s.container) })
 }
 
 // start runs the first instruction.
@@ -318,7 +320,7 @@ func (s *sandbox) restored(ctx context.Context) {
 	}
 	s.stir()
 	failpoint.Pass(failpoint.Unlimit, s.id)
-	if err := s.group.Load().limitCPU(s.config.CPUs); err != nil && !s.over() {
+	if err := s.group.Load().LimitCPU(s.config.CPUs); err != nil && !s.over() {
 		slog.Error("limit the processor", "sandbox", s.id, "err", err)
 		s.shoot() // without its limits it must not run
 	}
@@ -330,7 +332,7 @@ func (s *sandbox) limitAgain(c *container.Container) error {
 	if c.Status == container.Created {
 		return nil
 	}
-	return s.group.Load().limitCPU(cpuLimit(c.Spec))
+	return s.group.Load().LimitCPU(cpuLimit(c.Spec))
 }
 
 // over reports whether the engine's process is gone.
@@ -376,7 +378,7 @@ func (s *sandbox) prepare() error {
 // start that did not work leaves nothing.
 func (s *sandbox) begun(ctx context.Context, err error) error {
 	if err == nil {
-		err = s.group.Load().limitCPU(s.config.CPUs)
+		err = s.group.Load().LimitCPU(s.config.CPUs)
 	}
 	if err == nil {
 		s.stir()
@@ -393,7 +395,7 @@ func (s *sandbox) loaded(ctx context.Context) error {
 	if c == nil {
 		return fmt.Errorf("%s: %w", s.id, errGone)
 	}
-	return watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
+	return hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
 }
 
 // archive writes the layer above the root file system. If it cannot, no file is
@@ -465,7 +467,7 @@ func (s *sandbox) shoot() {
 	case <-s.exited: // the number may belong to somebody else by now
 	default:
 		if g := s.group.Load(); g != nil {
-			_ = g.limitCPU(0) // to end takes processor time, too: a fork bomb has thousands of tasks
+			_ = g.LimitCPU(0) // to end takes processor time, too: a fork bomb has thousands of tasks
 		}
 		if pid := s.pid.Load(); pid != 0 {
 			_ = unix.Kill(int(pid), unix.SIGKILL) // its end is seen by settle's waiter
@@ -487,7 +489,7 @@ func (s *sandbox) removeRunState() {
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)
 	if g := s.group.Load(); g != nil {
-		if err := g.remove(); err != nil {
+		if err := g.Remove(); err != nil {
 			slog.Warn("remove cgroup", "sandbox", s.id, "err", err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 func TestServe(t *testing.T) {
@@ -25,6 +26,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &Launcher{machines: map[string]*sandbox{}}
+	l.ceiling = hostproc.NewCeiling(l.groups, l.member)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- l.Serve(ctx, socket) }()

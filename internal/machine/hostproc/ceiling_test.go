@@ -1,4 +1,4 @@
-package launcher
+package hostproc
 
 import (
 	"os"
@@ -86,7 +86,7 @@ func TestCeilingFiles(t *testing.T) {
 			if err := g.limitMemory(1 << 30); err != nil {
 				t.Fatal(name, err)
 			}
-			if got, err := g.open("").limit(); got != want || err != nil {
+			if got, err := g.Open("").limit(); got != want || err != nil {
 				t.Errorf("%s: with %d bytes in use the limit is %d, want %d, %v", name, used, got, want, err)
 			}
 		}

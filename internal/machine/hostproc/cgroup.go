@@ -1,4 +1,8 @@
-package launcher
+// Package hostproc is what a driver of machines needs of processes on the host:
+// cgroups that limit a machine and count what it costs, a ceiling for all of them
+// together, their memory in RAM and in swap, and how they end. It knows no engine:
+// to it, a machine is a process with descendants.
+package hostproc
 
 import (
 	"cmp"
@@ -6,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,21 +22,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/dozehq/doze/internal/machine"
 )
-
-// Cgroups limit a machine and count what it costs. gVisor can make them, but
-// on cgroup v1 it joins them with the calling process and everything in it, so
-// we make our own and put the engine's process there before its first
-// instruction.
 
 // cgroupRoot is where every host has them.
 const cgroupRoot = "/sys/fs/cgroup"
 
 const (
-	// engineMemory comes on top, so that a guest gets what it was promised.
-	engineMemory = machine.EngineMemory
+	// CPUPeriod is the kernel's default, in microseconds.
+	CPUPeriod = 100_000
 
 	// pidsMax bounds the host's tasks of one machine. Every task of the guest
 	// is at most one of them.
@@ -66,8 +64,8 @@ const (
 	oomSettle, oomPatience = 20 * time.Millisecond, 2 * time.Second
 )
 
-// groups is the place of all cgroups of one launcher.
-type groups struct {
+// Groups is the place of the cgroups of all machines of a platform.
+type Groups struct {
 	root    string
 	name    string // below the root of each hierarchy
 	unified bool   // cgroup v2
@@ -76,18 +74,18 @@ type groups struct {
 // controllers that we use, in every hierarchy where v1 has one each.
 var controllers = []string{"memory", "cpu", "pids"}
 
-// openGroups finds out how the host does it and prepares the parent.
-func openGroups(name string) (groups, error) {
+// OpenGroups finds out how the host does it and prepares the parent.
+func OpenGroups(name string) (Groups, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
-		return groups{}, fmt.Errorf("%s: %w", cgroupRoot, err)
+		return Groups{}, fmt.Errorf("%s: %w", cgroupRoot, err)
 	}
-	g := groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
+	g := Groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
 	return g, g.prepare()
 }
 
 // prepare makes the parent and lets it limit its children.
-func (g groups) prepare() error {
+func (g Groups) prepare() error {
 	for _, dir := range g.dirs("") {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return fmt.Errorf("make %s: %w", dir, err)
@@ -96,7 +94,7 @@ func (g groups) prepare() error {
 	if !g.unified {
 		// Kernels before 5.11 limit a parent for itself alone unless they are told.
 		// They refuse while it has children, which then were made by us, after this.
-		if err := g.open("").writeIf("memory.use_hierarchy", "1"); err != nil && !errors.Is(err, unix.EBUSY) {
+		if err := g.Open("").writeIf("memory.use_hierarchy", "1"); err != nil && !errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("limit machines together: %w", err)
 		}
 		return nil
@@ -112,7 +110,7 @@ func (g groups) prepare() error {
 }
 
 // dirs returns the directories of one group, or of the parent for no id.
-func (g groups) dirs(id string) []string {
+func (g Groups) dirs(id string) []string {
 	if g.unified {
 		return []string{filepath.Join(g.root, g.name, id)}
 	}
@@ -123,21 +121,23 @@ func (g groups) dirs(id string) []string {
 	return dirs
 }
 
-func (g groups) open(id string) *group {
+// Open returns the group of a machine, which need not exist.
+func (g Groups) Open(id string) *Group {
 	dirs := g.dirs(id)
 	if g.unified {
-		return &group{dirs: dirs, memory: dirs[0], cpu: dirs[0], unified: true}
+		return &Group{id: id, dirs: dirs, memory: dirs[0], cpu: dirs[0], unified: true}
 	}
-	return &group{dirs: dirs, memory: dirs[0], cpu: dirs[1]}
+	return &Group{id: id, dirs: dirs, memory: dirs[0], cpu: dirs[1]}
 }
 
-// make creates the group of a machine with its memory limit. The processor is
-// limited later (limitCPU), so that a start or a wake is not slowed down.
-func (g groups) make(id string, memory int64) (*group, error) {
-	made := g.open(id)
+// Make creates the group of a machine with the limit of its memory, in bytes, the
+// engine's included. The processor is limited later ([Group.LimitCPU]), so that a
+// start or a wake is not slowed down.
+func (g Groups) Make(id string, memory int64) (*Group, error) {
+	made := g.Open(id)
 	for _, dir := range made.dirs {
 		if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), made.remove())
+			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), made.Remove())
 		}
 	}
 	pids := made.dirs[len(made.dirs)-1]
@@ -145,29 +145,36 @@ func (g groups) make(id string, memory int64) (*group, error) {
 	if g.unified {
 		err = errors.Join(err, write(made.memory, "memory.oom.group", "0"))
 	}
-	if err = errors.Join(err, made.limitMemory(memory+engineMemory), made.allowSwap(false)); err != nil {
-		return nil, errors.Join(fmt.Errorf("limit a cgroup: %w", err), made.remove())
+	if err = errors.Join(err, made.limitMemory(memory), made.allowSwap(false)); err != nil {
+		return nil, errors.Join(fmt.Errorf("limit a cgroup: %w", err), made.Remove())
 	}
 	return made, nil
 }
 
-// sweep removes the groups of machines that are not there any more.
-func (g groups) sweep(keep func(id string) bool) error {
+// exists reports whether a machine has a group. It goes with the last process in it.
+func (g Groups) exists(id string) bool {
+	_, err := os.Lstat(g.Open(id).memory)
+	return err == nil
+}
+
+// Sweep removes the groups of machines that are not there any more.
+func (g Groups) Sweep(keep func(id string) bool) error {
 	var errs []error
 	for _, parent := range g.dirs("") {
 		entries, err := os.ReadDir(parent)
 		errs = append(errs, err)
 		for _, e := range entries {
 			if e.IsDir() && !keep(e.Name()) {
-				errs = append(errs, g.open(e.Name()).remove())
+				errs = append(errs, g.Open(e.Name()).Remove())
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// group is the cgroup of one machine.
-type group struct {
+// Group is the cgroup of one machine.
+type Group struct {
+	id          string   // of the machine
 	dirs        []string // all of it
 	memory, cpu string   // where those two controllers are
 	unified     bool
@@ -175,8 +182,8 @@ type group struct {
 	seenAt      atomic.Int64 // when it did, in Unix nanoseconds
 }
 
-// add moves a process in, with all its threads.
-func (g *group) add(pid int) error {
+// Add moves a process in, with all its threads.
+func (g *Group) Add(pid int) error {
 	for _, dir := range g.dirs {
 		if err := write(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("move process %d into its cgroup: %w", pid, err)
@@ -185,21 +192,21 @@ func (g *group) add(pid int) error {
 	return nil
 }
 
-// limitCPU bounds the group's share of the host's processors; 0 is no bound.
-func (g *group) limitCPU(cpus float64) error {
-	quota := strconv.Itoa(int(math.Ceil(cpus * cpuPeriod)))
+// LimitCPU bounds the group's share of the host's processors; 0 is no bound.
+func (g *Group) LimitCPU(cpus float64) error {
+	quota := strconv.Itoa(int(math.Ceil(cpus * CPUPeriod)))
 	if cpus == 0 {
 		quota = map[bool]string{true: "max", false: "-1"}[g.unified]
 	}
 	if g.unified {
-		return write(g.cpu, "cpu.max", quota+" "+strconv.Itoa(cpuPeriod))
+		return write(g.cpu, "cpu.max", quota+" "+strconv.Itoa(CPUPeriod))
 	}
 	return write(g.cpu, "cpu.cfs_quota_us", quota)
 }
 
-// yield makes the group get less of the processors than others that want them too.
+// Yield makes the group get less of the processors than others that want them too.
 // Those that are idle it may have.
-func (g *group) yield(yes bool) error {
+func (g *Group) Yield(yes bool) error {
 	name, share := "cpu.shares", cpuShares
 	if g.unified {
 		name, share = "cpu.weight", cpuWeight
@@ -210,10 +217,32 @@ func (g *group) yield(yes bool) error {
 	return write(g.cpu, name, strconv.Itoa(share))
 }
 
+// Behind lets all others have the processors first, until the returned function
+// is called or somebody waits for the machine, which ctx tells.
+func (g *Group) Behind(ctx context.Context) (level func()) {
+	if err := g.Yield(true); err != nil { // then others wait a little
+		slog.WarnContext(ctx, "let others have the processors", "sandbox", g.id, "err", err)
+		return func() {}
+	}
+	var once sync.Once
+	raise := func() {
+		once.Do(func() {
+			if err := g.Yield(false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // else it has ended
+				slog.ErrorContext(ctx, "let it have the processors as others do", "sandbox", g.id, "err", err)
+			}
+		})
+	}
+	stop := context.AfterFunc(ctx, raise)
+	return func() {
+		stop()
+		raise() // or waits until it is done
+	}
+}
+
 // limitMemory bounds what the group is charged for: memory, with what of it is
 // in the host's swap. Otherwise a host with swap would not limit it at all. On
 // cgroup v2 what is in swap comes on top, but it is only what reclaim moved.
-func (g *group) limitMemory(bytes int64) error {
+func (g *Group) limitMemory(bytes int64) error {
 	limit := strconv.FormatInt(bytes, 10)
 	if g.unified {
 		return write(g.memory, "memory.max", limit)
@@ -228,7 +257,7 @@ func (g *group) limitMemory(bytes int64) error {
 
 // writeIf writes to a file that not every host has: swap is accounted for only
 // where the kernel was told to.
-func (g *group) writeIf(name, value string) error {
+func (g *Group) writeIf(name, value string) error {
 	if _, err := os.Lstat(filepath.Join(g.memory, name)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -236,7 +265,7 @@ func (g *group) writeIf(name, value string) error {
 }
 
 // usage returns the bytes of memory that the group is charged for.
-func (g *group) usage() (int64, error) {
+func (g *Group) usage() (int64, error) {
 	name := "memory.usage_in_bytes"
 	if g.unified {
 		name = "memory.current"
@@ -248,9 +277,9 @@ func (g *group) usage() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
-// resident returns the bytes of memory that the group takes, without files: the
+// Resident returns the bytes of memory that the group takes, without files: the
 // kernel drops a checkpoint that was written when somebody needs the memory.
-func (g *group) resident() (int64, error) {
+func (g *Group) Resident() (int64, error) {
 	used, err := g.usage()
 	for _, files := range []string{"inactive_file", "active_file"} {
 		used -= g.counter("memory.stat", files)
@@ -258,10 +287,10 @@ func (g *group) resident() (int64, error) {
 	return max(0, used), err
 }
 
-// elsewhere returns the bytes of a process's own memory that are charged to
+// Elsewhere returns the bytes of a process's own memory that are charged to
 // another group: those of its start, before it was moved here.
-func (g *group) elsewhere(pid int) int64 {
-	raw, err := os.ReadFile(proc(pid, "statm"))
+func (g *Group) Elsewhere(pid int) int64 {
+	raw, err := os.ReadFile(Path(pid, "statm"))
 	if err != nil {
 		return 0 // it ended
 	}
@@ -276,8 +305,8 @@ func (g *group) elsewhere(pid int) int64 {
 	return max(0, (resident-shared)*int64(os.Getpagesize())-g.counter("memory.stat", own))
 }
 
-// swapped returns the bytes that the group has in the host's swap.
-func (g *group) swapped() int64 {
+// Swapped returns the bytes that the group has in the host's swap.
+func (g *Group) Swapped() int64 {
 	if g.unified {
 		raw, _ := os.ReadFile(filepath.Join(g.memory, "memory.swap.current")) // without it there is none
 		n, _ := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
@@ -286,10 +315,10 @@ func (g *group) swapped() int64 {
 	return g.counter("memory.stat", "swap")
 }
 
-// reclaim moves the memory of the group to the host's swap, all that can be,
+// Reclaim moves the memory of the group to the host's swap, all that can be,
 // until ctx ends, and returns what is left in RAM. What was moved comes back
 // page by page when it is used.
-func (g *group) reclaim(ctx context.Context) (left int64, err error) {
+func (g *Group) Reclaim(ctx context.Context) (left int64, err error) {
 	if err := g.allowSwap(true); err != nil {
 		return 0, fmt.Errorf("allow swap: %w", err)
 	}
@@ -317,7 +346,7 @@ func (g *group) reclaim(ctx context.Context) (left int64, err error) {
 }
 
 // push asks the kernel once to move all that is in use. It may give up early.
-func (g *group) push(ctx context.Context, used int64) error {
+func (g *Group) push(ctx context.Context, used int64) error {
 	name, value, early := "memory.force_empty", "0", unix.EBUSY
 	if g.unified {
 		name, value, early = "memory.reclaim", strconv.FormatInt(used, 10)+" swappiness=max", unix.EAGAIN
@@ -341,7 +370,7 @@ func (g *group) push(ctx context.Context, used int64) error {
 // allowSwap sets whether the kernel may move memory of the group to swap by
 // itself. It is allowed while we ask for it only: what a machine that runs has
 // there makes it slow.
-func (g *group) allowSwap(yes bool) error {
+func (g *Group) allowSwap(yes bool) error {
 	if g.unified { // what is there is not limited together with the memory
 		return g.writeIf("memory.swap.max", map[bool]string{true: "max", false: "0"}[yes])
 	}
@@ -392,7 +421,7 @@ func interruptWhen(ctx context.Context, thread int, done <-chan struct{}) {
 }
 
 // kills returns how many processes the kernel killed for lack of memory.
-func (g *group) kills() int64 {
+func (g *Group) kills() int64 {
 	name := "memory.oom_control"
 	if g.unified {
 		name = "memory.events"
@@ -401,7 +430,7 @@ func (g *group) kills() int64 {
 }
 
 // counter returns one number of a file of names and numbers, or 0.
-func (g *group) counter(file, name string) int64 {
+func (g *Group) counter(file, name string) int64 {
 	raw, err := os.ReadFile(filepath.Join(g.memory, file))
 	if err != nil {
 		return 0
@@ -415,15 +444,15 @@ func (g *group) counter(file, name string) int64 {
 	return 0
 }
 
-// shortOfMemory reports whether the kernel killed processes of the group just
+// ShortOfMemory reports whether the kernel killed processes of the group just
 // now. An earlier kill is not the reason of an end.
-func (g *group) shortOfMemory() bool {
+func (g *Group) ShortOfMemory() bool {
 	return g.kills() > g.seen.Load() || time.Since(time.Unix(0, g.seenAt.Load())) < oomPatience
 }
 
-// watch calls report whenever the kernel killed processes of the group for its
+// Watch calls report whenever the kernel killed processes of the group for its
 // limit, with their number since the last time, until end is closed.
-func (g *group) watch(end <-chan struct{}, limit int64, report func(kills int64)) {
+func (g *Group) Watch(end <-chan struct{}, limit int64, report func(kills int64)) {
 	alarm, err := g.alarm()
 	if err != nil {
 		return // the host does not tell; the end of a machine is still noticed
@@ -478,7 +507,7 @@ func (g *group) watch(end <-chan struct{}, limit int64, report func(kills int64)
 // unrelieve sets the old limit again, when memory came back or there is none to
 // come, and reports whether it did. The kernel refuses on cgroup v1 as long as
 // more is in use; on v2 it would kill for it, so that we look first.
-func (g *group) unrelieve(limit int64, after time.Duration) bool {
+func (g *Group) unrelieve(limit int64, after time.Duration) bool {
 	used, err := g.usage()
 	back := used < limit-relief || used < limit && after > reliefTime
 	return err != nil || back && g.limitMemory(limit) == nil
@@ -486,7 +515,7 @@ func (g *group) unrelieve(limit int64, after time.Duration) bool {
 
 // alarm returns a file that can be read whenever memory ran out: an eventfd on
 // cgroup v1, an inotify watch on v2.
-func (g *group) alarm() (*os.File, error) {
+func (g *Group) alarm() (*os.File, error) {
 	if g.unified {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 		if err != nil {
@@ -514,9 +543,9 @@ func (g *group) alarm() (*os.File, error) {
 	return file, nil
 }
 
-// remove deletes the group. The kernel refuses as long as a process is ending
+// Remove deletes the group. The kernel refuses as long as a process is ending
 // in it.
-func (g *group) remove() error {
+func (g *Group) Remove() error {
 	var errs []error
 	for _, dir := range g.dirs {
 		err := unix.Rmdir(dir)

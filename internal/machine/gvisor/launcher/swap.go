@@ -9,10 +9,9 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // What a machine in swap needs first when it wakes are some hundred pages, of
@@ -48,14 +47,14 @@ func (s *sandbox) reclaim(ctx context.Context) (r gvisor.Reclaimed, err error) {
 		return r, err
 	}
 	s.rested(ctx)
-	if err := pageOut(int(s.pid.Load())); err != nil {
+	if err := hostproc.PageOut(int(s.pid.Load())); err != nil {
 		return r, err
 	}
 	g := s.group.Load()
-	if r.Left, err = g.reclaim(ctx); err != nil {
+	if r.Left, err = g.Reclaim(ctx); err != nil {
 		return r, err
 	}
-	if r.Moved = g.swapped(); r.Moved == 0 {
+	if r.Moved = g.Swapped(); r.Moved == 0 {
 		return r, nil
 	}
 	if err := cmp.Or(failpoint.Reach(failpoint.Pushed, s.id), s.mark(markSwapped, true)); err != nil {
@@ -77,10 +76,10 @@ func (s *sandbox) warm() error {
 		return nil
 	}
 	engine := int(s.pid.Load())
-	err := pageIn(engine, s.hot)
-	guests := tree(engine)[1:]
+	err := hostproc.PageIn(engine, s.hot)
+	guests := hostproc.Tree(engine)[1:]
 	for _, pid := range guests[:min(len(guests), hotProcesses)] {
-		if bad := own(pid, unix.MADV_WILLNEED); !gone(bad) {
+		if bad := hostproc.Fetch(pid); !hostproc.Gone(bad) {
 			err = errors.Join(err, bad)
 		}
 	}
@@ -90,7 +89,7 @@ func (s *sandbox) warm() error {
 // fetch reads what an engine has for itself back from swap, all at once. The
 // engine reads what it needs first by itself, should it be faster.
 func fetch(ctx context.Context, engine int) {
-	if err := own(engine, unix.MADV_WILLNEED); err != nil && !gone(err) {
+	if err := hostproc.Fetch(engine); err != nil && !hostproc.Gone(err) {
 		slog.WarnContext(ctx, "read an engine from swap", "pid", engine, "err", err)
 	}
 }
@@ -104,7 +103,7 @@ func (s *sandbox) learn() {
 		if s.over() || s.paused && s.swapped {
 			return
 		}
-		used, err := inUse(int(s.pid.Load()))
+		used, err := hostproc.InUse(int(s.pid.Load()))
 		if err != nil {
 			slog.Warn("look at what a wake used", "sandbox", s.id, "err", err)
 			return

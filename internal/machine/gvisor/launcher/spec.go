@@ -13,6 +13,7 @@ import (
 
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // Annotations by which gVisor mounts a root file system from an EROFS file,
@@ -39,9 +40,6 @@ const (
 func sizeOption(memory int64, share float64) string {
 	return "size=" + strconv.FormatInt(int64(float64(memory)*share), 10)
 }
-
-// cpuPeriod is the kernel's default, in microseconds.
-const cpuPeriod = 100_000
 
 // cpusMin is what a guest sees at least: programs drop locks when they believe
 // to be alone on one processor (gVisor uses the same floor).
@@ -99,7 +97,7 @@ func settingsFor(c gvisor.Config, all *config.Config) *config.Config {
 // specFor is the OCI spec of a machine. Everything but paths, names and
 // environment must be the same at every restore.
 func specFor(c gvisor.Config, root string) *specs.Spec {
-	period, quota := uint64(cpuPeriod), int64(math.Ceil(c.CPUs*cpuPeriod))
+	period, quota := uint64(hostproc.CPUPeriod), int64(math.Ceil(c.CPUs*hostproc.CPUPeriod))
 	args := c.Args
 	if len(args) == 0 {
 		args = []string{agentPath}
@@ -160,12 +158,12 @@ func volumesFor(c gvisor.Config) (mounts []specs.Mount) {
 
 // memoryLimit is what a machine of this spec may be charged for.
 func memoryLimit(spec *specs.Spec) int64 {
-	return *spec.Linux.Resources.Memory.Limit + engineMemory // specFor writes it
+	return *spec.Linux.Resources.Memory.Limit + machine.EngineMemory // specFor writes it
 }
 
 // cpuLimit is its share of the host's processors.
 func cpuLimit(spec *specs.Spec) float64 {
-	return float64(*spec.Linux.Resources.CPU.Quota) / cpuPeriod // specFor writes it
+	return float64(*spec.Linux.Resources.CPU.Quota) / hostproc.CPUPeriod // specFor writes it
 }
 
 // Size tells the engine's process how large its guest is. gVisor learns that
@@ -183,7 +181,7 @@ func Size(args []string) []string {
 		args = setFlag(args, "--total-memory", strconv.FormatInt(*limits.Memory.Limit, 10))
 	}
 	if cpu := limits.CPU; cpu != nil && cpu.Quota != nil && *cpu.Quota > 0 {
-		n := max(cpusMin, int(math.Ceil(float64(*cpu.Quota)/cpuPeriod)))
+		n := max(cpusMin, int(math.Ceil(float64(*cpu.Quota)/hostproc.CPUPeriod)))
 		args = setFlag(args, "--cpu-num", strconv.Itoa(n))
 	}
 	return args

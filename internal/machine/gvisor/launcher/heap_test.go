@@ -7,17 +7,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dozehq/doze/internal/launcher/tune"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/tune"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // TestCatches: every program in Go takes the signal, of whatever release it is;
 // another one would end by it.
 func TestCatches(t *testing.T) {
 	t.Parallel()
-	if !catches(os.Getpid(), tune.HeapAsleep) {
+	if !hostproc.Catches(os.Getpid(), tune.HeapAsleep) {
 		t.Error("we do")
 	}
-	if catches(os.Getpid(), unix.SIGKILL) || catches(0, tune.HeapAsleep) {
+	if hostproc.Catches(os.Getpid(), unix.SIGKILL) || hostproc.Catches(0, tune.HeapAsleep) {
 		t.Error("nobody can")
 	}
 	child := exec.Command("cat")
@@ -28,7 +29,7 @@ func TestCatches(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if catches(child.Process.Pid, tune.HeapAsleep) {
+	if hostproc.Catches(child.Process.Pid, tune.HeapAsleep) {
 		t.Error("cat does not")
 	}
 	if err := in.Close(); err != nil {

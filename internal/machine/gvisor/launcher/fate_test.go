@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // TestFate: the reason is known of a child that nobody has collected yet, and
@@ -20,7 +22,7 @@ func TestFate(t *testing.T) {
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		end, err := waiter(child.Process.Pid)
+		end, err := hostproc.Waiter(child.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // The engine's process of each machine has a user and a group of the host that
@@ -138,7 +140,7 @@ func asOwner(uid int, do func() error) error {
 				return
 			}
 		}
-		done <- guard(do)
+		done <- hostproc.Guard(do)
 	}()
 	return <-done
 }

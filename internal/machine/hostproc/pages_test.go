@@ -1,4 +1,4 @@
-package launcher
+package hostproc
 
 import (
 	"os"
@@ -51,24 +51,6 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-func TestRecent(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		used, older, want []uint64
-		most              int
-	}{
-		"first wake":  {used: []uint64{3, 1}, most: 4, want: []uint64{3, 1}},
-		"both":        {used: []uint64{3, 1}, older: []uint64{1, 2}, most: 4, want: []uint64{3, 1, 2}},
-		"the newest":  {used: []uint64{3, 1}, older: []uint64{4, 2}, most: 3, want: []uint64{3, 1, 4}},
-		"not so much": {used: []uint64{3, 1}, older: []uint64{4}, most: 1, want: []uint64{3}},
-		"nothing":     {older: []uint64{4}, most: 1, want: []uint64{4}},
-	} {
-		if diff := cmp.Diff(tc.want, recent(tc.used, tc.older, tc.most)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
 // TestInUse finds a page that was written, and none that nobody touched.
 func TestInUse(t *testing.T) {
 	t.Parallel()
@@ -80,7 +62,7 @@ func TestInUse(t *testing.T) {
 	defer func() { _ = unix.Munmap(memory) }()
 	memory[size] = 1
 	at := func(page int) uint64 { return uint64(uintptr(unsafe.Pointer(&memory[page*size]))) }
-	pages, err := inUse(os.Getpid())
+	pages, err := InUse(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,10 +72,10 @@ func TestInUse(t *testing.T) {
 	if slices.Contains(pages, at(0)) || slices.Contains(pages, at(2)) {
 		t.Error("a page that nobody touched is found")
 	}
-	if err := pageIn(os.Getpid(), pages); err != nil {
+	if err := PageIn(os.Getpid(), pages); err != nil {
 		t.Error(err)
 	}
-	if _, err := inUse(0); err == nil {
+	if _, err := InUse(0); err == nil {
 		t.Error("there is no such process")
 	}
 }
@@ -110,7 +92,7 @@ func TestPageOut(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := pageOut(child.Process.Pid); err != nil {
+	if err := PageOut(child.Process.Pid); err != nil {
 		t.Error(err)
 	}
 	if err := in.Close(); err != nil {
@@ -119,7 +101,7 @@ func TestPageOut(t *testing.T) {
 	if err := child.Wait(); err != nil {
 		t.Error("it did not survive:", err)
 	}
-	if err := pageOut(child.Process.Pid); err == nil {
+	if err := PageOut(child.Process.Pid); err == nil {
 		t.Error("there is no such process")
 	}
 }

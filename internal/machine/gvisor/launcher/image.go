@@ -25,6 +25,7 @@ import (
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // An engine that wakes from disk reads its image through its launcher, over the
@@ -288,7 +289,7 @@ func (p *pages) register(fd int, size uint64) (uintptr, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, fmt.Errorf("look at the memory: %w", err)
 	}
-	maps, err := os.Open(proc(p.pid, "maps"))
+	maps, err := os.Open(hostproc.Path(p.pid, "maps"))
 	if err != nil {
 		return 0, fmt.Errorf("look at the memory: %w", err)
 	}

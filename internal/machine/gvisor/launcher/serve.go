@@ -40,7 +40,7 @@ func (l *Launcher) Serve(ctx context.Context, socket string) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer end()
-	watch.Go(func() { l.watchMemory(watching) })
+	watch.Go(func() { l.ceiling.Run(watching) })
 	server := &http.Server{Handler: l.handler(), ReadHeaderTimeout: headerTime}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -37,6 +37,7 @@ import (
 
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 var (
@@ -74,10 +75,10 @@ type Options struct {
 type Launcher struct {
 	options Options
 	conf    *config.Config
-	groups  groups
+	groups  hostproc.Groups
 	feed    feed
 	tasks   sync.WaitGroup
-	ceiling ceiling
+	ceiling *hostproc.Ceiling
 	lock    *os.File // says to other launchers that this run directory has one
 
 	mu       sync.Mutex
@@ -105,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure the engine: %w", err)
 	}
-	g, err := openGroups(o.Cgroup)
+	g, err := hostproc.OpenGroups(o.Cgroup)
 	if err != nil {
 		return nil, fmt.Errorf("prepare cgroups: %w", err)
 	}
@@ -123,7 +124,8 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 	glog.SetTarget(glog.GoogleEmitter{Writer: &glog.Writer{Next: sieve{o.Log}}})
 	glog.SetLevel(glog.Warning)
 
-	l := &Launcher{options: o, conf: conf, groups: g, ceiling: ceiling{change: make(chan struct{}, 1)}, lock: lock, machines: map[string]*sandbox{}}
+	l := &Launcher{options: o, conf: conf, groups: g, lock: lock, machines: map[string]*sandbox{}}
+	l.ceiling = hostproc.NewCeiling(g, l.member)
 	return l, l.adopt(ctx)
 }
 
@@ -200,7 +202,7 @@ func (l *Launcher) adopt(ctx context.Context) error {
 			continue
 		}
 		s := l.newSandbox(id.ContainerID)
-		s.group.Store(l.groups.open(id.ContainerID))
+		s.group.Store(l.groups.Open(id.ContainerID))
 		if err := s.live(ctx, c); err != nil { // it ended just now, or is beyond trust: an image of it may be left
 			slog.Warn("ending a machine that cannot be adopted", "sandbox", id.ContainerID, "err", err)
 			if err := s.kill(ctx); err != nil {
@@ -211,8 +213,8 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		if err := s.limitAgain(c); err != nil {
 			slog.Warn("limit an adopted machine", "sandbox", id.ContainerID, "err", err)
 		}
-		s.adjust(ordinary) // our predecessor may have died with memory short, or in a checkpoint
-		if err := s.group.Load().yield(false); err != nil {
+		s.score(hostproc.Ordinary) // our predecessor may have died with memory short, or in a checkpoint
+		if err := s.group.Load().Yield(false); err != nil {
 			slog.Warn("let an adopted machine have the processors", "sandbox", id.ContainerID, "err", err)
 		}
 		l.machines[id.ContainerID] = s
@@ -227,7 +229,7 @@ func (l *Launcher) adopt(ctx context.Context) error {
 	if err := l.sweepOwners(); err != nil {
 		return fmt.Errorf("end leases of users: %w", err)
 	}
-	return l.groups.sweep(func(id string) bool { return l.machines[id] != nil || l.elsewhere(id) })
+	return l.groups.Sweep(func(id string) bool { return l.machines[id] != nil || l.elsewhere(id) })
 }
 
 // sweepBundles removes those of machines that never got as far as having
@@ -259,7 +261,7 @@ func (l *Launcher) elsewhere(id string) bool {
 // scrub removes the run state of a machine whose processes are gone.
 func (l *Launcher) scrub(c *container.Container, id string) {
 	if c != nil {
-		if err := guard(c.Destroy); err != nil {
+		if err := hostproc.Guard(c.Destroy); err != nil {
 			slog.Warn("destroy", "sandbox", id, "err", err)
 		}
 	}
@@ -446,9 +448,9 @@ func (l *Launcher) Stats(_ context.Context, id string) (stats gvisor.Stats, err 
 		if g == nil { // it is being created
 			return nil
 		}
-		stats.MemoryBytes, err = g.resident()
-		stats.MemoryBytes += g.elsewhere(int(s.pid.Load()))
-		stats.SwapBytes = g.swapped()
+		stats.MemoryBytes, err = g.Resident()
+		stats.MemoryBytes += g.Elsewhere(int(s.pid.Load()))
+		stats.SwapBytes = g.Swapped()
 		return err
 	})
 	return stats, err

@@ -1,4 +1,4 @@
-package launcher
+package hostproc
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 
 // fakeGroups is a directory tree that takes what would be written to cgroups.
 // As in a real one, files exist before they are written.
-func fakeGroups(t *testing.T, unified bool) groups {
+func fakeGroups(t *testing.T, unified bool) Groups {
 	t.Helper()
-	g := groups{root: t.TempDir(), name: "doze", unified: unified}
+	g := Groups{root: t.TempDir(), name: "doze", unified: unified}
 	if unified {
 		if err := os.MkdirAll(filepath.Join(g.root, g.name), 0o700); err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func written(t *testing.T, root string) map[string]string {
 
 func TestGroupFiles(t *testing.T) {
 	t.Parallel()
-	limit := fmt.Sprint(256<<20 + engineMemory)
+	limit := fmt.Sprint(256 << 20)
 	for name, tc := range map[string]struct {
 		unified bool
 		files   []string // that exist
@@ -85,17 +85,17 @@ func TestGroupFiles(t *testing.T) {
 		if err := g.prepare(); err != nil {
 			t.Fatal(name, err)
 		}
-		a, err := g.make("a", 256<<20)
+		a, err := g.Make("a", 256<<20)
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if err := a.add(7); err != nil {
+		if err := a.Add(7); err != nil {
 			t.Fatal(name, err)
 		}
-		if err := a.limitCPU(0.5); err != nil {
+		if err := a.LimitCPU(0.5); err != nil {
 			t.Fatal(name, err)
 		}
-		if err := a.yield(true); err != nil {
+		if err := a.Yield(true); err != nil {
 			t.Fatal(name, err)
 		}
 		if diff := cmp.Diff(tc.want, written(t, g.root)); diff != "" {
@@ -129,11 +129,9 @@ func TestBehind(t *testing.T) {
 						t.Errorf("its weight is %q, %v; want %s", raw, err, want)
 					}
 				}
-				s := &sandbox{id: "a", exited: make(chan struct{})}
-				s.group.Store(g.open("a"))
 				ctx, wanted := context.WithCancel(t.Context())
 				defer wanted()
-				level := s.behind(ctx)
+				level := g.Open("a").Behind(ctx)
 				is("6")
 				end(level, wanted)
 				synctest.Wait()
@@ -167,18 +165,18 @@ func TestGroupNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a := g.open("a")
+		a := g.Open("a")
 		if n, err := a.usage(); n != 4096 || err != nil {
 			t.Errorf("%s: usage %d, %v", name, n, err)
 		}
 		if n := a.kills(); n != 3 {
 			t.Errorf("%s: %d kills, want 3", name, n)
 		}
-		if !a.shortOfMemory() {
+		if !a.ShortOfMemory() {
 			t.Errorf("%s: a kill that nobody saw is no reason", name)
 		}
 		a.seen.Store(3)
-		if a.shortOfMemory() {
+		if a.ShortOfMemory() {
 			t.Errorf("%s: a kill of long ago is a reason", name)
 		}
 	}
@@ -229,20 +227,20 @@ func TestGroupSwap(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a := g.open("a")
-		if left, err := a.reclaim(t.Context()); left != tc.left || err != nil {
+		a := g.Open("a")
+		if left, err := a.Reclaim(t.Context()); left != tc.left || err != nil {
 			t.Errorf("%s: %d bytes are left, %v", name, left, err)
 		}
-		if n := a.swapped(); n != tc.swapped {
+		if n := a.Swapped(); n != tc.swapped {
 			t.Errorf("%s: %d bytes in swap", name, n)
 		}
-		if n, err := a.resident(); n != 8192-5120 || err != nil {
+		if n, err := a.Resident(); n != 8192-5120 || err != nil {
 			t.Errorf("%s: %d bytes without files, %v", name, n, err)
 		}
-		if n := a.elsewhere(os.Getpid()); n <= 0 {
+		if n := a.Elsewhere(os.Getpid()); n <= 0 {
 			t.Errorf("%s: %d bytes of a process are charged elsewhere", name, n)
 		}
-		if n := a.elsewhere(0); n != 0 {
+		if n := a.Elsewhere(0); n != 0 {
 			t.Errorf("%s: %d bytes of nobody are charged elsewhere", name, n)
 		}
 		all := written(t, g.root)
@@ -253,7 +251,7 @@ func TestGroupSwap(t *testing.T) {
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if _, err := a.reclaim(ended); !errors.Is(err, context.Canceled) {
+		if _, err := a.Reclaim(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: it goes on without its caller: %v", name, err)
 		}
 	}
@@ -265,7 +263,7 @@ func TestGroupsReal(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: cgroups need root")
 	}
-	g, err := openGroups(fmt.Sprintf("doze-test-launcher-%d", os.Getpid()))
+	g, err := OpenGroups(fmt.Sprintf("doze-test-hostproc-%d", os.Getpid()))
 	if err != nil {
 		t.Skip("SKIPPED: this host has no cgroups for us:", err)
 	}
@@ -276,11 +274,11 @@ func TestGroupsReal(t *testing.T) {
 			}
 		}
 	})
-	a, err := g.make("a", 16<<20)
+	a, err := g.Make("a", 16<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.make("b", 16<<20); err != nil {
+	if _, err := g.Make("b", 16<<20); err != nil {
 		t.Fatal(err)
 	}
 	child := exec.Command("sleep", "1000")
@@ -288,10 +286,10 @@ func TestGroupsReal(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.add(child.Process.Pid); err != nil {
+	if err := a.Add(child.Process.Pid); err != nil {
 		t.Error(err)
 	}
-	if err := a.limitCPU(0.5); err != nil {
+	if err := a.LimitCPU(0.5); err != nil {
 		t.Error(err)
 	}
 	for _, dir := range a.dirs {
@@ -308,10 +306,10 @@ func TestGroupsReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = child.Wait()
-	if err := a.add(child.Process.Pid); err != nil {
+	if err := a.Add(child.Process.Pid); err != nil {
 		t.Error("a process that is gone:", err)
 	}
-	if err := g.sweep(func(id string) bool { return id == "a" }); err != nil {
+	if err := g.Sweep(func(id string) bool { return id == "a" }); err != nil {
 		t.Error(err)
 	}
 	for _, dir := range g.dirs("b") {
@@ -320,7 +318,7 @@ func TestGroupsReal(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := a.remove(); err != nil {
+		if err := a.Remove(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package launcher
+package hostproc
 
 import (
 	"bufio"
@@ -48,14 +48,17 @@ func (m mapping) iovec() unix.RemoteIovec {
 	return unix.RemoteIovec{Base: uintptr(m.from), Len: int(m.to - m.from)} //nolint:gosec // G115: readMaps looked
 }
 
-// pageOut moves the private memory of a process to swap, whichever cgroup it is
-// charged to. The start of an engine is charged to the launcher's: gVisor starts
-// it on a thread of its own choice. Written in the order of its addresses, it
+// PageOut moves the private memory of a process to swap, whichever cgroup it is
+// charged to: that of its start may be the one of who started it. Written in the order of its addresses, it
 // also comes back faster than in the kernel's.
-func pageOut(pid int) error { return own(pid, unix.MADV_PAGEOUT) }
+func PageOut(pid int) error { return advisePrivate(pid, unix.MADV_PAGEOUT) }
 
-// own tells the kernel what to do with all private memory of a process.
-func own(pid int, advice uintptr) error {
+// Fetch makes the kernel read all private memory of a process back from swap. It
+// waits for none of it.
+func Fetch(pid int) error { return advisePrivate(pid, unix.MADV_WILLNEED) }
+
+// advisePrivate tells the kernel what to do with all private memory of a process.
+func advisePrivate(pid int, advice uintptr) error {
 	all, err := mappings(pid)
 	if err != nil {
 		return err
@@ -70,9 +73,9 @@ func own(pid int, advice uintptr) error {
 	return advise(pid, private, advice)
 }
 
-// pageIn makes the kernel read memory of a process back from swap. It waits for
+// PageIn makes the kernel read memory of a process back from swap. It waits for
 // changes to files only.
-func pageIn(pid int, pages []uint64) error {
+func PageIn(pid int, pages []uint64) error {
 	maps, err := mappings(pid)
 	if err != nil {
 		return err
@@ -144,17 +147,17 @@ func done(ranges []unix.RemoteIovec, n int) int {
 	return len(ranges)
 }
 
-// inUse returns which memory of a machine is in RAM, as addresses of pages in its
+// InUse returns which memory of a machine is in RAM, as addresses of pages in its
 // engine: what the processes have mapped that the guest's run in, all of which
 // the engine can reach, and the engine's own.
-func inUse(engine int) ([]uint64, error) {
+func InUse(engine int) ([]uint64, error) {
 	maps, err := mappings(engine)
 	if err != nil {
 		return nil, err
 	}
 	pages := map[uint64]bool{} // addresses in the engine
-	for _, pid := range tree(engine)[1:] {
-		if err := borrowed(pid, maps, pages); err != nil && !gone(err) {
+	for _, pid := range Tree(engine)[1:] {
+		if err := borrowed(pid, maps, pages); err != nil && !Gone(err) {
 			return nil, err
 		}
 	}
@@ -198,7 +201,7 @@ func borrowed(pid int, engine []mapping, pages map[uint64]bool) error {
 
 // present reports each page of a mapping that the process has in RAM.
 func present(pid int, m mapping, report func(page uint64)) error {
-	file, err := os.Open(proc(pid, "pagemap"))
+	file, err := os.Open(Path(pid, "pagemap"))
 	if err != nil {
 		return fmt.Errorf("look at the memory: %w", err)
 	}
@@ -236,7 +239,7 @@ func ranges(pages []uint64) (all []unix.RemoteIovec) {
 
 // mappings returns the memory of a process.
 func mappings(pid int) ([]mapping, error) {
-	file, err := os.Open(proc(pid, "maps"))
+	file, err := os.Open(Path(pid, "maps"))
 	if err != nil {
 		return nil, fmt.Errorf("look at the memory: %w", err)
 	}
@@ -273,5 +276,5 @@ func sorted(pages map[uint64]bool) []uint64 {
 	return all
 }
 
-// gone reports whether an error is that of a process that ended meanwhile.
-func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+// Gone reports whether an error is that of a process that ended meanwhile.
+func Gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
