@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 )
 
 // awaitPoll is how often Await looks again.
@@ -104,11 +104,11 @@ func (p *Platform) checkpointed(name string, since time.Time) bool {
 	}
 	// It gets its name, then that is brought to disk, then it is vouched for.
 	image := filepath.Join(dir, "image")
-	made, err := os.Stat(filepath.Join(image, gvisor.FileManifest))
+	made, err := os.Stat(filepath.Join(image, checkpoint.FileManifest))
 	if err != nil || !made.ModTime().After(since) {
 		return false
 	}
-	vouchers, err := filepath.Glob(gvisor.VoucherFile(filepath.Join(p.RunDir, "*"), image)) // one of each engine
+	vouchers, err := filepath.Glob(checkpoint.VoucherFile(filepath.Join(p.RunDir, "*"), image)) // one of each engine
 	return err == nil && slices.ContainsFunc(vouchers, func(name string) bool {
 		vouched, err := os.Stat(name)
 		return err == nil && !vouched.ModTime().Before(made.ModTime())

@@ -9,16 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -51,11 +50,12 @@ type Options struct {
 // Driver asks a launcher for each version of the engine that is in use, and
 // starts it when there is none.
 type Driver struct {
-	options Options
-	current *engine // of new machines
-	run     string  // directory of what we know until the next reboot
-	ready   ready
-	rush    rush
+	options  Options
+	current  *engine // of new machines
+	run      string  // directory of what we know until the next reboot
+	vouchers checkpoint.Vouchers
+	ready    ready
+	rush     rush
 
 	mu       sync.Mutex
 	engines  map[string]*engine  // guarded by mu; by version
@@ -72,19 +72,12 @@ func Open(ctx context.Context, o Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		options: o, current: current, engines: all, added: make(chan struct{}), run: current.run,
+		options: o, current: current, engines: all, added: make(chan struct{}), run: current.run, vouchers: checkpoint.VouchersIn(current.run),
 		machines: map[string]*sandbox{}, last: map[string]*sandbox{},
 	}
 	d.rush.idled = idled
 	d.ready = ready{most: o.Ready, calm: cmp.Or(o.Calm, readyCalm), rush: &d.rush}
 	return d, current.ensure(ctx)
-}
-
-// versions returns those of all engines.
-func (d *Driver) versions() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Keys(d.engines))
 }
 
 // engine returns the one of a version.
@@ -94,12 +87,13 @@ func (d *Driver) engine(version string) *engine {
 	return d.engines[version]
 }
 
-// manifest reads that of an image, whose engine may have been put back since it
-// was looked for.
-func (d *Driver) manifest(dir string, c machine.Config) (manifest, error) {
-	m, err := readManifest(dir, c, d.versions())
-	if errors.Is(err, machine.ErrNoEngine) && d.look(m.Engine) {
-		return readManifest(dir, c, d.versions())
+// manifest reads that of a checkpoint. It is [machine.ErrNoEngine] if the engine
+// that made it is not there; one may have been put back since it was looked for.
+func (d *Driver) manifest(dir string, c machine.Config) (checkpoint.Manifest, error) {
+	m, err := layout.Read(dir, c)
+	if err == nil && d.engine(m.Engine) == nil && !d.look(m.Engine) {
+		err = fmt.Errorf("%w: the engine %q is not installed: put its doze-sentry into engines/%s/ of the data directory",
+			machine.ErrNoEngine, m.Engine, m.Engine)
 	}
 	return m, err
 }
@@ -126,8 +120,10 @@ func (d *Driver) look(version string) bool {
 
 // others returns the engines that new machines do not get.
 func (d *Driver) others() (list []*engine) {
-	for _, v := range d.versions() {
-		if e := d.engine(v); e != d.current {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.engines {
+		if e != d.current {
 			list = append(list, e)
 		}
 	}
@@ -213,22 +209,18 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 			err = errors.Join(fmt.Errorf("fork: %w", err), s.Close(ctx))
 		}
 	}()
-	image := imageDir(c)
 	sharing := trace.Start(ctx, trace.Share)
-	if err := shareImage(from, m, c, image+unmade, true); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(image+unmade, image); err != nil { // durable or not: the machine is to run
+	if err := checkpoint.Inherit(c, from, m); err != nil {
 		return nil, err
 	}
 	sharing.End()
-	bytes, _ := hasImage(c)
+	bytes, _ := checkpoint.Has(c)
 	s.bytes.Store(bytes)
-	if d.vouched(from) {
-		s.trust(ctx, image)
+	if d.vouchers.Vouched(from) {
+		s.trust(ctx, checkpoint.Dir(c))
 	}
 	if err := s.Resume(ctx); err != nil {
-		return nil, errors.Join(err, d.doubt(from))
+		return nil, errors.Join(err, d.vouchers.Doubt(from))
 	}
 	return s, nil
 }
@@ -244,19 +236,19 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	d.know(s)
 	state, err := s.engine.Load().find(ctx, c.ID)
 	if err == nil {
-		err = sweepImages(c)
+		err = checkpoint.Sweep(c)
 	}
 	if err != nil {
 		d.forget(s)
 		return nil, fmt.Errorf("adopt: %w", err)
 	}
-	_, saved := hasImage(c)
-	ran := marked(c)
+	_, saved := checkpoint.Has(c)
+	ran := checkpoint.Ran(c)
 	switch {
 	case state == StateRunning: // an image is older than what runs
 		s.reach(machine.Awake)
-		err = errors.Join(discount(c), sweepImages(c))
-		bytes, _ := imageAt(filepath.Join(c.Dir, dirLast))
+		err = errors.Join(checkpoint.Discount(c), checkpoint.Sweep(c))
+		bytes, _ := checkpoint.Size(checkpoint.Last(c))
 		s.bytes.Store(bytes)
 	case state == StateSwapped && saved && !ran:
 		s.reach(machine.Swapped)
@@ -265,7 +257,7 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	case state == StatePaused, state == StateSwapped:
 		s.reach(machine.Paused)
 		if saved { // it is older than what ran
-			err = errors.Join(discount(c), sweepImages(c))
+			err = errors.Join(checkpoint.Discount(c), checkpoint.Sweep(c))
 		}
 	default: // created: the process of a wake that was cut short never ran
 		err = s.kill(ctx)
@@ -297,7 +289,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 			slog.Error("machines of an engine cannot be reached", "engine", e.version, "err", err)
 		}
 	}
-	return errors.Join(err, d.sweepVouchers())
+	return errors.Join(err, d.vouchers.Sweep())
 }
 
 // sweep ends the machines of one engine that keep does not name.
@@ -329,7 +321,7 @@ func (d *Driver) Retire(ctx context.Context, dirs ...string) (gone []string, err
 	if len(others) == 0 {
 		return nil, nil
 	}
-	needed, err := made(dirs)
+	needed, err := checkpoint.Engines(dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +342,7 @@ func (d *Driver) Retire(ctx context.Context, dirs ...string) (gone []string, err
 
 // Discard implements [machine.Driver].
 func (d *Driver) Discard(dir string) error {
-	return errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+unmade), d.doubt(dir))
+	return errors.Join(checkpoint.Discard(dir), d.vouchers.Doubt(dir))
 }
 
 // know registers a machine with processes, whose end is an event.
@@ -529,7 +521,7 @@ func (d *Driver) concerns(e machine.Event) bool {
 		return false
 	}
 	delete(d.machines, e.ID)
-	if err := d.doubt(imageDir(s.config)); err != nil { // its image may be why
+	if err := d.vouchers.Doubt(checkpoint.Dir(s.config)); err != nil { // its image may be why
 		slog.Warn("an image is vouched for", "sandbox", e.ID, "err", err)
 	}
 	// One that is kept lost nothing but memory that it has on disk too.

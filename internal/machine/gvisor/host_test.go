@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/machinetest"
 	"github.com/dozehq/doze/internal/swap"
 )
@@ -65,7 +66,7 @@ func buildAll(ctx context.Context) error {
 	dir := sharedDir
 	// Results of tests are cached by the files that they open: name the sources
 	// of the programs that we run.
-	for _, sources := range []string{"launcher", "../hostproc", "../../../cmd/doze-sentry", "../machinetest"} {
+	for _, sources := range []string{"launcher", "../checkpoint", "../hostproc", "../../../cmd/doze-sentry", "../machinetest"} {
 		err := filepath.WalkDir(sources, func(name string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() {
 				_, err = os.Stat(name)
@@ -357,16 +358,12 @@ func (h *host) Swaps() bool { return built.swap }
 
 func (h *host) Forge(t *testing.T, c machine.Config) {
 	t.Helper()
-	engine, err := run(t.Context(), built.sentry, "-version")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := readManifest(imageDir(c), c, []string{engine})
+	m, err := layout.Read(checkpoint.Dir(c), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.Engine += "-other"
-	if err := writeManifest(filepath.Join(c.Dir, dirImage, FileManifest), m); err != nil {
+	if err := m.Write(checkpoint.Dir(c)); err != nil {
 		t.Fatal(err)
 	}
 }

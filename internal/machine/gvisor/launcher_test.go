@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
@@ -242,7 +243,7 @@ func TestDamageWhileLoading(t *testing.T) {
 		t.Fatal(err)
 	}
 	flip := func() {
-		f, err := os.OpenFile(filepath.Join(c.Dir, dirImage, FilePages), os.O_RDWR, 0)
+		f, err := os.OpenFile(filepath.Join(checkpoint.Dir(c), checkpoint.FilePages), os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +262,7 @@ func TestDamageWhileLoading(t *testing.T) {
 		}
 	}
 	flip()
-	if err := d.vouch(imageDir(c)); err != nil {
+	if err := d.vouchers.Vouch(checkpoint.Dir(c)); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Resume(t.Context()); err == nil { // the damage is met when the guest runs

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 )
 
 // sleeperMemory is what [TestSleepAgain] measures with.
@@ -152,13 +153,13 @@ func TestManySleeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m.Tier() == machine.OnDisk {
-			entries, err := filepath.Glob(filepath.Join(imageDir(c), "pages*.img"))
+			entries, err := filepath.Glob(filepath.Join(checkpoint.Dir(c), "pages*.img"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			layers = max(layers, len(entries)-1)
 			if sleep%4 == 0 { // as after a restart of the host
-				if err := d.doubt(imageDir(c)); err != nil {
+				if err := d.vouchers.Doubt(checkpoint.Dir(c)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -205,12 +206,12 @@ func TestOldFormat(t *testing.T) {
 	if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
 		t.Fatal(err)
 	}
-	dir := imageDir(c)
+	dir := checkpoint.Dir(c)
 	about, err := d.manifest(dir, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory, err := OpenMemory(dir, about.Files)
+	memory, err := checkpoint.OpenMemory(dir, about.Files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,16 +227,16 @@ func TestOldFormat(t *testing.T) {
 	if err := memory.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, FilePages), raw, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, checkpoint.FilePages), raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	pages := Describe(FilePages, raw)
+	pages := checkpoint.Describe(checkpoint.FilePages, raw)
 	pages.Ranges = memory.Ranges
-	about.Format, about.Files = formatWhole, []ImageFile{about.Files[0], about.Files[1], pages}
-	if err := os.Remove(filepath.Join(dir, FileIndex)); err != nil {
+	about.Format, about.Files = checkpoint.FormatWhole, []checkpoint.File{about.Files[0], about.Files[1], pages}
+	if err := os.Remove(filepath.Join(dir, checkpoint.FileIndex)); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeManifest(filepath.Join(dir, FileManifest), about); err != nil {
+	if err := about.Write(dir); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second is in the new one

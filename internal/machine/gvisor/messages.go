@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -97,7 +98,7 @@ type Checkpoint struct {
 	// Dir is a directory with nothing in it but, perhaps, a file of pages that
 	// an earlier checkpoint of the machine wrote in part.
 	Dir string `json:"dir"`
-	// Layers says that the caller knows of [Index]. To one that does not, an image
+	// Layers says that the caller knows of [checkpoint.Index]. To one that does not, an image
 	// would look like one without memory.
 	Layers bool `json:"layers"`
 	// Base is an earlier image of the machine, whose memory the new one shares
@@ -110,13 +111,13 @@ type Checkpoint struct {
 
 // Base is an image that another one may share files with.
 type Base struct {
-	Dir   string    `json:"dir"`
-	Index ImageFile `json:"index"`
+	Dir   string          `json:"dir"`
+	Index checkpoint.File `json:"index"`
 }
 
 // Made says what a checkpoint wrote. An older launcher says nothing.
 type Made struct {
-	Files []ImageFile `json:"files"` // those whose checksums are known
+	Files []checkpoint.File `json:"files"` // those whose checksums are known
 }
 
 // Rename asks for another host name of a running machine.
@@ -140,9 +141,9 @@ type Archive struct {
 // Restore asks for a machine out of an image. The machine runs when the call
 // returns; its memory may still be loading.
 type Restore struct {
-	Config Config      `json:"config"`
-	Dir    string      `json:"dir"`
-	Files  []ImageFile `json:"files"` // what must be in Dir
+	Config Config            `json:"config"`
+	Dir    string            `json:"dir"`
+	Files  []checkpoint.File `json:"files"` // what must be in Dir
 }
 
 // Failure is the body of an error.
@@ -162,11 +163,11 @@ const (
 	LimitKill       = 30 * time.Second
 )
 
-// Files of an image. The engine writes the first three, the driver the last.
+// Files of a checkpoint that the engine writes, besides those of [checkpoint].
 const (
 	FileState    = "checkpoint.img"
 	FilePageMeta = "pages_meta.img"
-	FilePages    = "pages.img"
-	FileIndex    = "index.img" // written by the launcher; older ones write none
-	FileManifest = "manifest.json"
 )
+
+// layout is what the engine writes.
+var layout = checkpoint.Layout{FileState, FilePageMeta}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 )
 
 // TestLieBack ends machines in the second after a wake from disk, in which their
@@ -35,25 +37,25 @@ func TestLieBack(t *testing.T) {
 			t.Parallel()
 			c := making(t)
 			c.GoBack = tt.goBack
-			if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err != nil {
+			if err := layout.Commit(t.Context(), new(sync.WaitGroup), c, someEngine, checkpoint.Dir(c)); err != nil {
 				t.Fatal(err)
 			}
-			m, err := readManifest(imageDir(c), c, []string{someEngine})
+			m, err := layout.Read(checkpoint.Dir(c), c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if m.Other = tt.other; tt.other {
-				if err := writeManifest(filepath.Join(imageDir(c), FileManifest), m); err != nil {
+				if err := m.Write(checkpoint.Dir(c)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tt.empty {
-				if err := os.Truncate(filepath.Join(imageDir(c), FileManifest), 0); err != nil {
+				if err := os.Truncate(filepath.Join(checkpoint.Dir(c), checkpoint.FileManifest), 0); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tt.marked {
-				if err := mark(c); err != nil {
+				if err := checkpoint.MarkRan(c); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -61,79 +63,33 @@ func TestLieBack(t *testing.T) {
 			if err := s.lieBack(tt.state); errors.Is(err, machine.ErrGone) != tt.gone || !tt.gone && err != nil {
 				t.Fatal(err)
 			}
-			if _, ok := hasImage(c); ok == tt.gone {
+			if _, ok := checkpoint.Has(c); ok == tt.gone {
 				t.Errorf("it has an image: %t", ok)
 			}
 			if got := s.WentBack(); got.Equal(m.Made) != tt.want || got.IsZero() == tt.want {
 				t.Errorf("it went back to %v, and the image is of %v", got, m.Made)
 			}
-			if marked(c) {
+			if checkpoint.Ran(c) {
 				t.Error("it would say so again")
 			}
 		})
 	}
 }
 
-// TestUnmark makes an image count no more, and again.
-func TestUnmark(t *testing.T) {
-	t.Parallel()
-	c := making(t)
-	c.GoBack = true
-	if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err != nil {
-		t.Fatal(err)
-	}
-	for what, do := range map[string]func(Config) error{
-		"retire": retire,
-		"go back": func(c Config) error {
-			if err := retire(c); err != nil {
-				return err
-			}
-			if err := mark(c); err != nil { // a cut of the power may leave both
-				return err
-			}
-			_, err := goBack(c)
-			return err
-		},
-	} {
-		if err := mark(c); err != nil {
-			t.Fatal(err)
-		}
-		if err := do(c); err != nil {
-			t.Fatal(err)
-		}
-		if marked(c) {
-			t.Errorf("%s: it is marked still", what)
-		}
-		if err := os.Rename(filepath.Join(c.Dir, dirLast), imageDir(c)); err != nil && what == "retire" {
-			t.Fatal(err)
-		}
-	}
-}
+const someEngine = "engine-1"
 
-// TestFreed counts what the end of an image gives back, when another one has some
-// of its files too.
-func TestFreed(t *testing.T) {
-	t.Parallel()
-	c := making(t)
-	if _, ok := freed(imageDir(c)); ok {
-		t.Error("there is an image")
-	}
-	if err := commit(t.Context(), new(sync.WaitGroup), c, someEngine, imageDir(c)); err != nil {
+// making returns a machine with the engine's files of a checkpoint, not committed.
+func making(t *testing.T) Config {
+	t.Helper()
+	c := Config{ID: "a", Dir: t.TempDir(), Root: "/images/root.erofs", Agent: "/images/agent.erofs"}
+	dir := checkpoint.Making(checkpoint.Dir(c))
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	all, ok := freed(imageDir(c))
-	if size, _ := hasImage(c); !ok || all != size {
-		t.Errorf("%d bytes of %d, %t", all, size, ok)
+	for name, size := range map[string]int{FileState: 1000, FilePageMeta: 0, checkpoint.FilePages: 2*checkpoint.SumChunk + 5} {
+		if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte{7}, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	pages := filepath.Join(imageDir(c), FilePages)
-	info, err := os.Stat(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(pages, filepath.Join(c.Dir, "copy")); err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := freed(imageDir(c)); got != all-allocated(info) {
-		t.Errorf("%d bytes, want %d without the %d of a file with two names", got, all, allocated(info))
-	}
+	return c
 }

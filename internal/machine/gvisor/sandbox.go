@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -49,7 +49,7 @@ func (d *Driver) sandbox(c machine.Config, t machine.Tier) *sandbox {
 	s := &sandbox{d: d, config: c}
 	s.engine.Store(d.current)
 	s.tier.Store(uint32(t))
-	if n, ok := hasImage(c); ok {
+	if n, ok := checkpoint.Has(c); ok {
 		s.bytes.Store(n)
 	}
 	return s
@@ -88,12 +88,12 @@ func (s *sandbox) WentBack() (made time.Time) {
 
 // goBack makes the machine, which has no processes, sleep in its last image.
 func (s *sandbox) goBack() error {
-	made, err := goBack(s.config)
+	made, err := checkpoint.GoBack(s.config)
 	if err != nil {
 		return err
 	}
 	s.back.Store(&made)
-	bytes, _ := hasImage(s.config)
+	bytes, _ := checkpoint.Has(s.config)
 	s.bytes.Store(bytes)
 	s.reach(machine.OnDisk)
 	return nil
@@ -104,23 +104,23 @@ func (s *sandbox) goBack() error {
 // An image that is a copy of another machine does not know whose it is, and may not
 // be on disk: it is no checkpoint of a machine that ran.
 func (s *sandbox) lieBack(state string) error {
-	if !marked(s.config) {
+	if !checkpoint.Ran(s.config) {
 		return nil
 	}
-	if isOther(s.config) {
-		if err := errors.Join(discount(s.config), sweepImages(s.config)); err != nil {
+	if checkpoint.IsOther(s.config) {
+		if err := errors.Join(checkpoint.Discount(s.config), checkpoint.Sweep(s.config)); err != nil {
 			return err
 		}
 		return s.goBack()
 	}
 	if state == StateCreated || !s.config.GoBack {
-		return unmark(s.config)
+		return checkpoint.UnmarkRan(s.config)
 	}
-	made, err := madeAt(imageDir(s.config))
+	made, err := checkpoint.MadeAt(checkpoint.Dir(s.config))
 	if err == nil {
 		s.back.Store(&made)
 	}
-	return errors.Join(err, unmark(s.config))
+	return errors.Join(err, checkpoint.UnmarkRan(s.config))
 }
 
 // outlast has what was just renamed or made in the machine's directory outlast a
@@ -192,23 +192,23 @@ func (s *sandbox) save(ctx context.Context) error {
 		return err // and the old image is all that is left
 	}
 	// That image is older than what ran since, whether or not it was retired.
-	if err := errors.Join(retire(s.config), sweepImages(s.config)); err != nil {
+	if err := errors.Join(checkpoint.Retire(s.config), checkpoint.Sweep(s.config)); err != nil {
 		return fmt.Errorf("remove old images: %w", err)
 	}
-	err := s.write(ctx, imageDir(s.config))
+	err := s.write(ctx, checkpoint.Dir(s.config))
 	if err != nil && full(err) && ctx.Err() == nil && s.makesRoom(ctx) {
 		slog.WarnContext(ctx, "the last checkpoint makes room for the next", "sandbox", s.config.ID)
-		if err := errors.Join(outdate(s.config), sweepImages(s.config)); err != nil {
+		if err := errors.Join(checkpoint.Outdate(s.config), checkpoint.Sweep(s.config)); err != nil {
 			return fmt.Errorf("remove the last image: %w", err)
 		}
-		err = s.write(ctx, imageDir(s.config))
+		err = s.write(ctx, checkpoint.Dir(s.config))
 	}
 	if err != nil {
 		return err
 	}
-	bytes, _ := hasImage(s.config)
+	bytes, _ := checkpoint.Has(s.config)
 	s.bytes.Store(bytes)
-	if err := outdate(s.config); err != nil {
+	if err := checkpoint.Outdate(s.config); err != nil {
 		slog.WarnContext(ctx, "the last checkpoint stays beside the next", "sandbox", s.config.ID, "err", err)
 	}
 	s.tasks.Go(s.discardStale)
@@ -218,7 +218,7 @@ func (s *sandbox) save(ctx context.Context) error {
 // makesRoom reports whether the last image is there, and the next one would fit in
 // its place for sure. If not, it stays: it is all that a crash would leave.
 func (s *sandbox) makesRoom(ctx context.Context) bool {
-	bytes, ok := freed(filepath.Join(s.config.Dir, dirLast))
+	bytes, ok := checkpoint.Freed(checkpoint.Last(s.config))
 	if !ok {
 		return false
 	}
@@ -265,20 +265,20 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	if err := failpoint.Reach(failpoint.Make, s.config.ID); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir+unmade, 0o700); err != nil {
-		return fmt.Errorf("make room for the image: %w", err)
+	if err := checkpoint.Begin(dir); err != nil {
+		return err
 	}
 	defer func() {
 		switch {
 		case err != nil && ctx.Err() != nil:
 			s.tasks.Go(func() { s.abandon(dir) })
 		case err != nil:
-			err = errors.Join(err, os.RemoveAll(dir+unmade))
+			err = errors.Join(err, checkpoint.Cancel(dir))
 		}
 	}()
-	if dir == imageDir(s.config) {
-		if err := os.Rename(filepath.Join(s.config.Dir, fileBegun), filepath.Join(dir+unmade, FilePages)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("go on with a checkpoint: %w", err)
+	if dir == checkpoint.Dir(s.config) {
+		if err := checkpoint.Continue(s.config); err != nil {
+			return err
 		}
 	}
 	if err := failpoint.Reach(failpoint.Checkpoint, s.config.ID); err != nil {
@@ -287,14 +287,14 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	// The engine's own part cannot be stopped. What the launcher copies can.
 	var made Made
 	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{
-		ID: s.config.ID, Dir: dir + unmade, Layers: true, Base: s.base(),
-		Yields: dir == imageDir(s.config), // a machine that is kept goes on when it is done
+		ID: s.config.ID, Dir: checkpoint.Making(dir), Layers: true, Base: s.base(),
+		Yields: dir == checkpoint.Dir(s.config), // a machine that is kept goes on when it is done
 	}, &made); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
-	err = commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
+	err = layout.Commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
 	if ctx.Err() != nil && err != nil && s.present(context.WithoutCancel(ctx)) != nil {
-		err = commit(context.WithoutCancel(ctx), &s.tasks, s.config, s.engine.Load().version, dir, made.Files...) // it is all that is left
+		err = layout.Commit(context.WithoutCancel(ctx), &s.tasks, s.config, s.engine.Load().version, dir, made.Files...) // it is all that is left
 	}
 	if err != nil {
 		return err
@@ -306,15 +306,15 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 // base returns the image that the machine woke from, if it is there and somebody
 // vouches for it: what is shared with it is not written again.
 func (s *sandbox) base() *Base {
-	last := filepath.Join(s.config.Dir, dirLast)
-	if !s.d.vouched(last) {
+	last := checkpoint.Last(s.config)
+	if !s.d.vouchers.Vouched(last) {
 		return nil
 	}
 	m, err := s.d.manifest(last, s.config)
 	if err != nil {
 		return nil
 	}
-	index, ok := m.index()
+	index, ok := m.Index()
 	if !ok {
 		return nil
 	}
@@ -324,23 +324,23 @@ func (s *sandbox) base() *Base {
 // abandon keeps what a checkpoint that was stopped has copied, for the next one
 // of the same machine, and removes the rest.
 func (s *sandbox) abandon(dir string) {
-	if dir == imageDir(s.config) {
-		begun := filepath.Join(s.config.Dir, fileBegun)
-		if err := os.Rename(filepath.Join(dir+unmade, FilePages), begun); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if dir == checkpoint.Dir(s.config) {
+		bytes, kept, err := checkpoint.Stop(s.config)
+		if err != nil {
 			slog.Warn("keep what a checkpoint copied", "sandbox", s.config.ID, "err", err)
 		}
-		if info, err := os.Stat(begun); err == nil {
-			s.bytes.Store(allocated(info))
+		if kept {
+			s.bytes.Store(bytes)
 		}
 	}
-	if err := os.RemoveAll(dir + unmade); err != nil {
+	if err := checkpoint.Cancel(dir); err != nil {
 		slog.Warn("remove a checkpoint that was stopped", "sandbox", s.config.ID, "err", err)
 	}
 }
 
 // trust vouches for an image that is known to be sound.
 func (s *sandbox) trust(ctx context.Context, dir string) {
-	if err := cmp.Or(failpoint.Reach(failpoint.Vouch, s.config.ID), s.d.vouch(dir)); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Vouch, s.config.ID), s.d.vouchers.Vouch(dir)); err != nil {
 		slog.WarnContext(ctx, "the next wake will read the whole image", "sandbox", s.config.ID, "err", err)
 	}
 }
@@ -379,23 +379,15 @@ func (s *sandbox) still(ctx context.Context, do func() error) (err error) {
 
 // keepImage gives the image of the sleeping machine a second name.
 func (s *sandbox) keepImage(ctx context.Context, dir string) error {
-	own := imageDir(s.config)
+	own := checkpoint.Dir(s.config)
 	m, err := s.d.manifest(own, s.config)
 	if err != nil {
 		return err
 	}
-	if err := shareImage(own, m, s.config, dir+unmade, false); err != nil {
+	if err := checkpoint.Copy(s.config, m, dir); err != nil {
 		return err
 	}
-	for _, name := range []string{FileManifest, "."} { // the files are on disk since they were written
-		if err := durable.Sync(filepath.Join(dir+unmade, name)); err != nil {
-			return errors.Join(err, os.RemoveAll(dir+unmade))
-		}
-	}
-	if err := publish(s.config, dir); err != nil {
-		return errors.Join(err, os.RemoveAll(dir+unmade))
-	}
-	if s.d.vouched(own) {
+	if s.d.vouchers.Vouched(own) {
 		s.trust(ctx, dir)
 	}
 	return nil
@@ -497,7 +489,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	var both errgroup.Group
 	both.Go(func() error {
 		defer trace.Start(ctx, trace.Retire).End()
-		err := retire(s.config)
+		err := checkpoint.Retire(s.config)
 		if err == nil {
 			s.outlast() // else the image would count again
 		}
@@ -513,7 +505,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 		})
 		return nil
 	}
-	if back := restoreImage(s.config); back != nil {
+	if back := checkpoint.TakeBack(s.config); back != nil {
 		return errors.Join(err, died, back)
 	}
 	if died != nil {
@@ -534,7 +526,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 // compared with its manifest while the engine's process is created; the first
 // instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
-	image := imageDir(s.config)
+	image := checkpoint.Dir(s.config)
 	reading := trace.Start(ctx, trace.Manifest)
 	m, err := s.d.manifest(image, s.config)
 	reading.End()
@@ -551,10 +543,10 @@ func (s *sandbox) restore(ctx context.Context) error {
 	both.Go(func() error {
 		defer func() { verified = time.Since(start) }()
 		defer trace.Start(ctx, trace.Verify).End()
-		if s.d.vouched(image) {
+		if s.d.vouchers.Vouched(image) {
 			return nil
 		}
-		if err := cmp.Or(failpoint.Reach(failpoint.Verify, s.config.ID), verify(work, image, m)); err != nil {
+		if err := cmp.Or(failpoint.Reach(failpoint.Verify, s.config.ID), checkpoint.Verify(work, image, m)); err != nil {
 			return err
 		}
 		s.trust(ctx, image)
@@ -575,7 +567,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 	marked := make(chan struct{})
 	go func() { // the machine does not wait for the disk, and its caller waits for both
 		defer close(marked)
-		if err := mark(s.config); err != nil {
+		if err := checkpoint.MarkRan(s.config); err != nil {
 			slog.WarnContext(ctx, "a crash in the next second would not be noticed", "sandbox", s.config.ID, "err", err)
 			return
 		}
@@ -590,7 +582,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 		err = s.d.settle(s)
 	}
 	if err != nil {
-		return errors.Join(err, s.d.doubt(image), s.kill(ctx), unmark(s.config))
+		return errors.Join(err, s.d.vouchers.Doubt(image), s.kill(ctx), checkpoint.UnmarkRan(s.config))
 	}
 	slog.DebugContext(ctx, "restored", "sandbox", s.config.ID, "verified", verified, "prepared", prepared, "took", time.Since(start))
 	s.tasks.Go(s.finishRestore)
@@ -622,7 +614,7 @@ func (s *sandbox) finishRestore() {
 	if !s.d.knows(s) {
 		return // it has ended, and the image is what is left of it
 	}
-	if err := discount(s.config); err != nil {
+	if err := checkpoint.Discount(s.config); err != nil {
 		slog.Error("retire an image", "sandbox", s.config.ID, "err", err)
 		return
 	}
@@ -631,20 +623,20 @@ func (s *sandbox) finishRestore() {
 
 func (s *sandbox) discard() {
 	failpoint.Pass(failpoint.Discard, s.config.ID)
-	if err := sweepImages(s.config); err != nil {
+	if err := checkpoint.Sweep(s.config); err != nil {
 		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
 	}
-	last := filepath.Join(s.config.Dir, dirLast)
-	bytes, _ := imageAt(last)
+	last := checkpoint.Last(s.config)
+	bytes, _ := checkpoint.Size(last)
 	s.bytes.Store(bytes)
-	if err := s.d.vouchMoved(imageDir(s.config), last); err != nil {
+	if err := s.d.vouchers.Moved(checkpoint.Dir(s.config), last); err != nil {
 		slog.Warn("the next checkpoint shares nothing with the last", "sandbox", s.config.ID, "err", err)
 	}
 }
 
 // discardStale gives back the blocks of an image that counts no more.
 func (s *sandbox) discardStale() {
-	if err := os.RemoveAll(filepath.Join(s.config.Dir, dirStale)); err != nil {
+	if err := checkpoint.RemoveStale(s.config); err != nil {
 		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
 	}
 }
@@ -686,5 +678,5 @@ func (s *sandbox) Close(ctx context.Context) error {
 	s.tasks.Wait() // the kill ended what they wait for
 	s.d.leave(s)
 	s.reach(machine.OnDisk)
-	return errors.Join(os.RemoveAll(s.config.Dir), s.d.doubt(imageDir(s.config)), s.d.doubt(filepath.Join(s.config.Dir, dirLast)))
+	return errors.Join(os.RemoveAll(s.config.Dir), s.d.vouchers.Doubt(checkpoint.Dir(s.config)), s.d.vouchers.Doubt(checkpoint.Last(s.config)))
 }

@@ -27,6 +27,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
@@ -34,7 +35,8 @@ import (
 // A checkpoint has two parts. In the first, the engine writes its own state and
 // names the memory of its guest, range by range. Nobody can stop that, and it
 // takes a tenth of a second. In the second, the launcher copies that memory out
-// of the engine's memory file, but for chunks that the last image has: see layer.go.
+// of the engine's memory file, but for chunks that the last image has: see
+// [checkpoint.Layer].
 // The guest stands still meanwhile, and a request can end the copy between any two
 // chunks.
 //
@@ -63,8 +65,6 @@ const (
 	// namedMost bounds what an engine may name, as a multiple of what its machine
 	// may have in RAM: on cgroup v2, memory in swap comes on top of that.
 	namedMost = 4
-	// fileMost bounds the file of pages, with its holes, as an index does.
-	fileMost = 1 << 40
 	// copiers is how many threads copy at most. Memory is no faster with more,
 	// and the machines that are awake need the others.
 	copiers = 4
@@ -93,10 +93,10 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		return made, errors.New("a machine must be paused before its checkpoint")
 	}
 	defer s.note()
-	var share *base // without one it is whole
+	var share *checkpoint.Base // without one it is whole
 	if what.Base != nil {
 		if err = failpoint.Reach(failpoint.Share, s.id); err == nil {
-			share, err = openBase(*what.Base, what.Dir)
+			share, err = checkpoint.OpenBase(what.Base.Dir, what.Base.Index, what.Dir)
 		}
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		err = failpoint.Reach(failpoint.Index, s.id)
 	}
 	if err == nil {
-		made.Files, err = c.pages.seal(what.Dir) // here, while the caller leaves the directory alone
+		made.Files, err = c.pages.Seal(what.Dir) // here, while the caller leaves the directory alone
 		made.Files = append(made.Files, c.others()...)
 	}
 	if err != nil {
@@ -235,18 +235,18 @@ func (s *sandbox) count(ctx context.Context) error {
 // capture takes one checkpoint.
 type capture struct {
 	dir  string
-	base *base  // may be nil
-	most uint64 // bytes of memory that the engine may name
+	base *checkpoint.Base // may be nil
+	most uint64           // bytes of memory that the engine may name
 
 	mu   sync.Mutex
 	open map[string]bool // guarded by mu; each file is opened once
 	fds  []int           // guarded by mu; of the sources, ours to close
 	// small are the files besides the memory, as they were when they were closed.
-	small []gvisor.ImageFile // guarded by mu
+	small []checkpoint.File // guarded by mu
 
 	// The goroutine that serves the file of pages writes these. Others read
 	// them after it has ended.
-	pages *pagesOut
+	pages *checkpoint.Layer
 	named []part // of the memory, by chunk
 	total uint64
 	clock bool  // it was found
@@ -273,9 +273,10 @@ type source struct {
 	clock memmap.FileRange // what is copied at once; empty if it was not found
 }
 
-// place returns where a range of a source is in the file of pages.
-func (s source) place(r memmap.FileRange) memmap.FileRange {
-	return memmap.FileRange{Start: s.base + r.Start, End: s.base + r.End}
+// place returns where a range of a source is in the file of pages. One that no
+// file has is no range.
+func (s source) place(r memmap.FileRange) checkpoint.Range {
+	return checkpoint.Range{At: int64(s.base + r.Start), Bytes: int64(r.Length())} //nolint:gosec // G115: Extend refuses what is negative
 }
 
 // Destroy implements [stateipc.AsyncFileServerImpl].
@@ -287,7 +288,7 @@ func (*capture) OpenRead(string) (stateio.AsyncReader, error) { return nil, fs.E
 // OpenWrite implements [stateipc.AsyncFileServerImpl].
 func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	c.mu.Lock()
-	known := (name == gvisor.FileState || name == gvisor.FilePageMeta || name == gvisor.FilePages) && !c.open[name]
+	known := (name == gvisor.FileState || name == gvisor.FilePageMeta || name == checkpoint.FilePages) && !c.open[name]
 	c.open[name] = true
 	c.mu.Unlock()
 	if !known { // the engine may ask for any name, any number of times
@@ -298,7 +299,7 @@ func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name != gvisor.FilePages {
+	if name != checkpoint.FilePages {
 		out := &stateOut{file: file}
 		return &writer{c: c, put: out.put, release: func() error {
 			c.mu.Lock()
@@ -307,14 +308,14 @@ func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 			return file.Close()
 		}}, nil
 	}
-	if c.pages, err = newPagesOut(file, c.base); err != nil {
+	if c.pages, err = checkpoint.NewLayer(file, c.base); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return &writer{c: c, memory: true, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
 }
 
 // others returns what is known of the files besides the memory.
-func (c *capture) others() []gvisor.ImageFile {
+func (c *capture) others() []checkpoint.File {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.small
@@ -329,7 +330,7 @@ func (c *capture) close() (err error) {
 	}
 	c.fds = nil
 	if c.pages != nil {
-		err = errors.Join(err, c.pages.file.Close())
+		err = errors.Join(err, c.pages.Close())
 	}
 	return err
 }
@@ -340,15 +341,15 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 	if c.total += at.Length(); c.total > c.most {
 		return fmt.Errorf("the engine names more than %d bytes of memory", c.most)
 	}
-	if err := c.pages.extend(from.place(at)); err != nil {
+	if err := c.pages.Extend(from.place(at)); err != nil {
 		return err
 	}
 	c.clock = c.clock || from.clock.Length() > 0
 	for _, r := range cut(at, from.clock) {
 		now := !c.clock || from.clock.IsSupersetOf(r)
 		for r.Start < r.End {
-			number := (from.base + r.Start) / gvisor.PageChunk
-			p := piece{from: &from, at: memmap.FileRange{Start: r.Start, End: min(r.End, (number+1)*gvisor.PageChunk-from.base)}}
+			number := (from.base + r.Start) / checkpoint.PageChunk
+			p := piece{from: &from, at: memmap.FileRange{Start: r.Start, End: min(r.End, (number+1)*checkpoint.PageChunk-from.base)}}
 			r.Start = p.at.End
 			if now {
 				p.copy = make([]byte, p.at.Length())
@@ -357,11 +358,11 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 				}
 			}
 			last := len(c.named) - 1
-			if last < 0 || c.named[last].number != uint32(number) { //nolint:gosec // G115: below fileMost
+			if last < 0 || c.named[last].number != uint32(number) { //nolint:gosec // G115: below checkpoint.MemoryMost
 				if last >= 0 && !c.clock { // it is whole
-					room := newScratch()
-					err := c.pages.write(c.named[last], room)
-					if room.release(); err != nil {
+					room := checkpoint.NewScratch()
+					err := c.write(c.named[last], room)
+					if room.Release(); err != nil {
 						return err
 					}
 					c.named = c.named[:last]
@@ -396,8 +397,8 @@ func (c *capture) copy(stop <-chan struct{}) error {
 	for range min(copiers, runtime.GOMAXPROCS(0)) {
 		workers.Go(func() error {
 			return background(func() error {
-				room := newScratch()
-				defer room.release()
+				room := checkpoint.NewScratch()
+				defer room.Release()
 				for {
 					i := next.Add(1) - 1
 					if i >= int64(len(c.named)) {
@@ -408,7 +409,7 @@ func (c *capture) copy(stop <-chan struct{}) error {
 						return errStopped
 					default:
 					}
-					if err := c.pages.write(c.named[i], room); err != nil {
+					if err := c.write(c.named[i], room); err != nil {
 						next.Store(int64(len(c.named))) // the others end, too
 						return err
 					}
@@ -419,18 +420,37 @@ func (c *capture) copy(stop <-chan struct{}) error {
 	if err := workers.Wait(); err != nil {
 		return err
 	}
-	return c.pages.finish()
+	return c.pages.Finish()
 }
+
+// write writes the part of a chunk that the engine named, unless it is on disk.
+func (c *capture) write(named part, room *checkpoint.Scratch) error {
+	return c.pages.Write(named.number, room, func(chunk []byte, start int64) error {
+		for _, piece := range named.pieces {
+			at := piece.from.place(piece.at)
+			into := chunk[at.At-start : at.End()-start]
+			if piece.copy != nil {
+				copy(into, piece.copy)
+			} else if err := readFull(piece.from.fd, into, piece.at.Start); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// errStopped is what a copy returns that was told to stop.
+var errStopped = errors.New("the copy was stopped")
 
 // stateOut is a small file, which is written at once.
 type stateOut struct {
 	file  *os.File
-	about gvisor.Sums
+	about checkpoint.Sums
 }
 
 func (o *stateOut) put(from source, at memmap.FileRange) error {
-	room := newRoom()
-	defer freeRoom(room)
+	room := checkpoint.NewRoom()
+	defer checkpoint.FreeRoom(room)
 	for at.Start < at.End {
 		raw := room[:min(uint64(len(room)), at.Length())]
 		if err := readFull(from.fd, raw, at.Start); err != nil {
@@ -527,10 +547,10 @@ func (w *writer) RegisterSourceFD(fd int32, size uint64, _ []stateio.ClientFileR
 	if w.memory {
 		from.clock = findClock(own)
 	}
-	if size > fileMost-w.size {
-		return nil, fmt.Errorf("sources have more than %d bytes", uint64(fileMost))
+	if size > checkpoint.MemoryMost-w.size {
+		return nil, fmt.Errorf("sources have more than %d bytes", uint64(checkpoint.MemoryMost))
 	}
-	w.size = (w.size + size + gvisor.ImageChunk - 1) / gvisor.ImageChunk * gvisor.ImageChunk
+	w.size = (w.size + size + checkpoint.SumChunk - 1) / checkpoint.SumChunk * checkpoint.SumChunk
 	return from, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/loader/vdsodata"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
@@ -88,21 +89,21 @@ func TestCut(t *testing.T) {
 func capturing(t *testing.T, dir string, most uint64) *capture {
 	t.Helper()
 	c := &capture{dir: dir, most: most, open: map[string]bool{}}
-	if _, err := c.OpenWrite(gvisor.FilePages); err != nil {
+	if _, err := c.OpenWrite(checkpoint.FilePages); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.pages.file.Close() })
+	t.Cleanup(func() { _ = c.pages.Close() })
 	return c
 }
 
 // sealed returns the memory of an image, of which it checks every byte.
-func sealed(t *testing.T, c *capture, dir string, want []byte) *gvisor.Memory {
+func sealed(t *testing.T, c *capture, dir string, want []byte) *checkpoint.Memory {
 	t.Helper()
-	files, err := c.pages.seal(dir)
+	files, err := c.pages.Seal(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := gvisor.OpenMemory(dir, files)
+	m, err := checkpoint.OpenMemory(dir, files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func sealed(t *testing.T, c *capture, dir string, want []byte) *gvisor.Memory {
 		}
 		if chunk, ok := m.Find(number); ok && chunk.Name != sha256.Sum256(got) {
 			t.Errorf("chunk %d has another name than its content", number)
-		} else if !ok && !allZero(got) {
+		} else if !ok && !checkpoint.Zero(got) {
 			t.Errorf("chunk %d is in no layer", number)
 		}
 	}
@@ -148,7 +149,7 @@ func TestCapture(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if info, err := c.pages.file.Stat(); err != nil || info.Size() != 0 {
+	if info, err := os.Stat(filepath.Join(dir, checkpoint.FilePages)); err != nil || info.Size() != 0 {
 		t.Errorf("%d bytes were written before the engine had its answer, %v", info.Size(), err)
 	}
 	// The engine goes on with its clock.
@@ -158,7 +159,7 @@ func TestCapture(t *testing.T) {
 	if err := c.copy(nil); err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join(dir, gvisor.FilePages)
+	name := filepath.Join(dir, checkpoint.FilePages)
 	got, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -193,8 +194,9 @@ func TestCapture(t *testing.T) {
 	if got, err = os.ReadFile(name); err != nil || !bytes.Equal(got, memory[:5<<20]) {
 		t.Errorf("the file of %d bytes is not what the engine named, %v", len(got), err)
 	}
-	if want := 5<<20/gvisor.PageChunk - 1; c.pages.same != want {
-		t.Errorf("%d chunks were left alone, and one of %d had changed", c.pages.same, want+1)
+	same, _ := c.pages.Reused()
+	if want := 5<<20/checkpoint.PageChunk - 1; same != want {
+		t.Errorf("%d chunks were left alone, and one of %d had changed", same, want+1)
 	}
 	sealed(t, c, dir, memory[:5<<20])
 }
@@ -214,8 +216,8 @@ func TestCaptureInPlace(t *testing.T) {
 		same  int
 	}{
 		{[]memmap.FileRange{{Start: 0, End: size}}, 0},
-		{[]memmap.FileRange{{Start: 0, End: 4096}, {Start: 2<<20 + 4096, End: 5<<20 + 4096}}, 3 << 20 / gvisor.PageChunk},
-		{[]memmap.FileRange{{Start: 0, End: 4096}, {Start: 8192, End: 12288}, {Start: 2 << 20, End: 5<<20 + 4096}}, 3 << 20 / gvisor.PageChunk},
+		{[]memmap.FileRange{{Start: 0, End: 4096}, {Start: 2<<20 + 4096, End: 5<<20 + 4096}}, 3 << 20 / checkpoint.PageChunk},
+		{[]memmap.FileRange{{Start: 0, End: 4096}, {Start: 8192, End: 12288}, {Start: 2 << 20, End: 5<<20 + 4096}}, 3 << 20 / checkpoint.PageChunk},
 	} {
 		shot := capturing(t, dir, namedMost*size)
 		want := make([]byte, c.named[len(c.named)-1].End)
@@ -230,13 +232,13 @@ func TestCaptureInPlace(t *testing.T) {
 		if err := shot.copy(nil); err != nil {
 			t.Fatal(err)
 		}
-		got, err := os.ReadFile(filepath.Join(dir, gvisor.FilePages))
+		got, err := os.ReadFile(filepath.Join(dir, checkpoint.FilePages))
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d: the file of %d bytes is not what the engine named, %v", round, len(got), err)
 		}
 		about := sealed(t, shot, dir, want)
-		if shot.pages.same != c.same {
-			t.Errorf("%d: %d chunks were left alone, want %d", round, shot.pages.same, c.same)
+		if same, _ := shot.pages.Reused(); same != c.same {
+			t.Errorf("%d: %d chunks were left alone, want %d", round, same, c.same)
 		}
 		for offset := int64(0); ; {
 			at, n := about.Locate(offset)
@@ -252,7 +254,7 @@ func TestCaptureInPlace(t *testing.T) {
 			offset += n
 		}
 		var st unix.Stat_t
-		if err := unix.Fstat(int(shot.pages.file.Fd()), &st); err != nil || st.Blocks*512 > int64(len(pages))+4096 {
+		if err := unix.Stat(filepath.Join(dir, checkpoint.FilePages), &st); err != nil || st.Blocks*512 > int64(len(pages))+4096 {
 			t.Errorf("%d: the file takes %d bytes of the disk, %v", round, st.Blocks*512, err)
 		}
 	}
@@ -282,7 +284,7 @@ func TestCaptureWithoutClock(t *testing.T) {
 	if err := c.copy(nil); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(filepath.Join(dir, gvisor.FilePages)); err != nil || !bytes.Equal(got, memory) {
+	if got, err := os.ReadFile(filepath.Join(dir, checkpoint.FilePages)); err != nil || !bytes.Equal(got, memory) {
 		t.Errorf("the file has %d bytes, %v", len(got), err)
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
@@ -57,10 +58,10 @@ type image struct {
 	id    string // of the machine
 	dir   string
 	pid   int // of the engine
-	all   []gvisor.ImageFile
-	files map[string]gvisor.ImageFile // those of all, by name
-	runs  chan struct{}               // closed when the guest runs
-	spoil func(err error)             // told what is wrong with the image
+	all   []checkpoint.File
+	files map[string]checkpoint.File // those of all, by name
+	runs  chan struct{}              // closed when the guest runs
+	spoil func(err error)            // told what is wrong with the image
 
 	mu   sync.Mutex
 	open map[string]bool // guarded by mu; each file is opened once
@@ -70,7 +71,7 @@ type image struct {
 // the guest runs, and its memory is still coming. Preconditions: mu is held.
 func (s *sandbox) fill(r gvisor.Restore) error {
 	im := &image{
-		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), all: r.Files, files: map[string]gvisor.ImageFile{}, open: map[string]bool{},
+		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), all: r.Files, files: map[string]checkpoint.File{}, open: map[string]bool{},
 		runs: make(chan struct{}), spoil: s.spoil,
 	}
 	for _, f := range r.Files {
@@ -119,7 +120,7 @@ func (*image) OpenWrite(string) (stateio.AsyncWriter, error) { return nil, fs.Er
 func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 	about, ok := im.files[name]
 	im.mu.Lock()
-	ok = ok && !im.open[name] && (name == gvisor.FileState || name == gvisor.FilePageMeta || name == gvisor.FilePages)
+	ok = ok && !im.open[name] && (name == gvisor.FileState || name == gvisor.FilePageMeta || name == checkpoint.FilePages)
 	if ok { // the engine may ask for any name, any number of times
 		im.open[name] = true
 	}
@@ -128,19 +129,19 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 		return nil, fs.ErrNotExist
 	}
 	r := &reader{todo: make(chan read, reading), done: make(chan stateio.Completion, reading)}
-	if name == gvisor.FilePages {
+	if name == checkpoint.FilePages {
 		if err := failpoint.Reach(failpoint.Serve, im.id); err != nil {
 			im.spoil(err)
 			return nil, err
 		}
-		memory, err := gvisor.OpenMemory(im.dir, im.all)
+		memory, err := checkpoint.OpenMemory(im.dir, im.all)
 		if err != nil {
 			im.spoil(err)
 			return nil, err
 		}
 		p := &pages{image: im, memory: memory, at: -1}
-		if memory.Size == gvisor.PageChunk {
-			p.room = newRoom()
+		if memory.Size == checkpoint.PageChunk {
+			p.room = checkpoint.NewRoom()
 		} else { // an older launcher wrote it
 			p.room = make([]byte, memory.Size)
 		}
@@ -243,7 +244,7 @@ func (r *reader) Wait(done []stateio.Completion, least int) ([]stateio.Completio
 // whole is a small file, read and compared at once.
 type whole struct{ *bytes.Reader }
 
-func readWhole(file io.Reader, about gvisor.ImageFile) (whole, error) {
+func readWhole(file io.Reader, about checkpoint.File) (whole, error) {
 	if about.Bytes < 0 || about.Bytes > stateMax {
 		return whole{}, fmt.Errorf("%w: %s has %d bytes", machine.ErrDamaged, about.Name, about.Bytes)
 	}
@@ -269,15 +270,15 @@ func (w whole) read(t read) (total int, err error) {
 type pages struct {
 	*image
 
-	memory *gvisor.Memory
+	memory *checkpoint.Memory
 	room   []byte // for a chunk
 	chunk  []byte // the one that was read and compared last
 	at     int64  // its number, or -1
 }
 
 func (p *pages) close() error {
-	if p.memory.Size == gvisor.PageChunk {
-		freeRoom(p.room)
+	if p.memory.Size == checkpoint.PageChunk {
+		checkpoint.FreeRoom(p.room)
 	}
 	return p.memory.Close()
 }
@@ -394,7 +395,7 @@ func (c *carry) add(some []byte, to uintptr) {
 	size, open := os.Getpagesize(), false
 	for len(some) > 0 {
 		page := some[:min(size, len(some))]
-		if some = some[len(page):]; allZero(page) {
+		if some = some[len(page):]; checkpoint.Zero(page) {
 			open = false
 		} else {
 			if !open {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
@@ -78,11 +79,11 @@ func TestCarry(t *testing.T) {
 func TestReadWhole(t *testing.T) {
 	t.Parallel()
 	raw := bytes.Repeat([]byte("state"), 300_000)
-	about := gvisor.Describe(gvisor.FileState, raw)
+	about := checkpoint.Describe(gvisor.FileState, raw)
 	if w, err := readWhole(bytes.NewReader(raw), about); err != nil || w.Size() != int64(len(raw)) {
 		t.Errorf("a sound file: %v", err)
 	}
-	empty := gvisor.Describe(gvisor.FileState, nil)
+	empty := checkpoint.Describe(gvisor.FileState, nil)
 	if _, err := readWhole(bytes.NewReader(nil), empty); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
@@ -92,7 +93,7 @@ func TestReadWhole(t *testing.T) {
 	negative.Bytes, huge.Bytes = -2, stateMax+1
 	for name, tc := range map[string]struct {
 		raw   []byte
-		about gvisor.ImageFile
+		about checkpoint.File
 	}{
 		"shorter":        {raw[1:], about},
 		"empty":          {nil, about},

@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/loader/vdsodata"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
@@ -66,15 +67,15 @@ func TestLayers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var share *base
+		var share *checkpoint.Base
 		if last != nil {
 			var err error
-			if share, err = openBase(*last, dir); err != nil {
+			if share, err = checkpoint.OpenBase(last.Dir, last.Index, dir); err != nil {
 				t.Fatal(err)
 			}
 		}
 		shot := &capture{dir: dir, base: share, most: namedMost * size, open: map[string]bool{}}
-		if _, err := shot.OpenWrite(gvisor.FilePages); err != nil {
+		if _, err := shot.OpenWrite(checkpoint.FilePages); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range named {
@@ -88,21 +89,21 @@ func TestLayers(t *testing.T) {
 		if err := shot.close(); err != nil {
 			t.Fatal(err)
 		}
-		own := blocks(t, filepath.Join(dir, gvisor.FilePages))
+		own := blocks(t, filepath.Join(dir, checkpoint.FilePages))
 		if generation > 0 {
 			wrote += own
-			if shot.pages.shared == 0 {
+			if _, shared := shot.pages.Reused(); shared == 0 {
 				t.Errorf("%d shares nothing", generation)
 			}
 		}
 		m := sealed(t, shot, dir, want)
 		deepest = max(deepest, m.Layers)
-		if m.Layers > gvisor.LayersMost {
+		if m.Layers > checkpoint.LayersMost {
 			t.Errorf("%d is in %d layers", generation, m.Layers)
 		}
 		all := int64(0)
 		for layer := range m.Layers {
-			all += blocks(t, filepath.Join(dir, gvisor.LayerName(layer)))
+			all += blocks(t, filepath.Join(dir, checkpoint.LayerName(layer)))
 		}
 		most = max(most, all)
 		if last != nil { // nobody has it but those who share
@@ -110,15 +111,15 @@ func TestLayers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		raw, err := os.ReadFile(filepath.Join(dir, gvisor.FileIndex))
+		raw, err := os.ReadFile(filepath.Join(dir, checkpoint.FileIndex))
 		if err != nil {
 			t.Fatal(err)
 		}
-		last = &gvisor.Base{Dir: dir, Index: gvisor.Describe(gvisor.FileIndex, raw)}
+		last = &gvisor.Base{Dir: dir, Index: checkpoint.Describe(checkpoint.FileIndex, raw)}
 	}
 	t.Logf("%d checkpoints of %d MB wrote %d MB for %d MB of changes, took %d MB of the disk at most, and had %d layers at most",
 		generations, size>>20, wrote>>20, changed>>20, most>>20, deepest)
-	if deepest < gvisor.LayersMost/2 {
+	if deepest < checkpoint.LayersMost/2 {
 		t.Errorf("there were %d layers at most", deepest)
 	}
 	// A change of 100 KB touches one chunk or two, and each chunk is written once
@@ -137,7 +138,7 @@ func blocks(t *testing.T, name string) int64 {
 	if err := unix.Lstat(name, &st); err != nil {
 		t.Fatal(err)
 	}
-	return st.Blocks * statBlock
+	return st.Blocks * 512
 }
 
 // TestBaseMissing: an image that is damaged or gone is shared with by nobody, and
@@ -147,9 +148,9 @@ func TestBaseMissing(t *testing.T) {
 	memory := bytes.Repeat(vdsodata.Binary, 1+(1<<20)/len(vdsodata.Binary))[:1<<20]
 	fd := memfd(t, int64(len(memory)), 0, memory)
 	from := source{fd: fd, clock: findClock(fd)}
-	image := func(dir string, b *base) {
+	image := func(dir string, b *checkpoint.Base) {
 		shot := &capture{dir: dir, base: b, most: 1 << 30, open: map[string]bool{}}
-		if _, err := shot.OpenWrite(gvisor.FilePages); err != nil {
+		if _, err := shot.OpenWrite(checkpoint.FilePages); err != nil {
 			t.Fatal(err)
 		}
 		if err := shot.put(from, memmap.FileRange{Start: 0, End: uint64(len(memory))}); err != nil {
@@ -163,25 +164,25 @@ func TestBaseMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, spoil := range map[string]func(dir string, about *gvisor.ImageFile) error{
-		"no index":    func(dir string, _ *gvisor.ImageFile) error { return os.Remove(filepath.Join(dir, gvisor.FileIndex)) },
-		"no layer":    func(dir string, _ *gvisor.ImageFile) error { return os.Remove(filepath.Join(dir, gvisor.FilePages)) },
-		"another sum": func(_ string, about *gvisor.ImageFile) error { about.Chunks[0]++; return nil },
-		"a short one": func(dir string, _ *gvisor.ImageFile) error {
-			return os.Truncate(filepath.Join(dir, gvisor.FileIndex), 9)
+	for name, spoil := range map[string]func(dir string, about *checkpoint.File) error{
+		"no index":    func(dir string, _ *checkpoint.File) error { return os.Remove(filepath.Join(dir, checkpoint.FileIndex)) },
+		"no layer":    func(dir string, _ *checkpoint.File) error { return os.Remove(filepath.Join(dir, checkpoint.FilePages)) },
+		"another sum": func(_ string, about *checkpoint.File) error { about.Chunks[0]++; return nil },
+		"a short one": func(dir string, _ *checkpoint.File) error {
+			return os.Truncate(filepath.Join(dir, checkpoint.FileIndex), 9)
 		},
 	} {
 		old, dir := t.TempDir(), t.TempDir()
 		image(old, nil)
-		raw, err := os.ReadFile(filepath.Join(old, gvisor.FileIndex))
+		raw, err := os.ReadFile(filepath.Join(old, checkpoint.FileIndex))
 		if err != nil {
 			t.Fatal(err)
 		}
-		about := gvisor.Describe(gvisor.FileIndex, raw)
+		about := checkpoint.Describe(checkpoint.FileIndex, raw)
 		if err := spoil(old, &about); err != nil {
 			t.Fatal(err)
 		}
-		b, err := openBase(gvisor.Base{Dir: old, Index: about}, dir)
+		b, err := checkpoint.OpenBase(old, about, dir)
 		if err == nil || b != nil {
 			t.Errorf("%s: it is shared with, %v", name, err)
 		}

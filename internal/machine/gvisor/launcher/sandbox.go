@@ -23,6 +23,7 @@ import (
 
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 	"github.com/dozehq/doze/internal/trace"
@@ -220,7 +221,7 @@ func (s *sandbox) ended(g *hostproc.Group) {
 	why := fate(int(s.pid.Load()))
 	switch spoilt := s.spoilt.Load(); {
 	case spoilt != nil:
-		why = "its memory could not be loaded: " + gvisor.Public(*spoilt)
+		why = "its memory could not be loaded: " + checkpoint.Public(*spoilt)
 	case s.reason.Load() != nil:
 		why = *s.reason.Load()
 	case oom:

@@ -1,4 +1,4 @@
-package gvisor
+package checkpoint
 
 import (
 	"crypto/sha256"
@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An image is vouched for from the moment when it was written or checked until
+// A checkpoint is vouched for from the moment when it was written or checked until
 // the machine restarts or somebody touches one of its files. As long as it is,
 // a wake need not read all of it before the first instruction: what it loads is
 // compared piece by piece, and between then and now only the hardware could
-// have altered it. An image that turns out to be bad all the same ends the
+// have altered it. A checkpoint that turns out to be bad all the same ends the
 // machine, is vouched for no longer, and the next wake reads it whole.
 //
 // Vouchers are files in the run directory. They name the boot, since not every
@@ -25,43 +25,49 @@ import (
 
 const dirVouched = "vouched"
 
-// A voucher is for the image in one directory.
+// A voucher is for the checkpoint in one directory.
 type voucher struct {
 	Dir   string `json:"dir"`
 	Print string `json:"print"` // of the boot and the files, see fingerprint
 }
 
-func (d *Driver) voucher(dir string) string { return VoucherFile(d.run, dir) }
+// Vouchers are those of one driver.
+type Vouchers struct{ run string }
 
-// VoucherFile is where the image in dir is vouched for, in the run directory of an
-// engine.
+// VouchersIn returns those that are in a driver's run directory.
+func VouchersIn(run string) Vouchers { return Vouchers{run} }
+
+func (all Vouchers) file(dir string) string { return VoucherFile(all.run, dir) }
+
+// VoucherFile is where the checkpoint in dir is vouched for, in the run directory of a
+// driver.
 func VoucherFile(run, dir string) string {
 	return filepath.Join(run, dirVouched, fmt.Sprintf("%x", sha256.Sum256([]byte(dir))))
 }
 
-// vouch says that the image in dir is what its manifest says. Without a voucher
+// Vouch says that the checkpoint in dir is what its manifest says. Without a voucher
 // the next wake is slower and otherwise the same.
-func (d *Driver) vouch(dir string) error {
+func (all Vouchers) Vouch(dir string) error {
 	now, err := fingerprint(dir)
 	if err != nil {
-		return fmt.Errorf("vouch for the image: %w", err)
+		return fmt.Errorf("vouch for the checkpoint: %w", err)
 	}
 	raw, err := json.Marshal(voucher{dir, now})
 	if err != nil {
-		return fmt.Errorf("vouch for the image: %w", err)
+		return fmt.Errorf("vouch for the checkpoint: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(d.run, dirVouched), 0o700); err != nil {
-		return fmt.Errorf("vouch for the image: %w", err)
+	if err := os.MkdirAll(filepath.Join(all.run, dirVouched), 0o700); err != nil {
+		return fmt.Errorf("vouch for the checkpoint: %w", err)
 	}
-	if err := os.WriteFile(d.voucher(dir), raw, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("vouch for the image: %w", err), d.doubt(dir))
+	if err := os.WriteFile(all.file(dir), raw, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("vouch for the checkpoint: %w", err), all.Doubt(dir))
 	}
 	return nil
 }
 
-// vouched reports whether nothing happened to the image in dir since vouch.
-func (d *Driver) vouched(dir string) bool {
-	raw, err := os.ReadFile(d.voucher(dir))
+// Vouched reports whether nothing happened to the checkpoint in dir since Vouch.
+func (all Vouchers) Vouched(dir string) bool {
+	raw, err := os.ReadFile(all.file(dir))
 	if err != nil {
 		return false
 	}
@@ -73,45 +79,45 @@ func (d *Driver) vouched(dir string) bool {
 	return err == nil && now == then.Print
 }
 
-// vouchMoved vouches for an image that was renamed, if it was vouched for before
+// Moved vouches for a checkpoint that was renamed, if it was vouched for before
 // and nobody has touched it since.
-func (d *Driver) vouchMoved(from, to string) error {
+func (all Vouchers) Moved(from, to string) error {
 	var then voucher
-	raw, err := os.ReadFile(d.voucher(from))
+	raw, err := os.ReadFile(all.file(from))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nobody vouched for it
 	}
 	if err != nil {
-		return fmt.Errorf("vouch for the image: %w", err)
+		return fmt.Errorf("vouch for the checkpoint: %w", err)
 	}
 	now, err := fingerprint(to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it was not kept
 	}
 	if err != nil {
-		return fmt.Errorf("vouch for the image: %w", err)
+		return fmt.Errorf("vouch for the checkpoint: %w", err)
 	}
 	if json.Unmarshal(raw, &then) != nil || then.Dir != from || then.Print != now {
 		return nil //nolint:nilerr // it is another one, or none
 	}
-	return d.vouch(to)
+	return all.Vouch(to)
 }
 
-// doubt takes a voucher back.
-func (d *Driver) doubt(dir string) error {
-	if err := os.Remove(d.voucher(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// Doubt takes a voucher back.
+func (all Vouchers) Doubt(dir string) error {
+	if err := os.Remove(all.file(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// sweepVouchers removes those for images that are not there any more.
-func (d *Driver) sweepVouchers() error {
-	names, err := filepath.Glob(filepath.Join(d.run, dirVouched, "*"))
+// Sweep removes those for checkpoints that are not there any more.
+func (all Vouchers) Sweep() error {
+	names, err := filepath.Glob(filepath.Join(all.run, dirVouched, "*"))
 	for _, name := range names {
 		raw, failed := os.ReadFile(name)
 		var v voucher
-		if failed == nil && json.Unmarshal(raw, &v) == nil && d.vouched(v.Dir) {
+		if failed == nil && json.Unmarshal(raw, &v) == nil && all.Vouched(v.Dir) {
 			continue
 		}
 		err = errors.Join(err, os.Remove(name))
@@ -119,7 +125,7 @@ func (d *Driver) sweepVouchers() error {
 	return err
 }
 
-// fingerprint tells the boot and the files of an image from all others. Who
+// fingerprint tells the boot and the files of a checkpoint from all others. Who
 // writes to a file by accident changes its time of modification; a second name
 // for it, such as a copy of the machine has, changes nothing.
 func fingerprint(dir string) (string, error) {

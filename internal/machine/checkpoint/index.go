@@ -1,35 +1,28 @@
-package gvisor
+package checkpoint
 
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sort"
 	"strconv"
-	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
 )
 
 // The memory of a machine is in layers. A checkpoint writes those chunks that
-// are not in the image before it, each at its place, to a file of its own. For
-// all others it has that image's files as well, under a second name: nobody ever
+// are not in the checkpoint before it, each at its place, to a file of its own. For
+// all others it has that checkpoint's files as well, under a second name: nobody ever
 // writes to one again, and the file system counts who has it. The index says
 // which chunk is in which layer.
 
@@ -38,16 +31,16 @@ const (
 	// chunks write less for scattered changes, and make the index larger: it has
 	// 60 bytes for each, which is 1/4369 of the memory.
 	PageChunk = 256 << 10
-	// LayersMost is how many files the memory of an image is in at most. A wake
+	// LayersMost is how many files the memory of a checkpoint is in at most. A wake
 	// opens all of them.
 	LayersMost = 16
 	// indexMagic is the begin of an index, with its version.
 	indexMagic = "dozeidx\x01"
 	// indexMax bounds what we read of one: 1 TiB of memory needs less.
 	indexMax = 256 << 20
-	// memoryMost is where the memory of a machine ends at the latest, with its
+	// MemoryMost is where the memory of a machine ends at the latest, with its
 	// holes.
-	memoryMost = 1 << 40
+	MemoryMost = 1 << 40
 	headBytes  = len(indexMagic) + 16 + 8 + 4*4
 	rangeBytes = 16
 	chunkBytes = 3*4 + len(Mark{}) + len(Name{})
@@ -58,7 +51,7 @@ const (
 // the index. It costs a third of a [Name].
 type Mark [16]byte
 
-// Name is the SHA-256 of a chunk. It is the same in all images on all hosts.
+// Name is the SHA-256 of a chunk. It is the same in all checkpoints on all hosts.
 type Name [sha256.Size]byte
 
 // Chunk says where a part of a machine's memory is, and what it is.
@@ -76,8 +69,8 @@ type Index struct {
 	Bytes  int64    // where the memory ends; holes count
 	Size   int64    // of a chunk; the last one may be shorter
 	Layers int
-	Ranges []ImageRange // where the bytes are that the engine reads one after the other
-	Chunks []Chunk      // by number
+	Ranges []Range // where the bytes are that the engine reads one after the other
+	Chunks []Chunk // by number
 
 	starts []int64 // what the engine reads as the first byte of each range; made by Parse
 }
@@ -91,7 +84,7 @@ func LayerName(layer int) string {
 	return "pages." + strconv.Itoa(layer) + ".img"
 }
 
-// NewKey returns a key for the marks of an image that shares nothing.
+// NewKey returns a key for the marks of a checkpoint that shares nothing.
 func NewKey() (key [16]byte) {
 	_, _ = rand.Read(key[:]) // never fails
 	return key
@@ -195,9 +188,9 @@ func ParseIndex(raw []byte) (x Index, err error) {
 	size, layers := le.Uint32(head[8:]), le.Uint32(head[12:])
 	ranges, chunks := uint64(le.Uint32(head[16:])), uint64(le.Uint32(head[20:]))
 	switch {
-	case total > memoryMost:
+	case total > MemoryMost:
 		return bad("too much memory")
-	case size < 4096 || size > ImageChunk || size&(size-1) != 0:
+	case size < 4096 || size > SumChunk || size&(size-1) != 0:
 		return bad("chunks of an odd size")
 	case layers < 1 || layers > LayersMost:
 		return bad("too many layers, or none")
@@ -207,13 +200,13 @@ func ParseIndex(raw []byte) (x Index, err error) {
 	x.Bytes, x.Size, x.Layers = int64(total), int64(size), int(layers)
 	raw = raw[headBytes:]
 	var end uint64
-	x.Ranges = make([]ImageRange, ranges)
+	x.Ranges = make([]Range, ranges)
 	for i := range x.Ranges {
 		at, n := le.Uint64(raw), le.Uint64(raw[8:])
 		if raw = raw[rangeBytes:]; n == 0 || n > total || at > total-n || at < end || (i > 0 && at == end) {
 			return bad("ranges in disorder")
 		}
-		x.Ranges[i] = ImageRange{At: int64(at), Bytes: int64(n)} //nolint:gosec // G115: at most total
+		x.Ranges[i] = Range{At: int64(at), Bytes: int64(n)} //nolint:gosec // G115: at most total
 		end = at + n
 	}
 	if end != total {
@@ -235,7 +228,7 @@ func ParseIndex(raw []byte) (x Index, err error) {
 }
 
 // Describe returns what a manifest says of a file with this content.
-func Describe(name string, raw []byte) ImageFile {
+func Describe(name string, raw []byte) File {
 	var s Sums
 	s.Add(raw)
 	return s.File(name)
@@ -250,8 +243,8 @@ type Sums struct {
 // Add takes note of the next bytes of the file.
 func (s *Sums) Add(raw []byte) {
 	for len(raw) > 0 {
-		room := ImageChunk - int(s.bytes%ImageChunk)
-		if room == ImageChunk {
+		room := SumChunk - int(s.bytes%SumChunk)
+		if room == SumChunk {
 			s.chunks = append(s.chunks, 0)
 		}
 		part := raw[:min(room, len(raw))]
@@ -265,12 +258,12 @@ func (s *Sums) Add(raw []byte) {
 func (s *Sums) Bytes() int64 { return s.bytes }
 
 // File returns what a manifest says of the file.
-func (s *Sums) File(name string) ImageFile {
-	return ImageFile{Name: name, Bytes: s.bytes, Chunks: append([]uint32{}, s.chunks...)}
+func (s *Sums) File(name string) File {
+	return File{Name: name, Bytes: s.bytes, Chunks: append([]uint32{}, s.chunks...)}
 }
 
-// ReadIndex returns the index of the image in dir, of which f says what it is.
-func ReadIndex(dir string, f ImageFile) (Index, error) {
+// ReadIndex returns the index of the checkpoint in dir, of which f says what it is.
+func ReadIndex(dir string, f File) (Index, error) {
 	if f.Bytes > indexMax {
 		return Index{}, fmt.Errorf("%w: its index is too large", machine.ErrDamaged)
 	}
@@ -289,154 +282,8 @@ func ReadIndex(dir string, f ImageFile) (Index, error) {
 	return ParseIndex(raw)
 }
 
-// Memory reads the chunks of an image.
-type Memory struct {
-	Index
-
-	layers []*os.File
-}
-
-// OpenMemory opens the memory of the image in dir, which has these files.
-func OpenMemory(dir string, files []ImageFile) (_ *Memory, err error) {
-	m := &Memory{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, m.Close())
-		}
-	}()
-	if i := slices.IndexFunc(files, func(f ImageFile) bool { return f.Name == FileIndex }); i >= 0 {
-		if m.Index, err = ReadIndex(dir, files[i]); err != nil {
-			return nil, err
-		}
-	} else if err := m.old(files); err != nil {
-		return nil, err
-	}
-	for layer := range m.Layers {
-		file, err := os.Open(filepath.Join(dir, LayerName(layer)))
-		if err != nil {
-			return nil, err
-		}
-		m.layers = append(m.layers, file)
-		info, err := file.Stat()
-		if err != nil {
-			return nil, err
-		}
-		if !slices.ContainsFunc(files, func(f ImageFile) bool { return f.Name == LayerName(layer) && f.Bytes == info.Size() }) {
-			return nil, fmt.Errorf("%w: %s has %d bytes and should have another number", machine.ErrDamaged, LayerName(layer), info.Size())
-		}
-	}
-	return m, nil
-}
-
-// old makes the index of an image that has none: all of its memory is in one
-// file, and the manifest has the checksums.
-func (m *Memory) old(files []ImageFile) error {
-	i := slices.IndexFunc(files, func(f ImageFile) bool { return f.Name == FilePages })
-	if i < 0 {
-		return fmt.Errorf("%w: it has no memory", machine.ErrDamaged)
-	}
-	f := files[i]
-	m.Index = Index{Bytes: f.Bytes, Size: ImageChunk, Layers: 1, Ranges: f.Ranges}
-	if len(f.Ranges) == 0 && f.Bytes > 0 {
-		m.Ranges = []ImageRange{{Bytes: f.Bytes}}
-	}
-	for i, sum := range f.Chunks {
-		m.Chunks = append(m.Chunks, Chunk{Number: uint32(i), Sum: sum})
-	}
-	m.count()
-	return nil
-}
-
-// Load reads a chunk into a buffer and compares it with what it should be. It
-// returns the part of the buffer that it takes.
-func (m *Memory) Load(number uint32, into []byte) ([]byte, error) {
-	at, length := m.At(number)
-	if length <= 0 || length > int64(len(into)) {
-		return nil, io.EOF
-	}
-	into = into[:length]
-	c, ok := m.Find(number)
-	if !ok {
-		clear(into)
-		return into, nil
-	}
-	n, err := m.layers[c.Layer].ReadAt(into, at)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	if n < len(into) || Sum(into) != c.Sum {
-		return nil, fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, LayerName(int(c.Layer)), at)
-	}
-	return into, nil
-}
-
-// Close closes the files.
-func (m *Memory) Close() (err error) {
-	for _, file := range m.layers {
-		err = errors.Join(err, file.Close())
-	}
-	return err
-}
-
-// verify reads all of it, on all processors.
-func (m *Memory) verify(ctx context.Context) error {
-	var next atomic.Int64
-	workers, ctx := errgroup.WithContext(ctx)
-	for range min(runtime.GOMAXPROCS(0), len(m.Chunks)) {
-		workers.Go(func() error {
-			buffer := make([]byte, m.Size)
-			for {
-				i := next.Add(1) - 1
-				if i >= int64(len(m.Chunks)) {
-					return nil
-				}
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				if _, err := m.Load(m.Chunks[i].Number, buffer); err != nil {
-					return err
-				}
-			}
-		})
-	}
-	workers.Go(func() error { return m.empty(ctx) })
-	return workers.Wait()
-}
-
-// empty fails if the first layer has something that is in no chunk. Nobody would
-// read it, but whoever wrote it may have written elsewhere. In the other layers
-// that is what later ones replaced.
-func (m *Memory) empty(ctx context.Context) error {
-	buffer, zero := make([]byte, m.Size), make([]byte, m.Size)
-	for at := int64(0); at < m.Bytes; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		data, err := m.layers[0].Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		start := data / m.Size * m.Size
-		at = start + m.Size
-		if c, ok := m.Find(uint32(start / m.Size)); ok && c.Layer == 0 { //nolint:gosec // G115: below memoryMost/Size
-			continue
-		}
-		n, err := m.layers[0].ReadAt(buffer, start)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if !bytes.Equal(buffer[:n], zero[:n]) {
-			return fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, FilePages, start)
-		}
-	}
-	return nil
-}
-
-// Worth returns which layers of an image the next one should share. One half of
-// whose bytes counts no more is written anew, and so the files of an image take
+// Worth returns which layers of a checkpoint the next one should share. One half of
+// whose bytes counts no more is written anew, and so the files of a checkpoint take
 // at most twice what is in it. If there would be too many layers, the smaller
 // half is.
 func (x *Index) Worth(taken []int64) (keep []bool) {

@@ -1,4 +1,4 @@
-package gvisor
+package checkpoint
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 func someIndex() Index {
 	x := Index{
 		Key: NewKey(), Bytes: 3*PageChunk + 4096, Size: PageChunk, Layers: 3,
-		Ranges: []ImageRange{{0, 8192}, {PageChunk, 4096}, {2 * PageChunk, PageChunk + 4096}},
+		Ranges: []Range{{0, 8192}, {PageChunk, 4096}, {2 * PageChunk, PageChunk + 4096}},
 		Chunks: []Chunk{{Number: 0, Layer: 2}, {Number: 2, Sum: 3, Mark: Mark{1}, Name: Name{2}}, {Number: 3, Layer: 1}},
 	}
 	x.count()
@@ -48,14 +48,14 @@ func TestIndex(t *testing.T) {
 		t.Errorf("the last chunk has %d bytes at %d", n, at)
 	}
 	for name, change := range map[string]func(x *Index){
-		"too much memory":   func(x *Index) { x.Bytes = memoryMost + 1 },
+		"too much memory":   func(x *Index) { x.Bytes = MemoryMost + 1 },
 		"less memory":       func(x *Index) { x.Bytes-- },
 		"odd chunks":        func(x *Index) { x.Size++ },
-		"large chunks":      func(x *Index) { x.Size = 2 * ImageChunk },
+		"large chunks":      func(x *Index) { x.Size = 2 * SumChunk },
 		"no layers":         func(x *Index) { x.Layers = 0 },
 		"too many layers":   func(x *Index) { x.Layers = LayersMost + 1 },
 		"a layer too few":   func(x *Index) { x.Layers = 2 },
-		"ranges in halves":  func(x *Index) { x.Ranges = slices.Insert(x.Ranges, 1, ImageRange{8192, 1}) },
+		"ranges in halves":  func(x *Index) { x.Ranges = slices.Insert(x.Ranges, 1, Range{8192, 1}) },
 		"an empty range":    func(x *Index) { x.Ranges[0].Bytes = 0 },
 		"a range over one":  func(x *Index) { x.Ranges[1].At = 0 },
 		"a negative range":  func(x *Index) { x.Ranges[1].At = -1 },
@@ -185,16 +185,16 @@ func TestMark(t *testing.T) {
 // A file has the same checksums, in whatever pieces it was written.
 func TestSums(t *testing.T) {
 	t.Parallel()
-	raw := make([]byte, 2*ImageChunk+5)
+	raw := make([]byte, 2*SumChunk+5)
 	for i := range raw {
 		raw[i] = byte(i * i >> 3)
 	}
-	for _, length := range []int{0, 1, ImageChunk, ImageChunk + 1, len(raw)} {
-		want := ImageFile{Name: "any", Bytes: int64(length), Chunks: []uint32{}}
-		for part := range slices.Chunk(raw[:length], ImageChunk) {
+	for _, length := range []int{0, 1, SumChunk, SumChunk + 1, len(raw)} {
+		want := File{Name: "any", Bytes: int64(length), Chunks: []uint32{}}
+		for part := range slices.Chunk(raw[:length], SumChunk) {
 			want.Chunks = append(want.Chunks, Sum(part))
 		}
-		for _, piece := range []int{ImageChunk / 3, ImageChunk, 3 * ImageChunk} {
+		for _, piece := range []int{SumChunk / 3, SumChunk, 3 * SumChunk} {
 			var s Sums
 			for part := range slices.Chunk(raw[:length], piece) {
 				s.Add(part)
