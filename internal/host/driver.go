@@ -2,11 +2,13 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/dozehq/doze/internal/hostnet"
 	"github.com/dozehq/doze/internal/machine"
@@ -24,8 +26,11 @@ type driver interface {
 	Tidy(ctx context.Context, dirs ...string) error
 }
 
+// opener opens a driver on a host.
+type opener func(context.Context, *Host) (driver, error)
+
 // drivers is the table of those that a host can have.
-var drivers = map[string]func(context.Context, *Host) (driver, error){
+var drivers = map[string]opener{
 	gvisor.DriverName: openGVisor,
 }
 
@@ -34,6 +39,15 @@ const DriverDefault = gvisor.DriverName
 
 // Drivers are the names of all.
 func Drivers() []string { return slices.Sorted(maps.Keys(drivers)) }
+
+// driverNamed returns how the driver of a name is opened.
+func driverNamed(name string) (opener, error) {
+	open, known := drivers[name]
+	if !known {
+		return nil, fmt.Errorf("there is no driver %q: --driver must be %s", name, strings.Join(Drivers(), " or "))
+	}
+	return open, nil
+}
 
 func openGVisor(ctx context.Context, h *Host) (driver, error) {
 	return gvisor.Open(ctx, gvisor.Options{

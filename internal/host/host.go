@@ -216,7 +216,11 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("prepare the agent: %w", err)
 	}
-	driver, err := drivers[o.Driver](ctx, h)
+	open, err := driverNamed(o.Driver)
+	if err != nil {
+		return err
+	}
+	driver, err := open(ctx, h)
 	if err != nil {
 		return fmt.Errorf("open the driver %s: %w", o.Driver, err)
 	}

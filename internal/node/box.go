@@ -66,7 +66,7 @@ type Box struct {
 	stuck       bool               // guarded by mu; the last such move did not work
 	frozen      bool               // guarded by mu; a snapshot is being taken, and requests wait
 	unswappable bool               // guarded by mu; in this sleep its memory could not be moved to swap
-	unsaved     string             // guarded by mu; what a checkpoint would leave out, when its agent was asked
+	blockers    string             // guarded by mu; what a checkpoint would leave out, when its agent was asked
 	restless    bool               // guarded by mu; it could not be paused the last time
 	silent      int                // guarded by mu; how often in a row its agent did not say whether it must stay awake
 	retired     bool               // guarded by mu; it is about to be deleted, and lets nobody in
@@ -464,7 +464,7 @@ func (b *Box) suspend() {
 		b.mu.Unlock()
 		return // a request won the race against the timer, and its end sets it again
 	}
-	b.tie(b.machine, in, err)
+	b.learn(b.machine, in, err)
 	_ = b.move(doze.Idled, "") // Running has a row for Idled
 	b.mu.Unlock()
 	b.hangUp() // nothing may write to a connection while it sleeps
@@ -495,7 +495,7 @@ func (b *Box) pause(m machine.Machine) error {
 	if err := failpoint.Reach(failpoint.Idle, b.order.UID); err != nil {
 		return err
 	}
-	if err := b.noteTie(m); err != nil {
+	if err := b.keepBlockers(m); err != nil {
 		return err
 	}
 	err := m.Suspend(b.life, machine.Paused)

@@ -693,7 +693,7 @@ func (b *Box) halt(ctx context.Context) error {
 	if b.n.survey(b, m) != "" {
 		to = machine.Paused
 	}
-	if err := b.noteTie(m); err != nil {
+	if err := b.keepBlockers(m); err != nil {
 		return err
 	}
 	if err := b.n.descend(ctx, m, to); err != nil {

@@ -31,7 +31,7 @@ type saved struct {
 	Disabled bool           `json:"disabled"`         // it must not be woken
 	Archived bool           `json:"archived"`         // its files are all that is left
 	Failed   string         `json:"failed"`           // why it is beyond repair
-	Tied     string         `json:"tied"`             // what a checkpoint of its last sleep would have left out
+	Blockers string         `json:"tied"`             // what a checkpoint of its last sleep would have left out
 	Drives   []savedMount   `json:"drives,omitempty"` // what is mounted
 	Back     *setback       `json:"back,omitempty"`   // the last time it went back to a checkpoint
 }
@@ -68,7 +68,7 @@ func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
 	r := saved{
 		Order: orderToSave(b.order), Config: b.config, Image: b.image,
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
-		Tied: b.noted, Drives: mountsToSave(b.mounts()), Back: b.setback(),
+		Blockers: b.noted, Drives: mountsToSave(b.mounts()), Back: b.setback(),
 	}
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
@@ -183,7 +183,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	}
 	r.Config.GoBack = n.GoBack // whatever it was before the restart
 	b := n.newBox(r.Order.order(), r.Config, doze.Standby)
-	b.image, b.noted, b.unsaved, b.back = r.Image, r.Tied, r.Tied, r.Back
+	b.image, b.noted, b.blockers, b.back = r.Image, r.Blockers, r.Blockers, r.Back
 	b.saved = time.Time{}
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
@@ -213,12 +213,12 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 
 // lost says what happened to a sandbox of which an earlier process left nothing.
 // From here nobody can tell a restart of the host from a kill, nor whether it was
-// awake: its record does not change when it falls asleep, but for what tied it to
-// its memory then.
-func lost(tied string) string {
+// awake: its record does not change when it falls asleep, but for what kept it in
+// memory then.
+func lost(blockers string) string {
 	why := "there was no complete checkpoint: it was awake, had slept for less than --save-after, or its checkpoint could not be written"
-	if tied != "" {
-		why = "it slept in memory only, since a checkpoint would have left out " + tied
+	if blockers != "" {
+		why = "it slept in memory only, since a checkpoint would have left out " + blockers
 	}
 	return "the host restarted, or its processes were killed while no dozed ran, and " + why +
 		"; its memory and its files are lost: restore one of its snapshots, or delete it and create it again"
@@ -236,7 +236,7 @@ func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Pha
 	case r.Archived:
 		return doze.Archived, ""
 	case errors.Is(err, machine.ErrGone):
-		return doze.Failed, lost(r.Tied)
+		return doze.Failed, lost(r.Blockers)
 	case r.Disabled:
 		return doze.Disabled, ""
 	case back != "":

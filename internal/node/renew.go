@@ -16,7 +16,7 @@ const renewLull = time.Second
 // renewable reports in how long the checkpoint of a box is due to be renewed, if
 // it is to be renewed at all: 0 or less is now. Preconditions: mu is held.
 func (b *Box) renewable() (in time.Duration, ok bool) {
-	if b.n.CheckpointEvery <= 0 || b.unsaved != "" { // a checkpoint would leave something out
+	if b.n.CheckpointEvery <= 0 || b.blocked() != "" { // a checkpoint would leave something out
 		return 0, false
 	}
 	due := b.saved.Add(b.n.CheckpointEvery)

@@ -67,7 +67,7 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if err != nil {
 		return 0, missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
 	}
-	if err := n.untied(b, m); err != nil {
+	if err := n.copyable(b, m); err != nil {
 		return 0, err
 	}
 	release, err := roomFor(ctx, m, n.Room)

@@ -79,7 +79,7 @@ func (b *Box) rest() (time.Duration, bool) {
 		return b.sooner(b.n.PauseAfter, renewLull), b.holds == 0
 	case !b.asleep() || tier == machine.OnDisk:
 		return 0, false
-	case b.tied(b.machine) != "":
+	case b.blockedAt(b.machine) != "":
 		return 0, false // until it was awake again
 	case b.stuck:
 		return retrySink, true
@@ -278,7 +278,7 @@ func (n *Node) sinkOldest(to machine.Tier, fits func(*Box) bool) <-chan struct{}
 // moved waits for its own next try, so that others have theirs. Preconditions:
 // mu is held.
 func (b *Box) spare() bool {
-	return b.asleep() && b.machine != nil && b.sinking == nil && !b.stuck && b.tied(b.machine) == ""
+	return b.asleep() && b.machine != nil && b.sinking == nil && !b.stuck && b.blockedAt(b.machine) == ""
 }
 
 // inMemory reports whether a spare box has its memory. Preconditions: mu is

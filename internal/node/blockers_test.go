@@ -21,9 +21,9 @@ func (h *host) may(change func(*fleet.Order)) *process {
 	return p
 }
 
-// TestFleeting: what a checkpoint would leave out keeps a sandbox in memory,
+// TestBlockers: what a checkpoint would leave out keeps a sandbox in memory,
 // until it is gone.
-func TestFleeting(t *testing.T) {
+func TestBlockers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		may  func(*fleet.Order)
 		says string // the agent
@@ -82,8 +82,8 @@ func TestFleeting(t *testing.T) {
 	}
 }
 
-// TestFleetingLost: who had only memory to sleep in, and lost it, is told why.
-func TestFleetingLost(t *testing.T) {
+// TestBlockersLost: who had only memory to sleep in, and lost it, is told why.
+func TestBlockersLost(t *testing.T) {
 	const rules, unknown, other = "its filter rules", "what it may have changed", "had slept for less than"
 	for name, tt := range map[string]struct {
 		asleep func(*host, *process)
@@ -126,8 +126,8 @@ func TestFleetingLost(t *testing.T) {
 	}
 }
 
-// TestFleetingUnknown: where the agent does not answer, nothing is given up.
-func TestFleetingUnknown(t *testing.T) {
+// TestBlockersUnknown: where the agent does not answer, nothing is given up.
+func TestBlockersUnknown(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.may(func(o *fleet.Order) { o.IPTables = true })
@@ -144,8 +144,8 @@ func TestFleetingUnknown(t *testing.T) {
 	})
 }
 
-// TestFleetingElsewhere: what one sandbox has ties no other.
-func TestFleetingElsewhere(t *testing.T) {
+// TestBlockersElsewhere: what one sandbox has blocks no other.
+func TestBlockersElsewhere(t *testing.T) {
 	virtual(t, func(h *host) {
 		p := h.has("a", "b")
 		h.set(func() { h.changed["a"] = `"namespaces":true` })

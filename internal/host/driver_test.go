@@ -1,0 +1,25 @@
+package host
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDriverNamed(t *testing.T) {
+	t.Parallel()
+	if !slices.Contains(Drivers(), DriverDefault) {
+		t.Errorf("the default %s is none of %v", DriverDefault, Drivers())
+	}
+	for _, name := range Drivers() {
+		if open, err := driverNamed(name); open == nil || err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "gVisor", "firecracker"} {
+		_, err := driverNamed(name)
+		if err == nil || !strings.Contains(err.Error(), "--driver must be "+strings.Join(Drivers(), " or ")) {
+			t.Errorf("%q: %v, want an error that names those that there are", name, err)
+		}
+	}
+}
