@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -199,6 +200,56 @@ func TestWiring(t *testing.T) {
 	if total >= wiringMax {
 		t.Errorf("%s has %d lines without tests, and must have fewer than %d", dir, total, wiringMax)
 	}
+}
+
+// driver is the one that there is, with all below it.
+const driver = "internal/machine/gvisor"
+
+// composers may name the driver: who opens it, its launcher's program, and those
+// who test and measure what is built.
+var composers = []string{driver, "cmd/doze-sentry", "cmd/dozed", "internal/host", "internal/testkit", "test"}
+
+// imageTest reads a root file system as the engine does that it is made for.
+const imageTest = "internal/disk/library_test.go"
+
+// engineWords are in the names of an engine's types, functions and fields.
+var engineWords = regexp.MustCompile(`(?i)gvisor|runsc|sentry|systrap`)
+
+// TestDriverIsHidden: who is no composer of a node asks a machine, a driver or its
+// traits, and cannot know which driver it is. The engine itself is linked into one
+// binary only, and what is the same for each driver knows none.
+func TestDriverIsHidden(t *testing.T) {
+	for name, f := range sources(t) {
+		dir := path.Dir(filepath.ToSlash(name))
+		for _, imp := range f.Imports {
+			p := strings.Trim(imp.Path.Value, `"`)
+			switch {
+			case within(p, "gvisor.dev") && !within(dir, driver) && dir != "cmd/doze-sentry" && filepath.ToSlash(name) != imageTest:
+				t.Errorf("%s imports %s, which only %s may", name, p, driver)
+			case within(p, "gvisor.dev") && dir == driver:
+				t.Errorf("%s imports %s, which only the launcher may: it would be linked into dozed", name, p)
+			case within(p, module+"/"+driver) && !under(dir, composers):
+				t.Errorf("%s imports %s: ask for a machine.Driver", name, p)
+			}
+		}
+		if under(dir, composers) {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && engineWords.MatchString(id.Name) {
+				t.Errorf("%s names %s: only %v know an engine", name, id.Name, composers)
+			}
+			return true
+		})
+	}
+}
+
+// within reports whether a path is another one or below it.
+func within(p, root string) bool { return p == root || strings.HasPrefix(p, root+"/") }
+
+// under reports whether a path is within one of some.
+func under(p string, roots []string) bool {
+	return slices.ContainsFunc(roots, func(root string) bool { return within(p, root) })
 }
 
 // trackedMax is far above the largest file that a person or a generator of ours
