@@ -48,7 +48,7 @@ func main() {
 // engine becomes a process of gVisor.
 func engine(prepare ...func()) {
 	runtime.UnlockOSThread() // gVisor has its own ideas about threads
-	launcher.CloseStray(os.Args)
+	launcher.CloseFDs(os.Args)
 	os.Args = launcher.Size(os.Args)
 	for _, do := range prepare {
 		do()
@@ -62,7 +62,7 @@ func launch(args []string) error {
 	var o launcher.Options
 	flags.StringVar(&o.Run, "run", "/run/doze", "directory of the run state")
 	flags.StringVar(&o.Cgroup, "cgroup", "doze", "parent of the cgroups")
-	flags.DurationVar(&o.FlipLimit, "flip-limit", 0, "when a pause or a resume counts as hanging; 0 is the default")
+	flags.DurationVar(&o.PauseLimit, "flip-limit", 0, "when a pause or a resume counts as hanging; 0 is the default")
 	socket := flags.String("socket", "/run/doze/launcher.sock", "unix socket to listen on")
 	show := flags.Bool("version", false, "print the engine's version and exit")
 	if err := flags.Parse(args); err != nil {

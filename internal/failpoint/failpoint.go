@@ -12,27 +12,27 @@ type Point uint8
 // things stand when a step is reached.
 const (
 	Idle   Point = iota // node: the machine was not told to pause
-	Flip                // launcher: no mark says that a pause or a resume is under way
+	Mark                // launcher: no mark says that a pause or a resume is under way
 	Turn                // launcher: the engine was not told yet
 	Turned              // launcher: the engine did it, no mark says so
 	Unmark              // launcher: the marks still say that it is under way
 	Slept               // node: the machine is paused, the phase does not say so
 
 	Sink       // node: the machine was not told to go a tier down
-	Sweep      // driver: what is left of older images is there
-	Make       // driver: the new image has no directory
-	Checkpoint // driver: the launcher was not asked for an image
-	Share      // launcher: no file of the last image has a second name in the new one
-	Write      // launcher: the engine was not asked for an image
+	Sweep      // driver: what is left of older checkpoints is there
+	Make       // driver: the new checkpoint has no directory
+	Checkpoint // driver: the launcher was not asked for a checkpoint
+	Share      // launcher: no file of the last checkpoint has a second name in the new one
+	Write      // launcher: the engine was not asked for a checkpoint
 	Copy       // launcher: the engine named its memory, none of it was copied
 	Index      // launcher: all memory is copied, the index is not written
-	Written    // launcher: the image is written, nobody was told
-	Measure    // driver: the image has no checksums
-	Manifest   // driver: the image has no manifest
+	Written    // launcher: the checkpoint is written, nobody was told
+	Measure    // driver: the checkpoint has no checksums
+	Manifest   // driver: the checkpoint has no manifest
 	Sync       // driver: one of its files, or its directory, is not on disk
-	Publish    // driver: the image is on disk and does not count
-	Published  // driver: the image counts, and a power failure may undo that
-	Vouch      // driver: nobody vouches for the image
+	Publish    // driver: the checkpoint is on disk and does not count
+	Published  // driver: the checkpoint counts, and a power failure may undo that
+	Vouch      // driver: nobody vouches for the checkpoint
 	Push       // launcher: the machine's memory was not moved to swap
 	Pushed     // launcher: it was, no mark says so
 	Release    // driver: the launcher was not asked to end the processes
@@ -47,16 +47,16 @@ const (
 	Link   // launcher: its process has no network
 
 	Called   // node: the machine was not told to resume
-	Verify   // driver: an image for which nobody vouches was not read
-	Take     // driver: it is unknown whether a process waits for the image
-	Restore  // driver: the launcher was not asked to load the image
+	Verify   // driver: a checkpoint for which nobody vouches was not read
+	Take     // driver: it is unknown whether a process waits for the checkpoint
+	Restore  // driver: the launcher was not asked to load the checkpoint
 	Fill     // launcher: the engine was not asked to load it
 	Serve    // launcher: the engine asked for a first page of memory
 	Filled   // launcher: the guest runs, no mark says so
 	Woke     // node: the machine is awake, the phase does not say so
 	Loaded   // driver: the memory is still coming
 	Unlimit  // launcher: the memory is there, the processor is not limited
-	Retire   // driver: the image that the machine woke from counts
+	Retire   // driver: the checkpoint that the machine woke from counts
 	Discard  // driver: it does not, and takes its space
 	Adopt    // driver: the launcher was not asked what lives there
 	Takeover // launcher: a machine of an earlier launcher was not looked at
@@ -67,7 +67,7 @@ const (
 
 // names is a table: one row for each step.
 var names = [count]string{
-	Idle: "idle", Flip: "flip", Turn: "turn", Turned: "turned", Unmark: "unmark", Slept: "slept",
+	Idle: "idle", Mark: "mark", Turn: "turn", Turned: "turned", Unmark: "unmark", Slept: "slept",
 	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Share: "share", Write: "write", Copy: "copy", Index: "index", Written: "written",
 	Measure: "measure", Manifest: "manifest", Sync: "sync", Publish: "publish", Published: "published",
 	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear",

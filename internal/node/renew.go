@@ -8,10 +8,10 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// renewLull is how long nobody uses a sandbox before it falls asleep for a new
+// renewIdle is how long nobody uses a sandbox before it falls asleep for a new
 // checkpoint. Calls that follow each other closely come sooner, and would each end
 // an attempt.
-const renewLull = time.Second
+const renewIdle = time.Second
 
 // renewable reports in how long the checkpoint of a box is due to be renewed, if
 // it is to be renewed at all: 0 or less is now. Preconditions: mu is held.

@@ -76,7 +76,7 @@ func (b *Box) rest() (time.Duration, bool) {
 	case b.phase == doze.Running && b.restless:
 		return max(b.n.PauseAfter, retrySink), b.holds == 0
 	case b.phase == doze.Running:
-		return b.sooner(b.n.PauseAfter, renewLull), b.holds == 0
+		return b.sooner(b.n.PauseAfter, renewIdle), b.holds == 0
 	case !b.asleep() || tier == machine.OnDisk:
 		return 0, false
 	case b.blockedAt(b.machine) != "":

@@ -78,7 +78,7 @@ var (
 var rows = []row{
 	// It is paused.
 	{at: failpoint.Idle, on: paused, way: down, faults: any4, loses: true},
-	{at: failpoint.Flip, on: paused, way: down, faults: any5, loses: true},
+	{at: failpoint.Mark, on: paused, way: down, faults: any5, loses: true},
 	{at: failpoint.Turn, on: paused, way: down, faults: noFail, loses: true},
 	{at: failpoint.Turned, on: paused, way: down, faults: noFail, loses: true},
 	{at: failpoint.Unmark, on: paused, way: down, faults: any4, loses: true},
@@ -165,7 +165,7 @@ var rows = []row{
 	// It wakes from memory, and its checkpoint counts no more.
 	{at: failpoint.Called, on: saved, way: up, faults: any4},
 	{at: failpoint.Retire, on: saved, way: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
-	{at: failpoint.Flip, on: saved, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Mark, on: saved, way: up, faults: any4, rewinds: true},
 	{at: failpoint.Turn, on: saved, way: up, faults: noFail, rewinds: true},
 	{at: failpoint.Turned, on: saved, way: up, faults: noFail, rewinds: true, loses: true},
 	{at: failpoint.Unmark, on: saved, way: up, faults: any4, rewinds: true, loses: true},
@@ -174,12 +174,12 @@ var rows = []row{
 	// It wakes from swap, and its checkpoint counts no more.
 	{at: failpoint.Called, on: swapped, way: up, faults: any4},
 	{at: failpoint.Retire, on: swapped, way: up, faults: any4, rewinds: true, loses: true},
-	{at: failpoint.Flip, on: swapped, way: up, faults: any4, rewinds: true},
+	{at: failpoint.Mark, on: swapped, way: up, faults: any4, rewinds: true},
 	{at: failpoint.Turned, on: swapped, way: up, faults: noFail, rewinds: true, loses: true},
 
 	// It wakes from memory, and there is no checkpoint.
 	{at: failpoint.Called, on: paused, way: up, faults: any4, loses: true},
-	{at: failpoint.Flip, on: paused, way: up, faults: any5, loses: true},
+	{at: failpoint.Mark, on: paused, way: up, faults: any5, loses: true},
 	{at: failpoint.Turn, on: paused, way: up, faults: noFail, loses: true},
 	{at: failpoint.Turned, on: paused, way: up, faults: noFail, loses: true},
 	{at: failpoint.Unmark, on: paused, way: up, faults: any4, loses: true},

@@ -61,7 +61,7 @@ var versionForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
 func validVersion(v string) bool { return len(v) <= versionMost && versionForm.MatchString(v) }
 
 // engine is one version of the engine with its launcher. A machine stays in the
-// one that it was booted in: no other can read its image.
+// one that it was booted in: no other can read its checkpoint.
 type engine struct {
 	version string
 	sentry  string // path of its doze-sentry
@@ -83,7 +83,7 @@ func (o Options) engineAt(version string) *engine {
 	socket := filepath.Join(run, fileSocket)
 	return &engine{
 		version: version, run: run, memory: o.Memory, sentry: filepath.Join(o.Engines, version, fileSentry), client: newClient(socket),
-		args: []string{"-run", run, "-cgroup", o.Cgroup, "-socket", socket, "-flip-limit", cmp.Or(o.FlipLimit, LimitFlip).String()},
+		args: []string{"-run", run, "-cgroup", o.Cgroup, "-socket", socket, "-flip-limit", cmp.Or(o.PauseLimit, LimitPause).String()},
 		used: make(chan struct{}), gone: make(chan struct{}),
 	}
 }

@@ -154,7 +154,7 @@ func TestUpgrade(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The old engine is heard, too, and is not removed while an image needs it.
+	// The old engine is heard, too, and is not removed while a checkpoint needs it.
 	dirs := []string{h.dir}
 	move(t, machines[machine.Awake], machine.Awake)
 	kill(t, h.engine("awake"), unix.SIGKILL)

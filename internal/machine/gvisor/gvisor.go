@@ -1,6 +1,5 @@
 // Package gvisor runs sandboxes under gVisor by asking a launcher, and puts
-// them to sleep in tiers. It owns the images on disk: when one is complete, and
-// when one counts no more. It links nothing of gVisor.
+// them to sleep in tiers. It links nothing of gVisor.
 package gvisor
 
 import (
@@ -40,9 +39,9 @@ type Options struct {
 	Calm time.Duration
 	// Memory is what all sandboxes together may take, in bytes; 0 is no limit.
 	Memory int64
-	// FlipLimit is when a pause or a resume counts as hanging; by default
-	// [LimitFlip].
-	FlipLimit time.Duration
+	// PauseLimit is when a pause or a resume counts as hanging; by default
+	// [LimitPause].
+	PauseLimit time.Duration
 	// Dial connects to a port at the far end of a link.
 	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
 }
@@ -185,7 +184,7 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	return s, nil
 }
 
-// fork starts a new machine out of a kept image: it gets that image as its own,
+// fork starts a new machine out of a kept checkpoint: it gets that checkpoint as its own,
 // as if it slept on disk, and wakes.
 func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine, err error) {
 	from := c.From
@@ -245,7 +244,7 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	_, saved := checkpoint.Has(c)
 	ran := checkpoint.Ran(c)
 	switch {
-	case state == StateRunning: // an image is older than what runs
+	case state == StateRunning: // a checkpoint is older than what runs
 		s.reach(machine.Awake)
 		err = errors.Join(checkpoint.Discount(c), checkpoint.Sweep(c))
 		bytes, _ := checkpoint.Size(checkpoint.Last(c))
@@ -314,7 +313,7 @@ func (d *Driver) Tidy(ctx context.Context, dirs ...string) error {
 }
 
 // Retire removes the engines that nobody needs any more: neither a machine nor
-// an image in one of dirs was made with them, at any depth. It returns their
+// a checkpoint in one of dirs was made with them, at any depth. It returns their
 // versions. Preconditions: machines were adopted, and none is being started.
 func (d *Driver) Retire(ctx context.Context, dirs ...string) (gone []string, err error) {
 	others := slices.DeleteFunc(d.others(), (*engine).busy)
@@ -391,7 +390,7 @@ func (d *Driver) leave(s *sandbox) {
 }
 
 // finish waits until what an earlier handle of a machine left to be done is
-// done: it may be about to retire the image.
+// done: it may be about to retire the checkpoint.
 func (d *Driver) finish(id string) {
 	d.mu.Lock()
 	old := d.last[id]
@@ -521,8 +520,8 @@ func (d *Driver) concerns(e machine.Event) bool {
 		return false
 	}
 	delete(d.machines, e.ID)
-	if err := d.vouchers.Doubt(checkpoint.Dir(s.config)); err != nil { // its image may be why
-		slog.Warn("an image is vouched for", "sandbox", e.ID, "err", err)
+	if err := d.vouchers.Doubt(checkpoint.Dir(s.config)); err != nil { // its checkpoint may be why
+		slog.Warn("a checkpoint is vouched for", "sandbox", e.ID, "err", err)
 	}
 	// One that is kept lost nothing but memory that it has on disk too.
 	for _, kept := range []machine.Tier{machine.Saved, machine.Swapped} {

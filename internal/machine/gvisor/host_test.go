@@ -161,7 +161,7 @@ type host struct {
 	netns            string // path
 	sentry           string // if it is not the one of all
 	engines          string // directory, if it is not the one of all
-	flipLimit        time.Duration
+	pauseLimit       time.Duration
 	ready            int
 	memory           int64 // that all machines may take together
 	links            atomic.Int64
@@ -306,7 +306,7 @@ func (h *host) dial(ctx context.Context, l machine.Link, port uint16) (conn net.
 }
 
 func (h *host) options() Options {
-	return Options{Sentry: cmp.Or(h.sentry, built.sentry), Engines: cmp.Or(h.engines, filepath.Join(sharedDir, "engines")), Run: h.run, Cgroup: h.cgroup, Dial: h.dial, FlipLimit: h.flipLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory}
+	return Options{Sentry: cmp.Or(h.sentry, built.sentry), Engines: cmp.Or(h.engines, filepath.Join(sharedDir, "engines")), Run: h.run, Cgroup: h.cgroup, Dial: h.dial, PauseLimit: h.pauseLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory}
 }
 
 func (h *host) Open(t *testing.T) machine.Driver {

@@ -230,7 +230,7 @@ func TestDoubtfulPause(t *testing.T) {
 	}
 }
 
-// An image that is damaged although somebody vouches for it ends the machine
+// A checkpoint that is damaged although somebody vouches for it ends the machine
 // instead of feeding it, and is read whole the next time.
 func TestDamageWhileLoading(t *testing.T) {
 	t.Parallel()
@@ -397,7 +397,7 @@ func TestEngineHangs(t *testing.T) {
 	t.Parallel()
 	const limit = 300 * time.Millisecond
 	h := newHost(t)
-	h.flipLimit = limit
+	h.pauseLimit = limit
 	d := h.open(t)
 	listen(t, d)
 	// A pause that does not work leaves the machine running.
@@ -452,7 +452,7 @@ func TestEngineHangs(t *testing.T) {
 func TestSavedGoesOn(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.flipLimit = 300 * time.Millisecond
+	h.pauseLimit = 300 * time.Millisecond
 	d := h.open(t)
 	events := listen(t, d)
 	for name, harm := range map[string]func(id string){

@@ -173,7 +173,7 @@ func TestManySleeps(t *testing.T) {
 	}
 	t.Logf("%d sleeps, %d checkpoints were stopped, at most %d layers", sleeps, stopped, layers)
 	if layers < 3 {
-		t.Errorf("an image is in %d layers at most", layers)
+		t.Errorf("a checkpoint is in %d layers at most", layers)
 	}
 	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -191,7 +191,7 @@ func TestManySleeps(t *testing.T) {
 	}
 }
 
-// TestOldFormat wakes a machine from an image as older launchers wrote it: all
+// TestOldFormat wakes a machine from a checkpoint as older launchers wrote it: all
 // memory in one file, with its checksums in the manifest.
 func TestOldFormat(t *testing.T) {
 	t.Parallel()

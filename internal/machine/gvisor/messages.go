@@ -92,24 +92,24 @@ type Reclaimed struct {
 	Moved int64 `json:"moved"` // in swap
 }
 
-// Checkpoint asks for an image of a paused machine, which stays paused.
+// Checkpoint asks for a checkpoint of a paused machine, which stays paused.
 type Checkpoint struct {
 	ID string `json:"id"`
 	// Dir is a directory with nothing in it but, perhaps, a file of pages that
 	// an earlier checkpoint of the machine wrote in part.
 	Dir string `json:"dir"`
-	// Layers says that the caller knows of [checkpoint.Index]. To one that does not, an image
+	// Layers says that the caller knows of [checkpoint.Index]. To one that does not, a checkpoint
 	// would look like one without memory.
 	Layers bool `json:"layers"`
-	// Base is an earlier image of the machine, whose memory the new one shares
+	// Base is an earlier checkpoint of the machine, whose memory the new one shares
 	// where it is the same. An older launcher shares nothing.
 	Base *Base `json:"base,omitempty"`
-	// Yields says that nobody waits for the image: until the call ends early, all
+	// Yields says that nobody waits for the checkpoint: until the call ends early, all
 	// others come first. An older launcher treats it as any other.
 	Yields bool `json:"yields,omitempty"`
 }
 
-// Base is an image that another one may share files with.
+// Base is a checkpoint that another one may share files with.
 type Base struct {
 	Dir   string          `json:"dir"`
 	Index checkpoint.File `json:"index"`
@@ -138,7 +138,7 @@ type Archive struct {
 	File string `json:"file"` // must not exist
 }
 
-// Restore asks for a machine out of an image. The machine runs when the call
+// Restore asks for a machine out of a checkpoint. The machine runs when the call
 // returns; its memory may still be loading.
 type Restore struct {
 	Config Config            `json:"config"`
@@ -158,7 +158,7 @@ type Failure struct {
 // launcher kills the machine's processes, which ends it.
 const (
 	LimitStart      = 60 * time.Second // boot, prepare, restore
-	LimitFlip       = 10 * time.Second // pause, resume
+	LimitPause      = 10 * time.Second // pause, resume
 	LimitCheckpoint = 10 * time.Minute // a large memory on a slow disk
 	LimitKill       = 30 * time.Second
 )

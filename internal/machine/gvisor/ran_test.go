@@ -13,7 +13,7 @@ import (
 )
 
 // TestLieBack ends machines in the second after a wake from disk, in which their
-// image counts: who may have answered since goes back to it, and says so.
+// checkpoint counts: who may have answered since goes back to it, and says so.
 func TestLieBack(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -64,10 +64,10 @@ func TestLieBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, ok := checkpoint.Has(c); ok == tt.gone {
-				t.Errorf("it has an image: %t", ok)
+				t.Errorf("it has a checkpoint: %t", ok)
 			}
 			if got := s.WentBack(); got.Equal(m.Made) != tt.want || got.IsZero() == tt.want {
-				t.Errorf("it went back to %v, and the image is of %v", got, m.Made)
+				t.Errorf("it went back to %v, and the checkpoint is of %v", got, m.Made)
 			}
 			if checkpoint.Ran(c) {
 				t.Error("it would say so again")

@@ -31,7 +31,7 @@ type sandbox struct {
 	engine atomic.Pointer[engine] // that it is in, or was made with
 	tier   atomic.Uint32
 	tasks  sync.WaitGroup            // what a wake leaves to be done after it
-	bytes  atomic.Int64              // size of the images
+	bytes  atomic.Int64              // size of the checkpoints
 	back   atomic.Pointer[time.Time] // what WentBack returns; nil is zero
 
 	process  sync.Mutex  // held while a process is created for a wake, or given back
@@ -86,7 +86,7 @@ func (s *sandbox) WentBack() (made time.Time) {
 	return made
 }
 
-// goBack makes the machine, which has no processes, sleep in its last image.
+// goBack makes the machine, which has no processes, sleep in its last checkpoint.
 func (s *sandbox) goBack() error {
 	made, err := checkpoint.GoBack(s.config)
 	if err != nil {
@@ -99,9 +99,9 @@ func (s *sandbox) goBack() error {
 	return nil
 }
 
-// lieBack takes note of a machine without processes that ran since the image that
+// lieBack takes note of a machine without processes that ran since the checkpoint that
 // it sleeps in: it went back to that. One whose process was created only never ran.
-// An image that is a copy of another machine does not know whose it is, and may not
+// A checkpoint that is a copy of another machine does not know whose it is, and may not
 // be on disk: it is no checkpoint of a machine that ran.
 func (s *sandbox) lieBack(state string) error {
 	if !checkpoint.Ran(s.config) {
@@ -162,7 +162,7 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 	case machine.Swapped:
 		err = s.reclaim(ctx)
 	case machine.OnDisk:
-		// The image is complete: from here on the memory may go.
+		// The checkpoint is complete: from here on the memory may go.
 		if err = failpoint.Reach(failpoint.Release, s.config.ID); err != nil {
 			break
 		}
@@ -182,24 +182,24 @@ func (s *sandbox) down(ctx context.Context, to machine.Tier) (err error) {
 	return nil
 }
 
-// save makes the image of the paused machine. Whatever goes wrong, the machine
-// is paused as before, and no image is there.
+// save makes the checkpoint of the paused machine. Whatever goes wrong, the machine
+// is paused as before, and no checkpoint is there.
 func (s *sandbox) save(ctx context.Context) error {
-	if err := s.settled(ctx); err != nil { // a wake may still be loading memory, out of the old image
+	if err := s.settled(ctx); err != nil { // a wake may still be loading memory, out of the old checkpoint
 		return err
 	}
 	if err := s.present(ctx); err != nil {
-		return err // and the old image is all that is left
+		return err // and the old checkpoint is all that is left
 	}
-	// That image is older than what ran since, whether or not it was retired.
+	// That checkpoint is older than what ran since, whether or not it was retired.
 	if err := errors.Join(checkpoint.Retire(s.config), checkpoint.Sweep(s.config)); err != nil {
-		return fmt.Errorf("remove old images: %w", err)
+		return fmt.Errorf("remove old checkpoints: %w", err)
 	}
 	err := s.write(ctx, checkpoint.Dir(s.config))
 	if err != nil && full(err) && ctx.Err() == nil && s.makesRoom(ctx) {
 		slog.WarnContext(ctx, "the last checkpoint makes room for the next", "sandbox", s.config.ID)
 		if err := errors.Join(checkpoint.Outdate(s.config), checkpoint.Sweep(s.config)); err != nil {
-			return fmt.Errorf("remove the last image: %w", err)
+			return fmt.Errorf("remove the last checkpoint: %w", err)
 		}
 		err = s.write(ctx, checkpoint.Dir(s.config))
 	}
@@ -215,7 +215,7 @@ func (s *sandbox) save(ctx context.Context) error {
 	return nil
 }
 
-// makesRoom reports whether the last image is there, and the next one would fit in
+// makesRoom reports whether the last checkpoint is there, and the next one would fit in
 // its place for sure. If not, it stays: it is all that a crash would leave.
 func (s *sandbox) makesRoom(ctx context.Context) bool {
 	bytes, ok := checkpoint.Freed(checkpoint.Last(s.config))
@@ -258,7 +258,7 @@ func (s *sandbox) present(ctx context.Context) error {
 	return err
 }
 
-// write makes an image of the paused machine in dir. If it cannot, nothing is
+// write makes a checkpoint of the paused machine in dir. If it cannot, nothing is
 // there. When ctx ends it returns at once, and what is left to be removed is
 // removed in tasks: somebody waits for the machine.
 func (s *sandbox) write(ctx context.Context, dir string) (err error) {
@@ -303,7 +303,7 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// base returns the image that the machine woke from, if it is there and somebody
+// base returns the checkpoint that the machine woke from, if it is there and somebody
 // vouches for it: what is shared with it is not written again.
 func (s *sandbox) base() *Base {
 	last := checkpoint.Last(s.config)
@@ -338,10 +338,10 @@ func (s *sandbox) abandon(dir string) {
 	}
 }
 
-// trust vouches for an image that is known to be sound.
+// trust vouches for a checkpoint that is known to be sound.
 func (s *sandbox) trust(ctx context.Context, dir string) {
 	if err := cmp.Or(failpoint.Reach(failpoint.Vouch, s.config.ID), s.d.vouchers.Vouch(dir)); err != nil {
-		slog.WarnContext(ctx, "the next wake will read the whole image", "sandbox", s.config.ID, "err", err)
+		slog.WarnContext(ctx, "the next wake will read the whole checkpoint", "sandbox", s.config.ID, "err", err)
 	}
 }
 
@@ -357,7 +357,7 @@ func (s *sandbox) Keep(ctx context.Context, dir string) (err error) {
 	case machine.Awake, machine.Paused:
 		err = s.still(ctx, func() error { return s.write(ctx, dir) })
 	default:
-		err = s.keepImage(ctx, dir)
+		err = s.copyCheckpoint(ctx, dir)
 	}
 	if err != nil {
 		return fmt.Errorf("keep: %w", err)
@@ -377,8 +377,8 @@ func (s *sandbox) still(ctx context.Context, do func() error) (err error) {
 	return do()
 }
 
-// keepImage gives the image of the sleeping machine a second name.
-func (s *sandbox) keepImage(ctx context.Context, dir string) error {
+// copyCheckpoint gives the checkpoint of the sleeping machine a second name.
+func (s *sandbox) copyCheckpoint(ctx context.Context, dir string) error {
 	own := checkpoint.Dir(s.config)
 	m, err := s.d.manifest(own, s.config)
 	if err != nil {
@@ -476,14 +476,14 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return nil
 }
 
-// discardAfter is when the image of a machine that woke is removed: to give its
+// discardAfter is when the checkpoint of a machine that woke is removed: to give its
 // blocks back keeps the disk busy, and a machine in swap reads from it.
 const discardAfter = 250 * time.Millisecond
 
-// resumeSaved lets the machine go on and makes its image count no more, at the
+// resumeSaved lets the machine go on and makes its checkpoint count no more, at the
 // same time: neither waits for the other, and both are done when it returns.
-// If the machine is gone, the image is what is left of it; if it is sure to
-// stand still, the image is the same, and the machine is given up for it.
+// If the machine is gone, the checkpoint is what is left of it; if it is sure to
+// stand still, the checkpoint is the same, and the machine is given up for it.
 func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
 	var both errgroup.Group
@@ -491,7 +491,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 		defer trace.Start(ctx, trace.Retire).End()
 		err := checkpoint.Retire(s.config)
 		if err == nil {
-			s.outlast() // else the image would count again
+			s.outlast() // else the checkpoint would count again
 		}
 		return err
 	})
@@ -514,7 +514,7 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	if !errors.Is(err, errGone) && !errors.Is(err, errStill) {
 		return errors.Join(err, died)
 	}
-	slog.WarnContext(ctx, "a machine does not go on, and wakes from its image", "sandbox", s.config.ID, "err", err)
+	slog.WarnContext(ctx, "a machine does not go on, and wakes from its checkpoint", "sandbox", s.config.ID, "err", err)
 	if err := s.kill(ctx); err != nil {
 		return err
 	}
@@ -522,13 +522,13 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 	return s.restore(ctx)
 }
 
-// restore runs the image. Unless somebody vouches for it, it is read and
+// restore runs the checkpoint. Unless somebody vouches for it, it is read and
 // compared with its manifest while the engine's process is created; the first
 // instruction waits for both.
 func (s *sandbox) restore(ctx context.Context) error {
-	image := checkpoint.Dir(s.config)
+	dir := checkpoint.Dir(s.config)
 	reading := trace.Start(ctx, trace.Manifest)
-	m, err := s.d.manifest(image, s.config)
+	m, err := s.d.manifest(dir, s.config)
 	reading.End()
 	if err != nil {
 		return err
@@ -543,13 +543,13 @@ func (s *sandbox) restore(ctx context.Context) error {
 	both.Go(func() error {
 		defer func() { verified = time.Since(start) }()
 		defer trace.Start(ctx, trace.Verify).End()
-		if s.d.vouchers.Vouched(image) {
+		if s.d.vouchers.Vouched(dir) {
 			return nil
 		}
-		if err := cmp.Or(failpoint.Reach(failpoint.Verify, s.config.ID), checkpoint.Verify(work, image, m)); err != nil {
+		if err := cmp.Or(failpoint.Reach(failpoint.Verify, s.config.ID), checkpoint.Verify(work, dir, m)); err != nil {
 			return err
 		}
-		s.trust(ctx, image)
+		s.trust(ctx, dir)
 		return nil
 	})
 	both.Go(func() (err error) {
@@ -573,7 +573,7 @@ func (s *sandbox) restore(ctx context.Context) error {
 		}
 		s.outlast()
 	}()
-	err = s.timed(context.WithoutCancel(ctx), trace.Launch, PathRestore, Restore{Config: s.config, Dir: image, Files: m.Files})
+	err = s.timed(context.WithoutCancel(ctx), trace.Launch, PathRestore, Restore{Config: s.config, Dir: dir, Files: m.Files})
 	<-marked
 	if errors.Is(err, errGone) {
 		err = errProcess
@@ -582,25 +582,25 @@ func (s *sandbox) restore(ctx context.Context) error {
 		err = s.d.settle(s)
 	}
 	if err != nil {
-		return errors.Join(err, s.d.vouchers.Doubt(image), s.kill(ctx), checkpoint.UnmarkRan(s.config))
+		return errors.Join(err, s.d.vouchers.Doubt(dir), s.kill(ctx), checkpoint.UnmarkRan(s.config))
 	}
 	slog.DebugContext(ctx, "restored", "sandbox", s.config.ID, "verified", verified, "prepared", prepared, "took", time.Since(start))
 	s.tasks.Go(s.finishRestore)
 	return nil
 }
 
-// errProcess is what restore returns if the process that waited for the image
-// ended just now. The image is there, and so nothing is gone.
-var errProcess = errors.New("the process that waited for the image has ended")
+// errProcess is what restore returns if the process that waited for the checkpoint
+// ended just now. The checkpoint is there, and so nothing is gone.
+var errProcess = errors.New("the process that waited for the checkpoint has ended")
 
 func (s *sandbox) kill(ctx context.Context) error {
 	s.d.forget(s)
 	return s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
 }
 
-// finishRestore waits until all memory is loaded; then the image counts no
+// finishRestore waits until all memory is loaded; then the checkpoint counts no
 // more. If loading fails the engine ends the machine, which is an event, and
-// the image stays.
+// the checkpoint stays.
 func (s *sandbox) finishRestore() {
 	ctx, cancel := context.WithTimeout(context.Background(), LimitCheckpoint) //nolint:forbidigo // outlives the wake
 	defer cancel()
@@ -612,10 +612,10 @@ func (s *sandbox) finishRestore() {
 		return
 	}
 	if !s.d.knows(s) {
-		return // it has ended, and the image is what is left of it
+		return // it has ended, and the checkpoint is what is left of it
 	}
 	if err := checkpoint.Discount(s.config); err != nil {
-		slog.Error("retire an image", "sandbox", s.config.ID, "err", err)
+		slog.Error("retire a checkpoint", "sandbox", s.config.ID, "err", err)
 		return
 	}
 	s.discard()
@@ -624,7 +624,7 @@ func (s *sandbox) finishRestore() {
 func (s *sandbox) discard() {
 	failpoint.Pass(failpoint.Discard, s.config.ID)
 	if err := checkpoint.Sweep(s.config); err != nil {
-		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
+		slog.Warn("remove a checkpoint", "sandbox", s.config.ID, "err", err)
 	}
 	last := checkpoint.Last(s.config)
 	bytes, _ := checkpoint.Size(last)
@@ -634,10 +634,10 @@ func (s *sandbox) discard() {
 	}
 }
 
-// discardStale gives back the blocks of an image that counts no more.
+// discardStale gives back the blocks of a checkpoint that counts no more.
 func (s *sandbox) discardStale() {
 	if err := checkpoint.RemoveStale(s.config); err != nil {
-		slog.Warn("remove an image", "sandbox", s.config.ID, "err", err)
+		slog.Warn("remove a checkpoint", "sandbox", s.config.ID, "err", err)
 	}
 }
 

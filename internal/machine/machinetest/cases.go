@@ -21,38 +21,38 @@ import (
 
 // cases is the suite.
 var cases = map[string]func(*bench){
-	"boot answers":                        bootAnswers,
-	"boot leaves nothing when it fails":   bootFails,
-	"boot of a name that is taken":        bootTwice,
-	"pause stops and resume goes on":      pauseStops,
-	"every tier keeps everything":         tiersKeep,
-	"the clock is right after a sleep":    clockRight,
-	"copies draw different random bytes":  randomDiffers,
-	"a cancelled suspend changes nothing": suspendCancelled,
-	"a full disk leaves it paused":        diskFull,
-	"damaged images are refused":          damagedImages,
-	"adopt finds every tier":              adoptTiers,
-	"adopt after a reboot":                adoptReboot,
-	"adopt removes unfinished images":     adoptSweeps,
-	"a crash leads back to a checkpoint":  crashGoesBack,
-	"a crash may not lead back":           crashMayNot,
-	"sweep ends what nobody knows":        sweepEnds,
-	"close in every tier, twice":          closeTwice,
-	"the end of a machine is an event":    exitEvent,
-	"a killed engine is an event":         killEvent,
-	"a saved machine survives its engine": killSaved,
-	"memory in swap is limited as well":   swapLimited,
-	"a wake ends a move to swap":          swapCut,
-	"a hog dies alone":                    hogDies,
-	"stats are plausible":                 statsPlausible,
-	"machines wake in parallel":           wakeParallel,
-	"cycles under traffic":                cyclesTraffic,
-	"copies go on by themselves":          copiesGoOn,
-	"a copy that cannot be made":          copyFails,
-	"damaged copies are refused":          copyDamaged,
-	"an archive has the files":            archiveFiles,
-	"a new name stays":                    renameStays,
-	"volumes are the host's":              volumesStay,
+	"boot answers":                         bootAnswers,
+	"boot leaves nothing when it fails":    bootFails,
+	"boot of a name that is taken":         bootTwice,
+	"pause stops and resume goes on":       pauseStops,
+	"every tier keeps everything":          tiersKeep,
+	"the clock is right after a sleep":     clockRight,
+	"copies draw different random bytes":   randomDiffers,
+	"a cancelled suspend changes nothing":  suspendCancelled,
+	"a full disk leaves it paused":         diskFull,
+	"damaged checkpoints are refused":      damagedCheckpoints,
+	"adopt finds every tier":               adoptTiers,
+	"adopt after a reboot":                 adoptReboot,
+	"adopt removes unfinished checkpoints": adoptSweeps,
+	"a crash leads back to a checkpoint":   crashGoesBack,
+	"a crash may not lead back":            crashMayNot,
+	"sweep ends what nobody knows":         sweepEnds,
+	"close in every tier, twice":           closeTwice,
+	"the end of a machine is an event":     exitEvent,
+	"a killed engine is an event":          killEvent,
+	"a saved machine survives its engine":  killSaved,
+	"memory in swap is limited as well":    swapLimited,
+	"a wake ends a move to swap":           swapCut,
+	"a hog dies alone":                     hogDies,
+	"stats are plausible":                  statsPlausible,
+	"machines wake in parallel":            wakeParallel,
+	"cycles under traffic":                 cyclesTraffic,
+	"copies go on by themselves":           copiesGoOn,
+	"a copy that cannot be made":           copyFails,
+	"damaged copies are refused":           copyDamaged,
+	"an archive has the files":             archiveFiles,
+	"a new name stays":                     renameStays,
+	"volumes are the host's":               volumesStay,
 }
 
 func bootAnswers(b *bench) {
@@ -199,21 +199,21 @@ func randomDiffers(b *bench) {
 	must[string](g, "/random")
 	g.suspend(machine.OnDisk)
 	copied := filepath.Join(b.TempDir(), "copy")
-	image := imageOf(b, g.config)
-	copyTree(b, image, copied)
+	checkpoint := checkpointOf(b, g.config)
+	copyTree(b, checkpoint, copied)
 	seen := map[string]bool{}
 	for range 2 {
 		g.http.CloseIdleConnections() // a copy does not know how they went on
 		g.resume()
 		seen[must[string](g, "/random")] = true
 		g.suspend(machine.OnDisk)
-		if err := os.RemoveAll(image); err != nil {
+		if err := os.RemoveAll(checkpoint); err != nil {
 			b.Fatal(err)
 		}
-		copyTree(b, copied, image)
+		copyTree(b, copied, checkpoint)
 	}
 	if len(seen) != 2 {
-		b.Errorf("two machines out of the same image drew %v", seen)
+		b.Errorf("two machines out of the same checkpoint drew %v", seen)
 	}
 }
 
@@ -239,7 +239,7 @@ func diskFull(b *bench) {
 	g.do("/alloc", "mb", "16")
 	sum := must[uint32](g, "/sum")
 	if err := g.Suspend(b.Context(), machine.OnDisk); err == nil {
-		b.Fatal("an image fits on a full disk")
+		b.Fatal("a checkpoint fits on a full disk")
 	}
 	g.in(machine.Paused)
 	if names := entries(b, c.Dir); len(names) != 0 {
@@ -258,7 +258,7 @@ func diskFull(b *bench) {
 	}
 }
 
-func damagedImages(b *bench) {
+func damagedCheckpoints(b *bench) {
 	other := b.boot("b")
 	other.suspend(machine.OnDisk)
 	g := b.boot("a")
@@ -270,10 +270,10 @@ func damagedImages(b *bench) {
 		b.Fatal(err)
 	}
 
-	image, sound := imageOf(b, g.config), filepath.Join(b.TempDir(), "sound")
-	copyTree(b, image, sound)
-	for _, name := range entries(b, image) {
-		file := filepath.Join(image, name)
+	checkpoint, sound := checkpointOf(b, g.config), filepath.Join(b.TempDir(), "sound")
+	copyTree(b, checkpoint, sound)
+	for _, name := range entries(b, checkpoint) {
+		file := filepath.Join(checkpoint, name)
 		whole, err := os.ReadFile(file)
 		if err != nil {
 			b.Fatal(err)
@@ -305,10 +305,10 @@ func damagedImages(b *bench) {
 		put  func()
 		want error
 	}{
-		"of another machine": {func() { copyTree(b, imageOf(b, other.config), image) }, machine.ErrDamaged},
-		"of another engine":  {func() { copyTree(b, sound, image); b.host.Forge(b.T, g.config) }, machine.ErrNoEngine},
+		"of another machine": {func() { copyTree(b, checkpointOf(b, other.config), checkpoint) }, machine.ErrDamaged},
+		"of another engine":  {func() { copyTree(b, sound, checkpoint); b.host.Forge(b.T, g.config) }, machine.ErrNoEngine},
 	} {
-		if err := os.RemoveAll(image); err != nil {
+		if err := os.RemoveAll(checkpoint); err != nil {
 			b.Fatal(err)
 		}
 		foreign.put()
@@ -316,28 +316,28 @@ func damagedImages(b *bench) {
 	}
 	b.quiet(events)
 
-	if err := os.RemoveAll(image); err != nil {
+	if err := os.RemoveAll(checkpoint); err != nil {
 		b.Fatal(err)
 	}
-	copyTree(b, sound, image)
+	copyTree(b, sound, checkpoint)
 	g.resume()
 	if got := must[uint32](g, "/sum"); got != sum {
-		b.Errorf("the sound image has the sum %d, want %d", got, sum)
+		b.Errorf("the sound checkpoint has the sum %d, want %d", got, sum)
 	}
 }
 
-// refused fails unless the machine's image is not run, for a reason, and left
+// refused fails unless the machine's checkpoint is not run, for a reason, and left
 // alone.
 func (g *guest) refused(what string, want error) {
 	g.b.Helper()
-	image := imageOf(g.b, g.config)
-	before := digest(g.b, image)
+	checkpoint := checkpointOf(g.b, g.config)
+	before := digest(g.b, checkpoint)
 	if err := g.Resume(g.b.Context()); !errors.Is(err, want) {
 		g.b.Errorf("%s: %v, want %v", what, err, want)
 	}
 	g.in(machine.OnDisk)
-	if diff := cmp.Diff(before, digest(g.b, image)); diff != "" {
-		g.b.Errorf("%s: the image was changed:\n%s", what, diff)
+	if diff := cmp.Diff(before, digest(g.b, checkpoint)); diff != "" {
+		g.b.Errorf("%s: the checkpoint was changed:\n%s", what, diff)
 	}
 	if n := g.b.host.Processes(g.b.T, g.config.ID); n != 0 {
 		g.b.Errorf("%s: %d processes are left", what, n)
@@ -386,24 +386,24 @@ func adoptReboot(b *bench) {
 func adoptSweeps(b *bench) {
 	g := b.boot("a")
 	g.suspend(machine.OnDisk)
-	image := imageOf(b, g.config)
+	checkpoint := checkpointOf(b, g.config)
 	for _, suffix := range []string{".making", ".stale"} {
-		copyTree(b, image, image+suffix)
+		copyTree(b, checkpoint, checkpoint+suffix)
 	}
 	b.Driver = b.host.Open(b.T)
 	again := b.adopt(g.config)
 	again.in(machine.OnDisk)
-	if diff := cmp.Diff([]string{filepath.Base(image)}, entries(b, g.config.Dir)); diff != "" {
+	if diff := cmp.Diff([]string{filepath.Base(checkpoint)}, entries(b, g.config.Dir)); diff != "" {
 		b.Errorf("what is left (-want +got):\n%s", diff)
 	}
 	again.resume()
 	must[int64](again, "/count")
 	again.suspend(machine.OnDisk)
-	// Of an image that was never finished, or is finished with, nothing counts.
-	if err := os.Rename(image, image+".making"); err != nil {
+	// Of a checkpoint that was never finished, or is finished with, nothing counts.
+	if err := os.Rename(checkpoint, checkpoint+".making"); err != nil {
 		b.Fatal(err)
 	}
-	copyTree(b, image+".making", image+".stale")
+	copyTree(b, checkpoint+".making", checkpoint+".stale")
 	if _, err := b.Adopt(b.Context(), g.config); !errors.Is(err, machine.ErrGone) {
 		b.Errorf("adopt: %v, want ErrGone", err)
 	}
@@ -453,7 +453,7 @@ func crashGoesBack(b *bench) {
 	// A newer checkpoint takes the place of the last one.
 	g.suspend(machine.OnDisk)
 	g.settle()
-	if diff := cmp.Diff([]string{filepath.Base(imageOf(b, c))}, entries(b, c.Dir)); diff != "" {
+	if diff := cmp.Diff([]string{filepath.Base(checkpointOf(b, c))}, entries(b, c.Dir)); diff != "" {
 		b.Errorf("what is left (-want +got):\n%s", diff)
 	}
 	g.resume()
@@ -507,12 +507,12 @@ func crashMayNot(b *bench) {
 	}
 }
 
-// settle waits until the machine has left its image behind: a crash before would
+// settle waits until the machine has left its checkpoint behind: a crash before would
 // go on from that as if it had not woken.
 func (g *guest) settle() {
 	g.b.Helper()
 	deadline := time.Now().Add(callTime)
-	for g.Tier() != machine.OnDisk && slices.Contains(entries(g.b, g.config.Dir), dirImage) && time.Now().Before(deadline) {
+	for g.Tier() != machine.OnDisk && slices.Contains(entries(g.b, g.config.Dir), dirCheckpoint) && time.Now().Before(deadline) {
 		time.Sleep(poll)
 	}
 	time.Sleep(discards)
@@ -546,7 +546,7 @@ func closeTwice(b *bench) {
 			b.Errorf("closed in %s, %d processes are left", tier, n)
 		}
 		if _, err := os.Stat(g.config.Dir); !errors.Is(err, fs.ErrNotExist) {
-			b.Errorf("closed in %s, the images are left", tier)
+			b.Errorf("closed in %s, the checkpoints are left", tier)
 		}
 		if _, err := b.Adopt(b.Context(), g.config); !errors.Is(err, machine.ErrGone) {
 			b.Errorf("closed in %s, adopt: %v, want ErrGone", tier, err)
@@ -743,7 +743,7 @@ func statsPlausible(b *bench) {
 		b.Errorf("adopted: %+v, %v, want %+v", s, err, want)
 	}
 	again.resume()
-	b.eventually("the image is given back", func() bool {
+	b.eventually("the checkpoint is given back", func() bool {
 		s, err := again.Stats(b.Context())
 		// What was loaded is the machine's, and is limited with it.
 		return err == nil && s.MemoryBytes > filled && s.DiskBytes == 0
@@ -840,12 +840,12 @@ func cyclesTraffic(b *bench) {
 	}
 }
 
-// imageOf returns the only thing in a sleeping machine's directory.
-func imageOf(b *bench, c machine.Config) string {
+// checkpointOf returns the only thing in a sleeping machine's directory.
+func checkpointOf(b *bench, c machine.Config) string {
 	b.Helper()
 	names := entries(b, c.Dir)
 	if len(names) != 1 {
-		b.Fatalf("the directory of %s holds %q, want one image", c.ID, names)
+		b.Fatalf("the directory of %s holds %q, want one checkpoint", c.ID, names)
 	}
 	return filepath.Join(c.Dir, names[0])
 }

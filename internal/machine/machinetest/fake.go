@@ -50,11 +50,11 @@ const (
 const listenersMax = 1024
 
 // Fake is a driver, and the host that its machines run on. Guests live in this
-// process and are reached over pipes, so it works in a synctest bubble; images
+// process and are reached over pipes, so it works in a synctest bubble; checkpoints
 // are files in Config.Dir, as with a real driver. A crash of the node is
 // nothing but a new call of Adopt; a crash of the host is [Fake.Reboot].
 type Fake struct {
-	// Engine is the version that images are bound to.
+	// Engine is the version that checkpoints are bound to.
 	Engine string
 	// Can is what Traits returns.
 	Can machine.Traits
@@ -146,7 +146,7 @@ func (f *Fake) OutOfMemory(id string, whole bool) {
 	f.tell(machine.Event{ID: id, OutOfMemory: true, Message: "the memory limit was reached"})
 }
 
-// Reboot ends all processes at once; nobody is left to tell. Images stay.
+// Reboot ends all processes at once; nobody is left to tell. Checkpoints stay.
 func (f *Fake) Reboot() {
 	f.mu.Lock()
 	boxes := f.boxes
@@ -284,10 +284,10 @@ func (f *Fake) Adopt(_ context.Context, c machine.Config) (machine.Machine, erro
 	if err := f.enter(c.ID, OpAdopt); err != nil {
 		return nil, err
 	}
-	if err := sweepImages(c); err != nil {
+	if err := sweepCheckpoints(c); err != nil {
 		return nil, err
 	}
-	b, saved := f.box(c.ID), hasImage(c)
+	b, saved := f.box(c.ID), hasCheckpoint(c)
 	switch {
 	case b != nil && b.awake():
 		return f.machine(c, machine.Awake), retire(c)
@@ -460,7 +460,7 @@ func (m *fakeMachine) Resume(context.Context) error {
 }
 
 func (m *fakeMachine) restore() error {
-	memory, err := load(imageDir(m.config), m.config, m.f.Engine)
+	memory, err := load(checkpointDir(m.config), m.config, m.f.Engine)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -491,7 +491,7 @@ func (m *fakeMachine) Keep(ctx context.Context, dir string) error {
 		}
 		b := m.f.box(m.config.ID)
 		if b == nil || !b.alive() { // it is on disk
-			memory, err := load(imageDir(m.config), m.config, m.f.Engine)
+			memory, err := load(checkpointDir(m.config), m.config, m.f.Engine)
 			if err != nil {
 				return fmt.Errorf("keep: %w", err)
 			}
@@ -571,7 +571,7 @@ func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
 	if err := m.f.enter(m.config.ID, OpStats); err != nil {
 		return machine.Stats{}, err
 	}
-	stats := machine.Stats{DiskBytes: imageBytes(m.config)}
+	stats := machine.Stats{DiskBytes: checkpointBytes(m.config)}
 	if m.Ready() {
 		stats.MemoryBytes = fakeEngine
 	}

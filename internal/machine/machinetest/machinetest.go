@@ -33,7 +33,7 @@ const (
 	poll = 5 * time.Millisecond
 	// still is for how long the suite looks at a machine that must not move.
 	still = 60 * time.Millisecond
-	// discards is how long a driver may take to remove an image that counts no more.
+	// discards is how long a driver may take to remove a checkpoint that counts no more.
 	discards = 400 * time.Millisecond
 	// asleep is how long a sleep is of which a guest must notice the time.
 	asleep = 150 * time.Millisecond
@@ -59,12 +59,12 @@ type Host interface {
 	// Config returns the configuration of a new machine with the suite's guest
 	// as its first process, 256 MiB and one processor.
 	Config(t *testing.T, id string) machine.Config
-	// Crowd makes the disk under c.Dir too small for an image until the
+	// Crowd makes the disk under c.Dir too small for a checkpoint until the
 	// returned function is called. It is called before Boot.
 	Crowd(t *testing.T, c machine.Config) (relieve func())
 	// Swaps reports whether the host has swap.
 	Swaps() bool
-	// Forge makes the image of c one of another engine, and sound otherwise.
+	// Forge makes the checkpoint of c one of another engine, and sound otherwise.
 	Forge(t *testing.T, c machine.Config)
 	// Kill ends the engine of a machine.
 	Kill(t *testing.T, id string)
@@ -73,7 +73,7 @@ type Host interface {
 	// Reboot ends everything and empties what a reboot empties.
 	Reboot(t *testing.T)
 	// Empty fails t if anything of any machine is left, but for directories of
-	// images.
+	// checkpoints.
 	Empty(t *testing.T)
 }
 

@@ -29,7 +29,7 @@ import (
 const firstChild = 2
 
 // memory implements [World] for a fake machine. What is exported goes into the
-// image.
+// checkpoint.
 type memory struct {
 	box *box
 
@@ -254,19 +254,19 @@ func (m *memory) Print(string) {}
 
 func (m *memory) Exit() { m.box.f.Kill(m.box.config.ID) }
 
-// The images of the fake have the same life as those of a real driver: made in
+// The checkpoints of the fake have the same life as those of a real driver: made in
 // one directory, published by one rename, retired by another.
 const (
-	dirImage  = "image"
-	dirMaking = "image.making"
-	dirStale  = "image.stale"
-	dirLast   = "image.last"
+	dirCheckpoint = "image"
+	dirMaking     = "image.making"
+	dirStale      = "image.stale"
+	dirLast       = "image.last"
 
 	fileMemory   = "memory.json"
 	fileManifest = "manifest.json"
 )
 
-// card is the manifest of a fake image.
+// card is the manifest of a fake checkpoint.
 type card struct {
 	Engine, ID, Root, Agent string
 	Sum                     uint32 // of the memory
@@ -288,23 +288,23 @@ func cardOf(c machine.Config, engine string, memory []byte) card {
 }
 
 func commit(ctx context.Context, c machine.Config, engine string, m *memory) error {
-	if err := errors.Join(retire(c), sweepImages(c)); err != nil { // it is older than what ran since
+	if err := errors.Join(retire(c), sweepCheckpoints(c)); err != nil { // it is older than what ran since
 		return err
 	}
-	return errors.Join(publish(ctx, imageDir(c), c, engine, m), sweepImages(c))
+	return errors.Join(publish(ctx, checkpointDir(c), c, engine, m), sweepCheckpoints(c))
 }
 
-// goBack makes the last image of c its image again, and returns when it was made.
+// goBack makes the last checkpoint of c its checkpoint again, and returns when it was made.
 func goBack(c machine.Config) (made time.Time, err error) {
 	last := filepath.Join(c.Dir, dirLast)
 	info, err := os.Stat(filepath.Join(last, fileManifest))
 	if err != nil || !c.GoBack {
 		return made, machine.ErrGone
 	}
-	return info.ModTime(), os.Rename(last, imageDir(c))
+	return info.ModTime(), os.Rename(last, checkpointDir(c))
 }
 
-// publish makes an image of c in dir.
+// publish makes a checkpoint of c in dir.
 func publish(ctx context.Context, dir string, c machine.Config, engine string, m *memory) (err error) {
 	m.mu.Lock()
 	raw, err := json.Marshal(m)
@@ -337,11 +337,11 @@ func publish(ctx context.Context, dir string, c machine.Config, engine string, m
 	return nil
 }
 
-func imageDir(c machine.Config) string { return filepath.Join(c.Dir, dirImage) }
+func checkpointDir(c machine.Config) string { return filepath.Join(c.Dir, dirCheckpoint) }
 
-// Forge makes the image of c one of another engine, and sound otherwise.
+// Forge makes the checkpoint of c one of another engine, and sound otherwise.
 func (f *Fake) Forge(c machine.Config, engine string) error {
-	raw, err := os.ReadFile(filepath.Join(c.Dir, dirImage, fileMemory))
+	raw, err := os.ReadFile(filepath.Join(c.Dir, dirCheckpoint, fileMemory))
 	if err != nil {
 		return err
 	}
@@ -349,10 +349,10 @@ func (f *Fake) Forge(c machine.Config, engine string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(c.Dir, dirImage, fileManifest), sealed, 0o600) //nolint:gosec // G703: the test's own directory
+	return os.WriteFile(filepath.Join(c.Dir, dirCheckpoint, fileManifest), sealed, 0o600) //nolint:gosec // G703: the test's own directory
 }
 
-// load reads the image in dir, of c or, without an ID, of any machine that is
+// load reads the checkpoint in dir, of c or, without an ID, of any machine that is
 // like c. It never changes it.
 func load(dir string, c machine.Config, engine string) (*memory, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, fileMemory))
@@ -386,13 +386,13 @@ func load(dir string, c machine.Config, engine string) (*memory, error) {
 	return m, nil
 }
 
-func hasImage(c machine.Config) bool {
-	_, err := os.Stat(filepath.Join(c.Dir, dirImage, fileManifest))
+func hasCheckpoint(c machine.Config) bool {
+	_, err := os.Stat(filepath.Join(c.Dir, dirCheckpoint, fileManifest))
 	return err == nil
 }
 
-func imageBytes(c machine.Config) (bytes int64) {
-	for _, dir := range []string{dirImage, dirLast} {
+func checkpointBytes(c machine.Config) (bytes int64) {
+	for _, dir := range []string{dirCheckpoint, dirLast} {
 		for _, name := range []string{fileMemory, fileManifest} {
 			if info, err := os.Stat(filepath.Join(c.Dir, dir, name)); err == nil {
 				bytes += info.Size()
@@ -404,20 +404,20 @@ func imageBytes(c machine.Config) (bytes int64) {
 
 func retire(c machine.Config) error {
 	to := dirStale
-	if c.GoBack && hasImage(c) {
+	if c.GoBack && hasCheckpoint(c) {
 		to = dirLast
 		if err := os.RemoveAll(filepath.Join(c.Dir, dirLast)); err != nil {
 			return err
 		}
 	}
-	if err := os.Rename(filepath.Join(c.Dir, dirImage), filepath.Join(c.Dir, to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(filepath.Join(c.Dir, dirCheckpoint), filepath.Join(c.Dir, to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(filepath.Join(c.Dir, dirStale))
 }
 
-func sweepImages(c machine.Config) error {
-	if hasImage(c) || !c.GoBack {
+func sweepCheckpoints(c machine.Config) error {
+	if hasCheckpoint(c) || !c.GoBack {
 		if err := os.RemoveAll(filepath.Join(c.Dir, dirLast)); err != nil {
 			return err
 		}

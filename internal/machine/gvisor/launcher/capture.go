@@ -35,7 +35,7 @@ import (
 // A checkpoint has two parts. In the first, the engine writes its own state and
 // names the memory of its guest, range by range. Nobody can stop that, and it
 // takes a tenth of a second. In the second, the launcher copies that memory out
-// of the engine's memory file, but for chunks that the last image has: see
+// of the engine's memory file, but for chunks that the last checkpoint has: see
 // [checkpoint.Layer].
 // The guest stands still meanwhile, and a request can end the copy between any two
 // chunks.
@@ -76,7 +76,7 @@ const (
 	ioprioProcess      = 1 // IOPRIO_WHO_PROCESS: one thread
 )
 
-// checkpoint writes an image of the paused machine and leaves it paused.
+// checkpoint writes one of the paused machine and leaves it paused.
 // It returns what it knows of the files. When ctx ends, it stops copying memory
 // at once. It never lets the engine end the machine itself: gVisor does that
 // after a failed write too, and the memory would be lost.
@@ -177,19 +177,19 @@ func (s *sandbox) name(ctx context.Context, c *capture, yields bool) error {
 	}
 	files, err := stateipc.NewAsyncFileServer(c)
 	if err != nil {
-		return fmt.Errorf("take the image: %w", err)
+		return fmt.Errorf("take the checkpoint: %w", err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		files.Stop()
-		return fmt.Errorf("take the image: %w", err)
+		return fmt.Errorf("take the checkpoint: %w", err)
 	}
 	theirs := os.NewFile(uintptr(pair[0]), "image")
 	defer func() { _ = theirs.Close() }()
 	ours, err := unet.NewSocket(pair[1])
 	if err != nil {
 		files.Stop()
-		return errors.Join(fmt.Errorf("take the image: %w", err), unix.Close(pair[1]))
+		return errors.Join(fmt.Errorf("take the checkpoint: %w", err), unix.Close(pair[1]))
 	}
 	server := urpc.NewServer()
 	server.Register(files)

@@ -96,7 +96,7 @@ func capturing(t *testing.T, dir string, most uint64) *capture {
 	return c
 }
 
-// sealed returns the memory of an image, of which it checks every byte.
+// sealed returns the memory of a checkpoint, of which it checks every byte.
 func sealed(t *testing.T, c *capture, dir string, want []byte) *checkpoint.Memory {
 	t.Helper()
 	files, err := c.pages.Seal(dir)

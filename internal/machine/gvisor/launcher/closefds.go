@@ -12,13 +12,13 @@ import (
 // fdFlag is how the engine is told which descriptors are meant for it.
 var fdFlag = regexp.MustCompile(`^--[a-z-]+-fds?=([0-9,]+)$`)
 
-// CloseStray closes the descriptors of the launcher that a process of the engine
+// CloseFDs closes the descriptors of the launcher that a process of the engine
 // inherited although nobody meant it to have them. gVisor opens some without the
 // flag that keeps them out of children (runsc/sandbox: sandboxConnect), and
 // many starts at once are enough for one to slip through: it would be another
 // sandbox's, and may have a number that the engine wants for itself. It is
 // called before gVisor's own main. What this process opened itself has the flag.
-func CloseStray(args []string) {
+func CloseFDs(args []string) {
 	meant := donated(args)
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

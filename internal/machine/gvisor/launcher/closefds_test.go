@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCloseStray runs this test again as a process that inherits descriptors, of
+// TestCloseFDs runs this test again as a process that inherits descriptors, of
 // which one is meant for it.
-func TestCloseStray(t *testing.T) {
+func TestCloseFDs(t *testing.T) {
 	t.Parallel()
 	const meant, stray, inside = 3, 4, "inside"
 	if flag.Arg(0) != inside {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCloseStray$", inside)
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCloseFDs$", inside)
 		for range 2 {
 			f, err := os.Open(os.DevNull)
 			if err != nil {
@@ -36,7 +36,7 @@ func TestCloseStray(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = own.Close() }()
-	CloseStray([]string{"runsc-sandbox", "--cpu-num=4", "boot", fmt.Sprintf("--spec-fd=%d", meant), "--io-fds=-1"})
+	CloseFDs([]string{"runsc-sandbox", "--cpu-num=4", "boot", fmt.Sprintf("--spec-fd=%d", meant), "--io-fds=-1"})
 	for fd, want := range map[int]error{meant: nil, stray: unix.EBADF, int(own.Fd()): nil} {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, want) {
 			t.Errorf("descriptor %d: %v, want %v", fd, err, want)

@@ -6,7 +6,7 @@
 // hosts it (standard streams, namespaces of threads, file limits, panics) hurts
 // nobody. It outlives the node's process; if it dies itself, its sandboxes live
 // on and its successor adopts them from the run directory. Only those whose
-// memory it was serving at that moment go back to the image they woke from.
+// memory it was serving at that moment go back to the checkpoint they woke from.
 package launcher
 
 import (
@@ -66,9 +66,9 @@ type Options struct {
 	Run    string // run state: control sockets, bundles; belongs in a tmpfs
 	Cgroup string // parent of all cgroups of this launcher, such as doze-1a2b3c4d
 	Log    io.Writer
-	// FlipLimit is when a pause or a resume counts as hanging; by default
-	// [gvisor.LimitFlip].
-	FlipLimit time.Duration
+	// PauseLimit is when a pause or a resume counts as hanging; by default
+	// [gvisor.LimitPause].
+	PauseLimit time.Duration
 }
 
 // Launcher owns the machines below one run directory.
@@ -76,7 +76,7 @@ type Launcher struct {
 	options Options
 	conf    *config.Config
 	groups  hostproc.Groups
-	feed    feed
+	events  events
 	tasks   sync.WaitGroup
 	ceiling *hostproc.Ceiling
 	lock    *os.File // says to other launchers that this run directory has one
@@ -93,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 		return nil, errors.New("doze-sentry was built without an engine version; build it with make build")
 	}
 	debug.SetGCPercent(heapGrowth)
-	o.FlipLimit = cmp.Or(o.FlipLimit, gvisor.LimitFlip)
+	o.PauseLimit = cmp.Or(o.PauseLimit, gvisor.LimitPause)
 	state := filepath.Join(o.Run, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)
@@ -203,7 +203,7 @@ func (l *Launcher) adopt(ctx context.Context) error {
 		}
 		s := l.newSandbox(id.ContainerID)
 		s.group.Store(l.groups.Open(id.ContainerID))
-		if err := s.live(ctx, c); err != nil { // it ended just now, or is beyond trust: an image of it may be left
+		if err := s.live(ctx, c); err != nil { // it ended just now, or is beyond trust: a checkpoint of it may be left
 			slog.Warn("ending a machine that cannot be adopted", "sandbox", id.ContainerID, "err", err)
 			if err := s.kill(ctx); err != nil {
 				slog.Error("end a machine", "sandbox", id.ContainerID, "err", err)
@@ -377,7 +377,7 @@ func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error
 	return s, nil
 }
 
-// Restore makes a machine run out of an image, in the processes that Prepare
+// Restore makes a machine run out of a checkpoint, in the processes that Prepare
 // made, if it did.
 func (l *Launcher) Restore(ctx context.Context, r gvisor.Restore) error {
 	s, err := l.machine(r.Config.ID)
@@ -400,7 +400,7 @@ func (l *Launcher) Resume(ctx context.Context, t gvisor.Target) error {
 	return l.with(t.ID, func(s *sandbox) error { return s.resume(ctx, t.Kept) })
 }
 
-// Checkpoint writes an image of a paused machine, until ctx ends.
+// Checkpoint writes one of a paused machine, until ctx ends.
 func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) (made gvisor.Made, err error) {
 	if !c.Layers {
 		return made, errors.New("the dozed that asks does not know how this launcher writes memory: start the one that it came with")

@@ -128,7 +128,7 @@ func TestLayers(t *testing.T) {
 		t.Errorf("they wrote %d of %d bytes", wrote, whole)
 	}
 	if most > 2*size+size/4 {
-		t.Errorf("an image takes %d bytes", most)
+		t.Errorf("a checkpoint takes %d bytes", most)
 	}
 }
 
@@ -141,14 +141,14 @@ func blocks(t *testing.T, name string) int64 {
 	return st.Blocks * 512
 }
 
-// TestBaseMissing: an image that is damaged or gone is shared with by nobody, and
+// TestBaseMissing: a checkpoint that is damaged or gone is shared with by nobody, and
 // the next one is whole.
 func TestBaseMissing(t *testing.T) {
 	t.Parallel()
 	memory := bytes.Repeat(vdsodata.Binary, 1+(1<<20)/len(vdsodata.Binary))[:1<<20]
 	fd := memfd(t, int64(len(memory)), 0, memory)
 	from := source{fd: fd, clock: findClock(fd)}
-	image := func(dir string, b *checkpoint.Base) {
+	take := func(dir string, b *checkpoint.Base) {
 		shot := &capture{dir: dir, base: b, most: 1 << 30, open: map[string]bool{}}
 		if _, err := shot.OpenWrite(checkpoint.FilePages); err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestBaseMissing(t *testing.T) {
 		},
 	} {
 		old, dir := t.TempDir(), t.TempDir()
-		image(old, nil)
+		take(old, nil)
 		raw, err := os.ReadFile(filepath.Join(old, checkpoint.FileIndex))
 		if err != nil {
 			t.Fatal(err)
@@ -186,6 +186,6 @@ func TestBaseMissing(t *testing.T) {
 		if err == nil || b != nil {
 			t.Errorf("%s: it is shared with, %v", name, err)
 		}
-		image(dir, b)
+		take(dir, b)
 	}
 }

@@ -145,7 +145,7 @@ func asOwner(uid int, do func() error) error {
 	return <-done
 }
 
-// mapUsers writes the mappings of users and groups into a spec. Every image of a
+// mapUsers writes the mappings of users and groups into a spec. Every checkpoint of a
 // machine has them, and the engine compares.
 func mapUsers(spec *specs.Linux) (err error) {
 	spec.Namespaces = append(spec.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})

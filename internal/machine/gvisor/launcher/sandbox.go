@@ -42,7 +42,7 @@ type sandbox struct {
 	state     atomic.Value                   // string; as in gvisor.Found, empty before create
 	pid       atomic.Int64                   // of the engine's process; 0 before create
 	unwanted  atomic.Bool                    // its end is on purpose
-	spoilt    atomic.Pointer[error]          // what was wrong with the image that it woke from
+	spoilt    atomic.Pointer[error]          // what was wrong with the checkpoint that it woke from
 	reason    atomic.Pointer[string]         // why we ended it, if it is not wanted
 	standing  atomic.Int32                   // a hostproc.Standing, as it was set last
 	exited    chan struct{}                  // closed when that process is gone
@@ -57,7 +57,7 @@ type sandbox struct {
 	link    *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
 	calm    *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
 	rest    *time.Timer                    // guarded by mu; says that a guest that was saved stays in memory
-	copying sync.WaitGroup                 // the copy of its memory into an image; it may outlive the call that began it
+	copying sync.WaitGroup                 // the copy of its memory into a checkpoint; it may outlive the call that began it
 	hot     []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
 }
 
@@ -230,13 +230,13 @@ func (s *sandbox) ended(g *hostproc.Group) {
 	slog.Warn("machine ended", "sandbox", s.id, "out_of_memory", oom)
 	s.clear()
 	s.l.drop(s) // now its name is free
-	s.l.feed.send(gvisor.Event{ID: s.id, Exited: true, OutOfMemory: oom, Message: why})
+	s.l.events.send(gvisor.Event{ID: s.id, Exited: true, OutOfMemory: oom, Message: why})
 }
 
-// spoil ends a machine whose image turns out to be bad while it wakes from it.
+// spoil ends a machine whose checkpoint turns out to be bad while it wakes from it.
 func (s *sandbox) spoil(err error) {
 	if s.spoilt.CompareAndSwap(nil, &err) {
-		slog.Error("load an image", "sandbox", s.id, "err", err)
+		slog.Error("load a checkpoint", "sandbox", s.id, "err", err)
 	}
 	s.shoot()
 }
@@ -247,7 +247,7 @@ func (s *sandbox) outOfMemory(kills int64) {
 	select {
 	case <-s.exited:
 	default:
-		s.l.feed.send(gvisor.Event{
+		s.l.events.send(gvisor.Event{
 			ID: s.id, OutOfMemory: true,
 			Message: fmt.Sprintf("the memory limit was reached: the kernel killed %d of its processes", kills),
 		})
@@ -282,7 +282,7 @@ func (s *sandbox) start(ctx context.Context) error {
 	return s.begun(ctx, err)
 }
 
-// restore fills the created processes with an image and lets them run.
+// restore fills the created processes with a checkpoint and lets them run.
 func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
 		opening := trace.Start(ctx, trace.Link)
@@ -440,7 +440,7 @@ func (s *sandbox) administer(ctx context.Context, may []string, args ...string) 
 	})
 }
 
-// kill ends the machine and removes everything but its images.
+// kill ends the machine and removes everything but its checkpoints.
 func (s *sandbox) kill(ctx context.Context) error {
 	if err := failpoint.Reach(failpoint.Kill, s.id); err != nil {
 		return err

@@ -56,7 +56,7 @@ func (l *Launcher) handler() http.Handler {
 	mux.HandleFunc("GET "+gvisor.PathMachines, func(w http.ResponseWriter, r *http.Request) {
 		answer(w, l.Machines(r.URL.Query().Get(gvisor.QueryID)), nil)
 	})
-	mux.HandleFunc("GET "+gvisor.PathEvents, l.events)
+	mux.HandleFunc("GET "+gvisor.PathEvents, l.stream)
 	timed(mux, gvisor.PathBoot, func(ctx context.Context, b gvisor.Boot) error { return l.Boot(ctx, b.Config) })
 	timed(mux, gvisor.PathPrepare, func(ctx context.Context, b gvisor.Boot) error { return l.Prepare(ctx, b.Config) })
 	timed(mux, gvisor.PathRestore, l.Restore)
@@ -129,9 +129,9 @@ func answer(w http.ResponseWriter, v any, err error) {
 	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
 }
 
-// events streams what happens, one JSON object per line.
-func (l *Launcher) events(w http.ResponseWriter, r *http.Request) {
-	feed, stop := l.feed.listen()
+// stream tells what happens, one JSON object per line.
+func (l *Launcher) stream(w http.ResponseWriter, r *http.Request) {
+	heard, stop := l.events.listen()
 	defer stop()
 	out := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
@@ -143,7 +143,7 @@ func (l *Launcher) events(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case e, ok := <-feed:
+		case e, ok := <-heard:
 			if !ok || encoder.Encode(e) != nil || out.Flush() != nil {
 				return
 			}

@@ -119,11 +119,11 @@ func TestMachines(t *testing.T) {
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var f feed
+		var f events
 		f.send(gvisor.Event{ID: "nobody listens"})
 		quick, stop := f.listen()
 		slow, stopSlow := f.listen()
-		for range feedMax + 1 {
+		for range eventsMax + 1 {
 			f.send(gvisor.Event{ID: "a"})
 			if e := <-quick; e.ID != "a" {
 				t.Fatalf("event %+v", e)
@@ -133,8 +133,8 @@ func TestFeed(t *testing.T) {
 		for range slow { // it is closed: who comes back finds out for itself
 			n++
 		}
-		if n != feedMax {
-			t.Errorf("a slow listener got %d events before it was cut off, want %d", n, feedMax)
+		if n != eventsMax {
+			t.Errorf("a slow listener got %d events before it was cut off, want %d", n, eventsMax)
 		}
 		stop()
 		stopSlow()

@@ -115,7 +115,7 @@ func TestSpec(t *testing.T) {
 	}
 	for _, m := range s.Mounts {
 		if m.Type == "bind" {
-			t.Errorf("%s is a bind mount: an image would depend on the host's files", m.Destination)
+			t.Errorf("%s is a bind mount: a checkpoint would depend on the host's files", m.Destination)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/dozehq/doze/internal/trace"
 )
 
-// A flip is a pause or a resume: one message to the engine over a connection
-// that is kept. gVisor's own calls take a lock and rewrite a file of state each
+// A pause, or a resume, is one message to the engine over a connection that is
+// kept. gVisor's own calls take a lock and rewrite a file of state each
 // time, which is half of the wake of a paused machine.
 //
 // Pauses nest in the engine and it does not tell their number, so we must know
@@ -30,9 +30,9 @@ import (
 // marks are set and taken away around the call, and where they leave a doubt
 // the engine's stacks tell (halted).
 const (
-	markFlipping = "flipping" // a call is or was under way
+	markChanging = "flipping" // a call is or was under way; the name is that of earlier builds
 	markPaused   = "paused"   // the last call that ended was a pause
-	markRestored = "restored" // it was created for an image and runs
+	markRestored = "restored" // it was created for a checkpoint and runs
 	markSwapped  = "swapped"  // its memory was moved to swap in the last pause
 )
 
@@ -40,13 +40,13 @@ const (
 // call of our predecessor.
 const haltedPoll = 10 * time.Millisecond
 
-func (s *sandbox) pause(ctx context.Context) error { return s.flip(ctx, true, s.halt) }
+func (s *sandbox) pause(ctx context.Context) error { return s.setPaused(ctx, true, s.halt) }
 
 // resume lets the guest go on. With a complete checkpoint on disk (kept), an
 // engine that hangs is ended, and the machine goes on from there; without one
 // it is given time.
 func (s *sandbox) resume(ctx context.Context, kept bool) error {
-	err := s.flip(ctx, false, func(ctx context.Context) error { return s.wake(ctx, kept) })
+	err := s.setPaused(ctx, false, func(ctx context.Context) error { return s.wake(ctx, kept) })
 	if err == nil || !kept || errors.Is(err, errGone) {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *sandbox) spent(ctx context.Context) error {
 	}
 }
 
-func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Context) error) error {
+func (s *sandbox) setPaused(ctx context.Context, pause bool, turn func(context.Context) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.container == nil {
@@ -90,10 +90,10 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 	if s.paused == pause {
 		return nil
 	}
-	if err := failpoint.Reach(failpoint.Flip, s.id); err != nil {
+	if err := failpoint.Reach(failpoint.Mark, s.id); err != nil {
 		return err
 	}
-	if err := s.mark(markFlipping, true); err != nil {
+	if err := s.mark(markChanging, true); err != nil {
 		return err
 	}
 	if pause && s.swapped { // in an earlier pause
@@ -119,7 +119,7 @@ func (s *sandbox) flip(ctx context.Context, pause bool, turn func(context.Contex
 			s.learn()
 		}
 	}
-	s.flipped(ctx)
+	s.writeMarks(ctx)
 	return err
 }
 
@@ -173,7 +173,7 @@ func (s *sandbox) wake(ctx context.Context, kept bool) error {
 	}
 	var err error
 	if kept {
-		err = hostproc.Watch(ctx, s.l.options.FlipLimit, s.shoot, resume)
+		err = hostproc.Watch(ctx, s.l.options.PauseLimit, s.shoot, resume)
 	} else {
 		err = s.later(resume)
 	}
@@ -185,7 +185,7 @@ func (s *sandbox) wake(ctx context.Context, kept bool) error {
 	if s.doubtful = errors.Is(err, hostproc.ErrHung); s.doubtful {
 		return err
 	}
-	return s.settleFlip(ctx, false, err)
+	return s.settlePaused(ctx, false, err)
 }
 
 // later makes a call that lets the guest go on. If it has no answer in time, the
@@ -203,7 +203,7 @@ func (s *sandbox) later(resume func() error) error {
 		s.onward = nil
 		return err
 	}
-	slog.Error("the engine hangs", "sandbox", s.id, "limit", s.l.options.FlipLimit)
+	slog.Error("the engine hangs", "sandbox", s.id, "limit", s.l.options.PauseLimit)
 	if wire := s.wire.Swap(nil); wire != nil { // it is the call's; others make their own
 		go func() { // ends with the call
 			<-o.done
@@ -227,7 +227,7 @@ func (s *sandbox) lose() {
 func (s *sandbox) halt(ctx context.Context) error {
 	defer s.unlimited(ctx)()
 	slow, undone := false, error(nil)
-	err := hostproc.Watch(ctx, s.l.options.FlipLimit, func() { slow, undone = true, s.unhalt() }, func() error { return s.call(boot.ContMgrPause, nil) })
+	err := hostproc.Watch(ctx, s.l.options.PauseLimit, func() { slow, undone = true, s.unhalt() }, func() error { return s.call(boot.ContMgrPause, nil) })
 	switch {
 	case err == nil:
 		s.paused = true
@@ -242,7 +242,7 @@ func (s *sandbox) halt(ctx context.Context) error {
 		return errors.Join(err, undone)
 	}
 	s.hangUp()
-	return s.settleFlip(ctx, true, err)
+	return s.settlePaused(ctx, true, err)
 }
 
 // onward is a call to the engine that lets the guest go on: a resume, or the
@@ -288,14 +288,14 @@ func (s *sandbox) went() error {
 	select {
 	case <-s.onward.done:
 		return s.onward.err
-	case <-time.After(s.l.options.FlipLimit):
+	case <-time.After(s.l.options.PauseLimit):
 		return hostproc.ErrHung
 	}
 }
 
-// settleFlip finds out what came of a call that returned an error: it may have
+// settlePaused finds out what came of a call that returned an error: it may have
 // been heard all the same. Preconditions: mu is held.
-func (s *sandbox) settleFlip(ctx context.Context, pause bool, err error) error {
+func (s *sandbox) settlePaused(ctx context.Context, pause bool, err error) error {
 	var doubt error
 	if s.paused, doubt = s.halted(ctx); doubt != nil {
 		s.paused, s.doubtful = !pause, true
@@ -308,15 +308,15 @@ func (s *sandbox) settleFlip(ctx context.Context, pause bool, err error) error {
 	return err
 }
 
-// flipped makes the marks say what paused does. If it cannot, they say that
+// writeMarks makes the marks say what paused does. If it cannot, they say that
 // there is a doubt, and the engine will be asked. Preconditions: mu is held.
-func (s *sandbox) flipped(ctx context.Context) {
+func (s *sandbox) writeMarks(ctx context.Context) {
 	err := s.mark(markPaused, s.paused)
 	if err == nil {
 		err = failpoint.Reach(failpoint.Unmark, s.id)
 	}
 	if err == nil {
-		err = s.mark(markFlipping, false)
+		err = s.mark(markChanging, false)
 	}
 	if err != nil {
 		slog.WarnContext(ctx, "write down whether it stands still", "sandbox", s.id, "err", err)
@@ -383,12 +383,12 @@ func (s *sandbox) recall(ctx context.Context) (err error) {
 		s.onward = nil
 		if err == nil {
 			s.doubtful, s.paused = false, false
-			s.flipped(ctx)
+			s.writeMarks(ctx)
 			return nil
 		}
 		slog.WarnContext(ctx, "a call that was late did not work", "sandbox", s.id, "err", err)
 	}
-	if s.paused = s.marked(markPaused); !s.marked(markFlipping) {
+	if s.paused = s.marked(markPaused); !s.marked(markChanging) {
 		return nil
 	}
 	halted, err := s.halted(ctx)
@@ -396,7 +396,7 @@ func (s *sandbox) recall(ctx context.Context) (err error) {
 		return err
 	}
 	s.paused = halted
-	s.flipped(ctx)
+	s.writeMarks(ctx)
 	return nil
 }
 
@@ -408,9 +408,9 @@ func (s *sandbox) halted(ctx context.Context) (bool, error) {
 		stacks, err = s.container.Sandbox.Stacks()
 		return err
 	}
-	deadline := time.Now().Add(s.l.options.FlipLimit)
+	deadline := time.Now().Add(s.l.options.PauseLimit)
 	for time.Now().Before(deadline) {
-		if err := hostproc.Watch(ctx, s.l.options.FlipLimit, func() {}, ask); err != nil {
+		if err := hostproc.Watch(ctx, s.l.options.PauseLimit, func() {}, ask); err != nil {
 			return false, fmt.Errorf("ask whether it stands still: %w", err)
 		}
 		if busy, halted := readStacks(stacks); !busy {

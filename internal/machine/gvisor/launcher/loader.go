@@ -29,7 +29,7 @@ import (
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
-// An engine that wakes from disk reads its image through its launcher, over the
+// An engine that wakes from disk reads its checkpoint through its launcher, over the
 // interface that gVisor has for images in a distant store. Left to itself it
 // would load all memory at once with 128 readers, which take the processors
 // from what the wake waits for: the decoding of its state and the first steps
@@ -47,52 +47,52 @@ const (
 	// ever: the engine may need a page in order to get there.
 	gentle = 2 * time.Millisecond
 	// destinations bounds the memory files that an engine may name for one
-	// file of its image. It has one for memory and one for each disk.
+	// file of its checkpoint. It has one for memory and one for each disk.
 	destinations = 16
 	// stopServing bounds the wait for calls of an engine that is gone.
 	stopServing = time.Second
 )
 
-// image serves the files of one image to one engine.
-type image struct {
+// loader serves the files of one checkpoint to one engine.
+type loader struct {
 	id    string // of the machine
 	dir   string
 	pid   int // of the engine
 	all   []checkpoint.File
 	files map[string]checkpoint.File // those of all, by name
 	runs  chan struct{}              // closed when the guest runs
-	spoil func(err error)            // told what is wrong with the image
+	spoil func(err error)            // told what is wrong with the checkpoint
 
 	mu   sync.Mutex
 	open map[string]bool // guarded by mu; each file is opened once
 }
 
-// fill makes the created processes of s go on from an image. When it returns
+// fill makes the created processes of s go on from a checkpoint. When it returns
 // the guest runs, and its memory is still coming. Preconditions: mu is held.
 func (s *sandbox) fill(r gvisor.Restore) error {
-	im := &image{
+	ld := &loader{
 		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), all: r.Files, files: map[string]checkpoint.File{}, open: map[string]bool{},
 		runs: make(chan struct{}), spoil: s.spoil,
 	}
 	for _, f := range r.Files {
-		im.files[f.Name] = f
+		ld.files[f.Name] = f
 	}
-	defer close(im.runs)
-	files, err := stateipc.NewAsyncFileServer(im)
+	defer close(ld.runs)
+	files, err := stateipc.NewAsyncFileServer(ld)
 	if err != nil {
-		return fmt.Errorf("serve the image: %w", err)
+		return fmt.Errorf("serve the checkpoint: %w", err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		files.Stop()
-		return fmt.Errorf("serve the image: %w", err)
+		return fmt.Errorf("serve the checkpoint: %w", err)
 	}
 	theirs := os.NewFile(uintptr(pair[0]), "image")
 	defer func() { _ = theirs.Close() }()
 	ours, err := unet.NewSocket(pair[1])
 	if err != nil {
 		files.Stop()
-		return errors.Join(fmt.Errorf("serve the image: %w", err), unix.Close(pair[1]))
+		return errors.Join(fmt.Errorf("serve the checkpoint: %w", err), unix.Close(pair[1]))
 	}
 	server := urpc.NewServer()
 	server.Register(files)
@@ -104,42 +104,42 @@ func (s *sandbox) fill(r gvisor.Restore) error {
 	if err := s.call(boot.ContMgrSetNetworkArgs, s.link); err != nil {
 		return err
 	}
-	defer s.hangUp() // the engine that comes out of the image is another one
+	defer s.hangUp() // the engine that comes out of the checkpoint is another one
 	return s.call(boot.ContMgrRestore, &boot.RestoreOpts{
 		FilePayload: urpc.FilePayload{Files: []*os.File{theirs}}, UseCheckpointGofer: true, Background: true,
 	})
 }
 
 // Destroy implements [stateipc.AsyncFileServerImpl].
-func (*image) Destroy() {}
+func (*loader) Destroy() {}
 
 // OpenWrite implements [stateipc.AsyncFileServerImpl].
-func (*image) OpenWrite(string) (stateio.AsyncWriter, error) { return nil, fs.ErrPermission }
+func (*loader) OpenWrite(string) (stateio.AsyncWriter, error) { return nil, fs.ErrPermission }
 
 // OpenRead implements [stateipc.AsyncFileServerImpl].
-func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
-	about, ok := im.files[name]
-	im.mu.Lock()
-	ok = ok && !im.open[name] && (name == gvisor.FileState || name == gvisor.FilePageMeta || name == checkpoint.FilePages)
+func (ld *loader) OpenRead(name string) (stateio.AsyncReader, error) {
+	about, ok := ld.files[name]
+	ld.mu.Lock()
+	ok = ok && !ld.open[name] && (name == gvisor.FileState || name == gvisor.FilePageMeta || name == checkpoint.FilePages)
 	if ok { // the engine may ask for any name, any number of times
-		im.open[name] = true
+		ld.open[name] = true
 	}
-	im.mu.Unlock()
+	ld.mu.Unlock()
 	if !ok {
 		return nil, fs.ErrNotExist
 	}
 	r := &reader{todo: make(chan read, reading), done: make(chan stateio.Completion, reading)}
 	if name == checkpoint.FilePages {
-		if err := failpoint.Reach(failpoint.Serve, im.id); err != nil {
-			im.spoil(err)
+		if err := failpoint.Reach(failpoint.Serve, ld.id); err != nil {
+			ld.spoil(err)
 			return nil, err
 		}
-		memory, err := checkpoint.OpenMemory(im.dir, im.all)
+		memory, err := checkpoint.OpenMemory(ld.dir, ld.all)
 		if err != nil {
-			im.spoil(err)
+			ld.spoil(err)
 			return nil, err
 		}
-		p := &pages{image: im, memory: memory, at: -1}
+		p := &pages{loader: ld, memory: memory, at: -1}
 		if memory.Size == checkpoint.PageChunk {
 			p.room = checkpoint.NewRoom()
 		} else { // an older launcher wrote it
@@ -147,14 +147,14 @@ func (im *image) OpenRead(name string) (stateio.AsyncReader, error) {
 		}
 		r.do, r.register, r.release = p.read, p.register, p.close
 	} else {
-		file, err := os.Open(filepath.Join(im.dir, name))
+		file, err := os.Open(filepath.Join(ld.dir, name))
 		if err != nil {
-			im.spoil(err)
+			ld.spoil(err)
 			return nil, err
 		}
 		w, err := readWhole(file, about)
 		if err = errors.Join(err, file.Close()); err != nil {
-			im.spoil(err)
+			ld.spoil(err)
 			return nil, err
 		}
 		r.do = w.read
@@ -268,7 +268,7 @@ func (w whole) read(t read) (total int, err error) {
 
 // pages is the file with the memory.
 type pages struct {
-	*image
+	*loader
 
 	memory *checkpoint.Memory
 	room   []byte // for a chunk
