@@ -107,6 +107,7 @@ var imports = map[string][]string{
 	"internal/machine/hostproc":                    {},
 	"internal/machine/machinetest":                 {"internal/machine"},
 	"internal/machine/machinetest/guest":           {"internal/machine/machinetest"},
+	"internal/machine/machinetest/rig":             {"internal/machine", "internal/machine/checkpoint", "internal/swap"},
 	"internal/metric":                              {".", "internal/access", "internal/httpx", "internal/machine", "internal/trace"},
 	"internal/node":                                {".", "internal/agentapi", "internal/durable", "internal/failpoint", "internal/fleet", "internal/machine", "internal/trace"},
 	"internal/oauth":                               {".", "internal/access", "internal/audit", "internal/httpx", "internal/ratelimit", "internal/store"},

@@ -161,10 +161,20 @@ func (m Manifest) Write(dir string) error {
 }
 
 // Read returns the manifest of the checkpoint in dir, if it may be run as c, or for
-// a c without an ID, of any machine that is like c. Its errors are
-// [machine.ErrDamaged], but for a disk that cannot be read. Whether its engine is
-// there, the driver knows.
-func (l Layout) Read(dir string, c machine.Config) (m Manifest, err error) {
+// a c without an ID, of any machine that is like c. Its errors are those of
+// [ReadManifest]. Whether its engine is there, the driver knows.
+func (l Layout) Read(dir string, c machine.Config) (Manifest, error) {
+	m, err := ReadManifest(dir)
+	if err != nil {
+		return m, err
+	}
+	return m, l.check(m, c)
+}
+
+// ReadManifest returns the manifest of a checkpoint, of any machine and driver, as it
+// was written. Its errors are [machine.ErrDamaged], but for a disk that cannot be
+// read.
+func ReadManifest(dir string) (m Manifest, err error) {
 	f, err := os.Open(filepath.Join(dir, FileManifest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, fmt.Errorf("%w: it has no manifest", machine.ErrDamaged)
@@ -177,29 +187,28 @@ func (l Layout) Read(dir string, c machine.Config) (m Manifest, err error) {
 	if err != nil {
 		return m, fmt.Errorf("read the manifest: %w", err)
 	}
-	return l.parse(raw, c)
+	return unseal(raw)
 }
 
-func (l Layout) parse(raw []byte, c machine.Config) (m Manifest, err error) {
-	if m, err = unseal(raw); err != nil {
-		return m, err
-	}
+// check is [machine.ErrDamaged] for a manifest that is not one of c, or of no layout
+// that we know.
+func (l Layout) check(m Manifest, c machine.Config) error {
 	for what, pair := range map[string][2]string{
 		"machine":          {m.ID, cmp.Or(c.ID, m.ID)},
 		"root file system": {m.Root, filepath.Base(c.Root)},
 		"agent":            {m.Agent, filepath.Base(c.Agent)},
 	} {
 		if pair[0] != pair[1] {
-			return m, fmt.Errorf("%w: it belongs to the %s %q, and this is %q", machine.ErrDamaged, what, pair[0], pair[1])
+			return fmt.Errorf("%w: it belongs to the %s %q, and this is %q", machine.ErrDamaged, what, pair[0], pair[1])
 		}
 	}
 	if m.Format != FormatWhole && m.Format != FormatLayers {
-		return m, fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, FormatLayers)
+		return fmt.Errorf("%w: its format is %d, and this is %d", machine.ErrDamaged, m.Format, FormatLayers)
 	}
 	if !l.orders(m) {
-		return m, fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
+		return fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
-	return m, nil
+	return nil
 }
 
 // orders reports whether a manifest names the files that its format has.

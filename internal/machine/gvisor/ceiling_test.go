@@ -20,15 +20,16 @@ import (
 
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine/machinetest/rig"
 )
 
 // parents are the cgroups of all machines of a host.
 func (h *host) parents() (memory, pids string) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		dir := filepath.Join("/sys/fs/cgroup", h.cgroup)
+		dir := filepath.Join("/sys/fs/cgroup", h.Cgroup)
 		return filepath.Join(dir, "memory.max"), filepath.Join(dir, "pids.max")
 	}
-	return filepath.Join("/sys/fs/cgroup/memory", h.cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup/pids", h.cgroup, "pids.max")
+	return filepath.Join("/sys/fs/cgroup/memory", h.Cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup/pids", h.Cgroup, "pids.max")
 }
 
 func numberIn(t *testing.T, name string) int64 {
@@ -101,7 +102,7 @@ func TestHogDiesAlone(t *testing.T) {
 		ask(t, v, "/spawn", &none, "n", "2")
 		ask(t, v, "/sum", &v.sum)
 		ask(t, v, "/count", &v.count)
-		wait(t, "its children count", func() bool {
+		rig.Wait(t, "its children count", func() bool {
 			ask(t, v, "/children", &v.children)
 			return len(v.children) == 2
 		})

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest/rig"
 )
 
 // next is a second version of the engine.
@@ -30,10 +31,10 @@ const nextVersion = "v9.9.9-next"
 // upgraded returns the path of that version.
 func upgraded(t *testing.T) string {
 	t.Helper()
-	build(t)
+	shared.Build(t)
 	next.once.Do(func() {
-		next.sentry = filepath.Join(sharedDir, "next", "doze-sentry")
-		_, next.err = run(t.Context(), "go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextVersion, "-o", next.sentry, "github.com/dozehq/doze/cmd/doze-sentry")
+		next.sentry = filepath.Join(shared.Dir(), "next", "doze-sentry")
+		next.err = buildSentry(t.Context(), nextVersion, next.sentry)
 	})
 	if next.err != nil {
 		t.Fatal(next.err)
@@ -92,11 +93,11 @@ func read(t *testing.T, m machine.Machine) (text string) {
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.engines = filepath.Join(h.dir, "engines")
+	h.engines = filepath.Join(h.Dir, "engines")
 	d := h.open(t)
 	old := d.current.version
 	tiers := []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk}
-	configs, kept := map[machine.Tier]machine.Config{}, filepath.Join(h.dir, "kept")
+	configs, kept := map[machine.Tier]machine.Config{}, filepath.Join(h.Dir, "kept")
 	for _, tier := range tiers {
 		c := h.Config(t, tier.String())
 		m := boot(t, d, c)
@@ -155,7 +156,7 @@ func TestUpgrade(t *testing.T) {
 	}
 
 	// The old engine is heard, too, and is not removed while a checkpoint needs it.
-	dirs := []string{h.dir}
+	dirs := []string{h.Dir}
 	move(t, machines[machine.Awake], machine.Awake)
 	kill(t, h.engine("awake"), unix.SIGKILL)
 	if e := event(t, events); e.ID != "awake" || !e.Exited {
@@ -183,10 +184,7 @@ func TestUpgrade(t *testing.T) {
 	if diff := cmp.Diff([]string{filepath.Join(h.engines, nextVersion, "doze-sentry")}, left); diff != "" || err != nil {
 		t.Errorf("installed (-want +got): %s %v", diff, err)
 	}
-	launchers := func() int {
-		return len(pids(func(cmdline string) bool { return strings.Contains(cmdline, "/doze-sentry -run "+h.run) }))
-	}
-	wait(t, "one launcher is left", func() bool { return launchers() == 1 })
+	rig.Wait(t, "one launcher is left", func() bool { return len(h.launchers()) == 1 })
 	move(t, fresh, machine.OnDisk)
 	move(t, fresh, machine.Awake)
 	if err := fresh.Close(t.Context()); err != nil {
@@ -203,7 +201,7 @@ func TestCutCall(t *testing.T) {
 		t.Run(fmt.Sprintf("replaced=%t", replaced), func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
-			h.engines = filepath.Join(h.dir, "engines")
+			h.engines = filepath.Join(h.Dir, "engines")
 			d := h.open(t)
 			c := h.Config(t, "a")
 			m := boot(t, d, c)
@@ -230,7 +228,7 @@ func TestCutCall(t *testing.T) {
 			kill(t, engine, unix.SIGSTOP)
 			done := make(chan error, 1)
 			go func() { done <- m.Suspend(t.Context(), machine.Paused) }()
-			wait(t, "the launcher asks the engine", func() bool { return sockets(t, first) > idle })
+			rig.Wait(t, "the launcher asks the engine", func() bool { return sockets(t, first) > idle })
 			kill(t, first, unix.SIGKILL)
 			kill(t, engine, unix.SIGCONT)
 			if err := <-done; err != nil || m.Tier() != machine.Paused {
@@ -245,7 +243,7 @@ func TestCutCall(t *testing.T) {
 			if err := m.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if gone, err := d.Retire(t.Context(), h.dir); (len(gone) > 0) != replaced || err != nil {
+			if gone, err := d.Retire(t.Context(), h.Dir); (len(gone) > 0) != replaced || err != nil {
 				t.Errorf("retired %v, %v", gone, err)
 			}
 			h.Empty(t)
@@ -258,7 +256,7 @@ func TestCutCall(t *testing.T) {
 func TestMissingEngine(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.engines = filepath.Join(h.dir, "engines")
+	h.engines = filepath.Join(h.Dir, "engines")
 	d := h.open(t)
 	old, launcher := d.current.version, h.launcher()
 	asleep, awake := h.Config(t, "asleep"), h.Config(t, "awake")
@@ -267,7 +265,7 @@ func TestMissingEngine(t *testing.T) {
 	move(t, m, machine.OnDisk)
 	note(t, boot(t, d, awake), "awake")
 
-	away := filepath.Join(h.dir, "away")
+	away := filepath.Join(h.Dir, "away")
 	if err := os.Rename(filepath.Join(h.engines, old), away); err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +285,7 @@ func TestMissingEngine(t *testing.T) {
 	if err := m.Resume(t.Context()); !errors.Is(err, machine.ErrNoEngine) || !strings.Contains(err.Error(), old) {
 		t.Errorf("resume: %v, want ErrNoEngine of %s", err, old)
 	}
-	if gone, err := d.Retire(t.Context(), h.dir); len(gone) > 0 || err != nil {
+	if gone, err := d.Retire(t.Context(), h.Dir); len(gone) > 0 || err != nil {
 		t.Errorf("retired %v, %v", gone, err)
 	}
 
@@ -322,7 +320,7 @@ func TestMissingEngine(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	gone, err := d.Retire(t.Context(), h.dir)
+	gone, err := d.Retire(t.Context(), h.Dir)
 	if diff := cmp.Diff([]string{old, "v0"}, gone, cmpopts.SortSlices(strings.Compare)); diff != "" || err != nil {
 		t.Errorf("retired (-want +got): %s %v", diff, err)
 	}
@@ -337,11 +335,11 @@ func TestMissingEngine(t *testing.T) {
 func TestEngineIsBusy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.engines = filepath.Join(h.dir, "engines")
+	h.engines = filepath.Join(h.Dir, "engines")
 	d := h.open(t)
 	h.Reboot(t)
 	var writes *os.File
-	wait(t, "nobody runs the copy any more", func() (ok bool) { // who was killed gives it up a moment later
+	rig.Wait(t, "nobody runs the copy any more", func() (ok bool) { // who was killed gives it up a moment later
 		var err error
 		writes, err = os.OpenFile(filepath.Join(h.engines, d.current.version, "doze-sentry"), os.O_WRONLY, 0)
 		return err == nil
@@ -358,14 +356,14 @@ func TestEngineIsBusy(t *testing.T) {
 func TestEnginePutBack(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.engines = filepath.Join(h.dir, "engines")
+	h.engines = filepath.Join(h.Dir, "engines")
 	d := h.open(t)
 	c := h.Config(t, "asleep")
 	m := boot(t, d, c)
 	note(t, m, "asleep")
 	move(t, m, machine.OnDisk)
 	h.Reboot(t) // else its run state tells of it
-	place, away := filepath.Join(h.engines, d.current.version), filepath.Join(h.dir, "away")
+	place, away := filepath.Join(h.engines, d.current.version), filepath.Join(h.Dir, "away")
 	if err := os.Rename(place, away); err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +374,7 @@ func TestEnginePutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	m = adopt(t, d, c)
-	copied := filepath.Join(h.dir, "copy")
+	copied := filepath.Join(h.Dir, "copy")
 	for name, call := range map[string]func() error{
 		"resume": func() error { return m.Resume(t.Context()) },
 		"keep":   func() error { return m.Keep(t.Context(), copied) },
@@ -404,7 +402,7 @@ func TestEnginePutBack(t *testing.T) {
 	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if gone, err := d.Retire(t.Context(), h.dir); len(gone) != 1 || err != nil {
+	if gone, err := d.Retire(t.Context(), h.Dir); len(gone) != 1 || err != nil {
 		t.Errorf("retired %v, %v", gone, err)
 	}
 	h.Empty(t)

@@ -8,7 +8,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	build(t)
+	shared.Build(t)
 	machinetest.Run(t, machinetest.Harness{
 		New: func(t *testing.T) machinetest.Host { return newHost(t) }, //nolint:thelper // newHost is one
 	})
@@ -20,7 +20,7 @@ func TestConformanceReady(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: the same suite runs without")
 	}
-	build(t)
+	shared.Build(t)
 	machinetest.Run(t, machinetest.Harness{New: func(t *testing.T) machinetest.Host {
 		t.Helper()
 		h := newHost(t)

@@ -18,13 +18,14 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine/machinetest/rig"
 )
 
 // level fails unless a machine has the share of the processors that all have.
 func level(t *testing.T, h *host, id string) {
 	t.Helper()
 	found := 0
-	for _, dir := range h.groups(id) {
+	for _, dir := range h.Groups(id) {
 		for name, want := range map[string]string{"cpu.shares": "1024", "cpu.weight": "100"} { // of cgroup v1 and v2
 			raw, err := os.ReadFile(filepath.Join(dir, name))
 			if errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +134,7 @@ func TestRequestDuringCheckpoint(t *testing.T) {
 		resume()
 	}
 	if err != nil {
-		wait(t, "the rest is cleared away", func() bool {
+		rig.Wait(t, "the rest is cleared away", func() bool {
 			_, err := os.Stat(checkpoint.Making(checkpoint.Dir(c)))
 			return os.IsNotExist(err)
 		})

@@ -23,6 +23,7 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/machine/machinetest/rig"
 )
 
 // These tests run real machines through a real launcher, and look at what the
@@ -44,10 +45,10 @@ func ask(t *testing.T, m machine.Machine, path string, out any, query ...string)
 	for i := 0; i+1 < len(query); i += 2 {
 		values.Set(query[i], query[i+1])
 	}
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+	client := &http.Client{Timeout: rig.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-			wait(t, "the guest listens", func() bool {
+			rig.Wait(t, "the guest listens", func() bool {
 				conn, err = m.Dial(ctx, machinetest.Port)
 				return err == nil || ctx.Err() != nil
 			})
@@ -69,7 +70,7 @@ func event(t *testing.T, events <-chan machine.Event) machine.Event {
 	select {
 	case e := <-events:
 		return e
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		t.Fatal("no event came")
 	}
 	return machine.Event{}
@@ -93,7 +94,7 @@ func kill(t *testing.T, pid int, s unix.Signal) {
 		t.Fatal(err)
 	}
 	if s == unix.SIGSTOP { // each of its tasks stops when it runs the next time
-		wait(t, "the process stands still", func() bool { return stopped(pid) })
+		rig.Wait(t, "the process stands still", func() bool { return stopped(pid) })
 	}
 }
 
@@ -143,7 +144,7 @@ func TestLauncherDies(t *testing.T) {
 	kill(t, h.engine("hung"), unix.SIGSTOP)
 	inFlight := make(chan error, 1)
 	go func() { inFlight <- machines["hung"].Suspend(t.Context(), machine.Paused) }()
-	wait(t, "the launcher asks the engine", func() bool { return sockets(t, first) > idle })
+	rig.Wait(t, "the launcher asks the engine", func() bool { return sockets(t, first) > idle })
 	kill(t, first, unix.SIGKILL)
 	if err := <-inFlight; err == nil {
 		t.Error("a call to a launcher that died has worked")
@@ -361,7 +362,7 @@ func TestNamespace(t *testing.T) {
 		ask(t, m, "/count", new(int64))
 	}
 	ask(t, m, "/write", new(any), "name", "/tmp/done", "text", "now")
-	wait(t, "it can be saved", func() bool {
+	rig.Wait(t, "it can be saved", func() bool {
 		ask(t, m, "/spawn", new(any), "n", "1") // the engine looks again when something starts
 		if err := m.Suspend(t.Context(), machine.OnDisk); err == nil {
 			return true
@@ -384,7 +385,7 @@ func TestOneLauncher(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	d := h.open(t)
-	out, err := run(t.Context(), built.sentry, "-run", d.run, "-cgroup", h.cgroup, "-socket", d.current.client.socket)
+	out, err := rig.Run(t.Context(), sentryIn(shared.Dir()), "-run", d.run, "-cgroup", h.Cgroup, "-socket", d.current.client.socket)
 	if err == nil || !strings.Contains(err.Error(), "another launcher") {
 		t.Errorf("a second launcher of the same directory: %q, %v", out, err)
 	}
@@ -571,7 +572,7 @@ func TestHostView(t *testing.T) {
 	if !strings.Contains(string(status), "Seccomp:\t2\n") || !strings.Contains(string(status), "Seccomp_filters:\t1\n") {
 		t.Errorf("the engine has no seccomp filter:\n%s", status)
 	}
-	for _, dir := range h.groups(id) {
+	for _, dir := range h.Groups(id) {
 		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil || !strings.Contains("\n"+string(raw), fmt.Sprintf("\n%d\n", engine)) {
 			t.Errorf("the engine %d is not in %s: %q, %v", engine, dir, raw, err)
@@ -606,7 +607,7 @@ func TestHostView(t *testing.T) {
 	h.Empty(t)
 	d.current.client.hangUp() // as many as there were calls at once
 	const own = 30            // of a launcher without machines, and a few more
-	wait(t, "the launcher closes what it opened", func() bool { return len(descriptors(t, launcher)) <= own }, func() string {
+	rig.Wait(t, "the launcher closes what it opened", func() bool { return len(descriptors(t, launcher)) <= own }, func() string {
 		return fmt.Sprint(descriptors(t, launcher))
 	})
 }
@@ -682,7 +683,7 @@ func TestSizes(t *testing.T) {
 		check()
 
 		if name == "small" {
-			share(t, m, tc.cpus, h.groups(name))
+			share(t, m, tc.cpus, h.Groups(name))
 		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Error(err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest/rig"
 )
 
 // status returns one line of /proc/PID/status, without its name.
@@ -74,7 +75,7 @@ func TestPrivileges(t *testing.T) {
 	succeed := func() {
 		t.Helper()
 		kill(t, h.launcher(), unix.SIGKILL)
-		wait(t, "the next launcher is there", func() bool { _, err := d.current.find(t.Context(), "a"); return err == nil })
+		rig.Wait(t, "the next launcher is there", func() bool { _, err := d.current.find(t.Context(), "a"); return err == nil })
 	}
 	succeed()
 	third := h.Config(t, "c")
@@ -83,7 +84,7 @@ func TestPrivileges(t *testing.T) {
 		t.Errorf("a machine of the next launcher is user %s, as %s is", own, seen[own])
 	}
 	leases := func() int {
-		names, err := filepath.Glob(filepath.Join(h.run, "owners", "*"))
+		names, err := filepath.Glob(filepath.Join(h.Run, "owners", "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,7 @@ func TestPrivileges(t *testing.T) {
 		t.Errorf("there are %d leases of 2 machines", got)
 	}
 
-	for what, mode := range map[string]os.FileMode{h.run: 0o700, filepath.Join(h.run, "owners"): 0o700} {
+	for what, mode := range map[string]os.FileMode{h.Run: 0o700, filepath.Join(h.Run, "owners"): 0o700} {
 		if info, err := os.Stat(what); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", what, info.Mode(), err)
 		}
