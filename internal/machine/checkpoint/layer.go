@@ -199,7 +199,10 @@ func (l *Layer) Write(number uint32, room *Scratch, fill func(chunk []byte, star
 		l.add(now, &l.same)
 		return nil
 	}
-	if err := cmp.Or(l.punch(start, PageChunk), l.put(chunk, start)); err != nil {
+	if err := l.punch(start, PageChunk); err != nil {
+		return err
+	}
+	if err := l.put(chunk, start); err != nil {
 		return err
 	}
 	l.add(now, new(int))

@@ -160,10 +160,13 @@ func configFor(root string) (*config.Config, error) {
 	set := flag.NewFlagSet("doze-sentry", flag.ContinueOnError)
 	config.RegisterFlags(set)
 	for name, value := range map[string]string{
-		"root":           root,
-		"platform":       "systrap",
-		"network":        "sandbox",
-		"ignore-cgroups": "true", // on cgroup v1 it would move this process about; see cgroup.go
+		"root":     root,
+		"platform": "systrap",
+		"network":  "sandbox",
+		// gVisor can make cgroups, but on cgroup v1 it joins them with the calling process
+		// and everything in it. So we make our own (hostproc.Groups), and put the engine's
+		// process there before its first instruction: see join.
+		"ignore-cgroups": "true",
 		"host-settings":  "ignore",
 		// The engine's process has no access to files of the host, not even of
 		// volumes: a process of its own opens those. See owner.go.

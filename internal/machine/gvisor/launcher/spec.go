@@ -167,7 +167,7 @@ func cpuLimit(spec *specs.Spec) float64 {
 }
 
 // Size tells the engine's process how large its guest is. gVisor learns that
-// from cgroups which it makes itself; we make them (see cgroup.go), so our
+// from cgroups which it makes itself; we make them (see configFor), so our
 // main puts the numbers of the spec, which the process inherits as an open
 // file, into its arguments. It is called before gVisor's own main.
 func Size(args []string) []string {
