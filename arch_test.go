@@ -98,7 +98,7 @@ var imports = map[string][]string{
 	"internal/intercept":                           {".", "internal/httpx"},
 	"internal/machine":                             {},
 	"internal/machine/checkpoint":                  {"internal/durable", "internal/failpoint", "internal/machine"},
-	"internal/machine/gvisor":                      {"internal/durable", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/trace"},
+	"internal/machine/gvisor":                      {"internal/durable", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/hostproc", "internal/trace"},
 	"internal/machine/gvisor/launcher":             {".", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/machine/gvisor/launcher/tune", "internal/machine/hostproc", "internal/trace"},
 	"internal/machine/gvisor/launcher/early":       {},
 	"internal/machine/gvisor/launcher/filters":     {},

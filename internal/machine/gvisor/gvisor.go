@@ -17,6 +17,7 @@ import (
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -147,6 +148,9 @@ const DriverName = "gvisor"
 func (*Driver) Traits() machine.Traits {
 	return machine.Traits{Name: DriverName, Swap: true, Copies: true, Directories: true}
 }
+
+// Free returns how many bytes all machines may still take.
+func (d *Driver) Free() (int64, error) { return hostproc.Free(d.options.Cgroup, d.options.Memory) }
 
 // Boot implements [machine.Driver].
 func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, error) {

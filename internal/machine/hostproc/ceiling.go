@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -339,10 +340,38 @@ func (g Groups) free(limit int64) (int64, error) {
 		return 0, err
 	}
 	if float64(limit-used) < float64(limit)*scoreShare { // what the kernel can drop may be most of it
-		total := map[bool]string{true: "", false: "total_"}[g.unified]
-		used -= all.counter("memory.stat", total+"inactive_file") + all.counter("memory.stat", total+"active_file")
+		used -= g.droppable()
 	}
 	return min(limit-used, available), nil
+}
+
+// droppable is what the kernel can drop of the memory of all machines: files.
+func (g Groups) droppable() int64 {
+	all, total := g.Open(""), map[bool]string{true: "", false: "total_"}[g.unified]
+	return all.counter("memory.stat", total+"inactive_file") + all.counter("memory.stat", total+"active_file")
+}
+
+// Free returns how many bytes all machines with a group below a parent may still
+// take below their limit, counting as free what the kernel can drop. 0 is no limit.
+// Whoever asks need not be who made the groups.
+func Free(parent string, limit int64) (int64, error) {
+	if limit == 0 {
+		return math.MaxInt64, nil
+	}
+	g, err := groupsOf(parent)
+	if err != nil {
+		return 0, err
+	}
+	return g.below(limit)
+}
+
+// below returns how many bytes are free below a limit.
+func (g Groups) below(limit int64) (int64, error) {
+	used, err := g.Open("").usage()
+	if err != nil {
+		return 0, fmt.Errorf("the memory of all machines: %w", err)
+	}
+	return limit - used + g.droppable(), nil
 }
 
 // takers returns all machines with their memory.

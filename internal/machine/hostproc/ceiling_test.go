@@ -1,6 +1,7 @@
 package hostproc
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -105,5 +106,18 @@ func TestCeilingFiles(t *testing.T) {
 		if err != nil || free > 700_000_000 || free < 1 {
 			t.Errorf("%s: %d bytes are free, %v", name, free, err)
 		}
+		if below, err := g.below(1_100_000_000); err != nil || below != 800_000_000 {
+			t.Errorf("%s: %d bytes are free below the limit, %v", name, below, err)
+		}
+	}
+}
+
+func TestFree(t *testing.T) {
+	t.Parallel()
+	if free, err := Free("any", 0); free != math.MaxInt64 || err != nil {
+		t.Errorf("without a limit %d bytes are free, %v", free, err)
+	}
+	if _, err := Free("doze-test-nobody", 1); err == nil {
+		t.Error("nobody has memory")
 	}
 }

@@ -76,12 +76,20 @@ var controllers = []string{"memory", "cpu", "pids"}
 
 // OpenGroups finds out how the host does it and prepares the parent.
 func OpenGroups(name string) (Groups, error) {
+	g, err := groupsOf(name)
+	if err != nil {
+		return g, err
+	}
+	return g, g.prepare()
+}
+
+// groupsOf finds out how the host does it.
+func groupsOf(name string) (Groups, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
 		return Groups{}, fmt.Errorf("%s: %w", cgroupRoot, err)
 	}
-	g := Groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
-	return g, g.prepare()
+	return Groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}, nil
 }
 
 // prepare makes the parent and lets it limit its children.
