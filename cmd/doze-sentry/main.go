@@ -62,6 +62,7 @@ func launch(args []string) error {
 	var o launcher.Options
 	flags.StringVar(&o.Run, "run", "/run/doze", "directory of the run state")
 	flags.StringVar(&o.Cgroup, "cgroup", "doze", "parent of the cgroups")
+	// A dozed of an earlier release calls it by this name.
 	flags.DurationVar(&o.PauseLimit, "flip-limit", 0, "when a pause or a resume counts as hanging; 0 is the default")
 	socket := flags.String("socket", "/run/doze/launcher.sock", "unix socket to listen on")
 	show := flags.Bool("version", false, "print the engine's version and exit")

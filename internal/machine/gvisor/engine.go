@@ -82,6 +82,7 @@ func (o Options) engineAt(version string) *engine {
 	run := filepath.Join(o.Run, fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(version)))) // socket paths are short
 	socket := filepath.Join(run, fileSocket)
 	return &engine{
+		// Engines of earlier releases know the limit of a pause by its old name.
 		version: version, run: run, memory: o.Memory, sentry: filepath.Join(o.Engines, version, fileSentry), client: newClient(socket),
 		args: []string{"-run", run, "-cgroup", o.Cgroup, "-socket", socket, "-flip-limit", cmp.Or(o.PauseLimit, LimitPause).String()},
 		used: make(chan struct{}), gone: make(chan struct{}),
