@@ -58,7 +58,7 @@ func inside(path string, do func() error) error {
 		if err != nil {
 			return err
 		}
-		defer ns.Close()
+		defer func() { _ = ns.Close() }()
 		if err := netns.Set(ns); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (h *Host) link(t *testing.T, id string) machine.Link {
 		if err != nil {
 			return err
 		}
-		defer space.Close()
+		defer func() { _ = space.Close() }()
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.HardwareAddr, attrs.MTU = fmt.Sprintf("m%d", n), near, l.MTU
 		pair := &netlink.Veth{
