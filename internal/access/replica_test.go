@@ -2,6 +2,7 @@ package access_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func TestReplica(t *testing.T) {
 	same := func(after string) {
 		t.Helper()
 		for name, text := range credentials {
-			r := httptest.NewRequest("GET", "/", nil)
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header.Set("Authorization", "Bearer "+text)
 			want, wantErr := original.Authenticate(r)
 			got, err := replica.Authenticate(r)

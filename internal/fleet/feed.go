@@ -291,7 +291,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		began := f.Mark()
 		err := f.follow(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		if f.Mark() != began {
 			wait = followRetry
@@ -317,7 +317,7 @@ func (f *Follower) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		return doze.Errorf(doze.KindOfStatus(resp.StatusCode), "control answers %d", resp.StatusCode)
 	}

@@ -150,7 +150,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 		}
 		p.Address, p.transport = "https://"+net.JoinHostPort(o.Host, port), p.secure()
 	}
-	if o.Roles || os.Getenv(RolesEnv) != "" {
+	if o.Roles || os.Getenv(RolesEnv) != "" { //nolint:forbidigo // whoever runs the tests says how
 		p.roles = []string{Control, Node, Edge}
 		for _, to := range []*string{&p.control, &p.node} {
 			var err error
@@ -158,7 +158,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 				return nil, err
 			}
 		}
-		if out, err := exec.CommandContext(ctx, filepath.Join(o.Bin, "dozed"), "certificates", "--data", p.Data).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, filepath.Join(o.Bin, "dozed"), "certificates", "--data", p.Data).CombinedOutput(); err != nil { //nolint:gosec // G204: our own binary
 			return nil, fmt.Errorf("make the certificates of the roles: %w: %s", err, out)
 		}
 	}

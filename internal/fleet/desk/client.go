@@ -266,19 +266,19 @@ func (c *Client) file(ctx context.Context, in fileCall) (out fileAnswer, err err
 
 // PutCertificateFile implements [Files].
 func (c *Client) PutCertificateFile(ctx context.Context, key string, value []byte, now time.Time) error {
-	_, err := c.file(ctx, fileCall{Method: "Put", Path: key, Value: value, Now: now})
+	_, err := c.file(ctx, fileCall{Method: "Write", Path: key, Value: value, Now: now})
 	return err
 }
 
 // CertificateFile implements [Files].
 func (c *Client) CertificateFile(ctx context.Context, key string) ([]byte, error) {
-	out, err := c.file(ctx, fileCall{Method: "Get", Path: key})
+	out, err := c.file(ctx, fileCall{Method: "Read", Path: key})
 	return out.Value, err
 }
 
 // EachCertificateFile implements [Files].
 func (c *Client) EachCertificateFile(ctx context.Context, path string, tell func(key string, size int64, modified time.Time)) error {
-	out, err := c.file(ctx, fileCall{Method: "Each", Path: path})
+	out, err := c.file(ctx, fileCall{Method: "List", Path: path})
 	for _, f := range out.Files {
 		tell(f.Key, f.Size, f.Modified)
 	}
@@ -287,6 +287,6 @@ func (c *Client) EachCertificateFile(ctx context.Context, path string, tell func
 
 // DeleteCertificateFiles implements [Files].
 func (c *Client) DeleteCertificateFiles(ctx context.Context, path string) error {
-	_, err := c.file(ctx, fileCall{Method: "Delete", Path: path})
+	_, err := c.file(ctx, fileCall{Method: "Remove", Path: path})
 	return err
 }

@@ -234,15 +234,15 @@ func (c Control) files(ctx context.Context, raw []byte) (any, error) {
 	var out fileAnswer
 	var err error
 	switch in.Method {
-	case "Put":
+	case "Write":
 		err = c.Files.PutCertificateFile(ctx, in.Path, in.Value, in.Now)
-	case "Get":
+	case "Read":
 		out.Value, err = c.Files.CertificateFile(ctx, in.Path)
-	case "Each":
+	case "List":
 		err = c.Files.EachCertificateFile(ctx, in.Path, func(key string, size int64, modified time.Time) {
 			out.Files = append(out.Files, file{key, size, modified})
 		})
-	case "Delete":
+	case "Remove":
 		err = c.Files.DeleteCertificateFiles(ctx, in.Path)
 	default:
 		err = errMethod(in.Method)

@@ -103,7 +103,7 @@ func TestStrangers(t *testing.T) {
 	dir := made(t)
 	url := serve(t, open(t, dir, mtls.Node), mtls.Roles...)
 	for name, transport := range map[string]http.RoundTripper{
-		"without a certificate":          &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}, //nolint:gosec // it is the attack
+		"without a certificate":          &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true},
 		"of another authority":           open(t, made(t), mtls.Control).Transport(mtls.Node),
 		"in the clear":                   http.DefaultTransport,
 		"with TLS 1.2 and a certificate": older(t, dir),
