@@ -18,8 +18,8 @@ import (
 const (
 	// nodeSetting is the record of the node that the other records are about.
 	nodeSetting = "node"
-	// joinWait is how long a change waits for the node to join. After a start of
-	// control it does so within a second.
+	// joinWait is how long a call waits for the node to join. After a start of control
+	// it does so within a second.
 	joinWait = 10 * time.Second
 )
 
@@ -158,21 +158,26 @@ func (r *Roster) Present() string {
 	return cmp.Or(r.s.node.Load().Version, "unknown")
 }
 
-// OnceAdopted lets calls that change something wait until the node has joined for
-// the first time. What only reads never waits.
+// OnceAdopted lets calls wait until the node has joined for the first time: until then
+// the records may say of something that it is under way which nobody does any more.
+// What only reads waits soon after the start alone, and is served without a node.
 func (r *Roster) OnceAdopted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.Method != http.MethodGet && q.Method != http.MethodHead {
-			wait := time.NewTimer(joinWait)
-			defer wait.Stop()
-			select {
-			case <-r.adopted:
-			case <-wait.C:
+		reads, most := q.Method == http.MethodGet || q.Method == http.MethodHead, joinWait
+		if reads {
+			most = time.Until(r.s.began.Add(joinWait))
+		}
+		wait := time.NewTimer(most)
+		defer wait.Stop()
+		select {
+		case <-r.adopted:
+		case <-wait.C:
+			if !reads {
 				httpx.WriteError(w, q, errNoNode)
 				return
-			case <-q.Context().Done():
-				return
 			}
+		case <-q.Context().Done():
+			return
 		}
 		h.ServeHTTP(w, q)
 	})

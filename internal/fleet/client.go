@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,8 +25,11 @@ var ErrUnreachable = errors.New("the node is unreachable")
 // A Client is a [Node] of another process. Its errors have the kind, name, message
 // and fields of those of the node, or ErrUnreachable in them.
 type Client struct {
-	base atomic.Pointer[string]
-	http *http.Client
+	base  atomic.Pointer[string]
+	http  *http.Client
+	began time.Time
+	once  sync.Once     // closes known
+	known chan struct{} // closed when there is a base URL
 }
 
 var _ Node = (*Client)(nil)
@@ -33,24 +37,43 @@ var _ Node = (*Client)(nil)
 // NewClient returns a client of the server at a base URL. Without one, nobody is
 // reached until [Client.Reach].
 func NewClient(base string, transport http.RoundTripper) *Client {
-	c := &Client{http: &http.Client{Transport: transport}}
+	c := &Client{http: &http.Client{Transport: transport}, began: time.Now(), known: make(chan struct{})}
 	c.base.Store(&base)
+	if base != "" {
+		c.Reach(base)
+	}
 	return c
 }
 
 // Reach has calls go to another base URL from now on.
-func (c *Client) Reach(base string) { c.base.Store(&base) }
+func (c *Client) Reach(base string) {
+	c.base.Store(&base)
+	c.once.Do(func() { close(c.known) })
+}
+
+// knownWait is how long after its start a client waits for a base URL: roles that are
+// started together find each other within a second.
+const knownWait = 10 * time.Second
 
 // errNowhere is the end of a call of a client that has no base URL.
 var errNowhere = errors.New("its address is not known yet")
 
 // at returns the URL of a path.
-func (c *Client) at(path string) (string, error) {
-	base := *c.base.Load()
-	if base == "" {
-		return "", errNowhere
+func (c *Client) at(ctx context.Context, path string) (string, error) {
+	select {
+	case <-c.known:
+	default:
+		wait := time.NewTimer(time.Until(c.began.Add(knownWait)))
+		defer wait.Stop()
+		select {
+		case <-c.known:
+		case <-wait.C:
+			return "", errNowhere
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
 	}
-	return base + path, nil
+	return *c.base.Load() + path, nil
 }
 
 // do makes a call of a table.
@@ -75,7 +98,7 @@ func ask[Out any](ctx context.Context, c *Client, call string, in arguments) (ou
 }
 
 func (c *Client) send(ctx context.Context, call string, query url.Values, body io.Reader, out any) error {
-	to, err := c.at(Prefix + call + "?" + query.Encode())
+	to, err := c.at(ctx, Prefix+call+"?"+query.Encode())
 	if err != nil {
 		return unreachable(ctx, call, err)
 	}

@@ -286,7 +286,7 @@ const (
 
 // Run follows until the context ends. Without the feed, what is known stays.
 func (f *Follower) Run(ctx context.Context) error {
-	wait := followRetry
+	wait, level := followRetry, slog.LevelWarn
 	for {
 		began := f.Mark()
 		err := f.follow(ctx)
@@ -294,9 +294,10 @@ func (f *Follower) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // it was told to end
 		}
 		if f.Mark() != began {
-			wait = followRetry
+			wait, level = followRetry, slog.LevelWarn
 		}
-		slog.WarnContext(ctx, "the feed of control ended: what is known stays, and changes are not seen", "err", err, "again", wait)
+		slog.Log(ctx, level, "control sends no changes: what is known stays", "err", err, "again", wait)
+		level = slog.LevelDebug // once is enough
 		select {
 		case <-time.After(wait):
 			wait = min(2*wait, followRetryMax)

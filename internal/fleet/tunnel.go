@@ -253,7 +253,7 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 	open := context.AfterFunc(ctx, func() { cut(context.Cause(ctx)) })
 	body, up := io.Pipe()
 	query := url.Values{"uid": {uid}, "port": {strconv.Itoa(int(port))}}
-	to, err := p.client.at(tunnelPath + "?" + query.Encode())
+	to, err := p.client.at(ctx, tunnelPath+"?"+query.Encode())
 	if err != nil {
 		cut(err)
 		return nil, unreachable(ctx, "tunnel", err)

@@ -158,9 +158,6 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 				return nil, err
 			}
 		}
-		if out, err := exec.CommandContext(ctx, filepath.Join(o.Bin, "dozed"), "certificates", "--data", p.Data).CombinedOutput(); err != nil { //nolint:gosec // G204: our own binary
-			return nil, fmt.Errorf("make the certificates of the roles: %w: %s", err, out)
-		}
 	}
 	return p, p.Restart(ctx)
 }
@@ -186,6 +183,9 @@ func (p *Platform) Restart(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := p.certify(ctx); err != nil {
+		return err
+	}
 	for _, role := range p.roles {
 		if err := p.StartRole(role); err != nil {
 			return err
@@ -199,7 +199,29 @@ func (p *Platform) Restart(ctx context.Context) error {
 	if err == nil && p.Key == "" {
 		err = errors.New("the admin key is gone")
 	}
-	return err
+	if err != nil || p.control == "" {
+		return err
+	}
+	c, err := p.Client()
+	if err != nil {
+		return err
+	}
+	for _, err := range c.Sandboxes(ctx, client.Filter{}) { // waits until the roles have found each other
+		return err
+	}
+	return nil
+}
+
+// certify makes the certificates of roles that are processes of their own.
+func (p *Platform) certify(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(p.Data, "fleet", "ca.crt")); p.control == "" || err == nil {
+		return nil //nolint:nilerr // whatever is wrong with them, the roles say
+	}
+	out, err := exec.CommandContext(ctx, filepath.Join(p.options.Bin, "dozed"), "certificates", "--data", p.Data).CombinedOutput() //nolint:gosec // G204: our own binary
+	if err != nil {
+		return fmt.Errorf("make the certificates of the roles: %w: %s", err, out)
+	}
+	return nil
 }
 
 // StartRole starts one process of a platform, and does not wait until it answers.
@@ -224,6 +246,18 @@ func (p *Platform) StartRole(role string) error {
 		_ = cmd.Wait()
 		close(started.ended)
 	}()
+	return nil
+}
+
+// Another starts one more process of a role beside the platform, which has to refuse,
+// and returns what it said.
+func (p *Platform) Another(ctx context.Context, role string) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, filepath.Join(p.options.Bin, "dozed"), p.arguments(role)...).CombinedOutput() //nolint:gosec // G204: our own binary
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
 	return nil
 }
 

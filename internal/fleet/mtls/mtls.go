@@ -242,7 +242,7 @@ func (i *Identity) Transport(peer Role) *http.Transport {
 		TLSClientConfig: &tls.Config{
 			Certificates: []tls.Certificate{i.cert}, RootCAs: i.pool, ServerName: peer.host(), MinVersion: tls.VersionTLS13,
 		},
-		DialContext:         (&net.Dialer{Timeout: dialWait}).DialContext,
+		DialContext:         (&patient{Dialer: net.Dialer{Timeout: dialWait}, wait: restartTime}).dial,
 		TLSHandshakeTimeout: dialWait,
 		Protocols:           &protocols, HTTP2: http2(),
 		DisableCompression: true,
