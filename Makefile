@@ -19,7 +19,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent performance faults attack soak clean help
+.PHONY: run build test test-roles check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent bench-roles performance faults attack soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -53,7 +53,11 @@ GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skippe
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
 	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v /test/attack)" -- -p 2 -timeout 20m
+	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
+
+test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
+	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
 
 race: deps-test build ## the same with the race detector, without the real sandboxes
 	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...
@@ -112,9 +116,11 @@ bench-control: deps build ## calls about records, of 10,000 and of 100,000, and 
 	$(BENCH) control
 bench-egress: deps ## what the proxy of sandboxes adds to a request, next to a plain relay and a library
 	$(BENCH) egress
+bench-roles: deps build ## what control, node and edge as processes of their own add to a call
+	$(BENCH) roles
 bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
 	$(BENCH) density
-PAGE := wake create agent egress density sleep
+PAGE := wake create agent egress density roles sleep
 BUSY ?=
 performance: deps build ## docs/performance.md, of the benchmarks in PAGE; takes about 40 minutes, and refuses to start on a machine that is not quiet, unless BUSY=1; ROUNDS=3 is a quick look
 	@mkdir -p bin/performance && rm -f $(PAGE:%=bin/performance/%.json)

@@ -38,6 +38,7 @@ var benches = []bench{
 	{"agent", "calls of the API inside a sandbox, and large transfers, through the edge", agentCases, agentCalls},
 	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", controlCases, control},
 	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressCases, egressPaths},
+	{"roles", "the same questions to a platform of three processes, and of one", rolesCases, roles},
 	{"density", "what idle sandboxes take of the host in each tier", densityCases, density},
 }
 
