@@ -14,7 +14,11 @@ TAGS ?=
 # waited for its locks, in every sandbox.
 SMALL := -X runtime.godebugDefault=profstackdepth=0
 BIN ?= bin
-STATIC := CGO_ENABLED=0 $(GO) build -trimpath $(if $(TAGS),-tags $(TAGS))
+# The same for all that is compiled, tests and linters included: with another word, the
+# compiler would make everything twice.
+export CGO_ENABLED := 0
+export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath
+STATIC := $(GO) build $(if $(TAGS),-tags $(TAGS))
 DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=

@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,10 +109,17 @@ const (
 	Edge    = "edge"
 )
 
-// Root returns the directory of this module.
+// Root returns the directory of this module: that of the working directory, or above
+// it, which has the file go.mod.
 func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..")
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return "." // where nothing will be found
 }
 
 // Start starts a platform and waits until it answers.
