@@ -350,7 +350,7 @@ func (p *Platform) Stop() error { return p.end(syscall.SIGTERM) }
 // Replace ends dozed as an operator does who is about to start another one. Of the
 // roles, the edge alone has callers who would notice.
 func (p *Platform) Replace() error {
-	return errors.Join(p.signal(p.door(), syscall.SIGUSR2), p.wait(p.door()), p.Stop())
+	return errors.Join(p.signal(p.door(), syscall.SIGUSR2), p.Wait())
 }
 
 func (p *Platform) end(s syscall.Signal) error {
@@ -369,11 +369,11 @@ func (p *Platform) signal(one *process, s syscall.Signal) error {
 }
 
 // Wait returns when dozed has ended, which somebody told it to. One that does
-// not end is killed.
+// not end is killed. Roles behind the one that callers reach are told here.
 func (p *Platform) Wait() error {
-	var errs []error
+	errs := []error{p.wait(p.door())}
 	for _, one := range p.processes {
-		errs = append(errs, p.wait(one))
+		errs = append(errs, p.signal(one, syscall.SIGTERM), p.wait(one))
 	}
 	return errors.Join(errs...)
 }
