@@ -42,7 +42,7 @@ const (
 	RoleMember = "member"
 )
 
-// Types of who has a credential.
+// Types of the owners of credentials.
 const (
 	SubUser           = "user"
 	SubServiceAccount = "service_account"

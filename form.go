@@ -19,7 +19,7 @@ func formOf(pattern string) form {
 func (f form) MatchString(s string) bool { return f().MatchString(s) }
 
 // CheckAddress adds what is wrong with the address of something that is asked by
-// HTTP. It never repeats it: whoever has one may be let in for that alone.
+// HTTP. It never repeats it: its bearer may be let in for that alone.
 func CheckAddress(p *Problems, field, address string) {
 	u, err := url.Parse(address)
 	switch {

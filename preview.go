@@ -19,7 +19,7 @@ const (
 	ControlPort = 443
 )
 
-// Preview gives the world, or who has a token, a way to one port of a sandbox
+// Preview gives the world, or the bearers of a token, a way to one port of a sandbox
 // (section 7 of the public API).
 type Preview struct {
 	Metadata PreviewMetadata `json:"metadata"`

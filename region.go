@@ -1,6 +1,6 @@
 package doze
 
-// AnyRegion is what a caller asks for who leaves the choice to the platform.
+// AnyRegion is the region of a caller that leaves the choice to the platform.
 const AnyRegion = "auto"
 
 // Region is where sandboxes run (section 12 of the public API). A platform has

@@ -47,7 +47,7 @@ type VolumeSpec struct {
 	Template string    `json:"template,omitempty"` // name[:version]
 }
 
-// VolumeState says who has a volume.
+// VolumeState names the sandbox that has a volume.
 type VolumeState struct {
 	AttachedTo string `json:"attachedTo"` // "sandbox:<name>"; empty when it is free
 }

@@ -119,7 +119,7 @@ func (c *Client) SetFallback(ctx context.Context, name, label string) (doze.Cust
 	return resource[doze.CustomDomain](ctx, c, http.MethodPut, in, "customdomains", name)
 }
 
-// DomainShares returns with whom a custom domain is shared.
+// DomainShares returns the workspaces that share a custom domain.
 func (c *Client) DomainShares(ctx context.Context, name string) ([]doze.DomainShare, error) {
 	return resource[[]doze.DomainShare](ctx, c, http.MethodGet, nil, "customdomains", name, "share")
 }

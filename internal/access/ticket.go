@@ -30,7 +30,7 @@ const (
 
 // A Pass is what a ticket or a lease stands for.
 type Pass struct {
-	Sub        string // who has it
+	Sub        string // its owner
 	Credential string // that it was made with: if that is void, so is the pass
 	Workspace  string
 	Sandbox    string // name

@@ -41,7 +41,7 @@ type Claims struct {
 	Scope    string           `json:"scope"` // separated by spaces
 
 	SubType   string `json:"sub_type"`
-	Workspace string `json:"workspace,omitempty"` // in which it is good for who names none
+	Workspace string `json:"workspace,omitempty"` // in which it is good for a request that names none
 	Grant     string `json:"grant,omitempty"`     // by which a user agreed
 	Epoch     int64  `json:"epoch,omitempty"`     // of the user; an earlier one is void
 }

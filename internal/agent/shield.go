@@ -23,6 +23,6 @@ var harmless = []os.Signal{
 // Shield keeps the signals of other processes from ending this one, which is the
 // first of its namespace.
 func Shield() {
-	ignored := make(chan os.Signal, 1) // who does not fit in is ignored too
+	ignored := make(chan os.Signal, 1) // a signal that does not fit in is ignored too
 	signal.Notify(ignored, harmless...)
 }

@@ -231,7 +231,7 @@ func (c Client) send(ctx context.Context, call Call, body io.Reader, most int64,
 	return nil
 }
 
-// version is what an agent says that it speaks. It is the sandbox who says so:
+// version is what an agent says that it speaks. It is the word of the sandbox:
 // it is good for messages, and for nothing else.
 func version(resp *http.Response) int {
 	v, _ := strconv.Atoi(resp.Header.Get(VersionHeader)) // 0 is for those that do not say

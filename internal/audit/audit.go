@@ -1,4 +1,4 @@
-// Package audit keeps the log of who changed what, and of who was denied. It
+// Package audit keeps the log of changes, with their callers, and of denied requests. It
 // decides which lines are written and when; a [Keeper] stores them.
 //
 // Three things hold. The line of a change is on disk before the change is made.

@@ -33,7 +33,7 @@ func keepName(m *doze.Metadata, was, noun string, p *doze.Problems) {
 }
 
 // regionOf is the region of a resource whose caller wants this one, or the other
-// for one who has no wish.
+// for a caller without a wish.
 func regionOf(region, other string) string {
 	if region == "" || region == doze.AnyRegion {
 		return other

@@ -126,7 +126,7 @@ func (s *Server) ownDomain(ctx context.Context, r *http.Request) (d doze.CustomD
 	return d, life, release, nil
 }
 
-// domainLock is the turn of who changes a domain.
+// domainLock is the turn of a change of a domain.
 func domainLock(workspace, name string) string { return "domain/" + workspace + "/" + name }
 
 // notOurs says of a domain that is not found if it is another workspace's that

@@ -81,7 +81,7 @@ func (s *Server) unshareDomain(ctx context.Context, r *http.Request) (doze.Custo
 	})
 }
 
-// changeShares changes with whom a domain is shared, in the records and then
+// changeShares changes the workspaces that share a domain, in the records and then
 // at the edge.
 func (s *Server) changeShares(ctx context.Context, r *http.Request, change func(ctx context.Context, d doze.CustomDomain, shared []string) error) (doze.CustomDomain, error) {
 	d, life, release, err := s.ownDomain(ctx, r)

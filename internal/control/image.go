@@ -128,7 +128,7 @@ func (s *Server) imageOf(ctx context.Context, r *http.Request) (i doze.Image, ta
 	return i, cmp.Or(r.PathValue("tag"), tag), err
 }
 
-// ownImageOf is imageOf for who wants to change it.
+// ownImageOf is imageOf for a caller that wants to change the image.
 func (s *Server) ownImageOf(ctx context.Context, r *http.Request) (i doze.Image, tag string, err error) {
 	i, tag, err = s.imageOf(ctx, r)
 	if err == nil && i.Metadata.Workspace != callerOf(ctx).Workspace {

@@ -126,7 +126,7 @@ func (s *Server) quotas(ctx context.Context, _ *http.Request) ([]doze.QuotaStatu
 	return s.statusOf(ctx, callerOf(ctx).Workspace)
 }
 
-// quotasOf answers those of one that the caller may enter; an operator may see
+// quotasOf answers those of a workspace that the caller may enter; an operator may see
 // all.
 func (s *Server) quotasOf(ctx context.Context, r *http.Request) ([]doze.QuotaStatus, error) {
 	w, err := s.governed(ctx, r)

@@ -197,7 +197,7 @@ func (s *Server) removeUser(ctx context.Context, r *http.Request) (httpx.None, e
 	return httpx.None{}, s.expel(ctx, c.Workspace, u.Sub)
 }
 
-// acceptRequest is who comes with an invitation.
+// acceptRequest is the body of a user that accepts an invitation.
 type acceptRequest struct {
 	Token      string `json:"token"`
 	Password   string `json:"password"`

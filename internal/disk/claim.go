@@ -137,8 +137,8 @@ func (l *Library) hold(i Image, starting bool) (bool, error) {
 	return l.claim(file)
 }
 
-// Hold keeps an image that somebody starts a sandbox with who has only its file: it
-// begins as a snapshot.
+// Hold keeps an image for a sandbox that begins as a snapshot: its caller has the
+// file of the image alone.
 func (l *Library) Hold(path string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,7 @@ type Progress struct {
 	Percent int    // 0 to 100 of the whole; never falls
 }
 
-// A flight is one image in the making, and everybody who waits for it.
+// A flight is one image in the making, and all callers that wait for it.
 type flight struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed at the end; image and err are set before

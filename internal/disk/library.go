@@ -40,8 +40,8 @@ type Options struct {
 	// private addresses. Callers choose references, so with it they can make
 	// this machine send requests into its own network.
 	PrivateRegistries bool
-	// Owner is the data directory of who uses the library, which others may share:
-	// what it uses stays until it collects it. Without one nothing is claimed.
+	// Owner is the data directory of the user of the library, which others may share:
+	// what the owner uses stays until the owner collects it. Without one nothing is claimed.
 	Owner string
 	// BytesMax bounds the files of an image of a registry; 0 is [BytesDefault].
 	BytesMax int64
@@ -217,7 +217,7 @@ func (l *Library) ImportTar(ctx context.Context, ref string, archive io.Reader) 
 
 // Retain removes every image whose file is not among files, which are known by
 // their names: a library can be moved. What it removes must be in use nowhere,
-// which only who has the library to itself can know. It returns the references
+// which only a process that has the library to itself can know. It returns the references
 // that are gone.
 func (l *Library) Retain(files []string) (gone []string, err error) {
 	used := map[string]bool{}

@@ -24,7 +24,7 @@ const (
 	draftsMax = 1024
 	// noteSuffix is of the file that says what a draft is.
 	noteSuffix = ".json"
-	// newSuffix is of one that is being written.
+	// newSuffix ends the name of a file that is being written.
 	newSuffix = ".new"
 	// diskReserve is what must stay free on the disk of the host: what sandboxes
 	// write must not keep others from sleeping.

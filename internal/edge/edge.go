@@ -1,5 +1,5 @@
 // Package edge is the gateway in front of sandboxes. It finds the sandbox that
-// a request is for, proves who asks, and passes the request on, byte for byte.
+// a request is for, proves its caller, and passes the request on, byte for byte.
 // It holds no record, runs no sandbox and speaks no word of the sandbox API.
 //
 // What must always hold: a request without a valid credential, or a preview that
@@ -48,8 +48,8 @@ type Config struct {
 	Previews  *fleet.Previews
 	Gate      fleet.Gate
 	// Mounts answers requests about the drives of a sandbox, by their path as it
-	// was sent; nil: the sandbox gets them. It does not wake a sandbox for who
-	// only asks.
+	// was sent; nil: the sandbox gets them. A question does not wake
+	// a sandbox.
 	Mounts func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string)
 	// Enter counts a request of a workspace, by a credential if it came with one,
 	// until leave is called, and refuses what exceeds a quota. It sets headers of

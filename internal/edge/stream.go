@@ -78,7 +78,7 @@ func (ss *streams) add(s *stream) (done func(), err error) {
 	}, nil
 }
 
-// poke wakes the one who waits for c, now or when it next does.
+// poke wakes the receiver of c, now or when it next waits.
 func poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

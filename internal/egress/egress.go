@@ -202,7 +202,7 @@ func (e *Egress) Run(ctx context.Context) error {
 	return err
 }
 
-// Close closes what was given to [New], for who does not call Run. What is
+// Close closes what was given to [New], if Run is not called. What is
 // closed already is fine.
 func (e *Egress) Close() error {
 	var errs []error

@@ -162,7 +162,7 @@ func (l leg) room() error {
 	return errors.Join(err, result)
 }
 
-// open connects to d as dial does, for who sees the bytes.
+// open connects to d as dial does, for a caller that sees the bytes.
 func (e *Egress) open(ctx context.Context, g *guest, d Destination, before *found) (net.Conn, error) {
 	c, err := e.dial(ctx, g, d, before)
 	if err != nil {
@@ -203,7 +203,7 @@ func (p *paced) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what is sent, where the connection can do that alone: who has
+// CloseWrite ends what is sent, where the connection can do that alone: a peer that has
 // sent all of an upgraded request still waits for the answer.
 func (p *paced) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {

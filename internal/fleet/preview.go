@@ -12,7 +12,7 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// Preview is where the edge finds a port of a sandbox for who has no
+// Preview is where the edge finds a port of a sandbox for callers without a
 // credential of the platform.
 type Preview struct {
 	ID              string

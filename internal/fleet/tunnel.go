@@ -39,7 +39,7 @@ const (
 	parentHeader   = "Traceparent"
 )
 
-// announce says for whom a request to another role is, if somebody waits for it.
+// announce names the caller behind a request to another role, if there is one.
 func announce(ctx context.Context, r *http.Request) {
 	if c := trace.CallerOf(ctx); c != nil {
 		r.Header.Set(cameHeader, strconv.FormatInt(int64(c.Waited()), 10))
@@ -47,8 +47,8 @@ func announce(ctx context.Context, r *http.Request) {
 	}
 }
 
-// arrive returns a context in which the one who waits for a request is known: what
-// this makes the node do is traced from the moment in which the caller came.
+// arrive returns a context that knows the caller behind a request: what the request
+// makes the node do is traced from the moment in which the caller came.
 func arrive(r *http.Request) (context.Context, *trace.Caller) {
 	text := r.Header.Get(cameHeader)
 	waited, err := strconv.ParseInt(text, 10, 64)
@@ -58,7 +58,7 @@ func arrive(r *http.Request) (context.Context, *trace.Caller) {
 	return trace.Arrive(r.Context(), time.Now().Add(-time.Duration(max(0, waited))), r.Header.Get(parentHeader))
 }
 
-// Dialer is what a node gives to who carries requests to sandboxes.
+// Dialer is what a node gives to the carrier of requests to sandboxes.
 type Dialer interface {
 	// Dial wakes a sandbox and connects to a port of it. The sandbox is held awake
 	// until the connection is closed. An error says that nothing reached the sandbox.

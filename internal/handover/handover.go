@@ -70,7 +70,7 @@ const (
 	shut = 'x' // answered by the end of the keeper
 )
 
-// Listener is a listening socket, and the connection to who keeps it.
+// Listener is a listening socket, and the connection to the process that keeps it.
 type Listener struct {
 	net.Listener
 
@@ -79,7 +79,7 @@ type Listener struct {
 	program string // becomes a keeper
 	fixed   bool   // somebody else keeps it
 
-	accepting sync.RWMutex // held, for reading, by who may accept a caller just now
+	accepting sync.RWMutex // held, for reading, while somebody may accept a caller
 
 	mu     sync.Mutex
 	keeper *net.UnixConn // guarded by mu; nil without a keeper

@@ -89,7 +89,7 @@ func (s *secrets) open(workspace string, sealed []doze.ProxyTarget) ([]doze.Prox
 	return opened, nil
 }
 
-// forget drops the rules of who has an address.
+// forget drops the rules of the sandbox that has an address.
 func (s *secrets) forget(ip netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,7 @@ func (n *Net) Datagrams(id string, from netip.Addr) error {
 	return n.datagrams(l, from)
 }
 
-// datagrams is Datagrams for who has the turn.
+// datagrams is Datagrams with the turn held.
 func (n *Net) datagrams(l *lease, from netip.Addr) error {
 	if l.source == from {
 		return nil

@@ -399,7 +399,7 @@ func (n *Net) Release(id string) error {
 	if l.gone {
 		return nil
 	}
-	if err := errors.Join(n.admit(l, WayClosed), n.join(l, ""), n.datagrams(l, netip.Addr{})); err != nil { // whoever gets the index next begins closed
+	if err := errors.Join(n.admit(l, WayClosed), n.join(l, ""), n.datagrams(l, netip.Addr{})); err != nil { // the next owner of the index begins closed
 		return err
 	}
 	l.ready, l.stale = false, true

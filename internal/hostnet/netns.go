@@ -142,7 +142,7 @@ var (
 		{"ipv4/conf/default/rp_filter", "1"},
 		{"ipv4/conf/all/arp_ignore", "2"}, // say nothing about the other links
 		{"ipv4/conf/all/arp_announce", "2"},
-		{"ipv4/icmp_ratemask", "0"}, // who asks where nobody is hears so each time, and does not hang
+		{"ipv4/icmp_ratemask", "0"}, // a packet to nobody is answered each time, so that its sender does not hang
 		{"ipv4/conf/all/accept_redirects", "0"},
 		{"ipv4/conf/default/accept_redirects", "0"},
 		{"ipv4/conf/all/accept_source_route", "0"},

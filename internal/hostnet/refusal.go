@@ -206,7 +206,7 @@ func (n *Net) omitted() (map[string]uint64, error) {
 	return all, err
 }
 
-// omitNothing begins anew for who gets the link of a slot next.
+// omitNothing begins anew for the next sandbox that gets the link of a slot.
 func (r *router) omitNothing(s Slot) error {
 	link := []nftables.SetElement{{Key: linkName(s.hostLink())}}
 	return r.change(func(conn *nftables.Conn) error { return without(conn, inRouter(omittedSet), link) })
@@ -287,7 +287,7 @@ func configure(conn *netlink.Conn, a netlink.Attribute) error {
 	return err
 }
 
-// Close ends the watch, for who does not call Run.
+// Close ends the watch, if Run is not called.
 func (w *Watch) Close() error { return w.close() }
 
 // Run tells what the kernel does until ctx ends, and closes the watch.

@@ -39,7 +39,7 @@ func (n *Net) Join(id, name string) error {
 	return n.join(l, name)
 }
 
-// join is Join for who has the turn.
+// join is Join with the turn held.
 func (n *Net) join(l *lease, name string) error {
 	if l.subnet == name {
 		return nil

@@ -106,7 +106,7 @@ func (n *Net) take(id string) (l *lease, back func(), err error) {
 	return l, func() { l.turn <- struct{}{} }, nil
 }
 
-// admit is Admit for who has the turn.
+// admit is Admit with the turn held.
 func (n *Net) admit(l *lease, w Way) error {
 	step := n.router.open
 	if w == WayClosed {

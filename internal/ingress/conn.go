@@ -46,7 +46,7 @@ type conn struct {
 	multiplexed atomic.Bool // it speaks HTTP/2 in TLS
 	proxied     bool        // by a proxy that is trusted; set before it is served
 
-	writing sync.Mutex // held by who writes
+	writing sync.Mutex // held by the writer
 	stall   *time.Timer
 	stalled atomic.Bool
 

@@ -324,7 +324,7 @@ func (b *body) overdue() bool {
 	return b.late
 }
 
-// abandon ends all reading by the handler, and by whom it left behind.
+// abandon ends all reading by the handler, and by goroutines that it left behind.
 func (b *body) abandon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

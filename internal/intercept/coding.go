@@ -32,7 +32,7 @@ var (
 
 // codings are the content codings that we undo, by name. Each needs 32 KiB to
 // look back at, whoever encoded it. Of zstd and Brotli the sender chooses how many
-// MiB: those are for who asks for them.
+// MiB: those are for clients that ask for them.
 var codings = map[string]func(*bufio.Reader) (io.Reader, error){
 	"gzip": gunzip, "x-gzip": gunzip, "deflate": inflate,
 }

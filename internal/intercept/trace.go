@@ -14,7 +14,7 @@ const (
 	longestMore = 4 << 10
 )
 
-// trace finds a secret in what comes back from who got it. Each character may be
+// trace finds a secret in what comes back from the server that got it. Each character may be
 // plain, or in any of escapes.
 type trace struct {
 	secret string

@@ -42,12 +42,12 @@ const (
 type Box struct {
 	n      *Node
 	order  fleet.Order
-	config machine.Config  // written by who makes a machine, which holds the turn
+	config machine.Config  // written by the maker of a machine, which holds the turn
 	image  Image           // likewise: what the machine is made of
 	noted  string          // likewise: what its record says that a checkpoint would leave out
 	life   context.Context //nolint:containedctx // ends when the box is deleted or the node stops; its cause is public
 	end    context.CancelCauseFunc
-	turn   chan struct{} // held by who changes the machine
+	turn   chan struct{} // held by whatever changes the machine
 	client *http.Transport
 	traces trace.Ring
 
@@ -269,7 +269,7 @@ func (b *Box) wakeable(port uint16, by arrival) (*attempt, error) {
 		}
 	case doze.Failed:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is failed: %s", b.message)
-	case doze.Deleting, doze.Terminated: // who asks again finds what has its name now, or nothing
+	case doze.Deleting, doze.Terminated: // the next call finds what has its name now, or nothing
 		return nil, errDeleted
 	default:
 		return nil, doze.Errorf(doze.Conflict, "the sandbox is %s", b.phase)

@@ -61,7 +61,7 @@ func newLine(life context.Context) line {
 	return line{ctx, cut}
 }
 
-// errHungUp is for who was about to connect.
+// errHungUp is for callers that were about to connect.
 var errHungUp = doze.Errorf(doze.Unavailable, "the sandbox stood still, or ended, before the connection to it was made: try again")
 
 // onLine returns a context that ends with ctx and with the line.

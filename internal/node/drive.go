@@ -163,7 +163,7 @@ func (b *Box) mount(ctx context.Context, mach machine.Machine, m fleet.DriveMoun
 	return nil
 }
 
-// administer holds a box and its turn, for who changes what is mounted in its
+// administer holds a box and its turn, for a change of what is mounted in its
 // machine.
 func (n *Node) administer(ctx context.Context, uid string) (b *Box, m machine.Machine, done func(), err error) {
 	if b = n.box(uid); b == nil {

@@ -569,7 +569,7 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 			return err
 		}
 	}
-	b.end(errDeleted) // what is under way ends early; who waits is told
+	b.end(errDeleted) // what is under way ends early; its callers are told
 	b.mu.Unlock()
 	b.hangUp()
 

@@ -22,7 +22,7 @@ type Volumes interface {
 	Make(ctx context.Context, id string, size doze.Megabytes, from string) error
 	// Import makes a disk with the files of a tar.
 	Import(ctx context.Context, id string, size doze.Megabytes, archive io.Reader) (bytes int64, err error)
-	// Resize makes a disk larger for who attaches it next.
+	// Resize makes a disk larger for the next machine that attaches it.
 	Resize(id string, size doze.Megabytes) error
 	// Remove removes a disk that nobody has; one that is not there is no error.
 	Remove(id string) error

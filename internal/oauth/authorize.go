@@ -80,7 +80,7 @@ func (s *Server) refuseRequest(w http.ResponseWriter, r *http.Request, q request
 	s.back(w, r, q, map[string]string{"error": f.name, "error_description": f.message})
 }
 
-// Authorize shows the user who asks for what. The user types their name and
+// Authorize shows the user which client asks, and what it asks for. The user types their name and
 // password there, each time.
 func (s *Server) Authorize(w http.ResponseWriter, r *http.Request) {
 	v, err := url.ParseQuery(r.URL.RawQuery)

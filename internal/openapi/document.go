@@ -1,5 +1,5 @@
 // Package openapi has the parts of an OpenAPI 3.1 document, and makes schemas of
-// Go types. It knows neither our routes nor our resources: who has them says
+// Go types. It knows neither our routes nor our resources: their owner says
 // what a document is about.
 package openapi
 

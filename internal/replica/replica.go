@@ -75,7 +75,7 @@ func (r *Replica) OnLess(fn func()) {
 	r.Credentials.OnLess(fn)
 }
 
-// less has a change looked at by who is affected.
+// less has the edge look at open requests after a change.
 func (r *Replica) less(apply fleet.Apply) fleet.Apply {
 	return func(key string, value json.RawMessage) error {
 		defer func() { r.recheck() }()

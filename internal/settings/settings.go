@@ -39,7 +39,7 @@ type Settings struct {
 	TLSKey       string `json:"tlsKey"`        // PEM file of its key
 	ACME         bool   `json:"acme"`          // certificates are got from an authority for what has none
 	ACMEURL      string `json:"acmeDirectory"` // URL of its directory
-	ACMERoots    string `json:"acmeCa"`        // PEM file of whom to believe that it is the authority; empty are those of the host
+	ACMERoots    string `json:"acmeCa"`        // PEM file of the certificates that vouch for the authority; empty are those of the host
 	ACMEEmail    string `json:"acmeEmail"`     // where it writes when something is wrong
 	ListenHTTP   string `json:"httpListen"`    // plain HTTP: challenges, and the way to https; empty is none
 	PublicURL    string `json:"publicUrl"`     // how the world reaches it; by default http://<listen>, or https

@@ -131,7 +131,7 @@ func (s *Store) ImageRefs(ctx context.Context) ([]string, error) {
 	return slices.Compact(refs), wrap(err, "read the references of all images")
 }
 
-// ImageShares returns with whom an image is shared, by name.
+// ImageShares returns the workspaces that share an image, by name.
 func (s *Store) ImageShares(ctx context.Context, workspace, name string) ([]string, error) {
 	all, err := collect(ctx, s.read, scanText, `SELECT target FROM image_shares WHERE workspace = $1 AND name = $2 ORDER BY target`, workspace, name)
 	return all, wrap(err, "list shares of an image")

@@ -273,7 +273,7 @@ func (q *Query) filters(arg func(any) string) (where []string) {
 		where = append(where, "search LIKE "+arg("%"+escape.Replace(strings.ToLower(q.Text))+"%")+` ESCAPE '\'`)
 	}
 	if q.ExternalID != "" {
-		// The index leaves out records that have none, and serves who does too.
+		// The index leaves out records that have none, and serves those that have one too.
 		where = append(where, "external_id <> ''", "external_id = "+arg(q.ExternalID))
 	}
 	for _, column := range slices.Sorted(maps.Keys(q.Only)) {

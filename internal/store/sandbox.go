@@ -22,8 +22,8 @@ type Sandbox struct {
 	UID     string // its identity, from [NewID]; never reused
 	Machine string // what nodes know it by: at first the UID, after a redeploy a new id
 	// Authority names who signs for it where its requests are looked into: it has
-	// its UID's, or, since their memory trusts no other one, that of whom it is a
-	// copy. Older records have none, which is that of the workspace.
+	// its UID's. A copy has that of its original, since its memory trusts no other
+	// one. Older records have none, which is that of the workspace.
 	Authority string
 	Phase     doze.Phase
 	Seq       uint64 // of the last report about the machine
@@ -45,7 +45,7 @@ type content struct {
 	Sealed    []byte           `json:"sealed,omitempty"` // values of secret variables, by position
 	Authority string           `json:"authority,omitempty"`
 	// Routing are the secrets of routing rules, by position and name, as they are
-	// sealed for who carries requests.
+	// sealed for the proxy that carries requests.
 	Routing map[int]map[string][]byte `json:"routing,omitempty"`
 }
 

@@ -13,7 +13,7 @@ const (
 		WHERE s.workspace = d.workspace AND s.name = d.name AND s.target IN ($1, '` + doze.DomainEverybody + `'))`
 )
 
-// DomainShares returns with whom a domain is shared, by name.
+// DomainShares returns the workspaces that share a domain, by name.
 func (s *Store) DomainShares(ctx context.Context, workspace, name string) ([]string, error) {
 	all, err := collect(ctx, s.read, scanText, `SELECT target FROM domain_shares WHERE workspace = $1 AND name = $2 ORDER BY target`, workspace, name)
 	return all, wrap(err, "list shares of a custom domain")

@@ -160,7 +160,7 @@ func (z zram) read() (r zramRecord, err error) {
 
 // limit is how much memory our device may take, in bytes.
 func (z zram) limit() int64 {
-	r, _ := z.read() // whoever asks has found the device by it
+	r, _ := z.read() // the caller has found the device by it
 	return r.Bytes
 }
 

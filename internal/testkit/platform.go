@@ -47,7 +47,7 @@ type Options struct {
 	Bin  string   // directory of the binaries; by default bin/ of this module
 	Dir  string   // directory for everything of this platform; must be empty
 	Data string   // data directory; by default one in Dir
-	Run  string   // directory of run state, in a tmpfs for who measures; by default one in Dir
+	Run  string   // directory of run state, in a tmpfs for benchmarks; by default one in Dir
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 

@@ -228,7 +228,7 @@ func (p *Pool) Measure(id string) (allocated, promised int64, err error) {
 // blockUnit is what stat counts blocks in.
 const blockUnit = 512
 
-// claim notes who has a volume. Of two owners the second is told to wait.
+// claim notes the owner of a volume. Of two owners the second is told to wait.
 func (p *Pool) claim(id, owner string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -225,7 +225,7 @@ func metrics(ctx context.Context, p *testkit.Platform) (map[string]float64, erro
 		return nil, err
 	}
 	r.Header.Set("Authorization", "Bearer "+p.Key)
-	resp, err := http.DefaultTransport.RoundTrip(r) // who asks has a deadline
+	resp, err := http.DefaultTransport.RoundTrip(r) // the caller has a deadline
 	if err != nil {
 		return nil, err
 	}

@@ -254,7 +254,7 @@ func (s *Screen) Await(t *testing.T, text string) {
 func Main(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "listen" {
 		if err := listen(os.Args[2], os.Args[3]); err != nil {
-			fmt.Fprintln(os.Stderr, err) // and whoever waits for the port says what it means
+			fmt.Fprintln(os.Stderr, err) // and the caller that waits for the port says what it means
 			return
 		}
 		time.Sleep(time.Hour)

@@ -77,7 +77,7 @@ func Make(o owner.Owner, at place.Place, in Write, perm fs.FileMode) (route.Succ
 	return written(at), o.Write(at, owner.Always(perm), strings.NewReader(in.Content))
 }
 
-// written is the answer to who wrote a file.
+// written is the answer to the writer of a file.
 func written(at place.Place) route.Success {
 	return route.Success{Path: at.Shown, Message: "File created/updated successfully"}
 }

@@ -38,7 +38,7 @@ const (
 // Owner is who owns what callers make.
 type Owner struct{ uid, gid int }
 
-// AsAgent leaves new files to whom the kernel gives them.
+// AsAgent leaves new files to the owner that the kernel gives them.
 var AsAgent = Owner{-1, -1}
 
 // Of returns who owns new files. Those of a user that nobody knows are the

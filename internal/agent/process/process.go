@@ -309,8 +309,8 @@ func (p *Process) Await(ctx context.Context, patience time.Duration) error {
 	return p.timedOut("", patience)
 }
 
-// timedOut is the answer to who has waited for it, or for something of it, for as
-// long as he wanted. It says what becomes of the process.
+// timedOut is the answer to a caller that has waited for it, or for something of it,
+// as long as the caller wanted. It says what becomes of the process.
 func (p *Process) timedOut(what string, waited time.Duration) error {
 	then := "it goes on as " + p.Name
 	if life := p.Lifetime(); life > 0 && life <= waited {

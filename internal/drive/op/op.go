@@ -50,7 +50,7 @@ type Call struct {
 	Op     Name   `json:"op"`
 	Path   string `json:"path,omitempty"`
 	To     string `json:"to,omitempty"`
-	Handle uint64 `json:"handle,omitempty"` // who asks chooses it, never twice; 0 is none
+	Handle uint64 `json:"handle,omitempty"` // the asker chooses it, never twice; 0 is none
 	Offset int64  `json:"offset,omitempty"`
 	Size   int64  `json:"size,omitempty"`
 

@@ -18,7 +18,7 @@ import (
 type Host struct {
 	// Node returns a node without sandboxes. It ends with the test.
 	Node func(t *testing.T) fleet.Node
-	// Image is the reference of one that the node can run.
+	// Image is the reference of an image that the node can run.
 	Image string
 }
 

@@ -23,7 +23,7 @@ import (
 // The memory of a machine is in layers. A checkpoint writes those chunks that
 // are not in the checkpoint before it, each at its place, to a file of its own. For
 // all others it has that checkpoint's files as well, under a second name: nobody ever
-// writes to one again, and the file system counts who has it. The index says
+// writes to one again, and the file system counts its owners. The index says
 // which chunk is in which layer.
 
 const (

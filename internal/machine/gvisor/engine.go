@@ -43,7 +43,7 @@ const (
 	fileVersion = "version" // what the engine calls itself
 	dirBundles  = "bundles" // of the machines that have run state, by id
 	fileSentry  = "doze-sentry"
-	unmade      = ".making" // behind the name of one that is being copied
+	unmade      = ".making" // behind the name of an engine that is being copied
 )
 
 // sentryMode is that of an installed doze-sentry. The process of each machine has

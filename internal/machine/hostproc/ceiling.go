@@ -20,7 +20,7 @@ import (
 
 // All machines of a platform share one ceiling: the memory limit of the parent
 // of their cgroups. It keeps a reserve of the host for everybody else. The
-// kernel would choose whom it kills there without regard to who took too much,
+// kernel would kill one there without regard to which of them took too much,
 // so a watch ends the machine that is furthest above its share before.
 
 const (

@@ -49,7 +49,7 @@ func (m mapping) iovec() unix.RemoteIovec {
 }
 
 // PageOut moves the private memory of a process to swap, whichever cgroup it is
-// charged to: that of its start may be the one of who started it. Written in the order of its addresses, it
+// charged to: that of its start may belong to the process that started it. Written in the order of its addresses, it
 // also comes back faster than in the kernel's.
 func PageOut(pid int) error { return advisePrivate(pid, unix.MADV_PAGEOUT) }
 

@@ -38,7 +38,7 @@ func newBox(f *Fake, c machine.Config) *box {
 	}
 }
 
-// change applies do and wakes up who waits.
+// change applies do and wakes all that wait.
 func (b *box) change(do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package freeport finds ports that nobody listens on, for tests whose programs
 // open them later. The kernel gives none of them to anybody meanwhile: they are
 // below those that it chooses itself (net.ipv4.ip_local_port_range), for
-// connections and for who asks for any port.
+// connections and for programs that ask for any port.
 package freeport
 
 import (

@@ -24,7 +24,7 @@ const (
 	restTime = 50 * time.Millisecond
 )
 
-// stir is stirred for who does not hold mu.
+// stir is stirred without mu held.
 func (s *sandbox) stir() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

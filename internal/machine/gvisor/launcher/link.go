@@ -44,7 +44,7 @@ func inNetNS(path string, do func() error) error {
 	return <-done
 }
 
-// noLoopback6 says that lo has no ::1, in the namespace of who opens it. No link
+// noLoopback6 says that lo has no ::1, in the namespace of the process that opens it. No link
 // of a sandbox but lo speaks IPv6. A host without IPv6 does not have it.
 const noLoopback6 = "/proc/sys/net/ipv6/conf/lo/disable_ipv6"
 

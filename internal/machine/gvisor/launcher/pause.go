@@ -279,7 +279,7 @@ func (s *sandbox) unhalt() error {
 		}
 		u.err = err
 	}()
-	defer s.lose() // who waits for the pause hears that it is over
+	defer s.lose() // the caller that waits for the pause hears that it is over
 	return s.went()
 }
 

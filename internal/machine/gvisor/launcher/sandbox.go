@@ -312,7 +312,7 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 	return nil
 }
 
-// restored finishes a restore behind the back of who waits for the machine.
+// restored finishes a restore while its caller has the machine already.
 // Its share of the processor is limited only when its memory is there: to load
 // it is our work, not the guest's.
 func (s *sandbox) restored(ctx context.Context) {
