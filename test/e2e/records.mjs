@@ -62,7 +62,9 @@ await assert.rejects(SandboxInstance.updateLifecycle("first", policy("date", "20
 assert.equal((await SandboxInstance.get("first")).status, "DEPLOYED", "a refused update ends nothing");
 
 await SandboxInstance.updateLifecycle("first", policy("date", new Date(Date.now() + 20_000).toISOString()));
-await SandboxInstance.updateLifecycle("third", policy("ttl-idle", "1s"));
+// It is used just now: a time without use that is over already would be refused.
+await (await SandboxInstance.get("third")).process.exec({ command: "true", waitForCompletion: true });
+await SandboxInstance.updateLifecycle("third", policy("ttl-idle", "5s"));
 await Promise.all([gone("first"), gone("third")]);
 await assert.rejects(SandboxInstance.getByExternalId("order-7"), missing);
 await create("first", { expires: new Date(Date.now() + 3600_000) }).then((s) => s.delete());
