@@ -294,7 +294,7 @@ func (p *Platform) Ready(ctx context.Context) error {
 		for role, one := range p.processes {
 			select {
 			case <-one.ended:
-				return fmt.Errorf("dozed %s ended: %s", role, p.Tail())
+				return fmt.Errorf("dozed ended, the process %s: %s", role, p.Tail())
 			default:
 			}
 		}
