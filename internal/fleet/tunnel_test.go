@@ -209,7 +209,7 @@ func TestTunnelHalfClose(t *testing.T) {
 		c := dial(t, ports)
 		go func() {
 			_, _ = c.Write(sent)
-			_ = c.(interface{ CloseWrite() error }).CloseWrite() //nolint:forcetypeassert // it fails below, then
+			_ = c.(interface{ CloseWrite() error }).CloseWrite()
 		}()
 		got, err := io.ReadAll(c)
 		if err != nil || !bytes.Equal(got, sent) {
@@ -232,7 +232,7 @@ func TestTunnelHalfClose(t *testing.T) {
 			t.Errorf("%q, %v", text, err)
 		}
 		_, _ = c.Write(sent)
-		_ = c.(interface{ CloseWrite() error }).CloseWrite() //nolint:forcetypeassert // as above
+		_ = c.(interface{ CloseWrite() error }).CloseWrite()
 		if all := <-got; !bytes.Equal(all, sent) {
 			t.Errorf("%d bytes arrived", len(all))
 		}

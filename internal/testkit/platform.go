@@ -221,7 +221,7 @@ func (p *Platform) Restart(ctx context.Context) error {
 // certify makes the certificates of roles that are processes of their own.
 func (p *Platform) certify(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(p.Data, "fleet", "ca.crt")); p.control == "" || err == nil {
-		return nil //nolint:nilerr // whatever is wrong with them, the roles say
+		return nil // whatever is wrong with them, the roles say
 	}
 	out, err := exec.CommandContext(ctx, filepath.Join(p.options.Bin, "dozed"), "certificates", "--data", p.Data).CombinedOutput() //nolint:gosec // G204: our own binary
 	if err != nil {
