@@ -111,7 +111,7 @@ func TestControlRestartsAlone(t *testing.T) {
 }
 
 // TestNodeRestartsAlone: a node that starts again has the sandboxes and the limits that
-// it had, and who asks meanwhile waits.
+// it had, and requests meanwhile wait.
 func TestNodeRestartsAlone(t *testing.T) {
 	t.Parallel()
 	p, c := roles(t, "--pause-after", "10m")
