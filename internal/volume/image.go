@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/sparse"
 )
 
 const (
@@ -133,39 +133,11 @@ func clone(ctx context.Context, to, from string, size doze.Megabytes) (err error
 	}
 	defer func() { err = errors.Join(err, target.Close()) }()
 	if err := unix.IoctlFileClone(int(target.Fd()), int(source.Fd())); err != nil {
-		if err := copySparse(ctx, target, source, info.Size()); err != nil {
+		if err := sparse.Copy(ctx, target, source, info.Size()); err != nil {
 			return fmt.Errorf("copy a volume: %w", err)
 		}
 	}
 	return target.Truncate(size.Bytes())
-}
-
-// copySparse copies what is in a file besides holes.
-func copySparse(ctx context.Context, to, from *os.File, size int64) error {
-	for at := int64(0); at < size; {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		begin, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // nothing but a hole is left
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		end, err := unix.Seek(int(from.Fd()), begin, unix.SEEK_HOLE)
-		if err != nil {
-			return err
-		}
-		if _, err := to.Seek(begin, io.SeekStart); err != nil {
-			return err
-		}
-		if _, err := io.Copy(to, io.NewSectionReader(from, begin, end-begin)); err != nil {
-			return err
-		}
-		at = end
-	}
-	return nil
 }
 
 // mounted reports whether something is mounted at a directory.

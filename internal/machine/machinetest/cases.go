@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/sparse"
 )
 
 // cases is the suite.
@@ -273,32 +275,10 @@ func damagedCheckpoints(b *bench) {
 	checkpoint, sound := checkpointOf(b, g.config), filepath.Join(b.TempDir(), "sound")
 	copyTree(b, checkpoint, sound)
 	for _, name := range entries(b, checkpoint) {
-		file := filepath.Join(checkpoint, name)
-		whole, err := os.ReadFile(file)
-		if err != nil {
-			b.Fatal(err)
-		}
-		damages := map[string][]byte{
-			"missing": nil, "empty": {}, "cut": whole[:len(whole)/2], "longer": append(slices.Clone(whole), 0),
-		}
-		for _, at := range []int{0, 1, len(whole) / 3, len(whole) / 2, len(whole) - 1} {
-			flipped := slices.Clone(whole)
-			flipped[at] ^= 0x10
-			damages["flipped at "+strconv.Itoa(at)] = flipped
-		}
-		for what, bytes := range damages {
-			if bytes == nil {
-				err = os.Remove(file)
-			} else {
-				err = os.WriteFile(file, bytes, 0o600)
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
+		for what, harm := range damages {
+			harm(b, filepath.Join(checkpoint, name))
 			g.refused(name+" "+what, machine.ErrDamaged)
-		}
-		if err := os.WriteFile(file, whole, 0o600); err != nil { //nolint:gosec // G703: a name in our own directory
-			b.Fatal(err)
+			copyFile(b, filepath.Join(sound, name), filepath.Join(checkpoint, name))
 		}
 	}
 	for what, foreign := range map[string]struct {
@@ -324,6 +304,20 @@ func damagedCheckpoints(b *bench) {
 	if got := must[uint32](g, "/sum"); got != sum {
 		b.Errorf("the sound checkpoint has the sum %d, want %d", got, sum)
 	}
+}
+
+// damages is what can happen to a file of a checkpoint.
+var damages = map[string]func(b *bench, name string){
+	"missing": func(b *bench, name string) { b.do(os.Remove(name)) },
+	"empty":   func(b *bench, name string) { b.do(os.Truncate(name, 0)) },
+	"cut":     func(b *bench, name string) { b.do(os.Truncate(name, sizeOf(b, name)/2)) },
+	"longer":  func(b *bench, name string) { b.do(os.Truncate(name, sizeOf(b, name)+1)) },
+
+	"flipped at the start":    func(b *bench, name string) { flip(b, name, 0) },
+	"flipped after the start": func(b *bench, name string) { flip(b, name, 1) },
+	"flipped after a third":   func(b *bench, name string) { flip(b, name, sizeOf(b, name)/3) },
+	"flipped in the middle":   func(b *bench, name string) { flip(b, name, sizeOf(b, name)/2) },
+	"flipped at the end":      func(b *bench, name string) { flip(b, name, sizeOf(b, name)-1) },
 }
 
 // refused fails unless the machine's checkpoint is not run, for a reason, and left
@@ -862,23 +856,71 @@ func entries(b *bench, dir string) (names []string) {
 	return names
 }
 
-// digest returns the checksum of each file in dir.
+// digest returns the checksum of each file in dir. Holes count by where they are.
 func digest(b *bench, dir string) map[string][32]byte {
 	b.Helper()
 	sums := map[string][32]byte{}
 	for _, name := range entries(b, dir) {
-		raw, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			b.Fatal(err)
+		f, err := os.Open(filepath.Join(dir, name))
+		b.do(err)
+		size, sum := sizeOf(b, f.Name()), sha256.New()
+		_, _ = fmt.Fprintln(sum, size)
+		for e, err := range sparse.Extents(f, size) {
+			b.do(err)
+			_, _ = fmt.Fprintln(sum, e.Offset)
+			_, err = io.Copy(sum, io.NewSectionReader(f, e.Offset, e.Length))
+			b.do(err)
 		}
-		sums[name] = sha256.Sum256(raw)
+		b.do(f.Close())
+		sums[name] = [32]byte(sum.Sum(nil))
 	}
 	return sums
 }
 
 func copyTree(b *bench, from, to string) {
 	b.Helper()
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+	b.do(os.MkdirAll(to, 0o700))
+	for _, name := range entries(b, from) {
+		copyFile(b, filepath.Join(from, name), filepath.Join(to, name))
+	}
+}
+
+// copyFile makes a file with the content and the holes of another one.
+func copyFile(b *bench, from, to string) {
+	b.Helper()
+	source, err := os.Open(from)
+	b.do(err)
+	target, err := os.Create(to)
+	b.do(err)
+	size := sizeOf(b, from)
+	b.do(sparse.Copy(b.Context(), target, source, size))
+	b.do(errors.Join(target.Truncate(size), source.Close(), target.Close()))
+}
+
+func sizeOf(b *bench, name string) int64 {
+	b.Helper()
+	info, err := os.Stat(name)
+	b.do(err)
+	return info.Size()
+}
+
+// flip changes one bit of a file.
+func flip(b *bench, name string, at int64) {
+	b.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	b.do(err)
+	bit := make([]byte, 1)
+	_, err = f.ReadAt(bit, at)
+	b.do(err)
+	bit[0] ^= 0x10
+	_, err = f.WriteAt(bit, at)
+	b.do(errors.Join(err, f.Close()))
+}
+
+// do ends the case at an error.
+func (b *bench) do(err error) {
+	b.Helper()
+	if err != nil {
 		b.Fatal(err)
 	}
 }

@@ -136,7 +136,7 @@ func copyDamaged(b *bench) {
 	for i, name := range entries(b, dir) {
 		damaged := filepath.Join(b.TempDir(), "copy")
 		copyTree(b, dir, damaged)
-		flipLast(b, filepath.Join(damaged, name))
+		flip(b, filepath.Join(damaged, name), sizeOf(b, filepath.Join(damaged, name))-1)
 		c := b.host.Config(b.T, strconv.Itoa(i))
 		c.From = damaged
 		if m, err := b.Boot(b.Context(), c); !errors.Is(err, machine.ErrDamaged) {
@@ -180,19 +180,6 @@ func (b *bench) keep(g *guest) (dir string) {
 		}
 	})
 	return dir
-}
-
-// flipLast changes the last byte of a file.
-func flipLast(b *bench, name string) {
-	b.Helper()
-	raw, err := os.ReadFile(name)
-	if err != nil {
-		b.Fatal(err)
-	}
-	raw[len(raw)-1] ^= 1
-	if err := os.WriteFile(name, raw, 0o600); err != nil { //nolint:gosec // G703: the suite's own directory
-		b.Fatal(err)
-	}
 }
 
 func renameStays(b *bench) {
