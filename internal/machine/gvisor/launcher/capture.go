@@ -105,7 +105,10 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	if err := failpoint.Reach(failpoint.Write, s.id); err != nil {
 		return made, err
 	}
-	c := &capture{dir: what.Dir, base: share, most: namedMost * uint64(memoryLimit(s.container.Spec)), open: map[string]bool{}} //nolint:gosec // G115: it is positive
+	c, err := newCapture(what.Dir, share, namedMost*uint64(memoryLimit(s.container.Spec))) //nolint:gosec // G115: it is positive
+	if err != nil {
+		return made, err
+	}
 	s.still()
 	if err := s.name(ctx, c, what.Yields); err != nil {
 		return made, errors.Join(err, c.close())
@@ -234,13 +237,11 @@ func (s *sandbox) count(ctx context.Context) error {
 
 // capture takes one checkpoint.
 type capture struct {
-	dir  string
-	base *checkpoint.Base // may be nil
-	most uint64           // bytes of memory that the engine may name
+	most uint64 // bytes of memory that the engine may name
 
-	mu   sync.Mutex
-	open map[string]bool // guarded by mu; each file is opened once
-	fds  []int           // guarded by mu; of the sources, ours to close
+	mu    sync.Mutex
+	files map[string]*writer // guarded by mu; those that the engine has not opened
+	fds   []int              // guarded by mu; of the sources, ours to close
 	// small are the files besides the memory, as they were when they were closed.
 	small []checkpoint.File // guarded by mu
 
@@ -279,39 +280,56 @@ func (s source) place(r memmap.FileRange) checkpoint.Range {
 	return checkpoint.Range{At: int64(s.base + r.Start), Bytes: int64(r.Length())} //nolint:gosec // G115: Extend refuses what is negative
 }
 
+// newCapture opens the files of a checkpoint in a directory. It opens all of them
+// before the engine asks: gVisor panics when a file of a checkpoint cannot be opened,
+// and the memory would be lost. The base may be nil.
+func newCapture(dir string, base *checkpoint.Base, most uint64) (_ *capture, err error) {
+	c := &capture{most: most, files: map[string]*writer{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open the files of a checkpoint: %w", err), c.close())
+		}
+	}()
+	for _, name := range []string{gvisor.FileState, gvisor.FilePageMeta} {
+		file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		out := &stateOut{file: file}
+		c.files[name] = &writer{c: c, put: out.put, release: func() error {
+			c.small = append(c.small, out.about.File(name))
+			return file.Close()
+		}}
+	}
+	// It may hold what an earlier copy of this machine wrote.
+	file, err := os.OpenFile(filepath.Join(dir, checkpoint.FilePages), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if c.pages, err = checkpoint.NewLayer(file, base); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	c.files[checkpoint.FilePages] = &writer{c: c, memory: true, put: c.put, release: func() error { return nil }} // copy goes on with it
+	return c, nil
+}
+
 // Destroy implements [stateipc.AsyncFileServerImpl].
 func (*capture) Destroy() {}
 
 // OpenRead implements [stateipc.AsyncFileServerImpl].
 func (*capture) OpenRead(string) (stateio.AsyncReader, error) { return nil, fs.ErrPermission }
 
-// OpenWrite implements [stateipc.AsyncFileServerImpl].
+// OpenWrite implements [stateipc.AsyncFileServerImpl]. The engine may ask for any
+// name, any number of times.
 func (c *capture) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	c.mu.Lock()
-	known := (name == gvisor.FileState || name == gvisor.FilePageMeta || name == checkpoint.FilePages) && !c.open[name]
-	c.open[name] = true
-	c.mu.Unlock()
-	if !known { // the engine may ask for any name, any number of times
+	defer c.mu.Unlock()
+	w := c.files[name]
+	if w == nil {
 		return nil, fs.ErrPermission
 	}
-	// The file of pages may hold what an earlier copy of this machine wrote.
-	file, err := os.OpenFile(filepath.Join(c.dir, name), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if name != checkpoint.FilePages {
-		out := &stateOut{file: file}
-		return &writer{c: c, put: out.put, release: func() error {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.small = append(c.small, out.about.File(name))
-			return file.Close()
-		}}, nil
-	}
-	if c.pages, err = checkpoint.NewLayer(file, c.base); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return &writer{c: c, memory: true, put: c.put, release: func() error { return nil }}, nil // copy goes on with it
+	delete(c.files, name)
+	return w, nil
 }
 
 // others returns what is known of the files besides the memory.
@@ -325,10 +343,13 @@ func (c *capture) others() []checkpoint.File {
 func (c *capture) close() (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, w := range c.files {
+		err = errors.Join(err, w.release())
+	}
 	for _, fd := range c.fds {
 		err = errors.Join(err, unix.Close(fd))
 	}
-	c.fds = nil
+	c.files, c.fds = nil, nil
 	if c.pages != nil {
 		err = errors.Join(err, c.pages.Close())
 	}
@@ -389,7 +410,7 @@ func cut(r, by memmap.FileRange) (parts []memmap.FileRange) {
 
 // copy writes all memory that the engine named, until stop is closed.
 func (c *capture) copy(stop <-chan struct{}) error {
-	if c.pages == nil {
+	if c.total == 0 {
 		return errors.New("the engine named no memory")
 	}
 	var next atomic.Int64
@@ -510,14 +531,18 @@ type writer struct {
 	c       *capture
 	memory  bool // its sources are the guest's memory
 	put     func(source, memmap.FileRange) error
-	release func() error
+	release func() error // precondition: the capture's mu is held
 	known   int    // sources that were registered
 	size    uint64 // of all of them
 	done    []stateio.Completion
 }
 
 // Close implements [stateio.AsyncWriter].
-func (w *writer) Close() error { return w.release() }
+func (w *writer) Close() error {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	return w.release()
+}
 
 // MaxWriteBytes implements [stateio.AsyncWriter].
 func (*writer) MaxWriteBytes() uint64 { return pageWrite }
@@ -536,13 +561,14 @@ func (w *writer) RegisterSourceFD(fd int32, size uint64, _ []stateio.ClientFileR
 	if w.known++; w.known > destinations {
 		return nil, errors.New("too many sources")
 	}
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) //nolint:gosec // G115: a descriptor is small
-	if err != nil {
-		return nil, fmt.Errorf("keep a source: %w", err)
-	}
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	w.c.fds = append(w.c.fds, own)
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) //nolint:gosec // G115: a descriptor is small
+	if err == nil {
+		w.c.fds = append(w.c.fds, own)
+	} else { // the writes fail: gVisor panics when this does
+		w.c.err = errors.Join(w.c.err, fmt.Errorf("keep a source: %w", err))
+	}
 	from := source{fd: own, base: w.size}
 	if w.memory {
 		from.clock = findClock(own)

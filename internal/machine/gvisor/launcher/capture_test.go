@@ -88,11 +88,20 @@ func TestCut(t *testing.T) {
 // capturing returns a capture whose file of pages is open.
 func capturing(t *testing.T, dir string, most uint64) *capture {
 	t.Helper()
-	c := &capture{dir: dir, most: most, open: map[string]bool{}}
+	return capturingOver(t, dir, nil, most)
+}
+
+// capturingOver returns a capture over a base, whose file of pages is open.
+func capturingOver(t *testing.T, dir string, base *checkpoint.Base, most uint64) *capture {
+	t.Helper()
+	c, err := newCapture(dir, base, most)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.OpenWrite(checkpoint.FilePages); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.pages.Close() })
+	t.Cleanup(func() { _ = c.close() })
 	return c
 }
 
@@ -289,9 +298,26 @@ func TestCaptureWithoutClock(t *testing.T) {
 	}
 }
 
+// TestCaptureCannotOpen: a file that cannot be opened is known before the engine asks.
+func TestCaptureCannotOpen(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{gvisor.FileState, gvisor.FilePageMeta, checkpoint.FilePages} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newCapture(dir, nil, 1); !errors.Is(err, unix.EISDIR) {
+			t.Errorf("with a directory for %s: %v", name, err)
+		}
+	}
+}
+
 func TestCaptureOpens(t *testing.T) {
 	t.Parallel()
-	c := &capture{dir: t.TempDir(), open: map[string]bool{}}
+	c, err := newCapture(t.TempDir(), nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"../x", "/etc/passwd", "manifest.json", ""} {
 		if _, err := c.OpenWrite(name); err == nil {
 			t.Errorf("an engine writes to %q", name)

@@ -74,10 +74,7 @@ func TestLayers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		shot := &capture{dir: dir, base: share, most: namedMost * size, open: map[string]bool{}}
-		if _, err := shot.OpenWrite(checkpoint.FilePages); err != nil {
-			t.Fatal(err)
-		}
+		shot := capturingOver(t, dir, share, namedMost*size)
 		for _, r := range named {
 			if err := shot.put(from, r); err != nil {
 				t.Fatal(err)
@@ -149,10 +146,7 @@ func TestBaseMissing(t *testing.T) {
 	fd := memfd(t, int64(len(memory)), 0, memory)
 	from := source{fd: fd, clock: findClock(fd)}
 	take := func(dir string, b *checkpoint.Base) {
-		shot := &capture{dir: dir, base: b, most: 1 << 30, open: map[string]bool{}}
-		if _, err := shot.OpenWrite(checkpoint.FilePages); err != nil {
-			t.Fatal(err)
-		}
+		shot := capturingOver(t, dir, b, 1<<30)
 		if err := shot.put(from, memmap.FileRange{Start: 0, End: uint64(len(memory))}); err != nil {
 			t.Fatal(err)
 		}
