@@ -52,11 +52,11 @@ deps-test: deps
 
 # A test of a real machine can meet a bad moment of its host. One that fails runs once
 # more, whole. A test that fails twice has failed; one that passes is named as flaky.
-GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 5 --rerun-fails-run-root-test
+GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 12 --rerun-fails-run-root-test
 # Compiling comes first: what measures time has the processors for itself.
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v /test/attack)" -- -p 2 -timeout 20m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v /test/attack)" -- -p 2 -timeout 40m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
 
