@@ -7,6 +7,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 const (
@@ -19,35 +20,35 @@ const (
 	keepTimeout = 30 * time.Second
 )
 
-// agent asks the agent of b, without waking b.
-func (b *Box) agent() agentapi.Client { return agentapi.Client{Transport: b.client} }
+// intend asks an agent what it intends, without waking its sandbox.
+func intend(ctx context.Context, agent agentapi.Client) (in agentapi.State, err error) {
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	return agent.State(ctx)
+}
 
 // introduce tells the agent of a machine that has just started whose it is, as
 // soon as it answers.
-func (b *Box) introduce(ctx context.Context, env []string, trust string) error {
+func introduce(ctx context.Context, agent agentapi.Client, m machine.Machine, in agentapi.Identity) error {
 	slow := doze.Errorf(doze.Timeout, "its agent did not answer within %v", bootTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, slow)
 	defer cancel()
-	in := agentapi.Identity{Hostname: b.order.Name, Env: env, Trust: trust}
-	out, err := b.agent().IdentifyFirst(ctx, in)
+	out, err := agent.IdentifyFirst(ctx, in)
 	if err != nil || out.Hostname == in.Hostname {
 		return err
 	}
-	b.mu.Lock()
-	m := b.machine
-	b.mu.Unlock()
 	if err := m.Rename(ctx, in.Hostname); err != nil {
 		return err
 	}
-	_, err = b.agent().Identify(ctx, in) // the name is in files, too
+	_, err = agent.Identify(ctx, in) // the name is in files, too
 	return err
 }
 
-// greet tells the agent that it came back from disk.
-func (b *Box) greet() {
-	ctx, cancel := context.WithTimeout(b.life, askTimeout)
+// greet tells the agent of a sandbox that it came back from disk.
+func greet(life context.Context, agent agentapi.Client, uid string) {
+	ctx, cancel := context.WithTimeout(life, askTimeout)
 	defer cancel()
-	if err := b.agent().Woken(ctx); err != nil {
-		slog.Warn("an agent does not answer", "sandbox", b.order.UID, "err", err)
+	if err := agent.Woken(ctx); err != nil {
+		slog.Warn("an agent does not answer", "sandbox", uid, "err", err)
 	}
 }

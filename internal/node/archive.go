@@ -42,13 +42,13 @@ func (n *Node) Archive(ctx context.Context, uid string) (int64, error) {
 	if b == nil {
 		return 0, errUnknown
 	}
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	if err := b.refuse(ctx, doze.Pack, doze.Archiving, doze.Archived); err != nil {
 		return 0, err
 	}
 	b.hangUp()
-	if err := b.lock(ctx); err != nil {
+	if err := b.turn.take(ctx); err != nil {
 		return 0, err
 	}
 	defer b.unlock()
@@ -76,7 +76,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	if err != nil {
 		return fmt.Errorf("find the machine: %w", err)
 	}
-	if err := n.pledge(ctx, b.config); err != nil {
+	if err := n.pledge(ctx, b.made.config); err != nil {
 		return err
 	}
 	if err := m.Resume(ctx); err != nil {
@@ -105,7 +105,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 		return err
 	}
 	// It is complete; a crash after this line leaves an archived sandbox.
-	if err := n.keep(b, doze.Archived, ""); err != nil {
+	if err := n.save(b, doze.Archived, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	b.mu.Lock()
@@ -123,7 +123,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	b.machine = nil
 	b.mu.Unlock()
 	n.dropDrives(ctx, b)
-	if err := n.keep(b, doze.Archived, ""); err != nil {
+	if err := n.save(b, doze.Archived, ""); err != nil {
 		slog.Error("the record of an archived sandbox has drives", "sandbox", uid, "err", err)
 	}
 	n.tidy(b)
@@ -132,7 +132,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 
 // tidy removes what an archived sandbox without a machine does not need.
 func (n *Node) tidy(b *Box) {
-	if err := errors.Join(n.Release(b.config.ID), n.detach(b.order.UID), os.RemoveAll(b.config.Dir)); err != nil {
+	if err := errors.Join(n.Release(b.made.config.ID), n.detach(b.order.UID), os.RemoveAll(b.made.config.Dir)); err != nil {
 		slog.Error("an archived sandbox costs more than its files", "sandbox", b.order.UID, "err", err)
 	}
 }
@@ -141,7 +141,7 @@ func (n *Node) tidy(b *Box) {
 // so that neither a crash nor a second attempt forgets them.
 func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
 	b.mu.Lock()
-	wait := max(partTime, b.grace)
+	wait := max(partTime, b.use.Grace())
 	b.mu.Unlock()
 	bounded, cancel := context.WithTimeout(ctx, wait+keepTimeout)
 	defer cancel()
@@ -161,7 +161,7 @@ func (n *Node) unpacked(ctx context.Context, b *Box) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), backTimeout)
 	defer cancel()
 	// Before the archive is removed, for the record may name it.
-	if err := n.keep(b, doze.Running, ""); err != nil {
+	if err := n.save(b, doze.Running, ""); err != nil {
 		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
 	} else if b.status().Tier == machine.Awake.String() {
 		if err := b.agent().ResumeArchive(ctx); err != nil {
@@ -181,7 +181,7 @@ func (n *Node) Unarchive(ctx context.Context, o fleet.Order) error {
 	if b == nil {
 		return errUnknown
 	}
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	if err := n.unpack(ctx, b, o); err != nil {
 		return cause(ctx, err)
@@ -201,12 +201,12 @@ func (n *Node) Unarchive(ctx context.Context, o fleet.Order) error {
 
 // unpack gives an archived box a machine with its files and processes.
 func (n *Node) unpack(ctx context.Context, b *Box, o fleet.Order) (err error) {
-	if err := b.lock(ctx); err != nil {
+	if err := b.turn.take(ctx); err != nil {
 		return err
 	}
 	defer b.unlock()
 	b.mu.Lock()
-	phase := b.phase
+	phase := b.state.Phase()
 	if phase == doze.Archived {
 		if err = n.enter(&b.order, ""); err == nil {
 			err = b.move(doze.Unpack, "")
@@ -228,7 +228,7 @@ func (n *Node) unpack(ctx context.Context, b *Box, o fleet.Order) (err error) {
 		}
 		u.unwind(&err)
 	}()
-	u.push(func() error { return n.keep(b, doze.Archived, "") })
+	u.push(func() error { return n.save(b, doze.Archived, "") })
 	u.push(func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -250,11 +250,11 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 	if err := n.destroy(ctx, b); err != nil { // one that could not be ended
 		return fmt.Errorf("end the machine before: %w", err)
 	}
-	was := b.config
+	was := b.made.config
 	u.push(func() error { n.assign(b, was); return nil })
 	u.push(func() error { return os.RemoveAll(n.machineDir(o.UID)) })
 	own := was
-	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, bootEnvironment(b.image, n.Nameservers, was.Tun)
+	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, bootEnvironment(b.made.image, n.Nameservers, was.Tun)
 	n.assign(b, own)
 	m, err := n.boot(ctx, b, o, u)
 	if err != nil {
@@ -272,14 +272,14 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 		return fmt.Errorf("unpack the files: %w", err)
 	}
 	// A crash after this line leaves a sandbox that is adopted.
-	if err := n.keep(b, doze.Running, ""); err != nil {
+	if err := n.save(b, doze.Running, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	return nil
 }
 
 // relaunch starts the processes that were noted, and forgets them and the
-// archive. One that cannot be started is reported and does not keep the others.
+// archive. One that cannot be started is reported, and the others are started.
 // Preconditions: the turn is held, or the box is.
 func (n *Node) relaunch(ctx context.Context, b *Box) {
 	uid := b.order.UID

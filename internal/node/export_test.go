@@ -13,15 +13,13 @@ func (n *Node) Holds(uid string) int {
 	b := n.box(uid)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.holds
+	return b.use.Holds()
 }
 
 // Conns returns how many connections into a machine are open.
 func (n *Node) Conns(uid string) int {
 	b := n.box(uid)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.conns)
+	return b.conns.Len()
 }
 
 // ParseRecord reports whether raw is a record of uid.

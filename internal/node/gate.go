@@ -2,64 +2,17 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
 	"sync/atomic"
-	"syscall"
-	"time"
 
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/node/conn"
 	"github.com/dozehq/doze/internal/trace"
 )
-
-const (
-	// relisten is how long after a wake from disk a refused connection may
-	// only mean that the listeners are not back. They take 1 to 3 ms.
-	relisten = time.Second
-	redial   = 200 * time.Microsecond
-
-	// dialTimeout bounds a connection to a running machine: it is one packet
-	// each way on the same host.
-	dialTimeout = 5 * time.Second
-
-	// idleConns bounds the connections that wait for the next request to a
-	// sandbox; they are closed when it goes to sleep.
-	idleConns = 32
-
-	// headerMax bounds the header of an answer. Who runs the sandbox decides
-	// what comes, and a node reads many of them at a time.
-	headerMax = 1 << 20
-)
-
-// transport returns the HTTP client side of a box. The "host" of a request is
-// the port.
-func (b *Box) transport() *http.Transport {
-	return &http.Transport{
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			_, port, err := net.SplitHostPort(addr)
-			if err != nil {
-				return nil, err
-			}
-			n, err := strconv.ParseUint(port, 10, 16)
-			if err != nil {
-				return nil, fmt.Errorf("port %q: %w", port, err)
-			}
-			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-			defer cancel()
-			return b.dial(ctx, uint16(n))
-		},
-		DisableCompression:  true, // bytes pass as they are
-		MaxIdleConnsPerHost: idleConns,
-		MaxIdleConns:        idleConns,
-
-		MaxResponseHeaderBytes: headerMax,
-	}
-}
 
 // gate is a [http.RoundTripper] to one port of one sandbox.
 type gate struct {
@@ -88,7 +41,7 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	out := r.Clone(ctx)
 	out.URL.Scheme, out.URL.Host = "http", "sandbox:"+strconv.Itoa(int(g.port))
-	resp, err := b.client.RoundTrip(out)
+	resp, err := b.conns.HTTP().RoundTrip(out)
 	if err != nil {
 		release()
 		return nil, fleet.PortFailure(r.Context(), g.port, err)
@@ -120,8 +73,6 @@ func (g gate) hold(ctx context.Context) (*Box, func(), error) {
 	return b, release, err
 }
 
-func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
 // Dial implements [fleet.Dialer].
 func (n *Node) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
 	ctx, caller := trace.Expect(ctx)
@@ -132,16 +83,16 @@ func (n *Node) Dial(ctx context.Context, uid string, port uint16) (net.Conn, err
 	}
 	t := caller.Trace()
 	connect := t.Next(trace.Connect)
-	bounded, cancel := context.WithTimeout(ctx, dialTimeout)
+	bounded, cancel := context.WithTimeout(ctx, conn.Timeout)
 	defer cancel()
-	conn, err := b.dial(bounded, port)
+	c, err := b.conns.Dial(bounded, port)
 	if err != nil {
 		release()
 		caller.Leave()
 		return nil, fleet.PortFailure(ctx, port, err)
 	}
 	connect.End()
-	return &heldPort{Conn: conn, release: release, answer: t.Next(trace.Answer), caller: caller}, nil
+	return &heldPort{Conn: c, release: release, answer: t.Next(trace.Answer), caller: caller}, nil
 }
 
 // heldPort is a connection that holds its sandbox awake. Its first byte ends the
@@ -166,7 +117,7 @@ func (h *heldPort) Read(p []byte) (int, error) {
 }
 
 // CloseWrite ends one direction; the sandbox stays held.
-func (h *heldPort) CloseWrite() error { return closeWrite(h.Conn) }
+func (h *heldPort) CloseWrite() error { return conn.CloseWrite(h.Conn) }
 
 // Close implements [net.Conn].
 func (h *heldPort) Close() error {
@@ -177,8 +128,8 @@ func (h *heldPort) Close() error {
 // held ties a release to the end of a body. A body that is a connection, after
 // an upgrade, stays one.
 func held(body io.ReadCloser, release func()) io.ReadCloser {
-	if conn, ok := body.(io.ReadWriteCloser); ok {
-		return &heldConn{conn, release}
+	if c, ok := body.(io.ReadWriteCloser); ok {
+		return &heldConn{c, release}
 	}
 	return &heldBody{body, release}
 }
@@ -199,7 +150,7 @@ type heldConn struct {
 }
 
 // CloseWrite ends one direction; the sandbox stays held.
-func (h *heldConn) CloseWrite() error { return closeWrite(h.ReadWriteCloser) }
+func (h *heldConn) CloseWrite() error { return conn.CloseWrite(h.ReadWriteCloser) }
 
 func (h *heldConn) Close() error {
 	defer h.release()

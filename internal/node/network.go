@@ -6,29 +6,48 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 )
 
+// rules are what the network of a box obeys. A lock of its own guards them.
+type rules struct {
+	leaseFor func(ctx context.Context, id string) (machine.Link, error)
+	admitTo  func(id string, o fleet.Order) error
+
+	mu    sync.Mutex  // held while a network is put in force
+	order fleet.Order // guarded by mu; its network is nil before control says what it is
+}
+
+func newRules(o fleet.Order, lease func(context.Context, string) (machine.Link, error), admit func(string, fleet.Order) error) *rules {
+	return &rules{leaseFor: lease, admitTo: admit, order: o}
+}
+
 // lease leases the network of a machine and has the rules of the sandbox
 // obeyed there, before the machine runs.
-func (b *Box) lease(ctx context.Context, machineID string) (machine.Link, error) {
-	link, err := b.n.Lease(ctx, machineID)
+func (r *rules) lease(ctx context.Context, machineID string) (machine.Link, error) {
+	link, err := r.leaseFor(ctx, machineID)
 	if err != nil {
 		return link, err
 	}
-	return link, b.admit(machineID)
+	return link, r.admit(machineID)
 }
 
 // admit has the rules of the sandbox obeyed for one of its machines.
-func (b *Box) admit(machineID string) error {
-	b.rules.Lock()
-	defer b.rules.Unlock()
-	o := b.order
-	o.Network = b.network
-	return b.n.Admit(machineID, o)
+func (r *rules) admit(machineID string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.admitTo(machineID, r.order)
+}
+
+// set replaces the rules, for the next admit.
+func (r *rules) set(network *doze.Network) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order.Network = network
 }
 
 // SetNetwork implements [fleet.Node]. It waits for nothing that the sandbox is
@@ -38,13 +57,11 @@ func (n *Node) SetNetwork(_ context.Context, uid string, network *doze.Network) 
 	if b == nil {
 		return errUnknown
 	}
-	b.rules.Lock()
-	b.network = network
-	b.rules.Unlock()
+	b.rules.set(network)
 	n.mu.Lock()
-	machineID := b.config.ID
+	machineID := b.made.config.ID
 	n.mu.Unlock()
-	err := b.admit(machineID)
+	err := b.rules.admit(machineID)
 	if doze.Public(err).Kind == doze.NotFound {
 		return nil
 	}

@@ -23,8 +23,11 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/descent"
+	"github.com/dozehq/doze/internal/node/entry"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -134,6 +137,7 @@ type Node struct {
 	usage   atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
 	pledges pledges                     // of memory
 	births  *births
+	way     descent.Way // down, of its sandboxes
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -147,8 +151,15 @@ var (
 
 var (
 	errUnknown = doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
-	errDeleted = doze.Errorf(doze.Unavailable, "the sandbox is being deleted")
+	errDeleted = entry.ErrDeleted
 )
+
+// way is the way down of sandboxes.
+func (o *Options) way() descent.Way {
+	return descent.Way{
+		Pause: o.PauseAfter, Save: o.SaveAfter, Swap: o.SwapAfter, Disk: o.DiskAfter, Swaps: o.Driver.Traits().Swap,
+	}
+}
 
 // Open returns a node that has adopted every sandbox of its directory and
 // removed what no record names.
@@ -176,6 +187,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	n.births = newBirths(runtime.NumCPU() + 1) // one may wait for a disk
 	n.pledges = pledges{most: int64(float64(o.Limit) * o.Overcommit), promised: map[string]int64{}}
 	n.ahead = newAhead(n)
+	n.way = o.way()
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -248,8 +260,8 @@ func (n *Node) of(machine string) *Box {
 func (n *Node) assign(b *Box, c machine.Config) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.machines, b.config.ID)
-	b.config = c
+	delete(n.machines, b.made.config.ID)
+	b.made.config = c
 	n.machines[c.ID] = b
 }
 
@@ -268,7 +280,7 @@ func (n *Node) put(b *Box) error {
 	if n.boxes[b.order.UID] != nil {
 		return doze.Errorf(doze.Conflict, "the node has this sandbox already")
 	}
-	n.boxes[b.order.UID], n.machines[b.config.ID] = b, b
+	n.boxes[b.order.UID], n.machines[b.made.config.ID] = b, b
 	return nil
 }
 
@@ -278,7 +290,7 @@ func (n *Node) drop(b *Box) {
 	if n.boxes[b.order.UID] == b {
 		n.ledger.leave(b.order.Workspace, b.order.UID)
 		delete(n.boxes, b.order.UID)
-		delete(n.machines, b.config.ID)
+		delete(n.machines, b.made.config.ID)
 	}
 }
 
@@ -308,18 +320,18 @@ func (n *Node) ReleaseImage(_ context.Context, ref string) error {
 // reverse. If that does not work either, Delete tries again.
 func (n *Node) Create(ctx context.Context, o fleet.Order) (err error) {
 	b := n.newBox(o, machine.Config{ID: o.UID}, doze.Starting)
-	ctx, traced := b.traceCreate(ctx)
+	ctx, traced := n.traceCreate(ctx, b)
 	defer func() { traced(err) }()
-	b.turn <- struct{}{} // nobody else has it
+	b.turn.try() // nobody else has it
 	defer b.unlock()
 	if err := n.put(b); err != nil {
-		b.end(err)
+		b.life.end(err)
 		return err
 	}
 	var u undo
 	defer func() {
 		if err != nil {
-			b.end(doze.Wrap(err, doze.Unavailable, "the sandbox could not be started"))
+			b.life.end(doze.Wrap(err, doze.Unavailable, "the sandbox could not be started"))
 			b.hangUp()
 		}
 		u.unwind(&err)
@@ -328,7 +340,7 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) (err error) {
 	if err := n.enter(&o, ""); err != nil {
 		return err
 	}
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	return n.build(ctx, b, &u)
 }
@@ -337,7 +349,7 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) (err error) {
 func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	o := b.order
 	var err error
-	if b.config, b.image, err = n.plan(ctx, o); err != nil {
+	if b.made, err = n.plan(ctx, o); err != nil {
 		return err
 	}
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
@@ -346,7 +358,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 		return err
 	}
 	defer leave()
-	like := b.config
+	like := b.made.config
 	m, err := n.obtain(ctx, b, u)
 	if err != nil {
 		return err
@@ -373,33 +385,34 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 }
 
 // plan returns what the machine of an order is made of.
-func (n *Node) plan(ctx context.Context, o fleet.Order) (c machine.Config, image Image, err error) {
-	c = machine.Config{
+func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
+	c := &m.config
+	*c = machine.Config{
 		Driver: n.Driver.Traits().Name, ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
 		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
 	}
 	defer trace.Next(ctx, trace.Image).End()
 	if o.From == "" {
-		if image, err = n.Image(ctx, o.Image, o.Login); err != nil {
-			return c, image, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
+		if m.image, err = n.Image(ctx, o.Image, o.Login); err != nil {
+			return m, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
 		}
 	} else {
-		k, err := n.readSnapshot(o.From)
+		s, err := n.readSnapshot(o.From)
 		if err != nil {
-			return c, image, n.unusable(o.From, err)
+			return m, n.unusable(o.From, err)
 		}
-		image = k.Image
-		n.HoldImage(image.Path)
-		c.Agent, c.Memory, c.CPUs, c.From = k.Agent, k.Memory, k.CPUs, n.copyDir(o.From)
+		m.image = s.Image
+		n.HoldImage(m.image.Path)
+		c.Agent, c.Memory, c.CPUs, c.From = s.Agent, s.Memory, s.CPUs, n.copyDir(o.From)
 	}
-	c.Root, c.Env = image.Path, bootEnvironment(image, n.Nameservers, o.Tun)
-	return c, image, nil
+	c.Root, c.Env = m.image.Path, bootEnvironment(m.image, n.Nameservers, o.Tun)
+	return m, nil
 }
 
 // obtain starts the machine of a new box: a spare one, if there is one for it,
 // or else one of its own. Preconditions: the turn is held.
 func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, error) {
-	own := b.config
+	own := b.made.config
 	if s := n.spare(b); s != nil {
 		taken := s.config
 		taken.Hostname = own.Hostname
@@ -408,7 +421,7 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 		err := n.commit(ctx, b, doze.Starting) // a crash finds whose it is
 		if err == nil {
 			networking := trace.Start(ctx, trace.Network)
-			err = b.admit(taken.ID)
+			err = b.rules.admit(taken.ID)
 			networking.End()
 		}
 		if err == nil {
@@ -437,36 +450,36 @@ func (n *Node) spare(b *Box) *spare {
 	if len(b.order.Volumes) > 0 {
 		return nil
 	}
-	return n.ahead.take(b.config)
+	return n.ahead.take(b.made.config)
 }
 
-// boot leases the network of the machine that b.config says, attaches its volumes
+// boot leases the network of the machine that b.made.config says, attaches its volumes
 // and starts it.
 // Preconditions: the turn is held.
 func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ machine.Machine, err error) {
-	if err := n.pledge(ctx, b.config); err != nil {
+	if err := n.pledge(ctx, b.made.config); err != nil {
 		return nil, err
 	}
-	promised := b.config.ID
+	promised := b.made.config.ID
 	u.push(func() error { n.pledges.release(promised); return nil })
 	u.push(func() error { return n.Release(o.UID) })
 	networking := trace.Start(ctx, trace.Network)
-	if b.config.Link, err = b.lease(ctx, o.UID); err != nil {
+	if b.made.config.Link, err = b.rules.lease(ctx, o.UID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", cause(ctx, err))
 	}
 	networking.End()
 	u.push(func() error { return n.detach(o.UID) })
 	attaching := trace.Start(ctx, trace.Volumes)
-	if b.config.Volumes, err = n.attach(ctx, o); err != nil {
+	if b.made.config.Volumes, err = n.attach(ctx, o); err != nil {
 		return nil, fmt.Errorf("attach its volumes: %w", cause(ctx, err))
 	}
 	attaching.End()
-	if from := trace.Of(ctx); b.config.From == "" {
+	if from := trace.Of(ctx); b.made.config.From == "" {
 		from.Comes(trace.FromImage)
 	} else {
 		from.Comes(trace.FromSnapshot)
 	}
-	m, err := n.Driver.Boot(ctx, b.config)
+	m, err := n.Driver.Boot(ctx, b.made.config)
 	if err != nil {
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
 		if errors.Is(err, machine.ErrNoVolumes) {
@@ -478,7 +491,7 @@ func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ mach
 		return nil, err
 	}
 	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
-	b.config.From = "" // it is a machine like any other now
+	b.made.config.From = "" // it is a machine like any other now
 	return m, nil
 }
 
@@ -493,7 +506,8 @@ func (n *Node) inhabit(ctx context.Context, b *Box, o fleet.Order, m machine.Mac
 	if err != nil {
 		return err
 	}
-	if err := b.introduce(ctx, n.environment(b.image, o), trust); err != nil {
+	in := agentapi.Identity{Hostname: b.order.Name, Env: n.environment(b.made.image, o), Trust: trust}
+	if err := introduce(ctx, b.agent(), m, in); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
 	return nil
@@ -563,17 +577,17 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 	}
 	b.part(ctx)
 	b.mu.Lock()
-	if !b.phase.Ended() {
+	if !b.state.Phase().Ended() {
 		if err := b.move(doze.Delete, ""); err != nil {
 			b.mu.Unlock()
 			return err
 		}
 	}
-	b.end(errDeleted) // what is under way ends early; its callers are told
+	b.life.end(errDeleted) // what is under way ends early; its callers are told
 	b.mu.Unlock()
 	b.hangUp()
 
-	if err := b.lock(ctx); err != nil {
+	if err := b.turn.take(ctx); err != nil {
 		return err
 	}
 	defer b.unlock()
@@ -602,13 +616,13 @@ func (n *Node) clear(ctx context.Context, b *Box) error {
 		return fmt.Errorf("end the machine: %w", err)
 	}
 	n.dropDrives(ctx, b)
-	if err := n.Release(b.config.ID); err != nil {
+	if err := n.Release(b.made.config.ID); err != nil {
 		return fmt.Errorf("release the address: %w", err)
 	}
 	if err := n.detach(uid); err != nil {
 		return fmt.Errorf("detach its volumes: %w", err)
 	}
-	if err := errors.Join(os.RemoveAll(b.config.Dir), os.RemoveAll(n.dir(uid))); err != nil {
+	if err := errors.Join(os.RemoveAll(b.made.config.Dir), os.RemoveAll(n.dir(uid))); err != nil {
 		return fmt.Errorf("remove the sandbox's directory: %w", err)
 	}
 	return nil
@@ -621,7 +635,7 @@ func (n *Node) destroy(ctx context.Context, b *Box) error {
 	b.mu.Unlock()
 	if m == nil {
 		var err error
-		if m, err = n.Driver.Adopt(ctx, b.config); errors.Is(err, machine.ErrGone) {
+		if m, err = n.Driver.Adopt(ctx, b.made.config); errors.Is(err, machine.ErrGone) {
 			return nil
 		} else if err != nil {
 			return err
@@ -636,13 +650,13 @@ func (n *Node) Disable(ctx context.Context, uid string) error {
 	if b == nil {
 		return errUnknown
 	}
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	if err := b.refuse(ctx, doze.Disable, doze.Disabling, doze.Disabled); err != nil {
 		return err
 	}
 	b.hangUp()
-	if err := b.lock(ctx); err != nil {
+	if err := b.turn.take(ctx); err != nil {
 		return err
 	}
 	defer b.unlock()
@@ -655,12 +669,12 @@ func (n *Node) Disable(ctx context.Context, uid string) error {
 func (b *Box) refuse(ctx context.Context, on doze.Trigger, to ...doze.Phase) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for !slices.Contains(to, b.phase) {
-		if b.sinking != nil {
-			b.sinking() // its end is a change
+	for !b.state.Is(to...) {
+		if b.sinking.stop() {
+			// its end is a change
 		} else if err := b.move(on, ""); err == nil {
 			break
-		} else if b.phase != doze.Suspending && b.phase != doze.Waking && b.phase != doze.Starting {
+		} else if !b.state.Is(doze.Suspending, doze.Waking, doze.Starting) {
 			return err
 		}
 		if err := b.wait(ctx, nil); err != nil {
@@ -673,10 +687,7 @@ func (b *Box) refuse(ctx context.Context, on doze.Trigger, to ...doze.Phase) err
 // halt puts a box that refuses requests to sleep. Preconditions: the turn is
 // held.
 func (b *Box) halt(ctx context.Context) error {
-	b.mu.Lock()
-	phase := b.phase
-	b.mu.Unlock()
-	switch phase {
+	switch phase := b.phase(); phase {
 	case doze.Disabled:
 		return nil // another Disable was first
 	case doze.Disabling:
@@ -687,13 +698,13 @@ func (b *Box) halt(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the machine: %w", err)
 	}
-	// Paused is enough to keep everything; disk is what makes it cheap, and is
+	// In the pause nothing is lost; disk is what makes it cheap, and is
 	// tried again, unless it would lose something.
 	to := machine.OnDisk
-	if b.n.survey(b, m) != "" {
+	if b.survey(m) != "" {
 		to = machine.Paused
 	}
-	if err := b.keepBlockers(m); err != nil {
+	if err := b.saveBlockers(m); err != nil {
 		return err
 	}
 	if err := b.n.descend(ctx, m, to); err != nil {
@@ -702,16 +713,16 @@ func (b *Box) halt(ctx context.Context) error {
 			return fmt.Errorf("pause: %w", err)
 		}
 	}
-	if err := b.n.keep(b, doze.Disabled, ""); err != nil {
+	if err := b.n.save(b, doze.Disabled, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.machine = m
 	if m.Tier() >= machine.Saved {
-		b.saved = time.Now()
+		b.checkpoint.age.Save(time.Now())
 	}
-	b.stuck = m.Tier() < to
+	b.sinking.tried.Halt(m.Tier(), to)
 	return b.move(doze.Halted, "")
 }
 
@@ -721,21 +732,18 @@ func (n *Node) Enable(ctx context.Context, uid string) error {
 	if b == nil {
 		return errUnknown
 	}
-	if err := b.lock(ctx); err != nil { // a Disable may be under way
+	if err := b.turn.take(ctx); err != nil { // a Disable may be under way
 		return err
 	}
 	defer b.unlock()
-	b.mu.Lock()
-	phase := b.phase
-	b.mu.Unlock()
-	switch {
+	switch phase := b.phase(); {
 	case phase == doze.Disabled:
 	case phase == doze.Disabling || phase == doze.Failed || phase.Ended():
 		return doze.Errorf(doze.Conflict, "the sandbox is %s", phase)
 	default:
 		return nil
 	}
-	if err := n.keep(b, doze.Standby, ""); err != nil {
+	if err := n.save(b, doze.Standby, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	b.mu.Lock()
@@ -760,7 +768,7 @@ func (n *Node) Cost(ctx context.Context, uid string) (machine.Stats, error) {
 	if b == nil {
 		return machine.Stats{}, errUnknown
 	}
-	c, err := b.cost(ctx)
+	c, err := costOf(ctx, b)
 	if errors.Is(err, errNoMachine) {
 		return machine.Stats{}, nil
 	}

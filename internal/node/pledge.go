@@ -9,6 +9,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/descent"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -131,7 +132,7 @@ func (n *Node) pledge(ctx context.Context, c machine.Config) error {
 		if n.ahead.giveUp(ctx) {
 			continue
 		}
-		done := n.sinkOldest(machine.OnDisk, (*Box).inRAM)
+		done := n.sinkOldest(machine.OnDisk, (*descent.Way).InRAM)
 		if done == nil {
 			n.recount()
 			if n.pledges.reserve(c.ID, need) {
@@ -156,10 +157,8 @@ func (n *Node) pledge(ctx context.Context, c machine.Config) error {
 // ends with that.
 func (n *Node) recount() {
 	for _, b := range n.all() {
-		select {
-		case b.turn <- struct{}{}:
+		if b.turn.try() { // or it ends soon
 			b.unlock()
-		default: // its turn ends soon
 		}
 	}
 }
@@ -171,12 +170,8 @@ func (b *Box) account() {
 	m := b.machine
 	b.mu.Unlock()
 	if m == nil || m.Tier() >= machine.Swapped {
-		b.n.pledges.release(b.config.ID)
+		b.n.pledges.release(b.made.config.ID)
 		return
 	}
-	b.n.pledges.note(b.config.ID, b.n.need(b.config))
+	b.n.pledges.note(b.made.config.ID, b.n.need(b.made.config))
 }
-
-// inRAM reports whether a spare box has its memory in RAM. Preconditions: mu is
-// held.
-func (b *Box) inRAM() bool { return b.machine.Tier() < machine.Swapped }

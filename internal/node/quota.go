@@ -67,7 +67,7 @@ func (l *ledger) enter(o *fleet.Order, instead string) error {
 }
 
 // note counts a sandbox that runs, whatever its workspace may have: it was
-// adopted, or has to run for what somebody wants to keep of it.
+// adopted, or has to run for what somebody wants to save of it.
 func (l *ledger) note(o *fleet.Order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,16 +130,16 @@ func (a *awake) put(o *fleet.Order) {
 	a.machines[o.UID] = o.Memory
 }
 
-// settle brings the ledger up to date with the phase of a box. One that is
+// settle brings the ledger up to date with the phase of a sandbox. One that is
 // about to be disabled, or to end, counts as it did: its machine may run until
-// then. Preconditions: mu of the box is held.
-func (l *ledger) settle(b *Box) {
-	switch b.phase {
+// then. The caller holds what guards the phase.
+func (l *ledger) settle(o *fleet.Order, p doze.Phase) {
+	switch p {
 	case doze.Disabling, doze.Deleting:
 	case doze.Starting, doze.Running, doze.Suspending, doze.Waking, doze.Archiving, doze.Unarchiving:
-		l.note(&b.order)
+		l.note(o)
 	case doze.Pending, doze.Standby, doze.Disabled, doze.Archived, doze.Terminated, doze.Failed:
-		l.leave(b.order.Workspace, b.order.UID)
+		l.leave(o.Workspace, o.UID)
 	}
 }
 

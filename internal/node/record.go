@@ -60,15 +60,15 @@ var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 
 var errDamaged = errors.New("the record is damaged")
 
-// keep writes the record of a box that is, or is about to be, in a phase, in
-// one step and durably, but for one that nobody was told of yet. It is called where the record changes, which is never
-// on the way of a request. Preconditions: the turn is held, or nobody else has
+// save writes the record of a box that is, or is about to be, in a phase, in
+// one step and durably, but for one that nobody was told of yet. It is called where
+// the record changes, which is never on the way of a request. Preconditions: the turn is held, or nobody else has
 // the box yet.
-func (n *Node) keep(b *Box, phase doze.Phase, message string) error {
+func (n *Node) save(b *Box, phase doze.Phase, message string) error {
 	r := saved{
-		Order: orderToSave(b.order), Config: b.config, Image: b.image,
+		Order: orderToSave(b.order), Config: b.made.config, Image: b.made.image,
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
-		Blockers: b.noted, Drives: mountsToSave(b.mounts()), Back: b.setback(),
+		Blockers: b.checkpoint.noted, Drives: mountsToSave(b.mounted()), Back: b.setback(),
 	}
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
@@ -147,14 +147,14 @@ func (n *Node) adopt(ctx context.Context) error {
 		if b == nil {
 			return false
 		}
-		phase := b.status().Phase
+		phase := b.phase()
 		return phase != doze.Failed && phase != doze.Archived && !phase.Ended()
 	})
 	if err != nil {
 		return err
 	}
 	for _, b := range n.all() {
-		if b.status().Phase == doze.Archived {
+		if b.phase() == doze.Archived {
 			n.tidy(b)
 		}
 	}
@@ -183,31 +183,32 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	}
 	r.Config.GoBack = n.GoBack // whatever it was before the restart
 	b := n.newBox(r.Order.order(), r.Config, doze.Standby)
-	b.image, b.noted, b.blockers, b.back = r.Image, r.Blockers, r.Blockers, r.Back
-	b.saved = time.Time{}
+	b.made.image = r.Image
+	b.checkpoint.adopt(r)
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
 	case r.Archived:
 		_, err = os.Stat(n.filesName(uid))
 	case r.Failed == "":
 		if b.machine, err = b.find(ctx); ctx.Err() != nil {
-			b.end(context.Cause(ctx))
+			b.life.end(context.Cause(ctx))
 			return context.Cause(ctx)
 		}
 	}
 	back := ""
 	if err == nil && b.machine != nil {
-		back = b.fallBack(b.machine) // keep writes it down
+		back = b.checkpoint.fallBack(b.machine, time.Now()) // save writes it down
 	}
-	b.phase, b.message = adopted(r, b.machine, back, err)
+	phase, message := adopted(r, b.machine, back, err)
+	b.state.Adopt(phase, message)
 	if err != nil {
-		slog.Error("adopt", "sandbox", uid, "phase", b.phase, "err", err)
+		slog.Error("adopt", "sandbox", uid, "phase", phase, "err", err)
 		b.machine = nil
 	}
-	if err := n.keep(b, b.phase, b.message); err != nil {
+	if err := n.save(b, phase, message); err != nil {
 		return err
 	}
-	slog.Info("adopted", "sandbox", uid, "phase", b.phase)
+	slog.Info("adopted", "sandbox", uid, "phase", phase)
 	return n.install(b)
 }
 
@@ -253,13 +254,13 @@ func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Pha
 // cannot tell of all. Preconditions: nothing is being created.
 func (n *Node) Agents() (files []string, all bool) {
 	for _, b := range n.all() {
-		if b.config.Agent == "" {
+		if b.made.config.Agent == "" {
 			return nil, false // its record is damaged, and may be repaired
 		}
-		files = append(files, b.config.Agent)
+		files = append(files, b.made.config.Agent)
 	}
-	err := n.eachSnapshot(func(_ string, k kept, err error) error {
-		files = append(files, k.Agent)
+	err := n.eachSnapshot(func(_ string, s savedSnapshot, err error) error {
+		files = append(files, s.Agent)
 		return err
 	})
 	if err != nil {
@@ -288,11 +289,11 @@ func (n *Node) ImageFiles() (files []string, err error) {
 		}
 		files = append(files, r.Image.Path, r.Config.Root)
 	}
-	err = n.eachSnapshot(func(_ string, k kept, err error) error {
+	err = n.eachSnapshot(func(_ string, s savedSnapshot, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it is being made, of a sandbox that has the image
 		}
-		files = append(files, k.Image.Path)
+		files = append(files, s.Image.Path)
 		return err
 	})
 	slices.Sort(files)
@@ -304,10 +305,10 @@ func (n *Node) install(b *Box) error {
 	b.account()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.n.ledger.settle(b)
-	b.report(b.message, false)
+	n.ledger.settle(&b.order, b.state.Phase())
+	b.report(b.state.Message(), false)
 	b.serveDrives()
-	b.arm()
+	b.sinking.arm()
 	return n.put(b)
 }
 
@@ -321,7 +322,7 @@ func (n *Node) setAside(uid string, damage error) error {
 		return err
 	}
 	b := n.newBox(fleet.Order{UID: uid}, n.bare(uid), doze.Failed)
-	b.message = "its record on the node is damaged"
+	b.state.Adopt(doze.Failed, "its record on the node is damaged")
 	return n.install(b)
 }
 
@@ -338,7 +339,7 @@ func (n *Node) discard(ctx context.Context, uid string, r saved) error {
 		r.Config = n.bare(uid)
 	}
 	b := n.newBox(fleet.Order{UID: uid}, r.Config, doze.Deleting)
-	b.end(errDeleted)
+	b.life.end(errDeleted)
 	err := n.clear(ctx, b)
 	switch {
 	case err == nil:

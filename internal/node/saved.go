@@ -11,7 +11,7 @@ import (
 // disk since the first release. The types of [fleet] are what is said between
 // processes: they change with their versions, and records outlive those.
 
-// savedOrder is what is kept of a [fleet.Order]. Not kept are the variables, some of
+// savedOrder is what is saved of a [fleet.Order]. Not saved are the variables, some of
 // which are secrets: the agent has them; the login of a registry; and the network,
 // which control tells after each start.
 type savedOrder struct {

@@ -16,9 +16,9 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 )
 
-// kept is the record of a snapshot: what a machine that goes on from it needs.
+// savedSnapshot is the record of a snapshot: what a machine that goes on from it needs.
 // It is written last, so that a snapshot without one is not complete.
-type kept struct {
+type savedSnapshot struct {
 	ID     string  `json:"id"`
 	Image  Image   `json:"image"`
 	Agent  string  `json:"agent"` // file with the agent that is in the snapshot
@@ -39,8 +39,8 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if !idPattern.MatchString(id) {
 		return 0, doze.Errorf(doze.Invalid, "%.80q is no id of a snapshot", id)
 	}
-	if k, err := n.readSnapshot(id); err == nil {
-		return k.Bytes, nil
+	if s, err := n.readSnapshot(id); err == nil {
+		return s.Bytes, nil
 	}
 	b := n.box(uid)
 	if b == nil {
@@ -49,9 +49,9 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if t := n.Driver.Traits(); !t.Copies {
 		return 0, doze.Errorf(doze.Unsupported, "the driver %s makes no snapshots", t.Name)
 	}
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
-	if err := b.lock(ctx); err != nil {
+	if err := b.turn.take(ctx); err != nil {
 		return 0, err
 	}
 	defer b.unlock()
@@ -67,7 +67,7 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if err != nil {
 		return 0, missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
 	}
-	if err := n.copyable(b, m); err != nil {
+	if err := b.copyable(m); err != nil {
 		return 0, err
 	}
 	release, err := roomFor(ctx, m, n.Room)
@@ -75,28 +75,39 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, fmt.Errorf("make room for the snapshot: %w", err)
 	}
 	defer release()
-	k := kept{ID: id, Image: b.image, Agent: b.config.Agent, Memory: b.config.Memory, CPUs: b.config.CPUs}
-	err = n.take(ctx, m, &k)
-	return k.Bytes, missing("the sandbox cannot be copied", err)
+	s := savedSnapshot{ID: id, Image: b.made.image, Agent: b.made.config.Agent, Memory: b.made.config.Memory, CPUs: b.made.config.CPUs}
+	err = n.take(ctx, m, &s)
+	return s.Bytes, missing("the sandbox cannot be copied", err)
 }
+
+// copyable is a Conflict if a copy of the machine would leave something out.
+// Preconditions: the turn is held.
+func (b *Box) copyable(m machine.Machine) error {
+	if blocked := b.survey(m); blocked != "" {
+		return doze.Errorf(doze.Conflict, "a snapshot would leave out %s: put the network inside back as it was, then try again", blocked)
+	}
+	return nil
+}
+
+// copied are the phases of sandboxes that snapshots are taken of. In the others a
+// sandbox has no memory, or is about to lose it.
+var copied = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled}
 
 // freeze lets requests wait until thaw is called. It fails for a box that has
 // no memory. Preconditions: the turn is held.
 func (b *Box) freeze() (thaw func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.phase {
-	case doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled:
-	default: // it has no memory, or is about to lose it
-		return nil, doze.Errorf(doze.Conflict, "the sandbox is %s", b.phase)
+	if !b.state.Is(copied...) {
+		return nil, doze.Errorf(doze.Conflict, "the sandbox is %s", b.state.Phase())
 	}
-	b.frozen = true
+	b.gate.Freeze()
 	return func() {
 		b.mu.Lock()
-		b.frozen = false
+		b.gate.Thaw()
 		stuck := b.lieDown("it could not go on after a snapshot, and sleeps until the next request")
-		b.signal()
-		b.arm()
+		b.state.Signal()
+		b.sinking.arm()
 		b.mu.Unlock()
 		if stuck {
 			b.hangUp() // nothing may write to a connection while it sleeps
@@ -105,31 +116,31 @@ func (b *Box) freeze() (thaw func(), err error) {
 }
 
 // take makes the copy and then its record.
-func (n *Node) take(ctx context.Context, m machine.Machine, k *kept) (err error) {
+func (n *Node) take(ctx context.Context, m machine.Machine, s *savedSnapshot) (err error) {
 	// What an attempt that was cut off left is in the way.
-	if err := n.DropSnapshot(ctx, k.ID); err != nil {
+	if err := n.DropSnapshot(ctx, s.ID); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, n.DropSnapshot(context.WithoutCancel(ctx), k.ID))
+			err = errors.Join(err, n.DropSnapshot(context.WithoutCancel(ctx), s.ID))
 		}
 	}()
-	if err := os.MkdirAll(n.snapshotDir(k.ID), 0o700); err != nil {
+	if err := os.MkdirAll(n.snapshotDir(s.ID), 0o700); err != nil {
 		return fmt.Errorf("make the snapshot's directory: %w", err)
 	}
-	if err := m.Keep(ctx, n.copyDir(k.ID)); err != nil {
+	if err := m.Keep(ctx, n.copyDir(s.ID)); err != nil {
 		return fmt.Errorf("keep the machine: %w", cause(ctx, err))
 	}
-	if k.Bytes, err = sizeOf(n.copyDir(k.ID)); err != nil {
+	if s.Bytes, err = sizeOf(n.copyDir(s.ID)); err != nil {
 		return fmt.Errorf("measure the snapshot: %w", err)
 	}
-	raw, err := json.Marshal(k)
+	raw, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
 	// A crash after these lines leaves a snapshot.
-	if err := errors.Join(durable.Replace(filepath.Join(n.snapshotDir(k.ID), recordName), raw, recordMode), durable.Sync(n.Options.Snapshots)); err != nil {
+	if err := errors.Join(durable.Replace(filepath.Join(n.snapshotDir(s.ID), recordName), raw, recordMode), durable.Sync(n.Options.Snapshots)); err != nil {
 		return fmt.Errorf("write the record of the snapshot: %w", err)
 	}
 	return nil
@@ -174,9 +185,9 @@ func (n *Node) DropSnapshot(_ context.Context, id string) error {
 // Snapshots implements [fleet.Node].
 func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 	all := map[string]int64{}
-	err := n.eachSnapshot(func(_ string, k kept, err error) error {
+	err := n.eachSnapshot(func(_ string, s savedSnapshot, err error) error {
 		if err == nil {
-			all[k.ID] = k.Bytes
+			all[s.ID] = s.Bytes
 		}
 		return nil
 	})
@@ -185,7 +196,7 @@ func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 
 // eachSnapshot calls fn with the record of every snapshot, or with why there is
 // none that can be used.
-func (n *Node) eachSnapshot(fn func(id string, k kept, err error) error) error {
+func (n *Node) eachSnapshot(fn func(id string, s savedSnapshot, err error) error) error {
 	entries, err := os.ReadDir(n.Options.Snapshots)
 	if err != nil {
 		return fmt.Errorf("read the snapshots: %w", err)
@@ -194,8 +205,8 @@ func (n *Node) eachSnapshot(fn func(id string, k kept, err error) error) error {
 		if !e.IsDir() || !idPattern.MatchString(e.Name()) {
 			continue
 		}
-		k, err := n.readSnapshot(e.Name())
-		if err := fn(e.Name(), k, err); err != nil {
+		s, err := n.readSnapshot(e.Name())
+		if err := fn(e.Name(), s, err); err != nil {
 			return err
 		}
 	}
@@ -204,18 +215,18 @@ func (n *Node) eachSnapshot(fn func(id string, k kept, err error) error) error {
 
 // readSnapshot returns the record of a complete snapshot. Without one the
 // error is [fs.ErrNotExist].
-func (n *Node) readSnapshot(id string) (k kept, err error) {
+func (n *Node) readSnapshot(id string) (s savedSnapshot, err error) {
 	raw, err := os.ReadFile(filepath.Join(n.snapshotDir(id), recordName))
 	if err != nil {
-		return k, err
+		return s, err
 	}
-	if err := json.Unmarshal(raw, &k); err != nil {
-		return k, fmt.Errorf("%w: %w", errDamaged, err)
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return s, fmt.Errorf("%w: %w", errDamaged, err)
 	}
-	if k.ID != id {
-		return k, fmt.Errorf("%w: it is of the snapshot %q", errDamaged, k.ID)
+	if s.ID != id {
+		return s, fmt.Errorf("%w: it is of the snapshot %q", errDamaged, s.ID)
 	}
-	return k, nil
+	return s, nil
 }
 
 // unusable classifies why nothing could go on from a snapshot: it may be gone,
@@ -231,12 +242,12 @@ func (n *Node) unusable(id string, err error) error {
 }
 
 // sweepSnapshots removes what a crash left of snapshots that were being made.
-// What cannot be removed does not keep sandboxes from going on.
+// What cannot be removed stops no sandbox.
 func (n *Node) sweepSnapshots(ctx context.Context) error {
 	if err := os.MkdirAll(n.Options.Snapshots, 0o700); err != nil {
 		return fmt.Errorf("make the directory of snapshots: %w", err)
 	}
-	return n.eachSnapshot(func(id string, _ kept, err error) error {
+	return n.eachSnapshot(func(id string, _ savedSnapshot, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			slog.Warn("removing a snapshot that was not finished", "snapshot", id)

@@ -16,6 +16,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/conn"
 )
 
 const (
@@ -81,7 +82,7 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 	}
 	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
 	agent := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		ctx, cancel := context.WithTimeout(ctx, conn.Timeout)
 		defer cancel()
 		return m.Dial(ctx, doze.AgentPort)
 	}}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -17,20 +18,20 @@ type arrival struct {
 }
 
 // trace begins the trace of a wake for the request that causes it. Others who wait
-// for the same wake are not in it. Preconditions: mu is held.
-func (b *Box) trace(by arrival) *trace.Trace {
-	t := trace.Begin(trace.Wake, by.caller, b.order.UID, b.order.Workspace, by.at, b.n.Traced)
+// for the same wake are not in it.
+func (w *wakes) trace(by arrival, o *fleet.Order, traced func(trace.Record)) *trace.Trace {
+	t := trace.Begin(trace.Wake, by.caller, o.UID, o.Workspace, by.at, traced)
 	if by.waited {
 		t.Next(trace.Settle).End()
 	}
-	b.traces.Add(t)
+	w.traces.Add(t)
 	return t
 }
 
 // traceCreate begins the trace of a create, and returns what ends it.
-func (b *Box) traceCreate(ctx context.Context) (traced context.Context, end func(error)) {
-	t := trace.Begin(trace.Create, trace.CallerOf(ctx), b.order.UID, b.order.Workspace, time.Now(), b.n.Traced)
-	b.traces.Add(t)
+func (n *Node) traceCreate(ctx context.Context, b *Box) (traced context.Context, end func(error)) {
+	t := trace.Begin(trace.Create, trace.CallerOf(ctx), b.order.UID, b.order.Workspace, time.Now(), n.Traced)
+	b.wakes.traces.Add(t)
 	return trace.With(ctx, t), func(err error) {
 		if err != nil {
 			t.Fail(told(err))
@@ -44,7 +45,7 @@ func (b *Box) traceCreate(ctx context.Context) (traced context.Context, end func
 // commit writes the record of a box that is being created.
 func (n *Node) commit(ctx context.Context, b *Box, phase doze.Phase) error {
 	defer trace.Start(ctx, trace.Commit).End()
-	return n.keep(b, phase, "")
+	return n.save(b, phase, "")
 }
 
 // told is what a caller hears of an error.
@@ -61,5 +62,5 @@ func (n *Node) Traces(_ context.Context, uid string) ([]doze.Trace, error) {
 	if b == nil {
 		return []doze.Trace{}, nil
 	}
-	return b.traces.List(), nil
+	return b.wakes.traces.List(), nil
 }

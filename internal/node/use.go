@@ -6,55 +6,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/agentapi"
 )
-
-// inUse reports whether somebody uses the box. Preconditions: mu is held.
-func (b *Box) inUse() bool { return b.holds > 0 || b.kept || b.arriving() }
-
-// used is when the box was last used: now, if it is. Preconditions: mu is held.
-func (b *Box) used() time.Time {
-	if b.inUse() {
-		return time.Now()
-	}
-	return b.lastUsed
-}
-
-// arriving reports whether the box is on its way to run for somebody.
-// Preconditions: mu is held.
-func (b *Box) arriving() bool {
-	return b.phase == doze.Starting || b.phase == doze.Waking || b.phase == doze.Unarchiving
-}
-
-// heed takes note of what the agent of a running box said when it was asked, or
-// of why it said nothing, and reports whether the box must stay awake: for a
-// process, or for a request that came meanwhile. Preconditions: mu is held.
-func (b *Box) heed(asked time.Time, in agentapi.State, err error) bool {
-	if b.phase != doze.Running {
-		return true // what it said, or why it said nothing, is of before
-	}
-	busy := in.KeepAlive > 0
-	switch {
-	case err == nil:
-		b.silent = 0
-	case b.life.Err() == nil:
-		busy = b.silent < silentMax
-		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.silent, "err", err)
-	}
-	if b.holds > 0 || b.parting || !b.lastUsed.Before(asked) {
-		return true
-	}
-	if in.KeptAgo != nil { // it was used until a process ended, and not until we looked
-		if ended := asked.Add(-time.Duration(*in.KeptAgo) * time.Millisecond); ended.After(b.lastUsed) {
-			b.lastUsed = ended
-		}
-	}
-	if b.kept = busy; busy {
-		b.lastUsed, b.putOff = time.Now(), time.Now()
-		b.arm()
-	}
-	return busy
-}
 
 // Consult implements [fleet.Node].
 func (n *Node) Consult(ctx context.Context, uid string) error {
@@ -63,15 +15,15 @@ func (n *Node) Consult(ctx context.Context, uid string) error {
 		return nil
 	}
 	b.mu.Lock()
-	unknown := b.phase == doze.Running && b.holds == 0
+	unknown := b.state.Is(doze.Running) && b.use.Holds() == 0
 	b.mu.Unlock()
 	if !unknown {
 		return nil
 	}
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	asked := time.Now()
-	in, err := b.intend(ctx)
+	in, err := intend(ctx, b.agent())
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -89,8 +41,7 @@ func (n *Node) Retire(_ context.Context, uid string, since time.Time) (bool, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.retired = !b.inUse() && !b.lastUsed.After(since)
-	return b.retired, nil
+	return b.gate.Retire(b.use.UnusedSince(b.state.Phase(), since)), nil
 }
 
 // Reinstate implements [fleet.Node].
@@ -98,7 +49,45 @@ func (n *Node) Reinstate(_ context.Context, uid string) error {
 	if b := n.box(uid); b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.retired = false
+		b.gate.Reinstate()
 	}
 	return nil
+}
+
+// SetGrace implements [fleet.Node].
+func (n *Node) SetGrace(_ context.Context, uid string, grace time.Duration) error {
+	if b := n.box(uid); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.use.SetGrace(grace)
+	}
+	return nil
+}
+
+// part lets the processes of a box that is about to be deleted end by
+// themselves, for as long as they get. Nothing in a sleeping box runs,
+// so it is not woken. Whatever the agent does, part takes no longer.
+func (b *Box) part(ctx context.Context) {
+	b.mu.Lock()
+	grace := b.use.Grace()
+	if !b.use.Part(b.state.Phase()) {
+		b.mu.Unlock()
+		return
+	}
+	b.sinking.timer.Stop()
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.use.Parted()
+		b.sinking.arm()
+	}()
+
+	ctx, cancel := b.life.bound(ctx)
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, grace)
+	defer stop()
+	if err := b.agent().Stop(ctx); err != nil {
+		slog.Warn("processes did not end by themselves", "sandbox", b.order.UID, "grace", grace, "err", err)
+	}
 }

@@ -1,0 +1,42 @@
+package node
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/machine"
+)
+
+// Cost is what one sandbox takes of the host now.
+type Cost struct {
+	Phase doze.Phase
+	Tier  machine.Tier
+	Ready bool // on disk, with a process that waits for the next wake
+	machine.Stats
+}
+
+// Costs returns what all sandboxes that have a machine take of the host now. One
+// that ends meanwhile is left out.
+func (n *Node) Costs(ctx context.Context) (all []Cost) {
+	for _, b := range n.all() {
+		if c, err := costOf(ctx, b); err == nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// errNoMachine is what costOf returns for a sandbox that takes nothing.
+var errNoMachine = errors.New("it has no machine")
+
+func costOf(ctx context.Context, b *Box) (Cost, error) {
+	b.mu.Lock()
+	m, phase := b.machine, b.state.Phase()
+	b.mu.Unlock()
+	if m == nil {
+		return Cost{}, errNoMachine
+	}
+	s, err := m.Stats(ctx)
+	return Cost{Phase: phase, Tier: m.Tier(), Ready: m.Ready(), Stats: s}, err
+}

@@ -1,0 +1,272 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/descent"
+	"github.com/dozehq/doze/internal/node/idle"
+	"github.com/dozehq/doze/internal/node/renewal"
+)
+
+// sinking moves one box to lower tiers. The lock of the box guards it.
+type sinking struct {
+	b      *Box
+	timer  *time.Timer        // the next step down
+	cancel context.CancelFunc // ends the move to a lower tier under way; nil without one
+	tried  descent.Tried
+}
+
+func newSinking(b *Box) *sinking {
+	s := &sinking{b: b}
+	s.timer = time.AfterFunc(time.Hour, s.step)
+	s.timer.Stop()
+	return s
+}
+
+// stop ends the move under way early, and reports false if there is none. Its end is
+// a change.
+func (s *sinking) stop() bool {
+	if s.cancel == nil {
+		return false
+	}
+	s.cancel()
+	return true
+}
+
+// sleeper is the box as it is now, for a decision about its next tier.
+// Preconditions: mu is held.
+func (b *Box) sleeper() descent.Sandbox {
+	s := descent.Sandbox{
+		Phase: b.state.Phase(), Absent: b.machine == nil, Moving: b.sinking.cancel != nil, Awaited: b.wakes.awaited(), Tried: b.sinking.tried,
+	}
+	if b.machine != nil {
+		s.Tier = b.machine.Tier()
+		s.Blocked = b.checkpoint.blockedAt(s.Tier) != ""
+	}
+	s.Renewal = b.renewal()
+	return s
+}
+
+// renewal is when the checkpoint is due to be renewed: never where it would leave
+// something out. Preconditions: mu is held.
+func (b *Box) renewal() renewal.Due {
+	if b.checkpoint.blocked() != "" {
+		return renewal.Due{}
+	}
+	return b.checkpoint.age.Due(b.n.CheckpointEvery, b.n.PauseAfter, time.Now())
+}
+
+// rest returns for how long the box stays as it is if nobody uses it, or why that is
+// for ever, or until something changes. Preconditions: mu is held.
+func (s *sinking) rest() (d time.Duration, why fmt.Stringer) {
+	b := s.b
+	if busy := b.use.Busy(b.state.Phase()); busy != idle.None {
+		return 0, busy
+	}
+	now := b.sleeper()
+	d, stays := b.n.way.Rest(&now)
+	if stays != descent.None {
+		return 0, stays
+	}
+	return d, nil
+}
+
+// arm sets the timer for the next step down. Preconditions: mu is held.
+func (s *sinking) arm() {
+	s.timer.Stop()
+	if d, why := s.rest(); why == nil {
+		s.timer.Reset(d)
+	}
+}
+
+// step is what the timer runs: the next move down.
+func (s *sinking) step() {
+	b := s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch _, why := s.rest(); {
+	case why != nil:
+		slog.Debug("a sandbox stays as it is", "sandbox", b.order.UID, "phase", b.state.Phase(), "why", why)
+	case b.state.Is(doze.Running):
+		b.life.spawn(s.suspend)
+	default:
+		now := b.sleeper()
+		s.sink(b.n.way.Next(&now))
+	}
+}
+
+// suspend pauses a box that nobody uses, unless a process in it asked to stay
+// awake.
+func (s *sinking) suspend() {
+	b := s.b
+	asked := time.Now()
+	in, err := intend(b.life, b.agent())
+	b.mu.Lock()
+	if err != nil {
+		b.use.Unheard()
+	}
+	if why := b.heed(asked, in, err); why != idle.None {
+		b.mu.Unlock()
+		slog.Debug("a sandbox stays awake", "sandbox", b.order.UID, "why", why)
+		return // a request won the race against the timer, and its end sets it again
+	}
+	b.learn(b.machine, in, err)
+	_ = b.move(doze.Idled, "") // Running has a row for Idled
+	b.mu.Unlock()
+	b.hangUp() // nothing may write to a connection while it sleeps
+
+	start := time.Now()
+	b.change(b.life, s.pause, func(err error) {
+		b.n.Sank(machine.Paused, time.Since(start), err)
+		s.tried.Pause(err == nil)
+		if err == nil {
+			_ = b.move(doze.Suspended, "") // a delete may have come first
+			return
+		}
+		slog.Error("suspend", "sandbox", b.order.UID, "err", err)
+		switch {
+		case errors.Is(err, machine.ErrGone) && b.n.GoBack:
+			_ = b.move(doze.Stayed, "") // as below
+			b.life.spawn(func() { b.exited("its machine ended by itself") })
+		case errors.Is(err, machine.ErrGone):
+			_ = b.move(doze.Broke, goneMessage) // a delete may have come first
+		default:
+			_ = b.move(doze.Stayed, "it could not be put to sleep and runs on") // a delete may have come first
+		}
+	})
+}
+
+// heed takes note of what the agent of a running box said when it was asked, or
+// of why it said nothing, and returns why the box must stay awake: for a
+// process, or for a request that came meanwhile. Preconditions: mu is held.
+func (b *Box) heed(asked time.Time, in agentapi.State, err error) idle.Reason {
+	now, phase := time.Now(), b.state.Phase()
+	a := idle.Answer{Asked: asked, Silent: err != nil, Cut: err != nil && b.life.Err() != nil, KeepAlive: in.KeepAlive > 0}
+	if in.KeptAgo != nil {
+		a.KeptAgo = new(time.Duration(*in.KeptAgo) * time.Millisecond)
+	}
+	if phase == doze.Running && a.Silent && !a.Cut {
+		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.use.Unanswered(), "err", err)
+	}
+	why := b.use.Heed(phase, a, now)
+	if why == idle.Process || why == idle.Silent {
+		b.checkpoint.age.PutOff(now)
+		b.sinking.arm()
+	}
+	return why
+}
+
+// pause makes the machine of a box stand still. Preconditions: the turn is held.
+func (s *sinking) pause(m machine.Machine) error {
+	b := s.b
+	if err := failpoint.Reach(failpoint.Idle, b.order.UID); err != nil {
+		return err
+	}
+	if err := b.saveBlockers(m); err != nil {
+		return err
+	}
+	err := m.Suspend(b.life, machine.Paused)
+	failpoint.Pass(failpoint.Slept, b.order.UID)
+	return err
+}
+
+// sink starts the move of a sleeping box to a lower tier, and returns a channel
+// that is closed when it has ended. A request that comes meanwhile ends it
+// early. Preconditions: mu is held, the box sleeps, no move is under way.
+func (s *sinking) sink(to machine.Tier) <-chan struct{} {
+	b := s.b
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(b.life)
+	from := b.machine.Tier()
+	began := b.life.spawn(func() {
+		defer close(done)
+		defer cancel()
+		start := time.Now()
+		b.change(ctx, func(m machine.Machine) error {
+			if err := failpoint.Reach(failpoint.Sink, b.order.UID); err != nil {
+				return err
+			}
+			return b.n.descend(ctx, m, to)
+		}, func(err error) {
+			s.cancel = nil
+			if b.machine != nil && from < machine.Saved && b.machine.Tier() >= machine.Saved {
+				b.checkpoint.age.Save(start)
+			} else if ctx.Err() != nil {
+				b.checkpoint.age.PutOff(time.Now())
+			}
+			s.sank(err, descent.Move{To: to, Failed: err != nil, Cut: ctx.Err() != nil}, time.Since(start))
+			b.state.Signal()
+			s.arm()
+		})
+	})
+	if !began {
+		cancel()
+		close(done)
+		return done
+	}
+	s.cancel = cancel
+	b.wakes.calm() // whoever waited for an earlier wake has left
+	s.timer.Stop()
+	return done
+}
+
+// sank takes note of how a move to a lower tier ended. Preconditions: mu is
+// held.
+func (s *sinking) sank(err error, m descent.Move, took time.Duration) {
+	b := s.b
+	now := b.sleeper()
+	outcome := s.tried.Sink(m, &now)
+	if outcome != descent.Cut {
+		b.n.Sank(m.To, took, err)
+	}
+	uid, tier := b.order.UID, m.To.String()
+	switch outcome {
+	case descent.Sank:
+		slog.Info("sank", "sandbox", uid, "tier", tier, "took", took)
+	case descent.Cut:
+	case descent.Unswappable:
+		slog.Warn("a sandbox stays in memory until it is due on disk", "sandbox", uid, "tier", tier, "err", err)
+	case descent.Failed:
+		slog.Error("sink", "sandbox", uid, "tier", tier, "err", err)
+		b.note("it could not be moved to disk and stays in memory: " + failure(err))
+	case descent.FailedAgain:
+		slog.Error("sink", "sandbox", uid, "tier", tier, "err", err)
+	}
+}
+
+// descend moves a machine to a lower tier, as far as the disk has room: without
+// it goes no further than a pause, in which nothing is lost.
+func (n *Node) descend(ctx context.Context, m machine.Machine, to machine.Tier) error {
+	if to < machine.Saved {
+		return m.Suspend(ctx, to)
+	}
+	release, err := roomFor(ctx, m, func(bytes int64) (func(), error) { return n.sleepRoom(ctx, m, bytes) })
+	if err != nil {
+		return errors.Join(fmt.Errorf("make room for the checkpoint: %w", err), m.Suspend(ctx, machine.Paused))
+	}
+	defer release()
+	return m.Suspend(ctx, to)
+}
+
+// sleepRoom takes room on the disk for the next checkpoint of a machine. If there
+// is not enough, it takes what the next needs beyond the last one, which goes as
+// soon as the next is complete, or before that if the disk is full.
+func (n *Node) sleepRoom(ctx context.Context, m machine.Machine, bytes int64) (release func(), err error) {
+	release, err = n.SleepRoom(bytes)
+	if err == nil {
+		return release, nil
+	}
+	s, unknown := m.Stats(ctx)
+	if unknown != nil || s.DiskBytes == 0 {
+		return nil, err
+	}
+	return n.SleepRoom(max(0, bytes-s.DiskBytes))
+}
