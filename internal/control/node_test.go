@@ -640,7 +640,7 @@ func (n *node) Usage(context.Context) (fleet.Usage, error) {
 		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id, Bytes: sizeKept})
 	}
 	for id, d := range n.disks {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: sizeKept, Promised: d.size.Bytes()})
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: sizeKept, Reserved: d.size.Bytes()})
 	}
 	return u, n.fail["usage"]
 }

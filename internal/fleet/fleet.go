@@ -223,7 +223,7 @@ type Node interface {
 	Reinstate(ctx context.Context, uid string) error
 }
 
-// Awake is what of a workspace is awake, and what memory that was promised.
+// Awake is what of a workspace is awake, and what memory that reserves.
 type Awake struct {
 	Sandboxes int
 	Memory    doze.Megabytes

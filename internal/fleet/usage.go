@@ -40,8 +40,9 @@ type DiskUse struct {
 	// snapshot and the sandboxes that began as it have the same files until each
 	// writes a checkpoint of its own.
 	Shared map[uint64]int64
-	// Promised is the size of a volume that its guest may fill.
-	Promised int64
+	// Reserved is the size of a volume that its guest may fill. Its name on the wire
+	// is the one that it had first.
+	Reserved int64 `json:"Promised"`
 
 	// Of an image: the references that lead to it, as [Pinned] has them; the
 	// sandboxes and snapshots that need it, by ID; and whether this platform made

@@ -280,7 +280,7 @@ func (h *Host) openDisks() (err error) {
 	return err
 }
 
-// openVolumes opens the volumes, which take the room that they promise.
+// openVolumes opens the volumes, which take the room that they reserve.
 func (h *Host) openVolumes() (err error) {
 	if h.volumes, err = volume.Open(filepath.Join(h.o.Data, "volumes"), h.disk); err != nil {
 		return err
@@ -288,8 +288,8 @@ func (h *Host) openVolumes() (err error) {
 	h.disk.Written(h.volumes.Written)
 	s, err := h.disk.State()
 	if err == nil && s.Free-s.Reserve < s.Pending {
-		slog.Warn("volumes are promised more than the disk has: nothing that takes disk can be made until some are deleted, the disk is larger, or --volume-overcommit is",
-			"promised", s.Promised, "pending", s.Pending, "free", s.Free, "reserve", s.Reserve)
+		slog.Warn("volumes have reserved more than the disk has: nothing that takes disk can be made until some are deleted, the disk is larger, or --volume-overcommit is",
+			"reserved", s.Reserved, "pending", s.Pending, "free", s.Free, "reserve", s.Reserve)
 	}
 	return err
 }

@@ -25,12 +25,12 @@ type Memory struct {
 	ReserveMB  int64   // with less free memory, sleeping sandboxes move to disk early
 	BudgetMB   int64   // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
 	SandboxMB  int64   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
-	Overcommit float64 // how many times that may be promised to sandboxes in memory
+	Overcommit float64 // how many times that may be reserved for sandboxes in memory
 	Ready      int     // how many sandboxes on disk keep a process; ReadyAuto: as the memory allows
 }
 
 // openMemory makes sure of the swap that the configuration allows, and finds out
-// what sandboxes can take together. It comes after the volumes, whose promises a
+// what sandboxes can take together. It comes after the volumes, whose reservations a
 // file of swap leaves alone.
 func (h *Host) openMemory(ctx context.Context) error {
 	m := h.o.Memory

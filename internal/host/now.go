@@ -44,6 +44,6 @@ func (h *Host) diskMetrics(ctx context.Context) metric.Disk {
 	if err != nil {
 		slog.ErrorContext(ctx, "metrics of the disk are incomplete", "err", err)
 	}
-	d.Free, d.Reserve, d.Promised = s.Free, s.Reserve, s.Promised
+	d.Free, d.Reserve, d.Reserved = s.Free, s.Reserve, s.Reserved
 	return d
 }

@@ -172,10 +172,10 @@ type Packets struct {
 // Disk is how full the disk of the data is, in bytes.
 type Disk struct {
 	Kinds                   map[string]int64 // by what takes them
-	Free, Reserve, Promised int64            // Promised is the sum of the sizes of volumes
+	Free, Reserve, Reserved int64            // Reserved is the sum of the sizes of volumes
 }
 
-// Memory is what the node promises of its memory, in bytes.
+// Memory is what the node reserves of its memory, in bytes.
 type Memory struct {
 	Committed, Most, Limit int64
 	Refusals               uint64
@@ -183,14 +183,14 @@ type Memory struct {
 	Compressed, CompressedMost int64
 }
 
-// promises shows what is promised. No limit shows 0.
-func promises(m Memory) (all []prometheus.Collector) {
+// reservations shows what is reserved. No limit shows 0.
+func reservations(m Memory) (all []prometheus.Collector) {
 	for _, g := range []struct {
 		name, help string
 		value      int64
 	}{
 		{"doze_memory_committed_bytes", "Memory that sandboxes which are not asleep on disk or in swap may take.", m.Committed},
-		{"doze_memory_committed_max_bytes", "Memory that may be promised to sandboxes; creates, forks and wakes over it are refused.", m.Most},
+		{"doze_memory_committed_max_bytes", "Memory that sandboxes may reserve; creates, forks and wakes over it are refused.", m.Most},
 		{"doze_memory_limit_bytes", "Memory that all sandboxes can take together.", m.Limit},
 		{"doze_compressed_memory_bytes", "Memory that compressed swap of the platform takes.", m.Compressed},
 		{"doze_compressed_memory_max_bytes", "Memory that compressed swap of the platform may take; sandboxes do not get it.", m.CompressedMost},
@@ -198,7 +198,7 @@ func promises(m Memory) (all []prometheus.Collector) {
 		all = append(all, gauge(g.name, g.help, g.value))
 	}
 	refusals := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "doze_memory_refusals_total", Help: "Creates, forks and wakes that were refused because all memory was promised.",
+		Name: "doze_memory_refusals_total", Help: "Creates, forks and wakes that were refused because all memory was reserved.",
 	})
 	refusals.Add(float64(m.Refusals))
 	return append(all, refusals)
@@ -234,7 +234,7 @@ func (m *Metrics) gatherer(is Now) prometheus.Gatherer {
 	now := prometheus.NewRegistry()
 	now.MustRegister(gauges(is.Costs)...)
 	now.MustRegister(is.Disk.gauges()...)
-	now.MustRegister(promises(is.Memory)...)
+	now.MustRegister(reservations(is.Memory)...)
 	now.MustRegister(
 		gauge("doze_checkpoint_age_seconds", "Age of the oldest last checkpoint of a sandbox that runs: what a crash would lose at most, of those that have one.", int64(is.Checkpoints.Oldest.Seconds())),
 		gauge("doze_checkpoints_overdue", "Sandboxes that run whose last checkpoint is older than --checkpoint-every.", int64(is.Checkpoints.Overdue)),
@@ -268,11 +268,20 @@ func (d Disk) gauges() []prometheus.Collector {
 	}{
 		{"doze_disk_free_bytes", "Disk that is free.", d.Free},
 		{"doze_disk_reserve_bytes", "Disk that is kept free.", d.Reserve},
-		{"doze_volume_promised_bytes", "Sizes of all volumes, which their sandboxes may fill.", d.Promised},
+		{"doze_volume_reserved_bytes", "Sizes of all volumes, which their sandboxes may fill.", d.Reserved},
 	} {
 		all = append(all, gauge(g.name, g.help, g.value))
+		if old := renamed[g.name]; old != "" {
+			all = append(all, gauge(old, "deprecated: "+g.name+" is the same.", g.value))
+		}
 	}
 	return all
+}
+
+// renamed are the names that metrics had in the version before, by their names now.
+// Both are shown for one version, so that dashboards can follow.
+var renamed = map[string]string{
+	"doze_volume_reserved_bytes": "doze_volume_promised_bytes",
 }
 
 // counts are what was counted elsewhere, by a label.

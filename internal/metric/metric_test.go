@@ -43,7 +43,7 @@ func TestMetrics(t *testing.T) {
 			{Tier: machine.OnDisk, Stats: machine.Stats{DiskBytes: 7}},
 		}, Memory: metric.Memory{Committed: 11, Most: 22, Limit: 33, Refusals: 44, Compressed: 55, CompressedMost: 66}, Checkpoints: metric.Checkpoints{Oldest: 77 * time.Second, Overdue: 88},
 		Packets: metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
-		Disk:    metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Promised: 40},
+		Disk:    metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Reserved: 40},
 		Drops:   map[string]uint64{"full": 8},
 		Front:   metric.Front{Open: 7, Refused: map[string]uint64{"source": 2}, Requests: map[string]uint64{"rate": 0}},
 	})
@@ -91,7 +91,7 @@ func TestMetrics(t *testing.T) {
 		`doze_disk_bytes{kind="volume"} 0`,
 		`doze_disk_free_bytes 70`,
 		`doze_disk_reserve_bytes 5`,
-		`doze_volume_promised_bytes 40`,
+		`doze_volume_reserved_bytes 40`,
 		`doze_connections 7`,
 		`doze_connections_refused_total{reason="source"} 2`,
 		`doze_requests_refused_total{reason="rate"} 0`,

@@ -55,7 +55,7 @@ func key(c machine.Config) string {
 
 // open removes what an earlier process began. Of an earlier version there may be
 // copies of machines, which nobody uses.
-func (a *ahead) open(keep func(id string) bool) error {
+func (a *ahead) open(owned func(id string) bool) error {
 	if a.n.Ahead == "" {
 		return nil
 	}
@@ -64,15 +64,15 @@ func (a *ahead) open(keep func(id string) bool) error {
 	}
 	return errors.Join(
 		removeOthers(a.n.Ahead, func(name string) bool { return name == machineDir }),
-		removeOthers(filepath.Join(a.n.Ahead, machineDir), keep),
+		removeOthers(filepath.Join(a.n.Ahead, machineDir), owned),
 	)
 }
 
-// removeOthers removes what keep does not name in a directory.
-func removeOthers(dir string, keep func(name string) bool) error {
+// removeOthers removes what wanted does not name in a directory.
+func removeOthers(dir string, wanted func(name string) bool) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
-		if !keep(e.Name()) {
+		if !wanted(e.Name()) {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

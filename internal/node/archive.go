@@ -76,7 +76,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	if err != nil {
 		return fmt.Errorf("find the machine: %w", err)
 	}
-	if err := n.pledge(ctx, b.made.config); err != nil {
+	if err := n.reserveMemory(ctx, b.made.config); err != nil {
 		return err
 	}
 	if err := m.Resume(ctx); err != nil {

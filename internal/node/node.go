@@ -119,25 +119,25 @@ type Options struct {
 	Reserve         int64   // with less memory than this available, sandboxes move to disk early
 	Budget          int64   // with more memory than this in sandboxes, they move down early; 0: no limit
 	Limit           int64   // what all machines can take together, in bytes; 0: no limit
-	Overcommit      float64 // how many times the limit may be promised to machines in memory
+	Overcommit      float64 // how many times the limit may be reserved for machines in memory
 }
 
 // Node is the runtime of one host.
 type Node struct {
 	Options
-	life    context.Context //nolint:containedctx // ends with the node
-	stop    context.CancelCauseFunc
-	tasks   sync.WaitGroup // goroutines of the boxes
-	reports *reports
-	events  <-chan machine.Event
-	era     int64 // where the sequence of reports begins
-	began   time.Time
-	ledger  *ledger
-	ahead   *ahead
-	usage   atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
-	pledges pledges                     // of memory
-	births  *births
-	way     descent.Way // down, of its sandboxes
+	life         context.Context //nolint:containedctx // ends with the node
+	stop         context.CancelCauseFunc
+	tasks        sync.WaitGroup // goroutines of the boxes
+	reports      *reports
+	events       <-chan machine.Event
+	era          int64 // where the sequence of reports begins
+	began        time.Time
+	ledger       *ledger
+	ahead        *ahead
+	usage        atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
+	reservations reservations                // of memory
+	births       *births
+	way          descent.Way // down, of its sandboxes
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -185,7 +185,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	}
 	n := &Node{Options: o, began: time.Now(), ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
 	n.births = newBirths(runtime.NumCPU() + 1) // one may wait for a disk
-	n.pledges = pledges{most: int64(float64(o.Limit) * o.Overcommit), promised: map[string]int64{}}
+	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.way = o.way()
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -457,11 +457,11 @@ func (n *Node) spare(b *Box) *spare {
 // and starts it.
 // Preconditions: the turn is held.
 func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ machine.Machine, err error) {
-	if err := n.pledge(ctx, b.made.config); err != nil {
+	if err := n.reserveMemory(ctx, b.made.config); err != nil {
 		return nil, err
 	}
-	promised := b.made.config.ID
-	u.push(func() error { n.pledges.release(promised); return nil })
+	owner := b.made.config.ID
+	u.push(func() error { n.reservations.release(owner); return nil })
 	u.push(func() error { return n.Release(o.UID) })
 	networking := trace.Start(ctx, trace.Network)
 	if b.made.config.Link, err = b.rules.lease(ctx, o.UID); err != nil {

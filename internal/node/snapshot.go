@@ -130,7 +130,7 @@ func (n *Node) take(ctx context.Context, m machine.Machine, s *savedSnapshot) (e
 		return fmt.Errorf("make the snapshot's directory: %w", err)
 	}
 	if err := m.Keep(ctx, n.copyDir(s.ID)); err != nil {
-		return fmt.Errorf("keep the machine: %w", cause(ctx, err))
+		return fmt.Errorf("copy the machine: %w", cause(ctx, err))
 	}
 	if s.Bytes, err = sizeOf(n.copyDir(s.ID)); err != nil {
 		return fmt.Errorf("measure the snapshot: %w", err)

@@ -57,7 +57,7 @@ func (s *spare) end(ctx context.Context) error {
 	if err := s.Close(ctx); err != nil {
 		return fmt.Errorf("end a spare machine: %w", err)
 	}
-	s.n.pledges.release(s.config.ID)
+	s.n.reservations.release(s.config.ID)
 	return s.n.Release(s.config.ID)
 }
 
@@ -68,10 +68,10 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 	c.Dir, c.Hostname = filepath.Join(a.n.Ahead, machineDir, c.ID), "sandbox"
 	var u undo
 	defer u.unwind(&err)
-	if !a.n.pledges.reserve(c.ID, a.n.need(c)) { // nobody makes room for what nobody asked for
+	if !a.n.reservations.reserve(c.ID, a.n.need(c)) { // nobody makes room for what nobody asked for
 		return nil, errNoMemory
 	}
-	u.push(func() error { a.n.pledges.release(c.ID); return nil })
+	u.push(func() error { a.n.reservations.release(c.ID); return nil })
 	u.push(func() error { return a.n.Release(c.ID) })
 	if c.Link, err = a.n.Lease(ctx, c.ID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", err)

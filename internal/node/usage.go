@@ -176,7 +176,7 @@ func (n *Node) measureVolumes(m *measuring) error {
 	}
 	for _, id := range ids {
 		use := fleet.DiskUse{Kind: fleet.DiskVolume, ID: id}
-		if use.Bytes, use.Promised, err = n.Options.Volumes.Measure(id); err != nil {
+		if use.Bytes, use.Reserved, err = n.Options.Volumes.Measure(id); err != nil {
 			continue // it was removed just now
 		}
 		if rest, ok := strings.CutPrefix(id, passing); ok {

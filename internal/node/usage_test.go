@@ -87,8 +87,8 @@ func TestUsage(t *testing.T) {
 			t.Errorf("others have %v", got)
 		}
 		for _, use := range u.Uses {
-			if use.Kind == fleet.DiskScratch && use.Promised != doze.Megabytes(32).Bytes() {
-				t.Errorf("the scratch disk promises %d bytes", use.Promised)
+			if use.Kind == fleet.DiskScratch && use.Reserved != doze.Megabytes(32).Bytes() {
+				t.Errorf("the scratch disk reserves %d bytes", use.Reserved)
 			}
 			if use.Kind == fleet.DiskSnapshot && use.Total() < size {
 				t.Errorf("the snapshot takes %d bytes for itself", use.Total())

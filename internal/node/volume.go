@@ -30,14 +30,14 @@ type Volumes interface {
 	IDs() ([]string, error)
 	// Measure returns the bytes of the blocks that a disk takes, and those that its
 	// owner may fill.
-	Measure(id string) (allocated, promised int64, err error)
+	Measure(id string) (allocated, reserved int64, err error)
 	// Attach gives a disk to an owner, also again, and returns the directory with
 	// its files.
 	Attach(ctx context.Context, id, owner string, readOnly bool) (dir string, err error)
 	// Detach takes all disks of an owner back.
 	Detach(owner string) error
-	// Sweep takes back those of owners that keep does not name.
-	Sweep(keep func(owner string) bool) error
+	// Sweep takes back those of owners that known does not name.
+	Sweep(known func(owner string) bool) error
 }
 
 // passing begins the ids of disks that begin and end with a machine. Ids of

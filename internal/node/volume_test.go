@@ -77,7 +77,7 @@ func (s *shelf) Import(ctx context.Context, id string, size doze.Megabytes, arch
 }
 
 // Measure says that each disk is full to a quarter.
-func (s *shelf) Measure(id string) (allocated, promised int64, err error) {
+func (s *shelf) Measure(id string) (allocated, reserved int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sizes[id].Bytes() / 4, s.sizes[id].Bytes(), nil

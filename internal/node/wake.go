@@ -169,7 +169,7 @@ func (b *Box) wake(try *attempt, port uint16) {
 		if err := failpoint.Reach(failpoint.Called, b.order.UID); err != nil {
 			return err
 		}
-		if err := b.n.pledge(ctx, b.made.config); err != nil {
+		if err := b.n.reserveMemory(ctx, b.made.config); err != nil {
 			return err
 		}
 		err := m.Resume(ctx)

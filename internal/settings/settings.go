@@ -70,7 +70,7 @@ type Settings struct {
 	ReserveMB    int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
 	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
 	SandboxMB    int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
-	Overcommit   float64         `json:"memoryOvercommit"`  // how many times that may be promised to sandboxes in memory
+	Overcommit   float64         `json:"memoryOvercommit"`  // how many times that may be reserved for sandboxes in memory
 	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake; -1: 1% of the memory
 	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
 	SparesMax    int             `json:"sparesMax"`         // the same, when as many sandboxes were created within a minute
@@ -104,7 +104,7 @@ type Settings struct {
 	ImageKeep daemon.Duration `json:"imageKeep"`
 	// DiskReserveMB stays free of the disk; -1: a part of it, see space.Auto.
 	DiskReserveMB int64 `json:"diskReserveMb"`
-	// VolumeOvercommit is how many bytes volumes may promise for each that is free.
+	// VolumeOvercommit is how many bytes volumes may reserve for each that is free.
 	VolumeOvercommit float64 `json:"volumeOvercommit"`
 }
 

@@ -1,5 +1,5 @@
 // Package space keeps some of a disk free, so that nobody fills it for others. It
-// knows who is about to write how much, and how much of volumes is promised and not
+// knows who is about to write how much, and how much of volumes is reserved and not
 // written yet.
 package space
 
@@ -37,7 +37,7 @@ const Auto = -1
 type Options struct {
 	// Reserve is how many bytes stay free, or [Auto].
 	Reserve int64
-	// Overcommit is how many bytes of volumes are promised for each that is free. With
+	// Overcommit is how many bytes of volumes may be reserved for each that is free. With
 	// 1 each volume can be filled.
 	Overcommit float64
 }
@@ -50,14 +50,14 @@ type Disk struct {
 
 	mu       sync.Mutex
 	claimed  int64            // guarded by mu; bytes that are being written
-	promises map[string]int64 // guarded by mu; sizes of volumes, by id
+	reserved map[string]int64 // guarded by mu; sizes of volumes, by id
 	counted  int64            // guarded by mu; bytes of these that are written
 	at       time.Time        // guarded by mu; when that was counted
 }
 
 // Open returns the disk that a directory is on.
 func Open(dir string, o Options) (*Disk, error) {
-	d := &Disk{dir: dir, o: o, promises: map[string]int64{}}
+	d := &Disk{dir: dir, o: o, reserved: map[string]int64{}}
 	s, err := d.stat()
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func Open(dir string, o Options) (*Disk, error) {
 }
 
 // Written says how to count what is written of the volumes. It is called before
-// the first promise.
+// the first reservation.
 func (d *Disk) Written(count func() int64) { d.written = count }
 
 // Same reports whether a directory is on the disk.
@@ -112,7 +112,7 @@ func (d *Disk) Claim(n int64) (release func(), err error) {
 }
 
 // ClaimSleep is Claim for the checkpoint of a sandbox. It may use the reserve, down
-// to a floor, and what is promised to volumes: a sandbox falls asleep although
+// to a floor, and what is reserved for volumes: a sandbox falls asleep although
 // others have filled the disk.
 func (d *Disk) ClaimSleep(n int64) (release func(), err error) {
 	return d.claim(n, func(s state) error {
@@ -120,9 +120,9 @@ func (d *Disk) ClaimSleep(n int64) (release func(), err error) {
 	})
 }
 
-// Promise promises the whole size of a volume to its guest, or is Exhausted if the
-// disk has no room for that. A size that is promised already costs nothing.
-func (d *Disk) Promise(id string, size int64) error {
+// Reserve reserves the whole size of a volume for its guest, or is Exhausted if the
+// disk has no room for that. A size that is reserved already costs nothing.
+func (d *Disk) Reserve(id string, size int64) error {
 	d.count()
 	s, err := d.stat()
 	if err != nil {
@@ -130,16 +130,16 @@ func (d *Disk) Promise(id string, size int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	more := size - d.promises[id]
+	more := size - d.reserved[id]
 	if more <= 0 {
 		return nil
 	}
 	if err := d.short(int64(float64(more)/d.o.Overcommit), s, d.o.Reserve, d.pending()); err != nil {
 		return doze.Wrap(err, doze.Exhausted,
-			"there is no room for %d MB more of volumes: the disk of this host has %d MB free, of which %d MB are kept and %d MB are promised to other volumes; make it smaller, or delete what is not needed",
+			"there is no room for %d MB more of volumes: the disk of this host has %d MB free, of which %d MB are kept and %d MB are reserved for other volumes; make it smaller, or delete what is not needed",
 			more>>20, s.free>>20, d.o.Reserve>>20, d.pending()>>20)
 	}
-	d.promises[id] = size
+	d.reserved[id] = size
 	return nil
 }
 
@@ -147,14 +147,14 @@ func (d *Disk) Promise(id string, size int64) error {
 func (d *Disk) Keep(id string, size int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.promises[id] = size
+	d.reserved[id] = size
 }
 
-// Forget takes a promise back.
+// Forget takes a reservation back.
 func (d *Disk) Forget(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.promises, id)
+	delete(d.reserved, id)
 }
 
 // claim takes n bytes if fits agrees.
@@ -185,7 +185,7 @@ func (d *Disk) claim(n int64, fits func(state) error) (release func(), err error
 func (d *Disk) short(n int64, s state, keep, pending int64) error {
 	left := s.free - d.claimed - keep - pending
 	if n > left {
-		return doze.Errorf(doze.Exhausted, "the disk of this host has no room for %d MB more: %d MB are free, of which %d MB are kept and %d MB are promised to volumes or being written; delete what is not needed, or ask its operator",
+		return doze.Errorf(doze.Exhausted, "the disk of this host has no room for %d MB more: %d MB are free, of which %d MB are kept and %d MB are reserved for volumes or being written; delete what is not needed, or ask its operator",
 			(n+mega-1)>>20, s.free>>20, keep>>20, (pending+d.claimed)>>20)
 	}
 	if s.inodes > 0 && s.freeNodes < s.inodes/inodeShare {
@@ -198,14 +198,14 @@ func (d *Disk) short(n int64, s state, keep, pending int64) error {
 // Preconditions: mu is held.
 func (d *Disk) pending() int64 {
 	var total int64
-	for _, size := range d.promises {
+	for _, size := range d.reserved {
 		total += size
 	}
 	return int64(float64(max(0, total-d.counted)) / d.o.Overcommit)
 }
 
 // count counts what is written of the volumes, unless that was done just now. The
-// promises are exact: what is written may be some seconds old, and is then on the
+// reservations are exact: what is written may be some seconds old, and is then on the
 // safe side as volumes fill.
 func (d *Disk) count() {
 	if d.written == nil {
@@ -229,7 +229,7 @@ func (d *Disk) count() {
 // State is how full a disk is.
 type State struct {
 	Total, Free, Reserve int64
-	Promised             int64 // to volumes
+	Reserved             int64 // for volumes
 	Pending              int64 // of that, what is not written and is kept for them
 }
 
@@ -240,8 +240,8 @@ func (d *Disk) State() (State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := State{Total: s.total, Free: s.free, Reserve: d.o.Reserve, Pending: d.pending()}
-	for _, size := range d.promises {
-		out.Promised += size
+	for _, size := range d.reserved {
+		out.Reserved += size
 	}
 	return out, err
 }

@@ -121,7 +121,7 @@ func TestRace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var claims, promises atomic.Int64
+	var claims, reservations atomic.Int64
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {
@@ -129,20 +129,20 @@ func TestRace(t *testing.T) {
 				if _, err := d.Claim(5 * mega); err == nil {
 					claims.Add(1)
 				}
-			} else if err := d.Promise(fmt.Sprint(i), 5*mega); err == nil {
-				promises.Add(1)
+			} else if err := d.Reserve(fmt.Sprint(i), 5*mega); err == nil {
+				reservations.Add(1)
 			}
 		})
 	}
 	all.Wait()
-	if got, most := (claims.Load()+promises.Load())*5*mega, begin.Free-100*mega; got > most || got < most-10*mega {
-		t.Errorf("%d claims and %d promises of 5 MB, with room for %d MB", claims.Load(), promises.Load(), most/mega)
+	if got, most := (claims.Load()+reservations.Load())*5*mega, begin.Free-100*mega; got > most || got < most-10*mega {
+		t.Errorf("%d claims and %d reservations of 5 MB, with room for %d MB", claims.Load(), reservations.Load(), most/mega)
 	}
 }
 
-// TestPromise promises no more to volumes than the disk could hold, and keeps it
+// TestReserveVolumes reserves no more for volumes than the disk could hold, and keeps it
 // for them while they are empty.
-func TestPromise(t *testing.T) {
+func TestReserveVolumes(t *testing.T) {
 	t.Parallel()
 	dir := small(t, 200)
 	var written atomic.Int64
@@ -153,28 +153,28 @@ func TestPromise(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		exhausted(t, d.Promise("huge", 4<<40), "4194304 MB more", fmt.Sprintf("%d MB free", s.Free/mega), "60 MB are kept")
-		if err := d.Promise("a", most*mega); err != nil {
+		exhausted(t, d.Reserve("huge", 4<<40), "4194304 MB more", fmt.Sprintf("%d MB free", s.Free/mega), "60 MB are kept")
+		if err := d.Reserve("a", most*mega); err != nil {
 			t.Errorf("%v: %v", overcommit, err)
 		}
-		exhausted(t, d.Promise("b", 100*mega), "promised to other volumes")
-		if err := d.Promise("a", most*mega); err != nil {
+		exhausted(t, d.Reserve("b", 100*mega), "reserved for other volumes")
+		if err := d.Reserve("a", most*mega); err != nil {
 			t.Errorf("the same again: %v", err)
 		}
-		exhausted(t, d.Promise("a", 10*most*mega))
+		exhausted(t, d.Reserve("a", 10*most*mega))
 		_, err = d.Claim(60 * mega)
-		exhausted(t, err, "promised to volumes")
+		exhausted(t, err, "reserved for volumes")
 		if release, err := d.ClaimSleep(60 * mega); err != nil {
 			t.Errorf("sleep beside a volume: %v", err)
 		} else {
 			release()
 		}
 		d.Forget("a")
-		if err := d.Promise("b", most*mega); err != nil {
+		if err := d.Reserve("b", most*mega); err != nil {
 			t.Errorf("after a removal: %v", err)
 		}
 		d.Keep("c", 1<<40) // of an earlier process
-		if s, err = d.State(); err != nil || s.Promised != 1<<40+most*mega {
+		if s, err = d.State(); err != nil || s.Reserved != 1<<40+most*mega {
 			t.Errorf("%+v, %v", s, err)
 		}
 	}

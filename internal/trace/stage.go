@@ -43,7 +43,7 @@ var stages = [count]struct{ name, is string }{
 	Commit:   {"commit", "the node writes its record of the sandbox"},
 	Turn:     {"turn", "the wake waits for its turn to change the machine; the create waits while too many machines are made at once"},
 	Find:     {"find", "the node looks for a machine that it could not adopt when it started"},
-	Memory:   {"memory", "the node promises memory, and may move other sandboxes to disk for it"},
+	Memory:   {"memory", "the node reserves memory, and may move other sandboxes to disk for it"},
 	Network:  {"network", "the sandbox gets an address, and its network rules take effect"},
 	Volumes:  {"volumes", "the node attaches volumes"},
 	Share:    {"share", "the new machine gets the files of a snapshot"},

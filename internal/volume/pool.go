@@ -41,14 +41,14 @@ const (
 // form is what names of volumes and owners look like.
 var form = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,127}$`)
 
-// A Ledger knows how much of the disk is promised to volumes.
+// A Ledger knows how much of the disk is reserved for volumes.
 type Ledger interface {
-	// Promise promises the whole size of a volume, or is Exhausted. The same again
+	// Reserve reserves the whole size of a volume, or is Exhausted. The same again
 	// costs nothing.
-	Promise(id string, size int64) error
+	Reserve(id string, size int64) error
 	// Keep takes note of a volume that is there.
 	Keep(id string, size int64)
-	// Forget takes a promise back.
+	// Forget takes a reservation back.
 	Forget(id string)
 }
 
@@ -118,7 +118,7 @@ func (p *Pool) Make(ctx context.Context, id string, size doze.Megabytes, from st
 	if _, err := os.Lstat(p.image(id)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := p.ledger.Promise(id, size.Bytes()); err != nil {
+	if err := p.ledger.Reserve(id, size.Bytes()); err != nil {
 		return err
 	}
 	err := p.make(id, func(name string) error {
@@ -167,7 +167,7 @@ func (p *Pool) Resize(id string, size doze.Megabytes) error {
 	if err != nil || was >= size.Bytes() {
 		return err
 	}
-	if err := p.ledger.Promise(id, size.Bytes()); err != nil {
+	if err := p.ledger.Reserve(id, size.Bytes()); err != nil {
 		return err
 	}
 	if err := lengthen(p.image(id), size); err != nil {
@@ -214,7 +214,7 @@ func (p *Pool) IDs() (ids []string, err error) {
 
 // Measure returns the bytes of the blocks that a volume takes on the host, and
 // its size, which is what a guest may fill.
-func (p *Pool) Measure(id string) (allocated, promised int64, err error) {
+func (p *Pool) Measure(id string) (allocated, reserved int64, err error) {
 	if err := check(id); err != nil {
 		return 0, 0, err
 	}

@@ -42,7 +42,7 @@ func open(t *testing.T, dir string) *volume.Pool {
 	return p
 }
 
-// ledger promises up to a sum.
+// ledger reserves up to a sum.
 type ledger struct {
 	most int64
 
@@ -52,7 +52,7 @@ type ledger struct {
 
 func newLedger(most int64) *ledger { return &ledger{most: most, sums: map[string]int64{}} }
 
-func (l *ledger) Promise(id string, size int64) error {
+func (l *ledger) Reserve(id string, size int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	total := size - l.sums[id]
@@ -78,15 +78,15 @@ func (l *ledger) Forget(id string) {
 	delete(l.sums, id)
 }
 
-func (l *ledger) promised() map[string]int64 {
+func (l *ledger) reserved() map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.sums)
 }
 
-// TestPromises keeps the ledger right through all that happens to volumes, and
+// TestLedger keeps the ledger right through all that happens to volumes, and
 // after a restart.
-func TestPromises(t *testing.T) {
+func TestLedger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	open(t, dir) // undoes all mounts in the end
@@ -111,7 +111,7 @@ func TestPromises(t *testing.T) {
 		t.Errorf("it has %d bytes, %v", size, err)
 	}
 	want := map[string]int64{"a": 64 << 20, "b": 100 << 20}
-	if diff := cmp.Diff(want, l.promised()); diff != "" {
+	if diff := cmp.Diff(want, l.reserved()); diff != "" {
 		t.Error(diff)
 	}
 	if _, err := p.Import(ctx, "c", 64, strings.NewReader("")); kind(err) != doze.Exhausted {
@@ -128,13 +128,13 @@ func TestPromises(t *testing.T) {
 	_, err = p.Import(ctx, "c", 64, bytes.NewReader(whole))
 	must(t, err)
 	want = map[string]int64{"b": 100 << 20, "c": 64 << 20}
-	if diff := cmp.Diff(want, l.promised()); diff != "" {
+	if diff := cmp.Diff(want, l.reserved()); diff != "" {
 		t.Error(diff)
 	}
 	again := newLedger(0)
 	_, err = volume.Open(dir, again)
 	must(t, err)
-	if diff := cmp.Diff(want, again.promised()); diff != "" {
+	if diff := cmp.Diff(want, again.reserved()); diff != "" {
 		t.Errorf("after a restart: %s", diff)
 	}
 	if n := p.Written(); n < 64<<10 || n > 64<<20 {

@@ -66,7 +66,7 @@ func (p *Pool) Import(ctx context.Context, id string, size doze.Megabytes, archi
 	if err := p.make(id, func(name string) error { return os.Rename(p.image(half), name) }); err != nil {
 		return 0, err
 	}
-	p.ledger.Keep(id, size.Bytes()) // what was promised to half, which is removed now
+	p.ledger.Keep(id, size.Bytes()) // what was reserved for half, which is removed now
 	return bytes, nil
 }
 

@@ -23,7 +23,7 @@ const (
 	createMemory = 1024
 	spares       = 2 // as many as dozed keeps by default
 	// stormMemory is less: 100 sandboxes and the spare ones fit on a host of 16 GB,
-	// on which no create is refused for the memory that it is promised.
+	// on which no create is refused for the memory that it reserves.
 	stormMemory = 512
 )
 

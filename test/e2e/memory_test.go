@@ -91,9 +91,9 @@ func TestSmallHost(t *testing.T) {
 	}
 }
 
-// TestMemoryIsPromised: what would be promised twice is refused, as something to
+// TestMemoryIsReserved: what would be reserved twice is refused, as something to
 // try again, and leaves nothing.
-func TestMemoryIsPromised(t *testing.T) {
+func TestMemoryIsReserved(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--sandbox-memory-mb", "720", "--reserve-mb", "64", "--memory-overcommit", "1", "--pause-after", "1h")
 	create(t, c, named("one", 256))

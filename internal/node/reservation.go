@@ -14,80 +14,80 @@ import (
 )
 
 // A sandbox takes memory of the node as it touches it, so that nobody can tell
-// from what is in use how much those that run will want. The pledges are what
+// from what is in use how much those that run will want. The reservations are what
 // each may take, from before it gets memory until it has none: see
 // [Box.account]. It is in memory alone and made again at each start.
 
 // errNoMemory is why a machine gets no memory.
-var errNoMemory = errors.New("the memory of the node is promised to others")
+var errNoMemory = errors.New("the memory of the node is reserved for others")
 
-// pledges are what machines may take of the memory, by their ids.
-type pledges struct {
+// reservations are what machines may take of the memory, by their ids.
+type reservations struct {
 	most int64 // that all may take together; 0 is no bound
 
 	mu       sync.Mutex
-	promised map[string]int64 // guarded by mu
-	sum      int64            // guarded by mu; of promised
+	reserved map[string]int64 // guarded by mu
+	sum      int64            // guarded by mu; of reserved
 	refusals uint64           // guarded by mu
 }
 
-// reserve promises memory to a machine, unless there is none left. It reports
-// whether the machine has its promise, which may be from before.
-func (p *pledges) reserve(id string, bytes int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, has := p.promised[id]; has {
+// reserve reserves memory for a machine, unless there is none left. It reports
+// whether the machine has its reservation, which may be from before.
+func (r *reservations) reserve(id string, bytes int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, has := r.reserved[id]; has {
 		return true
 	}
-	if p.most > 0 && p.sum+bytes > p.most {
+	if r.most > 0 && r.sum+bytes > r.most {
 		return false
 	}
-	p.set(id, bytes)
+	r.set(id, bytes)
 	return true
 }
 
 // note records what a machine has already.
-func (p *pledges) note(id string, bytes int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.set(id, bytes)
+func (r *reservations) note(id string, bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.set(id, bytes)
 }
 
-// release takes a promise back, if there is one.
-func (p *pledges) release(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sum -= p.promised[id]
-	delete(p.promised, id)
+// release takes a reservation back, if there is one.
+func (r *reservations) release(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sum -= r.reserved[id]
+	delete(r.reserved, id)
 }
 
-// set replaces a promise. Preconditions: mu is held.
-func (p *pledges) set(id string, bytes int64) {
-	p.sum += bytes - p.promised[id]
-	p.promised[id] = bytes
+// set replaces a reservation. Preconditions: mu is held.
+func (r *reservations) set(id string, bytes int64) {
+	r.sum += bytes - r.reserved[id]
+	r.reserved[id] = bytes
 }
 
 // refuse counts a refusal.
-func (p *pledges) refuse() (promised int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.refusals++
-	return p.sum
+func (r *reservations) refuse() (reserved int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusals++
+	return r.sum
 }
 
 // Committed is what the machines of a node may take of its memory.
 type Committed struct {
-	Bytes    int64  // promised now
-	Most     int64  // that may be promised; 0 is no bound
+	Bytes    int64  // reserved now
+	Most     int64  // that may be reserved; 0 is no bound
 	Limit    int64  // that they can take together; 0 is no bound
 	Refusals uint64 // of creates, forks and wakes, since the start
 }
 
-// Committed returns what is promised to machines now.
+// Committed returns what is reserved for machines now.
 func (n *Node) Committed() Committed {
-	n.pledges.mu.Lock()
-	defer n.pledges.mu.Unlock()
-	return Committed{Bytes: n.pledges.sum, Most: n.pledges.most, Limit: n.Limit, Refusals: n.pledges.refusals}
+	n.reservations.mu.Lock()
+	defer n.reservations.mu.Unlock()
+	return Committed{Bytes: n.reservations.sum, Most: n.reservations.most, Limit: n.Limit, Refusals: n.reservations.refusals}
 }
 
 // need is what a machine may take. No machine can take more than all together.
@@ -102,7 +102,7 @@ func (n *Node) need(c machine.Config) int64 {
 // never is why a machine cannot have its memory at any time, or nil. A sandbox of
 // the default size fits every node: it gets what there is.
 func (n *Node) never(c machine.Config) error {
-	most := n.pledges.most
+	most := n.reservations.most
 	if c.Memory > int64(doze.MemoryDefault)<<20 && n.Limit > 0 {
 		most = min(cmp.Or(most, n.Limit), n.Limit)
 	}
@@ -113,36 +113,36 @@ func (n *Node) never(c machine.Config) error {
 	if most == 0 || asked <= most {
 		return nil
 	}
-	n.pledges.refuse()
+	n.reservations.refuse()
 	return doze.Wrap(errNoMemory, doze.Unprocessable,
 		"a sandbox of %d MB never fits here: it needs %d MB with its engine, and the node has %d MB: ask for less, or have the operator look at --sandbox-memory-mb and --memory-overcommit",
 		c.Memory>>20, asked>>20, most>>20)
 }
 
-// pledge promises a machine its memory, if need be by moving sleeping sandboxes to
+// reserveMemory reserves the memory of a machine, if need be by moving sleeping sandboxes to
 // disk, the longest unused first. Without room the error is public and wraps
-// errNoMemory. A machine that has its promise costs one look into a map.
-func (n *Node) pledge(ctx context.Context, c machine.Config) error {
+// errNoMemory. A machine that has its reservation costs one look into a map.
+func (n *Node) reserveMemory(ctx context.Context, c machine.Config) error {
 	defer trace.Start(ctx, trace.Memory).End()
 	need := n.need(c)
 	if err := n.never(c); err != nil {
 		return err
 	}
-	for !n.pledges.reserve(c.ID, need) {
+	for !n.reservations.reserve(c.ID, need) {
 		if n.ahead.giveUp(ctx) {
 			continue
 		}
 		done := n.sinkOldest(machine.OnDisk, (*descent.Way).InRAM)
 		if done == nil {
 			n.recount()
-			if n.pledges.reserve(c.ID, need) {
+			if n.reservations.reserve(c.ID, need) {
 				return nil
 			}
-			promised := n.pledges.refuse()
-			slog.WarnContext(ctx, "no memory is left to promise", "sandbox", c.ID, "need", need, "promised", promised, "most", n.pledges.most)
+			reserved := n.reservations.refuse()
+			slog.WarnContext(ctx, "no memory is left to reserve", "sandbox", c.ID, "need", need, "reserved", reserved, "most", n.reservations.most)
 			return doze.Wrap(errNoMemory, doze.Unavailable,
-				"the node has no memory left: sandboxes in memory were promised %d of %d MB, and this one, of %d MB, needs %d MB with its engine; try again when one of them has gone to sleep, or delete one",
-				promised>>20, n.pledges.most>>20, c.Memory>>20, need>>20)
+				"the node has no memory left: sandboxes in memory have reserved %d of %d MB, and this one, of %d MB, needs %d MB with its engine; try again when one of them has gone to sleep, or delete one",
+				reserved>>20, n.reservations.most>>20, c.Memory>>20, need>>20)
 		}
 		select {
 		case <-done:
@@ -163,15 +163,15 @@ func (n *Node) recount() {
 	}
 }
 
-// account makes the pledges agree with where the memory of the machine is.
+// account makes the reservations agree with where the memory of the machine is.
 // Preconditions: the turn is held, or nobody else has the box yet.
 func (b *Box) account() {
 	b.mu.Lock()
 	m := b.machine
 	b.mu.Unlock()
 	if m == nil || m.Tier() >= machine.Swapped {
-		b.n.pledges.release(b.made.config.ID)
+		b.n.reservations.release(b.made.config.ID)
 		return
 	}
-	b.n.pledges.note(b.made.config.ID, b.n.need(b.made.config))
+	b.n.reservations.note(b.made.config.ID, b.n.need(b.made.config))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/dozehq/doze/internal/node"
 )
 
-// needs is what an order of these tests is promised.
+// needs is what an order of these tests reserves.
 const needs = 512<<20 + machine.EngineMemory
 
 // crowded returns options of a node with room for so many sandboxes in memory.
@@ -23,18 +23,18 @@ func (h *host) crowded(sandboxes int64) node.Options {
 	return o
 }
 
-// committed fails unless so many sandboxes have a promise.
+// committed fails unless so many sandboxes have a reservation.
 func (p *process) committed(sandboxes int64) {
 	p.h.t.Helper()
 	c := p.Committed()
 	if c.Bytes != sandboxes*needs || c.Most > 0 && c.Bytes > c.Most {
-		p.h.t.Fatalf("%d of %d bytes are promised, want those of %d sandboxes", c.Bytes, c.Most, sandboxes)
+		p.h.t.Fatalf("%d of %d bytes are reserved, want those of %d sandboxes", c.Bytes, c.Most, sandboxes)
 	}
 }
 
-// TestPledgeAtOnce: of many creates at once as many succeed as there is room for,
+// TestReservationAtOnce: of many creates at once as many succeed as there is room for,
 // and nothing is left of the others.
-func TestPledgeAtOnce(t *testing.T) {
+func TestReservationAtOnce(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		const room, many = 3, 12
@@ -72,9 +72,9 @@ func TestPledgeAtOnce(t *testing.T) {
 	})
 }
 
-// TestPledgeNever: a sandbox that can never have its memory is told so at once. One
+// TestReservationNever: a sandbox that can never have its memory is told so at once. One
 // of the default size or less gets what there is.
-func TestPledgeNever(t *testing.T) {
+func TestReservationNever(t *testing.T) {
 	virtual(t, func(h *host) {
 		o := h.options()
 		o.Limit, o.Overcommit = 1<<30, 4
@@ -91,9 +91,9 @@ func TestPledgeNever(t *testing.T) {
 	})
 }
 
-// TestPledgeMakesRoom: sandboxes that sleep are no reason to refuse anybody. What is
+// TestReservationMakesRoom: sandboxes that sleep are no reason to refuse anybody. What is
 // refused stays as it was, and works when there is room.
-func TestPledgeMakesRoom(t *testing.T) {
+func TestReservationMakesRoom(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.startWith(h.crowded(2))
@@ -132,7 +132,7 @@ func TestPledgeMakesRoom(t *testing.T) {
 		p.in("b", doze.Standby, "disk")
 		for _, r := range h.told("b")[reports:] {
 			if r.Message != "" {
-				t.Errorf("its owner is told %q, and has nothing to mend", r.Message)
+				t.Errorf("its owner is told %q, and has nothing to repair", r.Message)
 			}
 		}
 		p.committed(2)
@@ -144,9 +144,9 @@ func TestPledgeMakesRoom(t *testing.T) {
 	})
 }
 
-// TestPledgeOfTheNext: the next process promises what it adopts, also if that is
-// more than it would promise, and nothing to what sleeps on disk.
-func TestPledgeOfTheNext(t *testing.T) {
+// TestReservationOfTheNext: the next process reserves what it adopts, also if that is
+// more than it would reserve, and nothing to what sleeps on disk.
+func TestReservationOfTheNext(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.has("a", "b", "c")
@@ -159,7 +159,7 @@ func TestPledgeOfTheNext(t *testing.T) {
 		p.in("b", doze.Running, "awake")
 		p.in("c", doze.Running, "awake")
 		if c := p.Committed(); c.Bytes != 2*needs {
-			t.Fatalf("%d bytes are promised after a start, want those of two sandboxes", c.Bytes)
+			t.Fatalf("%d bytes are reserved after a start, want those of two sandboxes", c.Bytes)
 		}
 		letB, err := p.Hold(t.Context(), "b")
 		if err != nil {
@@ -176,8 +176,8 @@ func TestPledgeOfTheNext(t *testing.T) {
 	})
 }
 
-// TestPledgeComesBack: what fails, ends or dies has no promise.
-func TestPledgeComesBack(t *testing.T) {
+// TestReservationComesBack: what fails, ends or dies has no reservation.
+func TestReservationComesBack(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.startWith(h.crowded(1))
@@ -202,7 +202,7 @@ func TestPledgeComesBack(t *testing.T) {
 		p.in("b", doze.Standby, "saved")
 		h.Kill("b")
 		if err := p.Create(t.Context(), order("c")); err != nil {
-			t.Fatal("what sleeps on disk since it was killed has a promise:", err)
+			t.Fatal("what sleeps on disk since it was killed has a reservation:", err)
 		}
 		p.committed(1)
 	})
