@@ -40,3 +40,16 @@ func costOf(ctx context.Context, b *Box) (Cost, error) {
 	s, err := m.Stats(ctx)
 	return Cost{Phase: phase, Tier: m.Tier(), Ready: m.Ready(), Stats: s}, err
 }
+
+// Cost returns what a sandbox takes of the host now.
+func (n *Node) Cost(ctx context.Context, uid string) (machine.Stats, error) {
+	b := n.box(uid)
+	if b == nil {
+		return machine.Stats{}, errUnknown
+	}
+	c, err := costOf(ctx, b)
+	if errors.Is(err, errNoMachine) {
+		return machine.Stats{}, nil
+	}
+	return c.Stats, err
+}

@@ -1,0 +1,126 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/descent"
+	"github.com/dozehq/doze/internal/trace"
+)
+
+// Image is what a sandbox is made of.
+type Image struct {
+	Path    string   // file of the read-only root file system
+	Env     []string // KEY=value
+	User    string   // whom its processes run as: a name or an id, with an optional :group; empty means root
+	WorkDir string   // where they start; empty means /
+}
+
+// Options are the settings of a node and what it builds sandboxes with.
+type Options struct {
+	Dir       string // one directory per sandbox; survives a reboot
+	Snapshots string // one directory per snapshot; on the same file system, so that files can be shared
+	Ahead     string // directory of what is started ahead, on the same file system; without one nothing is
+	Agent     string // file with the agent
+	Driver    machine.Driver
+
+	// CheckImage and Image resolve an image's name; Image may take as long as
+	// making it takes.
+	CheckImage func(ref string) error
+	Image      func(ctx context.Context, ref string, login *fleet.Login) (Image, error)
+	PinImage   func(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error)
+	// HoldImage keeps the file of an image that a sandbox begins with that goes on from
+	// a snapshot, until it is on record.
+	HoldImage func(path string)
+	// ReleaseImage says that no record names an image any more.
+	ReleaseImage func(ref string)
+	// Images returns what the images of the host take of its disk, without who
+	// uses them.
+	Images func() ([]fleet.DiskUse, error)
+	// Lease returns the network of a sandbox, the same one for the same id
+	// until Release.
+	Lease   func(ctx context.Context, id string) (machine.Link, error)
+	Release func(id string) error
+	// Admit has the network of an order obeyed for what was leased under an id,
+	// and is NotFound if nothing is. What nobody admitted reaches nothing.
+	Admit func(id string, o fleet.Order) error
+	// Proxy is host:port of the proxy in every sandbox.
+	Proxy string
+	// Trust returns the certificate, in PEM, of an authority that signs where a
+	// routing rule has connections intercepted.
+	Trust func(authority string) ([]byte, error)
+	// Volumes keeps the disks of sandboxes.
+	Volumes Volumes
+	// Drive opens a part of a drive for a sandbox, with a directory for what is
+	// being written. Without a bucket it is Unsupported.
+	Drive func(m fleet.DriveMount, dir string) (Drive, error)
+	// Nameservers are the addresses that sandboxes ask for names, if there are
+	// any that they can reach.
+	Nameservers []string
+	// Report is told of every transition, in order, by one goroutine.
+	Report func(fleet.Report)
+	// Woke and Sank are told how wakes and moves down ended and how long they
+	// took. They must not wait. Either may be nil.
+	Woke func(from machine.Tier, took time.Duration, err error)
+	Sank func(to machine.Tier, took time.Duration, err error)
+	// Traced is told of every wake and every create that has ended. It must not
+	// wait. It may be nil.
+	Traced func(trace.Record)
+	// Room takes bytes of the disk for what is about to be written, until release is
+	// called, or is Exhausted; SleepRoom is for checkpoints of sandboxes, which may
+	// take more of it. Without them the disk is the node's.
+	Room, SleepRoom func(bytes int64) (release func(), err error)
+	// Refused is told of each sandbox that may not be awake, by the name of the
+	// quota. It must not wait. It may be nil.
+	Refused func(quota string)
+	// Available returns the bytes of memory that the host can still give.
+	Available func() (int64, error)
+
+	PauseAfter time.Duration // unused for this long, a sandbox is paused
+	GoBack     bool          // one whose processes end by themselves goes on from its last checkpoint
+	SaveAfter  time.Duration // paused for this long, its checkpoint is written
+	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
+	DiskAfter  time.Duration // paused for this long, its memory is given back
+	// CheckpointEvery is how old the last checkpoint of a sandbox in use may get: it
+	// is renewed in the next moment in which nobody uses the sandbox. 0: only a
+	// sleep writes one.
+	CheckpointEvery time.Duration
+	Spares          int     // how many machines are started ahead of their sandboxes
+	SparesMax       int     // the same, when as many were created within a minute
+	Reserve         int64   // with less memory than this available, sandboxes move to disk early
+	Budget          int64   // with more memory than this in sandboxes, they move down early; 0: no limit
+	Limit           int64   // what all machines can take together, in bytes; 0: no limit
+	Overcommit      float64 // how many times the limit may be reserved for machines in memory
+}
+
+// fill gives those who need not be told of anything somebody who does nothing.
+func (o *Options) fill() {
+	if o.Woke == nil {
+		o.Woke = func(machine.Tier, time.Duration, error) {}
+	}
+	if o.Sank == nil {
+		o.Sank = func(machine.Tier, time.Duration, error) {}
+	}
+	boundless := func(int64) (release func(), err error) { return func() {}, nil }
+	if o.Room == nil {
+		o.Room = boundless
+	}
+	if o.SleepRoom == nil {
+		o.SleepRoom = boundless
+	}
+	if o.Traced == nil {
+		o.Traced = func(trace.Record) {}
+	}
+	if o.Refused == nil {
+		o.Refused = func(string) {}
+	}
+}
+
+// way is the way down of sandboxes.
+func (o *Options) way() descent.Way {
+	return descent.Way{
+		Pause: o.PauseAfter, Save: o.SaveAfter, Swap: o.SwapAfter, Disk: o.DiskAfter, Swaps: o.Driver.Traits().Swap,
+	}
+}
