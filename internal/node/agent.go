@@ -11,6 +11,9 @@ import (
 )
 
 const (
+	// bootTimeout bounds the time from the first instruction until the agent
+	// answers.
+	bootTimeout = 60 * time.Second
 	// askTimeout bounds what we ask an agent by ourselves. One that does not
 	// answer has lost its say.
 	askTimeout = 2 * time.Second

@@ -97,13 +97,13 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 			return m, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
 		}
 	} else {
-		s, err := n.readSnapshot(o.From)
+		s, err := n.snapshots.read(o.From)
 		if err != nil {
-			return m, n.unusable(o.From, err)
+			return m, n.snapshots.unusable(o.From, err)
 		}
 		m.image = s.Image
 		n.HoldImage(m.image.Path)
-		c.Agent, c.Memory, c.CPUs, c.From = s.Agent, s.Memory, s.CPUs, n.copyDir(o.From)
+		c.Agent, c.Memory, c.CPUs, c.From = s.Agent, s.Memory, s.CPUs, n.snapshots.copyDir(o.From)
 	}
 	c.Root, c.Env = m.image.Path, bootEnvironment(m.image, n.Nameservers, o.Tun)
 	return m, nil
@@ -186,7 +186,7 @@ func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ mach
 			err = doze.Wrap(err, doze.Unavailable, "this node has a launcher from before there were volumes: its operator has to end that, and the node's log says which")
 		}
 		if o.From != "" {
-			err = n.unusable(o.From, err)
+			err = n.snapshots.unusable(o.From, err)
 		}
 		return nil, err
 	}

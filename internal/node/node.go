@@ -25,12 +25,6 @@ import (
 	"github.com/dozehq/doze/internal/node/entry"
 )
 
-const (
-	// bootTimeout bounds the time from the first instruction until the agent
-	// answers.
-	bootTimeout = 60 * time.Second
-)
-
 // Node is the runtime of one host.
 type Node struct {
 	Options
@@ -46,6 +40,7 @@ type Node struct {
 	usage        atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
 	reservations reservations                // of memory
 	births       *births
+	snapshots    snapshots
 	way          descent.Way // down, of its sandboxes
 
 	mu       sync.Mutex
@@ -72,6 +67,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.way = o.way()
+	n.snapshots = snapshots{root: o.Snapshots, driver: o.Driver}
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {

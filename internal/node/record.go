@@ -161,7 +161,7 @@ func (n *Node) adopt(ctx context.Context) error {
 	if err := n.sweepVolumes(); err != nil {
 		return fmt.Errorf("detach volumes: %w", err)
 	}
-	return n.sweepSnapshots(ctx)
+	return n.snapshots.sweep()
 }
 
 func (n *Node) adoptOne(ctx context.Context, uid string) error {
@@ -259,7 +259,7 @@ func (n *Node) Agents() (files []string, all bool) {
 		}
 		files = append(files, b.made.config.Agent)
 	}
-	err := n.eachSnapshot(func(_ string, s savedSnapshot, err error) error {
+	err := n.snapshots.each(func(_ string, s savedSnapshot, err error) error {
 		files = append(files, s.Agent)
 		return err
 	})
@@ -289,7 +289,7 @@ func (n *Node) ImageFiles() (files []string, err error) {
 		}
 		files = append(files, r.Image.Path, r.Config.Root)
 	}
-	err = n.eachSnapshot(func(_ string, s savedSnapshot, err error) error {
+	err = n.snapshots.each(func(_ string, s savedSnapshot, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it is being made, of a sandbox that has the image
 		}

@@ -30,16 +30,24 @@ type savedSnapshot struct {
 // copyName is the copy of the machine, below the directory of a snapshot.
 const copyName = "copy"
 
-func (n *Node) snapshotDir(id string) string { return filepath.Join(n.Options.Snapshots, id) }
+// snapshots are the snapshots of a node on its disk.
+type snapshots struct {
+	root   string
+	driver machine.Driver
+}
 
-func (n *Node) copyDir(id string) string { return filepath.Join(n.snapshotDir(id), copyName) }
+// dir is where everything of a snapshot is.
+func (k *snapshots) dir(id string) string { return filepath.Join(k.root, id) }
+
+// copyDir is where the copy of the machine is.
+func (k *snapshots) copyDir(id string) string { return filepath.Join(k.dir(id), copyName) }
 
 // Snapshot implements [fleet.Node].
 func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if !idPattern.MatchString(id) {
 		return 0, doze.Errorf(doze.Invalid, "%.80q is no id of a snapshot", id)
 	}
-	if s, err := n.readSnapshot(id); err == nil {
+	if s, err := n.snapshots.read(id); err == nil {
 		return s.Bytes, nil
 	}
 	b := n.box(uid)
@@ -76,7 +84,7 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	}
 	defer release()
 	s := savedSnapshot{ID: id, Image: b.made.image, Agent: b.made.config.Agent, Memory: b.made.config.Memory, CPUs: b.made.config.CPUs}
-	err = n.take(ctx, m, &s)
+	err = n.snapshots.take(ctx, m, &s)
 	return s.Bytes, missing("the sandbox cannot be copied", err)
 }
 
@@ -116,23 +124,23 @@ func (b *Box) freeze() (thaw func(), err error) {
 }
 
 // take makes the copy and then its record.
-func (n *Node) take(ctx context.Context, m machine.Machine, s *savedSnapshot) (err error) {
+func (k *snapshots) take(ctx context.Context, m machine.Machine, s *savedSnapshot) (err error) {
 	// What an attempt that was cut off left is in the way.
-	if err := n.DropSnapshot(ctx, s.ID); err != nil {
+	if err := k.drop(s.ID); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, n.DropSnapshot(context.WithoutCancel(ctx), s.ID))
+			err = errors.Join(err, k.drop(s.ID))
 		}
 	}()
-	if err := os.MkdirAll(n.snapshotDir(s.ID), 0o700); err != nil {
+	if err := os.MkdirAll(k.dir(s.ID), 0o700); err != nil {
 		return fmt.Errorf("make the snapshot's directory: %w", err)
 	}
-	if err := m.Keep(ctx, n.copyDir(s.ID)); err != nil {
+	if err := m.Keep(ctx, k.copyDir(s.ID)); err != nil {
 		return fmt.Errorf("copy the machine: %w", cause(ctx, err))
 	}
-	if s.Bytes, err = sizeOf(n.copyDir(s.ID)); err != nil {
+	if s.Bytes, err = sizeOf(k.copyDir(s.ID)); err != nil {
 		return fmt.Errorf("measure the snapshot: %w", err)
 	}
 	raw, err := json.Marshal(s)
@@ -140,7 +148,7 @@ func (n *Node) take(ctx context.Context, m machine.Machine, s *savedSnapshot) (e
 		return err
 	}
 	// A crash after these lines leaves a snapshot.
-	if err := errors.Join(durable.Replace(filepath.Join(n.snapshotDir(s.ID), recordName), raw, recordMode), durable.Sync(n.Options.Snapshots)); err != nil {
+	if err := errors.Join(durable.Replace(filepath.Join(k.dir(s.ID), recordName), raw, recordMode), durable.Sync(k.root)); err != nil {
 		return fmt.Errorf("write the record of the snapshot: %w", err)
 	}
 	return nil
@@ -168,15 +176,18 @@ func sizeOf(dir string) (bytes int64, err error) {
 }
 
 // DropSnapshot implements [fleet.Node].
-func (n *Node) DropSnapshot(_ context.Context, id string) error {
+func (n *Node) DropSnapshot(_ context.Context, id string) error { return n.snapshots.drop(id) }
+
+// drop removes a snapshot, if it is there.
+func (k *snapshots) drop(id string) error {
 	if !idPattern.MatchString(id) {
 		return nil // there is none
 	}
-	dir := n.snapshotDir(id)
+	dir := k.dir(id)
 	if err := os.Remove(filepath.Join(dir, recordName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of the snapshot: %w", err)
 	}
-	if err := n.Driver.Discard(n.copyDir(id)); err != nil {
+	if err := k.driver.Discard(k.copyDir(id)); err != nil {
 		return fmt.Errorf("remove the snapshot: %w", err)
 	}
 	return os.RemoveAll(dir)
@@ -185,7 +196,7 @@ func (n *Node) DropSnapshot(_ context.Context, id string) error {
 // Snapshots implements [fleet.Node].
 func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 	all := map[string]int64{}
-	err := n.eachSnapshot(func(_ string, s savedSnapshot, err error) error {
+	err := n.snapshots.each(func(_ string, s savedSnapshot, err error) error {
 		if err == nil {
 			all[s.ID] = s.Bytes
 		}
@@ -194,10 +205,10 @@ func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 	return all, err
 }
 
-// eachSnapshot calls fn with the record of every snapshot, or with why there is
+// each calls fn with the record of every snapshot, or with why there is
 // none that can be used.
-func (n *Node) eachSnapshot(fn func(id string, s savedSnapshot, err error) error) error {
-	entries, err := os.ReadDir(n.Options.Snapshots)
+func (k *snapshots) each(fn func(id string, s savedSnapshot, err error) error) error {
+	entries, err := os.ReadDir(k.root)
 	if err != nil {
 		return fmt.Errorf("read the snapshots: %w", err)
 	}
@@ -205,7 +216,7 @@ func (n *Node) eachSnapshot(fn func(id string, s savedSnapshot, err error) error
 		if !e.IsDir() || !idPattern.MatchString(e.Name()) {
 			continue
 		}
-		s, err := n.readSnapshot(e.Name())
+		s, err := k.read(e.Name())
 		if err := fn(e.Name(), s, err); err != nil {
 			return err
 		}
@@ -213,10 +224,10 @@ func (n *Node) eachSnapshot(fn func(id string, s savedSnapshot, err error) error
 	return nil
 }
 
-// readSnapshot returns the record of a complete snapshot. Without one the
+// read returns the record of a complete snapshot. Without one the
 // error is [fs.ErrNotExist].
-func (n *Node) readSnapshot(id string) (s savedSnapshot, err error) {
-	raw, err := os.ReadFile(filepath.Join(n.snapshotDir(id), recordName))
+func (k *snapshots) read(id string) (s savedSnapshot, err error) {
+	raw, err := os.ReadFile(filepath.Join(k.dir(id), recordName))
 	if err != nil {
 		return s, err
 	}
@@ -231,8 +242,8 @@ func (n *Node) readSnapshot(id string) (s savedSnapshot, err error) {
 
 // unusable classifies why nothing could go on from a snapshot: it may be gone,
 // also under a machine that was being made, or damaged.
-func (n *Node) unusable(id string, err error) error {
-	if _, now := n.readSnapshot(id); errors.Is(now, fs.ErrNotExist) {
+func (k *snapshots) unusable(id string, err error) error {
+	if _, now := k.read(id); errors.Is(now, fs.ErrNotExist) {
 		return doze.Wrap(err, doze.NotFound, "there is no such snapshot on this node")
 	}
 	if errors.Is(err, machine.ErrDamaged) || errors.Is(err, errDamaged) {
@@ -241,17 +252,17 @@ func (n *Node) unusable(id string, err error) error {
 	return missing("the snapshot cannot be used", err)
 }
 
-// sweepSnapshots removes what a crash left of snapshots that were being made.
+// sweep removes what a crash left of snapshots that were being made.
 // What cannot be removed stops no sandbox.
-func (n *Node) sweepSnapshots(ctx context.Context) error {
-	if err := os.MkdirAll(n.Options.Snapshots, 0o700); err != nil {
+func (k *snapshots) sweep() error {
+	if err := os.MkdirAll(k.root, 0o700); err != nil {
 		return fmt.Errorf("make the directory of snapshots: %w", err)
 	}
-	return n.eachSnapshot(func(id string, _ savedSnapshot, err error) error {
+	return k.each(func(id string, _ savedSnapshot, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			slog.Warn("removing a snapshot that was not finished", "snapshot", id)
-			if err := n.DropSnapshot(ctx, id); err != nil {
+			if err := k.drop(id); err != nil {
 				slog.Error("it is not removed yet", "snapshot", id, "err", err)
 			}
 		case err != nil:

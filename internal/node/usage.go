@@ -158,12 +158,12 @@ func (n *Node) measureSandboxes(ctx context.Context, m *measuring) error {
 
 func (n *Node) measureSnapshots(m *measuring) error {
 	var errs []error
-	err := n.eachSnapshot(func(id string, s savedSnapshot, _ error) error { // one that is being made has no record yet
+	err := n.snapshots.each(func(id string, s savedSnapshot, _ error) error { // one that is being made has no record yet
 		if s.Image.Path != "" {
 			file := filepath.Base(s.Image.Path)
 			m.users[file] = append(m.users[file], id)
 		}
-		errs = append(errs, m.add(fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id}, n.snapshotDir(id)))
+		errs = append(errs, m.add(fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id}, n.snapshots.dir(id)))
 		return nil
 	})
 	return errors.Join(append(errs, err)...)
