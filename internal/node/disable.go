@@ -36,12 +36,14 @@ func (b *Box) refuse(ctx context.Context, on doze.Trigger, to ...doze.Phase) err
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !b.state.Is(to...) {
-		if b.sinking.stop() {
-			// its end is a change
-		} else if err := b.move(on, ""); err == nil {
-			break
-		} else if !b.state.Is(doze.Suspending, doze.Waking, doze.Starting) {
-			return err
+		if !b.sinking.stop() { // the end of a move to a lower tier is a change
+			err := b.move(on, "")
+			if err == nil {
+				break
+			}
+			if !b.state.Is(doze.Suspending, doze.Waking, doze.Starting) {
+				return err
+			}
 		}
 		if err := b.wait(ctx, nil); err != nil {
 			return err
