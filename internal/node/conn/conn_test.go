@@ -16,6 +16,8 @@ import (
 
 // sandbox is the owner of connections, and its machine.
 type sandbox struct {
+	*testing.T
+
 	closed  error // why nobody can be reached
 	refuses int   // how many connections the machine refuses
 	silent  bool  // the machine does not answer
@@ -53,17 +55,18 @@ func (s *sandbox) Dial(ctx context.Context, _ uint16) (net.Conn, error) {
 const port = 3000
 
 // virtual runs a test of connections in virtual time.
-func virtual(t *testing.T, do func(t *testing.T, s *sandbox, all *conn.Set)) {
+func virtual(t *testing.T, do func(s *sandbox, all *conn.Set)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &sandbox{}
-		do(t, s, conn.New(t.Context(), s))
+		s := &sandbox{T: t}
+		do(s, conn.New(t.Context(), s))
 	})
 }
 
 // TestCut: a cut ends what is open, and what is being made.
 func TestCut(t *testing.T) {
-	virtual(t, func(t *testing.T, s *sandbox, all *conn.Set) {
+	virtual(t, func(s *sandbox, all *conn.Set) {
+		t := s.T
 		c, err := all.Dial(t.Context(), port)
 		if err != nil || all.Len() != 1 {
 			t.Fatalf("%d connections are open: %v", all.Len(), err)
@@ -97,7 +100,8 @@ func TestCut(t *testing.T) {
 // TestRefused: listeners that are not back yet are waited for after a wake from disk,
 // and only then.
 func TestRefused(t *testing.T) {
-	virtual(t, func(t *testing.T, s *sandbox, all *conn.Set) {
+	virtual(t, func(s *sandbox, all *conn.Set) {
+		t := s.T
 		s.refuses = 3
 		if _, err := all.Dial(t.Context(), port); !errors.Is(err, syscall.ECONNREFUSED) || s.dials != 1 {
 			t.Errorf("after %d attempts: %v", s.dials, err)
@@ -119,7 +123,8 @@ func TestRefused(t *testing.T) {
 // TestUnreachable: nobody connects to a sandbox that sleeps, nor keeps a connection
 // that was made while it fell asleep.
 func TestUnreachable(t *testing.T) {
-	virtual(t, func(t *testing.T, s *sandbox, all *conn.Set) {
+	virtual(t, func(s *sandbox, all *conn.Set) {
+		t := s.T
 		asleep := errors.New("it sleeps")
 		s.closed = asleep
 		if _, err := all.Dial(t.Context(), port); !errors.Is(err, asleep) || s.dials != 0 {
@@ -152,7 +157,8 @@ func (f *falling) Admit(func()) error { return f.why }
 // woke. Without one it is closed.
 func TestEarly(t *testing.T) {
 	spawn := func(do func()) bool { go do(); return true }
-	virtual(t, func(t *testing.T, s *sandbox, all *conn.Set) {
+	virtual(t, func(s *sandbox, all *conn.Set) {
+		t := s.T
 		all.Early(s, port, spawn)
 		synctest.Wait()
 		other, err := all.Dial(t.Context(), port+1)
@@ -186,7 +192,8 @@ func TestEarly(t *testing.T) {
 
 // TestHTTP: the host of a request is the port.
 func TestHTTP(t *testing.T) {
-	virtual(t, func(t *testing.T, s *sandbox, all *conn.Set) {
+	virtual(t, func(s *sandbox, all *conn.Set) {
+		t := s.T
 		for host, dials := range map[string]int{"sandbox:3000": 1, "sandbox:70000": 0} {
 			s.dials, s.refuses = 0, 1
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
