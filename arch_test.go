@@ -218,8 +218,8 @@ const driver = "internal/machine/gvisor"
 // who test and measure what is built.
 var composers = []string{driver, "cmd/doze-sentry", "cmd/dozed", "internal/host", "internal/testkit", "test"}
 
-// imageTest reads a root file system as the engine does that it is made for.
-const imageTest = "internal/disk/library_test.go"
+// diskTest reads a root file system as the engine does that it is made for.
+const diskTest = "internal/disk/library_test.go"
 
 // engineWords are in the names of an engine's types, functions and fields.
 var engineWords = regexp.MustCompile(`(?i)gvisor|runsc|sentry|systrap`)
@@ -233,7 +233,7 @@ func TestDriverIsHidden(t *testing.T) {
 		for _, imp := range f.Imports {
 			p := strings.Trim(imp.Path.Value, `"`)
 			switch {
-			case within(p, "gvisor.dev") && !within(dir, driver) && dir != "cmd/doze-sentry" && filepath.ToSlash(name) != imageTest:
+			case within(p, "gvisor.dev") && !within(dir, driver) && dir != "cmd/doze-sentry" && filepath.ToSlash(name) != diskTest:
 				t.Errorf("%s imports %s, which only %s may", name, p, driver)
 			case within(p, "gvisor.dev") && dir == driver:
 				t.Errorf("%s imports %s, which only the launcher may: it would be linked into dozed", name, p)

@@ -217,9 +217,9 @@ func CheckMountPath(p *Problems, field, name string) {
 	}
 }
 
-// Vacant is a Conflict if a mount would hide what the platform has in every
+// CheckPath is a Conflict if a mount would hide what the platform has in every
 // sandbox, or be in it. It comes after Default.
-func (m *DriveMount) Vacant() error {
+func (m *DriveMount) CheckPath() error {
 	for _, taken := range takenPaths {
 		if within(m.MountPath, taken) || within(taken, m.MountPath) {
 			return Errorf(Conflict, "mountPath is %q; %s belongs to the platform: choose another path", clip(m.MountPath), taken)

@@ -85,15 +85,15 @@ func TestDriveMount(t *testing.T) {
 	}
 }
 
-// TestDriveMountVacant: what the platform has in a sandbox is taken.
-func TestDriveMountVacant(t *testing.T) {
+// TestDriveMountPath: what the platform has in a sandbox is taken.
+func TestDriveMountPath(t *testing.T) {
 	t.Parallel()
 	for name, says := range map[string]string{
 		"/.doze/x": "/.doze belongs to the platform", "/var": "/var/log/doze belongs", "/proc": "/proc belongs", "proc/x": "/proc belongs", "/processes": "", "/mnt/proc": "",
 	} {
 		m := doze.DriveMount{Drive: "d", MountPath: name}
 		m.Default()
-		err := m.Vacant()
+		err := m.CheckPath()
 		if says == "" && err != nil || says != "" && (doze.Public(err).Kind != doze.Conflict || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%s: %v, want %q", name, err, says)
 		}

@@ -10,9 +10,9 @@ import (
 // Limits of the network of a sandbox; those of one list are of each list.
 const (
 	DomainsMax        = 256 // entries of a list of domains
-	RoutesMax         = 64  // routing rules of a sandbox
-	RouteEntriesMax   = 64  // headers, body members or secrets of one of them
-	RouteValueMax     = 8 << 10
+	RulesMax          = 64  // routing rules of a sandbox
+	RuleEntriesMax    = 64  // headers, body members or secrets of one of them
+	RuleValueMax      = 8 << 10
 	EgressPoliciesMax = 64
 )
 
@@ -240,8 +240,8 @@ func (x *Proxy) check(p *Problems, at string) {
 	checkAllowed(p, at+"allowedDomains", x.AllowedDomains)
 	checkDomains(p, at+"forbiddenDomains", x.ForbiddenDomains)
 	checkDomains(p, at+"bypass", x.Bypass)
-	if len(x.Routing) > RoutesMax {
-		p.Add(at+"routing", "has %d entries; at most %d are allowed", len(x.Routing), RoutesMax)
+	if len(x.Routing) > RulesMax {
+		p.Add(at+"routing", "has %d entries; at most %d are allowed", len(x.Routing), RulesMax)
 	}
 	for i := range x.Routing {
 		x.Routing[i].check(p, fmt.Sprintf("%srouting[%d].", at, i))
@@ -255,12 +255,12 @@ func (t *ProxyTarget) check(p *Problems, at string) {
 		field  string
 		values map[string]string
 	}{{"headers", t.Headers}, {"body", t.Body}, {"secrets", secrets}} {
-		if len(m.values) > RouteEntriesMax {
-			p.Add(at+m.field, "has %d entries; at most %d are allowed", len(m.values), RouteEntriesMax)
+		if len(m.values) > RuleEntriesMax {
+			p.Add(at+m.field, "has %d entries; at most %d are allowed", len(m.values), RuleEntriesMax)
 		}
 		for name, v := range m.values {
-			if name == "" || len(name) > RouteValueMax || len(v) > RouteValueMax {
-				p.Add(at+m.field, "needs names of at least 1 byte, and names and values of at most %d", RouteValueMax)
+			if name == "" || len(name) > RuleValueMax || len(v) > RuleValueMax {
+				p.Add(at+m.field, "needs names of at least 1 byte, and names and values of at most %d", RuleValueMax)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 // served returns a client of a server that answers every request with h, and
 // the inside of a sandbox there.
-func served(t *testing.T, h http.HandlerFunc) (*client.Client, *client.Box) {
+func served(t *testing.T, h http.HandlerFunc) (*client.Client, *client.Agent) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer k1" || r.Header.Get("X-Blaxel-Workspace") != "acme" {
@@ -34,7 +34,7 @@ func served(t *testing.T, h http.HandlerFunc) (*client.Client, *client.Box) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	b, err := c.Box(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL + "/run/acme/sandboxes/web"}})
+	b, err := c.Agent(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL + "/run/acme/sandboxes/web"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestRun(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			_, box := served(t, func(w http.ResponseWriter, r *http.Request) {
+			_, agent := served(t, func(w http.ResponseWriter, r *http.Request) {
 				var in map[string]any
 				json.NewDecoder(r.Body).Decode(&in)
 				want := map[string]any{"command": "make", "env": map[string]any{"A": "b"}, "waitForCompletion": true}
@@ -189,7 +189,7 @@ func TestRun(t *testing.T) {
 				answer(200, c.kind, c.body)(w, r)
 			})
 			var got strings.Builder
-			p, err := box.Run(t.Context(), client.Command{Command: "make", Env: map[string]string{"A": "b"}}, said(&got))
+			p, err := agent.Run(t.Context(), client.Command{Command: "make", Env: map[string]string{"A": "b"}}, said(&got))
 			if got.String() != c.want || p.ExitCode != c.code {
 				t.Errorf("heard %q, code %d", got.String(), p.ExitCode)
 			}
@@ -202,21 +202,21 @@ func TestRun(t *testing.T) {
 
 func TestRunPassesOutputOnAtOnce(t *testing.T) {
 	heard := make(chan struct{})
-	_, box := served(t, func(w http.ResponseWriter, _ *http.Request) {
+	_, agent := served(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		io.WriteString(w, `{"type":"stdout","data":"first"}`+"\n")
 		http.NewResponseController(w).Flush()
 		<-heard
 		io.WriteString(w, `{"type":"result","data":"{}"}`+"\n")
 	})
-	_, err := box.Run(t.Context(), client.Command{Command: "x"}, func(client.Channel, string) error { close(heard); return nil })
+	_, err := agent.Run(t.Context(), client.Command{Command: "x"}, func(client.Channel, string) error { close(heard); return nil })
 	if err != nil {
 		t.Error(err)
 	}
 }
 
 func TestProcessesAndLogs(t *testing.T) {
-	_, box := served(t, func(w http.ResponseWriter, r *http.Request) {
+	_, agent := served(t, func(w http.ResponseWriter, r *http.Request) {
 		body := map[string]string{
 			"GET /process":                  `[{"pid":"7","name":"a"}]`,
 			"GET /process/a%20b":            `{"pid":"7"}`,
@@ -233,35 +233,35 @@ func TestProcessesAndLogs(t *testing.T) {
 		answer(status, "application/json", body)(w, r)
 	})
 	ctx := t.Context()
-	if ps, err := box.Processes(ctx); err != nil || len(ps) != 1 || ps[0].PID != "7" {
+	if ps, err := agent.Processes(ctx); err != nil || len(ps) != 1 || ps[0].PID != "7" {
 		t.Errorf("%v %v", ps, err)
 	}
-	if p, err := box.Process(ctx, "a b"); err != nil || p.PID != "7" {
+	if p, err := agent.Process(ctx, "a b"); err != nil || p.PID != "7" {
 		t.Errorf("%v %v", p, err)
 	}
-	if d, err := box.Stop(ctx, "7"); err != nil || d.Message != "stopped" {
+	if d, err := agent.Stop(ctx, "7"); err != nil || d.Message != "stopped" {
 		t.Errorf("%v %v", d, err)
 	}
-	if d, err := box.Kill(ctx, "7"); err != nil || d.Message != "killed" {
+	if d, err := agent.Kill(ctx, "7"); err != nil || d.Message != "killed" {
 		t.Errorf("%v %v", d, err)
 	}
-	if l, err := box.Logs(ctx, "7"); err != nil || l != (client.Logs{Logs: "ab", Stdout: "a", Stderr: "b"}) {
+	if l, err := agent.Logs(ctx, "7"); err != nil || l != (client.Logs{Logs: "ab", Stdout: "a", Stderr: "b"}) {
 		t.Errorf("%v %v", l, err)
 	}
 	var got strings.Builder
-	err := box.Follow(ctx, "7", said(&got))
+	err := agent.Follow(ctx, "7", said(&got))
 	want := "stdout<one\n>stderr<two\n>notice<[Process is being gracefully terminated]\n>stdout<[keepalive]\n>"
 	if err != nil || got.String() != want {
 		t.Errorf("heard %q, %v", got.String(), err)
 	}
-	if err := box.Follow(ctx, "none", said(&got)); doze.Public(err).Kind != doze.NotFound {
+	if err := agent.Follow(ctx, "none", said(&got)); doze.Public(err).Kind != doze.NotFound {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestFiles(t *testing.T) {
 	var asked, wrote string
-	_, box := served(t, func(w http.ResponseWriter, r *http.Request) {
+	_, agent := served(t, func(w http.ResponseWriter, r *http.Request) {
 		asked = r.Method + " " + strings.TrimPrefix(r.RequestURI, "/run/acme/sandboxes/web/filesystem/")
 		switch {
 		case r.Method == http.MethodPut && strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data"):
@@ -284,11 +284,11 @@ func TestFiles(t *testing.T) {
 	})
 	ctx := t.Context()
 
-	d, err := box.WriteFile(ctx, "/tmp/a b/c.bin", strings.NewReader("\x00\xff\r\n--x"), "0600")
+	d, err := agent.WriteFile(ctx, "/tmp/a b/c.bin", strings.NewReader("\x00\xff\r\n--x"), "0600")
 	if err != nil || d.Message != "ok" || asked != "PUT %2Ftmp%2Fa%20b%2Fc.bin" || wrote != `permissions()="0600" <nil>;file(c.bin)="\x00\xff\r\n--x" <nil>;` {
 		t.Errorf("%v %v %s %s", d, err, asked, wrote)
 	}
-	rc, err := box.ReadFile(ctx, "src/a b/main.go")
+	rc, err := agent.ReadFile(ctx, "src/a b/main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,22 +297,22 @@ func TestFiles(t *testing.T) {
 	if string(b) != "\x00\xff\n" || asked != "GET src/a%20b/main.go" {
 		t.Errorf("read %q, %s", b, asked)
 	}
-	if _, err := box.ReadFile(ctx, "/dir"); doze.Public(err).Kind != doze.Invalid {
+	if _, err := agent.ReadFile(ctx, "/dir"); doze.Public(err).Kind != doze.Invalid {
 		t.Errorf("a directory: %v", err)
 	}
-	if l, err := box.ReadDir(ctx, "/"); err != nil || asked != "GET %2F" || len(l.Files) != 1 || l.Files[0].Size != 3 || l.Subdirectories[0].Name != "d" {
+	if l, err := agent.ReadDir(ctx, "/"); err != nil || asked != "GET %2F" || len(l.Files) != 1 || l.Files[0].Size != 3 || l.Subdirectories[0].Name != "d" {
 		t.Errorf("%v %v %s", l, err, asked)
 	}
-	if _, err := box.WriteTree(ctx, "/app", map[string]string{"a": "b"}); err != nil || asked != "PUT tree/%2Fapp" {
+	if _, err := agent.WriteTree(ctx, "/app", map[string]string{"a": "b"}); err != nil || asked != "PUT tree/%2Fapp" {
 		t.Errorf("%v %s", err, asked)
 	}
-	if _, err := box.Remove(ctx, "/x", true); err != nil || asked != "DELETE %2Fx?recursive=true" {
+	if _, err := agent.Remove(ctx, "/x", true); err != nil || asked != "DELETE %2Fx?recursive=true" {
 		t.Errorf("%v %s", err, asked)
 	}
 }
 
 func TestTerminal(t *testing.T) {
-	_, box := served(t, func(w http.ResponseWriter, r *http.Request) {
+	_, agent := served(t, func(w http.ResponseWriter, r *http.Request) {
 		if got := r.URL.RawQuery; got != "cols=100&rows=30&sessionId=s" {
 			t.Errorf("query %s", got)
 		}
@@ -334,7 +334,7 @@ func TestTerminal(t *testing.T) {
 		c.Close(websocket.StatusNormalClosure, "")
 	})
 	ctx := t.Context()
-	term, err := box.Terminal(ctx, client.Screen{Cols: 100, Rows: 30, Session: "s"})
+	term, err := agent.Terminal(ctx, client.Screen{Cols: 100, Rows: 30, Session: "s"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,8 +365,8 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestTerminalErrorsKeepTheirKind(t *testing.T) {
-	_, box := served(t, answer(404, "application/json", `{"error":{"code":"WORKLOAD_NOT_FOUND","message":"gone"}}`))
-	if _, err := box.Terminal(t.Context(), client.Screen{}); doze.Public(err).Kind != doze.NotFound || doze.Public(err).Message != "gone" {
+	_, agent := served(t, answer(404, "application/json", `{"error":{"code":"WORKLOAD_NOT_FOUND","message":"gone"}}`))
+	if _, err := agent.Terminal(t.Context(), client.Screen{}); doze.Public(err).Kind != doze.NotFound || doze.Public(err).Message != "gone" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -381,7 +381,7 @@ func FuzzRun(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	box, err := c.Box(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL}})
+	agent, err := c.Agent(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func FuzzRun(f *testing.F) {
 		if kind, body = k, b; strings.ContainsAny(k, "\r\n") {
 			return
 		}
-		_, err := box.Run(t.Context(), client.Command{Command: "x"}, func(client.Channel, string) error { return nil })
+		_, err := agent.Run(t.Context(), client.Command{Command: "x"}, func(client.Channel, string) error { return nil })
 		if err == nil && !strings.Contains(b, "{") {
 			t.Errorf("%q is a result", b)
 		}

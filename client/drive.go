@@ -40,19 +40,19 @@ func (c *Client) DeleteDrive(ctx context.Context, name string) error {
 // MountDrive puts a drive into the sandbox, which must have a label for each that
 // the drive asks for, or that is Forbidden. The same mount again changes nothing;
 // a path that has something else is a Conflict.
-func (b *Box) MountDrive(ctx context.Context, m doze.DriveMount) (doze.DriveMount, error) {
+func (b *Agent) MountDrive(ctx context.Context, m doze.DriveMount) (doze.DriveMount, error) {
 	return exchange[doze.DriveMount](ctx, b.c, http.MethodPost, b.base+"/drives/mount", m)
 }
 
 // DriveMounts returns the drives that are mounted.
-func (b *Box) DriveMounts(ctx context.Context) ([]doze.DriveMount, error) {
+func (b *Agent) DriveMounts(ctx context.Context) ([]doze.DriveMount, error) {
 	got, err := exchange[struct{ Mounts []doze.DriveMount }](ctx, b.c, http.MethodGet, b.base+"/drives/mount", nil)
 	return got.Mounts, err
 }
 
 // UnmountDrive takes the drive away that is mounted on a path. While a process
 // has a file of it open, it stays, and that is an error.
-func (b *Box) UnmountDrive(ctx context.Context, path string) error {
+func (b *Agent) UnmountDrive(ctx context.Context, path string) error {
 	_, err := exchange[any](ctx, b.c, http.MethodDelete, b.base+"/drives/mount/"+url.PathEscape(path), nil)
 	return err
 }

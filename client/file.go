@@ -57,10 +57,10 @@ func filePath(name string) string {
 	return strings.Join(segments, "/")
 }
 
-func (b *Box) file(name string) string { return b.base + "/filesystem/" + filePath(name) }
+func (b *Agent) file(name string) string { return b.base + "/filesystem/" + filePath(name) }
 
 // ReadFile returns the content of a file. The caller closes it.
-func (b *Box) ReadFile(ctx context.Context, name string) (io.ReadCloser, error) {
+func (b *Agent) ReadFile(ctx context.Context, name string) (io.ReadCloser, error) {
 	resp, err := b.c.send(ctx, call{
 		method: http.MethodGet, url: b.file(name),
 		header: http.Header{"Accept": {"application/octet-stream"}},
@@ -78,7 +78,7 @@ func (b *Box) ReadFile(ctx context.Context, name string) (io.ReadCloser, error) 
 // WriteFile creates or replaces a file, and creates the directories above it.
 // Permissions are octal, such as 0644, and count for a new file; empty means
 // the default of the server.
-func (b *Box) WriteFile(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
+func (b *Agent) WriteFile(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
 	kind, body := form(path.Base(name), content, permissions)
 	resp, err := b.c.send(ctx, call{method: http.MethodPut, url: b.file(name), header: http.Header{"Content-Type": {kind}}, body: body})
 	if err != nil {
@@ -102,7 +102,7 @@ func form(name string, content io.Reader, permissions string) (kind string, body
 
 // MakeDir creates a directory and those above it. One that is there stays as it
 // is. Permissions are those of [Box.WriteFile].
-func (b *Box) MakeDir(ctx context.Context, name, permissions string) (Done, error) {
+func (b *Agent) MakeDir(ctx context.Context, name, permissions string) (Done, error) {
 	in := map[string]any{"isDirectory": true}
 	if permissions != "" {
 		in["permissions"] = permissions
@@ -112,7 +112,7 @@ func (b *Box) MakeDir(ctx context.Context, name, permissions string) (Done, erro
 
 // IsDir reports whether a name is a directory, or a link to one. It is NotFound
 // if there is nothing.
-func (b *Box) IsDir(ctx context.Context, name string) (bool, error) {
+func (b *Agent) IsDir(ctx context.Context, name string) (bool, error) {
 	resp, err := b.c.do(ctx, call{
 		method: http.MethodGet, url: b.file(name),
 		header: http.Header{"Accept": {"application/octet-stream"}, "Range": {"bytes=0-0"}},
@@ -129,18 +129,18 @@ func (b *Box) IsDir(ctx context.Context, name string) (bool, error) {
 
 // WriteTree writes files below a directory: their paths, relative to it, and
 // contents. It returns the listing of that directory.
-func (b *Box) WriteTree(ctx context.Context, root string, files map[string]string) (Directory, error) {
+func (b *Agent) WriteTree(ctx context.Context, root string, files map[string]string) (Directory, error) {
 	in := map[string]any{"files": files}
 	return exchange[Directory](ctx, b.c, http.MethodPut, b.base+"/filesystem/tree/"+filePath(root), in)
 }
 
 // ReadDir lists a directory.
-func (b *Box) ReadDir(ctx context.Context, name string) (Directory, error) {
+func (b *Agent) ReadDir(ctx context.Context, name string) (Directory, error) {
 	return exchange[Directory](ctx, b.c, http.MethodGet, b.file(name), nil)
 }
 
 // Remove deletes a file, or a directory if it is empty or recursive is set.
-func (b *Box) Remove(ctx context.Context, name string, recursive bool) (Done, error) {
+func (b *Agent) Remove(ctx context.Context, name string, recursive bool) (Done, error) {
 	address := b.file(name)
 	if recursive {
 		address += "?recursive=true"

@@ -30,7 +30,7 @@ func (e *InputError) Unwrap() error { return e.Err }
 // WriteInput writes to the standard input of a process that was started with
 // Stdin. It waits for one that reads slowly until ctx ends. It is a Conflict if
 // the process has closed its input, and NotFound or a Conflict if it is over.
-func (b *Box) WriteInput(ctx context.Context, id string, p []byte) error {
+func (b *Agent) WriteInput(ctx context.Context, id string, p []byte) error {
 	for len(p) > 0 {
 		part := p[:min(len(p), inputChunk)]
 		left, err := b.write(ctx, id, part)
@@ -44,7 +44,7 @@ func (b *Box) WriteInput(ctx context.Context, id string, p []byte) error {
 
 // write sends one request and returns how many bytes the process did not take.
 // With an error, 0 means that nobody knows.
-func (b *Box) write(ctx context.Context, id string, p []byte) (left int, err error) {
+func (b *Agent) write(ctx context.Context, id string, p []byte) (left int, err error) {
 	resp, err := b.c.do(ctx, call{
 		method: http.MethodPost, url: b.process(id) + "/stdin", body: bytes.NewReader(p),
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
@@ -65,12 +65,12 @@ func (b *Box) write(ctx context.Context, id string, p []byte) (left int, err err
 }
 
 // CloseInput ends the standard input of a process. Closing it twice is fine.
-func (b *Box) CloseInput(ctx context.Context, id string) (Done, error) {
+func (b *Agent) CloseInput(ctx context.Context, id string) (Done, error) {
 	return exchange[Done](ctx, b.c, http.MethodDelete, b.process(id)+"/stdin", nil)
 }
 
-// feed writes in to a process, up to its end or until the process wants no more.
-func (b *Box) feed(ctx context.Context, id string, in io.Reader) error {
+// sendInput writes in to a process, up to its end or until the process wants no more.
+func (b *Agent) sendInput(ctx context.Context, id string, in io.Reader) error {
 	buf := make([]byte, inputChunk)
 	for {
 		n, err := in.Read(buf)

@@ -40,7 +40,7 @@ func TestRunWritesInput(t *testing.T) {
 			var got strings.Builder
 			over := make(chan struct{}) // the command has heard enough
 			take := c.take
-			_, box := served(t, func(w http.ResponseWriter, r *http.Request) {
+			_, agent := served(t, func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				w.Header().Set("Content-Type", "application/x-ndjson")
 				switch path := strings.TrimPrefix(r.URL.Path, "/run/acme/sandboxes/web"); r.Method + " " + path {
@@ -78,7 +78,7 @@ func TestRunWritesInput(t *testing.T) {
 					t.Errorf("%s %s", r.Method, path)
 				}
 			})
-			_, err := box.Run(t.Context(), client.Command{Command: "x", Name: "p", Input: c.in}, func(client.Channel, string) error { return nil })
+			_, err := agent.Run(t.Context(), client.Command{Command: "x", Name: "p", Input: c.in}, func(client.Channel, string) error { return nil })
 			bad, isInput := errors.AsType[*client.InputError](err)
 			if isInput != (c.err != "") || isInput && bad.Error() != c.err || !isInput && err != nil {
 				t.Errorf("error %v", err)

@@ -13,7 +13,7 @@ import (
 
 // Port passes requests, WebSockets too, on to a port of the sandbox, with our
 // credential in the place of that of the caller. Each request wakes the sandbox.
-func (b *Box) Port(port int) (http.Handler, error) {
+func (b *Agent) Port(port int) (http.Handler, error) {
 	to, err := url.Parse(b.base + "/port/" + strconv.Itoa(port))
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Conflict, "the sandbox has no address")

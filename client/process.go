@@ -86,14 +86,14 @@ type event struct {
 }
 
 // Start runs a command and does not wait for it, unless its Wait is set.
-func (b *Box) Start(ctx context.Context, cmd Command) (Process, error) {
+func (b *Agent) Start(ctx context.Context, cmd Command) (Process, error) {
 	return exchange[Process](ctx, b.c, http.MethodPost, b.base+"/process", cmd)
 }
 
 // Run runs a command to its end and passes its output on as it comes. A
 // command that fails is no error: its exit code says so. The command goes on
 // if ctx ends, and after an [InputError]; stop it by its name.
-func (b *Box) Run(ctx context.Context, cmd Command, out Output) (Process, error) {
+func (b *Agent) Run(ctx context.Context, cmd Command, out Output) (Process, error) {
 	cmd.Wait = true
 	if cmd.Input != nil {
 		cmd.Stdin, cmd.Name = true, cmp.Or(cmd.Name, "run-"+strings.ToLower(rand.Text()))
@@ -114,7 +114,7 @@ func (b *Box) Run(ctx context.Context, cmd Command, out Output) (Process, error)
 	defer func() { _ = resp.Body.Close() }()
 	if cmd.Input != nil { // the answer has begun, so the command runs
 		go func() { // see Command.Input for its end
-			if err := b.feed(ctx, cmd.Name, cmd.Input); err != nil {
+			if err := b.sendInput(ctx, cmd.Name, cmd.Input); err != nil {
 				cancel(&InputError{err})
 			}
 		}()
@@ -168,33 +168,33 @@ func follow(ctx context.Context, body io.Reader, out Output) (p Process, err err
 }
 
 // Processes returns the running and the finished ones that are remembered.
-func (b *Box) Processes(ctx context.Context) ([]Process, error) {
+func (b *Agent) Processes(ctx context.Context) ([]Process, error) {
 	return exchange[[]Process](ctx, b.c, http.MethodGet, b.base+"/process", nil)
 }
 
 // Process returns one by its pid or name.
-func (b *Box) Process(ctx context.Context, id string) (Process, error) {
+func (b *Agent) Process(ctx context.Context, id string) (Process, error) {
 	return exchange[Process](ctx, b.c, http.MethodGet, b.process(id), nil)
 }
 
 // Stop asks a process to end, and its children.
-func (b *Box) Stop(ctx context.Context, id string) (Done, error) {
+func (b *Agent) Stop(ctx context.Context, id string) (Done, error) {
 	return exchange[Done](ctx, b.c, http.MethodDelete, b.process(id), nil)
 }
 
 // Kill ends a process and its children at once.
-func (b *Box) Kill(ctx context.Context, id string) (Done, error) {
+func (b *Agent) Kill(ctx context.Context, id string) (Done, error) {
 	return exchange[Done](ctx, b.c, http.MethodDelete, b.process(id)+"/kill", nil)
 }
 
 // Logs returns what a process has written so far.
-func (b *Box) Logs(ctx context.Context, id string) (Logs, error) {
+func (b *Agent) Logs(ctx context.Context, id string) (Logs, error) {
 	return exchange[Logs](ctx, b.c, http.MethodGet, b.process(id)+"/logs", nil)
 }
 
 // Follow passes on what a process has written and will write, line by line,
 // until it ends. Each piece of data is a line with its newline.
-func (b *Box) Follow(ctx context.Context, id string, out Output) error {
+func (b *Agent) Follow(ctx context.Context, id string, out Output) error {
 	resp, err := b.c.send(ctx, call{method: http.MethodGet, url: b.process(id) + "/logs/stream"})
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (b *Box) Follow(ctx context.Context, id string, out Output) error {
 	})
 }
 
-func (b *Box) process(id string) string { return b.base + "/process/" + url.PathEscape(id) }
+func (b *Agent) process(id string) string { return b.base + "/process/" + url.PathEscape(id) }
 
 // lines calls each with every line of a stream, without its newline.
 func lines(ctx context.Context, r io.Reader, each func([]byte) error) error {

@@ -46,7 +46,7 @@ type message struct {
 }
 
 // Terminal opens a terminal. The caller closes it.
-func (b *Box) Terminal(ctx context.Context, s Screen) (*Terminal, error) {
+func (b *Agent) Terminal(ctx context.Context, s Screen) (*Terminal, error) {
 	q := url.Values{}
 	for name, n := range map[string]int{"cols": s.Cols, "rows": s.Rows} {
 		if n > 0 {

@@ -39,7 +39,7 @@ type part struct {
 
 // Upload is [Box.WriteFile] for content of any size: what is large goes in
 // parts, and the file is there when all of them are.
-func (b *Box) Upload(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
+func (b *Agent) Upload(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
 	var first bytes.Buffer // most files are small
 	_, err := io.CopyN(&first, content, partSize)
 	if errors.Is(err, io.EOF) {
@@ -73,7 +73,7 @@ func (b *Box) Upload(ctx context.Context, name string, content io.Reader, permis
 }
 
 // parts sends all parts of a content.
-func (b *Box) parts(ctx context.Context, at string, content io.Reader) (arrived []part, err error) {
+func (b *Agent) parts(ctx context.Context, at string, content io.Reader) (arrived []part, err error) {
 	var mu sync.Mutex // of arrived
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
@@ -105,7 +105,7 @@ func (b *Box) parts(ctx context.Context, at string, content io.Reader) (arrived 
 	return arrived, cmp.Or(err, sent)
 }
 
-func (b *Box) sendPart(ctx context.Context, at string, number int, content []byte) (p part, err error) {
+func (b *Agent) sendPart(ctx context.Context, at string, number int, content []byte) (p part, err error) {
 	kind, body := form("part", bytes.NewReader(content), "")
 	resp, err := b.c.send(ctx, call{
 		method: http.MethodPut, url: at + "/part?partNumber=" + strconv.Itoa(number), header: http.Header{"Content-Type": {kind}}, body: body,

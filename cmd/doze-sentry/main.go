@@ -32,7 +32,7 @@ func init() { //nolint:gochecknoinits // only here is it certain that we are on 
 func main() {
 	switch name := os.Args[0]; {
 	case name == "runsc-sandbox":
-		engine(tune.Sandbox, filters.RegisterBoot, launcher.DenyTun, launcher.WatchNetworks, launcher.KeepFirst)
+		engine(tune.Sandbox, filters.RegisterBoot, launcher.DenyTun, launcher.WatchNetworks, launcher.GuardFirst)
 	case name == "runsc-gofer":
 		engine(filters.RegisterGofer)
 	case strings.HasPrefix(name, "runsc") || name == "/proc/self/exe":

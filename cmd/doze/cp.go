@@ -39,15 +39,15 @@ to directories, are left out, and named at the end.`,
 		Args:    takes(2, 2), ValidArgsFunction: a.completePlace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
-			if (from.box == "") == (to.box == "") || args[0] == "" || args[1] == "" {
+			if (from.sandbox == "") == (to.sandbox == "") || args[0] == "" || args[1] == "" {
 				return usagef("one of the two must be a place in a sandbox, like web:/srv, and the other one here")
 			}
-			box, err := a.enter(cmd.Context(), from.box+to.box)
+			agent, err := a.enter(cmd.Context(), from.sandbox+to.sandbox)
 			if err != nil {
 				return err
 			}
-			c := &copier{app: a, box: box}
-			if to.box != "" {
+			c := &copier{app: a, agent: agent}
+			if to.sandbox != "" {
 				err = c.upload(cmd.Context(), from.path, to.path)
 			} else {
 				err = c.download(cmd.Context(), from.path, to.path)
@@ -58,7 +58,7 @@ to directories, are left out, and named at the end.`,
 }
 
 // A place is a path here, or in a sandbox.
-type place struct{ box, path string }
+type place struct{ sandbox, path string }
 
 func parsePlace(text string) place {
 	name, rest, ok := strings.Cut(text, ":")
@@ -73,9 +73,9 @@ const stdio = "-"
 
 // A copier copies in one direction.
 type copier struct {
-	app *app
-	box *client.Box
-	sum copied
+	app   *app
+	agent *client.Agent
+	sum   copied
 
 	mu     sync.Mutex
 	passed []string // guarded by mu; what was left out
@@ -172,7 +172,7 @@ func copyWhole(w io.Writer, r io.Reader, p *progress) error {
 
 // remoteDir reports whether a name in the sandbox is a directory.
 func (c *copier) remoteDir(ctx context.Context, name string) (bool, error) {
-	is, err := c.box.IsDir(ctx, name)
+	is, err := c.agent.IsDir(ctx, name)
 	if doze.Public(err).Kind == doze.NotFound {
 		return false, nil
 	}

@@ -18,7 +18,7 @@ import (
 
 // download copies a file or a directory out of the sandbox.
 func (c *copier) download(ctx context.Context, from, to string) error {
-	isDir, err := c.box.IsDir(ctx, from)
+	isDir, err := c.agent.IsDir(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (c *copier) download(ctx context.Context, from, to string) error {
 }
 
 func (c *copier) downloadOutput(ctx context.Context, from string) error {
-	r, err := c.box.ReadFile(ctx, from)
+	r, err := c.agent.ReadFile(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func here(from, to string) (string, error) {
 
 // fetch copies one file beside its place, and puts it there when it is whole.
 func (c *copier) fetch(ctx context.Context, root *os.Root, from, name string, mode fs.FileMode, p *progress) (err error) {
-	r, err := c.box.ReadFile(ctx, from)
+	r, err := c.agent.ReadFile(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ const (
 
 // one is the entry of one file.
 func (c *copier) one(ctx context.Context, from string) ([]entry, error) {
-	d, err := c.box.ReadDir(ctx, path.Dir(from))
+	d, err := c.agent.ReadDir(ctx, path.Dir(from))
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (c *copier) one(ctx context.Context, from string) ([]entry, error) {
 // there lists what is in a directory of the sandbox, directories before what is
 // in them. Who made the names may wish us harm.
 func (c *copier) there(ctx context.Context, root, below string, all []entry) ([]entry, error) {
-	d, err := c.box.ReadDir(ctx, path.Join(root, below))
+	d, err := c.agent.ReadDir(ctx, path.Join(root, below))
 	if err != nil {
 		return nil, err
 	}

@@ -85,12 +85,12 @@ func (a *app) mountDrive() *cobra.Command {
 		Example: "  doze drive mount web shared /mnt/shared\n  doze drive mount web shared /assets --part /web/assets --read-only",
 		Args:    takes(3, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			m.Drive, m.MountPath = args[1], args[2]
-			got, err := box.MountDrive(cmd.Context(), m)
+			got, err := agent.MountDrive(cmd.Context(), m)
 			if err != nil {
 				return err
 			}
@@ -106,11 +106,11 @@ func (a *app) listMounts() *cobra.Command {
 	return &cobra.Command{
 		Use: "mounts SANDBOX", Short: "List the drives of a sandbox, without waking it", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			all, err := box.DriveMounts(cmd.Context())
+			all, err := agent.DriveMounts(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -135,11 +135,11 @@ func (a *app) unmountDrive() *cobra.Command {
 	return &cobra.Command{
 		Use: "unmount SANDBOX PATH", Short: "Take a drive out of a sandbox, when no process uses it", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			return box.UnmountDrive(cmd.Context(), args[1])
+			return agent.UnmountDrive(cmd.Context(), args[1])
 		},
 	}
 }

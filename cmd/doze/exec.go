@@ -56,14 +56,14 @@ shell. A detached command has no input.`,
 				run.Timeout = &seconds
 			}
 			run.Command = shellText(args[1:])
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			if detach {
-				return a.detached(cmd.Context(), box, run)
+				return a.detached(cmd.Context(), agent, run)
 			}
-			return a.attached(cmd.Context(), box, run, timeout)
+			return a.attached(cmd.Context(), agent, run, timeout)
 		},
 	}
 	f := cmd.Flags()
@@ -97,8 +97,8 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-func (a *app) detached(ctx context.Context, box *client.Box, run client.Command) error {
-	p, err := box.Start(ctx, run)
+func (a *app) detached(ctx context.Context, agent *client.Agent, run client.Command) error {
+	p, err := agent.Start(ctx, run)
 	switch {
 	case err != nil:
 		return err
@@ -112,7 +112,7 @@ func (a *app) detached(ctx context.Context, box *client.Box, run client.Command)
 var errTooLong = errors.New("the command took too long")
 
 // attached runs a command to its end, or to ours.
-func (a *app) attached(ctx context.Context, box *client.Box, run client.Command, timeout time.Duration) error {
+func (a *app) attached(ctx context.Context, agent *client.Agent, run client.Command, timeout time.Duration) error {
 	run.Name = "exec-" + strings.ToLower(rand.Text()) // to stop it by
 	run.Input = a.input()
 	if timeout > 0 {
@@ -120,12 +120,12 @@ func (a *app) attached(ctx context.Context, box *client.Box, run client.Command,
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errTooLong)
 		defer cancel()
 	}
-	p, err := box.Run(ctx, run, a.print)
+	p, err := agent.Run(ctx, run, a.print)
 	if ctx.Err() != nil {
-		err = a.stop(context.WithoutCancel(ctx), box, run.Name, context.Cause(ctx), timeout)
+		err = a.stop(context.WithoutCancel(ctx), agent, run.Name, context.Cause(ctx), timeout)
 	} else if half, ok := errors.AsType[*client.InputError](err); ok {
 		// To it, a part would look like the whole.
-		err = a.stop(ctx, box, run.Name, fmt.Errorf("the command was stopped: %w", half), timeout)
+		err = a.stop(ctx, agent, run.Name, fmt.Errorf("the command was stopped: %w", half), timeout)
 	}
 	if err != nil {
 		return err
@@ -187,10 +187,10 @@ func (a *app) print(from client.Channel, data string) error {
 }
 
 // stop ends a command that we gave up on, and returns why.
-func (a *app) stop(ctx context.Context, box *client.Box, name string, why error, timeout time.Duration) error {
+func (a *app) stop(ctx context.Context, agent *client.Agent, name string, why error, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	_, err := box.Stop(ctx, name)
+	_, err := agent.Stop(ctx, name)
 	if doze.Public(err).Kind == doze.NotFound {
 		err = nil // it ended just now
 	}

@@ -157,7 +157,7 @@ func (a *app) connect() (*client.Client, error) {
 }
 
 // enter returns the inside of a sandbox.
-func (a *app) enter(ctx context.Context, name string) (*client.Box, error) {
+func (a *app) enter(ctx context.Context, name string) (*client.Agent, error) {
 	c, err := a.connect()
 	if err != nil {
 		return nil, err
@@ -166,5 +166,5 @@ func (a *app) enter(ctx context.Context, name string) (*client.Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.Box(s)
+	return c.Agent(s)
 }

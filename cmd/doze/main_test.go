@@ -66,7 +66,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	_ = json.Unmarshal(body, &in)
 	call := generated.ReplaceAllString(strings.TrimSpace(r.Method+" "+r.RequestURI+" "+string(body)), "NAME")
 	name := strings.TrimPrefix(r.URL.Path, "/v0/sandboxes/")
-	box := s.URL + "/run/w/sandboxes/web"
+	inside := s.URL + "/run/w/sandboxes/web"
 	w.Header().Set("Content-Type", "application/json")
 	if r.Header.Get("Authorization") != "Bearer good" {
 		w.WriteHeader(http.StatusUnauthorized)
@@ -82,9 +82,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/v0/workspaces":
 		io.WriteString(w, `[{"name":"w"}]`)
 	case r.URL.Path == "/v0/sandboxes" && r.Method == http.MethodGet && r.FormValue("cursor") == "":
-		fmt.Fprintf(w, `{"data":[`+sandboxJSON+`],"meta":{"nextCursor":"c"}}`, "web", box)
+		fmt.Fprintf(w, `{"data":[`+sandboxJSON+`],"meta":{"nextCursor":"c"}}`, "web", inside)
 	case r.URL.Path == "/v0/sandboxes" && r.Method == http.MethodGet:
-		page := fmt.Sprintf(`{"data":[`+sandboxJSON+`],"meta":{}}`, "EVIL", box)
+		page := fmt.Sprintf(`{"data":[`+sandboxJSON+`],"meta":{}}`, "EVIL", inside)
 		io.WriteString(w, strings.Replace(page, "EVIL", `\u001b[31m`, 1))
 	case name == "web/schedules":
 		io.WriteString(w, `{"id":"s","sandbox":"web","type":"cron","value":"0 3 * * *","input":{"command":"./run"}}`)
@@ -97,7 +97,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case name == "ruled":
 		w.Write(body)
 	case r.URL.Path == "/v0/sandboxes", name == "web":
-		fmt.Fprintf(w, sandboxJSON, "web", box)
+		fmt.Fprintf(w, sandboxJSON, "web", inside)
 	case rest == "/process" && r.Method == http.MethodGet:
 		io.WriteString(w, `[{"pid":"7","name":"p","status":"running","command":"make"},{"pid":"8","name":"q","status":"failed","exitCode":2}]`)
 	case rest == "/process" && r.Header.Get("Accept") != "text/event-stream":
@@ -483,11 +483,11 @@ func TestAttach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := c.Box(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL}})
+	agent, err := c.Agent(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	term, err := box.Terminal(t.Context(), client.Screen{})
+	term, err := agent.Terminal(t.Context(), client.Screen{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ is for the ports 80 and 443, or the one that it names, as in example.com:22.`,
 			"  doze network get web",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
-	cmd.AddCommand(a.listRules(), a.getRules(), a.setRules(), a.clearRules(), a.addRoute(), a.removeRoute())
+	cmd.AddCommand(a.listRules(), a.getRules(), a.setRules(), a.clearRules(), a.addRule(), a.removeRule())
 	a.complete("SANDBOX", sandboxNames, cmd.Commands()...)
 	return cmd
 }

@@ -47,11 +47,11 @@ so that no page in a browser can reach it by a name of its own.`,
 			if err != nil {
 				return err
 			}
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			h, err := box.Port(remote)
+			h, err := agent.Port(remote)
 			if err != nil {
 				return err
 			}

@@ -10,11 +10,11 @@ func (a *app) processes() *cobra.Command {
 	return &cobra.Command{
 		Use: "ps NAME", Short: "List the processes of a sandbox", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			all, err := box.Processes(cmd.Context())
+			all, err := agent.Processes(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -42,14 +42,14 @@ func (a *app) logs() *cobra.Command {
 			if follow && a.asJSON() {
 				return usagef("--follow prints no JSON")
 			}
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			if follow {
-				return box.Follow(cmd.Context(), args[1], a.print)
+				return agent.Follow(cmd.Context(), args[1], a.print)
 			}
-			l, err := box.Logs(cmd.Context(), args[1])
+			l, err := agent.Logs(cmd.Context(), args[1])
 			if err != nil {
 				return err
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/dozehq/doze"
 )
 
-func (a *app) addRoute() *cobra.Command {
+func (a *app) addRule() *cobra.Command {
 	var headers, body, secrets []string
 	cmd := &cobra.Command{
 		Use: "route SANDBOX DOMAIN…", Short: "Have headers, members of JSON and secrets added to HTTPS requests on their way to domains",
@@ -24,14 +24,14 @@ domains: those of a sandbox that was made with a rule do, or with --proxy.`,
 		Example: "  export API_KEY=…\n  doze network route web api.example.com --header 'Authorization: Bearer {{SECRET:API_KEY}}' --secret API_KEY",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rule, err := a.routeOf(args[1:], headers, body, secrets)
+			rule, err := a.ruleFrom(args[1:], headers, body, secrets)
 			if err != nil {
 				return err
 			}
 			late := false
 			err = a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error {
 				late = !spec.Network.Proxied()
-				all := routesOf(spec)
+				all := routingOf(spec)
 				if at := slices.IndexFunc(*all, forSame(rule.Destinations)); at >= 0 {
 					rule.Destinations = (*all)[at].Destinations // in their order, the server keeps its secrets
 					(*all)[at] = rule
@@ -53,8 +53,8 @@ domains: those of a sandbox that was made with a rule do, or with --proxy.`,
 	return cmd
 }
 
-// routeOf is the routing rule of a command line.
-func (a *app) routeOf(domains, headers, body, secrets []string) (t doze.ProxyTarget, err error) {
+// ruleFrom is the routing rule of a command line.
+func (a *app) ruleFrom(domains, headers, body, secrets []string) (t doze.ProxyTarget, err error) {
 	t.Destinations = domains
 	if len(headers)+len(body) == 0 {
 		return t, usagef("say what requests get with --header or --body; doze network unroute takes a rule away")
@@ -82,8 +82,8 @@ func (a *app) routeOf(domains, headers, body, secrets []string) (t doze.ProxyTar
 	return t, nil
 }
 
-// routesOf are the routing rules of a spec, which are made if there are none.
-func routesOf(spec *doze.SandboxSpec) *[]doze.ProxyTarget {
+// routingOf are the routing rules of a spec, which are made if there are none.
+func routingOf(spec *doze.SandboxSpec) *[]doze.ProxyTarget {
 	if spec.Network == nil {
 		spec.Network = &doze.Network{}
 	}
@@ -101,12 +101,12 @@ func forSame(domains []string) func(doze.ProxyTarget) bool {
 	}
 }
 
-func (a *app) removeRoute() *cobra.Command {
+func (a *app) removeRule() *cobra.Command {
 	return &cobra.Command{
 		Use: "unroute SANDBOX DOMAIN…", Short: "End that, for the domains of one rule; its secrets are gone", Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error {
-				all := routesOf(spec)
+				all := routingOf(spec)
 				at := slices.IndexFunc(*all, forSame(args[1:]))
 				if at < 0 {
 					return errors.New("there is no rule for exactly these domains: doze network get lists those that there are")

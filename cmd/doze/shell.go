@@ -36,11 +36,11 @@ func (a *app) shell() *cobra.Command {
 			if s.Session == "" {
 				s.Session = rand.Text()
 			}
-			box, err := a.enter(cmd.Context(), args[0])
+			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			t, err := box.Terminal(cmd.Context(), s)
+			t, err := agent.Terminal(cmd.Context(), s)
 			if err != nil {
 				return err
 			}

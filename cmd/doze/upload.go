@@ -27,7 +27,7 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 	}
 	target := inside(to, base, into)
 	return c.transfer(ctx, "uploading", all, func(ctx context.Context, e entry) error {
-		_, err := c.box.MakeDir(ctx, path.Join(target, e.name), e.permissions())
+		_, err := c.agent.MakeDir(ctx, path.Join(target, e.name), e.permissions())
 		return err
 	}, func(ctx context.Context, e entry, p *progress) error {
 		f, err := os.Open(filepath.Join(from, filepath.FromSlash(e.name)))
@@ -35,7 +35,7 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 			return err
 		}
 		defer func() { _ = f.Close() }() // it was only read
-		_, err = c.box.Upload(ctx, path.Join(target, e.name), p.counts(f), e.permissions())
+		_, err = c.agent.Upload(ctx, path.Join(target, e.name), p.counts(f), e.permissions())
 		return err
 	})
 }
@@ -43,7 +43,7 @@ func (c *copier) upload(ctx context.Context, from, to string) error {
 func (c *copier) uploadInput(ctx context.Context, to string) error {
 	p := c.app.watch("uploading", 0)
 	defer p.end()
-	if _, err := c.box.Upload(ctx, to, p.counts(c.app.in), ""); err != nil {
+	if _, err := c.agent.Upload(ctx, to, p.counts(c.app.in), ""); err != nil {
 		return err
 	}
 	c.sum = copied{Files: 1, Bytes: p.done.Load()}

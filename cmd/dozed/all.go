@@ -96,11 +96,11 @@ func newEdge(p *platform, a edge.Addresses) *edge.Edge {
 	e := edge.New(edge.Config{
 		Addresses: a, Directory: p.plane.Directory, Previews: p.plane.Previews, Gate: node, StateAge: node.StateAge,
 		Authenticate: known.Authenticate, Tickets: known.Tickets, Enter: p.meters.quotas.Enter,
-		Mounts: func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
-			p.plane.Control.ServeMounts(w, r, route, path)
+		Mounts: func(w http.ResponseWriter, r *http.Request, upstream fleet.Upstream, path string) {
+			p.plane.Control.ServeMounts(w, r, upstream, path)
 		},
-		Denied: func(r *http.Request, id string, c access.Caller, route fleet.Route, err error) {
-			p.plane.Control.Turned(r, id, c, route, err)
+		Denied: func(r *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error) {
+			p.plane.Control.Turned(r, id, c, upstream, err)
 		},
 	})
 	known.OnLess(e.Recheck)
@@ -145,7 +145,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 	services = append(services, p.host.Services()...)
 	services = append(services, p.front.Servers()...)
 	services = append(services, daemon.Service{Name: "edge", Run: p.edge.Run}) // ends open requests, before the servers wait for them
-	services = append(services, p.front.Doors(ctx, signals, end)...)
+	services = append(services, p.front.Listeners(ctx, signals, end)...)
 	return errors.Join(daemon.Run(ctx, services...), closeAll(p))
 }
 

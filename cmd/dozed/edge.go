@@ -76,7 +76,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	stop, err := know.Follow(ctx) // callers wait at the door until it knows all
+	stop, err := know.Follow(ctx) // callers wait until it knows all
 	defer stop()
 	if err != nil {
 		return err
@@ -87,5 +87,5 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	return daemon.Run(ctx, slices.Concat(
 		[]daemon.Service{{Name: "desk", Run: know.Desk.Run}}, f.Servers(),
 		[]daemon.Service{{Name: "edge", Run: e.Run}}, // ends open requests, before the servers wait for them
-		f.Doors(ctx, replaced, end))...)
+		f.Listeners(ctx, replaced, end))...)
 }

@@ -36,7 +36,7 @@ func init() { //nolint:gochecknoinits // the table refers to functions that prin
 		{Name: "doctor", Args: "[--apply [--only CHECK]] [--data DIR]", Text: "say in plain words what this host lacks; --apply changes kernel settings to what it advises, and says how to undo it", Run: examine},
 		{Name: "image", Args: "build|ls [--data DIR] [NAME …]", Text: "make or list images", Run: images},
 		{Name: "config", Args: "check|print [--config FILE]", Text: "check a configuration, or print the one in force", Run: configure},
-		{Name: handover.Command, Old: handover.OldCommand, Args: "--socket FILE", Text: "keep the address of a dozed that is killed or replaced; dozed starts it by itself", Run: keep},
+		{Name: handover.Command, Old: handover.OldCommand, Args: "--socket FILE", Text: "keep the address of a dozed that is killed or replaced; dozed starts it by itself", Run: handOver},
 		{Name: "version", Text: "print the version", Run: printVersion},
 	}
 }
@@ -66,13 +66,13 @@ func printVersion(_ context.Context, args []string) error {
 	return nil
 }
 
-// keep is what a dozed leaves behind for the next one. The flag says to others
+// handOver is what a dozed leaves behind for the next one. The flag says to others
 // whose it is; the socket itself is inherited.
-func keep(ctx context.Context, args []string) error {
+func handOver(ctx context.Context, args []string) error {
 	flags := dozed.Flags(handover.Command)
 	flags.String("socket", "", "unix socket `file`, by which the next dozed gets the address")
 	if err := dozed.Parse(flags, args); err != nil {
 		return err
 	}
-	return handover.Keep(ctx, handover.Given())
+	return handover.Serve(ctx, handover.Given())
 }

@@ -34,8 +34,8 @@ func tokens(tb testing.TB, name string) *access.Tokens {
 	return all
 }
 
-// door knows the user "u", an admin of "a" and a member of "b".
-func door(tb testing.TB, tk *access.Tokens) *access.Credentials {
+// credentialsFor knows the user "u", an admin of "a" and a member of "b".
+func credentialsFor(tb testing.TB, tk *access.Tokens) *access.Credentials {
 	tb.Helper()
 	c := keys(tb)
 	c.Tokens = tk
@@ -121,7 +121,7 @@ func TestTokens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tk := tokens(t, issuer)
-		c := door(t, tk)
+		c := credentialsFor(t, tk)
 		text := sign(t, tk, claims)
 		caller, err := authenticate(c, text)
 		if err != nil || caller.Sub != "u" || caller.Workspace != "a" || !caller.May(access.Admin) {
@@ -147,7 +147,7 @@ func TestTokens(t *testing.T) {
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	tk := tokens(t, issuer)
-	c := door(t, tk)
+	c := credentialsFor(t, tk)
 	good := sign(t, tk, claims)
 	parts := strings.Split(good, ".")
 	b64 := base64.RawURLEncoding.EncodeToString
@@ -176,7 +176,7 @@ func TestWhatIsTakenAwayIsGoneAtOnce(t *testing.T) {
 		"the password": func(c *access.Credentials) { c.Renew("u", 4) },
 	} {
 		tk := tokens(t, issuer)
-		c := door(t, tk)
+		c := credentialsFor(t, tk)
 		told := 0
 		c.OnLess(func() { told++ })
 		text := sign(t, tk, claims)
@@ -189,7 +189,7 @@ func TestWhatIsTakenAwayIsGoneAtOnce(t *testing.T) {
 		}
 	}
 	tk := tokens(t, issuer)
-	c := door(t, tk)
+	c := credentialsFor(t, tk)
 	text := sign(t, tk, claims)
 	before, _ := authenticate(c, text)
 	c.Join("u", "a", doze.RoleMember)
@@ -227,7 +227,7 @@ func TestWorkspaceOfARequest(t *testing.T) {
 		"not bound, has one":        {"", "b", "", "", 0},
 		"not bound, asks":           {"", "", "b", "b", 0},
 	} {
-		c, of := door(t, tk), claims
+		c, of := credentialsFor(t, tk), claims
 		of.Workspace = tt.bound
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", "Bearer "+sign(t, tk, of))
@@ -241,7 +241,7 @@ func TestWorkspaceOfARequest(t *testing.T) {
 			t.Errorf("%s: it may do what it likes: %v", name, got.May("sandboxes:get"))
 		}
 	}
-	c := door(t, tk)
+	c := credentialsFor(t, tk)
 	for _, home := range []string{"a", "b", ""} { // as they leave one after the other
 		if got := c.Home("u"); got != home {
 			t.Errorf("home is %q, not %q", got, home)
@@ -282,7 +282,7 @@ func TestPasswords(t *testing.T) {
 // which has several spellings.
 func FuzzTokens(f *testing.F) {
 	tk := tokens(f, issuer)
-	c := door(f, tk)
+	c := credentialsFor(f, tk)
 	good := sign(f, tk, claims)
 	f.Add(good)
 	f.Add("a.b.c")

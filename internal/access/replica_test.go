@@ -16,7 +16,7 @@ import (
 func TestReplica(t *testing.T) {
 	t.Parallel()
 	tk := tokens(t, issuer)
-	original, replica := door(t, tk), access.NewReplica()
+	original, replica := credentialsFor(t, tk), access.NewReplica()
 	less := 0
 	replica.OnLess(func() { less++ })
 	apply := func(fn func(string, json.RawMessage) error) func(string, any) {

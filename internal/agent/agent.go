@@ -77,7 +77,7 @@ type Agent struct {
 	calls     *process.Calls
 	monitors  *port.Monitors
 	archives  *export.Exporter
-	tools     *tool.Box
+	tools     *tool.Set
 	mounts    *drive.Calls
 	server    *serve.Server
 }

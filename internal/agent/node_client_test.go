@@ -38,11 +38,11 @@ func (o *to) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestNodeClient(t *testing.T) {
 	t.Parallel()
 	s := agenttest.Start(t)
-	way := &to{url: s.URL}
-	c := agentapi.Client{Transport: way}
+	target := &to{url: s.URL}
+	c := agentapi.Client{Transport: target}
 	ctx := t.Context()
-	if err := c.Healthy(ctx); err != nil || way.version != "" {
-		t.Errorf("what everybody may ask: %v, version %q", err, way.version)
+	if err := c.Healthy(ctx); err != nil || target.version != "" {
+		t.Errorf("what everybody may ask: %v, version %q", err, target.version)
 	}
 	if err := c.StartProcess(ctx, map[string]any{"name": "app", "command": "sleep 1000", "keepAlive": true}); err != nil {
 		t.Error(err)
@@ -50,8 +50,8 @@ func TestNodeClient(t *testing.T) {
 	if st, err := c.State(ctx); err != nil || st.KeepAlive != 1 {
 		t.Errorf("%+v, %v", st, err)
 	}
-	if way.version != strconv.Itoa(agentapi.Version) {
-		t.Errorf("it speaks version %q", way.version)
+	if target.version != strconv.Itoa(agentapi.Version) {
+		t.Errorf("it speaks version %q", target.version)
 	}
 	if err := c.Woken(ctx); err != nil {
 		t.Error(err)

@@ -13,7 +13,7 @@ import (
 // netstate. The host asks before it suspends the sandbox, and before it ends it
 // for being unused.
 func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
-	n, last := a.processes.KeptAlive()
+	n, last := a.processes.LastKeepAlive()
 	if a.archives.Running() {
 		n++
 	}

@@ -68,7 +68,7 @@ func TestUnknownUser(t *testing.T) {
 	if kind, text, err := screen.Next(); kind != "error" || !strings.Contains(text, want) {
 		t.Errorf("a terminal: %s %q, %v", kind, text, err)
 	}
-	// Files can be written all the same, to mend it.
+	// Files can be written all the same, to repair it.
 	s.Call(t, "PUT", "/filesystem/f", `{"content":"x"}`)
 	if got := owned(t, filepath.Join(dir, "f")); got != "0:0" {
 		t.Errorf("the file belongs to %s", got)

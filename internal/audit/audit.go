@@ -1,5 +1,5 @@
 // Package audit keeps the log of changes, with their callers, and of denied requests. It
-// decides which lines are written and when; a [Keeper] stores them.
+// decides which lines are written and when; a [Store] stores them.
 //
 // Three things hold. The line of a change is on disk before the change is made.
 // Lines of many requests share a transaction. What strangers do takes a bounded
@@ -22,8 +22,8 @@ import (
 	"github.com/dozehq/doze/internal/ratelimit"
 )
 
-// A Keeper stores lines.
-type Keeper interface {
+// A Store stores lines.
+type Store interface {
 	// WriteAudit adds lines, and gives those that were added before their
 	// outcome, in one transaction.
 	WriteAudit(ctx context.Context, add []Record, settle []doze.AuditLine) error
@@ -88,13 +88,13 @@ const (
 )
 
 var (
-	// denialPace is how many lines one source without a credential gets, or one
+	// denialRate is how many lines one source without a credential gets, or one
 	// owner of credentials, for denied requests: an attack is a few lines and a
 	// number.
-	denialPace = ratelimit.Limit{PerSecond: 1.0 / 30, Burst: 20}
-	// strangerPace is that of all strangers together. With the lines of the
+	denialRate = ratelimit.Limit{PerSecond: 1.0 / 30, Burst: 20}
+	// strangerRate is that of all strangers together. With the lines of the
 	// loudest, an attack by any number of sources needs hours to fill a room.
-	strangerPace = ratelimit.Limit{PerSecond: 1, Burst: 1000}
+	strangerRate = ratelimit.Limit{PerSecond: 1, Burst: 1000}
 )
 
 // who is what limits count by: the source of strangers, and the owner of a
@@ -106,8 +106,8 @@ type who struct {
 
 // Journal writes lines. It is safe for concurrent use.
 type Journal struct {
-	keeper    Keeper
-	keep      time.Duration
+	store     Store
+	retention time.Duration
 	denials   *ratelimit.Buckets[who]
 	strangers *ratelimit.Buckets[string]
 	writers   sync.WaitGroup
@@ -132,10 +132,10 @@ type batch struct {
 
 // New returns a journal that keeps lines for a time. It works at once;
 // [Journal.Run] belongs to it.
-func New(k Keeper, keep time.Duration) *Journal {
+func New(k Store, retention time.Duration) *Journal {
 	j := &Journal{
-		keeper: k, keep: keep, grown: map[Shelf]int{},
-		denials: ratelimit.New[who](denialPace, sourcesMax), strangers: ratelimit.New[string](strangerPace, 1),
+		store: k, retention: retention, grown: map[Shelf]int{},
+		denials: ratelimit.New[who](denialRate, sourcesMax), strangers: ratelimit.New[string](strangerRate, 1),
 	}
 	held, err := lru.NewLRU(sourcesMax, func(_ who, r *Record) { j.mergeLocked(r) })
 	if err != nil {
@@ -363,7 +363,7 @@ func (j *Journal) writeBatch(b *batch) error {
 	for i, r := range b.add {
 		add[i] = *r
 	}
-	if err := j.keeper.WriteAudit(ctx, add, b.settle); err != nil {
+	if err := j.store.WriteAudit(ctx, add, b.settle); err != nil {
 		j.retain(b)
 		return doze.Wrap(err, doze.Unavailable, "the audit log cannot be written now, and nothing is changed without it: try again")
 	}
@@ -381,7 +381,7 @@ func (j *Journal) number(ctx context.Context, b *batch) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.last == 0 {
-		text, err := j.keeper.LastAudit(ctx)
+		text, err := j.store.LastAudit(ctx)
 		if err == nil && text != "" {
 			_, err = fmt.Sscanf(text, "%x", &j.last)
 		}
@@ -422,12 +422,12 @@ func (j *Journal) trim(ctx context.Context, now time.Time, aged bool) error {
 	j.mu.Unlock()
 	before := time.Time{}
 	if aged {
-		before = now.Add(-j.keep)
+		before = now.Add(-j.retention)
 	}
 	if len(full) == 0 && before.IsZero() {
 		return nil
 	}
-	if err := j.keeper.TrimAudit(ctx, before, full); err != nil {
+	if err := j.store.TrimAudit(ctx, before, full); err != nil {
 		return err
 	}
 	j.mu.Lock()

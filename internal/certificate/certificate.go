@@ -31,8 +31,8 @@ const (
 	// LetsEncrypt is the directory of the authority that we ask unless another
 	// one is chosen.
 	LetsEncrypt = certmagic.LetsEncryptProductionCA
-	// refusalsKept is how long after the last pause a name starts afresh.
-	refusalsKept = time.Hour
+	// refusalsRetention is how long after the last pause a name starts afresh.
+	refusalsRetention = time.Hour
 	// newMax certificates of one domain are got at once, and then one each
 	// newEvery. Names below a domain with a fallback can be made up by anybody,
 	// and authorities give 50 certificates of a domain in a week.
@@ -229,7 +229,7 @@ func (i *Issuer) admit(name string, renewal bool, now time.Time) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	// What is over is forgotten: both maps would only grow.
-	maps.DeleteFunc(i.refused, func(_ string, r refusals) bool { return now.After(r.until.Add(refusalsKept)) })
+	maps.DeleteFunc(i.refused, func(_ string, r refusals) bool { return now.After(r.until.Add(refusalsRetention)) })
 	maps.DeleteFunc(i.recent, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= newMax })
 	if until := i.refused[name].until; now.Before(until) {
 		return doze.Errorf(doze.Unavailable, "there was no certificate for %s: we ask again in %s", name, until.Sub(now).Round(time.Second))

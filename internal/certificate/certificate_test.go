@@ -81,11 +81,11 @@ func (w *world) add(name string) {
 // open starts a site with what is recorded.
 func (w *world) open(t *testing.T) *site {
 	t.Helper()
-	box, err := seal.Open(filepath.Join(w.dir, "seal.key"))
+	cipher, err := seal.Open(filepath.Join(w.dir, "seal.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := store.Open(t.Context(), filepath.Join(w.dir, "doze.db"), box)
+	records, err := store.Open(t.Context(), filepath.Join(w.dir, "doze.db"), cipher)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,11 @@ import (
 
 func newTestStorage(t *testing.T) *storage {
 	t.Helper()
-	box, err := seal.New()
+	cipher, err := seal.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "doze.db"), box)
+	records, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "doze.db"), cipher)
 	if err != nil {
 		t.Fatal(err)
 	}

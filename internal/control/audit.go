@@ -259,7 +259,7 @@ func (s *Server) close(e *audit.Entry, r *http.Request, open bool, rec *recorder
 
 // Turned writes the line of a request that was turned away at the door of a
 // sandbox. Those who are told that there is none were denied, too.
-func (s *Server) Turned(r *http.Request, id string, c access.Caller, route fleet.Route, err error) {
+func (s *Server) Turned(r *http.Request, id string, c access.Caller, route fleet.Upstream, err error) {
 	public := doze.Public(err)
 	switch public.Kind {
 	case doze.Unauthenticated, doze.Forbidden, doze.NotFound:

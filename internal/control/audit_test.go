@@ -413,10 +413,10 @@ func TestTheDoorTells(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://sbx-a-main.test/process", nil)
 	r.RemoteAddr = "203.0.113.1:1"
 	ann := access.Caller{Sub: "ann", SubType: doze.SubUser, Workspace: "main", Key: "k"}
-	p.ctl.Turned(r, "one", ann, fleet.Route{}, doze.Errorf(doze.NotFound, "no such sandbox"))
-	p.ctl.Turned(r, "two", ann, fleet.Route{Name: "a"}, doze.Errorf(doze.Forbidden, "no scope"))
-	p.ctl.Turned(r, "three", access.Caller{}, fleet.Route{}, doze.Errorf(doze.Unauthenticated, "no key"))
-	p.ctl.Turned(r, "four", ann, fleet.Route{Name: "a"}, doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
+	p.ctl.Turned(r, "one", ann, fleet.Upstream{}, doze.Errorf(doze.NotFound, "no such sandbox"))
+	p.ctl.Turned(r, "two", ann, fleet.Upstream{Name: "a"}, doze.Errorf(doze.Forbidden, "no scope"))
+	p.ctl.Turned(r, "three", access.Caller{}, fleet.Upstream{}, doze.Errorf(doze.Unauthenticated, "no key"))
+	p.ctl.Turned(r, "four", ann, fleet.Upstream{Name: "a"}, doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
 	var got []string
 	for _, l := range append(p.lines("main"), p.lines("")...) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s %d %s", l.RequestID, l.Action, l.Actor.Sub, l.Object.Kind, l.Object.Name, l.Status, l.Source))

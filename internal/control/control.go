@@ -297,8 +297,8 @@ func (s *Server) noteKeys(ctx context.Context) {
 }
 
 // routeOf is where the edge finds a sandbox.
-func routeOf(sb store.Sandbox) fleet.Route {
-	return fleet.Route{
+func routeOf(sb store.Sandbox) fleet.Upstream {
+	return fleet.Upstream{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
 		Enabled: sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled,
 		Failed:  sb.Phase == doze.Failed,

@@ -25,7 +25,7 @@ func (s *Server) sealRouting(sb *doze.Sandbox) error {
 					return err
 				}
 			}
-			sealed, err := sealer.Seal([]byte(value), fleet.RoutingPlace(sb.Metadata.Workspace))
+			sealed, err := sealer.Seal([]byte(value), fleet.SecretPlace(sb.Metadata.Workspace))
 			if err != nil {
 				return fmt.Errorf("seal the secrets of a routing rule: %w", err)
 			}

@@ -39,10 +39,10 @@ func (p *platform) secret() (value string) {
 		if bytes.Contains(sealed, []byte("hunter")) {
 			p.t.Errorf("the secret is sealed as %q", sealed)
 		}
-		if _, err := p.opener.Unseal(sealed, fleet.RoutingPlace("other")); err == nil {
+		if _, err := p.opener.Unseal(sealed, fleet.SecretPlace("other")); err == nil {
 			p.t.Error("it opens for another workspace")
 		}
-		plain, err := p.opener.Unseal(sealed, fleet.RoutingPlace("main"))
+		plain, err := p.opener.Unseal(sealed, fleet.SecretPlace("main"))
 		if err != nil {
 			p.t.Fatal(err)
 		}

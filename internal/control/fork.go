@@ -219,7 +219,7 @@ func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Sn
 		return err
 	}
 	defer release()
-	if err := s.Store.Promise(ctx, want.Machine); err != nil {
+	if err := s.Store.Reserve(ctx, want.Machine); err != nil {
 		return err
 	}
 	if err := s.claim(ctx, want, want.Machine, sb.Machine); err != nil {

@@ -40,7 +40,7 @@ type mountList struct {
 
 // ServeMounts answers a request to a sandbox about its drives, whose path, as it
 // was sent, begins with /drives/mount. Its caller may use the sandbox.
-func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
+func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route fleet.Upstream, path string) {
 	httpx.SandboxHeaders(w.Header()) // as the agent's answers have them
 	if r.Method == http.MethodOptions {
 		w.WriteHeader(http.StatusNoContent)
@@ -57,7 +57,7 @@ func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route fleet
 }
 
 // serveMounts is ServeMounts with what is behind the path of all mounts.
-func (s *Server) serveMounts(ctx context.Context, r *http.Request, route fleet.Route, rest string) (any, error) {
+func (s *Server) serveMounts(ctx context.Context, r *http.Request, route fleet.Upstream, rest string) (any, error) {
 	switch {
 	case r.Method == http.MethodDelete:
 		return s.unmountDrive(ctx, route, rest)
@@ -74,7 +74,7 @@ func (s *Server) serveMounts(ctx context.Context, r *http.Request, route fleet.R
 	return nil, doze.Errorf(doze.NotFound, "there is no %s of this path", r.Method)
 }
 
-func (s *Server) listMounts(ctx context.Context, route fleet.Route) (mountList, error) {
+func (s *Server) listMounts(ctx context.Context, route fleet.Upstream) (mountList, error) {
 	list := mountList{[]doze.DriveMount{}}
 	all, err := s.Node.DriveMounts(ctx, route.UID)
 	for _, m := range all {
@@ -84,7 +84,7 @@ func (s *Server) listMounts(ctx context.Context, route fleet.Route) (mountList, 
 }
 
 // mountDrive puts a drive into a sandbox, if the drive allows that.
-func (s *Server) mountDrive(ctx context.Context, route fleet.Route, body map[string]any) (mounted, error) {
+func (s *Server) mountDrive(ctx context.Context, route fleet.Upstream, body map[string]any) (mounted, error) {
 	var m fleet.DriveMount
 	var p doze.Problems
 	decode(&m.DriveMount, body, "", &p)
@@ -93,7 +93,7 @@ func (s *Server) mountDrive(ctx context.Context, route fleet.Route, body map[str
 		return mounted{}, err
 	}
 	m.Default()
-	if err := m.Vacant(); err != nil {
+	if err := m.CheckPath(); err != nil {
 		return mounted{}, err
 	}
 	d, err := s.Store.Drive(ctx, route.Workspace, m.Drive)
@@ -128,7 +128,7 @@ func driveError(err error) error {
 }
 
 // permit is Forbidden if a drive does not allow a mount.
-func (s *Server) permit(ctx context.Context, route fleet.Route, d store.Drive, m *fleet.DriveMount) error {
+func (s *Server) permit(ctx context.Context, route fleet.Upstream, d store.Drive, m *fleet.DriveMount) error {
 	sb, err := s.Store.SandboxByName(ctx, route.Workspace, route.Name)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func idOf(text string) *uint32 {
 }
 
 // unmountDrive takes a drive away from the path behind that of all mounts.
-func (s *Server) unmountDrive(ctx context.Context, route fleet.Route, rest string) (unmounted, error) {
+func (s *Server) unmountDrive(ctx context.Context, route fleet.Upstream, rest string) (unmounted, error) {
 	path, err := url.PathUnescape(rest)
 	path = strings.TrimLeft(path, "/")
 	var p doze.Problems

@@ -16,7 +16,7 @@ func TestMountsAreOfTheSandboxAPI(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.ctl.ServeMounts(w, r, fleet.Route{Workspace: "main", Name: "a", UID: "u"}, r.URL.Path)
+		p.ctl.ServeMounts(w, r, fleet.Upstream{Workspace: "main", Name: "a", UID: "u"}, r.URL.Path)
 	}))
 	defer srv.Close()
 	for name, test := range map[string]struct {

@@ -155,7 +155,7 @@ func members() map[string]openapi.Schema {
 	labels := openapi.Schema{MaxProperties: doze.LabelsMax}
 	headers := openapi.Schema{MaxProperties: doze.PreviewHeadersMax}
 	domains := openapi.Schema{MaxItems: doze.DomainsMax}
-	entries := openapi.Schema{MaxProperties: doze.RouteEntriesMax}
+	entries := openapi.Schema{MaxProperties: doze.RuleEntriesMax}
 	return map[string]openapi.Schema{
 		"Metadata.name":        name,
 		"Metadata.displayName": letters(doze.DisplayNameMax),
@@ -212,7 +212,7 @@ func members() map[string]openapi.Schema {
 		"Proxy.allowedDomains":      domains,
 		"Proxy.forbiddenDomains":    domains,
 		"Proxy.bypass":              domains,
-		"Proxy.routing":             {MaxItems: doze.RoutesMax},
+		"Proxy.routing":             {MaxItems: doze.RulesMax},
 		"ProxyTarget.destinations":  domains,
 		"ProxyTarget.headers":       entries,
 		"ProxyTarget.body":          entries,

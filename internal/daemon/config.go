@@ -16,9 +16,10 @@ import (
 const configMax = 1 << 20
 
 // ReadConfig fills config from a JSON file. What the file does not mention
-// stays as it is; a key that config does not have is an error, because it is a
-// setting that somebody believes to have made.
-func ReadConfig(name string, config any) error {
+// stays as it is. A key that config does not have is an error, because it is a
+// setting that somebody believes to have made. Renamed has the present name of
+// each key that was renamed; ReadConfig calls told for each that the file has.
+func ReadConfig(name string, config any, renamed map[string]string, told func(old, now string)) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
@@ -31,6 +32,9 @@ func ReadConfig(name string, config any) error {
 	if len(raw) > configMax {
 		return fmt.Errorf("%s is larger than %d bytes", name, configMax)
 	}
+	if raw, err = renameKeys(raw, renamed, told); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(config); err != nil {
@@ -42,15 +46,48 @@ func ReadConfig(name string, config any) error {
 	return nil
 }
 
+// renameKeys gives keys of a JSON object their present names. A file without an
+// old key stays as it is, whatever is wrong with it.
+func renameKeys(raw []byte, renamed map[string]string, told func(old, now string)) ([]byte, error) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil {
+		return raw, nil // the strict decoder says why
+	}
+	changed := false
+	for old, now := range renamed {
+		value, ok := members[old]
+		if !ok {
+			continue
+		}
+		if _, twice := members[now]; twice {
+			return nil, fmt.Errorf("%s and %s are the same setting: remove %s", old, now, old)
+		}
+		told(old, now)
+		members[now], changed = value, true
+		delete(members, old)
+	}
+	if !changed {
+		return raw, nil
+	}
+	return json.Marshal(members)
+}
+
 // ReadEnvironment sets every flag that was not given from its environment
-// variable, if that exists: PREFIX_PAUSE_AFTER for pause-after.
-func ReadEnvironment(prefix string, flags *flag.FlagSet) error {
+// variable, if that exists: PREFIX_PAUSE_AFTER for pause-after. Renamed has the
+// old name of each flag that was renamed. Its variable counts if the present one
+// is not set; ReadEnvironment calls told for it.
+func ReadEnvironment(prefix string, flags *flag.FlagSet, renamed map[string]string, told func(old, now string)) error {
 	given := map[string]bool{}
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	var errs []error
 	flags.VisitAll(func(f *flag.Flag) {
-		name := prefix + "_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variable(prefix, f.Name)
 		value, ok := os.LookupEnv(name) //nolint:forbidigo // this is the place
+		if old, was := renamed[f.Name]; was && !ok {
+			if value, ok = os.LookupEnv(variable(prefix, old)); ok { //nolint:forbidigo // likewise
+				told(variable(prefix, old), name)
+			}
+		}
 		if !ok || given[f.Name] {
 			return
 		}
@@ -59,6 +96,11 @@ func ReadEnvironment(prefix string, flags *flag.FlagSet) error {
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// variable returns the environment variable of a flag.
+func variable(prefix, flag string) string {
+	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // Duration is a time.Duration that a configuration writes as "15s" or "5m".

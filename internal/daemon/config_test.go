@@ -39,7 +39,7 @@ func TestReadConfig(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := settings{Pause: daemon.Duration{Duration: time.Minute}}
-			err := daemon.ReadConfig(file, &got)
+			err := daemon.ReadConfig(file, &got, nil, nil)
 			switch {
 			case c.err == "" && (err != nil || got != c.want):
 				t.Errorf("got %+v, %v", got, err)
@@ -60,7 +60,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	if err := flags.Parse([]string{"--name", "flag"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := daemon.ReadEnvironment("TEST", flags); err != nil {
+	if err := daemon.ReadEnvironment("TEST", flags, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if *name != "flag" || pause.Duration != 30*time.Second {
@@ -70,7 +70,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	t.Setenv("TEST_PAUSE_AFTER", "soon")
 	flags = flag.NewFlagSet("test", flag.ContinueOnError)
 	flags.Var(&pause, "pause-after", "")
-	if err := daemon.ReadEnvironment("TEST", flags); err == nil || !strings.Contains(err.Error(), "TEST_PAUSE_AFTER") {
+	if err := daemon.ReadEnvironment("TEST", flags, nil, nil); err == nil || !strings.Contains(err.Error(), "TEST_PAUSE_AFTER") {
 		t.Errorf("a wrong value: %v", err)
 	}
 }

@@ -183,7 +183,7 @@ func (l *Library) Release(ref string) {
 // reference of named, nor claim of another owner is about them, and they were unused
 // for keep or are released. 0 keeps those that are not released for ever. Images
 // that were made on this host stay. It returns what it removed.
-func (l *Library) Collect(used, named []string, keep time.Duration) (gone []Image, err error) {
+func (l *Library) Collect(used, named []string, retention time.Duration) (gone []Image, err error) {
 	if l.o.Owner == "" {
 		return nil, doze.Errorf(doze.Internal, "a library without an owner collects nothing")
 	}
@@ -196,7 +196,7 @@ func (l *Library) Collect(used, named []string, keep time.Duration) (gone []Imag
 	if err != nil {
 		return nil, err
 	}
-	others, err := l.others(keep)
+	others, err := l.others(retention)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (l *Library) Collect(used, named []string, keep time.Duration) (gone []Imag
 				}
 			}
 		}
-		switch old := keep > 0 && now.Sub(last) > keep; {
+		switch old := retention > 0 && now.Sub(last) > retention; {
 		case needed, r.platform(), others[file], !l.letGo(file, old, now):
 			if mine {
 				there[file] = last.UTC()
@@ -276,7 +276,7 @@ func (l *Library) remove(r record) error {
 // others are the files that other owners claim. An owner whose directory is gone,
 // and who said nothing for as long as images are kept, claims nothing any more. If a
 // claim cannot be read, nobody knows.
-func (l *Library) others(keep time.Duration) (map[string]bool, error) {
+func (l *Library) others(retention time.Duration) (map[string]bool, error) {
 	entries, err := os.ReadDir(l.userDir())
 	if err != nil {
 		return nil, err
@@ -291,7 +291,7 @@ func (l *Library) others(keep time.Duration) (map[string]bool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read who needs which images: %s: %w", name, err)
 		}
-		if _, err := os.Stat(c.Data); errors.Is(err, fs.ErrNotExist) && keep > 0 && time.Since(c.Renewed) > keep {
+		if _, err := os.Stat(c.Data); errors.Is(err, fs.ErrNotExist) && retention > 0 && time.Since(c.Renewed) > retention {
 			slog.Warn("a dozed that shared the images is gone", "data", c.Data)
 			if err := os.Remove(name); err != nil {
 				return nil, err

@@ -124,7 +124,7 @@ func run(ctx context.Context, extra []string, program string, args ...string) ([
 		return nil, err
 	}
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := runTied(cmd); err != nil {
+	if err := runChild(cmd); err != nil {
 		return nil, failure(ctx, err, program, errs.String()+out.String())
 	}
 	return out.Bytes(), nil
@@ -141,9 +141,9 @@ func command(ctx context.Context, extra []string, program string, args ...string
 	return cmd, nil
 }
 
-// runTied runs cmd on a thread that lives until it ends: the kernel sends the
+// runChild runs cmd on a thread that lives until it ends: the kernel sends the
 // death signal when the starting thread ends, not the process.
-func runTied(cmd *exec.Cmd) error {
+func runChild(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return cmd.Run()

@@ -97,7 +97,7 @@ func bootstrap(ctx context.Context, temp string, args []string, report func(Prog
 	cmd.Stdout, cmd.Stderr = w, w
 	ended := make(chan error, 1)
 	go func() {
-		err := runTied(cmd)
+		err := runChild(cmd)
 		_ = w.Close() // never fails
 		ended <- err
 	}()

@@ -59,7 +59,7 @@ type Finding struct {
 	Verdict Verdict
 	Text    string   // what is there
 	Remedy  string   // what to do about it; empty if Fine
-	Mend    *Setting // what does it, until the next reboot; nil if that is not ours to do
+	Fix     *Setting // what does it, until the next reboot; nil if that is not ours to do
 }
 
 // Setting is a value of the kernel's in a file.
@@ -96,7 +96,7 @@ type Host struct {
 var checks = []struct {
 	name string
 	look func(Host) (Verdict, string, string)
-	mend *Setting
+	fix  *Setting
 }{
 	{"user", root, nil},
 	{"processor", processor, nil},
@@ -124,7 +124,7 @@ func Examine(h Host) []Finding {
 		v, text, remedy := c.look(h)
 		f := Finding{Check: c.name, Verdict: v, Text: text, Remedy: remedy}
 		if v != Fine {
-			f.Mend = c.mend
+			f.Fix = c.fix
 		}
 		found = append(found, f)
 	}
@@ -170,7 +170,7 @@ func (v *Visit) Bind(flags *flag.FlagSet) {
 func (v Visit) Do(w io.Writer, look func() Host) error {
 	found := Examine(look())
 	if v.Apply {
-		if err := mend(w, found, v.Only); err != nil {
+		if err := fix(w, found, v.Only); err != nil {
 			return err
 		}
 		found = Examine(look())
@@ -182,14 +182,14 @@ func (v Visit) Do(w io.Writer, look func() Host) error {
 	return nil
 }
 
-// mend changes the settings of the kernel that are advised, or the one of the check
+// fix changes the settings of the kernel that are advised, or the one of the check
 // that is named, and says how to take that back.
-func mend(w io.Writer, found []Finding, only string) error {
+func fix(w io.Writer, found []Finding, only string) error {
 	for _, f := range found {
-		if f.Mend == nil || only != "" && f.Check != only {
+		if f.Fix == nil || only != "" && f.Check != only {
 			continue
 		}
-		undo, err := f.Mend.Apply()
+		undo, err := f.Fix.Apply()
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Check, err)
 		}

@@ -108,8 +108,8 @@ func loadDraft(dir, name string) (*draft, error) {
 	return &draft{name: name, file: f, path: n.Path, dirty: n.Dirty, users: n.Users}, nil
 }
 
-// keep writes down what the next process must know. Preconditions: mu is held.
-func (d *draft) keep() error {
+// save writes down what the next process must know. Preconditions: mu is held.
+func (d *draft) save() error {
 	raw, err := json.Marshal(note{d.path, d.dirty, d.users})
 	if err != nil {
 		return err
@@ -162,5 +162,5 @@ func (d *draft) touch() error {
 		return nil
 	}
 	d.dirty = true
-	return d.keep()
+	return d.save()
 }

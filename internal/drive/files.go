@@ -180,14 +180,14 @@ func (f files) remove(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.keepParent(ctx, name); err != nil {
+	if err := f.ensureParent(ctx, name); err != nil {
 		return err
 	}
 	return f.bucket.client.RemoveObject(ctx, f.bucket.name, key, minio.RemoveObjectOptions{})
 }
 
-// keepParent makes sure that the directory of a path outlasts what is in it.
-func (f files) keepParent(ctx context.Context, name string) error {
+// ensureParent makes sure that the directory of a path outlasts what is in it.
+func (f files) ensureParent(ctx context.Context, name string) error {
 	if dir := path.Dir(name); dir != "." {
 		return f.mkdir(ctx, dir)
 	}
@@ -209,7 +209,7 @@ func (f files) rmdir(ctx context.Context, name string) error {
 	case len(found) > 1 || found[0].Key != key+"/":
 		return syscall.ENOTEMPTY
 	}
-	if err := f.keepParent(ctx, name); err != nil {
+	if err := f.ensureParent(ctx, name); err != nil {
 		return err
 	}
 	return f.bucket.client.RemoveObject(ctx, f.bucket.name, key+"/", minio.RemoveObjectOptions{})

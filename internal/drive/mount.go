@@ -257,7 +257,7 @@ func (m *Mount) draft(ctx context.Context, c op.Call) (*draft, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.users = append(d.users, c.Handle)
-	if err := d.keep(); err != nil {
+	if err := d.save(); err != nil {
 		return nil, err
 	}
 	m.users[c.Handle] = d
@@ -360,7 +360,7 @@ func (m *Mount) upload(ctx context.Context, d *draft) error {
 		return err
 	}
 	d.dirty = false
-	return d.keep()
+	return d.save()
 }
 
 // release notes that a handle is not used any more. What could not be written to
@@ -378,11 +378,11 @@ func (m *Mount) release(ctx context.Context, handle uint64) error {
 	defer d.mu.Unlock()
 	d.users = slices.DeleteFunc(d.users, func(u uint64) bool { return u == handle })
 	if len(d.users) > 0 {
-		return d.keep()
+		return d.save()
 	}
 	if err := m.upload(ctx, d); err != nil {
 		slog.Error("a file of a drive is kept until it can be written", "path", d.path, "err", err)
-		return d.keep()
+		return d.save()
 	}
 	if m.drafts[d.path] == d {
 		delete(m.drafts, d.path)
@@ -481,7 +481,7 @@ func (m *Mount) orphan(name string) error {
 	if len(d.users) == 0 {
 		return d.discard()
 	}
-	return d.keep()
+	return d.save()
 }
 
 // rename gives a file another path. One that is being written goes on there.
@@ -508,5 +508,5 @@ func (m *Mount) rename(ctx context.Context, c op.Call) error {
 	delete(m.drafts, c.Path)
 	m.drafts[c.To] = d
 	d.path = c.To
-	return d.keep()
+	return d.save()
 }

@@ -118,30 +118,30 @@ func (a Addresses) Target() string {
 }
 
 // Matches reports whether r is for a sandbox, by its host or by its path. So
-// is what only looks like it: see [Addresses.strays].
+// is what only looks like it: see [Addresses.foreign].
 func (a Addresses) Matches(r *http.Request) bool {
-	if _, ok := a.label(r.Host); ok || a.strays(r.Host) {
+	if _, ok := a.label(r.Host); ok || a.foreign(r.Host) {
 		return true
 	}
 	if _, ok := a.previewHost(r); ok {
 		return true
 	}
 	path, _ := target(r)
-	return strings.HasPrefix(path, pathPrefix) || a.strayPreview(r)
+	return strings.HasPrefix(path, pathPrefix) || a.pathPreview(r)
 }
 
-// strayPreview reports whether r is for a preview by path. At our own origin,
+// pathPreview reports whether r is for a preview by path. At our own origin,
 // there are none.
-func (a Addresses) strayPreview(r *http.Request) bool {
+func (a Addresses) pathPreview(r *http.Request) bool {
 	path, _ := target(r)
 	_, ok := a.label(r.Host)
 	return !ok && (path+"/" == previewPrefix || strings.HasPrefix(path, previewPrefix))
 }
 
-// strays reports whether a host looks like that of a sandbox and is none that
+// foreign reports whether a host looks like that of a sandbox and is none that
 // we serve: of another region or domain, say. It must not reach the control
 // API, where a client would take the answer for that of its sandbox.
-func (a Addresses) strays(host string) bool {
+func (a Addresses) foreign(host string) bool {
 	name := hostOf(host)
 	if !strings.HasPrefix(name, hostPrefix) || name == a.own {
 		return false
@@ -182,7 +182,7 @@ func (a Addresses) previewHost(r *http.Request) (previewPlace, bool) {
 // previewPath reads an address by path.
 func (a Addresses) previewPath(r *http.Request) (previewPlace, bool) {
 	path, _ := target(r)
-	if _, ok := a.label(r.Host); ok || a.strays(r.Host) {
+	if _, ok := a.label(r.Host); ok || a.foreign(r.Host) {
 		return previewPlace{}, false
 	}
 	rest, ok := strings.CutPrefix(path, previewPrefix)

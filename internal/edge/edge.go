@@ -50,14 +50,14 @@ type Config struct {
 	// Mounts answers requests about the drives of a sandbox, by their path as it
 	// was sent; nil: the sandbox gets them. A question does not wake
 	// a sandbox.
-	Mounts func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string)
+	Mounts func(w http.ResponseWriter, r *http.Request, upstream fleet.Upstream, path string)
 	// Enter counts a request of a workspace, by a credential if it came with one,
 	// until leave is called, and refuses what exceeds a quota. It sets headers of
 	// the answer only then. It must not block. Nil lets all in.
 	Enter func(h http.Header, workspace, key string) (leave func(), err error)
 	// Denied, if set, hears of each request that was refused before it reached a
 	// sandbox, with its id, and as much as is known of the caller and the route.
-	Denied func(r *http.Request, id string, c access.Caller, route fleet.Route, err error)
+	Denied func(r *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error)
 	// Authenticate proves who sent a request, by its headers. It is called
 	// again for requests that stay open, so that it must not block.
 	Authenticate func(*http.Request) (access.Caller, error)
@@ -84,8 +84,8 @@ type Edge struct {
 	directory    *fleet.Directory
 	previews     *fleet.Previews
 	gate         fleet.Gate
-	mounts       func(http.ResponseWriter, *http.Request, fleet.Route, string)
-	denied       func(*http.Request, string, access.Caller, fleet.Route, error)
+	mounts       func(http.ResponseWriter, *http.Request, fleet.Upstream, string)
+	denied       func(*http.Request, string, access.Caller, fleet.Upstream, error)
 	authenticate func(*http.Request) (access.Caller, error)
 	tickets      Tickets
 	enter        func(http.Header, string, string) (func(), error)
@@ -144,13 +144,13 @@ func (e *Edge) Recheck() { poke(e.streams.doubt) }
 
 // visit is one request on its way.
 type visit struct {
-	id     string // of the request
-	came   time.Time
-	caller access.Caller
-	route  fleet.Route
-	port   uint16
-	path   string // escaped, as the sandbox gets it
-	query  string // the same, with its question mark
+	id       string // of the request
+	came     time.Time
+	caller   access.Caller
+	upstream fleet.Upstream
+	port     uint16
+	path     string // escaped, as the sandbox gets it
+	query    string // the same, with its question mark
 
 	pass    *access.Pass   // of the ticket that it came with, if it did
 	preview *fleet.Preview // if it came by one
@@ -179,7 +179,7 @@ func (e *Edge) serveAt(w http.ResponseWriter, r *http.Request, l listener) {
 		rec.Header().Set("X-Request-Id", v.id)
 		refuse(rec, r, err)
 		if e.denied != nil {
-			e.denied(r, v.id, v.caller, v.route, err)
+			e.denied(r, v.id, v.caller, v.upstream, err)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	switch {
 	case l == previews && !ok:
 		return &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "only previews are served here, at " + e.PreviewURL("<label>") + "; the API is at " + e.base}
-	case !ok && e.strayPreview(r):
+	case !ok && e.pathPreview(r):
 		return &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no preview is served at this address: use " + e.PreviewURL("<label>")}
 	case ok:
 		done, err := e.admitPreview(w, r, v, at)
@@ -202,8 +202,8 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 			return err
 		}
 		s.valid, s.until = func() bool { return e.opens(v.preview, v.token) }, time.Now().Add(e.ageMax)
-	case e.strays(r.Host):
-		return errStray
+	case e.foreign(r.Host):
+		return errForeign
 	default:
 		if done, err := e.renew(w, r); done {
 			return err
@@ -216,7 +216,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 		s.valid = func() bool { return e.holds(probe, workspace) }
 	}
 	v.origin = originOf(r, v)
-	leave, err := e.enter(w.Header(), v.route.Workspace, v.caller.Key)
+	leave, err := e.enter(w.Header(), v.upstream.Workspace, v.caller.Key)
 	if err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 		return page.Terminal(w, pass)
 	}
 	if v.preview == nil && e.mounts != nil && v.port == doze.AgentPort && isMounts(v.path) {
-		e.mounts(w, r.WithContext(ctx), v.route, v.path)
+		e.mounts(w, r.WithContext(ctx), v.upstream, v.path)
 		return nil
 	}
 	e.forward(w, r.WithContext(ctx), v)
@@ -290,20 +290,20 @@ func (e *Edge) admit(r *http.Request, v *visit) (probe *http.Request, err error)
 	if err != nil {
 		return nil, err
 	}
-	if v.pass != nil && (v.route.Workspace != v.pass.Workspace || v.route.Name != v.pass.Sandbox) {
+	if v.pass != nil && (v.upstream.Workspace != v.pass.Workspace || v.upstream.Name != v.pass.Sandbox) {
 		return nil, errNotFound
 	}
 	if !v.caller.May(scope) {
 		return nil, errForbidden
 	}
-	if err := barred(v.route); err != nil {
+	if err := barred(v.upstream); err != nil {
 		return nil, err
 	}
 	return probe, v.aim(r, at.path)
 }
 
 // barred is why a route leads nowhere now, or nil.
-func barred(r fleet.Route) error {
+func barred(r fleet.Upstream) error {
 	switch {
 	case !r.Enabled:
 		return errDisabled
@@ -333,14 +333,14 @@ func (e *Edge) find(r *http.Request, v *visit) (at place, err error) {
 		if !ok {
 			continue
 		}
-		route, ok := e.directory.Find(workspace, place.sandbox, time.Now())
+		upstream, ok := e.directory.Find(workspace, place.sandbox, time.Now())
 		switch {
 		case !ok:
 		case at.sandbox != "":
 			return at, doze.Errorf(doze.Invalid, "the address is that of %s in the workspace %s and of %s in %s: name the workspace in the header x-blaxel-workspace",
 				at.sandbox, in.Workspace, place.sandbox, workspace)
 		default:
-			in, at, v.route = caller, place, route
+			in, at, v.upstream = caller, place, upstream
 		}
 	}
 	if at.sandbox == "" {
@@ -379,7 +379,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		r.Body = limited
 	}
 	proxy := httputil.ReverseProxy{
-		Transport:     e.gate.Transport(v.route.UID, v.port),
+		Transport:     e.gate.Transport(v.upstream.UID, v.port),
 		Rewrite:       func(pr *httputil.ProxyRequest) { e.rewrite(pr, v, limited) },
 		FlushInterval: -1, // every byte at once
 		BufferPool:    &e.buffers,
@@ -396,7 +396,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 			}
 			resp.Header.Set("X-Request-Id", v.id)
 			if v.preview == nil { // visitors of a preview have no share in the state
-				e.tellAge(resp.Header, v.route.UID)
+				e.tellAge(resp.Header, v.upstream.UID)
 			}
 			return nil
 		},

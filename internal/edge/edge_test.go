@@ -159,7 +159,7 @@ func (m medium) newWorld(backend http.Handler) *world {
 	t.Cleanup(back.Close)
 	w := &world{quotas: quota.New(quota.Options{}), gate: &gate{backend: back.Listener.Addr().String(), dial: behind, changed: make(chan struct{})}}
 	dir := fleet.NewDirectory()
-	for _, r := range []fleet.Route{
+	for _, r := range []fleet.Upstream{
 		{UID: "u-acme-web", Workspace: "acme", Name: "web", Enabled: true},
 		{UID: "u-corp-web", Workspace: "corp", Name: "web", Enabled: true},
 		{UID: "u-corp-only", Workspace: "corp", Name: "only", Enabled: true},

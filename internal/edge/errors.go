@@ -109,7 +109,7 @@ func codeOf(e *doze.Error) string {
 // elsewhere cannot be told from one that does not.
 var (
 	errNotFound  = &doze.Error{Kind: doze.NotFound, Name: workloadNotFound, Message: "there is no such sandbox in the workspace of this credential"}
-	errStray     = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no sandbox has this host: the region or the domain is another one"}
+	errForeign   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no sandbox has this host: the region or the domain is another one"}
 	errNoPreview = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such preview, or it is over"}
 	errNoToken   = &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Fields: forToken, Message: "this preview needs a token, in the header X-Blaxel-Preview-Token or the query parameter bl_preview_token"}
 	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Fields: forToken, Message: "the token of this preview is wrong, expired or deleted"}

@@ -102,10 +102,10 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 		return true, nil
 	}
 	v.query = without(v.query, isPreviewToken)
-	if v.route, ok = e.directory.Find(p.Workspace, p.Sandbox, now); !ok {
+	if v.upstream, ok = e.directory.Find(p.Workspace, p.Sandbox, now); !ok {
 		return false, errNoPreview
 	}
-	if err := barred(v.route); err != nil {
+	if err := barred(v.upstream); err != nil {
 		return false, err
 	}
 	v.caller.Workspace = p.Workspace

@@ -75,5 +75,5 @@ func record(r *http.Request, v *visit, status int, took time.Duration) {
 		status = statusGone
 	}
 	slog.InfoContext(r.Context(), "request", "request", v.id, "route", r.Method+" "+clip(path)+clip(httpx.Redact(query)), "host", clip(r.Host),
-		"workspace", v.caller.Workspace, "sandbox", v.route.UID, "key", v.caller.Key, "status", status, "took", took)
+		"workspace", v.caller.Workspace, "sandbox", v.upstream.UID, "key", v.caller.Key, "status", status, "took", took)
 }

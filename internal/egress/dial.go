@@ -73,7 +73,7 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 				refuse(tcp)
 				return nil, broken(rulePrivate)
 			}
-			if !g.keep(tcp) {
+			if !g.track(tcp) {
 				refuse(tcp)
 				return nil, broken(ruleClosed)
 			}

@@ -28,11 +28,11 @@ import (
 // Options are what an Egress works with. Interceptor, Meter, Descriptors and
 // Barred are optional.
 type Options struct {
-	Lane      net.Listener   // gets what sandboxes meant for others
-	Proxy     net.Listener   // gets requests for a proxy
-	Names     net.Listener   // gets questions of the DNS
-	Questions net.PacketConn // likewise
-	// Pool are addresses that stand for names; they lead to Lane. They are of
+	Redirected net.Listener   // gets what sandboxes meant for others
+	Proxy      net.Listener   // gets requests for a proxy
+	Names      net.Listener   // gets questions of the DNS
+	Questions  net.PacketConn // likewise
+	// Pool are addresses that stand for names; they lead to Redirected. They are of
 	// version 4.
 	Pool     netip.Prefix
 	Resolver Resolver
@@ -73,7 +73,7 @@ type Interceptor interface {
 	// Intercept serves c, whose ClientHello was not read yet, until ctx or the
 	// connection ends, and closes it. Routes are positions in the routing rules
 	// of the sandbox. Dial connects to the destination, with all checks.
-	Intercept(ctx context.Context, g Guest, c net.Conn, to Destination, routes []int, dial func(context.Context) (net.Conn, error))
+	Intercept(ctx context.Context, g Guest, c net.Conn, to Destination, rules []int, dial func(context.Context) (net.Conn, error))
 }
 
 // Egress serves what the sandboxes of a host send out. It is safe for
@@ -81,7 +81,7 @@ type Interceptor interface {
 type Egress struct {
 	Options
 	web         *http.Server
-	door        *handover // leads to web
+	handover    *handover // leads to web
 	questions   *handover // leads to the server of the DNS
 	descriptors budget
 	streams     sync.WaitGroup // goroutines of connections and requests
@@ -102,7 +102,7 @@ func New(o Options) *Egress {
 		o.Barred = func(Guest) string { return "" }
 	}
 	e := &Egress{
-		Options: o, door: newHandover(), questions: newHandover(), guests: map[netip.Addr]*guest{},
+		Options: o, handover: newHandover(), questions: newHandover(), guests: map[netip.Addr]*guest{},
 		descriptors: budget{total: o.Descriptors},
 	}
 	e.web = &http.Server{
@@ -138,7 +138,7 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	}
 	g := &guest{
 		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
-		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), pace: newPace(),
+		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), limit: newRate(),
 		traffic: e.Meter(who), barred: e.Barred, sockets: newSockets(&e.descriptors),
 	}
 	g.transport = e.transport(g)
@@ -187,10 +187,10 @@ func (e *Egress) Run(ctx context.Context) error {
 	for _, s := range []*dns.Server{packets, questions} {
 		servers.Go(func() { report(ctx, s.ActivateAndServe()) })
 	}
-	servers.Go(func() { report(ctx, e.web.Serve(e.door)) })
-	servers.Go(func() { e.accept(ctx, e.Lane, func(g *guest, c *net.TCPConn) { e.serveLane(ctx, g, c) }) })
+	servers.Go(func() { report(ctx, e.web.Serve(e.handover)) })
+	servers.Go(func() { e.accept(ctx, e.Redirected, func(g *guest, c *net.TCPConn) { e.serveRedirected(ctx, g, c) }) })
 	servers.Go(func() {
-		e.accept(ctx, e.Proxy, func(g *guest, c *net.TCPConn) { e.door.give(&link{TCPConn: c, guest: g, proxy: true}) })
+		e.accept(ctx, e.Proxy, func(g *guest, c *net.TCPConn) { e.handover.give(&link{TCPConn: c, guest: g, proxy: true}) })
 	})
 	servers.Go(func() {
 		e.accept(ctx, e.Names, func(g *guest, c *net.TCPConn) { e.questions.give(&link{TCPConn: c, guest: g}) })
@@ -206,7 +206,7 @@ func (e *Egress) Run(ctx context.Context) error {
 // closed already is fine.
 func (e *Egress) Close() error {
 	var errs []error
-	for _, c := range []io.Closer{e.Lane, e.Proxy, e.Names, e.Questions} {
+	for _, c := range []io.Closer{e.Redirected, e.Proxy, e.Names, e.Questions} {
 		if err := c.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}

@@ -64,7 +64,7 @@ func serveWith(t *testing.T, n *doze.Network, change func(*Options)) (*Egress, *
 		t.Fatal(err)
 	}
 	o := Options{
-		Lane: listen(), Proxy: listen(), Names: listen(), Questions: questions, Pool: pool, Resolver: here{},
+		Redirected: listen(), Proxy: listen(), Names: listen(), Questions: questions, Pool: pool, Resolver: here{},
 		Denied: func(_, a netip.Addr) bool { return a != home }, Decided: func(bool) {},
 	}
 	change(&o)
@@ -184,8 +184,8 @@ func tunnel(t *testing.T, proxy *url.URL, to string) (net.Conn, int) {
 	return c, resp.StatusCode
 }
 
-// TestNoWay: who asks for a tunnel to where none may go hears so at once.
-func TestNoWay(t *testing.T) {
+// TestNoListener: who asks for a tunnel to where none may go hears so at once.
+func TestNoListener(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
@@ -432,7 +432,7 @@ func TestTightened(t *testing.T) {
 // catcher says what it was given.
 type catcher struct{ got chan string }
 
-func (c catcher) Intercept(ctx context.Context, g Guest, conn net.Conn, to Destination, routes []int, dial func(context.Context) (net.Conn, error)) {
+func (c catcher) Intercept(ctx context.Context, g Guest, conn net.Conn, to Destination, rules []int, dial func(context.Context) (net.Conn, error)) {
 	defer conn.Close()
 	up, err := dial(ctx)
 	if err == nil {
@@ -440,7 +440,7 @@ func (c catcher) Intercept(ctx context.Context, g Guest, conn net.Conn, to Desti
 	}
 	line, _ := bufio.NewReader(conn).ReadString('\n')
 	c.got <- g.UID + " " + to.Name + " " + strings.TrimSpace(line)
-	if len(routes) != 1 || err != nil {
+	if len(rules) != 1 || err != nil {
 		c.got <- "it cannot be dialled"
 	}
 }

@@ -35,7 +35,7 @@ type guest struct {
 	transport *http.Transport
 	begins    *rate.Limiter
 	lines     *rate.Limiter
-	pace      *rate.Limiter
+	limit     *rate.Limiter
 	traffic   *Traffic
 	barred    func(Guest) (why string)
 
@@ -48,10 +48,10 @@ type guest struct {
 
 // A flow is something on its way to an allowed destination.
 type flow struct {
-	to     Destination
-	routes []int
-	end    func()       // does not wait
-	idle   atomic.Int64 // since when, in nanoseconds of the epoch; 0 if it ends by itself
+	to    Destination
+	rules []int
+	end   func()       // does not wait
+	idle  atomic.Int64 // since when, in nanoseconds of the epoch; 0 if it ends by itself
 }
 
 // rules returns the policy in force.
@@ -70,7 +70,7 @@ func (g *guest) begin(to Destination, end func()) (Verdict, *flow) {
 	if !v.Allow {
 		return v, nil
 	}
-	f := &flow{to: to, routes: v.Routes, end: end}
+	f := &flow{to: to, rules: v.Rules, end: end}
 	g.flows[f] = struct{}{}
 	return v, f
 }
@@ -120,7 +120,7 @@ func (g *guest) obey(p *Policy) {
 	same := p.leavesLike(g.policy)
 	g.policy = p
 	for f := range g.flows {
-		if v := p.Decide(f.to); !same || !v.Allow || !slices.Equal(v.Routes, f.routes) {
+		if v := p.Decide(f.to); !same || !v.Allow || !slices.Equal(v.Rules, f.rules) {
 			f.end()
 		}
 	}
@@ -148,13 +148,13 @@ func (g *guest) enter(c *net.TCPConn) (why string) {
 		return fmt.Sprintf("it begins more than %d connections in a second: wait before the next", streamRate)
 	}
 	if g.tight() {
-		g.spare(time.Now())
+		g.endIdle(time.Now())
 	}
 	return g.sockets.enter(c)
 }
 
-// spare ends what the sandbox has open and does not use.
-func (g *guest) spare(now time.Time) {
+// endIdle ends what the sandbox has open and does not use.
+func (g *guest) endIdle(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.transport.CloseIdleConnections()
@@ -165,7 +165,7 @@ func (g *guest) spare(now time.Time) {
 			idlest, since = f, at
 		}
 	}
-	if idlest != nil && now.Sub(time.Unix(0, since)) >= idleSpare {
+	if idlest != nil && now.Sub(time.Unix(0, since)) >= idleMin {
 		idlest.end()
 	}
 }

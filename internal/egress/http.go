@@ -237,7 +237,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 	}
 	defer g.done(f)
 	e.decided(g, to, v)
-	if len(v.Routes) > 0 && httpx.Refers(r) {
+	if len(v.Rules) > 0 && httpx.Refers(r) {
 		httpx.WriteError(w, r, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules, and for https only: put the header or the member into the rule for %s, leave it out here, and ask by https", to.host()))
 		return
 	}

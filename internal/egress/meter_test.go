@@ -218,7 +218,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 func BenchmarkPass(b *testing.B) {
 	ways := map[string]func(to, from *net.TCPConn){
 		"counted": func(to, from *net.TCPConn) {
-			pass(b.Context(), to, from, newPace(), new(flow), new(atomic.Uint64))
+			pass(b.Context(), to, from, newRate(), new(flow), new(atomic.Uint64))
 		},
 		"spliced": func(to, from *net.TCPConn) { _, _ = to.ReadFrom(from); _ = to.CloseWrite() },
 	}

@@ -37,16 +37,16 @@ type Verdict struct {
 	// Rule is what decided: the member of the network of the sandbox, such as
 	// allowedDomains[2], or the name of a rule that always holds.
 	Rule string
-	// Routes are the routing rules that match, by position. Without any the
+	// Rules are the routing rules that match, by position. Without any the
 	// bytes are passed on untouched. Secrets are the names of theirs.
-	Routes  []int
+	Rules   []int
 	Secrets []string
 	// Why says more than the rule, where the rule alone does not say what to do.
 	Why string
 }
 
-// A way is the way out of some destinations.
-type way struct {
+// A exit is the way out of some destinations.
+type exit struct {
 	names     []entry
 	networks  []netip.Prefix
 	dedicated bool
@@ -116,11 +116,11 @@ type entry struct {
 type Policy struct {
 	closed                     bool
 	bypass, allowed, forbidden []entry
-	routes                     [][]entry
+	rules                      [][]entry
 	secrets                    [][]string // that the routes use, by name
 
 	egress    *doze.Egress // as it was compiled
-	ways      []way        // the first that matches counts
+	exits     []exit       // the first that matches counts
 	dedicated bool         // what no way is about leaves from source
 	exclusive bool         // nothing leaves from anywhere else
 }
@@ -145,7 +145,7 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 		p.bypass = list("bypass", rules.Bypass)
 	}
 	for i, r := range rules.Routing {
-		p.routes = append(p.routes, list(fmt.Sprintf("routing[%d]", i), r.Destinations))
+		p.rules = append(p.rules, list(fmt.Sprintf("routing[%d]", i), r.Destinations))
 		p.secrets = append(p.secrets, slices.Sorted(maps.Keys(r.Sealed)))
 	}
 	p.exclusive = n.Has(doze.RulesetDedicated)
@@ -154,7 +154,7 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 	}
 	p.egress, p.dedicated = n.Egress, n.Egress.Dedicated()
 	for i, policy := range n.Egress.Policies {
-		w := way{dedicated: policy.Mode == doze.EgressDedicated}
+		w := exit{dedicated: policy.Mode == doze.EgressDedicated}
 		var domains []string
 		for _, s := range policy.Destinations {
 			if network, bad := doze.ParseNetwork(s); bad == nil {
@@ -164,7 +164,7 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 			}
 		}
 		w.names = list(fmt.Sprintf("egress.policies[%d]", i), domains)
-		p.ways = append(p.ways, w)
+		p.exits = append(p.exits, w)
 	}
 	return p, err
 }
@@ -174,7 +174,7 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 // broken if it may not leave at all.
 func (p *Policy) Source(d Destination, ip netip.Addr) (netip.Addr, error) {
 	dedicated := p.dedicated
-	for _, w := range p.ways {
+	for _, w := range p.exits {
 		if find(w.names, d, nil) != nil || slices.ContainsFunc(w.networks, func(n netip.Prefix) bool { return n.Contains(ip) }) {
 			dedicated = w.dedicated
 			break
@@ -204,7 +204,7 @@ func (b broken) Error() string { return "the rule " + string(b) + " does not all
 
 // Named reports whether a verdict depends on the name of a destination.
 func (p *Policy) Named() bool {
-	return len(p.allowed)+len(p.forbidden)+len(p.routes) > 0 || slices.ContainsFunc(p.ways, func(w way) bool { return len(w.names) > 0 })
+	return len(p.allowed)+len(p.forbidden)+len(p.rules) > 0 || slices.ContainsFunc(p.exits, func(w exit) bool { return len(w.names) > 0 })
 }
 
 // Decide says whether a sandbox may connect to d. Of the lists, bypass goes
@@ -235,9 +235,9 @@ func (p *Policy) Decide(d Destination) Verdict {
 	} else if d.Port == dnsTLSPort {
 		return Verdict{Rule: ruleResolver}
 	}
-	for i, route := range p.routes {
-		if find(route, d, webPorts) != nil {
-			v.Routes, v.Secrets = append(v.Routes, i), append(v.Secrets, p.secrets[i]...)
+	for i, rule := range p.rules {
+		if find(rule, d, webPorts) != nil {
+			v.Rules, v.Secrets = append(v.Rules, i), append(v.Secrets, p.secrets[i]...)
 		}
 	}
 	return v

@@ -14,7 +14,7 @@ func TestDecide(t *testing.T) {
 	t.Parallel()
 	named := func(name string, port uint16) Destination { return Destination{Name: name, Port: port} }
 	public := Destination{IP: netip.MustParseAddr("1.2.3.4"), Port: 443}
-	allow := func(rule string, routes ...int) Verdict { return Verdict{Allow: true, Rule: rule, Routes: routes} }
+	allow := func(rule string, rules ...int) Verdict { return Verdict{Allow: true, Rule: rule, Rules: rules} }
 	lists := func(p doze.Proxy) *doze.Network { return &doze.Network{Proxy: &p} }
 	allowed := lists(doze.Proxy{AllowedDomains: []string{"a.test", "*.b.test", "c.test:8443", "d.test:25"}, ForbiddenDomains: []string{"a.test"}, Bypass: []string{"past.test", "*.local"}})
 	forbidden := lists(doze.Proxy{ForbiddenDomains: []string{"a.test", "b.test:8443"}})

@@ -26,8 +26,8 @@ const (
 	// tightPart is the part of its bound above which a sandbox loses a connection
 	// that it does not use for each new one, as a divisor of what is left.
 	tightPart = 8
-	// idleSpare is how long a stream is idle that is ended then.
-	idleSpare = time.Minute
+	// idleMin is how long a stream is idle that is ended then.
+	idleMin = time.Minute
 )
 
 // descriptors returns how many descriptors all sandboxes may take together.
@@ -106,9 +106,9 @@ func (s *sockets) take() (why string) {
 	return ""
 }
 
-// keep has a connection that was claimed end with the sandbox, or reports that the
+// track has a connection that was claimed end with the sandbox, or reports that the
 // sandbox is gone.
-func (s *sockets) keep(c *net.TCPConn) bool {
+func (s *sockets) track(c *net.TCPConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.gone {

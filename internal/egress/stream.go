@@ -19,10 +19,10 @@ const (
 	// peekTime is how long a client may take to say whom it wants to talk to, in
 	// a sandbox that has a small part of a processor.
 	peekTime = 30 * time.Second
-	// strayTime is what it gets where its address stands for no name that we know,
+	// lateTime is what it gets where its address stands for no name that we know,
 	// and its port is none of the web: most who connect there say nothing first, and
 	// are refused.
-	strayTime = 3 * time.Second
+	lateTime = 3 * time.Second
 	// headMax bounds what it says until then: a ClientHello, or the header of a
 	// request.
 	headMax = 64 << 10
@@ -45,8 +45,8 @@ type stream struct {
 	at *found // where a proxy was asked for it, and only once
 }
 
-// serveLane serves a connection that was meant for somebody else.
-func (e *Egress) serveLane(ctx context.Context, g *guest, c *net.TCPConn) {
+// serveRedirected serves a connection that was meant for somebody else.
+func (e *Egress) serveRedirected(ctx context.Context, g *guest, c *net.TCPConn) {
 	s := &stream{e: e, g: g, c: c}
 	meant, err := originalDestination(c)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *stream) serve(ctx context.Context) {
 	}
 	kind, name := s.look()
 	if kind == kindHTTP {
-		s.e.door.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
+		s.e.handover.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
 		return
 	}
 	if kind == kindTLS && s.to.Name != "" && name != "" && s.to.Name != name {
@@ -125,7 +125,7 @@ const (
 func (s *stream) look() (k kind, name string) {
 	patience := peekTime
 	if s.to.Name == "" && !s.to.IP.IsValid() && !slices.Contains(webPorts, s.to.Port) {
-		patience = strayTime
+		patience = lateTime
 	}
 	_ = s.c.SetReadDeadline(time.Now().Add(patience))
 	defer func() { _ = s.c.SetReadDeadline(time.Time{}) }()
@@ -186,7 +186,7 @@ func (s *stream) carry(ctx context.Context) {
 		return
 	}
 	defer s.g.done(f)
-	if len(v.Routes) > 0 && s.e.Interceptor == nil {
+	if len(v.Rules) > 0 && s.e.Interceptor == nil {
 		s.refuse(Verdict{Rule: ruleProtocol})
 		return
 	}
@@ -197,10 +197,10 @@ func (s *stream) carry(ctx context.Context) {
 			s.g.exit(s.c)
 		}
 	}()
-	if len(v.Routes) > 0 {
+	if len(v.Rules) > 0 {
 		var at atomic.Pointer[found]
 		at.Store(s.at)
-		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head}, s.to, v.Routes, func(ctx context.Context) (net.Conn, error) {
+		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head}, s.to, v.Rules, func(ctx context.Context) (net.Conn, error) {
 			return s.e.open(ctx, s.g, s.to, at.Swap(nil)) // later connections look again
 		})
 		return
@@ -241,7 +241,7 @@ func (s *stream) answer(why error) bool {
 	if k, _ := s.look(); k != kindHTTP {
 		return false
 	}
-	s.e.door.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
+	s.e.handover.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
 	return true
 }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Route is where the edge finds a sandbox.
-type Route struct {
+// Upstream is where the edge finds a sandbox.
+type Upstream struct {
 	UID       string
 	Workspace string
 	Name      string
@@ -22,13 +22,13 @@ type Route struct {
 // database. It is safe for concurrent use.
 type Directory struct {
 	mu     sync.RWMutex
-	byName map[[2]string]Route         // guarded by mu; key: workspace, name
+	byName map[[2]string]Upstream      // guarded by mu; key: workspace, name
 	tell   func(key string, value any) // guarded by mu
 }
 
 // NewDirectory returns an empty directory.
 func NewDirectory() *Directory {
-	return &Directory{byName: map[[2]string]Route{}, tell: func(string, any) {}}
+	return &Directory{byName: map[[2]string]Upstream{}, tell: func(string, any) {}}
 }
 
 // Tell has fn told of every route, and then of each change. Without a value, a
@@ -51,7 +51,7 @@ func (d *Directory) Apply(key string, value json.RawMessage) error {
 		delete(d.byName, [2]string{workspace, name})
 		return nil
 	}
-	var r Route
+	var r Upstream
 	if err := json.Unmarshal(value, &r); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (d *Directory) Apply(key string, value json.RawMessage) error {
 }
 
 // key names a route where it is told. A workspace has no slash in its name.
-func (r Route) key() string { return r.Workspace + "/" + r.Name }
+func (r Upstream) key() string { return r.Workspace + "/" + r.Name }
 
 func splitKey(key string) (workspace, name string) {
 	workspace, name, _ = strings.Cut(key, "/")
@@ -68,7 +68,7 @@ func splitKey(key string) (workspace, name string) {
 }
 
 // Put adds r, or replaces the route of the same workspace and name.
-func (d *Directory) Put(r Route) {
+func (d *Directory) Put(r Upstream) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.byName[[2]string{r.Workspace, r.Name}] = r
@@ -88,7 +88,7 @@ func (d *Directory) Drop(workspace, name, uid string) {
 }
 
 // Find returns the route of a name.
-func (d *Directory) Find(workspace, name string, now time.Time) (Route, bool) {
+func (d *Directory) Find(workspace, name string, now time.Time) (Upstream, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	r, ok := d.byName[[2]string{workspace, name}]

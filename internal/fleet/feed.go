@@ -34,7 +34,7 @@ const (
 
 // The topics of control's feed, and what their keys are.
 const (
-	TopicRoutes     = "routes"     // of sandboxes; see Directory
+	TopicUpstreams  = "routes"     // of sandboxes; see Directory
 	TopicPreviews   = "previews"   // by label
 	TopicDomains    = "domains"    // by name
 	TopicPrincipals = "principals" // by sub

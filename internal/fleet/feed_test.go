@@ -249,13 +249,13 @@ func TestTold(t *testing.T) {
 	t.Parallel()
 	feed := NewFeed()
 	directory, previews := NewDirectory(), NewPreviews()
-	directory.Put(Route{UID: "early", Workspace: "w", Name: "early", Enabled: true})
+	directory.Put(Upstream{UID: "early", Workspace: "w", Name: "early", Enabled: true})
 	directory.Tell(feed.Topic("routes"))
 	previews.Tell(feed.Topic("previews"), feed.Topic("domains"))
 
-	routes, copied := NewDirectory(), NewPreviews()
+	upstreams, copied := NewDirectory(), NewPreviews()
 	s := serveFeed(t, feed)
-	f := NewFollower(s.URL, &http.Transport{}, map[string]Apply{"routes": routes.Apply, "previews": copied.Apply, "domains": copied.ApplyDomain})
+	f := NewFollower(s.URL, &http.Transport{}, map[string]Apply{"routes": upstreams.Apply, "previews": copied.Apply, "domains": copied.ApplyDomain})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { _ = f.Run(ctx) })
@@ -266,7 +266,7 @@ func TestTold(t *testing.T) {
 		if err := f.Wait(ctx, feed.Mark()); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(directory.byName, routes.byName); diff != "" {
+		if diff := cmp.Diff(directory.byName, upstreams.byName); diff != "" {
 			t.Error("routes:", diff)
 		}
 		if diff := cmp.Diff(previews.byLabel, copied.byLabel); diff != "" {
@@ -277,7 +277,7 @@ func TestTold(t *testing.T) {
 		}
 	}
 	until := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
-	directory.Put(Route{UID: "1", Workspace: "w", Name: "a-b", Enabled: true, Failed: true, Until: until})
+	directory.Put(Upstream{UID: "1", Workspace: "w", Name: "a-b", Enabled: true, Failed: true, Until: until})
 	previews.PutDomain(Domain{Name: "example.test", Workspace: "w", Shared: []string{"v"}, Fallback: "x"})
 	previews.Put(Preview{
 		ID: "p", Label: "x", Domain: "example.test", Workspace: "w", Sandbox: "a-b", Port: 80, Public: true, Expires: until,
@@ -294,8 +294,8 @@ func TestTold(t *testing.T) {
 	previews.Drop("x", "p")
 	previews.DropDomain("example.test", "w")
 	same()
-	if len(routes.byName) != 1 || len(copied.byLabel)+len(copied.domains) != 0 {
-		t.Errorf("left: %v %v %v", routes.byName, copied.byLabel, copied.domains)
+	if len(upstreams.byName) != 1 || len(copied.byLabel)+len(copied.domains) != 0 {
+		t.Errorf("left: %v %v %v", upstreams.byName, copied.byLabel, copied.domains)
 	}
 	for _, text := range []string{"", "00", strings.Repeat("0", 63), strings.Repeat("0", 66), strings.Repeat("x", 64)} {
 		if err := new(TokenHash).UnmarshalText([]byte(text)); err == nil {

@@ -66,9 +66,9 @@ type Login struct {
 	Username, Password string
 }
 
-// RoutingPlace is the place that secrets of routing rules of a workspace are
+// SecretPlace is the place that secrets of routing rules of a workspace are
 // sealed for.
-func RoutingPlace(workspace string) string { return "routing/" + workspace }
+func SecretPlace(workspace string) string { return "routing/" + workspace }
 
 // Pinned is an image of a registry that a node has.
 type Pinned struct {

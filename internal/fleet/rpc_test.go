@@ -52,9 +52,9 @@ type deaf struct {
 
 func (d deaf) Delete(context.Context, string) error { return d.err }
 
-// TestErrorsOnTheWay: what a node returns keeps its kind, name, fields and
+// TestErrorsOverTheWire: what a node returns keeps its kind, name, fields and
 // identity; what the way does is told apart from it.
-func TestErrorsOnTheWay(t *testing.T) {
+func TestErrorsOverTheWire(t *testing.T) {
 	t.Parallel()
 	over := func(err error) error {
 		mux := http.NewServeMux()

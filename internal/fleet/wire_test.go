@@ -44,7 +44,7 @@ func TestWire(t *testing.T) {
 		"DriveMount": survives[fleet.DriveMount],
 		"Awake":      survives[fleet.Awake],
 		"Usage":      survives[fleet.Usage],
-		"Route":      survives[fleet.Route],
+		"Route":      survives[fleet.Upstream],
 		"Domain":     survives[fleet.Domain],
 	} {
 		t.Run(name, test)

@@ -108,14 +108,14 @@ func (f *Front) Servers() (services []daemon.Service) {
 	return append(services, f.serving("http", f.listeners.api, f.server))
 }
 
-// Doors let callers in, until they stop. They start after the servers. Signals ask
+// Listeners let callers in, until they stop. They start after the servers. Signals ask
 // to be replaced: then end is called with a cause as soon as that cuts off nobody.
 // It ends life.
-func (f *Front) Doors(life context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) []daemon.Service {
+func (f *Front) Listeners(life context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) []daemon.Service {
 	replaced := func() bool { return errors.Is(context.Cause(life), errReplaced) }
-	services := []daemon.Service{f.attending("door", f.listeners.api, f.server, replaced)}
+	services := []daemon.Service{f.attending("listener", f.listeners.api, f.server, replaced)}
 	if f.previews != nil {
-		services = append(services, f.attending("door of previews", f.listeners.previews, f.previews, replaced))
+		services = append(services, f.attending("listener of previews", f.listeners.previews, f.previews, replaced))
 	}
 	return append(services, daemon.Service{Name: "successor", Run: func(ctx context.Context) error { return f.yield(ctx, signals, end) }})
 }
@@ -147,7 +147,7 @@ func serve(ctx context.Context, server *http.Server, through net.Listener) error
 		if !errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		<-ctx.Done() // the door is closed first
+		<-ctx.Done() // the listener is closed first
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)

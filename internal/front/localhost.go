@@ -20,7 +20,7 @@ func noteLocalNames(domain string) {
 	servers, _ := os.ReadFile("/etc/resolv.conf")
 	if !findsLocalNames(string(sources), string(servers)) {
 		slog.Warn("programs of this host that ask its system, as node and python do, do not find names below localhost; browsers and curl do",
-			"mend", "apt-get install libnss-myhostname, or start dozed without --domain")
+			"fix", "apt-get install libnss-myhostname, or start dozed without --domain")
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package handover keeps the address of a server open while the server is away. A
-// small process of its own, the keeper, has a copy of the listening socket: when
+// small process of its own, the holder, has a copy of the listening socket: when
 // the server dies or is replaced, connections wait in the kernel until the next
 // one accepts them, and nobody is refused. It knows nothing of what is said over
 // them.
@@ -22,31 +22,31 @@ import (
 )
 
 const (
-	// absence is how long a keeper holds an address that nobody serves. After
+	// absence is how long a holder holds an address that nobody serves. After
 	// that callers are better off refused.
 	absence = time.Minute
-	// patience is for what a keeper does, which takes no time.
+	// patience is for what a holder does, which takes no time.
 	patience = 10 * time.Second
 	// addressMax bounds an address; a host name has 253 bytes at most.
 	addressMax = 512
-	// again is the pause before another keeper is started for one that died.
+	// again is the pause before another holder is started for one that died.
 	again = time.Second
 )
 
 const (
-	// Command is the first argument of a program that shall call [Keep]. The flag
-	// --socket FILE follows: it says to others whose keeper that is.
+	// Command is the first argument of a program that shall call [Serve]. The flag
+	// --socket FILE follows: it says to others whose holder that is.
 	Command = "handover"
 	// OldCommand is what Command was. A dozed of that version starts the program
-	// that has taken its place with it, when its keeper dies.
+	// that has taken its place with it, when its holder dies.
 	OldCommand = "keep"
 
 	socketFlag = "--socket"
 )
 
-// Keeps reports whether the arguments of a program, each ended by a zero byte as in
-// /proc, make it a keeper whose socket is in a directory.
-func Keeps(arguments []byte, dir string) bool {
+// Serves reports whether the arguments of a program, each ended by a zero byte as in
+// /proc, make it a holder whose socket is in a directory.
+func Serves(arguments []byte, dir string) bool {
 	for _, command := range []string{Command, OldCommand} {
 		if bytes.HasPrefix(arguments, []byte(command+"\x00"+socketFlag+"\x00"+dir+"/")) {
 			return true
@@ -55,19 +55,19 @@ func Keeps(arguments []byte, dir string) bool {
 	return false
 }
 
-// Given returns the unix socket that a keeper is started with, for [Keep].
+// Given returns the unix socket that a holder is started with, for [Serve].
 func Given() *os.File {
 	const first = 3 // behind the standard streams
 	return os.NewFile(first, "listener")
 }
 
-// What a caller says to a keeper, in the first byte of a message. Behind give
+// What a caller says to a holder, in the first byte of a message. Behind give
 // and in the answer to take is the address, as the server was told it; with it
 // comes the socket. The caller is there until its connection ends.
 const (
 	give = 'g' // answered by itself
 	take = 't' // answered by the address, which is empty if there is none
-	shut = 'x' // answered by the end of the keeper
+	shut = 'x' // answered by the end of the holder
 )
 
 // Listener is a listening socket, and the connection to the process that keeps it.
@@ -75,42 +75,42 @@ type Listener struct {
 	net.Listener
 
 	address string
-	path    string // unix socket of the keeper
-	program string // becomes a keeper
+	path    string // unix socket of the holder
+	program string // becomes a holder
 	fixed   bool   // somebody else keeps it
 
 	accepting sync.RWMutex // held, for reading, while somebody may accept a caller
 
 	mu     sync.Mutex
-	keeper *net.UnixConn // guarded by mu; nil without a keeper
+	holder *net.UnixConn // guarded by mu; nil without a holder
 	ours   bool          // guarded by mu; what it keeps is our socket
 	paused chan struct{} // guarded by mu; closed when Accept may go on, nil where it may
 }
 
-// Options say which door, and who keeps it.
+// Options say which address, and which process holds it.
 type Options struct {
 	Address string // host:port
-	Path    string // unix socket of the keeper; only root may enter its directory
-	Program string // becomes a keeper when it is started with [Command]
+	Path    string // unix socket of the holder; only root may enter its directory
+	Program string // becomes a holder when it is started with [Command]
 	// Inherited is a listening socket that whoever started us made and keeps
 	// itself. It may be nil.
 	Inherited *os.File
 }
 
 // Open returns the socket that a server before us had at this address, or a new
-// one. It changes nothing for others: another server of that door may still run.
+// one. It changes nothing for others: another server of that address may still run.
 func Open(ctx context.Context, o Options) (*Listener, error) {
 	d := &Listener{address: o.Address, path: o.Path, program: o.Program}
 	if o.Inherited != nil {
 		return d, d.inherit(o.Inherited)
 	}
-	kept, address, err := d.ask(ctx)
+	held, address, err := d.ask(ctx)
 	if err == nil && address == o.Address {
-		d.Listener, d.ours = kept, true
+		d.Listener, d.ours = held, true
 		return d, nil
 	}
-	if kept != nil {
-		_ = kept.Close() // of another address
+	if held != nil {
+		_ = held.Close() // of another address
 	}
 	var listen net.ListenConfig
 	if d.Listener, err = listen.Listen(ctx, "tcp", o.Address); err != nil {
@@ -142,13 +142,13 @@ func (d *Listener) inherit(f *os.File) (err error) {
 	return nil
 }
 
-// ask returns what the keeper has, if there is one.
+// ask returns what the holder has, if there is one.
 func (d *Listener) ask(ctx context.Context) (l net.Listener, address string, err error) {
 	conn, err := dial(ctx, d.path)
 	if err != nil {
 		return nil, "", err
 	}
-	d.keeper = conn
+	d.holder = conn
 	if _, err := conn.Write([]byte{take}); err != nil {
 		return nil, "", err
 	}
@@ -156,7 +156,7 @@ func (d *Listener) ask(ctx context.Context) (l net.Listener, address string, err
 	if err != nil || socket == none {
 		return nil, "", err
 	}
-	f := os.NewFile(uintptr(socket), "door")
+	f := os.NewFile(uintptr(socket), "listener")
 	defer func() { _ = f.Close() }()
 	l, err = net.FileListener(f) // it makes accepting not block again
 	return l, string(raw), err
@@ -171,34 +171,34 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	return conn, conn.SetDeadline(time.Now().Add(patience))
 }
 
-// Hold makes sure that a keeper has the socket. Preconditions: nobody else
-// serves this door.
+// Hold makes sure that a holder has the socket. Preconditions: nobody else
+// serves this address.
 func (d *Listener) Hold(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fixed || d.ours {
 		return nil
 	}
-	if d.keeper != nil { // it keeps another address
+	if d.holder != nil { // it keeps another address
 		if err := d.dismiss(); err != nil {
 			return err
 		}
 	}
 	if err := d.start(); err != nil {
-		return fmt.Errorf("start a keeper of the address: %w", err)
+		return fmt.Errorf("start the handover process: %w", err)
 	}
 	conn, err := dial(ctx, d.path)
 	if err != nil {
-		return fmt.Errorf("reach the keeper of the address: %w", err)
+		return fmt.Errorf("reach the handover process: %w", err)
 	}
 	if err := d.hand(conn); err != nil {
 		return errors.Join(fmt.Errorf("hand over the address: %w", err), conn.Close())
 	}
-	d.keeper, d.ours = conn, true
+	d.holder, d.ours = conn, true
 	return nil
 }
 
-// start starts a keeper. It is a process of its own session: it stays when we
+// start starts a holder. It is a process of its own session: it stays when we
 // go. Its socket is there before it is.
 func (d *Listener) start() error {
 	if err := os.Remove(d.path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -225,11 +225,11 @@ func (d *Listener) start() error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // ends with the keeper, or with us
+	go func() { _ = cmd.Wait() }() // ends with the holder, or with us
 	return nil
 }
 
-// hand gives the keeper its copy of the socket.
+// hand gives the holder its copy of the socket.
 func (d *Listener) hand(conn *net.UnixConn) error {
 	socket, ok := d.Listener.(syscall.Conn)
 	if !ok {
@@ -251,13 +251,13 @@ func (d *Listener) hand(conn *net.UnixConn) error {
 	return err
 }
 
-// Run starts another keeper whenever one dies, until ctx ends. Preconditions:
+// Run starts another holder whenever one dies, until ctx ends. Preconditions:
 // Hold has returned.
 func (d *Listener) Run(ctx context.Context) error {
 	for !d.fixed && d.lost(ctx) {
-		slog.WarnContext(ctx, "nobody keeps the address: starting another keeper")
+		slog.WarnContext(ctx, "the handover process is gone: starting another")
 		if err := d.Hold(ctx); err != nil {
-			slog.ErrorContext(ctx, "keep the address", "err", err)
+			slog.ErrorContext(ctx, "start the handover process", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -268,10 +268,10 @@ func (d *Listener) Run(ctx context.Context) error {
 	return nil
 }
 
-// lost waits for the end of the keeper and reports true, or false when ctx ends.
+// lost waits for the end of the holder and reports true, or false when ctx ends.
 func (d *Listener) lost(ctx context.Context) bool {
 	d.mu.Lock()
-	conn := d.keeper
+	conn := d.holder
 	d.mu.Unlock()
 	if conn == nil {
 		return ctx.Err() == nil
@@ -286,7 +286,7 @@ func (d *Listener) lost(ctx context.Context) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_ = conn.Close()
-	d.keeper, d.ours = nil, false
+	d.holder, d.ours = nil, false
 	return true
 }
 
@@ -352,39 +352,39 @@ func (d *Listener) admit() {
 	}
 }
 
-// Shut ends the keeper, so that callers are refused as soon as the listener is
+// Shut ends the holder, so that callers are refused as soon as the listener is
 // closed, too.
 func (d *Listener) Shut() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.keeper == nil {
+	if d.holder == nil {
 		return nil
 	}
 	return d.dismiss()
 }
 
-// dismiss ends the keeper. Preconditions: mu is held, there is one.
+// dismiss ends the holder. Preconditions: mu is held, there is one.
 func (d *Listener) dismiss() error {
-	conn := d.keeper
-	d.keeper, d.ours = nil, false
+	conn := d.holder
+	d.holder, d.ours = nil, false
 	defer func() { _ = conn.Close() }()
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	_, _ = conn.Write([]byte{shut}) // it may have ended by itself
 	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-		return errors.New("the keeper of the address does not end")
+		return errors.New("the handover process does not end")
 	}
 	return nil
 }
 
-// Close closes our copy of the socket. A keeper goes on without us.
+// Close closes our copy of the socket. A holder goes on without us.
 func (d *Listener) Close() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.keeper != nil {
-		err = d.keeper.Close()
-		d.keeper = nil
+	if d.holder != nil {
+		err = d.holder.Close()
+		d.holder = nil
 	}
 	if d.Listener != nil {
 		defer d.admit() // it finds the listener closed

@@ -21,10 +21,10 @@ import (
 // patience is for what another process does.
 const patience = 30 * time.Second
 
-// TestMain is the keeper, too.
+// TestMain is the holder, too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == handover.Command {
-		if err := handover.Keep(context.Background(), handover.Given()); err != nil { //nolint:forbidigo // a main
+		if err := handover.Serve(context.Background(), handover.Given()); err != nil { //nolint:forbidigo // a main
 			panic(err)
 		}
 		return
@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) //nolint:forbidigo // a test's main
 }
 
-// hosts numbers the doors: nobody else gets a port of theirs that is free again.
+// hosts numbers the addresses: nobody else gets a port of theirs that is free again.
 var hosts atomic.Int64
 
-// options are of a door that nobody has.
+// options are of an address that nobody has.
 func options(t *testing.T) handover.Options {
 	t.Helper()
 	// Not t.TempDir: unix sockets in it would have too long a name.
-	dir, err := os.MkdirTemp("", "door") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("", "handover") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func options(t *testing.T) handover.Options {
 	return handover.Options{Address: fmt.Sprintf("127.0.1.%d:0", hosts.Add(1)), Path: filepath.Join(dir, "door.sock"), Program: os.Args[0]}
 }
 
-// open is a server's way in: it has the door to itself.
+// open is a server's way in: it has the address to itself.
 func open(t *testing.T, o handover.Options) *handover.Listener {
 	t.Helper()
 	d, err := handover.Open(t.Context(), o)
@@ -108,7 +108,7 @@ func refused(t *testing.T, address string) {
 	}
 }
 
-// A server that ends without a word leaves its door open.
+// A server that ends without a word leaves its address open.
 func TestSuccessor(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -133,7 +133,7 @@ func TestSuccessor(t *testing.T) {
 	}
 }
 
-// One that shuts its door refuses callers at once.
+// One that shuts its address refuses callers at once.
 func TestShut(t *testing.T) {
 	t.Parallel()
 	d := open(t, options(t))
@@ -146,7 +146,7 @@ func TestShut(t *testing.T) {
 	}
 }
 
-// Another address is another door, and nobody keeps the old one.
+// Another address is another listener, and nobody holds the old one.
 func TestAnotherAddress(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -182,8 +182,8 @@ func TestVisitor(t *testing.T) {
 	hears(t, c, "still here")
 }
 
-// keepers returns the processes that keep a door.
-func keepers(t *testing.T, o handover.Options) (pids []int) {
+// holders returns the processes that hold an address.
+func holders(t *testing.T, o handover.Options) (pids []int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -199,23 +199,23 @@ func keepers(t *testing.T, o handover.Options) (pids []int) {
 	return pids
 }
 
-// A keeper that dies has a successor.
-func TestKeeperDies(t *testing.T) {
+// A holder that dies has a successor.
+func TestHolderDies(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	d := open(t, o)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
-	first := keepers(t, o)
+	first := holders(t, o)
 	if len(first) != 1 {
-		t.Fatalf("the keepers are %v", first)
+		t.Fatalf("the holders are %v", first)
 	}
 	if err := syscall.Kill(first[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "there is another keeper", func() error {
-		if now := keepers(t, o); len(now) != 1 || now[0] == first[0] {
+	until(t, "there is another holder", func() error {
+		if now := holders(t, o); len(now) != 1 || now[0] == first[0] {
 			return fmt.Errorf("there is %v", now)
 		}
 		// It has the socket, too.
@@ -235,8 +235,8 @@ func TestKeeperDies(t *testing.T) {
 	if err := errors.Join(d.Shut(), d.Close()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "no keeper is left", func() error {
-		if left := keepers(t, o); len(left) > 0 {
+	until(t, "no holder is left", func() error {
+		if left := holders(t, o); len(left) > 0 {
 			return fmt.Errorf("there is %v", left)
 		}
 		return nil
@@ -281,8 +281,8 @@ func TestInherited(t *testing.T) {
 		if err := d.Hold(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if left := keepers(t, o); len(left) > 0 {
-			t.Errorf("it has keepers of its own: %v", left)
+		if left := holders(t, o); len(left) > 0 {
+			t.Errorf("it has holders of its own: %v", left)
 		}
 		c := call(t, l.Addr().String())
 		greet(t, d, "hello")
@@ -298,7 +298,7 @@ func TestPause(t *testing.T) {
 	t.Parallel()
 	d := open(t, options(t))
 	accepted, ended := make(chan net.Conn), make(chan error, 1)
-	go func() { // ends with the door
+	go func() { // ends with the listener
 		for {
 			c, err := d.Accept()
 			if err != nil {
@@ -349,6 +349,6 @@ func TestPause(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Error("a door that was closed in a pause is waited at")
+		t.Error("a listener that was closed in a pause still waits")
 	}
 }

@@ -34,7 +34,7 @@ func (h *Host) openEgress(ctx context.Context) error {
 		Barred: func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },
 	}
 	var errs [4]error
-	o.Lane, errs[0] = h.net.Listen(ctx, hostnet.LanePort)
+	o.Redirected, errs[0] = h.net.Listen(ctx, hostnet.RedirectPort)
 	o.Proxy, errs[1] = h.net.Listen(ctx, hostnet.ProxyPort)
 	o.Names, errs[2] = h.net.Listen(ctx, hostnet.NamePort)
 	o.Questions, errs[3] = h.net.ListenPacket(ctx, hostnet.NamePort)
@@ -79,7 +79,7 @@ func (h *Host) admit(id string, o fleet.Order) error {
 		return doze.Errorf(doze.NotFound, "there is no lease %s", id)
 	}
 	if o.Network == nil {
-		err := errors.Join(h.net.Admit(id, hostnet.WayClosed), h.net.Join(id, ""), h.net.Datagrams(id, netip.Addr{}))
+		err := errors.Join(h.net.Admit(id, hostnet.Closed), h.net.Join(id, ""), h.net.Datagrams(id, netip.Addr{}))
 		h.egress.Forget(slot.IP)
 		h.secrets.forget(slot.IP)
 		return err
@@ -92,19 +92,19 @@ func (h *Host) admit(id string, o fleet.Order) error {
 		return err
 	}
 	if err := h.leaveFrom(id, o.Network); err != nil {
-		return errors.Join(err, h.net.Admit(id, hostnet.WayClosed))
+		return errors.Join(err, h.net.Admit(id, hostnet.Closed))
 	}
-	way := hostnet.WayClosed
+	mode := hostnet.Closed
 	switch {
 	case o.Network.Led(), h.o.Egress == EgressOpen:
-		way = hostnet.WayLane
+		mode = hostnet.Proxied
 	case h.o.Egress == EgressDirect:
-		way = hostnet.WayOpen
+		mode = hostnet.Direct
 	}
 	if err := h.net.Join(id, o.Network.Segment); err != nil {
 		return err
 	}
-	return h.net.Admit(id, way)
+	return h.net.Admit(id, mode)
 }
 
 // leaveFrom has what a sandbox sends leave from its dedicated address, if it has

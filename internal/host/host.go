@@ -51,13 +51,13 @@ type Options struct {
 	Images            []string // made before the first request, and kept
 	PrivateRegistries bool     // images may come from private addresses
 	ImageMax          int64    // bytes that the files of an image may take
-	ImageKeep         time.Duration
+	ImageRetention    time.Duration
 	Disk              space.Options
 
-	Memory Memory
-	Spares int // machines that are started ahead of their sandboxes
-	// SparesMax is the same when as many sandboxes were created lately.
-	SparesMax int
+	Memory   Memory
+	WarmPool int // machines that are started ahead of their sandboxes
+	// WarmPoolMax is the same when as many sandboxes were created lately.
+	WarmPoolMax int
 
 	GoBack                                      bool // to the last checkpoint, after a crash
 	CheckpointEvery                             time.Duration
@@ -237,7 +237,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 
 		Room: h.disk.Claim, SleepRoom: h.disk.ClaimSleep,
 		Available: available(hostAvailable, driver.Free), Reserve: o.Memory.reserve(h.memory), Limit: h.memory,
-		Overcommit: o.Memory.Overcommit, Budget: o.Memory.BudgetMB << 20, Spares: o.Spares, SparesMax: o.SparesMax,
+		Overcommit: o.Memory.Overcommit, Budget: o.Memory.BudgetMB << 20, Spares: o.WarmPool, SparesMax: o.WarmPoolMax,
 		GoBack: o.GoBack, CheckpointEvery: o.CheckpointEvery,
 		PauseAfter: o.PauseAfter, DiskAfter: o.DiskAfter, SaveAfter: min(o.SaveAfter, o.DiskAfter), SwapAfter: h.swapAfter(),
 	})

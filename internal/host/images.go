@@ -55,7 +55,7 @@ func (h *Host) collectOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gone, err := h.images.Collect(used, append(named, h.o.Images...), h.o.ImageKeep)
+	gone, err := h.images.Collect(used, append(named, h.o.Images...), h.o.ImageRetention)
 	for _, i := range gone {
 		slog.InfoContext(ctx, "removed an unused image", "image", i.Ref, "digest", i.Digest, "bytes", i.Bytes)
 		h.o.Metrics.Collected(i.Bytes)

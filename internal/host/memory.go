@@ -120,7 +120,7 @@ func nearest(dir string) string {
 // SwapOptions bound what swap of our own may take, on a host with so much memory
 // and a disk in such a state.
 func (m Memory) SwapOptions(data string, host doze.Megabytes, disk space.State) swap.Options {
-	return swap.Options{Path: SwapFile(data), Room: disk.Free - disk.Reserve - disk.Pending, Spare: m.spareMemory(host)}
+	return swap.Options{Path: SwapFile(data), Room: disk.Free - disk.Reserve - disk.Pending, ZramMax: m.zramMax(host)}
 }
 
 // SwapFile is where swap of our own is.
@@ -165,9 +165,9 @@ func (m Memory) readyProcesses(memory int64) int {
 	return int(max(1, memory/readyShare/readyBytes))
 }
 
-// spareMemory is the most that compressed swap may take of the memory, in bytes: a
+// zramMax is the most that compressed swap may take of the memory, in bytes: a
 // part of what sandboxes get, or of what is left of the host if that is a number.
-func (m Memory) spareMemory(host doze.Megabytes) int64 {
+func (m Memory) zramMax(host doze.Megabytes) int64 {
 	const share = 4 // more would take from those that are awake what those that sleep rarely need
 	most := host.Bytes() / share
 	if m.SandboxMB > 0 {

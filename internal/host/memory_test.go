@@ -32,9 +32,9 @@ func TestReadyProcesses(t *testing.T) {
 func TestMemoryWithSwap(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		host                doze.Megabytes
-		reserve, sandboxes  int64
-		spare, left, before int64 // MB
+		host               doze.Megabytes
+		reserve, sandboxes int64
+		zram, left, before int64 // MB
 	}{
 		"usual":            {4096, 512, 0, 1024, 3584 - 520, 3584},
 		"small":            {1024, 768, 0, 256, 512 - 130, 512},
@@ -43,11 +43,11 @@ func TestMemoryWithSwap(t *testing.T) {
 		"more than it has": {4096, 512, 8192, 4096 - 512 - 8192, 8192, 8192},
 	} {
 		c := Memory{ReserveMB: tc.reserve, SandboxMB: tc.sandboxes}
-		spare := c.spareMemory(tc.host)
-		if spare != tc.spare<<20 {
-			t.Errorf("%s: %d MB to spare", name, spare>>20)
+		zram := c.zramMax(tc.host)
+		if zram != tc.zram<<20 {
+			t.Errorf("%s: %d MB to spare", name, zram>>20)
 		}
-		plan := swap.Decide(swap.Choice{Kind: swap.Zram}, swap.Facts{Memory: tc.host.Bytes(), Spare: spare})
+		plan := swap.Decide(swap.Choice{Kind: swap.Zram}, swap.Facts{Memory: tc.host.Bytes(), ZramMax: zram})
 		if got := c.sandboxMemory(tc.host, 0) >> 20; got != tc.before {
 			t.Errorf("%s: without compressed memory it is %d MB", name, got)
 		}

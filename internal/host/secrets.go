@@ -78,7 +78,7 @@ func (s *secrets) open(workspace string, sealed []doze.ProxyTarget) ([]doze.Prox
 	for i := range opened {
 		plain := map[string]string{}
 		for name, value := range opened[i].Sealed {
-			text, err := s.opener.Unseal(value, fleet.RoutingPlace(workspace))
+			text, err := s.opener.Unseal(value, fleet.SecretPlace(workspace))
 			if err != nil {
 				return nil, fmt.Errorf("the secret %s of a routing rule: %w: restore the file %s that belongs to the records", name, err, EgressFile)
 			}

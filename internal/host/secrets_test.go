@@ -28,7 +28,7 @@ func TestSecretsOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed, err := r.opener.Sealer().Seal([]byte("hunter2"), fleet.RoutingPlace("main"))
+	sealed, err := r.opener.Sealer().Seal([]byte("hunter2"), fleet.SecretPlace("main"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -215,8 +215,8 @@ func forgetFlows(ns netns, from netip.Prefix) error {
 
 // datagrams adds what holds for UDP of links that have a dedicated address.
 func (t *table) datagrams(refuse *nftables.Chain, denied *nftables.Set) {
-	t.refuse(refuse, drop, fromAny(WayLane), toPort(unix.IPPROTO_UDP, dnsTLSPort))
-	t.rule(refuse, fromAny(WayLane), standsIn, toNone(denied), protocol(unix.IPPROTO_UDP), accept)
+	t.refuse(refuse, drop, fromAny(Proxied), toPort(unix.IPPROTO_UDP, dnsTLSPort))
+	t.rule(refuse, fromAny(Proxied), standsIn, toNone(denied), protocol(unix.IPPROTO_UDP), accept)
 }
 
 // standsIn matches links that have a stand-in, and puts that into a register.

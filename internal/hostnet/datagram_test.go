@@ -83,14 +83,14 @@ func TestDatagrams(t *testing.T) {
 			}
 		}
 	}
-	admitted(t, n, WayLane)
+	admitted(t, n, Proxied)
 	told := watch(t, n)
-	want("in the lane", map[string]string{"a": ""})
+	want("proxied", map[string]string{"a": ""})
 	leave("a", one)
 	want("with an address", map[string]string{"a": "9.9.9.64", "b": ""})
 	leave("b", two)
 	want("closed, with an address", map[string]string{"a": "9.9.9.64", "b": ""})
-	if err := n.Admit("b", WayLane); err != nil {
+	if err := n.Admit("b", Proxied); err != nil {
 		t.Fatal(err)
 	}
 	want("each its own", map[string]string{"a": "9.9.9.64", "b": "9.9.9.65"})
@@ -163,7 +163,7 @@ func TestDatagrams(t *testing.T) {
 	for _, id := range []string{"b", "a"} { // in the other order
 		leased(t, n, id)
 		leave(id, map[string]netip.Addr{"a": one, "b": two}[id])
-		if err := n.Admit(id, WayLane); err != nil {
+		if err := n.Admit(id, Proxied); err != nil {
 			t.Fatal(err)
 		}
 	}

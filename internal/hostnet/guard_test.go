@@ -104,9 +104,9 @@ func TestMachineWithoutFilter(t *testing.T) {
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	dress(t, a)
 	dress(t, b)
-	admitted(t, n, WayOpen)
+	admitted(t, n, Direct)
 	one := netip.MustParseAddr("9.9.9.64")
-	if err := errors.Join(n.Dedicate("b", one), n.Datagrams("b", one), n.Admit("b", WayLane)); err != nil {
+	if err := errors.Join(n.Dedicate("b", one), n.Datagrams("b", one), n.Admit("b", Proxied)); err != nil {
 		t.Fatal(err)
 	}
 	ours := &nftables.Table{Name: n.uplink, Family: nftables.TableFamilyINet}
@@ -163,7 +163,7 @@ func TestMachineWithoutFilter(t *testing.T) {
 	n.sources.Unlock()
 	tamper(t, n.machine, func(conn *nftables.Conn) error { conn.AddTable(other); return nil })
 	tamper(t, n.machine, func(conn *nftables.Conn) error { conn.DelTable(other); return nil })
-	if err := n.Admit("a", WayClosed); err != nil {
+	if err := n.Admit("a", Closed); err != nil {
 		t.Error(err)
 	}
 	n.sources.Lock()

@@ -23,7 +23,7 @@ var features = []feature{
 	{"nf_tables", inChain(nftables.ChainTypeFilter, nftables.ChainHookPrerouting, isIPv4, accept)},
 	{"nft_ct", inChain(nftables.ChainTypeFilter, nftables.ChainHookInput, established, accept)},
 	{"nft_reject_inet", inChain(nftables.ChainTypeFilter, nftables.ChainHookPrerouting, protocol(unix.IPPROTO_TCP), reset)},
-	{"nft_redir", inChain(nftables.ChainTypeNAT, nftables.ChainHookPrerouting, protocol(unix.IPPROTO_TCP), redirect(LanePort))},
+	{"nft_redir", inChain(nftables.ChainTypeNAT, nftables.ChainHookPrerouting, protocol(unix.IPPROTO_TCP), redirect(RedirectPort))},
 	{"nft_nat", inChain(nftables.ChainTypeNAT, nftables.ChainHookPostrouting, isIPv4, []expr.Any{
 		&expr.Immediate{Register: 1, Data: uplinkInnerIP.AsSlice()},
 	}, snat)},

@@ -141,7 +141,7 @@ func TestMachineIsClosed(t *testing.T) {
 	})
 	s := leased(t, n, "a")
 	serve(t, s)
-	admitted(t, n, WayOpen)
+	admitted(t, n, Direct)
 	inside(t, s, func() error {
 		if got, err := said("8.8.8.8:80"); err != nil {
 			t.Errorf("the internet says %q, %v", got, err)

@@ -109,7 +109,7 @@ type lease struct {
 	ready bool          // needs the turn; the slot is wired and the lease is on disk
 	stale bool          // needs the turn; something of the slot may be there
 	gone  bool          // needs the turn; the lease has ended
-	way   Way           // needs the turn; as the kernel has it
+	mode  Mode          // needs the turn; as the kernel has it
 
 	subnet string     // likewise
 	source netip.Addr // likewise; that its UDP leaves from
@@ -399,7 +399,7 @@ func (n *Net) Release(id string) error {
 	if l.gone {
 		return nil
 	}
-	if err := errors.Join(n.admit(l, WayClosed), n.join(l, ""), n.datagrams(l, netip.Addr{})); err != nil { // the next owner of the index begins closed
+	if err := errors.Join(n.admit(l, Closed), n.join(l, ""), n.datagrams(l, netip.Addr{})); err != nil { // the next owner of the index begins closed
 		return err
 	}
 	l.ready, l.stale = false, true
@@ -411,10 +411,10 @@ func (n *Net) Release(id string) error {
 }
 
 // Sweep releases all leases whose id keep does not want.
-func (n *Net) Sweep(keep func(id string) bool) error {
+func (n *Net) Sweep(live func(id string) bool) error {
 	var errs []error
 	for _, s := range n.Leases() {
-		if !keep(s.ID) {
+		if !live(s.ID) {
 			errs = append(errs, n.Release(s.ID))
 		}
 	}

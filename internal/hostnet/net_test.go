@@ -280,7 +280,7 @@ func TestSpoofed(t *testing.T) {
 	}
 	defer c.Close()
 
-	admitted(t, n, WayLane) // where questions of the DNS pass the filter, so that the source decides
+	admitted(t, n, Proxied) // where questions of the DNS pass the filter, so that the source decides
 	before := dropped(t, n)
 	inside(t, a, func() error {
 		link, err := netlink.LinkByName(a.Link)
@@ -482,7 +482,7 @@ func TestDescriptors(t *testing.T) {
 	s := leased(t, n, "a")
 	port := serve(t, s)
 	ask(t, n, s, port)
-	admitted(t, n, WayClosed) // the connection that changes the filter stays
+	admitted(t, n, Closed) // the connection that changes the filter stays
 	before := fds(t)
 	for range 50 {
 		ask(t, n, s, port)
@@ -500,7 +500,7 @@ func TestDescriptors(t *testing.T) {
 	// No thread stays in the wrong place. Those that were thrown away may
 	// still be on their way out.
 	for deadline := time.Now().Add(2 * time.Second); ; runtime.Gosched() {
-		lost := strays(t)
+		lost := unreached(t)
 		if len(lost) == 0 {
 			break
 		}
@@ -510,8 +510,8 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// strays returns the threads of this process that are not where it is.
-func strays(t *testing.T) (lost []string) {
+// unreached returns the threads of this process that are not where it is.
+func unreached(t *testing.T) (lost []string) {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
 	if err != nil {
@@ -554,7 +554,7 @@ func TestOpenEgress(t *testing.T) {
 		}
 		return nil
 	})
-	admitted(t, n, WayOpen)
+	admitted(t, n, Direct)
 	inside(t, a, func() error {
 		c, err := net.DialTimeout("tcp4", "8.8.8.8:80", 10*time.Second)
 		if err != nil {
@@ -566,7 +566,7 @@ func TestOpenEgress(t *testing.T) {
 			t.Errorf("the internet saw %q: %v", seen, err)
 		}
 		if err := asked("udp4", ProxyIP.String()+":53", true); err != nil {
-			t.Errorf("who asks for names where sandboxes in the lane do hears %v", err)
+			t.Errorf("a question where proxied sandboxes ask hears %v", err)
 		}
 		for name, to := range map[string]string{
 			"another sandbox":                netip.AddrPortFrom(b.IP, portB).String(),

@@ -142,12 +142,12 @@ func TestRefused(t *testing.T) {
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	dress(t, a)
 	dress(t, b)
-	greeter(t, n, LanePort, "lane")
-	admitted(t, n, WayLane)
+	greeter(t, n, RedirectPort, "proxied")
+	admitted(t, n, Proxied)
 	told := watch(t, n)
 
 	inside(t, a, func() error {
-		if got, err := said("8.8.8.8:80"); got != "lane 8.8.8.8:80" {
+		if got, err := said("8.8.8.8:80"); got != "proxied 8.8.8.8:80" {
 			t.Errorf("%q, %v", got, err)
 		}
 		if got, err := said("169.254.169.254:80"); err == nil {

@@ -109,17 +109,17 @@ func (r *router) filter(o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := t.lane(input, forward, denied, resolvers); err != nil {
+	if err := t.egressRules(input, forward, denied, resolvers); err != nil {
 		return err
 	}
 	if o.uplinked() {
 		t.rule(forward, isIPv4, from(uplinkInner), answers, accept)
-		t.rule(forward, fromAny(WayLane), standsIn, toNone(denied), to(uplinkInner), protocol(unix.IPPROTO_UDP), accept)
+		t.rule(forward, fromAny(Proxied), standsIn, toNone(denied), to(uplinkInner), protocol(unix.IPPROTO_UDP), accept)
 		source := t.sourceNAT() // which has the first packet of each flow
 		t.rule(source, to(uplinkInner), jump(passChain))
 		t.rule(source, to(uplinkInner), standsIn, snat)
 		if o.OpenEgress {
-			t.rule(forward, fromAny(WayOpen), toNone(denied), to(uplinkInner), accept)
+			t.rule(forward, fromAny(Direct), toNone(denied), to(uplinkInner), accept)
 			t.rule(source, to(uplinkInner), masquerade)
 		}
 	}

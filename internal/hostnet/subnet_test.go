@@ -66,10 +66,10 @@ func TestSubnet(t *testing.T) {
 	join("b", "one")
 	join("c", "two")
 	check("two of one", "ab")
-	admitted(t, n, WayLane)
-	check("in the lane", "ab")
-	admitted(t, n, WayOpen)
-	check("open", "ab")
+	admitted(t, n, Proxied)
+	check("proxied", "ab")
+	admitted(t, n, Direct)
+	check("direct", "ab")
 	if reaches("a", "b", doze.AgentPort, 10*time.Second) {
 		t.Error("the agent of a neighbour is reached")
 	}
@@ -95,7 +95,7 @@ func TestSubnetLeft(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		slots[id] = leased(t, n, id)
 		dress(t, slots[id])
-		if err := errors.Join(n.Admit(id, WayLane), n.Join(id, "x")); err != nil {
+		if err := errors.Join(n.Admit(id, Proxied), n.Join(id, "x")); err != nil {
 			t.Fatal(err)
 		}
 	}

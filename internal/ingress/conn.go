@@ -69,7 +69,7 @@ func (in *Ingress) newConn(raw net.Conn, within time.Duration) *conn {
 // waits reports whether nothing happens before the client sends something.
 func (c *conn) waits() bool { return c.waiting.Load() >= c.active.Load() }
 
-// refused counts a request that was refused at the door. A client that goes on
+// refused counts a request that was refused on arrival. A client that goes on
 // regardless loses its connection, and gets no other one for a moment: a request
 // costs more than its refusal, above all one that is taken back at once.
 func (c *conn) refused(from netip.Addr) {
@@ -85,7 +85,7 @@ func (c *conn) refused(from netip.Addr) {
 // accounted for: see [frames].
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && c.carriesFrames() && !c.pace(n) {
+	if n > 0 && c.carriesFrames() && !c.admit(n) {
 		return 0, errEnded
 	}
 	return n, err

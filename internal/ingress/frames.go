@@ -71,9 +71,9 @@ func (x *exchange) account() {
 	}
 }
 
-// pace waits until n bytes more may be read. It reports false if the connection
+// admit waits until n bytes more may be read. It reports false if the connection
 // ended meanwhile.
-func (c *conn) pace(n int) bool {
+func (c *conn) admit(n int) bool {
 	for c.frames.credit.Add(-int64(n)) < 0 {
 		n = 0
 		v := c.in.frames.Take(httpx.SourceNetwork(address(c.Conn)), framesStep)

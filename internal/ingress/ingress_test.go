@@ -112,8 +112,8 @@ func answer(t *testing.T, c net.Conn) *http.Response {
 	return resp
 }
 
-// ways are the protocols that dozed speaks.
-var ways = map[string]struct{ secure, two bool }{
+// transports are the protocols that dozed speaks.
+var transports = map[string]struct{ secure, two bool }{
 	"HTTP/1": {}, "HTTP/2": {two: true}, "HTTP/1 in TLS": {secure: true}, "HTTP/2 in TLS": {true, true},
 }
 
@@ -138,11 +138,11 @@ func (s *server) by(secure, two bool) (*http.Client, string) {
 // TestEarlyAnswer: a client that is refused is told so before it has sent the
 // body, and can use the connection on when it sends it then.
 func TestEarlyAnswer(t *testing.T) {
-	for name, way := range ways {
+	for name, transport := range transports {
 		for kind, expect := range map[string]string{"": "", ", 100-continue": "100-continue"} {
 			t.Run(name+kind, func(t *testing.T) {
-				s := start(t, ingress.Limits{BodyIdle: time.Hour}, api, way.secure)
-				client, base := s.by(way.secure, way.two)
+				s := start(t, ingress.Limits{BodyIdle: time.Hour}, api, transport.secure)
+				client, base := s.by(transport.secure, transport.two)
 				for length, n := range map[string]int64{"short": 10, "long": 1 << 30, "unknown": -1} {
 					body, w := io.Pipe() // nothing comes
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -205,11 +205,11 @@ func TestConnectionIsKept(t *testing.T) {
 // longer than the idle time.
 func TestBodyIdle(t *testing.T) {
 	const idle = 500 * time.Millisecond
-	for name, way := range ways {
+	for name, transport := range transports {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, ingress.Limits{BodyIdle: idle}, api, way.secure)
-			client, base := s.by(way.secure, way.two)
+			s := start(t, ingress.Limits{BodyIdle: idle}, api, transport.secure)
+			client, base := s.by(transport.secure, transport.two)
 			for kind, steady := range map[string]bool{"steady": true, "stopped": false} {
 				body, w := io.Pipe()
 				go func() {
@@ -252,7 +252,7 @@ func TestBodyIdle(t *testing.T) {
 // waits for a quiet answer does not.
 func TestBlockedWrite(t *testing.T) {
 	const stall = 300 * time.Millisecond
-	for name, way := range ways {
+	for name, transport := range transports {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ended := make(chan error, 1)
@@ -272,8 +272,8 @@ func TestBlockedWrite(t *testing.T) {
 					}
 				}
 				ended <- err
-			}, way.secure)
-			client, base := s.by(way.secure, way.two)
+			}, transport.secure)
+			client, base := s.by(transport.secure, transport.two)
 			get := func(path string) *http.Response {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
 				if err != nil {
@@ -307,10 +307,10 @@ func TestBlockedWrite(t *testing.T) {
 // TestHeaders: a header is refused for its size and for its fields, by each
 // protocol, and the client can read why.
 func TestHeaders(t *testing.T) {
-	for name, way := range ways {
+	for name, transport := range transports {
 		t.Run(name, func(t *testing.T) {
-			s := start(t, ingress.Limits{}, func(http.ResponseWriter, *http.Request) {}, way.secure)
-			client, base := s.by(way.secure, way.two)
+			s := start(t, ingress.Limits{}, func(http.ResponseWriter, *http.Request) {}, transport.secure)
+			client, base := s.by(transport.secure, transport.two)
 			for what, tt := range map[string]struct {
 				fields, size int
 				status       int
@@ -330,7 +330,7 @@ func TestHeaders(t *testing.T) {
 					r.Header.Set(fmt.Sprintf("A%d", i), strings.Repeat("x", tt.size))
 				}
 				resp, err := client.Do(r)
-				if err != nil && way.two && tt.status != http.StatusOK && (strings.Contains(err.Error(), "header") || strings.Contains(err.Error(), "GOAWAY")) {
+				if err != nil && transport.two && tt.status != http.StatusOK && (strings.Contains(err.Error(), "header") || strings.Contains(err.Error(), "GOAWAY")) {
 					continue // the client knows the limit of the server, or is cut off amid the header
 				}
 				if err != nil {
@@ -388,11 +388,11 @@ func TestPlainToTLS(t *testing.T) {
 
 // TestRequestInTLS: a handler sees that the request came in TLS.
 func TestRequestInTLS(t *testing.T) {
-	for name, way := range ways {
+	for name, transport := range transports {
 		s := start(t, ingress.Limits{}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintf(w, "%v %d", r.TLS != nil && r.TLS.HandshakeComplete, r.ProtoMajor)
-		}, way.secure)
-		client, base := s.by(way.secure, way.two)
+		}, transport.secure)
+		client, base := s.by(transport.secure, transport.two)
 		resp, err := client.Get(base)
 		if err != nil {
 			t.Fatal(err)
@@ -400,10 +400,10 @@ func TestRequestInTLS(t *testing.T) {
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		version := 1
-		if way.two {
+		if transport.two {
 			version = 2
 		}
-		if want := fmt.Sprintf("%v %d", way.secure, version); string(text) != want {
+		if want := fmt.Sprintf("%v %d", transport.secure, version); string(text) != want {
 			t.Errorf("%s: %s, want %s", name, text, want)
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestGreetKeepsTheKeyOutOfJournals: a journal keeps what a service prints, for
+// TestGreetHidesTheKeyFromJournals: a journal keeps what a service prints, for
 // more readers than the file of the key has.
-func TestGreetKeepsTheKeyOutOfJournals(t *testing.T) {
+func TestGreetHidesTheKeyFromJournals(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		key      string // that this start made

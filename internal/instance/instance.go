@@ -162,8 +162,8 @@ func SealFile(data string) string { return filepath.Join(data, sealFile) }
 // KeyFile is where the first key is.
 func KeyFile(data string) string { return filepath.Join(data, keyFile) }
 
-// KeepKey writes the first key to where root finds it again. It outlasts a loss of
+// SaveKey writes the first key to where root finds it again. It outlasts a loss of
 // power: a key that is recorded and in no file would lock everybody out.
-func KeepKey(data, key string) error {
+func SaveKey(data, key string) error {
 	return durable.Replace(filepath.Join(data, keyFile), []byte(key+"\n"), 0o600)
 }

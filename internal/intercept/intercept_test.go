@@ -71,17 +71,17 @@ func begin(t *testing.T, destination http.HandlerFunc, change func(*world)) *wor
 	}
 	w.server.StartTLS()
 	i := intercept.New(w.own, w.pool(w.internet))
-	lane, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	redirected, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.address = lane.Addr().String()
+	w.address = redirected.Addr().String()
 	ended := make(chan error, 2)
 	go func() { ended <- i.Run(ctx) }()
 	go func() {
 		var served sync.WaitGroup
 		for {
-			conn, err := lane.Accept()
+			conn, err := redirected.Accept()
 			if err != nil {
 				served.Wait()
 				ended <- nil
@@ -92,7 +92,7 @@ func begin(t *testing.T, destination http.HandlerFunc, change func(*world)) *wor
 	}()
 	t.Cleanup(func() {
 		cancel()
-		lane.Close()
+		redirected.Close()
 		for range 2 {
 			if err := <-ended; err != nil {
 				t.Error(err)
@@ -696,7 +696,7 @@ func TestStreams(t *testing.T) {
 				w.server.EnableHTTP2 = http2
 				w.inject(headersOnly())
 			})
-			body, feed := io.Pipe()
+			body, input := io.Pipe()
 			r := w.request(http.MethodPost, "/", "")
 			r.Body, r.ContentLength = body, -1
 			r.Trailer = http.Header{"X-Mine": nil}
@@ -707,7 +707,7 @@ func TestStreams(t *testing.T) {
 					return nil
 				},
 			}))
-			go func() { _, _ = io.WriteString(feed, "0\n") }()
+			go func() { _, _ = io.WriteString(input, "0\n") }()
 			resp, err := w.client(http2).Do(r)
 			if err != nil {
 				t.Fatal(err)
@@ -721,10 +721,10 @@ func TestStreams(t *testing.T) {
 				if line, err := out.ReadString('\n'); line != fmt.Sprintf("echo %d\n", n) {
 					t.Fatalf("%q, %v", line, err)
 				}
-				fmt.Fprintf(feed, "%d\n", n+1)
+				fmt.Fprintf(input, "%d\n", n+1)
 			}
 			r.Trailer.Set("X-Mine", "sum")
-			feed.Close()
+			input.Close()
 			if _, err := io.Copy(io.Discard, out); err != nil || resp.Trailer.Get("X-Sum") != "sum" {
 				t.Errorf("the trailer is %v, %v", resp.Trailer, err)
 			}

@@ -174,22 +174,22 @@ func (r *redacted) fill() {
 	r.buf = buf
 	n, err := r.ReadCloser.Read(buf[len(buf):cap(buf)])
 	buf, r.err = buf[:len(buf)+n], err
-	found, keep, long := find(buf, r.traces)
+	found, held, long := find(buf, r.traces)
 	if long != nil {
 		r.in, r.out, r.err = nil, nil, long
 		r.ended()
 		return
 	}
 	if err != nil {
-		keep = 0
+		held = 0
 		r.ended()
 	}
-	r.in = bytes.Clone(buf[len(buf)-keep:]) // as it came: a secret may begin in the end of another one
+	r.in = bytes.Clone(buf[len(buf)-held:]) // as it came: a secret may begin in the end of another one
 	redact(buf, found)
 	for i := range r.masked {
 		buf[i] = mask
 	}
-	r.out = buf[:len(buf)-keep]
+	r.out = buf[:len(buf)-held]
 	for _, f := range found {
 		if f.start < len(r.out) { // the others are found again
 			r.masked = max(r.masked, f.end)

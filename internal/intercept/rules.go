@@ -147,10 +147,10 @@ func (r *rule) covers(host string, port uint16) bool {
 // override adds values to those of earlier rules, in place of those with the same
 // target.
 func override(earlier, later []value) []value {
-	kept := slices.DeleteFunc(slices.Clone(earlier), func(v value) bool {
+	rest := slices.DeleteFunc(slices.Clone(earlier), func(v value) bool {
 		return slices.ContainsFunc(later, func(l value) bool { return l.target == v.target })
 	})
-	return append(kept, later...)
+	return append(rest, later...)
 }
 
 // Injection is what becomes of requests to one destination.

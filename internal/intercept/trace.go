@@ -81,11 +81,11 @@ type place struct {
 func (t *trace) match(b []byte) (end int, more bool) {
 	in := text{table: known, b: b}
 	var room [8]place // more ways are rare
-	ways := append(room[:0], place{})
+	branches := append(room[:0], place{})
 	var seen map[place]bool
-	for len(ways) > 0 {
-		at := ways[len(ways)-1]
-		ways = ways[:len(ways)-1]
+	for len(branches) > 0 {
+		at := branches[len(branches)-1]
+		branches = branches[:len(branches)-1]
 		if at.found == len(t.text) {
 			end = max(end, at.end)
 			continue
@@ -93,9 +93,9 @@ func (t *trace) match(b []byte) (end int, more bool) {
 		if seen[at] {
 			continue
 		}
-		before := len(ways)
-		ways = t.step(&in, at, ways)
-		if len(ways) > before+1 && seen == nil {
+		before := len(branches)
+		branches = t.step(&in, at, branches)
+		if len(branches) > before+1 && seen == nil {
 			seen = map[place]bool{}
 		}
 		if seen != nil {
@@ -106,40 +106,40 @@ func (t *trace) match(b []byte) (end int, more bool) {
 }
 
 // step adds the places to which a way leads that has come to at.
-func (t *trace) step(in *text, at place, ways []place) []place {
+func (t *trace) step(in *text, at place, branches []place) []place {
 	if at.end >= len(in.b) {
 		in.more = true
-		return ways
+		return branches
 	}
 	c := in.b[at.end]
 	if t.same(c, t.text[at.found]) {
-		ways = append(ways, place{at.found + 1, at.end + 1, false})
+		branches = append(branches, place{at.found + 1, at.end + 1, false})
 	}
 	if t.encoded && at.found > 0 && !at.broke {
 		switch rest := in.b[at.end:]; {
 		case c == '\n':
-			ways = append(ways, place{at.found, at.end + 1, true})
+			branches = append(branches, place{at.found, at.end + 1, true})
 		case len(rest) == 1:
 			in.more = in.more || c == '\r'
 		case c == '\r' && rest[1] == '\n':
-			ways = append(ways, place{at.found, at.end + 2, true})
+			branches = append(branches, place{at.found, at.end + 2, true})
 		}
 	}
 	if !in.escapers[c] {
-		return ways
+		return branches
 	}
 	for _, r := range in.escaped(at.end, layers, nil) {
 		var bytes [4]byte
 		empty := r.value == nothing || t.encoded && (r.value == '\n' || r.value == '\r')
 		if empty && at.found > 0 && !at.broke {
-			ways = append(ways, place{at.found, r.end, r.value != '\r'})
+			branches = append(branches, place{at.found, r.end, r.value != '\r'})
 			continue
 		}
 		if n, ok := t.follows(r.bytes(bytes[:0]), at.found); ok && n > 0 {
-			ways = append(ways, place{at.found + n, r.end, false})
+			branches = append(branches, place{at.found + n, r.end, false})
 		}
 	}
-	return ways
+	return branches
 }
 
 // names reports whether the name of a header has the secret in it, in whatever

@@ -37,9 +37,9 @@ func (t Tier) Next(to Tier) Tier {
 	return t + 1
 }
 
-// Kept reports whether a complete checkpoint is on disk beside the processes,
+// Checkpointed reports whether a complete checkpoint is on disk beside the processes,
 // so that nothing is lost with them.
-func (t Tier) Kept() bool { return t == Saved || t == Swapped }
+func (t Tier) Checkpointed() bool { return t == Saved || t == Swapped }
 
 // ErrGone is what a driver returns for a machine of which neither processes
 // nor a checkpoint are left.
@@ -164,12 +164,12 @@ type Machine interface {
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.
 	Resume(ctx context.Context) error
-	// Keep makes a copy of the machine as it is now, for others to start from:
-	// a directory that does not exist yet and is complete when Keep returns. An
-	// awake machine stands still meanwhile, and Keep leaves it Paused if it
+	// Snapshot makes a copy of the machine as it is now, for others to start from:
+	// a directory that does not exist yet and is complete when Snapshot returns. An
+	// awake machine stands still meanwhile, and Snapshot leaves it Paused if it
 	// cannot go on. Without an error the tier is as before. The copy lasts
 	// after Close, until Discard.
-	Keep(ctx context.Context, dir string) error
+	Snapshot(ctx context.Context, dir string) error
 	// Rename gives the guest of an awake machine another host name. It keeps
 	// that in every sleep, and in copies, whatever their configuration says.
 	Rename(ctx context.Context, hostname string) error
@@ -236,7 +236,7 @@ type Driver interface {
 	// [ErrGone] if there is nothing to adopt.
 	Adopt(ctx context.Context, c Config) (Machine, error)
 	// Sweep destroys every machine that keep does not name.
-	Sweep(ctx context.Context, keep func(id string) bool) error
+	Sweep(ctx context.Context, live func(id string) bool) error
 	// Discard removes a copy that Keep made, or began to make. It is no error
 	// if there is none. Machines that started from it are not touched.
 	Discard(dir string) error

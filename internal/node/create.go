@@ -117,7 +117,7 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 		taken := s.config
 		taken.Hostname = own.Hostname
 		n.assign(b, taken)
-		trace.Of(ctx).Comes(trace.FromSpare)
+		trace.Of(ctx).Comes(trace.FromPool)
 		err := n.commit(ctx, b, doze.Starting) // a crash finds whose it is
 		if err == nil {
 			networking := trace.Start(ctx, trace.Network)

@@ -480,7 +480,7 @@ func (x *mortalMachine) Resume(ctx context.Context) error {
 func (x *mortalMachine) Keep(ctx context.Context, dir string) error {
 	x.m.step()
 	defer x.m.step()
-	return x.Machine.Keep(ctx, dir)
+	return x.Machine.Snapshot(ctx, dir)
 }
 
 func (x *mortalMachine) Archive(ctx context.Context, file string) error {

@@ -295,7 +295,7 @@ var (
 	faults = []machinetest.Op{
 		machinetest.OpBoot, machinetest.OpPause, machinetest.OpSave, machinetest.OpSwap, machinetest.OpDrop, machinetest.OpRelease,
 		machinetest.OpResume, machinetest.OpRestore, machinetest.OpDial, machinetest.OpClose,
-		machinetest.OpKeep, machinetest.OpDiscard, machinetest.OpArchive,
+		machinetest.OpSnapshot, machinetest.OpDiscard, machinetest.OpArchive,
 	}
 	reasons = []error{errBroken, fmt.Errorf("%w: a bit", machine.ErrDamaged), context.DeadlineExceeded}
 )

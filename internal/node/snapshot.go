@@ -137,7 +137,7 @@ func (k *snapshots) take(ctx context.Context, m machine.Machine, s *savedSnapsho
 	if err := os.MkdirAll(k.dir(s.ID), 0o700); err != nil {
 		return fmt.Errorf("make the snapshot's directory: %w", err)
 	}
-	if err := m.Keep(ctx, k.copyDir(s.ID)); err != nil {
+	if err := m.Snapshot(ctx, k.copyDir(s.ID)); err != nil {
 		return fmt.Errorf("copy the machine: %w", cause(ctx, err))
 	}
 	if s.Bytes, err = sizeOf(k.copyDir(s.ID)); err != nil {

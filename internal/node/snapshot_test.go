@@ -105,7 +105,7 @@ func TestSnapshots(t *testing.T) {
 		p.empty("f5")
 		p.hello("f1") // which was made of it
 
-		h.FailNext(machinetest.OpKeep, errMissing)
+		h.FailNext(machinetest.OpSnapshot, errMissing)
 		_, err := p.Snapshot(t.Context(), "f1", "n9")
 		h.kind(err, doze.Unavailable, `the sandbox cannot be copied: its engine is missing: the engine "v0" is not installed`)
 		h.FailNext(machinetest.OpBoot, errMissing)
@@ -138,7 +138,7 @@ func TestRequestsWaitForSnapshots(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.has("a")
-		h.Delay(machinetest.OpKeep, time.Minute)
+		h.Delay(machinetest.OpSnapshot, time.Minute)
 		taken := make(chan error, 1)
 		go func() { _, err := p.Snapshot(t.Context(), "a", "n"); taken <- err }()
 		time.Sleep(time.Second)
@@ -174,7 +174,7 @@ func TestSnapshotsThatFail(t *testing.T) {
 				t.Errorf("left: %v, %v", left, err)
 			}
 		}
-		h.FailNext(machinetest.OpKeep, errBroken)
+		h.FailNext(machinetest.OpSnapshot, errBroken)
 		if _, err := p.Snapshot(t.Context(), "a", "n"); !errors.Is(err, errBroken) {
 			t.Error(err)
 		}

@@ -39,9 +39,9 @@ const (
 	knownSource = 90 * 24 * time.Hour
 )
 
-// namePace bounds guesses about one account from everywhere: some 2,900 a day.
+// nameRate bounds guesses about one account from everywhere: some 2,900 a day.
 // Where its owner has logged in before, it does not count.
-var namePace = ratelimit.Limit{PerSecond: 1.0 / 30, Burst: 100}
+var nameRate = ratelimit.Limit{PerSecond: 1.0 / 30, Burst: 100}
 
 var errWrongPassword = doze.Errorf(doze.Unauthenticated, "the name or the password is wrong")
 
@@ -128,7 +128,7 @@ type attempts struct {
 
 func newAttempts() *attempts {
 	return &attempts{
-		names: ratelimit.New[string](namePace, namesMax),
+		names: ratelimit.New[string](nameRate, namesMax),
 		pairs: newTally[pair](pairFree, pairsMax), sources: newTally[netip.Prefix](sourceFree, sourcesMax),
 	}
 }

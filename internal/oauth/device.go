@@ -36,17 +36,17 @@ const (
 	devicesMax = 10_000
 )
 
-// devicePace bounds how often a network asks for a code: each is a write.
-var devicePace = ratelimit.Limit{PerSecond: 0.5, Burst: 30}
+// deviceRate bounds how often a network asks for a code: each is a write.
+var deviceRate = ratelimit.Limit{PerSecond: 0.5, Burst: 30}
 
 // networkOf is what limits count by.
 func networkOf(r *http.Request) netip.Prefix { return httpx.SourceNetwork(httpx.Source(r)) }
 
 // Device begins the device flow (RFC 8628).
 func (s *Server) Device(w http.ResponseWriter, r *http.Request) {
-	pace := s.devices.Take(networkOf(r), 1)
-	pace.Header(w.Header(), "device")
-	err := pace.Err("devices ask for a code from this address")
+	verdict := s.devices.Take(networkOf(r), 1)
+	verdict.Header(w.Header(), "device")
+	err := verdict.Err("devices ask for a code from this address")
 	var out deviceAnswer
 	if err == nil {
 		out, err = s.device(r)

@@ -61,7 +61,7 @@ type Server struct {
 
 // New returns a server. It has nothing that needs to run.
 func New(c Config) *Server {
-	return &Server{Config: c, attempts: newAttempts(), devices: ratelimit.New[netip.Prefix](devicePace, sourcesMax)}
+	return &Server{Config: c, attempts: newAttempts(), devices: ratelimit.New[netip.Prefix](deviceRate, sourcesMax)}
 }
 
 // Failure is an error in the form of RFC 6749, section 5.2. Its members

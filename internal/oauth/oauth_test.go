@@ -52,11 +52,11 @@ type world struct {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	box, err := seal.New()
+	cipher, err := seal.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "doze.db"), box)
+	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "doze.db"), cipher)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -536,13 +536,13 @@ func TestDeviceFlow(t *testing.T) {
 					t.Errorf("%+v", again)
 				}
 				// Some clients keep no new refresh token: the device code stands for them.
-				keep := form(map[string]string{"grant_type": "refresh_token", "refresh_token": got.Refresh, "device_code": d.Code})
+				refresh := form(map[string]string{"grant_type": "refresh_token", "refresh_token": got.Refresh, "device_code": d.Code})
 				for range 2 {
-					if again := w.token(200, keep); again.Refresh != got.Refresh {
+					if again := w.token(200, refresh); again.Refresh != got.Refresh {
 						t.Errorf("%+v", again)
 					}
 				}
-				if again := w.token(200, with(keep, "device_code", "")); again.Refresh == got.Refresh {
+				if again := w.token(200, with(refresh, "device_code", "")); again.Refresh == got.Refresh {
 					t.Error("without the device code it keeps its refresh token")
 				}
 				w.must(w.store.Close())

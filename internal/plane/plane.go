@@ -48,7 +48,7 @@ type Node struct {
 // Open opens the records, and loads who may call.
 func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plane, err error) {
 	p := &Plane{settings: s, quotas: quotas, Directory: fleet.NewDirectory(), Previews: fleet.NewPreviews()}
-	box, err := seal.Open(instance.SealFile(s.Data))
+	cipher, err := seal.Open(instance.SealFile(s.Data))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plan
 	if err != nil {
 		return nil, err
 	}
-	if p.Store, err = store.Open(ctx, address, box); err != nil {
+	if p.Store, err = store.Open(ctx, address, cipher); err != nil {
 		return nil, err
 	}
 	p.Store.SetDefaultLimits(quotas.Defaults)
@@ -79,7 +79,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
 		OAuth: oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: s.APIURL()}),
-		Audit: audit.New(p.Store, s.AuditKeep.Duration), Quotas: p.quotas, Operator: s.Workspace,
+		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
 		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool,
 	}
@@ -88,7 +88,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	}
 	p.Control = control.New(c)
 	secret, created, err := p.Control.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
-		return instance.KeepKey(s.Data, secret.Reveal())
+		return instance.SaveKey(s.Data, secret.Reveal())
 	})
 	if err != nil {
 		return "", fmt.Errorf("create the workspace: %w", err)

@@ -35,7 +35,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 		return nil, "", err
 	}
 	r.roster = control.NewRoster(p.Control, r.joined)
-	p.Directory.Tell(r.feed.Topic(fleet.TopicRoutes))
+	p.Directory.Tell(r.feed.Topic(fleet.TopicUpstreams))
 	p.Previews.Tell(r.feed.Topic(fleet.TopicPreviews), r.feed.Topic(fleet.TopicDomains))
 	p.Credentials.Tell(access.Told{
 		Principals: r.feed.Topic(fleet.TopicPrincipals), Keys: r.feed.Topic(fleet.TopicKeys),

@@ -48,7 +48,7 @@ func New(o Options) (*Replica, error) {
 	}
 	r.Ports = fleet.NewPorts(r.node)
 	r.follower = fleet.NewFollower(o.Control, o.Controls, map[string]fleet.Apply{
-		fleet.TopicRoutes:     r.Directory.Apply,
+		fleet.TopicUpstreams:  r.Directory.Apply,
 		fleet.TopicPreviews:   r.less(r.Previews.Apply),
 		fleet.TopicDomains:    r.less(r.Previews.ApplyDomain),
 		fleet.TopicPrincipals: r.Credentials.ApplyPrincipal,

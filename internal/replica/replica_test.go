@@ -49,9 +49,9 @@ func TestReplica(t *testing.T) {
 	credentials.Keys.Add(access.Key{ID: id, Workspace: "main", Sub: "ann", SubType: doze.SubUser, Scopes: []string{access.Admin}, Hash: hash})
 	limits := quota.New(quota.Options{Defaults: doze.Limits{doze.QuotaConnections: 7}})
 	limits.Tell(feed.Topic(fleet.TopicLimits))
-	directory.Tell(feed.Topic(fleet.TopicRoutes))
+	directory.Tell(feed.Topic(fleet.TopicUpstreams))
 	credentials.Tell(access.Told{Principals: feed.Topic(fleet.TopicPrincipals), Keys: feed.Topic(fleet.TopicKeys), Revoked: feed.Topic(fleet.TopicRevoked), Verifier: feed.Topic(fleet.TopicVerifier)})
-	directory.Put(fleet.Route{UID: "u", Workspace: "main", Name: "web", Enabled: true})
+	directory.Put(fleet.Upstream{UID: "u", Workspace: "main", Name: "web", Enabled: true})
 
 	mux := http.NewServeMux()
 	fleet.NewServer(nil, node{}).RegisterTunnels(mux)

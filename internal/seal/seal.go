@@ -1,5 +1,5 @@
 // Package seal encrypts what must not be readable in a copy of the database:
-// values of secrets, and keys that sign. A key is a file of its own. A [Box]
+// values of secrets, and keys that sign. A key is a file of its own. A [Cipher]
 // opens what it sealed; what a [Sealer] sealed, only its [Opener] opens.
 package seal
 
@@ -21,33 +21,33 @@ import (
 // keyBytes is the length of a key of AES-256.
 const keyBytes = 32
 
-// Box seals and opens. It is safe for concurrent use.
-type Box struct{ aead cipher.AEAD }
+// Cipher seals and opens. It is safe for concurrent use.
+type Cipher struct{ aead cipher.AEAD }
 
-// New returns a box with a random key that nobody else will ever have.
-func New() (*Box, error) {
+// New returns a cipher with a random key that nobody else will ever have.
+func New() (*Cipher, error) {
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key) // it never fails
-	return box(key)
+	return withKey(key)
 }
 
-func box(key []byte) (*Box, error) {
+func withKey(key []byte) (*Cipher, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return &Box{aead}, err
+	return &Cipher{aead}, err
 }
 
-// Open returns the box whose key is in file, which it makes if it is not
+// Open returns the cipher whose key is in file, which it makes if it is not
 // there. Only the owner may read it.
-func Open(file string) (*Box, error) {
+func Open(file string) (*Cipher, error) {
 	key, err := Key(file)
 	if err != nil {
 		return nil, err
 	}
-	return box(key)
+	return withKey(key)
 }
 
 // Key returns the 32 random bytes of a file, which it makes if it is not there.
@@ -58,11 +58,11 @@ func Key(file string) ([]byte, error) {
 		text, err = create(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("key of the seal: %w", err)
+		return nil, fmt.Errorf("read the sealing key: %w", err)
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keyBytes {
-		return nil, fmt.Errorf("the key of the seal in %s is damaged: restore the file", file)
+		return nil, fmt.Errorf("the sealing key in %s is damaged: restore the file", file)
 	}
 	return key, nil
 }
@@ -89,15 +89,15 @@ func create(file string) ([]byte, error) {
 }
 
 // Seal encrypts plain for one place, such as a record. It opens there only.
-func (b *Box) Seal(plain []byte, place string) []byte {
-	return b.aead.Seal(nil, nil, plain, []byte(place)) //nolint:gosec // this kind makes its own random nonces
+func (c *Cipher) Seal(plain []byte, place string) []byte {
+	return c.aead.Seal(nil, nil, plain, []byte(place)) //nolint:gosec // this kind makes its own random nonces
 }
 
 // Unseal decrypts what was sealed for a place.
-func (b *Box) Unseal(sealed []byte, place string) ([]byte, error) {
-	plain, err := b.aead.Open(nil, nil, sealed, []byte(place))
+func (c *Cipher) Unseal(sealed []byte, place string) ([]byte, error) {
+	plain, err := c.aead.Open(nil, nil, sealed, []byte(place))
 	if err != nil {
-		return nil, fmt.Errorf("what is sealed for %s does not open with this key", place)
+		return nil, fmt.Errorf("cannot decrypt %s with this key", place)
 	}
 	return plain, nil
 }

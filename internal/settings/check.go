@@ -88,7 +88,7 @@ func (s Settings) checkAddresses(p *doze.Problems) {
 }
 
 func (s Settings) checkTimes(p *doze.Problems) {
-	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "imageKeep": s.ImageKeep} {
+	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "imageRetention": s.ImageRetention} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")
 		}
@@ -149,11 +149,11 @@ func (s Settings) checkNumbers(p *doze.Problems) {
 	if s.Ready < host.ReadyAuto {
 		p.Add("ready", "must not be negative, but for %d", host.ReadyAuto)
 	}
-	if s.Spares < 0 {
-		p.Add("spares", "must not be negative")
+	if s.WarmPool < 0 {
+		p.Add("warmPool", "must not be negative")
 	}
-	if s.SparesMax < 0 {
-		p.Add("sparesMax", "must not be negative; 0 has the number stay as it is")
+	if s.WarmPoolMax < 0 {
+		p.Add("warmPoolMax", "must not be negative; 0 has the number stay as it is")
 	}
 }
 

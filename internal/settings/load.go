@@ -4,6 +4,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"os"
 
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/store"
@@ -15,8 +17,15 @@ const environment = "DOZED"
 // Load reads a file, then the environment, then the arguments of a command. The
 // last one wins. It adds the settings to flags, which may have others. What is
 // left of the arguments is in flags. For a call of help the error is
-// [flag.ErrHelp].
+// [flag.ErrHelp]. Load writes a notice to the standard error for each old name.
 func Load(flags *flag.FlagSet, args []string) (Settings, error) {
+	return loadWith(flags, args, os.Stderr)
+}
+
+// loadWith is Load with another place for notices.
+func loadWith(flags *flag.FlagSet, args []string, notices io.Writer) (Settings, error) {
+	args = currentFlags(args, notices)
+	told := func(old, now string) { notice(notices, old, now) }
 	s := Defaults()
 	s.Bind(flags)
 	file := flags.String("config", "", "JSON `file` with settings (dozed config print shows all)")
@@ -30,15 +39,15 @@ func Load(flags *flag.FlagSet, args []string) (Settings, error) {
 	case store.HasPassword(s.Database):
 		return s, errors.New("every user of the host sees the password in --database: put the URL into a file for --database-file, or into DOZED_DATABASE")
 	}
-	if err := daemon.ReadEnvironment(environment, first); err != nil {
+	if err := daemon.ReadEnvironment(environment, first, nil, nil); err != nil {
 		return s, err
 	}
 	if *file != "" {
-		if err := daemon.ReadConfig(*file, &s); err != nil {
+		if err := daemon.ReadConfig(*file, &s, oldKeys(), told); err != nil {
 			return s, err
 		}
 	}
-	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment(environment, flags)); err != nil {
+	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment(environment, flags, oldFlags(), told)); err != nil {
 		return s, err
 	}
 	if err := s.readDatabase(); err != nil {

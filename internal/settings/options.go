@@ -20,8 +20,8 @@ import (
 func (s Settings) Host() host.Options {
 	return host.Options{
 		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver,
-		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageKeep: s.ImageKeep.Duration,
-		Disk: s.Disk(), Memory: s.Memory(), Spares: s.Spares, SparesMax: s.SparesMax,
+		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
+		Disk: s.Disk(), Memory: s.Memory(), WarmPool: s.WarmPool, WarmPoolMax: s.WarmPoolMax,
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		Egress: s.Egress, EgressLink: s.EgressLink, Resolver: s.DNS(),

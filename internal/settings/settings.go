@@ -56,36 +56,36 @@ type Settings struct {
 	Node          string `json:"node"`          // URL by which they reach it; by default https://<nodeListen>
 	FleetKeys     string `json:"fleetKeys"`     // directory of the certificates of the roles; by default fleet in Data
 
-	Workspace    string          `json:"workspace"`         // name of the first workspace
-	Region       string          `json:"region"`            // name of the one region
-	Resolver     string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
-	Domain       string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
-	PauseAfter   daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
-	SaveAfter    daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
-	Checkpoint   daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed in a gap; 0: never
-	OnCrash      string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
-	SwapAfter    daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
-	DiskAfter    daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
-	Swap         string          `json:"swap"`              // auto, off, host, zram, encrypted or plain: see swap.Parse
-	ReserveMB    int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
-	BudgetMB     int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
-	SandboxMB    int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
-	Overcommit   float64         `json:"memoryOvercommit"`  // how many times that may be reserved for sandboxes in memory
-	Ready        int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake; -1: 1% of the memory
-	Spares       int             `json:"spares"`            // how many machines (about 20 MB) are started ahead of their sandboxes
-	SparesMax    int             `json:"sparesMax"`         // the same, when as many sandboxes were created within a minute
-	Egress       string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
-	EgressPool   []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
-	EgressLink   string          `json:"egressInterface"`   // network interface that they belong to
-	Images       []string        `json:"images"`            // made before the first request
-	Log          string          `json:"log"`               // debug, info, warn or error
-	Drives       string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
-	DrivesKeys   string          `json:"drivesCredentials"` // file with its credentials
-	DrivesRegion string          `json:"drivesRegion"`      // of the bucket
-	Quotas       string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
-	KeyRequests  int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
-	AuditKeep    daemon.Duration `json:"auditKeep"`         // lines of the audit log are kept for this long
-	OTLPEndpoint string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
+	Workspace      string          `json:"workspace"`         // name of the first workspace
+	Region         string          `json:"region"`            // name of the one region
+	Resolver       string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
+	Domain         string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
+	PauseAfter     daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
+	SaveAfter      daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
+	Checkpoint     daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed in a gap; 0: never
+	OnCrash        string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
+	SwapAfter      daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
+	DiskAfter      daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
+	Swap           string          `json:"swap"`              // auto, off, host, zram, encrypted or plain: see swap.Parse
+	ReserveMB      int64           `json:"reserveMb"`         // with less free memory, sleeping sandboxes move to disk early
+	BudgetMB       int64           `json:"memoryBudgetMb"`    // with more memory than this in sandboxes, those that sleep move down early; 0: no limit
+	SandboxMB      int64           `json:"sandboxMemoryMb"`   // what all sandboxes can take together; 0: the host's memory but for ReserveMB
+	Overcommit     float64         `json:"memoryOvercommit"`  // how many times that may be reserved for sandboxes in memory
+	Ready          int             `json:"ready"`             // how many sandboxes on disk keep a process (11 MB) for a faster wake; -1: 1% of the memory
+	WarmPool       int             `json:"warmPool"`          // how many machines (about 20 MB) are started ahead of their sandboxes
+	WarmPoolMax    int             `json:"warmPoolMax"`       // the same, when as many sandboxes were created within a minute
+	Egress         string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
+	EgressPool     []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
+	EgressLink     string          `json:"egressInterface"`   // network interface that they belong to
+	Images         []string        `json:"images"`            // made before the first request
+	Log            string          `json:"log"`               // debug, info, warn or error
+	Drives         string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
+	DrivesKeys     string          `json:"drivesCredentials"` // file with its credentials
+	DrivesRegion   string          `json:"drivesRegion"`      // of the bucket
+	Quotas         string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
+	KeyRequests    int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
+	AuditRetention daemon.Duration `json:"auditRetention"`    // lines of the audit log are kept for this long
+	OTLPEndpoint   string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
 
 	// What strangers may take.
 	MaxConnections  int             `json:"maxConnections"`          // open at a time; 0: as many as descriptors allow, at most 8192
@@ -100,8 +100,8 @@ type Settings struct {
 	// PrivateRegistries lets images come from registries on private addresses.
 	PrivateRegistries bool  `json:"privateRegistries"`
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
-	// ImageKeep is for how long an image stays that nothing needs; 0: for ever.
-	ImageKeep daemon.Duration `json:"imageKeep"`
+	// ImageRetention is for how long an image stays that nothing needs; 0: for ever.
+	ImageRetention daemon.Duration `json:"imageRetention"`
 	// DiskReserveMB stays free of the disk; -1: a part of it, see space.Auto.
 	DiskReserveMB int64 `json:"diskReserveMb"`
 	// VolumeOvercommit is how many bytes volumes may reserve for each that is free.
@@ -112,20 +112,20 @@ type Settings struct {
 func Defaults() Settings {
 	return Settings{
 		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Region: "local",
-		PauseAfter: daemon.Duration{Duration: 15 * time.Second},
-		SaveAfter:  daemon.Duration{Duration: 5 * time.Second},
-		SwapAfter:  daemon.Duration{Duration: time.Minute},
-		DiskAfter:  daemon.Duration{Duration: 5 * time.Minute},
-		OnCrash:    crashResume,
-		AuditKeep:  daemon.Duration{Duration: 90 * 24 * time.Hour},
+		PauseAfter:     daemon.Duration{Duration: 15 * time.Second},
+		SaveAfter:      daemon.Duration{Duration: 5 * time.Second},
+		SwapAfter:      daemon.Duration{Duration: time.Minute},
+		DiskAfter:      daemon.Duration{Duration: 5 * time.Minute},
+		OnCrash:        crashResume,
+		AuditRetention: daemon.Duration{Duration: 90 * 24 * time.Hour},
 
 		HeaderTimeout:   daemon.Duration{Duration: ingress.DefaultHeader},
 		BodyIdleTimeout: daemon.Duration{Duration: ingress.DefaultBodyIdle},
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, Spares: 2, SparesMax: 16, Egress: host.EgressClosed, Images: []string{doze.ImageDefault}, Log: "info",
-		ImageMaxMB: disk.BytesDefault >> 20, ImageKeep: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
 

@@ -136,15 +136,15 @@ func (d *Disk) Reserve(id string, size int64) error {
 	}
 	if err := d.short(int64(float64(more)/d.o.Overcommit), s, d.o.Reserve, d.pending()); err != nil {
 		return doze.Wrap(err, doze.Exhausted,
-			"there is no room for %d MB more of volumes: the disk of this host has %d MB free, of which %d MB are kept and %d MB are reserved for other volumes; make it smaller, or delete what is not needed",
+			"there is no room for %d MB more of volumes: the disk of this host has %d MB free, of which %d MB stay free and %d MB are reserved for other volumes; make it smaller, or delete what is not needed",
 			more>>20, s.free>>20, d.o.Reserve>>20, d.pending()>>20)
 	}
 	d.reserved[id] = size
 	return nil
 }
 
-// Keep takes note of a volume that is there, whether or not there is room.
-func (d *Disk) Keep(id string, size int64) {
+// Record takes note of a volume that is there, whether or not there is room.
+func (d *Disk) Record(id string, size int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reserved[id] = size
@@ -182,11 +182,11 @@ func (d *Disk) claim(n int64, fits func(state) error) (release func(), err error
 
 // short says why n bytes do not fit beside what is kept and pending. Preconditions:
 // mu is held.
-func (d *Disk) short(n int64, s state, keep, pending int64) error {
-	left := s.free - d.claimed - keep - pending
+func (d *Disk) short(n int64, s state, aside, pending int64) error {
+	left := s.free - d.claimed - aside - pending
 	if n > left {
-		return doze.Errorf(doze.Exhausted, "the disk of this host has no room for %d MB more: %d MB are free, of which %d MB are kept and %d MB are reserved for volumes or being written; delete what is not needed, or ask its operator",
-			(n+mega-1)>>20, s.free>>20, keep>>20, (pending+d.claimed)>>20)
+		return doze.Errorf(doze.Exhausted, "the disk of this host has no room for %d MB more: %d MB are free, of which %d MB stay free and %d MB are reserved for volumes or being written; delete what is not needed, or ask its operator",
+			(n+mega-1)>>20, s.free>>20, aside>>20, (pending+d.claimed)>>20)
 	}
 	if s.inodes > 0 && s.freeNodes < s.inodes/inodeShare {
 		return doze.Errorf(doze.Exhausted, "the file system of this host has %d inodes left of %d: delete what is not needed, or ask its operator", s.freeNodes, s.inodes)

@@ -82,7 +82,7 @@ func TestReserve(t *testing.T) {
 	for ; ; n++ {
 		release, err := d.Claim(10 * mega)
 		if err != nil {
-			exhausted(t, err, "10 MB more", "40 MB are kept")
+			exhausted(t, err, "10 MB more", "40 MB stay free")
 			break
 		}
 		if err := write(dir, fmt.Sprint(n), 10); err != nil {
@@ -100,7 +100,7 @@ func TestReserve(t *testing.T) {
 		t.Errorf("sleep: %v", err)
 	}
 	_, err = d.ClaimSleep(1 * mega) // beside the other, below the floor
-	exhausted(t, err, "10 MB are kept")
+	exhausted(t, err, "10 MB stay free")
 	release()
 	if err := os.Remove(filepath.Join(dir, "0")); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestReserveVolumes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		exhausted(t, d.Reserve("huge", 4<<40), "4194304 MB more", fmt.Sprintf("%d MB free", s.Free/mega), "60 MB are kept")
+		exhausted(t, d.Reserve("huge", 4<<40), "4194304 MB more", fmt.Sprintf("%d MB free", s.Free/mega), "60 MB stay free")
 		if err := d.Reserve("a", most*mega); err != nil {
 			t.Errorf("%v: %v", overcommit, err)
 		}
@@ -173,7 +173,7 @@ func TestReserveVolumes(t *testing.T) {
 		if err := d.Reserve("b", most*mega); err != nil {
 			t.Errorf("after a removal: %v", err)
 		}
-		d.Keep("c", 1<<40) // of an earlier process
+		d.Record("c", 1<<40) // of an earlier process
 		if s, err = d.State(); err != nil || s.Reserved != 1<<40+most*mega {
 			t.Errorf("%+v, %v", s, err)
 		}

@@ -18,7 +18,7 @@ const (
 	auditTrim = 5000
 )
 
-// WriteAudit implements [audit.Keeper].
+// WriteAudit implements [audit.Store].
 func (s *Store) WriteAudit(ctx context.Context, add []audit.Record, settle []doze.AuditLine) error {
 	return wrap(s.update(ctx, func(tx *sql.Tx) error {
 		for len(add) > 0 {
@@ -68,12 +68,12 @@ func auditSearch(l doze.AuditLine) string {
 	return strings.ToLower(strings.Join([]string{l.Actor.Sub, l.Action, l.Object.Name}, "\n"))
 }
 
-// LastAudit implements [audit.Keeper].
+// LastAudit implements [audit.Store].
 func (s *Store) LastAudit(ctx context.Context) (string, error) {
 	return one(ctx, s.read, scanText, "", `SELECT COALESCE(MAX(id), '') FROM audit`)
 }
 
-// TrimAudit implements [audit.Keeper]. Lines go in parts, the oldest first.
+// TrimAudit implements [audit.Store]. Lines go in parts, the oldest first.
 func (s *Store) TrimAudit(ctx context.Context, before time.Time, shelves map[audit.Shelf]int) error {
 	remove := func(where string, args ...any) error {
 		for {

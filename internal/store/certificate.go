@@ -25,7 +25,7 @@ const (
 
 // PutCertificateFile writes a file, sealed. It replaces the one before.
 func (s *Store) PutCertificateFile(ctx context.Context, key string, value []byte, now time.Time) error {
-	sealed := hex.EncodeToString(s.box.Seal(value, certificatePlace+key))
+	sealed := hex.EncodeToString(s.cipher.Seal(value, certificatePlace+key))
 	_, err := s.write.ExecContext(ctx, `INSERT INTO certificate_files (key, modified_at, size, sealed) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (key) DO UPDATE SET modified_at = excluded.modified_at, size = excluded.size, sealed = excluded.sealed`,
 		key, millis(now), len(value), sealed)
@@ -42,7 +42,7 @@ func (s *Store) CertificateFile(ctx context.Context, key string) ([]byte, error)
 	if err != nil {
 		return nil, wrap(err, "read file of a certificate")
 	}
-	return s.box.Unseal(sealed, certificatePlace+key)
+	return s.cipher.Unseal(sealed, certificatePlace+key)
 }
 
 // EachCertificateFile tells of the file of a path, or of those below it, by key.

@@ -104,9 +104,9 @@ func insertEvents(ctx context.Context, tx *sql.Tx, uids []string, all []entry) e
 
 // events returns the history of a sandbox, oldest first.
 func events(ctx context.Context, q querier, uid string) ([]doze.Event, error) {
-	kept, err := collect(ctx, q, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n`, uid)
-	all := make([]doze.Event, len(kept))
-	for i, e := range kept {
+	entries, err := collect(ctx, q, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n`, uid)
+	all := make([]doze.Event, len(entries))
+	for i, e := range entries {
 		all[i] = e.Event
 	}
 	return all, err

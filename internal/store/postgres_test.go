@@ -105,11 +105,11 @@ func TestOneDozedForADatabase(t *testing.T) {
 	t.Parallel()
 	d := onPostgres(t)
 	first := d.open(t)
-	box, err := seal.Open(d.key)
+	cipher, err := seal.Open(d.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Open(t.Context(), d.address, box); kind(err) != doze.Unavailable || !strings.Contains(err.Error(), "another dozed uses") {
+	if _, err := store.Open(t.Context(), d.address, cipher); kind(err) != doze.Unavailable || !strings.Contains(err.Error(), "another dozed uses") {
 		t.Errorf("a second one: %v", err)
 	}
 
@@ -178,11 +178,11 @@ func TestAddressesDoNotLeakPasswords(t *testing.T) {
 // TestErrorsDoNotTellThePassword: not when nobody answers either.
 func TestErrorsDoNotTellThePassword(t *testing.T) {
 	t.Parallel()
-	box, err := seal.New()
+	cipher, err := seal.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = store.Open(t.Context(), "postgres://u:hunter2@"+"/db?host="+t.TempDir(), box)
+	_, err = store.Open(t.Context(), "postgres://u:hunter2@"+"/db?host="+t.TempDir(), cipher)
 	if kind(err) != doze.Unavailable || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)
 	}

@@ -165,7 +165,7 @@ func (s *Store) PreviewTokens(ctx context.Context, preview string) ([]PreviewTok
 
 // InsertPreviewToken adds a token to a preview.
 func (s *Store) InsertPreviewToken(ctx context.Context, preview string, t PreviewToken, now time.Time) error {
-	sealed := hex.EncodeToString(s.box.Seal([]byte(t.Spec.Token), tokenPlace+t.ID))
+	sealed := hex.EncodeToString(s.cipher.Seal([]byte(t.Spec.Token), tokenPlace+t.ID))
 	t.Spec.Token = ""
 	body, err := json.Marshal(t.PreviewToken)
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *Store) scanToken(r row) (t PreviewToken, err error) {
 	if err != nil {
 		return t, err
 	}
-	plain, err := s.box.Unseal(sealed, tokenPlace+t.ID)
+	plain, err := s.cipher.Unseal(sealed, tokenPlace+t.ID)
 	t.Spec.Token = string(plain)
 	return t, err
 }

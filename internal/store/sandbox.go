@@ -116,7 +116,7 @@ func (s *Store) sealValues(values map[int]string, place string) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	return s.box.Seal(plain, place), nil
+	return s.cipher.Seal(plain, place), nil
 }
 
 // unsealValues is the inverse of sealValues.
@@ -124,7 +124,7 @@ func (s *Store) unsealValues(sealed []byte, place string) (values map[int]string
 	if len(sealed) == 0 {
 		return nil, nil
 	}
-	plain, err := s.box.Unseal(sealed, place)
+	plain, err := s.cipher.Unseal(sealed, place)
 	if err != nil {
 		return nil, err
 	}
@@ -595,9 +595,9 @@ func (s *Store) Count(ctx context.Context, workspace string) (int, error) {
 	return all[0], nil
 }
 
-// Promise notes a machine that is about to be made and is nobody's yet. Until a
+// Reserve notes a machine that is about to be made and is nobody's yet. Until a
 // [Step] gives it to a sandbox, it is a leftover.
-func (s *Store) Promise(ctx context.Context, machine string) error {
+func (s *Store) Reserve(ctx context.Context, machine string) error {
 	err := s.update(ctx, func(tx *sql.Tx) error { return leave(ctx, tx, machine) })
 	return wrap(err, "note a machine")
 }

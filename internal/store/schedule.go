@@ -308,7 +308,7 @@ func (s *Store) encodeSchedule(e Schedule) (sealed, body string, err error) {
 	}
 	e.Input.Env = nil
 	b, err := json.Marshal(e.Schedule)
-	return hex.EncodeToString(s.box.Seal(plain, schedulePlace+e.Key)), string(b), err
+	return hex.EncodeToString(s.cipher.Seal(plain, schedulePlace+e.Key)), string(b), err
 }
 
 func (s *Store) scanSchedule(r row) (e Schedule, err error) {
@@ -325,7 +325,7 @@ func (s *Store) scanSchedule(r row) (e Schedule, err error) {
 	if err != nil {
 		return e, err
 	}
-	plain, err := s.box.Unseal(sealed, schedulePlace+e.Key)
+	plain, err := s.cipher.Unseal(sealed, schedulePlace+e.Key)
 	if err != nil {
 		return e, err
 	}

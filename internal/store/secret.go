@@ -76,7 +76,7 @@ func (s *Store) encodeSecret(sec doze.Secret) (body, sealed string, err error) {
 	}
 	sec.Data = nil
 	b, err := json.Marshal(sec)
-	return string(b), hex.EncodeToString(s.box.Seal(plain, secretPlace+sec.Metadata.Workspace+"/"+sec.Metadata.Name)), err
+	return string(b), hex.EncodeToString(s.cipher.Seal(plain, secretPlace+sec.Metadata.Workspace+"/"+sec.Metadata.Name)), err
 }
 
 func (s *Store) scanSecret(r row) (sec doze.Secret, err error) {
@@ -91,7 +91,7 @@ func (s *Store) scanSecret(r row) (sec doze.Secret, err error) {
 	if err != nil {
 		return sec, err
 	}
-	plain, err := s.box.Unseal(sealed, secretPlace+workspace+"/"+name)
+	plain, err := s.cipher.Unseal(sealed, secretPlace+workspace+"/"+name)
 	if err != nil {
 		return sec, err
 	}

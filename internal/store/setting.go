@@ -33,12 +33,12 @@ func (s *Store) SealedSetting(ctx context.Context, key string) ([]byte, error) {
 	if err != nil {
 		return nil, wrap(err, "read setting %s", key)
 	}
-	return s.box.Unseal(sealed, settingPlace+key)
+	return s.cipher.Unseal(sealed, settingPlace+key)
 }
 
 // SetSealedSetting seals and writes the value of a setting.
 func (s *Store) SetSealedSetting(ctx context.Context, key string, value []byte) error {
-	return s.SetSetting(ctx, key, hex.EncodeToString(s.box.Seal(value, settingPlace+key)))
+	return s.SetSetting(ctx, key, hex.EncodeToString(s.cipher.Seal(value, settingPlace+key)))
 }
 
 const settingPlace = "setting/"

@@ -38,9 +38,9 @@ const (
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
-	write pool // of one connection
-	read  pool
-	box   *seal.Box
+	write  pool // of one connection
+	read   pool
+	cipher *seal.Cipher
 	// defaults are the limits of workspaces without any of their own.
 	defaults doze.Limits
 	// measured is what workspaces take of the disk besides, in bytes.
@@ -59,14 +59,14 @@ type engine struct {
 // Open opens the database at an address and brings its schema up to date: that
 // of a PostgreSQL server for postgres://…, else the SQLite database in the file
 // of this name, which is made if it is not there. What is secret is sealed with
-// box, which must be the same every time.
-func Open(ctx context.Context, address string, box *seal.Box) (_ *Store, err error) {
+// cipher, which must be the same every time.
+func Open(ctx context.Context, address string, cipher *seal.Cipher) (_ *Store, err error) {
 	e, err := connect(address)
 	if err != nil {
 		return nil, err
 	}
 	// To read again does no harm, and all readers may be lost at once.
-	s := &Store{measured: func(string) int64 { return 0 }, write: pool{e.write, 0}, read: pool{e.read, readers}, box: box}
+	s := &Store{measured: func(string) int64 { return 0 }, write: pool{e.write, 0}, read: pool{e.read, readers}, cipher: cipher}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("database %s: %w", e.name, classify(ctx, err)), s.Close())
@@ -118,11 +118,11 @@ func (s *Store) checkSeal(ctx context.Context) error {
 		return err
 	}
 	if text == "" {
-		return s.SetSetting(ctx, sealSetting, hex.EncodeToString(s.box.Seal(nil, sealSetting)))
+		return s.SetSetting(ctx, sealSetting, hex.EncodeToString(s.cipher.Seal(nil, sealSetting)))
 	}
 	sealed, err := hex.DecodeString(text)
 	if err == nil {
-		_, err = s.box.Unseal(sealed, sealSetting)
+		_, err = s.cipher.Unseal(sealed, sealSetting)
 	}
 	if err != nil {
 		return fmt.Errorf("it was sealed with another key: restore the key file that belongs to it: %w", err)

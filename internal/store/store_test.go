@@ -46,11 +46,11 @@ type database struct {
 // open opens it, until the test ends.
 func (d database) open(t *testing.T) *store.Store {
 	t.Helper()
-	box, err := seal.Open(d.key)
+	cipher, err := seal.Open(d.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.Open(t.Context(), d.address, box)
+	s, err := store.Open(t.Context(), d.address, cipher)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,11 +463,11 @@ func FuzzCursor(f *testing.F) {
 	f.Add("", "")
 	f.Add("eyJ1IjoiYSIsImIiOjEsIm0iOjF9", "createdAt:asc")
 	f.Add("e30", "name:asc")
-	box, err := seal.New()
+	cipher, err := seal.New()
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := store.Open(f.Context(), filepath.Join(f.TempDir(), "doze.db"), box)
+	s, err := store.Open(f.Context(), filepath.Join(f.TempDir(), "doze.db"), cipher)
 	if err != nil {
 		f.Fatal(err)
 	}

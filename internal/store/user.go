@@ -96,7 +96,7 @@ func setMember(ctx context.Context, tx *sql.Tx, m Member) error {
 // that is not in it, and Conflict for its last admin.
 func (s *Store) RemoveMember(ctx context.Context, workspace, sub string) error {
 	return s.update(ctx, func(tx *sql.Tx) error {
-		if err := keepsAdmin(ctx, tx, workspace, sub); err != nil {
+		if err := leavesAdmin(ctx, tx, workspace, sub); err != nil {
 			return err
 		}
 		return gone(tx.ExecContext(ctx, `DELETE FROM members WHERE workspace = $1 AND sub = $2`, workspace, sub))(errNoUser)
@@ -108,7 +108,7 @@ func (s *Store) RemoveMember(ctx context.Context, workspace, sub string) error {
 func (s *Store) SetRole(ctx context.Context, m Member) error {
 	return s.update(ctx, func(tx *sql.Tx) error {
 		if m.Role != doze.RoleAdmin {
-			if err := keepsAdmin(ctx, tx, m.Workspace, m.Sub); err != nil {
+			if err := leavesAdmin(ctx, tx, m.Workspace, m.Sub); err != nil {
 				return err
 			}
 		}
@@ -116,8 +116,8 @@ func (s *Store) SetRole(ctx context.Context, m Member) error {
 	})
 }
 
-// keepsAdmin is a Conflict if nobody but sub is an admin of a workspace.
-func keepsAdmin(ctx context.Context, tx *sql.Tx, workspace, sub string) error {
+// leavesAdmin is a Conflict if nobody but sub is an admin of a workspace.
+func leavesAdmin(ctx context.Context, tx *sql.Tx, workspace, sub string) error {
 	admins, err := collect(ctx, tx, scanText, `SELECT sub FROM members WHERE workspace = $1 AND role = 'admin'`, workspace)
 	if err != nil {
 		return err

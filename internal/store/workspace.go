@@ -71,11 +71,11 @@ func (s *Store) DeleteWorkspace(ctx context.Context, name string) (keys []string
 			"volume templates": `SELECT name FROM volume_templates WHERE workspace = $1 LIMIT 1`,
 			"drives":           `SELECT name FROM drives WHERE workspace = $1 LIMIT 1`,
 		} {
-			kept, err := collect(ctx, tx, scanText, query, name)
+			held, err := collect(ctx, tx, scanText, query, name)
 			if err != nil {
 				return err
 			}
-			if len(kept) > 0 {
+			if len(held) > 0 {
 				return doze.Errorf(doze.Conflict, "the workspace still has %s: delete them first", what)
 			}
 		}

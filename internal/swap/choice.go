@@ -101,7 +101,7 @@ type Facts struct {
 
 	NoZram       string // why this host has no compressed memory; empty if it has
 	NoEncryption string // why it cannot encrypt a file; empty if it can
-	Spare        int64  // the most of the memory that compressed memory may take, in bytes
+	ZramMax      int64  // the most of the memory that compressed memory may take, in bytes
 	Room         int64  // of the disk above its reserve, in bytes
 }
 
@@ -138,9 +138,9 @@ func Decide(c Choice, f Facts) Plan {
 		switch {
 		case f.NoZram != "":
 			return f.orHost("add some swap to the host, or allow --swap "+Auto, f.NoZram)
-		case f.zramBytes() < Smallest/zramRatio || c.Bytes > f.Spare:
+		case f.zramBytes() < Smallest/zramRatio || c.Bytes > f.ZramMax:
 			return f.orHost("choose less, or lower --sandbox-memory-mb",
-				fmt.Sprintf("compressed memory may take %s here", inMB(max(0, f.Spare))))
+				fmt.Sprintf("compressed memory may take %s here", inMB(max(0, f.ZramMax))))
 		case c.Bytes == 0:
 			c.Bytes = f.zramBytes()
 		}
@@ -160,7 +160,7 @@ func Decide(c Choice, f Facts) Plan {
 // memory of sandboxes never reaches a disk in the clear, unless the operator's own
 // swap does that.
 func automatic(f Facts) Plan {
-	if f.Ours == Zram && f.OursBytes <= f.Spare || f.Ours == Encrypted {
+	if f.Ours == Zram && f.OursBytes <= f.ZramMax || f.Ours == Encrypted {
 		return Plan{f.Ours, f.OursBytes, "an earlier start made it"}
 	}
 	enough := min(f.Memory/hostShare, hostEnough)
@@ -174,7 +174,7 @@ func automatic(f Facts) Plan {
 	zram := f.zramBytes()
 	noZram := f.NoZram
 	if noZram == "" && zram < Smallest/zramRatio {
-		noZram = fmt.Sprintf("compressed memory may take %s here, which is too little", inMB(max(0, f.Spare)))
+		noZram = fmt.Sprintf("compressed memory may take %s here, which is too little", inMB(max(0, f.ZramMax)))
 	}
 	if noZram == "" {
 		return Plan{Zram, zram, has + ", and compressed memory never reaches a disk"}
@@ -219,7 +219,7 @@ func (f Facts) without(kind string, err error) Facts {
 
 // zramBytes is what compressed memory takes that has no size of its own.
 func (f Facts) zramBytes() int64 {
-	return min(f.Memory/zramShare, f.Spare, zramMost) &^ (1<<20 - 1)
+	return min(f.Memory/zramShare, f.ZramMax, zramMost) &^ (1<<20 - 1)
 }
 
 // fileBytes is the size of a file that was chosen.

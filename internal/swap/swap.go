@@ -60,14 +60,14 @@ func parseSize(meminfo io.Reader) (s Size, err error) {
 
 // Options say where swap of our own may be, and what it may take.
 type Options struct {
-	Path  string // absolute, of the file; the record of a zram device is beside it
-	Room  int64  // of the disk above its reserve, in bytes
-	Spare int64  // the most of the memory that compressed memory may take, in bytes
+	Path    string // absolute, of the file; the record of a zram device is beside it
+	Room    int64  // of the disk above its reserve, in bytes
+	ZramMax int64  // the most of the memory that compressed memory may take, in bytes
 }
 
 // Examine returns what a plan depends on. It changes nothing.
 func Examine(ctx context.Context, o Options) (Facts, error) {
-	f := Facts{Memory: memory(), Spare: o.Spare, Room: o.Room, NoZram: noZram(ctx), NoEncryption: noEncryption(ctx)}
+	f := Facts{Memory: memory(), ZramMax: o.ZramMax, Room: o.Room, NoZram: noZram(ctx), NoEncryption: noEncryption(ctx)}
 	all, err := areas()
 	if err != nil {
 		return Facts{}, err

@@ -79,7 +79,7 @@ func TestDecide(t *testing.T) {
 		no   = "this kernel cannot"
 	)
 	host := func(change func(*Facts)) Facts {
-		f := Facts{Memory: 4 * giga, Spare: giga, Room: 40 * giga}
+		f := Facts{Memory: 4 * giga, ZramMax: giga, Room: 40 * giga}
 		if change != nil {
 			change(&f)
 		}
@@ -99,10 +99,10 @@ func TestDecide(t *testing.T) {
 		"auto, little of it":         {Choice{Kind: Auto}, host(func(f *Facts) { f.Host = giga - 1 }), Zram, 512 * mega, "less than the 1024 MB"},
 		"auto, enough on large ones": {Choice{Kind: Auto}, host(func(f *Facts) { f.Memory, f.Host = 512*giga, 16*giga }), Host, 0, "of swap"},
 		"auto, none":                 {Choice{Kind: Auto}, host(nil), Zram, 512 * mega, "no swap, and compressed memory never reaches a disk"},
-		"auto, a large host":         {Choice{Kind: Auto}, host(func(f *Facts) { f.Memory, f.Spare = 512*giga, 128*giga }), Zram, 16 * giga, ""},
-		"auto, little to spare":      {Choice{Kind: Auto}, host(func(f *Facts) { f.Spare = 100*mega + 1 }), Zram, 100 * mega, ""},
-		"auto, too little to spare":  {Choice{Kind: Auto}, host(func(f *Facts) { f.Spare = 15 * mega }), Encrypted, 2 * giga, "may take 15 MB here"},
-		"auto, nothing to spare":     {Choice{Kind: Auto}, host(func(f *Facts) { f.Spare = -giga }), Encrypted, 2 * giga, "may take 0 MB here"},
+		"auto, a large host":         {Choice{Kind: Auto}, host(func(f *Facts) { f.Memory, f.ZramMax = 512*giga, 128*giga }), Zram, 16 * giga, ""},
+		"auto, little to spare":      {Choice{Kind: Auto}, host(func(f *Facts) { f.ZramMax = 100*mega + 1 }), Zram, 100 * mega, ""},
+		"auto, too little to spare":  {Choice{Kind: Auto}, host(func(f *Facts) { f.ZramMax = 15 * mega }), Encrypted, 2 * giga, "may take 15 MB here"},
+		"auto, nothing to spare":     {Choice{Kind: Auto}, host(func(f *Facts) { f.ZramMax = -giga }), Encrypted, 2 * giga, "may take 0 MB here"},
 		"auto, no zram":              {Choice{Kind: Auto}, host(func(f *Facts) { f.NoZram = "no zram" }), Encrypted, 2 * giga, "the host has no swap; no zram"},
 		"auto, a small disk":         {Choice{Kind: Auto}, host(func(f *Facts) { f.NoZram, f.Room = "no zram", giga }), Encrypted, 256 * mega, ""},
 		"auto, a full disk":          {Choice{Kind: Auto}, host(func(f *Facts) { f.NoZram, f.Room = "no zram", 100*mega }), Off, 0, "the disk has 100 MB above its reserve"},
@@ -196,7 +196,7 @@ func TestZram(t *testing.T) {
 		t.Skip("SKIPPED:", why)
 	}
 	ctx := context.WithoutCancel(t.Context())
-	o := Options{Path: filepath.Join(t.TempDir(), "swap"), Spare: 1 << 30}
+	o := Options{Path: filepath.Join(t.TempDir(), "swap"), ZramMax: 1 << 30}
 	z := zramAt(o.Path)
 	t.Cleanup(func() {
 		d, _ := z.find()
@@ -246,7 +246,7 @@ func TestZram(t *testing.T) {
 		t.Errorf("another size is %+v", p)
 	}
 	// A start that was killed before the swap, before the size, and a restart.
-	for name, wreck := range map[string]func() error{
+	for name, spoil := range map[string]func() error{
 		"no swap": func() error {
 			d, _ := z.find()
 			if err := (step{"swapoff", d.node()}).run(ctx); err != nil {
@@ -262,7 +262,7 @@ func TestZram(t *testing.T) {
 			return os.WriteFile(d.file("reset"), []byte("1"), 0)
 		},
 	} {
-		if err := wreck(); err != nil {
+		if err := spoil(); err != nil {
 			t.Fatal(name, err)
 		}
 		before, state := z.find()
@@ -279,7 +279,7 @@ func TestZram(t *testing.T) {
 		}
 	}
 	// Its data directory is gone, with the record: another start removes it.
-	gone := Options{Path: filepath.Join(t.TempDir(), "data", "swap"), Spare: 1 << 30}
+	gone := Options{Path: filepath.Join(t.TempDir(), "data", "swap"), ZramMax: 1 << 30}
 	if err := os.Mkdir(filepath.Dir(gone.Path), 0o700); err != nil {
 		t.Fatal(err)
 	}

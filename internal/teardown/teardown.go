@@ -86,7 +86,7 @@ func (w Platform) owns(cmdline []byte) bool {
 	program, arguments, _ := bytes.Cut(cmdline, []byte{0})
 	name := filepath.Base(string(program))
 	if name == "dozed" {
-		return handover.Keeps(arguments, w.Run)
+		return handover.Serves(arguments, w.Run)
 	}
 	if name != "doze-sentry" && !strings.HasPrefix(name, "runsc") && string(program) != "/proc/self/exe" {
 		return false

@@ -58,9 +58,9 @@ type Options struct {
 	// Account has the platform's time of processors counted, which on a host with
 	// cgroup v2 alone includes the group of its sandboxes: see [Platform.Used].
 	Account bool
-	// Spares has dozed keep as many machines started ahead as it does for users.
+	// WarmPool has dozed keep as many machines started ahead as it does for users.
 	// Without it there are none, and what is there is what a test has asked for.
-	Spares bool
+	WarmPool bool
 
 	// Of a platform that speaks TLS: the address that it listens on, the name
 	// that the world knows, and who vouches for that.
@@ -276,8 +276,8 @@ func (p *Platform) arguments(role string) []string {
 	if p.control != "" {
 		args = append(args, "--control-listen", p.control, "--node-listen", p.node)
 	}
-	if !p.options.Spares {
-		args = append(args, "--spares", "0", "--spares-max", "0")
+	if !p.options.WarmPool {
+		args = append(args, "--warm-pool", "0", "--warm-pool-max", "0")
 	}
 	args = append(args, p.options.Args...)
 	if p.previews != "" {
@@ -338,11 +338,11 @@ func (p *Platform) Client() (*client.Client, error) {
 	return client.New(client.Config{Address: p.Address, Key: p.Key, Transport: p.transport})
 }
 
-// door is the process that callers reach.
-func (p *Platform) door() *process { return p.processes[p.roles[len(p.roles)-1]] }
+// listener is the process that callers reach.
+func (p *Platform) listener() *process { return p.processes[p.roles[len(p.roles)-1]] }
 
 // PID returns the process id of the dozed that callers reach.
-func (p *Platform) PID() int { return p.door().Process.Pid }
+func (p *Platform) PID() int { return p.listener().Process.Pid }
 
 // Stop ends dozed as an operator does. Launcher and sandboxes stay.
 func (p *Platform) Stop() error { return p.end(syscall.SIGTERM) }
@@ -350,7 +350,7 @@ func (p *Platform) Stop() error { return p.end(syscall.SIGTERM) }
 // Replace ends dozed as an operator does who is about to start another one. Of the
 // roles, the edge alone has callers who would notice.
 func (p *Platform) Replace() error {
-	return errors.Join(p.signal(p.door(), syscall.SIGUSR2), p.Wait())
+	return errors.Join(p.signal(p.listener(), syscall.SIGUSR2), p.Wait())
 }
 
 func (p *Platform) end(s syscall.Signal) error {
@@ -371,7 +371,7 @@ func (p *Platform) signal(one *process, s syscall.Signal) error {
 // Wait returns when dozed has ended, which somebody told it to. One that does
 // not end is killed. Roles behind the one that callers reach are told here.
 func (p *Platform) Wait() error {
-	errs := []error{p.wait(p.door())}
+	errs := []error{p.wait(p.listener())}
 	for _, one := range p.processes {
 		errs = append(errs, p.signal(one, syscall.SIGTERM), p.wait(one))
 	}
@@ -577,8 +577,8 @@ func (p *Platform) Await(ctx context.Context, tier string) error {
 	})
 }
 
-// AwaitSpares waits until so many machines wait for their sandboxes.
-func (p *Platform) AwaitSpares(ctx context.Context, want int) error {
+// AwaitWarmPool waits until so many machines wait for their sandboxes.
+func (p *Platform) AwaitWarmPool(ctx context.Context, want int) error {
 	return until(ctx, func() error {
 		n := want
 		states, err := p.Machines(ctx)

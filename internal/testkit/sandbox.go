@@ -88,8 +88,8 @@ func (p *Platform) AwaitTier(ctx context.Context, name, tier string) error {
 	return nil
 }
 
-// Image returns the directory of a sandbox's checkpoint.
-func (p *Platform) Image(name string) (string, error) {
+// Checkpoint returns the directory of a sandbox's checkpoint.
+func (p *Platform) Checkpoint(name string) (string, error) {
 	uid, err := p.UID(name)
 	return filepath.Join(p.Data, "sandboxes", uid, "machine", "image"), err
 }
@@ -103,12 +103,12 @@ func (p *Platform) checkpointed(name string, since time.Time) bool {
 		return false
 	}
 	// It gets its name, then that is brought to disk, then it is vouched for.
-	image := filepath.Join(dir, "image")
-	made, err := os.Stat(filepath.Join(image, checkpoint.FileManifest))
+	at := filepath.Join(dir, "image")
+	made, err := os.Stat(filepath.Join(at, checkpoint.FileManifest))
 	if err != nil || !made.ModTime().After(since) {
 		return false
 	}
-	vouchers, err := filepath.Glob(checkpoint.VoucherFile(filepath.Join(p.RunDir, "*"), image)) // one of each engine
+	vouchers, err := filepath.Glob(checkpoint.VoucherFile(filepath.Join(p.RunDir, "*"), at)) // one of each engine
 	return err == nil && slices.ContainsFunc(vouchers, func(name string) bool {
 		vouched, err := os.Stat(name)
 		return err == nil && !vouched.ModTime().Before(made.ModTime())

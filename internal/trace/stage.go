@@ -94,10 +94,10 @@ const (
 
 // What the machine of a create is made of.
 const (
-	FromSpare    = "spare" // a machine that was started ahead
+	FromPool     = "spare" // a machine that was started ahead
 	FromImage    = "image" // it boots
 	FromSnapshot = "snapshot"
 )
 
 // Sources are the values of From for creates.
-var Sources = []string{FromSpare, FromImage, FromSnapshot}
+var Sources = []string{FromPool, FromImage, FromSnapshot}

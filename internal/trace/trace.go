@@ -403,13 +403,13 @@ func (r *Ring) Add(t *Trace) {
 // List returns what the traces say now, the newest first.
 func (r *Ring) List() []doze.Trace {
 	r.mu.Lock()
-	var kept []*Trace
+	var left []*Trace
 	for i := range min(r.n, len(r.list)) {
-		kept = append(kept, r.list[(r.n-1-i)%len(r.list)])
+		left = append(left, r.list[(r.n-1-i)%len(r.list)])
 	}
 	r.mu.Unlock()
-	all := make([]doze.Trace, 0, len(kept))
-	for _, t := range kept {
+	all := make([]doze.Trace, 0, len(left))
+	for _, t := range left {
 		all = append(all, t.Record().Shown())
 	}
 	return all

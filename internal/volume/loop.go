@@ -20,7 +20,7 @@ const tries = 16
 // of one file would destroy it, or a new one, after the file system has grown to
 // the size of its file. It is gone by itself when nobody has it open or mounted.
 func (p *Pool) device(ctx context.Context, id string) (*os.File, error) {
-	file, err := os.OpenFile(p.image(id), os.O_RDWR, 0)
+	file, err := os.OpenFile(p.disk(id), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ import (
 
 // Names in the directory of a pool.
 const (
-	dirImages = "images"
+	dirDisks  = "images"
 	dirMounts = "mounts" // by owner and volume
 	suffix    = ".img"
 	unmade    = ".making" // behind the name of what is being made
@@ -46,8 +46,8 @@ type Ledger interface {
 	// Reserve reserves the whole size of a volume, or is Exhausted. The same again
 	// costs nothing.
 	Reserve(id string, size int64) error
-	// Keep takes note of a volume that is there.
-	Keep(id string, size int64)
+	// Record takes note of a volume that is there.
+	Record(id string, size int64)
 	// Forget takes a reservation back.
 	Forget(id string)
 }
@@ -66,7 +66,7 @@ type Pool struct {
 // that are there.
 func Open(dir string, ledger Ledger) (*Pool, error) {
 	p := &Pool{dir: dir, ledger: ledger, owners: map[string]string{}}
-	for _, name := range []string{dirImages, dirMounts} {
+	for _, name := range []string{dirDisks, dirMounts} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
 		}
@@ -79,7 +79,7 @@ func Open(dir string, ledger Ledger) (*Pool, error) {
 	for _, id := range ids {
 		_, size, unreadable := p.Measure(id)
 		bad = errors.Join(bad, unreadable)
-		ledger.Keep(id, size)
+		ledger.Record(id, size)
 	}
 	return p, errors.Join(err, bad)
 }
@@ -95,7 +95,7 @@ func (p *Pool) Written() (total int64) {
 	return total
 }
 
-func (p *Pool) image(id string) string { return filepath.Join(p.dir, dirImages, id+suffix) }
+func (p *Pool) disk(id string) string { return filepath.Join(p.dir, dirDisks, id+suffix) }
 
 func (p *Pool) mount(owner, id string) string { return filepath.Join(p.dir, dirMounts, owner, id) }
 
@@ -115,7 +115,7 @@ func (p *Pool) Make(ctx context.Context, id string, size doze.Megabytes, from st
 	if err := check(id, cmp.Or(from, id)); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(p.image(id)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(p.disk(id)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := p.ledger.Reserve(id, size.Bytes()); err != nil {
@@ -125,7 +125,7 @@ func (p *Pool) Make(ctx context.Context, id string, size doze.Megabytes, from st
 		if from == "" {
 			return format(ctx, name, size)
 		}
-		return clone(ctx, name, p.image(from), size)
+		return clone(ctx, name, p.disk(from), size)
 	})
 	if err != nil {
 		p.ledger.Forget(id)
@@ -136,7 +136,7 @@ func (p *Pool) Make(ctx context.Context, id string, size doze.Megabytes, from st
 // make writes the file of a volume beside its place, and puts it there when it
 // is on disk.
 func (p *Pool) make(id string, write func(name string) error) (err error) {
-	name := p.image(id)
+	name := p.disk(id)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(name+unmade))
@@ -170,8 +170,8 @@ func (p *Pool) Resize(id string, size doze.Megabytes) error {
 	if err := p.ledger.Reserve(id, size.Bytes()); err != nil {
 		return err
 	}
-	if err := lengthen(p.image(id), size); err != nil {
-		p.ledger.Keep(id, was)
+	if err := lengthen(p.disk(id), size); err != nil {
+		p.ledger.Record(id, was)
 		return unknown(err)
 	}
 	return nil
@@ -194,16 +194,16 @@ func (p *Pool) Remove(id string) error {
 		return err
 	}
 	defer p.release(id)
-	if err := os.Remove(p.image(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(p.disk(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	p.ledger.Forget(id)
-	return durable.Sync(filepath.Join(p.dir, dirImages))
+	return durable.Sync(filepath.Join(p.dir, dirDisks))
 }
 
 // IDs returns all volumes that are complete.
 func (p *Pool) IDs() (ids []string, err error) {
-	entries, err := os.ReadDir(filepath.Join(p.dir, dirImages))
+	entries, err := os.ReadDir(filepath.Join(p.dir, dirDisks))
 	for _, e := range entries {
 		if id, ok := strings.CutSuffix(e.Name(), suffix); ok {
 			ids = append(ids, id)
@@ -219,8 +219,8 @@ func (p *Pool) Measure(id string) (allocated, reserved int64, err error) {
 		return 0, 0, err
 	}
 	var st unix.Stat_t
-	if err := unix.Lstat(p.image(id), &st); err != nil {
-		return 0, 0, unknown(&fs.PathError{Op: "lstat", Path: p.image(id), Err: err})
+	if err := unix.Lstat(p.disk(id), &st); err != nil {
+		return 0, 0, unknown(&fs.PathError{Op: "lstat", Path: p.disk(id), Err: err})
 	}
 	return st.Blocks * blockUnit, st.Size, nil
 }
@@ -327,14 +327,14 @@ func (p *Pool) leave(id, owner string) error {
 
 // Sweep takes back what belongs to owners that keep does not name, and removes
 // what a crash left half made. Preconditions: nobody attaches or makes anything.
-func (p *Pool) Sweep(keep func(owner string) bool) error {
+func (p *Pool) Sweep(live func(owner string) bool) error {
 	owners, err := os.ReadDir(filepath.Join(p.dir, dirMounts))
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, o := range owners {
-		if !keep(o.Name()) {
+		if !live(o.Name()) {
 			slog.Warn("detaching volumes of a machine that nobody knows", "machine", o.Name())
 			errs = append(errs, p.Detach(o.Name()))
 		}
@@ -346,7 +346,7 @@ func (p *Pool) Sweep(keep func(owner string) bool) error {
 			errs = append(errs, p.Remove(id))
 		}
 	}
-	half, _ := filepath.Glob(filepath.Join(p.dir, dirImages, "*"+unmade)) // the pattern is well formed
+	half, _ := filepath.Glob(filepath.Join(p.dir, dirDisks, "*"+unmade)) // the pattern is well formed
 	for _, name := range half {
 		errs = append(errs, os.RemoveAll(name))
 	}

@@ -66,7 +66,7 @@ func (l *ledger) Reserve(id string, size int64) error {
 	return nil
 }
 
-func (l *ledger) Keep(id string, size int64) {
+func (l *ledger) Record(id string, size int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sums[id] = size

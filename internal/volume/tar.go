@@ -63,10 +63,10 @@ func (p *Pool) Import(ctx context.Context, id string, size doze.Megabytes, archi
 	if err := p.Detach(half); err != nil { // with it, everything is on disk
 		return 0, err
 	}
-	if err := p.make(id, func(name string) error { return os.Rename(p.image(half), name) }); err != nil {
+	if err := p.make(id, func(name string) error { return os.Rename(p.disk(half), name) }); err != nil {
 		return 0, err
 	}
-	p.ledger.Keep(id, size.Bytes()) // what was reserved for half, which is removed now
+	p.ledger.Record(id, size.Bytes()) // what was reserved for half, which is removed now
 	return bytes, nil
 }
 

@@ -42,9 +42,9 @@ const busyP99 = 3 * time.Second
 const (
 	shortTime = 3 * time.Second  // of one attack in make test
 	wholeTime = 20 * time.Second // of one attack in make attack
-	// spare is how many descriptors dozed may have more than before an attack:
+	// extra is how many descriptors dozed may have more than before an attack:
 	// connections of the victim and of its own that are kept alive.
-	spare = 40
+	extra = 40
 	// noise is how much memory dozed may have more than before an attack: what
 	// Go's runtime keeps for later, and what limits remember about sources.
 	noise = 64 << 20
@@ -182,7 +182,7 @@ func (w *world) settle(t *testing.T, before cost) time.Duration {
 		now := w.cost(t)
 		took := time.Since(began)
 		switch {
-		case now.descriptors <= before.descriptors+spare && now.memory <= max(before.memory, dozedMax/3)+noise:
+		case now.descriptors <= before.descriptors+extra && now.memory <= max(before.memory, dozedMax/3)+noise:
 			return took
 		case took > giveBack:
 			t.Errorf("%v after the attack, dozed has %d descriptors and %d MB; it had %d and %d MB before",

@@ -28,15 +28,15 @@ func (w *world) inside(ctx context.Context, t *testing.T, script string) {
 		t.Fatal(err)
 	}
 	defer w.forget(t)
-	box, err := w.hostile.Box(sb)
+	agent, err := w.hostile.Agent(sb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := box.WriteFile(t.Context(), "/attack.py", strings.NewReader(script), "0644"); err != nil {
+	if _, err := agent.WriteFile(t.Context(), "/attack.py", strings.NewReader(script), "0644"); err != nil {
 		t.Fatal(err)
 	}
 	w.tried.Add(1)
-	if _, err := box.Run(ctx, client.Command{Command: "exec python3 -u /attack.py"}, ignore); err != nil && ctx.Err() == nil {
+	if _, err := agent.Run(ctx, client.Command{Command: "exec python3 -u /attack.py"}, ignore); err != nil && ctx.Err() == nil {
 		w.refused.Add(1) // the sandbox did not survive its own attack
 		wait(ctx, wholeTime)
 	}

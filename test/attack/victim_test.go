@@ -56,7 +56,7 @@ type place struct {
 // victim is a user of the platform in its first workspace.
 type victim struct {
 	place
-	keeper *testkit.Keeper
+	canary *testkit.Canary
 	url    string // of its sandbox
 }
 
@@ -70,10 +70,10 @@ func suffer(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	p := &testkit.Platform{Address: v.Address, Key: v.Key}
 	var err error
-	if v.keeper, err = p.Keep(ctx, "victim", "victim", megabytes); err != nil {
+	if v.canary, err = p.Canary(ctx, "victim", "victim", megabytes); err != nil {
 		return err
 	}
-	defer v.keeper.Close()
+	defer v.canary.Close()
 	c, err := p.Client()
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (v *victim) watch(ctx context.Context) (done func() *watched) {
 		s  watched
 	)
 	for name, ask := range map[string]func(context.Context) ([]string, error){
-		"control": v.askControl, "the agent": v.askAgent, "its own server": v.askKeeper,
+		"control": v.askControl, "the agent": v.askAgent, "its own server": v.askCanary,
 	} {
 		wg.Go(func() {
 			tick := time.NewTicker(askEvery)
@@ -223,10 +223,10 @@ func (v *victim) askAgent(ctx context.Context) ([]string, error) {
 	return nil, v.get(ctx, v.url+"/filesystem/var/tmp")
 }
 
-func (v *victim) askKeeper(ctx context.Context) ([]string, error) {
+func (v *victim) askCanary(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, victimWait)
 	defer cancel()
-	got, err := v.keeper.Step(ctx)
+	got, err := v.canary.Step(ctx)
 	return got.Wrong, err
 }
 

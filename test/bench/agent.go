@@ -75,7 +75,7 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 	if err != nil {
 		return all, err
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		return all, err
 	}
@@ -109,15 +109,15 @@ func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 	if all = append(all, loads...); err != nil || !only.MatchString(agentMemory) || *most > 0 {
 		return all, err
 	}
-	return all, growth(ctx, box)
+	return all, growth(ctx, agent)
 }
 
 // agentMemory is the name of what growth prints.
 const agentMemory = "memory"
 
 // growth prints what the agent takes, and what it takes after many processes.
-func growth(ctx context.Context, box *client.Box) error {
-	before, err := resident(ctx, box)
+func growth(ctx context.Context, agent *client.Agent) error {
+	before, err := resident(ctx, agent)
 	if err != nil {
 		return err
 	}
@@ -125,11 +125,11 @@ func growth(ctx context.Context, box *client.Box) error {
 	done := 0
 	for _, most := range agentExecs {
 		for ; done < most; done++ {
-			if _, err := box.Start(ctx, client.Command{Command: "true", Wait: true}); err != nil {
+			if _, err := agent.Start(ctx, client.Command{Command: "true", Wait: true}); err != nil {
 				return err
 			}
 		}
-		after, err := resident(ctx, box)
+		after, err := resident(ctx, agent)
 		if err != nil {
 			return err
 		}
@@ -168,13 +168,13 @@ func (f footprint) String() string {
 
 // resident returns the memory that the agent of a sandbox has. It is read
 // through the agent itself: nothing else runs.
-func resident(ctx context.Context, box *client.Box) (f footprint, err error) {
+func resident(ctx context.Context, agent *client.Agent) (f footprint, err error) {
 	time.Sleep(agentRest)
-	counted, err := fields(ctx, box, "/proc/1/status")
+	counted, err := fields(ctx, agent, "/proc/1/status")
 	if err != nil {
 		return f, err
 	}
-	all, err := fields(ctx, box, "/proc/meminfo")
+	all, err := fields(ctx, agent, "/proc/meminfo")
 	if err != nil {
 		return f, err
 	}
@@ -187,8 +187,8 @@ func resident(ctx context.Context, box *client.Box) (f footprint, err error) {
 }
 
 // fields reads a file of lines such as "VmRSS:  1 kB".
-func fields(ctx context.Context, box *client.Box, name string) (map[string]int, error) {
-	file, err := box.ReadFile(ctx, name)
+func fields(ctx context.Context, agent *client.Agent, name string) (map[string]int, error) {
+	file, err := agent.ReadFile(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ var plainScript []byte
 // place is somewhere an agent can be reached.
 type place struct {
 	url, key string
-	box      *client.Box
+	agent    *client.Agent
 	dir      string // for files, with one of bulkUsual and one of bulkRead bytes
 }
 
@@ -76,11 +76,11 @@ var bulk = []load{
 	{"upload 100 MB", bulkUsual, upload(bulkUsual), discard(bulkUsual)},
 	{"upload 500 MB", bulkLarge, upload(bulkLarge), discard(bulkLarge)},
 	{"upload 100 MB of unknown length", bulkUsual, func(ctx context.Context, at place) error {
-		_, err := at.box.WriteFile(ctx, at.dir+"/unknown", text(bulkUsual), "")
+		_, err := at.agent.WriteFile(ctx, at.dir+"/unknown", text(bulkUsual), "")
 		return err
 	}, discard(bulkUsual)},
 	{"upload 100 MB in parts", bulkUsual, func(ctx context.Context, at place) error {
-		_, err := at.box.Upload(ctx, at.dir+"/parts", text(bulkUsual), "")
+		_, err := at.agent.Upload(ctx, at.dir+"/parts", text(bulkUsual), "")
 		return err
 	}, discard(bulkUsual)},
 	{"upload 50 MB as JSON", bulkJSON, uploadJSON, discard(bulkJSON)},
@@ -100,7 +100,7 @@ var bulk = []load{
 		return all.Wait()
 	}, nil},
 	{"exec true in turns", 0, func(ctx context.Context, at place) error {
-		_, err := at.box.Start(ctx, client.Command{Command: "true", Wait: true})
+		_, err := at.agent.Start(ctx, client.Command{Command: "true", Wait: true})
 		return err
 	}, func(ctx context.Context, at place) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, at.url+"/port/"+plainPort+"/", http.NoBody)
@@ -133,7 +133,7 @@ func agentLoads(ctx context.Context, p *testkit.Platform, alone, dir string, onl
 	defer stop()
 	for _, at := range []place{inside, outside} {
 		for name, size := range map[string]int64{"usual": bulkUsual, "small": bulkRead} {
-			if _, err := at.box.WriteFile(ctx, at.dir+"/"+name, text(size), ""); err != nil {
+			if _, err := at.agent.WriteFile(ctx, at.dir+"/"+name, text(size), ""); err != nil {
 				return nil, err
 			}
 		}
@@ -204,15 +204,15 @@ func bulkSandbox(ctx context.Context, p *testkit.Platform) (at place, err error)
 	if err != nil {
 		return at, err
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		return at, err
 	}
-	at = place{sb.Metadata.URL, p.Key, box, "/bulk"}
-	if _, err := box.WriteFile(ctx, "/plain.py", bytes.NewReader(plainScript), ""); err != nil {
+	at = place{sb.Metadata.URL, p.Key, agent, "/bulk"}
+	if _, err := agent.WriteFile(ctx, "/plain.py", bytes.NewReader(plainScript), ""); err != nil {
 		return at, err
 	}
-	if _, err := box.Start(ctx, client.Command{Command: "exec python3 /plain.py " + plainPort}); err != nil {
+	if _, err := agent.Start(ctx, client.Command{Command: "exec python3 /plain.py " + plainPort}); err != nil {
 		return at, err
 	}
 	for deadline := time.Now().Add(settle); ; time.Sleep(bulkPoll) {
@@ -233,7 +233,7 @@ func behindProxy(agent, dir string) (at place, stop func(), err error) {
 	c, err := client.New(client.Config{Address: s.URL, Key: "none"})
 	if err == nil {
 		at = place{url: s.URL, dir: dir + "/bulk"}
-		at.box, err = c.Box(doze.Sandbox{Metadata: doze.Metadata{URL: s.URL}})
+		at.agent, err = c.Agent(doze.Sandbox{Metadata: doze.Metadata{URL: s.URL}})
 	}
 	if err != nil {
 		s.Close()
@@ -350,7 +350,7 @@ func yes(place) string {
 func stream(command func(place) string) func(context.Context, place) error {
 	return func(ctx context.Context, at place) error {
 		var n int64
-		_, err := at.box.Run(ctx, client.Command{Command: command(at)}, func(_ client.Channel, data string) error {
+		_, err := at.agent.Run(ctx, client.Command{Command: command(at)}, func(_ client.Channel, data string) error {
 			n += int64(len(data))
 			return nil
 		})
@@ -363,12 +363,12 @@ func stream(command func(place) string) func(context.Context, place) error {
 
 // followLog starts a command and follows its log.
 func followLog(ctx context.Context, at place) error {
-	started, err := at.box.Start(ctx, client.Command{Command: cat(at)})
+	started, err := at.agent.Start(ctx, client.Command{Command: cat(at)})
 	if err != nil {
 		return err
 	}
 	var n int64
-	err = at.box.Follow(ctx, started.PID, func(_ client.Channel, data string) error {
+	err = at.agent.Follow(ctx, started.PID, func(_ client.Channel, data string) error {
 		n += int64(len(data))
 		return nil
 	})

@@ -291,11 +291,11 @@ func clone(from, to string) (err error) {
 
 // withStore opens the store of a platform that has stopped, in a file.
 func withStore(ctx context.Context, p *testkit.Platform, file string, fn func(*store.Store) error) (err error) {
-	box, err := seal.Open(filepath.Join(p.Data, "seal.key"))
+	cipher, err := seal.Open(filepath.Join(p.Data, "seal.key"))
 	if err != nil {
 		return err
 	}
-	st, err := store.Open(ctx, file, box)
+	st, err := store.Open(ctx, file, cipher)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 const (
 	createRounds = 50 // one by one
 	createMemory = 1024
-	spares       = 2 // as many as dozed keeps by default
+	pool         = 2 // as many as dozed keeps by default
 	// stormMemory is less: 100 sandboxes and the spare ones fit on a host of 16 GB,
 	// on which no create is refused for the memory that it reserves.
 	stormMemory = 512
@@ -31,7 +31,7 @@ const (
 const (
 	createYardstick = "exec in a running one"
 	createBoot      = "create + exec, by a boot"
-	createSpare     = "create + exec, with a spare machine"
+	createPooled    = "create + exec, with a spare machine"
 )
 
 // createStorms are how many sandboxes are created at once, and how often.
@@ -47,7 +47,7 @@ const (
 
 // createCases names all rows of the benchmark.
 func createCases() []string {
-	names := []string{createYardstick, createBoot, createSpare}
+	names := []string{createYardstick, createBoot, createPooled}
 	for _, form := range []string{stormBoot, stormCold, stormWarm, stormAgain} {
 		for _, storm := range createStorms {
 			names = append(names, fmt.Sprintf(form, storm.at))
@@ -119,33 +119,33 @@ func createSingly(ctx context.Context, dir string, only *regexp.Regexp, exec, bo
 			}
 		}
 	}
-	if !only.MatchString(createSpare) {
+	if !only.MatchString(createPooled) {
 		return all, root, nil
 	}
-	spare := &series{name: createSpare, against: boot}
-	all = append(all, spare)
-	if err := restart(ctx, p, []string{"--spares", strconv.Itoa(spares), "--spares-max", "0"}); err != nil {
+	pooled := &series{name: createPooled, against: boot}
+	all = append(all, pooled)
+	if err := restart(ctx, p, []string{"--warm-pool", strconv.Itoa(pool), "--warm-pool-max", "0"}); err != nil {
 		return all, root, err
 	}
 	// After the first one, the node starts machines ahead.
 	if err := createOne(ctx, p, c, "first", &series{}, &series{}); err != nil {
 		return all, root, err
 	}
-	if err := createRow(ctx, p, c, spares, spare, exec); err != nil {
-		return all, root, fmt.Errorf("%s: %w", spare.name, err)
+	if err := createRow(ctx, p, c, pool, pooled, exec); err != nil {
+		return all, root, fmt.Errorf("%s: %w", pooled.name, err)
 	}
 	return all, root, nil
 }
 
 // createRow makes sandboxes one by one, each when the platform rests.
-func createRow(ctx context.Context, p *testkit.Platform, c *client.Client, spares int, s, exec *series) error {
+func createRow(ctx context.Context, p *testkit.Platform, c *client.Client, pool int, s, exec *series) error {
 	began, err := p.Rest(ctx)
 	if err != nil {
 		return err
 	}
 	ended := began
 	for i := range times(createRounds) {
-		if err := p.AwaitSpares(ctx, spares); err != nil {
+		if err := p.AwaitWarmPool(ctx, pool); err != nil {
 			return err
 		}
 		if err := createOne(ctx, p, c, fmt.Sprintf("one-%d", i), s, exec); err != nil {
@@ -165,7 +165,7 @@ func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Account: true, Spares: true})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Account: true, WarmPool: true})
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func warmStorms(ctx context.Context, p *testkit.Platform, c *client.Client, warm
 	}
 	waiting, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
-	if err := p.AwaitSpares(waiting, spares); err != nil {
+	if err := p.AwaitWarmPool(waiting, pool); err != nil {
 		return err
 	}
 	for _, s := range []*series{warm, again} {
@@ -288,22 +288,22 @@ func createStorm(ctx context.Context, p *testkit.Platform, c *client.Client, s *
 }
 
 // createAndExec makes a sandbox and runs `true` in it.
-func createAndExec(ctx context.Context, c *client.Client, name string, memory doze.Megabytes) (time.Duration, *client.Box, error) {
+func createAndExec(ctx context.Context, c *client.Client, name string, memory doze.Megabytes) (time.Duration, *client.Agent, error) {
 	start := time.Now()
 	sb, err := c.Create(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}}}, false)
 	if err != nil {
 		return 0, nil, err
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err == nil {
-		err = execTrue(ctx, box)
+		err = execTrue(ctx, agent)
 	}
-	return time.Since(start), box, err
+	return time.Since(start), agent, err
 }
 
 // execTrue runs `true` to its end.
-func execTrue(ctx context.Context, box *client.Box) error {
-	done, err := box.Start(ctx, client.Command{Command: "true", Wait: true})
+func execTrue(ctx context.Context, agent *client.Agent) error {
+	done, err := agent.Start(ctx, client.Command{Command: "true", Wait: true})
 	if err == nil && done.ExitCode != 0 {
 		err = fmt.Errorf("true ended with %d", done.ExitCode)
 	}
@@ -317,7 +317,7 @@ func createOne(ctx context.Context, p *testkit.Platform, c *client.Client, name 
 	if err != nil {
 		return err
 	}
-	took, box, err := createAndExec(ctx, c, name, createMemory)
+	took, agent, err := createAndExec(ctx, c, name, createMemory)
 	if err != nil {
 		return err
 	}
@@ -327,7 +327,7 @@ func createOne(ctx context.Context, p *testkit.Platform, c *client.Client, name 
 	}
 	first.add(took)
 	first.costs = append(first.costs, after-before)
-	if err := again.took(func() error { return execTrue(ctx, box) }); err != nil {
+	if err := again.took(func() error { return execTrue(ctx, agent) }); err != nil {
 		return err
 	}
 	_, err = c.Delete(ctx, name)

@@ -178,11 +178,11 @@ func crowd(ctx context.Context, p *testkit.Platform) (names []string, err error)
 			if err != nil {
 				return err
 			}
-			box, err := c.Box(sb)
+			agent, err := c.Agent(sb)
 			if err != nil {
 				return err
 			}
-			_, err = box.Start(ctx, client.Command{Command: "true", Wait: true}) // it has been used
+			_, err = agent.Start(ctx, client.Command{Command: "true", Wait: true}) // it has been used
 			return err
 		})
 	}

@@ -224,7 +224,7 @@ func (s *servers) egress(rules doze.Proxy, i *intercept.Interceptor) (proxy stri
 		Pool: netip.MustParsePrefix("198.18.0.0/15"), Resolver: fixed{}, Denied: func(_, _ netip.Addr) bool { return false }, Decided: func(bool) {},
 	}
 	var errs [4]error
-	o.Lane, errs[0] = s.listen()
+	o.Redirected, errs[0] = s.listen()
 	o.Proxy, errs[1] = s.listen()
 	o.Names, errs[2] = s.listen()
 	o.Questions, errs[3] = new(net.ListenConfig).ListenPacket(s.ctx, "udp4", "127.0.0.1:0")

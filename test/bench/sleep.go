@@ -99,14 +99,14 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 		_, failed := c.Delete(context.WithoutCancel(ctx), name)
 		err = errors.Join(err, failed)
 	}()
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := box.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
+	if _, err := agent.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
 		return nil, err
 	}
-	if err := begin(ctx, box, fmt.Sprintf("exec python3 /worker.py %d %d", mb, min(sleepChanged, mb/4))); err != nil {
+	if err := begin(ctx, agent, fmt.Sprintf("exec python3 /worker.py %d %d", mb, min(sleepChanged, mb/4))); err != nil {
 		return nil, err
 	}
 	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}

@@ -38,10 +38,10 @@ const (
 	inUse = 20
 )
 
-// ways are the ways down that are measured, each on a platform of its own: a
+// paths are the ways down that are measured, each on a platform of its own: a
 // checkpoint is not in the page cache any more after its sandbox was in swap. Those
 // to swap make their own, which the kernel uses before that of the host.
-var ways = []struct {
+var paths = []struct {
 	args  []string
 	sizes []int // what a process in the sandbox holds, in MB, touched and random
 	tiers []tier
@@ -81,9 +81,9 @@ func first(name string) string { return name + ", the first time" }
 
 // wakeCases names all rows of the benchmark.
 func wakeCases() (names []string) {
-	for _, way := range ways {
-		for _, mb := range way.sizes {
-			for _, t := range way.tiers {
+	for _, path := range paths {
+		for _, mb := range path.sizes {
+			for _, t := range path.tiers {
 				name := fmt.Sprintf(t.name, mb)
 				if names = append(names, name); t.learns {
 					names = append(names, first(name))
@@ -107,7 +107,7 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 			fmt.Printf("this host's huge pages are %s\n", f.Text)
 		}
 	}
-	for i, way := range ways {
+	for i, path := range paths {
 		own := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return all, err
@@ -116,19 +116,19 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		if err != nil {
 			return all, err
 		}
-		args := append([]string{"--pause-after", pauseAfter.String(), "--save-after", "100ms", "--log", "warn"}, way.args...)
+		args := append([]string{"--pause-after", pauseAfter.String(), "--save-after", "100ms", "--log", "warn"}, path.args...)
 		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Run: run, Args: args, Account: true})
 		if err != nil {
 			return all, err
 		}
 		var rows []*series
-		if _, bad := os.Stat(filepath.Join(p.Data, way.swap)); bad == nil {
-			rows, err = wakeWay(ctx, p, way.sizes, way.tiers, only)
+		if _, bad := os.Stat(filepath.Join(p.Data, path.swap)); bad == nil {
+			rows, err = wakePath(ctx, p, path.sizes, path.tiers, only)
 		} else {
-			rows = unsupported(way.sizes, way.tiers, p.Tail())
+			rows = unsupported(path.sizes, path.tiers, p.Tail())
 		}
 		all = append(all, rows...)
-		if way.storms && err == nil {
+		if path.storms && err == nil {
 			rows, err = besides(ctx, p, only, all)
 			all = append(all, rows...)
 		}
@@ -176,8 +176,8 @@ func besides(ctx context.Context, p *testkit.Platform, only *regexp.Regexp, disk
 	return all, nil
 }
 
-// wakeWay measures one way down in all sizes, and what is measured beside it.
-func wakeWay(ctx context.Context, p *testkit.Platform, sizes []int, tiers []tier, only *regexp.Regexp) (all latencies, err error) {
+// wakePath measures one way down in all sizes, and what is measured beside it.
+func wakePath(ctx context.Context, p *testkit.Platform, sizes []int, tiers []tier, only *regexp.Regexp) (all latencies, err error) {
 	for _, mb := range sizes {
 		rows, err := wakeSize(ctx, p, mb, tiers, only)
 		all = append(all, rows...)
@@ -216,11 +216,11 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 	if err != nil {
 		return nil, err
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		return nil, err
 	}
-	if err := hold(ctx, box, mb); err != nil {
+	if err := hold(ctx, agent, mb); err != nil {
 		return nil, err
 	}
 	ask := asker(p, sb)
@@ -391,16 +391,16 @@ func rounds(mb int) int {
 
 // forget drops the files of a sandbox's checkpoint from the page cache.
 func forget(p *testkit.Platform, name string) error {
-	image, err := p.Image(name)
+	checkpoint, err := p.Checkpoint(name)
 	if err != nil {
 		return err
 	}
-	files, err := os.ReadDir(image)
+	files, err := os.ReadDir(checkpoint)
 	if err != nil {
 		return err
 	}
 	for _, entry := range files {
-		f, err := os.Open(filepath.Join(image, entry.Name()))
+		f, err := os.Open(filepath.Join(checkpoint, entry.Name()))
 		if err != nil {
 			return err
 		}
@@ -431,22 +431,22 @@ func await(ctx context.Context, p *testkit.Platform, tier string) error {
 
 // hold starts a process that keeps mb megabytes of random, touched memory; for
 // none, nothing runs but the agent.
-func hold(ctx context.Context, box *client.Box, mb int) error {
+func hold(ctx context.Context, agent *client.Agent, mb int) error {
 	if mb == 0 {
 		return nil
 	}
 	script := fmt.Sprintf(`python3 -c 'import os,time; b=os.urandom(%d<<20); print("held",flush=True); time.sleep(1e9)'`, mb)
-	return begin(ctx, box, script)
+	return begin(ctx, agent, script)
 }
 
 // begin starts a command and waits until it says that it holds its memory.
-func begin(ctx context.Context, box *client.Box, command string) error {
-	held, err := box.Start(ctx, client.Command{Command: command})
+func begin(ctx context.Context, agent *client.Agent, command string) error {
+	held, err := agent.Start(ctx, client.Command{Command: command})
 	if err != nil {
 		return err
 	}
 	for {
-		logs, err := box.Logs(ctx, held.PID)
+		logs, err := agent.Logs(ctx, held.PID)
 		if err != nil {
 			return err
 		}

@@ -25,9 +25,9 @@ import (
 func TestAgent(t *testing.T) {
 	t.Parallel()
 	p, c := start(t)
-	sb, box := create(t, c, named("agent", 512))
+	sb, agent := create(t, c, named("agent", 512))
 	url := sb.Metadata.URL
-	sh(t, box, `mkdir -p /srv/app/src /srv/app/node_modules && cd /srv/app && printf 'package main\n// Needle\n' > src/main.go && echo needle > node_modules/x.js`)
+	sh(t, agent, `mkdir -p /srv/app/src /srv/app/node_modules && cd /srv/app && printf 'package main\n// Needle\n' > src/main.go && echo needle > node_modules/x.js`)
 
 	for name, test := range map[string]struct {
 		method, path, body, kind string
@@ -118,14 +118,14 @@ func TestAgent(t *testing.T) {
 		}
 		call{method: "POST", url: url + "/filesystem-multipart/" + up.UploadID + "/complete", body: encode(t, map[string]any{"parts": parts})}.want(t, p, 200)
 		sum := sha256.Sum256(content)
-		if got := sh(t, box, "stat -c %a /srv/upload/file; sha256sum < /srv/upload/file"); got != "640\n"+hex.EncodeToString(sum[:])+"  -" {
+		if got := sh(t, agent, "stat -c %a /srv/upload/file; sha256sum < /srv/upload/file"); got != "640\n"+hex.EncodeToString(sum[:])+"  -" {
 			t.Errorf("it is %s", got)
 		}
 	})
 
 	t.Run("watch", func(t *testing.T) {
 		t.Parallel()
-		sh(t, box, "mkdir -p /srv/watched/sub")
+		sh(t, agent, "mkdir -p /srv/watched/sub")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		resp, err := call{url: url + "/watch/filesystem/%2Fsrv%2Fwatched%2F**?ignore=.git"}.open(ctx, p)
@@ -160,9 +160,9 @@ func TestAgent(t *testing.T) {
 		if got := until("WRITE /srv/watched/sub/api"); strings.Join(got, ", ") != "CREATE /srv/watched/sub/api, WRITE /srv/watched/sub/api" {
 			t.Errorf("got %v", got)
 		}
-		sh(t, box, "cd /srv/watched; mkdir -p .git/x new/deep; echo x > new/deep/file")
+		sh(t, agent, "cd /srv/watched; mkdir -p .git/x new/deep; echo x > new/deep/file")
 		until("CREATE /srv/watched/new/deep/file")
-		sh(t, box, "cd /srv/watched; mv new other; rm other/deep/file; touch last")
+		sh(t, agent, "cd /srv/watched; mv new other; rm other/deep/file; touch last")
 		got := strings.Join(until("CREATE /srv/watched/last"), ", ")
 		for _, want := range []string{"RENAME /srv/watched/new", "CREATE /srv/watched/other", "REMOVE /srv/watched/other/deep/file"} {
 			if !strings.Contains(got, want) {

@@ -51,33 +51,33 @@ func TestAhead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	born := func(name string) *client.Box {
+	born := func(name string) *client.Agent {
 		t.Helper()
 		sb := named(name, 512)
 		sb.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: new("blue")}}
-		_, box := create(t, c, sb)
-		return box
+		_, agent := create(t, c, sb)
+		return agent
 	}
 	const boot = "cat /proc/sys/kernel/random/boot_id"
 	seen, random, boots := map[string]string{}, map[string]bool{}, map[string]bool{}
-	look := func(name string, box *client.Box) {
+	look := func(name string, agent *client.Agent) {
 		t.Helper()
-		text := sh(t, box, view)
+		text := sh(t, agent, view)
 		if !strings.HasPrefix(text, name+"\n"+name+"\n1\n") || !strings.Contains(text, "\nCOLOUR=blue\n") {
 			t.Errorf("%s sees %s", name, text)
 		}
 		seen[name] = strings.ReplaceAll(text, name, "NAME")
-		random[sh(t, box, "head -c 16 /dev/urandom | od -An -tx1")] = true
-		boots[sh(t, box, boot)] = true
+		random[sh(t, agent, "head -c 16 /dev/urandom | od -An -tx1")] = true
+		boots[sh(t, agent, boot)] = true
 	}
 
 	look("booted", born("booted")) // names of one length, for the sizes of files
 	ahead("machines", 0)
-	restart("--spares", "1")
+	restart("--warm-pool", "1")
 	look("filler", born("filler")) // lets the node start one more
 	ahead("machines", 1)
-	box := born("spared")
-	look("spared", box)
+	agent := born("spared")
+	look("spared", agent)
 	for name, text := range seen {
 		if diff := cmp.Diff(seen["booted"], text); diff != "" {
 			t.Errorf("%s sees something else than one that was booted (-booted +%s):\n%s", name, name, diff)
@@ -89,15 +89,15 @@ func TestAhead(t *testing.T) {
 	if len(boots) != len(seen) {
 		t.Errorf("%d sandboxes have %d boots: %v", len(seen), len(boots), boots)
 	}
-	booted := sh(t, box, boot)
-	sh(t, box, "! echo other > /proc/sys/kernel/random/boot_id && ! umount /proc/sys/kernel/random/boot_id") // root or not
+	booted := sh(t, agent, boot)
+	sh(t, agent, "! echo other > /proc/sys/kernel/random/boot_id && ! umount /proc/sys/kernel/random/boot_id") // root or not
 
 	// It lives as others do.
-	sh(t, box, "echo kept > /root/file")
+	sh(t, agent, "echo kept > /root/file")
 	restart("--pause-after", "2s", "--save-after", "0s", "--disk-after", "3s")
 	ahead("machines", 1) // that of the sandbox: the others were nobody's
 	await(t, p, "disk")
-	if got := sh(t, box, "hostname; cat /root/file; "+boot); got != "spared\nkept\n"+booted {
+	if got := sh(t, agent, "hostname; cat /root/file; "+boot); got != "spared\nkept\n"+booted {
 		t.Errorf("after a sleep on disk: %q, booted as %s", got, booted)
 	}
 	if err := p.Kill(); err != nil {
@@ -106,7 +106,7 @@ func TestAhead(t *testing.T) {
 	if err := p.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := sh(t, box, "hostname; cat /root/file"); got != "spared\nkept" {
+	if got := sh(t, agent, "hostname; cat /root/file"); got != "spared\nkept" {
 		t.Errorf("after a kill of dozed: %q", got)
 	}
 }

@@ -157,8 +157,8 @@ func TestControl(t *testing.T) {
 			"spec":{"runtime":{"memory":512,"image":"blaxel/node:latest","ttl":"24h","ports":[{"target":3000}],"envs":[{"name":"A","value":"1\n2"},{"name":"S","value":"hidden","secret":true}]}},
 			"status":"FAILED","state":"STANDBY"}`
 		// What only the platform sets is not read. What nobody knows is a mistake.
-		stray := strings.Replace(body, `"state"`, `"unknown":{"x":1},"state"`, 1)
-		call{method: "POST", url: api, body: stray}.want(t, p, 400)
+		unknown := strings.Replace(body, `"state"`, `"unknown":{"x":1},"state"`, 1)
+		call{method: "POST", url: api, body: unknown}.want(t, p, 400)
 		var sb doze.Sandbox
 		a := call{method: "POST", url: api, body: body}.want(t, p, 200)
 		a.into(t, &sb)
@@ -181,11 +181,11 @@ func TestControl(t *testing.T) {
 		if last.Status != "DEPLOYED" || last.Type != "deployment" {
 			t.Errorf("events %+v", sb.Events)
 		}
-		box, err := c.Box(sb)
+		agent, err := c.Agent(sb)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out := sh(t, box, `printf '%s|%s|%s' "$A" "$S" "$BL_NAME"`); out != "1\n2|hidden|full" {
+		if out := sh(t, agent, `printf '%s|%s|%s' "$A" "$S" "$BL_NAME"`); out != "1\n2|hidden|full" {
 			t.Errorf("inside, the variables are %q", out)
 		}
 		// The name is taken.
@@ -214,15 +214,15 @@ func TestControl(t *testing.T) {
 
 	t.Run("update", func(t *testing.T) {
 		t.Parallel()
-		sb, box := create(t, c, named("change", 512))
-		sh(t, box, "echo kept >/root/file")
+		sb, agent := create(t, c, named("change", 512))
+		sh(t, agent, "echo kept >/root/file")
 		// Labels: in place, nothing restarts, and the masked secret of nobody.
 		sb.Metadata.Labels = map[string]string{"new": "yes"}
 		sb, err := c.Update(t.Context(), sb)
 		if err != nil || sb.Metadata.Labels["new"] != "yes" {
 			t.Fatalf("%+v, %v", sb.Metadata, err)
 		}
-		if out := sh(t, box, "cat /root/file"); out != "kept" {
+		if out := sh(t, agent, "cat /root/file"); out != "kept" {
 			t.Errorf("after new labels: %q", out)
 		}
 		// Variables: a fresh machine.
@@ -234,7 +234,7 @@ func TestControl(t *testing.T) {
 		if len(sb.Events) <= events || sb.Status != "DEPLOYED" {
 			t.Errorf("it is %s, with %d events", sb.Status, len(sb.Events))
 		}
-		if out := sh(t, box, "echo $COLOUR; cat /root/file 2>/dev/null || echo fresh"); out != "blue\nfresh" {
+		if out := sh(t, agent, "echo $COLOUR; cat /root/file 2>/dev/null || echo fresh"); out != "blue\nfresh" {
 			t.Errorf("after new variables: %q", out)
 		}
 		// What cannot change.
@@ -245,8 +245,8 @@ func TestControl(t *testing.T) {
 
 	t.Run("enabled", func(t *testing.T) {
 		t.Parallel()
-		sb, box := create(t, c, named("switch", 512))
-		spawn(t, box, client.Command{Command: "sleep 1000", Name: "alive"})
+		sb, agent := create(t, c, named("switch", 512))
+		spawn(t, agent, client.Command{Command: "sleep 1000", Name: "alive"})
 		call{method: "PUT", url: api + "/switch", body: `{"spec":{"enabled":false}}`}.want(t, p, 200).into(t, &sb)
 		if sb.Status != "DEACTIVATED" {
 			t.Errorf("it is %s", sb.Status)
@@ -262,7 +262,7 @@ func TestControl(t *testing.T) {
 		if sb.Status != "DEPLOYED" {
 			t.Errorf("it is %s", sb.Status)
 		}
-		if proc, err := box.Process(t.Context(), "alive"); err != nil || proc.Status != "running" {
+		if proc, err := agent.Process(t.Context(), "alive"); err != nil || proc.Status != "running" {
 			t.Errorf("its process is %s, %v", proc.Status, err)
 		}
 	})
@@ -270,7 +270,7 @@ func TestControl(t *testing.T) {
 	t.Run("delete", func(t *testing.T) {
 		t.Parallel()
 		for _, tier := range []string{"running", "paused", "disk"} {
-			sb, box := create(t, c, named("end-"+tier, 256))
+			sb, agent := create(t, c, named("end-"+tier, 256))
 			awaitTier(t, p, sb.Metadata.Name, tier)
 			uid, err := p.UID(sb.Metadata.Name)
 			if err != nil {
@@ -286,7 +286,7 @@ func TestControl(t *testing.T) {
 				t.Error(err)
 			}
 			until(t, "nothing is left of "+tier, func() bool { return !strings.Contains(strings.Join(p.Leaks(), "\n"), uid) })
-			if _, err := box.Processes(t.Context()); kind(err) != doze.NotFound {
+			if _, err := agent.Processes(t.Context()); kind(err) != doze.NotFound {
 				t.Errorf("%s: a request after the end says %v", tier, err)
 			}
 		}
@@ -300,14 +300,14 @@ func TestControl(t *testing.T) {
 		t.Parallel()
 		sb := named("grace", 256)
 		sb.Spec.Runtime.Grace = 3
-		_, box := create(t, c, sb)
+		_, agent := create(t, c, sb)
 		// One that has left its session, and one that does not care.
-		sh(t, box, `setsid sh -c 'trap "touch /tmp/asked" TERM; echo; while :; do sleep 0.01; done' >/tmp/up & until [ -s /tmp/up ]; do sleep 0.01; done`)
+		sh(t, agent, `setsid sh -c 'trap "touch /tmp/asked" TERM; echo; while :; do sleep 0.01; done' >/tmp/up & until [ -s /tmp/up ]; do sleep 0.01; done`)
 		var said strings.Builder
 		ended := make(chan client.Process, 1)
 		go func() {
 			defer close(ended)
-			proc, err := box.Run(t.Context(), client.Command{
+			proc, err := agent.Run(t.Context(), client.Command{
 				Name: "tidy", Command: `trap 'until [ -e /tmp/asked ]; do sleep 0.01; done; echo bye; exit 7' TERM; echo ready; while :; do sleep 0.01; done`,
 			}, func(_ client.Channel, data string) error {
 				if said.WriteString(data); data == "ready\n" {

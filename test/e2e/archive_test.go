@@ -31,7 +31,7 @@ find data usr/share/doc opt etc -type f | sort | xargs md5sum; stat -c '%n %Y' d
 
 // status waits until the sandbox "box" has a status, and fails if it has one that is
 // none of those on the way.
-func status(t *testing.T, c *client.Client, want string, way ...string) doze.Sandbox {
+func status(t *testing.T, c *client.Client, want string, path ...string) doze.Sandbox {
 	t.Helper()
 	var sb doze.Sandbox
 	until(t, "it is "+want, func() bool {
@@ -39,7 +39,7 @@ func status(t *testing.T, c *client.Client, want string, way ...string) doze.San
 		if sb, err = c.Sandbox(t.Context(), "box"); err != nil {
 			t.Fatal(err)
 		}
-		if sb.Status != want && !slices.Contains(way, sb.Status) {
+		if sb.Status != want && !slices.Contains(path, sb.Status) {
 			t.Fatalf("it is %s on the way to %s: %+v", sb.Status, want, sb.Events)
 		}
 		return sb.Status == want
@@ -65,9 +65,9 @@ func unpack(t *testing.T, c *client.Client) doze.Sandbox {
 }
 
 // server starts a process that says what it was started with.
-func server(t *testing.T, box *client.Box) {
+func server(t *testing.T, agent *client.Agent) {
 	t.Helper()
-	put(t, box, "/srv/server.py", `
+	put(t, agent, "/srv/server.py", `
 import http.server, os
 class H(http.server.BaseHTTPRequestHandler):
     def log_message(self, *a): pass
@@ -77,7 +77,7 @@ class H(http.server.BaseHTTPRequestHandler):
         self.wfile.write(" ".join([os.getcwd(), os.environ["OWN"], os.environ["PLAIN"]]).encode())
 http.server.ThreadingHTTPServer(("0.0.0.0", 9000), H).serve_forever()
 `)
-	spawn(t, box, client.Command{Name: "server", Command: "python3 /srv/server.py", WorkingDir: "/usr", Env: map[string]string{"OWN": "own"}})
+	spawn(t, agent, client.Command{Name: "server", Command: "python3 /srv/server.py", WorkingDir: "/usr", Env: map[string]string{"OWN": "own"}})
 }
 
 // served waits for the answer of a server that was started as it was.
@@ -94,12 +94,12 @@ func TestArchive(t *testing.T) {
 	p, c := start(t, "--pause-after", "1s", "--save-after", "100ms", "--disk-after", "1s")
 	want := named("box", 512)
 	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: new("plain")}}
-	sb, box := create(t, c, want)
-	sh(t, box, mess)
-	server(t, box)
+	sb, agent := create(t, c, want)
+	sh(t, agent, mess)
+	server(t, agent)
 	served(t, p, sb)
-	sh(t, box, "echo gone >/tmp/file")
-	before := sh(t, box, listing)
+	sh(t, agent, "echo gone >/tmp/file")
+	before := sh(t, agent, listing)
 
 	awaitTier(t, p, "box", "disk") // it is woken for the archive
 	sb = pack(t, c)
@@ -135,10 +135,10 @@ func TestArchive(t *testing.T) {
 		t.Errorf("its archive is %+v", a)
 	}
 	served(t, p, sb)
-	if after := sh(t, box, listing); after != before {
+	if after := sh(t, agent, listing); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
-	if got := sh(t, box, "ls /tmp/file 2>/dev/null | wc -l"); got != "0" {
+	if got := sh(t, agent, "ls /tmp/file 2>/dev/null | wc -l"); got != "0" {
 		t.Error("/tmp came back")
 	}
 	if files, err := filepath.Glob(filepath.Join(p.Data, "sandboxes", uid, "files*")); err != nil || len(files) != 0 {
@@ -147,11 +147,11 @@ func TestArchive(t *testing.T) {
 	// It is a sandbox like any other now, and the next archive has all of it.
 	awaitTier(t, p, "box", "disk")
 	served(t, p, sb)
-	sh(t, box, "echo more >/data/more && rm /data/big")
+	sh(t, agent, "echo more >/data/more && rm /data/big")
 	pack(t, c)
 	sb = unpack(t, c)
 	served(t, p, sb)
-	if got := sh(t, box, "cat /data/more /usr/share/doc/readme; ls /data/big /etc/apt 2>/dev/null | wc -l"); got != "more\nmine\n0" {
+	if got := sh(t, agent, "cat /data/more /usr/share/doc/readme; ls /data/big /etc/apt 2>/dev/null | wc -l"); got != "more\nmine\n0" {
 		t.Errorf("the second archive gives %q", got)
 	}
 	pack(t, c)
@@ -167,11 +167,11 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 	p, c := start(t, "--pause-after", "60s")
 	want := named("box", 512)
 	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: new("plain")}}
-	sb, box := create(t, c, want)
-	sh(t, box, mess)
-	server(t, box)
+	sb, agent := create(t, c, want)
+	sh(t, agent, mess)
+	server(t, agent)
 	served(t, p, sb)
-	before := sh(t, box, listing)
+	before := sh(t, agent, listing)
 	for i, wait := range []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
 		end := p.Kill
 		if i%2 == 1 {
@@ -196,7 +196,7 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 		revive(t, p)
 		sb := status(t, c, "DEPLOYED", "UNARCHIVING")
 		served(t, p, sb)
-		if after := sh(t, box, listing); after != before {
+		if after := sh(t, agent, listing); after != before {
 			t.Fatalf("ended after %v: before:\n%s\nafter:\n%s", wait, before, after)
 		}
 	}
@@ -207,15 +207,15 @@ func TestDaemonDiesOverArchives(t *testing.T) {
 func TestArchiveEndsDaemons(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, "--pause-after", "60s")
-	_, box := create(t, c, named("box", 512))
-	sh(t, box, `setsid sh -c 'trap "sleep 0.5; echo asked >/root/asked; exit" TERM; touch /root/up; while :; do sleep 0.01; done' >/dev/null 2>&1 &
+	_, agent := create(t, c, named("box", 512))
+	sh(t, agent, `setsid sh -c 'trap "sleep 0.5; echo asked >/root/asked; exit" TERM; touch /root/up; while :; do sleep 0.01; done' >/dev/null 2>&1 &
 until [ -e /root/up ]; do sleep 0.01; done`)
 	// It has the output of the process that started it, and its file grows.
-	spawn(t, box, client.Command{Name: "parent", Command: `setsid sh -c 'trap "" TERM; while :; do echo more >>/root/grows; done' & sleep 1000`})
-	until(t, "the file grows", func() bool { return sh(t, box, "wc -l </root/grows || true") != "" })
+	spawn(t, agent, client.Command{Name: "parent", Command: `setsid sh -c 'trap "" TERM; while :; do echo more >>/root/grows; done' & sleep 1000`})
+	until(t, "the file grows", func() bool { return sh(t, agent, "wc -l </root/grows || true") != "" })
 	pack(t, c)
 	unpack(t, c)
-	if got := sh(t, box, "cat /root/asked"); got != "asked" {
+	if got := sh(t, agent, "cat /root/asked"); got != "asked" {
 		t.Errorf("the daemon said %q", got)
 	}
 }

@@ -16,9 +16,9 @@ import (
 func TestLargeBodies(t *testing.T) {
 	t.Parallel()
 	p, c := start(t)
-	sb, box := create(t, c, named("bodies", 256))
+	sb, agent := create(t, c, named("bodies", 256))
 	url := sb.Metadata.URL
-	if _, err := box.Start(t.Context(), client.Command{Command: "sleep 1000", Name: "deaf"}); err != nil {
+	if _, err := agent.Start(t.Context(), client.Command{Command: "sleep 1000", Name: "deaf"}); err != nil {
 		t.Fatal(err)
 	}
 	large := `{"content":"` + strings.Repeat("x", 75<<20) + `"}`
@@ -64,7 +64,7 @@ func TestLargeBodies(t *testing.T) {
 	if crowded < senders-2 {
 		t.Errorf("of %d senders, only %d were refused", senders, crowded)
 	}
-	if got := sh(t, box, "echo lives"); got != "lives" {
+	if got := sh(t, agent, "echo lives"); got != "lives" {
 		t.Errorf("afterwards: %q", got)
 	}
 }

@@ -155,9 +155,9 @@ func sleeps(t *testing.T, c *client.Client, name string) {
 }
 
 // spawn starts a process that goes on.
-func spawn(t *testing.T, box *client.Box, c client.Command) client.Process {
+func spawn(t *testing.T, agent *client.Agent, c client.Command) client.Process {
 	t.Helper()
-	proc, err := box.Start(t.Context(), c)
+	proc, err := agent.Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,9 +165,9 @@ func spawn(t *testing.T, box *client.Box, c client.Command) client.Process {
 }
 
 // put writes a file.
-func put(t *testing.T, box *client.Box, name, content string) {
+func put(t *testing.T, agent *client.Agent, name, content string) {
 	t.Helper()
-	if _, err := box.WriteFile(t.Context(), name, strings.NewReader(content), ""); err != nil {
+	if _, err := agent.WriteFile(t.Context(), name, strings.NewReader(content), ""); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -135,7 +135,7 @@ func TestCommandLine(t *testing.T) {
 		t.Errorf("%+v", proc)
 	}
 
-	copyBothWays(t, s)
+	copyInAndOut(t, s)
 	networkByHand(t, s)
 	forwardPort(t, s)
 
@@ -193,9 +193,9 @@ route a.test: header X-Key
 	}
 }
 
-// copyBothWays copies a tree, with a file that goes in parts, into the sandbox
+// copyInAndOut copies a tree, with a file that goes in parts, into the sandbox
 // and back.
-func copyBothWays(t *testing.T, s shell) {
+func copyInAndOut(t *testing.T, s shell) {
 	t.Helper()
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
 	from, back := filepath.Join(s.home, "tree"), filepath.Join(s.home, "back")

@@ -19,16 +19,16 @@ import (
 )
 
 // counting starts a process that counts into a file.
-func counting(t *testing.T, box *client.Box, keepAlive bool) {
+func counting(t *testing.T, agent *client.Agent, keepAlive bool) {
 	t.Helper()
 	forever := 0
-	spawn(t, box, client.Command{Name: "counter", Command: "i=0; while :; do i=$((i+1)); echo $i >/tmp/new; mv /tmp/new /tmp/count; sleep 0.02; done", KeepAlive: keepAlive, Timeout: &forever})
-	until(t, "it counts", func() bool { return sh(t, box, "test -e /tmp/count && echo yes || true") == "yes" })
+	spawn(t, agent, client.Command{Name: "counter", Command: "i=0; while :; do i=$((i+1)); echo $i >/tmp/new; mv /tmp/new /tmp/count; sleep 0.02; done", KeepAlive: keepAlive, Timeout: &forever})
+	until(t, "it counts", func() bool { return sh(t, agent, "test -e /tmp/count && echo yes || true") == "yes" })
 }
 
-func count(t *testing.T, box *client.Box) float64 {
+func count(t *testing.T, agent *client.Agent) float64 {
 	t.Helper()
-	return number(t, sh(t, box, "cat /tmp/count"))
+	return number(t, sh(t, agent, "cat /tmp/count"))
 }
 
 // revive starts dozed again after it ended.
@@ -45,18 +45,18 @@ func TestDaemonDies(t *testing.T) {
 	p, c := start(t, "--pause-after", "60s")
 	for how, end := range map[string]func() error{"kill": p.Kill, "stop": p.Stop} {
 		t.Run(how+" while it runs", func(t *testing.T) {
-			sb, box := create(t, c, named("runs-"+how, 2048))
-			counting(t, box, false)
-			before := count(t, box)
+			sb, agent := create(t, c, named("runs-"+how, 2048))
+			counting(t, agent, false)
+			before := count(t, agent)
 			if err := end(); err != nil {
 				t.Fatal(err)
 			}
 			stays(t, p, sb.Metadata.Name, "running", 500*time.Millisecond)
 			revive(t, p)
-			if after := count(t, box); after < before+5 {
+			if after := count(t, agent); after < before+5 {
 				t.Errorf("it counted from %v to %v meanwhile", before, after)
 			}
-			if proc, err := box.Process(t.Context(), "counter"); err != nil || proc.Status != "running" {
+			if proc, err := agent.Process(t.Context(), "counter"); err != nil || proc.Status != "running" {
 				t.Errorf("the process is %s, %v", proc.Status, err)
 			}
 			if sb, err := c.Sandbox(t.Context(), sb.Metadata.Name); err != nil || sb.Status != "DEPLOYED" || sb.State != "RUNNING" {
@@ -82,11 +82,11 @@ func TestDaemonDies(t *testing.T) {
 			if err != nil || sb.Status != "DEPLOYED" {
 				t.Fatalf("it is %s, %v", sb.Status, err)
 			}
-			box, err := c.Box(sb)
+			agent, err := c.Agent(sb)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if out := sh(t, box, "hostname"); out != "half" {
+			if out := sh(t, agent, "hostname"); out != "half" {
 				t.Errorf("inside it is %q", out)
 			}
 			if _, err := c.Delete(t.Context(), "half"); err != nil {
@@ -95,12 +95,12 @@ func TestDaemonDies(t *testing.T) {
 		})
 	}
 	t.Run("kill while it redeploys", func(t *testing.T) {
-		sb, box := create(t, c, named("fresh", 1024))
+		sb, agent := create(t, c, named("fresh", 1024))
 		old, err := p.UID("fresh")
 		if err != nil {
 			t.Fatal(err)
 		}
-		sh(t, box, "touch /tmp/before")
+		sh(t, agent, "touch /tmp/before")
 		answered := make(chan error, 1)
 		go func() { // ends with dozed
 			_, err := call{method: "PUT", url: p.Address + "/v0/sandboxes/fresh", body: `{"spec":{"runtime":{"memory":2048}}}`}.open(context.WithoutCancel(t.Context()), p)
@@ -119,7 +119,7 @@ func TestDaemonDies(t *testing.T) {
 		if sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 {
 			t.Fatalf("it is %s with %d: %+v", sb.Status, sb.Spec.Runtime.Memory, sb.Events)
 		}
-		if out := sh(t, box, "ls /tmp/before 2>/dev/null || hostname"); out != "fresh" {
+		if out := sh(t, agent, "ls /tmp/before 2>/dev/null || hostname"); out != "fresh" {
 			t.Errorf("its machine is that of before: %s", out)
 		}
 		if _, err := c.Delete(t.Context(), "fresh"); err != nil {
@@ -145,16 +145,16 @@ func TestDaemonDies(t *testing.T) {
 		})
 	})
 	t.Run("many restarts", func(t *testing.T) {
-		_, box := create(t, c, named("many", 2048))
-		counting(t, box, false)
-		last := count(t, box)
+		_, agent := create(t, c, named("many", 2048))
+		counting(t, agent, false)
+		last := count(t, agent)
 		for range 3 {
 			if err := p.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			revive(t, p)
 		}
-		if now := count(t, box); now <= last {
+		if now := count(t, agent); now <= last {
 			t.Errorf("it counted from %v to %v", last, now)
 		}
 	})
@@ -211,8 +211,8 @@ func TestEngineDies(t *testing.T) {
 	}
 	t.Run("awake", func(t *testing.T) {
 		t.Parallel()
-		sb, box := create(t, c, named("lost", 2048))
-		counting(t, box, true)
+		sb, agent := create(t, c, named("lost", 2048))
+		counting(t, agent, true)
 		kill(t, "lost")
 		until(t, "it is failed", func() bool {
 			got, err := c.Sandbox(t.Context(), "lost")
@@ -234,38 +234,38 @@ func TestEngineDies(t *testing.T) {
 		if sb, err := c.Create(t.Context(), named("lost", 2048), true); err != nil || sb.Status != "DEPLOYED" {
 			t.Errorf("made again, it is %s, %v", sb.Status, err)
 		}
-		if out := sh(t, box, "echo fresh"); out != "fresh" {
+		if out := sh(t, agent, "echo fresh"); out != "fresh" {
 			t.Errorf("made again, it says %q", out)
 		}
 	})
 	t.Run("asleep", func(t *testing.T) {
 		t.Parallel()
-		_, box := create(t, c, named("kept", 2048))
-		counting(t, box, false)
+		_, agent := create(t, c, named("kept", 2048))
+		counting(t, agent, false)
 		awaitTier(t, p, "kept", "paused")
-		image, err := p.Image("kept")
+		checkpoint, err := p.Checkpoint("kept")
 		if err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+		until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(checkpoint, manifestFile)); return err == nil })
 		kill(t, "kept")
 		awaitTier(t, p, "kept", "disk")
 		sleeps(t, c, "kept")
-		one := count(t, box)
-		until(t, "it goes on from its checkpoint", func() bool { return count(t, box) > one })
+		one := count(t, agent)
+		until(t, "it goes on from its checkpoint", func() bool { return count(t, agent) > one })
 	})
 	t.Run("awake, with an earlier checkpoint", func(t *testing.T) {
 		t.Parallel()
-		sb, box := create(t, c, named("back", 1024))
-		sh(t, box, "echo kept >/tmp/state")
+		sb, agent := create(t, c, named("back", 1024))
+		sh(t, agent, "echo kept >/tmp/state")
 		awaitTier(t, p, "back", "paused")
-		image, err := p.Image("back")
+		checkpoint, err := p.Checkpoint("back")
 		if err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
-		counting(t, box, true)
-		sh(t, box, "echo lost >/tmp/state")
+		until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(checkpoint, manifestFile)); return err == nil })
+		counting(t, agent, true)
+		sh(t, agent, "echo lost >/tmp/state")
 		kill(t, "back")
 		sleeps(t, c, "back")
 		for i := range 2 { // only the first answer says so; the record goes on saying it
@@ -284,15 +284,15 @@ func TestEngineDies(t *testing.T) {
 	})
 	t.Run("just before a request", func(t *testing.T) {
 		t.Parallel()
-		_, box := create(t, c, named("caught", 1024))
-		digest := random(t, box, "4")
-		image, err := p.Image("caught")
+		_, agent := create(t, c, named("caught", 1024))
+		digest := random(t, agent, "4")
+		checkpoint, err := p.Checkpoint("caught")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 5 {
 			awaitTier(t, p, "caught", "paused")
-			until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+			until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(checkpoint, manifestFile)); return err == nil })
 			pid, err := p.Engine("caught")
 			if err != nil {
 				t.Fatal(err)
@@ -300,7 +300,7 @@ func TestEngineDies(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // and nobody has seen it yet
 				t.Fatal(err)
 			}
-			if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+			if got := sh(t, agent, "sha256sum </dev/shm/random"); got != digest {
 				t.Errorf("its memory is %s and was %s", got, digest)
 			}
 		}
@@ -313,9 +313,9 @@ const (
 )
 
 // random fills a file in memory of a sandbox and returns its digest.
-func random(t *testing.T, box *client.Box, mb string) string {
+func random(t *testing.T, agent *client.Agent, mb string) string {
 	t.Helper()
-	return sh(t, box, "head -c "+mb+"M /dev/urandom >/dev/shm/random; sha256sum </dev/shm/random")
+	return sh(t, agent, "head -c "+mb+"M /dev/urandom >/dev/shm/random; sha256sum </dev/shm/random")
 }
 
 // TestDiskFull has a data directory that is too small for a checkpoint.
@@ -325,19 +325,19 @@ func TestDiskFull(t *testing.T) {
 	small := func(dir string) error { return syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=136m") }
 	p, c := startIn(t, small, "--pause-after", "200ms", "--save-after", "100ms", "--disk-after", "300ms", "--disk-reserve-mb", "0")
 	dir := filepath.Dir(p.Data)
-	_, box := create(t, c, named("big", 2048))
-	counting(t, box, false)
-	digest := random(t, box, "64")
+	_, agent := create(t, c, named("big", 2048))
+	counting(t, agent, false)
+	digest := random(t, agent, "64")
 	until(t, "the checkpoint did not fit", func() bool {
 		sb, err := c.Sandbox(t.Context(), "big")
 		return err == nil && strings.Contains(encode(t, sb.Events), "could not be moved to disk and stays in memory: the disk of th")
 	})
 	awaitTier(t, p, "big", "paused")
-	one := count(t, box)
-	if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+	one := count(t, agent)
+	if got := sh(t, agent, "sha256sum </dev/shm/random"); got != digest {
 		t.Errorf("its memory is %s and was %s", got, digest)
 	}
-	until(t, "it goes on", func() bool { return count(t, box) > one })
+	until(t, "it goes on", func() bool { return count(t, agent) > one })
 	// What was half written is gone, so that others have the room.
 	_, other := create(t, c, named("small", 2048))
 	if out := sh(t, other, "hostname"); out != "small" {
@@ -347,14 +347,14 @@ func TestDiskFull(t *testing.T) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=512m"); err != nil {
 		t.Fatal(err)
 	}
-	one = count(t, box)
+	one = count(t, agent)
 	call{method: "PUT", url: p.Address + "/v0/sandboxes/big", body: `{"spec":{"enabled":false}}`}.want(t, p, 200)
 	awaitTier(t, p, "big", "disk")
 	call{method: "PUT", url: p.Address + "/v0/sandboxes/big", body: `{"spec":{"enabled":true}}`}.want(t, p, 200)
-	if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+	if got := sh(t, agent, "sha256sum </dev/shm/random"); got != digest {
 		t.Errorf("from disk, its memory is %s and was %s", got, digest)
 	}
-	until(t, "it goes on from disk", func() bool { return count(t, box) > one })
+	until(t, "it goes on from disk", func() bool { return count(t, agent) > one })
 }
 
 // TestDamagedCheckpoint alters what is on disk. The sandbox is not run from
@@ -362,17 +362,17 @@ func TestDiskFull(t *testing.T) {
 func TestDamagedCheckpoint(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "200ms", "--save-after", "100ms", "--disk-after", "300ms")
-	sb, box := create(t, c, named("hurt", 2048))
-	counting(t, box, false)
-	digest := random(t, box, "16")
+	sb, agent := create(t, c, named("hurt", 2048))
+	counting(t, agent, false)
+	digest := random(t, agent, "16")
 	awaitTier(t, p, "hurt", "disk")
-	image, err := p.Image("hurt")
+	checkpoint, err := p.Checkpoint("hurt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	flip := func(name string) func() error {
+	corrupt := func(name string) func() error {
 		return func() error {
-			f, err := os.OpenFile(filepath.Join(image, name), os.O_RDWR, 0)
+			f, err := os.OpenFile(filepath.Join(checkpoint, name), os.O_RDWR, 0)
 			if err != nil {
 				return err
 			}
@@ -395,14 +395,14 @@ func TestDamagedCheckpoint(t *testing.T) {
 		}
 	}
 	move := func(from, to string) func() error {
-		return func() error { return os.Rename(filepath.Join(image, from), filepath.Join(image, to)) }
+		return func() error { return os.Rename(filepath.Join(checkpoint, from), filepath.Join(checkpoint, to)) }
 	}
 	for _, row := range []struct {
 		what         string
 		hurt, repair func() error
 	}{
-		{"a bit of the memory", flip(pagesFile), flip(pagesFile)},
-		{"a bit of the manifest", flip(manifestFile), flip(manifestFile)},
+		{"a bit of the memory", corrupt(pagesFile), corrupt(pagesFile)},
+		{"a bit of the manifest", corrupt(manifestFile), corrupt(manifestFile)},
 		{"no manifest", move(manifestFile, "away"), move("away", manifestFile)},
 		{"no memory", move(pagesFile, "away"), move("away", pagesFile)},
 	} {
@@ -423,17 +423,17 @@ func TestDamagedCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := sh(t, box, "sha256sum </dev/shm/random"); got != digest {
+	if got := sh(t, agent, "sha256sum </dev/shm/random"); got != digest {
 		t.Errorf("repaired, its memory is %s and was %s", got, digest)
 	}
-	one := count(t, box)
-	until(t, "it goes on", func() bool { return count(t, box) > one })
+	one := count(t, agent)
+	until(t, "it goes on", func() bool { return count(t, agent) > one })
 	if sb, err = c.Sandbox(t.Context(), "hurt"); err != nil || !strings.Contains(encode(t, sb.Events), "a wake did not work") {
 		t.Errorf("no event tells of it: %+v, %v", sb.Events, err)
 	}
 	// A damaged one can be deleted.
 	awaitTier(t, p, "hurt", "disk")
-	if err := flip(pagesFile)(); err != nil {
+	if err := corrupt(pagesFile)(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Delete(t.Context(), "hurt"); err != nil {
@@ -447,11 +447,11 @@ func TestDamagedCheckpoint(t *testing.T) {
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "300ms", "--save-after", "1h", "--disk-after", "2h")
-	boxes, digests := map[string]*client.Box{}, map[string]string{}
+	agents, digests := map[string]*client.Agent{}, map[string]string{}
 	for _, name := range []string{"running", "paused", "saved", "disk", "failed"} {
-		_, box := create(t, c, named(name, 2048))
-		boxes[name], digests[name] = box, random(t, box, "8")
-		counting(t, box, name == "running" || name == "failed")
+		_, agent := create(t, c, named(name, 2048))
+		agents[name], digests[name] = agent, random(t, agent, "8")
+		counting(t, agent, name == "running" || name == "failed")
 	}
 	pid, err := p.Engine("failed")
 	if err != nil {
@@ -481,11 +481,11 @@ func TestReboot(t *testing.T) {
 		}
 		defer resp.Body.Close()
 	}
-	image, err := p.Image("saved")
+	checkpoint, err := p.Checkpoint("saved")
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(image, manifestFile)); return err == nil })
+	until(t, "it has a checkpoint", func() bool { _, err := os.Stat(filepath.Join(checkpoint, manifestFile)); return err == nil })
 	if err := p.Reboot(); err != nil {
 		t.Fatal(err)
 	}
@@ -513,11 +513,11 @@ func TestReboot(t *testing.T) {
 	}
 	call{method: "PUT", url: p.Address + "/v0/sandboxes/disk", body: `{"spec":{"enabled":true}}`}.want(t, p, 200)
 	for _, name := range []string{"saved", "disk"} {
-		if got := sh(t, boxes[name], "sha256sum </dev/shm/random"); got != digests[name] {
+		if got := sh(t, agents[name], "sha256sum </dev/shm/random"); got != digests[name] {
 			t.Errorf("%s: its memory is %s and was %s", name, got, digests[name])
 		}
-		one := count(t, boxes[name])
-		until(t, name+" goes on", func() bool { return count(t, boxes[name]) > one })
+		one := count(t, agents[name])
+		until(t, name+" goes on", func() bool { return count(t, agents[name]) > one })
 	}
 }
 
@@ -527,11 +527,11 @@ func TestCheckpointEvery(t *testing.T) {
 	t.Parallel()
 	const every, gap = 5 * time.Second, 1500 * time.Millisecond
 	p, c := start(t, "--checkpoint-every", every.String(), "--pause-after", "1h")
-	sb, box := create(t, c, named("used", 1024))
+	sb, agent := create(t, c, named("used", 1024))
 	var slowest time.Duration
 	for i := range 16 { // 24 seconds
 		began := time.Now()
-		sh(t, box, fmt.Sprintf("echo %d >/tmp/used", i))
+		sh(t, agent, fmt.Sprintf("echo %d >/tmp/used", i))
 		slowest = max(slowest, time.Since(began))
 		time.Sleep(gap)
 	}
@@ -540,7 +540,7 @@ func TestCheckpointEvery(t *testing.T) {
 	if !strings.Contains(metrics, "\ndoze_checkpoints_overdue 0\n") {
 		t.Errorf("its checkpoint was not renewed:\n%s", metrics)
 	}
-	sh(t, box, "true") // it is awake
+	sh(t, agent, "true") // it is awake
 	pid, err := p.Engine("used")
 	if err != nil {
 		t.Fatal(err)

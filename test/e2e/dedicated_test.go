@@ -56,7 +56,7 @@ func TestDedicatedAddress(t *testing.T) {
 		return
 	}
 	n := newInternet(t)
-	p, c := start(t, "--egress", "open", "--egress-pool", sourceIP+"/31", "--egress-interface", "wan", "--resolver", n.zone.Address, "--pause-after", "1h", "--spares", "1")
+	p, c := start(t, "--egress", "open", "--egress-pool", sourceIP+"/31", "--egress-interface", "wan", "--resolver", n.zone.Address, "--pause-after", "1h", "--warm-pool", "1")
 	api(t, p, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
 	sb := named("one", 512)
 	sb.Spec.Network = &doze.Network{Egress: &doze.Egress{Gateway: "g", Mode: doze.EgressDedicated}}
@@ -160,8 +160,8 @@ func TestDedicatedAddress(t *testing.T) {
 			t.Errorf("when nobody leaves from it, the host has\n%s", has)
 		}
 	})
-	if n.leaked.Load() != 0 || n.strays.Load() != 0 {
-		t.Errorf("%d connections and %d packets went where nothing may go", n.leaked.Load(), n.strays.Load())
+	if n.leaked.Load() != 0 || n.datagrams.Load() != 0 {
+		t.Errorf("%d connections and %d packets went where nothing may go", n.leaked.Load(), n.datagrams.Load())
 	}
 }
 
@@ -169,32 +169,32 @@ func TestDedicatedAddress(t *testing.T) {
 // nobody else does.
 func TestSubnets(t *testing.T) {
 	t.Parallel()
-	p, c := start(t, "--pause-after", "1h", "--spares", "0")
-	boxes, in := map[string]*client.Box{}, map[string]doze.Sandbox{}
+	p, c := start(t, "--pause-after", "1h", "--warm-pool", "0")
+	agents, in := map[string]*client.Agent{}, map[string]doze.Sandbox{}
 	for name, subnet := range map[string]string{"one": "inner", "two": "inner", "far": "other"} {
 		sb := named(name, 512)
 		sb.Spec.Network = &doze.Network{Subnet: subnet}
-		in[name], boxes[name] = create(t, c, sb)
+		in[name], agents[name] = create(t, c, sb)
 	}
-	serveInside(t, boxes["two"])
-	serveInside(t, boxes["far"])
-	two, far := addressOf(t, boxes["two"]), addressOf(t, boxes["far"])
+	serveInside(t, agents["two"])
+	serveInside(t, agents["far"])
+	two, far := addressOf(t, agents["two"]), addressOf(t, agents["far"])
 	rows := map[string]row{
 		"a neighbour":              {"web", args(two, "x.test", 7000), "200"},
 		"the agent of a neighbour": {"raw", args(two, doze.AgentPort), "refused"},
 		"another subnet":           {"silent", args(far, 7000), "nothing"},
 	}
-	try(t, boxes["one"], rows)
+	try(t, agents["one"], rows)
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	try(t, boxes["one"], rows)
+	try(t, agents["one"], rows)
 	sb := in["one"]
 	obey(t, c, &sb, &doze.Network{Subnet: "other"})
-	try(t, boxes["one"], map[string]row{
+	try(t, agents["one"], map[string]row{
 		"a neighbour now":    {"web", args(far, "x.test", 7000), "200"},
 		"a neighbour before": {"silent", args(two, 7000), "nothing"},
 	})

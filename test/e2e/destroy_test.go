@@ -24,8 +24,8 @@ func TestDestroy(t *testing.T) {
 		t.Errorf("the server of the data directory has %s", out)
 	}
 
-	_, box := create(t, c, named("asleep", 512))
-	sh(t, box, "echo kept > /root/note")
+	_, agent := create(t, c, named("asleep", 512))
+	sh(t, agent, "echo kept > /root/note")
 	call{method: http.MethodPut, url: api + "/asleep", body: `{"spec":{"enabled":false}}`}.want(t, p, 200)
 	awaitTier(t, p, "asleep", "disk")
 	create(t, c, named("awake", 512))
@@ -48,7 +48,7 @@ func TestDestroy(t *testing.T) {
 
 	revive(t, p)
 	call{method: http.MethodPut, url: api + "/asleep", body: `{"spec":{"enabled":true}}`}.want(t, p, 200)
-	if note := sh(t, box, "cat /root/note"); strings.TrimSpace(note) != "kept" {
+	if note := sh(t, agent, "cat /root/note"); strings.TrimSpace(note) != "kept" {
 		t.Errorf("the one on disk has %q", note)
 	}
 	if sb, err := c.Sandbox(t.Context(), "awake"); err != nil || sb.Status != "FAILED" {

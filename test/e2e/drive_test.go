@@ -26,9 +26,9 @@ func startDrives(t *testing.T, args ...string) (*testkit.Platform, *client.Clien
 }
 
 // mount puts a drive into a sandbox.
-func mount(t *testing.T, box *client.Box, m doze.DriveMount) {
+func mount(t *testing.T, agent *client.Agent, m doze.DriveMount) {
 	t.Helper()
-	if _, err := box.MountDrive(t.Context(), m); err != nil {
+	if _, err := agent.MountDrive(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -109,17 +109,17 @@ func TestDrives(t *testing.T) {
 func TestDrivesByTheAPI(t *testing.T) {
 	t.Parallel()
 	_, c, srv := startDrives(t, "--pause-after", "60s")
-	_, box := create(t, c, named("a", 512))
-	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	_, agent := create(t, c, named("a", 512))
+	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
 	forever := 0
-	spawn(t, box, client.Command{Name: "signals", Timeout: &forever, Command: "while :; do (sleep 0.01 &); sleep 0.02; done"})
+	spawn(t, agent, client.Command{Name: "signals", Timeout: &forever, Command: "while :; do (sleep 0.01 &); sleep 0.02; done"})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 3 {
-		if _, err := box.WriteTree(ctx, "/d/tree", map[string]string{"a/b": "1", "c/d/e": "2", "f": "3"}); err != nil {
+		if _, err := agent.WriteTree(ctx, "/d/tree", map[string]string{"a/b": "1", "c/d/e": "2", "f": "3"}); err != nil {
 			t.Fatal(i, err)
 		}
-		if _, err := box.Remove(ctx, "/d/tree", true); err != nil {
+		if _, err := agent.Remove(ctx, "/d/tree", true); err != nil {
 			t.Fatal(i, err)
 		}
 	}
@@ -133,12 +133,12 @@ func TestDrivesByTheAPI(t *testing.T) {
 func TestDrivesSleep(t *testing.T) {
 	t.Parallel()
 	p, c, srv := startDrives(t, "--pause-after", "200ms", "--save-after", "0s", "--disk-after", "400ms", "--ready", "0")
-	sb, box := create(t, c, named("a", 512))
-	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	sb, agent := create(t, c, named("a", 512))
+	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
 	forever := 0
-	spawn(t, box, client.Command{Name: "writer", Timeout: &forever, Command: `cd /d; exec 3>log
+	spawn(t, agent, client.Command{Name: "writer", Timeout: &forever, Command: `cd /d; exec 3>log
 		i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i >&3; sleep 0.02; done; exec 3>&-; echo done >/tmp/end`})
-	lines := func() float64 { return number(t, sh(t, box, "cat /d/log 2>/dev/null | wc -l")) }
+	lines := func() float64 { return number(t, sh(t, agent, "cat /d/log 2>/dev/null | wc -l")) }
 	until(t, "it writes", func() bool { return lines() > 0 })
 	before := lines()
 	for _, tt := range []struct {
@@ -161,7 +161,7 @@ func TestDrivesSleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	revive(t, p)
-	if got := sh(t, box, "touch /tmp/stop; while [ ! -e /tmp/end ]; do sleep 0.01; done; sort -n -c /d/log && uniq /d/log | wc -l"); number(t, got) < before {
+	if got := sh(t, agent, "touch /tmp/stop; while [ ! -e /tmp/end ]; do sleep 0.01; done; sort -n -c /d/log && uniq /d/log | wc -l"); number(t, got) < before {
 		t.Errorf("the log has %s lines", got)
 	}
 	if _, err := c.Delete(t.Context(), "a"); err != nil {
@@ -187,11 +187,11 @@ func TestDrivesSleep(t *testing.T) {
 func TestDrivesOfMany(t *testing.T) {
 	t.Parallel()
 	p, c, _ := startDrives(t, "--pause-after", "60s")
-	_, box := create(t, c, named("many", 512))
-	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	_, agent := create(t, c, named("many", 512))
+	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
 	forever := 0
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
-		spawn(t, box, client.Command{Name: name, Timeout: &forever, Command: "mkdir /d/" + name + "; cd /d/" + name + "; while [ ! -e /tmp/stop ]; do [ -e x ] || : >/tmp/" + name + "; done"})
+		spawn(t, agent, client.Command{Name: name, Timeout: &forever, Command: "mkdir /d/" + name + "; cd /d/" + name + "; while [ ! -e /tmp/stop ]; do [ -e x ] || : >/tmp/" + name + "; done"})
 	}
 	const all = "cd /tmp; rm -f a b c d e f; until [ -e a -a -e b -a -e c -a -e d -a -e e -a -e f ]; do sleep 0.01; done; cd /d; echo *"
 	for range 3 {
@@ -199,11 +199,11 @@ func TestDrivesOfMany(t *testing.T) {
 			t.Fatal(err)
 		}
 		revive(t, p)
-		if got := sh(t, box, all); got != "a b c d e f" {
+		if got := sh(t, agent, all); got != "a b c d e f" {
 			t.Errorf("on the drive are %q", got)
 		}
 	}
-	sh(t, box, ": >/tmp/stop")
+	sh(t, agent, ": >/tmp/stop")
 }
 
 // TestDrivesOfCopies: what is made of a sandbox with a drive has none, says so, and
@@ -211,28 +211,28 @@ func TestDrivesOfMany(t *testing.T) {
 func TestDrivesOfCopies(t *testing.T) {
 	t.Parallel()
 	_, c, srv := startDrives(t, "--pause-after", "60s")
-	_, box := create(t, c, named("box", 512))
+	_, agent := create(t, c, named("box", 512))
 	d := doze.DriveMount{Drive: "shared", MountPath: "/d"}
-	mount(t, box, d)
-	sh(t, box, "echo before >/d/file; : >/d/other")
-	spawn(t, box, client.Command{Name: "holder", Command: "cd /d && exec sleep 1000"})
+	mount(t, agent, d)
+	sh(t, agent, "echo before >/d/file; : >/d/other")
+	spawn(t, agent, client.Command{Name: "holder", Command: "cd /d && exec sleep 1000"})
 	if _, err := c.CreateSnapshot(t.Context(), "box", "n"); err != nil {
 		t.Fatal(err)
 	}
 	// It has none, or one that nobody serves, where it was; and can have one.
-	bare := func(what string, box *client.Box, left string) {
+	bare := func(what string, agent *client.Agent, left string) {
 		t.Helper()
-		if all, err := box.DriveMounts(t.Context()); err != nil || len(all) != 0 {
+		if all, err := agent.DriveMounts(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("%s has %v, %v", what, all, err)
 		}
-		if got := sh(t, box, "ls -A /d 2>&1 || true"); !strings.Contains(got, left) || left == "" && got != "" {
+		if got := sh(t, agent, "ls -A /d 2>&1 || true"); !strings.Contains(got, left) || left == "" && got != "" {
 			t.Errorf("%s sees %q at /d", what, got)
 		}
-		mount(t, box, d)
-		if got := sh(t, box, "cat /d/file; echo more >>/d/file; ls -A /d"); got != "before\nfile\nother" {
+		mount(t, agent, d)
+		if got := sh(t, agent, "cat /d/file; echo more >>/d/file; ls -A /d"); got != "before\nfile\nother" {
 			t.Errorf("%s, with its drive, reads %q", what, got)
 		}
-		sh(t, box, "echo before >/d/file")
+		sh(t, agent, "echo before >/d/file")
 	}
 	const unserved = "not connected"
 	if _, err := c.ForkSnapshot(t.Context(), "n", into("copy")); err != nil {
@@ -240,13 +240,13 @@ func TestDrivesOfCopies(t *testing.T) {
 	}
 	_, copied := open(t, c, "copy")
 	bare("a fork", copied, unserved)
-	if got := sh(t, box, "cat /d/file"); got != "before" {
+	if got := sh(t, agent, "cat /d/file"); got != "before" {
 		t.Errorf("its source reads %q", got)
 	}
 	if _, err := c.Restore(t.Context(), "box", "n"); err != nil {
 		t.Fatal(err)
 	}
-	bare("a restored sandbox", box, unserved)
+	bare("a restored sandbox", agent, unserved)
 
 	pack(t, c)
 	if _, err := c.Delete(t.Context(), "copy"); err != nil {
@@ -260,10 +260,10 @@ func TestDrivesOfCopies(t *testing.T) {
 		return err == nil
 	})
 	unpack(t, c)
-	if got := sh(t, box, "ls -A /d"); got != "" {
+	if got := sh(t, agent, "ls -A /d"); got != "" {
 		t.Errorf("the archive had %q", got)
 	}
-	if all, err := box.DriveMounts(t.Context()); err != nil || len(all) != 0 {
+	if all, err := agent.DriveMounts(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("an unarchived sandbox has %v, %v", all, err)
 	}
 	until(t, "the files of the drive are removed", func() bool { return len(srv.Keys(t)) == 0 })
@@ -274,13 +274,13 @@ func TestDrivesOfCopies(t *testing.T) {
 func TestDrivesAndGit(t *testing.T) {
 	t.Parallel()
 	_, c, _ := startDrives(t)
-	_, box := create(t, c, named("git", 512))
-	mount(t, box, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	_, agent := create(t, c, named("git", 512))
+	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
 	const git = "export HOME=/root GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a; "
-	if got := sh(t, box, git+"git init -q /d/repository 2>&1 || true"); !strings.Contains(got, "unable to mmap") {
+	if got := sh(t, agent, git+"git init -q /d/repository 2>&1 || true"); !strings.Contains(got, "unable to mmap") {
 		t.Errorf("a repository on the drive says %q: is there mmap now?", got)
 	}
-	got := sh(t, box, git+`set -e; git init -q --separate-git-dir /root/tree.git /d/tree; cd /d/tree; mkdir sub; echo one >sub/file; head -c 100000 /dev/zero >large
+	got := sh(t, agent, git+`set -e; git init -q --separate-git-dir /root/tree.git /d/tree; cd /d/tree; mkdir sub; echo one >sub/file; head -c 100000 /dev/zero >large
 		git add . 2>/dev/null && echo mmap; git config core.bigFileThreshold 32k; git add .; git commit -qm first
 		echo two >>sub/file; git commit -qam second; git status --short; git log --format=%s; git fsck 2>&1
 		git bundle create -q /d/tree.bundle --all; git clone -q /d/tree.bundle /root/clone; cmp large /root/clone/large; cat /root/clone/sub/file`)

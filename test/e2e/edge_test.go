@@ -60,9 +60,9 @@ server.listen(9000, "0.0.0.0")
 `
 
 // serveIn starts the servers in a sandbox and returns their address.
-func serveIn(t *testing.T, p *testkit.Platform, sb doze.Sandbox, box *client.Box) string {
+func serveIn(t *testing.T, p *testkit.Platform, sb doze.Sandbox, agent *client.Agent) string {
 	t.Helper()
-	put(t, box, "/root/servers.js", servers)
+	put(t, agent, "/root/servers.js", servers)
 	body := encode(t, map[string]any{"command": "exec node /root/servers.js", "name": "servers", "waitForPorts": []int{9000}, "timeout": 60})
 	call{method: "POST", url: sb.Metadata.URL + "/process", body: body}.want(t, p, 200)
 	return sb.Metadata.URL + "/port/9000"
@@ -87,11 +87,11 @@ func TestEdge(t *testing.T) {
 	}
 	path := p.Address + "/run/main/sandboxes/web"
 	sb.Metadata.URL = path // no name server knows the domain
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := serveIn(t, p, sb, box)
+	port := serveIn(t, p, sb, agent)
 
 	t.Run("addresses", func(t *testing.T) {
 		t.Parallel()
@@ -297,16 +297,16 @@ func TestAwake(t *testing.T) {
 	p, c := start(t, "--pause-after", nap.String())
 
 	// Each row begins a use, and returns how to end it.
-	for name, begin := range map[string]func(t *testing.T, sb doze.Sandbox, box *client.Box) (end func()){
-		"socket": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+	for name, begin := range map[string]func(t *testing.T, sb doze.Sandbox, agent *client.Agent) (end func()){
+		"socket": func(t *testing.T, sb doze.Sandbox, agent *client.Agent) func() {
 			t.Helper()
-			ws := dial(t, p, serveIn(t, p, sb, box)+"/ws")
+			ws := dial(t, p, serveIn(t, p, sb, agent)+"/ws")
 			echo(t, ws, "hello")
 			return func() { echo(t, ws, "still there"); _ = ws.Close(websocket.StatusNormalClosure, "") }
 		},
-		"events": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+		"events": func(t *testing.T, sb doze.Sandbox, agent *client.Agent) func() {
 			t.Helper()
-			resp, err := call{url: serveIn(t, p, sb, box) + "/events"}.open(t.Context(), p)
+			resp, err := call{url: serveIn(t, p, sb, agent) + "/events"}.open(t.Context(), p)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -324,36 +324,36 @@ func TestAwake(t *testing.T) {
 				}
 			}
 		},
-		"silence": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+		"silence": func(t *testing.T, sb doze.Sandbox, agent *client.Agent) func() {
 			t.Helper()
-			resp, err := call{url: serveIn(t, p, sb, box) + "/silent"}.open(t.Context(), p)
+			resp, err := call{url: serveIn(t, p, sb, agent) + "/silent"}.open(t.Context(), p)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return func() { _ = resp.Body.Close() }
 		},
-		"logs": func(t *testing.T, sb doze.Sandbox, box *client.Box) func() {
+		"logs": func(t *testing.T, sb doze.Sandbox, agent *client.Agent) func() {
 			t.Helper()
-			spawn(t, box, client.Command{Name: "quiet", Command: "sleep 1000"})
+			spawn(t, agent, client.Command{Name: "quiet", Command: "sleep 1000"})
 			resp, err := call{url: sb.Metadata.URL + "/process/quiet/logs/stream"}.open(t.Context(), p)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return func() { _ = resp.Body.Close() }
 		},
-		"keepalive": func(t *testing.T, _ doze.Sandbox, box *client.Box) func() {
+		"keepalive": func(t *testing.T, _ doze.Sandbox, agent *client.Agent) func() {
 			t.Helper()
-			put(t, box, "/tmp/stay", "")
+			put(t, agent, "/tmp/stay", "")
 			forever := 0
-			spawn(t, box, client.Command{Command: "for i in $(seq 12); do sleep 0.1; done", KeepAlive: true, Timeout: &forever})
+			spawn(t, agent, client.Command{Command: "for i in $(seq 12); do sleep 0.1; done", KeepAlive: true, Timeout: &forever})
 			return func() {} // it ends by itself
 		},
-		"killed": func(t *testing.T, _ doze.Sandbox, box *client.Box) func() {
+		"killed": func(t *testing.T, _ doze.Sandbox, agent *client.Agent) func() {
 			t.Helper()
 			forever := 0
-			spawn(t, box, client.Command{Name: "kept", Command: "sleep 1000", KeepAlive: true, Timeout: &forever})
+			spawn(t, agent, client.Command{Name: "kept", Command: "sleep 1000", KeepAlive: true, Timeout: &forever})
 			return func() {
-				if _, err := box.Kill(t.Context(), "kept"); err != nil {
+				if _, err := agent.Kill(t.Context(), "kept"); err != nil {
 					t.Error(err)
 				}
 			}
@@ -361,8 +361,8 @@ func TestAwake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sb, box := create(t, c, named("awake-"+name, 512))
-			end := begin(t, sb, box)
+			sb, agent := create(t, c, named("awake-"+name, 512))
+			end := begin(t, sb, agent)
 			watch := 3 * nap
 			if name == "keepalive" {
 				watch = 2 * nap
@@ -377,8 +377,8 @@ func TestAwake(t *testing.T) {
 	t.Run("process", func(t *testing.T) {
 		t.Parallel()
 		// A process without keepAlive keeps nothing awake.
-		_, box := create(t, c, named("process", 256))
-		spawn(t, box, client.Command{Command: "while :; do sleep 0.01; done"})
+		_, agent := create(t, c, named("process", 256))
+		spawn(t, agent, client.Command{Command: "while :; do sleep 0.01; done"})
 		awaitTier(t, p, "process", "paused")
 	})
 

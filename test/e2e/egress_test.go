@@ -33,16 +33,16 @@ const (
 	ownIP   = "1.2.3.1"
 )
 
-// lane is set in the copy of this process that has a network namespace of its
+// netnsTest is set in the copy of this process that has a network namespace of its
 // own as the machine's.
-var lane = flag.Bool("lane", false, "run a test in this network namespace, which must be a fresh one")
+var netnsTest = flag.Bool("netns", false, "run a test in this network namespace, which must be a fresh one")
 
 // internet is what is outside: a namespace with servers that say how they were
 // reached, and a DNS that knows where they are.
 type internet struct {
-	zone   *dnstest.Zone
-	strays atomic.Int64 // packets by UDP, but for those from dedicated addresses to one port
-	leaked atomic.Int64 // connections to ports that nobody may reach
+	zone      *dnstest.Zone
+	datagrams atomic.Int64 // packets by UDP, but for those from dedicated addresses to one port
+	leaked    atomic.Int64 // connections to ports that nobody may reach
 }
 
 func newInternet(t *testing.T) *internet {
@@ -130,7 +130,7 @@ func (n *internet) serve(t *testing.T) error {
 				}
 				host, _, _ := net.SplitHostPort(from.String())
 				if dedicated := host == sourceIP || host == nextIP; !dedicated || port != "443" {
-					n.strays.Add(1)
+					n.datagrams.Add(1)
 				}
 				_, _ = u.WriteTo([]byte("from="+host), from)
 			}
@@ -156,8 +156,8 @@ func (n *internet) count(l net.Listener) {
 	}
 }
 
-// laneProber has a function for each way out. It prints what came of each.
-const laneProber = `
+// egressProber has a function for each way out. It prints what came of each.
+const egressProber = `
 import json, os, socket, ssl, subprocess, sys, threading
 TIME = 60
 c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
@@ -282,7 +282,7 @@ type row struct {
 }
 
 // try makes the attempts of a table in a sandbox, all at the same time.
-func try(t *testing.T, box *client.Box, rows map[string]row) {
+func try(t *testing.T, agent *client.Agent, rows map[string]row) {
 	t.Helper()
 	var list [][]any
 	for name, r := range rows {
@@ -292,10 +292,10 @@ func try(t *testing.T, box *client.Box, rows map[string]row) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, box, "/root/lane.py", laneProber)
-	put(t, box, "/root/rows.json", string(raw))
+	put(t, agent, "/root/egress.py", egressProber)
+	put(t, agent, "/root/rows.json", string(raw))
 	found := map[string]string{}
-	if out := sh(t, box, "python3 /root/lane.py /root/rows.json"); json.Unmarshal([]byte(out), &found) != nil {
+	if out := sh(t, agent, "python3 /root/egress.py /root/rows.json"); json.Unmarshal([]byte(out), &found) != nil {
 		t.Fatal(out)
 	}
 	for name, r := range rows {
@@ -319,7 +319,7 @@ const (
 // own as the machine's, and reports whether this is that copy.
 func ownNetwork(t *testing.T) bool {
 	t.Helper()
-	if *lane {
+	if *netnsTest {
 		if links := run(t, "ip", "-o", "link"); strings.Contains(links, "eth") {
 			t.Fatalf("this is not a fresh network namespace:\n%s", links)
 		}
@@ -329,7 +329,7 @@ func ownNetwork(t *testing.T) bool {
 	if testing.Short() || os.Geteuid() != 0 {
 		t.Skip("SKIPPED: real sandboxes need root and time")
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-lane", "-test.v")
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-netns", "-test.v")
 	cmd.WaitDelay = patience
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
@@ -346,7 +346,7 @@ func TestEgress(t *testing.T) {
 		return
 	}
 	n := newInternet(t)
-	p, c := start(t, "--egress", "open", "--resolver", n.zone.Address, "--pause-after", "1h", "--spares", "1")
+	p, c := start(t, "--egress", "open", "--resolver", n.zone.Address, "--pause-after", "1h", "--warm-pool", "1")
 	sb := named("one", 2048)
 	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{
 		AllowedDomains: []string{"allowed.test", "*.wild.test", "ported.test:8443", "mail.test:25", "rebind.test", "own.test", "inner.test"},
@@ -364,8 +364,8 @@ func TestEgress(t *testing.T) {
 	audited(t, p)
 	serveInside(t, one)
 	try(t, two, n.withoutRules(gatewayOf(t, two), addressOf(t, one)))
-	if n.leaked.Load() != 0 || n.strays.Load() != 0 {
-		t.Errorf("%d connections and %d packets went where nothing may go", n.leaked.Load(), n.strays.Load())
+	if n.leaked.Load() != 0 || n.datagrams.Load() != 0 {
+		t.Errorf("%d connections and %d packets went where nothing may go", n.leaked.Load(), n.datagrams.Load())
 	}
 	for name, want := range map[string]bool{"allowed.test": true, "evil.test": false, "stolen.evil.test": false} {
 		if got := n.zone.Asked(name); got != want {
@@ -380,7 +380,7 @@ func TestEgress(t *testing.T) {
 }
 
 // putRaw builds the program of testdata/raw and puts it into sandboxes.
-func putRaw(t *testing.T, boxes ...*client.Box) {
+func putRaw(t *testing.T, agents ...*client.Agent) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "raw")
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", program, "./testdata/raw")
@@ -392,9 +392,9 @@ func putRaw(t *testing.T, boxes ...*client.Box) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, box := range boxes {
-		put(t, box, "/root/raw", string(raw))
-		sh(t, box, "chmod +x /root/raw")
+	for _, agent := range agents {
+		put(t, agent, "/root/raw", string(raw))
+		sh(t, agent, "chmod +x /root/raw")
 	}
 }
 
@@ -422,10 +422,10 @@ func audited(t *testing.T, p *testkit.Platform) {
 }
 
 // serveInside listens in a sandbox, so that others would reach something there.
-func serveInside(t *testing.T, box *client.Box) {
+func serveInside(t *testing.T, agent *client.Agent) {
 	t.Helper()
-	spawn(t, box, client.Command{Command: "exec python3 -m http.server -d /etc 7000"})
-	sh(t, box, "for i in $(seq 100); do curl -s localhost:7000/hostname && exit; sleep 0.1; done; exit 1")
+	spawn(t, agent, client.Command{Command: "exec python3 -m http.server -d /etc 7000"})
+	sh(t, agent, "for i in $(seq 100); do curl -s localhost:7000/hostname && exit; sleep 0.1; done; exit 1")
 }
 
 // rows are the ways out of a sandbox with a list of allowed domains.
@@ -551,7 +551,7 @@ func (n *internet) withoutRules(gateway, neighbour string) map[string]row {
 }
 
 // changes tightens and turns the rules of a sandbox while it runs.
-func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box *client.Box) {
+func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, agent *client.Agent) {
 	t.Helper()
 	set := func(network *doze.Network) {
 		t.Helper()
@@ -563,18 +563,18 @@ func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box 
 	for _, name := range []string{"allowed.test", "a.wild.test"} {
 		for _, scheme := range []string{"http", "https"} {
 			hold := "exec curl -skN --noproxy '*' " + scheme + "://" + name + "/hold"
-			proc, err := box.Start(t.Context(), client.Command{Name: scheme + strings.ReplaceAll(name, ".", "-"), Command: hold})
+			proc, err := agent.Start(t.Context(), client.Command{Name: scheme + strings.ReplaceAll(name, ".", "-"), Command: hold})
 			if err != nil {
 				t.Fatal(err)
 			}
 			until(t, "it is held", func() bool {
-				logs, err := box.Logs(t.Context(), proc.Name)
+				logs, err := agent.Logs(t.Context(), proc.Name)
 				return err == nil && strings.Contains(logs.Stdout, "host=")
 			})
 		}
 	}
 	runs := func(name string) bool {
-		proc, err := box.Process(t.Context(), name)
+		proc, err := agent.Process(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -589,12 +589,12 @@ func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box 
 			t.Errorf("%s: what is still allowed ended", scheme)
 		}
 	}
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"forbidden now": {"web", args("allowed.test"), blocked},
 		"still allowed": {"web", args("a.wild.test"), "200"},
 	})
 	set(&doze.Network{Proxy: &doze.Proxy{ForbiddenDomains: []string{"*.wild.test", "evil.test"}}})
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"not forbidden":            {"tls", args("allowed.test", "allowed.test"), secured},
 		"forbidden":                {"web", args("evil.test"), blocked},
 		"forbidden, at any port":   {"raw", args("evil.test", 9999), "refused"},
@@ -602,13 +602,13 @@ func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box 
 		"another protocol, a port": {"raw", args("ported.test", 8443), greeting},
 	})
 	set(&doze.Network{AllowedDomains: []string{"evil.test"}, ForbiddenDomains: []string{"evil.test", "allowed.test"}})
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"allowed goes first":            {"web", args("evil.test"), "200"},
 		"what is in no list is refused": {"web", args("direct.test"), blocked},
 	})
 	sealed := &doze.Firewall{Rulesets: []string{doze.RulesetProxy}}
 	set(&doze.Network{Firewall: sealed, Proxy: &doze.Proxy{AllowedDomains: []string{"allowed.test"}, Bypass: []string{"direct.test"}}})
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"by the proxy":           {"tunnel", args("allowed.test:443", "allowed.test"), secured},
 		"nothing goes past it":   {"tls", args("direct.test", "direct.test"), "refused"},
 		"nor by another network": {"raw", args(privateIP, 80), "refused"},
@@ -617,7 +617,7 @@ func (n *internet) changes(t *testing.T, c *client.Client, sb doze.Sandbox, box 
 
 // wakes puts the sandbox on disk and wakes it: before it runs again, its rules
 // hold.
-func wakes(t *testing.T, p *testkit.Platform, c *client.Client, sb doze.Sandbox, box *client.Box) {
+func wakes(t *testing.T, p *testkit.Platform, c *client.Client, sb doze.Sandbox, agent *client.Agent) {
 	t.Helper()
 	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{AllowedDomains: []string{"allowed.test"}}}
 	for _, on := range []bool{false, true} {
@@ -631,7 +631,7 @@ func wakes(t *testing.T, p *testkit.Platform, c *client.Client, sb doze.Sandbox,
 			}
 		}
 	}
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"allowed":      {"tls", args("allowed.test", "allowed.test"), secured},
 		"elsewhere":    {"web", args("evil.test"), blocked},
 		"the metadata": {"raw", args(metadataIP, 80), "refused"},
@@ -640,7 +640,7 @@ func wakes(t *testing.T, p *testkit.Platform, c *client.Client, sb doze.Sandbox,
 
 // archives has the rules change while all that is left of the sandbox is its
 // files.
-func archives(t *testing.T, c *client.Client, sb doze.Sandbox, box *client.Box) {
+func archives(t *testing.T, c *client.Client, sb doze.Sandbox, agent *client.Agent) {
 	t.Helper()
 	becomes := func(want string, step func(context.Context, string) (doze.Sandbox, error)) {
 		t.Helper()
@@ -658,7 +658,7 @@ func archives(t *testing.T, c *client.Client, sb doze.Sandbox, box *client.Box) 
 		t.Fatal(err)
 	}
 	becomes("DEPLOYED", c.Unarchive)
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"allowed by now":  {"web", args("a.wild.test"), "200 host=a.wild.test"},
 		"still forbidden": {"web", args("evil.test"), blocked},
 		"the metadata":    {"raw", args(metadataIP, 80), "refused"},
@@ -666,16 +666,16 @@ func archives(t *testing.T, c *client.Client, sb doze.Sandbox, box *client.Box) 
 }
 
 // crash kills the daemon, and looks at what holds while it is away and after.
-func (n *internet) crash(t *testing.T, p *testkit.Platform, box *client.Box) {
+func (n *internet) crash(t *testing.T, p *testkit.Platform, agent *client.Agent) {
 	t.Helper()
 	const loop = `while true; do for u in http://allowed.test http://evil.test http://1.2.3.4; do
 		echo "$u $(curl -s --noproxy '*' -m 5 --resolve allowed.test:80:198.18.0.9 --resolve evil.test:80:5.6.7.8 -o /dev/null -w '%{http_code}' $u) $?"; done; sleep 0.2; done`
-	proc, err := box.Start(t.Context(), client.Command{Name: "loop", Command: loop, KeepAlive: true})
+	proc, err := agent.Start(t.Context(), client.Command{Name: "loop", Command: loop, KeepAlive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	said := func() string {
-		logs, err := box.Logs(t.Context(), proc.Name)
+		logs, err := agent.Logs(t.Context(), proc.Name)
 		if err != nil {
 			return ""
 		}
@@ -695,7 +695,7 @@ func (n *internet) crash(t *testing.T, p *testkit.Platform, box *client.Box) {
 			t.Errorf("while the daemon was away: %s", line)
 		}
 	}
-	try(t, box, map[string]row{
+	try(t, agent, map[string]row{
 		"allowed":      {"web", args("allowed.test"), reached},
 		"elsewhere":    {"web", args("evil.test"), blocked},
 		"the metadata": {"raw", args(metadataIP, 80), "refused"},
@@ -711,7 +711,7 @@ func (n *internet) switches(t *testing.T, p *testkit.Platform, c *client.Client)
 		if err := p.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		p.Arguments("--egress", egress, "--resolver", n.zone.Address, "--pause-after", "1h", "--spares", "0")
+		p.Arguments("--egress", egress, "--resolver", n.zone.Address, "--pause-after", "1h", "--warm-pool", "0")
 		if err := p.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -721,10 +721,10 @@ func (n *internet) switches(t *testing.T, p *testkit.Platform, c *client.Client)
 		"a question": {"connected", args("169.254.88.1", 53), "refused"}, // it does not hang
 	}
 	restart("closed")
-	_, box := create(t, c, named("three", 512))
-	try(t, box, closed)
+	_, agent := create(t, c, named("three", 512))
+	try(t, agent, closed)
 	restart("open")
-	try(t, box, map[string]row{"a name": {"web", args("free.test"), "200 host=free.test"}})
+	try(t, agent, map[string]row{"a name": {"web", args("free.test"), "200 host=free.test"}})
 	restart("closed")
-	try(t, box, closed)
+	try(t, agent, closed)
 }

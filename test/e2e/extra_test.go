@@ -60,9 +60,9 @@ import socket
 try: socket.create_connection(("127.0.0.1", 8080), 2); print("reached")
 except Exception as e: print(type(e).__name__)'`
 
-// tied checks that a sandbox has something that a checkpoint would leave out,
+// unsleepable checks that a sandbox has something that a checkpoint would leave out,
 // and that it is not lost for it.
-func tied(t *testing.T, p *testkit.Platform, c *client.Client, name, what string, there func()) {
+func unsleepable(t *testing.T, p *testkit.Platform, c *client.Client, name, what string, there func()) {
 	t.Helper()
 	there()
 	awaitTier(t, p, name, "paused")
@@ -94,32 +94,32 @@ func tied(t *testing.T, p *testkit.Platform, c *client.Client, name, what string
 func TestIPTables(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
-	_, box := create(t, c, extra("rules", "iptables"))
-	put(t, box, "/root/filter.py", filter)
+	_, agent := create(t, c, extra("rules", "iptables"))
+	put(t, agent, "/root/filter.py", filter)
 	for range 2 { // a sleep on disk changes nothing that counts
 		awaitTier(t, p, "rules", "disk")
-		if got := sh(t, box, overLoopback); got != "reached" {
+		if got := sh(t, agent, overLoopback); got != "reached" {
 			t.Fatalf("without a rule: %s", got)
 		}
 	}
-	sh(t, box, "python3 /root/filter.py on")
-	tied(t, p, c, "rules", "its filter rules", func() {
+	sh(t, agent, "python3 /root/filter.py on")
+	unsleepable(t, p, c, "rules", "its filter rules", func() {
 		t.Helper()
-		if got := sh(t, box, overLoopback); got != "TimeoutError" {
+		if got := sh(t, agent, overLoopback); got != "TimeoutError" {
 			t.Errorf("with a rule: %s", got)
 		}
 	})
-	sh(t, box, "python3 /root/filter.py off")
+	sh(t, agent, "python3 /root/filter.py off")
 	awaitTier(t, p, "rules", "disk")
-	if got := sh(t, box, overLoopback); got != "reached" {
+	if got := sh(t, agent, overLoopback); got != "reached" {
 		t.Errorf("without the rule: %s", got)
 	}
 	if _, err := c.Fork(t.Context(), "rules", into("copy")); err != nil {
 		t.Fatal(err)
 	}
-	_, box = open(t, c, "copy")
-	sh(t, box, "python3 /root/filter.py on")
-	if got := sh(t, box, overLoopback); got != "TimeoutError" {
+	_, agent = open(t, c, "copy")
+	sh(t, agent, "python3 /root/filter.py on")
+	if got := sh(t, agent, overLoopback); got != "TimeoutError" {
 		t.Errorf("with a rule in a copy: %s", got)
 	}
 }
@@ -129,12 +129,12 @@ func TestIPTables(t *testing.T) {
 func TestTun(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
-	_, box := create(t, c, extra("tunnel", "tun"))
+	_, agent := create(t, c, extra("tunnel", "tun"))
 	awaitTier(t, p, "tunnel", "disk")
-	put(t, box, "/root/tunnel.py", tunnel)
-	holder := spawn(t, box, client.Command{Command: "exec python3 /root/tunnel.py", Name: "tunnel"})
+	put(t, agent, "/root/tunnel.py", tunnel)
+	holder := spawn(t, agent, client.Command{Command: "exec python3 /root/tunnel.py", Name: "tunnel"})
 	until(t, "a packet through the tunnel", func() bool {
-		logs, err := box.Logs(t.Context(), holder.PID)
+		logs, err := agent.Logs(t.Context(), holder.PID)
 		if err != nil || logs.Stderr != "" {
 			t.Fatal(logs, err)
 		}
@@ -142,11 +142,11 @@ func TestTun(t *testing.T) {
 	})
 	attached := func() {
 		t.Helper()
-		if got := sh(t, box, "grep -c tun0 /proc/net/dev; pgrep -cf tunnel.py"); got != "1\n1" {
+		if got := sh(t, agent, "grep -c tun0 /proc/net/dev; pgrep -cf tunnel.py"); got != "1\n1" {
 			t.Errorf("the device, and its process: %q", got)
 		}
 	}
-	tied(t, p, c, "tunnel", "its network links", attached)
+	unsleepable(t, p, c, "tunnel", "its network links", attached)
 
 	enable := func(is bool) {
 		t.Helper()
@@ -164,7 +164,7 @@ func TestTun(t *testing.T) {
 	stays(t, p, "tunnel", "paused", 2*time.Second)
 	enable(true)
 	attached()
-	sh(t, box, "pkill -f tunnel.py")
+	sh(t, agent, "pkill -f tunnel.py")
 	awaitTier(t, p, "tunnel", "disk")
 }
 
@@ -173,21 +173,21 @@ func TestTun(t *testing.T) {
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
-	_, box := create(t, c, named("nested", 512))
+	_, agent := create(t, c, named("nested", 512))
 	awaitTier(t, p, "nested", "disk") // an engine that was restored knows as well
-	spawn(t, box, client.Command{Name: "nested", Command: `exec unshare -Urn sh -c '
+	spawn(t, agent, client.Command{Name: "nested", Command: `exec unshare -Urn sh -c '
 ip link add one type veth peer name two && ip addr add 192.0.2.1/24 dev one && exec python3 -m http.server 7000'`})
 	const enter = `nsenter -t $(pgrep -xo python3) -U -n --preserve-credentials `
 	until(t, "somebody listens in there", func() bool {
-		return sh(t, box, enter+`python3 -c 'import socket; socket.create_connection(("192.0.2.1", 7000))' 2>/dev/null && echo yes || true`) == "yes"
+		return sh(t, agent, enter+`python3 -c 'import socket; socket.create_connection(("192.0.2.1", 7000))' 2>/dev/null && echo yes || true`) == "yes"
 	})
-	tied(t, p, c, "nested", "network namespaces", func() {
+	unsleepable(t, p, c, "nested", "network namespaces", func() {
 		t.Helper()
-		if got := sh(t, box, enter+`ip -o addr show dev one`); !strings.Contains(got, "192.0.2.1/24") {
+		if got := sh(t, agent, enter+`ip -o addr show dev one`); !strings.Contains(got, "192.0.2.1/24") {
 			t.Errorf("the address in there: %q", got)
 		}
 	})
-	sh(t, box, "pkill -xo python3")
+	sh(t, agent, "pkill -xo python3")
 	awaitTier(t, p, "nested", "disk")
 	if _, err := c.Fork(t.Context(), "nested", into("copy")); err != nil {
 		t.Error(err)
@@ -217,8 +217,8 @@ except OSError as e: print(e.strerror)'`
 		"tun":      {[]string{doze.ExtraTun}, "tun\nlinks\nattached"},
 		"both":     {[]string{doze.ExtraIPTables, doze.ExtraTun}, "tun\nraw\nlinks\nattached"},
 	} {
-		_, box := create(t, c, extra(name, tt.keys...))
-		if got := sh(t, box, look); got != tt.has {
+		_, agent := create(t, c, extra(name, tt.keys...))
+		if got := sh(t, agent, look); got != tt.has {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -228,25 +228,25 @@ except OSError as e: print(e.strerror)'`
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
-	_, box := create(t, c, named("booted", 512))
+	_, agent := create(t, c, named("booted", 512))
 	const look = `ip -o addr show dev lo; python3 -c '
 import socket
 s = socket.create_server(("::1", 0), family=socket.AF_INET6)
 socket.create_connection(s.getsockname()[:2])
 print("reached")'`
-	booted := sh(t, box, look)
+	booted := sh(t, agent, look)
 	if !strings.Contains(booted, "::1/128") || !strings.HasSuffix(booted, "reached") {
 		t.Errorf("after a boot: %s", booted)
 	}
 	awaitTier(t, p, "booted", "disk")
-	if got := sh(t, box, look); got != booted {
+	if got := sh(t, agent, look); got != booted {
 		t.Errorf("after a boot: %s\nafter a sleep: %s", booted, got)
 	}
 	if _, err := c.Fork(t.Context(), "booted", into("copy")); err != nil {
 		t.Fatal(err)
 	}
-	_, box = open(t, c, "copy")
-	if got := sh(t, box, look); got != booted {
+	_, agent = open(t, c, "copy")
+	if got := sh(t, agent, look); got != booted {
 		t.Errorf("after a boot: %s\nin a copy: %s", booted, got)
 	}
 }

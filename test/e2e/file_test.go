@@ -36,7 +36,7 @@ func form(t *testing.T, field string, content []byte) (contentType, body string)
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	p, c := start(t)
-	sb, box := create(t, c, named("files", 512))
+	sb, agent := create(t, c, named("files", 512))
 	url := sb.Metadata.URL
 
 	t.Run("paths", func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestFiles(t *testing.T) {
 		} {
 			content := "content of " + row.file
 			call{method: "PUT", url: url + row.path, body: encode(t, map[string]string{"content": content})}.want(t, p, 200)
-			if got := sh(t, box, "cat '"+row.file+"'"); got != content {
+			if got := sh(t, agent, "cat '"+row.file+"'"); got != content {
 				t.Errorf("PUT %s: %s has %q", row.path, row.file, got)
 			}
 			var file struct{ Content string }
@@ -75,7 +75,7 @@ func TestFiles(t *testing.T) {
 
 	t.Run("ranges", func(t *testing.T) {
 		t.Parallel()
-		put(t, box, "/tmp/digits.txt", "0123456789")
+		put(t, agent, "/tmp/digits.txt", "0123456789")
 		at := url + "/filesystem/%2Ftmp%2Fdigits.txt?download=true"
 		a := call{url: at, header: map[string]string{"Range": "bytes=2-4"}}.want(t, p, http.StatusPartialContent)
 		if a.body != "234" || a.header.Get("Content-Range") != "bytes 2-4/10" || a.header.Get("Content-Type") != "text/plain" {
@@ -97,10 +97,10 @@ func TestFiles(t *testing.T) {
 			t.Error(a.body)
 		}
 		want := sha256.Sum256(content)
-		if got := sh(t, box, "sha256sum </tmp/binary"); got != hex.EncodeToString(want[:])+"  -" {
+		if got := sh(t, agent, "sha256sum </tmp/binary"); got != hex.EncodeToString(want[:])+"  -" {
 			t.Errorf("inside it is %s", got)
 		}
-		back, err := box.ReadFile(t.Context(), "/tmp/binary")
+		back, err := agent.ReadFile(t.Context(), "/tmp/binary")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestFiles(t *testing.T) {
 
 	t.Run("mistakes", func(t *testing.T) {
 		t.Parallel()
-		put(t, box, "/tmp/m/file", "x")
+		put(t, agent, "/tmp/m/file", "x")
 		for _, row := range []struct {
 			method, path, body string
 			status             int
@@ -151,10 +151,10 @@ func TestFiles(t *testing.T) {
 				t.Errorf("%s %s: no message", row.method, row.path)
 			}
 		}
-		if left := sh(t, box, "ls /tmp/m"); left != "file" {
+		if left := sh(t, agent, "ls /tmp/m"); left != "file" {
 			t.Errorf("mistakes left %q", left)
 		}
-		if _, err := box.Remove(t.Context(), "/tmp/m", true); err != nil {
+		if _, err := agent.Remove(t.Context(), "/tmp/m", true); err != nil {
 			t.Error(err)
 		}
 	})

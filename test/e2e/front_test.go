@@ -51,7 +51,7 @@ func files(t *testing.T, p *testkit.Platform) int {
 // memory of dozed stays small, another caller does not notice, and all that the
 // attack took is given back.
 func TestStrangers(t *testing.T) {
-	p, c := start(t, "--spares", "0", "--key-requests", "0")
+	p, c := start(t, "--warm-pool", "0", "--key-requests", "0")
 	if _, err := c.Sandbox(t.Context(), "none"); doze.Public(err).Kind != doze.NotFound {
 		t.Fatal(err)
 	}

@@ -84,12 +84,12 @@ func (g *gateway) ask(t *testing.T, address string, header ...string) (*http.Res
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	g := startGateway(t)
-	sb, box := create(t, g.client, named("web", 512))
+	sb, agent := create(t, g.client, named("web", 512))
 	if want := "https://sbx-web-main.local.doze.test" + g.port; sb.Metadata.URL != want {
 		t.Fatalf("its address is %s, not %s", sb.Metadata.URL, want)
 	}
-	put(t, box, "/root/servers.js", servers)
-	if _, err := box.Start(t.Context(), client.Command{Command: "exec node /root/servers.js"}); err != nil {
+	put(t, agent, "/root/servers.js", servers)
+	if _, err := agent.Start(t.Context(), client.Command{Command: "exec node /root/servers.js"}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := g.client.CreateDomain(t.Context(), "shop.example")

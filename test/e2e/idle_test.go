@@ -15,10 +15,10 @@ func TestKeepAliveIsUse(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, "--pause-after", "1h")
 	const runs, idle = 4 * time.Second, time.Second
-	sb, box := create(t, c, named("kept", 256))
+	sb, agent := create(t, c, named("kept", 256))
 	forever := 0
 	began := time.Now()
-	spawn(t, box, client.Command{Name: "kept", Command: "sleep 4", KeepAlive: true, Timeout: &forever})
+	spawn(t, agent, client.Command{Name: "kept", Command: "sleep 4", KeepAlive: true, Timeout: &forever})
 	sb.Spec.Lifecycle = &doze.Lifecycle{
 		ExpirationPolicies:  []doze.ExpirationPolicy{{Action: "delete", Type: doze.TTLIdle, Value: "1s"}},
 		TerminatedRetention: "1h",

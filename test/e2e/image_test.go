@@ -136,8 +136,8 @@ func TestImageOfOneProgram(t *testing.T) {
 	sb := named("alone", 512)
 	sb.Spec.Runtime.Image = strings.TrimPrefix(server.URL, "http://") + "/alone:1"
 	push(t, sb.Spec.Runtime.Image, layer.Bytes(), v1.Config{})
-	sb, box := create(t, c, sb)
-	done, err := box.Start(t.Context(), client.Command{Command: "/program version", Wait: true})
+	sb, agent := create(t, c, sb)
+	done, err := agent.Start(t.Context(), client.Command{Command: "/program version", Wait: true})
 	if err != nil || done.ExitCode != 0 || done.Stdout == "" {
 		t.Errorf("the program: %+v, %v", done, err)
 	}
@@ -164,7 +164,7 @@ func TestImageUser(t *testing.T) {
 		"etc/group":  "app:x:1001:\nextra:x:29:app\n",
 		"srv/given":  "",
 	})
-	boxed := func(t *testing.T, name string, config v1.Config) (doze.Sandbox, *client.Box) {
+	boxed := func(t *testing.T, name string, config v1.Config) (doze.Sandbox, *client.Agent) {
 		t.Helper()
 		ref := hub + "/" + name + ":1"
 		push(t, ref, layer, config)
@@ -177,18 +177,18 @@ func TestImageUser(t *testing.T) {
 
 	t.Run("name", func(t *testing.T) {
 		t.Parallel()
-		sb, box := boxed(t, "named", v1.Config{User: "app", WorkingDir: "/srv/made/later"})
-		if got := sh(t, box, who); got != "Uid: 1000\nGid: 1001\nGroups: 29\n/srv/made/later\n/home/app\nnothingelse" {
+		sb, agent := boxed(t, "named", v1.Config{User: "app", WorkingDir: "/srv/made/later"})
+		if got := sh(t, agent, who); got != "Uid: 1000\nGid: 1001\nGroups: 29\n/srv/made/later\n/home/app\nnothingelse" {
 			t.Errorf("it says %q", got)
 		}
 		// What callers write is the user's, relative to the same directory.
-		if _, err := box.WriteFile(t.Context(), "mine/file", strings.NewReader("a"), ""); err != nil {
+		if _, err := agent.WriteFile(t.Context(), "mine/file", strings.NewReader("a"), ""); err != nil {
 			t.Fatal(err)
 		}
-		if got := sh(t, box, "echo b >>mine/file; echo x >mine/other; while read line; do echo $line; done <mine/file"); got != "ab" {
+		if got := sh(t, agent, "echo b >>mine/file; echo x >mine/other; while read line; do echo $line; done <mine/file"); got != "ab" {
 			t.Errorf("the file is %q", got)
 		}
-		if got := sh(t, box, "if echo x >/srv/given; then echo writable; fi 2>/dev/null; echo out >/dev/stdout"); got != "out" {
+		if got := sh(t, agent, "if echo x >/srv/given; then echo writable; fi 2>/dev/null; echo out >/dev/stdout"); got != "out" {
 			t.Errorf("it says %q", got)
 		}
 		if out, err := typed(t, p, sb, who, "nothingelse"); err != nil || !strings.Contains(out, "Uid: 1000") {
@@ -197,8 +197,8 @@ func TestImageUser(t *testing.T) {
 	})
 	t.Run("id", func(t *testing.T) {
 		t.Parallel()
-		_, box := boxed(t, "numbered", v1.Config{User: "4242:4343", Env: []string{"HOME=/tmp", "PATH=/bin"}})
-		if got := sh(t, box, who); got != "Uid: 4242\nGid: 4343\nGroups:\n/\n/tmp\nnothingelse" {
+		_, agent := boxed(t, "numbered", v1.Config{User: "4242:4343", Env: []string{"HOME=/tmp", "PATH=/bin"}})
+		if got := sh(t, agent, who); got != "Uid: 4242\nGid: 4343\nGroups:\n/\n/tmp\nnothingelse" {
 			t.Errorf("it says %q", got)
 		}
 	})
@@ -317,28 +317,28 @@ func TestAgentsRetire(t *testing.T) {
 			t.Errorf("agents: %q, want %d", found, want)
 		}
 	}
-	_, box := create(t, c, named("old", 512))
-	counting(t, box, false)
+	_, agent := create(t, c, named("old", 512))
+	counting(t, agent, false)
 	awaitTier(t, p, "old", "disk")
 	for build := range 2 {
 		if err := p.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		// Another build: an executable does not mind what is behind its end.
-		agent, err := os.OpenFile(filepath.Join(bin, "doze-agent"), os.O_WRONLY|os.O_APPEND, 0)
+		file, err := os.OpenFile(filepath.Join(bin, "doze-agent"), os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fmt.Fprint(agent, build); err != nil {
+		if _, err := fmt.Fprint(file, build); err != nil {
 			t.Fatal(err)
 		}
-		if err := agent.Close(); err != nil {
+		if err := file.Close(); err != nil {
 			t.Fatal(err)
 		}
 		revive(t, p)
 		agents(2) // that of the sandbox and the newest: the one in between served nobody
-		one := count(t, box)
-		until(t, "it goes on", func() bool { return count(t, box) > one })
+		one := count(t, agent)
+		until(t, "it goes on", func() bool { return count(t, agent) > one })
 		awaitTier(t, p, "old", "disk")
 	}
 	_, young := create(t, c, named("young", 512))

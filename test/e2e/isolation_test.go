@@ -168,10 +168,10 @@ print(json.dumps(sorted(reached)))
 `
 
 // probe returns what a sandbox reaches of some addresses.
-func probe(t *testing.T, box *client.Box, addresses ...string) (reached []string) {
+func probe(t *testing.T, agent *client.Agent, addresses ...string) (reached []string) {
 	t.Helper()
-	put(t, box, "/root/probe.py", prober)
-	out := sh(t, box, "python3 /root/probe.py "+strings.Join(addresses, " "))
+	put(t, agent, "/root/probe.py", prober)
+	out := sh(t, agent, "python3 /root/probe.py "+strings.Join(addresses, " "))
 	if err := json.Unmarshal([]byte(out), &reached); err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}
@@ -179,15 +179,15 @@ func probe(t *testing.T, box *client.Box, addresses ...string) (reached []string
 }
 
 // addressOf is the address of a sandbox, as it knows it itself.
-func addressOf(t *testing.T, box *client.Box) string {
+func addressOf(t *testing.T, agent *client.Agent) string {
 	t.Helper()
-	return sh(t, box, "ip -4 -o addr show dev eth0 | sed -E 's/.* inet ([0-9.]+).*/\\1/'")
+	return sh(t, agent, "ip -4 -o addr show dev eth0 | sed -E 's/.* inet ([0-9.]+).*/\\1/'")
 }
 
 // gatewayOf is the next hop of a sandbox.
-func gatewayOf(t *testing.T, box *client.Box) string {
+func gatewayOf(t *testing.T, agent *client.Agent) string {
 	t.Helper()
-	return sh(t, box, "ip route show default | sed -E 's/.* via ([0-9.]+).*/\\1/'")
+	return sh(t, agent, "ip route show default | sed -E 's/.* via ([0-9.]+).*/\\1/'")
 }
 
 func TestIsolation(t *testing.T) {
@@ -249,7 +249,7 @@ func TestIsolation(t *testing.T) {
 
 // closedNetwork gives the router addresses and servers, and a neighbour behind
 // it, and tries to reach all of them from a sandbox.
-func closedNetwork(t *testing.T, p *testkit.Platform, one, two *client.Box) {
+func closedNetwork(t *testing.T, p *testkit.Platform, one, two *client.Agent) {
 	t.Helper()
 	router := p.RouterNetNS()
 	pid, outside := namespace(t)
@@ -315,7 +315,7 @@ func closedNetwork(t *testing.T, p *testkit.Platform, one, two *client.Box) {
 // forsaken waits, in a sandbox, for a server that never says anything: after a
 // sleep on disk nobody knows whether the server is still there, and who waits is
 // told so.
-func forsaken(t *testing.T, p *testkit.Platform, box *client.Box, netns string) {
+func forsaken(t *testing.T, p *testkit.Platform, agent *client.Agent, netns string) {
 	t.Helper()
 	const port = "7000"
 	within(t, netns, func() error {
@@ -336,12 +336,12 @@ except OSError as e: print("ended", e, flush=True)
 near.accept()[0].send(b"x")
 print("near", other.recv(1), flush=True)
 `
-	held, err := box.Start(t.Context(), client.Command{Command: "exec python3 -c '" + reader + "'"})
+	held, err := agent.Start(t.Context(), client.Command{Command: "exec python3 -c '" + reader + "'"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	said := func(what string) bool {
-		logs, err := box.Logs(t.Context(), held.PID)
+		logs, err := agent.Logs(t.Context(), held.PID)
 		if err != nil {
 			t.Fatal(err)
 		}

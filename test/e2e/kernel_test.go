@@ -13,9 +13,9 @@ func TestKernelFiles(t *testing.T) {
 	t.Parallel()
 	p, c := start(t)
 	volume(t, c, "precious", "")
-	sb, box := create(t, c, having("kernel", doze.VolumeAttachment{Name: "precious", MountPath: "/srv/volume"}))
+	sb, agent := create(t, c, having("kernel", doze.VolumeAttachment{Name: "precious", MountPath: "/srv/volume"}))
 	url := sb.Metadata.URL
-	sh(t, box, "mkdir -p /tmp/tree /srv/volume/dir && touch /root/kept /srv/volume/kept /srv/volume/dir/gone /tmp/tree/gone && ln -s /proc /tmp/tree/proc && ln -s /proc/self/root /tmp/tree/root")
+	sh(t, agent, "mkdir -p /tmp/tree /srv/volume/dir && touch /root/kept /srv/volume/kept /srv/volume/dir/gone /tmp/tree/gone && ln -s /proc /tmp/tree/proc && ln -s /proc/self/root /tmp/tree/root")
 	for _, test := range []struct {
 		method, path, body string
 		status             int
@@ -39,7 +39,7 @@ func TestKernelFiles(t *testing.T) {
 			t.Errorf("%s %s: %s, want %q", test.method, test.path, a.body, test.want)
 		}
 	}
-	if got := sh(t, box, "ls /root/kept /srv/volume/* /root/escaped /tmp/tree 2>&1 | grep -v 'No such'"); got != "/root/kept\n/srv/volume/kept" {
+	if got := sh(t, agent, "ls /root/kept /srv/volume/* /root/escaped /tmp/tree 2>&1 | grep -v 'No such'"); got != "/root/kept\n/srv/volume/kept" {
 		t.Errorf("left is %q", got)
 	}
 }

@@ -19,12 +19,12 @@ func TestLimits(t *testing.T) {
 	for _, memory := range []doze.Megabytes{256, 4096} {
 		t.Run(fmt.Sprintf("%d MB", memory), func(t *testing.T) {
 			t.Parallel()
-			_, box := create(t, c, named("size-"+strconv.Itoa(int(memory)), memory))
-			if kb := number(t, sh(t, box, "awk '/^MemTotal/{print $2}' /proc/meminfo")); kb != float64(memory)*1024 {
+			_, agent := create(t, c, named("size-"+strconv.Itoa(int(memory)), memory))
+			if kb := number(t, sh(t, agent, "awk '/^MemTotal/{print $2}' /proc/meminfo")); kb != float64(memory)*1024 {
 				t.Errorf("the sandbox sees %v kB of memory", kb)
 			}
 			// A share below two processors is a share of two: the engine needs them.
-			if n := number(t, sh(t, box, "nproc")); n != max(2, memory.CPUs()) && int(n) != runtime.NumCPU() {
+			if n := number(t, sh(t, agent, "nproc")); n != max(2, memory.CPUs()) && int(n) != runtime.NumCPU() {
 				t.Errorf("the sandbox sees %v processors", n)
 			}
 		})
@@ -32,13 +32,13 @@ func TestLimits(t *testing.T) {
 
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		_, box := create(t, c, named("hog", 256))
-		witness := spawn(t, box, client.Command{Command: "sleep 1000"})
+		_, agent := create(t, c, named("hog", 256))
+		witness := spawn(t, agent, client.Command{Command: "sleep 1000"})
 		const hog = `exec python3 -c "
 kept = []
 while True: kept.append(b'x' * (8 << 20))"`
 		began := time.Now()
-		proc, err := box.Start(t.Context(), client.Command{Command: hog, Wait: true})
+		proc, err := agent.Start(t.Context(), client.Command{Command: hog, Wait: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,10 +46,10 @@ while True: kept.append(b'x' * (8 << 20))"`
 		if proc.Status != "failed" {
 			t.Errorf("the hog is %s, exit code %d", proc.Status, proc.ExitCode)
 		}
-		if out := sh(t, box, "echo alive"); out != "alive" {
+		if out := sh(t, agent, "echo alive"); out != "alive" {
 			t.Errorf("the sandbox says %q", out)
 		}
-		if proc, err := box.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
+		if proc, err := agent.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
 			t.Errorf("another process is %s (%v)", proc.Status, err)
 		}
 		until(t, "an event about the memory limit", func() bool {
@@ -70,9 +70,9 @@ while True: kept.append(b'x' * (8 << 20))"`
 		t.Parallel()
 		const memory = 512 // a quarter of a processor
 		share := doze.Megabytes(memory).CPUs()
-		_, box := create(t, c, named("busy", memory))
+		_, agent := create(t, c, named("busy", memory))
 		for range 2 {
-			spawn(t, box, client.Command{Command: "while :; do :; done"})
+			spawn(t, agent, client.Command{Command: "while :; do :; done"})
 		}
 		const window = 2 * time.Second
 		before, err := p.CPUTime("busy")
@@ -99,23 +99,23 @@ while True: kept.append(b'x' * (8 << 20))"`
 func TestFullFileSystems(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	_, box := create(t, c, named("full", 512))
+	_, agent := create(t, c, named("full", 512))
 	for _, dir := range []string{"/root", "/tmp", "/dev/shm"} {
-		out := sh(t, box, "dd if=/dev/zero of="+dir+"/fill bs=1M count=2000 2>&1; rm -f "+dir+"/fill; echo lives")
+		out := sh(t, agent, "dd if=/dev/zero of="+dir+"/fill bs=1M count=2000 2>&1; rm -f "+dir+"/fill; echo lives")
 		if !strings.Contains(out, "No space left on device") || !strings.Contains(out, "lives") {
 			t.Errorf("%s: %s", dir, out)
 		}
 	}
 	// All of them at once leave room for processes, and for what makes room.
-	if _, err := box.Start(t.Context(), client.Command{
+	if _, err := agent.Start(t.Context(), client.Command{
 		Command: "for d in /root /tmp /dev/shm; do dd if=/dev/zero of=$d/fill bs=1M count=2000; done", Wait: true,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := box.Remove(t.Context(), "/root/fill", false); err != nil {
+	if _, err := agent.Remove(t.Context(), "/root/fill", false); err != nil {
 		t.Fatal(err)
 	}
-	if got := sh(t, box, "echo fine"); got != "fine" {
+	if got := sh(t, agent, "echo fine"); got != "fine" {
 		t.Errorf("afterwards: %q", got)
 	}
 }

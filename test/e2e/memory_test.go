@@ -21,9 +21,9 @@ while True:
     time.sleep(0.01)"`
 
 // countOf returns how far a counter is.
-func countOf(t *testing.T, box *client.Box, pid string) float64 {
+func countOf(t *testing.T, agent *client.Agent, pid string) float64 {
 	t.Helper()
-	return number(t, sh(t, box, "rm -f /tmp/count; kill -USR1 "+pid+"; until [ -s /tmp/count ]; do sleep 0.02; done; cat /tmp/count"))
+	return number(t, sh(t, agent, "rm -f /tmp/count; kill -USR1 "+pid+"; until [ -s /tmp/count ]; do sleep 0.02; done; cat /tmp/count"))
 }
 
 // ended waits until a sandbox has failed, and returns what its events say.
@@ -49,16 +49,16 @@ func TestSmallHost(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, "--sandbox-memory-mb", "700", "--reserve-mb", "64", "--memory-overcommit", "8")
 	type tenant struct {
-		box *client.Box
-		pid string
-		at  float64
+		agent *client.Agent
+		pid   string
+		at    float64
 	}
 	var tenants []*tenant
 	for _, name := range []string{"one", "two"} {
-		_, box := create(t, c, named(name, 256))
-		v := &tenant{box: box, pid: spawn(t, box, client.Command{Command: counter}).PID}
-		until(t, "the counter runs", func() bool { return sh(t, box, "cat /tmp/ready 2>/dev/null || true") == "1" })
-		v.at = countOf(t, box, v.pid)
+		_, agent := create(t, c, named(name, 256))
+		v := &tenant{agent: agent, pid: spawn(t, agent, client.Command{Command: counter}).PID}
+		until(t, "the counter runs", func() bool { return sh(t, agent, "cat /tmp/ready 2>/dev/null || true") == "1" })
+		v.at = countOf(t, agent, v.pid)
 		tenants = append(tenants, v)
 	}
 	for what, hog := range map[string]string{
@@ -66,15 +66,15 @@ func TestSmallHost(t *testing.T) {
 		"memory": `exec python3 -c "kept = []` + "\n" + `while True: kept.append(b'x' * (8 << 20))"`,
 	} {
 		name := "hog-" + what
-		_, box := create(t, c, named(name, 1024))
-		if _, err := box.Start(t.Context(), client.Command{Command: hog}); err != nil {
+		_, agent := create(t, c, named(name, 1024))
+		if _, err := agent.Start(t.Context(), client.Command{Command: hog}); err != nil {
 			t.Fatal(err)
 		}
 		if said := ended(t, c, name); !strings.Contains(said, "above its share") {
 			t.Errorf("%s ended, and its events say: %s", name, said)
 		}
 		for _, v := range tenants {
-			if at := countOf(t, v.box, v.pid); at <= v.at {
+			if at := countOf(t, v.agent, v.pid); at <= v.at {
 				t.Errorf("after %s: process %s of another tenant counts %v, and was at %v", name, v.pid, at, v.at)
 			} else {
 				v.at = at
@@ -126,29 +126,29 @@ func TestMemoryIsReserved(t *testing.T) {
 func TestFirstProcess(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	_, box := create(t, c, named("first", 256))
-	witness := spawn(t, box, client.Command{Command: "sleep 1000"})
+	_, agent := create(t, c, named("first", 256))
+	witness := spawn(t, agent, client.Command{Command: "sleep 1000"})
 	for _, s := range []string{"KILL", "STOP", "TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "BUS", "ILL", "FPE", "TRAP", "SYS", "TSTP", "TTIN", "TTOU", "ALRM", "USR1", "USR2", "XCPU", "32", "33", "34", "35", "64"} {
-		sh(t, box, "kill -"+s+" 1")
+		sh(t, agent, "kill -"+s+" 1")
 	}
-	sh(t, box, "python3 -c 'import os; os.kill(1, 9)'")
-	sh(t, box, "python3 -c 'import os, signal; signal.pidfd_send_signal(os.pidfd_open(1), 9)'")
+	sh(t, agent, "python3 -c 'import os; os.kill(1, 9)'")
+	sh(t, agent, "python3 -c 'import os, signal; signal.pidfd_send_signal(os.pidfd_open(1), 9)'")
 	// Each namespace has the rule for its own processes. Those outside can kill its
 	// first process like any other. A process without the right to signal gets an
 	// error, as everywhere.
-	if out := sh(t, box, `unshare -Urpf sh -c 'kill -9 $$; echo alive'; setpriv --reuid 65534 --clear-groups sh -c 'kill -9 1 || echo refused' 2>/dev/null`); out != "alive\nrefused" {
+	if out := sh(t, agent, `unshare -Urpf sh -c 'kill -9 $$; echo alive'; setpriv --reuid 65534 --clear-groups sh -c 'kill -9 1 || echo refused' 2>/dev/null`); out != "alive\nrefused" {
 		t.Errorf("in a namespace, and without the right: %q", out)
 	}
-	if out := sh(t, box, `unshare -Urpf sleep 999 & for i in $(seq 200); do pid=$(pgrep -fx 'sleep 999') && break; sleep 0.05; done; kill -9 $pid; wait; echo gone`); out != "gone" {
+	if out := sh(t, agent, `unshare -Urpf sleep 999 & for i in $(seq 200); do pid=$(pgrep -fx 'sleep 999') && break; sleep 0.05; done; kill -9 $pid; wait; echo gone`); out != "gone" {
 		t.Errorf("the first process of another namespace: %q", out)
 	}
-	if out := sh(t, box, "sleep 0.2; echo alive"); out != "alive" {
+	if out := sh(t, agent, "sleep 0.2; echo alive"); out != "alive" {
 		t.Errorf("it says %q", out)
 	}
-	if proc, err := box.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
+	if proc, err := agent.Process(t.Context(), witness.PID); err != nil || proc.Status != "running" {
 		t.Errorf("another process is %s (%v)", proc.Status, err)
 	}
-	_, _ = box.Start(t.Context(), client.Command{Command: `python3 -c 'import ctypes, os; trace = ctypes.CDLL(None).ptrace; trace(16, 1, 0, 0); os.waitpid(1, 0x40000000); trace(8, 1, 0, 0)'`})
+	_, _ = agent.Start(t.Context(), client.Command{Command: `python3 -c 'import ctypes, os; trace = ctypes.CDLL(None).ptrace; trace(16, 1, 0, 0); os.waitpid(1, 0x40000000); trace(8, 1, 0, 0)'`})
 	if said := ended(t, c, "first"); !strings.Contains(said, "its first process was killed from inside (signal 9)") || !strings.Contains(said, "restore one of its snapshots") {
 		t.Errorf("its events say: %s", said)
 	}

@@ -118,15 +118,15 @@ func TestNobodyHasTheOriginOfTheAPI(t *testing.T) {
 	t.Parallel()
 	b := browse(t)
 	p, c := start(t)
-	_, box := create(t, c, named("hostile", 512))
-	if _, err := box.WriteFile(t.Context(), "/hostile.py", strings.NewReader(hostile), "0644"); err != nil {
+	_, agent := create(t, c, named("hostile", 512))
+	if _, err := agent.WriteFile(t.Context(), "/hostile.py", strings.NewReader(hostile), "0644"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := box.Start(t.Context(), client.Command{Command: "exec python3 /hostile.py"}); err != nil {
+	if _, err := agent.Start(t.Context(), client.Command{Command: "exec python3 /hostile.py"}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the server listens", func() bool {
-		return sh(t, box, "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:3000\").status)' 2>/dev/null || true") == "200"
+		return sh(t, agent, "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:3000\").status)' 2>/dev/null || true") == "200"
 	})
 	byPath := published(t, c, "hostile", true)
 	if !strings.HasPrefix(byPath, p.Previews+"/preview/") {

@@ -131,17 +131,17 @@ func leaveNothing(t *testing.T, p *testkit.Platform) {
 }
 
 // create makes a sandbox and returns a handle to what is inside.
-func create(t *testing.T, c *client.Client, sb doze.Sandbox) (doze.Sandbox, *client.Box) {
+func create(t *testing.T, c *client.Client, sb doze.Sandbox) (doze.Sandbox, *client.Agent) {
 	t.Helper()
 	sb, err := c.Create(t.Context(), sb, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sb, box
+	return sb, agent
 }
 
 func named(name string, memory doze.Megabytes) doze.Sandbox {
@@ -149,9 +149,9 @@ func named(name string, memory doze.Megabytes) doze.Sandbox {
 }
 
 // sh runs a command to its end and returns its standard output.
-func sh(t *testing.T, box *client.Box, command string) string {
+func sh(t *testing.T, agent *client.Agent, command string) string {
 	t.Helper()
-	p, err := box.Start(t.Context(), client.Command{Command: command, Wait: true})
+	p, err := agent.Start(t.Context(), client.Command{Command: command, Wait: true})
 	if err != nil {
 		t.Fatalf("%s: %v", command, err)
 	}
@@ -230,12 +230,12 @@ http.server.ThreadingHTTPServer(("0.0.0.0", 9000), H).serve_forever()
 
 // hold starts a holder of mb megabytes whose timer fires after that many
 // seconds, and returns its address through the edge.
-func hold(t *testing.T, p *testkit.Platform, sb doze.Sandbox, box *client.Box, mb, seconds int) string {
+func hold(t *testing.T, p *testkit.Platform, sb doze.Sandbox, agent *client.Agent, mb, seconds int) string {
 	t.Helper()
-	if _, err := box.WriteFile(t.Context(), "/root/holder.py", strings.NewReader(fmt.Sprintf(holder, mb, seconds)), ""); err != nil {
+	if _, err := agent.WriteFile(t.Context(), "/root/holder.py", strings.NewReader(fmt.Sprintf(holder, mb, seconds)), ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := box.Start(t.Context(), client.Command{Command: "python3 /root/holder.py", Name: "holder"}); err != nil {
+	if _, err := agent.Start(t.Context(), client.Command{Command: "python3 /root/holder.py", Name: "holder"}); err != nil {
 		t.Fatal(err)
 	}
 	url := sb.Metadata.URL + "/port/9000"

@@ -17,7 +17,7 @@ import (
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	p, c := start(t)
-	sb, box := create(t, c, named("processes", 1024))
+	sb, agent := create(t, c, named("processes", 1024))
 	url := sb.Metadata.URL
 
 	t.Run("wait", func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestProcesses(t *testing.T) {
 
 	t.Run("logs", func(t *testing.T) {
 		t.Parallel()
-		proc := spawn(t, box, client.Command{Name: "logger", Command: "echo before; echo warning >&2; while [ ! -e /tmp/go ]; do sleep 0.05; done; printf 'pa'; sleep 0.1; echo rt; echo after"})
+		proc := spawn(t, agent, client.Command{Name: "logger", Command: "echo before; echo warning >&2; while [ ! -e /tmp/go ]; do sleep 0.05; done; printf 'pa'; sleep 0.1; echo rt; echo after"})
 		resp, err := call{url: url + "/process/logger/logs/stream"}.open(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestProcesses(t *testing.T) {
 			}
 			got = append(got, line)
 		}
-		put(t, box, "/tmp/go", "")
+		put(t, agent, "/tmp/go", "")
 		rest, err := io.ReadAll(lines)
 		if err != nil {
 			t.Fatal(err)
@@ -150,10 +150,10 @@ func TestProcesses(t *testing.T) {
 			"polite":   {"/process/polite", "Process stopped successfully", "stopped"},
 			"stubborn": {"/process/stubborn/kill", "Process killed successfully", "killed"},
 		} {
-			spawn(t, box, client.Command{Name: how, Command: "sleep 1000 & echo $!; wait"})
+			spawn(t, agent, client.Command{Name: how, Command: "sleep 1000 & echo $!; wait"})
 			var child string
 			until(t, how+" has a child", func() bool {
-				logs, err := box.Logs(t.Context(), how)
+				logs, err := agent.Logs(t.Context(), how)
 				child = strings.TrimSpace(logs.Stdout)
 				return err == nil && child != ""
 			})
@@ -162,15 +162,15 @@ func TestProcesses(t *testing.T) {
 			if done.Message != want.message {
 				t.Errorf("%s: %+v", how, done)
 			}
-			if proc, err := box.Process(t.Context(), how); err != nil || proc.Status != want.status {
+			if proc, err := agent.Process(t.Context(), how); err != nil || proc.Status != want.status {
 				t.Errorf("%s is %s at once, %v", how, proc.Status, err)
 			}
 			until(t, how+" is over with its child", func() bool {
-				proc, err := box.Process(t.Context(), how)
+				proc, err := agent.Process(t.Context(), how)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return proc.CompletedAt != "" && sh(t, box, "kill -0 "+child+" 2>/dev/null && echo there || echo gone") == "gone"
+				return proc.CompletedAt != "" && sh(t, agent, "kill -0 "+child+" 2>/dev/null && echo there || echo gone") == "gone"
 			})
 			call{method: "DELETE", url: url + "/process/" + how + "/kill"}.want(t, p, 404)
 		}
@@ -214,8 +214,8 @@ func TestProcesses(t *testing.T) {
 
 	t.Run("list", func(t *testing.T) {
 		t.Parallel()
-		spawn(t, box, client.Command{Name: "listed", Command: "sleep 1000"})
-		all, err := box.Processes(t.Context())
+		spawn(t, agent, client.Command{Name: "listed", Command: "sleep 1000"})
+		all, err := agent.Processes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +232,7 @@ func TestProcesses(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		term, err := box.Terminal(ctx, client.Screen{Cols: 100, Rows: 30, Session: "test"})
+		term, err := agent.Terminal(ctx, client.Screen{Cols: 100, Rows: 30, Session: "test"})
 		if err != nil {
 			t.Fatal(err)
 		}

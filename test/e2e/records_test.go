@@ -16,9 +16,9 @@ func TestMain(m *testing.M) { postgres.Main(m) }
 func TestRecordsOnAServer(t *testing.T) {
 	t.Parallel()
 	address := postgres.Database(t)
-	p, c := start(t, "--database", address, "--spares", "0")
-	sb, box := create(t, c, named("kept", 2048))
-	sh(t, box, "echo 42 >/root/answer")
+	p, c := start(t, "--database", address, "--warm-pool", "0")
+	sb, agent := create(t, c, named("kept", 2048))
+	sh(t, agent, "echo 42 >/root/answer")
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestRecordsOnAServer(t *testing.T) {
 	if err != nil || got.Status != "DEPLOYED" {
 		t.Fatalf("it is %s, %v", got.Status, err)
 	}
-	if answer := sh(t, box, "cat /root/answer"); answer != "42" {
+	if answer := sh(t, agent, "cat /root/answer"); answer != "42" {
 		t.Errorf("its file has %q", answer)
 	}
 	if files, err := filepath.Glob(filepath.Join(p.Data, "doze.db*")); err != nil || len(files) > 0 {

@@ -19,8 +19,8 @@ import (
 func roles(t *testing.T, args ...string) (*testkit.Platform, *rolesClient) {
 	t.Helper()
 	p, c := launch(t, nil, testkit.Options{Roles: true, Args: args})
-	sb, box := create(t, c, named("a", 256))
-	return p, &rolesClient{t: t, p: p, url: sb.Metadata.URL, sh: func(command string) string { return sh(t, box, command) }}
+	sb, agent := create(t, c, named("a", 256))
+	return p, &rolesClient{t: t, p: p, url: sb.Metadata.URL, sh: func(command string) string { return sh(t, agent, command) }}
 }
 
 // rolesClient uses one sandbox of such a platform.

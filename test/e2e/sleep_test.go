@@ -13,9 +13,9 @@ import (
 func TestMemorySurvives(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s")
-	sb, box := create(t, c, named("memory", 4096))
-	url := hold(t, p, sb, box, 200, 2)
-	before, pid := sum(t, p, url+"/bytes"), sh(t, box, "cat /proc/sys/kernel/random/uuid >/root/written; cat /root/written")
+	sb, agent := create(t, c, named("memory", 4096))
+	url := hold(t, p, sb, agent, 200, 2)
+	before, pid := sum(t, p, url+"/bytes"), sh(t, agent, "cat /proc/sys/kernel/random/uuid >/root/written; cat /root/written")
 	_, random := get(t, p, url+"/random")
 
 	for _, life := range []struct {
@@ -55,7 +55,7 @@ func TestMemorySurvives(t *testing.T) {
 		if _, file := get(t, p, url+"/file"); file != "still open" {
 			t.Errorf("%s: the open file has %q", life.tier, file)
 		}
-		if again := sh(t, box, "cat /root/written"); again != pid {
+		if again := sh(t, agent, "cat /root/written"); again != pid {
 			t.Errorf("%s: the written file has %q, and had %q", life.tier, again, pid)
 		}
 		if _, now := get(t, p, url+"/random"); now == random {

@@ -25,17 +25,17 @@ func into(name string) doze.ForkRequest {
 }
 
 // open returns a sandbox and a handle to what is inside.
-func open(t *testing.T, c *client.Client, name string) (doze.Sandbox, *client.Box) {
+func open(t *testing.T, c *client.Client, name string) (doze.Sandbox, *client.Agent) {
 	t.Helper()
 	sb, err := c.Sandbox(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sb, box
+	return sb, agent
 }
 
 // snap takes a snapshot of the sandbox src.
@@ -65,13 +65,13 @@ func TestForks(t *testing.T) {
 	p, c := start(t, "--pause-after", "60s")
 	want := named("src", 512)
 	want.Spec.Runtime.Envs = []doze.Env{{Name: "PLAIN", Value: new("plain")}, {Name: "WHO", Value: new("src")}, {Name: "HIDDEN", Value: new("hunter2"), Secret: true}}
-	src, box := create(t, c, want)
-	url := hold(t, p, src, box, 16, 3600)
-	put(t, box, "/root/state", "before")
-	if got := sh(t, box, "echo $HIDDEN"); got != "hunter2" {
+	src, agent := create(t, c, want)
+	url := hold(t, p, src, agent, 16, 3600)
+	put(t, agent, "/root/state", "before")
+	if got := sh(t, agent, "echo $HIDDEN"); got != "hunter2" {
 		t.Fatalf("the source has %q", got)
 	}
-	memory, pid := sum(t, p, url+"/bytes"), sh(t, box, "cat /proc/$(pgrep -f holder.py | head -1)/status | grep ^Pid:")
+	memory, pid := sum(t, p, url+"/bytes"), sh(t, agent, "cat /proc/$(pgrep -f holder.py | head -1)/status | grep ^Pid:")
 	asked := asks(t, p, url)
 	n := snap(t, c, "n")
 	if n.Status != doze.SnapshotReady || n.Bytes < 16<<20 {
@@ -80,7 +80,7 @@ func TestForks(t *testing.T) {
 	if now := asks(t, p, url); now != asked+1 {
 		t.Errorf("the source goes on at %d, not %d", now, asked+1)
 	}
-	put(t, box, "/root/state", "after")
+	put(t, agent, "/root/state", "after")
 	if _, err := c.Delete(t.Context(), "src"); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestForks(t *testing.T) {
 	}
 	addresses, random := map[string]bool{}, map[string]bool{}
 	for _, name := range forkNames {
-		sb, box := open(t, c, name)
+		sb, agent := open(t, c, name)
 		url := sb.Metadata.URL + "/port/9000"
 		if got := asks(t, p, url); got != asked+1 {
 			t.Errorf("%s goes on at %d, not %d", name, got, asked+1)
@@ -110,7 +110,7 @@ func TestForks(t *testing.T) {
 		if got := sum(t, p, url+"/bytes"); got != memory {
 			t.Errorf("%s has other memory: %s, %s", name, got, memory)
 		}
-		if got := sh(t, box, "cat /proc/$(pgrep -f holder.py | head -1)/status | grep ^Pid:"); got != pid {
+		if got := sh(t, agent, "cat /proc/$(pgrep -f holder.py | head -1)/status | grep ^Pid:"); got != pid {
 			t.Errorf("%s has the process %s, not %s", name, got, pid)
 		}
 		_, drawn := get(t, p, url+"/random")
@@ -119,18 +119,18 @@ func TestForks(t *testing.T) {
 			"hostname": name, "echo $WHO": name, "echo $BL_NAME": name, "echo $PLAIN": "plain", "cat /root/state": "before",
 			"env | grep -c hunter2 || true": "0", "getent hosts " + name + " | wc -l": "1",
 		} {
-			if got := sh(t, box, command); got != answer {
+			if got := sh(t, agent, command); got != answer {
 				t.Errorf("%s: %s is %q, not %q", name, command, got, answer)
 			}
 		}
-		addresses[sh(t, box, "ip -4 -o addr show scope global | awk '{print $4}'")] = true
-		put(t, box, "/root/state", name)
+		addresses[sh(t, agent, "ip -4 -o addr show scope global | awk '{print $4}'")] = true
+		put(t, agent, "/root/state", name)
 	}
 	if len(addresses) != len(forkNames) || len(random) != len(forkNames) {
 		t.Errorf("they share addresses or random bytes: %v, %v", addresses, random)
 	}
 	for _, name := range forkNames {
-		if _, box := open(t, c, name); sh(t, box, "cat /root/state") != name {
+		if _, agent := open(t, c, name); sh(t, agent, "cat /root/state") != name {
 			t.Errorf("%s has the file of another", name)
 		}
 	}
@@ -159,8 +159,8 @@ func TestSnapshotsOfSleepers(t *testing.T) {
 
 func sleeper(t *testing.T, p *testkit.Platform, c *client.Client, tier string) {
 	t.Helper()
-	src, box := create(t, c, named("src", 512))
-	asked := asks(t, p, hold(t, p, src, box, 8, 3600))
+	src, agent := create(t, c, named("src", 512))
+	asked := asks(t, p, hold(t, p, src, agent, 8, 3600))
 	awaitTier(t, p, "src", tier)
 	sleeps(t, c, "src")
 	snap(t, c, "n")
@@ -185,23 +185,23 @@ func sleeper(t *testing.T, p *testkit.Platform, c *client.Client, tier string) {
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
-	src, box := create(t, c, named("src", 512))
-	url := hold(t, p, src, box, 8, 3600)
-	put(t, box, "/root/state", "before")
+	src, agent := create(t, c, named("src", 512))
+	url := hold(t, p, src, agent, 8, 3600)
+	put(t, agent, "/root/state", "before")
 	asked := asks(t, p, url)
 	snap(t, c, "n")
 	for range 3 {
 		asks(t, p, url)
 	}
-	put(t, box, "/root/state", "after")
-	sh(t, box, "rm -rf /etc/apt")
+	put(t, agent, "/root/state", "after")
+	sh(t, agent, "rm -rf /etc/apt")
 	if _, err := c.Restore(t.Context(), "src", "n"); err != nil {
 		t.Fatal(err)
 	}
 	if got := asks(t, p, url); got != asked+1 {
 		t.Errorf("it goes on at %d, not %d", got, asked+1)
 	}
-	if got := sh(t, box, "cat /root/state; echo; ls -d /etc/apt; hostname"); got != "before\n/etc/apt\nsrc" {
+	if got := sh(t, agent, "cat /root/state; echo; ls -d /etc/apt; hostname"); got != "before\n/etc/apt\nsrc" {
 		t.Errorf("it has %q", got)
 	}
 
@@ -224,8 +224,8 @@ func TestRestore(t *testing.T) {
 func TestForkCut(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
-	_, box := create(t, c, named("src", 1024))
-	random(t, box, "32")
+	_, agent := create(t, c, named("src", 1024))
+	random(t, agent, "32")
 	kept := snap(t, c, "kept")
 	const said = "removing the snapshot of a fork that was cut short"
 	all := func() []doze.Snapshot {
@@ -289,8 +289,8 @@ func damage(t *testing.T, p *testkit.Platform, n doze.Snapshot) {
 func TestDaemonDiesOverSnapshots(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "60s")
-	src, box := create(t, c, named("src", 512))
-	url := hold(t, p, src, box, 64, 3600)
+	src, agent := create(t, c, named("src", 512))
+	url := hold(t, p, src, agent, 64, 3600)
 	asked := asks(t, p, url)
 	n := snap(t, c, "n")
 	for what, do := range map[string]func(context.Context) error{

@@ -34,8 +34,8 @@ func swapWalk(t *testing.T, kind, size string) {
 	if printed := p.Printed(); strings.Contains(printed, "swap could not be had") || !strings.Contains(printed, `"kind":"`+kind+`"`) {
 		t.Skip("SKIPPED: this host lets us make no swap:", p.Tail())
 	}
-	sb, box := create(t, c, named("memory", 1024))
-	url := hold(t, p, sb, box, 200, 2)
+	sb, agent := create(t, c, named("memory", 1024))
+	url := hold(t, p, sb, agent, 200, 2)
 	before := sum(t, p, url+"/bytes")
 	for name, end := range map[string]func() error{
 		"nothing happens": func() error { return nil },
@@ -193,8 +193,8 @@ func TestSwapFull(t *testing.T) {
 	if printed := p.Printed(); !strings.Contains(printed, `"kind":"zram"`) || strings.Contains(printed, "swap could not be had") {
 		t.Skip("SKIPPED: this host has no compressed memory:", p.Tail())
 	}
-	sb, box := create(t, c, named("large", 1024))
-	url := hold(t, p, sb, box, 200, 2)
+	sb, agent := create(t, c, named("large", 1024))
+	url := hold(t, p, sb, agent, 200, 2)
 	before := sum(t, p, url+"/bytes")
 	for range 2 {
 		awaitTier(t, p, "large", "paused")

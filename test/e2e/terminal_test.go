@@ -12,7 +12,7 @@ import (
 func TestTerminalEnds(t *testing.T) {
 	t.Parallel()
 	p, c := start(t)
-	sb, box := create(t, c, named("terminal", 256))
+	sb, agent := create(t, c, named("terminal", 256))
 	ws := dial(t, p, sb.Metadata.URL+"/terminal/ws")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -26,7 +26,7 @@ func TestTerminalEnds(t *testing.T) {
 	if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
 		t.Errorf("closed with %v: %v", code, err)
 	}
-	if got := sh(t, box, "pgrep -f 'sleep 304' >/dev/null && echo lives"); got != "lives" {
+	if got := sh(t, agent, "pgrep -f 'sleep 304' >/dev/null && echo lives"); got != "lives" {
 		t.Errorf("the process that left is gone: %q", got)
 	}
 }

@@ -88,7 +88,7 @@ func check(t *testing.T, tr doze.Trace) {
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	sink := collector.Serve(t)
-	p, c := launch(t, nil, testkit.Options{Args: []string{"--otlp-endpoint", sink.URL, "--spares", "0", "--ready", "0", "--pause-after", "300ms", "--save-after", "500ms", "--disk-after", "8s"}})
+	p, c := launch(t, nil, testkit.Options{Args: []string{"--otlp-endpoint", sink.URL, "--warm-pool", "0", "--ready", "0", "--pause-after", "300ms", "--save-after", "500ms", "--disk-after", "8s"}})
 	seen := map[string]bool{}
 	last := func(name string) doze.Trace {
 		t.Helper()
@@ -148,7 +148,7 @@ func TestTraces(t *testing.T) {
 		return true
 	})
 
-	p.Arguments("--spares", "1", "--pause-after", "1h")
+	p.Arguments("--warm-pool", "1", "--pause-after", "1h")
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestTraces(t *testing.T) {
 		t.Errorf("after a restart it has %+v, %v", all, err)
 	}
 	create(t, c, named("fourth", 512)) // has the node start one more
-	if err := p.AwaitSpares(t.Context(), 1); err != nil {
+	if err := p.AwaitWarmPool(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "a create from a spare machine", func() bool {
@@ -183,7 +183,7 @@ func TestTraces(t *testing.T) {
 	if !strings.Contains(out, "create  image  done") || !strings.Contains(out, "launch") {
 		t.Error(out)
 	}
-	p.Arguments("--spares", "0") // a spare machine is nobody's, and would be left
+	p.Arguments("--warm-pool", "0") // a spare machine is nobody's, and would be left
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}

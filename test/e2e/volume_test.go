@@ -50,9 +50,9 @@ func part(t *testing.T, c *client.Client, name string, volumes ...string) {
 }
 
 // room is how many megabytes a guest sees of a volume.
-func room(t *testing.T, box *client.Box, path string) float64 {
+func room(t *testing.T, agent *client.Agent, path string) float64 {
 	t.Helper()
-	return number(t, sh(t, box, "df -m --output=size "+path+" | tail -1"))
+	return number(t, sh(t, agent, "df -m --output=size "+path+" | tail -1"))
 }
 
 // TestVolumes writes into volumes, and finds what was written in the next
@@ -62,16 +62,16 @@ func TestVolumes(t *testing.T) {
 	p, c := start(t, "--pause-after", "60s")
 	create(t, c, named("plain", 512))
 	volume(t, c, "kept", "")
-	_, box := create(t, c, having("one", doze.VolumeAttachment{Name: "kept", MountPath: "/data/kept"},
+	_, agent := create(t, c, having("one", doze.VolumeAttachment{Name: "kept", MountPath: "/data/kept"},
 		doze.VolumeAttachment{Name: "scratch", MountPath: "/scratch", Type: doze.VolumeEphemeral, SizeMB: 32}))
-	if n := room(t, box, "/data/kept"); n < 40 || n > 64 {
+	if n := room(t, agent, "/data/kept"); n < 40 || n > 64 {
 		t.Errorf("of 64 MB it sees %v", n)
 	}
-	if got := sh(t, box, "mountpoint -q /data/kept && mountpoint -q /scratch && ls -A /data/kept /scratch | wc -w"); got != "2" {
+	if got := sh(t, agent, "mountpoint -q /data/kept && mountpoint -q /scratch && ls -A /data/kept /scratch | wc -w"); got != "2" {
 		t.Errorf("two empty mount points have %s words", got)
 	}
-	put(t, box, "/data/kept/state", "first")
-	if got := sh(t, box, "dd if=/dev/zero of=/data/kept/large bs=1M 2>&1 | grep -o 'No space left' ; rm /data/kept/large"); got != "No space left" {
+	put(t, agent, "/data/kept/state", "first")
+	if got := sh(t, agent, "dd if=/dev/zero of=/data/kept/large bs=1M 2>&1 | grep -o 'No space left' ; rm /data/kept/large"); got != "No space left" {
 		t.Errorf("a full volume says %q", got)
 	}
 	for what, err := range map[string]error{
@@ -90,7 +90,7 @@ func TestVolumes(t *testing.T) {
 	if n := len(grown.Events); err != nil || grown.Spec.Size != 128 || n == 0 || !strings.Contains(grown.Events[n-1].Message, "sandbox:one sees that on its next machine") {
 		t.Errorf("%+v, %v", grown, err)
 	}
-	if n := room(t, box, "/data/kept"); n < 40 || n > 64 { // it is larger for who gets it next
+	if n := room(t, agent, "/data/kept"); n < 40 || n > 64 { // it is larger for who gets it next
 		t.Errorf("where it is attached, it sees %v MB", n)
 	}
 	volume(t, c, "other", "")
@@ -98,11 +98,11 @@ func TestVolumes(t *testing.T) {
 	part(t, c, "one", "kept")
 	until(t, "only one disk is in use", func() bool { return devices(t, p) == 1 })
 
-	_, box = create(t, c, having("two", doze.VolumeAttachment{Name: "kept", MountPath: "/other", ReadOnly: true}))
-	if got := sh(t, box, "cat /other/state; for do in 'touch /other/x' 'rm /other/state' 'mount -o remount,rw /other' 'chmod 777 /other/state'; do sh -c \"$do\" 2>/dev/null && echo $do; done; true"); got != "first" {
+	_, agent = create(t, c, having("two", doze.VolumeAttachment{Name: "kept", MountPath: "/other", ReadOnly: true}))
+	if got := sh(t, agent, "cat /other/state; for do in 'touch /other/x' 'rm /other/state' 'mount -o remount,rw /other' 'chmod 777 /other/state'; do sh -c \"$do\" 2>/dev/null && echo $do; done; true"); got != "first" {
 		t.Errorf("a read-only volume allows %q", got)
 	}
-	if n := room(t, box, "/other"); n < 100 || n > 128 {
+	if n := room(t, agent, "/other"); n < 100 || n > 128 {
 		t.Errorf("of 128 MB it sees %v", n)
 	}
 	part(t, c, "two", "kept")
@@ -134,8 +134,8 @@ func TestVolumesArchive(t *testing.T) {
 	p, c := start(t, "--pause-after", "60s")
 	volume(t, c, "v", "")
 	attached := doze.VolumeAttachment{Name: "v", MountPath: "/v"}
-	sb, box := create(t, c, having("a", attached))
-	sh(t, box, "echo volume >/v/state; echo root >/root/state")
+	sb, agent := create(t, c, having("a", attached))
+	sh(t, agent, "echo volume >/v/state; echo root >/root/state")
 	if _, err := c.Archive(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestVolumesArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes("DEPLOYED")
-	if got := sh(t, box, "cat /v/state /root/state"); got != "volume\nroot" {
+	if got := sh(t, agent, "cat /v/state /root/state"); got != "volume\nroot" {
 		t.Errorf("out of the archive there are %q", got)
 	}
 	part(t, c, "a", "v")
@@ -178,8 +178,8 @@ func TestVolumesArchive(t *testing.T) {
 		v, err := c.Volume(t.Context(), "v")
 		return err == nil && v.State.AttachedTo == "" && devices(t, p) == 0
 	})
-	_, box = create(t, c, having("next", attached))
-	if got := sh(t, box, "cat /v/state"); got != "volume" {
+	_, agent = create(t, c, having("next", attached))
+	if got := sh(t, agent, "cat /v/state"); got != "volume" {
 		t.Errorf("the next one reads %q", got)
 	}
 }
@@ -200,13 +200,13 @@ func TestVolumesSleep(t *testing.T) {
 	t.Parallel()
 	p, c := start(t, "--pause-after", "200ms", "--save-after", "0s", "--disk-after", "400ms", "--ready", "0")
 	volume(t, c, "v", "")
-	sb, box := create(t, c, having("a", doze.VolumeAttachment{Name: "v", MountPath: "/v"},
+	sb, agent := create(t, c, having("a", doze.VolumeAttachment{Name: "v", MountPath: "/v"},
 		doze.VolumeAttachment{Name: "e", MountPath: "/e", Type: doze.VolumeEphemeral, SizeMB: 16}))
-	sh(t, box, "echo fleeting >/e/state")
+	sh(t, agent, "echo fleeting >/e/state")
 	forever := 0
-	spawn(t, box, client.Command{Name: "writer", Timeout: &forever, Command: `exec 3>>/v/log 4<>/v/nameless; rm /v/nameless; echo held >&4
+	spawn(t, agent, client.Command{Name: "writer", Timeout: &forever, Command: `exec 3>>/v/log 4<>/v/nameless; rm /v/nameless; echo held >&4
 		i=0; while [ ! -e /v/stop ]; do i=$((i+1)); echo $i >&3; sleep 0.02; done; cat /proc/self/fd/4 >/v/found; echo done >/v/end`})
-	lines := func() float64 { return number(t, sh(t, box, "wc -l </v/log")) }
+	lines := func() float64 { return number(t, sh(t, agent, "wc -l </v/log")) }
 	before := lines()
 	for what, do := range map[string]func() error{
 		"sleep": func() error { return nil },
@@ -220,10 +220,10 @@ func TestVolumesSleep(t *testing.T) {
 		until(t, "after "+what+" it writes on", func() bool { return lines() > before })
 		before = lines()
 	}
-	if got := sh(t, box, "cat /e/state; touch /v/stop; while [ ! -e /v/end ]; do sleep 0.01; done; cat /v/found"); got != "fleeting\nheld" {
+	if got := sh(t, agent, "cat /e/state; touch /v/stop; while [ ! -e /v/end ]; do sleep 0.01; done; cat /v/found"); got != "fleeting\nheld" {
 		t.Errorf("it found %q", got)
 	}
-	if got := sh(t, box, "sort -n -c /v/log && tail -1 /v/log"); number(t, got) < before {
+	if got := sh(t, agent, "sort -n -c /v/log && tail -1 /v/log"); number(t, got) < before {
 		t.Errorf("the log ends with %s", got)
 	}
 	part(t, c, "a", "v")
@@ -274,11 +274,11 @@ func TestVolumeTemplate(t *testing.T) {
 	}
 	volume(t, c, "old", "t:5") // four uploads were refused
 	volume(t, c, "new", "t")
-	_, box := create(t, c, having("a", doze.VolumeAttachment{Name: "old", MountPath: "/old"}, doze.VolumeAttachment{Name: "new", MountPath: "/new"}))
-	if got := sh(t, box, "/old/bin/hello; /new/bin/hello; echo changed >/old/bin/hello; stat -c %U:%a /new/bin/hello"); got != "version 0\nversion 1\nroot:755" {
+	_, agent := create(t, c, having("a", doze.VolumeAttachment{Name: "old", MountPath: "/old"}, doze.VolumeAttachment{Name: "new", MountPath: "/new"}))
+	if got := sh(t, agent, "/old/bin/hello; /new/bin/hello; echo changed >/old/bin/hello; stat -c %U:%a /new/bin/hello"); got != "version 0\nversion 1\nroot:755" {
 		t.Errorf("it says %q", got)
 	}
-	if n := room(t, box, "/new"); n < 40 {
+	if n := room(t, agent, "/new"); n < 40 {
 		t.Errorf("of 64 MB it sees %v", n)
 	}
 	if err := c.DeleteVolumeTemplate(t.Context(), "t"); err != nil {

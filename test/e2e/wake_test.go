@@ -21,8 +21,8 @@ func TestCycles(t *testing.T) {
 	t.Parallel()
 	const cycles, callers = 100, 4
 	p, c := start(t, "--pause-after", "50ms", "--save-after", "20ms", "--disk-after", "200ms")
-	sb, box := create(t, c, named("cycles", 2048))
-	url := hold(t, p, sb, box, 8, 0)
+	sb, agent := create(t, c, named("cycles", 2048))
+	url := hold(t, p, sb, agent, 8, 0)
 	before := sum(t, p, url+"/bytes")
 
 	var requests atomic.Int64
@@ -82,24 +82,24 @@ func TestStorm(t *testing.T) {
 	t.Parallel()
 	const sandboxes, callers = 10, 3
 	p, c := start(t, "--pause-after", "300ms", "--save-after", "100ms", "--disk-after", "300ms")
-	boxes := make([]*client.Box, sandboxes)
-	for i := range boxes {
-		_, boxes[i] = create(t, c, named(fmt.Sprintf("storm-%d", i), 2048))
-		spawn(t, boxes[i], client.Command{Name: "alive", Command: "exec sleep 1000"})
-		put(t, boxes[i], "/dev/shm/id", fmt.Sprint(i))
+	agents := make([]*client.Agent, sandboxes)
+	for i := range agents {
+		_, agents[i] = create(t, c, named(fmt.Sprintf("storm-%d", i), 2048))
+		spawn(t, agents[i], client.Command{Name: "alive", Command: "exec sleep 1000"})
+		put(t, agents[i], "/dev/shm/id", fmt.Sprint(i))
 	}
-	for i := range boxes {
+	for i := range agents {
 		awaitTier(t, p, fmt.Sprintf("storm-%d", i), "disk")
 	}
 	var (
 		all     sync.WaitGroup
 		slowest atomic.Int64
 	)
-	for i, box := range boxes {
+	for i, agent := range agents {
 		for range callers {
 			all.Go(func() {
 				began := time.Now()
-				r, err := box.ReadFile(t.Context(), "/dev/shm/id")
+				r, err := agent.ReadFile(t.Context(), "/dev/shm/id")
 				if err != nil {
 					t.Errorf("%d: %v", i, err)
 					return
@@ -109,7 +109,7 @@ func TestStorm(t *testing.T) {
 					t.Errorf("%d: says %q, %v", i, id, err)
 				}
 				slowest.Store(max(slowest.Load(), int64(time.Since(began))))
-				if proc, err := box.Process(t.Context(), "alive"); err != nil || proc.Status != "running" {
+				if proc, err := agent.Process(t.Context(), "alive"); err != nil || proc.Status != "running" {
 					t.Errorf("%d: its process is %q, %v", i, proc.Status, err)
 				}
 			})

@@ -99,7 +99,7 @@ func TestFaults(t *testing.T) {
 			w := newWorld(t, j, bin)
 			for i, r := range rows {
 				for _, f := range r.chosen(i) {
-					name := fmt.Sprintf("%s %s %d %s", r.way, r.at, r.passes, faultNames[f])
+					name := fmt.Sprintf("%s %s %d %s", r.harm, r.at, r.passes, faultNames[f])
 					if r.on == j && strings.Contains(string(j)+" "+name, *only) {
 						t.Run(name, func(t *testing.T) { w.run(t, r, f) })
 					}
@@ -147,7 +147,7 @@ type world struct {
 	dark   atomic.Bool // it lost its power, and nobody asked
 	ear    *ear
 	client *client.Client
-	keeper *testkit.Keeper // nil until there is one, and after it failed
+	canary *testkit.Canary // nil until there is one, and after it failed
 	uid    string
 	made   int
 	dead   bool // dozed does not run
@@ -268,18 +268,18 @@ func (w *world) abandon() {
 	_ = w.Kill() // whatever it does
 	w.dead = true
 	w.ear.ignore()
-	w.keeper.Close()
-	w.keeper = nil
+	w.canary.Close()
+	w.canary = nil
 }
 
 // drop deletes the sandbox.
 func (w *world) drop(ctx context.Context, t *testing.T) {
 	t.Helper()
-	w.keeper.Close()
-	if _, err := w.client.Delete(ctx, w.keeper.Name); err != nil {
+	w.canary.Close()
+	if _, err := w.client.Delete(ctx, w.canary.Name); err != nil {
 		t.Error(err)
 	}
-	w.keeper = nil
+	w.canary = nil
 }
 
 // until repeats a check until it finds nothing to complain about.
@@ -304,15 +304,15 @@ func (w *world) run(t *testing.T, r row, f fault) {
 			w.abandon()
 		}
 	}()
-	rewind := w.keeper.Rewind()
-	if w.on == back && r.way == down { // a full disk takes the last checkpoint for the next
+	rewind := w.canary.Rewind()
+	if w.on == back && r.harm == down { // a full disk takes the last checkpoint for the next
 		release()
 		w.sleep(t)
 		release = w.settle(t)
 	}
-	begin := map[way]func(*testing.T, func(), row) (<-chan *held, func()){
+	begin := map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
 		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
-	}[r.way]
+	}[r.harm]
 	reached, finish := begin(t, release, r)
 	var at *held
 	select {
@@ -373,7 +373,7 @@ func (w *world) harm(t *testing.T, f fault, at *held) (relieve func()) {
 	case launcher:
 		shoot(t)(w.Launcher())
 	case engine:
-		shoot(t)(w.Engine(w.keeper.Name))
+		shoot(t)(w.Engine(w.canary.Name))
 		until(t, "the launcher notices", func() error {
 			machines, err := w.Machines(t.Context())
 			if errors.Is(err, syscall.ECONNREFUSED) {
@@ -434,15 +434,15 @@ func (w *world) fill(t *testing.T) (empty func()) {
 // done about its last wake. It stays so until release is called.
 func (w *world) settle(t *testing.T) (release func()) {
 	t.Helper()
-	if w.keeper == nil {
+	if w.canary == nil {
 		w.revive(t)
 		w.made++
-		name := fmt.Sprintf("keeper-%d", w.made)
-		k, err := w.Keep(t.Context(), name, name, megabytes)
+		name := fmt.Sprintf("canary-%d", w.made)
+		k, err := w.Canary(t.Context(), name, name, megabytes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.keeper = k
+		w.canary = k
 		k.Crashed = func() bool { return w.dark.Swap(false) }
 		if w.uid, err = w.UID(name); err != nil {
 			t.Fatal(err)
@@ -451,13 +451,13 @@ func (w *world) settle(t *testing.T) (release func()) {
 			w.sleep(t)
 		}
 	}
-	release, err := w.keeper.Hold(context.WithoutCancel(t.Context())) // release ends it
+	release, err := w.canary.Hold(context.WithoutCancel(t.Context())) // release ends it
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.step(t)
 	until(t, "it is awake and has no image", func() error {
-		left, err := w.images()
+		left, err := w.checkpoints()
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("there is %v", left)
 		}
@@ -473,8 +473,8 @@ const begun = "image.begun"
 // last is the checkpoint that it woke from, and may go back to.
 const last = "image.last"
 
-// images returns what is on disk of checkpoints, but for what was begun.
-func (w *world) images() (names []string, err error) {
+// checkpoints returns what is on disk of checkpoints, but for what was begun.
+func (w *world) checkpoints() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
 		if e.Name() != begun && (e.Name() != last || w.on != back && w.power == nil) {
@@ -487,7 +487,7 @@ func (w *world) images() (names []string, err error) {
 // step makes a step that must work.
 func (w *world) step(t *testing.T) {
 	t.Helper()
-	s, err := w.keeper.Step(t.Context())
+	s, err := w.canary.Step(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +500,7 @@ func (w *world) step(t *testing.T) {
 func (w *world) intact(t *testing.T) {
 	t.Helper()
 	until(t, "the sandbox answers", func() error {
-		s, err := w.keeper.Step(t.Context())
+		s, err := w.canary.Step(t.Context())
 		if len(s.Wrong) > 0 {
 			t.Fatal(strings.Join(s.Wrong, "; "))
 		}
@@ -516,11 +516,11 @@ func (w *world) intact(t *testing.T) {
 func (w *world) gone(t *testing.T) (failed bool) {
 	t.Helper()
 	until(t, "the sandbox fails or answers", func() error {
-		sb, err := w.client.Sandbox(t.Context(), w.keeper.Name)
+		sb, err := w.client.Sandbox(t.Context(), w.canary.Name)
 		if failed = err == nil && sb.Status == "FAILED"; err != nil || failed {
 			return err
 		}
-		release, err := w.keeper.Hold(context.WithoutCancel(t.Context())) // release ends it
+		release, err := w.canary.Hold(context.WithoutCancel(t.Context())) // release ends it
 		if err == nil {
 			release()
 		}
@@ -533,7 +533,7 @@ func (w *world) gone(t *testing.T) (failed bool) {
 func (w *world) lost(t *testing.T) {
 	t.Helper()
 	until(t, "the sandbox failed", func() error {
-		sb, err := w.client.Sandbox(t.Context(), w.keeper.Name)
+		sb, err := w.client.Sandbox(t.Context(), w.canary.Name)
 		if err == nil && sb.Status != "FAILED" {
 			err = errors.New("it is " + sb.Status)
 		}
@@ -561,7 +561,7 @@ func (w *world) sleep(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := w.AwaitTier(ctx, w.keeper.Name, tier)
+	err := w.AwaitTier(ctx, w.canary.Name, tier)
 	if err == nil && w.on == disk {
 		err = w.AwaitReady(ctx)
 	}
@@ -569,7 +569,7 @@ func (w *world) sleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the node says that it sleeps", func() error {
-		sb, err := w.client.Sandbox(t.Context(), w.keeper.Name)
+		sb, err := w.client.Sandbox(t.Context(), w.canary.Name)
 		if err == nil && sb.State != "STANDBY" {
 			err = errors.New("it is " + sb.State)
 		}
@@ -584,7 +584,7 @@ func (w *world) sleep(t *testing.T) {
 	})
 	if w.power != nil {
 		until(t, "the checkpoint is on disk", func() error {
-			if !w.keeper.Observe(w.Platform) {
+			if !w.canary.Observe(w.Platform) {
 				return errors.New("it may not be")
 			}
 			return nil
@@ -622,7 +622,7 @@ func (w *world) up(t *testing.T, release func(), r row) (<-chan *held, func()) {
 	reached := w.wait(r)
 	done := make(chan testkit.Stepped, 1)
 	go func() {
-		s, _ := w.keeper.Step(context.WithoutCancel(t.Context())) // whether it works depends on the fault
+		s, _ := w.canary.Step(context.WithoutCancel(t.Context())) // whether it works depends on the fault
 		done <- s
 	}()
 	return reached, func() {

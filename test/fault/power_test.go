@@ -52,7 +52,7 @@ func powered(t *testing.T, what string, do func(*world, *testing.T, row)) {
 	chosen, known := map[journey][]row{}, map[string]bool{}
 	for _, r := range rows {
 		r.on = lasting[r.on]
-		name := fmt.Sprintf("%s %s %s %d %s", r.on, r.way, r.at, r.passes, what)
+		name := fmt.Sprintf("%s %s %s %d %s", r.on, r.harm, r.at, r.passes, what)
 		if !known[name] && strings.Contains(name, *only) && (*all || *only != "" || dice.IntN(sampleOneIn) == 0) {
 			chosen[r.on] = append(chosen[r.on], r)
 		}
@@ -63,7 +63,7 @@ func powered(t *testing.T, what string, do func(*world, *testing.T, row)) {
 			t.Parallel()
 			w := newPowerWorld(t, j, bin)
 			for _, r := range some {
-				t.Run(fmt.Sprintf("%s %s %d %s", r.way, r.at, r.passes, what), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s %s %d %s", r.harm, r.at, r.passes, what), func(t *testing.T) {
 					defer func() {
 						if t.Failed() {
 							t.Logf("what dozed printed:\n%s", w.moves())
@@ -94,7 +94,7 @@ func TestPowerUnsynced(t *testing.T) {
 			w.settle(t)()
 			w.sleep(t) // there is a checkpoint
 			w.lose(t)
-			s, err := w.keeper.Step(t.Context())
+			s, err := w.canary.Step(t.Context())
 			if lost := err != nil || s.Lost > 0; lost != (environ != nil) {
 				t.Errorf("lost: %t, %+v, %v", lost, s, err)
 			}
@@ -145,7 +145,7 @@ func (w *world) cut(t *testing.T, r row) {
 	t.Helper()
 	at, finish := w.reach(t, r)
 	if r.keeps() {
-		w.keeper.Observe(w.Platform)
+		w.canary.Observe(w.Platform)
 	}
 	w.lose(t, func() {
 		at.answer(failpoint.Go) // nobody is there to hear it
@@ -162,9 +162,9 @@ func (w *world) reach(t *testing.T, r row) (at *held, finish func()) {
 	w.settle(t)()
 	w.sleep(t)
 	release := w.settle(t)
-	begin := map[way]func(*testing.T, func(), row) (<-chan *held, func()){
+	begin := map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
 		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
-	}[r.way]
+	}[r.harm]
 	reached, finish := begin(t, release, r)
 	select {
 	case at = <-reached:
@@ -182,7 +182,7 @@ func (w *world) crowd(t *testing.T, r row) {
 	defer relieve()
 	at.answer(failpoint.Go)
 	finish()
-	if r.way == down {
+	if r.harm == down {
 		time.Sleep(attempt)
 	}
 	if w.dead { // dozed may not start without room
@@ -210,7 +210,7 @@ const attempt = 400 * time.Millisecond
 // keeps reports whether a checkpoint with all that a sandbox has is on disk when
 // it reaches a step, and was before it woke.
 func (r row) keeps() bool {
-	return r.way == down && (r.at >= failpoint.Vouch && r.at <= failpoint.Link || r.at == failpoint.Sink && r.passes > 0)
+	return r.harm == down && (r.at >= failpoint.Vouch && r.at <= failpoint.Link || r.at == failpoint.Sink && r.passes > 0)
 }
 
 // lose cuts the power, and ends everything as that does. Before dozed starts again,
@@ -253,7 +253,7 @@ func (w *world) whole(t *testing.T, r row) {
 func (w *world) answers(t *testing.T, look func(testkit.Stepped)) {
 	t.Helper()
 	until(t, "the sandbox answers", func() error {
-		s, err := w.keeper.Step(t.Context())
+		s, err := w.canary.Step(t.Context())
 		if err != nil {
 			return err
 		}

@@ -38,22 +38,22 @@ var flags = map[journey][]string{
 	cold:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
 }
 
-// way is which part of its journey a sandbox is on.
-type way string
+// harm is which part of its journey a sandbox is on.
+type harm string
 
 const (
-	down     way = "down"     // it falls asleep
-	up       way = "up"       // a request wakes it
-	again    way = "again"    // dozed was killed while it slept, and starts
-	awake    way = "awake"    // dozed was killed while it was awake, and starts
-	succeeds way = "succeeds" // the launcher was killed while it was awake, and its successor starts
+	down     harm = "down"     // it falls asleep
+	up       harm = "up"       // a request wakes it
+	again    harm = "again"    // dozed was killed while it slept, and starts
+	awake    harm = "awake"    // dozed was killed while it was awake, and starts
+	succeeds harm = "succeeds" // the launcher was killed while it was awake, and its successor starts
 )
 
 // row is a step on a way, and what is done to it there.
 type row struct {
 	at     failpoint.Point
 	on     journey
-	way    way
+	harm   harm
 	faults []fault
 	// passes is how often the step is let pass: some are met several times.
 	passes int
@@ -77,126 +77,126 @@ var (
 // rows is every step, at least once.
 var rows = []row{
 	// It is paused.
-	{at: failpoint.Idle, on: paused, way: down, faults: any4, loses: true},
-	{at: failpoint.Mark, on: paused, way: down, faults: any5, loses: true},
-	{at: failpoint.Turn, on: paused, way: down, faults: noFail, loses: true},
-	{at: failpoint.Turned, on: paused, way: down, faults: noFail, loses: true},
-	{at: failpoint.Unmark, on: paused, way: down, faults: any4, loses: true},
-	{at: failpoint.Slept, on: paused, way: down, faults: noFail, loses: true},
+	{at: failpoint.Idle, on: paused, harm: down, faults: any4, loses: true},
+	{at: failpoint.Mark, on: paused, harm: down, faults: any5, loses: true},
+	{at: failpoint.Turn, on: paused, harm: down, faults: noFail, loses: true},
+	{at: failpoint.Turned, on: paused, harm: down, faults: noFail, loses: true},
+	{at: failpoint.Unmark, on: paused, harm: down, faults: any4, loses: true},
+	{at: failpoint.Slept, on: paused, harm: down, faults: noFail, loses: true},
 
 	// Its checkpoint is written.
-	{at: failpoint.Sink, on: saved, way: down, faults: any4, loses: true},
-	{at: failpoint.Retire, on: saved, way: down, faults: any4, loses: true},
-	{at: failpoint.Sweep, on: saved, way: down, faults: any4, loses: true},
-	{at: failpoint.Make, on: saved, way: down, faults: any5, loses: true},
-	{at: failpoint.Checkpoint, on: saved, way: down, faults: any4, loses: true},
-	{at: failpoint.Write, on: saved, way: down, faults: any5, loses: true},
-	{at: failpoint.Copy, on: saved, way: down, faults: any5},
-	{at: failpoint.Index, on: saved, way: down, faults: any5},
-	{at: failpoint.Written, on: saved, way: down, faults: noFail},
-	{at: failpoint.Measure, on: saved, way: down, faults: any4},
-	{at: failpoint.Manifest, on: saved, way: down, faults: any5},
-	{at: failpoint.Sync, on: saved, way: down, faults: any5},
-	{at: failpoint.Sync, on: saved, way: down, passes: 1, faults: noOne},
-	{at: failpoint.Sync, on: saved, way: down, passes: 2, faults: noOne},
-	{at: failpoint.Sync, on: saved, way: down, passes: 3, faults: noOne},
-	{at: failpoint.Sync, on: saved, way: down, passes: 4, faults: noOne},
-	{at: failpoint.Sync, on: saved, way: down, passes: 5, faults: any4},
-	{at: failpoint.Publish, on: saved, way: down, faults: any5},
-	{at: failpoint.Published, on: saved, way: down, faults: any4},
-	{at: failpoint.Vouch, on: saved, way: down, faults: any5},
+	{at: failpoint.Sink, on: saved, harm: down, faults: any4, loses: true},
+	{at: failpoint.Retire, on: saved, harm: down, faults: any4, loses: true},
+	{at: failpoint.Sweep, on: saved, harm: down, faults: any4, loses: true},
+	{at: failpoint.Make, on: saved, harm: down, faults: any5, loses: true},
+	{at: failpoint.Checkpoint, on: saved, harm: down, faults: any4, loses: true},
+	{at: failpoint.Write, on: saved, harm: down, faults: any5, loses: true},
+	{at: failpoint.Copy, on: saved, harm: down, faults: any5},
+	{at: failpoint.Index, on: saved, harm: down, faults: any5},
+	{at: failpoint.Written, on: saved, harm: down, faults: noFail},
+	{at: failpoint.Measure, on: saved, harm: down, faults: any4},
+	{at: failpoint.Manifest, on: saved, harm: down, faults: any5},
+	{at: failpoint.Sync, on: saved, harm: down, faults: any5},
+	{at: failpoint.Sync, on: saved, harm: down, passes: 1, faults: noOne},
+	{at: failpoint.Sync, on: saved, harm: down, passes: 2, faults: noOne},
+	{at: failpoint.Sync, on: saved, harm: down, passes: 3, faults: noOne},
+	{at: failpoint.Sync, on: saved, harm: down, passes: 4, faults: noOne},
+	{at: failpoint.Sync, on: saved, harm: down, passes: 5, faults: any4},
+	{at: failpoint.Publish, on: saved, harm: down, faults: any5},
+	{at: failpoint.Published, on: saved, harm: down, faults: any4},
+	{at: failpoint.Vouch, on: saved, harm: down, faults: any5},
 
 	// It ends where there is no checkpoint but the last one.
-	{at: failpoint.Retire, on: back, way: up, faults: any4, rewinds: true},
-	{at: failpoint.Turned, on: back, way: up, faults: noFail, rewinds: true},
-	{at: failpoint.Unmark, on: back, way: up, faults: any4, rewinds: true},
-	{at: failpoint.Discard, on: back, way: up, faults: noFail, rewinds: true},
-	{at: failpoint.Idle, on: back, way: down, faults: any4, rewinds: true},
-	{at: failpoint.Slept, on: back, way: down, faults: noFail, rewinds: true},
-	{at: failpoint.Make, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Share, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Write, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Copy, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Index, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Sync, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Publish, on: back, way: down, faults: any5, rewinds: true},
-	{at: failpoint.Published, on: back, way: down, faults: any4, rewinds: true},
+	{at: failpoint.Retire, on: back, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Turned, on: back, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Unmark, on: back, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Discard, on: back, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Idle, on: back, harm: down, faults: any4, rewinds: true},
+	{at: failpoint.Slept, on: back, harm: down, faults: noFail, rewinds: true},
+	{at: failpoint.Make, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Share, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Write, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Copy, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Index, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Sync, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Publish, on: back, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Published, on: back, harm: down, faults: any4, rewinds: true},
 
 	// Its memory is moved to swap.
-	{at: failpoint.Sink, on: swapped, way: down, passes: 1, faults: any4},
-	{at: failpoint.Push, on: swapped, way: down, faults: any4},
-	{at: failpoint.Pushed, on: swapped, way: down, faults: any5},
+	{at: failpoint.Sink, on: swapped, harm: down, passes: 1, faults: any4},
+	{at: failpoint.Push, on: swapped, harm: down, faults: any4},
+	{at: failpoint.Pushed, on: swapped, harm: down, faults: any5},
 
 	// Its memory is given up, and the process of the next wake is made.
-	{at: failpoint.Sink, on: disk, way: down, passes: 1, faults: any4},
-	{at: failpoint.Release, on: disk, way: down, faults: any4},
-	{at: failpoint.Kill, on: disk, way: down, faults: any4},
-	{at: failpoint.Clear, on: disk, way: down, faults: ends},
-	{at: failpoint.Ahead, on: disk, way: down, faults: ends},
-	{at: failpoint.Bundle, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Group, on: disk, way: down, faults: noOne},
-	{at: failpoint.Engine, on: disk, way: down, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Join, on: disk, way: down, faults: any4},
-	{at: failpoint.Link, on: disk, way: down, faults: any4},
+	{at: failpoint.Sink, on: disk, harm: down, passes: 1, faults: any4},
+	{at: failpoint.Release, on: disk, harm: down, faults: any4},
+	{at: failpoint.Kill, on: disk, harm: down, faults: any4},
+	{at: failpoint.Clear, on: disk, harm: down, faults: ends},
+	{at: failpoint.Ahead, on: disk, harm: down, faults: ends},
+	{at: failpoint.Bundle, on: disk, harm: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Group, on: disk, harm: down, faults: noOne},
+	{at: failpoint.Engine, on: disk, harm: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Join, on: disk, harm: down, faults: any4},
+	{at: failpoint.Link, on: disk, harm: down, faults: any4},
 
 	// It wakes from disk.
-	{at: failpoint.Called, on: disk, way: up, faults: any4},
-	{at: failpoint.Take, on: disk, way: up, faults: any4},
-	{at: failpoint.Restore, on: disk, way: up, faults: any5},
-	{at: failpoint.Fill, on: disk, way: up, faults: any4, rewinds: true},
-	{at: failpoint.Serve, on: disk, way: up, faults: any4, rewinds: true},
-	{at: failpoint.Filled, on: disk, way: up, faults: any5, rewinds: true},
-	{at: failpoint.Woke, on: disk, way: up, faults: ends, rewinds: true},
-	{at: failpoint.Loaded, on: disk, way: up, faults: noFail, rewinds: true},
-	{at: failpoint.Unlimit, on: disk, way: up, faults: ends},
-	{at: failpoint.Retire, on: disk, way: up, faults: any4, loses: true},
-	{at: failpoint.Discard, on: disk, way: up, faults: noFail, loses: true},
+	{at: failpoint.Called, on: disk, harm: up, faults: any4},
+	{at: failpoint.Take, on: disk, harm: up, faults: any4},
+	{at: failpoint.Restore, on: disk, harm: up, faults: any5},
+	{at: failpoint.Fill, on: disk, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Serve, on: disk, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Filled, on: disk, harm: up, faults: any5, rewinds: true},
+	{at: failpoint.Woke, on: disk, harm: up, faults: ends, rewinds: true},
+	{at: failpoint.Loaded, on: disk, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Unlimit, on: disk, harm: up, faults: ends},
+	{at: failpoint.Retire, on: disk, harm: up, faults: any4, loses: true},
+	{at: failpoint.Discard, on: disk, harm: up, faults: noFail, loses: true},
 
 	// It wakes from a disk that was somewhere else meanwhile.
-	{at: failpoint.Verify, on: cold, way: up, faults: noOne},
-	{at: failpoint.Take, on: cold, way: up, faults: noOne},
-	{at: failpoint.Bundle, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Group, on: cold, way: up, faults: noOne},
-	{at: failpoint.Engine, on: cold, way: up, faults: noOne},
-	{at: failpoint.Join, on: cold, way: up, faults: any4},
-	{at: failpoint.Link, on: cold, way: up, faults: any4},
-	{at: failpoint.Vouch, on: cold, way: up, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Verify, on: cold, harm: up, faults: noOne},
+	{at: failpoint.Take, on: cold, harm: up, faults: noOne},
+	{at: failpoint.Bundle, on: cold, harm: up, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Group, on: cold, harm: up, faults: noOne},
+	{at: failpoint.Engine, on: cold, harm: up, faults: noOne},
+	{at: failpoint.Join, on: cold, harm: up, faults: any4},
+	{at: failpoint.Link, on: cold, harm: up, faults: any4},
+	{at: failpoint.Vouch, on: cold, harm: up, faults: []fault{fail, full, daemon, launcher}},
 
 	// It wakes from memory, and its checkpoint counts no more.
-	{at: failpoint.Called, on: saved, way: up, faults: any4},
-	{at: failpoint.Retire, on: saved, way: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
-	{at: failpoint.Mark, on: saved, way: up, faults: any4, rewinds: true},
-	{at: failpoint.Turn, on: saved, way: up, faults: noFail, rewinds: true},
-	{at: failpoint.Turned, on: saved, way: up, faults: noFail, rewinds: true, loses: true},
-	{at: failpoint.Unmark, on: saved, way: up, faults: any4, rewinds: true, loses: true},
-	{at: failpoint.Discard, on: saved, way: up, faults: noFail, loses: true},
+	{at: failpoint.Called, on: saved, harm: up, faults: any4},
+	{at: failpoint.Retire, on: saved, harm: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
+	{at: failpoint.Mark, on: saved, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Turn, on: saved, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Turned, on: saved, harm: up, faults: noFail, rewinds: true, loses: true},
+	{at: failpoint.Unmark, on: saved, harm: up, faults: any4, rewinds: true, loses: true},
+	{at: failpoint.Discard, on: saved, harm: up, faults: noFail, loses: true},
 
 	// It wakes from swap, and its checkpoint counts no more.
-	{at: failpoint.Called, on: swapped, way: up, faults: any4},
-	{at: failpoint.Retire, on: swapped, way: up, faults: any4, rewinds: true, loses: true},
-	{at: failpoint.Mark, on: swapped, way: up, faults: any4, rewinds: true},
-	{at: failpoint.Turned, on: swapped, way: up, faults: noFail, rewinds: true, loses: true},
+	{at: failpoint.Called, on: swapped, harm: up, faults: any4},
+	{at: failpoint.Retire, on: swapped, harm: up, faults: any4, rewinds: true, loses: true},
+	{at: failpoint.Mark, on: swapped, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Turned, on: swapped, harm: up, faults: noFail, rewinds: true, loses: true},
 
 	// It wakes from memory, and there is no checkpoint.
-	{at: failpoint.Called, on: paused, way: up, faults: any4, loses: true},
-	{at: failpoint.Mark, on: paused, way: up, faults: any5, loses: true},
-	{at: failpoint.Turn, on: paused, way: up, faults: noFail, loses: true},
-	{at: failpoint.Turned, on: paused, way: up, faults: noFail, loses: true},
-	{at: failpoint.Unmark, on: paused, way: up, faults: any4, loses: true},
-	{at: failpoint.Woke, on: paused, way: up, faults: noFail, loses: true},
+	{at: failpoint.Called, on: paused, harm: up, faults: any4, loses: true},
+	{at: failpoint.Mark, on: paused, harm: up, faults: any5, loses: true},
+	{at: failpoint.Turn, on: paused, harm: up, faults: noFail, loses: true},
+	{at: failpoint.Turned, on: paused, harm: up, faults: noFail, loses: true},
+	{at: failpoint.Unmark, on: paused, harm: up, faults: any4, loses: true},
+	{at: failpoint.Woke, on: paused, harm: up, faults: noFail, loses: true},
 
 	// The next dozed takes it over.
-	{at: failpoint.Adopt, on: paused, way: again, faults: any4, loses: true},
-	{at: failpoint.Adopt, on: saved, way: again, faults: any4},
-	{at: failpoint.Sweep, on: saved, way: again, faults: any4},
-	{at: failpoint.Adopt, on: swapped, way: again, faults: any4},
-	{at: failpoint.Adopt, on: cold, way: again, faults: noOne},
-	{at: failpoint.Kill, on: disk, way: again, faults: any4}, // of the process that waits for the wake
-	{at: failpoint.Forget, on: disk, way: again, faults: noOne},
-	{at: failpoint.Adopt, on: paused, way: awake, faults: any4, loses: true},
-	{at: failpoint.Retire, on: saved, way: awake, faults: any4, loses: true},
-	{at: failpoint.Forget, on: paused, way: awake, faults: any4, loses: true},
+	{at: failpoint.Adopt, on: paused, harm: again, faults: any4, loses: true},
+	{at: failpoint.Adopt, on: saved, harm: again, faults: any4},
+	{at: failpoint.Sweep, on: saved, harm: again, faults: any4},
+	{at: failpoint.Adopt, on: swapped, harm: again, faults: any4},
+	{at: failpoint.Adopt, on: cold, harm: again, faults: noOne},
+	{at: failpoint.Kill, on: disk, harm: again, faults: any4}, // of the process that waits for the wake
+	{at: failpoint.Forget, on: disk, harm: again, faults: noOne},
+	{at: failpoint.Adopt, on: paused, harm: awake, faults: any4, loses: true},
+	{at: failpoint.Retire, on: saved, harm: awake, faults: any4, loses: true},
+	{at: failpoint.Forget, on: paused, harm: awake, faults: any4, loses: true},
 
 	// The next launcher takes it over.
-	{at: failpoint.Takeover, on: paused, way: succeeds, faults: noFail, loses: true},
+	{at: failpoint.Takeover, on: paused, harm: succeeds, faults: noFail, loses: true},
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// copyOneIn is how many times a keeper makes a step for each time that it is
+	// copyOneIn is how many times a canary makes a step for each time that it is
 	// copied.
 	copyOneIn = 6
 	forksMax  = 3
@@ -20,14 +20,14 @@ const (
 
 // copies takes a snapshot of k, and either makes others of it or puts k back to
 // it later. All have exactly what k had then. Nobody else uses k meanwhile.
-func (k *keeper) copies(ctx context.Context, dice *rand.Rand) {
+func (k *canary) copies(ctx context.Context, dice *rand.Rand) {
 	before := k.r.epoch.Load()
 	if err := k.copy(ctx, dice); err != nil && ctx.Err() == nil && !k.r.down(before) {
 		k.failed(ctx, err)
 	}
 }
 
-func (k *keeper) copy(ctx context.Context, dice *rand.Rand) error {
+func (k *canary) copy(ctx context.Context, dice *rand.Rand) error {
 	c, err := k.r.p.Client()
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (k *keeper) copy(ctx context.Context, dice *rand.Rand) error {
 }
 
 // clear removes the snapshots and forks that k has.
-func (k *keeper) clear(ctx context.Context, c *client.Client) error {
+func (k *canary) clear(ctx context.Context, c *client.Client) error {
 	for len(k.forks) > 0 {
 		if err := remove(ctx, c, k.forks[0]); err != nil {
 			return err
@@ -72,7 +72,7 @@ func remove(ctx context.Context, c *client.Client, name string) error {
 }
 
 // restore lets k go on for some steps and puts it back to a snapshot.
-func (k *keeper) restore(ctx context.Context, c *client.Client, n doze.Snapshot, dice *rand.Rand) error {
+func (k *canary) restore(ctx context.Context, c *client.Client, n doze.Snapshot, dice *rand.Rand) error {
 	then, maybe := k.Copy(k.Name, ""), k.Rewind()
 	for range dice.IntN(sinceMax + 1) {
 		k.step(ctx)
@@ -90,8 +90,8 @@ func (k *keeper) restore(ctx context.Context, c *client.Client, n doze.Snapshot,
 
 // fork makes some sandboxes of a snapshot. Sometimes it is gone before they are
 // used.
-func (k *keeper) fork(ctx context.Context, c *client.Client, n doze.Snapshot, dice *rand.Rand) error {
-	var forks []*keeper
+func (k *canary) fork(ctx context.Context, c *client.Client, n doze.Snapshot, dice *rand.Rand) error {
+	var forks []*canary
 	for i := range 1 + dice.IntN(forksMax) {
 		name := fmt.Sprintf("%s-%d-%d", k.Name, k.made, i)
 		k.forks = append(k.forks, name)
@@ -102,7 +102,7 @@ func (k *keeper) fork(ctx context.Context, c *client.Client, n doze.Snapshot, di
 		if err != nil {
 			return fmt.Errorf("look at a fork: %w", err)
 		}
-		f := &keeper{r: k.r, index: -1, dice: dice}
+		f := &canary{r: k.r, index: -1, dice: dice}
 		f.adopt(k.Copy(name, sb.Metadata.URL))
 		forks = append(forks, f)
 		k.r.count(func(c *counts) { c.forked++ })

@@ -93,10 +93,10 @@ func (r *run) killLauncher(ctx context.Context, _ *rand.Rand) error {
 	return eventually(ctx, func() error { _, err := r.p.Machines(ctx); return err })
 }
 
-// killEngine kills the process of one keeper, if it has one, and waits until the
+// killEngine kills the process of one canary, if it has one, and waits until the
 // launcher noticed.
 func (r *run) killEngine(ctx context.Context, dice *rand.Rand) error {
-	name := fmt.Sprintf(keeperName, dice.IntN(r.sandboxes))
+	name := fmt.Sprintf(canaryName, dice.IntN(r.sandboxes))
 	uid, err := r.p.UID(name)
 	if err != nil {
 		return nil //nolint:nilerr // it was lost with the power, and is not there again

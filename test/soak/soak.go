@@ -30,7 +30,7 @@ const (
 	// many times.
 	pauseAfter, saveAfter = 200 * time.Millisecond, 300 * time.Millisecond
 	swapAfter, diskAfter  = 600 * time.Millisecond, 1200 * time.Millisecond
-	restMax               = 2500 * time.Millisecond // between two steps of a keeper
+	restMax               = 2500 * time.Millisecond // between two steps of a canary
 	harmEvery             = 7 * time.Second         // on average
 	comeAndGo             = 4 * time.Second         // on average
 	// swapSize is for a run. A host that lets us make none goes without the tier.
@@ -146,13 +146,13 @@ func soak(ctx context.Context, o options) (_ counts, err error) {
 }
 
 func (r *run) all(ctx context.Context) error {
-	keepers := make([]*keeper, r.sandboxes)
-	for i := range keepers {
-		k, err := r.keeper(ctx, i)
+	canaries := make([]*canary, r.sandboxes)
+	for i := range canaries {
+		k, err := r.canary(ctx, i)
 		if err != nil {
-			return fmt.Errorf("start keeper %d: %w", i, err)
+			return fmt.Errorf("start canary %d: %w", i, err)
 		}
-		keepers[i] = k
+		canaries[i] = k
 	}
 	live, cancel := context.WithCancel(ctx)
 	if r.sleeps == 0 {
@@ -160,7 +160,7 @@ func (r *run) all(ctx context.Context) error {
 	}
 	defer cancel()
 	group, live := errgroup.WithContext(live)
-	for _, k := range keepers {
+	for _, k := range canaries {
 		group.Go(func() error { k.live(live); return nil })
 	}
 	group.Go(func() error { return r.harm(live, r.chance(r.sandboxes)) })
@@ -170,7 +170,7 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	// Whatever was acknowledged is there.
-	for _, k := range keepers {
+	for _, k := range canaries {
 		k.step(ctx)
 		k.Close()
 	}
@@ -246,17 +246,17 @@ func (r *run) comeAndGo(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	box, err := r.make(ctx, c, name)
+	agent, err := r.make(ctx, c, name)
 	if err != nil {
 		return err
 	}
-	err = succeeds(ctx, box, "test $(cat /etc/hostname) = "+name+" && "+
+	err = succeeds(ctx, agent, "test $(cat /etc/hostname) = "+name+" && "+
 		"head -c 3000000 /dev/urandom >/root/kept && sha256sum /root/kept >/root/sum && touch /tmp/gone")
 	if err == nil {
 		err = r.archive(ctx, c, name)
 	}
 	if err == nil {
-		err = succeeds(ctx, box, "sha256sum --check /root/sum && ! test -e /tmp/gone")
+		err = succeeds(ctx, agent, "sha256sum --check /root/sum && ! test -e /tmp/gone")
 	}
 	if err == nil {
 		r.count(func(c *counts) { c.archived++ })
@@ -265,8 +265,8 @@ func (r *run) comeAndGo(ctx context.Context, name string) error {
 }
 
 // succeeds runs a command.
-func succeeds(ctx context.Context, box *client.Box, command string) error {
-	done, err := box.Start(ctx, client.Command{Command: command, Wait: true})
+func succeeds(ctx context.Context, agent *client.Agent, command string) error {
+	done, err := agent.Start(ctx, client.Command{Command: command, Wait: true})
 	if err == nil && done.ExitCode != 0 {
 		err = fmt.Errorf("exit code %d of %s: %s%s", done.ExitCode, command, done.Stdout, done.Stderr)
 	}
@@ -313,7 +313,7 @@ func reaches(ctx context.Context, c *client.Client, name string, to doze.Phase) 
 // moveEvery is the pause between two looks at a status.
 const moveEvery = 50 * time.Millisecond
 
-func (r *run) make(ctx context.Context, c *client.Client, name string) (*client.Box, error) {
+func (r *run) make(ctx context.Context, c *client.Client, name string) (*client.Agent, error) {
 	sb, err := c.Create(ctx, doze.Sandbox{
 		Metadata: doze.Metadata{Name: name},
 		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}},
@@ -321,7 +321,7 @@ func (r *run) make(ctx context.Context, c *client.Client, name string) (*client.
 	if err != nil {
 		return nil, err
 	}
-	return c.Box(sb)
+	return c.Agent(sb)
 }
 
 // fault takes note of something that must not be.

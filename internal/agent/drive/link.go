@@ -87,9 +87,9 @@ func (l *link) drop(host *http.ClientConn) {
 	_ = host.Close() // it may be closed already
 }
 
-// way returns the way to the host that is not the one that failed, and waits for
+// reach returns the way to the host that is not the one that failed, and waits for
 // it if there is none: for as long as is left of the time that all who wait have.
-func (l *link) way(ctx context.Context, failed *http.ClientConn) (*http.ClientConn, error) {
+func (l *link) reach(ctx context.Context, failed *http.ClientConn) (*http.ClientConn, error) {
 	var late <-chan time.Time
 	for {
 		l.mu.Lock()
@@ -127,7 +127,7 @@ func (l *link) ask(ctx context.Context, c op.Call, data []byte, out *op.Answer) 
 	defer cancel()
 	var failed *http.ClientConn
 	for {
-		host, err := l.way(ctx, failed)
+		host, err := l.reach(ctx, failed)
 		if err != nil {
 			return nil, err
 		}

@@ -271,7 +271,7 @@ func (x *Exporter) quiet(ctx context.Context, seconds *int) (ran []command.Spec,
 	defer cancel()
 	ended = x.processes.Dismiss(grace, x.terminals.EndAll)
 	x.processes.Await(grace)
-	if !x.processes.KillStrays(ctx) {
+	if !x.processes.KillOrphans(ctx) {
 		return ran, ended, doze.Errorf(doze.Timeout, "something in the sandbox does not end: try again")
 	}
 	x.enter("quiesced", ended)

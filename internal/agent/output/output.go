@@ -184,14 +184,14 @@ func (o *Output) Close() {
 	}
 }
 
-// Kept reports whether there is output to drop.
-func (o *Output) Kept() bool {
+// Buffered reports whether there is output to drop.
+func (o *Output) Buffered() bool {
 	for s := range o.rings {
 		r := &o.rings[s]
 		r.mu.Lock()
-		kept := r.size > 0
+		buffered := r.size > 0
 		r.mu.Unlock()
-		if kept {
+		if buffered {
 			return true
 		}
 	}

@@ -42,7 +42,7 @@ type Owner struct{ uid, gid int }
 var AsAgent = Owner{-1, -1}
 
 // Of returns who owns new files. Those of a user that nobody knows are the
-// agent's: files must be writable to mend that.
+// agent's: files must be writable to repair that.
 func Of(w account.User) Owner {
 	if w.Self() {
 		return AsAgent

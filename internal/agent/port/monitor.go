@@ -128,7 +128,7 @@ func served(seen map[string]bool) (serving []proc.Socket, fresh bool) {
 	return serving, fresh
 }
 
-// tell calls back. Whether anybody hears it is not ours to mend.
+// tell calls back. Whether anybody hears it is not ours to repair.
 func (m *Monitors) tell(ctx context.Context, key monitor, port uint16) {
 	body, err := json.Marshal(map[string]int{"pid": key.pid, "port": int(port)})
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 // attempt is one start of a command. A process has several if it restarts.
 type attempt struct {
 	*child.Child
-	pumps [2]*pump.Pump
-	stdin *os.File // nil without one
-	alarm *time.Timer
+	pumps    [2]*pump.Pump
+	stdin    *os.File // nil without one
+	deadline *time.Timer
 }
 
 // try runs c in a process group of its own. Every error is Unprocessable and
@@ -40,7 +40,7 @@ func try(l *child.Launcher, c *command.Spec, out *output.Output) (_ *attempt, er
 	if err != nil {
 		return nil, err
 	}
-	ways, err := c.Invocations(dir, l.Vars.List())
+	invocations, err := c.Invocations(dir, l.Vars.List())
 	if err != nil {
 		return nil, err
 	}
@@ -77,13 +77,13 @@ func try(l *child.Launcher, c *command.Spec, out *output.Output) (_ *attempt, er
 			_ = syscall.Fchown(fd, int(as.Uid), int(as.Gid)) // best effort: programs open /dev/stdout, too
 		}
 	}
-	for _, way := range ways {
-		a.Child, err = l.Children.Start(way.File, way.Argv, spawn.Attr{Dir: dir, Env: way.Env, Files: [3]int(files), As: as})
+	for _, invocation := range invocations {
+		a.Child, err = l.Children.Start(invocation.File, invocation.Argv, spawn.Attr{Dir: dir, Env: invocation.Env, Files: [3]int(files), As: as})
 		if err == nil {
 			return a, nil
 		}
 	}
-	return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s in %s: %v", mistake.Clip(c.Command), ways[len(ways)-1].File, mistake.Clip(dir), err)
+	return nil, doze.Wrap(err, doze.Unprocessable, "could not execute command '%s' with %s in %s: %v", mistake.Clip(c.Command), invocations[len(invocations)-1].File, mistake.Clip(dir), err)
 }
 
 // openStdin returns the end for the child.

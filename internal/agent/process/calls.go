@@ -243,7 +243,7 @@ func (c *Calls) WriteStdin(w http.ResponseWriter, r *http.Request, id string) er
 	if err != nil {
 		return err
 	}
-	if left, err := p.feed(r.Context().Done(), b); err != nil {
+	if left, err := p.writeInput(r.Context().Done(), b); err != nil {
 		w.Header().Set(unwrittenHeader, strconv.Itoa(left))
 		return err
 	}

@@ -131,7 +131,7 @@ func (p *Process) begin(a *attempt) {
 	p.carrying = append(slices.DeleteFunc(p.carrying, (*pump.Pump).Over), a.pumps[:]...)
 	p.mu.Unlock()
 	if life := p.Lifetime(); life > 0 {
-		a.alarm = time.AfterFunc(life, func() {
+		a.deadline = time.AfterFunc(life, func() {
 			p.late.Store(true)
 			_ = p.finish(syscall.SIGKILL, Killed) // it may have just ended
 		})
@@ -180,8 +180,8 @@ func (p *Process) live(over func()) {
 
 // again ends an attempt and begins the next one, if there is to be one.
 func (p *Process) again(a *attempt) bool {
-	if a.alarm != nil {
-		a.alarm.Stop()
+	if a.deadline != nil {
+		a.deadline.Stop()
 	}
 	p.mu.Lock()
 	s, code := outcome(a.Status, p.asked)
@@ -369,10 +369,10 @@ var errNoStdin = doze.Errorf(doze.Conflict, "the process was started without std
 // stdinStall is how long a process may leave what we write to it unread.
 const stdinStall = 10 * time.Second
 
-// feed writes b to the process, in one piece with respect to other writers.
+// writeInput writes b to the process, in one piece with respect to other writers.
 // It is a Conflict when there is nobody to write to, and Unavailable when the
 // process does not read; left is how many bytes were not written.
-func (p *Process) feed(cancelled <-chan struct{}, b []byte) (left int, err error) {
+func (p *Process) writeInput(cancelled <-chan struct{}, b []byte) (left int, err error) {
 	if !p.Stdin {
 		return len(b), errNoStdin
 	}

@@ -135,7 +135,7 @@ func (t *Table) prune(now time.Time) {
 // false when no process has any to give up.
 func (t *Table) forgetOutput() bool {
 	for _, p := range t.List() {
-		if p.ended.Load() != 0 && p.out.Kept() {
+		if p.ended.Load() != 0 && p.out.Buffered() {
 			p.out.Drop()
 			return true
 		}
@@ -164,9 +164,9 @@ func (t *Table) Find(id string) (*Process, error) {
 	return nil, doze.Errorf(doze.NotFound, "process not found")
 }
 
-// KeptAlive counts the processes that must not be put to sleep, and returns when
+// LastKeepAlive counts the processes that must not be put to sleep, and returns when
 // the last one that had to be awake ended.
-func (t *Table) KeptAlive() (n int, last time.Time) {
+func (t *Table) LastKeepAlive() (n int, last time.Time) {
 	for _, p := range t.List() {
 		p.mu.Lock()
 		switch {

@@ -33,8 +33,8 @@ func TestBudgetEvictsTheOldest(t *testing.T) {
 	for range 2 * step / 1024 {
 		all[2].out.Write(output.Stdout, make([]byte, 1024))
 	} // three steps, where two are left
-	if all[0].out.Kept() || !all[1].out.Kept() {
-		t.Errorf("kept: %v, %v", all[0].out.Kept(), all[1].out.Kept())
+	if all[0].out.Buffered() || !all[1].out.Buffered() {
+		t.Errorf("kept: %v, %v", all[0].out.Buffered(), all[1].out.Buffered())
 	}
 	if n := len(all[2].out.Text(output.Stdout, 1<<30)); n != 2*step+1024 {
 		t.Errorf("the running one has %d bytes", n)

@@ -25,12 +25,12 @@ func TestCopy(t *testing.T) {
 		"nothing": 0, "a byte": 1, "a small piece": smallSize, "more": smallSize + 1,
 		"large": smallSize + Size, "larger": smallSize + Size + 1, "much": 10 << 20,
 	} {
-		for way, slowed := range map[string]func(io.Reader) io.Reader{
+		for reader, slowed := range map[string]func(io.Reader) io.Reader{
 			"at once":      func(r io.Reader) io.Reader { return r },
 			"by halves":    iotest.HalfReader,
 			"with its end": iotest.DataErrReader,
 		} {
-			t.Run(name+" "+way, func(t *testing.T) {
+			t.Run(name+" "+reader, func(t *testing.T) {
 				want := bytes.Repeat([]byte("0123456789abcdef!"), size/17+1)[:size]
 				var got counted
 				if err := Copy(&got, slowed(bytes.NewReader(want))); err != nil {

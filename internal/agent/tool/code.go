@@ -27,7 +27,7 @@ type toolFindOut struct {
 }
 
 // within finds the place of a directory of the workspace.
-func (b *Box) within(dir string) (place.Place, error) {
+func (b *Set) within(dir string) (place.Place, error) {
 	at, err := b.places.Find(dir)
 	if err == nil && at.Abs != b.places.WorkDir() && !strings.HasPrefix(at.Abs, strings.TrimSuffix(b.places.WorkDir(), "/")+"/") {
 		err = doze.Errorf(doze.Invalid, "%s is outside of the workspace %s", at.Shown, b.places.WorkDir())
@@ -35,7 +35,7 @@ func (b *Box) within(dir string) (place.Place, error) {
 	return at, err
 }
 
-func (b *Box) toolFind(ctx context.Context, in toolFindIn) (out toolFindOut, err error) {
+func (b *Set) toolFind(ctx context.Context, in toolFindIn) (out toolFindOut, err error) {
 	at, err := b.within(value(in.Directory))
 	if err != nil {
 		return out, err
@@ -63,7 +63,7 @@ type toolMeaningOut struct {
 	Query   string   `json:"query"`
 }
 
-func (b *Box) toolMeaning(_ context.Context, in toolMeaningIn) (toolMeaningOut, error) {
+func (b *Set) toolMeaning(_ context.Context, in toolMeaningIn) (toolMeaningOut, error) {
 	return toolMeaningOut{true, []string{}, in.Query}, nil
 }
 
@@ -105,7 +105,7 @@ type grepSubmatch struct {
 	End   int      `json:"end"`
 }
 
-func (b *Box) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, err error) {
+func (b *Set) toolGrep(ctx context.Context, in toolGrepIn) (out toolGrepOut, err error) {
 	if in.Query == "" {
 		return out, doze.Errorf(doze.Invalid, "query is required")
 	}
@@ -151,7 +151,7 @@ type toolListDirOut struct {
 	Directory file.Directory `json:"directory"`
 }
 
-func (b *Box) toolListDir(_ context.Context, in toolListDirIn) (out toolListDirOut, err error) {
+func (b *Set) toolListDir(_ context.Context, in toolListDirIn) (out toolListDirOut, err error) {
 	at, err := b.within(in.Path)
 	if err != nil {
 		return out, err
@@ -170,7 +170,7 @@ type toolReapplyIn struct {
 	TargetFile string `json:"targetFile"`
 }
 
-func (b *Box) toolReapply(context.Context, toolReapplyIn) (refusal, error) {
+func (b *Set) toolReapply(context.Context, toolReapplyIn) (refusal, error) {
 	return refusal{Message: "codegenReapply is not implemented here; use fsEditFile"}, nil
 }
 
@@ -185,6 +185,6 @@ type editRegion struct {
 	EndLine   *int   `json:"endLine,omitempty"`
 }
 
-func (b *Box) toolParallelApply(context.Context, toolParallelIn) (refusal, error) {
+func (b *Set) toolParallelApply(context.Context, toolParallelIn) (refusal, error) {
 	return refusal{Message: "codegenParallelApply is not implemented here; use fsEditFile"}, nil
 }

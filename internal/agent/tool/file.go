@@ -31,7 +31,7 @@ type toolPath struct {
 	Path string `json:"path"`
 }
 
-func (b *Box) toolWorkDir(context.Context, none) (toolPath, error) {
+func (b *Set) toolWorkDir(context.Context, none) (toolPath, error) {
 	return toolPath{b.places.WorkDir()}, nil
 }
 
@@ -39,7 +39,7 @@ type toolDirectory struct {
 	Directory file.Directory `json:"directory"`
 }
 
-func (b *Box) toolList(_ context.Context, in located) (out toolDirectory, err error) {
+func (b *Set) toolList(_ context.Context, in located) (out toolDirectory, err error) {
 	at, err := b.places.Find(in.Path)
 	if err != nil {
 		return out, err
@@ -54,7 +54,7 @@ type toolFile struct {
 }
 
 // content reads a text file whole.
-func (b *Box) content(name string) (at place.Place, info fs.FileInfo, text []byte, err error) {
+func (b *Set) content(name string) (at place.Place, info fs.FileInfo, text []byte, err error) {
 	if at, err = b.places.Find(name); err != nil {
 		return at, nil, nil, err
 	}
@@ -79,7 +79,7 @@ func (b *Box) content(name string) (at place.Place, info fs.FileInfo, text []byt
 	return at, info, text, err
 }
 
-func (b *Box) toolRead(_ context.Context, in located) (out toolFile, err error) {
+func (b *Set) toolRead(_ context.Context, in located) (out toolFile, err error) {
 	at, info, text, err := b.content(in.Path)
 	if err != nil {
 		return out, err
@@ -96,7 +96,7 @@ type toolWriteIn struct {
 	IsDirectory *bool   `json:"isDirectory,omitempty" jsonschema:"create a directory"`
 }
 
-func (b *Box) toolWrite(_ context.Context, in toolWriteIn) (out route.Success, err error) {
+func (b *Set) toolWrite(_ context.Context, in toolWriteIn) (out route.Success, err error) {
 	at, err := b.places.Find(in.Path)
 	if err != nil {
 		return out, err
@@ -125,7 +125,7 @@ type toolEditOut struct {
 	OccurrencesReplaced int    `json:"occurrencesReplaced"`
 }
 
-func (b *Box) toolEdit(_ context.Context, in toolEditIn) (out toolEditOut, err error) {
+func (b *Set) toolEdit(_ context.Context, in toolEditIn) (out toolEditOut, err error) {
 	switch in.OldString {
 	case "":
 		return out, doze.Errorf(doze.Invalid, "oldString is empty; use fsWriteFile to write a file whole")
@@ -153,7 +153,7 @@ type toolDeleteIn struct {
 	Recursive   *bool  `json:"recursive,omitempty" jsonschema:"delete what is in a directory, too"`
 }
 
-func (b *Box) toolDelete(ctx context.Context, in toolDeleteIn) (out route.Success, err error) {
+func (b *Set) toolDelete(ctx context.Context, in toolDeleteIn) (out route.Success, err error) {
 	at, err := b.places.Find(in.Path)
 	if err != nil {
 		return out, err
@@ -177,7 +177,7 @@ type toolRangeOut struct {
 	File    string `json:"file"`
 }
 
-func (b *Box) toolReadRange(_ context.Context, in toolRangeIn) (out toolRangeOut, err error) {
+func (b *Set) toolReadRange(_ context.Context, in toolRangeIn) (out toolRangeOut, err error) {
 	if in.Start < 1 || in.End < in.Start {
 		return out, doze.Errorf(doze.Invalid, "lines count from 1, and the last must not come before the first")
 	}

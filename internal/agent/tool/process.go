@@ -33,7 +33,7 @@ type toolProcessList struct {
 	Processes []process.Info `json:"processes"`
 }
 
-func (b *Box) toolProcesses(context.Context, none) (toolProcessList, error) {
+func (b *Set) toolProcesses(context.Context, none) (toolProcessList, error) {
 	return toolProcessList{b.processes.Describe(toolListMax)}, nil
 }
 
@@ -106,7 +106,7 @@ func toolPatience(c command.Spec) (wait time.Duration, capped bool) {
 
 // toolExecute runs a command. Whoever wants to wait for longer than a call may
 // take is told to ask again.
-func (b *Box) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
+func (b *Set) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
 	c := in.command()
 	var wrong doze.Problems
 	c.Complete(b.vars.List(), &wrong)
@@ -140,7 +140,7 @@ func (b *Box) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecut
 	return out, nil
 }
 
-func (b *Box) toolProcess(_ context.Context, in target) (process.Info, error) {
+func (b *Set) toolProcess(_ context.Context, in target) (process.Info, error) {
 	p, err := b.processes.Find(in.Identifier)
 	if err != nil {
 		return process.Info{}, err
@@ -152,7 +152,7 @@ type toolLogsOut struct {
 	Logs string `json:"logs"`
 }
 
-func (b *Box) toolLogs(_ context.Context, in target) (out toolLogsOut, err error) {
+func (b *Set) toolLogs(_ context.Context, in target) (out toolLogsOut, err error) {
 	p, err := b.processes.Find(in.Identifier)
 	if err != nil {
 		return out, err
@@ -164,10 +164,10 @@ type toolStatus struct {
 	Status process.Status `json:"status"`
 }
 
-func (b *Box) toolStop(_ context.Context, in target) (toolStatus, error) {
+func (b *Set) toolStop(_ context.Context, in target) (toolStatus, error) {
 	return toolStatus{process.Stopped}, b.processes.Stop(in.Identifier)
 }
 
-func (b *Box) toolKill(_ context.Context, in target) (toolStatus, error) {
+func (b *Set) toolKill(_ context.Context, in target) (toolStatus, error) {
 	return toolStatus{process.Killed}, b.processes.Kill(in.Identifier)
 }

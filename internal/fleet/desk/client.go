@@ -87,13 +87,13 @@ func (c *Client) Metrics() http.Handler {
 }
 
 // Mounts passes a request about the drives of a sandbox on.
-func (c *Client) Mounts(w http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
-	raw, err := json.Marshal(route)
+func (c *Client) Mounts(w http.ResponseWriter, r *http.Request, upstream fleet.Upstream, path string) {
+	raw, err := json.Marshal(upstream)
 	if err != nil {
 		unreachable(r.Context(), w, r, err)
 		return
 	}
-	c.pass(w, r, passMounts, map[string]string{routeHeader: string(raw), pathHeader: path})
+	c.pass(w, r, passMounts, map[string]string{upstreamHeader: string(raw), pathHeader: path})
 }
 
 // forwarded are the headers that a proxy before us set, which control gets as they
@@ -113,7 +113,7 @@ func (c *Client) pass(w http.ResponseWriter, r *http.Request, pass string, more 
 					pr.Out.Header[name] = values
 				}
 			}
-			for _, name := range []string{routeHeader, pathHeader} {
+			for _, name := range []string{upstreamHeader, pathHeader} {
 				pr.Out.Header.Del(name)
 			}
 			pr.Out.Header.Set(passHeader, pass)
@@ -166,14 +166,14 @@ func (c *Client) addMetrics(resp *http.Response) error {
 }
 
 // Denied takes note of a request that was refused. It does not wait.
-func (c *Client) Denied(r *http.Request, id string, caller access.Caller, route fleet.Route, err error) {
+func (c *Client) Denied(r *http.Request, id string, caller access.Caller, upstream fleet.Upstream, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.denials) >= denialsMax {
 		c.dropped++
 		return
 	}
-	c.denials = append(c.denials, denialOf(r, id, caller, route, err))
+	c.denials = append(c.denials, denialOf(r, id, caller, upstream, err))
 }
 
 // Run tells control what this edge has seen, until the context ends.

@@ -22,11 +22,11 @@ import (
 // What a passed request carries besides what its caller sent. Only an edge gets as
 // far as to send them.
 const (
-	passHeader   = "Doze-Pass"   // what it asks for: one of the passes
-	remoteHeader = "Doze-Remote" // address of its caller
-	routeHeader  = "Doze-Route"  // of a sandbox, in JSON
-	pathHeader   = "Doze-Path"   // below the sandbox, as it was sent
-	markHeader   = "Doze-Mark"   // on answers: what the edge has to know before its caller does
+	passHeader     = "Doze-Pass"   // what it asks for: one of the passes
+	remoteHeader   = "Doze-Remote" // address of its caller
+	upstreamHeader = "Doze-Route"  // of a sandbox, in JSON
+	pathHeader     = "Doze-Path"   // below the sandbox, as it was sent
+	markHeader     = "Doze-Mark"   // on answers: what the edge has to know before its caller does
 )
 
 // The passes.
@@ -75,8 +75,8 @@ type Seen struct {
 type Control struct {
 	API     http.Handler
 	Metrics http.Handler
-	Mounts  func(w http.ResponseWriter, r *http.Request, route fleet.Route, path string)
-	Denied  func(r *http.Request, id string, c access.Caller, route fleet.Route, err error)
+	Mounts  func(w http.ResponseWriter, r *http.Request, upstream fleet.Upstream, path string)
+	Denied  func(r *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error)
 	Seen    func(Seen)
 	Tickets Tickets
 	Files   Files
@@ -113,10 +113,10 @@ func (c Control) Handler() http.Handler {
 // pass serves a request that an edge passed on, as if its caller had sent it here.
 // The answer says what the edge has to know first.
 func (c Control) pass(w http.ResponseWriter, r *http.Request) {
-	pass, route, path := r.Header.Get(passHeader), r.Header.Get(routeHeader), r.Header.Get(pathHeader)
+	pass, upstream, path := r.Header.Get(passHeader), r.Header.Get(upstreamHeader), r.Header.Get(pathHeader)
 	r = r.Clone(r.Context())
 	r.RemoteAddr, r.TLS = r.Header.Get(remoteHeader), nil
-	for _, name := range []string{passHeader, remoteHeader, routeHeader, pathHeader} {
+	for _, name := range []string{passHeader, remoteHeader, upstreamHeader, pathHeader} {
 		r.Header.Del(name)
 	}
 	marked := &marked{ResponseWriter: w, mark: c.Feed.Mark}
@@ -126,8 +126,8 @@ func (c Control) pass(w http.ResponseWriter, r *http.Request) {
 	case passMetrics:
 		c.Metrics.ServeHTTP(marked, r)
 	case passMounts:
-		var to fleet.Route
-		if err := json.Unmarshal([]byte(route), &to); err != nil {
+		var to fleet.Upstream
+		if err := json.Unmarshal([]byte(upstream), &to); err != nil {
 			httpx.WriteError(w, r, doze.Wrap(err, doze.Invalid, "the edge does not say which sandbox this is for"))
 			return
 		}
@@ -252,26 +252,26 @@ func (c Control) files(ctx context.Context, raw []byte) (any, error) {
 
 // denial is a request that an edge refused, as far as the audit log wants to know.
 type denial struct {
-	ID      string
-	Method  string
-	Host    string
-	Remote  string
-	Request string        `json:",omitempty"` // the id that its caller gave it
-	Caller  access.Caller `json:",omitzero"`
-	Route   fleet.Route   `json:",omitzero"`
-	Status  int
-	Name    string `json:",omitempty"`
-	Message string
+	ID       string
+	Method   string
+	Host     string
+	Remote   string
+	Request  string         `json:",omitempty"` // the id that its caller gave it
+	Caller   access.Caller  `json:",omitzero"`
+	Upstream fleet.Upstream `json:"Route,omitzero"`
+	Status   int
+	Name     string `json:",omitempty"`
+	Message  string
 }
 
 const requestHeader = "X-Request-Id"
 
-func denialOf(r *http.Request, id string, c access.Caller, route fleet.Route, err error) denial {
+func denialOf(r *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error) denial {
 	e := doze.Public(err)
 	return denial{
 		ID: id, Method: r.Method, Host: r.Host, Remote: r.RemoteAddr, Request: r.Header.Get(requestHeader),
-		Caller: access.Caller{Sub: c.Sub, SubType: c.SubType, Workspace: c.Workspace, Key: c.Key},
-		Route:  route, Status: e.Kind.Status(), Name: e.Name, Message: e.Message,
+		Caller:   access.Caller{Sub: c.Sub, SubType: c.SubType, Workspace: c.Workspace, Key: c.Key},
+		Upstream: upstream, Status: e.Kind.Status(), Name: e.Name, Message: e.Message,
 	}
 }
 
@@ -290,7 +290,7 @@ func (c Control) denied(ctx context.Context, raw []byte) (any, error) {
 		return nil, err
 	}
 	for _, d := range all {
-		c.Denied(d.request(ctx), d.ID, d.Caller, d.Route, &doze.Error{Kind: doze.KindOfStatus(d.Status), Name: d.Name, Message: d.Message})
+		c.Denied(d.request(ctx), d.ID, d.Caller, d.Upstream, &doze.Error{Kind: doze.KindOfStatus(d.Status), Name: d.Name, Message: d.Message})
 	}
 	return struct{}{}, nil
 }

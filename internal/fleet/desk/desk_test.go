@@ -96,13 +96,13 @@ func open(t *testing.T) *world {
 	w.control = httptest.NewUnstartedServer(desk.Control{
 		API:     http.HandlerFunc(w.api),
 		Metrics: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "of control") }),
-		Mounts: func(rw http.ResponseWriter, r *http.Request, route fleet.Route, path string) {
-			_, _ = fmt.Fprint(rw, r.Method, " ", route.UID, " ", path)
+		Mounts: func(rw http.ResponseWriter, r *http.Request, upstream fleet.Upstream, path string) {
+			_, _ = fmt.Fprint(rw, r.Method, " ", upstream.UID, " ", path)
 		},
-		Denied: func(r *http.Request, id string, c access.Caller, route fleet.Route, err error) {
+		Denied: func(r *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.denied = append(w.denied, fmt.Sprint(id, " ", r.Method, " ", r.Host, " ", r.RemoteAddr, " ", r.Header.Get("X-Request-Id"), " ", c.Sub, " ", route.Name, " ", doze.Public(err).Kind, " ", doze.Public(err).Name))
+			w.denied = append(w.denied, fmt.Sprint(id, " ", r.Method, " ", r.Host, " ", r.RemoteAddr, " ", r.Header.Get("X-Request-Id"), " ", c.Sub, " ", upstream.Name, " ", doze.Public(err).Kind, " ", doze.Public(err).Name))
 		},
 		Seen: func(s desk.Seen) {
 			w.mu.Lock()
@@ -137,7 +137,7 @@ func open(t *testing.T) *world {
 		case r.URL.Path == "/metrics":
 			w.c.Metrics().ServeHTTP(rw, r)
 		case strings.HasPrefix(r.URL.Path, "/mounts"):
-			w.c.Mounts(rw, r, fleet.Route{UID: "u"}, "/drives/mount//a%2Fb/..")
+			w.c.Mounts(rw, r, fleet.Upstream{UID: "u"}, "/drives/mount//a%2Fb/..")
 		default:
 			w.c.API().ServeHTTP(rw, r)
 		}
@@ -278,7 +278,7 @@ func TestTold(t *testing.T) {
 	w := open(t)
 	r := httptest.NewRequest(http.MethodPut, "http://a.test/x", nil)
 	r.Header.Set("X-Request-Id", "mine")
-	w.c.Denied(r, "id", access.Caller{Sub: "ann"}, fleet.Route{Name: "web"}, &doze.Error{Kind: doze.Forbidden, Name: "NAME", Message: "no"})
+	w.c.Denied(r, "id", access.Caller{Sub: "ann"}, fleet.Upstream{Name: "web"}, &doze.Error{Kind: doze.Forbidden, Name: "NAME", Message: "no"})
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		w.mu.Lock()
 		denied, seen := fmt.Sprint(w.denied), len(w.seen)
@@ -306,7 +306,7 @@ func FuzzCalls(f *testing.F) {
 	f.Fuzz(func(t *testing.T, call, body string) {
 		h := desk.Control{
 			Tickets: access.NewTickets(), Files: files{}, Feed: fleet.NewFeed(), Seen: func(desk.Seen) {},
-			Denied: func(r *http.Request, _ string, _ access.Caller, _ fleet.Route, err error) {
+			Denied: func(r *http.Request, _ string, _ access.Caller, _ fleet.Upstream, err error) {
 				if r.Header == nil || err == nil {
 					t.Error("a denial of nothing")
 				}

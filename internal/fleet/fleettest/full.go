@@ -26,8 +26,8 @@ var leaves = map[reflect.Type]func(n int) any{
 	reflect.TypeFor[netip.Addr](): func(n int) any { return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}) },
 }
 
-// kept are types whose values never leave a process, so that they stay empty.
-var kept = map[string]bool{"WriteOnly": true}
+// saved are types whose values never leave a process, so that they stay empty.
+var saved = map[string]bool{"WriteOnly": true}
 
 func fill(tb testing.TB, v reflect.Value, n *int) {
 	tb.Helper()
@@ -66,7 +66,7 @@ func fill(tb testing.TB, v reflect.Value, n *int) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
-			if name, _, _ := cutGeneric(f.Type.Name()); kept[name] {
+			if name, _, _ := cutGeneric(f.Type.Name()); saved[name] {
 				continue
 			}
 			if !f.IsExported() && !f.Anonymous {

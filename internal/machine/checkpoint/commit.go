@@ -117,7 +117,7 @@ func Continue(c machine.Config) error {
 
 // Stop keeps what a checkpoint of a machine has copied that was stopped, for the
 // next one, and returns what that takes of the disk, if there is something.
-func Stop(c machine.Config) (bytes int64, kept bool, err error) {
+func Stop(c machine.Config) (bytes int64, left bool, err error) {
 	begun := filepath.Join(c.Dir, fileBegun)
 	if err = os.Rename(filepath.Join(Making(Dir(c)), FilePages), begun); errors.Is(err, fs.ErrNotExist) {
 		err = nil

@@ -286,25 +286,25 @@ func ReadIndex(dir string, f File) (Index, error) {
 // whose bytes counts no more is written anew, and so the files of a checkpoint take
 // at most twice what is in it. If there would be too many layers, the smaller
 // half is.
-func (x *Index) Worth(taken []int64) (keep []bool) {
+func (x *Index) Worth(taken []int64) (worth []bool) {
 	live := make([]int64, x.Layers)
 	for _, c := range x.Chunks {
 		_, length := x.At(c.Number)
 		live[c.Layer] += length
 	}
-	keep = make([]bool, x.Layers)
-	var kept []int // layers
-	for layer := range keep {
-		if keep[layer] = live[layer] > 0 && live[layer]*2 >= taken[layer]; keep[layer] {
-			kept = append(kept, layer)
+	worth = make([]bool, x.Layers)
+	var shared []int // layers
+	for layer := range worth {
+		if worth[layer] = live[layer] > 0 && live[layer]*2 >= taken[layer]; worth[layer] {
+			shared = append(shared, layer)
 		}
 	}
-	if len(kept) < LayersMost {
-		return keep
+	if len(shared) < LayersMost {
+		return worth
 	}
-	slices.SortStableFunc(kept, func(a, b int) int { return cmp.Compare(live[a], live[b]) })
-	for _, layer := range kept[:len(kept)/2] {
-		keep[layer] = false
+	slices.SortStableFunc(shared, func(a, b int) int { return cmp.Compare(live[a], live[b]) })
+	for _, layer := range shared[:len(shared)/2] {
+		worth[layer] = false
 	}
-	return keep
+	return worth
 }

@@ -69,7 +69,7 @@ func (w *wire) quiet() (ok bool) {
 
 // take returns a kept connection, or a new one.
 func (c *client) take(ctx context.Context) (*wire, error) {
-	for w := c.kept(); w != nil; w = c.kept() {
+	for w := c.idleConn(); w != nil; w = c.idleConn() {
 		if w.quiet() {
 			return w, nil
 		}
@@ -86,8 +86,8 @@ func (c *client) take(ctx context.Context) (*wire, error) {
 	return &wire{conn, bufio.NewReader(conn)}, nil
 }
 
-// kept returns the connection that was used last, or nil.
-func (c *client) kept() *wire {
+// idleConn returns the connection that was used last, or nil.
+func (c *client) idleConn() *wire {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.idle)
@@ -99,8 +99,8 @@ func (c *client) kept() *wire {
 	return w
 }
 
-// keep takes a connection back on which nothing is under way.
-func (c *client) keep(w *wire) {
+// release takes a connection back on which nothing is under way.
+func (c *client) release(w *wire) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.idle) == idleMax {
@@ -112,7 +112,7 @@ func (c *client) keep(w *wire) {
 
 // hangUp closes the kept connections.
 func (c *client) hangUp() {
-	for w := c.kept(); w != nil; w = c.kept() {
+	for w := c.idleConn(); w != nil; w = c.idleConn() {
 		_ = w.Close()
 	}
 }
@@ -182,7 +182,7 @@ func (c *client) exchange(ctx context.Context, abandon func(*wire), method, path
 			_ = w.Close()
 			err = fmt.Errorf("%w: %w", errCut, err)
 		default:
-			c.keep(w)
+			c.release(w)
 		}
 	}()
 	resp, err := w.send(method, path, in)

@@ -279,16 +279,16 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 }
 
 // Sweep implements [machine.Driver].
-func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
+func (d *Driver) Sweep(ctx context.Context, live func(id string) bool) error {
 	if err := failpoint.Reach(failpoint.Forget, ""); err != nil {
 		return err
 	}
-	err := d.sweep(ctx, d.current, keep)
+	err := d.sweep(ctx, d.current, live)
 	for _, e := range d.others() {
 		if !e.busy() {
 			continue
 		}
-		if err := d.sweep(ctx, e, keep); err != nil { // those of the others are to go on all the same
+		if err := d.sweep(ctx, e, live); err != nil { // those of the others are to go on all the same
 			slog.Error("machines of an engine cannot be reached", "engine", e.version, "err", err)
 		}
 	}
@@ -296,10 +296,10 @@ func (d *Driver) Sweep(ctx context.Context, keep func(id string) bool) error {
 }
 
 // sweep ends the machines of one engine that keep does not name.
-func (d *Driver) sweep(ctx context.Context, e *engine, keep func(id string) bool) error {
+func (d *Driver) sweep(ctx context.Context, e *engine, live func(id string) bool) error {
 	states, err := e.list(ctx)
 	for id := range states {
-		if !keep(id) {
+		if !live(id) {
 			slog.Warn("removing a machine that nobody knows", "sandbox", id, "engine", e.version)
 			err = errors.Join(err, e.call(ctx, PathKill, Target{ID: id}, nil))
 		}
@@ -528,8 +528,8 @@ func (d *Driver) concerns(e machine.Event) bool {
 		slog.Warn("a checkpoint is vouched for", "sandbox", e.ID, "err", err)
 	}
 	// One that is kept lost nothing but memory that it has on disk too.
-	for _, kept := range []machine.Tier{machine.Saved, machine.Swapped} {
-		if s.tier.CompareAndSwap(uint32(kept), uint32(machine.OnDisk)) {
+	for _, tier := range []machine.Tier{machine.Saved, machine.Swapped} {
+		if s.tier.CompareAndSwap(uint32(tier), uint32(machine.OnDisk)) {
 			return false
 		}
 	}

@@ -243,7 +243,7 @@ func TestDamageWhileLoading(t *testing.T) {
 	if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
 		t.Fatal(err)
 	}
-	flip := func() {
+	corrupt := func() {
 		f, err := os.OpenFile(filepath.Join(checkpoint.Dir(c), checkpoint.FilePages), os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -262,7 +262,7 @@ func TestDamageWhileLoading(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	flip()
+	corrupt()
 	if err := d.vouchers.Vouch(checkpoint.Dir(c)); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestDamageWhileLoading(t *testing.T) {
 	if err := m.Resume(t.Context()); !errors.Is(err, machine.ErrDamaged) {
 		t.Errorf("%v, want ErrDamaged", err)
 	}
-	flip()
+	corrupt()
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestNamespace(t *testing.T) {
 		if err := m.Suspend(t.Context(), machine.OnDisk); err == nil || m.Tier() != machine.Paused {
 			t.Fatalf("it is %s: %v", m.Tier(), err)
 		}
-		if err := m.Keep(t.Context(), filepath.Join(t.TempDir(), "copy")); err == nil {
+		if err := m.Snapshot(t.Context(), filepath.Join(t.TempDir(), "copy")); err == nil {
 			t.Fatal("there is a copy of it")
 		}
 		if err := m.Resume(t.Context()); err != nil {

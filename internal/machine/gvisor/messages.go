@@ -82,8 +82,8 @@ type Boot struct {
 
 // Target names a machine.
 type Target struct {
-	ID   string `json:"id"`
-	Kept bool   `json:"kept,omitempty"` // of Resume: a complete checkpoint is on disk
+	ID           string `json:"id"`
+	Checkpointed bool   `json:"kept,omitempty"` // of Resume: a complete checkpoint is on disk
 }
 
 // Reclaimed tells where a machine's memory is now, in bytes.

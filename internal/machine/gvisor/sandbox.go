@@ -325,11 +325,11 @@ func (s *sandbox) base() *Base {
 // of the same machine, and removes the rest.
 func (s *sandbox) abandon(dir string) {
 	if dir == checkpoint.Dir(s.config) {
-		bytes, kept, err := checkpoint.Stop(s.config)
+		bytes, left, err := checkpoint.Stop(s.config)
 		if err != nil {
 			slog.Warn("keep what a checkpoint copied", "sandbox", s.config.ID, "err", err)
 		}
-		if kept {
+		if left {
 			s.bytes.Store(bytes)
 		}
 	}
@@ -345,8 +345,8 @@ func (s *sandbox) trust(ctx context.Context, dir string) {
 	}
 }
 
-// Keep implements [machine.Machine].
-func (s *sandbox) Keep(ctx context.Context, dir string) (err error) {
+// Snapshot implements [machine.Machine].
+func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep: %w", cmp.Or(err, fs.ErrExist))
 	}
@@ -495,7 +495,9 @@ func (s *sandbox) resumeSaved(ctx context.Context) error {
 		}
 		return err
 	})
-	both.Go(func() error { return s.timed(ctx, trace.Launch, PathResume, Target{ID: s.config.ID, Kept: true}) })
+	both.Go(func() error {
+		return s.timed(ctx, trace.Launch, PathResume, Target{ID: s.config.ID, Checkpointed: true})
+	})
 	err := both.Wait()
 	died := s.d.settle(s)
 	if err == nil && died == nil {

@@ -166,13 +166,13 @@ func (g Groups) exists(id string) bool {
 }
 
 // Sweep removes the groups of machines that are not there any more.
-func (g Groups) Sweep(keep func(id string) bool) error {
+func (g Groups) Sweep(live func(id string) bool) error {
 	var errs []error
 	for _, parent := range g.dirs("") {
 		entries, err := os.ReadDir(parent)
 		errs = append(errs, err)
 		for _, e := range entries {
-			if e.IsDir() && !keep(e.Name()) {
+			if e.IsDir() && !live(e.Name()) {
 				errs = append(errs, g.Open(e.Name()).Remove())
 			}
 		}
@@ -461,7 +461,7 @@ func (g *Group) ShortOfMemory() bool {
 // Watch calls report whenever the kernel killed processes of the group for its
 // limit, with their number since the last time, until end is closed.
 func (g *Group) Watch(end <-chan struct{}, limit int64, report func(kills int64)) {
-	alarm, err := g.alarm()
+	events, err := g.oomEvents()
 	if err != nil {
 		return // the host does not tell; the end of a machine is still noticed
 	}
@@ -470,7 +470,7 @@ func (g *Group) Watch(end <-chan struct{}, limit int64, report func(kills int64)
 		defer close(rung)
 		buffer := make([]byte, 4096)
 		for {
-			if _, err := alarm.Read(buffer); err != nil {
+			if _, err := events.Read(buffer); err != nil {
 				return
 			}
 			_ = g.limitMemory(limit + relief) // at once; the kernel is choosing its victim
@@ -481,7 +481,7 @@ func (g *Group) Watch(end <-chan struct{}, limit int64, report func(kills int64)
 		}
 	}()
 	defer func() {
-		_ = alarm.Close()
+		_ = events.Close()
 		for range rung { // waits until the reader is gone
 		}
 	}()
@@ -521,9 +521,9 @@ func (g *Group) unrelieve(limit int64, after time.Duration) bool {
 	return err != nil || back && g.limitMemory(limit) == nil
 }
 
-// alarm returns a file that can be read whenever memory ran out: an eventfd on
+// oomEvents returns a file that can be read whenever memory ran out: an eventfd on
 // cgroup v1, an inotify watch on v2.
-func (g *Group) alarm() (*os.File, error) {
+func (g *Group) oomEvents() (*os.File, error) {
 	if g.unified {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 		if err != nil {

@@ -27,7 +27,7 @@ var cases = map[string]func(*bench){
 	"boot leaves nothing when it fails":    bootFails,
 	"boot of a name that is taken":         bootTwice,
 	"pause stops and resume goes on":       pauseStops,
-	"every tier keeps everything":          tiersKeep,
+	"every tier keeps everything":          tiersLoseNothing,
 	"the clock is right after a sleep":     clockRight,
 	"copies draw different random bytes":   randomDiffers,
 	"a cancelled suspend changes nothing":  suspendCancelled,
@@ -122,7 +122,7 @@ func pauseStops(b *bench) {
 	b.eventually("the count grows again", func() bool { return must[int64](g, "/count") > after })
 }
 
-func tiersKeep(b *bench) {
+func tiersLoseNothing(b *bench) {
 	g := b.boot("a")
 	g.do("/alloc", "mb", "24")
 	g.do("/write", "name", "/kept", "text", "writable layer")
@@ -346,7 +346,7 @@ func adoptTiers(b *bench) {
 		b.Driver = b.host.Open(b.T)
 		again := b.adopt(g.config)
 		again.in(tier)
-		if tier == machine.Paused || tier.Kept() {
+		if tier == machine.Paused || tier.Checkpointed() {
 			again.stopped()
 		}
 		again.resume()
@@ -360,16 +360,16 @@ func adoptTiers(b *bench) {
 }
 
 func adoptReboot(b *bench) {
-	kept, lost := b.boot("kept"), b.boot("lost")
-	kept.do("/write", "name", "/kept", "text", "on disk")
-	kept.suspend(machine.Saved)
+	held, lost := b.boot("kept"), b.boot("lost")
+	held.do("/write", "name", "/kept", "text", "on disk")
+	held.suspend(machine.Saved)
 	lost.suspend(machine.Paused)
 	b.host.Reboot(b.T)
 	b.Driver = b.host.Open(b.T)
 	if _, err := b.Adopt(b.Context(), lost.config); !errors.Is(err, machine.ErrGone) {
 		b.Errorf("adopt: %v, want ErrGone", err)
 	}
-	again := b.adopt(kept.config)
+	again := b.adopt(held.config)
 	again.in(machine.OnDisk)
 	again.resume()
 	if got := must[string](again, "/read", "name", "/kept"); got != "on disk" {
@@ -475,7 +475,7 @@ func crashMayNot(b *bench) {
 
 	from := b.boot("from")
 	dir := filepath.Join(b.TempDir(), "copy")
-	if err := from.Keep(b.Context(), dir); err != nil {
+	if err := from.Snapshot(b.Context(), dir); err != nil {
 		b.Fatal(err)
 	}
 	other := b.host.Config(b.T, "other") // it began as somebody else
@@ -687,7 +687,7 @@ func swapCut(b *bench) {
 				b.Error(err)
 			}
 			cancel()
-			if t := g.Tier(); !t.Kept() {
+			if t := g.Tier(); !t.Checkpointed() {
 				b.Errorf("it is %s", t)
 			}
 		}

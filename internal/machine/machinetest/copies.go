@@ -23,15 +23,15 @@ func copiesGoOn(b *bench) {
 	g.do("/alloc", "mb", "24")
 	g.do("/write", "name", "/kept", "text", "before")
 	sum := must[uint32](g, "/sum")
-	var kept []string
+	var copied []string
 	for _, tier := range b.tiers(machine.Awake, machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk) {
 		g.suspend(tier)
-		dir := b.keep(g)
+		dir := b.snapshot(g)
 		g.in(tier)
-		if err := g.Keep(b.Context(), dir); !errors.Is(err, fs.ErrExist) {
+		if err := g.Snapshot(b.Context(), dir); !errors.Is(err, fs.ErrExist) {
 			b.Errorf("keep in a place that is taken: %v", err)
 		}
-		kept = append(kept, dir)
+		copied = append(copied, dir)
 		if tier == machine.Paused { // it must still go up and down from here
 			g.resume()
 		}
@@ -42,7 +42,7 @@ func copiesGoOn(b *bench) {
 	if err := g.Close(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	for i, dir := range kept[:len(kept)-1] {
+	for i, dir := range copied[:len(copied)-1] {
 		f := b.fork(strconv.Itoa(i), dir)
 		b.same(f, sum)
 		if err := f.Close(b.Context()); err != nil {
@@ -52,7 +52,7 @@ func copiesGoOn(b *bench) {
 	var guests [forks]*guest
 	var all sync.WaitGroup
 	for i := range guests {
-		all.Go(func() { guests[i] = b.fork("fork-"+strconv.Itoa(i), kept[len(kept)-1]) })
+		all.Go(func() { guests[i] = b.fork("fork-"+strconv.Itoa(i), copied[len(copied)-1]) })
 	}
 	all.Wait()
 	random := map[string]bool{}
@@ -112,7 +112,7 @@ func copyFails(b *bench) {
 	g := b.bootConfig(c)
 	g.do("/alloc", "mb", "16")
 	dir := filepath.Join(c.Dir, "copy")
-	if err := g.Keep(b.Context(), dir); err == nil {
+	if err := g.Snapshot(b.Context(), dir); err == nil {
 		b.Fatal("a copy fits on a full disk")
 	}
 	g.in(machine.Awake)
@@ -121,7 +121,7 @@ func copyFails(b *bench) {
 		b.Errorf("after a copy that could not be made %q is left", names)
 	}
 	relieve()
-	if err := g.Keep(b.Context(), dir); err != nil {
+	if err := g.Snapshot(b.Context(), dir); err != nil {
 		b.Error("with room on the disk:", err)
 	}
 	must[int64](g, "/count")
@@ -132,7 +132,7 @@ func copyFails(b *bench) {
 
 func copyDamaged(b *bench) {
 	g := b.boot("a")
-	dir := b.keep(g)
+	dir := b.snapshot(g)
 	for i, name := range entries(b, dir) {
 		damaged := filepath.Join(b.TempDir(), "copy")
 		copyTree(b, dir, damaged)
@@ -167,11 +167,11 @@ func copyDamaged(b *bench) {
 	}
 }
 
-// keep makes a copy that ends with the case.
-func (b *bench) keep(g *guest) (dir string) {
+// snapshot makes a copy that ends with the case.
+func (b *bench) snapshot(g *guest) (dir string) {
 	b.Helper()
 	dir = filepath.Join(b.TempDir(), "copy")
-	if err := g.Keep(b.Context(), dir); err != nil {
+	if err := g.Snapshot(b.Context(), dir); err != nil {
 		b.Fatalf("keep in %s: %v", g.Tier(), err)
 	}
 	b.Cleanup(func() {
@@ -200,7 +200,7 @@ func renameStays(b *bench) {
 	}
 	g.resume()
 	called(g, "renamed")
-	f := b.fork("b", b.keep(g))
+	f := b.fork("b", b.snapshot(g))
 	called(f, "renamed")
 	if err := f.Rename(b.Context(), "another"); err != nil {
 		b.Fatal(err)

@@ -36,7 +36,7 @@ const (
 	OpRelease    Op = "release"
 	OpResume     Op = "resume"
 	OpRestore    Op = "restore"
-	OpKeep       Op = "keep"
+	OpSnapshot   Op = "keep"
 	OpDiscard    Op = "discard"
 	OpArchive    Op = "archive"
 	OpRename     Op = "rename"
@@ -66,13 +66,13 @@ type Fake struct {
 	// program of the conformance suite.
 	Handler func(c machine.Config, port uint16) http.Handler
 
-	mu        sync.Mutex
-	boxes     map[string]*box             // guarded by mu
-	listeners map[chan machine.Event]bool // guarded by mu
-	failures  map[Op][]error              // guarded by mu
-	delays    map[Op]time.Duration        // guarded by mu
-	counts    map[string]map[Op]int       // guarded by mu
-	machines  map[string]*fakeMachine     // guarded by mu; the last handle of each
+	mu           sync.Mutex
+	environments map[string]*environment     // guarded by mu
+	listeners    map[chan machine.Event]bool // guarded by mu
+	failures     map[Op][]error              // guarded by mu
+	delays       map[Op]time.Duration        // guarded by mu
+	counts       map[string]map[Op]int       // guarded by mu
+	machines     map[string]*fakeMachine     // guarded by mu; the last handle of each
 }
 
 var _ machine.Driver = (*Fake)(nil)
@@ -80,14 +80,14 @@ var _ machine.Driver = (*Fake)(nil)
 // NewFake returns a host without machines.
 func NewFake() *Fake {
 	return &Fake{
-		Engine:    "fake-1",
-		Can:       machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true},
-		boxes:     map[string]*box{},
-		listeners: map[chan machine.Event]bool{},
-		failures:  map[Op][]error{},
-		delays:    map[Op]time.Duration{},
-		counts:    map[string]map[Op]int{},
-		machines:  map[string]*fakeMachine{},
+		Engine:       "fake-1",
+		Can:          machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true},
+		environments: map[string]*environment{},
+		listeners:    map[chan machine.Event]bool{},
+		failures:     map[Op][]error{},
+		delays:       map[Op]time.Duration{},
+		counts:       map[string]map[Op]int{},
+		machines:     map[string]*fakeMachine{},
 	}
 }
 
@@ -124,7 +124,7 @@ func (f *Fake) Processes() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var ids []string
-	for id, b := range f.boxes {
+	for id, b := range f.environments {
 		if b.alive() {
 			ids = append(ids, id)
 		}
@@ -149,25 +149,25 @@ func (f *Fake) OutOfMemory(id string, whole bool) {
 // Reboot ends all processes at once; nobody is left to tell. Checkpoints stay.
 func (f *Fake) Reboot() {
 	f.mu.Lock()
-	boxes := f.boxes
-	f.boxes = map[string]*box{}
+	environments := f.environments
+	f.environments = map[string]*environment{}
 	f.machines = map[string]*fakeMachine{}
 	f.mu.Unlock()
-	for _, b := range boxes {
+	for _, b := range environments {
 		b.close()
 	}
 }
 
 func (f *Fake) end(id string, oom bool) {
 	f.mu.Lock()
-	b, m := f.boxes[id], f.machines[id]
-	delete(f.boxes, id)
+	b, m := f.environments[id], f.machines[id]
+	delete(f.environments, id)
 	f.mu.Unlock()
 	if b == nil || !b.alive() {
 		return
 	}
 	b.close()
-	if m != nil && m.Tier().Kept() {
+	if m != nil && m.Tier().Checkpointed() {
 		m.tier.Store(uint32(machine.OnDisk))
 		return // nothing is lost
 	}
@@ -203,20 +203,20 @@ func (f *Fake) enter(id string, op Op) error {
 	return err
 }
 
-func (f *Fake) box(id string) *box {
+func (f *Fake) environment(id string) *environment {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.boxes[id]
+	return f.environments[id]
 }
 
 // occupy makes room for a machine's processes. There is room for one.
-func (f *Fake) occupy(c machine.Config) (*box, error) {
+func (f *Fake) occupy(c machine.Config) (*environment, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	b := f.boxes[c.ID]
+	b := f.environments[c.ID]
 	if b == nil {
-		b = newBox(f, c)
-		f.boxes[c.ID] = b
+		b = newEnvironment(f, c)
+		f.environments[c.ID] = b
 	}
 	if b.alive() {
 		return nil, fmt.Errorf("%s: there is such a machine already", c.ID)
@@ -226,8 +226,8 @@ func (f *Fake) occupy(c machine.Config) (*box, error) {
 
 func (f *Fake) vacate(id string) {
 	f.mu.Lock()
-	b := f.boxes[id]
-	delete(f.boxes, id)
+	b := f.environments[id]
+	delete(f.environments, id)
 	f.mu.Unlock()
 	if b != nil {
 		b.close()
@@ -287,7 +287,7 @@ func (f *Fake) Adopt(_ context.Context, c machine.Config) (machine.Machine, erro
 	if err := sweepCheckpoints(c); err != nil {
 		return nil, err
 	}
-	b, saved := f.box(c.ID), hasCheckpoint(c)
+	b, saved := f.environment(c.ID), hasCheckpoint(c)
 	switch {
 	case b != nil && b.awake():
 		return f.machine(c, machine.Awake), retire(c)
@@ -310,15 +310,15 @@ func (f *Fake) Adopt(_ context.Context, c machine.Config) (machine.Machine, erro
 }
 
 // Sweep implements [machine.Driver].
-func (f *Fake) Sweep(_ context.Context, keep func(id string) bool) error {
+func (f *Fake) Sweep(_ context.Context, live func(id string) bool) error {
 	if err := f.enter("", OpSweep); err != nil {
 		return err
 	}
 	f.mu.Lock()
-	ids := slices.Collect(maps.Keys(f.boxes))
+	ids := slices.Collect(maps.Keys(f.environments))
 	f.mu.Unlock()
 	for _, id := range ids {
-		if !keep(id) {
+		if !live(id) {
 			f.vacate(id)
 		}
 	}
@@ -405,7 +405,7 @@ func (m *fakeMachine) down(ctx context.Context, to machine.Tier) error {
 	if err := m.f.enter(m.config.ID, op); err != nil {
 		return err
 	}
-	b := m.f.box(m.config.ID)
+	b := m.f.environment(m.config.ID)
 	if b == nil || !b.alive() {
 		return errors.New("no such machine")
 	}
@@ -440,7 +440,7 @@ func (m *fakeMachine) Resume(context.Context) error {
 		if m.Tier() == machine.OnDisk { // also if its processes died just now
 			return m.restore()
 		}
-		b := m.f.box(m.config.ID)
+		b := m.f.environment(m.config.ID)
 		if b == nil || !b.alive() {
 			made, err := goBack(m.config)
 			if err != nil {
@@ -477,10 +477,10 @@ func (m *fakeMachine) restore() error {
 	return nil
 }
 
-// Keep implements [machine.Machine].
-func (m *fakeMachine) Keep(ctx context.Context, dir string) error {
+// Snapshot implements [machine.Machine].
+func (m *fakeMachine) Snapshot(ctx context.Context, dir string) error {
 	return m.alone(func() error {
-		if err := m.f.enter(m.config.ID, OpKeep); err != nil {
+		if err := m.f.enter(m.config.ID, OpSnapshot); err != nil {
 			return fmt.Errorf("keep: %w", err)
 		}
 		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -489,7 +489,7 @@ func (m *fakeMachine) Keep(ctx context.Context, dir string) error {
 		if err := os.RemoveAll(dir + ".making"); err != nil {
 			return fmt.Errorf("keep: %w", err)
 		}
-		b := m.f.box(m.config.ID)
+		b := m.f.environment(m.config.ID)
 		if b == nil || !b.alive() { // it is on disk
 			memory, err := load(checkpointDir(m.config), m.config, m.f.Engine)
 			if err != nil {
@@ -508,7 +508,7 @@ func (m *fakeMachine) Keep(ctx context.Context, dir string) error {
 // Rename implements [machine.Machine].
 func (m *fakeMachine) Rename(_ context.Context, hostname string) error {
 	return m.alone(func() error {
-		b := m.f.box(m.config.ID)
+		b := m.f.environment(m.config.ID)
 		if err := m.f.enter(m.config.ID, OpRename); err != nil || b == nil || !b.awake() {
 			return fmt.Errorf("rename: %w", cmp.Or(err, machine.ErrGone))
 		}
@@ -521,7 +521,7 @@ func (m *fakeMachine) Rename(_ context.Context, hostname string) error {
 // would be done is not seen.
 func (m *fakeMachine) Administer(context.Context, ...string) error {
 	return m.alone(func() error {
-		b := m.f.box(m.config.ID)
+		b := m.f.environment(m.config.ID)
 		if err := m.f.enter(m.config.ID, OpAdminister); err != nil || b == nil || !b.awake() {
 			return fmt.Errorf("administer: %w", cmp.Or(err, machine.ErrGone))
 		}
@@ -532,7 +532,7 @@ func (m *fakeMachine) Administer(context.Context, ...string) error {
 // Archive implements [machine.Machine].
 func (m *fakeMachine) Archive(_ context.Context, file string) error {
 	return m.alone(func() error {
-		b := m.f.box(m.config.ID)
+		b := m.f.environment(m.config.ID)
 		if err := m.f.enter(m.config.ID, OpArchive); err != nil || b == nil || !b.alive() {
 			return fmt.Errorf("archive: %w", cmp.Or(err, machine.ErrGone))
 		}
@@ -555,7 +555,7 @@ func (m *fakeMachine) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	if err := m.f.enter(m.config.ID, OpDial); err != nil {
 		return nil, err
 	}
-	b := m.f.box(m.config.ID)
+	b := m.f.environment(m.config.ID)
 	if b == nil || !b.alive() {
 		<-ctx.Done()
 		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: context.Cause(ctx)}
@@ -575,7 +575,7 @@ func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
 	if m.Ready() {
 		stats.MemoryBytes = fakeEngine
 	}
-	if b := m.f.box(m.config.ID); b != nil && b.alive() {
+	if b := m.f.environment(m.config.ID); b != nil && b.alive() {
 		stats.MemoryBytes = b.memory().size()
 		if b.swapped() {
 			stats.MemoryBytes, stats.SwapBytes = fakeEngine, stats.MemoryBytes

@@ -53,7 +53,7 @@ func (h *fakeHost) Swaps() bool { return true }
 
 func (h *fakeHost) Crowd(*testing.T, machine.Config) (relieve func()) {
 	h.FailNext(machinetest.OpSave, os.ErrPermission)
-	h.FailNext(machinetest.OpKeep, os.ErrPermission)
+	h.FailNext(machinetest.OpSnapshot, os.ErrPermission)
 	return func() {}
 }
 

@@ -31,7 +31,7 @@ const firstChild = 2
 // memory implements [World] for a fake machine. What is exported goes into the
 // checkpoint.
 type memory struct {
-	box *box
+	env *environment
 
 	mu       sync.Mutex
 	since    time.Time // guarded by mu; of the last resume; zero while paused
@@ -133,7 +133,7 @@ func (m *memory) WriteFile(name, text string) error {
 
 // onHost finds the file of the host that a name in a volume stands for.
 func (m *memory) onHost(name string) (v machine.Volume, file string, ok bool) {
-	for _, v := range m.box.config.Volumes {
+	for _, v := range m.env.config.Volumes {
 		if rest, ok := strings.CutPrefix(name, v.Path+"/"); ok {
 			return v, filepath.Join(v.Source, rest), true
 		}
@@ -241,10 +241,10 @@ func (m *memory) Held() (string, error) {
 }
 
 func (m *memory) Eat(megabytes int) (string, error) {
-	if m.size()+int64(megabytes)<<20 <= m.box.config.Memory {
+	if m.size()+int64(megabytes)<<20 <= m.env.config.Memory {
 		return "exit status 0", nil
 	}
-	m.box.f.OutOfMemory(m.box.config.ID, false)
+	m.env.f.OutOfMemory(m.env.config.ID, false)
 	return "signal: killed", nil
 }
 
@@ -252,7 +252,7 @@ func (m *memory) Spin(_ int, d time.Duration) { time.Sleep(d) }
 
 func (m *memory) Print(string) {}
 
-func (m *memory) Exit() { m.box.f.Kill(m.box.config.ID) }
+func (m *memory) Exit() { m.env.f.Kill(m.env.config.ID) }
 
 // The checkpoints of the fake have the same life as those of a real driver: made in
 // one directory, published by one rename, retired by another.

@@ -15,7 +15,7 @@ import (
 // which one is meant for it.
 func TestCloseFDs(t *testing.T) {
 	t.Parallel()
-	const meant, stray, inside = 3, 4, "inside"
+	const meant, extra, inside = 3, 4, "inside"
 	if flag.Arg(0) != inside {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCloseFDs$", inside)
 		for range 2 {
@@ -37,7 +37,7 @@ func TestCloseFDs(t *testing.T) {
 	}
 	defer func() { _ = own.Close() }()
 	CloseFDs([]string{"runsc-sandbox", "--cpu-num=4", "boot", fmt.Sprintf("--spec-fd=%d", meant), "--io-fds=-1"})
-	for fd, want := range map[int]error{meant: nil, stray: unix.EBADF, int(own.Fd()): nil} {
+	for fd, want := range map[int]error{meant: nil, extra: unix.EBADF, int(own.Fd()): nil} {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, want) {
 			t.Errorf("descriptor %d: %v, want %v", fd, err, want)
 		}

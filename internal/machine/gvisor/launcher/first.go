@@ -33,9 +33,9 @@ var firstSignals = []struct {
 // firstID is the number of the first process in its namespace.
 const firstID kernel.ThreadID = 1
 
-// KeepFirst makes the engine's process keep the rule of Linux for the first
+// GuardFirst makes the engine's process keep the rule of Linux for the first
 // process of a PID namespace. It is called before gVisor's own main.
-func KeepFirst() {
+func GuardFirst() {
 	calls := map[string]wrapper{}
 	for _, c := range firstSignals {
 		calls[c.call] = func(call kernel.SyscallFn) kernel.SyscallFn {

@@ -400,7 +400,7 @@ func (l *Launcher) Pause(ctx context.Context, id string) error {
 
 // Resume lets the processes of a machine go on.
 func (l *Launcher) Resume(ctx context.Context, t gvisor.Target) error {
-	return l.with(t.ID, func(s *sandbox) error { return s.resume(ctx, t.Kept) })
+	return l.with(t.ID, func(s *sandbox) error { return s.resume(ctx, t.Checkpointed) })
 }
 
 // Checkpoint writes one of a paused machine, until ctx ends.

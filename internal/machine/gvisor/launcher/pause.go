@@ -45,9 +45,9 @@ func (s *sandbox) pause(ctx context.Context) error { return s.setPaused(ctx, tru
 // resume lets the guest go on. With a complete checkpoint on disk (kept), an
 // engine that hangs is ended, and the machine goes on from there; without one
 // it is given time.
-func (s *sandbox) resume(ctx context.Context, kept bool) error {
-	err := s.setPaused(ctx, false, func(ctx context.Context) error { return s.wake(ctx, kept) })
-	if err == nil || !kept || errors.Is(err, errGone) {
+func (s *sandbox) resume(ctx context.Context, checkpointed bool) error {
+	err := s.setPaused(ctx, false, func(ctx context.Context) error { return s.wake(ctx, checkpointed) })
+	if err == nil || !checkpointed || errors.Is(err, errGone) {
 		return err
 	}
 	return errors.Join(err, s.spent(ctx))
@@ -165,14 +165,14 @@ func (s *sandbox) unlimited(ctx context.Context) (limit func()) {
 const liftAfter = 50 * time.Millisecond
 
 // wake resumes the guest. Preconditions: mu is held.
-func (s *sandbox) wake(ctx context.Context, kept bool) error {
+func (s *sandbox) wake(ctx context.Context, checkpointed bool) error {
 	defer s.unlimited(ctx)()
 	resume := func() error {
 		defer trace.Start(ctx, trace.Engine).End()
 		return s.call(boot.ContMgrResume, nil)
 	}
 	var err error
-	if kept {
+	if checkpointed {
 		err = hostproc.Watch(ctx, s.l.options.PauseLimit, s.shoot, resume)
 	} else {
 		err = s.later(resume)

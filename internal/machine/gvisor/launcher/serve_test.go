@@ -116,7 +116,7 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-func TestFeed(t *testing.T) {
+func TestEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f events

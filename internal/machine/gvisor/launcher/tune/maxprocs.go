@@ -18,10 +18,10 @@ const (
 	// would pass on to the runtime.
 	never = -1 << 30
 
-	// spare processors of the Go scheduler: goroutines in plain blocking
+	// extra processors of the Go scheduler: goroutines in plain blocking
 	// system calls keep theirs until the monitor takes it away, up to 10 ms
 	// later.
-	spare = 2
+	extra = 2
 )
 
 // pinProcessors stops gVisor from raising GOMAXPROCS by 128 for every file of
@@ -37,5 +37,5 @@ func pinProcessors() {
 			}
 		}
 	}
-	runtime.GOMAXPROCS(n + spare)
+	runtime.GOMAXPROCS(n + extra)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/dozehq/doze/internal/agent/proc"
 )
 
-// strayPoll is how often the end of processes that nobody collects for us, or
+// orphanPoll is how often the end of processes that nobody collects for us, or
 // that are others' children, is looked for.
-const strayPoll = 20 * time.Millisecond
+const orphanPoll = 20 * time.Millisecond
 
 // Dismiss asks everything in the sandbox to end, also what left its session or
 // lost its parent, and waits until all is gone, or until ctx ends. It returns the
@@ -26,14 +26,14 @@ func (t *Table) Dismiss(ctx context.Context, hangUp func()) (asked []string) {
 	}
 	_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
 	hangUp()
-	awaitStrays(ctx, 0) // before their output is closed: it would end them
+	awaitOrphans(ctx, 0) // before their output is closed: it would end them
 	return asked
 }
 
-// awaitStrays waits until this process is the only one, and until then sends sig
+// awaitOrphans waits until this process is the only one, and until then sends sig
 // to the others, unless it is 0. It reports false if ctx ended first.
-func awaitStrays(ctx context.Context, sig syscall.Signal) bool {
-	poll := time.NewTicker(strayPoll)
+func awaitOrphans(ctx context.Context, sig syscall.Signal) bool {
+	poll := time.NewTicker(orphanPoll)
 	defer poll.Stop()
 	for {
 		if !slices.ContainsFunc(proc.Root.Tasks(), func(t proc.Task) bool { return t.PID != os.Getpid() }) {
@@ -48,9 +48,9 @@ func awaitStrays(ctx context.Context, sig syscall.Signal) bool {
 	}
 }
 
-// KillStrays kills everything in the sandbox until nothing but this process is
+// KillOrphans kills everything in the sandbox until nothing but this process is
 // left. It reports false if ctx ended first. What is not the sandbox's first
-// process has no strays.
-func (t *Table) KillStrays(ctx context.Context) bool {
-	return !t.start.Children.Init || awaitStrays(ctx, syscall.SIGKILL)
+// process has no orphans.
+func (t *Table) KillOrphans(ctx context.Context) bool {
+	return !t.start.Children.Init || awaitOrphans(ctx, syscall.SIGKILL)
 }

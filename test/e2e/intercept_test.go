@@ -103,7 +103,7 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, c := launch(t, nil, testkit.Options{
-		Args: []string{"--egress", "open", "--resolver", z.Address, "--pause-after", "1h", "--spares", "1"},
+		Args: []string{"--egress", "open", "--resolver", z.Address, "--pause-after", "1h", "--warm-pool", "1"},
 		Env:  []string{"SSL_CERT_FILE=" + roots, "GOTRACEBACK=crash"},
 	})
 	rule := func(secret string) string {
@@ -116,27 +116,27 @@ func TestRouting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	t.Run("requests", func(t *testing.T) { d.requests(t, box, secretOne) })
+	t.Run("requests", func(t *testing.T) { d.requests(t, agent, secretOne) })
 	t.Run("elsewhere", func(t *testing.T) {
-		if out := sh(t, box, `curl -sk https://`+spliced+`/ -H 'Authorization: mine'`); strings.Contains(out, "canary") || !strings.Contains(out, "[mine]") {
+		if out := sh(t, agent, `curl -sk https://`+spliced+`/ -H 'Authorization: mine'`); strings.Contains(out, "canary") || !strings.Contains(out, "[mine]") {
 			t.Errorf("a request elsewhere: %s", out)
 		}
 		const show = `python3 -c 'import ssl,sys; print(ssl.get_server_certificate((sys.argv[1], 443)))' `
-		if got := sh(t, box, show+spliced); got != strings.TrimSpace(string(certificate)) {
+		if got := sh(t, agent, show+spliced); got != strings.TrimSpace(string(certificate)) {
 			t.Errorf("TLS that needs no rule is not passed on as it is: %s", got)
 		}
-		if got := sh(t, box, show+routed); got == strings.TrimSpace(string(certificate)) {
+		if got := sh(t, agent, show+routed); got == strings.TrimSpace(string(certificate)) {
 			t.Error("the one that needs it is")
 		}
 	})
 	t.Run("in clear", func(t *testing.T) {
 		for _, to := range []string{routed, publicIP} {
-			out := sh(t, box, `curl -s --noproxy '*' http://`+to+`/ -H 'Host: `+routed+`' -H 'Authorization: mine'`)
+			out := sh(t, agent, `curl -s --noproxy '*' http://`+to+`/ -H 'Host: `+routed+`' -H 'Authorization: mine'`)
 			if strings.Contains(out, "Bearer") || !strings.Contains(out, "[mine]") {
 				t.Errorf("a request in clear to %s: %s", to, out)
 			}
@@ -154,20 +154,20 @@ func TestRouting(t *testing.T) {
 			if want == "" {
 				want = "400"
 			}
-			if got := sh(t, box, command); got != want {
+			if got := sh(t, agent, command); got != want {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
 		}
 	})
 	t.Run("changes", func(t *testing.T) {
 		answer += ask(t, p, "PUT", "/sandboxes/one", ask(t, p, "GET", "/sandboxes/one", ""))
-		d.requests(t, box, secretOne) // what came back without secrets keeps them
+		d.requests(t, agent, secretOne) // what came back without secrets keeps them
 		answer += ask(t, p, "PUT", "/sandboxes/one", rule(`,"secrets":{"key":"`+secretTwo+`"}`))
-		d.requests(t, box, secretTwo)
+		d.requests(t, agent, secretTwo)
 	})
 	t.Run("restart", func(t *testing.T) {
 		d.last.Store(nil)
-		spawn(t, box, client.Command{Command: `curl -s https://` + routed + stuck + ` -H 'Content-Type: application/json' -d '{"model":"x"}'`})
+		spawn(t, agent, client.Command{Command: `curl -s https://` + routed + stuck + ` -H 'Content-Type: application/json' -d '{"model":"x"}'`})
 		until(t, "a request is under way", func() bool { return d.last.Load() != nil && strings.Contains(*d.body.Load(), secretTwo) })
 		if dumped, err := p.Quit(); err != nil || dumped {
 			t.Fatalf("it left a core dump: %v, %v", dumped, err)
@@ -176,12 +176,12 @@ func TestRouting(t *testing.T) {
 		if err := p.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		d.requests(t, box, secretTwo)
+		d.requests(t, agent, secretTwo)
 	})
-	t.Run("authorities", func(t *testing.T) { d.authorities(t, p, c, box, rule(one)) })
+	t.Run("authorities", func(t *testing.T) { d.authorities(t, p, c, agent, rule(one)) })
 	const present = "this-is-to-be-found-8c1f"
-	spawn(t, box, client.Command{Command: "export PRESENT=" + present + "; exec sleep infinity"})
-	inside := sh(t, box, `cat /proc/[0-9]*/environ; env; grep -rl canary- /etc /root /tmp /var /run 2>/dev/null || true`)
+	spawn(t, agent, client.Command{Command: "export PRESENT=" + present + "; exec sleep infinity"})
+	inside := sh(t, agent, `cat /proc/[0-9]*/environ; env; grep -rl canary- /etc /root /tmp /var /run 2>/dev/null || true`)
 	awaitTier(t, p, "one", "disk")
 	if !inTree(t, p.Data, present) {
 		t.Error("the search does not find what is in the memory of the sandbox")
@@ -210,16 +210,16 @@ func TestRouting(t *testing.T) {
 			}
 		}
 	}
-	d.requests(t, box, secretTwo) // after a wake, too
+	d.requests(t, agent, secretTwo) // after a wake, too
 	ask(t, p, "PUT", "/sandboxes/one", `{"spec":{"network":{"proxy":{}}}}`)
-	if out := sh(t, box, `curl -sk https://`+routed+`/`); strings.Contains(out, "Bearer") {
+	if out := sh(t, agent, `curl -sk https://`+routed+`/`); strings.Contains(out, "Bearer") {
 		t.Errorf("without the rule: %s", out)
 	}
 }
 
 // requests sends requests from a sandbox, in the ways that clients have, and
 // looks at what arrives and at what comes back.
-func (d *destination) requests(t *testing.T, box *client.Box, secret string) {
+func (d *destination) requests(t *testing.T, agent *client.Agent, secret string) {
 	t.Helper()
 	const post = ` https://` + routed + `/v1 -H 'Content-Type: application/json' -H 'authorization: mine' -d '{"model":"x"}'`
 	for name, command := range map[string]string{
@@ -231,7 +231,7 @@ import urllib.request as u
 print(u.urlopen(u.Request("https://` + routed + `/v1", b"{\"model\":\"x\"}", {"Content-Type": "application/json"})).read().decode())'`,
 	} {
 		d.last.Store(nil)
-		out := sh(t, box, command)
+		out := sh(t, agent, command)
 		got := d.last.Load()
 		if got == nil {
 			t.Fatalf("%s: nothing arrived: %s", name, out)
@@ -250,7 +250,7 @@ print(u.urlopen(u.Request("https://` + routed + `/v1", b"{\"model\":\"x\"}", {"C
 
 // authorities looks at whom sandboxes believe. A process that has read the
 // certificates of the first one goes on in a fork, which trusts nobody else.
-func (d *destination) authorities(t *testing.T, p *testkit.Platform, c *client.Client, one *client.Box, rule string) {
+func (d *destination) authorities(t *testing.T, p *testkit.Platform, c *client.Client, one *client.Agent, rule string) {
 	t.Helper()
 	spawn(t, one, client.Command{Command: `exec python3 -c '
 import http.server, ssl, urllib.request
@@ -274,24 +274,24 @@ http.server.HTTPServer(("", 7000), Handler).serve_forever()'`})
 		if err != nil {
 			t.Fatal(err)
 		}
-		box, err := c.Box(sb)
+		agent, err := c.Agent(sb)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out := sh(t, box, "curl -s https://"+routed+"/"); !strings.Contains(out, "Bearer *") {
+		if out := sh(t, agent, "curl -s https://"+routed+"/"); !strings.Contains(out, "Bearer *") {
 			t.Errorf("%s gets %s", name, out)
 		}
-		if got := sh(t, box, own) == first; got != same {
+		if got := sh(t, agent, own) == first; got != same {
 			t.Errorf("%s believes the same as the first one: %v", name, got)
 		}
 		if !same {
-			sh(t, box, "echo '"+first+"' > /tmp/first.pem")
-			if out := sh(t, box, "curl -s --cacert /tmp/first.pem https://"+routed+"/ || echo $?"); out != "60" {
+			sh(t, agent, "echo '"+first+"' > /tmp/first.pem")
+			if out := sh(t, agent, "curl -s --cacert /tmp/first.pem https://"+routed+"/ || echo $?"); out != "60" {
 				t.Errorf("it is shown what the first one believes: %s", out)
 			}
 			continue
 		}
-		if out := sh(t, box, throughIt); !strings.Contains(out, "Bearer *") {
+		if out := sh(t, agent, throughIt); !strings.Contains(out, "Bearer *") {
 			t.Errorf("a process that goes on in it gets %s", out)
 		}
 	}

@@ -18,16 +18,16 @@ import (
 	"github.com/dozehq/doze/client"
 )
 
-// A Keeper is a sandbox whose state we know at any time: it keeps memory and
+// A Canary is a sandbox whose state we know at any time: it keeps memory and
 // files, changes some of both at each step, and says whether they are what they
 // were.
-type Keeper struct {
+type Canary struct {
 	Name string
 	// Crashed, if set, is asked with every answer: whether the sandbox may have
 	// gone back to its last checkpoint since it was asked before.
 	Crashed func() bool
 
-	kept     state     // what it has at least after a crash
+	floor    state     // what it has at least after a crash
 	saved    bool      // in a checkpoint of its own
 	answered time.Time // when the last request ended
 	url, key string
@@ -35,7 +35,7 @@ type Keeper struct {
 	state
 }
 
-// state is what a keeper is known to have.
+// state is what a canary is known to have.
 type state struct {
 	// n and chain are the state after the last step that was acknowledged;
 	// open is how many more may have been made without an answer.
@@ -56,43 +56,43 @@ type Stepped struct {
 }
 
 const (
-	keeperMemory = 512 // MB of a sandbox
-	keeperPort   = "/port/9000"
-	keeperPoll   = 50 * time.Millisecond
+	canaryMemory = 512 // MB of a sandbox
+	canaryPort   = "/port/9000"
+	canaryPoll   = 50 * time.Millisecond
 	stepTime     = 30 * time.Second
 	stepMax      = 1 << 20 // bytes of an answer
 )
 
-//go:embed keeper.py
-var keeperScript []byte
+//go:embed canary.py
+var canaryScript []byte
 
-// Keep makes a keeper of so many megabytes. A seed tells it from others.
-func (p *Platform) Keep(ctx context.Context, name, seed string, megabytes int) (*Keeper, error) {
+// Canary makes a canary of so many megabytes. A seed tells it from others.
+func (p *Platform) Canary(ctx context.Context, name, seed string, megabytes int) (*Canary, error) {
 	c, err := p.Client()
 	if err != nil {
 		return nil, err
 	}
 	sb, err := c.Create(ctx, doze.Sandbox{
 		Metadata: doze.Metadata{Name: name},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: keeperMemory}},
+		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: canaryMemory}},
 	}, false)
 	if err != nil {
 		return nil, err
 	}
-	box, err := c.Box(sb)
+	agent, err := c.Agent(sb)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := box.WriteFile(ctx, "/keeper.py", bytes.NewReader(keeperScript), "0644"); err != nil {
+	if _, err := agent.WriteFile(ctx, "/canary.py", bytes.NewReader(canaryScript), "0644"); err != nil {
 		return nil, err
 	}
-	started, err := box.Start(ctx, client.Command{Command: fmt.Sprintf("exec python3 /keeper.py %s %d", seed, megabytes)})
+	started, err := agent.Start(ctx, client.Command{Command: fmt.Sprintf("exec python3 /canary.py %s %d", seed, megabytes)})
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{Name: name, url: sb.Metadata.URL + keeperPort, key: p.Key, http: &http.Client{Timeout: stepTime}, answered: time.Now()}
+	k := &Canary{Name: name, url: sb.Metadata.URL + canaryPort, key: p.Key, http: &http.Client{Timeout: stepTime}, answered: time.Now()}
 	for {
-		logs, err := box.Logs(ctx, started.PID)
+		logs, err := agent.Logs(ctx, started.PID)
 		if err != nil {
 			return nil, err
 		}
@@ -102,23 +102,23 @@ func (p *Platform) Keep(ctx context.Context, name, seed string, megabytes int) (
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(keeperPoll):
+		case <-time.After(canaryPoll):
 		}
 	}
 }
 
-// Close ends the connections to a keeper.
-func (k *Keeper) Close() { k.http.CloseIdleConnections() }
+// Close ends the connections to a canary.
+func (k *Canary) Close() { k.http.CloseIdleConnections() }
 
 // Rewind returns a function after which k may have what it has now, or any of
 // the steps since: it may have gone back.
-func (k *Keeper) Rewind() (back func()) {
+func (k *Canary) Rewind() (back func()) {
 	was := k.state
 	return func() { k.back(was) }
 }
 
 // back makes k one that has what it was, or any of the steps since.
-func (k *Keeper) back(was state) {
+func (k *Canary) back(was state) {
 	if k.n > was.n { // it may have gone back further by now
 		was.open = k.n - was.n + k.open
 		k.state = was
@@ -128,45 +128,45 @@ func (k *Keeper) back(was state) {
 // Observe looks whether k has a checkpoint with all that it has now, and reports
 // that. From then on a crash may take nothing of it. No request of k may be under
 // way.
-func (k *Keeper) Observe(p *Platform) bool {
+func (k *Canary) Observe(p *Platform) bool {
 	if !p.checkpointed(k.Name, k.answered) {
 		return false
 	}
-	k.kept, k.saved = k.state, true
+	k.floor, k.saved = k.state, true
 	return true
 }
 
 // Doubt lets k have less than it had, if it crashed since somebody asked.
-func (k *Keeper) Doubt() {
+func (k *Canary) Doubt() {
 	if k.Crashed != nil && k.Crashed() {
-		k.back(k.kept)
+		k.back(k.floor)
 	}
 }
 
 // Unsure takes note that nobody knows whether k has a checkpoint of its own. One
 // that is there already says nothing: it may be a copy that k began with.
-func (k *Keeper) Unsure() { k.saved, k.answered = false, time.Now() }
+func (k *Canary) Unsure() { k.saved, k.answered = false, time.Now() }
 
 // Saved reports whether k has a checkpoint that was seen: it may not fail.
-func (k *Keeper) Saved() bool { return k.saved }
+func (k *Canary) Saved() bool { return k.saved }
 
-// Copy returns a keeper that has what k has now: one that was made of a snapshot
+// Copy returns a canary that has what k has now: one that was made of a snapshot
 // since the last step, at the URL of a sandbox, or k itself after it went back
 // to that, with no URL.
-func (k *Keeper) Copy(name, url string) *Keeper {
-	c := &Keeper{
+func (k *Canary) Copy(name, url string) *Canary {
+	c := &Canary{
 		Name: name, url: k.url, key: k.key, http: &http.Client{Timeout: stepTime},
-		state: k.state, kept: k.state, Crashed: k.Crashed, answered: time.Now(),
+		state: k.state, floor: k.state, Crashed: k.Crashed, answered: time.Now(),
 	}
 	if url != "" {
-		c.url = url + keeperPort
+		c.url = url + canaryPort
 	}
 	return c
 }
 
 // Step makes one step and compares its result with what it must be. If it has
 // no answer, nobody knows whether the step was made.
-func (k *Keeper) Step(ctx context.Context) (Stepped, error) {
+func (k *Canary) Step(ctx context.Context) (Stepped, error) {
 	start := time.Now()
 	got, told, err := k.post(ctx)
 	answered := k.n
@@ -184,7 +184,7 @@ func (k *Keeper) Step(ctx context.Context) (Stepped, error) {
 	return s, nil
 }
 
-// told is what a keeper answers.
+// told is what a canary answers.
 type told struct {
 	N     uint64
 	Chain string
@@ -192,7 +192,7 @@ type told struct {
 	Wall  float64
 }
 
-func (k *Keeper) check(got told, start time.Time) (s Stepped) {
+func (k *Canary) check(got told, start time.Time) (s Stepped) {
 	if got.N <= k.n || got.N > k.n+k.open+1 {
 		s.Wrong = append(s.Wrong, fmt.Sprintf("step %d after %d, with %d without an answer", got.N, k.n, k.open))
 		k.n, k.open = got.N, 0
@@ -221,7 +221,7 @@ const stateAge = "X-Doze-State-Age"
 
 // post asks for a step, and reports whether the answer says that the sandbox went
 // back to a checkpoint.
-func (k *Keeper) post(ctx context.Context) (got told, back bool, err error) {
+func (k *Canary) post(ctx context.Context) (got told, back bool, err error) {
 	resp, err := k.ask(ctx, http.MethodPost)
 	if err != nil {
 		return got, false, err
@@ -231,7 +231,7 @@ func (k *Keeper) post(ctx context.Context) (got told, back bool, err error) {
 }
 
 // Hold keeps the sandbox awake until release is called.
-func (k *Keeper) Hold(ctx context.Context) (release func(), err error) {
+func (k *Canary) Hold(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	resp, err := k.ask(ctx, http.MethodGet) //nolint:bodyclose // release closes it
 	if err != nil {
@@ -245,7 +245,7 @@ func (k *Keeper) Hold(ctx context.Context) (release func(), err error) {
 }
 
 // ask sends a request and returns an answer that is a success.
-func (k *Keeper) ask(ctx context.Context, method string) (*http.Response, error) {
+func (k *Canary) ask(ctx context.Context, method string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, k.url, http.NoBody)
 	if err != nil {
 		return nil, err

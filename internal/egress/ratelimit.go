@@ -26,8 +26,8 @@ const (
 	stallPause = 10 * time.Millisecond
 )
 
-// newPace returns what the bytes of one sandbox are taken from.
-func newPace() *rate.Limiter { return rate.NewLimiter(byteRate, byteBurst) }
+// newRate returns what the bytes of one sandbox are taken from.
+func newRate() *rate.Limiter { return rate.NewLimiter(byteRate, byteBurst) }
 
 // splice passes bytes between a connection of a sandbox and one to its
 // destination, until both directions have ended.
@@ -36,23 +36,23 @@ func splice(ctx context.Context, inside, outside *net.TCPConn, g *guest, f *flow
 	back := make(chan struct{})
 	go func() { // ends with either connection
 		defer close(back)
-		pass(ctx, inside, outside, g.pace, f, &g.traffic.Received)
+		pass(ctx, inside, outside, g.limit, f, &g.traffic.Received)
 	}()
-	pass(ctx, outside, inside, g.pace, f, &g.traffic.Sent)
+	pass(ctx, outside, inside, g.limit, f, &g.traffic.Sent)
 	<-back
 	_ = inside.Close()
 	_ = outside.Close()
 }
 
 // pass passes bytes in one direction, and then the end.
-func pass(ctx context.Context, to, from *net.TCPConn, pace *rate.Limiter, f *flow, passed *atomic.Uint64) {
+func pass(ctx context.Context, to, from *net.TCPConn, limit *rate.Limiter, f *flow, passed *atomic.Uint64) {
 	l, err := newLeg(to, from)
 	for err == nil {
 		var n int
 		if n, err = l.move(); n > 0 {
 			passed.Add(uint64(n))
 			f.idle.Store(time.Now().UnixNano())
-			err = errors.Join(err, pace.WaitN(ctx, n))
+			err = errors.Join(err, limit.WaitN(ctx, n))
 		} else if err == nil {
 			_ = to.CloseWrite()
 			return
@@ -168,11 +168,11 @@ func (e *Egress) open(ctx context.Context, g *guest, d Destination, before *foun
 	if err != nil {
 		return nil, err
 	}
-	return newPaced(context.WithoutCancel(ctx), c, g.pace, g.traffic, func() { g.exit(c) }), nil
+	return newLimited(context.WithoutCancel(ctx), c, g.limit, g.traffic, func() { g.exit(c) }), nil
 }
 
-// paced is a connection whose bytes count.
-type paced struct {
+// limited is a connection whose bytes count.
+type limited struct {
 	net.Conn
 	traffic *Traffic
 	wait    func(n int) error
@@ -180,12 +180,12 @@ type paced struct {
 	closed  func()
 }
 
-func newPaced(ctx context.Context, c net.Conn, pace *rate.Limiter, traffic *Traffic, closed func()) *paced {
+func newLimited(ctx context.Context, c net.Conn, limit *rate.Limiter, traffic *Traffic, closed func()) *limited {
 	life, end := context.WithCancel(ctx)
-	return &paced{c, traffic, func(n int) error { return pace.WaitN(life, n) }, end, closed}
+	return &limited{c, traffic, func(n int) error { return limit.WaitN(life, n) }, end, closed}
 }
 
-func (p *paced) Read(b []byte) (int, error) {
+func (p *limited) Read(b []byte) (int, error) {
 	n, err := p.Conn.Read(b)
 	p.traffic.Received.Add(uint64(n)) //nolint:gosec // G115: not negative
 	if late := p.wait(n); late != nil && err == nil {
@@ -194,7 +194,7 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (p *paced) Write(b []byte) (int, error) {
+func (p *limited) Write(b []byte) (int, error) {
 	if err := p.wait(len(b)); err != nil {
 		return 0, err
 	}
@@ -205,14 +205,14 @@ func (p *paced) Write(b []byte) (int, error) {
 
 // CloseWrite ends what is sent, where the connection can do that alone: a peer that has
 // sent all of an upgraded request still waits for the answer.
-func (p *paced) CloseWrite() error {
+func (p *limited) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported
 }
 
-func (p *paced) Close() error {
+func (p *limited) Close() error {
 	p.end()
 	err := p.Conn.Close()
 	p.closed()

@@ -15,38 +15,38 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// Way is how a sandbox gets out.
-type Way uint8
+// Mode is how a sandbox gets out: closed, proxied or direct.
+type Mode uint8
 
 const (
-	// WayClosed drops everything. So does the kernel with a slot that nobody said
+	// Closed drops everything. So does the kernel with a slot that nobody said
 	// anything about yet.
-	WayClosed Way = iota
-	// WayLane leads every TCP connection to [ProxyPort] or [LanePort] of the router
+	Closed Mode = iota
+	// Proxied leads every TCP connection to [ProxyPort] or [LanePort] of the router
 	// and every question of the DNS to [NamePort] there, whatever address it was
 	// meant for. What is meant for an address that is not public is refused, but
 	// for those of Names; all else is dropped, but for what [Net.Datagrams] lets out.
-	WayLane
-	// WayOpen lets it reach public addresses, if [Options.OpenEgress] does, and the
+	Proxied
+	// Direct lets it reach public addresses, if [Options.OpenEgress] does, and the
 	// proxy. TCP to others is refused, and all else is dropped. Questions of the DNS
 	// to ProxyIP go to the first of [Net.Resolvers]: a sandbox that was in the lane
 	// when it was made asks there.
-	WayOpen
+	Direct
 )
 
 // Ports of the router on which [Net.Listen] and [Net.ListenPacket] serve
 // sandboxes. If nobody listens, they are refused.
 const (
-	ProxyPort = 3128 // what a sandbox sends to ProxyIP and this port
-	LanePort  = 3129 // all other TCP of one in the lane
-	NamePort  = 3130 // questions of the DNS from one in the lane, by UDP and TCP
+	ProxyPort    = 3128 // what a sandbox sends to ProxyIP and this port
+	RedirectPort = 3129 // all other TCP of a Proxied sandbox
+	NamePort     = 3130 // questions of the DNS of a Proxied sandbox, by UDP and TCP
 )
 
 var (
 	// ProxyIP is where a sandbox finds the proxy, the same one on every host, and may
-	// ask for names, whatever its way. Where nobody answers it is refused.
+	// ask for names, whatever its mode. Where nobody answers it is refused.
 	ProxyIP = netip.MustParseAddr("169.254.88.1")
-	// Names are addresses that stand for names: a sandbox in the lane may connect
+	// Names are addresses that stand for names: a Proxied sandbox may connect
 	// to them, and gets no further than to LanePort.
 	Names = netip.MustParsePrefix("198.18.0.0/15")
 )
@@ -59,28 +59,28 @@ var dnsProtocols = []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP}
 // mailPort is closed everywhere: what leaves by it is unsolicited mail.
 const mailPort = 25
 
-// Sets of the router's table: the links that have a way.
+// Sets of the router's table: the links of each mode.
 var (
-	laneSet = &nftables.Set{Name: "lane", KeyType: nftables.TypeIFName}
-	openSet = &nftables.Set{Name: "open", KeyType: nftables.TypeIFName}
+	proxiedSet = &nftables.Set{Name: "proxied", KeyType: nftables.TypeIFName}
+	directSet  = &nftables.Set{Name: "direct", KeyType: nftables.TypeIFName}
 )
 
-func (w Way) set() *nftables.Set {
+func (w Mode) set() *nftables.Set {
 	switch w {
-	case WayLane:
-		return laneSet
-	case WayOpen:
-		return openSet
+	case Proxied:
+		return proxiedSet
+	case Direct:
+		return directSet
 	default:
 		return nil
 	}
 }
 
-// Admit gives the slot of id another way out, in one step and at once, also for
+// Admit changes the mode of the slot of id at once, also for
 // connections that are open. A new slot is closed, and so are all after [Open].
 // It is NotFound if there is no such lease. If somebody else changed the filter,
-// no way is opened: it is Unavailable until the next Open, which sets it anew.
-func (n *Net) Admit(id string, w Way) error {
+// no mode is opened: it is Unavailable until the next Open, which sets it anew.
+func (n *Net) Admit(id string, w Mode) error {
 	l, back, err := n.take(id)
 	if err != nil {
 		return err
@@ -107,29 +107,29 @@ func (n *Net) take(id string) (l *lease, back func(), err error) {
 }
 
 // admit is Admit with the turn held.
-func (n *Net) admit(l *lease, w Way) error {
+func (n *Net) admit(l *lease, w Mode) error {
 	step := n.router.open
-	if w == WayClosed {
+	if w == Closed {
 		step = n.router.change
 	}
 	err := step(func(conn *nftables.Conn) (err error) {
-		if l.way == w {
+		if l.mode == w {
 			return nil // it has to be asked all the same
 		}
 		link := []nftables.SetElement{{Key: linkName(l.slot.hostLink())}}
-		if l.way != WayClosed {
-			err = without(conn, inRouter(l.way.set()), link)
+		if l.mode != Closed {
+			err = without(conn, inRouter(l.mode.set()), link)
 		}
-		if w != WayClosed && err == nil {
+		if w != Closed && err == nil {
 			err = conn.SetAddElements(inRouter(w.set()), link)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("change the way out of %s: %w", l.slot.ID, err)
+		return fmt.Errorf("change the egress mode of %s: %w", l.slot.ID, err)
 	}
-	l.way = w
-	if w != WayClosed {
+	l.mode = w
+	if w != Closed {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.went[l.slot.Index] = true
@@ -194,14 +194,14 @@ func NotPublic(a netip.Addr) bool {
 	return false
 }
 
-// lane adds the sets of links and what holds for those in the lane to the filter
+// egressRules adds the sets of links, and the rules of each mode, to the filter
 // of the router.
-func (t *table) lane(input, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr) error {
+func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr) error {
 	names := &nftables.Set{Table: t.Table, Name: "names", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
 	if err := t.conn.AddSet(names, interval(Names)); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	if err := t.sets(laneSet, openSet, subnetMap, memberSet, datagramMap); err != nil {
+	if err := t.sets(proxiedSet, directSet, subnetMap, memberSet, datagramMap); err != nil {
 		return err
 	}
 	if err := t.note(); err != nil {
@@ -213,19 +213,19 @@ func (t *table) lane(input, forward *nftables.Chain, denied *nftables.Set, resol
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest, Policy: &policy,
 	})
 	t.rule(nat, toMember, accept) // unchanged, whatever its port
-	for _, way := range []Way{WayLane, WayOpen} {
-		t.rule(nat, fromAny(way), isIPv4, toAddr(ProxyIP), toPort(unix.IPPROTO_TCP, ProxyPort), redirect(ProxyPort))
-		t.rule(input, fromAny(way), isIPv4, redirected, accept)
+	for _, mode := range []Mode{Proxied, Direct} {
+		t.rule(nat, fromAny(mode), isIPv4, toAddr(ProxyIP), toPort(unix.IPPROTO_TCP, ProxyPort), redirect(ProxyPort))
+		t.rule(input, fromAny(mode), isIPv4, redirected, accept)
 	}
 	for _, number := range dnsProtocols {
-		t.rule(nat, fromAny(WayLane), isIPv4, toPort(number, dnsPort), redirect(NamePort))
+		t.rule(nat, fromAny(Proxied), isIPv4, toPort(number, dnsPort), redirect(NamePort))
 		if len(resolvers) > 0 {
-			t.rule(nat, fromAny(WayOpen), isIPv4, toAddr(ProxyIP), toPort(number, dnsPort), dnat(resolvers[0]))
+			t.rule(nat, fromAny(Direct), isIPv4, toAddr(ProxyIP), toPort(number, dnsPort), dnat(resolvers[0]))
 		}
 	}
-	t.rule(nat, fromAny(WayLane), toAny(names), protocol(unix.IPPROTO_TCP), redirect(LanePort))
-	t.rule(nat, fromAny(WayLane), toAny(denied), accept) // unchanged, to be refused
-	t.rule(nat, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP), redirect(LanePort))
+	t.rule(nat, fromAny(Proxied), toAny(names), protocol(unix.IPPROTO_TCP), redirect(RedirectPort))
+	t.rule(nat, fromAny(Proxied), toAny(denied), accept) // unchanged, to be refused
+	t.rule(nat, fromAny(Proxied), isIPv4, protocol(unix.IPPROTO_TCP), redirect(RedirectPort))
 	// Before the kernel looks for a route, of which there may be none.
 	refuse := t.conn.AddChain(&nftables.Chain{
 		Table: t.Table, Name: "refuse", Type: nftables.ChainTypeFilter,
@@ -234,10 +234,10 @@ func (t *table) lane(input, forward *nftables.Chain, denied *nftables.Set, resol
 	t.rule(refuse, established, accept)
 	t.rule(refuse, redirected, accept)
 	t.rule(refuse, toMember, accept)
-	t.refuse(refuse, reset, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP))
-	t.refuse(refuse, reset, fromAny(WayOpen), toAny(denied), protocol(unix.IPPROTO_TCP))
-	t.refuse(refuse, reset, fromAny(WayOpen), isIPv4, toPort(unix.IPPROTO_TCP, mailPort))
-	t.rule(refuse, fromAny(WayOpen), toNone(denied), accept)
+	t.refuse(refuse, reset, fromAny(Proxied), isIPv4, protocol(unix.IPPROTO_TCP))
+	t.refuse(refuse, reset, fromAny(Direct), toAny(denied), protocol(unix.IPPROTO_TCP))
+	t.refuse(refuse, reset, fromAny(Direct), isIPv4, toPort(unix.IPPROTO_TCP, mailPort))
+	t.rule(refuse, fromAny(Direct), toNone(denied), accept)
 	t.datagrams(refuse, denied)
 	for _, number := range dnsProtocols { // a lookup fails at once, and does not hang
 		t.refuse(refuse, unreachable, fromSandbox, isIPv4, toAddr(ProxyIP), toPort(number, dnsPort))
@@ -245,8 +245,8 @@ func (t *table) lane(input, forward *nftables.Chain, denied *nftables.Set, resol
 	t.refuse(refuse, drop, fromSandbox)
 	t.refuse(forward, reset, toMember, toPort(unix.IPPROTO_TCP, doze.AgentPort))
 	t.rule(forward, toMember, accept)
-	// What was open before its sandbox came into the lane.
-	t.refuse(forward, reset, fromAny(WayLane), isIPv4, protocol(unix.IPPROTO_TCP))
+	// What was open before its sandbox became Proxied.
+	t.refuse(forward, reset, fromAny(Proxied), isIPv4, protocol(unix.IPPROTO_TCP))
 	return nil
 }
 
@@ -269,8 +269,8 @@ var (
 // ctStatusDNAT is IPS_DST_NAT of the kernel.
 const ctStatusDNAT = 1 << 5
 
-// fromAny matches the links that have a way.
-func fromAny(w Way) []expr.Any {
+// fromAny matches the links of each mode.
+func fromAny(w Mode) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Lookup{SourceRegister: 1, SetName: w.set().Name},

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// TestPace: what goes by a connection takes the time that its bytes cost, in both
+// TestRate: what goes by a connection takes the time that its bytes cost, in both
 // directions, and who waits for that hears of the end.
-func TestPace(t *testing.T) {
+func TestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		pace := rate.NewLimiter(1000, 1000)
+		limit := rate.NewLimiter(1000, 1000)
 		there, here := net.Pipe()
-		c := newPaced(t.Context(), here, pace, new(Traffic), func() {})
+		c := newLimited(t.Context(), here, limit, new(Traffic), func() {})
 		began := time.Now()
 		go func() {
 			for range 6 {
@@ -52,19 +52,19 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// TestPaceOfStreams: streams that the kernel passes count as well, and end while
+// TestRateOfStreams: streams that the kernel passes count as well, and end while
 // they wait.
-func TestPaceOfStreams(t *testing.T) {
+func TestRateOfStreams(t *testing.T) {
 	t.Parallel()
 	const perSecond, sent = 16 << 20, 5 << 20
-	pace := rate.NewLimiter(perSecond, stride)
+	limit := rate.NewLimiter(perSecond, stride)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	from, a := pipe(t)
 	b, to := pipe(t)
 	done := make(chan struct{})
 	go func() {
-		splice(ctx, a, b, &guest{pace: pace, traffic: new(Traffic)}, new(flow))
+		splice(ctx, a, b, &guest{limit: limit, traffic: new(Traffic)}, new(flow))
 		close(done)
 	}()
 	began := time.Now()
@@ -80,8 +80,8 @@ func TestPaceOfStreams(t *testing.T) {
 	if took, least := time.Since(began), time.Duration(sent-stride)*time.Second/perSecond*9/10; took < least {
 		t.Errorf("it took %v, at least %v are due", took, least)
 	}
-	pace.SetLimit(0)
-	pace.AllowN(time.Now(), int(pace.Tokens())) // from here on everybody waits for ever
+	limit.SetLimit(0)
+	limit.AllowN(time.Now(), int(limit.Tokens())) // from here on everybody waits for ever
 	for _, c := range []*net.TCPConn{from, to} {
 		_ = c.SetDeadline(time.Now().Add(busy))
 	}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeper has a copy of a listening socket, and never accepts from it.
-type keeper struct {
-	end context.CancelFunc // ends the keeper
+// holder has a copy of a listening socket, and never accepts from it.
+type holder struct {
+	end context.CancelFunc // ends the holder
 
 	mu      sync.Mutex
 	address string // guarded by mu
@@ -22,9 +22,9 @@ type keeper struct {
 	absent  *time.Timer
 }
 
-// Keep is the whole life of a keeper: it serves the unix socket listener until
+// Serve is the whole life of a holder: it serves the unix socket listener until
 // somebody tells it to end, or until nobody was there for a minute.
-func Keep(ctx context.Context, listener *os.File) error {
+func Serve(ctx context.Context, listener *os.File) error {
 	l, err := net.FileListener(listener)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func Keep(ctx context.Context, listener *os.File) error {
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	k := &keeper{end: end, socket: none}
+	k := &holder{end: end, socket: none}
 	k.absent = time.AfterFunc(absence, end)
 	defer k.absent.Stop()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -56,7 +56,7 @@ func Keep(ctx context.Context, listener *os.File) error {
 }
 
 // serve does what a caller says until it goes.
-func (k *keeper) serve(caller *net.UnixConn) {
+func (k *holder) serve(caller *net.UnixConn) {
 	k.come()
 	defer k.leave()
 	defer func() { _ = caller.Close() }()
@@ -85,14 +85,14 @@ func (k *keeper) serve(caller *net.UnixConn) {
 	}
 }
 
-func (k *keeper) come() {
+func (k *holder) come() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.callers++
 	k.absent.Stop()
 }
 
-func (k *keeper) leave() {
+func (k *holder) leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.callers--; k.callers == 0 {
@@ -101,7 +101,7 @@ func (k *keeper) leave() {
 }
 
 // put replaces what is kept.
-func (k *keeper) put(address string, socket int) {
+func (k *holder) put(address string, socket int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.socket != none {
@@ -111,7 +111,7 @@ func (k *keeper) put(address string, socket int) {
 }
 
 // show sends the address and the socket.
-func (k *keeper) show(caller *net.UnixConn) error {
+func (k *holder) show(caller *net.UnixConn) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.socket == none {

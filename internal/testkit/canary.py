@@ -3,7 +3,7 @@ what they were. argv: seed, megabytes."""
 import hashlib, http.server, json, os, sys, threading, time
 
 SEED, BLOCKS, SIZE = sys.argv[1], int(sys.argv[2]) * 16, 64 << 10
-PATH, FULL = "/var/tmp/keeper", 16
+PATH, FULL = "/var/tmp/canary", 16
 
 
 def block(k, version):

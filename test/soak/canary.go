@@ -11,9 +11,9 @@ import (
 	"github.com/dozehq/doze/internal/testkit"
 )
 
-// A keeper is a sandbox whose state we know at any time.
-type keeper struct {
-	*testkit.Keeper
+// A canary is a sandbox whose state we know at any time.
+type canary struct {
+	*testkit.Canary
 
 	r       *run
 	index   int // of those that are there from the beginning; a fork has -1
@@ -27,23 +27,23 @@ type keeper struct {
 	answers map[uint64]time.Time
 }
 
-// keeperName is of those that are there from the beginning.
-const keeperName = "keeper-%d"
+// canaryName is of those that are there from the beginning.
+const canaryName = "canary-%d"
 
 // clockMax is how far the clock of a sandbox that just woke may be off.
 const clockMax = 50 * time.Millisecond
 
-func (r *run) keeper(ctx context.Context, i int) (*keeper, error) {
-	k := &keeper{r: r, index: i, dice: r.chance(i)}
+func (r *run) canary(ctx context.Context, i int) (*canary, error) {
+	k := &canary{r: r, index: i, dice: r.chance(i)}
 	return k, k.begin(ctx)
 }
 
 // begin makes the sandbox of k.
-func (k *keeper) begin(ctx context.Context) error {
+func (k *canary) begin(ctx context.Context) error {
 	k.begun++
-	name := fmt.Sprintf(keeperName, k.index)
+	name := fmt.Sprintf(canaryName, k.index)
 	sizes := []int{max(1, k.r.megabytes/3), k.r.megabytes, 2 * k.r.megabytes}
-	made, err := k.r.p.Keep(ctx, name, fmt.Sprintf("%s-%d-%d", name, k.begun, k.r.seed), sizes[k.index%len(sizes)])
+	made, err := k.r.p.Canary(ctx, name, fmt.Sprintf("%s-%d-%d", name, k.begun, k.r.seed), sizes[k.index%len(sizes)])
 	if err == nil {
 		k.adopt(made)
 	}
@@ -51,7 +51,7 @@ func (k *keeper) begin(ctx context.Context) error {
 }
 
 // replace creates a new sandbox for one that was lost.
-func (k *keeper) replace(ctx context.Context) error {
+func (k *canary) replace(ctx context.Context) error {
 	c, err := k.r.p.Client()
 	if err == nil {
 		err = remove(ctx, c, k.Name)
@@ -62,25 +62,25 @@ func (k *keeper) replace(ctx context.Context) error {
 	return err
 }
 
-// adopt makes k one that has what another keeper has.
-func (k *keeper) adopt(now *testkit.Keeper) {
-	if k.Keeper != nil {
+// adopt makes k one that has what another canary has.
+func (k *canary) adopt(now *testkit.Canary) {
+	if k.Canary != nil {
 		k.Close()
 	}
-	k.Keeper, k.crashes = now, k.r.crashes.Load()
+	k.Canary, k.crashes = now, k.r.crashes.Load()
 	k.Crashed, k.answers = k.crashed, map[uint64]time.Time{}
 	k.Unsure()
 }
 
 // crashed reports whether it may have gone back since it was asked before.
-func (k *keeper) crashed() bool {
+func (k *canary) crashed() bool {
 	now := k.r.crashes.Load()
 	defer func() { k.crashes = now }()
 	return now%2 == 1 || now != k.crashes
 }
 
 // live makes steps at random instants until ctx ends, and copies now and then.
-func (k *keeper) live(ctx context.Context) {
+func (k *canary) live(ctx context.Context) {
 	defer func() { k.Close() }()
 	for k.rest(ctx) {
 		if k.dice.IntN(copyOneIn) == 0 {
@@ -93,7 +93,7 @@ func (k *keeper) live(ctx context.Context) {
 
 // rest lets k sleep for a while: for a random time, or until a checkpoint is being
 // written. It reports whether ctx lives.
-func (k *keeper) rest(ctx context.Context) bool {
+func (k *canary) rest(ctx context.Context) bool {
 	if k.dice.IntN(disturbOneIn) > 0 {
 		return sleep(ctx, k.dice, restMax)
 	}
@@ -106,7 +106,7 @@ func (k *keeper) rest(ctx context.Context) bool {
 }
 
 const (
-	// disturbOneIn is how many times a keeper rests for each time that a request
+	// disturbOneIn is how many times a canary rests for each time that a request
 	// comes as soon as its checkpoint is written.
 	disturbOneIn = 4
 	lookEvery    = 4 * time.Millisecond
@@ -115,7 +115,7 @@ const (
 )
 
 // step makes one step and compares its result with what it must be.
-func (k *keeper) step(ctx context.Context) {
+func (k *canary) step(ctx context.Context) {
 	if k.Observe(k.r.p) {
 		k.answers = map[uint64]time.Time{}
 		k.r.count(func(c *counts) { c.observed++ })
@@ -156,7 +156,7 @@ func (k *keeper) step(ctx context.Context) {
 
 // failed finds out why something about k did not work. A sandbox that was lost
 // without a checkpoint is replaced by another one.
-func (k *keeper) failed(ctx context.Context, err error) {
+func (k *canary) failed(ctx context.Context, err error) {
 	before := k.r.epoch.Load()
 	status := k.status(ctx)
 	over := status == doze.Failed.Status() || status == doze.Terminated.Status() || status == gone // a cut ended its start
@@ -176,7 +176,7 @@ func (k *keeper) failed(ctx context.Context, err error) {
 }
 
 // story is the end of what dozed printed about k.
-func (k *keeper) story() string {
+func (k *canary) story() string {
 	const most = 20
 	uid, err := k.r.p.UID(k.Name)
 	if err != nil {
@@ -194,7 +194,7 @@ func (k *keeper) story() string {
 // gone is the status of a sandbox that is not there.
 const gone = "gone"
 
-func (k *keeper) status(ctx context.Context) string {
+func (k *canary) status(ctx context.Context) string {
 	c, err := k.r.p.Client()
 	if err != nil {
 		return err.Error()
@@ -211,7 +211,7 @@ func (k *keeper) status(ctx context.Context) string {
 
 // wentBack checks what a platform says of a sandbox that lost steps: that it went
 // back, and to when. The steps that it lost are those since then, and no others.
-func (k *keeper) wentBack(ctx context.Context, s testkit.Stepped) {
+func (k *canary) wentBack(ctx context.Context, s testkit.Stepped) {
 	k.r.count(func(c *counts) { c.setbacks++; c.stepsLost += int64(s.Lost) }) //nolint:gosec // G115: a few
 	before := k.r.epoch.Load()
 	c, err := k.r.p.Client()
@@ -246,7 +246,7 @@ const syncTime = time.Second
 
 // justAnswered reports whether all steps that k lost were answered right before
 // the last cut of the power.
-func (k *keeper) justAnswered(s testkit.Stepped) bool {
+func (k *canary) justAnswered(s testkit.Stepped) bool {
 	cut := time.Unix(0, k.r.cutAt.Load())
 	for n := s.N; n < s.N+s.Lost; n++ {
 		if k.answers[n].Before(cut.Add(-syncTime)) {

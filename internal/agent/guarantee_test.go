@@ -15,9 +15,9 @@ import (
 	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
-// promises are what servers of such an API have failed their clients in, and the
+// guarantees are what servers of such an API have failed their clients in, and the
 // tests that say that this one does not: directories and names of tests.
-var promises = map[string][]string{
+var guarantees = map[string][]string{
 	// Files.
 	"/filesystem/treehouse is no tree":                                     {". TestMatch"},
 	"a path is never cleaned, and nobody is redirected":                    {". TestNeverRedirects", ". FuzzMatch", "place FuzzPath"},
@@ -108,18 +108,18 @@ var promises = map[string][]string{
 	"calls of a drive outlive a sleep of the host":  {"../../test/e2e TestDrivesSleep"},
 }
 
-// TestPromises: the table above names tests that exist.
-func TestPromises(t *testing.T) {
+// TestGuarantees: the table above names tests that exist.
+func TestGuarantees(t *testing.T) {
 	t.Parallel()
 	known := map[string]map[string]bool{}
-	for promise, tests := range promises {
+	for guarantee, tests := range guarantees {
 		for _, test := range tests {
 			dir, name, _ := strings.Cut(test, " ")
 			if known[dir] == nil {
 				known[dir] = testsIn(t, dir)
 			}
 			if !known[dir][name] {
-				t.Errorf("%s: there is no %s in %s", promise, name, dir)
+				t.Errorf("%s: there is no %s in %s", guarantee, name, dir)
 			}
 		}
 	}

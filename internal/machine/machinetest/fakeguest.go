@@ -13,9 +13,9 @@ import (
 // headerTime is how long a guest of the fake waits for a request's header.
 const headerTime = time.Hour
 
-// box is what a fake machine's guest lives in: its network, which stays while
+// environment is what a fake machine's guest lives in: its network, which stays while
 // it sleeps on disk, and its processes.
-type box struct {
+type environment struct {
 	f      *Fake
 	config machine.Config
 
@@ -31,15 +31,15 @@ type box struct {
 	tasks   sync.WaitGroup
 }
 
-func newBox(f *Fake, c machine.Config) *box {
-	return &box{
+func newEnvironment(f *Fake, c machine.Config) *environment {
+	return &environment{
 		f: f, config: c, changed: make(chan struct{}),
 		guests: map[uint16]http.Handler{}, ports: map[uint16]*pipeListener{},
 	}
 }
 
 // change applies do and wakes all that wait.
-func (b *box) change(do func()) {
+func (b *environment) change(do func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	do()
@@ -47,26 +47,26 @@ func (b *box) change(do func()) {
 	b.changed = make(chan struct{})
 }
 
-func (b *box) start(w *memory) {
-	w.box = b
+func (b *environment) start(w *memory) {
+	w.env = b
 	w.resume()
 	b.change(func() { b.world, b.running, b.away, b.guests = w, true, false, map[uint16]http.Handler{} })
 }
 
-func (b *box) pause() {
+func (b *environment) pause() {
 	b.change(func() { b.running = false; b.world.pause() })
 }
 
-func (b *box) resume() {
+func (b *environment) resume() {
 	b.change(func() { b.running = true; b.world.resume() })
 }
 
-func (b *box) stop() {
+func (b *environment) stop() {
 	b.change(func() { b.running, b.world = false, nil })
 }
 
 // close ends processes and network.
-func (b *box) close() {
+func (b *environment) close() {
 	var servers []*http.Server
 	b.change(func() { b.running, b.world, b.closed, servers = false, nil, true, b.servers })
 	for _, s := range servers {
@@ -75,34 +75,34 @@ func (b *box) close() {
 	b.tasks.Wait()
 }
 
-func (b *box) alive() bool {
+func (b *environment) alive() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.world != nil
 }
 
-func (b *box) awake() bool {
+func (b *environment) awake() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.running
 }
 
-func (b *box) swap(away bool) { b.change(func() { b.away = away }) }
+func (b *environment) swap(away bool) { b.change(func() { b.away = away }) }
 
-func (b *box) swapped() bool {
+func (b *environment) swapped() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.away
 }
 
-func (b *box) memory() *memory {
+func (b *environment) memory() *memory {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.world
 }
 
 // guest returns what answers on a port, or nil. Preconditions: mu is held.
-func (b *box) guest(port uint16) http.Handler {
+func (b *environment) guest(port uint16) http.Handler {
 	h, known := b.guests[port]
 	if !known {
 		switch {
@@ -117,7 +117,7 @@ func (b *box) guest(port uint16) http.Handler {
 }
 
 // await returns what answers on a port as soon as the machine is awake.
-func (b *box) await(ctx context.Context, port uint16) (http.Handler, error) {
+func (b *environment) await(ctx context.Context, port uint16) (http.Handler, error) {
 	for {
 		b.mu.Lock()
 		changed, closed := b.changed, b.closed
@@ -138,7 +138,7 @@ func (b *box) await(ctx context.Context, port uint16) (http.Handler, error) {
 	}
 }
 
-func (b *box) dial(ctx context.Context, port uint16) (net.Conn, error) {
+func (b *environment) dial(ctx context.Context, port uint16) (net.Conn, error) {
 	b.mu.Lock()
 	if b.closed || b.world == nil || b.guest(port) == nil {
 		b.mu.Unlock()
@@ -158,7 +158,7 @@ func (b *box) dial(ctx context.Context, port uint16) (net.Conn, error) {
 
 // serve answers requests when the machine is awake; until then they wait, as
 // they do before a paused machine.
-func (b *box) serve(port uint16) http.Handler {
+func (b *environment) serve(port uint16) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, err := b.await(r.Context(), port)
 		if err != nil || h == nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestMend(t *testing.T) {
+func TestFix(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
@@ -19,14 +19,14 @@ func TestMend(t *testing.T) {
 		}
 	}
 	found := []Finding{
-		{Check: "pages", Mend: &Setting{File: a, Value: "never"}}, {Check: "maps", Mend: &Setting{File: b, Value: "262144"}}, {Check: "user"},
+		{Check: "pages", Fix: &Setting{File: a, Value: "never"}}, {Check: "maps", Fix: &Setting{File: b, Value: "262144"}}, {Check: "user"},
 	}
 	for _, tc := range []struct{ only, a, b, said string }{
 		{"pages", "never", "65530\n", "changed: pages, until the next reboot; to undo: echo advise > " + a + "\n"},
 		{"", "never", "262144", "echo 65530 > " + b + "\n"},
 	} {
 		var out bytes.Buffer
-		if err := mend(&out, found, tc.only); err != nil {
+		if err := fix(&out, found, tc.only); err != nil {
 			t.Error(err)
 		}
 		for name, want := range map[string]string{a: tc.a, b: tc.b} {
@@ -38,7 +38,7 @@ func TestMend(t *testing.T) {
 			t.Errorf("only %q: it said %q", tc.only, out.String())
 		}
 	}
-	if err := mend(io.Discard, []Finding{{Check: "gone", Mend: &Setting{File: filepath.Join(dir, "c")}}}, ""); err == nil {
+	if err := fix(io.Discard, []Finding{{Check: "gone", Fix: &Setting{File: filepath.Join(dir, "c")}}}, ""); err == nil {
 		t.Error("a file that is not there was changed")
 	}
 }

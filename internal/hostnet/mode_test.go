@@ -17,7 +17,7 @@ import (
 )
 
 // admitted gives the sandbox a its way.
-func admitted(tb testing.TB, n *Net, w Way) {
+func admitted(tb testing.TB, n *Net, w Mode) {
 	tb.Helper()
 	if err := n.Admit("a", w); err != nil {
 		tb.Fatal(err)
@@ -76,15 +76,15 @@ func said(to string) (string, error) {
 	return string(b), err
 }
 
-// TestLane leads all that a sandbox sends to the ports of the router, and
+// TestProxied leads all that a sandbox sends to the ports of the router, and
 // refuses what no proxy should even hear of.
-func TestLane(t *testing.T) {
+func TestProxied(t *testing.T) {
 	t.Parallel()
 	n := fresh(t)
 	a, b := leased(t, n, "a"), leased(t, n, "b")
 	serve(t, a)
 	portB := serve(t, b)
-	lane := greeter(t, n, LanePort, "lane")
+	proxied := greeter(t, n, RedirectPort, "proxied")
 	greeter(t, n, ProxyPort, "proxy")
 	greeter(t, n, NamePort, "name")
 	questions, err := n.ListenPacket(t.Context(), NamePort)
@@ -101,12 +101,12 @@ func TestLane(t *testing.T) {
 			}
 		}
 	}()
-	admitted(t, n, WayLane)
+	admitted(t, n, Proxied)
 
 	led := map[string]string{
-		"8.8.8.8:80":               "lane 8.8.8.8:80",
-		"8.8.8.8:853":              "lane 8.8.8.8:853",
-		"198.18.3.4:443":           "lane 198.18.3.4:443",
+		"8.8.8.8:80":               "proxied 8.8.8.8:80",
+		"8.8.8.8:853":              "proxied 8.8.8.8:853",
+		"198.18.3.4:443":           "proxied 198.18.3.4:443",
 		"8.8.8.8:53":               "name 8.8.8.8:53",
 		"10.0.0.1:53":              "name 10.0.0.1:53",
 		ProxyIP.String() + ":3128": "proxy " + ProxyIP.String() + ":3128",
@@ -135,7 +135,7 @@ func TestLane(t *testing.T) {
 	})
 
 	// Nobody listens: it is refused, and does not hang.
-	lane.Close()
+	proxied.Close()
 	inside(t, a, func() error {
 		if _, err := said("8.8.8.8:80"); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("without a proxy: %v", err)
@@ -143,7 +143,7 @@ func TestLane(t *testing.T) {
 		return nil
 	})
 	// Closed again, there is no way to anybody.
-	admitted(t, n, WayClosed)
+	admitted(t, n, Closed)
 	inside(t, a, func() error {
 		if c, err := net.DialTimeout("tcp4", ProxyIP.String()+":3128", silence); err == nil {
 			c.Close()
@@ -185,15 +185,15 @@ func asked(network, to string, expected bool) error {
 	return err
 }
 
-// TestWaysBeginClosed: neither a new lease, nor one that somebody else had
+// TestModesBeginClosed: neither a new lease, nor one that somebody else had
 // before, nor one that a daemon finds again, leads anywhere.
-func TestWaysBeginClosed(t *testing.T) {
+func TestModesBeginClosed(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "net")
 	n := open(t, dir, Options{})
 	a := leased(t, n, "a")
 	serve(t, a)
-	admitted(t, n, WayLane)
+	admitted(t, n, Proxied)
 	n.Close()
 	n = open(t, dir, Options{})
 	t.Cleanup(func() {
@@ -201,11 +201,11 @@ func TestWaysBeginClosed(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := n.Admit("a", WayLane); doze.Public(err).Kind != doze.NotFound {
+	if err := n.Admit("a", Proxied); doze.Public(err).Kind != doze.NotFound {
 		t.Errorf("before it is leased again: %v", err)
 	}
 	leased(t, n, "a")
-	greeter(t, n, LanePort, "lane")
+	greeter(t, n, RedirectPort, "proxied")
 	inside(t, a, func() error {
 		if c, err := net.DialTimeout("tcp4", "8.8.8.8:80", silence); err == nil {
 			c.Close()
@@ -213,9 +213,9 @@ func TestWaysBeginClosed(t *testing.T) {
 		}
 		return nil
 	})
-	admitted(t, n, WayLane)
+	admitted(t, n, Proxied)
 	inside(t, a, func() error {
-		if got, err := said("8.8.8.8:80"); got != "lane 8.8.8.8:80" {
+		if got, err := said("8.8.8.8:80"); got != "proxied 8.8.8.8:80" {
 			t.Errorf("%q, %v", got, err)
 		}
 		return nil
@@ -247,12 +247,12 @@ func TestUnansweredQuestion(t *testing.T) {
 	n := fresh(t)
 	leased(t, n, "a")
 	n.router.generations.conn.Close()
-	if err := n.Admit("a", WayLane); err == nil {
+	if err := n.Admit("a", Proxied); err == nil {
 		t.Error("it is let out")
 	}
-	admitted(t, n, WayLane)
+	admitted(t, n, Proxied)
 	n.router.generations.conn.Close()
-	admitted(t, n, WayClosed)
+	admitted(t, n, Closed)
 	if err := n.Join("a", "x"); err != nil {
 		t.Errorf("after a change of ours that was not counted: %v", err)
 	}
@@ -266,9 +266,9 @@ func TestMissingRule(t *testing.T) {
 	n := open(t, dir, Options{})
 	leased(t, n, "a")
 	leased(t, n, "b")
-	admitted(t, n, WayLane)
+	admitted(t, n, Proxied)
 	for range 3 { // changes of our own are none of somebody else
-		if err := errors.Join(n.Join("a", "x"), n.Join("a", ""), n.Admit("b", WayLane), n.Admit("b", WayClosed)); err != nil {
+		if err := errors.Join(n.Join("a", "x"), n.Join("a", ""), n.Admit("b", Proxied), n.Admit("b", Closed)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -284,13 +284,13 @@ func TestMissingRule(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // it is not forgotten
-		if err := n.Admit("b", WayLane); doze.Public(err).Kind != doze.Unavailable {
+		if err := n.Admit("b", Proxied); doze.Public(err).Kind != doze.Unavailable {
 			t.Errorf("without a rule: %v", err)
 		}
 		if err := n.Join("b", "x"); doze.Public(err).Kind != doze.Unavailable {
 			t.Errorf("into a subnet, without a rule: %v", err)
 		}
-		if err := n.Admit("a", WayClosed); err != nil {
+		if err := n.Admit("a", Closed); err != nil {
 			t.Error(err)
 		}
 	}
@@ -300,7 +300,7 @@ func TestMissingRule(t *testing.T) {
 	n.Close()
 	n = open(t, dir, Options{})
 	leased(t, n, "b")
-	if err := errors.Join(n.Admit("b", WayLane), n.Destroy()); err != nil {
+	if err := errors.Join(n.Admit("b", Proxied), n.Destroy()); err != nil {
 		t.Errorf("after a start: %v", err)
 	}
 }
