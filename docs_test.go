@@ -24,26 +24,17 @@ var generated = map[string]bool{"docs/performance.md": true} // by make performa
 // file exists, and has the heading that the link names.
 func TestLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()
-	pages := map[string]string{"README.md": ""}
-	err := filepath.WalkDir("docs", func(name string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && strings.HasSuffix(name, ".md") {
-			pages[filepath.ToSlash(name)] = ""
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range pages {
+	text := map[string]string{}
+	for _, name := range pages(t) {
 		raw, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		pages[name] = code.ReplaceAllString(string(raw), "")
+		text[name] = code.ReplaceAllString(string(raw), "")
 	}
 	links := 0
-	for name, text := range pages {
-		for _, found := range link.FindAllStringSubmatch(text, -1) {
+	for name, page := range text {
+		for _, found := range link.FindAllStringSubmatch(page, -1) {
 			file, anchor, _ := strings.Cut(found[1], "#")
 			if strings.Contains(file, ":") {
 				continue // elsewhere
@@ -59,7 +50,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				}
 				continue
 			}
-			if anchor != "" && !hasHeading(pages[at], anchor) {
+			if anchor != "" && !hasHeading(text[at], anchor) {
 				t.Errorf("%s links to %s, which has no such heading", name, found[1])
 			}
 		}
@@ -67,6 +58,22 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	if links < 50 {
 		t.Errorf("%d links found", links)
 	}
+}
+
+// pages returns README.md and all pages of docs.
+func pages(t *testing.T) []string {
+	t.Helper()
+	names := []string{"README.md"}
+	err := filepath.WalkDir("docs", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(name, ".md") {
+			names = append(names, filepath.ToSlash(name))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // hasHeading reports whether a page has a heading with an anchor, as web

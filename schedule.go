@@ -10,9 +10,9 @@ const (
 	SchedulesMax      = 100 // of a sandbox
 	ExecutionsDefault = 100 // kept of a schedule
 	ExecutionsMax     = 1000
-	// ExecutionsKept bounds those of a sandbox: schedules of the type at are
+	// ExecutionsPerSandbox bounds those of a sandbox: schedules of the type at are
 	// gone after one.
-	ExecutionsKept = SchedulesMax * ExecutionsDefault
+	ExecutionsPerSandbox = SchedulesMax * ExecutionsDefault
 	// CommandMax is below the longest argument that Linux takes.
 	CommandMax        = 100 << 10
 	WorkingDirMax     = 4 << 10 // as the longest path

@@ -112,7 +112,7 @@ func TestListsAreReadToTheirEnd(t *testing.T) {
 	}
 }
 
-func TestErrorsKeepTheirKind(t *testing.T) {
+func TestErrorKinds(t *testing.T) {
 	cases := map[string]struct {
 		status int
 		body   string
@@ -364,7 +364,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-func TestTerminalErrorsKeepTheirKind(t *testing.T) {
+func TestTerminalErrorKinds(t *testing.T) {
 	_, agent := served(t, answer(404, "application/json", `{"error":{"code":"WORKLOAD_NOT_FOUND","message":"gone"}}`))
 	if _, err := agent.Terminal(t.Context(), client.Screen{}); doze.Public(err).Kind != doze.NotFound || doze.Public(err).Message != "gone" {
 		t.Errorf("got %v", err)

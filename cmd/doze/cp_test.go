@@ -191,7 +191,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-func TestCopyKeepsPermissions(t *testing.T) {
+func TestCopyPreservesPermissions(t *testing.T) {
 	t.Parallel()
 	s, dir := newInside(t, nil)
 	home := t.TempDir()

@@ -169,9 +169,9 @@ func (s *site) settle(t *testing.T, name, old string) (serial string) {
 	}
 }
 
-// TestCertificatesAreGotAndKept: by both kinds of challenge, for our names
+// TestCertificatesAreObtainedAndStored: by both kinds of challenge, for our names
 // only, once for each, sealed, and over a restart without the authority.
-func TestCertificatesAreGotAndKept(t *testing.T) {
+func TestCertificatesAreObtainedAndStored(t *testing.T) {
 	t.Parallel()
 	for name, useHTTP := range map[string]bool{"tls-alpn-01": false, "http-01": true} {
 		t.Run(name, func(t *testing.T) {

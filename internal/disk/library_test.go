@@ -254,11 +254,11 @@ func TestRetain(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 	for ref, img := range imported {
-		keep := ref == "used" || ref == "young"
-		if _, err := os.Stat(img.Path); keep != (err == nil) {
+		stays := ref == "used" || ref == "young"
+		if _, err := os.Stat(img.Path); stays != (err == nil) {
 			t.Errorf("%s: %v", ref, err)
 		}
-		if err := l.Check(ref); keep != (err == nil) {
+		if err := l.Check(ref); stays != (err == nil) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}

@@ -166,9 +166,9 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// TestMountHasNoWayOut: no path leads out of the part, and a read-only mount
+// TestMountHasNoEscape: no path leads out of the part, and a read-only mount
 // changes nothing, whatever an agent asks.
-func TestMountHasNoWayOut(t *testing.T) {
+func TestMountHasNoEscape(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, "/part", true)
 	for _, key := range []string{"id/part/in", "id/partner/out", "id/out", "idx/out"} {

@@ -140,7 +140,7 @@ func (o origin) cookie(line string) (string, bool) {
 		return "", false
 	}
 	parts := strings.Split(line, ";")
-	kept, path := parts[:1], ""
+	attributes, path := parts[:1], ""
 	for _, part := range parts[1:] {
 		name, value, _ := strings.Cut(part, "=")
 		value = strings.TrimSpace(value)
@@ -156,9 +156,9 @@ func (o origin) cookie(line string) (string, bool) {
 				continue
 			}
 		}
-		kept = append(kept, part)
+		attributes = append(attributes, part)
 	}
-	line = strings.Join(kept, ";")
+	line = strings.Join(attributes, ";")
 	if o.prefix == "" {
 		return line, true
 	}
@@ -172,17 +172,17 @@ func (o origin) cookie(line string) (string, bool) {
 // challenges asks for a password in a realm of this address only, since a
 // browser sends one to all that name its realm. Other schemes of passwords have
 // no realm, or one that is signed.
-func (o origin) challenges(lines []string) (kept []string) {
+func (o origin) challenges(lines []string) (rest []string) {
 	for _, line := range lines {
 		lower := strings.ToLower(line)
 		switch {
 		case strings.Contains(lower, "basic"):
 			return []string{`Basic realm="` + o.prefix + `", charset="UTF-8"`}
 		case strings.HasPrefix(strings.TrimSpace(lower), "bearer") && !strings.Contains(lower, "digest") && !strings.Contains(lower, "ntlm") && !strings.Contains(lower, "negotiate"):
-			kept = append(kept, line)
+			rest = append(rest, line)
 		}
 	}
-	return kept
+	return rest
 }
 
 // trailed is the body of an answer whose trailers are a tenant's, too.

@@ -154,8 +154,8 @@ func withoutOurCookies(h http.Header) {
 	lines := h["Cookie"]
 	delete(h, "Cookie")
 	for _, line := range lines {
-		kept := slices.DeleteFunc(strings.Split(line, ";"), isOurCookie)
-		if rest := strings.TrimSpace(strings.Join(kept, ";")); rest != "" {
+		rest := slices.DeleteFunc(strings.Split(line, ";"), isOurCookie)
+		if rest := strings.TrimSpace(strings.Join(rest, ";")); rest != "" {
 			h["Cookie"] = append(h["Cookie"], rest)
 		}
 	}

@@ -637,7 +637,7 @@ func TestBytesAreExact(t *testing.T) {
 	}
 }
 
-func TestStreamsPassBothWaysAtOnce(t *testing.T) {
+func TestStreamsAreDuplex(t *testing.T) {
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		rc.EnableFullDuplex()

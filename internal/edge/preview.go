@@ -254,13 +254,13 @@ func param(query string, is func(pair string) bool) string {
 // its bytes.
 func without(query string, is func(pair string) bool) string {
 	pairs := strings.Split(strings.TrimPrefix(query, "?"), "&")
-	kept := slices.DeleteFunc(slices.Clone(pairs), is)
-	switch len(kept) {
+	rest := slices.DeleteFunc(slices.Clone(pairs), is)
+	switch len(rest) {
 	case len(pairs):
 		return query
 	case 0:
 		return ""
 	default:
-		return "?" + strings.Join(kept, "&")
+		return "?" + strings.Join(rest, "&")
 	}
 }

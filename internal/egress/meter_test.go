@@ -216,7 +216,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // BenchmarkPass compares a stream that is passed in strides that count with one
 // that the kernel splices, in turns.
 func BenchmarkPass(b *testing.B) {
-	ways := map[string]func(to, from *net.TCPConn){
+	copies := map[string]func(to, from *net.TCPConn){
 		"counted": func(to, from *net.TCPConn) {
 			pass(b.Context(), to, from, newRate(), new(flow), new(atomic.Uint64))
 		},
@@ -225,7 +225,7 @@ func BenchmarkPass(b *testing.B) {
 	const size = 64 << 20
 	took := map[string]time.Duration{}
 	for b.Loop() {
-		for name, carry := range ways {
+		for name, carry := range copies {
 			from, in := pipe(b)
 			out, to := pipe(b)
 			began := time.Now()

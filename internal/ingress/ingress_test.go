@@ -171,9 +171,9 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// TestConnectionIsKept: a small body that comes after the refusal does not cost
+// TestConnectionIsReused: a small body that comes after the refusal does not cost
 // the connection, and what is no longer awaited does.
-func TestConnectionIsKept(t *testing.T) {
+func TestConnectionIsReused(t *testing.T) {
 	s := start(t, ingress.Limits{}, api, false)
 	c := s.dial(t, "127.0.0.1")
 	in := bufio.NewReader(c)

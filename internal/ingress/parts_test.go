@@ -107,8 +107,8 @@ func TestRoster(t *testing.T) {
 	}
 }
 
-// TestRosterKeepsBusy: a request that waits for nothing of its client is not cut.
-func TestRosterKeepsBusy(t *testing.T) {
+// TestRosterProtectsBusy: a request that waits for nothing of its client is not cut.
+func TestRosterProtectsBusy(t *testing.T) {
 	t.Parallel()
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	ro := newRoster(Limits{Connections: 3, PerSource: 3, perLocal: 3})

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestLockKeepsASecondProcessOut(t *testing.T) {
+func TestLockExcludesASecondProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	unlock, err := Lock(dir)
@@ -38,7 +38,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-func TestEraseKeepsWhatIsNotOurs(t *testing.T) {
+func TestEraseLeavesWhatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	data := filepath.Join(dir, "data")

@@ -222,8 +222,8 @@ func TestBase64(t *testing.T) {
 					if first < 0 || strings.Trim(got[first:last+1], "*") != "" {
 						t.Fatalf("%s, %s, %d before: %q became %q", name, how, before, text, got)
 					}
-					kept := strings.TrimRight(strings.NewReplacer("\r\n", "", "\n", "", `\n`, "").Replace(got), "=")
-					if n := strings.Count(kept, "*"); how != "in JSON" && how != "in a URL" && n < len(secret)*8/6-ends {
+					rest := strings.TrimRight(strings.NewReplacer("\r\n", "", "\n", "", `\n`, "").Replace(got), "=")
+					if n := strings.Count(rest, "*"); how != "in JSON" && how != "in a URL" && n < len(secret)*8/6-ends {
 						t.Errorf("%s, %s, %d before: %q became %q", name, how, before, text, got)
 					}
 				}

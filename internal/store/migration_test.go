@@ -77,9 +77,9 @@ func sandboxRow(name, phase string) string {
 		'{"metadata":{"name":"` + name + `","workspace":"w","externalId":"x"},"spec":{"runtime":{"image":"i"}}}')`
 }
 
-// TestEachMigrationKeepsWhatWasThere takes a database from each version of the
+// TestEachMigrationPreservesRecords takes a database from each version of the
 // schema to the next, with rows in every table that there is.
-func TestEachMigrationKeepsWhatWasThere(t *testing.T) {
+func TestEachMigrationPreservesRecords(t *testing.T) {
 	onBoth(t, func(d database) {
 		t := d.t
 		latest := int64(0)

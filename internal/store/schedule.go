@@ -24,8 +24,8 @@ type Schedule struct {
 // Execution is the record of an execution.
 type Execution struct {
 	doze.Execution
-	Key  string
-	Kept int // executions that its schedule wants kept
+	Key      string
+	Retained int // executions that its schedule wants kept
 }
 
 // Claim is a schedule that is due, with the execution to make of it.
@@ -228,10 +228,10 @@ func insertExecution(ctx context.Context, tx *sql.Tx, of Schedule, now time.Time
 		return e, err
 	}
 	e.ID = fmt.Sprintf("%012d", n) // in the order of its digits
-	e.Key, e.Kept = of.UID+"/"+e.ID, of.MaxExecutions
+	e.Key, e.Retained = of.UID+"/"+e.ID, of.MaxExecutions
 	e.ScheduleID, e.Sandbox, e.Timeout = of.ID, of.Sandbox, *of.Input.Timeout
 	e.Status, e.CreatedAt = doze.ExecutionPending, doze.Time{Time: now}
-	body, err := json.Marshal(executionContent{e.Execution, e.Kept})
+	body, err := json.Marshal(executionContent{e.Execution, e.Retained})
 	if err != nil {
 		return e, err
 	}
@@ -244,7 +244,7 @@ func insertExecution(ctx context.Context, tx *sql.Tx, of Schedule, now time.Time
 // SettleExecution records how a pending execution went, and drops the oldest
 // ones that are too many. One whose sandbox has ended is forgotten already.
 func (s *Store) SettleExecution(ctx context.Context, e Execution) error {
-	body, err := json.Marshal(executionContent{e.Execution, e.Kept})
+	body, err := json.Marshal(executionContent{e.Execution, e.Retained})
 	if err != nil {
 		return wrap(err, "encode execution")
 	}
@@ -255,10 +255,10 @@ func (s *Store) SettleExecution(ctx context.Context, e Execution) error {
 		}
 		const oldest = `DELETE FROM executions WHERE uid = $1 AND phase <> 'pending' AND (name = $2 OR $2 = '') AND n <= (
 			SELECT n FROM executions WHERE uid = $1 AND (name = $2 OR $2 = '') ORDER BY n DESC LIMIT 1 OFFSET $3)`
-		if _, err := tx.ExecContext(ctx, oldest, uid, e.ScheduleID, e.Kept); err != nil {
+		if _, err := tx.ExecContext(ctx, oldest, uid, e.ScheduleID, e.Retained); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, oldest, uid, "", doze.ExecutionsKept)
+		_, err := tx.ExecContext(ctx, oldest, uid, "", doze.ExecutionsPerSandbox)
 		return err
 	})
 	return wrap(err, "settle an execution")
@@ -336,7 +336,7 @@ func (s *Store) scanSchedule(r row) (e Schedule, err error) {
 // part of the file format.
 type executionContent struct {
 	Execution doze.Execution `json:"execution"`
-	Kept      int            `json:"kept"`
+	Retained  int            `json:"kept"`
 }
 
 func scanExecution(r row) (e Execution, err error) {
@@ -348,6 +348,6 @@ func scanExecution(r row) (e Execution, err error) {
 	if err := json.Unmarshal([]byte(body), &c); err != nil {
 		return e, fmt.Errorf("the body of execution %s is damaged: %w", e.Key, err)
 	}
-	e.Execution, e.Kept = c.Execution, c.Kept
+	e.Execution, e.Retained = c.Execution, c.Retained
 	return e, nil
 }

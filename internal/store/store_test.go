@@ -556,8 +556,8 @@ func TestSecretsOfRouting(t *testing.T) {
 	}
 }
 
-// TestMigrationKeepsWhatWasThere opens a database of the first schema.
-func TestMigrationKeepsWhatWasThere(t *testing.T) {
+// TestMigrationPreservesRecords opens a database of the first schema.
+func TestMigrationPreservesRecords(t *testing.T) {
 	onBoth(t, func(d database) {
 		t := d.t
 		err := store.MigrateTo(t.Context(), d.address, 1,

@@ -240,7 +240,7 @@ func TestSweep(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		must(t, p.Make(t.Context(), id, 16, ""))
 	}
-	kept := attach(t, p, "a", "kept", false)
+	other := attach(t, p, "a", "kept", false)
 	attach(t, p, "b", "gone", true)
 	half := filepath.Join(dir, "images", "c.img.making")
 	must(t, os.WriteFile(half, nil, 0o600))
@@ -258,7 +258,7 @@ func TestSweep(t *testing.T) {
 	if _, err := next.Attach(t.Context(), "a", "other", false); kind(err) != doze.Unavailable {
 		t.Errorf("the owner is forgotten: %v", err)
 	}
-	if at := attach(t, next, "a", "kept", false); at != kept {
+	if at := attach(t, next, "a", "kept", false); at != other {
 		t.Errorf("it moved to %s", at)
 	}
 	attach(t, next, "b", "other", false)

@@ -221,7 +221,7 @@ var reader = &http.Client{Timeout: time.Minute}
 
 // fill adds records up to a count, keeps a copy of the store with these, then
 // measures creates of more by many callers. The platform must have stopped.
-func fill(ctx context.Context, p *testkit.Platform, from, count int, kept string) (rate row, err error) {
+func fill(ctx context.Context, p *testkit.Platform, from, count int, name string) (rate row, err error) {
 	file := filepath.Join(p.Data, "doze.db")
 	err = inMemory(file, func(file string) error {
 		return withStore(ctx, p, file, func(st *store.Store) error {
@@ -236,7 +236,7 @@ func fill(ctx context.Context, p *testkit.Platform, from, count int, kept string
 	if err != nil {
 		return rate, err
 	}
-	if err := clone(file, kept); err != nil {
+	if err := clone(file, name); err != nil {
 		return rate, err
 	}
 	err = withStore(ctx, p, file, func(st *store.Store) error {

@@ -99,15 +99,15 @@ func thisHost(ctx context.Context, bench string) (host, error) {
 }
 
 // arguments are those that say what is measured, and not where it is written.
-func arguments(args []string) (kept []string) {
+func arguments(args []string) (rest []string) {
 	for i := 0; i < len(args); i++ {
 		if args[i] == "-json" {
 			i++
 			continue
 		}
-		kept = append(kept, args[i])
+		rest = append(rest, args[i])
 	}
-	return kept
+	return rest
 }
 
 // maker is who made a virtual machine, if the hypervisor says so.

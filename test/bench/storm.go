@@ -126,7 +126,7 @@ func atOnceHeld(ctx context.Context, p *testkit.Platform, crowd []sleeper, s *se
 	for _, one := range crowd {
 		calls.Go(func() error {
 			began := time.Now()
-			release, err := keepAwake(ctx, p, one.Sandbox)
+			release, err := holdAwake(ctx, p, one.Sandbox)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {

@@ -270,7 +270,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 // timed asks a sandbox that is in a tier, and returns how long the answer took.
 func timed(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier, ask func(context.Context) (time.Duration, error)) (took time.Duration, err error) {
 	if t.rests {
-		release, err := keepAwake(ctx, p, sb)
+		release, err := holdAwake(ctx, p, sb)
 		if err != nil {
 			return 0, err
 		}
@@ -292,7 +292,7 @@ func timed(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier, as
 // asleep meanwhile. The time of a whole cycle ends when it has.
 func wakeCost(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier, s *series) error {
 	if t.state == "running" { // after the round before it sleeps
-		release, err := keepAwake(ctx, p, sb)
+		release, err := holdAwake(ctx, p, sb)
 		if err != nil {
 			return err
 		}
@@ -309,7 +309,7 @@ func wakeCost(ctx context.Context, p *testkit.Platform, sb doze.Sandbox, t tier,
 	if err != nil {
 		return err
 	}
-	release, err := keepAwake(ctx, p, sb)
+	release, err := holdAwake(ctx, p, sb)
 	if err != nil {
 		return err
 	}
@@ -344,10 +344,10 @@ func restIn(ctx context.Context, p *testkit.Platform, state string) (used time.D
 	}
 }
 
-// keepAwake sends a request that wakes a sandbox, and whose answer has no end: the
+// holdAwake sends a request that wakes a sandbox, and whose answer has no end: the
 // stream of changes in a directory in which nothing changes. The sandbox stays awake
 // until release is called.
-func keepAwake(ctx context.Context, p *testkit.Platform, sb doze.Sandbox) (release func(), err error) {
+func holdAwake(ctx context.Context, p *testkit.Platform, sb doze.Sandbox) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, sb.Metadata.URL+"/watch/filesystem/mnt", http.NoBody)
 	if err != nil {

@@ -39,7 +39,7 @@ type session struct {
 	http  *http.Client
 	zone  *dnstest.Zone     // the DNS
 	known map[string]string // what words in braces stand for
-	kept  []string          // the words that stand for it in answers too
+	known []string          // the words that stand for it in answers too
 }
 
 // talk begins a conversation.
@@ -70,7 +70,7 @@ POST /api_keys?workspace={workspace}
 Authorization: Bearer {key}
 
 {"scopes": ["`+scope+`"]}`))
-	s.kept = nil
+	s.known = nil
 	return s.known["made"]
 }
 
@@ -126,7 +126,7 @@ func (s *session) hold(t *testing.T, e *exchange) string {
 			t.Fatalf("%s: %v", e.title, err)
 		}
 		if until.MatchString(answer) {
-			s.keep(t, e, answer)
+			s.remember(t, e, answer)
 			return s.settle(answer)
 		}
 		select {
@@ -262,8 +262,8 @@ func write(resp *http.Response, body []byte, most int) string {
 
 var title = regexp.MustCompile(`<title>[^<]*</title>`)
 
-// keep remembers what the notes of an exchange say.
-func (s *session) keep(t *testing.T, e *exchange, answer string) {
+// remember remembers what the notes of an exchange say.
+func (s *session) remember(t *testing.T, e *exchange, answer string) {
 	t.Helper()
 	for _, n := range e.notes {
 		if n.verb != "keep" && n.verb != "know" {
@@ -276,7 +276,7 @@ func (s *session) keep(t *testing.T, e *exchange, answer string) {
 		}
 		s.known[name] = found[1]
 		if n.verb == "keep" {
-			s.kept = append(s.kept, name)
+			s.known = append(s.known, name)
 		}
 	}
 }
@@ -319,8 +319,8 @@ const recent = 30 * 24 * time.Hour
 
 // settle puts words in the place of what differs from run to run.
 func (s *session) settle(answer string) string {
-	slices.SortFunc(s.kept, func(a, b string) int { return cmp.Compare(len(s.known[b]), len(s.known[a])) })
-	for _, name := range append(slices.Clone(s.kept), "address", "escaped", "port") {
+	slices.SortFunc(s.known, func(a, b string) int { return cmp.Compare(len(s.known[b]), len(s.known[a])) })
+	for _, name := range append(slices.Clone(s.known), "address", "escaped", "port") {
 		answer = strings.ReplaceAll(answer, s.known[name], "{"+name+"}")
 	}
 	for _, p := range passing {

@@ -184,9 +184,9 @@ func TestEdge(t *testing.T) {
 				t.Errorf("%q reached the sandbox:\n%s", never, all)
 			}
 		}
-		for _, kept := range []string{"X-Mine\nkept", "Cookie\nmine=1", "X-Blaxel-Subject-Id", "X-Request-Id"} {
-			if !strings.Contains(all, kept) {
-				t.Errorf("%q did not reach the sandbox:\n%s", kept, all)
+		for _, passed := range []string{"X-Mine\nkept", "Cookie\nmine=1", "X-Blaxel-Subject-Id", "X-Request-Id"} {
+			if !strings.Contains(all, passed) {
+				t.Errorf("%q did not reach the sandbox:\n%s", passed, all)
 			}
 		}
 	})

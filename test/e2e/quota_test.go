@@ -9,10 +9,10 @@ import (
 	"github.com/dozehq/doze/client"
 )
 
-// TestWakesKeepToTheQuota: twenty requests come at once for twenty sandboxes that
+// TestWakesObeyTheQuota: twenty requests come at once for twenty sandboxes that
 // sleep, where one more may be awake. One wakes. The others are told why not, and
 // sleep on, until there is room.
-func TestWakesKeepToTheQuota(t *testing.T) {
+func TestWakesObeyTheQuota(t *testing.T) {
 	t.Parallel()
 	const many, limit = 20, 2
 	p, c := start(t, "--pause-after", "1s")

@@ -166,9 +166,9 @@ func TestEdgeRestartsAlone(t *testing.T) {
 	call{url: c.url + "/health", key: "dz_wrong"}.want(t, p, http.StatusUnauthorized)
 }
 
-// TestRolesKeepApart: one process has a role, dozed all has all of them, and a node of
+// TestRolesAreSeparate: one process has a role, dozed all has all of them, and a node of
 // another platform is refused.
-func TestRolesKeepApart(t *testing.T) {
+func TestRolesAreSeparate(t *testing.T) {
 	t.Parallel()
 	p, _ := roles(t)
 	second := func(role string) string {

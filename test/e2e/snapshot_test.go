@@ -226,7 +226,7 @@ func TestForkCut(t *testing.T) {
 	p, c := start(t, "--pause-after", "60s")
 	_, agent := create(t, c, named("src", 1024))
 	random(t, agent, "32")
-	kept := snap(t, c, "kept")
+	snapshot := snap(t, c, "kept")
 	const said = "removing the snapshot of a fork that was cut short"
 	all := func() []doze.Snapshot {
 		list, err := c.SnapshotsOf(t.Context(), "src")
@@ -251,7 +251,7 @@ func TestForkCut(t *testing.T) {
 		if answered {
 			continue // dozed was faster, and the snapshot stays
 		}
-		if list := all(); len(list) != before || list[len(list)-1].ID != kept.ID {
+		if list := all(); len(list) != before || list[len(list)-1].ID != snapshot.ID {
 			t.Errorf("there are %+v, and were %d", list, before)
 		}
 		if !strings.Contains(p.Printed(), said) {

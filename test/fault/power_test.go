@@ -144,7 +144,7 @@ func resuming(args []string) []string {
 func (w *world) cut(t *testing.T, r row) {
 	t.Helper()
 	at, finish := w.reach(t, r)
-	if r.keeps() {
+	if r.lossless() {
 		w.canary.Observe(w.Platform)
 	}
 	w.lose(t, func() {
@@ -207,9 +207,9 @@ func (w *world) crowd(t *testing.T, r row) {
 // attempt is about as long as a checkpoint takes to fail, and to be tried again.
 const attempt = 400 * time.Millisecond
 
-// keeps reports whether a checkpoint with all that a sandbox has is on disk when
+// lossless reports whether a checkpoint with all that a sandbox has is on disk when
 // it reaches a step, and was before it woke.
-func (r row) keeps() bool {
+func (r row) lossless() bool {
 	return r.harm == down && (r.at >= failpoint.Vouch && r.at <= failpoint.Link || r.at == failpoint.Sink && r.passes > 0)
 }
 
@@ -238,7 +238,7 @@ func (w *world) whole(t *testing.T, r row) {
 	w.answers(t, func(s testkit.Stepped) {
 		switch {
 		case s.Lost == 0:
-		case r.keeps():
+		case r.lossless():
 			t.Errorf("it lost %d steps, which its checkpoint has", s.Lost)
 		case !s.Told:
 			t.Errorf("it lost %d steps, and its answer does not say so", s.Lost)

@@ -224,7 +224,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-func TestWriteKeepsWhatIsThere(t *testing.T) {
+func TestWriteIsAtomic(t *testing.T) {
 	t.Parallel()
 	s := agenttest.Start(t)
 	file := s.Write(t, "f", "old")

@@ -100,7 +100,7 @@ func TestReadersSeeOneOrder(t *testing.T) {
 	defer f.Close()
 	var got [2]strings.Builder
 	last := Stdout
-	turns := 0
+	rounds := 0
 	for buf := make([]byte, 100); ; {
 		p, _, ok := f.read(buf)
 		if !ok {
@@ -109,7 +109,7 @@ func TestReadersSeeOneOrder(t *testing.T) {
 		got[p.Of].Write(p.Data)
 		if p.Of != last {
 			last = p.Of
-			turns++
+			rounds++
 		}
 	}
 	for s := range got {
@@ -117,8 +117,8 @@ func TestReadersSeeOneOrder(t *testing.T) {
 			t.Errorf("%v differs", Stream(s))
 		}
 	}
-	if turns < runsMax/4 {
-		t.Errorf("the streams take turns %d times only", turns)
+	if rounds < runsMax/4 {
+		t.Errorf("the streams take turns %d times only", rounds)
 	}
 }
 

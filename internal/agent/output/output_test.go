@@ -19,7 +19,7 @@ func fillOutput(o *Output, from, n int) {
 	}
 }
 
-func TestRingKeepsTheEnd(t *testing.T) {
+func TestRingHasTheEnd(t *testing.T) {
 	t.Parallel()
 	o := New(filepath.Join(t.TempDir(), "logs/1"), testBudget(0)) // the floor alone
 	defer o.Close()

@@ -151,7 +151,7 @@ func (r *ring) drop() {
 
 // read fills b from offset off on. It returns what is left of it if the writer
 // overtook the reader: the bytes from offset got on.
-func (r *ring) read(f *os.File, b []byte, off int64) (kept []byte, got int64) {
+func (r *ring) read(f *os.File, b []byte, off int64) (left []byte, got int64) {
 	r.mu.Lock()
 	size := r.size
 	r.mu.Unlock()

@@ -346,7 +346,7 @@ func TestKeepAlive(t *testing.T) {
 		KeptAgo   *int64
 	}
 	ask := func() answer { return agenttest.Get[answer](t, s, "GET", "/doze/keepalive", "") }
-	kept := func() int { return ask().KeepAlive }
+	holding := func() int { return ask().KeepAlive }
 	if a := ask(); a.KeepAlive != 0 || a.KeptAgo != nil {
 		t.Fatalf("at first: %+v", a)
 	}
@@ -357,16 +357,16 @@ func TestKeepAlive(t *testing.T) {
 		}
 	}
 	s.Spawn(t, "c", "true", `"keepAlive":true`)
-	agenttest.Until(t, "the short one ends", func() bool { return kept() == 2 })
+	agenttest.Until(t, "the short one ends", func() bool { return holding() == 2 })
 	if a := ask(); a.KeptAgo == nil || *a.KeptAgo < 0 || *a.KeptAgo > time.Since(began).Milliseconds() {
 		t.Errorf("after the end of one: %+v", a)
 	}
 	agenttest.Get[map[string]string](t, s, "DELETE", "/process/a", "")
-	if n := kept(); n != 1 {
+	if n := holding(); n != 1 {
 		t.Errorf("%d after a stop", n)
 	}
 	agenttest.Get[map[string]string](t, s, "DELETE", "/process/b/kill", "")
-	if n := kept(); n != 0 {
+	if n := holding(); n != 0 {
 		t.Errorf("%d after a kill", n)
 	}
 	p := agenttest.Get[agenttest.Process](t, s, "POST", "/process", `{"command":"sleep 60","keepAlive":true,"timeout":1}`)

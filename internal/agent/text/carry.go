@@ -11,17 +11,17 @@ func (c *Carry) Add(b []byte) string {
 	if len(c.held) > 0 {
 		b = append(c.held, b...)
 	}
-	keep := 0
+	carried := 0
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
 		if utf8.RuneStart(b[len(b)-i]) {
 			if !utf8.FullRune(b[len(b)-i:]) {
-				keep = i
+				carried = i
 			}
 			break
 		}
 	}
-	s := string(b[:len(b)-keep])
-	c.held = append([]byte(nil), b[len(b)-keep:]...)
+	s := string(b[:len(b)-carried])
+	c.held = append([]byte(nil), b[len(b)-carried:]...)
 	return s
 }
 

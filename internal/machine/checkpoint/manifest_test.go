@@ -88,11 +88,11 @@ func TestParseManifest(t *testing.T) {
 	}
 	raw := seal(t, sound())
 	for i := range raw {
-		flipped := bytes.Clone(raw)
+		corrupted := bytes.Clone(raw)
 		for _, bit := range []byte{1, 0x20} { // 0x20 is the case of a letter
-			flipped[i] = raw[i] ^ bit
-			if _, err := parse(flipped, c); !errors.Is(err, machine.ErrDamaged) {
-				t.Errorf("byte %d altered to %q: %v, want ErrDamaged", i, flipped[i], err)
+			corrupted[i] = raw[i] ^ bit
+			if _, err := parse(corrupted, c); !errors.Is(err, machine.ErrDamaged) {
+				t.Errorf("byte %d altered to %q: %v, want ErrDamaged", i, corrupted[i], err)
 			}
 		}
 	}

@@ -97,7 +97,7 @@ func TestUpgrade(t *testing.T) {
 	d := h.open(t)
 	old := d.current.version
 	tiers := []machine.Tier{machine.Awake, machine.Paused, machine.Saved, machine.OnDisk}
-	configs, kept := map[machine.Tier]machine.Config{}, filepath.Join(h.Dir, "kept")
+	configs, copies := map[machine.Tier]machine.Config{}, filepath.Join(h.Dir, "kept")
 	for _, tier := range tiers {
 		c := h.Config(t, tier.String())
 		m := boot(t, d, c)
@@ -106,7 +106,7 @@ func TestUpgrade(t *testing.T) {
 			move(t, m, tier)
 		}
 		if tier == machine.Saved {
-			if err := m.Snapshot(t.Context(), kept); err != nil {
+			if err := m.Snapshot(t.Context(), copies); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -146,7 +146,7 @@ func TestUpgrade(t *testing.T) {
 	}
 
 	c := h.Config(t, "fork") // of a copy that was made in the old one
-	c.From = kept
+	c.From = copies
 	fork := boot(t, d, c)
 	if got := h.runs(t, c.ID); got != old || read(t, fork) != machine.Saved.String() {
 		t.Errorf("a fork runs in %s, and its file says %q", got, read(t, fork))
@@ -173,7 +173,7 @@ func TestUpgrade(t *testing.T) {
 	if gone, err := d.Retire(t.Context(), dirs...); len(gone) > 0 || err != nil {
 		t.Errorf("a copy needs it, and retired are %v, %v", gone, err)
 	}
-	if err := d.Discard(kept); err != nil {
+	if err := d.Discard(copies); err != nil {
 		t.Error(err)
 	}
 	gone, err := d.Retire(t.Context(), dirs...)

@@ -118,7 +118,7 @@ func TestManySleeps(t *testing.T) {
 		}
 		return m.Suspend(ctx, to)
 	}
-	layers, stopped, kept := 0, 0, []string{}
+	layers, stopped, left := 0, 0, []string{}
 	var sums []uint32 // of those that were kept
 	for sleep := range sleeps {
 		for range random.IntN(4) {
@@ -137,9 +137,9 @@ func TestManySleeps(t *testing.T) {
 		case 5: // it wakes from memory
 			err = suspend(t.Context(), machine.Saved)
 		case 7: // a snapshot is taken
-			kept = append(kept, filepath.Join(filepath.Dir(c.Dir), fmt.Sprintf("kept-%d", sleep)))
+			left = append(left, filepath.Join(filepath.Dir(c.Dir), fmt.Sprintf("kept-%d", sleep)))
 			sums = append(sums, want)
-			if err = m.Snapshot(t.Context(), kept[len(kept)-1]); err == nil {
+			if err = m.Snapshot(t.Context(), left[len(left)-1]); err == nil {
 				err = suspend(t.Context(), machine.OnDisk)
 			}
 		case 9: // the next dozed takes it over
@@ -179,7 +179,7 @@ func TestManySleeps(t *testing.T) {
 		t.Error(err)
 	}
 	// What was kept has every byte, though nobody else has its layers now.
-	for i, dir := range kept {
+	for i, dir := range left {
 		own := h.Config(t, fmt.Sprintf("copy-%d", i))
 		own.From = dir
 		if m = boot(t, d, own); sum() != sums[i] {

@@ -41,13 +41,13 @@ func TestReadyInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const all, most = 10, 3
 		r := ready{most: most, works: true} // nobody works
-		boxes := make([]*sandbox, all)
-		for i := range boxes {
-			boxes[i] = &sandbox{}
+		sandboxes := make([]*sandbox, all)
+		for i := range sandboxes {
+			sandboxes[i] = &sandbox{}
 		}
 		created, used := 0, 0
 		for round := range 5 {
-			for _, s := range boxes {
+			for _, s := range sandboxes {
 				time.Sleep(time.Second)
 				if r.has(s) {
 					used++
@@ -125,22 +125,22 @@ func TestIdleTime(t *testing.T) {
 func TestReadyLeaves(t *testing.T) {
 	t.Parallel()
 	r := ready{most: 4, works: true}
-	var boxes [3]*sandbox
-	for i := range boxes {
-		boxes[i] = &sandbox{}
-		r.want(boxes[i])
+	var sandboxes [3]*sandbox
+	for i := range sandboxes {
+		sandboxes[i] = &sandbox{}
+		r.want(sandboxes[i])
 	}
-	r.remove(boxes[2])
+	r.remove(sandboxes[2])
 	next, _, ok := r.take()
-	if !ok || next != boxes[1] {
+	if !ok || next != sandboxes[1] {
 		t.Fatal("the last one that waits is not the next")
 	}
-	r.shrink(boxes[1])
-	if r.has(boxes[1]) {
+	r.shrink(sandboxes[1])
+	if r.has(sandboxes[1]) {
 		t.Error("one whose memory is needed has a place")
 	}
 	if _, _, ok := r.take(); ok {
 		t.Error("while memory is needed, another one is given some")
 	}
-	boxes[1].tasks.Done() // or this panics: who closes it waits for the process
+	sandboxes[1].tasks.Done() // or this panics: who closes it waits for the process
 }
