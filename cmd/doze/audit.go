@@ -32,7 +32,7 @@ func (a *app) audit() *cobra.Command {
 		return f, nil
 	}
 	cmd := &cobra.Command{
-		Use: "audit", Short: "Show who changed what, and who was denied (admins only)", Args: takes(0, 0),
+		Use: "audit", Short: "Show the audit log: changes and denied requests (admins only)", Args: takes(0, 0),
 		Example: "  doze audit --since 24h --action sandboxes.delete\n  doze audit --platform --denied\n  doze audit export --since 2026-01-01T00:00:00Z > audit.ndjson",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := filter()
@@ -75,15 +75,15 @@ func (a *app) audit() *cobra.Command {
 		},
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&since, "since", "", "from this `moment` on: RFC 3339, or a time before now such as 24h")
-	flags.StringVar(&until, "until", "", "up to this `moment`")
+	flags.StringVar(&since, "since", "", "only since this `time`: RFC 3339, or a duration before now such as 24h")
+	flags.StringVar(&until, "until", "", "only until this `time`")
 	flags.StringVar(&f.Actor, "actor", "", "only requests of this user or service account, by its `id`")
 	flags.StringVar(&f.Action, "action", "", "only this `action`, such as sandboxes.create")
 	flags.StringVar(&f.Object, "object", "", "only requests about the object of this `name`")
 	flags.StringVar(&f.Source, "source", "", "only requests from this `address`")
 	flags.BoolVar(&denied, "denied", false, "only requests that were denied")
-	flags.BoolVar(&f.Platform, "platform", false, "lines of no workspace, such as failed logins (operators only)")
-	cmd.Flags().IntVar(&most, "lines", most, "show this `number` of lines at most")
+	flags.BoolVar(&f.Platform, "platform", false, "show lines that belong to no workspace, such as failed logins (operators only)")
+	cmd.Flags().IntVar(&most, "lines", most, "show at most this `number` of lines")
 	cmd.AddCommand(export)
 	return cmd
 }

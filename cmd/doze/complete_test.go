@@ -26,7 +26,7 @@ func TestCompletion(t *testing.T) {
 		"an egress IP":        {[]string{"ip", "rm", "office-1", "o"}, "office-2\n:4\n"},
 		"a new name":          {[]string{"vpc", "create", ""}, ":0\n"},
 		"a flag":              {[]string{"network", "set", "web", "--gateway", "o"}, "office\n:4\n"},
-		"the commands":        {[]string{"sandbox", "po"}, "port\tReach a server in a sandbox at an address of this host\n:4\n"},
+		"the commands":        {[]string{"sandbox", "po"}, "port\tForward a local port to a port of a sandbox\n:4\n"},
 	} {
 		code, out, _ := s.command(t.Context(), t, "", append([]string{"__complete"}, tt.args...)...)
 		if diff := cmp.Diff(tt.want, out); code != 0 || diff != "" {

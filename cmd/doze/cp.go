@@ -23,18 +23,19 @@ const filesAtOnce = 4
 
 func (a *app) cp() *cobra.Command {
 	return &cobra.Command{
-		Use: "cp FROM TO", Short: "Copy files and directories into a sandbox, or out of one",
-		Long: `Copy files and directories into a sandbox, or out of one. One of FROM and TO is
-NAME:PATH, a place in a sandbox; a PATH without a slash at its beginning is
-below the directory in which its file API begins. The other is a path here, or
-- for standard input or output; write ./a:b for a name with a colon.
+		Use: "cp FROM TO", Short: "Copy files into a sandbox or out of one",
+		Long: `Copy files and directories into a sandbox or out of one.
 
-If TO is a directory, or ends in a slash, the copy gets the name of FROM in it.
-A directory is copied with all below it, into one that is there too; what is in
-TO alone stays. Permissions are copied for new files. Each file is there when
-all of it is, and no half one ever; after an error, those before it are there.
-Links to files are followed. What is neither a file nor a directory, and links
-to directories, are left out, and named at the end.`,
+One of FROM and TO is NAME:PATH, a path in a sandbox. A relative PATH starts at
+the root of the sandbox's file API. The other is a local path, or - for standard
+input or output. Write ./a:b for a local name with a colon.
+
+If TO is a directory or ends in a slash, the copy is made in it, under the name
+of FROM. Directories are copied with everything in them and merged into existing
+ones. New files get the permissions of the original. Each file is replaced
+atomically. An error stops the copy; finished files stay. Links to files are
+followed. Links to directories and special files are skipped, and listed at the
+end.`,
 		Example: "  doze sandbox cp ./app web:/srv/\n  doze sandbox cp web:/var/log/app.log .\n  pg_dump app | doze sandbox cp - web:/tmp/app.sql",
 		Args:    takes(2, 2), ValidArgsFunction: a.completePlace,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -110,7 +111,7 @@ func (c *copier) conclude(say bool) (err error) {
 		err = c.app.printJSON(c.sum)
 	}
 	if len(c.passed) > 0 {
-		err = errors.Join(err, fmt.Errorf("left out, as neither files nor directories: %s", strings.Join(c.passed, ", ")))
+		err = errors.Join(err, fmt.Errorf("skipped links and special files: %s", strings.Join(c.passed, ", ")))
 	}
 	return err
 }

@@ -147,15 +147,15 @@ func TestCopy(t *testing.T) {
 		"output":                  {there: map[string]string{"f": "x\x00y"}, from: "web:f", to: "-", out: "x\x00y"},
 		"links in": {
 			here: map[string]string{"d/f": "x", "d/l": "-> f", "d/up": "-> ..", "d/gone": "-> none"}, from: "HERE/d", to: "web:", code: 1,
-			wantThere: map[string]string{"d/": "", "d/f": "x", "d/l": "x"}, says: "left out",
+			wantThere: map[string]string{"d/": "", "d/f": "x", "d/l": "x"}, says: "skipped links",
 		},
 		"links out": {
 			there: map[string]string{"d/f": "x", "d/l": "-> f", "d/up": "-> ..", "d/gone": "-> none"}, from: "web:d", to: "HERE", code: 1,
-			wantHere: map[string]string{"d/": "", "d/f": "x", "d/l": "x"}, says: "left out",
+			wantHere: map[string]string{"d/": "", "d/f": "x", "d/l": "x"}, says: "skipped links",
 		},
 		"nothing here":    {from: "HERE/none", to: "web:f", code: 1, says: "no such file"},
 		"nothing there":   {from: "web:none", to: "HERE/f", code: 1, says: "no such file"},
-		"no directory":    {there: map[string]string{"f": "x"}, from: "web:f", to: "HERE/none/", code: 1, says: "no directory"},
+		"no directory":    {there: map[string]string{"f": "x"}, from: "web:f", to: "HERE/none/", code: 1, says: "no such directory"},
 		"both here":       {from: "HERE/a", to: "./web:b", code: 2, says: "one of the two"},
 		"both there":      {from: "web:a", to: "web:b", code: 2, says: "one of the two"},
 		"a file as a dir": {here: map[string]string{"f": "x"}, there: map[string]string{"g": "x"}, from: "HERE/f", to: "web:g/h", code: 1, says: "not a directory"},
@@ -295,7 +295,7 @@ func TestNamesOfASandboxLeadNowhere(t *testing.T) {
 			})
 			plant(t, dir, map[string]string{"d/f": "x"})
 			home := t.TempDir()
-			if code, _, errs := s.command(t.Context(), t, "", "sandbox", "cp", "web:d", filepath.Join(home, "in")); code != 1 || !strings.Contains(errs, "can be called") {
+			if code, _, errs := s.command(t.Context(), t, "", "sandbox", "cp", "web:d", filepath.Join(home, "in")); code != 1 || !strings.Contains(errs, "cannot create a local file") {
 				t.Errorf("%q: exit code %d, %q", name, code, errs)
 			}
 			for got := range harvest(t, home) {

@@ -12,11 +12,11 @@ import (
 
 func (a *app) domain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "domain", Aliases: []string{"domains"}, Short: "Serve previews on domains of your own",
+		Use: "domain", Aliases: []string{"domains"}, Short: "Serve previews on your own domains",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	create := &cobra.Command{
-		Use: "add DOMAIN", Short: "Add a domain, and print what to write into the DNS", Args: takes(1, 1),
+		Use: "add DOMAIN", Short: "Add a domain and print the DNS records to create", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -42,7 +42,7 @@ func (a *app) domain() *cobra.Command {
 		},
 	}
 	verify := &cobra.Command{
-		Use: "verify DOMAIN", Short: "Look into the DNS", Args: takes(1, 1),
+		Use: "verify DOMAIN", Short: "Check the DNS records of a domain", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -54,7 +54,7 @@ func (a *app) domain() *cobra.Command {
 			}
 			err = a.show(d, domainRows(d))
 			if d.Spec.Status != doze.DomainVerified {
-				err = errors.Join(err, errors.New("it is not verified: "+d.Spec.VerificationError))
+				err = errors.Join(err, errors.New("the domain is not verified: "+d.Spec.VerificationError))
 			}
 			return err
 		},
@@ -85,7 +85,7 @@ func (a *app) domain() *cobra.Command {
 
 func (a *app) share() *cobra.Command {
 	return &cobra.Command{
-		Use: "share DOMAIN WORKSPACE|" + doze.DomainEverybody, Short: "Let another workspace, or all, serve previews on a domain", Args: takes(2, 2),
+		Use: "share DOMAIN WORKSPACE|" + doze.DomainEverybody, Short: "Let other workspaces serve previews on a domain", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -102,7 +102,7 @@ func (a *app) share() *cobra.Command {
 
 func (a *app) unshare() *cobra.Command {
 	return &cobra.Command{
-		Use: "unshare DOMAIN WORKSPACE|" + doze.DomainEverybody, Short: "End that", Args: takes(2, 2),
+		Use: "unshare DOMAIN WORKSPACE|" + doze.DomainEverybody, Short: "Stop sharing a domain", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -115,7 +115,7 @@ func (a *app) unshare() *cobra.Command {
 
 func (a *app) shares() *cobra.Command {
 	return &cobra.Command{
-		Use: "shares DOMAIN", Short: "List with whom a domain is shared", Args: takes(1, 1),
+		Use: "shares DOMAIN", Short: "List the workspaces that a domain is shared with", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -136,7 +136,7 @@ func (a *app) shares() *cobra.Command {
 
 func (a *app) fallback() *cobra.Command {
 	return &cobra.Command{
-		Use: "fallback DOMAIN [LABEL]", Short: "Choose the preview of names that no preview has, as www for www.preview.DOMAIN; or none", Args: takes(1, 2),
+		Use: "fallback DOMAIN [LABEL]", Short: "Set the preview for unknown names below a domain, or none", Args: takes(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {

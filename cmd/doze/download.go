@@ -87,7 +87,7 @@ func here(from, to string) (string, error) {
 	}
 	isDir := err == nil && info.IsDir()
 	if !isDir && os.IsPathSeparator(to[len(to)-1]) {
-		return "", fmt.Errorf("there is no directory %s", to)
+		return "", fmt.Errorf("no such directory: %s", to)
 	}
 	base := path.Base(path.Clean("/" + from))
 	if !isDir || base == "/" {
@@ -167,7 +167,7 @@ func (c *copier) there(ctx context.Context, root, below string, all []entry) ([]
 // checkName refuses what would lead elsewhere, or cannot be here.
 func checkName(name string) error {
 	if name == "." || strings.Contains(name, "/") || !filepath.IsLocal(name) {
-		return fmt.Errorf("no file here can be called %q, as one of the sandbox is", name)
+		return fmt.Errorf("cannot create a local file with the name %q from the sandbox", name)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 
 func (a *app) drive() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "drive", Aliases: []string{"drives"}, Short: "Keep directories that sandboxes share",
+		Use: "drive", Aliases: []string{"drives"}, Short: "Manage drives: directories shared by sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createDrive(), a.listDrives(), a.removeDrive(), a.mountDrive(), a.listMounts(), a.unmountDrive())
@@ -22,7 +22,7 @@ func (a *app) drive() *cobra.Command {
 
 func (a *app) createDrive() *cobra.Command {
 	return &cobra.Command{
-		Use: "create NAME", Short: "Make a drive; doze drive mount puts it into sandboxes", Args: takes(1, 1),
+		Use: "create NAME", Short: "Create a drive", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -71,7 +71,7 @@ func driveRows(all ...doze.Drive) [][]string {
 
 func (a *app) removeDrive() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete drives and all that is in them", Args: takes(1, -1),
+		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete drives with all their files", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteDrive(ctx, name) })
 		},
@@ -81,7 +81,7 @@ func (a *app) removeDrive() *cobra.Command {
 func (a *app) mountDrive() *cobra.Command {
 	var m doze.DriveMount
 	cmd := &cobra.Command{
-		Use: "mount SANDBOX DRIVE PATH", Short: "Put a drive into a sandbox, which wakes",
+		Use: "mount SANDBOX DRIVE PATH", Short: "Mount a drive in a sandbox (wakes it)",
 		Example: "  doze drive mount web shared /mnt/shared\n  doze drive mount web shared /assets --part /web/assets --read-only",
 		Args:    takes(3, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,14 +97,14 @@ func (a *app) mountDrive() *cobra.Command {
 			return a.show(got, mountRows(got))
 		},
 	}
-	cmd.Flags().StringVar(&m.DrivePath, "part", "/", "`directory` of the drive that is mounted")
-	cmd.Flags().BoolVar(&m.ReadOnly, "read-only", false, "nothing in the sandbox can write to it")
+	cmd.Flags().StringVar(&m.DrivePath, "part", "/", "mount this `directory` of the drive")
+	cmd.Flags().BoolVar(&m.ReadOnly, "read-only", false, "mount read-only")
 	return cmd
 }
 
 func (a *app) listMounts() *cobra.Command {
 	return &cobra.Command{
-		Use: "mounts SANDBOX", Short: "List the drives of a sandbox, without waking it", Args: takes(1, 1),
+		Use: "mounts SANDBOX", Short: "List the drives of a sandbox (does not wake it)", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {
@@ -133,7 +133,7 @@ func mountRows(all ...doze.DriveMount) [][]string {
 
 func (a *app) unmountDrive() *cobra.Command {
 	return &cobra.Command{
-		Use: "unmount SANDBOX PATH", Short: "Take a drive out of a sandbox, when no process uses it", Args: takes(2, 2),
+		Use: "unmount SANDBOX PATH", Short: "Unmount a drive that no process uses", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			agent, err := a.enter(cmd.Context(), args[0])
 			if err != nil {

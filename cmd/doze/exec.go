@@ -31,14 +31,14 @@ func (a *app) exec() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec NAME -- COMMAND [ARGUMENT…]",
 		Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox. Its output becomes ours as it comes, and its exit
-code too: 128 and the number of the signal, if one ended it. A single argument
-is text for the shell; several are one command, whose arguments the shell does
-not change. An interrupt stops the command.
+		Long: `Run a command in a sandbox. doze prints its output as it arrives and exits with
+its exit code, or with 128 plus the signal that ended it. A single argument is
+shell text. Several arguments are one command and are passed unchanged. An
+interrupt stops the command.
 
-Standard input goes to the command if it is a file or a pipe; write </dev/null
-in a loop that reads its own. A command that is typed at needs doze sandbox
-shell. A detached command has no input.`,
+The command gets standard input if that is a file or a pipe. Use </dev/null in a
+loop that reads its own input. For interactive commands, use doze sandbox shell.
+A detached command has no input.`,
 		Example: "  doze sandbox exec web -- 'ls /tmp | wc -l'\n  doze sandbox exec web -w /app -e CI=1 -- npm test\n  doze sandbox exec web -- tar -x -C /app <app.tar",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -67,11 +67,11 @@ shell. A detached command has no input.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&run.WorkingDir, "workdir", "w", "", "`directory` to run it in")
-	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`: without a value, that of here; may be repeated")
-	f.BoolVarP(&detach, "detach", "d", false, "print the name of the process and do not wait for it")
-	f.BoolVar(&run.KeepAlive, "keep-alive", false, "keep the sandbox awake while it runs")
-	f.DurationVar(&timeout, "timeout", 0, "stop it after this `time`, such as 90s or 10m")
+	f.StringVarP(&run.WorkingDir, "workdir", "w", "", "working `directory`")
+	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`; without =value, copied from your shell; repeatable")
+	f.BoolVarP(&detach, "detach", "d", false, "print the process name and return at once")
+	f.BoolVar(&run.KeepAlive, "keep-alive", false, "keep the sandbox awake while the command runs")
+	f.DurationVar(&timeout, "timeout", 0, "stop the command after this `time`, such as 90s or 10m")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (a *app) detached(ctx context.Context, agent *client.Agent, run client.Comm
 	}
 }
 
-var errTooLong = errors.New("the command took too long")
+var errTooLong = errors.New("the command reached its timeout")
 
 // attached runs a command to its end, or to ours.
 func (a *app) attached(ctx context.Context, agent *client.Agent, run client.Command, timeout time.Duration) error {

@@ -12,15 +12,15 @@ import (
 
 func (a *app) gateway() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "gateway", Aliases: []string{"gateways", "egressgateway"}, Short: "Let sandboxes leave from addresses of their own",
-		Long: `Let sandboxes leave from addresses of their own. A gateway has egress IPs, whose
-addresses come from those that the operator gave to the platform (--egress-pool),
-and sandboxes leave from its oldest one.`,
+		Use: "gateway", Aliases: []string{"gateways", "egressgateway"}, Short: "Manage egress gateways with dedicated addresses",
+		Long: `Manage egress gateways. A gateway gives its sandboxes a dedicated source address.
+Its egress IPs come from the operator's pool (dozed --egress-pool). Sandboxes use
+the oldest one.`,
 		Example: "  doze gateway create office\n  doze ip create office office-1\n  doze network set web --gateway office",
 		Args:    cobra.ArbitraryArgs, RunE: group,
 	}
 	remove := &cobra.Command{
-		Use: "rm GATEWAY…", Aliases: []string{"delete"}, Short: "Delete gateways that no egress IP is in", Args: takes(1, -1),
+		Use: "rm GATEWAY…", Aliases: []string{"delete"}, Short: "Delete gateways without egress IPs", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
 				g, err := gateways.one(ctx, c, "gateway", name)
@@ -39,7 +39,7 @@ and sandboxes leave from its oldest one.`,
 func (a *app) createGateway() *cobra.Command {
 	var vpc string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a gateway; doze ip create gives it an address", Args: takes(1, 1),
+		Use: "create NAME", Short: "Create a gateway; add an address with doze ip create", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -52,14 +52,14 @@ func (a *app) createGateway() *cobra.Command {
 			return a.show(g, gatewayRows(nil, g))
 		},
 	}
-	cmd.Flags().StringVar(&vpc, "vpc", doze.DefaultVPC, "`VPC` that it is in; sandboxes leave by gateways of "+doze.DefaultVPC+" only")
+	cmd.Flags().StringVar(&vpc, "vpc", doze.DefaultVPC, "`VPC` of the gateway; sandboxes use gateways of "+doze.DefaultVPC+" only")
 	a.completeFlag(cmd, "vpc", vpcs.names)
 	return cmd
 }
 
 func (a *app) listGateways() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List gateways, and the sandboxes that leave by them", Args: takes(0, 0),
+		Use: "ls", Aliases: []string{"list"}, Short: "List gateways and the sandboxes that use them", Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {

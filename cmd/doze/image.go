@@ -12,11 +12,11 @@ import (
 
 func (a *app) image() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "image", Aliases: []string{"images"}, Short: "Give images of registries names of the workspace",
+		Use: "image", Aliases: []string{"images"}, Short: "Add registry images to the workspace",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	list := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List the images of the workspace, and those that others share with it", Args: takes(0, 0),
+		Use: "ls", Aliases: []string{"list"}, Short: "List the images of the workspace, and images shared with it", Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -30,13 +30,13 @@ func (a *app) image() *cobra.Command {
 		},
 	}
 	remove := &cobra.Command{
-		Use: "rm NAME[:TAG]…", Aliases: []string{"delete"}, Short: "Delete images, or tags of them, that no sandbox has", Args: takes(1, -1),
+		Use: "rm NAME[:TAG]…", Aliases: []string{"delete"}, Short: "Delete images or tags that no sandbox uses", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteImage(ctx, name) })
 		},
 	}
 	prune := &cobra.Command{
-		Use: "prune", Short: "Delete all tags that no sandbox has", Args: takes(0, 0),
+		Use: "prune", Short: "Delete all tags that no sandbox uses", Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -52,19 +52,19 @@ func (a *app) image() *cobra.Command {
 	cmd.AddCommand(
 		a.addImage(), list, remove, prune,
 		a.imageShare("share NAME WORKSPACE…", "Let other workspaces use an image", (*client.Client).ShareImage),
-		a.imageShare("unshare NAME WORKSPACE…", "End that; what they made of it runs on", (*client.Client).UnshareImage),
+		a.imageShare("unshare NAME WORKSPACE…", "Stop sharing an image; existing sandboxes keep running", (*client.Client).UnshareImage),
 	)
 	return cmd
 }
 
 func (a *app) addImage() *cobra.Command {
 	return &cobra.Command{
-		Use: "add NAME[:TAG] IMAGE", Short: "Pull an image of a registry and give it a name; its tag there may move, ours stays",
-		Long: `Pull an image of a registry and give it a name; its tag there may move, ours
-stays until it is added again.
+		Use: "add NAME[:TAG] IMAGE", Short: "Pull a registry image and add it under a name",
+		Long: `Pull a registry image and add it to the workspace under a name. The name stays on
+the pulled version, even if the registry's tag moves. Add it again to update it.
 
-Credentials come from a secret of the workspace with the key ` + doze.PullSecretKey + `,
-whose value is in the form of Docker's config.json.`,
+Credentials come from a workspace secret with the key ` + doze.PullSecretKey + `.
+Its value has the format of Docker's config.json.`,
 		Example: "  doze secret set hub \"" + doze.PullSecretKey + "=$(cat ~/.docker/config.json)\"\n  doze image add app registry.example.com/team/app:1.0\n  doze sandbox create web --image app",
 		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

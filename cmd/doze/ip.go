@@ -11,15 +11,15 @@ import (
 
 func (a *app) ip() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "ip", Aliases: []string{"ips", "egressip"}, Short: "Take dedicated addresses that sandboxes leave from",
+		Use: "ip", Aliases: []string{"ips", "egressip"}, Short: "Manage dedicated egress addresses",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	remove := &cobra.Command{
-		Use: "rm IP…", Aliases: []string{"delete"}, Short: "Return addresses, which others may get next",
-		Long: `Return addresses, which others may get next: take them out of the lists of others
-first. The last one of a gateway that sandboxes leave by cannot be returned. To
-change the address of a gateway, make a second egress IP in it, tell the others,
-and delete the first.`,
+		Use: "rm IP…", Aliases: []string{"delete"}, Short: "Release addresses",
+		Long: `Release addresses. Another workspace may get them next, so remove them from other
+parties' allowlists first. The last address of a gateway in use cannot be
+released. To change the address of a gateway, create a second egress IP in it,
+update the allowlists, and delete the first.`,
 		Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
@@ -39,7 +39,7 @@ and delete the first.`,
 
 func (a *app) createIP() *cobra.Command {
 	return &cobra.Command{
-		Use: "create GATEWAY NAME", Short: "Take an address for a gateway and print it",
+		Use: "create GATEWAY NAME", Short: "Allocate an address for a gateway and print it",
 		Example: "  doze gateway create office\n  doze ip create office office-1\n  doze network set web --gateway office",
 		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -45,7 +45,7 @@ func (a *app) key() *cobra.Command {
 	var life string
 	var scopes []string
 	create := &cobra.Command{
-		Use: "create NAME", Short: "Create a key; it is shown this once",
+		Use: "create NAME", Short: "Create a key and print it once",
 		Example: "  doze key create ci --expires 30d --scope sandboxes:create --scope sandboxes:control", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -62,8 +62,8 @@ func (a *app) key() *cobra.Command {
 			return copyOut(a.out, k.Key+"\n")
 		},
 	}
-	create.Flags().StringVar(&life, "expires", "", "`time` after which it is void, such as 24h or 30d (default: never)")
-	create.Flags().StringArrayVar(&scopes, "scope", nil, "what it may do, such as sandboxes:get; may be repeated (default: all that you may)")
+	create.Flags().StringVar(&life, "expires", "", "`lifetime`, such as 24h or 30d (default: unlimited)")
+	create.Flags().StringArrayVar(&scopes, "scope", nil, "scope, such as sandboxes:get; repeatable (default: all of yours)")
 	list := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List keys", Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -83,7 +83,7 @@ func (a *app) key() *cobra.Command {
 		},
 	}
 	remove := &cobra.Command{
-		Use: "rm ID…", Aliases: []string{"delete"}, Short: "Delete keys; they are void at once", Args: takes(1, -1),
+		Use: "rm ID…", Aliases: []string{"delete"}, Short: "Revoke and delete keys", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, id string) error { return c.DeleteKey(ctx, id) })
 		},

@@ -54,7 +54,7 @@ func (a *app) settings() (s settings, err error) {
 // save replaces the file in one step. Only its owner can read it.
 func (a *app) save(s settings) error {
 	if a.config == "" {
-		return errors.New("this host has no place for a configuration: set DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE instead")
+		return errors.New("this host has no configuration directory: set DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE instead")
 	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -83,12 +83,12 @@ func (a *app) login() *cobra.Command {
 	var data string
 	cmd := &cobra.Command{
 		Use:   "login",
-		Short: "Store the address of a server and a key for it",
-		Long: `Store the address of a server and a key for it.
+		Short: "Store a server address and an API key",
+		Long: `Store a server address and an API key.
 
-The key is taken from --key, from the data directory of a server on this host
-with --data, which knows its address too, or read from standard input. It is tried before it is stored.
-DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
+The key comes from --key, from --data (which also has the address), or from
+standard input. doze tests the key before storing it. DOZE_ADDRESS, DOZE_KEY and
+DOZE_WORKSPACE override the stored values.`,
 		Example: "  doze login --address https://doze.example.com < key\n  doze login --data /var/lib/doze",
 		Args:    takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -134,9 +134,9 @@ DOZE_ADDRESS, DOZE_KEY and DOZE_WORKSPACE override what is stored.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&in.Address, "address", "", "`URL` of the server")
-	f.StringVar(&in.Key, "key", "", "API `key`; other users of this host can see it here, so prefer standard input")
-	f.StringVar(&in.Workspace, "workspace", "", "`name` of the workspace, if the key has several")
-	f.StringVar(&data, "data", "", "data `directory` of a server on this host: its address and its admin.key are used")
+	f.StringVar(&in.Key, "key", "", "API `key`; other users of this host can see arguments, so prefer standard input")
+	f.StringVar(&in.Workspace, "workspace", "", "workspace `name`, if the key has several")
+	f.StringVar(&data, "data", "", "data `directory` of a local server; doze uses its address and admin.key")
 	return cmd
 }
 
@@ -159,7 +159,7 @@ func (a *app) readKey(data string) (string, error) {
 	if data != "" {
 		b, err := os.ReadFile(filepath.Join(data, "admin.key"))
 		if err != nil {
-			err = fmt.Errorf("%w: --data is the data directory of a dozed of this host, and root's to read", err)
+			err = fmt.Errorf("%w: --data must be the data directory of a local dozed; only root can read it", err)
 		}
 		return strings.TrimSpace(string(b)), err
 	}
@@ -201,11 +201,11 @@ func choose(all []doze.Workspace, wanted string) (string, error) {
 	case wanted != "" && slices.Contains(names, wanted):
 		return wanted, nil
 	case wanted != "":
-		return "", fmt.Errorf("the key has no workspace %q; it has %s", wanted, strings.Join(names, ", "))
+		return "", fmt.Errorf("the key has no access to the workspace %q; it has: %s", wanted, strings.Join(names, ", "))
 	case len(names) == 1:
 		return names[0], nil
 	case len(names) == 0:
-		return "", errors.New("the key has no workspace")
+		return "", errors.New("the key has no access to any workspace")
 	default:
 		return "", usagef("the key has several workspaces: choose one of %s with --workspace", strings.Join(names, ", "))
 	}

@@ -95,7 +95,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "doze",
-		Short:         "Sandboxes that sleep when nobody uses them",
+		Short:         "Sandboxes that sleep when idle",
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
@@ -103,7 +103,7 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{inWords(err)} })
-	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "how to print answers and errors: `table|json`")
+	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "output format: `table|json`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
 	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version())
 	return root
@@ -151,7 +151,7 @@ func (a *app) connect() (*client.Client, error) {
 		return nil, err
 	}
 	if s.Address == "" || s.Key == "" {
-		return nil, errors.New("no server is known: run doze login, or set DOZE_ADDRESS and DOZE_KEY")
+		return nil, errors.New("no server is configured: run doze login, or set DOZE_ADDRESS and DOZE_KEY")
 	}
 	return client.New(s.config())
 }

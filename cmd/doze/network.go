@@ -16,13 +16,13 @@ import (
 
 func (a *app) network() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "network", Aliases: []string{"networks"}, Short: "Say what sandboxes may reach, from which address, and with which secrets",
-		Long: `Say what sandboxes may reach, from which address, and with which secrets. Rules
-hold at once, whatever a sandbox does; connections that they forbid are ended.
-The operator decides whether sandboxes reach anything at all (dozed all --egress).
+		Use: "network", Aliases: []string{"networks"}, Short: "Manage network rules, egress addresses and injected secrets",
+		Long: `Manage network rules, egress addresses and injected secrets of sandboxes. Rules
+take effect immediately and close connections that they forbid. The operator
+enables egress for the platform (dozed all --egress).
 
-A domain is a name such as example.com, *.example.com for all below it, or *. It
-is for the ports 80 and 443, or the one that it names, as in example.com:22.`,
+A domain is a name such as example.com, *.example.com for all subdomains, or *.
+It covers the ports 80 and 443, or one port, as in example.com:22.`,
 		Example: "  doze sandbox create web --allow pypi.org --allow '*.example.com'\n" +
 			"  doze network route web api.example.com --header 'Authorization: Bearer {{SECRET:API_KEY}}' --secret API_KEY\n" +
 			"  doze network get web",
@@ -46,7 +46,7 @@ func rulesOf(s doze.Sandbox) rules {
 
 func (a *app) listRules() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List sandboxes with their networks, and how many rules each has", Args: takes(0, 0),
+		Use: "ls", Aliases: []string{"list"}, Short: "List sandboxes with their networks and number of rules", Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -88,7 +88,7 @@ func (r rules) subnet() string {
 
 func (a *app) getRules() *cobra.Command {
 	return &cobra.Command{
-		Use: "get SANDBOX", Short: "Print the rules of a sandbox, without its secrets", Args: takes(1, 1),
+		Use: "get SANDBOX", Short: "Print the rules of a sandbox, without secrets", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeRules(cmd.Context(), args[0], nil)
 		},
@@ -174,10 +174,10 @@ func added(t doze.ProxyTarget) string {
 func (a *app) setRules() *cobra.Command {
 	var n ruleFlags
 	cmd := &cobra.Command{
-		Use: "set SANDBOX", Short: "Change rules of a sandbox; those that no flag is about stay",
-		Long: `Change rules of a sandbox; those that no flag is about stay. A flag takes the place
-of all that was there of its kind, so repeat what is to stay; an empty value, as
-in --allow '', leaves nothing.`,
+		Use: "set SANDBOX", Short: "Change the rules of a sandbox",
+		Long: `Change the rules of a sandbox. Each flag replaces all rules of its kind, so repeat
+those that should stay. An empty value, as in --allow '', removes them. Rules
+without a flag stay.`,
 		Example: "  doze network set web --allow pypi.org --allow files.pythonhosted.org\n" +
 			"  doze network set web --gateway office --dedicated bank.example.com\n" +
 			"  doze network get web -o json | jq .network | doze network set web-2 --network -",
@@ -186,7 +186,7 @@ in --allow '', leaves nothing.`,
 			given := false
 			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
 			if !given {
-				return usagef("say what to change with a flag, such as --allow; doze network clear takes all rules away")
+				return usagef("nothing to change: use a flag such as --allow, or doze network clear to remove all rules")
 			}
 			return a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error { return n.apply(cmd.Flags(), a.in, spec) })
 		},
@@ -197,7 +197,7 @@ in --allow '', leaves nothing.`,
 
 func (a *app) clearRules() *cobra.Command {
 	return &cobra.Command{
-		Use: "clear SANDBOX…", Short: "Take all rules of sandboxes away, and their secrets; they stay in their VPC", Args: takes(1, -1),
+		Use: "clear SANDBOX…", Short: "Remove all rules and injected secrets of sandboxes; they stay in their VPC", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
 				_, err := c.Update(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}})

@@ -84,7 +84,7 @@ func TestNetworkCommands(t *testing.T) {
 			"network|set|web|--vpc|lab|--subnet|backend", 0, none, "",
 			[]string{`PUT /v0/sandboxes/web {"metadata":{"name":"web"},"spec":{"runtime":{},"vpc":"lab","network":{"subnet":"backend"}}}`},
 		},
-		"set nothing": {"network|set|ruled", 2, "", "doze: say what to change with a flag, such as --allow; doze network clear takes all rules away; see --help\n", nil},
+		"set nothing": {"network|set|ruled", 2, "", "doze: nothing to change: use a flag such as --allow, or doze network clear to remove all rules; see --help\n", nil},
 		"both ways":   {"network|set|web|--gateway|g|--dedicated|a.test|--shared|b.test", 2, "", "doze: choose one of --dedicated and --shared: what it does not name takes the other way; see --help\n", nil},
 		"no gateway":  {"network|set|web|--gateway||--dedicated|a.test", 2, "", "doze: --dedicated and --shared need a gateway; see --help\n", nil},
 		"clear":       {"network|clear|ruled", 0, "ruled\n", "", []string{`PUT /v0/sandboxes/ruled {"metadata":{"name":"ruled"},"spec":{"runtime":{}}}`}},
@@ -108,7 +108,7 @@ func TestNetworkCommands(t *testing.T) {
 			"network|unroute|ruled|b.test|a.test", 0, rows + "allow a.test\nallow b.test\nbypass c.test\n" + leave, "",
 			[]string{get, put(egress + firewall + `"proxy":{"bypass":["c.test"],"allowedDomains":["a.test","b.test"]}`)},
 		},
-		"unroute, unknown": {"network|unroute|ruled|a.test", 1, "", "doze: there is no rule for exactly these domains: doze network get lists those that there are\n", []string{get}},
+		"unroute, unknown": {"network|unroute|ruled|a.test", 1, "", "doze: no rule has exactly these domains: list the rules with doze network get\n", []string{get}},
 
 		"VPCs":         {"vpc|ls", 0, "NAME CREATED\ndefault -\nlab -\n", "", []string{"GET /v0/vpcs"}},
 		"make a VPC":   {"vpc|create|lab", 0, "NAME CREATED\nlab -\n", "", []string{`POST /v0/vpcs {"metadata":{"name":"lab"},"spec":{}}`}},
@@ -120,7 +120,7 @@ func TestNetworkCommands(t *testing.T) {
 			[]string{`POST /v0/vpcs/lab/egressgateways {"metadata":{"name":"office"},"spec":{"region":"auto"}}`},
 		},
 		"delete a gateway": {
-			"gateway|rm|office|home", 1, "office\n", "doze: home: there is no gateway \"home\": doze gateway ls lists them, doze gateway create makes one\n",
+			"gateway|rm|office|home", 1, "office\n", "doze: home: no such gateway: \"home\"; list them with doze gateway ls, or create it with doze gateway create\n",
 			[]string{"GET /v0/egressgateways", "DELETE /v0/vpcs/default/egressgateways/office", "GET /v0/egressgateways"},
 		},
 
@@ -133,7 +133,7 @@ func TestNetworkCommands(t *testing.T) {
 			[]string{"GET /v0/egressgateways", `POST /v0/vpcs/default/egressgateways/office/ips {"metadata":{"name":"office-3"},"spec":{}}`},
 		},
 		"take an IP, no gateway": {
-			"ip|create|home|ip", 1, "", "doze: there is no gateway \"home\": doze gateway ls lists them, doze gateway create makes one\n", []string{"GET /v0/egressgateways"},
+			"ip|create|home|ip", 1, "", "doze: no such gateway: \"home\"; list them with doze gateway ls, or create it with doze gateway create\n", []string{"GET /v0/egressgateways"},
 		},
 		"return an IP": {
 			"ip|rm|office-2", 0, "office-2\n", "",
@@ -154,8 +154,8 @@ func TestNetworkOfAFile(t *testing.T) {
 		"whole":    {`{"proxy":{"routing":[{"destinations":["a.test"],"headers":{"A":"{{SECRET:k}}"},"secrets":{"k":"v"}}]}}`, 0, `{"proxy":{"allowedDomains":["b.test"],"routing":[{"destinations":["a.test"],"headers":{"A":"{{SECRET:k}}"},"secrets":{"k":"v"}}]}}`},
 		"none":     {`null`, 0, `{"proxy":{"allowedDomains":["b.test"]}}`},
 		"misspelt": {`{"proxi":{}}`, 1, "doze: FILE has no spec.network in JSON: json: unknown field \"proxi\"\n"},
-		"two":      {`{"proxy":{}} {}`, 1, "doze: FILE has more after the first spec.network: put all rules into one\n"},
-		"and more": {`{"proxy":{}}]`, 1, "doze: FILE has more after the first spec.network: put all rules into one\n"},
+		"two":      {`{"proxy":{}} {}`, 1, "doze: FILE has data after the first spec.network: put all rules into one\n"},
+		"and more": {`{"proxy":{}}]`, 1, "doze: FILE has data after the first spec.network: put all rules into one\n"},
 		"not JSON": {`proxy`, 1, "doze: FILE has no spec.network in JSON: invalid character 'p' looking for beginning of value\n"},
 		"old list": {`{"allowedDomains":["a.test"]}`, 0, `{"proxy":{"allowedDomains":["b.test"]}}`},
 	} {

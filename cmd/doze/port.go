@@ -27,19 +27,18 @@ const (
 func (a *app) port() *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
-		Use: "port NAME [LOCAL:]PORT", Short: "Reach a server in a sandbox at an address of this host",
-		Long: `Reach a server in a sandbox at an address of this host, until an interrupt.
-Without LOCAL, the port here is the same; 0 is any that is free.
+		Use: "port NAME [LOCAL:]PORT", Short: "Forward a local port to a port of a sandbox",
+		Long: `Forward a local port to a port of a sandbox, until an interrupt. Without LOCAL,
+the local port is the same. 0 picks a free port.
 
-What is passed on is HTTP, with streams and WebSockets: the way into a sandbox
-carries nothing else. For other protocols, run the client in the sandbox. The
-server does not see an Authorization header: your key is in its place on the
-way, and stays outside of the sandbox.
+doze forwards HTTP, with streams and WebSockets, and nothing else. For other
+protocols, run the client in the sandbox. The server does not see an
+Authorization header: doze sends your key in it, and the platform removes it.
 
-A request wakes the sandbox. While there is none, it sleeps, forwarded or not.
-Whoever can reach the address here can use the server with your key, so it is
-of this host alone, but for --address; names other than localhost are refused,
-so that no page in a browser can reach it by a name of its own.`,
+A request wakes the sandbox. Forwarding alone does not keep it awake. Everybody
+who reaches the local address uses the server with your key. So doze listens on
+this host only, unless you pass --address. It refuses host names other than
+localhost, so that no web page can reach the port by DNS rebinding.`,
 		Example: "  doze sandbox port web 3000\n  doze sandbox port web 8080:80 --address 0.0.0.0",
 		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,7 +56,7 @@ so that no page in a browser can reach it by a name of its own.`,
 			}
 			l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort(address, strconv.Itoa(local)))
 			if err != nil {
-				return fmt.Errorf("%w: choose another port here, as in 0:%d", err, remote)
+				return fmt.Errorf("%w: choose another local port, such as 0:%d", err, remote)
 			}
 			if err := a.printPort("http://" + l.Addr().String()); err != nil {
 				return errors.Join(err, l.Close())
@@ -65,7 +64,7 @@ so that no page in a browser can reach it by a name of its own.`,
 			return forward(cmd.Context(), l, namesHere(h))
 		},
 	}
-	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "`address` of this host to listen at")
+	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "local `address` to listen on")
 	return cmd
 }
 

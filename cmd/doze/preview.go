@@ -13,7 +13,7 @@ import (
 
 func (a *app) preview() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "preview", Aliases: []string{"previews"}, Short: "Give others a way to a port of a sandbox",
+		Use: "preview", Aliases: []string{"previews"}, Short: "Share a port of a sandbox by URL",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createPreview(), a.listPreviews(), a.previewToken(), a.removePreview())
@@ -24,7 +24,7 @@ func (a *app) preview() *cobra.Command {
 func (a *app) createPreview() *cobra.Command {
 	var p doze.Preview
 	cmd := &cobra.Command{
-		Use: "create SANDBOX NAME", Short: "Create a preview and print its address",
+		Use: "create SANDBOX NAME", Short: "Create a preview and print its URL",
 		Example: "  doze preview create web app --port 3000 --public", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -43,11 +43,11 @@ func (a *app) createPreview() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&p.Spec.Port, "port", 0, "`port` of the sandbox; 443 is its API")
-	f.BoolVar(&p.Spec.Public, "public", false, "open it to everybody; otherwise it needs a token")
-	f.StringVar(&p.Spec.PrefixURL, "prefix", "", "`beginning` of its host name")
-	f.StringVar(&p.Spec.CustomDomain, "domain", "", "custom `domain` that is verified")
-	f.StringVar(&p.Spec.TTL, "ttl", "", "end it after this `time`, such as 1h or 7d")
+	f.IntVar(&p.Spec.Port, "port", 0, "`port` of the sandbox; 443 is the sandbox API")
+	f.BoolVar(&p.Spec.Public, "public", false, "allow access without a token")
+	f.StringVar(&p.Spec.PrefixURL, "prefix", "", "`prefix` of the host name")
+	f.StringVar(&p.Spec.CustomDomain, "domain", "", "verified custom `domain`")
+	f.StringVar(&p.Spec.TTL, "ttl", "", "delete the preview after this `time`, such as 1h or 7d")
 	return cmd
 }
 
@@ -99,13 +99,13 @@ func (a *app) previewToken() *cobra.Command {
 			return copyOut(a.out, printable(made.Spec.Token)+"\n")
 		},
 	}
-	cmd.Flags().StringVar(&life, "expires", "", "`time` after which it is void, such as 1h or 7d (default: never)")
+	cmd.Flags().StringVar(&life, "expires", "", "`lifetime`, such as 1h or 7d (default: unlimited)")
 	return cmd
 }
 
 func (a *app) removePreview() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm SANDBOX NAME…", Aliases: []string{"delete"}, Short: "End previews", Args: takes(2, -1),
+		Use: "rm SANDBOX NAME…", Aliases: []string{"delete"}, Short: "Delete previews", Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args[1:], func(ctx context.Context, c *client.Client, name string) error {
 				return c.DeletePreview(ctx, args[0], name)

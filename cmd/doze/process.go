@@ -37,7 +37,7 @@ func (a *app) processes() *cobra.Command {
 func (a *app) logs() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "logs NAME PROCESS", Short: "Print what a process has written", Args: takes(2, 2),
+		Use: "logs NAME PROCESS", Short: "Print the output of a process", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if follow && a.asJSON() {
 				return usagef("--follow prints no JSON")
@@ -62,6 +62,6 @@ func (a *app) logs() *cobra.Command {
 			return copyOut(a.err, l.Stderr)
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the process ends")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the output until the process ends")
 	return cmd
 }

@@ -19,7 +19,7 @@ func (a *app) quota() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	list := &cobra.Command{
-		Use: "ls [WORKSPACE]", Aliases: []string{"list"}, Short: "List quotas, and how much of each is used", Args: takes(0, 1),
+		Use: "ls [WORKSPACE]", Aliases: []string{"list"}, Short: "List quotas and their usage", Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -33,7 +33,7 @@ func (a *app) quota() *cobra.Command {
 		},
 	}
 	set := &cobra.Command{
-		Use: "set WORKSPACE NAME=LIMIT…", Short: "Set quotas of a workspace; for operators",
+		Use: "set WORKSPACE NAME=LIMIT…", Short: "Set the quotas of a workspace (operators only)",
 		Example: "  doze quota set team sandboxes=100 diskMb=50000\n  doze quota set team sandboxes=" + usual, Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			limits, err := parseQuotas(args[1:])

@@ -13,14 +13,14 @@ import (
 func (a *app) addRule() *cobra.Command {
 	var headers, body, secrets []string
 	cmd := &cobra.Command{
-		Use: "route SANDBOX DOMAIN…", Short: "Have headers, members of JSON and secrets added to HTTPS requests on their way to domains",
-		Long: `Have headers, members of JSON and secrets added to HTTPS requests on their way to
-domains. The sandbox never has the secret, and an answer that repeats it comes
-back masked. The rule takes the place of one for the same domains, whose secrets
-it keeps if it names none. It does not allow the domains: an --allow list has to.
+		Use: "route SANDBOX DOMAIN…", Short: "Inject headers, JSON members and secrets into HTTPS requests",
+		Long: `Inject headers, JSON members and secrets into HTTPS requests of a sandbox to the
+domains. The sandbox never sees the secret: the platform masks it in answers. The
+rule replaces the one for the same domains. Without --secret, the secrets of the
+replaced rule stay. The rule does not allow the domains; use --allow for that.
 
-Programs in the sandbox must trust the certificates of the platform for these
-domains: those of a sandbox that was made with a rule do, or with --proxy.`,
+Programs in the sandbox must trust the platform's certificates. They do if the
+sandbox was created with a rule or with --proxy.`,
 		Example: "  export API_KEY=…\n  doze network route web api.example.com --header 'Authorization: Bearer {{SECRET:API_KEY}}' --secret API_KEY",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,9 +47,9 @@ domains: those of a sandbox that was made with a rule do, or with --proxy.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVarP(&headers, "header", "H", nil, "header that requests get, `'Name: value'`, in the place of their own; may be repeated")
-	f.StringArrayVar(&body, "body", nil, "member that JSON gets if it has none of that name, `NAME=value`; may be repeated")
-	f.StringArrayVar(&secrets, "secret", nil, "what {{SECRET:NAME}} in a value stands for, `NAME[=value]`: without a value, the variable NAME of here, which other users of this host cannot see; may be repeated")
+	f.StringArrayVarP(&headers, "header", "H", nil, "header to set, `'Name: value'`; replaces the one of the request; repeatable")
+	f.StringArrayVar(&body, "body", nil, "JSON member to add if missing, `NAME=value`; repeatable")
+	f.StringArrayVar(&secrets, "secret", nil, "secret for {{SECRET:NAME}} in values, `NAME[=value]`; without =value, read from the variable NAME of your shell (safer); repeatable")
 	return cmd
 }
 
@@ -103,13 +103,13 @@ func forSame(domains []string) func(doze.ProxyTarget) bool {
 
 func (a *app) removeRule() *cobra.Command {
 	return &cobra.Command{
-		Use: "unroute SANDBOX DOMAIN…", Short: "End that, for the domains of one rule; its secrets are gone", Args: takes(2, -1),
+		Use: "unroute SANDBOX DOMAIN…", Short: "Delete the injection rule for exactly these domains, with its secrets", Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error {
 				all := routingOf(spec)
 				at := slices.IndexFunc(*all, forSame(args[1:]))
 				if at < 0 {
-					return errors.New("there is no rule for exactly these domains: doze network get lists those that there are")
+					return errors.New("no rule has exactly these domains: list the rules with doze network get")
 				}
 				*all = slices.Delete(*all, at, at+1)
 				return nil

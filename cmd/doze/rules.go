@@ -26,17 +26,17 @@ type ruleFlags struct {
 // add gives a command the flags.
 func (n *ruleFlags) add(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&n.allow, "allow", nil, "`domain` that it may reach, such as example.com or *.example.com, and none besides; may be repeated")
-	f.StringArrayVar(&n.forbid, "forbid", nil, "`domain` that it may not reach; may be repeated")
-	f.StringArrayVar(&n.bypass, "bypass", nil, "`domain` that it may reach whatever the lists say, and that is never looked into; may be repeated")
-	f.BoolVar(&n.proxy, "proxy", false, "prepare it for doze network route, if it gets no other rule: it trusts the certificates that this needs")
-	f.StringVar(&n.vpc, "vpc", "", "`VPC` that it is in (default: "+doze.DefaultVPC+")")
-	f.StringVar(&n.subnet, "subnet", "", "`name` that it shares with sandboxes of its VPC that it reaches, and that reach it (default: none)")
-	f.StringVar(&n.gateway, "gateway", "", "`gateway` whose address it leaves from (default: the shared address)")
-	f.StringArrayVar(&n.dedicated, "dedicated", nil, "`domain` or network that it reaches from the address of the gateway, all others from the shared one; may be repeated")
-	f.StringArrayVar(&n.shared, "shared", nil, "`domain` or network that it reaches from the shared address, all others from that of the gateway; may be repeated")
-	f.StringArrayVar(&n.rulesets, "ruleset", nil, "`ruleset` of the firewall: "+doze.RulesetProxy+" has the lists hold for --bypass too, "+doze.RulesetDedicated+" closes the shared address; may be repeated")
-	f.StringVar(&n.file, "network", "", "`file` with all of it in JSON, as spec.network of the API; - is the standard input")
+	f.StringArrayVar(&n.allow, "allow", nil, "allow only this `domain`, such as example.com or *.example.com; repeatable")
+	f.StringArrayVar(&n.forbid, "forbid", nil, "deny this `domain`; repeatable")
+	f.StringArrayVar(&n.bypass, "bypass", nil, "always allow this `domain`, without interception; repeatable")
+	f.BoolVar(&n.proxy, "proxy", false, "trust the platform's certificates, as doze network route needs; implied by other rules")
+	f.StringVar(&n.vpc, "vpc", "", "`VPC` of the sandbox (default: "+doze.DefaultVPC+")")
+	f.StringVar(&n.subnet, "subnet", "", "subnet `name`; sandboxes of a VPC reach each other in the same subnet (default: none)")
+	f.StringVar(&n.gateway, "gateway", "", "egress `gateway` (default: the shared address)")
+	f.StringArrayVar(&n.dedicated, "dedicated", nil, "use the gateway's address for this `domain` or network only; repeatable")
+	f.StringArrayVar(&n.shared, "shared", nil, "use the shared address for this `domain` or network only; repeatable")
+	f.StringArrayVar(&n.rulesets, "ruleset", nil, "firewall `ruleset`: "+doze.RulesetProxy+" applies the lists to --bypass domains, "+doze.RulesetDedicated+" forbids the shared address; repeatable")
+	f.StringVar(&n.file, "network", "", "JSON `file` with spec.network of the API; - is standard input")
 	a.completeFlag(cmd, "vpc", vpcs.names)
 	a.completeFlag(cmd, "gateway", gateways.names)
 }
@@ -158,7 +158,7 @@ func readNetwork(in io.Reader, file string) (n doze.Network, err error) {
 		return n, fmt.Errorf("%s has no spec.network in JSON: %w", file, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return n, fmt.Errorf("%s has more after the first spec.network: put all rules into one", file)
+		return n, fmt.Errorf("%s has data after the first spec.network: put all rules into one", file)
 	}
 	return n, nil
 }

@@ -14,7 +14,7 @@ import (
 
 func (a *app) sandbox() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sandbox", Aliases: []string{"sandboxes", "sb"}, Short: "Create, list, use and delete sandboxes",
+		Use: "sandbox", Aliases: []string{"sandboxes", "sb"}, Short: "Manage and use sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.trace(), a.archive(), a.unarchive())
@@ -34,7 +34,7 @@ func (a *app) create() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "create [NAME]",
-		Short:   "Create a sandbox; without a name, the server makes one up",
+		Short:   "Create a sandbox; the server picks a name if you give none",
 		Example: "  doze sandbox create web --image blaxel/py-app:latest --memory 2048 --env A=b --port 3000 --ttl 24h\n  doze sandbox create careful --allow pypi.org --allow files.pythonhosted.org",
 		Args:    takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -72,15 +72,15 @@ func (a *app) create() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.Spec.Runtime.Image, "image", "", "`image` to run (default of the server: "+doze.ImageDefault+")")
-	f.IntVar(&memory, "memory", 0, fmt.Sprintf("memory in `megabytes`; 2048 of them bring one CPU (default of the server: %d)", doze.MemoryDefault))
-	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`: without a value, that of here; may be repeated")
-	f.StringArrayVar(&labels, "label", nil, "label, `key=value`; may be repeated")
-	f.StringArrayVar(&volumes, "volume", nil, "volume to attach and where, `NAME:PATH[:ro]`; may be repeated")
-	f.StringArrayVar(&scratch, "scratch", nil, "disk that ends with the sandbox, `PATH:MEGABYTES`; may be repeated")
-	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; may be repeated")
-	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete it after this `time`, such as 30m, 24h or 7d")
-	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "`identifier` of your own, to find it by")
-	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the name is taken, print the sandbox that has it")
+	f.IntVar(&memory, "memory", 0, fmt.Sprintf("memory in `megabytes`; each 2048 MB adds one CPU (default of the server: %d)", doze.MemoryDefault))
+	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`; without =value, copied from your shell; repeatable")
+	f.StringArrayVar(&labels, "label", nil, "label, `key=value`; repeatable")
+	f.StringArrayVar(&volumes, "volume", nil, "volume to attach, `NAME:PATH[:ro]`; repeatable")
+	f.StringArrayVar(&scratch, "scratch", nil, "scratch disk, deleted with the sandbox, `PATH:MEGABYTES`; repeatable")
+	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; repeatable")
+	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete the sandbox after this `time`, such as 30m, 24h or 7d")
+	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "your own `identifier`, for searches")
+	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the sandbox exists, print it")
 	rules.add(a, cmd)
 	return cmd
 }
@@ -138,10 +138,10 @@ func (a *app) list() *cobra.Command {
 			return a.table(sandboxRows(all...))
 		},
 	}
-	cmd.Flags().StringVarP(&f.Query, "query", "q", "", "only those with this `text` in a name or label")
-	cmd.Flags().StringVar(&f.ExternalID, "external-id", "", "only those with this external `id`")
-	cmd.Flags().StringVar(&f.Status, "status", "", "only those with one of these `statuses`, comma-separated")
-	cmd.Flags().BoolVarP(&f.Terminated, "all", "a", false, "those too that have ended")
+	cmd.Flags().StringVarP(&f.Query, "query", "q", "", "only sandboxes with this `text` in a name or label")
+	cmd.Flags().StringVar(&f.ExternalID, "external-id", "", "only sandboxes with this external `id`")
+	cmd.Flags().StringVar(&f.Status, "status", "", "only sandboxes with one of these comma-separated `statuses`")
+	cmd.Flags().BoolVarP(&f.Terminated, "all", "a", false, "include terminated sandboxes")
 	return cmd
 }
 

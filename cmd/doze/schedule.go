@@ -15,23 +15,23 @@ import (
 
 func (a *app) schedule() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "schedule", Aliases: []string{"schedules"}, Short: "Start processes in sandboxes at certain times, and wake them for that",
+		Use: "schedule", Aliases: []string{"schedules"}, Short: "Run commands in sandboxes on a schedule",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	runs := &cobra.Command{
-		Use: "runs [SANDBOX]", Short: "List what schedules started, or could not start, newest first", Args: takes(0, 1),
+		Use: "runs [SANDBOX]", Short: "List the runs of schedules, newest first", Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listOf(cmd.Context(), a, args, (*client.Client).Executions, executionRows)
 		},
 	}
 	list := &cobra.Command{
-		Use: "ls [SANDBOX]", Aliases: []string{"list"}, Short: "List schedules, newest first: all, or those of a sandbox", Args: takes(0, 1),
+		Use: "ls [SANDBOX]", Aliases: []string{"list"}, Short: "List schedules, newest first", Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listOf(cmd.Context(), a, args, (*client.Client).Schedules, scheduleRows)
 		},
 	}
 	remove := &cobra.Command{
-		Use: "rm SANDBOX ID…", Aliases: []string{"delete"}, Short: "Delete schedules of a sandbox; what they started runs on", Args: takes(2, -1),
+		Use: "rm SANDBOX ID…", Aliases: []string{"delete"}, Short: "Delete schedules; running commands go on", Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args[1:], func(ctx context.Context, c *client.Client, id string) error {
 				return c.DeleteSchedule(ctx, args[0], id)
@@ -69,7 +69,7 @@ func (a *app) createSchedule() *cobra.Command {
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "create SANDBOX -- COMMAND [ARGUMENT…]", Short: "Start a command again and again, or once",
+		Use: "create SANDBOX -- COMMAND [ARGUMENT…]", Short: "Schedule a command: once or repeatedly",
 		Example: "  doze schedule create web --cron '0 3 * * *' -- ./backup.sh\n  doze schedule create web --in 2h -- 'curl -s localhost:3000/tick'",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -105,14 +105,14 @@ func (a *app) createSchedule() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cron, "cron", "", "when, in UTC: `minute hour day month weekday`, as crontab(5) has them")
-	f.StringVar(&at, "at", "", "when, once: a `moment` such as 2026-01-31T12:00:00Z")
-	f.StringVar(&in, "in", "", "when, once: after this `time`, such as 30m or 2h")
-	f.StringVar(&s.ID, "id", "", "`id` of the schedule (default: one is made up)")
-	f.StringVarP(&s.Input.WorkingDir, "workdir", "w", "", "`directory` to run it in")
-	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`: without a value, that of here; may be repeated")
-	f.BoolVar(&sleeps, "sleep", false, "let the sandbox sleep while it runs")
-	f.DurationVar(&timeout, "timeout", doze.RunTimeoutDefault*time.Second, "end it after this `time`; 0 is never")
+	f.StringVar(&cron, "cron", "", "times in UTC: `minute hour day month weekday`, as in crontab(5)")
+	f.StringVar(&at, "at", "", "once, at this `time`, such as 2026-01-31T12:00:00Z")
+	f.StringVar(&in, "in", "", "once, after this `time`, such as 30m or 2h")
+	f.StringVar(&s.ID, "id", "", "`id` of the schedule (default: generated)")
+	f.StringVarP(&s.Input.WorkingDir, "workdir", "w", "", "working `directory`")
+	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`; without =value, copied from your shell; repeatable")
+	f.BoolVar(&sleeps, "sleep", false, "let the sandbox sleep while the command runs")
+	f.DurationVar(&timeout, "timeout", doze.RunTimeoutDefault*time.Second, "end the command after this `time`; 0: never")
 	return cmd
 }
 

@@ -14,15 +14,15 @@ import (
 
 func (a *app) secret() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "secret", Aliases: []string{"secrets"}, Short: "Keep values that variables of sandboxes refer to",
+		Use: "secret", Aliases: []string{"secrets"}, Short: "Store secrets for environment variables of sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	set := &cobra.Command{
-		Use: "set NAME KEY=VALUE…", Short: "Set the values of a secret; keys that are not named are gone",
-		Long: `Set the values of a secret; keys that are not named are gone.
+		Use: "set NAME KEY=VALUE…", Short: "Replace the values of a secret",
+		Long: `Replace the values of a secret. Keys that you do not give are removed.
 
-KEY alone takes the value from the variable KEY of here, so that other users of
-this host cannot see it.`,
+KEY without a value is read from the variable KEY of your shell, so that other
+users of this host cannot see it in the arguments.`,
 		Example: "  doze secret set db PASSWORD", Args: takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := a.secretValues("KEY", args[1:])

@@ -53,9 +53,9 @@ func (a *app) shell() *cobra.Command {
 			return attach(cmd.Context(), t, a.in, a.out, screen)
 		},
 	}
-	cmd.Flags().StringVar(&s.Session, "session", "", "share the shell of this `session`, and find it again later")
+	cmd.Flags().StringVar(&s.Session, "session", "", "name of the `session`; terminals with the same name share a shell")
 	cmd.Flags().StringVar(&s.Shell, "shell", "", "`shell` to run")
-	cmd.Flags().StringVarP(&s.WorkingDir, "workdir", "w", "", "`directory` to begin in")
+	cmd.Flags().StringVarP(&s.WorkingDir, "workdir", "w", "", "working `directory`")
 	return cmd
 }
 

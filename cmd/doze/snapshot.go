@@ -18,7 +18,7 @@ const packPoll = 500 * time.Millisecond
 
 func (a *app) snapshot() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "snapshot", Aliases: []string{"snapshots"}, Short: "Keep sandboxes as they are now, with memory, processes and files",
+		Use: "snapshot", Aliases: []string{"snapshots"}, Short: "Capture sandboxes with memory, processes and files",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createSnapshot(), a.listSnapshots(), a.restoreSnapshot(), a.removeSnapshot())
@@ -28,7 +28,7 @@ func (a *app) snapshot() *cobra.Command {
 
 func (a *app) createSnapshot() *cobra.Command {
 	return &cobra.Command{
-		Use: "create SANDBOX [NAME]", Short: "Take a snapshot; one that sleeps is not woken", Args: takes(1, 2),
+		Use: "create SANDBOX [NAME]", Short: "Take a snapshot (does not wake the sandbox)", Args: takes(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -49,7 +49,7 @@ func (a *app) createSnapshot() *cobra.Command {
 
 func (a *app) listSnapshots() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls [SANDBOX]", Aliases: []string{"list"}, Short: "List snapshots, newest first: all, or those of a sandbox", Args: takes(0, 1),
+		Use: "ls [SANDBOX]", Aliases: []string{"list"}, Short: "List snapshots, newest first", Args: takes(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -90,7 +90,7 @@ func snapshotRows(all ...doze.Snapshot) [][]string {
 
 func (a *app) restoreSnapshot() *cobra.Command {
 	return &cobra.Command{
-		Use: "restore SANDBOX SNAPSHOT", Short: "Put a sandbox back to one of its snapshots; what it did since is lost", Args: takes(2, 2),
+		Use: "restore SANDBOX SNAPSHOT", Short: "Roll a sandbox back to a snapshot; later changes are lost", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -106,7 +106,7 @@ func (a *app) restoreSnapshot() *cobra.Command {
 
 func (a *app) removeSnapshot() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm SNAPSHOT…", Aliases: []string{"delete"}, Short: "Delete snapshots; what was made of them lives on", Args: takes(1, -1),
+		Use: "rm SNAPSHOT…", Aliases: []string{"delete"}, Short: "Delete snapshots; their copies stay", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, snapshot string) error {
 				return c.DeleteSnapshot(ctx, snapshot)
@@ -120,7 +120,7 @@ func (a *app) fork() *cobra.Command {
 	var snapshot string
 	cmd := &cobra.Command{
 		Use:     "fork [SANDBOX] NAME",
-		Short:   "Make a sandbox that goes on where another one is, or a snapshot was",
+		Short:   "Fork a running sandbox or a snapshot",
 		Example: "  doze fork web web-2 --env A=b\n  doze fork --snapshot x7kq2mfd5tzl3vbn6cra web-2",
 		Args:    takes(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -146,8 +146,8 @@ func (a *app) fork() *cobra.Command {
 			return a.printNamed(cmd.Context(), c, f.TargetName)
 		},
 	}
-	cmd.Flags().StringArrayVarP(&envs, "env", "e", nil, "environment variable of new processes, `NAME[=value]`: without a value, that of here; may be repeated")
-	cmd.Flags().StringVar(&snapshot, "snapshot", "", "`id` or name of a snapshot, of the sandbox if that is named (default: take one now)")
+	cmd.Flags().StringArrayVarP(&envs, "env", "e", nil, "environment variable of new processes, `NAME[=value]`; without =value, copied from your shell; repeatable")
+	cmd.Flags().StringVar(&snapshot, "snapshot", "", "`id` or name of a snapshot (default: take one now)")
 	return cmd
 }
 
@@ -184,7 +184,7 @@ func (a *app) packing(use, short, want string, begin func(*client.Client, contex
 					}
 				}
 				if err == nil && s.Status != want {
-					err = fmt.Errorf("it is %s, not %s%s", s.Status, want, lastEvent(s))
+					err = fmt.Errorf("the sandbox is %s, not %s%s", s.Status, want, lastEvent(s))
 				}
 				return err
 			})

@@ -11,14 +11,13 @@ import (
 
 func (a *app) trace() *cobra.Command {
 	return &cobra.Command{
-		Use: "trace NAME", Short: "Show where the time of the last wakes and of the create of a sandbox went", Args: takes(1, 1),
-		Long: fmt.Sprintf(`Show where the time of the last wakes and of the create of a sandbox went, newest first.
+		Use: "trace NAME", Short: "Show how long the stages of a wake or create took", Args: takes(1, 1),
+		Long: fmt.Sprintf(`Show the stages of the last wakes and of the create of a sandbox, newest first.
 
-WAITED is how long the caller waited until the sandbox got its request, in
-milliseconds. The stage "answer" comes after that: it is the sandbox's own time
-until the first byte of its answer. A stage in parentheses is part of the one
-before it. The server keeps the last %d in memory: it forgets them when it is
-restarted.`, doze.TracesMax),
+WAITED is the time in milliseconds until the sandbox got the request. The stage
+"answer" follows: the sandbox's own time to the first byte of its answer. A stage
+in parentheses is part of the one before it. The server has the last %d traces in
+memory. A restart of the server deletes them.`, doze.TracesMax),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 
 func (a *app) user() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "user", Aliases: []string{"users"}, Short: "List users, and say who may create workspaces (operators only)",
+		Use: "user", Aliases: []string{"users"}, Short: "List users and control who may create workspaces (operators only)",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	list := &cobra.Command{
@@ -46,6 +46,6 @@ func (a *app) user() *cobra.Command {
 			},
 		}
 	}
-	cmd.AddCommand(list, right("allow USER…", "Let users create workspaces", true), right("deny USER…", "Take that right away", false))
+	cmd.AddCommand(list, right("allow USER…", "Let users create workspaces", true), right("deny USER…", "Stop users from creating workspaces", false))
 	return cmd
 }

@@ -19,7 +19,7 @@ import (
 
 func (a *app) volume() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "volume", Aliases: []string{"volumes"}, Short: "Keep disks that outlive sandboxes",
+		Use: "volume", Aliases: []string{"volumes"}, Short: "Manage disks that outlive sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.createVolume(), a.listVolumes(), a.resizeVolume(), a.removeVolume(), a.volumeTemplate())
@@ -30,7 +30,7 @@ func (a *app) createVolume() *cobra.Command {
 	var v doze.Volume
 	var size int
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a volume; doze sandbox create --volume attaches it",
+		Use: "create NAME", Short: "Create a volume; attach it with doze sandbox create --volume",
 		Example: "  doze volume create data --size 2048\n  doze sandbox create web --volume data:/var/lib/data",
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,7 +39,7 @@ func (a *app) createVolume() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&size, "size", 0, fmt.Sprintf("size in `megabytes` (default: that of the template, or %d)", doze.VolumeDefault))
-	cmd.Flags().StringVar(&v.Spec.Template, "template", "", "volume template that it begins with, `name[:version]`")
+	cmd.Flags().StringVar(&v.Spec.Template, "template", "", "volume template, `name[:version]`")
 	return cmd
 }
 
@@ -87,7 +87,7 @@ func volumeRows(all ...doze.Volume) [][]string {
 
 func (a *app) resizeVolume() *cobra.Command {
 	return &cobra.Command{
-		Use: "resize NAME MEGABYTES", Short: "Make a volume larger, for the next sandbox that it is attached to", Args: takes(2, 2),
+		Use: "resize NAME MEGABYTES", Short: "Grow a volume; takes effect in the next sandbox", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := strconv.Atoi(args[1])
 			if err != nil {
@@ -108,7 +108,7 @@ func (a *app) resizeVolume() *cobra.Command {
 
 func (a *app) removeVolume() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete volumes and all that is in them", Args: takes(1, -1),
+		Use: "rm NAME…", Aliases: []string{"delete"}, Short: "Delete volumes with all their files", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteVolume(ctx, name) })
 		},
@@ -117,7 +117,7 @@ func (a *app) removeVolume() *cobra.Command {
 
 func (a *app) volumeTemplate() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "template", Aliases: []string{"templates"}, Short: "Keep files that new volumes begin with",
+		Use: "template", Aliases: []string{"templates"}, Short: "Manage templates for new volumes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.uploadTemplate(), a.listTemplates(), a.removeTemplate())
@@ -129,7 +129,7 @@ func (a *app) uploadTemplate() *cobra.Command {
 	var size int
 	var version string
 	cmd := &cobra.Command{
-		Use: "upload NAME PATH", Short: "Upload another version of a template: a directory, or a tar, which may be - for the standard input",
+		Use: "upload NAME PATH", Short: "Upload a template version: a directory, a tar, or - for a tar on standard input",
 		Example: "  doze volume template upload assets ./assets\n  doze volume create web-assets --template assets:1",
 		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -152,9 +152,9 @@ func (a *app) uploadTemplate() *cobra.Command {
 			return a.show(made, templateRows(made))
 		},
 	}
-	cmd.Flags().IntVar(&size, "size", 0, fmt.Sprintf("size of its volumes in `megabytes` (default: as before, or %d)", doze.VolumeDefault))
+	cmd.Flags().IntVar(&size, "size", 0, fmt.Sprintf("size of new volumes in `megabytes` (default: that of the last version, or %d)", doze.VolumeDefault))
 	cmd.Flags().StringVar(&version, "version", "", "`name` of the version (default: the next number)")
-	cmd.Flags().StringVar(&t.Spec.Description, "description", "", "what it is for, in a few `words`")
+	cmd.Flags().StringVar(&t.Spec.Description, "description", "", "short `text` about the template")
 	return cmd
 }
 
@@ -191,7 +191,7 @@ func (a *app) archiveOf(path string) (io.ReadCloser, error) {
 func uploadable(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && !d.Type().IsRegular() {
-			err = fmt.Errorf("%s is neither a file nor a directory: a template has no others, links neither", path)
+			err = fmt.Errorf("%s is neither a file nor a directory: a template cannot have links or special files", path)
 		}
 		return err
 	})
@@ -230,7 +230,7 @@ func templateRows(all ...doze.VolumeTemplate) [][]string {
 
 func (a *app) removeTemplate() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME[:VERSION]…", Aliases: []string{"delete"}, Short: "Delete volume templates, or versions of them; what was made of them lives on", Args: takes(1, -1),
+		Use: "rm NAME[:VERSION]…", Aliases: []string{"delete"}, Short: "Delete volume templates or versions; existing volumes stay", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
 				if name, version, ok := strings.Cut(name, ":"); ok {

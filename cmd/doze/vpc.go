@@ -13,14 +13,14 @@ import (
 
 func (a *app) vpc() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "vpc", Aliases: []string{"vpcs"}, Short: "Keep networks of sandboxes apart",
-		Long: `Keep networks of sandboxes apart. Sandboxes of one VPC that name the same subnet
-reach each other; all others never do. Every workspace has the VPC ` + doze.DefaultVPC + `.`,
+		Use: "vpc", Aliases: []string{"vpcs"}, Short: "Manage isolated networks",
+		Long: `Manage isolated networks. Sandboxes in the same VPC and subnet reach each other.
+All others are isolated. Every workspace has the VPC ` + doze.DefaultVPC + `.`,
 		Example: "  doze vpc create lab\n  doze sandbox create db --vpc lab --subnet backend\n  doze sandbox create web --vpc lab --subnet backend",
 		Args:    cobra.ArbitraryArgs, RunE: group,
 	}
 	create := &cobra.Command{
-		Use: "create NAME", Short: "Make a VPC; doze sandbox create --vpc makes sandboxes in it", Args: takes(1, 1),
+		Use: "create NAME", Short: "Create a VPC; put sandboxes in it with doze sandbox create --vpc", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -34,7 +34,7 @@ reach each other; all others never do. Every workspace has the VPC ` + doze.Defa
 		},
 	}
 	remove := &cobra.Command{
-		Use: "rm VPC…", Aliases: []string{"delete"}, Short: "Delete VPCs that nothing is in", Args: takes(1, -1),
+		Use: "rm VPC…", Aliases: []string{"delete"}, Short: "Delete empty VPCs", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error { return c.DeleteVPC(ctx, name) })
 		},
@@ -70,7 +70,7 @@ func (read networksOf) one(ctx context.Context, c *client.Client, what, name str
 		}
 	}
 	if err == nil {
-		err = fmt.Errorf("there is no %s %q: doze %[1]s ls lists them, doze %[1]s create makes one", what, name)
+		err = fmt.Errorf("no such %s: %q; list them with doze %[1]s ls, or create it with doze %[1]s create", what, name)
 	}
 	return doze.NetworkMetadata{}, err
 }

@@ -61,7 +61,7 @@ var guarantees = map[string][]string{
 	"the log of nobody is 404":                                     {"process TestIdentifiers"},
 	"a slow reader loses nothing":                                  {"process TestSlowReaderLosesNothing"},
 	"a reader that stands still does not hold a process up":        {"output TestStalledReaderLosesBytes"},
-	"buffered output is bounded, on disk and in answers":    {"output TestRingHasTheEnd", "process TestBudgetEvictsTheOldest", "process TestSlowReaderLosesNothing"},
+	"buffered output is bounded, on disk and in answers":           {"output TestRingHasTheEnd", "process TestBudgetEvictsTheOldest", "process TestSlowReaderLosesNothing"},
 	"processes that are over are forgotten":                        {"process TestFinishedProcessesAreBounded", "process TestPruneByAge", "process TestPruneByText"},
 	"a process can be stopped after a restart, and between two":    {"process TestStopAfterRestart", "process TestStopBetweenRestarts"},
 	"a restart has the variables of its caller, and the first pid": {"process TestRestarts", "process TestStopBetweenRestarts"},

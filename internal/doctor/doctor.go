@@ -162,8 +162,8 @@ type Visit struct {
 
 // Bind adds the flags that only dozed doctor has.
 func (v *Visit) Bind(flags *flag.FlagSet) {
-	flags.BoolVar(&v.Apply, "apply", false, "change the kernel settings that it advises to change, until the next reboot")
-	flags.StringVar(&v.Only, "only", "", "with --apply: change what this `check` advises and nothing else, such as \"huge pages\"")
+	flags.BoolVar(&v.Apply, "apply", false, "change kernel settings as advised, until the next reboot")
+	flags.StringVar(&v.Only, "only", "", "with --apply: change only what this `check` advises, such as \"huge pages\"")
 }
 
 // Do looks at a host, changes what it may, and prints what it found.

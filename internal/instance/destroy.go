@@ -34,8 +34,8 @@ type Destruction struct {
 
 // Bind adds the flags that only dozed destroy has.
 func (d *Destruction) Bind(flags *flag.FlagSet) {
-	flags.BoolVar(&d.All, "all", false, "remove the records, checkpoints, images and keys of the data directory too")
-	flags.BoolVar(&d.Yes, "yes", false, "do not ask")
+	flags.BoolVar(&d.All, "all", false, "also delete records, checkpoints, images and keys")
+	flags.BoolVar(&d.Yes, "yes", false, "do not ask for confirmation")
 }
 
 // Do does it, when the operator agrees. Nobody may serve the directory.
