@@ -222,7 +222,7 @@ func CheckMountPath(p *Problems, field, name string) {
 func (m *DriveMount) CheckPath() error {
 	for _, taken := range takenPaths {
 		if within(m.MountPath, taken) || within(taken, m.MountPath) {
-			return Errorf(Conflict, "mountPath is %q; %s belongs to the platform: choose another path", clip(m.MountPath), taken)
+			return Errorf(Conflict, "mountPath is %q, but %s is reserved by the platform: choose another path", clip(m.MountPath), taken)
 		}
 	}
 	return nil

@@ -89,7 +89,7 @@ func TestDriveMount(t *testing.T) {
 func TestDriveMountPath(t *testing.T) {
 	t.Parallel()
 	for name, says := range map[string]string{
-		"/.doze/x": "/.doze belongs to the platform", "/var": "/var/log/doze belongs", "/proc": "/proc belongs", "proc/x": "/proc belongs", "/processes": "", "/mnt/proc": "",
+		"/.doze/x": "/.doze is reserved", "/var": "/var/log/doze is reserved", "/proc": "/proc is reserved", "proc/x": "/proc is reserved", "/processes": "", "/mnt/proc": "",
 	} {
 		m := doze.DriveMount{Drive: "d", MountPath: name}
 		m.Default()

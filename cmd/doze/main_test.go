@@ -370,7 +370,7 @@ func TestLogin(t *testing.T) {
 		"no newline":      {"good", nil, 0, "logged in to BASE, workspace w\n"},
 		"data":            {"", []string{"--data", data}, 0, "logged in to BASE, workspace w\n"},
 		"workspace":       {"good", []string{"--workspace", "w"}, 0, "logged in to BASE, workspace w\n"},
-		"other workspace": {"good", []string{"--workspace", "v"}, 1, "doze: the key has no access to the workspace "v"; it has: w\n"},
+		"other workspace": {"good", []string{"--workspace", "v"}, 1, "doze: the key has no access to the workspace \"v\"; it has: w\n"},
 		"bad key":         {"", []string{"--key", "bad"}, 1, "doze: the API key is not valid (doze login stores a key)\n"},
 		"nothing":         {"", nil, 2, "doze: give a key on standard input, or with --key or --data; see --help\n"},
 		"both":            {"", []string{"--data", data, "--key", "k"}, 2, "doze: give --key or --data, not both; see --help\n"},

@@ -206,7 +206,7 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 		if !ok {
 			return Caller{}, &StrangerError{
 				Caller: caller,
-				err:    doze.Errorf(doze.Forbidden, "the credential may not enter the workspace that the request names"),
+				err:    doze.Errorf(doze.Forbidden, "the credential has no access to the requested workspace"),
 			}
 		}
 		caller = in

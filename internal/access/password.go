@@ -86,7 +86,7 @@ func derive(ctx context.Context, password string, salt []byte, passes, memory ui
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-wait.C:
-		return nil, doze.Errorf(doze.Exhausted, "too many people log in at once: try again in a moment")
+		return nil, doze.Errorf(doze.Exhausted, "too many logins at once: try again in a moment")
 	}
 	defer func() { <-places }()
 	return argon2.IDKey([]byte(password), salt, passes, memory, threads, length), nil

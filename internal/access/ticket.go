@@ -144,7 +144,7 @@ func (t *Tickets) Renew(_ context.Context, text string, now time.Time) (Pass, er
 	return h.pass, nil
 }
 
-var errNoTicket = doze.Errorf(doze.Unauthenticated, "the ticket was used or is over: POST /v0/sandboxes/<name>/tickets makes another one")
+var errNoTicket = doze.Errorf(doze.Unauthenticated, "the ticket was used or has expired: create another one with POST /v0/sandboxes/<name>/tickets")
 
 // IsTicket reports whether text looks like a ticket.
 func IsTicket(text string) bool { return strings.HasPrefix(text, TicketPrefix) }

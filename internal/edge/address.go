@@ -71,7 +71,7 @@ func (a Addresses) WithPreviews(public string) (Addresses, error) {
 		return a, doze.Errorf(doze.Invalid, "the URL of previews %q must look like https://host[:port]", public)
 	}
 	if ours, _ := url.Parse(a.base); sameOrigin(u, ours) { // it was parsed before
-		return a, doze.Errorf(doze.Invalid, "the URL of previews %s is that of the API: previews need another port or host, or pages of sandboxes could act as ours", public)
+		return a, doze.Errorf(doze.Invalid, "the preview URL %s has the origin of the API: choose another port or host, so that pages of sandboxes cannot act as the API", public)
 	}
 	a.previews = u.Scheme + "://" + u.Host
 	return a, nil

@@ -209,8 +209,8 @@ func (t trailed) Close() error {
 // errWorker and errShown are for browsers that would show or run what a tenant
 // answers on an origin that is not its own.
 var (
-	errWorker = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "no service worker is registered from this address, which is not its sandbox's alone: use the host of a preview"}
-	errShown  = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "a browser cannot show what a sandbox answers here: make a preview of the port"}
+	errWorker = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "service workers are not allowed at this address, because several sandboxes share its origin: use the host of a preview"}
+	errShown  = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "browsers cannot show pages at this address: create a preview of the port"}
 )
 
 // readers are the destinations (Sec-Fetch-Dest) of what a page or a program only

@@ -187,7 +187,7 @@ func (e *Edge) serveAt(w http.ResponseWriter, r *http.Request, l listener) {
 // serve passes r on, or says why not.
 func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listener) error {
 	if r.Method == http.MethodConnect {
-		return doze.Errorf(doze.Invalid, "a sandbox is no proxy: use another method than CONNECT")
+		return doze.Errorf(doze.Invalid, "the method CONNECT is not supported: a sandbox is not a proxy")
 	}
 	s := &stream{control: http.NewResponseController(w), idle: &v.idle, idleMax: e.idleMax}
 	at, ok := e.previewPlace(r, l)

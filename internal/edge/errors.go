@@ -109,24 +109,24 @@ func codeOf(e *doze.Error) string {
 // elsewhere cannot be told from one that does not.
 var (
 	errNotFound  = &doze.Error{Kind: doze.NotFound, Name: workloadNotFound, Message: "there is no such sandbox in the workspace of this credential"}
-	errForeign   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no sandbox has this host: the region or the domain is another one"}
+	errForeign   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "no sandbox has this host: check the region and the domain"}
 	errNoPreview = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such preview, or it is over"}
 	errNoToken   = &doze.Error{Kind: doze.Unauthenticated, Name: authRequired, Fields: forToken, Message: "this preview needs a token, in the header X-Blaxel-Preview-Token or the query parameter bl_preview_token"}
 	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Fields: forToken, Message: "the token of this preview is wrong, expired or deleted"}
 	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
 	errFailed    = &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: its events say why"}
 	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}
-	errKeyInPage = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "no API key or access token may stand in the address of a page, which a browser keeps: POST /v0/sandboxes/<name>/tickets makes an address that opens once"}
+	errKeyInPage = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "API keys and access tokens are not allowed in the URL of a page, because browsers store it: POST /v0/sandboxes/<name>/tickets makes an address that opens once"}
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
-	errIdle      = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "nothing has gone through this WebSocket for 15 minutes: open another one"}
-	errTooOld    = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "a request by a preview lasts 15 minutes at most: send another one"}
+	errIdle      = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "the WebSocket was idle for 15 minutes: open another one"}
+	errTooOld    = &doze.Error{Kind: doze.Timeout, Name: workloadTimeout, Message: "a preview request may take at most 15 minutes: send another one"}
 	errStopping  = &doze.Error{Kind: doze.Unavailable, Name: workloadDisabled, Message: "the gateway is shutting down; try again"}
 	errStopped   = &doze.Error{
 		Kind: doze.Unavailable, Name: workloadDisabled, Fields: map[string]any{"retryable": false},
-		Message: "the gateway was stopped while the sandbox had the request, which may have run: look before you send it again",
+		Message: "the gateway was stopped while the sandbox had the request, which may have run: check before you retry",
 	}
-	errTooLarge = &doze.Error{Kind: doze.TooLarge, Name: bodyTooLarge, Message: "the body of one request may have at most 512 MiB"}
+	errTooLarge = &doze.Error{Kind: doze.TooLarge, Name: bodyTooLarge, Message: "the body of a request may have at most 512 MiB"}
 )
 
 // body is the form of an error of the platform, as opposed to one of the

@@ -94,7 +94,7 @@ func (e *Egress) find(ctx context.Context, d Destination) (*found, error) {
 		return nil, doze.Wrap(err, doze.Unavailable, "the name %s cannot be resolved", d.Name)
 	}
 	if len(addresses) == 0 {
-		return nil, doze.Errorf(doze.Unavailable, "the name %s has no address of version 4", d.Name)
+		return nil, doze.Errorf(doze.Unavailable, "the name %s has no IPv4 address", d.Name)
 	}
 	return &found{d, addresses[:min(len(addresses), addressesTried)]}, nil
 }

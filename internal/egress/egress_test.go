@@ -147,8 +147,8 @@ func TestRequests(t *testing.T) {
 		t.Errorf("the server got %s of %s with %v", r.RequestURI, r.Host, r.Header)
 	}
 	for host, advice := range map[string]string{
-		"b.test": "change spec.network to reach it", "private.test": "it is not in the public internet",
-		"127.0.0.1": "ask for a host by its name", "2130706433": "ask for a host by its name",
+		"b.test": "change spec.network", "private.test": "sandboxes reach public addresses only",
+		"127.0.0.1": "connect by name", "2130706433": "connect by name",
 	} {
 		if status, why, body := do("http://" + at(s, host) + "/"); status != http.StatusForbidden || why != BlockedValue || !strings.Contains(body, advice) {
 			t.Errorf("%s: %d %q %s", host, status, why, body)

@@ -184,7 +184,7 @@ func authority(s string, usual uint16) (to Destination, ok bool) {
 func (e *Egress) block(w http.ResponseWriter, r *http.Request, g *guest, to Destination, v Verdict) {
 	e.decided(g, to, v)
 	w.Header().Set(BlockedHeader, BlockedValue)
-	httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "%.*q is refused (%s): %s", hostMax, r.Host, v.Rule, v.reason()))
+	httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "%.*q is denied (%s): %s", hostMax, r.Host, v.Rule, v.reason()))
 }
 
 // connect makes a tunnel of the connection of a request.
@@ -238,7 +238,7 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 	defer g.done(f)
 	e.decided(g, to, v)
 	if len(v.Rules) > 0 && httpx.Refers(r) {
-		httpx.WriteError(w, r, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules, and for https only: put the header or the member into the rule for %s, leave it out here, and ask by https", to.host()))
+		httpx.WriteError(w, r, doze.Errorf(doze.Invalid, "secret references work in routing rules for HTTPS only: move this header or JSON member into the rule for %s, and use https", to.host()))
 		return
 	}
 	proxy := httputil.ReverseProxy{

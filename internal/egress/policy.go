@@ -74,20 +74,20 @@ const (
 // reasons tell a sandbox why a rule refuses its request, and what to do about it.
 // The other rules are lists of its own, or nobody is answered.
 var reasons = map[string]string{
-	ruleClosed:   "this platform lets sandboxes reach nothing until its operator starts it with --egress open",
-	ruleMail:     "the port 25 is closed; mail is submitted at 465 or 587",
-	ruleNoName:   "there are lists, which are about names: ask for a host by its name",
-	rulePrivate:  "it is not in the public internet, which is all that sandboxes reach; they reach each other in a subnet, without the proxy",
-	ruleMismatch: "the request names another host than its connection: make a connection for each",
-	ruleProtocol: "a proxy takes requests for http:// and CONNECT; a server takes a path",
-	ruleResolver: "the port 853 is for questions of the DNS, which the platform answers itself: ask the resolver of the sandbox, or name the host with this port in allowedDomains",
-	ruleNoSource: "it would leave from the address of a gateway that has none: create an egress IP in it",
-	ruleShared:   "the ruleset dedicated-ip closes the shared address: change spec.network.egress.policies, or the ruleset",
+	ruleClosed:   "egress is closed on this platform: its operator can start it with --egress open",
+	ruleMail:     "port 25 is closed: send mail through port 465 or 587",
+	ruleNoName:   "this sandbox has lists of domains: connect by name, not by address",
+	rulePrivate:  "sandboxes reach public addresses only; use a subnet to reach other sandboxes, without the proxy",
+	ruleMismatch: "the request and its connection name different hosts: use one connection per host",
+	ruleProtocol: "send the proxy CONNECT or a request for an http:// URL",
+	ruleResolver: "port 853 (DNS over TLS) is closed, because the platform answers DNS: use the sandbox's resolver, or add host:853 to allowedDomains",
+	ruleNoSource: "the egress gateway has no address: create an egress IP in it",
+	ruleShared:   "the ruleset dedicated-ip forbids the shared address: change spec.network.egress.policies, or the ruleset",
 }
 
 // reason is that of a refusal.
 func (v Verdict) reason() string {
-	return cmp.Or(v.Why, reasons[v.Rule], "the network rules of this sandbox do not allow it: change spec.network to reach it")
+	return cmp.Or(v.Why, reasons[v.Rule], "the network rules of this sandbox deny this destination: change spec.network")
 }
 
 // mailPort is closed everywhere.

@@ -73,7 +73,7 @@ func (s *sockets) enter(c *net.TCPConn) (why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.streams >= streamsMax {
-		return fmt.Sprintf("it has %d connections: end some of them first", streamsMax)
+		return fmt.Sprintf("the sandbox has %d connections: close some first", streamsMax)
 	}
 	if why := s.take(); why != "" {
 		return why
@@ -97,9 +97,9 @@ func (s *sockets) take() (why string) {
 	case s.gone:
 		return "it is gone"
 	case s.claimed >= socketsMax:
-		return fmt.Sprintf("its connections take %d descriptors of the host: end some of them first", socketsMax)
+		return fmt.Sprintf("its connections take %d file descriptors of the host: close some first", socketsMax)
 	case s.claimed >= s.all.left():
-		return fmt.Sprintf("connections of sandboxes take nearly all the descriptors that the host has for them, and its own take %d: end some of them first", s.claimed)
+		return fmt.Sprintf("sandboxes use nearly all file descriptors of the host, and this one uses %d: close some connections first", s.claimed)
 	}
 	s.all.used.Add(1)
 	s.claimed++

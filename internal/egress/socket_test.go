@@ -117,7 +117,7 @@ func TestHog(t *testing.T) { //nolint:paralleltest // it counts the descriptors 
 	if n, most := opened(t)-before, perStream*len(held)+perStream; n > most {
 		t.Errorf("%d streams take %d descriptors, at most %d are due", len(held), n, most)
 	}
-	if !strings.Contains(logged(), "rule="+ruleBusy) || !strings.Contains(logged(), "end some of them first") {
+	if !strings.Contains(logged(), "rule="+ruleBusy) || !strings.Contains(logged(), "close some") {
 		t.Errorf("the log says nothing of it: %s", logged())
 	}
 	for range 5 {

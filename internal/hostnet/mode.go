@@ -22,7 +22,7 @@ const (
 	// Closed drops everything. So does the kernel with a slot that nobody said
 	// anything about yet.
 	Closed Mode = iota
-	// Proxied leads every TCP connection to [ProxyPort] or [LanePort] of the router
+	// Proxied leads every TCP connection to [ProxyPort] or [RedirectPort] of the router
 	// and every question of the DNS to [NamePort] there, whatever address it was
 	// meant for. What is meant for an address that is not public is refused, but
 	// for those of Names; all else is dropped, but for what [Net.Datagrams] lets out.
@@ -47,7 +47,7 @@ var (
 	// ask for names, whatever its mode. Where nobody answers it is refused.
 	ProxyIP = netip.MustParseAddr("169.254.88.1")
 	// Names are addresses that stand for names: a Proxied sandbox may connect
-	// to them, and gets no further than to LanePort.
+	// to them, and gets no further than to RedirectPort.
 	Names = netip.MustParsePrefix("198.18.0.0/15")
 )
 

@@ -41,7 +41,7 @@ const (
 
 // Options are the operator's choices.
 type Options struct {
-	// OpenEgress lets sandboxes whose way is [WayOpen] reach the public internet,
+	// OpenEgress lets sandboxes in mode [Direct] reach the public internet,
 	// through the address of this machine. Without it they reach nothing. Private, link-local and
 	// reserved networks and the machine itself stay closed. It adds a link and
 	// a packet filter to the machine's network namespace and switches on

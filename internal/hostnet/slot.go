@@ -41,7 +41,7 @@ type Slot struct {
 	IP        netip.Addr
 	PrefixLen int
 	// Gateway is the router's end of the link, and all that the sandbox can
-	// send packets to. What becomes of them, its [Way] says.
+	// send packets to. What becomes of them, its [Mode] says.
 	Gateway    netip.Addr
 	GatewayMAC net.HardwareAddr
 	MTU        int

@@ -55,7 +55,7 @@ func decode[In any](w http.ResponseWriter, r *http.Request) (in In, err error) {
 	}
 	err = json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in)
 	if err != nil {
-		return in, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect")
+		return in, doze.Wrap(err, doze.Invalid, "the body must be a JSON object")
 	}
 	return in, nil
 }
@@ -175,7 +175,7 @@ func ReadError(resp *http.Response) error {
 	var b struct{ Error, Message string }
 	err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&b)
 	if err != nil || b.Error == "" {
-		return doze.Wrap(errors.Join(err, errors.New(resp.Status)), doze.Unavailable, "the server did not answer as expected")
+		return doze.Wrap(errors.Join(err, errors.New(resp.Status)), doze.Unavailable, "the server sent an unexpected answer")
 	}
 	return &doze.Error{Kind: kindOf(b.Error, resp.StatusCode), Name: b.Error, Message: cmp.Or(b.Message, b.Error)}
 }

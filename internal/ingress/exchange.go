@@ -261,10 +261,10 @@ func (b *body) finish(err error) error {
 	case err == nil || b.ended || errors.Is(err, http.ErrBodyReadAfterClose):
 		return err
 	case b.late:
-		return doze.Wrap(err, doze.Invalid, "the body stopped for %v: send it without such pauses", b.idle)
+		return doze.Wrap(err, doze.Invalid, "the body stalled for %v: send it without pauses", b.idle)
 	}
 	// It is the client's doing: nothing failed here.
-	return doze.Wrap(err, doze.Invalid, "the body ended too early: send as much as its header says")
+	return doze.Wrap(err, doze.Invalid, "the body is shorter than its Content-Length")
 }
 
 // expire fails the read that waits.

@@ -237,7 +237,7 @@ func TestBodyIdle(t *testing.T) {
 				if steady && got != "200 OK 20\n" {
 					t.Errorf("%s: %s, %v", kind, got, err)
 				}
-				if !steady && !strings.Contains(got, "the body stopped for 500ms") {
+				if !steady && !strings.Contains(got, "the body stalled for 500ms") {
 					t.Errorf("%s: %s, %v", kind, got, err)
 				}
 			}

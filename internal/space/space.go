@@ -189,7 +189,7 @@ func (d *Disk) short(n int64, s state, aside, pending int64) error {
 			(n+mega-1)>>20, s.free>>20, aside>>20, (pending+d.claimed)>>20)
 	}
 	if s.inodes > 0 && s.freeNodes < s.inodes/inodeShare {
-		return doze.Errorf(doze.Exhausted, "the file system of this host has %d inodes left of %d: delete what is not needed, or ask its operator", s.freeNodes, s.inodes)
+		return doze.Errorf(doze.Exhausted, "the file system has %d of %d inodes left: delete files, or ask the operator", s.freeNodes, s.inodes)
 	}
 	return nil
 }

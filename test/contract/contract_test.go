@@ -87,7 +87,7 @@ func hold(t *testing.T, p *testkit.Platform, z *dnstest.Zone, tr *transcript, be
 	s.known["admin"] = s.admit(t, "admin")
 	maps.Copy(s.known, besides)
 	for word := range besides {
-		s.known = append(s.known, word)
+		s.named = append(s.named, word)
 	}
 	s.converse(t, tr)
 }

@@ -39,7 +39,7 @@ type session struct {
 	http  *http.Client
 	zone  *dnstest.Zone     // the DNS
 	known map[string]string // what words in braces stand for
-	known []string          // the words that stand for it in answers too
+	named []string          // the words that stand for it in answers too
 }
 
 // talk begins a conversation.
@@ -70,7 +70,7 @@ POST /api_keys?workspace={workspace}
 Authorization: Bearer {key}
 
 {"scopes": ["`+scope+`"]}`))
-	s.known = nil
+	s.named = nil
 	return s.known["made"]
 }
 
@@ -262,7 +262,7 @@ func write(resp *http.Response, body []byte, most int) string {
 
 var title = regexp.MustCompile(`<title>[^<]*</title>`)
 
-// remember remembers what the notes of an exchange say.
+// remember stores what the notes of an exchange say.
 func (s *session) remember(t *testing.T, e *exchange, answer string) {
 	t.Helper()
 	for _, n := range e.notes {
@@ -276,7 +276,7 @@ func (s *session) remember(t *testing.T, e *exchange, answer string) {
 		}
 		s.known[name] = found[1]
 		if n.verb == "keep" {
-			s.known = append(s.known, name)
+			s.named = append(s.named, name)
 		}
 	}
 }
@@ -319,8 +319,8 @@ const recent = 30 * 24 * time.Hour
 
 // settle puts words in the place of what differs from run to run.
 func (s *session) settle(answer string) string {
-	slices.SortFunc(s.known, func(a, b string) int { return cmp.Compare(len(s.known[b]), len(s.known[a])) })
-	for _, name := range append(slices.Clone(s.known), "address", "escaped", "port") {
+	slices.SortFunc(s.named, func(a, b string) int { return cmp.Compare(len(s.known[b]), len(s.known[a])) })
+	for _, name := range append(slices.Clone(s.named), "address", "escaped", "port") {
 		answer = strings.ReplaceAll(answer, s.known[name], "{"+name+"}")
 	}
 	for _, p := range passing {

@@ -57,7 +57,7 @@ func Unchecked[In any](b []byte) (in In, p doze.Problems, err error) {
 	case err == nil:
 		return in, nil, nil
 	case !ok:
-		return in, nil, doze.Wrap(err, doze.Invalid, "the body is not the JSON object we expect: %v", err)
+		return in, nil, doze.Wrap(err, doze.Invalid, "the body must be a JSON object: %v", err)
 	case wrong.Field == "":
 		return in, nil, doze.Wrap(err, doze.Invalid, "the body must be a JSON object, not %s", wrong.Value)
 	}

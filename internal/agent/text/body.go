@@ -291,5 +291,5 @@ func (c *Body) cut(err error) error {
 
 // notJSON says why a body cannot be read.
 func notJSON(format string, args ...any) error {
-	return doze.Errorf(doze.Invalid, "the body is not the JSON object we expect: "+format, args...)
+	return doze.Errorf(doze.Invalid, "the body must be a JSON object: "+format, args...)
 }
