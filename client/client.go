@@ -182,7 +182,7 @@ func decode[Out any](ctx context.Context, resp *http.Response) (out Out, err err
 		if ctx.Err() != nil {
 			return out, context.Cause(ctx)
 		}
-		return out, doze.Wrap(err, doze.Unavailable, "the server did not answer as expected")
+		return out, doze.Wrap(err, doze.Unavailable, "the server sent an unexpected answer")
 	}
 	return out, nil
 }

@@ -122,9 +122,9 @@ func TestErrorKinds(t *testing.T) {
 		"name taken":       {409, `{"error":"SANDBOX_ALREADY_EXISTS","code":"SANDBOX_ALREADY_EXISTS","message":"taken"}`, doze.Error{Kind: doze.Conflict, Name: "SANDBOX_ALREADY_EXISTS", Message: "taken"}},
 		"gateway":          {503, `{"error":{"code":"WORKLOAD_UNAVAILABLE","message":"try again","status":503}}`, doze.Error{Kind: doze.Unavailable, Name: "WORKLOAD_UNAVAILABLE", Message: "try again"}},
 		"sandbox":          {422, `{"error":"is a directory"}`, doze.Error{Kind: doze.Unprocessable, Message: "is a directory"}},
-		"somebody else":    {502, `<html>`, doze.Error{Kind: doze.Unavailable, Message: "the server did not answer as expected"}},
+		"somebody else":    {502, `<html>`, doze.Error{Kind: doze.Unavailable, Message: "the server sent an unexpected answer"}},
 		"redirect":         {302, ``, doze.Error{Kind: doze.Unavailable, Message: `the server sends us to "": use its final address`}},
-		"success, no JSON": {200, `<html>`, doze.Error{Kind: doze.Unavailable, Message: "the server did not answer as expected"}},
+		"success, no JSON": {200, `<html>`, doze.Error{Kind: doze.Unavailable, Message: "the server sent an unexpected answer"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
