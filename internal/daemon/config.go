@@ -51,7 +51,7 @@ func ReadConfig(name string, config any, renamed map[string]string, told func(ol
 func renameKeys(raw []byte, renamed map[string]string, told func(old, now string)) ([]byte, error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) != nil {
-		return raw, nil // the strict decoder says why
+		return raw, nil //nolint:nilerr // the strict decoder says why
 	}
 	changed := false
 	for old, now := range renamed {

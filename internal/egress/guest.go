@@ -165,7 +165,7 @@ func (g *guest) endIdle(now time.Time) {
 			idlest, since = f, at
 		}
 	}
-	if idlest != nil && now.Sub(time.Unix(0, since)) >= idleMin {
+	if idlest != nil && now.Sub(time.Unix(0, since)) >= idleLeast {
 		idlest.end()
 	}
 }

@@ -26,8 +26,8 @@ const (
 	// tightPart is the part of its bound above which a sandbox loses a connection
 	// that it does not use for each new one, as a divisor of what is left.
 	tightPart = 8
-	// idleMin is how long a stream is idle that is ended then.
-	idleMin = time.Minute
+	// idleLeast is how long a stream is idle that is ended then.
+	idleLeast = time.Minute
 )
 
 // descriptors returns how many descriptors all sandboxes may take together.

@@ -177,7 +177,7 @@ func TestSpared(t *testing.T) {
 	admit(t, e, nil)
 	g := e.guest(&net.TCPAddr{IP: home.AsSlice(), Port: 1})
 	var ended []string
-	for name, idle := range map[string]time.Duration{"old": 3 * idleMin, "older": 4 * idleMin, "new": idleMin / 2, "no stream": 0} {
+	for name, idle := range map[string]time.Duration{"old": 3 * idleLeast, "older": 4 * idleLeast, "new": idleLeast / 2, "no stream": 0} {
 		_, f := g.begin(Destination{Name: "a.test", Port: 443}, nil)
 		f.end = func() { ended = append(ended, name); delete(g.flows, f) }
 		if idle > 0 {

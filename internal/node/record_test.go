@@ -477,7 +477,7 @@ func (x *mortalMachine) Resume(ctx context.Context) error {
 	return x.Machine.Resume(ctx)
 }
 
-func (x *mortalMachine) Keep(ctx context.Context, dir string) error {
+func (x *mortalMachine) Snapshot(ctx context.Context, dir string) error {
 	x.m.step()
 	defer x.m.step()
 	return x.Machine.Snapshot(ctx, dir)

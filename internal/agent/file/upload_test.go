@@ -114,7 +114,7 @@ func TestUploadErrors(t *testing.T) {
 		"unknown parts":       {"GET", "/filesystem-multipart/none/parts", "", nil, 404, "not found"},
 		"unknown, complete":   {"POST", "/filesystem-multipart/none/complete", `{"parts":[{"partNumber":1,"etag":"x"}]}`, nil, 404, "not found"},
 		"no parts":            {"POST", url + "/complete", `{}`, nil, 400, "parts is required"},
-		"no JSON":             {"POST", url + "/complete", `x`, nil, 400, "not the JSON"},
+		"no JSON":             {"POST", url + "/complete", `x`, nil, 400, "must be a JSON object"},
 		"part that is not":    {"POST", url + "/complete", `{"parts":[{"partNumber":1,"etag":"x"}]}`, nil, 500, "part 1 is missing"},
 		"unknown, abort":      {"DELETE", "/filesystem-multipart/none/abort", "", nil, 404, "not found"},
 		"a path for a number": {"GET", "/filesystem-multipart/a/b/parts", "", nil, 404, ""},
