@@ -20,7 +20,7 @@ import (
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/httpx"
-	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 const (
@@ -320,13 +320,13 @@ func (h *holder) release() {
 }
 
 // auditLists are what callers may ask of the audit log.
-var auditLists = listing{limit: auditPage, most: auditPageMax, byTime: true, more: auditFilter}
+var auditLists = Listing{limit: auditPage, most: auditPageMax, byTime: true, more: auditFilter}
 
 // auditWords are what callers may ask of the log, besides what they may of each
 // list.
 var auditWords = []string{"since", "until", "actor", "action", "object", "source", "outcome", flags[ofPlatform]}
 
-func auditFilter(v url.Values, q *store.Query, p *doze.Problems) {
+func auditFilter(v url.Values, q *listing.Query, p *doze.Problems) {
 	for _, column := range []string{"actor", "action", "object", "source"} {
 		only(q, column, v.Get(column))
 	}
@@ -347,7 +347,7 @@ func (s *Server) auditOf(ctx context.Context, v url.Values) (workspace string, e
 
 // listAudit answers the audit log, the newest line first.
 func (s *Server) listAudit(ctx context.Context, r *http.Request) (listAnswer[doze.AuditLine], error) {
-	list := func(ctx context.Context, q store.Query, now time.Time) (page store.Page[doze.AuditLine], err error) {
+	list := func(ctx context.Context, q listing.Query, now time.Time) (page listing.Page[doze.AuditLine], err error) {
 		if q.Workspace, err = s.auditOf(ctx, r.URL.Query()); err != nil {
 			return page, err
 		}
@@ -380,7 +380,7 @@ const ndjsonType = "application/x-ndjson"
 // connection: a log that is cut short must not look whole.
 func (s *Server) export(w http.ResponseWriter, r *http.Request) error {
 	ctx, now := r.Context(), time.Now()
-	q := store.Query{Sort: store.OldestFirst, Until: now}
+	q := listing.Query{Sort: listing.OldestFirst, Until: now}
 	p := mistakesOf(ctx)
 	auditFilter(r.URL.Query(), &q, &p)
 	if err := p.Err(); err != nil {

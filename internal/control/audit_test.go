@@ -16,7 +16,7 @@ import (
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // from sends a request from an address.
@@ -40,7 +40,7 @@ func (p *platform) lines(workspace string) (all []doze.AuditLine) {
 	if err := p.audit.Flush(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
-	err := p.store.EachAudit(p.t.Context(), store.Query{Workspace: workspace, Sort: store.OldestFirst}, time.Now(), func(some []doze.AuditLine) error {
+	err := p.store.EachAudit(p.t.Context(), listing.Query{Workspace: workspace, Sort: listing.OldestFirst}, time.Now(), func(some []doze.AuditLine) error {
 		all = append(all, some...)
 		return nil
 	})
@@ -353,7 +353,7 @@ func TestACrashKeepsTheLine(t *testing.T) {
 
 // stored are the lines that are in the records now.
 func (p *platform) stored(workspace string) (all []doze.AuditLine) {
-	page, err := p.store.ListAudit(p.t.Context(), store.Query{Workspace: workspace, Limit: 100}, time.Now())
+	page, err := p.store.ListAudit(p.t.Context(), listing.Query{Workspace: workspace, Limit: 100}, time.Now())
 	if err != nil {
 		p.t.Error(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // TestClockSteps: what must end when it was unused for a time counts the time
@@ -418,7 +418,7 @@ func (p *platform) looks() map[string]time.Duration {
 				return err
 			},
 			"a page of a list": func() error {
-				_, err := p.store.List(p.t.Context(), store.Query{Workspace: "main", Limit: 50}, now)
+				_, err := p.store.List(p.t.Context(), listing.Query{Workspace: "main", Limit: 50}, now)
 				return err
 			},
 		} {

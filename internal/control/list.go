@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/openapi"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -29,13 +30,13 @@ const (
 	searchMax    = 200
 )
 
-// A listing is what callers may ask of a list.
-type listing struct {
+// A Listing is what callers may ask of a list.
+type Listing struct {
 	phases      map[string][]string // behind each value of the status filter; nil: there is none
 	limit, most int                 // of a page
 	byTime      bool                // its only order
 	// more, if set, reads what else there is.
-	more func(url.Values, *store.Query, *doze.Problems)
+	more func(url.Values, *listing.Query, *doze.Problems)
 }
 
 // specStatuses, of 2.9, are good in the filter of every list of what has one,
@@ -102,7 +103,7 @@ type listMeta struct {
 
 func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer[doze.Sandbox], error) {
 	var by seen
-	list := func(ctx context.Context, q store.Query, now time.Time) (store.Page[store.Sandbox], error) {
+	list := func(ctx context.Context, q listing.Query, now time.Time) (listing.Page[store.Sandbox], error) {
 		page, err := s.Store.List(ctx, q, now)
 		by = s.learn(ctx, learnAllTimeout, page.Records...)
 		return page, err
@@ -114,15 +115,15 @@ func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer
 // a status to those that have it.
 func answerPage[Record, View any](
 	ctx context.Context, r *http.Request, phases map[string][]string,
-	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
+	list func(context.Context, listing.Query, time.Time) (listing.Page[Record], error), view func(Record) View,
 ) (listAnswer[View], error) {
-	return answerListing(ctx, r, listing{phases: phases, limit: limitDefault, most: limitMax}, list, view)
+	return answerListing(ctx, r, Listing{phases: phases, limit: limitDefault, most: limitMax}, list, view)
 }
 
 // answerListing is answerPage for a list that is not like most.
 func answerListing[Record, View any](
-	ctx context.Context, r *http.Request, of listing,
-	list func(context.Context, store.Query, time.Time) (store.Page[Record], error), view func(Record) View,
+	ctx context.Context, r *http.Request, of Listing,
+	list func(context.Context, listing.Query, time.Time) (listing.Page[Record], error), view func(Record) View,
 ) (out listAnswer[View], err error) {
 	version, err := versionOf(r)
 	if err != nil {
@@ -146,10 +147,10 @@ func answerListing[Record, View any](
 
 // parse reads the parameters of a list and reports every mistake, with those that
 // are known.
-func (l listing) parse(v url.Values, bare bool, p doze.Problems) (store.Query, error) {
-	q := store.Query{
+func (l Listing) parse(v url.Values, bare bool, p doze.Problems) (listing.Query, error) {
+	q := listing.Query{
 		ExternalID: v.Get("externalId"), Terminated: showTerminated.in(v),
-		Sort: store.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
+		Sort: listing.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
 	}
 	most := l.most
 	if bare {
@@ -163,7 +164,7 @@ func (l listing) parse(v url.Values, bare bool, p doze.Problems) (store.Query, e
 		q.Limit = min(n, most)
 	}
 	if text := v.Get("sort"); text != "" {
-		q.Sort = store.Sort(text)
+		q.Sort = listing.Sort(text)
 		if l.byTime && q.Sort.Valid() && !q.Sort.ByTime() {
 			p.Add("sort", "must be createdAt:desc or createdAt:asc")
 		}
@@ -178,7 +179,7 @@ func (l listing) parse(v url.Values, bare bool, p doze.Problems) (store.Query, e
 		q.Text = text
 	}
 	if q.Cursor != "" {
-		if err := store.CheckCursor(q.Cursor, time.Now()); err != nil {
+		if err := listing.CheckCursor(q.Cursor, time.Now()); err != nil {
 			p = append(p, doze.Public(err).Message)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // policyLists are what callers may ask of the list of policies.
-var policyLists = listing{limit: limitDefault, most: limitMax}
+var policyLists = Listing{limit: limitDefault, most: limitMax}
 
 func (s *Server) listPolicies(ctx context.Context, r *http.Request) (listAnswer[doze.Policy], error) {
 	return answerListing(ctx, r, policyLists, s.Store.ListPolicies, func(p doze.Policy) doze.Policy { return p })

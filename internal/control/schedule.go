@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -27,16 +28,16 @@ const (
 // scheduleLists and executionLists are what callers may ask of the lists of a
 // workspace, and those of a sandbox the same without some filters.
 var (
-	scheduleLists = listing{limit: schedulePage, most: schedulePageMax, byTime: true, more: func(v url.Values, q *store.Query, _ *doze.Problems) {
+	scheduleLists = Listing{limit: schedulePage, most: schedulePageMax, byTime: true, more: func(v url.Values, q *listing.Query, _ *doze.Problems) {
 		if t := v.Get("type"); t == doze.ScheduleCron || t == doze.ScheduleAt {
 			q.Phases = []string{t}
 		}
 		only(q, "sandbox", v.Get("sandbox"))
 	}}
-	executionLists = listing{
+	executionLists = Listing{
 		limit: schedulePage, most: schedulePageMax, byTime: true,
 		phases: map[string][]string{"SUCCEEDED": {string(doze.ExecutionSucceeded)}, "FAILED": {string(doze.ExecutionFailed)}},
-		more: func(v url.Values, q *store.Query, p *doze.Problems) {
+		more: func(v url.Values, q *listing.Query, p *doze.Problems) {
 			only(q, "sandbox", v.Get("sandbox"))
 			only(q, "name", v.Get("schedule"))
 			q.Since, q.Until = momentOf(v, "since", p), momentOf(v, "until", p)
@@ -45,7 +46,7 @@ var (
 )
 
 // only has q list what has a value in a column, unless the value is empty.
-func only(q *store.Query, column, value string) {
+func only(q *listing.Query, column, value string) {
 	if value == "" {
 		return
 	}
@@ -56,8 +57,8 @@ func only(q *store.Query, column, value string) {
 }
 
 // within is list of one sandbox alone.
-func within[T any](uid string, list func(context.Context, store.Query, time.Time) (store.Page[T], error)) func(context.Context, store.Query, time.Time) (store.Page[T], error) {
-	return func(ctx context.Context, q store.Query, now time.Time) (store.Page[T], error) {
+func within[T any](uid string, list func(context.Context, listing.Query, time.Time) (listing.Page[T], error)) func(context.Context, listing.Query, time.Time) (listing.Page[T], error) {
+	return func(ctx context.Context, q listing.Query, now time.Time) (listing.Page[T], error) {
 		only(&q, "uid", uid)
 		return list(ctx, q, now)
 	}
@@ -88,7 +89,7 @@ func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (listAnswer[d
 	return s.answerSchedules(ctx, r, within(sb.UID, s.Store.ListSchedules))
 }
 
-func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, store.Query, time.Time) (store.Page[store.Schedule], error)) (listAnswer[doze.Schedule], error) {
+func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, listing.Query, time.Time) (listing.Page[store.Schedule], error)) (listAnswer[doze.Schedule], error) {
 	reveal, err := reveals(ctx, r)
 	if err != nil {
 		return listAnswer[doze.Schedule]{}, err

@@ -7,8 +7,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/openapi"
-	"github.com/dozehq/doze/internal/store"
 )
 
 // parameters are all that callers may ask in a query, and the headers that they
@@ -18,7 +18,7 @@ var parameters = map[string]openapi.Parameter{
 	"limit":                 query("limit", "how many; more than the most counts as that", openapi.Schema{Type: "integer", Minimum: new(1)}),
 	"cursor":                query("cursor", "the nextCursor of the page before", openapi.Schema{Type: "string"}),
 	"anchor":                query("anchor", "end is the last page; it needs a sort by createdAt", words("start", "end")),
-	"sort":                  query("sort", "the order", words(string(store.NewestFirst), "createdAt:asc", "name:asc", "name:desc")),
+	"sort":                  query("sort", "the order", words(string(listing.NewestFirst), "createdAt:asc", "name:asc", "name:desc")),
 	"status":                query("status", "a status, or several with commas", openapi.Schema{Type: "string"}),
 	"externalId":            query("externalId", "those with this id", openapi.Schema{Type: "string", MaxLength: doze.ExternalIDMax, Pattern: doze.ExternalIDPattern}),
 	flags[showTerminated]:   query(flags[showTerminated], "those that ended too, while their records are kept", boolean),

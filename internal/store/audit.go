@@ -10,6 +10,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 const (
@@ -107,7 +108,7 @@ func (s *Store) TrimAudit(ctx context.Context, before time.Time, shelves map[aud
 
 // ListAudit returns a page of the audit log of a workspace; of the platform for
 // the empty name.
-func (s *Store) ListAudit(ctx context.Context, q Query, now time.Time) (p Page[doze.AuditLine], err error) {
+func (s *Store) ListAudit(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[doze.AuditLine], err error) {
 	q.Terminated = true // every outcome
 	total, err := countIn(ctx, s.read, "audit", q.Workspace)
 	if err != nil {
@@ -120,7 +121,7 @@ func (s *Store) ListAudit(ctx context.Context, q Query, now time.Time) (p Page[d
 
 // EachAudit hands the lines that q asks for to fn, a few hundred at a time, until
 // fn returns an error.
-func (s *Store) EachAudit(ctx context.Context, q Query, now time.Time, fn func([]doze.AuditLine) error) error {
+func (s *Store) EachAudit(ctx context.Context, q listing.Query, now time.Time, fn func([]doze.AuditLine) error) error {
 	for q.Terminated, q.Limit = true, listMax; ; {
 		page, err := s.auditPage(ctx, q, now)
 		if err == nil {
@@ -133,7 +134,7 @@ func (s *Store) EachAudit(ctx context.Context, q Query, now time.Time, fn func([
 	}
 }
 
-func (s *Store) auditPage(ctx context.Context, q Query, now time.Time) (Page[doze.AuditLine], error) {
+func (s *Store) auditPage(ctx context.Context, q listing.Query, now time.Time) (listing.Page[doze.AuditLine], error) {
 	return pageOf(ctx, s.read, listed[doze.AuditLine]{
 		table: "audit", columns: "body", key: "id",
 		scan: func(r row) (l doze.AuditLine, err error) {
@@ -143,6 +144,6 @@ func (s *Store) auditPage(ctx context.Context, q Query, now time.Time) (Page[doz
 			}
 			return l, json.Unmarshal([]byte(body), &l)
 		},
-		where: func(l doze.AuditLine) cursor { return cursor{UID: l.ID, Time: millis(l.Time.Time)} },
+		where: func(l doze.AuditLine) listing.Cursor { return listing.Cursor{UID: l.ID, Time: millis(l.Time.Time)} },
 	}, q, now)
 }

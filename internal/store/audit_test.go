@@ -7,7 +7,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/audit"
-	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // TestAuditLog: lines are added, settled once, and removed by age and by number.
@@ -36,7 +36,7 @@ func TestAuditLog(t *testing.T) {
 		if err := s.WriteAudit(ctx, nil, []doze.AuditLine{settled, again}); err != nil {
 			t.Fatal(err)
 		}
-		page, err := s.ListAudit(ctx, store.Query{Workspace: "w", Limit: 2, Phases: []string{doze.AuditDone}}, epoch)
+		page, err := s.ListAudit(ctx, listing.Query{Workspace: "w", Limit: 2, Phases: []string{doze.AuditDone}}, epoch)
 		if err != nil || len(page.Records) != 1 || page.Records[0] != settled || page.Total != 100 {
 			t.Errorf("%+v, %v", page, err)
 		}
@@ -47,7 +47,7 @@ func TestAuditLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, first := 0, ""
-		err = s.EachAudit(ctx, store.Query{Workspace: "w", Sort: store.OldestFirst}, epoch, func(some []doze.AuditLine) error {
+		err = s.EachAudit(ctx, listing.Query{Workspace: "w", Sort: listing.OldestFirst}, epoch, func(some []doze.AuditLine) error {
 			if n += len(some); first == "" {
 				first = some[0].ID
 			}
@@ -56,7 +56,7 @@ func TestAuditLog(t *testing.T) {
 		if err != nil || n != 50 || first != fmt.Sprintf("%016x", 51) {
 			t.Errorf("%d lines from %s on, %v", n, first, err)
 		}
-		if page, err := s.ListAudit(ctx, store.Query{Limit: 2}, epoch); err != nil || len(page.Records) != 0 {
+		if page, err := s.ListAudit(ctx, listing.Query{Limit: 2}, epoch); err != nil || len(page.Records) != 0 {
 			t.Errorf("what is too old: %+v, %v", page, err)
 		}
 	})

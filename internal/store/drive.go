@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // Drive is the record of a drive.
@@ -65,7 +66,7 @@ func (s *Store) DriveByExternalID(ctx context.Context, workspace, id string) (Dr
 
 // ListDrives returns a page of those of a workspace, in the manner of
 // [Store.List].
-func (s *Store) ListDrives(ctx context.Context, q Query, now time.Time) (p Page[Drive], err error) {
+func (s *Store) ListDrives(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[Drive], err error) {
 	q.Terminated = true // of sandboxes only: a drive ends at once
 	total, err := countIn(ctx, s.read, "drives", q.Workspace)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Store) ListDrives(ctx context.Context, q Query, now time.Time) (p Page[
 	}
 	p, err = pageOf(ctx, s.read, listed[Drive]{
 		table: "drives", columns: driveColumns, key: "id", scan: scanDrive,
-		where: func(d Drive) cursor {
-			return cursor{UID: d.ID, Name: d.Metadata.Name, Time: millis(d.Metadata.CreatedAt.Time)}
+		where: func(d Drive) listing.Cursor {
+			return listing.Cursor{UID: d.ID, Name: d.Metadata.Name, Time: millis(d.Metadata.CreatedAt.Time)}
 		},
 	}, q, now)
 	p.Total = total

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -38,11 +39,11 @@ func TestDrives(t *testing.T) {
 		if _, err := s.Drive(t.Context(), "other", "old"); kind(err) != doze.NotFound {
 			t.Errorf("in another workspace: %v", err)
 		}
-		p, err := s.ListDrives(t.Context(), store.Query{Workspace: "main", Text: "YO", Limit: 10}, time.Now())
+		p, err := s.ListDrives(t.Context(), listing.Query{Workspace: "main", Text: "YO", Limit: 10}, time.Now())
 		if err != nil || len(p.Records) != 1 || p.Total != 2 || p.Records[0].ID != young.ID {
 			t.Errorf("a list has %+v, %v", p, err)
 		}
-		if p, err = s.ListDrives(t.Context(), store.Query{Workspace: "main", Phases: []string{}, Limit: 10}, time.Now()); err != nil || len(p.Records) != 0 {
+		if p, err = s.ListDrives(t.Context(), listing.Query{Workspace: "main", Phases: []string{}, Limit: 10}, time.Now()); err != nil || len(p.Records) != 0 {
 			t.Errorf("a list of no status has %+v, %v", p, err)
 		}
 		if err := s.DeleteDrive(t.Context(), old.ID); err != nil {

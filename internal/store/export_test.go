@@ -11,6 +11,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // MigrateTo makes a database with the schema of an earlier version, and runs
@@ -96,8 +97,8 @@ func (e *engine) counts(ctx context.Context) (map[string]int, error) {
 
 // Plan is how the database finds the sandboxes of a list, in each of its
 // statements.
-func (s *Store) Plan(ctx context.Context, q Query) (string, error) {
-	q.Sort = cmp.Or(q.Sort, NewestFirst)
+func (s *Store) Plan(ctx context.Context, q listing.Query) (string, error) {
+	q.Sort = cmp.Or(q.Sort, listing.NewestFirst)
 	l := listed[Sandbox]{table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, pieces: withPiece}
 	var plan []string
 	for _, among := range searches(l, q) {

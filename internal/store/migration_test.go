@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -107,10 +108,10 @@ func TestEachMigrationPreservesRecords(t *testing.T) {
 		if members, err := s.Members(t.Context(), "w"); len(members) != 2 || err != nil {
 			t.Errorf("%+v, %v", members, err)
 		}
-		if page, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9, Text: "liv"}, epoch); err != nil || len(page.Records) != 1 {
+		if page, err := s.List(t.Context(), listing.Query{Workspace: "w", Limit: 9, Text: "liv"}, epoch); err != nil || len(page.Records) != 1 {
 			t.Errorf("a search: %+v, %v", page, err)
 		}
-		if page, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9}, epoch); err != nil || len(page.Records) != 1 {
+		if page, err := s.List(t.Context(), listing.Query{Workspace: "w", Limit: 9}, epoch); err != nil || len(page.Records) != 1 {
 			t.Errorf("%+v, %v", page, err)
 		}
 	})

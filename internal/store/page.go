@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -12,60 +10,18 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
-)
-
-// cursorLife is how long a cursor is good for (section 4 of the public API).
-const cursorLife = 24 * time.Hour
-
-// Sort is the order of a list.
-type Sort string
-
-// The orders; the zero value is the newest first.
-const (
-	NewestFirst Sort = "createdAt:desc"
-	OldestFirst Sort = "createdAt:asc"
-	NameUp      Sort = "name:asc"
-	NameDown    Sort = "name:desc"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // sorts says how each order is expressed.
-var sorts = map[Sort]struct {
+var sorts = map[listing.Sort]struct {
 	column string
 	down   bool
 }{
-	NewestFirst: {"created_at", true},
-	OldestFirst: {"created_at", false},
-	NameUp:      {"name", false},
-	NameDown:    {"name", true},
-}
-
-// Valid reports whether s is one of the orders.
-func (s Sort) Valid() bool { _, ok := sorts[s]; return ok }
-
-// ByTime reports whether s orders by the moment of creation.
-func (s Sort) ByTime() bool { return sorts[s].column == "created_at" }
-
-// A Query says which records of a workspace to list.
-type Query struct {
-	Workspace  string
-	Text       string   // substring of what is searched, in any case
-	ExternalID string   // exactly; of sandboxes only
-	Phases     []string // only these; nil is all but those that have ended
-	Terminated bool     // with nil phases: those of sandboxes too that have ended
-	// Only are the values of columns that the table has besides.
-	Only         map[string]string
-	Since, Until time.Time // bounds of the creation, both inclusive; zero is none
-	Sort         Sort
-	Limit        int
-	Cursor       string // from the page before; empty is the first page
-	Tail         bool   // the last page instead of the first
-}
-
-// Page is a part of a list. Records have no events.
-type Page[T any] struct {
-	Records []T
-	Next    string // cursor of the next page; empty on the last
-	Total   int    // of the workspace, whatever the filters
+	listing.NewestFirst: {"created_at", true},
+	listing.OldestFirst: {"created_at", false},
+	listing.NameUp:      {"name", false},
+	listing.NameDown:    {"name", true},
 }
 
 // listed is a table that is listed in pages. Besides its key it has the columns
@@ -81,29 +37,20 @@ type listed[T any] struct {
 	// pieces, if set, is the query for the keys of those records that may have a
 	// text; workspace is an argument, and arg adds one.
 	pieces func(workspace, text string, arg func(any) string) string
-	where  func(T) cursor // where a page is that ends with a record
-}
-
-// cursor is where a page ended.
-type cursor struct {
-	Time  int64  `json:"t,omitempty"` // by time: the last record's creation
-	Name  string `json:"n,omitempty"` // by name: the last record's name
-	UID   string `json:"u"`
-	Bound uint64 `json:"b"` // hash of workspace, filters and order
-	Made  int64  `json:"m"`
+	where  func(T) listing.Cursor // where a page is that ends with a record
 }
 
 // List returns a page of the sandboxes of a workspace. A cursor that is
 // damaged, older than a day, or of another query is Invalid.
-func (s *Store) List(ctx context.Context, q Query, now time.Time) (p Page[Sandbox], err error) {
+func (s *Store) List(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[Sandbox], err error) {
 	total, err := s.Count(ctx, q.Workspace)
 	if err != nil {
 		return p, err
 	}
 	p, err = pageOf(ctx, s.read, listed[Sandbox]{
 		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, scan: s.scanSandbox, pieces: withPiece,
-		where: func(sb Sandbox) cursor {
-			return cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
+		where: func(sb Sandbox) listing.Cursor {
+			return listing.Cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
 		},
 	}, q, now)
 	p.Total = total
@@ -121,9 +68,9 @@ var present = func() (all []string) {
 }()
 
 // pageOf returns a page without its total.
-func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now time.Time) (p Page[T], err error) {
+func pageOf[T any](ctx context.Context, db querier, l listed[T], q listing.Query, now time.Time) (p listing.Page[T], err error) {
 	if q.Sort == "" {
-		q.Sort = NewestFirst
+		q.Sort = listing.NewestFirst
 	}
 	for _, among := range searches(l, q) {
 		text, args, err := statement(l, q, among, now)
@@ -133,7 +80,7 @@ func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now ti
 		if p.Records, err = collect(ctx, db, l.scan, text, args...); err != nil {
 			return p, err
 		}
-		if len(p.Records) == q.rows() {
+		if len(p.Records) == rowsOf(&q) {
 			break
 		}
 	}
@@ -142,7 +89,7 @@ func pageOf[T any](ctx context.Context, db querier, l listed[T], q Query, now ti
 		slices.Reverse(p.Records)
 	case len(p.Records) > q.Limit:
 		p.Records = p.Records[:q.Limit]
-		p.Next = q.cursor(l.where(p.Records[q.Limit-1]), bound(l, q), now)
+		p.Next = q.EncodeCursor(l.where(p.Records[q.Limit-1]), bound(l, q), now)
 	}
 	return p, nil
 }
@@ -162,9 +109,9 @@ func checkRoom(ctx context.Context, q querier, table, workspace string, most int
 	return err
 }
 
-// rows are those that a statement wants: one more than the page has, which tells
+// rowsOf are those that a statement wants: one more than the page has, which tells
 // whether there is a next one; exactly the page with Tail.
-func (q *Query) rows() int {
+func rowsOf(q *listing.Query) int {
 	if q.Tail {
 		return q.Limit
 	}
@@ -187,7 +134,7 @@ const nearestMax = 500
 
 // searches are the domains in which a list looks for its records, one after the
 // other until a page is full.
-func searches[T any](l listed[T], q Query) []domain {
+func searches[T any](l listed[T], q listing.Query) []domain {
 	if l.pieces == nil || q.Text == "" || q.ExternalID != "" { // of an external id there are few
 		return []domain{everyone}
 	}
@@ -195,7 +142,7 @@ func searches[T any](l listed[T], q Query) []domain {
 }
 
 // statement is the one for the rows of a page; with Tail they come backwards.
-func statement[T any](l listed[T], q Query, among domain, now time.Time) (string, []any, error) {
+func statement[T any](l listed[T], q listing.Query, among domain, now time.Time) (string, []any, error) {
 	var args []any
 	arg := func(v any) string {
 		args = append(args, v)
@@ -212,7 +159,7 @@ func statement[T any](l listed[T], q Query, among domain, now time.Time) (string
 	workspace := arg(q.Workspace)
 	where := []string{"workspace = " + workspace}
 	if q.Cursor != "" {
-		c, err := q.parse(bound(l, q), now)
+		c, err := q.DecodeCursor(bound(l, q), now)
 		if err != nil {
 			return "", nil, err
 		}
@@ -231,7 +178,7 @@ func statement[T any](l listed[T], q Query, among domain, now time.Time) (string
 	case findable: // without the workspace, lest the database reads all that is in it
 		where[0] = fmt.Sprintf("%s IN (%s)", l.key, l.pieces(workspace, q.Text, arg))
 	}
-	where = append(where, q.filters(arg)...)
+	where = append(where, filtersOf(&q, arg)...)
 	phases := q.Phases
 	if phases == nil && !q.Terminated {
 		phases = l.phases
@@ -249,7 +196,7 @@ func statement[T any](l listed[T], q Query, among domain, now time.Time) (string
 	case !q.Terminated:
 		where = append(where, "phase <> '"+l.ended+"'")
 	}
-	page := order(q.rows())
+	page := order(rowsOf(&q))
 	if !merged {
 		return fmt.Sprintf("SELECT %s FROM %s WHERE %s %s", l.columns, from, strings.Join(where, " AND "), page), args, nil
 	}
@@ -265,9 +212,9 @@ func statement[T any](l listed[T], q Query, among domain, now time.Time) (string
 		l.columns, l.table, l.key, l.key, strings.Join(each, " UNION ALL "), page, page), args, nil
 }
 
-// filters are the conditions of q but for workspace and phases; arg adds an
+// filtersOf are the conditions of q but for workspace and phases; arg adds an
 // argument.
-func (q *Query) filters(arg func(any) string) (where []string) {
+func filtersOf(q *listing.Query, arg func(any) string) (where []string) {
 	if q.Text != "" {
 		escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 		where = append(where, "search LIKE "+arg("%"+escape.Replace(strings.ToLower(q.Text))+"%")+` ESCAPE '\'`)
@@ -288,52 +235,8 @@ func (q *Query) filters(arg func(any) string) (where []string) {
 	return where
 }
 
-// cursor is the text of c, with what the order needs of it.
-func (q *Query) cursor(c cursor, bound uint64, now time.Time) string {
-	c.Bound, c.Made = bound, millis(now)
-	if q.Sort.ByTime() {
-		c.Name = ""
-	} else {
-		c.Time = 0
-	}
-	b, _ := json.Marshal(c) // numbers and strings always encode
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-// CheckCursor returns what is wrong with a cursor, of whatever list it is: an
-// Invalid error for one that is damaged or older than a day.
-func CheckCursor(text string, now time.Time) error {
-	_, err := parseCursor(text, now)
-	return err
-}
-
-// parseCursor reads a cursor. It needs no signature: whoever forges one sees
-// another part of the same list.
-func parseCursor(text string, now time.Time) (c cursor, err error) {
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || json.Unmarshal(b, &c) != nil || c.UID == "" {
-		return c, doze.Errorf(doze.Invalid, "cursor is not one of ours: start again without it")
-	}
-	if age := now.Sub(moment(c.Made)); age > cursorLife || age < -cursorLife {
-		return c, doze.Errorf(doze.Invalid, "cursor is older than %s: start again without it", cursorLife)
-	}
-	return c, nil
-}
-
-// parse reads the cursor of q.
-func (q *Query) parse(bound uint64, now time.Time) (cursor, error) {
-	c, err := parseCursor(q.Cursor, now)
-	if err != nil {
-		return c, err
-	}
-	if c.Bound != bound {
-		return c, doze.Errorf(doze.Invalid, "cursor belongs to a list with other filters or another order: start again without it")
-	}
-	return c, nil
-}
-
 // bound identifies the list that a cursor belongs to.
-func bound[T any](l listed[T], q Query) uint64 {
+func bound[T any](l listed[T], q listing.Query) uint64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s %q %q %q %q %t %t %q %d %d %q",
 		l.table, q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Only, millis(q.Since), millis(q.Until), q.Sort)

@@ -9,11 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
 
 // walk returns the names of a list, page by page.
-func walk(t *testing.T, s *store.Store, q store.Query) (names []string) {
+func walk(t *testing.T, s *store.Store, q listing.Query) (names []string) {
 	t.Helper()
 	for {
 		page, err := s.List(t.Context(), q, epoch)
@@ -47,8 +48,8 @@ func TestListOfPhases(t *testing.T) {
 			})
 			apply(t, s, sb.UID, paths[phase[name]]...)
 		}
-		for _, sort := range []store.Sort{store.NewestFirst, store.OldestFirst, store.NameUp, store.NameDown} {
-			all := walk(t, s, store.Query{Workspace: "w", Sort: sort, Limit: 100})
+		for _, sort := range []listing.Sort{listing.NewestFirst, listing.OldestFirst, listing.NameUp, listing.NameDown} {
+			all := walk(t, s, listing.Query{Workspace: "w", Sort: sort, Limit: 100})
 			if len(all) != len(phase) {
 				t.Fatalf("%s: %q", sort, all)
 			}
@@ -59,7 +60,7 @@ func TestListOfPhases(t *testing.T) {
 						want = append(want, name)
 					}
 				}
-				q := store.Query{Workspace: "w", Sort: sort, Limit: 2, Phases: phases}
+				q := listing.Query{Workspace: "w", Sort: sort, Limit: 2, Phases: phases}
 				if diff := cmp.Diff(want, walk(t, s, q)); diff != "" {
 					t.Errorf("%s of %q: %s", sort, phases, diff)
 				}

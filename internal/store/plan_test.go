@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 var (
@@ -26,22 +26,22 @@ func TestListsUseIndexes(t *testing.T) {
 	some := []string{"failed", "running", "failed"}     // which are two
 	search := []string{"sandboxes_created", byUID}      // the first ones; and what the index of pieces has
 	for name, test := range map[string]struct {
-		q    store.Query
+		q    listing.Query
 		want []string // in the order of the plan
 	}{
 		// Those that have ended may be many, and newer: no list reads over them.
-		"what is there":             {store.Query{}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_created"}, present)...)},
-		"what is there, by name":    {store.Query{Sort: store.NameUp}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_name"}, present)...)},
-		"all":                       {store.Query{Terminated: true}, []string{"sandboxes_created"}},
-		"a search":                  {store.Query{Text: "x"}, search},
-		"a search, by name":         {store.Query{Text: "x", Sort: store.NameUp}, []string{"sandboxes_name", byUID}},
-		"a search in phases":        {store.Query{Text: "x", Phases: some, Terminated: true}, search},
-		"a search, the last page":   {store.Query{Text: "x", Tail: true}, search},
-		"an external id":            {store.Query{ExternalID: "x"}, []string{"sandboxes_external_id"}},
-		"an external id in a phase": {store.Query{ExternalID: "x", Phases: some}, []string{"sandboxes_external_id"}},
-		"phases":                    {store.Query{Phases: some}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
-		"phases, the last page":     {store.Query{Phases: some, Tail: true}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
-		"phases, by name":           {store.Query{Phases: some, Sort: store.NameDown}, []string{byUID, "sandboxes_phase_name", "sandboxes_phase_name"}},
+		"what is there":             {listing.Query{}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_created"}, present)...)},
+		"what is there, by name":    {listing.Query{Sort: listing.NameUp}, append([]string{byUID}, slices.Repeat([]string{"sandboxes_phase_name"}, present)...)},
+		"all":                       {listing.Query{Terminated: true}, []string{"sandboxes_created"}},
+		"a search":                  {listing.Query{Text: "x"}, search},
+		"a search, by name":         {listing.Query{Text: "x", Sort: listing.NameUp}, []string{"sandboxes_name", byUID}},
+		"a search in phases":        {listing.Query{Text: "x", Phases: some, Terminated: true}, search},
+		"a search, the last page":   {listing.Query{Text: "x", Tail: true}, search},
+		"an external id":            {listing.Query{ExternalID: "x"}, []string{"sandboxes_external_id"}},
+		"an external id in a phase": {listing.Query{ExternalID: "x", Phases: some}, []string{"sandboxes_external_id"}},
+		"phases":                    {listing.Query{Phases: some}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
+		"phases, the last page":     {listing.Query{Phases: some, Tail: true}, []string{byUID, "sandboxes_phase_created", "sandboxes_phase_created"}},
+		"phases, by name":           {listing.Query{Phases: some, Sort: listing.NameDown}, []string{byUID, "sandboxes_phase_name", "sandboxes_phase_name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

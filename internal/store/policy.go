@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 const errNoPolicy = "there is no such policy"
@@ -19,7 +20,7 @@ type policy struct {
 
 // ListPolicies returns a page of those of a workspace, in the manner of
 // [Store.List].
-func (s *Store) ListPolicies(ctx context.Context, q Query, now time.Time) (p Page[doze.Policy], err error) {
+func (s *Store) ListPolicies(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[doze.Policy], err error) {
 	q.ExternalID, q.Terminated = "", false // of sandboxes only
 	total, err := countIn(ctx, s.read, "policies", q.Workspace)
 	if err != nil {
@@ -34,8 +35,8 @@ func (s *Store) ListPolicies(ctx context.Context, q Query, now time.Time) (p Pag
 			}
 			return one, json.Unmarshal([]byte(body), &one.Policy)
 		},
-		where: func(one policy) cursor {
-			return cursor{UID: one.id, Name: one.Metadata.Name, Time: millis(one.Metadata.CreatedAt.Time)}
+		where: func(one policy) listing.Cursor {
+			return listing.Cursor{UID: one.id, Name: one.Metadata.Name, Time: millis(one.Metadata.CreatedAt.Time)}
 		},
 	}, q, now)
 	p.Next, p.Total = found.Next, total

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/testkit/postgres"
@@ -29,7 +30,7 @@ func TestTextIsOrderedByItsBytes(t *testing.T) {
 			insert(t, s, name)
 		}
 		var got []string
-		q := store.Query{Workspace: "w", Sort: store.NameUp, Limit: 2}
+		q := listing.Query{Workspace: "w", Sort: listing.NameUp, Limit: 2}
 		for {
 			page, err := s.List(t.Context(), q, epoch)
 			if err != nil {

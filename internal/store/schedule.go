@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // Schedule is the record of a schedule.
@@ -120,7 +121,7 @@ func (s *Store) DeleteSchedule(ctx context.Context, uid, id string) (Schedule, e
 
 // ListSchedules returns a page of schedules, in the manner of [Store.List].
 // Query.Phases are types.
-func (s *Store) ListSchedules(ctx context.Context, q Query, now time.Time) (p Page[Schedule], err error) {
+func (s *Store) ListSchedules(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[Schedule], err error) {
 	q.ExternalID, q.Terminated = "", false // of sandboxes only
 	total, err := one(ctx, s.read, scanNumber, "", `SELECT COUNT(*) FROM schedules WHERE workspace = $1 AND ($2 = '' OR uid = $2)`, q.Workspace, q.Only["uid"])
 	if err != nil {
@@ -128,7 +129,9 @@ func (s *Store) ListSchedules(ctx context.Context, q Query, now time.Time) (p Pa
 	}
 	p, err = pageOf(ctx, s.read, listed[Schedule]{
 		table: "schedules", columns: scheduleColumns, key: "id", scan: s.scanSchedule,
-		where: func(e Schedule) cursor { return cursor{UID: e.Key, Name: e.ID, Time: millis(e.CreatedAt.Time)} },
+		where: func(e Schedule) listing.Cursor {
+			return listing.Cursor{UID: e.Key, Name: e.ID, Time: millis(e.CreatedAt.Time)}
+		},
 	}, q, now)
 	p.Total = total
 	return p, wrap(err, "list schedules")
@@ -136,7 +139,7 @@ func (s *Store) ListSchedules(ctx context.Context, q Query, now time.Time) (p Pa
 
 // ListExecutions returns a page of executions that are over, in the manner of
 // [Store.List].
-func (s *Store) ListExecutions(ctx context.Context, q Query, now time.Time) (p Page[Execution], err error) {
+func (s *Store) ListExecutions(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[Execution], err error) {
 	q.ExternalID, q.Terminated = "", false // of sandboxes only
 	total, err := one(ctx, s.read, scanNumber, "", `SELECT COUNT(*) FROM executions WHERE workspace = $1 AND ($2 = '' OR uid = $2) AND phase <> $3`,
 		q.Workspace, q.Only["uid"], string(doze.ExecutionPending))
@@ -145,8 +148,8 @@ func (s *Store) ListExecutions(ctx context.Context, q Query, now time.Time) (p P
 	}
 	p, err = pageOf(ctx, s.read, listed[Execution]{
 		table: "executions", columns: executionColumns, key: "id", ended: string(doze.ExecutionPending), scan: scanExecution,
-		where: func(e Execution) cursor {
-			return cursor{UID: e.Key, Name: e.ScheduleID, Time: millis(e.CreatedAt.Time)}
+		where: func(e Execution) listing.Cursor {
+			return listing.Cursor{UID: e.Key, Name: e.ScheduleID, Time: millis(e.CreatedAt.Time)}
 		},
 	}, q, now)
 	p.Total = total

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -53,12 +54,12 @@ func TestSearch(t *testing.T) {
 					}
 				}
 				slices.Sort(want)
-				got := walk(t, s, store.Query{Workspace: "w", Text: text, Sort: store.NameUp, Limit: 1})
+				got := walk(t, s, listing.Query{Workspace: "w", Text: text, Sort: listing.NameUp, Limit: 1})
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s: %q: %s", when, text, diff)
 				}
 			}
-			if got := walk(t, s, store.Query{Workspace: "other", Text: "web", Limit: 9}); len(got) > 0 {
+			if got := walk(t, s, listing.Query{Workspace: "other", Text: "web", Limit: 9}); len(got) > 0 {
 				t.Errorf("%s: another workspace finds %q", when, got)
 			}
 		}
@@ -121,13 +122,13 @@ func TestSearchOfMany(t *testing.T) {
 				want = append(want, fmt.Sprintf("record-%03d", i))
 			}
 		}
-		for _, sort := range []store.Sort{store.OldestFirst, store.NewestFirst, store.NameUp, store.NameDown} {
-			if diff := cmp.Diff(want, walk(t, s, store.Query{Workspace: "w", Text: text, Sort: sort, Limit: 7})); diff != "" {
+		for _, sort := range []listing.Sort{listing.OldestFirst, listing.NewestFirst, listing.NameUp, listing.NameDown} {
+			if diff := cmp.Diff(want, walk(t, s, listing.Query{Workspace: "w", Text: text, Sort: sort, Limit: 7})); diff != "" {
 				t.Errorf("%s of %q: %s", sort, text, diff)
 			}
 			slices.Reverse(want) // for the next, which is the other way round
 		}
-		got := walk(t, s, store.Query{Workspace: "w", Text: text, Sort: store.OldestFirst, Limit: 7, Tail: true})
+		got := walk(t, s, listing.Query{Workspace: "w", Text: text, Sort: listing.OldestFirst, Limit: 7, Tail: true})
 		if diff := cmp.Diff(want[max(len(want)-7, 0):], got); diff != "" {
 			t.Errorf("the end of %q: %s", text, diff)
 		}

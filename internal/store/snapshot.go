@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // Snapshot is the record of a snapshot.
@@ -166,7 +167,7 @@ func (s *Store) Snapshots(ctx context.Context, uid string) ([]Snapshot, error) {
 
 // ListSnapshots returns a page of those of a workspace, in the manner of
 // [Store.List].
-func (s *Store) ListSnapshots(ctx context.Context, q Query, now time.Time) (p Page[Snapshot], err error) {
+func (s *Store) ListSnapshots(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[Snapshot], err error) {
 	q.ExternalID, q.Terminated = "", false // of sandboxes only
 	total, err := countSnapshots(ctx, s.read, q.Workspace)
 	if err != nil {
@@ -174,7 +175,9 @@ func (s *Store) ListSnapshots(ctx context.Context, q Query, now time.Time) (p Pa
 	}
 	p, err = pageOf(ctx, s.read, listed[Snapshot]{
 		table: "snapshots", columns: snapshotColumns, key: "id", ended: snapshotGone, scan: scanSnapshot,
-		where: func(n Snapshot) cursor { return cursor{UID: n.ID, Name: n.Name, Time: millis(n.CreatedAt.Time)} },
+		where: func(n Snapshot) listing.Cursor {
+			return listing.Cursor{UID: n.ID, Name: n.Name, Time: millis(n.CreatedAt.Time)}
+		},
 	}, q, now)
 	p.Total = total
 	return p, wrap(err, "list snapshots")

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/testkit/postgres"
@@ -411,7 +412,7 @@ func TestWritersDoNotDisturbEachOther(t *testing.T) {
 				} else if kind(err) != doze.Conflict {
 					t.Error(err)
 				}
-				if _, err := s.List(t.Context(), store.Query{Workspace: "w", Limit: 9}, epoch); err != nil {
+				if _, err := s.List(t.Context(), listing.Query{Workspace: "w", Limit: 9}, epoch); err != nil {
 					t.Error(err)
 				}
 			})
@@ -443,7 +444,7 @@ func TestCursorsAge(t *testing.T) {
 		s := d.open(t)
 		insert(t, s, "a")
 		insert(t, s, "b")
-		q := store.Query{Workspace: "w", Limit: 1}
+		q := listing.Query{Workspace: "w", Limit: 1}
 		page, err := s.List(t.Context(), q, epoch)
 		if err != nil {
 			t.Fatal(err)
@@ -478,13 +479,13 @@ func FuzzCursor(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	page, err := s.List(f.Context(), store.Query{Workspace: "w", Limit: 1}, epoch)
+	page, err := s.List(f.Context(), listing.Query{Workspace: "w", Limit: 1}, epoch)
 	if err != nil || page.Next == "" {
 		f.Fatal(page, err)
 	}
 	f.Add(page.Next, "")
 	f.Fuzz(func(t *testing.T, cursor, sort string) {
-		q := store.Query{Workspace: "w", Limit: 5, Cursor: cursor, Sort: store.Sort(sort)}
+		q := listing.Query{Workspace: "w", Limit: 5, Cursor: cursor, Sort: listing.Sort(sort)}
 		if sort != "" && !q.Sort.Valid() {
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/listing"
 )
 
 // Volume is the record of a volume.
@@ -108,7 +109,7 @@ func (s *Store) VolumeByExternalID(ctx context.Context, workspace, id string) (V
 
 // ListVolumes returns a page of those of a workspace, in the manner of
 // [Store.List].
-func (s *Store) ListVolumes(ctx context.Context, q Query, now time.Time) (p Page[Volume], err error) {
+func (s *Store) ListVolumes(ctx context.Context, q listing.Query, now time.Time) (p listing.Page[Volume], err error) {
 	q.Terminated = false // of sandboxes only
 	total, err := countIn(ctx, s.read, "volumes", q.Workspace)
 	if err != nil {
@@ -116,8 +117,8 @@ func (s *Store) ListVolumes(ctx context.Context, q Query, now time.Time) (p Page
 	}
 	p, err = pageOf(ctx, s.read, listed[Volume]{
 		table: "volumes", columns: volumeColumns, key: "id", ended: volumeMaking, scan: scanVolume,
-		where: func(v Volume) cursor {
-			return cursor{UID: v.ID, Name: v.Metadata.Name, Time: millis(v.Metadata.CreatedAt.Time)}
+		where: func(v Volume) listing.Cursor {
+			return listing.Cursor{UID: v.ID, Name: v.Metadata.Name, Time: millis(v.Metadata.CreatedAt.Time)}
 		},
 	}, q, now)
 	p.Total = total
