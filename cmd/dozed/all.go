@@ -100,7 +100,7 @@ func newEdge(p *platform, a edge.Addresses) *edge.Edge {
 			p.plane.Control.ServeMounts(w, r, upstream, path)
 		},
 		Denied: func(r *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error) {
-			p.plane.Control.Turned(r, id, c, upstream, err)
+			p.plane.Turned(r, id, c, upstream, err)
 		},
 	})
 	known.OnLess(e.Recheck)
@@ -112,7 +112,7 @@ func frontOptions(p *platform, in *front.Listeners) front.Options {
 	o := p.settings.Front()
 	o.Listeners, o.Previews = in, p.edge.Previews()
 	o.Handler = front.Mux{
-		Edge: p.edge, API: p.plane.Control.Handler(), Version: version,
+		Edge: p.edge, API: p.plane.API.Handler(), Version: version,
 		Metrics: metric.Page{
 			Metrics: p.meters.metrics, Authenticate: p.plane.Credentials.Authenticate, Operator: p.settings.Workspace,
 			Now: func(ctx context.Context) metric.Now { return now(ctx, p) },

@@ -213,6 +213,15 @@ func (j *Journal) Note(l doze.AuditLine, c Class) {
 	j.addLocked(&Record{l, c})
 }
 
+// Acted writes what the platform did by itself, soon. What it did is in the records
+// already: a crash loses the line alone.
+func (j *Journal) Acted(workspace, action, kind, name, outcome, detail string) {
+	j.Note(doze.AuditLine{
+		Time: doze.Time{Time: time.Now()}, Workspace: workspace, Actor: doze.AuditActor{Type: doze.ActorSystem}, Action: action,
+		Object: doze.AuditObject{Kind: kind, Name: name}, Outcome: outcome, Detail: detail,
+	}, System)
+}
+
 // Tell writes the line of a denied or failed request, soon; of too many of one
 // source, their number.
 func (j *Journal) Tell(l doze.AuditLine, from netip.Prefix, c Class) {

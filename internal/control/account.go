@@ -11,6 +11,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -212,14 +213,14 @@ func (s *Server) listAPIKeys(ctx context.Context, _ *http.Request) ([]apiKey, er
 // callersKey tells the keys that a caller may see and delete: their own, and all
 // of the workspace if they may do everything in it.
 func callersKey(ctx context.Context) func(store.APIKey) bool {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	return func(k store.APIKey) bool { return k.Sub == c.Sub || c.May(access.Admin) }
 }
 
 // keysOf are the keys of the caller's workspace for which is holds, without
 // their secrets.
 func (s *Server) keysOf(ctx context.Context, is func(store.APIKey) bool) ([]apiKey, error) {
-	all, err := s.Store.APIKeys(ctx, callerOf(ctx).Workspace)
+	all, err := s.Store.APIKeys(ctx, api.Caller(ctx).Workspace)
 	keys, used := []apiKey{}, s.Credentials.Keys.Used(time.Time{})
 	for _, k := range all {
 		if is(k) {
@@ -235,7 +236,7 @@ func (s *Server) keysOf(ctx context.Context, is func(store.APIKey) bool) ([]apiK
 
 // createAPIKey makes a key with the caller's scopes, or with some of them.
 func (s *Server) createAPIKey(ctx context.Context, _ *http.Request, body map[string]any) (apiKey, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	return s.makeKey(ctx, c, c.Granted(), body)
 }
 
@@ -248,10 +249,10 @@ type keyRequest struct {
 
 // makeKey makes a key of owner, by default with all of scopes.
 func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []string, body map[string]any) (apiKey, error) {
-	c, now := callerOf(ctx), time.Now()
+	c, now := api.Caller(ctx), time.Now()
 	in := keyRequest{Name: "key", Scopes: scopes}
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	if len(in.Name) > keyNameMax {
 		p.Add("name", "is %d bytes long; at most %d are allowed", len(in.Name), keyNameMax)
 	}
@@ -268,7 +269,7 @@ func (s *Server) makeKey(ctx context.Context, owner access.Caller, scopes []stri
 	if owner.Sub != c.Sub {
 		lacking = append(lacking, lacks(owner, in.Scopes, "the service account lacks")...)
 	}
-	if err := verdictAs(doze.Forbidden, p, lacking); err != nil {
+	if err := api.VerdictAs(doze.Forbidden, p, lacking); err != nil {
 		return apiKey{}, err
 	}
 	all, err := s.Store.APIKeys(ctx, c.Workspace)
@@ -298,7 +299,7 @@ func checkScopes(p *doze.Problems, scopes []string) {
 	}
 	for _, scope := range scopes {
 		if !access.Known(scope) {
-			p.Add("scopes", "has the unknown scope %q", clip(scope))
+			p.Add("scopes", "has the unknown scope %q", api.Clip(scope))
 		}
 	}
 }
@@ -319,7 +320,7 @@ func (s *Server) deleteAPIKey(ctx context.Context, r *http.Request) (httpx.None,
 
 // dropKey deletes a key of the caller's workspace for which is holds.
 func (s *Server) dropKey(ctx context.Context, id string, is func(store.APIKey) bool) (httpx.None, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	k, err := s.Store.APIKey(ctx, c.Workspace, id)
 	if err == nil && !is(k) {
 		err = doze.Errorf(doze.NotFound, "there is no such API key")

@@ -14,9 +14,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/control"
-	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/listing"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 // from sends a request from an address.
@@ -84,7 +83,7 @@ func TestEachChangeHasOneLine(t *testing.T) {
 		return pattern
 	}
 	actions := map[string]string{}
-	for i, rt := range control.Routes() {
+	for i, rt := range plane.Describe().Routes() {
 		where := rt.Method + " " + rt.Pattern
 		if rt.Action == "" || !strings.Contains(rt.Action, strings.Split(rt.Pattern, "/")[1]) {
 			t.Errorf("%s has the action %q", where, rt.Action)
@@ -413,10 +412,10 @@ func TestTheDoorTells(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://sbx-a-main.test/process", nil)
 	r.RemoteAddr = "203.0.113.1:1"
 	ann := access.Caller{Sub: "ann", SubType: doze.SubUser, Workspace: "main", Key: "k"}
-	p.ctl.Turned(r, "one", ann, fleet.Upstream{}, doze.Errorf(doze.NotFound, "no such sandbox"))
-	p.ctl.Turned(r, "two", ann, fleet.Upstream{Name: "a"}, doze.Errorf(doze.Forbidden, "no scope"))
-	p.ctl.Turned(r, "three", access.Caller{}, fleet.Upstream{}, doze.Errorf(doze.Unauthenticated, "no key"))
-	p.ctl.Turned(r, "four", ann, fleet.Upstream{Name: "a"}, doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
+	p.api.Turned(r, "one", ann, "", doze.Errorf(doze.NotFound, "no such sandbox"))
+	p.api.Turned(r, "two", ann, "a", doze.Errorf(doze.Forbidden, "no scope"))
+	p.api.Turned(r, "three", access.Caller{}, "", doze.Errorf(doze.Unauthenticated, "no key"))
+	p.api.Turned(r, "four", ann, "a", doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
 	var got []string
 	for _, l := range append(p.lines("main"), p.lines("")...) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s %d %s", l.RequestID, l.Action, l.Actor.Sub, l.Object.Kind, l.Object.Name, l.Status, l.Source))
@@ -429,25 +428,6 @@ func TestTheDoorTells(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(wanted, "\n") {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
-}
-
-// FuzzNameOf: what names an object in a line is what the handler takes for it.
-func FuzzNameOf(f *testing.F) {
-	f.Add(`{"metadata":{"name":"a"}}`)
-	f.Add(`{"Name":"x","name":"b","name":"c"}`)
-	f.Add(`{"metadata":7,"email":"a@b.test"}`)
-	f.Fuzz(func(t *testing.T, body string) {
-		name := control.NameOf([]byte(body))
-		var tree map[string]any
-		if err := json.Unmarshal([]byte(body), &tree); err != nil && name != "" {
-			t.Errorf("%q has the name %q", body, name)
-		}
-		if own, ok := tree["metadata"].(map[string]any); ok && own["name"] != nil {
-			if s, ok := own["name"].(string); ok && s != "" && s != name {
-				t.Errorf("%q has the name %q", body, name)
-			}
-		}
-	})
 }
 
 // BenchmarkAudit compares creates with the audit log to those without, one caller

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 // TestMistakesAreReportedTogether: a caller reads all that is wrong with a
@@ -196,7 +196,7 @@ func TestNoNameHidesAnother(t *testing.T) {
 		"/workspaces/{}": `POST /workspaces {"name":"NAME"}`,
 	}
 	values := map[string]bool{} // paths that end in a value
-	for _, rt := range control.Routes() {
+	for _, rt := range plane.Describe().Routes() {
 		path := ""
 		for segment := range strings.SplitSeq(rt.Pattern[1:], "/") {
 			if strings.HasPrefix(segment, "{") {

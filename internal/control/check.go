@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -17,50 +16,19 @@ import (
 // ownLabels is the prefix of labels that the platform may give a meaning.
 const ownLabels = "doze."
 
-// stamp says whose a new resource is, and since when.
-func stamp(m *doze.Metadata, c access.Caller) {
-	now := doze.Time{Time: time.Now()}
-	m.Workspace, m.CreatedAt, m.CreatedBy = c.Workspace, now, c.Sub
-	m.UpdatedAt, m.UpdatedBy = now, c.Sub
-}
-
-// keepName adds a mistake if a caller gives a resource, a noun, another name. No
-// name is the one that it has.
-func keepName(m *doze.Metadata, was, noun string, p *doze.Problems) {
-	if m.Name = cmp.Or(m.Name, was); m.Name != was {
-		p.Add("metadata.name", "cannot be changed: create another %s", noun)
-	}
-}
-
-// regionOf is the region of a resource whose caller wants this one, or the other
-// for a caller without a wish.
-func regionOf(region, other string) string {
-	if region == "" || region == doze.AnyRegion {
-		return other
-	}
-	return region
-}
-
-// checkRegion adds a mistake if a region is not ours.
-func (s *Server) checkRegion(field, region string, p *doze.Problems) {
-	if region != s.Region {
-		p.Add(field, "is %q; this platform has the region %s", clip(region), s.Region)
-	}
-}
-
 // checkPlaced adds what a resource says is wrong with it, and with its region.
 func (s *Server) checkPlaced(resource interface{ Check(p *doze.Problems) }, region string, p *doze.Problems) {
 	resource.Check(p)
-	s.checkRegion("spec.region", region, p)
+	api.CheckRegion(p, "spec.region", region, s.Region)
 }
 
 // check adds every mistake in what a caller wants that the records do not tell.
 func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
 	sb.Check(p)
-	s.checkRegion("spec.region", sb.Spec.Region, p)
+	api.CheckRegion(p, "spec.region", sb.Spec.Region, s.Region)
 	for k := range sb.Metadata.Labels {
 		if strings.HasPrefix(k, ownLabels) {
-			p.Add("metadata.labels", "has the key %q; the prefix %s is reserved", clip(k), ownLabels)
+			p.Add("metadata.labels", "has the key %q; the prefix %s is reserved", api.Clip(k), ownLabels)
 		}
 	}
 	if sb.Spec.Runtime.Has(doze.ExtraNFS) {
@@ -77,22 +45,10 @@ func (s *Server) checkMemory(memory doze.Megabytes, p *doze.Problems) {
 	}
 }
 
-// verdict is the error for the mistakes in a request, and for what it asks for
-// that this platform does not have: that alone is Unsupported. Nil for neither.
-func verdict(p, lacking doze.Problems) error { return verdictAs(doze.Unsupported, p, lacking) }
-
-// verdictAs is verdict where what the request asks for is of another kind.
-func verdictAs(kind doze.Kind, p, lacking doze.Problems) error {
-	if len(p) == 0 && len(lacking) > 0 {
-		return doze.Errorf(kind, "%s", strings.Join(lacking, "; "))
-	}
-	return slices.Concat(p, lacking).Err()
-}
-
 // verdictOn is verdict for a sandbox. Of another generation is a mistake that
 // has a name.
 func verdictOn(spec *doze.SandboxSpec, p, lacking doze.Problems) error {
-	err := verdict(p, lacking)
+	err := api.Verdict(p, lacking)
 	if len(p) > 0 && spec.Runtime.Has(doze.ExtraNFS) {
 		return &doze.Error{Kind: doze.Invalid, Name: doze.Unsupported.String(), Message: doze.Public(err).Message}
 	}
@@ -206,7 +162,7 @@ func (s *Server) variables(ctx context.Context, m doze.Metadata, spec doze.Sandb
 		if e.From() {
 			from, err := doze.ParseValueSource(e.ValueFrom)
 			if err != nil {
-				return nil, doze.Wrap(err, doze.Invalid, "the variable %s has a valueFrom that is damaged", clip(e.Name))
+				return nil, doze.Wrap(err, doze.Invalid, "the variable %s has a valueFrom that is damaged", api.Clip(e.Name))
 			}
 			switch {
 			case from.Field != nil:
@@ -250,7 +206,7 @@ func (s *Server) checkReferences(ctx context.Context, workspace, field string, e
 
 // addMissing adds that a variable refers to what is not there.
 func addMissing(p *doze.Problems, field, variable string, ref *doze.SecretRef) {
-	p.Add(field, "%s refers to the key %q of the secret %q, which is not there", clip(variable), clip(ref.Key), clip(ref.Name))
+	p.Add(field, "%s refers to the key %q of the secret %q, which is not there", api.Clip(variable), api.Clip(ref.Key), api.Clip(ref.Name))
 }
 
 // checkVolumes adds the volumes of a new sandbox that are not there.

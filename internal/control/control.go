@@ -8,7 +8,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/oauth"
@@ -77,8 +77,7 @@ type Server struct {
 	governing   sync.Mutex // held while limits are recorded and put in force
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
-	siblings  map[string][]string             // see siblingsOf
-	document  func() (json.RawMessage, error) // the description of the routes
+	siblings  api.Siblings
 }
 
 // New returns a server that serves and reports at once; [Server.Recover] and
@@ -86,12 +85,8 @@ type Server struct {
 func New(c Config) *Server {
 	s := &Server{
 		Config: c, locks: newKeylock(), began: time.Now(),
-		siblings: siblingsOf(routes),
+		siblings: api.SiblingsOf(rows),
 		reports:  fleet.NewReports(), expiry: newDeadlines(), reconciling: newBell(), scheduler: newBell(),
-		document: sync.OnceValues(func() (json.RawMessage, error) {
-			text, err := json.Marshal(Description())
-			return append(text, '\n'), err
-		}),
 	}
 	c.Store.SetMeasured(s.disk.of)
 	s.node.Store(&c.Info)

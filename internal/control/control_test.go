@@ -19,10 +19,12 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/oauth"
+	"github.com/dozehq/doze/internal/plane"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/store"
@@ -51,6 +53,7 @@ type platform struct {
 	enforced  *atomic.Int64
 	unmetered bool
 	ctl       *control.Server
+	api       *api.Server
 	http      http.Handler
 	key       string // of an admin of the workspace "main"
 	stop      func()
@@ -129,7 +132,8 @@ func (p *platform) open(run bool) {
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report
 	p.node.mu.Unlock()
-	p.http = p.ctl.Handler()
+	p.api = plane.API(api.Config{Credentials: creds, Quotas: p.quotas, Audit: p.audit}, p.ctl, cfg.OAuth)
+	p.http = p.api.Handler()
 	if err := p.ctl.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}

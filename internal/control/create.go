@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -31,8 +32,8 @@ const (
 func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
 	ctx, waiting := trace.Arrive(ctx, time.Now(), r.Header.Get("Traceparent"))
 	defer waiting.Leave()
-	c := callerOf(ctx)
-	p := mistakesOf(ctx)
+	c := api.Caller(ctx)
+	p := api.Mistakes(ctx)
 	sound := len(p) == 0
 	var sb doze.Sandbox
 	decodeSandbox(&sb.Metadata, &sb.Spec, body, &p)
@@ -40,26 +41,26 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
 	lacking := noBuild(r)
-	reuse := createIfNotExist.in(r.URL.Query()) && sound && len(lacking) == 0
+	reuse := api.CreateIfNotExist.In(r.URL.Query()) && sound && len(lacking) == 0
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
 		if err != nil || ok {
 			return found, err
 		}
 	}
-	p = append(p, strangersOf(ctx)...)
+	p = append(p, api.Strangers(ctx)...)
 	generated := sb.Metadata.Name == ""
 	if generated {
 		sb.Metadata.Name = newName()
 	}
-	sb.Spec.Region = regionOf(sb.Spec.Region, s.Region)
+	sb.Spec.Region = api.RegionOf(sb.Spec.Region, s.Region)
 	sb.Spec.Runtime.Envs = unmask(nil, sb.Spec.Runtime.Envs, "spec.runtime.envs", &p)
 	sb.Default(s.Region)
 	now := time.Now()
 	checkLasts(&sb.Spec, now, now, &p)
 	s.checkMemory(sb.Spec.Runtime.Memory, &p)
 	s.check(&sb, &p)
-	s.checkFree(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
+	s.siblings.Check(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
 	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkNetwork(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
 		return doze.Sandbox{}, err

@@ -69,3 +69,6 @@ func (a *deadlines) settle(ctx context.Context) {
 		}
 	}
 }
+
+// Settle waits until the records say what has been due until now.
+func (s *Server) Settle(ctx context.Context) { s.expiry.settle(ctx) }

@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 var update = flag.Bool("update", false, "write docs/openapi.json")
@@ -51,9 +51,9 @@ func TestDescription(t *testing.T) {
 // cannot be forgotten.
 func TestDescriptionIsComplete(t *testing.T) {
 	t.Parallel()
-	d := control.Description()
+	d := plane.Describe().Description()
 	ids := map[string]string{}
-	for _, rt := range control.Routes() {
+	for _, rt := range plane.Describe().Routes() {
 		o := d.Paths[rt.Pattern][strings.ToLower(rt.Method)]
 		where := rt.Method + " " + rt.Pattern
 		if o == nil {
@@ -71,19 +71,19 @@ func TestDescriptionIsComplete(t *testing.T) {
 			t.Errorf("%s has no body", where)
 		}
 	}
-	if stale := control.Stale(); len(stale) > 0 {
+	if stale := plane.Describe().Stale(); len(stale) > 0 {
 		t.Errorf("rows that no type has: %s", strings.Join(stale, ", "))
 	}
 }
 
 // asked are the names that handlers look for in a query.
-var asked = regexp.MustCompile(`(?:\bv\.Get\(|Query\(\)\.Get\(|momentOf\(v, )"(\w+)"`)
+var asked = regexp.MustCompile(`(?:\bv\.Get\(|Query\(\)\.Get\(|MomentOf\(v, )"(\w+)"`)
 
 // TestParametersAreDescribed is made from the source of the handlers.
 func TestParametersAreDescribed(t *testing.T) {
 	t.Parallel()
-	names := slices.Clone(control.Flags)
-	files, err := filepath.Glob("*.go")
+	names := api.Flags()
+	files, err := filepath.Glob("../*/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +92,14 @@ func TestParametersAreDescribed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasSuffix(file, "_test.go") {
+		if strings.HasSuffix(file, "_test.go") || !bytes.Contains(source, []byte(`/internal/api"`)) && !strings.HasPrefix(file, "../api/") {
 			continue
 		}
 		for _, found := range asked.FindAllSubmatch(source, -1) {
 			names = append(names, string(found[1]))
 		}
 	}
-	d := control.Description()
+	d := plane.Describe().Description()
 	used := map[string]bool{}
 	for _, operations := range d.Paths {
 		for _, o := range operations {

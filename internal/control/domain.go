@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 )
 
@@ -84,7 +85,7 @@ func (s *Server) remedy(d doze.CustomDomain) string {
 // listDomains returns the domains of the workspace, and then those that others
 // share with it.
 func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.CustomDomain, error) {
-	workspace := callerOf(ctx).Workspace
+	workspace := api.Caller(ctx).Workspace
 	own, err := s.Store.Domains(ctx, workspace)
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.Custo
 func domainOf(r *http.Request) string { return strings.ToLower(r.PathValue("domain")) }
 
 func (s *Server) domain(ctx context.Context, r *http.Request) (doze.CustomDomain, error) {
-	workspace := callerOf(ctx).Workspace
+	workspace := api.Caller(ctx).Workspace
 	d, err := s.Store.Domain(ctx, workspace, domainOf(r))
 	if doze.Public(err).Kind == doze.NotFound {
 		d, err = s.Store.SharedDomain(ctx, workspace, domainOf(r))
@@ -115,7 +116,7 @@ func (s *Server) domain(ctx context.Context, r *http.Request) (doze.CustomDomain
 // ownDomain is a domain that a caller may change: their workspace's. life and
 // release are those of its turn.
 func (s *Server) ownDomain(ctx context.Context, r *http.Request) (d doze.CustomDomain, life context.Context, release func(), err error) {
-	workspace, name := callerOf(ctx).Workspace, domainOf(r)
+	workspace, name := api.Caller(ctx).Workspace, domainOf(r)
 	if life, release, err = s.locks.take(ctx, domainLock(workspace, name)); err != nil {
 		return d, nil, nil, err
 	}
@@ -139,7 +140,7 @@ func (s *Server) notOurs(ctx context.Context, workspace, name string, err error)
 }
 
 func (s *Server) createDomain(ctx context.Context, _ *http.Request, body map[string]any) (doze.CustomDomain, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	var p doze.Problems
 	d := doze.CustomDomain{Spec: doze.CustomDomainSpec{DomainType: doze.DomainPreviews, Region: s.Region}}
 	s.decodeDomain(&d, body, &p)
@@ -176,8 +177,8 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 		Region     string `json:"region"`
 		Fallback   string `json:"fallbackPreviewId"`
 	}{d.Spec.DomainType, d.Spec.Region, d.Spec.FallbackPreviewID}
-	decode(&meta, member(body, "metadata", p), "metadata", p)
-	decode(&spec, member(body, "spec", p), "spec", p)
+	api.Decode(&meta, api.Member(body, "metadata", p), "metadata", p)
+	api.Decode(&spec, api.Member(body, "spec", p), "spec", p)
 	name := strings.ToLower(strings.TrimSuffix(meta.Name, "."))
 	if was := d.Metadata.Name; was != "" && name != "" && name != was {
 		p.Add("metadata.name", "cannot be changed: create another custom domain")
@@ -193,7 +194,7 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 	if spec.DomainType != "" && spec.DomainType != doze.DomainPreviews {
 		p.Add("spec.domainType", "must be %s", doze.DomainPreviews)
 	}
-	s.checkRegion("spec.region", regionOf(spec.Region, s.Region), p)
+	api.CheckRegion(p, "spec.region", api.RegionOf(spec.Region, s.Region), s.Region)
 	doze.CheckFallback(p, "spec.fallbackPreviewId", spec.Fallback)
 	d.Metadata.DisplayName, d.Metadata.Labels, d.Spec.FallbackPreviewID = meta.DisplayName, meta.Labels, spec.Fallback
 }
@@ -209,7 +210,7 @@ func (s *Server) updateDomain(ctx context.Context, r *http.Request, body map[str
 	if err := p.Err(); err != nil {
 		return d, err
 	}
-	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
+	d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, api.Caller(ctx).Sub
 	if err := s.Store.UpdateDomain(life, d); err != nil {
 		return d, err
 	}
@@ -381,9 +382,9 @@ func (s *Server) verifiedDomain(ctx context.Context, workspace, name string) err
 	case doze.Public(missing).Kind != doze.NotFound: // or there is one
 		return missing
 	case doze.Public(err).Kind == doze.NotFound:
-		return doze.Errorf(doze.Invalid, "spec.customDomain %q is not a custom domain of the workspace", clip(name))
+		return doze.Errorf(doze.Invalid, "spec.customDomain %q is not a custom domain of the workspace", api.Clip(name))
 	case err != nil:
 		return err
 	}
-	return doze.Errorf(doze.Invalid, "spec.customDomain %q is not verified yet", clip(name))
+	return doze.Errorf(doze.Invalid, "spec.customDomain %q is not verified yet", api.Clip(name))
 }

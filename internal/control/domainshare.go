@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 )
 
 // sharedWith is a domain of another workspace as one sees it that it is shared
@@ -17,7 +18,7 @@ func sharedWith(workspace string, d doze.CustomDomain) doze.CustomDomain {
 }
 
 func (s *Server) listShares(ctx context.Context, r *http.Request) ([]doze.DomainShare, error) {
-	workspace, name := callerOf(ctx).Workspace, domainOf(r)
+	workspace, name := api.Caller(ctx).Workspace, domainOf(r)
 	if _, err := s.Store.Domain(ctx, workspace, name); err != nil {
 		return nil, s.notOurs(ctx, workspace, name, err)
 	}
@@ -49,7 +50,7 @@ type shareRequest struct {
 func (s *Server) shareDomain(ctx context.Context, r *http.Request, body map[string]any) (doze.CustomDomain, error) {
 	var in shareRequest
 	var wrong doze.Problems
-	decode(&in, body, "", &wrong)
+	api.Decode(&in, body, "", &wrong)
 	if in.Target == "" {
 		wrong.Add("targetWorkspace", "must be the name of a workspace, or %s for all", doze.DomainEverybody)
 	}

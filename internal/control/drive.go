@@ -9,6 +9,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -16,11 +17,11 @@ import (
 const driveLock = "drive/"
 
 // drivePhases are the values that a status filter of drives may have.
-var drivePhases = statusesWith(map[string][]string{doze.DriveDeployed: {store.DriveReady}})
+var drivePhases = api.StatusesWith(map[string][]string{doze.DriveDeployed: {store.DriveReady}})
 
 // listDrives answers those of the workspace, in the form of listSandboxes.
-func (s *Server) listDrives(ctx context.Context, r *http.Request) (listAnswer[doze.Drive], error) {
-	return answerPage(ctx, r, drivePhases, s.Store.ListDrives, func(d store.Drive) doze.Drive {
+func (s *Server) listDrives(ctx context.Context, r *http.Request) (api.List[doze.Drive], error) {
+	return api.AnswerPage(ctx, r, drivePhases, s.Store.ListDrives, func(d store.Drive) doze.Drive {
 		d.Events = nil
 		return s.driveView(d)
 	})
@@ -35,37 +36,37 @@ func (s *Server) driveView(d store.Drive) doze.Drive {
 }
 
 func (s *Server) drive(ctx context.Context, r *http.Request) (doze.Drive, error) {
-	d, err := s.Store.Drive(ctx, callerOf(ctx).Workspace, r.PathValue("drive"))
+	d, err := s.Store.Drive(ctx, api.Caller(ctx).Workspace, r.PathValue("drive"))
 	return s.driveView(d), err
 }
 
 func (s *Server) driveByExternalID(ctx context.Context, r *http.Request) (doze.Drive, error) {
-	d, err := s.Store.DriveByExternalID(ctx, callerOf(ctx).Workspace, r.PathValue("externalId"))
+	d, err := s.Store.DriveByExternalID(ctx, api.Caller(ctx).Workspace, r.PathValue("externalId"))
 	return s.driveView(d), err
 }
 
 // decodeDrive writes what a caller may set of a drive.
 func decodeDrive(d *doze.Drive, body map[string]any, p *doze.Problems) {
-	decodeMetadata(&d.Metadata, body, p)
-	decode(&d.Spec, member(body, "spec", p), "spec", p)
+	api.DecodeMetadata(&d.Metadata, body, p)
+	api.Decode(&d.Spec, api.Member(body, "spec", p), "spec", p)
 	d.Default()
 }
 
 // createDrive needs nothing of the bucket: a drive without files is not there.
 func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[string]any) (doze.Drive, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	d := store.Drive{ID: store.NewID()}
 	var p doze.Problems
 	decodeDrive(&d.Drive, body, &p)
-	stamp(&d.Metadata, c)
-	d.Spec.Region = regionOf(d.Spec.Region, s.Region)
-	s.checkFree(&p, "metadata.name", "/drives/{}", d.Metadata.Name)
+	api.Stamp(&d.Metadata, c)
+	d.Spec.Region = api.RegionOf(d.Spec.Region, s.Region)
+	s.siblings.Check(&p, "metadata.name", "/drives/{}", d.Metadata.Name)
 	s.checkPlaced(&d, d.Spec.Region, &p)
 	var lacking doze.Problems
 	if s.Bucket == nil {
 		lacking.Add("this platform", "has no bucket for drives: its operator names one with --drives and --drives-credentials")
 	}
-	if err := verdict(p, lacking); err != nil {
+	if err := api.Verdict(p, lacking); err != nil {
 		return doze.Drive{}, err
 	}
 	d.Events = []doze.Event{{Type: doze.EventDeployment, Status: doze.DriveDeployed, Message: "the drive was created", Time: d.Metadata.CreatedAt}}
@@ -78,14 +79,14 @@ func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[stri
 
 // updateDrive changes metadata and permissions. These count for the next mount.
 func (s *Server) updateDrive(ctx context.Context, r *http.Request, body map[string]any) (doze.Drive, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	d, err := s.Store.ChangeDrive(ctx, c.Workspace, r.PathValue("drive"), func(d *store.Drive) error {
 		was := d.Drive
 		var p doze.Problems
 		decodeDrive(&d.Drive, body, &p)
-		keepName(&d.Metadata, was.Metadata.Name, "drive", &p)
+		api.KeepName(&d.Metadata, was.Metadata.Name, "drive", &p)
 		d.Metadata.ExternalID = cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
-		d.Spec.Region = regionOf(d.Spec.Region, was.Spec.Region)
+		d.Spec.Region = api.RegionOf(d.Spec.Region, was.Spec.Region)
 		d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
 		s.checkPlaced(d, d.Spec.Region, &p)
 		return p.Err()
@@ -101,7 +102,7 @@ type deleted struct {
 
 // deleteDrive removes a drive; its files are removed in the background.
 func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, error) {
-	d, err := s.Store.Drive(ctx, callerOf(ctx).Workspace, r.PathValue("drive"))
+	d, err := s.Store.Drive(ctx, api.Caller(ctx).Workspace, r.PathValue("drive"))
 	if err != nil {
 		return deleted{}, err
 	}
@@ -129,7 +130,7 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 
 // driveToken proves to others that its bearer may use a drive. Mounts need none.
 func (s *Server) driveToken(ctx context.Context, r *http.Request) (doze.DriveToken, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	d, err := s.Store.Drive(ctx, c.Workspace, r.PathValue("drive"))
 	if err != nil {
 		return doze.DriveToken{}, err

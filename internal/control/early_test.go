@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/ingress"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 // TestRefusedBeforeTheBody is made from the route table: whoever may not call a
@@ -54,7 +54,7 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
-	for _, rt := range control.Routes() {
+	for _, rt := range plane.Describe().Routes() {
 		path := strings.NewReplacer("{", "", "}", "").Replace(rt.Pattern)
 		if rt.Scope == "" {
 			continue // the body may be the credential

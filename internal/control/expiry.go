@@ -167,7 +167,7 @@ func (s *Server) conclude(ctx context.Context, due []store.Sandbox, now time.Tim
 		sb := over[uid]
 		ended = append(ended, sb)
 		_, why := s.deadlineAt(sb, by, now)
-		s.acted(sb.Metadata.Workspace, "sandboxes.expire", "sandboxes", sb.Metadata.Name, doze.AuditDone, why)
+		s.Audit.Acted(sb.Metadata.Workspace, "sandboxes.expire", "sandboxes", sb.Metadata.Name, doze.AuditDone, why)
 		delete(over, uid)
 	}
 	for _, sb := range over { // it changed meanwhile, or nothing could be recorded

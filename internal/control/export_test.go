@@ -12,18 +12,3 @@ func (s *Server) Unfinished(ctx context.Context) (map[string]func(context.Contex
 	}
 	return todo, err
 }
-
-// NameOf is what a body calls the object that it makes.
-var NameOf = nameOf
-
-// Flags are the names of all flags.
-var Flags = flags[:]
-
-// Stale are the rows of the tables of the description that are of nothing.
-func Stale() []string {
-	schemas := newSchemas()
-	for _, rt := range routes {
-		rt.describe(schemas)
-	}
-	return schemas.Stale()
-}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/api"
 )
 
 // TestFlags: what is neither true nor false is said, not ignored.
@@ -24,7 +24,7 @@ func TestFlags(t *testing.T) {
 		"platform":         "GET /audit",
 		"withReason":       "POST /workspaces/availability",
 	}
-	for _, name := range control.Flags {
+	for _, name := range api.Flags() {
 		t.Run(name, func(t *testing.T) {
 			method, path, ok := strings.Cut(where[name], " ")
 			if !ok {

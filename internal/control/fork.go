@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -25,7 +26,7 @@ func (s *Server) forkSnapshot(ctx context.Context, r *http.Request, body map[str
 	var p doze.Problems
 	in := forkRequest(body, &p)
 	if in.SnapshotID != "" && in.SnapshotID != n.ID && in.SnapshotID != n.Name {
-		p.Add("snapshotId", "is %q; the path names the snapshot %s", clip(in.SnapshotID), n.ID)
+		p.Add("snapshotId", "is %q; the path names the snapshot %s", api.Clip(in.SnapshotID), n.ID)
 	}
 	return s.fork(ctx, n, in, &p)
 }
@@ -95,7 +96,7 @@ func (s *Server) stay(ctx context.Context, id string) {
 }
 
 func forkRequest(body map[string]any, p *doze.Problems) (in doze.ForkRequest) {
-	decode(&in, body, "", p)
+	api.Decode(&in, body, "", p)
 	return in
 }
 
@@ -124,7 +125,7 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 		lacking.Add("this platform", "has no applications: fork into a sandbox, with the targetType %s, and create a preview of it", doze.KindSandbox)
 	}
 	in.Check(&p, n.Spec)
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	sb := doze.Sandbox{Metadata: doze.Metadata{Name: in.TargetName, Workspace: c.Workspace, CreatedBy: c.Sub, UpdatedBy: c.Sub}, Spec: n.Heir}
 	if n.Withheld > 0 {
 		sb.Events = []doze.Event{{Message: fmt.Sprintf("routing rules with secrets are not inherited: the source has %d, set those that the fork needs", n.Withheld)}}
@@ -134,11 +135,11 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, unmask(nil, in.Envs, "envs", &p))
 	sb.Default(s.Region)
 	doze.CheckEnvs(&p, "envs", sb.Spec.Runtime.Envs)
-	s.checkFree(&p, "targetName", "/sandboxes/{}", in.TargetName)
+	s.siblings.Check(&p, "targetName", "/sandboxes/{}", in.TargetName)
 	if err := s.checkReferences(ctx, c.Workspace, "envs", sb.Spec.Runtime.Envs, &p); err != nil {
 		return sb, err
 	}
-	if err := verdict(p, lacking); err != nil {
+	if err := api.Verdict(p, lacking); err != nil {
 		return sb, err
 	}
 	// What is wrong now came with the snapshot.
@@ -197,7 +198,7 @@ func (s *Server) restoreSnapshot(ctx context.Context, r *http.Request) (out doze
 	}
 	want := sb
 	want.Spec.Runtime.Image, want.Spec.Runtime.Memory, want.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
-	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
+	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, api.Caller(ctx).Sub
 	if err := s.replace(life, sb, want, n); err != nil {
 		return out, unlessDeleted(life, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -25,7 +26,7 @@ const builds = "this platform builds no images: push yours to a registry, and na
 
 // noBuild is what this platform lacks for a request that wants to upload.
 func noBuild(r *http.Request) (lacking doze.Problems) {
-	if uploads.in(r.URL.Query()) {
+	if api.Upload.In(r.URL.Query()) {
 		lacking = doze.Problems{builds}
 	}
 	return lacking
@@ -108,7 +109,7 @@ func imageView(workspace string, i doze.Image) doze.Image {
 }
 
 func (s *Server) listImages(ctx context.Context, _ *http.Request) ([]doze.Image, error) {
-	workspace := callerOf(ctx).Workspace
+	workspace := api.Caller(ctx).Workspace
 	all, err := s.Store.Images(ctx, workspace)
 	list := make([]doze.Image, len(all))
 	for i, one := range all {
@@ -124,14 +125,14 @@ func (s *Server) imageOf(ctx context.Context, r *http.Request) (i doze.Image, ta
 		return i, "", errNoImage
 	}
 	name, tag, _ := strings.Cut(r.PathValue("image"), ":")
-	i, err = s.Store.Image(ctx, callerOf(ctx).Workspace, name)
+	i, err = s.Store.Image(ctx, api.Caller(ctx).Workspace, name)
 	return i, cmp.Or(r.PathValue("tag"), tag), err
 }
 
 // ownImageOf is imageOf for a caller that wants to change the image.
 func (s *Server) ownImageOf(ctx context.Context, r *http.Request) (i doze.Image, tag string, err error) {
 	i, tag, err = s.imageOf(ctx, r)
-	if err == nil && i.Metadata.Workspace != callerOf(ctx).Workspace {
+	if err == nil && i.Metadata.Workspace != api.Caller(ctx).Workspace {
 		err = doze.Errorf(doze.Forbidden, "the image is shared by the workspace %s: only there it can be changed", i.Metadata.Workspace)
 	}
 	return i, tag, err
@@ -139,7 +140,7 @@ func (s *Server) ownImageOf(ctx context.Context, r *http.Request) (i doze.Image,
 
 func (s *Server) image(ctx context.Context, r *http.Request) (doze.Image, error) {
 	i, _, err := s.imageOf(ctx, r)
-	return imageView(callerOf(ctx).Workspace, i), err
+	return imageView(api.Caller(ctx).Workspace, i), err
 }
 
 // createImage gives an image of a registry a name in the workspace, and answers
@@ -147,7 +148,7 @@ func (s *Server) image(ctx context.Context, r *http.Request) (doze.Image, error)
 func (s *Server) createImage(ctx context.Context, r *http.Request, body map[string]any) (out doze.ImageResponse, err error) {
 	in := doze.ImageRequest{ResourceType: doze.KindSandbox}
 	var wrong doze.Problems
-	decode(&in, body, "", &wrong)
+	api.Decode(&in, body, "", &wrong)
 	name, tag, ok := doze.WorkspaceImage(in.Name)
 	if !ok || strings.Contains(in.Name, "/") {
 		wrong.Add("name", "must be lowercase letters, digits and hyphens, at most %d, and may have a tag like app:1.0", doze.NameMax)
@@ -162,8 +163,8 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if slices.Contains(imageTypes[1:], in.ResourceType) {
 		lacking = append(lacking, "this platform runs sandboxes only: resourceType must be "+doze.KindSandbox)
 	}
-	workspace := callerOf(ctx).Workspace
-	if err = verdict(wrong, lacking); in.Image != "" {
+	workspace := api.Caller(ctx).Workspace
+	if err = api.Verdict(wrong, lacking); in.Image != "" {
 		err = s.checkImage(ctx, workspace, "image", in.Image, err)
 	}
 	if err != nil {
@@ -233,7 +234,7 @@ func (s *Server) deleteImage(ctx context.Context, r *http.Request) (doze.Image, 
 		return i, err
 	}
 	if tag != "" && !slices.ContainsFunc(i.Spec.Tags, func(t doze.ImageTag) bool { return t.Name == tag }) {
-		return doze.Image{}, doze.Errorf(doze.NotFound, "the image has no tag %q", clip(tag))
+		return doze.Image{}, doze.Errorf(doze.NotFound, "the image has no tag %q", api.Clip(tag))
 	}
 	used, err := s.tagsInUse(ctx, i)
 	if err != nil {
@@ -244,7 +245,7 @@ func (s *Server) deleteImage(ctx context.Context, r *http.Request) (doze.Image, 
 			return doze.Image{}, doze.Errorf(doze.Invalid, "the image %s:%s is in use by a sandbox: delete that first", i.Metadata.Name, t.Name)
 		}
 	}
-	workspace := callerOf(ctx).Workspace
+	workspace := api.Caller(ctx).Workspace
 	var dropped []string
 	_, err = s.Store.ChangeImage(ctx, workspace, i.Metadata.Name, func(now *doze.Image) error {
 		dropped = dropTags(now, func(t doze.ImageTag) bool { return tag == "" || tag == t.Name })
@@ -308,7 +309,7 @@ type cleaned struct {
 
 // cleanImages removes the tags of the workspace that no living sandbox has.
 func (s *Server) cleanImages(ctx context.Context, _ *http.Request) (out cleaned, err error) {
-	workspace := callerOf(ctx).Workspace
+	workspace := api.Caller(ctx).Workspace
 	all, err := s.Store.Images(ctx, workspace)
 	if err != nil {
 		return out, err
@@ -357,7 +358,7 @@ func (s *Server) shareImage(ctx context.Context, r *http.Request, body map[strin
 	}
 	var in shareRequest
 	var wrong doze.Problems
-	decode(&in, body, "", &wrong)
+	api.Decode(&in, body, "", &wrong)
 	switch in.Target {
 	case "":
 		wrong.Add("targetWorkspace", "is required")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 )
 
 // logResources are the types of a resource that may have a log, in the forms
@@ -19,7 +20,7 @@ var logResources = []string{"", "sandbox", "sandboxes"}
 func (s *Server) logs(ctx context.Context, r *http.Request) (map[string]doze.Log, error) {
 	q, all := r.URL.Query(), map[string]doze.Log{}
 	var p doze.Problems
-	from, to := momentOf(q, "start", &p), momentOf(q, "end", &p)
+	from, to := api.MomentOf(q, "start", &p), api.MomentOf(q, "end", &p)
 	names := strings.FieldsFunc(q.Get("workloadIds"), func(r rune) bool { return r == ',' || r == ' ' })
 	if len(names) == 0 || len(names) > doze.LogWorkloadsMax {
 		p.Add("workloadIds", "has %d names; it must have 1 to %d, separated by commas", len(names), doze.LogWorkloadsMax)
@@ -30,7 +31,7 @@ func (s *Server) logs(ctx context.Context, r *http.Request) (map[string]doze.Log
 	for _, name := range names {
 		log := doze.Log{Lines: []doze.LogLine{}}
 		if slices.Contains(logResources, q.Get("resourceType")) {
-			sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, name)
+			sb, err := s.Store.SandboxByName(ctx, api.Caller(ctx).Workspace, name)
 			if err != nil && doze.Public(err).Kind != doze.NotFound {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
@@ -63,7 +64,7 @@ func (s *Server) serveMounts(ctx context.Context, r *http.Request, route fleet.U
 		return s.unmountDrive(ctx, route, rest)
 	case rest != "" && rest != "/":
 	case r.Method == http.MethodPost:
-		body, err := readBody(r)
+		body, err := api.ReadBody(r)
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +88,7 @@ func (s *Server) listMounts(ctx context.Context, route fleet.Upstream) (mountLis
 func (s *Server) mountDrive(ctx context.Context, route fleet.Upstream, body map[string]any) (mounted, error) {
 	var m fleet.DriveMount
 	var p doze.Problems
-	decode(&m.DriveMount, body, "", &p)
+	api.Decode(&m.DriveMount, body, "", &p)
 	m.Check(&p)
 	if err := p.Err(); err != nil {
 		return mounted{}, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -20,17 +21,17 @@ const networksMax = 1000
 func (s *Server) vpcOf(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
 	name := r.PathValue("vpc")
 	if name != doze.DefaultVPC {
-		return s.Store.Network(ctx, callerOf(ctx).Workspace, store.VPC, name)
+		return s.Store.Network(ctx, api.Caller(ctx).Workspace, store.VPC, name)
 	}
 	return doze.NetworkResource{
-		Metadata: doze.NetworkMetadata{Name: name, DisplayName: name, Workspace: callerOf(ctx).Workspace},
+		Metadata: doze.NetworkMetadata{Name: name, DisplayName: name, Workspace: api.Caller(ctx).Workspace},
 		Status:   doze.Running.Status(), Events: []doze.Event{},
 	}, nil
 }
 
 // gatewayOf is the gateway that a path names, in its VPC.
 func (s *Server) gatewayOf(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
-	g, err := s.Store.Network(ctx, callerOf(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
+	g, err := s.Store.Network(ctx, api.Caller(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
 	if err == nil && g.Metadata.VPCName != r.PathValue("vpc") {
 		return doze.NetworkResource{}, doze.Errorf(doze.NotFound, "there is no such egress gateway")
 	}
@@ -43,7 +44,7 @@ func (s *Server) ipOf(ctx context.Context, r *http.Request) (doze.NetworkResourc
 	if _, err := s.gatewayOf(ctx, r); err != nil {
 		return doze.NetworkResource{}, err
 	}
-	ip, err := s.Store.Network(ctx, callerOf(ctx).Workspace, store.IP, r.PathValue("ip"))
+	ip, err := s.Store.Network(ctx, api.Caller(ctx).Workspace, store.IP, r.PathValue("ip"))
 	if err == nil && ip.Metadata.GatewayName != r.PathValue("gateway") {
 		return doze.NetworkResource{}, missing
 	}
@@ -52,7 +53,7 @@ func (s *Server) ipOf(ctx context.Context, r *http.Request) (doze.NetworkResourc
 
 // networks lists a kind; nil is an empty list.
 func (s *Server) networks(ctx context.Context, kind store.NetworkKind, parent string) ([]doze.NetworkResource, error) {
-	all, err := s.Store.Networks(ctx, callerOf(ctx).Workspace, kind, parent)
+	all, err := s.Store.Networks(ctx, api.Caller(ctx).Workspace, kind, parent)
 	if all == nil {
 		all = []doze.NetworkResource{}
 	}
@@ -62,15 +63,15 @@ func (s *Server) networks(ctx context.Context, kind store.NetworkKind, parent st
 // makeNetwork records a resource of a kind in its parent. Check looks at the
 // spec, and may fill in what is left out.
 func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent string, where doze.NetworkMetadata, body map[string]any, check func(*doze.NetworkSpec, *doze.Problems)) (doze.NetworkResource, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	var p doze.Problems
 	meta := struct {
 		Name        string `json:"name"`
 		DisplayName string `json:"displayName"`
 	}{}
-	decode(&meta, member(body, "metadata", &p), "metadata", &p)
+	api.Decode(&meta, api.Member(body, "metadata", &p), "metadata", &p)
 	n := doze.NetworkResource{Metadata: where, Status: doze.Running.Status()}
-	decode(&n.Spec, member(body, "spec", &p), "spec", &p)
+	api.Decode(&n.Spec, api.Member(body, "spec", &p), "spec", &p)
 	rest := doze.Metadata{Name: meta.Name, DisplayName: meta.DisplayName}
 	rest.Check(&p)
 	n.Spec.PublicIP = ""
@@ -118,7 +119,7 @@ func (s *Server) deleteVPC(ctx context.Context, r *http.Request) (doze.NetworkRe
 	if r.PathValue("vpc") == doze.DefaultVPC {
 		return doze.NetworkResource{}, doze.Errorf(doze.Conflict, "the default VPC cannot be deleted")
 	}
-	vpc, workspace := r.PathValue("vpc"), callerOf(ctx).Workspace
+	vpc, workspace := r.PathValue("vpc"), api.Caller(ctx).Workspace
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
 		if sb.Metadata.Workspace == workspace && sb.Spec.VPC == vpc {
 			return doze.Errorf(doze.Conflict, "the sandbox %s is in this VPC: delete it, or change its spec.vpc first", sb.Metadata.Name)
@@ -153,7 +154,7 @@ func (s *Server) createGateway(ctx context.Context, r *http.Request, body map[st
 		if spec.Region == doze.AnyRegion {
 			spec.Region = s.Region
 		}
-		s.checkRegion("spec.region", spec.Region, p)
+		api.CheckRegion(p, "spec.region", spec.Region, s.Region)
 	})
 }
 
@@ -161,7 +162,7 @@ func (s *Server) deleteGateway(ctx context.Context, r *http.Request) (doze.Netwo
 	if _, err := s.gatewayOf(ctx, r); err != nil {
 		return doze.NetworkResource{}, err
 	}
-	return s.Store.DeleteNetwork(ctx, callerOf(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
+	return s.Store.DeleteNetwork(ctx, api.Caller(ctx).Workspace, store.Gateway, r.PathValue("gateway"))
 }
 
 // gatewayUsage says which sandboxes use which gateway.
@@ -174,7 +175,7 @@ func (s *Server) gatewayUsage(ctx context.Context, _ *http.Request) (map[string]
 	if err != nil {
 		return nil, err
 	}
-	err = s.eachUser(ctx, callerOf(ctx).Workspace, func(gateway string, sb store.Sandbox) error {
+	err = s.eachUser(ctx, api.Caller(ctx).Workspace, func(gateway string, sb store.Sandbox) error {
 		usage[gateway] = append(usage[gateway], sb.Metadata.Name)
 		return nil
 	})
@@ -319,7 +320,7 @@ func (s *Server) checkNetwork(ctx context.Context, sb *doze.Sandbox, p *doze.Pro
 	if vpc := cmp.Or(sb.Spec.VPC, doze.DefaultVPC); vpc != doze.DefaultVPC {
 		_, err := s.Store.Network(ctx, sb.Metadata.Workspace, store.VPC, vpc)
 		if doze.Public(err).Kind == doze.NotFound {
-			p.Add("spec.vpc", "is %q; there is no such VPC: create it first", clip(vpc))
+			p.Add("spec.vpc", "is %q; there is no such VPC: create it first", api.Clip(vpc))
 		} else if err != nil {
 			return err
 		}
@@ -333,14 +334,14 @@ func (s *Server) checkNetwork(ctx context.Context, sb *doze.Sandbox, p *doze.Pro
 	g, err := s.Store.Network(ctx, sb.Metadata.Workspace, store.Gateway, name)
 	switch {
 	case doze.Public(err).Kind == doze.NotFound || err == nil && g.Metadata.VPCName != doze.DefaultVPC:
-		p.Add(field, "is %q; there is no such egress gateway in the VPC %s", clip(name), doze.DefaultVPC)
+		p.Add(field, "is %q; there is no such egress gateway in the VPC %s", api.Clip(name), doze.DefaultVPC)
 		return nil
 	case err != nil:
 		return err
 	}
 	address, err := s.Store.GatewayAddress(ctx, sb.Metadata.Workspace, name)
 	if err == nil && !address.IsValid() {
-		p.Add(field, "is %q, which has no address: create an egress IP in it, and wait until that is DEPLOYED", clip(name))
+		p.Add(field, "is %q, which has no address: create an egress IP in it, and wait until that is DEPLOYED", api.Clip(name))
 	}
 	return err
 }

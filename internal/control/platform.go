@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 )
 
 // operator is an error for a caller who does not operate the platform.
 func (s *Server) operator(ctx context.Context) error {
-	if callerOf(ctx).Operates(s.Operator) {
+	if api.Caller(ctx).Operates(s.Operator) {
 		return nil
 	}
 	return doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", s.Operator)
@@ -57,7 +58,7 @@ func (s *Server) updatePlatformUser(ctx context.Context, r *http.Request, body m
 	}
 	in := rightsRequest{u.WorkspaceCreator}
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	if err := p.Err(); err != nil {
 		return doze.User{}, err
 	}

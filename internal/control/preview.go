@@ -13,6 +13,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -150,7 +151,7 @@ func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[st
 	if err != nil {
 		return doze.Preview{}, err
 	}
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	p := store.Preview{ID: store.NewID(), UID: sb.UID}
 	p.Metadata = doze.PreviewMetadata{
 		ResourceName: sb.Metadata.Name, ResourceType: doze.KindSandbox, Workspace: c.Workspace, CreatedAt: now, CreatedBy: c.Sub,
@@ -182,15 +183,15 @@ func (s *Server) updatePreview(ctx context.Context, r *http.Request, body map[st
 // knows is what is recorded.
 func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.Sandbox, p store.Preview, old string, body map[string]any) (doze.Preview, error) {
 	name, now := p.Metadata.Name, time.Now()
-	wrong := mistakesOf(ctx)
+	wrong := api.Mistakes(ctx)
 	set := struct {
 		Name        string `json:"name"`
 		DisplayName string `json:"displayName"`
 	}{p.Metadata.Name, p.Metadata.DisplayName}
-	decode(&set, member(body, "metadata", &wrong), "metadata", &wrong)
-	decode(&p.Spec, member(body, "spec", &wrong), "spec", &wrong)
+	api.Decode(&set, api.Member(body, "metadata", &wrong), "metadata", &wrong)
+	api.Decode(&p.Spec, api.Member(body, "spec", &wrong), "spec", &wrong)
 	p.Metadata.Name, p.Metadata.DisplayName, p.Spec.URL, p.Spec.Region = set.Name, set.DisplayName, "", ""
-	p.Metadata.UpdatedAt, p.Metadata.UpdatedBy = doze.Time{Time: now}, callerOf(ctx).Sub
+	p.Metadata.UpdatedAt, p.Metadata.UpdatedBy = doze.Time{Time: now}, api.Caller(ctx).Sub
 	if name != "" && p.Metadata.Name == "" {
 		p.Metadata.Name = name
 	}
@@ -221,7 +222,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 	}
 	p.Label = previewLabel(key, p.Preview)
 	var yield func(store.Preview) store.Preview
-	if force.in(r.URL.Query()) {
+	if api.Force.In(r.URL.Query()) {
 		yield = func(other store.Preview) store.Preview { // it goes on at the address of its name
 			other.Spec.PrefixURL = ""
 			other.Metadata.UpdatedAt, other.Metadata.UpdatedBy = p.Metadata.UpdatedAt, p.Metadata.UpdatedBy
@@ -312,8 +313,8 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 		ExpiresAt string `json:"expiresAt"`
 	}
 	var wrong doze.Problems
-	decode(&in, member(body, "metadata", &wrong), "metadata", &wrong)
-	decode(&spec, member(body, "spec", &wrong), "spec", &wrong)
+	api.Decode(&in, api.Member(body, "metadata", &wrong), "metadata", &wrong)
+	api.Decode(&spec, api.Member(body, "spec", &wrong), "spec", &wrong)
 	doze.CheckName(&wrong, "metadata.name", in.Name)
 	t := store.PreviewToken{ID: store.NewID()}
 	if spec.ExpiresAt != "" {

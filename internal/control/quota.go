@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/openapi"
@@ -99,16 +100,6 @@ func (s *Server) noteEgress(ctx context.Context) {
 	}
 }
 
-// noteRefusal counts an error that a quota is the reason of. Those of quotas that
-// are enforced in memory are counted there.
-func (s *Server) noteRefusal(err error) {
-	if e := doze.Public(err); e.Name == doze.NameQuotaExceeded {
-		if name, _ := e.Fields["quota"].(string); slices.Contains(store.Counted, name) {
-			s.Quotas.Refused(name)
-		}
-	}
-}
-
 // limit puts the limits of a workspace in force; the records have them already.
 func (s *Server) limit(ctx context.Context, workspace string, own doze.Limits) error {
 	s.Quotas.Set(workspace, own)
@@ -123,7 +114,7 @@ func (s *Server) claim(ctx context.Context, sb store.Sandbox, fresh, before stri
 
 // quotas answers those of the caller's workspace.
 func (s *Server) quotas(ctx context.Context, _ *http.Request) ([]doze.QuotaStatus, error) {
-	return s.statusOf(ctx, callerOf(ctx).Workspace)
+	return s.statusOf(ctx, api.Caller(ctx).Workspace)
 }
 
 // quotasOf answers those of a workspace that the caller may enter; an operator may see
@@ -154,7 +145,7 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 	}
 	var p doze.Problems
 	var in quotaRequest
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	change, limits := limitChange{}, doze.Limits{}
 	for name, most := range in.Quotas {
 		change[name] = nil
@@ -196,7 +187,7 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 // governed is the workspace that a path names, by name or id: for an operator
 // any, for others those that they may enter.
 func (s *Server) governed(ctx context.Context, r *http.Request) (doze.Workspace, error) {
-	if !callerOf(ctx).Operates(s.Operator) {
+	if !api.Caller(ctx).Operates(s.Operator) {
 		w, _, err := s.inWorkspace(ctx, r, "workspaces:get")
 		return w, err
 	}

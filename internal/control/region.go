@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 )
 
 // healthy is the status of a region that answers.
@@ -43,5 +44,5 @@ func (s *Server) features(context.Context, *http.Request) (map[string]map[string
 
 // feature is a switch that clients look at, whatever its name: it is off.
 func (s *Server) feature(_ context.Context, r *http.Request) (doze.Feature, error) {
-	return doze.Feature{Key: clip(r.PathValue("feature")), EvaluatedAt: doze.Time{Time: time.Now()}}, nil
+	return doze.Feature{Key: api.Clip(r.PathValue("feature")), EvaluatedAt: doze.Time{Time: time.Now()}}, nil
 }

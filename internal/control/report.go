@@ -55,7 +55,7 @@ func (s *Server) accept(ctx context.Context, batch []fleet.Report) error {
 	for _, sb := range moved {
 		slog.DebugContext(ctx, "transition", "sandbox", sb.UID, "workspace", sb.Metadata.Workspace, "phase", sb.Phase)
 		if sb.Phase == doze.Failed {
-			s.acted(sb.Metadata.Workspace, "sandboxes.fail", "sandboxes", sb.Metadata.Name, doze.AuditFailed, "its events say why")
+			s.Audit.Acted(sb.Metadata.Workspace, "sandboxes.fail", "sandboxes", sb.Metadata.Name, doze.AuditFailed, "its events say why")
 		}
 		if sb.Phase == doze.Terminated {
 			s.expiry.rang.ring() // its retention began

@@ -1,497 +1,233 @@
 package control
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"maps"
 	"net/http"
-	"net/url"
-	"slices"
-	"strings"
-	"time"
+	"reflect"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/audit"
-	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/api"
 )
 
-// prefix is the version segment in front of every path (spec section 9).
-const prefix = "/v0"
+// rows are the routes of this room.
+var rows = []api.Row[*Server]{
+	api.GET("/sandboxes", "sandboxes:list", api.Read((*Server).listSandboxes).Asks("status", "externalId", "showTerminated")),
+	api.POST("/sandboxes", "sandboxes:create", api.Write[doze.Sandbox]((*Server).createSandbox).Asks("createIfNotExist").Together()),
+	api.GET("/sandboxes/{name}", "sandboxes:get", api.Read((*Server).sandbox).Asks("show_secrets")),
+	api.PUT("/sandboxes/{name}", "sandboxes:update", api.Write[doze.Sandbox]((*Server).updateSandbox)),
+	api.DELETE("/sandboxes/{name}", "sandboxes:delete", api.Read((*Server).deleteSandbox)),
+	api.GET("/sandboxes/by-external-id/{externalId}", "sandboxes:get", api.Read((*Server).sandboxByExternalID)),
+	api.GET("/configuration", "configurations:list", api.Read((*Server).configuration)),
+	api.GET("/locations", "locations:list", api.Read((*Server).locations)),
+	api.GET("/publicIps", "locations:list", api.Read((*Server).publicIPs).Asks("region")),
+	api.GET("/features", "configurations:list", api.Read((*Server).features)),
+	api.GET("/features/{feature}", "configurations:list", api.Read((*Server).feature)),
+	api.GET("/observability/logs", "sandboxes:get", api.Read((*Server).logs).Asks("start", "end", "resourceType", "workloadIds")),
+	api.GET("/sandbox/hub", "sandboxhub:list", api.Read((*Server).hub)),
 
-// A route is one row of the control API.
-type route struct {
-	method  string
-	pattern string // segments; one in braces is a path value
-	scope   string // what a credential needs; empty is open to everybody
-	endpoint
+	api.GET("/sandboxes/{name}/previews", "sandboxes:get", api.Read((*Server).listPreviews)),
+	api.POST("/sandboxes/{name}/previews", "sandboxes:update", api.Write[doze.Preview]((*Server).createPreview).Asks("force").Together()),
+	api.GET("/sandboxes/{name}/previews/{preview}", "sandboxes:get", api.Read((*Server).preview)),
+	api.PUT("/sandboxes/{name}/previews/{preview}", "sandboxes:update", api.Write[doze.Preview]((*Server).updatePreview).Asks("force").Together()),
+	api.DELETE("/sandboxes/{name}/previews/{preview}", "sandboxes:update", api.Read((*Server).deletePreview)),
+	api.GET("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Read((*Server).listPreviewTokens).Revealing()),
+	api.POST("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Write[doze.PreviewToken]((*Server).createPreviewToken)),
+	api.DELETE("/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", api.Read((*Server).deletePreviewToken)),
+
+	api.GET("/sandboxes/{name}/traces", "sandboxes:get", api.Read((*Server).traces)),
+	api.POST("/sandboxes/{name}/tickets", "sandboxes:control", api.Read((*Server).createTicket)),
+
+	api.GET("/sandboxes/{name}/schedules", "sandboxes:get", api.Read((*Server).schedulesOf).Asks("show_secrets", "type")),
+	api.POST("/sandboxes/{name}/schedules", "sandboxes:update", api.Write[doze.Schedule]((*Server).createSchedule)),
+	api.GET("/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", api.Read((*Server).schedule).Asks("show_secrets")),
+	api.PUT("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", api.Write[doze.Schedule]((*Server).updateSchedule)),
+	api.DELETE("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", api.Read((*Server).deleteSchedule)),
+	api.GET("/sandboxes/{name}/schedule-executions", "sandboxes:get", api.Read((*Server).executionsOf).Asks("status", "schedule", "since", "until")),
+	api.GET("/schedules", "sandboxes:list", api.Read((*Server).listSchedules).Asks("show_secrets", "type", "sandbox")),
+	api.GET("/schedules/metrics", "sandboxes:list", api.Read((*Server).scheduleMetrics).Asks("since", "until")),
+	api.GET("/schedule-executions", "sandboxes:list", api.Read((*Server).listExecutions).Asks("status", "sandbox", "schedule", "since", "until")),
+
+	api.GET("/snapshots", "sandboxes:list", api.Read((*Server).listSnapshots).Asks("status")),
+	api.POST("/snapshots", "sandboxes:update", api.Write[doze.SnapshotRequest]((*Server).createSnapshot)),
+	api.GET("/snapshots/{snapshot}", "sandboxes:get", api.Read((*Server).snapshot)),
+	api.DELETE("/snapshots/{snapshot}", "sandboxes:delete", api.Read((*Server).deleteSnapshot)),
+	api.POST("/snapshots/{snapshot}/fork", "sandboxes:create", api.Write[doze.ForkRequest]((*Server).forkSnapshot)),
+	api.GET("/sandboxes/{name}/snapshots", "sandboxes:get", api.Read((*Server).snapshotsOf)),
+	api.POST("/sandboxes/{name}/snapshots", "sandboxes:update", api.Write[doze.SnapshotRequest]((*Server).createSnapshot)),
+	api.DELETE("/sandboxes/{name}/snapshots/{snapshot}", "sandboxes:delete", api.Read((*Server).deleteSnapshot)),
+	api.POST("/sandboxes/{name}/snapshots/{snapshot}/restore", "sandboxes:update", api.Read((*Server).restoreSnapshot)),
+	api.POST("/sandboxes/{name}/fork", "sandboxes:create", api.Write[doze.ForkRequest]((*Server).forkSandbox)),
+	api.POST("/sandboxes/{name}/archive", "sandboxes:update", api.Read((*Server).archiveSandbox)),
+	api.POST("/sandboxes/{name}/unarchive", "sandboxes:update", api.Read((*Server).unarchiveSandbox)),
+
+	api.GET("/volumes", "volumes:list", api.Read((*Server).listVolumes).Asks("status", "externalId")),
+	api.POST("/volumes", "volumes:create", api.Write[doze.Volume]((*Server).createVolume)),
+	api.GET("/volumes/{volume}", "volumes:get", api.Read((*Server).volume)),
+	api.GET("/volumes/by-external-id/{externalId}", "volumes:get", api.Read((*Server).volumeByExternalID)),
+	api.PUT("/volumes/{volume}", "volumes:create", api.Write[doze.Volume]((*Server).updateVolume)),
+	api.DELETE("/volumes/{volume}", "volumes:delete", api.Read((*Server).deleteVolume)),
+
+	api.GET("/drives", "volumes:list", api.Read((*Server).listDrives).Asks("status", "externalId")),
+	api.POST("/drives", "volumes:create", api.Write[doze.Drive]((*Server).createDrive)),
+	api.GET("/drives/jwks.json", "", api.Read((*Server).driveKeys)),
+	api.GET("/drives/{drive}", "volumes:get", api.Read((*Server).drive)),
+	api.GET("/drives/by-external-id/{externalId}", "volumes:get", api.Read((*Server).driveByExternalID)),
+	api.PUT("/drives/{drive}", "volumes:create", api.Write[doze.Drive]((*Server).updateDrive)),
+	api.DELETE("/drives/{drive}", "volumes:delete", api.Read((*Server).deleteDrive)),
+	api.POST("/drives/{drive}/access-token", "volumes:get", api.Read((*Server).driveToken)),
+
+	api.GET("/volume_templates", "volumeTemplates:list", api.Read((*Server).listVolumeTemplates)),
+	api.POST("/volume_templates", "volumeTemplates:create", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).createVolumeTemplate).Asks("upload", "version").Together()),
+	api.GET("/volume_templates/{template}", "volumeTemplates:get", api.Read((*Server).volumeTemplate)),
+	api.PUT("/volume_templates/{template}", "volumeTemplates:upsert", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).putVolumeTemplate).Asks("upload", "version").Together()),
+	api.DELETE("/volume_templates/{template}", "volumeTemplates:delete", api.Read((*Server).deleteVolumeTemplate)),
+	api.DELETE("/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", api.Read((*Server).deleteVersion)),
+	api.PUT("/uploads/{upload}", "", api.Read((*Server).upload).Takes(api.TarType).Asks("token")), // the address is the credential
+
+	api.GET("/customdomains", "customdomains:list", api.Read((*Server).listDomains)),
+	api.POST("/customdomains", "customdomains:create", api.Write[doze.CustomDomain]((*Server).createDomain)),
+	api.GET("/customdomains/{domain}", "customdomains:get", api.Read((*Server).domain)),
+	api.PUT("/customdomains/{domain}", "customdomains:update", api.Write[doze.CustomDomain]((*Server).updateDomain)),
+	api.DELETE("/customdomains/{domain}", "customdomains:delete", api.Read((*Server).deleteDomain)),
+	api.POST("/customdomains/{domain}/verify", "customdomains:update", api.Read((*Server).verifyDomain)),
+	api.GET("/customdomains/{domain}/share", "customdomains:get", api.Read((*Server).listShares)),
+	api.POST("/customdomains/{domain}/share", "customdomains:update", api.Write[shareRequest]((*Server).shareDomain)),
+	api.DELETE("/customdomains/{domain}/share/{target}", "customdomains:update", api.Read((*Server).unshareDomain)),
+
+	api.GET("/images", access.Admin, api.Read((*Server).listImages)),
+	api.POST("/images", access.Admin, api.Write[doze.ImageRequest]((*Server).createImage)),
+	api.DELETE("/images", access.Admin, api.Read((*Server).cleanImages)),
+	api.GET("/images/{type}/{image}", access.Admin, api.Read((*Server).image)),
+	api.DELETE("/images/{type}/{image}", access.Admin, api.Read((*Server).deleteImage)),
+	api.DELETE("/images/{type}/{image}/tags/{tag}", access.Admin, api.Read((*Server).deleteImage)),
+	api.GET("/images/{type}/{image}/share", access.Admin, api.Read((*Server).listImageShares)),
+	api.POST("/images/{type}/{image}/share", access.Admin, api.Write[shareRequest]((*Server).shareImage)),
+	api.DELETE("/images/{type}/{image}/share/{target}", access.Admin, api.Read((*Server).unshareImage)),
+	api.GET("/pending-image-shares", access.Admin, api.Read((*Server).pendingImageShares).Asks("direction")),
+	api.POST("/pending-image-shares/{share}/accept", access.Admin, api.Read((*Server).answerImageShare)),
+	api.POST("/pending-image-shares/{share}/decline", access.Admin, api.Read((*Server).answerImageShare)),
+
+	api.GET("/policies", "policies:list", api.Read((*Server).listPolicies)),
+	api.POST("/policies", "policies:create", api.Write[doze.Policy]((*Server).createPolicy)),
+	api.GET("/policies/{policy}", "policies:get", api.Read((*Server).policy)),
+	api.PUT("/policies/{policy}", "policies:update", api.Write[doze.Policy]((*Server).updatePolicy)),
+	api.DELETE("/policies/{policy}", "policies:delete", api.Read((*Server).deletePolicy)),
+	api.GET("/policies/{policy}/usages", "policies:get", api.Read((*Server).policyUsages)),
+
+	api.GET("/vpcs", access.Admin, api.Read((*Server).listVPCs)),
+	api.POST("/vpcs", access.Admin, api.Write[doze.NetworkResource]((*Server).createVPC)),
+	api.GET("/vpcs/{vpc}", access.Admin, api.Read((*Server).vpcOf)),
+	api.DELETE("/vpcs/{vpc}", access.Admin, api.Read((*Server).deleteVPC)),
+	api.GET("/vpcs/{vpc}/egressgateways", access.Admin, api.Read((*Server).listGateways)),
+	api.POST("/vpcs/{vpc}/egressgateways", access.Admin, api.Write[doze.NetworkResource]((*Server).createGateway)),
+	api.GET("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, api.Read((*Server).gatewayOf)),
+	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, api.Read((*Server).deleteGateway)),
+	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, api.Read((*Server).listIPs)),
+	api.POST("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, api.Write[doze.NetworkResource]((*Server).createIP)),
+	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, api.Read((*Server).ipOf)),
+	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, api.Read((*Server).deleteIP)),
+	api.GET("/egressgateways", access.Admin, api.Read((*Server).allGateways)),
+	api.GET("/egressgateways/usage", access.Admin, api.Read((*Server).gatewayUsage)),
+	api.GET("/egressips", access.Admin, api.Read((*Server).allIPs)),
+
+	api.GET("/secrets", access.Admin, api.Read((*Server).listSecrets)),
+	api.POST("/secrets", access.Admin, api.Write[doze.Secret]((*Server).createSecret)),
+	api.GET("/secrets/{secret}", access.Admin, api.Read((*Server).secret)),
+	api.PUT("/secrets/{secret}", access.Admin, api.Write[doze.Secret]((*Server).updateSecret)),
+	api.DELETE("/secrets/{secret}", access.Admin, api.Read((*Server).deleteSecret)),
+
+	api.GET("/api_keys", "apiKey:list", api.Read((*Server).listAPIKeys)),
+	api.POST("/api_keys", "apiKey:write", api.Write[keyRequest]((*Server).createAPIKey)),
+	api.DELETE("/api_keys/{id}", "apiKey:write", api.Read((*Server).deleteAPIKey)),
+
+	api.GET("/workspaces", "workspaces:list", api.Read((*Server).listWorkspaces)),
+	api.POST("/workspaces", "workspaces:create", api.Write[workspaceRequest]((*Server).createWorkspace)),
+	api.POST("/workspaces/availability", "workspaces:create", api.Write[nameRequest]((*Server).workspaceAvailability).Asks("withReason").Together()),
+	api.GET("/workspaces/{workspace}", "workspaces:get", api.Read((*Server).workspace).Asks("countResources")),
+	api.PUT("/workspaces/{workspace}", "workspaces:update", api.Write[workspaceRequest]((*Server).updateWorkspace).Echoing(doze.Workspace{})),
+	api.DELETE("/workspaces/{workspace}", "workspaces:delete", api.Read((*Server).deleteWorkspace)),
+	api.DELETE("/workspaces/{workspace}/leave", "workspaces:leave", api.Read((*Server).leaveWorkspace)),
+	api.GET("/workspaces/{workspace}/quotas", "workspaces:get", api.Read((*Server).quotasOf)),
+	api.PUT("/workspaces/{workspace}/quotas", access.Admin, api.Write[quotaRequest]((*Server).setQuotas).By((*Server).governs)),
+	api.POST("/workspaces/{workspace}/accept", api.AnyScope, api.Read((*Server).joinWorkspace)),
+	api.POST("/workspaces/{workspace}/decline", api.AnyScope, api.Read((*Server).refuseWorkspace)),
+
+	api.GET("/quotas", "workspaces:get", api.Read((*Server).quotas)),
+
+	api.GET("/users", "workspaces:get", api.Read((*Server).listUsers)),
+	api.POST("/users", "workspaces:invite", api.Write[inviteRequest]((*Server).inviteUser)),
+	api.PUT("/users/{user}", "workspaces:update", api.Write[roleRequest]((*Server).updateUser).Echoing(doze.User{})),
+	api.DELETE("/users/{user}", "workspaces:remove", api.Read((*Server).removeUser)),
+	api.GET("/platform/users", access.Admin, api.Read((*Server).listPlatformUsers)),
+	api.PUT("/platform/users/{user}", access.Admin, api.Write[rightsRequest]((*Server).updatePlatformUser).By((*Server).operates)),
+	api.PUT("/password", api.AnyScope, api.Write[passwordRequest]((*Server).setPassword)),
+	api.GET("/invitations", "invitations:list", api.Read((*Server).listInvitations)),
+	api.POST("/invitations/accept", "", api.Write[acceptRequest]((*Server).acceptInvitation)),
+	api.POST("/invitations/decline", "", api.Write[declineRequest]((*Server).declineInvitation)),
+
+	api.GET("/service_accounts", access.Admin, api.Read((*Server).listServiceAccounts)),
+	api.POST("/service_accounts", access.Admin, api.Write[accountRequest]((*Server).createServiceAccount)),
+	api.PUT("/service_accounts/{account}", access.Admin, api.Write[accountRequest]((*Server).updateServiceAccount).Echoing(doze.ServiceAccount{})),
+	api.DELETE("/service_accounts/{account}", access.Admin, api.Read((*Server).deleteServiceAccount)),
+	api.GET("/service_accounts/{account}/api_keys", access.Admin, api.Read((*Server).listServiceKeys)),
+	api.POST("/service_accounts/{account}/api_keys", access.Admin, api.Write[keyRequest]((*Server).createServiceKey)),
+	api.DELETE("/service_accounts/{account}/api_keys/{key}", access.Admin, api.Read((*Server).deleteServiceKey)),
+
+	api.GET("/oauth/clients", access.Admin, api.Read((*Server).listOAuthClients)),
+	api.POST("/oauth/clients", access.Admin, api.Write[clientRequest]((*Server).createOAuthClient)),
+	api.DELETE("/oauth/clients/{client}", access.Admin, api.Read((*Server).deleteOAuthClient)),
+
+	api.GET("/audit", access.Admin, api.Read((*Server).listAudit).Asks(auditWords...)),
+	api.GET("/audit/export", access.Admin, api.Stream[doze.AuditLine]((*Server).export).Asks(auditWords...)),
 }
 
-// routes is the whole control API. If it is not here, we do not serve it.
-var routes = complete(slices.Concat(table, logins()))
-
-// complete fills in what rows say by their place in the table.
-func complete(all []route) []route {
-	for i := range all {
-		rt := &all[i]
-		rt.action = actionOf(*rt, all)
-		rt.collects = rt.method == http.MethodPost && strings.HasSuffix(rt.action, ".create")
-	}
-	return all
-}
-
-var table = []route{
-	{"GET", "/health", "", read((*Server).health)},
-	{"GET", "/openapi.json", "", described()},
-
-	{"GET", "/sandboxes", "sandboxes:list", read((*Server).listSandboxes).asks("status", "externalId", "showTerminated")},
-	{"POST", "/sandboxes", "sandboxes:create", write[doze.Sandbox]((*Server).createSandbox).asks("createIfNotExist").together()},
-	{"GET", "/sandboxes/{name}", "sandboxes:get", read((*Server).sandbox).asks("show_secrets")},
-	{"PUT", "/sandboxes/{name}", "sandboxes:update", write[doze.Sandbox]((*Server).updateSandbox)},
-	{"DELETE", "/sandboxes/{name}", "sandboxes:delete", read((*Server).deleteSandbox)},
-	{"GET", "/sandboxes/by-external-id/{externalId}", "sandboxes:get", read((*Server).sandboxByExternalID)},
-	{"GET", "/configuration", "configurations:list", read((*Server).configuration)},
-	{"GET", "/locations", "locations:list", read((*Server).locations)},
-	{"GET", "/publicIps", "locations:list", read((*Server).publicIPs).asks("region")},
-	{"GET", "/features", "configurations:list", read((*Server).features)},
-	{"GET", "/features/{feature}", "configurations:list", read((*Server).feature)},
-	{"GET", "/observability/logs", "sandboxes:get", read((*Server).logs).asks("start", "end", "resourceType", "workloadIds")},
-	{"GET", "/sandbox/hub", "sandboxhub:list", read((*Server).hub)},
-
-	{"GET", "/sandboxes/{name}/previews", "sandboxes:get", read((*Server).listPreviews)},
-	{"POST", "/sandboxes/{name}/previews", "sandboxes:update", write[doze.Preview]((*Server).createPreview).asks("force").together()},
-	{"GET", "/sandboxes/{name}/previews/{preview}", "sandboxes:get", read((*Server).preview)},
-	{"PUT", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", write[doze.Preview]((*Server).updatePreview).asks("force").together()},
-	{"DELETE", "/sandboxes/{name}/previews/{preview}", "sandboxes:update", read((*Server).deletePreview)},
-	{"GET", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", read((*Server).listPreviewTokens).revealing()},
-	{"POST", "/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", write[doze.PreviewToken]((*Server).createPreviewToken)},
-	{"DELETE", "/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", read((*Server).deletePreviewToken)},
-
-	{"GET", "/sandboxes/{name}/traces", "sandboxes:get", read((*Server).traces)},
-	{"POST", "/sandboxes/{name}/tickets", "sandboxes:control", read((*Server).createTicket)},
-
-	{"GET", "/sandboxes/{name}/schedules", "sandboxes:get", read((*Server).schedulesOf).asks("show_secrets", "type")},
-	{"POST", "/sandboxes/{name}/schedules", "sandboxes:update", write[doze.Schedule]((*Server).createSchedule)},
-	{"GET", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", read((*Server).schedule).asks("show_secrets")},
-	{"PUT", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", write[doze.Schedule]((*Server).updateSchedule)},
-	{"DELETE", "/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", read((*Server).deleteSchedule)},
-	{"GET", "/sandboxes/{name}/schedule-executions", "sandboxes:get", read((*Server).executionsOf).asks("status", "schedule", "since", "until")},
-	{"GET", "/schedules", "sandboxes:list", read((*Server).listSchedules).asks("show_secrets", "type", "sandbox")},
-	{"GET", "/schedules/metrics", "sandboxes:list", read((*Server).scheduleMetrics).asks("since", "until")},
-	{"GET", "/schedule-executions", "sandboxes:list", read((*Server).listExecutions).asks("status", "sandbox", "schedule", "since", "until")},
-
-	{"GET", "/snapshots", "sandboxes:list", read((*Server).listSnapshots).asks("status")},
-	{"POST", "/snapshots", "sandboxes:update", write[doze.SnapshotRequest]((*Server).createSnapshot)},
-	{"GET", "/snapshots/{snapshot}", "sandboxes:get", read((*Server).snapshot)},
-	{"DELETE", "/snapshots/{snapshot}", "sandboxes:delete", read((*Server).deleteSnapshot)},
-	{"POST", "/snapshots/{snapshot}/fork", "sandboxes:create", write[doze.ForkRequest]((*Server).forkSnapshot)},
-	{"GET", "/sandboxes/{name}/snapshots", "sandboxes:get", read((*Server).snapshotsOf)},
-	{"POST", "/sandboxes/{name}/snapshots", "sandboxes:update", write[doze.SnapshotRequest]((*Server).createSnapshot)},
-	{"DELETE", "/sandboxes/{name}/snapshots/{snapshot}", "sandboxes:delete", read((*Server).deleteSnapshot)},
-	{"POST", "/sandboxes/{name}/snapshots/{snapshot}/restore", "sandboxes:update", read((*Server).restoreSnapshot)},
-	{"POST", "/sandboxes/{name}/fork", "sandboxes:create", write[doze.ForkRequest]((*Server).forkSandbox)},
-	{"POST", "/sandboxes/{name}/archive", "sandboxes:update", read((*Server).archiveSandbox)},
-	{"POST", "/sandboxes/{name}/unarchive", "sandboxes:update", read((*Server).unarchiveSandbox)},
-
-	{"GET", "/volumes", "volumes:list", read((*Server).listVolumes).asks("status", "externalId")},
-	{"POST", "/volumes", "volumes:create", write[doze.Volume]((*Server).createVolume)},
-	{"GET", "/volumes/{volume}", "volumes:get", read((*Server).volume)},
-	{"GET", "/volumes/by-external-id/{externalId}", "volumes:get", read((*Server).volumeByExternalID)},
-	{"PUT", "/volumes/{volume}", "volumes:create", write[doze.Volume]((*Server).updateVolume)},
-	{"DELETE", "/volumes/{volume}", "volumes:delete", read((*Server).deleteVolume)},
-
-	{"GET", "/drives", "volumes:list", read((*Server).listDrives).asks("status", "externalId")},
-	{"POST", "/drives", "volumes:create", write[doze.Drive]((*Server).createDrive)},
-	{"GET", "/drives/jwks.json", "", read((*Server).driveKeys)},
-	{"GET", "/drives/{drive}", "volumes:get", read((*Server).drive)},
-	{"GET", "/drives/by-external-id/{externalId}", "volumes:get", read((*Server).driveByExternalID)},
-	{"PUT", "/drives/{drive}", "volumes:create", write[doze.Drive]((*Server).updateDrive)},
-	{"DELETE", "/drives/{drive}", "volumes:delete", read((*Server).deleteDrive)},
-	{"POST", "/drives/{drive}/access-token", "volumes:get", read((*Server).driveToken)},
-
-	{"GET", "/volume_templates", "volumeTemplates:list", read((*Server).listVolumeTemplates)},
-	{"POST", "/volume_templates", "volumeTemplates:create", offer((*Server).createVolumeTemplate).asks("upload", "version").together()},
-	{"GET", "/volume_templates/{template}", "volumeTemplates:get", read((*Server).volumeTemplate)},
-	{"PUT", "/volume_templates/{template}", "volumeTemplates:upsert", offer((*Server).putVolumeTemplate).asks("upload", "version").together()},
-	{"DELETE", "/volume_templates/{template}", "volumeTemplates:delete", read((*Server).deleteVolumeTemplate)},
-	{"DELETE", "/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", read((*Server).deleteVersion)},
-	{"PUT", "/uploads/{upload}", "", read((*Server).upload).takes(tarType).asks("token")}, // the address is the credential
-
-	{"GET", "/customdomains", "customdomains:list", read((*Server).listDomains)},
-	{"POST", "/customdomains", "customdomains:create", write[doze.CustomDomain]((*Server).createDomain)},
-	{"GET", "/customdomains/{domain}", "customdomains:get", read((*Server).domain)},
-	{"PUT", "/customdomains/{domain}", "customdomains:update", write[doze.CustomDomain]((*Server).updateDomain)},
-	{"DELETE", "/customdomains/{domain}", "customdomains:delete", read((*Server).deleteDomain)},
-	{"POST", "/customdomains/{domain}/verify", "customdomains:update", read((*Server).verifyDomain)},
-	{"GET", "/customdomains/{domain}/share", "customdomains:get", read((*Server).listShares)},
-	{"POST", "/customdomains/{domain}/share", "customdomains:update", write[shareRequest]((*Server).shareDomain)},
-	{"DELETE", "/customdomains/{domain}/share/{target}", "customdomains:update", read((*Server).unshareDomain)},
-
-	{"GET", "/images", access.Admin, read((*Server).listImages)},
-	{"POST", "/images", access.Admin, write[doze.ImageRequest]((*Server).createImage)},
-	{"DELETE", "/images", access.Admin, read((*Server).cleanImages)},
-	{"GET", "/images/{type}/{image}", access.Admin, read((*Server).image)},
-	{"DELETE", "/images/{type}/{image}", access.Admin, read((*Server).deleteImage)},
-	{"DELETE", "/images/{type}/{image}/tags/{tag}", access.Admin, read((*Server).deleteImage)},
-	{"GET", "/images/{type}/{image}/share", access.Admin, read((*Server).listImageShares)},
-	{"POST", "/images/{type}/{image}/share", access.Admin, write[shareRequest]((*Server).shareImage)},
-	{"DELETE", "/images/{type}/{image}/share/{target}", access.Admin, read((*Server).unshareImage)},
-	{"GET", "/pending-image-shares", access.Admin, read((*Server).pendingImageShares).asks("direction")},
-	{"POST", "/pending-image-shares/{share}/accept", access.Admin, read((*Server).answerImageShare)},
-	{"POST", "/pending-image-shares/{share}/decline", access.Admin, read((*Server).answerImageShare)},
-
-	{"GET", "/policies", "policies:list", read((*Server).listPolicies)},
-	{"POST", "/policies", "policies:create", write[doze.Policy]((*Server).createPolicy)},
-	{"GET", "/policies/{policy}", "policies:get", read((*Server).policy)},
-	{"PUT", "/policies/{policy}", "policies:update", write[doze.Policy]((*Server).updatePolicy)},
-	{"DELETE", "/policies/{policy}", "policies:delete", read((*Server).deletePolicy)},
-	{"GET", "/policies/{policy}/usages", "policies:get", read((*Server).policyUsages)},
-
-	{"GET", "/vpcs", access.Admin, read((*Server).listVPCs)},
-	{"POST", "/vpcs", access.Admin, write[doze.NetworkResource]((*Server).createVPC)},
-	{"GET", "/vpcs/{vpc}", access.Admin, read((*Server).vpcOf)},
-	{"DELETE", "/vpcs/{vpc}", access.Admin, read((*Server).deleteVPC)},
-	{"GET", "/vpcs/{vpc}/egressgateways", access.Admin, read((*Server).listGateways)},
-	{"POST", "/vpcs/{vpc}/egressgateways", access.Admin, write[doze.NetworkResource]((*Server).createGateway)},
-	{"GET", "/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, read((*Server).gatewayOf)},
-	{"DELETE", "/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, read((*Server).deleteGateway)},
-	{"GET", "/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, read((*Server).listIPs)},
-	{"POST", "/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, write[doze.NetworkResource]((*Server).createIP)},
-	{"GET", "/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, read((*Server).ipOf)},
-	{"DELETE", "/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, read((*Server).deleteIP)},
-	{"GET", "/egressgateways", access.Admin, read((*Server).allGateways)},
-	{"GET", "/egressgateways/usage", access.Admin, read((*Server).gatewayUsage)},
-	{"GET", "/egressips", access.Admin, read((*Server).allIPs)},
-
-	{"GET", "/secrets", access.Admin, read((*Server).listSecrets)},
-	{"POST", "/secrets", access.Admin, write[doze.Secret]((*Server).createSecret)},
-	{"GET", "/secrets/{secret}", access.Admin, read((*Server).secret)},
-	{"PUT", "/secrets/{secret}", access.Admin, write[doze.Secret]((*Server).updateSecret)},
-	{"DELETE", "/secrets/{secret}", access.Admin, read((*Server).deleteSecret)},
-
-	{"GET", "/api_keys", "apiKey:list", read((*Server).listAPIKeys)},
-	{"POST", "/api_keys", "apiKey:write", write[keyRequest]((*Server).createAPIKey)},
-	{"DELETE", "/api_keys/{id}", "apiKey:write", read((*Server).deleteAPIKey)},
-
-	{"GET", "/workspaces", "workspaces:list", read((*Server).listWorkspaces)},
-	{"POST", "/workspaces", "workspaces:create", write[workspaceRequest]((*Server).createWorkspace)},
-	{"POST", "/workspaces/availability", "workspaces:create", write[nameRequest]((*Server).workspaceAvailability).asks("withReason").together()},
-	{"GET", "/workspaces/{workspace}", "workspaces:get", read((*Server).workspace).asks("countResources")},
-	{"PUT", "/workspaces/{workspace}", "workspaces:update", write[workspaceRequest]((*Server).updateWorkspace)},
-	{"DELETE", "/workspaces/{workspace}", "workspaces:delete", read((*Server).deleteWorkspace)},
-	{"DELETE", "/workspaces/{workspace}/leave", "workspaces:leave", read((*Server).leaveWorkspace)},
-	{"GET", "/workspaces/{workspace}/quotas", "workspaces:get", read((*Server).quotasOf)},
-	{"PUT", "/workspaces/{workspace}/quotas", access.Admin, write[quotaRequest]((*Server).setQuotas).by((*Server).governs)},
-	{"POST", "/workspaces/{workspace}/accept", anyScope, read((*Server).joinWorkspace)},
-	{"POST", "/workspaces/{workspace}/decline", anyScope, read((*Server).refuseWorkspace)},
-
-	{"GET", "/quotas", "workspaces:get", read((*Server).quotas)},
-
-	{"GET", "/users", "workspaces:get", read((*Server).listUsers)},
-	{"POST", "/users", "workspaces:invite", write[inviteRequest]((*Server).inviteUser)},
-	{"PUT", "/users/{user}", "workspaces:update", write[roleRequest]((*Server).updateUser)},
-	{"DELETE", "/users/{user}", "workspaces:remove", read((*Server).removeUser)},
-	{"GET", "/platform/users", access.Admin, read((*Server).listPlatformUsers)},
-	{"PUT", "/platform/users/{user}", access.Admin, write[rightsRequest]((*Server).updatePlatformUser).by((*Server).operates)},
-	{"PUT", "/password", anyScope, write[passwordRequest]((*Server).setPassword)},
-	{"GET", "/invitations", "invitations:list", read((*Server).listInvitations)},
-	{"POST", "/invitations/accept", "", write[acceptRequest]((*Server).acceptInvitation)},
-	{"POST", "/invitations/decline", "", write[declineRequest]((*Server).declineInvitation)},
-
-	{"GET", "/service_accounts", access.Admin, read((*Server).listServiceAccounts)},
-	{"POST", "/service_accounts", access.Admin, write[accountRequest]((*Server).createServiceAccount)},
-	{"PUT", "/service_accounts/{account}", access.Admin, write[accountRequest]((*Server).updateServiceAccount)},
-	{"DELETE", "/service_accounts/{account}", access.Admin, read((*Server).deleteServiceAccount)},
-	{"GET", "/service_accounts/{account}/api_keys", access.Admin, read((*Server).listServiceKeys)},
-	{"POST", "/service_accounts/{account}/api_keys", access.Admin, write[keyRequest]((*Server).createServiceKey)},
-	{"DELETE", "/service_accounts/{account}/api_keys/{key}", access.Admin, read((*Server).deleteServiceKey)},
-
-	{"GET", "/oauth/clients", access.Admin, read((*Server).listOAuthClients)},
-	{"POST", "/oauth/clients", access.Admin, write[clientRequest]((*Server).createOAuthClient)},
-	{"DELETE", "/oauth/clients/{client}", access.Admin, read((*Server).deleteOAuthClient)},
-
-	{"GET", "/audit", access.Admin, read((*Server).listAudit).asks(auditWords...)},
-	{"GET", "/audit/export", access.Admin, exportAudit()},
-}
-
-// Route is a row of the table for those who check that something holds for
-// every one: its method, its pattern below /v0, the scope it needs, and its name
-// in the audit log.
-type Route struct{ Method, Pattern, Scope, Action string }
-
-// Routes returns the table.
-func Routes() []Route {
-	all := make([]Route, len(routes))
-	for i, rt := range routes {
-		all[i] = Route{rt.method, rt.pattern, rt.scope, rt.action}
-	}
-	return all
-}
-
-// RouteOf returns the row that serves a method and an escaped path, with its
-// /v0; or false.
-func RouteOf(method, path string) (Route, bool) {
-	i, _, _ := match(method, path)
-	if i < 0 {
-		return Route{}, false
-	}
-	return Routes()[i], true
-}
-
-// anyScope is the scope of a route that is about the caller alone, who need not
-// be in any workspace: its handler decides.
-const anyScope = "*"
-
-// Handler returns the control API below /v0. It matches the escaped path as it
-// came: nothing is cleaned, and nothing redirects. Who has no credential does
-// not learn which paths there are.
-func (s *Server) Handler() http.Handler {
-	handlers := make([]http.Handler, len(routes))
-	for i, rt := range routes {
-		handlers[i] = s.attended(rt, s.guard(rt.scope, s.journaled(rt, examine(rt.endpoint, rt.handler(s)))))
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began, rec := time.Now(), &recorder{ResponseWriter: w, status: http.StatusOK}
-		i, values, allowed := match(r.Method, r.URL.EscapedPath())
-		e := entryOf(r)
-		r = r.WithContext(audit.With(r.Context(), e))
-		w.Header().Set(requestIDHeader, e.RequestID)
-		if i >= 0 {
-			r.Pattern = routes[i].method + " " + prefix + routes[i].pattern
-			for name, v := range values {
-				r.SetPathValue(name, v)
-			}
-			routes[i].note(e, r)
-			handlers[i].ServeHTTP(rec, r)
-		} else {
-			e.Object = doze.AuditObject{Kind: "path", Name: r.URL.EscapedPath()}
-			s.known(unserved(allowed)).ServeHTTP(rec, r)
-		}
-		s.close(e, r, i >= 0 && routes[i].scope == "", rec)
-		slog.DebugContext(r.Context(), "request", "request", e.RequestID, "method", r.Method, "route", r.Pattern, "status", rec.status, "took", time.Since(began))
-	})
-}
-
-// unserved answers what is not in the table; allowed are the methods that are,
-// for the same path.
-func unserved(allowed []string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(allowed) == 0 {
-			httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "there is no such path; paths begin with %s", prefix))
-			return
-		}
-		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		httpx.WriteJSON(w, http.StatusMethodNotAllowed, map[string]any{
-			"error": "method_not_allowed", "code": http.StatusMethodNotAllowed,
-			"message": "this path answers " + strings.Join(allowed, ", ") + " only",
-		})
-	})
-}
-
-// namedMax bounds the workspaces that an error names.
-const namedMax = 10
-
-// errNowhere is for a caller who is not, or no longer, where the credential is
-// from.
-func errNowhere(c access.Caller) error {
-	others := slices.Sorted(maps.Keys(c.Roles))
-	if len(others) == 0 {
-		return doze.Errorf(doze.Forbidden, "the owner of the credential is in no workspace: accept an invitation first, and name that one in the header x-blaxel-workspace")
-	}
-	return doze.Errorf(doze.Forbidden, "the owner of the credential is not in its workspace, or has left it: name another one in the header x-blaxel-workspace, such as %s",
-		strings.Join(others[:min(len(others), namedMax)], ", "))
-}
-
-// guard lets a request through to h if its caller may what scope allows. An
-// empty scope is open to everybody.
-func (s *Server) guard(scope string, h http.Handler) http.Handler {
-	if scope == "" {
-		return h
-	}
-	return s.known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c := callerOf(r.Context()); scope != anyScope && !c.May(scope) {
-			err := doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
-			if c.Workspace == "" {
-				err = errNowhere(c)
-			}
-			httpx.WriteError(w, r, err)
-			return
-		}
-		if strings.HasPrefix(scope, "sandboxes:") {
-			s.expiry.settle(r.Context())
-		}
-		h.ServeHTTP(w, r)
-	}))
-}
-
-// known lets a request through to h if its credential is good and not too busy,
-// it asks for a version that we know, and its query can be read.
-func (s *Server) known(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := s.Credentials.Authenticate(r)
-		who := c
-		if stranger, ok := errors.AsType[*access.StrangerError](err); ok {
-			who = stranger.Caller
-		}
-		place(audit.Of(r.Context()), who)
-		if err == nil {
-			err = s.Quotas.Take(w.Header(), c.Workspace, c.Key)
-		}
-		if err == nil {
-			_, err = versionOf(r)
-		}
-		if err == nil {
-			err = checkQuery(r.URL)
-		}
-		if err != nil {
-			if doze.Public(err).Kind == doze.Unauthenticated {
-				w.Header().Set("WWW-Authenticate", "Bearer")
-			}
-			httpx.WriteError(w, r, err)
-			return
-		}
-		h.ServeHTTP(w, r.WithContext(withCaller(r.Context(), c)))
-	})
-}
-
-// checkQuery refuses a query of which a part would be ignored.
-func checkQuery(u *url.URL) error {
-	if _, err := url.ParseQuery(u.RawQuery); err != nil {
-		return doze.Wrap(err, doze.Invalid, "the query cannot be read: write %%3B for a semicolon and %%25 for a percent sign")
-	}
-	return nil
-}
-
-// match finds the row of a request, or -1 and the methods that its path has.
-func match(method, path string) (row int, values map[string]string, allowed []string) {
-	rest, ok := strings.CutPrefix(path, prefix+"/")
-	if !ok {
-		return -1, nil, nil
-	}
-	segments := strings.Split(rest, "/")
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	for i, rt := range routes {
-		values, ok := fit(rt.pattern, segments)
-		if ok && rt.method == method {
-			return i, values, nil
-		}
-		if ok && !slices.Contains(allowed, rt.method) {
-			allowed = append(allowed, rt.method)
-		}
-	}
-	return -1, nil, allowed
-}
-
-// fit compares the segments of an escaped path with a pattern.
-func fit(pattern string, segments []string) (map[string]string, bool) {
-	want := strings.Split(pattern[1:], "/")
-	if len(want) != len(segments) {
-		return nil, false
-	}
-	values := map[string]string{}
-	for i, w := range want {
-		name, isValue := strings.CutPrefix(w, "{")
-		if !isValue {
-			if segments[i] != w {
-				return nil, false
-			}
-			continue
-		}
-		v, err := url.PathUnescape(segments[i])
-		if err != nil || v == "" {
-			return nil, false
-		}
-		values[strings.TrimSuffix(name, "}")] = v
-	}
-	return values, true
-}
-
-// siblingsOf are, for each path of the table up to a value, the segments that
-// other rows have in its place. Values are {} in it.
-func siblingsOf(all []route) map[string][]string {
-	names := map[string][]string{}
-	for _, rt := range all {
-		path := ""
-		for segment := range strings.SplitSeq(rt.pattern[1:], "/") {
-			if !strings.HasPrefix(segment, "{") {
-				names[path+"/{}"] = append(names[path+"/{}"], segment)
-				path += "/" + segment
-				continue
-			}
-			path += "/{}"
-		}
-	}
-	return names
-}
-
-// checkFree adds that a new resource at a path of the table has the name of a
-// sibling: some of its paths would be taken for those of that.
-func (s *Server) checkFree(p *doze.Problems, field, at, name string) {
-	if slices.Contains(s.siblings[at], name) {
-		p.Add(field, "is %q, which paths of this API have in that place: choose another name", name)
+// Sections are what this room adds to the API. To describe them, s may be nil.
+func (s *Server) Sections() []api.Section {
+	return []api.Section{
+		{Routes: api.Bind(s, rows), Schemas: schemas(), Tolerated: tolerated},
+		{Schemas: tenancySchemas(), Tolerated: []api.Tolerated{
+			{Of: reflect.TypeFor[doze.Policy](), Paths: []string{"usage"}, Why: "the type of the clients has it, for who refers to a policy"},
+		}},
 	}
 }
 
-// recorder notes the status of a response, and tells clients not to repeat
-// what is a conflict each time: some of them do so after any 409.
-type recorder struct {
-	http.ResponseWriter
-	status int
-	name   string // of the error, if it is one
-}
-
-// Unwrap lets http.ResponseController reach what this type does not have.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Fails implements [httpx.Failure].
-func (w *recorder) Fails(name string) { w.name = name }
-
-func (w *recorder) WriteHeader(status int) {
-	w.status = status
-	if status == http.StatusConflict {
-		w.Header().Set("x-should-retry", "false")
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// The versions of the interface (section 1 of the public API). The oldest is
-// the default.
-const (
-	bareLists  = "2026-04-16"
-	pagedLists = "2026-04-28"
-)
-
-// versionOf returns the version that a request asks for.
-func versionOf(r *http.Request) (string, error) {
-	asked := r.Header.Get("Blaxel-Version")
-	switch v := strings.TrimSuffix(asked, ".preview"); v {
-	case "":
-		if asked == "" {
-			return bareLists, nil
-		}
-	case bareLists, pagedLists:
-		return v, nil
-	}
-	return "", &doze.Error{
-		Kind: doze.Invalid, Name: doze.NameVersion,
-		Message: "the header blaxel-version must be " + bareLists + " or " + pagedLists,
-	}
-}
-
-type callerKey struct{}
-
-func withCaller(ctx context.Context, c access.Caller) context.Context {
-	return context.WithValue(ctx, callerKey{}, c)
-}
-
-func callerOf(ctx context.Context) access.Caller {
-	c, _ := ctx.Value(callerKey{}).(access.Caller)
-	return c
-}
-
-func (s *Server) health(context.Context, *http.Request) (map[string]string, error) {
-	return map[string]string{"status": "ok"}, nil
+// tolerated are members that clients send to no effect.
+var tolerated = []api.Tolerated{
+	{
+		Of: reflect.TypeFor[doze.Sandbox](), Paths: []string{"spec.runtime.generation", "spec.runtime.snapshotEnabled"},
+		Why: "the clients send them with each create; every sandbox has what they ask for",
+	},
+	{
+		Of: reflect.TypeFor[doze.Sandbox](), Paths: []string{"dockerConfig", "skipBuild"},
+		Why: "the command line of the clients sends them with an image that is built already",
+	},
+	{
+		Of: reflect.TypeFor[doze.Sandbox](), Method: http.MethodPut,
+		Paths: []string{"enabled", "lifecycle", "network", "region", "runtime", "volumes", "vpc"},
+		Why:   "updates of the clients have the members of spec at the top too: those in spec count",
+	},
+	{
+		Of: reflect.TypeFor[doze.Sandbox](), Paths: []string{"errors"},
+		Why: "the type of the clients has it, for what went wrong with a host",
+	},
+	{
+		Of: reflect.TypeFor[doze.ImageRequest](), Paths: []string{"generation", "dockerConfig"},
+		Why: "the clients send them for builds, and with images that are built already",
+	},
+	{
+		Of: reflect.TypeFor[doze.Volume](), Paths: []string{"terminatedAt"},
+		Why: "the type of the clients has it, for a volume that is gone",
+	},
+	{
+		Of: reflect.TypeFor[doze.NetworkResource](), Paths: []string{"metadata.labels", "metadata.externalId", "metadata.plan", "metadata.url"},
+		Why: "the metadata of a VPC has them in the type of the clients; nothing looks for a VPC by them",
+	},
+	{
+		Of: reflect.TypeFor[doze.Preview](), Paths: []string{"events"},
+		Why: "the type of the clients has it, for what happened to a preview",
+	},
+	{
+		Of: reflect.TypeFor[shareRequest](), Paths: []string{"targetAccountId"},
+		Why: "the clients name the account of the other workspace: a platform is one account",
+	},
 }

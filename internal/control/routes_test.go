@@ -14,7 +14,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 // keyFor lets a key with scopes in, past the API.
@@ -114,7 +114,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	over := token(time.Now().Add(-access.TokenLife))
 	want[any](p, 200, "GET", "/sandboxes", "", as(token(time.Now()))...)
 
-	for _, rt := range control.Routes() {
+	for _, rt := range plane.Describe().Routes() {
 		t.Run(rt.Method+" "+rt.Pattern, func(t *testing.T) {
 			if rt.Scope == "" {
 				if !slices.Contains(open, rt.Method+" "+rt.Pattern) {
@@ -225,7 +225,7 @@ func checkError(tb testing.TB, w *httptest.ResponseRecorder) {
 func TestRoutesAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := documentedRoutes(t)
-	for _, rt := range control.Routes() {
+	for _, rt := range plane.Describe().Routes() {
 		where := rt.Method + " " + rt.Pattern
 		scope, ok := documented[where]
 		delete(documented, where)

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -10,18 +9,19 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
 
 // sandbox answers one sandbox: the living one of a name, or the one that ended
 // last while its record is kept.
 func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
-	reveal, err := reveals(ctx, r)
+	reveal, err := api.Reveals(ctx, r)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, r.PathValue("name"))
+	sb, err := s.Store.SandboxByName(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -31,19 +31,8 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 	return s.show(ctx, sb), nil
 }
 
-// reveals reports whether a caller asks for secrets as they are, and may.
-func reveals(ctx context.Context, r *http.Request) (bool, error) {
-	if !showSecrets.in(r.URL.Query()) {
-		return false, nil
-	}
-	if !callerOf(ctx).May(access.Admin) {
-		return false, doze.Errorf(doze.Forbidden, "show_secrets needs the scope %s", access.Admin)
-	}
-	return true, nil
-}
-
 func (s *Server) sandboxByExternalID(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
-	sb, err := s.Store.LatestByExternalID(ctx, callerOf(ctx).Workspace, r.PathValue("externalId"))
+	sb, err := s.Store.LatestByExternalID(ctx, api.Caller(ctx).Workspace, r.PathValue("externalId"))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -53,11 +42,11 @@ func (s *Server) sandboxByExternalID(ctx context.Context, r *http.Request) (doze
 // deleteSandbox answers the record as it is being deleted. To delete it twice
 // is no error; a terminated one is gone.
 func (s *Server) deleteSandbox(ctx context.Context, r *http.Request) (doze.Sandbox, error) {
-	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, r.PathValue("name"))
+	sb, err := s.Store.SandboxByName(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	gone := doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(r.PathValue("name")))
+	gone := doze.Errorf(doze.NotFound, "there is no sandbox %q", api.Clip(r.PathValue("name")))
 	if sb.Phase == doze.Terminated {
 		return doze.Sandbox{}, gone
 	}
@@ -143,26 +132,31 @@ func checkLasts(spec *doze.SandboxSpec, created, used time.Time, p *doze.Problem
 	}
 }
 
-// settable is what a caller may set of a sandbox.
-type settable struct {
-	Name        string            `json:"name"`
-	DisplayName string            `json:"displayName"`
-	ExternalID  string            `json:"externalId"`
-	Labels      map[string]string `json:"labels"`
-}
-
 // decodeSandbox writes a body onto a sandbox. The members that only we set are
 // not read, whatever their types.
 func decodeSandbox(m *doze.Metadata, spec *doze.SandboxSpec, body map[string]any, p *doze.Problems) {
-	decodeMetadata(m, body, p)
-	given := member(body, "spec", p)
-	decode(spec, given, "spec", p)
-	knows(reflect.TypeFor[doze.Network](), given["network"], "spec.network", p)
+	api.DecodeMetadata(m, body, p)
+	given := api.Member(body, "spec", p)
+	api.Decode(spec, given, "spec", p)
+	api.Knows(reflect.TypeFor[doze.Network](), given["network"], "spec.network", p)
 }
 
-// decodeMetadata writes what a caller may set of metadata.
-func decodeMetadata(m *doze.Metadata, body map[string]any, p *doze.Problems) {
-	set := settable{m.Name, m.DisplayName, m.ExternalID, maps.Clone(m.Labels)}
-	decode(&set, member(body, "metadata", p), "metadata", p)
-	m.Name, m.DisplayName, m.ExternalID, m.Labels = set.Name, set.DisplayName, set.ExternalID, set.Labels
+// sandboxPhases are the phases behind each value that a status filter may have,
+// and behind those that clients know besides.
+var sandboxPhases = func() map[string][]string {
+	all := map[string][]string{}
+	for p := doze.Pending; p <= doze.Failed; p++ {
+		all[p.Status()] = append(all[p.Status()], p.String())
+	}
+	return api.StatusesWith(all)
+}()
+
+func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (api.List[doze.Sandbox], error) {
+	var by seen
+	list := func(ctx context.Context, q listing.Query, now time.Time) (listing.Page[store.Sandbox], error) {
+		page, err := s.Store.List(ctx, q, now)
+		by = s.learn(ctx, learnAllTimeout, page.Records...)
+		return page, err
+	}
+	return api.AnswerPage(ctx, r, sandboxPhases, list, func(sb store.Sandbox) doze.Sandbox { return s.view(sb, by) })
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -28,85 +29,61 @@ const (
 // scheduleLists and executionLists are what callers may ask of the lists of a
 // workspace, and those of a sandbox the same without some filters.
 var (
-	scheduleLists = Listing{limit: schedulePage, most: schedulePageMax, byTime: true, more: func(v url.Values, q *listing.Query, _ *doze.Problems) {
+	scheduleLists = api.Listing{Limit: schedulePage, Most: schedulePageMax, ByTime: true, More: func(v url.Values, q *listing.Query, _ *doze.Problems) {
 		if t := v.Get("type"); t == doze.ScheduleCron || t == doze.ScheduleAt {
 			q.Phases = []string{t}
 		}
-		only(q, "sandbox", v.Get("sandbox"))
+		q.Restrict("sandbox", v.Get("sandbox"))
 	}}
-	executionLists = Listing{
-		limit: schedulePage, most: schedulePageMax, byTime: true,
-		phases: map[string][]string{"SUCCEEDED": {string(doze.ExecutionSucceeded)}, "FAILED": {string(doze.ExecutionFailed)}},
-		more: func(v url.Values, q *listing.Query, p *doze.Problems) {
-			only(q, "sandbox", v.Get("sandbox"))
-			only(q, "name", v.Get("schedule"))
-			q.Since, q.Until = momentOf(v, "since", p), momentOf(v, "until", p)
+	executionLists = api.Listing{
+		Limit: schedulePage, Most: schedulePageMax, ByTime: true,
+		Phases: map[string][]string{"SUCCEEDED": {string(doze.ExecutionSucceeded)}, "FAILED": {string(doze.ExecutionFailed)}},
+		More: func(v url.Values, q *listing.Query, p *doze.Problems) {
+			q.Restrict("sandbox", v.Get("sandbox"))
+			q.Restrict("name", v.Get("schedule"))
+			q.Since, q.Until = api.MomentOf(v, "since", p), api.MomentOf(v, "until", p)
 		},
 	}
 )
 
-// only has q list what has a value in a column, unless the value is empty.
-func only(q *listing.Query, column, value string) {
-	if value == "" {
-		return
-	}
-	if q.Only == nil {
-		q.Only = map[string]string{}
-	}
-	q.Only[column] = value
-}
-
 // within is list of one sandbox alone.
 func within[T any](uid string, list func(context.Context, listing.Query, time.Time) (listing.Page[T], error)) func(context.Context, listing.Query, time.Time) (listing.Page[T], error) {
 	return func(ctx context.Context, q listing.Query, now time.Time) (listing.Page[T], error) {
-		only(&q, "uid", uid)
+		q.Restrict("uid", uid)
 		return list(ctx, q, now)
 	}
 }
 
-// momentOf reads a moment of a query; the zero time if there is none.
-func momentOf(v url.Values, name string, p *doze.Problems) time.Time {
-	text := v.Get(name)
-	if text == "" {
-		return time.Time{}
-	}
-	at, err := doze.ParseTime(text)
-	if err != nil {
-		p.Add(name, "%v", err)
-	}
-	return at
-}
-
-func (s *Server) listSchedules(ctx context.Context, r *http.Request) (listAnswer[doze.Schedule], error) {
+func (s *Server) listSchedules(ctx context.Context, r *http.Request) (api.List[doze.Schedule], error) {
 	return s.answerSchedules(ctx, r, s.Store.ListSchedules)
 }
 
-func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (listAnswer[doze.Schedule], error) {
+func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (api.List[doze.Schedule], error) {
 	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
-		return listAnswer[doze.Schedule]{}, err
+		return api.List[doze.Schedule]{}, err
 	}
 	return s.answerSchedules(ctx, r, within(sb.UID, s.Store.ListSchedules))
 }
 
-func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, listing.Query, time.Time) (listing.Page[store.Schedule], error)) (listAnswer[doze.Schedule], error) {
-	reveal, err := reveals(ctx, r)
+func (s *Server) answerSchedules(ctx context.Context, r *http.Request, list func(context.Context, listing.Query, time.Time) (listing.Page[store.Schedule], error)) (api.List[doze.Schedule], error) {
+	reveal, err := api.Reveals(ctx, r)
 	if err != nil {
-		return listAnswer[doze.Schedule]{}, err
+		return api.List[doze.Schedule]{}, err
 	}
-	return answerListing(ctx, r, scheduleLists, list, func(e store.Schedule) doze.Schedule { return scheduleView(e, reveal) })
+	return api.AnswerListing(ctx, r, scheduleLists, list, func(e store.Schedule) doze.Schedule { return scheduleView(e, reveal) })
 }
 
-func (s *Server) listExecutions(ctx context.Context, r *http.Request) (listAnswer[doze.Execution], error) {
-	return answerListing(ctx, r, executionLists, s.Store.ListExecutions, executionView)
+func (s *Server) listExecutions(ctx context.Context, r *http.Request) (api.List[doze.Execution], error) {
+	return api.AnswerListing(ctx, r, executionLists, s.Store.ListExecutions, executionView)
 }
 
-func (s *Server) executionsOf(ctx context.Context, r *http.Request) (listAnswer[doze.Execution], error) {
+func (s *Server) executionsOf(ctx context.Context, r *http.Request) (api.List[doze.Execution], error) {
 	sb, err := s.living(ctx, r.PathValue("name"))
 	if err != nil {
-		return listAnswer[doze.Execution]{}, err
+		return api.List[doze.Execution]{}, err
 	}
-	return answerListing(ctx, r, executionLists, within(sb.UID, s.Store.ListExecutions), executionView)
+	return api.AnswerListing(ctx, r, executionLists, within(sb.UID, s.Store.ListExecutions), executionView)
 }
 
 func executionView(e store.Execution) doze.Execution { return e.Execution }
@@ -124,7 +101,7 @@ func scheduleView(e store.Schedule, reveal bool) doze.Schedule {
 }
 
 func (s *Server) schedule(ctx context.Context, r *http.Request) (doze.Schedule, error) {
-	reveal, err := reveals(ctx, r)
+	reveal, err := api.Reveals(ctx, r)
 	if err != nil {
 		return doze.Schedule{}, err
 	}
@@ -144,7 +121,7 @@ func (s *Server) createSchedule(ctx context.Context, r *http.Request, body map[s
 	now := time.Now()
 	e := store.Schedule{Key: store.NewID(), UID: sb.UID, Workspace: sb.Metadata.Workspace}
 	var wrong doze.Problems
-	decode(&e.Schedule, body, "", &wrong)
+	api.Decode(&e.Schedule, body, "", &wrong)
 	e.Sandbox, e.CreatedAt = sb.Metadata.Name, doze.Time{Time: now}
 	if e.ID == "" {
 		if e.ID, err = s.newScheduleID(ctx, sb.UID); err != nil {
@@ -176,7 +153,7 @@ func (s *Server) plan(e *store.Schedule, wrong *doze.Problems, now time.Time) er
 	e.Check(wrong, now)
 	for k, v := range e.Input.Env {
 		if v == doze.MaskedValue {
-			wrong.Add("input.env", "has the masked value of %q, of which no value is stored", clip(k))
+			wrong.Add("input.env", "has the masked value of %q, of which no value is stored", api.Clip(k))
 		}
 	}
 	e.Default()
@@ -196,7 +173,7 @@ func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[s
 	e, err := s.Store.ChangeSchedule(ctx, sb.UID, r.PathValue("schedule"), func(e *store.Schedule) error {
 		was := *e
 		var wrong doze.Problems
-		decode(&e.Schedule, body, "", &wrong)
+		api.Decode(&e.Schedule, body, "", &wrong)
 		if e.ID != was.ID && e.ID != "" {
 			wrong.Add("id", "cannot be changed: create another schedule")
 		}
@@ -234,7 +211,7 @@ func (s *Server) scheduleMetrics(ctx context.Context, r *http.Request) (m doze.S
 	now := time.Now().UTC().Truncate(time.Minute)
 	var p doze.Problems
 	v := r.URL.Query()
-	since, until := momentOf(v, "since", &p).Truncate(time.Minute), momentOf(v, "until", &p).Truncate(time.Minute)
+	since, until := api.MomentOf(v, "since", &p).Truncate(time.Minute), api.MomentOf(v, "until", &p).Truncate(time.Minute)
 	if until.IsZero() {
 		until = now
 	}
@@ -252,7 +229,7 @@ func (s *Server) scheduleMetrics(ctx context.Context, r *http.Request) (m doze.S
 		return m, err
 	}
 	m.Since, m.Until = doze.Time{Time: since}, doze.Time{Time: until}
-	workspace := callerOf(ctx).Workspace
+	workspace := api.Caller(ctx).Workspace
 	if m.Sandboxes, err = s.Store.Count(ctx, workspace); err != nil {
 		return m, err
 	}

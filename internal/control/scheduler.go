@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -106,7 +107,7 @@ func (s *Server) startOne(ctx context.Context, c store.Claim) {
 	if err != nil {
 		outcome = doze.AuditFailed
 	}
-	s.acted(c.Schedule.Workspace, "schedules.run", "sandboxes/schedules", e.Sandbox+"/"+c.Schedule.ID, outcome, e.Error)
+	s.Audit.Acted(c.Schedule.Workspace, "schedules.run", "sandboxes/schedules", e.Sandbox+"/"+c.Schedule.ID, outcome, e.Error)
 	s.settle(ctx, e)
 }
 
@@ -168,7 +169,7 @@ func (s *Server) submit(ctx context.Context, of store.Schedule) (status int, nam
 	err = json.NewDecoder(io.LimitReader(resp.Body, startAnswerMax)).Decode(&said)
 	switch {
 	case resp.StatusCode >= http.StatusBadRequest:
-		return resp.StatusCode, "", doze.Errorf(doze.Unavailable, "it refused the process: %s", clip(cmp.Or(said.Error, resp.Status)))
+		return resp.StatusCode, "", doze.Errorf(doze.Unavailable, "it refused the process: %s", api.Clip(cmp.Or(said.Error, resp.Status)))
 	case err != nil:
 		return resp.StatusCode, "", doze.Wrap(err, doze.Unavailable, "its answer cannot be read; the process may run")
 	}

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 )
 
 func (s *Server) listSecrets(ctx context.Context, _ *http.Request) ([]doze.Secret, error) {
-	all, err := s.Store.Secrets(ctx, callerOf(ctx).Workspace)
+	all, err := s.Store.Secrets(ctx, api.Caller(ctx).Workspace)
 	list := make([]doze.Secret, len(all))
 	for i, sec := range all {
 		list[i] = masked(sec)
@@ -19,12 +20,12 @@ func (s *Server) listSecrets(ctx context.Context, _ *http.Request) ([]doze.Secre
 }
 
 func (s *Server) secret(ctx context.Context, r *http.Request) (doze.Secret, error) {
-	sec, err := s.Store.Secret(ctx, callerOf(ctx).Workspace, r.PathValue("secret"))
+	sec, err := s.Store.Secret(ctx, api.Caller(ctx).Workspace, r.PathValue("secret"))
 	return masked(sec), err
 }
 
 func (s *Server) createSecret(ctx context.Context, _ *http.Request, body map[string]any) (doze.Secret, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	var sec doze.Secret
 	var p doze.Problems
 	decodeSecret(&sec, body, &p)
@@ -39,19 +40,19 @@ func (s *Server) createSecret(ctx context.Context, _ *http.Request, body map[str
 	if err != nil {
 		return doze.Secret{}, err
 	}
-	stamp(&sec.Metadata, c)
+	api.Stamp(&sec.Metadata, c)
 	return masked(sec), s.Store.InsertSecret(ctx, sec)
 }
 
 // updateSecret changes a secret. A value that comes back masked stays; sandboxes
 // see the others when they get their next machine.
 func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[string]any) (doze.Secret, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	sec, err := s.Store.ChangeSecret(ctx, c.Workspace, r.PathValue("secret"), func(sec *doze.Secret) error {
 		var p doze.Problems
 		name, was := sec.Metadata.Name, maps.Clone(sec.Data)
 		decodeSecret(sec, body, &p)
-		keepName(&sec.Metadata, name, "secret", &p)
+		api.KeepName(&sec.Metadata, name, "secret", &p)
 		for k, v := range sec.Data {
 			old, kept := was[k]
 			switch {
@@ -59,7 +60,7 @@ func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[str
 			case kept:
 				sec.Data[k] = old
 			default:
-				p.Add("data", "has the masked value of %q, of which no value is stored", clip(k))
+				p.Add("data", "has the masked value of %q, of which no value is stored", api.Clip(k))
 			}
 		}
 		sec.Metadata.UpdatedAt, sec.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
@@ -70,17 +71,17 @@ func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[str
 }
 
 func (s *Server) deleteSecret(ctx context.Context, r *http.Request) (doze.Secret, error) {
-	sec, err := s.Store.DeleteSecret(ctx, callerOf(ctx).Workspace, r.PathValue("secret"))
+	sec, err := s.Store.DeleteSecret(ctx, api.Caller(ctx).Workspace, r.PathValue("secret"))
 	return masked(sec), err
 }
 
 // decodeSecret writes a body onto a secret.
 func decodeSecret(sec *doze.Secret, body map[string]any, p *doze.Problems) {
-	decodeMetadata(&sec.Metadata, body, p)
+	api.DecodeMetadata(&sec.Metadata, body, p)
 	in := struct {
 		Data map[string]string `json:"data"`
 	}{sec.Data}
-	decode(&in, body, "", p)
+	api.Decode(&in, body, "", p)
 	sec.Data = in.Data
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -24,7 +25,7 @@ const (
 )
 
 func (s *Server) listServiceAccounts(ctx context.Context, _ *http.Request) ([]doze.ServiceAccount, error) {
-	all, err := s.Store.ServiceAccounts(ctx, callerOf(ctx).Workspace)
+	all, err := s.Store.ServiceAccounts(ctx, api.Caller(ctx).Workspace)
 	list := make([]doze.ServiceAccount, len(all))
 	for i, a := range all {
 		list[i] = a.ServiceAccount
@@ -52,16 +53,16 @@ type accountRequest struct {
 // scopes that the caller lacks.
 func (in *accountRequest) read(c access.Caller, body map[string]any) error {
 	var p doze.Problems
-	decode(in, body, "", &p)
+	api.Decode(in, body, "", &p)
 	checkAccount(&p, in.Name, in.Description)
 	checkScopes(&p, in.Scopes)
-	return verdictAs(doze.Forbidden, p, lacks(c, in.Scopes, "you lack and cannot give away"))
+	return api.VerdictAs(doze.Forbidden, p, lacks(c, in.Scopes, "you lack and cannot give away"))
 }
 
 // createServiceAccount makes an account with the caller's scopes, or with some
 // of them.
 func (s *Server) createServiceAccount(ctx context.Context, _ *http.Request, body map[string]any) (doze.ServiceAccount, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	in := accountRequest{Scopes: c.Granted()}
 	if err := in.read(c, body); err != nil {
 		return doze.ServiceAccount{}, err
@@ -93,7 +94,7 @@ func (s *Server) createServiceAccount(ctx context.Context, _ *http.Request, body
 }
 
 func (s *Server) serviceAccount(ctx context.Context, r *http.Request) (store.ServiceAccount, error) {
-	return s.Store.ServiceAccount(ctx, callerOf(ctx).Workspace, r.PathValue("account"))
+	return s.Store.ServiceAccount(ctx, api.Caller(ctx).Workspace, r.PathValue("account"))
 }
 
 // updateServiceAccount changes an account. Its scopes bound those of its keys and
@@ -111,8 +112,8 @@ func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body
 	}
 	in := accountRequest{a.Name, a.Description, a.Scopes}
 	var p doze.Problems
-	echoes(body, in, a.ServiceAccount, &p)
-	if err := cmp.Or(in.read(callerOf(ctx), body), p.Err()); err != nil {
+	api.Echoes(body, in, a.ServiceAccount, &p)
+	if err := cmp.Or(in.read(api.Caller(ctx), body), p.Err()); err != nil {
 		return doze.ServiceAccount{}, err
 	}
 	a.Name, a.Description, a.Scopes, a.UpdatedAt = in.Name, in.Description, in.Scopes, doze.Time{Time: time.Now()}
@@ -126,7 +127,7 @@ func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body
 // deleteServiceAccount removes an account; its keys and tokens are void at
 // once.
 func (s *Server) deleteServiceAccount(ctx context.Context, r *http.Request) (doze.ServiceAccount, error) {
-	a, keys, err := s.Store.DeleteServiceAccount(ctx, callerOf(ctx).Workspace, r.PathValue("account"))
+	a, keys, err := s.Store.DeleteServiceAccount(ctx, api.Caller(ctx).Workspace, r.PathValue("account"))
 	if err != nil {
 		return doze.ServiceAccount{}, err
 	}
@@ -164,7 +165,7 @@ func (s *Server) deleteServiceKey(ctx context.Context, r *http.Request) (httpx.N
 }
 
 func (s *Server) listOAuthClients(ctx context.Context, _ *http.Request) ([]doze.OAuthClient, error) {
-	all, err := s.Store.OAuthClients(ctx, callerOf(ctx).Workspace)
+	all, err := s.Store.OAuthClients(ctx, api.Caller(ctx).Workspace)
 	if all == nil {
 		all = []doze.OAuthClient{}
 	}
@@ -179,10 +180,10 @@ type clientRequest struct {
 
 // createOAuthClient registers a program that users may let act for them.
 func (s *Server) createOAuthClient(ctx context.Context, _ *http.Request, body map[string]any) (doze.OAuthClient, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	var in clientRequest
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	if in.Name == "" || len(in.Name) > doze.DisplayNameMax {
 		p.Add("client_name", "must have 1 to %d bytes", doze.DisplayNameMax)
 	}
@@ -202,5 +203,5 @@ func (s *Server) createOAuthClient(ctx context.Context, _ *http.Request, body ma
 }
 
 func (s *Server) deleteOAuthClient(ctx context.Context, r *http.Request) (doze.OAuthClient, error) {
-	return s.Store.DeleteOAuthClient(ctx, callerOf(ctx).Workspace, r.PathValue("client"))
+	return s.Store.DeleteOAuthClient(ctx, api.Caller(ctx).Workspace, r.PathValue("client"))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -21,8 +22,8 @@ var snapshotPhases = map[string][]string{
 }
 
 // listSnapshots answers those of the workspace, in the form of listSandboxes.
-func (s *Server) listSnapshots(ctx context.Context, r *http.Request) (listAnswer[doze.Snapshot], error) {
-	return answerPage(ctx, r, snapshotPhases, s.Store.ListSnapshots, func(n store.Snapshot) doze.Snapshot { return n.Snapshot })
+func (s *Server) listSnapshots(ctx context.Context, r *http.Request) (api.List[doze.Snapshot], error) {
+	return api.AnswerPage(ctx, r, snapshotPhases, s.Store.ListSnapshots, func(n store.Snapshot) doze.Snapshot { return n.Snapshot })
 }
 
 // snapshotsOf answers those of a living sandbox.
@@ -50,7 +51,7 @@ func (s *Server) oneSnapshot(ctx context.Context, r *http.Request) (store.Snapsh
 		}
 		uid = sb.UID
 	}
-	return s.Store.Snapshot(ctx, callerOf(ctx).Workspace, uid, r.PathValue("snapshot"))
+	return s.Store.Snapshot(ctx, api.Caller(ctx).Workspace, uid, r.PathValue("snapshot"))
 }
 
 func (s *Server) snapshot(ctx context.Context, r *http.Request) (doze.Snapshot, error) {
@@ -63,7 +64,7 @@ func (s *Server) snapshot(ctx context.Context, r *http.Request) (doze.Snapshot, 
 func (s *Server) createSnapshot(ctx context.Context, r *http.Request, body map[string]any) (doze.Snapshot, error) {
 	var in doze.SnapshotRequest
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	if name := r.PathValue("name"); name != "" {
 		in.Source = doze.SnapshotSource{Name: name, Kind: doze.KindSandbox}
 	}
@@ -71,7 +72,7 @@ func (s *Server) createSnapshot(ctx context.Context, r *http.Request, body map[s
 		p.Add("source.name", "is required: name the sandbox")
 	}
 	if in.Source.Kind != "" && in.Source.Kind != doze.KindSandbox {
-		p.Add("source.kind", "is %q; it must be %s", clip(in.Source.Kind), doze.KindSandbox)
+		p.Add("source.kind", "is %q; it must be %s", api.Clip(in.Source.Kind), doze.KindSandbox)
 	}
 	if in.Name != "" {
 		doze.CheckName(&p, "name", in.Name)
@@ -109,7 +110,7 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 	n = store.Snapshot{UID: sb.UID, Authority: sb.Authority, Passing: passing}
 	bequeath(&n, sb.Spec)
 	n.ID, n.Name, n.Workspace, n.SandboxName = store.NewID(), name, sb.Metadata.Workspace, sb.Metadata.Name
-	n.CreatedAt, n.CreatedBy = doze.Time{Time: time.Now()}, callerOf(ctx).Sub
+	n.CreatedAt, n.CreatedBy = doze.Time{Time: time.Now()}, api.Caller(ctx).Sub
 	n.Source = doze.SnapshotSource{Name: sb.Metadata.Name, Kind: doze.KindSandbox}
 	if err := s.Store.InsertSnapshot(life, n); err != nil {
 		return n, unlessDeleted(life, err)

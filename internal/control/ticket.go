@@ -8,6 +8,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 )
 
 // ticket is an address of a terminal that opens once.
@@ -28,7 +29,7 @@ func (s *Server) createTicket(ctx context.Context, r *http.Request) (ticket, err
 	if err != nil {
 		return ticket{}, err
 	}
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	text, until, err := s.Credentials.Tickets.Issue(ctx, access.Pass{
 		Sub: c.Sub, Credential: credential, Workspace: c.Workspace, Sandbox: sb.Metadata.Name,
 	}, time.Now())

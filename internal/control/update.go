@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -42,7 +43,7 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 		return doze.Sandbox{}, err
 	}
 	now := time.Now()
-	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, callerOf(ctx).Sub
+	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, api.Caller(ctx).Sub
 	want.Deadline = deadline(want, s.lastUsed(sb, by, now))
 	if err := s.turnInto(ctx, sb, want); err != nil {
 		return doze.Sandbox{}, err
@@ -60,9 +61,9 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 
 // living is the sandbox that has a name, or NotFound.
 func (s *Server) living(ctx context.Context, name string) (store.Sandbox, error) {
-	sb, err := s.Store.SandboxByName(ctx, callerOf(ctx).Workspace, name)
+	sb, err := s.Store.SandboxByName(ctx, api.Caller(ctx).Workspace, name)
 	if err == nil && sb.Phase.Ended() {
-		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", clip(name))
+		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", api.Clip(name))
 	}
 	return sb, err
 }
@@ -101,8 +102,8 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	if spec, ok := body["spec"].(map[string]any); ok && spec["network"] == nil {
 		want.Spec.Network = nil
 	}
-	keepName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
-	want.Spec.Region = regionOf(want.Spec.Region, sb.Spec.Region)
+	api.KeepName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
+	want.Spec.Region = api.RegionOf(want.Spec.Region, sb.Spec.Region)
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
 	now.Image = cmp.Or(now.Image, was.Image)
 	now.Memory = cmp.Or(now.Memory, was.Memory)
@@ -116,7 +117,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	}
 	for k, v := range now.ExtraArgs {
 		if _, ok := was.ExtraArgs[k]; !ok && v != "disabled" {
-			p.Add("spec.runtime.extraArgs."+clip(k), "cannot be changed: create another sandbox")
+			p.Add("spec.runtime.extraArgs."+api.Clip(k), "cannot be changed: create another sandbox")
 		}
 	}
 	now.ExtraArgs = was.ExtraArgs
@@ -138,9 +139,9 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		if err := s.checkReferences(ctx, sb.Metadata.Workspace, "spec.runtime.envs", now.Envs, &p); err != nil {
 			return sb, err
 		}
-		err = s.checkImage(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, verdict(p, lacking))
+		err = s.checkImage(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, api.Verdict(p, lacking))
 	} else {
-		err = verdict(p, lacking)
+		err = api.Verdict(p, lacking)
 	}
 	if err != nil {
 		return sb, err
@@ -175,7 +176,7 @@ func unmask(was, now []doze.Env, field string, p *doze.Problems) []doze.Env {
 		case old != nil:
 			e.Value, e.ValueFrom, e.Secret = old.Value, old.ValueFrom, e.Secret || old.Secret
 		case e.Value != nil:
-			p.Add(field, "has the masked value of %s, of which no value is stored", clip(e.Name))
+			p.Add(field, "has the masked value of %s, of which no value is stored", api.Clip(e.Name))
 		}
 	}
 	return now

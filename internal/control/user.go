@@ -9,6 +9,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -23,7 +24,7 @@ const (
 
 // listUsers answers the members of the workspace.
 func (s *Server) listUsers(ctx context.Context, _ *http.Request) ([]doze.User, error) {
-	members, err := s.Store.Members(ctx, callerOf(ctx).Workspace)
+	members, err := s.Store.Members(ctx, api.Caller(ctx).Workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -75,10 +76,10 @@ type inviteRequest struct {
 // inviteUser invites somebody into the workspace. The token in the answer is
 // what they need if they have no account yet: hand it to them.
 func (s *Server) inviteUser(ctx context.Context, _ *http.Request, body map[string]any) (doze.Invitation, error) {
-	c, now := callerOf(ctx), time.Now()
+	c, now := api.Caller(ctx), time.Now()
 	in := inviteRequest{Role: doze.RoleMember}
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	in.Email = strings.ToLower(strings.TrimSpace(in.Email))
 	doze.CheckEmail(&p, "email", in.Email)
 	checkRole(&p, in.Role)
@@ -123,7 +124,7 @@ func (s *Server) inviteUser(ctx context.Context, _ *http.Request, body map[strin
 }
 
 func (s *Server) listInvitations(ctx context.Context, _ *http.Request) ([]doze.Invitation, error) {
-	all, err := s.Store.Invitations(ctx, callerOf(ctx).Workspace, time.Now())
+	all, err := s.Store.Invitations(ctx, api.Caller(ctx).Workspace, time.Now())
 	list := make([]doze.Invitation, len(all))
 	for i, inv := range all {
 		list[i] = inv.Invitation
@@ -141,7 +142,7 @@ func (s *Server) member(ctx context.Context, r *http.Request) (u store.User, rol
 	if err != nil {
 		return u, "", err
 	}
-	members, err := s.Store.Members(ctx, callerOf(ctx).Workspace)
+	members, err := s.Store.Members(ctx, api.Caller(ctx).Workspace)
 	for _, m := range members {
 		if m.Sub == u.Sub {
 			return u, m.Role, err
@@ -160,15 +161,15 @@ type roleRequest struct {
 
 // updateUser changes the role of a member.
 func (s *Server) updateUser(ctx context.Context, r *http.Request, body map[string]any) (doze.User, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	u, role, err := s.member(ctx, r)
 	if err != nil {
 		return doze.User{}, err
 	}
 	in := roleRequest{role}
 	var p doze.Problems
-	decode(&in, body, "", &p)
-	echoes(body, in, memberOf(u, role), &p)
+	api.Decode(&in, body, "", &p)
+	api.Echoes(body, in, memberOf(u, role), &p)
 	checkRole(&p, in.Role)
 	if err := p.Err(); err != nil {
 		return doze.User{}, err
@@ -184,7 +185,7 @@ func (s *Server) updateUser(ctx context.Context, r *http.Request, body map[strin
 
 // removeUser takes a member out of the workspace, or an invitation back.
 func (s *Server) removeUser(ctx context.Context, r *http.Request) (httpx.None, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	u, _, err := s.member(ctx, r)
 	if doze.Public(err).Kind == doze.NotFound {
 		if s.Store.DeleteInvitation(ctx, c.Workspace, strings.ToLower(r.PathValue("user"))) == nil {
@@ -210,7 +211,7 @@ type acceptRequest struct {
 func (s *Server) acceptInvitation(ctx context.Context, _ *http.Request, body map[string]any) (doze.User, error) {
 	var in acceptRequest
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	checkToken(&p, in.Token)
 	doze.CheckPassword(&p, "password", in.Password)
 	checkPerson(&p, "given_name", in.GivenName)
@@ -246,7 +247,7 @@ type declineRequest struct {
 func (s *Server) declineInvitation(ctx context.Context, _ *http.Request, body map[string]any) (httpx.None, error) {
 	var in declineRequest
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	checkToken(&p, in.Token)
 	if err := p.Err(); err != nil {
 		return httpx.None{}, err
@@ -305,7 +306,7 @@ func (s *Server) refuseWorkspace(ctx context.Context, r *http.Request) (httpx.No
 
 // invited is the caller's invitation into the workspace that a path names.
 func (s *Server) invited(ctx context.Context, r *http.Request, scope string) (i store.Invitation, u store.User, err error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	if !c.Holds(scope) {
 		return i, u, doze.Errorf(doze.Forbidden, "this call needs the scope %s", scope)
 	}
@@ -328,10 +329,10 @@ type passwordRequest struct {
 // setPassword changes the caller's own password, and makes all their tokens
 // void. Who holds less than everything has to know the one before.
 func (s *Server) setPassword(ctx context.Context, r *http.Request, body map[string]any) (httpx.None, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	var in passwordRequest
 	var p doze.Problems
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	doze.CheckPassword(&p, "password", in.Password)
 	if err := p.Err(); err != nil {
 		return httpx.None{}, err

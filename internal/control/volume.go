@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -17,43 +18,43 @@ import (
 const diskLock = "disk/"
 
 // volumePhases are the values that a status filter of volumes may have.
-var volumePhases = statusesWith(map[string][]string{doze.VolumeDeployed: {store.VolumeReady}})
+var volumePhases = api.StatusesWith(map[string][]string{doze.VolumeDeployed: {store.VolumeReady}})
 
 // listVolumes answers those of the workspace, in the form of listSandboxes:
 // without their events.
-func (s *Server) listVolumes(ctx context.Context, r *http.Request) (listAnswer[doze.Volume], error) {
-	return answerPage(ctx, r, volumePhases, s.Store.ListVolumes, func(v store.Volume) doze.Volume {
+func (s *Server) listVolumes(ctx context.Context, r *http.Request) (api.List[doze.Volume], error) {
+	return api.AnswerPage(ctx, r, volumePhases, s.Store.ListVolumes, func(v store.Volume) doze.Volume {
 		v.Events = nil
 		return v.Volume
 	})
 }
 
 func (s *Server) volume(ctx context.Context, r *http.Request) (doze.Volume, error) {
-	v, err := s.Store.Volume(ctx, callerOf(ctx).Workspace, r.PathValue("volume"))
+	v, err := s.Store.Volume(ctx, api.Caller(ctx).Workspace, r.PathValue("volume"))
 	return v.Volume, err
 }
 
 func (s *Server) volumeByExternalID(ctx context.Context, r *http.Request) (doze.Volume, error) {
-	v, err := s.Store.VolumeByExternalID(ctx, callerOf(ctx).Workspace, r.PathValue("externalId"))
+	v, err := s.Store.VolumeByExternalID(ctx, api.Caller(ctx).Workspace, r.PathValue("externalId"))
 	return v.Volume, err
 }
 
 // decodeVolume writes what a caller may set of a volume.
 func decodeVolume(v *doze.Volume, body map[string]any, p *doze.Problems) {
-	decodeMetadata(&v.Metadata, body, p)
-	decode(&v.Spec, member(body, "spec", p), "spec", p)
+	api.DecodeMetadata(&v.Metadata, body, p)
+	api.Decode(&v.Spec, api.Member(body, "spec", p), "spec", p)
 }
 
 // createVolume answers when the volume can be attached. The record comes first,
 // so that a crash leaves no disk that nobody knows of.
 func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[string]any) (doze.Volume, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	v := store.Volume{ID: store.NewID()}
 	var p doze.Problems
 	decodeVolume(&v.Volume, body, &p)
-	stamp(&v.Metadata, c)
-	v.Spec.Region = regionOf(v.Spec.Region, s.Region)
-	s.checkFree(&p, "metadata.name", "/volumes/{}", v.Metadata.Name)
+	api.Stamp(&v.Metadata, c)
+	v.Spec.Region = api.RegionOf(v.Spec.Region, s.Region)
+	s.siblings.Check(&p, "metadata.name", "/volumes/{}", v.Metadata.Name)
 	from, err := s.origin(ctx, &v.Volume, &p)
 	if err != nil {
 		return doze.Volume{}, err
@@ -92,12 +93,12 @@ func (s *Server) origin(ctx context.Context, v *doze.Volume, p *doze.Problems) (
 	from, err := s.Store.Version(ctx, v.Metadata.Workspace, name, version)
 	switch e := doze.Public(err); {
 	case e.Kind == doze.NotFound:
-		p.Add("spec.template", "is %q: %s", clip(v.Spec.Template), e.Message)
+		p.Add("spec.template", "is %q: %s", api.Clip(v.Spec.Template), e.Message)
 		return "", nil
 	case err != nil:
 		return "", err
 	case from.Status != doze.VersionReady:
-		p.Add("spec.template", "is %q, whose version %s is %s: upload its files first", clip(v.Spec.Template), from.Name, from.Status)
+		p.Add("spec.template", "is %q, whose version %s is %s: upload its files first", api.Clip(v.Spec.Template), from.Name, from.Status)
 		return "", nil
 	}
 	v.Spec.Size = cmp.Or(v.Spec.Size, from.Size)
@@ -120,16 +121,16 @@ func (s *Server) abandonVolume(ctx context.Context, id string, err error) error 
 
 // updateVolume changes metadata, and the size upwards.
 func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[string]any) (doze.Volume, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	var before doze.Megabytes
 	v, err := s.Store.ChangeVolume(ctx, c.Workspace, r.PathValue("volume"), func(v *store.Volume) error {
 		was := v.Volume
 		before = was.Spec.Size
 		var p doze.Problems
 		decodeVolume(&v.Volume, body, &p)
-		keepName(&v.Metadata, was.Metadata.Name, "volume", &p)
+		api.KeepName(&v.Metadata, was.Metadata.Name, "volume", &p)
 		v.Metadata.ExternalID = cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
-		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), regionOf(v.Spec.Region, was.Spec.Region)
+		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), api.RegionOf(v.Spec.Region, was.Spec.Region)
 		v.Spec.Template = cmp.Or(v.Spec.Template, was.Spec.Template)
 		if v.Spec.Template != was.Spec.Template {
 			p.Add("spec.template", "cannot be changed: create another volume")
@@ -169,7 +170,7 @@ func (s *Server) shrinkBack(ctx context.Context, v store.Volume, size doze.Megab
 }
 
 func (s *Server) deleteVolume(ctx context.Context, r *http.Request) (doze.Volume, error) {
-	v, err := s.Store.DeleteVolume(ctx, callerOf(ctx).Workspace, r.PathValue("volume"))
+	v, err := s.Store.DeleteVolume(ctx, api.Caller(ctx).Workspace, r.PathValue("volume"))
 	if err != nil {
 		return doze.Volume{}, err
 	}

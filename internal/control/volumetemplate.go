@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -25,7 +26,7 @@ const (
 )
 
 func (s *Server) listVolumeTemplates(ctx context.Context, _ *http.Request) ([]doze.VolumeTemplate, error) {
-	all, err := s.Store.VolumeTemplates(ctx, callerOf(ctx).Workspace)
+	all, err := s.Store.VolumeTemplates(ctx, api.Caller(ctx).Workspace)
 	if all == nil {
 		all = []doze.VolumeTemplate{} // [] in JSON
 	}
@@ -33,7 +34,7 @@ func (s *Server) listVolumeTemplates(ctx context.Context, _ *http.Request) ([]do
 }
 
 func (s *Server) volumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {
-	return s.Store.VolumeTemplate(ctx, callerOf(ctx).Workspace, r.PathValue("template"))
+	return s.Store.VolumeTemplate(ctx, api.Caller(ctx).Workspace, r.PathValue("template"))
 }
 
 func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body map[string]any) (doze.VolumeTemplate, string, error) {
@@ -48,17 +49,17 @@ func (s *Server) createVolumeTemplate(ctx context.Context, r *http.Request, body
 // decodeTemplate writes what a caller may set of a template onto t, which has a
 // name already unless that is empty. It reports every mistake of the request.
 func decodeTemplate(t *doze.VolumeTemplate, r *http.Request, body map[string]any, name string) error {
-	p := mistakesOf(r.Context())
+	p := api.Mistakes(r.Context())
 	if version := r.URL.Query().Get("version"); version != "" {
 		doze.CheckVersion(&p, "version", version)
 	}
 	was := t.Spec
-	decodeMetadata(&t.Metadata, body, &p)
-	decode(&t.Spec, member(body, "spec", &p), "spec", &p)
+	api.DecodeMetadata(&t.Metadata, body, &p)
+	api.Decode(&t.Spec, api.Member(body, "spec", &p), "spec", &p)
 	t.Metadata.Name = cmp.Or(t.Metadata.Name, name)
 	t.Spec.DefaultSize = cmp.Or(t.Spec.DefaultSize, was.DefaultSize, doze.VolumeDefault)
 	if name != "" && t.Metadata.Name != name {
-		p.Add("metadata.name", "is %q; the path names %q", clip(t.Metadata.Name), clip(name))
+		p.Add("metadata.name", "is %q; the path names %q", api.Clip(t.Metadata.Name), api.Clip(name))
 	}
 	t.Check(&p)
 	return p.Err()
@@ -73,12 +74,12 @@ func (s *Server) putVolumeTemplate(ctx context.Context, r *http.Request, body ma
 // the request asks for one, and returns where its files are to be put. A fresh one
 // is a Conflict with one that there is.
 func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[string]any, name string, fresh bool) (t doze.VolumeTemplate, address string, err error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	token := rand.Text()
 	hash := sha256.Sum256([]byte(token))
 	var add *store.Version
-	labels, _ := member(body, "metadata", &doze.Problems{})["labels"].(map[string]any) // a mistake in it is found below
-	if uploads.in(r.URL.Query()) || labels[generatedLabel] == "true" {
+	labels, _ := api.Member(body, "metadata", &doze.Problems{})["labels"].(map[string]any) // a mistake in it is found below
+	if api.Upload.In(r.URL.Query()) || labels[generatedLabel] == "true" {
 		add = &store.Version{ID: store.NewID(), Token: hash[:]}
 		add.Name, add.Region, add.Bucket = r.URL.Query().Get("version"), s.Region, "local"
 	}
@@ -168,7 +169,7 @@ func fromUpload(err error) error {
 
 func (s *Server) deleteVolumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {
 	defer s.reconciling.ring() // its disks are left
-	return s.Store.DeleteVolumeTemplate(ctx, callerOf(ctx).Workspace, r.PathValue("template"))
+	return s.Store.DeleteVolumeTemplate(ctx, api.Caller(ctx).Workspace, r.PathValue("template"))
 }
 
 // versionDeleted answers the deletion of a version.
@@ -179,6 +180,6 @@ type versionDeleted struct {
 
 func (s *Server) deleteVersion(ctx context.Context, r *http.Request) (versionDeleted, error) {
 	defer s.reconciling.ring() // its disk is left
-	t, err := s.Store.DeleteVersion(ctx, callerOf(ctx).Workspace, r.PathValue("template"), r.PathValue("version"))
+	t, err := s.Store.DeleteVersion(ctx, api.Caller(ctx).Workspace, r.PathValue("template"), r.PathValue("version"))
 	return versionDeleted{"the version is deleted", t}, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/openapi"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -32,7 +33,7 @@ var (
 )
 
 func (s *Server) listWorkspaces(ctx context.Context, _ *http.Request) ([]doze.Workspace, error) {
-	c := callerOf(ctx)
+	c := api.Caller(ctx)
 	all, err := s.Store.Workspaces(ctx)
 	if err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func (s *Server) listWorkspaces(ctx context.Context, _ *http.Request) ([]doze.Wo
 // inWorkspace is the workspace that a path names, by name or id, and the
 // caller in it. One that the caller may not enter does not exist.
 func (s *Server) inWorkspace(ctx context.Context, r *http.Request, scope string) (doze.Workspace, access.Caller, error) {
-	c, asked := callerOf(ctx), r.PathValue("workspace")
+	c, asked := api.Caller(ctx), r.PathValue("workspace")
 	for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
 		w, err := s.Store.Workspace(ctx, name)
 		if err != nil {
@@ -66,7 +67,7 @@ func (s *Server) inWorkspace(ctx context.Context, r *http.Request, scope string)
 
 func (s *Server) workspace(ctx context.Context, r *http.Request) (doze.Workspace, error) {
 	w, c, err := s.inWorkspace(ctx, r, "workspaces:get")
-	if err != nil || !countResources.in(r.URL.Query()) {
+	if err != nil || !api.CountResources.In(r.URL.Query()) {
 		return w, err
 	}
 	n, err := s.Store.Count(ctx, c.Workspace)
@@ -85,12 +86,12 @@ type workspaceRequest struct {
 func (s *Server) checkWorkspace(in *workspaceRequest, p *doze.Problems) {
 	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
 	m.CheckIn(p, "")
-	s.checkRegion("region", regionOf(in.Region, s.Region), p)
+	api.CheckRegion(p, "region", api.RegionOf(in.Region, s.Region), s.Region)
 }
 
 // founder lets callers pass who may create workspaces.
 func (s *Server) founder(ctx context.Context) error {
-	switch c := callerOf(ctx); {
+	switch c := api.Caller(ctx); {
 	case c.SubType != doze.SubUser:
 		return doze.Errorf(doze.Forbidden, "a service account lives in one workspace: create others as a user")
 	case !c.Operates(s.Operator) && !c.Founder:
@@ -101,10 +102,10 @@ func (s *Server) founder(ctx context.Context) error {
 
 // createWorkspace makes a workspace of which the caller is the admin.
 func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[string]any) (doze.Workspace, error) {
-	c, now := callerOf(ctx), doze.Time{Time: time.Now()}
+	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	var p doze.Problems
 	var in workspaceRequest
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	s.checkWorkspace(&in, &p)
 	if reason := s.refused(in.Name); reason != "" {
 		p.Add("name", "%q is reserved", in.Name)
@@ -149,8 +150,8 @@ func (s *Server) updateWorkspace(ctx context.Context, r *http.Request, body map[
 	}
 	var p doze.Problems
 	in := workspaceRequest{w.Name, w.DisplayName, w.Region, maps.Clone(w.Labels)}
-	decode(&in, body, "", &p)
-	echoes(body, in, w, &p)
+	api.Decode(&in, body, "", &p)
+	api.Echoes(body, in, w, &p)
 	if in.Name == "" {
 		in.Name = w.Name
 	}
@@ -210,7 +211,7 @@ func (s *Server) expel(ctx context.Context, workspace, sub string) error {
 // refused is why nobody may have a name, or empty.
 func (s *Server) refused(name string) string {
 	switch {
-	case slices.Contains(reservedNames, name), slices.Contains(s.siblings["/workspaces/{}"], name):
+	case slices.Contains(reservedNames, name), s.siblings.Have("/workspaces/{}", name):
 		return "forbidden_reserved"
 	case versionForm.MatchString(name):
 		return "forbidden_v_prefix"
@@ -248,9 +249,9 @@ func (availability) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Schem
 
 // workspaceAvailability answers whether a name is free.
 func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, body map[string]any) (out availability, err error) {
-	p := mistakesOf(ctx)
+	p := api.Mistakes(ctx)
 	var in nameRequest
-	decode(&in, body, "", &p)
+	api.Decode(&in, body, "", &p)
 	doze.CheckName(&p, "name", in.Name)
 	if err := p.Err(); err != nil {
 		return out, err
@@ -263,7 +264,7 @@ func (s *Server) workspaceAvailability(ctx context.Context, r *http.Request, bod
 	} else if doze.Public(err).Kind != doze.NotFound {
 		return out, err
 	}
-	return availability{reason == "", message, reason, !withReason.in(r.URL.Query())}, nil
+	return availability{reason == "", message, reason, !api.WithReason.In(r.URL.Query())}, nil
 }
 
 // checkPerson bounds the names of a person.

@@ -109,3 +109,14 @@ func (q *Query) DecodeCursor(bound uint64, now time.Time) (Cursor, error) {
 	}
 	return c, nil
 }
+
+// Restrict has q list what has a value in a column, unless the value is empty.
+func (q *Query) Restrict(column, value string) {
+	if value == "" {
+		return
+	}
+	if q.Only == nil {
+		q.Only = map[string]string{}
+	}
+	q.Only[column] = value
+}

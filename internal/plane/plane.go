@@ -10,6 +10,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/disk"
@@ -30,7 +31,8 @@ type Plane struct {
 	Directory   *fleet.Directory
 	Previews    *fleet.Previews
 	Credentials *access.Credentials
-	Control     *control.Server // nil before Begin
+	Control     *control.Server // nil before Begin, as is API
+	API         *api.Server
 
 	settings settings.Settings
 	quotas   *quota.Book
@@ -75,11 +77,12 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	if err != nil {
 		return "", err
 	}
+	logins := oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: s.APIURL()})
+	journal := audit.New(p.Store, s.AuditRetention.Duration)
 	c := control.Config{
 		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
-		OAuth: oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: s.APIURL()}),
-		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
+		OAuth: logins, Audit: journal, Quotas: p.quotas, Operator: s.Workspace,
 		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool,
 	}
@@ -87,6 +90,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 		c.Bucket = n.Bucket
 	}
 	p.Control = control.New(c)
+	p.API = API(api.Config{Credentials: p.Credentials, Quotas: p.quotas, Audit: journal}, p.Control, logins)
 	secret, created, err := p.Control.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
 		return instance.SaveKey(s.Data, secret.Reveal())
 	})

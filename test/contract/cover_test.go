@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 // fruitless are routes that never succeed, or whose answer is another file.
@@ -34,10 +34,11 @@ func TestEveryRouteHasTranscripts(t *testing.T) {
 	t.Parallel()
 	type route struct{ method, pattern string }
 	good, bad := map[route]bool{}, map[route]bool{}
+	routes := plane.Describe()
 	for _, tr := range load(t) {
 		for _, e := range tr.exchanges {
 			path, _, _ := strings.Cut(e.target, "?")
-			rt, ok := control.RouteOf(e.method, "/v0"+path)
+			rt, ok := routes.RouteOf(e.method, "/v0"+path)
 			if !ok {
 				continue // it shows that there is none, or is for a sandbox
 			}
@@ -49,7 +50,7 @@ func TestEveryRouteHasTranscripts(t *testing.T) {
 			}
 		}
 	}
-	for _, rt := range control.Routes() {
+	for _, rt := range routes.Routes() {
 		t.Run(rt.Method+" "+rt.Pattern, func(t *testing.T) {
 			key, text := route{rt.Method, rt.Pattern}, rt.Method+" "+rt.Pattern
 			if !good[key] && fruitless[text] == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/pb33f/libopenapi-validator/config"
 	invalid "github.com/pb33f/libopenapi-validator/errors"
 
-	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/plane"
 )
 
 // TestDescriptionTellsTheTruth holds the description of the API against the
@@ -26,12 +26,13 @@ func TestDescriptionTellsTheTruth(t *testing.T) {
 	if ok, all := v.ValidateDocument(); !ok {
 		t.Fatalf("it is no OpenAPI document: %v", problems(all))
 	}
-	d := control.Description()
+	routes := plane.Describe()
+	d := routes.Description()
 	for _, tr := range load(t) {
 		t.Run(tr.name, func(t *testing.T) {
 			for _, e := range tr.exchanges {
 				path, _, _ := strings.Cut(e.target, "?")
-				rt, ok := control.RouteOf(e.method, "/v0"+path)
+				rt, ok := routes.RouteOf(e.method, "/v0"+path)
 				if !ok || e.method == http.MethodHead {
 					continue // it shows that there is none, or is for a sandbox
 				}
@@ -67,7 +68,7 @@ var rare = map[int]bool{
 // describe returns what checks exchanges against the description.
 func describe(t *testing.T) validator.Validator {
 	t.Helper()
-	text, err := json.Marshal(control.Description())
+	text, err := json.Marshal(plane.Describe().Description())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
-package control
+package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -27,8 +28,8 @@ In a change, null clears a member and absence leaves it. Errors have the members
 // described serves the description from one copy in memory. It is the largest
 // answer that a stranger can ask for: encoded anew for each request, readers that
 // do not read would take a copy each.
-func described() endpoint {
-	return endpoint{out: reflect.TypeFor[json.RawMessage](), handler: func(s *Server) http.Handler {
+func described() Endpoint[*Server] {
+	return Endpoint[*Server]{shape{out: reflect.TypeFor[json.RawMessage]()}, func(s *Server, _ *call) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			text, err := s.document()
 			if err != nil {
@@ -42,13 +43,13 @@ func described() endpoint {
 	}}
 }
 
-// Description describes every route of the table in the form of OpenAPI 3.1.
-func Description() openapi.Document {
-	schemas := newSchemas()
+// Description describes every route in the form of OpenAPI 3.1.
+func (s *Server) Description() openapi.Document {
+	schemas := s.schemas()
 	d := openapi.Document{
 		OpenAPI: openapi.Version,
 		Info:    openapi.Info{Title: "Doze", Version: descriptionVersion, Description: about},
-		Servers: []openapi.Server{{URL: prefix}},
+		Servers: []openapi.Server{{URL: Prefix}},
 		Paths:   map[string]openapi.Path{},
 		Components: openapi.Components{
 			Parameters: parameters, Responses: failures(schemas), SecuritySchemes: map[string]openapi.Scheme{
@@ -58,15 +59,16 @@ func Description() openapi.Document {
 			},
 		},
 	}
-	for _, rt := range routes {
-		if d.Paths[rt.pattern] == nil {
-			d.Paths[rt.pattern] = openapi.Path{}
+	for _, rt := range s.routes {
+		if d.Paths[rt.Pattern] == nil {
+			d.Paths[rt.Pattern] = openapi.Path{}
 		}
-		d.Paths[rt.pattern][strings.ToLower(rt.method)] = rt.describe(schemas)
+		d.Paths[rt.Pattern][strings.ToLower(rt.Method)] = rt.describe(schemas)
 		if tag := (openapi.Tag{Name: rt.tag()}); !slices.Contains(d.Tags, tag) {
 			d.Tags = append(d.Tags, tag)
 		}
 	}
+	slices.SortStableFunc(d.Tags, func(a, b openapi.Tag) int { return cmp.Compare(placeOf(a.Name), placeOf(b.Name)) })
 	d.Components.Schemas = schemas.Named()
 	return d
 }
@@ -80,46 +82,39 @@ const (
 
 // flows are the ways to an access token that descriptions have a name for.
 func flows() map[string]openapi.Flow {
-	const token = prefix + "/oauth/token"
+	const token = Prefix + "/oauth/token"
 	scopes := map[string]string{access.Admin: "everything"}
 	for _, scope := range access.Scopes() {
 		resource, action, _ := strings.Cut(scope, ":")
 		scopes[scope] = action + " " + resource
 	}
 	return map[string]openapi.Flow{
-		"authorizationCode": {AuthorizationURL: prefix + "/oauth/authorize", TokenURL: token, RefreshURL: token, Scopes: scopes},
+		"authorizationCode": {AuthorizationURL: Prefix + "/oauth/authorize", TokenURL: token, RefreshURL: token, Scopes: scopes},
 		"clientCredentials": {TokenURL: token, Scopes: scopes},
 	}
 }
 
-func (rt *route) describe(schemas *openapi.Schemas) *openapi.Operation {
-	o := &openapi.Operation{
-		ID: rt.id(), Tags: []string{rt.tag()}, Security: []map[string][]string{},
-		Parameters: rt.values(), Body: rt.body(schemas), Responses: rt.responses(schemas),
-	}
-	scopes := []string{rt.scope}
-	switch rt.scope {
-	case "":
-		o.Description = "Needs no credential."
-		return o
-	case anyScope:
-		o.Description, scopes = "Needs a credential; it is about its owner alone.", []string{}
-	default:
-		o.Description = "Needs the scope " + rt.scope + "."
-	}
-	o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
-	o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}, {tokens: scopes}}
-	return o
+// tags is the order of the tags, whatever room serves them. One that is not here comes last.
+var tags = []string{
+	"platform", "sandboxes", "previews", "schedules", "snapshots", "volumes", "drives", "volume_templates", "customdomains", "images",
+	"policies", "vpcs", "secrets", "api_keys", "workspaces", "quotas", "users", "service_accounts", "oauth", "audit",
 }
 
-// id is the name of an operation: its method and its path.
-func (rt *route) id() string {
-	var id strings.Builder
-	id.WriteString(strings.ToLower(rt.method))
-	for word := range strings.FieldsFuncSeq(strings.ReplaceAll(rt.pattern, "{", "by/"), func(r rune) bool { return strings.ContainsRune("/}-_.", r) }) {
-		id.WriteString(strings.ToUpper(word[:1]) + word[1:])
+// placeOf is where a tag comes in a description.
+func placeOf(tag string) int {
+	if i := slices.Index(tags, tag); i >= 0 {
+		return i
 	}
-	return id.String()
+	return len(tags)
+}
+
+// Stale returns the rows of the tables of schemas that no type has.
+func (s *Server) Stale() []string {
+	schemas := s.schemas()
+	for i := range s.routes {
+		s.routes[i].describe(schemas)
+	}
+	return schemas.Stale()
 }
 
 // groups are the tags of routes that are not called like their first segment.
@@ -130,39 +125,8 @@ var groups = map[string]string{
 	"login": "oauth", ".well-known": "oauth",
 }
 
-// tag is the group of a route: what it is about.
-func (rt *route) tag() string {
-	segments := strings.Split(rt.pattern[1:], "/")
-	about := segments[0]
-	if len(segments) > 2 && slices.Contains([]string{"previews", "schedules", "schedule-executions", "snapshots"}, segments[2]) {
-		about = segments[2] // of a sandbox
-	}
-	if group, ok := groups[about]; ok {
-		return group
-	}
-	return about
-}
-
 func reference(parameter string) openapi.Parameter {
 	return openapi.Parameter{Ref: "#/components/parameters/" + parameter}
-}
-
-// values are the parameters in the path and the query.
-func (rt *route) values() (all []openapi.Parameter) {
-	text := &openapi.Schema{Type: "string"}
-	for segment := range strings.SplitSeq(rt.pattern, "/") {
-		if name, ok := strings.CutPrefix(segment, "{"); ok {
-			all = append(all, openapi.Parameter{Name: strings.TrimSuffix(name, "}"), In: "path", Required: true, Schema: text})
-		}
-	}
-	for _, name := range rt.query {
-		if _, ok := parameters[name]; ok {
-			all = append(all, reference(name))
-		} else { // of the authorization server, whose parameters are texts
-			all = append(all, openapi.Parameter{Name: name, In: "query", Schema: text})
-		}
-	}
-	return all
 }
 
 const (
@@ -170,60 +134,6 @@ const (
 	formType = "application/x-www-form-urlencoded"
 	pageType = "text/html"
 )
-
-func (rt *route) body(schemas *openapi.Schemas) *openapi.Body {
-	switch {
-	case rt.media != "":
-		return &openapi.Body{Required: true, Content: map[string]openapi.Media{rt.media: {Schema: &openapi.Schema{}}}}
-	case len(rt.params) > 0:
-		in := &openapi.Schema{Type: "object", Properties: map[string]*openapi.Schema{}}
-		for _, name := range rt.params {
-			in.Properties[name] = &openapi.Schema{Type: "string"}
-		}
-		return &openapi.Body{Required: true, Content: map[string]openapi.Media{jsonType: {Schema: in}, formType: {Schema: in}}}
-	case rt.in != nil:
-		return &openapi.Body{Content: map[string]openapi.Media{jsonType: {Schema: schemas.Of(rt.in, openapi.Request)}}}
-	}
-	return nil
-}
-
-func (rt *route) responses(schemas *openapi.Schemas) map[string]openapi.Response {
-	all := map[string]openapi.Response{"default": failure(anyFailure)}
-	switch {
-	case rt.gives != "":
-		all["200"] = openapi.Response{Description: "a stream of lines, each of which is this", Content: map[string]openapi.Media{rt.gives: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
-	case rt.out == nil:
-		page := map[string]openapi.Media{pageType: {Schema: &openapi.Schema{Type: "string"}}}
-		all["200"] = openapi.Response{Description: "a page for the user", Content: page}
-		all["303"] = openapi.Response{Description: "back to the program that sent the user"}
-		all["default"] = openapi.Response{Description: "a page that says what is wrong", Content: page}
-		return all
-	case rt.out == reflect.TypeFor[httpx.Empty]():
-		all["204"] = openapi.Response{Description: "done"}
-	default:
-		ok := openapi.Response{Description: "done", Content: map[string]openapi.Media{jsonType: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
-		for _, name := range rt.headers {
-			if ok.Headers == nil {
-				ok.Headers = map[string]openapi.Header{}
-			}
-			ok.Headers[name] = openapi.Header{Schema: &openapi.Schema{Type: "string"}}
-		}
-		all["200"] = ok
-	}
-	for kind, may := range map[doze.Kind]bool{
-		doze.Invalid:         rt.scope != "" || rt.in != nil || len(rt.params) > 0 || rt.media != "",
-		doze.Unauthenticated: rt.scope != "" || len(rt.params) > 0,
-		doze.Forbidden:       rt.scope != "",
-		doze.NotFound:        rt.in != nil || strings.Contains(rt.pattern, "{"),
-		doze.Conflict:        rt.scope != "" && rt.method != http.MethodGet || rt.media != "",
-		doze.TooLarge:        rt.in != nil,
-	} {
-		if may {
-			all[strconv.Itoa(kind.Status())] = failure(kind.String())
-		}
-	}
-	return all
-}
 
 // anyFailure is the response for what is not listed by its status.
 const anyFailure = "error"
@@ -268,4 +178,119 @@ type errorBody struct {
 	Error   string `json:"error"`
 	Code    int    `json:"code"`
 	Message string `json:"message"`
+}
+
+func (rt *Route) describe(schemas *openapi.Schemas) *openapi.Operation {
+	o := &openapi.Operation{
+		ID: rt.id(), Tags: []string{rt.tag()}, Security: []map[string][]string{},
+		Parameters: rt.values(), Body: rt.body(schemas), Responses: rt.responses(schemas),
+	}
+	scopes := []string{rt.Scope}
+	switch rt.Scope {
+	case "":
+		o.Description = "Needs no credential."
+		return o
+	case AnyScope:
+		o.Description, scopes = "Needs a credential; it is about its owner alone.", []string{}
+	default:
+		o.Description = "Needs the scope " + rt.Scope + "."
+	}
+	o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
+	o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}, {tokens: scopes}}
+	return o
+}
+
+// id is the name of an operation: its method and its path.
+func (rt *Route) id() string {
+	var id strings.Builder
+	id.WriteString(strings.ToLower(rt.Method))
+	for word := range strings.FieldsFuncSeq(strings.ReplaceAll(rt.Pattern, "{", "by/"), func(r rune) bool { return strings.ContainsRune("/}-_.", r) }) {
+		id.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return id.String()
+}
+
+// tag is the group of a route: what it is about.
+func (rt *Route) tag() string {
+	segments := strings.Split(rt.Pattern[1:], "/")
+	about := segments[0]
+	if len(segments) > 2 && slices.Contains([]string{"previews", "schedules", "schedule-executions", "snapshots"}, segments[2]) {
+		about = segments[2] // of a sandbox
+	}
+	if group, ok := groups[about]; ok {
+		return group
+	}
+	return about
+}
+
+// values are the parameters in the path and the query.
+func (rt *Route) values() (all []openapi.Parameter) {
+	text := &openapi.Schema{Type: "string"}
+	for segment := range strings.SplitSeq(rt.Pattern, "/") {
+		if name, ok := strings.CutPrefix(segment, "{"); ok {
+			all = append(all, openapi.Parameter{Name: strings.TrimSuffix(name, "}"), In: "path", Required: true, Schema: text})
+		}
+	}
+	for _, name := range rt.query {
+		if _, ok := parameters[name]; ok {
+			all = append(all, reference(name))
+		} else { // of the authorization server, whose parameters are texts
+			all = append(all, openapi.Parameter{Name: name, In: "query", Schema: text})
+		}
+	}
+	return all
+}
+
+func (rt *Route) body(schemas *openapi.Schemas) *openapi.Body {
+	switch {
+	case rt.media != "":
+		return &openapi.Body{Required: true, Content: map[string]openapi.Media{rt.media: {Schema: &openapi.Schema{}}}}
+	case len(rt.params) > 0:
+		in := &openapi.Schema{Type: "object", Properties: map[string]*openapi.Schema{}}
+		for _, name := range rt.params {
+			in.Properties[name] = &openapi.Schema{Type: "string"}
+		}
+		return &openapi.Body{Required: true, Content: map[string]openapi.Media{jsonType: {Schema: in}, formType: {Schema: in}}}
+	case rt.in != nil:
+		return &openapi.Body{Content: map[string]openapi.Media{jsonType: {Schema: schemas.Of(rt.in, openapi.Request)}}}
+	}
+	return nil
+}
+
+func (rt *Route) responses(schemas *openapi.Schemas) map[string]openapi.Response {
+	all := map[string]openapi.Response{"default": failure(anyFailure)}
+	switch {
+	case rt.gives != "":
+		all["200"] = openapi.Response{Description: "a stream of lines, each of which is this", Content: map[string]openapi.Media{rt.gives: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
+	case rt.out == nil:
+		page := map[string]openapi.Media{pageType: {Schema: &openapi.Schema{Type: "string"}}}
+		all["200"] = openapi.Response{Description: "a page for the user", Content: page}
+		all["303"] = openapi.Response{Description: "back to the program that sent the user"}
+		all["default"] = openapi.Response{Description: "a page that says what is wrong", Content: page}
+		return all
+	case rt.out == reflect.TypeFor[httpx.Empty]():
+		all["204"] = openapi.Response{Description: "done"}
+	default:
+		ok := openapi.Response{Description: "done", Content: map[string]openapi.Media{jsonType: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
+		for _, name := range rt.headers {
+			if ok.Headers == nil {
+				ok.Headers = map[string]openapi.Header{}
+			}
+			ok.Headers[name] = openapi.Header{Schema: &openapi.Schema{Type: "string"}}
+		}
+		all["200"] = ok
+	}
+	for kind, may := range map[doze.Kind]bool{
+		doze.Invalid:         rt.Scope != "" || rt.in != nil || len(rt.params) > 0 || rt.media != "",
+		doze.Unauthenticated: rt.Scope != "" || len(rt.params) > 0,
+		doze.Forbidden:       rt.Scope != "",
+		doze.NotFound:        rt.in != nil || strings.Contains(rt.Pattern, "{"),
+		doze.Conflict:        rt.Scope != "" && rt.Method != http.MethodGet || rt.media != "",
+		doze.TooLarge:        rt.in != nil,
+	} {
+		if may {
+			all[strconv.Itoa(kind.Status())] = failure(kind.String())
+		}
+	}
+	return all
 }

@@ -1,4 +1,4 @@
-package control
+package api
 
 import (
 	"context"
@@ -13,46 +13,52 @@ import (
 
 // A flag is a parameter of a query that is true or false. All routes read it by
 // [flag.in]; a value that is neither reaches none of them.
-type flag uint8
+type Flag uint8
 
 const (
-	countResources flag = iota
-	createIfNotExist
-	force
-	ofPlatform
-	showSecrets
-	showTerminated
-	uploads
-	withReason
+	CountResources Flag = iota
+	CreateIfNotExist
+	Force
+	OfPlatform
+	ShowSecrets
+	ShowTerminated
+	Upload
+	WithReason
 )
 
 // flags are their names in queries.
 var flags = [...]string{
-	countResources:   "countResources",
-	createIfNotExist: "createIfNotExist",
-	force:            "force",
-	ofPlatform:       "platform",
-	showSecrets:      "show_secrets",
-	showTerminated:   "showTerminated",
-	uploads:          "upload",
-	withReason:       "withReason",
+	CountResources:   "countResources",
+	CreateIfNotExist: "createIfNotExist",
+	Force:            "force",
+	OfPlatform:       "platform",
+	ShowSecrets:      "show_secrets",
+	ShowTerminated:   "showTerminated",
+	Upload:           "upload",
+	WithReason:       "withReason",
 }
 
-// in reports whether a query has f as true.
-func (f flag) in(q url.Values) bool { return q.Get(flags[f]) == "true" }
+// Flags returns the names of all flags.
+func Flags() []string { return slices.Clone(flags[:]) }
+
+// String is its name in queries.
+func (f Flag) String() string { return flags[f] }
+
+// In reports whether a query has f as true.
+func (f Flag) In(q url.Values) bool { return q.Get(flags[f]) == "true" }
 
 type mistakesKey struct{}
 
 // examine lets a request through to h, the handler of an endpoint, if nothing is
 // wrong with its query by the table of parameters. One that gathers finds that
 // in its context.
-func examine(e endpoint, h http.Handler) http.Handler {
+func examine(rt *Route, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var p doze.Problems
 		q := r.URL.Query()
 		addFlags(q, &p)
-		addWords(q, e.query, &p)
-		if err := p.Err(); err != nil && !e.gathers {
+		addWords(q, rt.query, &p)
+		if err := p.Err(); err != nil && !rt.gathers {
 			httpx.WriteError(w, r, err)
 			return
 		}
@@ -60,8 +66,8 @@ func examine(e endpoint, h http.Handler) http.Handler {
 	})
 }
 
-// mistakesOf are those in the query of a request.
-func mistakesOf(ctx context.Context) doze.Problems {
+// Mistakes are those in the query of a request.
+func Mistakes(ctx context.Context) doze.Problems {
 	p, _ := ctx.Value(mistakesKey{}).(doze.Problems)
 	return slices.Clip(p)
 }
@@ -84,7 +90,7 @@ func addFlags(q url.Values, p *doze.Problems) {
 	for _, name := range flags {
 		for _, v := range q[name] {
 			if v != "true" && v != "false" {
-				p.Add(name, "is %q in the query; it must be true or false, or be left out", clip(v))
+				p.Add(name, "is %q in the query; it must be true or false, or be left out", Clip(v))
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package control
+package api
 
 import (
 	"bytes"
@@ -20,9 +20,9 @@ import (
 // bodyMax is far above any sandbox within its limits (256 KiB of variables).
 const bodyMax = 1 << 20
 
-// readBody reads the JSON object in the body of r. A body that is empty or
+// ReadBody reads the JSON object in the body of r. A body that is empty or
 // null is an empty object.
-func readBody(r *http.Request) (map[string]any, error) {
+func ReadBody(r *http.Request) (map[string]any, error) {
 	if err := checkLength(r); err != nil {
 		return nil, err
 	}
@@ -76,9 +76,9 @@ func errBody(err error) error {
 	return doze.Wrap(err, doze.Invalid, "the body ended early: send as much as its header says")
 }
 
-// member is tree[name] if that is an object; otherwise an empty one. What is
+// Member is tree[name] if that is an object; otherwise an empty one. What is
 // wrong with it is added to p.
-func member(tree map[string]any, name string, p *doze.Problems) map[string]any {
+func Member(tree map[string]any, name string, p *doze.Problems) map[string]any {
 	switch t := tree[name].(type) {
 	case nil:
 	case map[string]any:
@@ -89,12 +89,12 @@ func member(tree map[string]any, name string, p *doze.Problems) map[string]any {
 	return map[string]any{}
 }
 
-// decode writes a JSON object onto the struct that dst points to, and adds
+// Decode writes a JSON object onto the struct that dst points to, and adds
 // each value of a wrong type to p under its path. Unlike encoding/json it
 // reports all of them, and it takes names in their exact case. Members that
 // are absent stay as they are, null makes them zero; what dst does not have is
 // the business of [strangers]. Lists, maps and optional objects are replaced whole.
-func decode(dst any, tree map[string]any, path string, p *doze.Problems) {
+func Decode(dst any, tree map[string]any, path string, p *doze.Problems) {
 	object(reflect.ValueOf(dst).Elem(), tree, path, p)
 }
 
@@ -107,9 +107,9 @@ func object(dst reflect.Value, tree map[string]any, path string, p *doze.Problem
 	}
 }
 
-// knows adds each member of v that a value of type t does not have, at any depth.
+// Knows adds each member of v that a value of type t does not have, at any depth.
 // Where rules are, one that is misspelt and ignored would leave none in force.
-func knows(t reflect.Type, v any, path string, p *doze.Problems) {
+func Knows(t reflect.Type, v any, path string, p *doze.Problems) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -117,7 +117,7 @@ func knows(t reflect.Type, v any, path string, p *doze.Problems) {
 	case []any:
 		if t.Kind() == reflect.Slice {
 			for i, e := range v {
-				knows(t.Elem(), e, path+"["+strconv.Itoa(i)+"]", p)
+				Knows(t.Elem(), e, path+"["+strconv.Itoa(i)+"]", p)
 			}
 		}
 	case map[string]any:
@@ -132,9 +132,9 @@ func knows(t reflect.Type, v any, path string, p *doze.Problems) {
 		}
 		for name, e := range v {
 			if of, ok := fields[name]; ok {
-				knows(of, e, path+"."+name, p)
+				Knows(of, e, path+"."+name, p)
 			} else {
-				p.Add(path+"."+clip(name), "is not known here, only %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+				p.Add(path+"."+Clip(name), "is not known here, only %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 			}
 		}
 	}
@@ -196,7 +196,7 @@ func mapping(dst reflect.Value, v any, path string, p *doze.Problems) {
 			p.Add(path, "must not have a NUL byte in a name")
 		}
 		elem := reflect.New(dst.Type().Elem()).Elem()
-		value(elem, e, path+"."+clip(k), p)
+		value(elem, e, path+"."+Clip(k), p)
 		fresh.SetMapIndex(reflect.ValueOf(k), elem)
 	}
 	dst.Set(fresh)
@@ -246,8 +246,8 @@ func whole(v any) (int64, bool) {
 	return int64(f), true
 }
 
-// clip bounds what an error message repeats of a caller's input.
-func clip(s string) string {
+// Clip bounds what an error message repeats of a caller's input.
+func Clip(s string) string {
 	const most = 80
 	if len(s) > most {
 		return s[:most] + "…"

@@ -1,4 +1,4 @@
-package control
+package api
 
 import (
 	"context"
@@ -17,14 +17,13 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/openapi"
-	"github.com/dozehq/doze/internal/store"
 )
 
 // Limits of lists (section 4 of the public API). A bare list has no way to
 // the next page, so it is long; beyond that, callers need a newer version.
 const (
-	limitDefault = 50
-	limitMax     = 200
+	LimitDefault = 50
+	LimitMax     = 200
 	limitBare    = 10_000
 	searchMin    = 2 // characters; shorter ones are ignored
 	searchMax    = 200
@@ -32,20 +31,20 @@ const (
 
 // A Listing is what callers may ask of a list.
 type Listing struct {
-	phases      map[string][]string // behind each value of the status filter; nil: there is none
-	limit, most int                 // of a page
-	byTime      bool                // its only order
+	Phases      map[string][]string // behind each value of the status filter; nil: there is none
+	Limit, Most int                 // of a page
+	ByTime      bool                // its only order
 	// more, if set, reads what else there is.
-	more func(url.Values, *listing.Query, *doze.Problems)
+	More func(url.Values, *listing.Query, *doze.Problems)
 }
 
 // specStatuses, of 2.9, are good in the filter of every list of what has one,
 // also where nothing can be in it.
 var specStatuses = []string{"DELETING", "TERMINATED", "FAILED", "DEACTIVATED", "DEACTIVATING", "UPLOADING", "BUILDING", "DEPLOYING", "DEPLOYED", "BUILT"}
 
-// statusesWith are the values that a status filter may have, and the phases
+// StatusesWith are the values that a status filter may have, and the phases
 // behind each: those of the spec, and what records of a kind are in.
-func statusesWith(own map[string][]string) map[string][]string {
+func StatusesWith(own map[string][]string) map[string][]string {
 	all := map[string][]string{}
 	for _, s := range specStatuses {
 		all[s] = nil
@@ -54,34 +53,24 @@ func statusesWith(own map[string][]string) map[string][]string {
 	return all
 }
 
-// sandboxPhases are the phases behind each value that a status filter may have,
-// and behind those that clients know besides.
-var sandboxPhases = func() map[string][]string {
-	all := map[string][]string{}
-	for p := doze.Pending; p <= doze.Failed; p++ {
-		all[p.Status()] = append(all[p.Status()], p.String())
-	}
-	return statusesWith(all)
-}()
-
-// listAnswer is a list in the form of the version that a caller asked for.
-type listAnswer[T any] struct {
+// List is a list in the form of the version that a caller asked for.
+type List[T any] struct {
 	Data []T      `json:"data"`
 	Meta listMeta `json:"meta"`
 	bare bool
 }
 
 // MarshalJSON writes an envelope or, in the oldest version, a bare array.
-func (l listAnswer[T]) MarshalJSON() ([]byte, error) {
+func (l List[T]) MarshalJSON() ([]byte, error) {
 	if l.bare {
 		return json.Marshal(l.Data)
 	}
-	type envelope listAnswer[T]
+	type envelope List[T]
 	return json.Marshal(envelope(l))
 }
 
 // Schema says that of both.
-func (l listAnswer[T]) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Schema {
+func (l List[T]) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Schema {
 	data := of(reflect.TypeOf(l.Data))
 	return &openapi.Schema{OneOf: []*openapi.Schema{
 		data,
@@ -93,7 +82,7 @@ func (l listAnswer[T]) Schema(of func(reflect.Type) *openapi.Schema) *openapi.Sc
 }
 
 // parameters are those that every list has.
-func (listAnswer[T]) parameters() []string { return []string{"q", "sort", "anchor", "limit", "cursor"} }
+func (List[T]) parameters() []string { return []string{"q", "sort", "anchor", "limit", "cursor"} }
 
 type listMeta struct {
 	HasMore    bool   `json:"hasMore"`
@@ -101,39 +90,29 @@ type listMeta struct {
 	Total      int    `json:"total"`
 }
 
-func (s *Server) listSandboxes(ctx context.Context, r *http.Request) (listAnswer[doze.Sandbox], error) {
-	var by seen
-	list := func(ctx context.Context, q listing.Query, now time.Time) (listing.Page[store.Sandbox], error) {
-		page, err := s.Store.List(ctx, q, now)
-		by = s.learn(ctx, learnAllTimeout, page.Records...)
-		return page, err
-	}
-	return answerPage(ctx, r, sandboxPhases, list, func(sb store.Sandbox) doze.Sandbox { return s.view(sb, by) })
-}
-
-// answerPage answers a list as the query of r wants it. The names of phases map
+// AnswerPage answers a list as the query of r wants it. The names of phases map
 // a status to those that have it.
-func answerPage[Record, View any](
+func AnswerPage[Record, View any](
 	ctx context.Context, r *http.Request, phases map[string][]string,
 	list func(context.Context, listing.Query, time.Time) (listing.Page[Record], error), view func(Record) View,
-) (listAnswer[View], error) {
-	return answerListing(ctx, r, Listing{phases: phases, limit: limitDefault, most: limitMax}, list, view)
+) (List[View], error) {
+	return AnswerListing(ctx, r, Listing{Phases: phases, Limit: LimitDefault, Most: LimitMax}, list, view)
 }
 
-// answerListing is answerPage for a list that is not like most.
-func answerListing[Record, View any](
+// AnswerListing is answerPage for a list that is not like most.
+func AnswerListing[Record, View any](
 	ctx context.Context, r *http.Request, of Listing,
 	list func(context.Context, listing.Query, time.Time) (listing.Page[Record], error), view func(Record) View,
-) (out listAnswer[View], err error) {
+) (out List[View], err error) {
 	version, err := versionOf(r)
 	if err != nil {
 		return out, err
 	}
-	q, err := of.parse(r.URL.Query(), version == bareLists, mistakesOf(ctx))
+	q, err := of.parse(r.URL.Query(), version == bareLists, Mistakes(ctx))
 	if err != nil {
 		return out, err
 	}
-	q.Workspace = callerOf(ctx).Workspace
+	q.Workspace = Caller(ctx).Workspace
 	page, err := list(ctx, q, time.Now())
 	if err != nil {
 		return out, err
@@ -149,10 +128,10 @@ func answerListing[Record, View any](
 // are known.
 func (l Listing) parse(v url.Values, bare bool, p doze.Problems) (listing.Query, error) {
 	q := listing.Query{
-		ExternalID: v.Get("externalId"), Terminated: showTerminated.in(v),
-		Sort: listing.NewestFirst, Cursor: v.Get("cursor"), Limit: l.limit,
+		ExternalID: v.Get("externalId"), Terminated: ShowTerminated.In(v),
+		Sort: listing.NewestFirst, Cursor: v.Get("cursor"), Limit: l.Limit,
 	}
-	most := l.most
+	most := l.Most
 	if bare {
 		q.Limit, most = limitBare, limitBare
 	}
@@ -165,7 +144,7 @@ func (l Listing) parse(v url.Values, bare bool, p doze.Problems) (listing.Query,
 	}
 	if text := v.Get("sort"); text != "" {
 		q.Sort = listing.Sort(text)
-		if l.byTime && q.Sort.Valid() && !q.Sort.ByTime() {
+		if l.ByTime && q.Sort.Valid() && !q.Sort.ByTime() {
 			p.Add("sort", "must be createdAt:desc or createdAt:asc")
 		}
 	}
@@ -186,11 +165,11 @@ func (l Listing) parse(v url.Values, bare bool, p doze.Problems) (listing.Query,
 	if q.ExternalID != "" {
 		doze.CheckExternalID(&p, "externalId", q.ExternalID)
 	}
-	if text := v.Get("status"); text != "" && l.phases != nil {
-		q.Phases = phasesOf(text, l.phases, &p)
+	if text := v.Get("status"); text != "" && l.Phases != nil {
+		q.Phases = phasesOf(text, l.Phases, &p)
 	}
-	if l.more != nil {
-		l.more(v, &q, &p)
+	if l.More != nil {
+		l.More(v, &q, &p)
 	}
 	return q, p.Err()
 }
@@ -202,9 +181,22 @@ func phasesOf(text string, known map[string][]string, p *doze.Problems) []string
 	for part := range strings.SplitSeq(text, ",") {
 		behind, ok := known[strings.ToUpper(strings.TrimSpace(part))]
 		if !ok {
-			p.Add("status", "has the value %q; known are %s", clip(part), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			p.Add("status", "has the value %q; known are %s", Clip(part), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		phases = append(phases, behind...)
 	}
 	return phases
+}
+
+// MomentOf reads a moment of a query; the zero time if there is none.
+func MomentOf(v url.Values, name string, p *doze.Problems) time.Time {
+	text := v.Get(name)
+	if text == "" {
+		return time.Time{}
+	}
+	at, err := doze.ParseTime(text)
+	if err != nil {
+		p.Add(name, "%v", err)
+	}
+	return at
 }

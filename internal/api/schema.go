@@ -1,0 +1,123 @@
+package api
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/listing"
+	"github.com/dozehq/doze/internal/openapi"
+)
+
+// parameters are all that callers may ask in a query, and the headers that they
+// choose a workspace and a version with.
+var parameters = map[string]openapi.Parameter{
+	"q":                     query("q", "a part of the name", openapi.Schema{Type: "string", MaxLength: searchMax}),
+	"limit":                 query("limit", "how many; more than the most counts as that", openapi.Schema{Type: "integer", Minimum: new(1)}),
+	"cursor":                query("cursor", "the nextCursor of the page before", openapi.Schema{Type: "string"}),
+	"anchor":                query("anchor", "end is the last page; it needs a sort by createdAt", Words("start", "end")),
+	"sort":                  query("sort", "the order", Words(string(listing.NewestFirst), "createdAt:asc", "name:asc", "name:desc")),
+	"status":                query("status", "a status, or several with commas", openapi.Schema{Type: "string"}),
+	"externalId":            query("externalId", "those with this id", openapi.Schema{Type: "string", MaxLength: doze.ExternalIDMax, Pattern: doze.ExternalIDPattern}),
+	flags[ShowTerminated]:   query(flags[ShowTerminated], "those that ended too, while their records are kept", boolean),
+	flags[ShowSecrets]:      query(flags[ShowSecrets], "values as they are; it needs the scope admin", boolean),
+	flags[CreateIfNotExist]: query(flags[CreateIfNotExist], "answer the one of this name, if there is one", boolean),
+	flags[Force]:            query(flags[Force], "take the address from the preview that has it", boolean),
+	flags[Upload]:           query(flags[Upload], "add a version, and answer where its files are to be put", boolean),
+	"version":               query("version", "the name of the version", openapi.Schema{Type: "string"}),
+	"token":                 query("token", "a part of the address that the upload was offered at", openapi.Schema{Type: "string"}),
+	flags[CountResources]:   query(flags[CountResources], "count what is in the workspace", boolean),
+	flags[WithReason]:       query(flags[WithReason], "answer an object, and not a boolean", boolean),
+	"type":                  query("type", "those of one type, cron or at; anything else is any", openapi.Schema{Type: "string"}),
+	"sandbox":               query("sandbox", "those of one sandbox", openapi.Schema{Type: "string"}),
+	"schedule":              query("schedule", "those of one schedule", openapi.Schema{Type: "string"}),
+	"direction":             query("direction", "those that came, or that went out", Words("incoming", "outgoing")),
+	"since":                 query("since", "from this moment on, inclusive", Instant),
+	"until":                 query("until", "before this moment", Instant),
+	"start":                 query("start", "from this moment on, inclusive", Instant),
+	"end":                   query("end", "before this moment", Instant),
+	"resourceType":          query("resourceType", "what the workloads are: sandbox, or left out", openapi.Schema{Type: "string"}),
+	"workloadIds":           query("workloadIds", "the names of the workloads, with commas", openapi.Schema{Type: "string"}),
+	"region":                query("region", "those of one region", openapi.Schema{Type: "string"}),
+	"actor":                 query("actor", "lines of one user or service account, by its sub", openapi.Schema{Type: "string"}),
+	"action":                query("action", "lines of one action, such as sandboxes.create", openapi.Schema{Type: "string"}),
+	"object":                query("object", "lines about one object, by its name", openapi.Schema{Type: "string"}),
+	"source":                query("source", "lines of requests from one address", openapi.Schema{Type: "string"}),
+	"outcome":               query("outcome", "lines with one outcome", Words(doze.AuditBegun, doze.AuditDone, doze.AuditFailed, doze.AuditDenied)),
+	flags[OfPlatform]:       query(flags[OfPlatform], "lines of no workspace, such as failed logins; for operators", boolean),
+	"workspace":             query("workspace", "the workspace to act in", openapi.Schema{Type: "string"}),
+
+	"x-blaxel-workspace": {Name: "x-blaxel-workspace", In: "header", Description: "the same", Schema: &openapi.Schema{Type: "string"}},
+	"blaxel-version": {
+		Name: "blaxel-version", In: "header", Description: "the version of this interface: in the older one lists are bare arrays",
+		Schema: new(WordsOr(bareLists, bareLists, bareLists+".preview", pagedLists, pagedLists+".preview")),
+	},
+}
+
+// Forms that members of many types have.
+var (
+	// Name is the name of a resource.
+	Name = openapi.Schema{MaxLength: doze.NameMax, Pattern: doze.NamePattern}
+	// Span is what doze.ParseDuration reads.
+	Span = openapi.Schema{Pattern: "^([0-9]+[smhdw])?$", Description: "a duration such as 30s, 15m, 24h, 7d or 2w"}
+	// Instant is a moment as text.
+	Instant = openapi.Schema{Type: "string", Description: "RFC 3339, or a date alone"}
+	// Labels are those of a resource.
+	Labels = openapi.Schema{MaxProperties: doze.LabelsMax}
+
+	boolean = openapi.Schema{Type: "boolean"}
+)
+
+func query(name, about string, is openapi.Schema) openapi.Parameter {
+	return openapi.Parameter{Name: name, In: "query", Description: about, Schema: &is}
+}
+
+// Words is a member that is one of a few words.
+func Words(all ...string) openapi.Schema { return openapi.Schema{Type: "string", Enum: all} }
+
+// WordsOr is Words with a default.
+func WordsOr(otherwise string, all ...string) openapi.Schema {
+	return openapi.Schema{Type: "string", Enum: all, Default: otherwise}
+}
+
+// Between is a number with bounds.
+func Between(least, most int) openapi.Schema {
+	return openapi.Schema{Minimum: &least, Maximum: &most}
+}
+
+// Letters is a text of bounded length.
+func Letters(most int) openapi.Schema { return openapi.Schema{MaxLength: most} }
+
+// Text is a member that needs a word about itself.
+func Text(about string) openapi.Schema { return openapi.Schema{Description: about} }
+
+// schemas makes the schemas of what goes over the wire: of what every resource has, and what
+// the sections say of theirs.
+func (s *Server) schemas() *openapi.Schemas {
+	all := &openapi.Schemas{
+		Names: map[reflect.Type]string{reflect.TypeFor[errorBody](): "Error"},
+		Types: map[reflect.Type]*openapi.Schema{
+			reflect.TypeFor[doze.Time]():       {Type: "string", Format: "date-time"},
+			reflect.TypeFor[json.RawMessage](): {Type: "object"},
+			reflect.TypeFor[httpx.None]():      {Type: "object"},
+		},
+		Members: map[string]openapi.Schema{
+			"Metadata.name":        Name,
+			"Metadata.displayName": Letters(doze.DisplayNameMax),
+			"Metadata.externalId":  {MaxLength: doze.ExternalIDMax, Pattern: doze.ExternalIDPattern},
+			"Metadata.labels":      Labels,
+		},
+		Needs: map[string][]string{},
+		Unset: []string{"createdAt", "createdBy", "events", "lastUsedAt", "plan", "state", "status", "updatedAt", "updatedBy", "url", "workspace"},
+	}
+	for _, section := range s.sections {
+		maps.Copy(all.Names, section.Schemas.Names)
+		maps.Copy(all.Types, section.Schemas.Types)
+		maps.Copy(all.Members, section.Schemas.Members)
+		maps.Copy(all.Needs, section.Schemas.Needs)
+		all.Unset = append(all.Unset, section.Schemas.Unset...)
+	}
+	return all
+}
