@@ -72,10 +72,11 @@ var imports = map[string][]string{
 	"internal/agentapi":                            {"."},
 	"internal/api":                                 {".", "internal/access", "internal/audit", "internal/httpx", "internal/listing", "internal/openapi", "internal/quota"},
 	"internal/audit":                               {".", "internal/ratelimit"},
+	"internal/bell":                                {},
 	"internal/certificate":                         {"."},
 	"internal/clock":                               {},
 	"internal/command":                             {},
-	"internal/control":                             {".", "internal/access", "internal/api", "internal/audit", "internal/fleet", "internal/httpx", "internal/listing", "internal/oauth", "internal/openapi", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
+	"internal/control":                             {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/fleet", "internal/httpx", "internal/keylock", "internal/listing", "internal/openapi", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
 	"internal/daemon":                              {},
 	"internal/disk":                                {".", "internal/durable"},
 	"internal/doctor":                              {"internal/hostnet", "internal/swap"},
@@ -97,6 +98,7 @@ var imports = map[string][]string{
 	"internal/ingress":                             {".", "internal/httpx", "internal/ratelimit"},
 	"internal/instance":                            {".", "internal/disk", "internal/durable", "internal/host", "internal/hostnet", "internal/swap", "internal/teardown"},
 	"internal/intercept":                           {".", "internal/httpx"},
+	"internal/keylock":                             {},
 	"internal/machine":                             {},
 	"internal/machine/checkpoint":                  {"internal/durable", "internal/failpoint", "internal/machine"},
 	"internal/machine/gvisor":                      {"internal/durable", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/hostproc", "internal/trace"},
@@ -121,7 +123,7 @@ var imports = map[string][]string{
 	"internal/node/renewal":                        {},
 	"internal/oauth":                               {".", "internal/access", "internal/audit", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                             {},
-	"internal/plane":                               {".", "internal/access", "internal/api", "internal/audit", "internal/control", "internal/disk", "internal/drive", "internal/edge", "internal/fleet", "internal/fleet/desk", "internal/fleet/mtls", "internal/instance", "internal/oauth", "internal/quota", "internal/seal", "internal/settings", "internal/store"},
+	"internal/plane":                               {".", "internal/access", "internal/api", "internal/audit", "internal/control", "internal/disk", "internal/drive", "internal/edge", "internal/fleet", "internal/fleet/desk", "internal/fleet/mtls", "internal/instance", "internal/oauth", "internal/quota", "internal/seal", "internal/settings", "internal/store", "internal/tenancy"},
 	"internal/quota":                               {".", "internal/ratelimit"},
 	"internal/ratelimit":                           {"."},
 	"internal/replica":                             {"internal/access", "internal/fleet", "internal/fleet/desk", "internal/quota"},
@@ -132,6 +134,7 @@ var imports = map[string][]string{
 	"internal/store":                               {".", "internal/audit", "internal/listing", "internal/seal"},
 	"internal/swap":                                {"."},
 	"internal/teardown":                            {"internal/handover"},
+	"internal/tenancy":                             {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/httpx", "internal/keylock", "internal/listing", "internal/oauth", "internal/openapi", "internal/quota", "internal/store"},
 	"internal/testkit":                             {".", "client", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/swap", "internal/teardown", "internal/testkit/freeport"},
 	"internal/testkit/authority":                   {},
 	"internal/testkit/bucket":                      {},
@@ -183,6 +186,77 @@ func TestArchitecture(t *testing.T) {
 			t.Errorf("package %s is in the table only", dir)
 		}
 	}
+}
+
+// tenants are the rooms that know neither a node nor what control says to one.
+var tenants = []string{"internal/api", "internal/tenancy"}
+
+// TestTenantsKnowNoNode: package fleet is the bridge between the roles. What is about callers
+// and their rights works without a node, whatever becomes of nodes.
+func TestTenantsKnowNoNode(t *testing.T) {
+	for _, dir := range tenants {
+		for below := range reach(dir, map[string]bool{}) {
+			if within(below, "internal/fleet") || within(below, "internal/control") || within(below, "internal/node") {
+				t.Errorf("%s reaches %s: ask for an interface in its Config", dir, below)
+			}
+		}
+	}
+	if used := imports["internal/api"]; slices.Contains(used, "internal/store") || slices.Contains(used, "internal/tenancy") {
+		t.Error("internal/api imports records: let the room of the records do that, and hand over a function")
+	}
+}
+
+// reach adds what a package imports, and what that imports.
+func reach(dir string, known map[string]bool) map[string]bool {
+	for _, imp := range imports[dir] {
+		if !known[imp] {
+			known[imp] = true
+			reach(imp, known)
+		}
+	}
+	return known
+}
+
+// rooms serve the control API, each its part.
+var rooms = []string{"internal/api", "internal/control", "internal/oauth", "internal/tenancy"}
+
+// methodsMax is what the largest type of the control role has now, and a few more. A type
+// that has more does the job of several: each noun that others hardly touch is a room.
+const methodsMax = 250
+
+// TestRoomsAreNoHalls: in Go, a hall is a type with all the methods of a package. It once had
+// 290, and every one of them could use the locks and loops of all others.
+func TestRoomsAreNoHalls(t *testing.T) {
+	methods := map[string]int{}
+	for name, f := range sources(t) {
+		dir := path.Dir(filepath.ToSlash(name))
+		if strings.HasSuffix(name, "_test.go") || !slices.Contains(rooms, dir) {
+			continue
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				methods[dir+"."+receiver(fn.Recv.List[0].Type)]++
+			}
+		}
+	}
+	for name, n := range methods {
+		if n > methodsMax {
+			t.Errorf("%s has %d methods, more than %d: give a noun a package of its own", name, n, methodsMax)
+		}
+	}
+}
+
+// receiver is the name of the type that a method is of.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
 }
 
 // wiringMax bounds cmd/dozed, which composes the roles and nothing else.

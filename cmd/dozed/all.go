@@ -139,7 +139,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 	defer end(nil)
 	services := []daemon.Service{
 		{Name: "traces", Run: p.meters.traces.Run}, // before all that is traced
-		{Name: "control", Run: p.plane.Control.Run},
+		{Name: "control", Run: p.plane.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.Control.ClockStepped) }},
 	}
 	services = append(services, p.host.Services()...)

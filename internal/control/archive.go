@@ -75,7 +75,7 @@ func (s *Server) lead(ctx context.Context, r *http.Request, to doze.Phase, step 
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	defer s.reconciling.ring()
+	defer s.reconciling.Ring()
 	defer release()
 	st, err := step(sb)
 	if err != nil {

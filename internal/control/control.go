@@ -18,8 +18,9 @@ import (
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/oauth"
+	"github.com/dozehq/doze/internal/keylock"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -33,14 +34,13 @@ type Bucket interface {
 	Purge(ctx context.Context, id string) error
 }
 
-// Config is what a Server works with. Every field but Hub, Bucket, Pool, Enforce and Info is required.
+// Config is what a Server works with. Every field but Hub, Bucket, Pool and Info is required.
 type Config struct {
 	Store        *store.Store
 	Node         fleet.Node
 	Gate         fleet.Gate // through which schedules start processes
 	Directory    *fleet.Directory
 	Credentials  *access.Credentials
-	OAuth        *oauth.Server
 	Audit        *audit.Journal
 	Region       string                              // the one region we serve
 	URL          func(workspace, name string) string // the address of a sandbox, for metadata.url
@@ -53,28 +53,25 @@ type Config struct {
 	Base         string           // the address of the control API, for uploads
 	Bucket       Bucket           // nil: there are no drives
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
-	Operator     string           // the first workspace, whose admins operate the platform
 	Quotas       *quota.Book      // what workspaces may have, and how much they ask
-	Enforce      func()           // has egress ask again which workspaces may send; nil: none sends
 	Info         fleet.NodeInfo   // of the node; the zero one while no node has joined
 }
 
 // Server serves the control API.
 type Server struct {
 	Config
-	locks       *keylock
+	locks       *keylock.Locks
 	began       time.Time // before it, nodes do not know what was used
 	reports     *fleet.Reports
 	expiry      *deadlines
 	stepped     atomic.Bool
-	reconciling bell // something is left to finish
-	scheduler   bell // a schedule may be due earlier, or room for another start
+	reconciling bell.Bell // something is left to finish
+	scheduler   bell.Bell // a schedule may be due earlier, or room for another start
 	disk        disk
 	setBack     atomic.Bool
 	node        atomic.Pointer[fleet.NodeInfo]
 	published   published
-	cut         cutShort   // by the end of the process before
-	governing   sync.Mutex // held while limits are recorded and put in force
+	cut         cutShort // by the end of the process before
 	// nodeStops says that nothing can be started any more.
 	nodeStops atomic.Bool
 	siblings  api.Siblings
@@ -84,9 +81,9 @@ type Server struct {
 // [Server.Run] belong to it.
 func New(c Config) *Server {
 	s := &Server{
-		Config: c, locks: newKeylock(), began: time.Now(),
+		Config: c, locks: keylock.New(), began: time.Now(),
 		siblings: api.SiblingsOf(rows),
-		reports:  fleet.NewReports(), expiry: newDeadlines(), reconciling: newBell(), scheduler: newBell(),
+		reports:  fleet.NewReports(), expiry: newDeadlines(), reconciling: bell.New(), scheduler: bell.New(),
 	}
 	c.Store.SetMeasured(s.disk.of)
 	s.node.Store(&c.Info)
@@ -97,14 +94,11 @@ func New(c Config) *Server {
 // reports until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
-	tasks.Go(func() { _ = s.Audit.Run(ctx) }) // it logs what does not work
 	tasks.Go(func() { s.expire(ctx) })
 	tasks.Go(func() { s.reconcile(ctx) })
 	tasks.Go(func() { s.record(ctx) })
-	tasks.Go(func() { s.noteKeys(ctx) })
 	tasks.Go(func() { s.reverify(ctx) })
 	tasks.Go(func() { s.keepSchedules(ctx) })
-	tasks.Go(func() { s.meterEgress(ctx) })
 	tasks.Go(func() { s.measureDisk(ctx) })
 	tasks.Wait()
 	return context.Cause(ctx)
@@ -127,9 +121,6 @@ func (s *Server) Recover(ctx context.Context) error {
 // before requests come in: it fills the directory, and ends executions that were
 // under way. What a node has to do with, [Server.Adopt] completes.
 func (s *Server) Load(ctx context.Context) error {
-	if err := s.loadQuotas(ctx); err != nil { // before anything wakes
-		return err
-	}
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
 		if !sb.Spec.IsEnabled() && sb.Phase.Status() == doze.Running.Status() {
@@ -181,7 +172,7 @@ func (s *Server) Adopt(ctx context.Context) error {
 		err = errors.Join(err, disabled)
 	}
 	s.cut = cutShort{}
-	s.reconciling.ring()
+	s.reconciling.Ring()
 	return err
 }
 
@@ -223,7 +214,7 @@ func (s *Server) resume(ctx context.Context, uid string) error {
 	if err != nil || sb.Phase.Status() != doze.Starting.Status() {
 		return err
 	}
-	defer s.reconciling.ring()
+	defer s.reconciling.Ring()
 	if sb.Machine == sb.UID { // its first
 		_, err = s.end(ctx, sb, "the platform stopped while the sandbox was being started: create it again")
 		return err
@@ -243,52 +234,6 @@ func (s *Server) resume(ctx context.Context, uid string) error {
 		slog.WarnContext(ctx, "a redeploy that was cut short did not work", "sandbox", uid, "err", err) // its record says so
 	}
 	return context.Cause(ctx)
-}
-
-// A bell wakes a loop. Ringing it twice before the loop listens is as good as
-// once.
-type bell chan struct{}
-
-func newBell() bell { return make(bell, 1) }
-
-func (b bell) ring() {
-	select {
-	case b <- struct{}{}:
-	default:
-	}
-}
-
-// wait blocks until the bell rings or d is over, and reports whether ctx is
-// still alive.
-func (b bell) wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-b:
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
-}
-
-// keysNoted is how old the recorded last use of an API key may be.
-const keysNoted = time.Minute
-
-// noteKeys records when API keys were last used.
-func (s *Server) noteKeys(ctx context.Context) {
-	var noted time.Time
-	for never := newBell(); never.wait(ctx, keysNoted); {
-		now := time.Now()
-		used := s.Credentials.Keys.Used(noted)
-		if len(used) == 0 {
-			continue
-		}
-		if err := s.Store.TouchAPIKeys(ctx, used); err == nil {
-			noted = now.Add(-access.UsedStep) // a use that is a moment older may come yet
-		} else if ctx.Err() == nil {
-			slog.WarnContext(ctx, "the last use of API keys is not recorded", "err", err)
-		}
-	}
 }
 
 // routeOf is where the edge finds a sandbox.

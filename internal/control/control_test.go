@@ -28,6 +28,7 @@ import (
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/tenancy"
 )
 
 // platform is a control plane on a real database, with a node in memory.
@@ -53,6 +54,7 @@ type platform struct {
 	enforced  *atomic.Int64
 	unmetered bool
 	ctl       *control.Server
+	tenancy   *tenancy.Server
 	api       *api.Server
 	http      http.Handler
 	key       string // of an admin of the workspace "main"
@@ -76,7 +78,7 @@ func startOn(tb testing.TB, database string, run bool) *platform {
 	tb.Helper()
 	p := &platform{t: tb, file: database, sealed: filepath.Join(tb.TempDir(), "seal.key"), node: newNode(), bucket: &bucket{}}
 	p.open(run)
-	secret, created, err := p.ctl.Bootstrap(tb.Context(), "main", kept)
+	secret, created, err := p.tenancy.Bootstrap(tb.Context(), "main", kept)
 	if err != nil || !created {
 		tb.Fatalf("bootstrap: %v, %v", created, err)
 	}
@@ -96,7 +98,7 @@ func (p *platform) open(run bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	creds, err := control.LoadCredentials(t.Context(), st, base)
+	creds, err := tenancy.LoadCredentials(t.Context(), st, base)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,16 +116,12 @@ func (p *platform) open(run bool) {
 		Audit: p.audit,
 		Info:  fleet.NodeInfo{Memory: p.memory, Proxy: p.pool != nil, Unmetered: p.unmetered, SealKey: opener.Sealer().Key()},
 		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
-		OAuth:    oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base}),
 		Resolver: p.dns, DomainTarget: cmp.Or(p.target, target),
 		Previews: fleet.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-		Quotas: p.quotas, Operator: "main",
-		Pool: p.pool,
-	}
-	if p.enforced != nil {
-		cfg.Enforce = func() { p.enforced.Add(1) }
+		Quotas: p.quotas,
+		Pool:   p.pool,
 	}
 	if p.bucket != nil {
 		cfg.Bucket = p.bucket
@@ -132,15 +130,25 @@ func (p *platform) open(run bool) {
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report
 	p.node.mu.Unlock()
-	p.api = plane.API(api.Config{Credentials: creds, Quotas: p.quotas, Audit: p.audit}, p.ctl, cfg.OAuth)
+	logins := oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base})
+	tenants := tenancy.Config{
+		Store: st, Credentials: creds, OAuth: logins, Audit: p.audit, Quotas: p.quotas, Runtime: p.ctl, Region: "here-1", Operator: "main",
+	}
+	if p.enforced != nil {
+		tenants.Enforce = func() { p.enforced.Add(1) }
+	}
+	p.tenancy = tenancy.New(tenants)
+	p.api = plane.API(api.Config{Credentials: creds, Quotas: p.quotas, Audit: p.audit}, p.tenancy, p.ctl, logins)
 	p.http = p.api.Handler()
-	if err := p.ctl.Recover(t.Context()); err != nil {
+	if err := errors.Join(p.tenancy.Load(t.Context()), p.ctl.Recover(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	if run {
-		loops.Go(func() { _ = p.ctl.Run(ctx) })
+		for _, run := range []func(context.Context) error{p.audit.Run, p.tenancy.Run, p.ctl.Run} {
+			loops.Go(func() { _ = run(ctx) })
+		}
 	}
 	p.stop = sync.OnceFunc(func() {
 		cancel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -136,7 +137,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snap
 // that it returns does not end with the caller: what is begun is completed.
 // Besides the time of a create it has that of the end of a machine before.
 func (s *Server) take(ctx context.Context, uid string, before time.Duration) (context.Context, func(), error) {
-	held, release, err := s.locks.take(ctx, uid)
+	held, release, err := s.locks.Take(ctx, uid)
 	if err != nil {
 		return nil, nil, doze.Wrap(err, doze.Timeout, "another change of the sandbox takes too long")
 	}
@@ -146,7 +147,7 @@ func (s *Server) take(ctx context.Context, uid string, before time.Duration) (co
 		cancel()
 		release()
 		if deleted {
-			s.reconciling.ring() // it found the lock taken
+			s.reconciling.Ring() // it found the lock taken
 		}
 	}, nil
 }
@@ -188,7 +189,7 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	defer s.reconciling.ring() // its machine is a leftover
+	defer s.reconciling.Ring() // its machine is a leftover
 
 	public := doze.Public(err)
 	var err2 error
@@ -263,3 +264,9 @@ func (s *Server) conflict(ctx context.Context, m doze.Metadata, err error) error
 
 // newName makes the name of a sandbox whose caller gave none.
 func newName() string { return "sandbox-" + strings.ToLower(rand.Text())[:10] }
+
+// claim has a fresh machine of a sandbox count as awake, which takes the place of
+// the one before, and fails if the workspace may not have it awake.
+func (s *Server) claim(ctx context.Context, sb store.Sandbox, fresh, before string) error {
+	return s.Node.Claim(ctx, fleet.Order{UID: fresh, Workspace: sb.Metadata.Workspace, Memory: sb.Spec.Runtime.Memory}, before)
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/dozehq/doze/internal/bell"
 )
 
 // overdueMax is how long a caller waits for what is due to be recorded. Behind a
@@ -12,14 +14,14 @@ const overdueMax = 2 * time.Second
 
 // deadlines is when a record has to be looked at next.
 type deadlines struct {
-	rang bell // a deadline may have become earlier
+	rang bell.Bell // a deadline may have become earlier
 
 	mu   sync.Mutex
 	next time.Time     // guarded by mu; the earliest deadline, zero for none
 	kept chan struct{} // guarded by mu; closed and replaced when what was due is recorded
 }
 
-func newDeadlines() *deadlines { return &deadlines{rang: newBell(), kept: make(chan struct{})} }
+func newDeadlines() *deadlines { return &deadlines{rang: bell.New(), kept: make(chan struct{})} }
 
 // by has the loop look at the records no later than at a deadline, if it is one.
 func (a *deadlines) by(at time.Time) {
@@ -28,7 +30,7 @@ func (a *deadlines) by(at time.Time) {
 	if !at.IsZero() && (a.next.IsZero() || at.Before(a.next)) {
 		a.next = at.Round(0)
 	}
-	a.rang.ring()
+	a.rang.Ring()
 }
 
 // set notes the earliest deadline of those that are left.

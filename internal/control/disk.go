@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
 )
 
@@ -32,11 +33,11 @@ func (d *disk) of(workspace string) int64 {
 
 // measureDisk keeps disk up to date until ctx ends.
 func (s *Server) measureDisk(ctx context.Context) {
-	for never := newBell(); ; {
+	for never := bell.New(); ; {
 		if err := s.lookAtDisk(ctx); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "what workspaces take of the disk is not known", "err", err)
 		}
-		if !never.wait(ctx, diskLook) {
+		if !never.Wait(ctx, diskLook) {
 			return
 		}
 	}

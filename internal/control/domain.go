@@ -18,6 +18,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
 )
 
@@ -117,7 +118,7 @@ func (s *Server) domain(ctx context.Context, r *http.Request) (doze.CustomDomain
 // release are those of its turn.
 func (s *Server) ownDomain(ctx context.Context, r *http.Request) (d doze.CustomDomain, life context.Context, release func(), err error) {
 	workspace, name := api.Caller(ctx).Workspace, domainOf(r)
-	if life, release, err = s.locks.take(ctx, domainLock(workspace, name)); err != nil {
+	if life, release, err = s.locks.Take(ctx, domainLock(workspace, name)); err != nil {
 		return d, nil, nil, err
 	}
 	if d, err = s.Store.Domain(life, workspace, name); err != nil {
@@ -342,7 +343,7 @@ func (s *Server) serveDomain(ctx context.Context, d doze.CustomDomain) error {
 // reverify looks at all domains that were verified, again and again, until ctx
 // ends.
 func (s *Server) reverify(ctx context.Context) {
-	for never := newBell(); never.wait(ctx, verifyEvery); {
+	for never := bell.New(); never.Wait(ctx, verifyEvery); {
 		all, err := s.Store.Domains(ctx, "")
 		for _, d := range all {
 			if d.Spec.Status != doze.DomainVerified || ctx.Err() != nil {
@@ -358,7 +359,7 @@ func (s *Server) reverify(ctx context.Context) {
 
 // verifyAgain looks at a domain in its turn.
 func (s *Server) verifyAgain(ctx context.Context, workspace, name string) error {
-	life, release, err := s.locks.take(ctx, domainLock(workspace, name))
+	life, release, err := s.locks.Take(ctx, domainLock(workspace, name))
 	if err != nil {
 		return err
 	}

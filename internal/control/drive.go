@@ -124,7 +124,7 @@ func (s *Server) deleteDrive(ctx context.Context, r *http.Request) (deleted, err
 	if err := s.Store.DeleteDrive(life, d.ID); err != nil {
 		return deleted{}, err
 	}
-	s.reconciling.ring() // its files are left
+	s.reconciling.Ring() // its files are left
 	return deleted{"the drive was deleted", d.Metadata.Name}, nil
 }
 

@@ -60,7 +60,7 @@ func (s *Server) expire(ctx context.Context) {
 				}
 			})
 		}
-		if !s.expiry.rang.wait(ctx, wait) {
+		if !s.expiry.rang.Wait(ctx, wait) {
 			return
 		}
 	}
@@ -129,7 +129,7 @@ func (s *Server) consult(ctx context.Context, sb store.Sandbox) {
 	if err != nil && ctx.Err() == nil {
 		slog.ErrorContext(ctx, "expiry is late", "sandbox", sb.UID, "err", err)
 	}
-	s.expiry.rang.ring()
+	s.expiry.rang.Ring()
 }
 
 // conclude ends those sandboxes whose time has come, and notes when to look at
@@ -203,9 +203,9 @@ func (s *Server) deadlineAt(sb store.Sandbox, by seen, now time.Time) (at time.T
 // ClockStepped tells that somebody set the clock of the host.
 func (s *Server) ClockStepped() {
 	s.stepped.Store(true)
-	s.expiry.rang.ring()
+	s.expiry.rang.Ring()
 	s.setBack.Store(true)
-	s.scheduler.ring()
+	s.scheduler.Ring()
 }
 
 // reschedule computes the deadlines anew that the clock of the wall, when it
@@ -256,8 +256,8 @@ func (s *Server) ended(ctx context.Context, all ...store.Sandbox) {
 	for i, sb := range all {
 		uids[i] = sb.UID
 		s.drop(sb)
-		s.locks.interrupt(sb.UID)
+		s.locks.Interrupt(sb.UID, errDeleted)
 	}
 	s.unpublish(ctx, uids...)
-	s.reconciling.ring()
+	s.reconciling.Ring()
 }

@@ -185,7 +185,7 @@ func (s *Server) restoreSnapshot(ctx context.Context, r *http.Request) (out doze
 	if err != nil {
 		return out, err
 	}
-	defer s.reconciling.ring() // of the two machines one is left over
+	defer s.reconciling.Ring() // of the two machines one is left over
 	defer release()
 	if n.Status != doze.SnapshotReady {
 		return out, doze.Errorf(doze.Conflict, "the snapshot is %s: restore one that is %s", n.Status, doze.SnapshotReady)
@@ -215,7 +215,7 @@ func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Sn
 	}
 	o.From = n.ID
 	// Until it is the sandbox's, it is a leftover that we have the turn of.
-	_, release, err := s.locks.take(ctx, machineLock+want.Machine)
+	_, release, err := s.locks.Take(ctx, machineLock+want.Machine)
 	if err != nil {
 		return err
 	}

@@ -231,7 +231,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		}
 	}
 
-	life, release, err := s.locks.take(ctx, previewLock+p.Metadata.Workspace)
+	life, release, err := s.locks.Take(ctx, previewLock+p.Metadata.Workspace)
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -272,7 +272,7 @@ func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Previ
 	if err != nil {
 		return doze.Preview{}, err
 	}
-	life, release, err := s.locks.take(ctx, previewLock+sb.Metadata.Workspace)
+	life, release, err := s.locks.Take(ctx, previewLock+sb.Metadata.Workspace)
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -345,7 +345,7 @@ func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body m
 // changeTokens changes the tokens of a preview, in the records and then at the
 // edge.
 func (s *Server) changeTokens(ctx context.Context, p store.Preview, change func(context.Context, []store.PreviewToken) error) error {
-	life, release, err := s.locks.take(ctx, previewLock+p.Metadata.Workspace)
+	life, release, err := s.locks.Take(ctx, previewLock+p.Metadata.Workspace)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (s *Server) reconcile(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	prompt, patient, packers := make(chan struct{}, mendersMax), make(chan struct{}, partingsMax), make(chan struct{}, packersMax)
-	for wait := reconcileEvery; s.reconciling.wait(ctx, wait); {
+	for wait := reconcileEvery; s.reconciling.Wait(ctx, wait); {
 		work, err := s.unfinished(ctx)
 		if err != nil && ctx.Err() == nil {
 			slog.ErrorContext(ctx, "clean-up is late", "err", err)
@@ -61,7 +61,7 @@ func (s *Server) reconcile(ctx context.Context) {
 			wait = reconcileEvery
 		}
 		for id, c := range work {
-			life, release, busy := s.locks.try(ctx, id)
+			life, release, busy := s.locks.Try(ctx, id)
 			if busy != nil {
 				continue // its turn's holder is at it, or rings when it is done
 			}
@@ -77,7 +77,7 @@ func (s *Server) reconcile(ctx context.Context) {
 					deleted := errors.Is(context.Cause(life), errDeleted)
 					release()
 					if deleted {
-						s.reconciling.ring() // it found the lock taken
+						s.reconciling.Ring() // it found the lock taken
 					}
 				}()
 				select {
@@ -163,7 +163,7 @@ func (s *Server) finishDelete(ctx context.Context, sb store.Sandbox) error {
 		return err
 	}
 	_, err = s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Gone, At: time.Now()})
-	s.expiry.rang.ring() // its retention began
+	s.expiry.rang.Ring() // its retention began
 	return err
 }
 
@@ -185,7 +185,7 @@ func (s *Server) finishDisable(ctx context.Context, uid string) error {
 func (s *Server) clearLeftovers(ctx context.Context) error {
 	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
 	for _, machine := range leftovers {
-		_, release, busy := s.locks.take(ctx, machineLock+machine)
+		_, release, busy := s.locks.Take(ctx, machineLock+machine)
 		if busy != nil {
 			return errors.Join(err, busy)
 		}

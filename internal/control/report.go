@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -28,7 +29,7 @@ func (s *Server) record(ctx context.Context) {
 			return
 		}
 		for s.accept(ctx, batch) != nil {
-			if !newBell().wait(ctx, retryAfter) {
+			if !bell.New().Wait(ctx, retryAfter) {
 				return
 			}
 		}
@@ -58,7 +59,7 @@ func (s *Server) accept(ctx context.Context, batch []fleet.Report) error {
 			s.Audit.Acted(sb.Metadata.Workspace, "sandboxes.fail", "sandboxes", sb.Metadata.Name, doze.AuditFailed, "its events say why")
 		}
 		if sb.Phase == doze.Terminated {
-			s.expiry.rang.ring() // its retention began
+			s.expiry.rang.Ring() // its retention began
 		}
 	}
 	return nil

@@ -134,7 +134,7 @@ func (s *Server) createSchedule(ctx context.Context, r *http.Request, body map[s
 	if err := s.Store.InsertSchedule(ctx, e); err != nil {
 		return doze.Schedule{}, err
 	}
-	s.scheduler.ring()
+	s.scheduler.Ring()
 	return scheduleView(e, false), nil
 }
 
@@ -193,7 +193,7 @@ func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[s
 	if err != nil {
 		return doze.Schedule{}, err
 	}
-	s.scheduler.ring()
+	s.scheduler.Ring()
 	return scheduleView(e, false), nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -48,7 +49,7 @@ func (s *Server) keepSchedules(ctx context.Context) {
 		case !next.IsZero():
 			wait = min(wait, time.Until(next))
 		}
-		if !s.scheduler.wait(ctx, wait) {
+		if !s.scheduler.Wait(ctx, wait) {
 			return
 		}
 	}
@@ -76,7 +77,7 @@ func (s *Server) startDue(ctx context.Context, starts *sync.WaitGroup, room chan
 			starts.Go(func() {
 				s.startOne(ctx, c)
 				<-room
-				s.scheduler.ring()
+				s.scheduler.Ring()
 			})
 		}
 	}
@@ -114,13 +115,13 @@ func (s *Server) startOne(ctx context.Context, c store.Claim) {
 // settle records how an execution went. It is tried again for as long as we
 // run; after that it is known as one that was cut short.
 func (s *Server) settle(ctx context.Context, e store.Execution) {
-	for again := newBell(); ; {
+	for again := bell.New(); ; {
 		err := s.Store.SettleExecution(ctx, e)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		slog.ErrorContext(ctx, "an execution is not recorded yet", "sandbox", e.Key, "err", err)
-		if !again.wait(ctx, retryAfter) {
+		if !again.Wait(ctx, retryAfter) {
 			return
 		}
 	}
@@ -133,7 +134,7 @@ func (s *Server) submit(ctx context.Context, of store.Schedule) (status int, nam
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, doze.Errorf(doze.Timeout, "it did not start the process within %s", startTimeout))
 	defer cancel()
 	// One that gets a fresh machine just now is waited for.
-	_, release, err := s.locks.take(ctx, of.UID)
+	_, release, err := s.locks.Take(ctx, of.UID)
 	if err != nil {
 		return 0, "", err
 	}

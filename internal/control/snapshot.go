@@ -174,7 +174,7 @@ func (s *Server) discard(ctx context.Context, id string) error {
 	}
 	if err := s.clearSnapshot(ctx, id); err != nil {
 		slog.WarnContext(ctx, "the files of a snapshot are removed later", "snapshot", id, "err", err)
-		s.reconciling.ring()
+		s.reconciling.Ring()
 	}
 	return nil
 }

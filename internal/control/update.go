@@ -273,7 +273,7 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 	s.route(ctx, sb)
 	if err := s.finishDisable(ctx, sb.UID); err != nil {
 		slog.WarnContext(ctx, "disabling is tried again", "sandbox", sb.UID, "err", err)
-		s.reconciling.ring()
+		s.reconciling.Ring()
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func (s *Server) origin(ctx context.Context, v *doze.Volume, p *doze.Problems) (
 func (s *Server) abandonVolume(ctx context.Context, id string, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	defer s.reconciling.ring()
+	defer s.reconciling.Ring()
 	if err := s.Store.AbandonVolume(ctx, id); err != nil {
 		slog.ErrorContext(ctx, "the next start of the platform removes a volume that was not made", "volume", id, "err", err)
 	}
@@ -174,7 +174,7 @@ func (s *Server) deleteVolume(ctx context.Context, r *http.Request) (doze.Volume
 	if err != nil {
 		return doze.Volume{}, err
 	}
-	s.reconciling.ring() // its disk is left
+	s.reconciling.Ring() // its disk is left
 	return v.Volume, nil
 }
 

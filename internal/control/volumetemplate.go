@@ -118,7 +118,7 @@ func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err
 	if err != nil {
 		return out, err
 	}
-	life, release, err := s.locks.take(ctx, diskLock+v.ID)
+	life, release, err := s.locks.Take(ctx, diskLock+v.ID)
 	if err != nil {
 		return out, doze.Wrap(err, doze.Timeout, "another upload of this version takes too long")
 	}
@@ -139,7 +139,7 @@ func (s *Server) upload(ctx context.Context, r *http.Request) (out uploaded, err
 	ending, end := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer end()
 	if written := s.Store.WriteVersion(ending, v); written != nil {
-		defer s.reconciling.ring()
+		defer s.reconciling.Ring()
 		return out, errors.Join(err, written, s.Store.DropDisk(ending, v.ID)) // it was deleted meanwhile
 	}
 	return uploaded{"the files are there", v.Name}, err
@@ -168,7 +168,7 @@ func fromUpload(err error) error {
 }
 
 func (s *Server) deleteVolumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {
-	defer s.reconciling.ring() // its disks are left
+	defer s.reconciling.Ring() // its disks are left
 	return s.Store.DeleteVolumeTemplate(ctx, api.Caller(ctx).Workspace, r.PathValue("template"))
 }
 
@@ -179,7 +179,7 @@ type versionDeleted struct {
 }
 
 func (s *Server) deleteVersion(ctx context.Context, r *http.Request) (versionDeleted, error) {
-	defer s.reconciling.ring() // its disk is left
+	defer s.reconciling.Ring() // its disk is left
 	t, err := s.Store.DeleteVersion(ctx, api.Caller(ctx).Workspace, r.PathValue("template"), r.PathValue("version"))
 	return versionDeleted{"the version is deleted", t}, err
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/oauth"
 	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/tenancy"
 )
 
 // API composes the control API of the rooms that serve it.
-func API(c api.Config, ctl *control.Server, logins *oauth.Server) *api.Server {
+func API(c api.Config, t *tenancy.Server, ctl *control.Server, logins *oauth.Server) *api.Server {
 	c.Counted, c.Settle = store.Counted, ctl.Settle
-	return api.New(c, append(ctl.Sections(), loginsOf(logins))...)
+	return api.New(c, ctl.Section(), t.Section(), loginsOf(logins))
 }
 
 // Describe returns the control API for those who look at its routes, and send nothing.
-func Describe() *api.Server { return API(api.Config{}, nil, nil) }
+func Describe() *api.Server { return API(api.Config{}, nil, nil, nil) }
 
 // loginsOf are the ways to a credential: they need none.
 func loginsOf(s *oauth.Server) api.Section {

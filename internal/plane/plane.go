@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
@@ -23,6 +24,7 @@ import (
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/tenancy"
 )
 
 // Plane is the control role. It is made by Open, and orders from a node after Begin.
@@ -31,7 +33,8 @@ type Plane struct {
 	Directory   *fleet.Directory
 	Previews    *fleet.Previews
 	Credentials *access.Credentials
-	Control     *control.Server // nil before Begin, as is API
+	Control     *control.Server // nil before Begin, as are Tenancy and API
+	Tenancy     *tenancy.Server
 	API         *api.Server
 
 	settings settings.Settings
@@ -44,7 +47,7 @@ type Node struct {
 	Gate    fleet.Gate
 	Info    fleet.NodeInfo // the zero one while none has joined
 	Bucket  *drive.Bucket  // nil: there are no drives
-	Enforce func()         // see control.Config; may be nil
+	Enforce func()         // see tenancy.Config; may be nil
 }
 
 // Open opens the records, and loads who may call.
@@ -62,7 +65,7 @@ func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plan
 		return nil, err
 	}
 	p.Store.SetDefaultLimits(quotas.Defaults)
-	if p.Credentials, err = control.LoadCredentials(ctx, p.Store, s.APIURL()); err != nil {
+	if p.Credentials, err = tenancy.LoadCredentials(ctx, p.Store, s.APIURL()); err != nil {
 		return nil, errors.Join(fmt.Errorf("load the credentials: %w", err), p.Close())
 	}
 	return p, nil
@@ -80,9 +83,9 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	logins := oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: s.APIURL()})
 	journal := audit.New(p.Store, s.AuditRetention.Duration)
 	c := control.Config{
-		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
+		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
-		OAuth: logins, Audit: journal, Quotas: p.quotas, Operator: s.Workspace,
+		Audit: journal, Quotas: p.quotas,
 		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool,
 	}
@@ -90,8 +93,12 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 		c.Bucket = n.Bucket
 	}
 	p.Control = control.New(c)
-	p.API = API(api.Config{Credentials: p.Credentials, Quotas: p.quotas, Audit: journal}, p.Control, logins)
-	secret, created, err := p.Control.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
+	p.Tenancy = tenancy.New(tenancy.Config{
+		Store: p.Store, Credentials: p.Credentials, OAuth: logins, Audit: journal, Quotas: p.quotas, Runtime: p.Control,
+		Region: s.Region, Operator: s.Workspace, Enforce: n.Enforce,
+	})
+	p.API = API(api.Config{Credentials: p.Credentials, Quotas: p.quotas, Audit: journal}, p.Tenancy, p.Control, logins)
+	secret, created, err := p.Tenancy.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
 		return instance.SaveKey(s.Data, secret.Reveal())
 	})
 	if err != nil {
@@ -100,7 +107,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	if created {
 		key = secret.Reveal()
 	}
-	return key, nil
+	return key, p.Tenancy.Load(ctx) // before anything wakes
 }
 
 // BeginHere is Begin for a node that is there already, and takes over from the
@@ -113,6 +120,16 @@ func (p *Plane) BeginHere(ctx context.Context, n Node, a edge.Addresses, recheck
 		return "", fmt.Errorf("recover: %w", err)
 	}
 	return key, nil
+}
+
+// Run runs the loops of control until ctx ends.
+func (p *Plane) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	for _, run := range []func(context.Context) error{p.API.Audit.Run, p.Tenancy.Run, p.Control.Run} {
+		loops.Go(func() { _ = run(ctx) }) // each logs what does not work, and ends with ctx
+	}
+	loops.Wait()
+	return context.Cause(ctx)
 }
 
 // Close closes the records.

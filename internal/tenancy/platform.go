@@ -1,4 +1,4 @@
-package control
+package tenancy
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func (s *Server) updatePlatformUser(ctx context.Context, r *http.Request, body m
 	if err != nil {
 		return doze.User{}, err
 	}
-	life, release, err := s.locks.take(ctx, "member/"+u.Sub)
+	life, release, err := s.locks.Take(ctx, "member/"+u.Sub)
 	if err != nil {
 		return doze.User{}, err
 	}

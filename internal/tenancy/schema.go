@@ -1,4 +1,4 @@
-package control
+package tenancy
 
 import (
 	"reflect"
@@ -8,8 +8,8 @@ import (
 	"github.com/dozehq/doze/internal/openapi"
 )
 
-// tenancySchemas are the tables of what types do not show.
-func tenancySchemas() openapi.Schemas {
+// schemas are the tables of what types do not show.
+func schemas() openapi.Schemas {
 	roles := api.Words(doze.RoleAdmin, doze.RoleMember)
 	password := openapi.Schema{MinLength: doze.PasswordMin, MaxLength: doze.PasswordMax}
 	return openapi.Schemas{

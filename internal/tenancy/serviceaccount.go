@@ -1,4 +1,4 @@
-package control
+package tenancy
 
 import (
 	"cmp"
@@ -101,7 +101,7 @@ func (s *Server) serviceAccount(ctx context.Context, r *http.Request) (store.Ser
 // tokens from then on. One such change is made at a time, so that the record and
 // what is in memory agree.
 func (s *Server) updateServiceAccount(ctx context.Context, r *http.Request, body map[string]any) (doze.ServiceAccount, error) {
-	life, release, err := s.locks.take(ctx, accountLock+r.PathValue("account"))
+	life, release, err := s.locks.Take(ctx, accountLock+r.PathValue("account"))
 	if err != nil {
 		return doze.ServiceAccount{}, err
 	}

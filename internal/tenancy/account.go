@@ -1,10 +1,11 @@
-package control
+package tenancy
 
 import (
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -336,4 +338,24 @@ func (s *Server) dropKey(ctx context.Context, id string, is func(store.APIKey) b
 	}
 	s.Credentials.RemoveKey(id)
 	return httpx.None{}, nil
+}
+
+// keysNoted is how old the recorded last use of an API key may be.
+const keysNoted = time.Minute
+
+// noteKeys records when API keys were last used.
+func (s *Server) noteKeys(ctx context.Context) {
+	var noted time.Time
+	for never := bell.New(); never.Wait(ctx, keysNoted); {
+		now := time.Now()
+		used := s.Credentials.Keys.Used(noted)
+		if len(used) == 0 {
+			continue
+		}
+		if err := s.Store.TouchAPIKeys(ctx, used); err == nil {
+			noted = now.Add(-access.UsedStep) // a use that is a moment older may come yet
+		} else if ctx.Err() == nil {
+			slog.WarnContext(ctx, "the last use of API keys is not recorded", "err", err)
+		}
+	}
 }

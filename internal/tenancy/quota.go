@@ -1,4 +1,4 @@
-package control
+package tenancy
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
-	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/openapi"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -50,8 +50,8 @@ func (c limitChange) String() string {
 	return strings.Join(all, " ")
 }
 
-// loadQuotas has limits enforced here, and recalls what was sent today.
-func (s *Server) loadQuotas(ctx context.Context) error {
+// Load has limits enforced here, and recalls what was sent today.
+func (s *Server) Load(ctx context.Context) error {
 	all, err := s.Store.Limits(ctx)
 	if err != nil {
 		return err
@@ -69,13 +69,15 @@ const (
 	// egressNoted is how often what was counted is recorded: a crash loses that
 	// much.
 	egressNoted = time.Minute
+	// endTimeout bounds the last record of it.
+	endTimeout = 30 * time.Second
 )
 
 // meterEgress ends the connections of workspaces that have used up their quota
 // of egress, and records what all have used, until ctx ends.
 func (s *Server) meterEgress(ctx context.Context) {
 	noted := time.Now()
-	for never := newBell(); never.wait(ctx, egressLook); {
+	for never := bell.New(); never.Wait(ctx, egressLook); {
 		if s.Quotas.Turn() && s.Enforce != nil {
 			s.Enforce()
 		}
@@ -103,13 +105,7 @@ func (s *Server) noteEgress(ctx context.Context) {
 // limit puts the limits of a workspace in force; the records have them already.
 func (s *Server) limit(ctx context.Context, workspace string, own doze.Limits) error {
 	s.Quotas.Set(workspace, own)
-	return s.Node.SetLimits(ctx, workspace, own)
-}
-
-// claim has a fresh machine of a sandbox count as awake, which takes the place of
-// the one before, and fails if the workspace may not have it awake.
-func (s *Server) claim(ctx context.Context, sb store.Sandbox, fresh, before string) error {
-	return s.Node.Claim(ctx, fleet.Order{UID: fresh, Workspace: sb.Metadata.Workspace, Memory: sb.Spec.Runtime.Memory}, before)
+	return s.Runtime.SetLimits(ctx, workspace, own)
 }
 
 // quotas answers those of the caller's workspace.
@@ -167,7 +163,7 @@ func (s *Server) setQuotas(ctx context.Context, r *http.Request, body map[string
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	if limits[doze.QuotaEgress] > 0 && change[doze.QuotaEgress] != nil && s.node.Load().Unmetered {
+	if limits[doze.QuotaEgress] > 0 && change[doze.QuotaEgress] != nil && s.Runtime.Unmetered() {
 		return nil, doze.Errorf(doze.Unsupported, "quotas.%s cannot hold here: with --egress direct, sandboxes send past what counts; the operator may choose --egress open", doze.QuotaEgress)
 	}
 	// Of two changes at a time, the one that is recorded last is in force.
@@ -208,12 +204,12 @@ func (s *Server) governed(ctx context.Context, r *http.Request) (doze.Workspace,
 
 // statusOf is every row of the table for a workspace.
 func (s *Server) statusOf(ctx context.Context, workspace string) ([]doze.QuotaStatus, error) {
-	awake, err := s.Node.Awake(ctx, workspace)
+	sandboxes, memory, err := s.Runtime.Awake(ctx, workspace)
 	if err != nil {
 		return nil, err
 	}
 	now := map[string]int64{
-		doze.QuotaSandboxesAwake: int64(awake.Sandboxes), doze.QuotaMemoryAwake: int64(awake.Memory),
+		doze.QuotaSandboxesAwake: int64(sandboxes), doze.QuotaMemoryAwake: int64(memory),
 		doze.QuotaConnections: s.Quotas.Open(workspace), doze.QuotaRequests: s.Quotas.Rate(workspace),
 		doze.QuotaEgress: s.Quotas.EgressOf(workspace) >> 20,
 	}
@@ -230,7 +226,7 @@ func (s *Server) statusOf(ctx context.Context, workspace string) ([]doze.QuotaSt
 			Name: q.Name, Unit: q.Unit, Used: now[q.Name], Limit: s.Quotas.Limit(workspace, q.Name),
 			Default: doze.Limits(nil).Of(q.Name, s.Quotas.Defaults), Description: q.About,
 		}
-		if q.Name == doze.QuotaEgress && s.node.Load().Unmetered {
+		if q.Name == doze.QuotaEgress && s.Runtime.Unmetered() {
 			all[i].Description += "; unsupported here: with --egress direct not all of it is counted"
 		}
 	}

@@ -1,4 +1,4 @@
-package control
+package tenancy
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func memberOf(u store.User, role string) doze.User {
 // and then in memory. One such change of a user is made at a time, so that the
 // two agree. The empty role is none.
 func (s *Server) place(ctx context.Context, sub, workspace, role string, change func(context.Context) error) error {
-	life, release, err := s.locks.take(ctx, "member/"+sub)
+	life, release, err := s.locks.Take(ctx, "member/"+sub)
 	if err != nil {
 		return err
 	}
