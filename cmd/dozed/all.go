@@ -140,7 +140,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 	services := []daemon.Service{
 		{Name: "traces", Run: p.meters.traces.Run}, // before all that is traced
 		{Name: "control", Run: p.plane.Run},
-		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.Control.ClockStepped) }},
+		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.ClockStepped) }},
 	}
 	services = append(services, p.host.Services()...)
 	services = append(services, p.front.Servers()...)

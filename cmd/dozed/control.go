@@ -48,7 +48,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	}
 	return daemon.Run(ctx,
 		daemon.Service{Name: "control", Run: p.Run},
-		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.Control.ClockStepped) }},
+		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.ClockStepped) }},
 		serveFleet(r.identity, l, remote.Handler(page), remote.End),
 	)
 }

@@ -81,3 +81,8 @@ func DecodeMetadata(m *doze.Metadata, body map[string]any, p *doze.Problems) {
 	Decode(&set, Member(body, "metadata", p), "metadata", p)
 	m.Name, m.DisplayName, m.ExternalID, m.Labels = set.Name, set.DisplayName, set.ExternalID, set.Labels
 }
+
+// ShareRequest names who may use what is shared.
+type ShareRequest struct {
+	Target string `json:"targetWorkspace"`
+}

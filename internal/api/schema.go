@@ -1,12 +1,10 @@
 package api
 
 import (
-	"encoding/json"
 	"maps"
 	"reflect"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/openapi"
 )
@@ -64,6 +62,8 @@ var (
 	Span = openapi.Schema{Pattern: "^([0-9]+[smhdw])?$", Description: "a duration such as 30s, 15m, 24h, 7d or 2w"}
 	// Instant is a moment as text.
 	Instant = openapi.Schema{Type: "string", Description: "RFC 3339, or a date alone"}
+	// Port is one of a sandbox.
+	Port = Between(1, 1<<16-1)
 	// Labels are those of a resource.
 	Labels = openapi.Schema{MaxProperties: doze.LabelsMax}
 
@@ -93,24 +93,10 @@ func Letters(most int) openapi.Schema { return openapi.Schema{MaxLength: most} }
 // Text is a member that needs a word about itself.
 func Text(about string) openapi.Schema { return openapi.Schema{Description: about} }
 
-// schemas makes the schemas of what goes over the wire: of what every resource has, and what
-// the sections say of theirs.
+// schemas makes the schemas of what goes over the wire, with what all sections say.
 func (s *Server) schemas() *openapi.Schemas {
 	all := &openapi.Schemas{
-		Names: map[reflect.Type]string{reflect.TypeFor[errorBody](): "Error"},
-		Types: map[reflect.Type]*openapi.Schema{
-			reflect.TypeFor[doze.Time]():       {Type: "string", Format: "date-time"},
-			reflect.TypeFor[json.RawMessage](): {Type: "object"},
-			reflect.TypeFor[httpx.None]():      {Type: "object"},
-		},
-		Members: map[string]openapi.Schema{
-			"Metadata.name":        Name,
-			"Metadata.displayName": Letters(doze.DisplayNameMax),
-			"Metadata.externalId":  {MaxLength: doze.ExternalIDMax, Pattern: doze.ExternalIDPattern},
-			"Metadata.labels":      Labels,
-		},
-		Needs: map[string][]string{},
-		Unset: []string{"createdAt", "createdBy", "events", "lastUsedAt", "plan", "state", "status", "updatedAt", "updatedBy", "url", "workspace"},
+		Names: map[reflect.Type]string{}, Types: map[reflect.Type]*openapi.Schema{}, Members: map[string]openapi.Schema{}, Needs: map[string][]string{},
 	}
 	for _, section := range s.sections {
 		maps.Copy(all.Names, section.Schemas.Names)

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -61,9 +62,9 @@ type Section struct {
 // New returns a server of the routes of all sections. If a route is in none of them, the API
 // does not serve it.
 func New(c Config, sections ...Section) *Server {
-	s := &Server{Config: c, sections: sections}
-	s.routes = Bind(s, rows)
-	for _, section := range sections {
+	s := &Server{Config: c}
+	s.sections = append([]Section{s.section()}, sections...)
+	for _, section := range s.sections {
 		s.routes = append(s.routes, section.Routes...)
 	}
 	for i := range s.routes {
@@ -83,6 +84,34 @@ func New(c Config, sections ...Section) *Server {
 var rows = []Row[*Server]{
 	GET("/health", "", Read((*Server).health)),
 	GET("/openapi.json", "", described()),
+}
+
+// section is what every room shares.
+func (s *Server) section() Section {
+	return Section{
+		Routes: Bind(s, rows),
+		Schemas: openapi.Schemas{
+			Names: map[reflect.Type]string{reflect.TypeFor[errorBody](): "Error"},
+			Types: map[reflect.Type]*openapi.Schema{
+				reflect.TypeFor[doze.Time]():       {Type: "string", Format: "date-time"},
+				reflect.TypeFor[json.RawMessage](): {Type: "object"},
+				reflect.TypeFor[httpx.None]():      {Type: "object"},
+			},
+			Members: map[string]openapi.Schema{
+				"Metadata.name":                Name,
+				"Metadata.displayName":         Letters(doze.DisplayNameMax),
+				"Metadata.externalId":          {MaxLength: doze.ExternalIDMax, Pattern: doze.ExternalIDPattern},
+				"Metadata.labels":              Labels,
+				"ShareRequest.targetWorkspace": Text("of a domain also " + doze.DomainEverybody + ": all"),
+			},
+			Needs: map[string][]string{"ShareRequest": {"targetWorkspace"}},
+			Unset: []string{"createdAt", "createdBy", "events", "lastUsedAt", "plan", "state", "status", "updatedAt", "updatedBy", "url", "workspace"},
+		},
+		Tolerated: []Tolerated{{
+			Of: reflect.TypeFor[ShareRequest](), Paths: []string{"targetAccountId"},
+			Why: "the clients name the account of the other workspace: a platform is one account",
+		}},
+	}
 }
 
 // Routes returns every route.

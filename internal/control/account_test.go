@@ -114,16 +114,16 @@ func TestBootstrapHappensOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, false)
-		if _, created, err := p.tenancy.Bootstrap(t.Context(), "second", kept); created || err != nil {
+		if _, created, err := p.rooms.Tenancy.Bootstrap(t.Context(), "second", kept); created || err != nil {
 			t.Errorf("again: %v, %v", created, err)
 		}
-		if _, _, err := p.tenancy.Bootstrap(t.Context(), "No Name", kept); err == nil {
+		if _, _, err := p.rooms.Tenancy.Bootstrap(t.Context(), "No Name", kept); err == nil {
 			t.Error("a bad name is taken")
 		}
 		// Whoever deleted the last key gets in again after a restart.
 		all := want[[]key](p, 200, "GET", "/api_keys", "")
 		want[any](p, 200, "DELETE", "/api_keys/"+all[0].ID, "")
-		secret, created, err := p.tenancy.Bootstrap(t.Context(), "second", kept)
+		secret, created, err := p.rooms.Tenancy.Bootstrap(t.Context(), "second", kept)
 		if !created || err != nil {
 			t.Fatalf("%v, %v", created, err)
 		}

@@ -100,7 +100,7 @@ func (s *Server) finishArchive(ctx context.Context, uid string) error {
 		if s.glance(ctx, sb)[sb.Machine].Phase == doze.Standby {
 			what = "it could not be archived and sleeps on"
 		}
-		return s.takeBack(ctx, sb, sb.Archive, fromNode(err, "the archive"), what)
+		return s.takeBack(ctx, sb, sb.Archive, fleet.Tell(err, "the archive"), what)
 	}
 	done := *sb.Archive
 	done.CreatedAt, done.Size = doze.Time{Time: time.Now()}, bytes
@@ -117,7 +117,7 @@ func (s *Server) finishUnarchive(ctx context.Context, uid string) error {
 	o, err := s.order(ctx, sb)
 	if err == nil {
 		if err = s.Node.Unarchive(ctx, o); err != nil {
-			err = fromNode(err, "the way out of the archive")
+			err = fleet.Tell(err, "the way out of the archive")
 		}
 	}
 	if err != nil {

@@ -412,10 +412,10 @@ func TestTheDoorTells(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://sbx-a-main.test/process", nil)
 	r.RemoteAddr = "203.0.113.1:1"
 	ann := access.Caller{Sub: "ann", SubType: doze.SubUser, Workspace: "main", Key: "k"}
-	p.api.Turned(r, "one", ann, "", doze.Errorf(doze.NotFound, "no such sandbox"))
-	p.api.Turned(r, "two", ann, "a", doze.Errorf(doze.Forbidden, "no scope"))
-	p.api.Turned(r, "three", access.Caller{}, "", doze.Errorf(doze.Unauthenticated, "no key"))
-	p.api.Turned(r, "four", ann, "a", doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
+	p.rooms.API.Turned(r, "one", ann, "", doze.Errorf(doze.NotFound, "no such sandbox"))
+	p.rooms.API.Turned(r, "two", ann, "a", doze.Errorf(doze.Forbidden, "no scope"))
+	p.rooms.API.Turned(r, "three", access.Caller{}, "", doze.Errorf(doze.Unauthenticated, "no key"))
+	p.rooms.API.Turned(r, "four", ann, "a", doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
 	var got []string
 	for _, l := range append(p.lines("main"), p.lines("")...) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s %d %s", l.RequestID, l.Action, l.Actor.Sub, l.Object.Kind, l.Object.Name, l.Status, l.Source))

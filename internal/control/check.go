@@ -55,45 +55,6 @@ func verdictOn(spec *doze.SandboxSpec, p, lacking doze.Problems) error {
 	return err
 }
 
-// checkImage adds what is wrong with the image in a field to the other mistakes
-// of a request, which are Invalid, Unsupported or nil.
-func (s *Server) checkImage(ctx context.Context, workspace, field, ref string, others error) error {
-	source, _, err := s.sourceOf(ctx, workspace, ref)
-	if err == nil {
-		if err = s.Node.CheckImage(ctx, source); err == nil {
-			return others
-		}
-		err = fromNode(err, "the look at the image")
-	}
-	e, rest := doze.Public(err), doze.Public(others)
-	if e.Kind != doze.Invalid {
-		return cmp.Or(others, err)
-	}
-	e.Message = field + ": " + e.Message
-	if others != nil {
-		e.Message += "; " + rest.Message
-	}
-	return e
-}
-
-// fromNode decides what a caller hears of an error of the node. A mistake in
-// an image, or its size, is the caller's; where the node cannot help, the caller may try
-// later; anything else is ours.
-func fromNode(err error, doing string) error {
-	e := doze.Public(err)
-	switch e.Kind { //nolint:exhaustive // the others are our own mistakes
-	case doze.NotFound, doze.Conflict, doze.Exhausted, doze.Unavailable, doze.Unsupported, doze.TooLarge:
-		return err
-	case doze.Timeout:
-		return doze.Wrap(err, doze.Timeout, "%s took too long", doing)
-	case doze.Invalid:
-		if e.Name == doze.NameInvalidImage {
-			return err
-		}
-	}
-	return doze.Wrap(err, doze.Internal, "%s did not work", doing)
-}
-
 // order is what a node gets to run.
 func (s *Server) order(ctx context.Context, sb store.Sandbox) (fleet.Order, error) {
 	env, err := s.variables(ctx, sb.Metadata, sb.Spec)
@@ -109,7 +70,7 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (fleet.Order, erro
 		return fleet.Order{}, err
 	}
 	r := sb.Spec.Runtime
-	image, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, r.Image)
+	image, login, err := s.Images.Source(ctx, sb.Metadata.Workspace, r.Image)
 	return fleet.Order{
 		Network:   network,
 		Authority: sb.Authority,

@@ -20,6 +20,7 @@ import (
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/image"
 	"github.com/dozehq/doze/internal/keylock"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/store"
@@ -36,25 +37,21 @@ type Bucket interface {
 
 // Config is what a Server works with. Every field but Hub, Bucket, Pool and Info is required.
 type Config struct {
-	Store        *store.Store
-	Node         fleet.Node
-	Gate         fleet.Gate // through which schedules start processes
-	Directory    *fleet.Directory
-	Credentials  *access.Credentials
-	Audit        *audit.Journal
-	Region       string                              // the one region we serve
-	URL          func(workspace, name string) string // the address of a sandbox, for metadata.url
-	Resolver     Resolver                            // asks the DNS about custom domains
-	DomainTarget string                              // the host that custom domains lead to
-	Previews     *fleet.Previews
-	PreviewURL   func(label string) string // the address of a preview
-	Recheck      func()                    // has the edge look again at who may do less; it does not wait
-	Hub          []HubImage
-	Base         string           // the address of the control API, for uploads
-	Bucket       Bucket           // nil: there are no drives
-	Pool         doze.AddressPool // of egress IPs; none: they wait for one
-	Quotas       *quota.Book      // what workspaces may have, and how much they ask
-	Info         fleet.NodeInfo   // of the node; the zero one while no node has joined
+	Store       *store.Store
+	Node        fleet.Node
+	Directory   *fleet.Directory
+	Credentials *access.Credentials
+	Audit       *audit.Journal
+	Region      string                              // the one region we serve
+	URL         func(workspace, name string) string // the address of a sandbox, for metadata.url
+	Images      *image.Server
+	Unpublish   func(ctx context.Context, uids ...string) // ends the previews of sandboxes that end
+	Hub         []HubImage
+	Base        string           // the address of the control API, for uploads
+	Bucket      Bucket           // nil: there are no drives
+	Pool        doze.AddressPool // of egress IPs; none: they wait for one
+	Quotas      *quota.Book      // what workspaces may have, and how much they ask
+	Info        fleet.NodeInfo   // of the node; the zero one while no node has joined
 }
 
 // Server serves the control API.
@@ -66,15 +63,11 @@ type Server struct {
 	expiry      *deadlines
 	stepped     atomic.Bool
 	reconciling bell.Bell // something is left to finish
-	scheduler   bell.Bell // a schedule may be due earlier, or room for another start
 	disk        disk
-	setBack     atomic.Bool
 	node        atomic.Pointer[fleet.NodeInfo]
 	published   published
 	cut         cutShort // by the end of the process before
-	// nodeStops says that nothing can be started any more.
-	nodeStops atomic.Bool
-	siblings  api.Siblings
+	siblings    api.Siblings
 }
 
 // New returns a server that serves and reports at once; [Server.Recover] and
@@ -83,22 +76,19 @@ func New(c Config) *Server {
 	s := &Server{
 		Config: c, locks: keylock.New(), began: time.Now(),
 		siblings: api.SiblingsOf(rows),
-		reports:  fleet.NewReports(), expiry: newDeadlines(), reconciling: bell.New(), scheduler: bell.New(),
+		reports:  fleet.NewReports(), expiry: newDeadlines(), reconciling: bell.New(),
 	}
 	c.Store.SetMeasured(s.disk.of)
 	s.node.Store(&c.Info)
 	return s
 }
 
-// Run expires, purges and cleans up sandboxes, keeps schedules and records
-// reports until ctx ends.
+// Run expires, purges and cleans up sandboxes, and records reports until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.expire(ctx) })
 	tasks.Go(func() { s.reconcile(ctx) })
 	tasks.Go(func() { s.record(ctx) })
-	tasks.Go(func() { s.reverify(ctx) })
-	tasks.Go(func() { s.keepSchedules(ctx) })
 	tasks.Go(func() { s.measureDisk(ctx) })
 	tasks.Wait()
 	return context.Cause(ctx)
@@ -143,7 +133,7 @@ func (s *Server) Load(ctx context.Context) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, s.Store.Touch(ctx, used), s.loadPreviews(ctx), s.recoverSchedules(ctx), s.Store.DropRetired(ctx), s.Store.GiveAddresses(ctx, s.Pool, s.began))
+	err = errors.Join(err, s.Store.Touch(ctx, used))
 	// What came due while nobody ran is shown by no answer, however soon.
 	next, unknown := s.Store.NextDeadline(ctx)
 	s.expiry.by(next)
@@ -240,7 +230,7 @@ func (s *Server) resume(ctx context.Context, uid string) error {
 func routeOf(sb store.Sandbox) fleet.Upstream {
 	return fleet.Upstream{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
-		Enabled: sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled,
+		Enabled: sb.Admits(),
 		Failed:  sb.Phase == doze.Failed,
 		Until:   lastDay(sb),
 	}

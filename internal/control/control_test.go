@@ -19,12 +19,11 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/oauth"
 	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/preview"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/store"
@@ -43,7 +42,7 @@ type platform struct {
 	creds  *access.Credentials
 	keeper *keeper
 	audit  *audit.Journal
-	dns    control.Resolver
+	dns    preview.Resolver
 	target string  // where custom domains lead to, if it is not the constant
 	bucket *bucket // nil: there is none
 	pool   doze.AddressPool
@@ -54,8 +53,8 @@ type platform struct {
 	enforced  *atomic.Int64
 	unmetered bool
 	ctl       *control.Server
-	tenancy   *tenancy.Server
-	api       *api.Server
+	rooms     *plane.Rooms
+	previews  *fleet.Previews
 	http      http.Handler
 	key       string // of an admin of the workspace "main"
 	stop      func()
@@ -78,7 +77,7 @@ func startOn(tb testing.TB, database string, run bool) *platform {
 	tb.Helper()
 	p := &platform{t: tb, file: database, sealed: filepath.Join(tb.TempDir(), "seal.key"), node: newNode(), bucket: &bucket{}}
 	p.open(run)
-	secret, created, err := p.tenancy.Bootstrap(tb.Context(), "main", kept)
+	secret, created, err := p.rooms.Tenancy.Bootstrap(tb.Context(), "main", kept)
 	if err != nil || !created {
 		tb.Fatalf("bootstrap: %v, %v", created, err)
 	}
@@ -102,7 +101,7 @@ func (p *platform) open(run bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.store, p.creds, p.dir = st, creds, fleet.NewDirectory()
+	p.store, p.creds, p.dir, p.previews = st, creds, fleet.NewDirectory(), fleet.NewPreviews()
 	p.quotas = quota.New(quota.Options{Defaults: p.limits})
 	st.SetDefaultLimits(p.limits)
 	opener, err := opener(filepath.Join(filepath.Dir(p.sealed), "egress.key"))
@@ -112,43 +111,36 @@ func (p *platform) open(run bool) {
 	p.opener = opener
 	p.keeper = &keeper{Store: st}
 	p.audit = audit.New(p.keeper, auditKeep)
-	cfg := control.Config{
+	parts := plane.Parts{
 		Audit: p.audit,
 		Info:  fleet.NodeInfo{Memory: p.memory, Proxy: p.pool != nil, Unmetered: p.unmetered, SealKey: opener.Sealer().Key()},
 		Store: st, Node: p.node, Gate: p.node, Directory: p.dir, Credentials: creds, Region: "here-1",
 		Resolver: p.dns, DomainTarget: cmp.Or(p.target, target),
-		Previews: fleet.NewPreviews(), PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
+		Previews: p.previews, PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
-		Quotas: p.quotas,
-		Pool:   p.pool,
+		Quotas: p.quotas, Operator: "main",
+		Pool: p.pool,
+	}
+	if p.enforced != nil {
+		parts.Enforce = func() { p.enforced.Add(1) }
 	}
 	if p.bucket != nil {
-		cfg.Bucket = p.bucket
+		parts.Bucket = p.bucket
 	}
-	p.ctl = control.New(cfg)
+	p.rooms = plane.NewRooms(parts)
+	p.ctl = p.rooms.Control
 	p.node.mu.Lock()
 	p.node.report = p.ctl.Report
 	p.node.mu.Unlock()
-	logins := oauth.New(oauth.Config{Store: st, Credentials: creds, Base: base})
-	tenants := tenancy.Config{
-		Store: st, Credentials: creds, OAuth: logins, Audit: p.audit, Quotas: p.quotas, Runtime: p.ctl, Region: "here-1", Operator: "main",
-	}
-	if p.enforced != nil {
-		tenants.Enforce = func() { p.enforced.Add(1) }
-	}
-	p.tenancy = tenancy.New(tenants)
-	p.api = plane.API(api.Config{Credentials: creds, Quotas: p.quotas, Audit: p.audit}, p.tenancy, p.ctl, logins)
-	p.http = p.api.Handler()
-	if err := errors.Join(p.tenancy.Load(t.Context()), p.ctl.Recover(t.Context())); err != nil {
+	p.http = p.rooms.API.Handler()
+	if err := p.rooms.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	if run {
-		for _, run := range []func(context.Context) error{p.audit.Run, p.tenancy.Run, p.ctl.Run} {
-			loops.Go(func() { _ = run(ctx) })
-		}
+		loops.Go(func() { _ = p.rooms.Run(ctx) })
 	}
 	p.stop = sync.OnceFunc(func() {
 		cancel()

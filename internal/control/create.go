@@ -13,6 +13,8 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/image"
+	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -41,7 +43,7 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Metadata.Workspace = c.Workspace
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
-	lacking := noBuild(r)
+	lacking := image.NoBuild(r)
 	reuse := api.CreateIfNotExist.In(r.URL.Query()) && sound && len(lacking) == 0
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
@@ -62,11 +64,11 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	s.checkMemory(sb.Spec.Runtime.Memory, &p)
 	s.check(&sb, &p)
 	s.siblings.Check(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
-	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), s.checkNetwork(ctx, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
+	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), network.Check(ctx, s.Store, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
-	if err = s.checkImage(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdictOn(&sb.Spec, p, lacking)); err == nil {
+	if err = s.Images.Check(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdictOn(&sb.Spec, p, lacking)); err == nil {
 		err = s.sealRouting(&sb)
 	}
 	if err != nil {
@@ -169,13 +171,13 @@ func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store
 		s.Directory.Put(routeOf(sb))
 		booted, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Booted, At: time.Now()})
 		if err == nil {
-			s.noteImage(ctx, sb)
+			s.Images.Note(ctx, sb)
 			return booted, nil
 		}
 		s.drop(sb)
 		return sb, s.unboot(ctx, sb, from, err)
 	}
-	return sb, s.unboot(ctx, sb, from, fromNode(err, "the start of the sandbox"))
+	return sb, s.unboot(ctx, sb, from, fleet.Tell(err, "the start of the sandbox"))
 }
 
 // unboot ends a start, perhaps from a snapshot, that err ended, and returns what

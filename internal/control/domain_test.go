@@ -58,7 +58,7 @@ func TestAddressesOnADomainAreTakenOver(t *testing.T) {
 		t.Errorf("%s", says)
 	}
 	for name, at := range map[string]string{"web": own + ".preview.shop.example", "rival": "www.preview.shop.example"} {
-		if known, ok := p.ctl.Previews.Find(at, time.Now()); !ok || known.Sandbox != "a" {
+		if known, ok := p.previews.Find(at, time.Now()); !ok || known.Sandbox != "a" {
 			t.Errorf("%s is not at %s", name, at)
 		}
 	}
@@ -131,7 +131,7 @@ func TestCustomDomains(t *testing.T) {
 		t.Errorf("address %s", v.Spec.URL)
 	}
 	serves := func() bool {
-		_, ok := p.ctl.Previews.Find("www.preview.shop.example", time.Now())
+		_, ok := p.previews.Find("www.preview.shop.example", time.Now())
 		return ok
 	}
 	want[any](p, 409, "DELETE", "/customdomains/shop.example", "") // a preview uses it
@@ -220,7 +220,7 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	}
 	want[any](p, 200, "POST", "/sandboxes", named("b"), rival...)
 	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, rival...)
-	if known, ok := p.ctl.Previews.Find("www.preview.shop.example", time.Now()); !ok || known.Workspace != "rival" {
+	if known, ok := p.previews.Find("www.preview.shop.example", time.Now()); !ok || known.Workspace != "rival" {
 		t.Errorf("the edge knows %+v", known)
 	}
 }
@@ -273,7 +273,7 @@ func TestDomainsAreShared(t *testing.T) {
 	p.create(named("a"))
 	want[any](p, 409, "POST", "/sandboxes/a/previews?force=true", preview) // the name is theirs
 	serves := func() bool {
-		_, ok := p.ctl.Previews.Find("www.preview.shop.example", time.Now())
+		_, ok := p.previews.Find("www.preview.shop.example", time.Now())
 		return ok
 	}
 	if !serves() {

@@ -204,8 +204,6 @@ func (s *Server) deadlineAt(sb store.Sandbox, by seen, now time.Time) (at time.T
 func (s *Server) ClockStepped() {
 	s.stepped.Store(true)
 	s.expiry.rang.Ring()
-	s.setBack.Store(true)
-	s.scheduler.Ring()
 }
 
 // reschedule computes the deadlines anew that the clock of the wall, when it
@@ -258,6 +256,6 @@ func (s *Server) ended(ctx context.Context, all ...store.Sandbox) {
 		s.drop(sb)
 		s.locks.Interrupt(sb.UID, errDeleted)
 	}
-	s.unpublish(ctx, uids...)
+	s.Unpublish(ctx, uids...)
 	s.reconciling.Ring()
 }

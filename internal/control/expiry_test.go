@@ -95,7 +95,7 @@ func (p *platform) setClock(step time.Duration) {
 	if _, err := p.store.Update(t.Context(), sb); err != nil {
 		t.Fatal(err)
 	}
-	p.ctl.ClockStepped()
+	p.rooms.ClockStepped()
 }
 
 // TestDeadlinesSurviveARestart: those of every kind, also such that passed while

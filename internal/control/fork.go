@@ -11,6 +11,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -144,7 +146,7 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	}
 	// What is wrong now came with the snapshot.
 	s.check(&sb, &p)
-	if err := s.checkNetwork(ctx, &sb, &p); err != nil {
+	if err := network.Check(ctx, s.Store, &sb, &p); err != nil {
 		return sb, err
 	}
 	if err := p.Err(); err != nil {
@@ -227,7 +229,7 @@ func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Sn
 		return err
 	}
 	if err := s.Node.Create(ctx, o); err != nil {
-		return fromNode(err, "the start from the snapshot")
+		return fleet.Tell(err, "the start from the snapshot")
 	}
 	now, err := s.Store.Apply(ctx, sb.UID, store.Step{
 		On: doze.Restored, Message: "the sandbox is restored from the snapshot " + n.Name, At: time.Now(),

@@ -38,14 +38,14 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	if diff := cmp.Diff(v, want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")); diff != "" {
 		t.Error(diff)
 	}
-	known, ok := p.ctl.Previews.Find(label(v), time.Now())
+	known, ok := p.previews.Find(label(v), time.Now())
 	if !ok || !known.Public || known.Port != 3000 || known.Sandbox != "a" || known.ResponseHeaders["X-A"] != "b" {
 		t.Errorf("the edge knows %+v", known)
 	}
 	// Deleted and made again, it has its address again.
 	want[doze.Preview](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
 	want[any](p, 404, "GET", "/sandboxes/a/previews/web", "")
-	if _, ok := p.ctl.Previews.Find(label(v), time.Now()); ok {
+	if _, ok := p.previews.Find(label(v), time.Now()); ok {
 		t.Error("the edge still knows it")
 	}
 	if again := p.expose(`{"metadata":{"name":"web"},"spec":{"port":3000,"public":true}}`); again.Spec.URL != v.Spec.URL {
@@ -56,7 +56,7 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	if label(moved) != "shop-main" || moved.Spec.Port != 3000 || moved.Spec.Public {
 		t.Errorf("%+v", moved)
 	}
-	if _, ok := p.ctl.Previews.Find(label(v), time.Now()); ok {
+	if _, ok := p.previews.Find(label(v), time.Now()); ok {
 		t.Error("the edge still knows the address before")
 	}
 	// Somebody else wants the prefix.
@@ -65,12 +65,12 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	want[any](p, 409, "POST", "/sandboxes/b/previews", rival)
 	token := want[doze.PreviewToken](p, 200, "POST", "/sandboxes/a/previews/web/tokens", "{}").Spec.Token
 	want[doze.Preview](p, 200, "POST", "/sandboxes/b/previews?force=true", rival)
-	if known, _ := p.ctl.Previews.Find("shop-main", time.Now()); known.Sandbox != "b" {
+	if known, _ := p.previews.Find("shop-main", time.Now()); known.Sandbox != "b" {
 		t.Errorf("the edge knows %+v", known)
 	}
 	// The other one goes on where it was before it had the prefix.
 	yielded := want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
-	known, ok = p.ctl.Previews.Find(label(v), time.Now())
+	known, ok = p.previews.Find(label(v), time.Now())
 	if yielded.Spec.URL != v.Spec.URL || yielded.Spec.PrefixURL != "" || !ok || known.Sandbox != "a" || known.Port != 3000 || !known.Opens(token, time.Now()) {
 		t.Errorf("it is %+v, and the edge knows %+v", yielded, known)
 	}
@@ -85,11 +85,11 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	}
 
 	p.reopen()
-	if known, ok := p.ctl.Previews.Find("shop-x-main", time.Now()); !ok || known.Port != 4000 {
+	if known, ok := p.previews.Find("shop-x-main", time.Now()); !ok || known.Port != 4000 {
 		t.Errorf("after a restart the edge knows %+v", known)
 	}
 	want[sandbox](p, 200, "DELETE", "/sandboxes/b", "")
-	if _, ok := p.ctl.Previews.Find("shop-x-main", time.Now()); ok {
+	if _, ok := p.previews.Find("shop-x-main", time.Now()); ok {
 		t.Error("a preview outlives its sandbox")
 	}
 	want[any](p, 404, "GET", "/sandboxes/b/previews", "")
@@ -145,7 +145,7 @@ func TestPreviewsEnd(t *testing.T) {
 		want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/s", "")
 		after(2 * time.Millisecond)
 		want[any](p, 404, "GET", "/sandboxes/a/previews/s", "")
-		if _, ok := p.ctl.Previews.Find(label(v), time.Now()); ok {
+		if _, ok := p.previews.Find(label(v), time.Now()); ok {
 			t.Error("the edge knows it beyond its time")
 		}
 		p.expose(`{"metadata":{"name":"s"},"spec":{"port":443}}`) // name and address are free
@@ -160,7 +160,7 @@ func TestPreviewTokens(t *testing.T) {
 		v := p.expose(`{"metadata":{"name":"s"},"spec":{"port":443}}`)
 		const path = "/sandboxes/a/previews/s/tokens"
 		opens := func(token string) bool {
-			known, ok := p.ctl.Previews.Find(label(v), time.Now())
+			known, ok := p.previews.Find(label(v), time.Now())
 			return ok && known.Opens(token, time.Now())
 		}
 		first := want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"},"spec":{"expiresAt":"2000-01-01T01:00:00Z"}}`)

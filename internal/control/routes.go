@@ -5,7 +5,6 @@ import (
 	"reflect"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
 )
 
@@ -25,27 +24,8 @@ var rows = []api.Row[*Server]{
 	api.GET("/observability/logs", "sandboxes:get", api.Read((*Server).logs).Asks("start", "end", "resourceType", "workloadIds")),
 	api.GET("/sandbox/hub", "sandboxhub:list", api.Read((*Server).hub)),
 
-	api.GET("/sandboxes/{name}/previews", "sandboxes:get", api.Read((*Server).listPreviews)),
-	api.POST("/sandboxes/{name}/previews", "sandboxes:update", api.Write[doze.Preview]((*Server).createPreview).Asks("force").Together()),
-	api.GET("/sandboxes/{name}/previews/{preview}", "sandboxes:get", api.Read((*Server).preview)),
-	api.PUT("/sandboxes/{name}/previews/{preview}", "sandboxes:update", api.Write[doze.Preview]((*Server).updatePreview).Asks("force").Together()),
-	api.DELETE("/sandboxes/{name}/previews/{preview}", "sandboxes:update", api.Read((*Server).deletePreview)),
-	api.GET("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Read((*Server).listPreviewTokens).Revealing()),
-	api.POST("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Write[doze.PreviewToken]((*Server).createPreviewToken)),
-	api.DELETE("/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", api.Read((*Server).deletePreviewToken)),
-
 	api.GET("/sandboxes/{name}/traces", "sandboxes:get", api.Read((*Server).traces)),
 	api.POST("/sandboxes/{name}/tickets", "sandboxes:control", api.Read((*Server).createTicket)),
-
-	api.GET("/sandboxes/{name}/schedules", "sandboxes:get", api.Read((*Server).schedulesOf).Asks("show_secrets", "type")),
-	api.POST("/sandboxes/{name}/schedules", "sandboxes:update", api.Write[doze.Schedule]((*Server).createSchedule)),
-	api.GET("/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", api.Read((*Server).schedule).Asks("show_secrets")),
-	api.PUT("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", api.Write[doze.Schedule]((*Server).updateSchedule)),
-	api.DELETE("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", api.Read((*Server).deleteSchedule)),
-	api.GET("/sandboxes/{name}/schedule-executions", "sandboxes:get", api.Read((*Server).executionsOf).Asks("status", "schedule", "since", "until")),
-	api.GET("/schedules", "sandboxes:list", api.Read((*Server).listSchedules).Asks("show_secrets", "type", "sandbox")),
-	api.GET("/schedules/metrics", "sandboxes:list", api.Read((*Server).scheduleMetrics).Asks("since", "until")),
-	api.GET("/schedule-executions", "sandboxes:list", api.Read((*Server).listExecutions).Asks("status", "sandbox", "schedule", "since", "until")),
 
 	api.GET("/snapshots", "sandboxes:list", api.Read((*Server).listSnapshots).Asks("status")),
 	api.POST("/snapshots", "sandboxes:update", api.Write[doze.SnapshotRequest]((*Server).createSnapshot)),
@@ -83,45 +63,6 @@ var rows = []api.Row[*Server]{
 	api.DELETE("/volume_templates/{template}", "volumeTemplates:delete", api.Read((*Server).deleteVolumeTemplate)),
 	api.DELETE("/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", api.Read((*Server).deleteVersion)),
 	api.PUT("/uploads/{upload}", "", api.Read((*Server).upload).Takes(api.TarType).Asks("token")), // the address is the credential
-
-	api.GET("/customdomains", "customdomains:list", api.Read((*Server).listDomains)),
-	api.POST("/customdomains", "customdomains:create", api.Write[doze.CustomDomain]((*Server).createDomain)),
-	api.GET("/customdomains/{domain}", "customdomains:get", api.Read((*Server).domain)),
-	api.PUT("/customdomains/{domain}", "customdomains:update", api.Write[doze.CustomDomain]((*Server).updateDomain)),
-	api.DELETE("/customdomains/{domain}", "customdomains:delete", api.Read((*Server).deleteDomain)),
-	api.POST("/customdomains/{domain}/verify", "customdomains:update", api.Read((*Server).verifyDomain)),
-	api.GET("/customdomains/{domain}/share", "customdomains:get", api.Read((*Server).listShares)),
-	api.POST("/customdomains/{domain}/share", "customdomains:update", api.Write[shareRequest]((*Server).shareDomain)),
-	api.DELETE("/customdomains/{domain}/share/{target}", "customdomains:update", api.Read((*Server).unshareDomain)),
-
-	api.GET("/images", access.Admin, api.Read((*Server).listImages)),
-	api.POST("/images", access.Admin, api.Write[doze.ImageRequest]((*Server).createImage)),
-	api.DELETE("/images", access.Admin, api.Read((*Server).cleanImages)),
-	api.GET("/images/{type}/{image}", access.Admin, api.Read((*Server).image)),
-	api.DELETE("/images/{type}/{image}", access.Admin, api.Read((*Server).deleteImage)),
-	api.DELETE("/images/{type}/{image}/tags/{tag}", access.Admin, api.Read((*Server).deleteImage)),
-	api.GET("/images/{type}/{image}/share", access.Admin, api.Read((*Server).listImageShares)),
-	api.POST("/images/{type}/{image}/share", access.Admin, api.Write[shareRequest]((*Server).shareImage)),
-	api.DELETE("/images/{type}/{image}/share/{target}", access.Admin, api.Read((*Server).unshareImage)),
-	api.GET("/pending-image-shares", access.Admin, api.Read((*Server).pendingImageShares).Asks("direction")),
-	api.POST("/pending-image-shares/{share}/accept", access.Admin, api.Read((*Server).answerImageShare)),
-	api.POST("/pending-image-shares/{share}/decline", access.Admin, api.Read((*Server).answerImageShare)),
-
-	api.GET("/vpcs", access.Admin, api.Read((*Server).listVPCs)),
-	api.POST("/vpcs", access.Admin, api.Write[doze.NetworkResource]((*Server).createVPC)),
-	api.GET("/vpcs/{vpc}", access.Admin, api.Read((*Server).vpcOf)),
-	api.DELETE("/vpcs/{vpc}", access.Admin, api.Read((*Server).deleteVPC)),
-	api.GET("/vpcs/{vpc}/egressgateways", access.Admin, api.Read((*Server).listGateways)),
-	api.POST("/vpcs/{vpc}/egressgateways", access.Admin, api.Write[doze.NetworkResource]((*Server).createGateway)),
-	api.GET("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, api.Read((*Server).gatewayOf)),
-	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, api.Read((*Server).deleteGateway)),
-	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, api.Read((*Server).listIPs)),
-	api.POST("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, api.Write[doze.NetworkResource]((*Server).createIP)),
-	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, api.Read((*Server).ipOf)),
-	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, api.Read((*Server).deleteIP)),
-	api.GET("/egressgateways", access.Admin, api.Read((*Server).allGateways)),
-	api.GET("/egressgateways/usage", access.Admin, api.Read((*Server).gatewayUsage)),
-	api.GET("/egressips", access.Admin, api.Read((*Server).allIPs)),
 }
 
 // Section is what this room adds to the API. To describe it, s may be nil.
@@ -149,23 +90,7 @@ var tolerated = []api.Tolerated{
 		Why: "the type of the clients has it, for what went wrong with a host",
 	},
 	{
-		Of: reflect.TypeFor[doze.ImageRequest](), Paths: []string{"generation", "dockerConfig"},
-		Why: "the clients send them for builds, and with images that are built already",
-	},
-	{
 		Of: reflect.TypeFor[doze.Volume](), Paths: []string{"terminatedAt"},
 		Why: "the type of the clients has it, for a volume that is gone",
-	},
-	{
-		Of: reflect.TypeFor[doze.NetworkResource](), Paths: []string{"metadata.labels", "metadata.externalId", "metadata.plan", "metadata.url"},
-		Why: "the metadata of a VPC has them in the type of the clients; nothing looks for a VPC by them",
-	},
-	{
-		Of: reflect.TypeFor[doze.Preview](), Paths: []string{"events"},
-		Why: "the type of the clients has it, for what happened to a preview",
-	},
-	{
-		Of: reflect.TypeFor[shareRequest](), Paths: []string{"targetAccountId"},
-		Why: "the clients name the account of the other workspace: a platform is one account",
 	},
 }

@@ -493,7 +493,7 @@ func TestSchedulesFollowTheClock(t *testing.T) {
 		if all := p.started(); len(all) != 0 {
 			t.Fatalf("%+v", all)
 		}
-		p.ctl.ClockStepped()
+		p.rooms.ClockStepped()
 		after(10 * time.Minute)
 		if diff := cmp.Diff([]string{"00:20:00"}, minutes(p.started())); diff != "" {
 			t.Error(diff)

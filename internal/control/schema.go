@@ -9,31 +9,20 @@ import (
 	"github.com/dozehq/doze/internal/openapi"
 )
 
-var (
-	port = api.Between(1, 1<<16-1)
-	size = openapi.Schema{Minimum: new(int(doze.VolumeMin)), Maximum: new(int(doze.VolumeMax)), Description: "in MiB"}
-)
+var size = openapi.Schema{Minimum: new(int(doze.VolumeMin)), Maximum: new(int(doze.VolumeMax)), Description: "in MiB"}
 
 // schemas are the tables of what types do not show.
 func schemas() openapi.Schemas {
 	return openapi.Schemas{
 		Types: map[reflect.Type]*openapi.Schema{
-			reflect.TypeFor[doze.SnapshotStatus]():  new(api.Words(string(doze.SnapshotPending), string(doze.SnapshotReady), string(doze.SnapshotFailed))),
-			reflect.TypeFor[doze.ExecutionStatus](): new(api.Words(string(doze.ExecutionSucceeded), string(doze.ExecutionFailed))),
-			reflect.TypeFor[doze.RestoreState]():    new(api.Words(string(doze.RestoreExtracting), string(doze.RestoreSucceeded), string(doze.RestoreFailed))),
-			reflect.TypeFor[doze.DriveMode]():       new(api.Words(string(doze.DriveRead), string(doze.DriveReadWrite))),
-			reflect.TypeFor[doze.VersionStatus]():   new(api.Words(string(doze.VersionCreated), string(doze.VersionReady), string(doze.VersionFailed))),
+			reflect.TypeFor[doze.SnapshotStatus](): new(api.Words(string(doze.SnapshotPending), string(doze.SnapshotReady), string(doze.SnapshotFailed))),
+			reflect.TypeFor[doze.RestoreState]():   new(api.Words(string(doze.RestoreExtracting), string(doze.RestoreSucceeded), string(doze.RestoreFailed))),
+			reflect.TypeFor[doze.DriveMode]():      new(api.Words(string(doze.DriveRead), string(doze.DriveReadWrite))),
+			reflect.TypeFor[doze.VersionStatus]():  new(api.Words(string(doze.VersionCreated), string(doze.VersionReady), string(doze.VersionFailed))),
 		},
 		Members: members(),
 		Unset: []string{
-			"archive", "expiresIn", "nodeGeneration", "recovery", "versions",
-			"CustomDomainMetadata.sharedFromWorkspace", "CustomDomainSpec.cnameRecords", "CustomDomainSpec.lastVerifiedAt",
-			"CustomDomainSpec.subjectAlternativeNames", "CustomDomainSpec.txtRecords", "CustomDomainSpec.verificationError",
-			"NetworkMetadata.gatewayName", "NetworkMetadata.vpcName", "NetworkSpec.publicIp",
-			"PreviewMetadata.resourceName", "PreviewMetadata.resourceType", "PreviewSpec.region",
-			"PreviewTokenMetadata.previewName", "PreviewTokenMetadata.resourceName", "PreviewTokenMetadata.resourceType",
-			"PreviewTokenSpec.expired", "PreviewTokenSpec.token",
-			"Schedule.sandbox", "SnapshotSource.deleted",
+			"archive", "expiresIn", "nodeGeneration", "recovery", "versions", "SnapshotSource.deleted",
 		},
 		// Of what is replaced whole. What a caller may change in part has no
 		// members that are needed each time.
@@ -42,10 +31,8 @@ func schemas() openapi.Schemas {
 			"Env":              {"name"},
 			"ExpirationPolicy": {"action", "type", "value"},
 			"ForkRequest":      {"targetName", "targetType"},
-			"ImageRequest":     {"name", "image"},
 			"Port":             {"target"},
 			"ProxyTarget":      {"destinations"},
-			"ShareRequest":     {"targetWorkspace"},
 			"VolumeAttachment": {"mountPath", "name"},
 		},
 	}
@@ -54,7 +41,6 @@ func schemas() openapi.Schemas {
 // members are the limits and forms that types do not show, from the constants
 // that checks use.
 func members() map[string]openapi.Schema {
-	headers := openapi.Schema{MaxProperties: doze.PreviewHeadersMax}
 	domains := openapi.Schema{MaxItems: doze.DomainsMax}
 	entries := openapi.Schema{MaxProperties: doze.RuleEntriesMax}
 	return map[string]openapi.Schema{
@@ -74,7 +60,7 @@ func members() map[string]openapi.Schema {
 		"Runtime.ttl":                           api.Span,
 		"Env.value":                             api.Text("masked in answers, if it is secret: sent back so, it is unchanged"),
 		"Env.valueFrom":                         api.Text("one of fieldRef, resourceFieldRef and secretKeyRef, as in Kubernetes"),
-		"Port.target":                           port,
+		"Port.target":                           api.Port,
 		"Port.protocol":                         api.WordsOr("HTTP", "HTTP", "TCP", "UDP", "TLS"),
 
 		"Lifecycle.expirationPolicies":  {MaxItems: doze.PoliciesMax},
@@ -114,41 +100,10 @@ func members() map[string]openapi.Schema {
 		"ProxyTarget.body":          entries,
 		"ProxyTarget.secrets":       entries,
 
-		"PreviewMetadata.displayName": api.Letters(doze.DisplayNameMax),
-		"PreviewMetadata.name":        api.Name,
-		"PreviewSpec.port":            port,
-		"PreviewSpec.prefixUrl":       {MaxLength: doze.PrefixMax, Pattern: doze.NamePattern},
-		"PreviewSpec.ttl":             api.Span,
-		"PreviewSpec.expires":         api.Instant,
-		"PreviewSpec.requestHeaders":  headers,
-		"PreviewSpec.responseHeaders": headers,
-
-		"Schedule.type":            api.Words(doze.ScheduleCron, doze.ScheduleAt, doze.ScheduleSleep),
-		"Schedule.value":           api.Text("five fields of cron in UTC, a moment, or a duration from now: by the type"),
-		"Schedule.maxExecutions":   {Minimum: new(0), Maximum: new(doze.ExecutionsMax), Default: doze.ExecutionsDefault},
-		"ScheduleInput.command":    api.Letters(doze.CommandMax),
-		"ScheduleInput.name":       api.Letters(doze.ProcessNameMax),
-		"ScheduleInput.env":        {MaxProperties: doze.EnvsMax},
-		"ScheduleInput.workingDir": api.Letters(doze.WorkingDirMax),
-		"ScheduleInput.timeout":    {Minimum: new(0), Maximum: new(doze.RunTimeoutMax), Default: doze.RunTimeoutDefault, Description: "in seconds; 0 is none"},
-
 		"SnapshotRequest.name":   api.Name,
 		"SnapshotSource.kind":    api.Words(doze.KindSandbox),
 		"ForkRequest.targetName": api.Name,
 		"ForkRequest.targetType": api.Words(doze.KindSandbox),
-		"ImageRequest.image":     api.Text("in a registry"),
-
-		"CustomDomainMetadata.displayName": api.Letters(doze.DisplayNameMax),
-		"CustomDomainMetadata.labels":      api.Labels,
-		"CustomDomainMetadata.name":        api.Letters(doze.DomainMax),
-		"CustomDomainSpec.domainType":      api.Words(doze.DomainPreviews),
-		"CustomDomainSpec.status":          api.Words(doze.DomainPending, doze.DomainVerified, doze.DomainFailed),
-		"DomainShare.workspace":            api.Text("or " + doze.DomainEverybody + ": all"),
-		"ShareRequest.targetWorkspace":     api.Text("of a domain also " + doze.DomainEverybody + ": all"),
-
-		"NetworkMetadata.displayName": api.Letters(doze.DisplayNameMax),
-		"NetworkMetadata.name":        api.Name,
-		"NetworkSpec.ipFamily":        api.WordsOr(doze.IPv4, doze.IPv4, doze.IPv6),
 	}
 }
 

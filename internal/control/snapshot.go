@@ -12,6 +12,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -117,7 +118,7 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 	}
 	bytes, err := s.Node.Snapshot(life, sb.Machine, n.ID)
 	if err != nil {
-		err = fromNode(err, "the snapshot")
+		err = fleet.Tell(err, "the snapshot")
 	} else {
 		var ready store.Snapshot
 		if ready, err = s.Store.FinishSnapshot(life, n.ID, bytes); err == nil {

@@ -12,6 +12,9 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/image"
+	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -19,7 +22,7 @@ import (
 // public API): in place where that is possible, on a fresh machine otherwise.
 func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
 	found, err := s.living(ctx, r.PathValue("name"))
-	if lacking := noBuild(r); err == nil && len(lacking) > 0 {
+	if lacking := image.NoBuild(r); err == nil && len(lacking) > 0 {
 		_, err = s.wanted(ctx, found, body, lacking)
 	}
 	if err != nil {
@@ -59,13 +62,9 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 	return s.view(changed, s.glance(ctx, changed)), nil
 }
 
-// living is the sandbox that has a name, or NotFound.
+// living is the sandbox of the caller that has a name, or NotFound.
 func (s *Server) living(ctx context.Context, name string) (store.Sandbox, error) {
-	sb, err := s.Store.SandboxByName(ctx, api.Caller(ctx).Workspace, name)
-	if err == nil && sb.Phase.Ended() {
-		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", api.Clip(name))
-	}
-	return sb, err
+	return s.Store.Living(ctx, api.Caller(ctx).Workspace, name)
 }
 
 // occupy waits for the turn of a sandbox, in the manner of take, and reads its
@@ -131,7 +130,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	keepSecrets(sb.Spec.Network, want.Spec.Network)
 	checkLasts(&want.Spec, sb.Metadata.CreatedAt.Time, s.lastUsed(sb, s.glance(ctx, sb), time.Now()), &p)
 	s.check(&want, &p)
-	err := s.checkNetwork(ctx, &want, &p)
+	err := network.Check(ctx, s.Store, &want, &p)
 	if err != nil {
 		return sb, err
 	}
@@ -139,7 +138,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		if err := s.checkReferences(ctx, sb.Metadata.Workspace, "spec.runtime.envs", now.Envs, &p); err != nil {
 			return sb, err
 		}
-		err = s.checkImage(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, api.Verdict(p, lacking))
+		err = s.Images.Check(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, api.Verdict(p, lacking))
 	} else {
 		err = api.Verdict(p, lacking)
 	}
@@ -211,12 +210,12 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	}
 	if fresh {
 		// Until its image is here, the machine that there is stays.
-		source, login, err := s.sourceOf(ctx, sb.Metadata.Workspace, want.Spec.Runtime.Image)
+		source, login, err := s.Images.Source(ctx, sb.Metadata.Workspace, want.Spec.Runtime.Image)
 		if err != nil {
 			return err
 		}
 		if err := s.Node.FetchImage(ctx, source, login); err != nil {
-			return fromNode(err, "the pull of the image")
+			return fleet.Tell(err, "the pull of the image")
 		}
 	}
 	if enable {
@@ -246,11 +245,11 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 func (s *Server) enable(ctx context.Context, sb, want store.Sandbox) (store.Sandbox, error) {
 	if sb.Phase == doze.Disabling {
 		if err := s.finishDisable(ctx, sb.UID); err != nil {
-			return sb, fromNode(err, "the disabling of the sandbox")
+			return sb, fleet.Tell(err, "the disabling of the sandbox")
 		}
 	}
 	if err := s.Node.Enable(ctx, sb.Machine); err != nil {
-		return sb, fromNode(err, "the enabling of the sandbox")
+		return sb, fleet.Tell(err, "the enabling of the sandbox")
 	}
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{
 		On: doze.Enable, Message: "the sandbox is enabled", At: time.Now(), Revision: sb.Revision, Write: &want,
@@ -305,7 +304,7 @@ func (s *Server) redeploy(ctx context.Context, sb, want store.Sandbox) error {
 	}
 	s.drop(old)
 	if err := s.clear(ctx, old.Machine); err != nil {
-		return s.unboot(ctx, sb, "", fromNode(err, "the end of the machine before"))
+		return s.unboot(ctx, sb, "", fleet.Tell(err, "the end of the machine before"))
 	}
 	_, err = s.boot(ctx, sb, "")
 	return err

@@ -74,7 +74,7 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 		return doze.Volume{}, err
 	}
 	if err := s.Node.MakeVolume(life, v.ID, v.Spec.Size, from); err != nil {
-		return doze.Volume{}, s.abandonVolume(life, v.ID, fromNode(err, "the making of the volume"))
+		return doze.Volume{}, s.abandonVolume(life, v.ID, fleet.Tell(err, "the making of the volume"))
 	}
 	if err := s.Store.FinishVolume(life, v.ID); err != nil {
 		return doze.Volume{}, s.abandonVolume(life, v.ID, err)
@@ -147,7 +147,7 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 	}
 	// If we stop here, the next machine that gets it makes it larger.
 	if err := s.Node.ResizeVolume(ctx, v.ID, v.Spec.Size); err != nil {
-		return doze.Volume{}, errors.Join(fromNode(err, "the growth of the volume"), s.shrinkBack(ctx, v, before))
+		return doze.Volume{}, errors.Join(fleet.Tell(err, "the growth of the volume"), s.shrinkBack(ctx, v, before))
 	}
 	return v.Volume, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -164,7 +165,7 @@ func fromUpload(err error) error {
 	if doze.Public(err).Kind == doze.Invalid {
 		return err
 	}
-	return fromNode(err, "the unpacking of the files")
+	return fleet.Tell(err, "the unpacking of the files")
 }
 
 func (s *Server) deleteVolumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {

@@ -7,11 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/disk"
@@ -19,7 +17,6 @@ import (
 	"github.com/dozehq/doze/internal/edge"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/instance"
-	"github.com/dozehq/doze/internal/oauth"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/settings"
@@ -33,9 +30,7 @@ type Plane struct {
 	Directory   *fleet.Directory
 	Previews    *fleet.Previews
 	Credentials *access.Credentials
-	Control     *control.Server // nil before Begin, as are Tenancy and API
-	Tenancy     *tenancy.Server
-	API         *api.Server
+	*Rooms      // nil before Begin
 
 	settings settings.Settings
 	quotas   *quota.Book
@@ -47,7 +42,7 @@ type Node struct {
 	Gate    fleet.Gate
 	Info    fleet.NodeInfo // the zero one while none has joined
 	Bucket  *drive.Bucket  // nil: there are no drives
-	Enforce func()         // see tenancy.Config; may be nil
+	Enforce func()         // see Parts; may be nil
 }
 
 // Open opens the records, and loads who may call.
@@ -80,24 +75,17 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	if err != nil {
 		return "", err
 	}
-	logins := oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: s.APIURL()})
-	journal := audit.New(p.Store, s.AuditRetention.Duration)
-	c := control.Config{
-		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info,
+	c := Parts{
+		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
-		Audit: journal, Quotas: p.quotas,
+		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
 		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool,
 	}
 	if n.Bucket != nil { // a nil of its type would be a bucket
 		c.Bucket = n.Bucket
 	}
-	p.Control = control.New(c)
-	p.Tenancy = tenancy.New(tenancy.Config{
-		Store: p.Store, Credentials: p.Credentials, OAuth: logins, Audit: journal, Quotas: p.quotas, Runtime: p.Control,
-		Region: s.Region, Operator: s.Workspace, Enforce: n.Enforce,
-	})
-	p.API = API(api.Config{Credentials: p.Credentials, Quotas: p.quotas, Audit: journal}, p.Tenancy, p.Control, logins)
+	p.Rooms = NewRooms(c)
 	secret, created, err := p.Tenancy.Bootstrap(ctx, s.Workspace, func(secret access.Secret) error {
 		return instance.SaveKey(s.Data, secret.Reveal())
 	})
@@ -107,7 +95,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	if created {
 		key = secret.Reveal()
 	}
-	return key, p.Tenancy.Load(ctx) // before anything wakes
+	return key, nil
 }
 
 // BeginHere is Begin for a node that is there already, and takes over from the
@@ -116,20 +104,10 @@ func (p *Plane) BeginHere(ctx context.Context, n Node, a edge.Addresses, recheck
 	if key, err = p.Begin(ctx, n, a, recheck); err != nil {
 		return "", err
 	}
-	if err := p.Control.Recover(ctx); err != nil {
+	if err := p.Recover(ctx); err != nil {
 		return "", fmt.Errorf("recover: %w", err)
 	}
 	return key, nil
-}
-
-// Run runs the loops of control until ctx ends.
-func (p *Plane) Run(ctx context.Context) error {
-	var loops sync.WaitGroup
-	for _, run := range []func(context.Context) error{p.API.Audit.Run, p.Tenancy.Run, p.Control.Run} {
-		loops.Go(func() { _ = run(ctx) }) // each logs what does not work, and ends with ctx
-	}
-	loops.Wait()
-	return context.Cause(ctx)
 }
 
 // Close closes the records.

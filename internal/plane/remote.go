@@ -31,7 +31,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	if key, err = p.Begin(ctx, n, a, func() {}); err != nil { // an edge hears of less by the feed
 		return nil, "", err
 	}
-	if err := p.Control.Load(ctx); err != nil {
+	if err := p.Load(ctx); err != nil {
 		return nil, "", err
 	}
 	r.roster = control.NewRoster(p.Control, r.joined)

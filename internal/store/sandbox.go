@@ -195,11 +195,25 @@ func (s *Store) Sandbox(ctx context.Context, uid string) (Sandbox, error) {
 	return s.full(ctx, "there is no such sandbox", `uid = $1`, uid)
 }
 
+// Admits reports whether requests may reach the sandbox: whether it is enabled.
+func (sb *Sandbox) Admits() bool {
+	return sb.Spec.IsEnabled() && sb.Phase != doze.Disabling && sb.Phase != doze.Disabled
+}
+
 // SandboxByName returns the living sandbox of a name, or else the one that
 // ended last and is not purged yet, with its events; or NotFound.
 func (s *Store) SandboxByName(ctx context.Context, workspace, name string) (Sandbox, error) {
 	return s.full(ctx, fmt.Sprintf("there is no sandbox %.80q", name), `workspace = $1 AND name = $2
 		ORDER BY CASE WHEN `+alive+` THEN 0 ELSE 1 END, created_at DESC, uid`, workspace, name)
+}
+
+// Living is SandboxByName for those alone that have not ended.
+func (s *Store) Living(ctx context.Context, workspace, name string) (Sandbox, error) {
+	sb, err := s.SandboxByName(ctx, workspace, name)
+	if err == nil && sb.Phase.Ended() {
+		err = doze.Errorf(doze.NotFound, "there is no sandbox %q", name)
+	}
+	return sb, err
 }
 
 // LatestByExternalID returns the youngest living sandbox with an external id,

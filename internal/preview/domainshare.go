@@ -1,4 +1,4 @@
-package control
+package preview
 
 import (
 	"cmp"
@@ -41,14 +41,9 @@ func (s *Server) listShares(ctx context.Context, r *http.Request) ([]doze.Domain
 	return list, nil
 }
 
-// shareRequest names who may use what is shared.
-type shareRequest struct {
-	Target string `json:"targetWorkspace"`
-}
-
 // shareDomain lets another workspace, or all, serve previews on a domain.
 func (s *Server) shareDomain(ctx context.Context, r *http.Request, body map[string]any) (doze.CustomDomain, error) {
-	var in shareRequest
+	var in api.ShareRequest
 	var wrong doze.Problems
 	api.Decode(&in, body, "", &wrong)
 	if in.Target == "" {

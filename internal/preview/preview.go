@@ -1,4 +1,4 @@
-package control
+package preview
 
 import (
 	"context"
@@ -60,9 +60,9 @@ func previewLabel(key []byte, p doze.Preview) string {
 	return label
 }
 
-// loadPreviews makes the previews and the custom domains of the records known
+// Load makes the previews and the custom domains of the records known
 // to the edge.
-func (s *Server) loadPreviews(ctx context.Context) error {
+func (s *Server) Load(ctx context.Context) error {
 	domains, err := s.Store.Domains(ctx, "")
 	if err != nil {
 		return err
@@ -100,8 +100,8 @@ func (s *Server) publish(ctx context.Context, p store.Preview) error {
 	return nil
 }
 
-// unpublish ends the previews of sandboxes that have ended.
-func (s *Server) unpublish(ctx context.Context, uids ...string) {
+// Unpublish ends the previews of sandboxes that have ended.
+func (s *Server) Unpublish(ctx context.Context, uids ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	all, err := s.Store.DeletePreviews(ctx, uids)
@@ -115,7 +115,7 @@ func (s *Server) unpublish(ctx context.Context, uids ...string) {
 
 // onePreview is the preview that a path names.
 func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Preview, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return store.Preview{}, err
 	}
@@ -124,12 +124,12 @@ func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Preview
 
 // shown is a preview as callers see it.
 func (s *Server) shown(p store.Preview) doze.Preview {
-	p.Spec.URL, p.Spec.Region, p.Status = s.PreviewURL(p.Label), s.Region, doze.Running.Status()
+	p.Spec.URL, p.Spec.Region, p.Status = s.URL(p.Label), s.Region, doze.Running.Status()
 	return p.Preview
 }
 
 func (s *Server) listPreviews(ctx context.Context, r *http.Request) ([]doze.Preview, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (s *Server) preview(ctx context.Context, r *http.Request) (doze.Preview, er
 }
 
 func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -167,7 +167,7 @@ func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[st
 }
 
 func (s *Server) updatePreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Preview{}, err
 	}
@@ -261,14 +261,14 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 // made: what ends after this look ends them itself.
 func (s *Server) stillThere(ctx context.Context, uid string) error {
 	if sb, err := s.Store.Sandbox(ctx, uid); err != nil || sb.Phase.Ended() {
-		s.unpublish(ctx, uid)
+		s.Unpublish(ctx, uid)
 		return doze.Errorf(doze.NotFound, "the sandbox was deleted meanwhile")
 	}
 	return nil
 }
 
 func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Preview, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Preview{}, err
 	}

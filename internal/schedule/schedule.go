@@ -1,4 +1,4 @@
-package control
+package schedule
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func (s *Server) listSchedules(ctx context.Context, r *http.Request) (api.List[d
 }
 
 func (s *Server) schedulesOf(ctx context.Context, r *http.Request) (api.List[doze.Schedule], error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return api.List[doze.Schedule]{}, err
 	}
@@ -79,7 +79,7 @@ func (s *Server) listExecutions(ctx context.Context, r *http.Request) (api.List[
 }
 
 func (s *Server) executionsOf(ctx context.Context, r *http.Request) (api.List[doze.Execution], error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return api.List[doze.Execution]{}, err
 	}
@@ -105,7 +105,7 @@ func (s *Server) schedule(ctx context.Context, r *http.Request) (doze.Schedule, 
 	if err != nil {
 		return doze.Schedule{}, err
 	}
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Schedule{}, err
 	}
@@ -114,7 +114,7 @@ func (s *Server) schedule(ctx context.Context, r *http.Request) (doze.Schedule, 
 }
 
 func (s *Server) createSchedule(ctx context.Context, r *http.Request, body map[string]any) (doze.Schedule, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Schedule{}, err
 	}
@@ -134,7 +134,7 @@ func (s *Server) createSchedule(ctx context.Context, r *http.Request, body map[s
 	if err := s.Store.InsertSchedule(ctx, e); err != nil {
 		return doze.Schedule{}, err
 	}
-	s.scheduler.Ring()
+	s.due.Ring()
 	return scheduleView(e, false), nil
 }
 
@@ -165,7 +165,7 @@ func (s *Server) plan(e *store.Schedule, wrong *doze.Problems, now time.Time) er
 // updateSchedule changes a schedule; when it is due changes with its type and
 // value only. A variable that comes back masked keeps its value.
 func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[string]any) (doze.Schedule, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Schedule{}, err
 	}
@@ -193,12 +193,12 @@ func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[s
 	if err != nil {
 		return doze.Schedule{}, err
 	}
-	s.scheduler.Ring()
+	s.due.Ring()
 	return scheduleView(e, false), nil
 }
 
 func (s *Server) deleteSchedule(ctx context.Context, r *http.Request) (doze.Schedule, error) {
-	sb, err := s.living(ctx, r.PathValue("name"))
+	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
 		return doze.Schedule{}, err
 	}

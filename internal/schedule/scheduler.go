@@ -1,4 +1,4 @@
-package control
+package schedule
 
 import (
 	"bytes"
@@ -30,9 +30,9 @@ const (
 	startAnswerMax = 1 << 20
 )
 
-// keepSchedules starts what is due until ctx ends. One timer serves all
+// keep starts what is due until ctx ends. One timer serves all
 // schedules: the next that is due is an index lookup away.
-func (s *Server) keepSchedules(ctx context.Context) {
+func (s *Server) keep(ctx context.Context) {
 	var starts sync.WaitGroup
 	defer starts.Wait()
 	room := make(chan struct{}, startsMax)
@@ -49,7 +49,7 @@ func (s *Server) keepSchedules(ctx context.Context) {
 		case !next.IsZero():
 			wait = min(wait, time.Until(next))
 		}
-		if !s.scheduler.Wait(ctx, wait) {
+		if !s.due.Wait(ctx, wait) {
 			return
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Server) startDue(ctx context.Context, starts *sync.WaitGroup, room chan
 			starts.Go(func() {
 				s.startOne(ctx, c)
 				<-room
-				s.scheduler.Ring()
+				s.due.Ring()
 			})
 		}
 	}
@@ -134,16 +134,14 @@ func (s *Server) submit(ctx context.Context, of store.Schedule) (status int, nam
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, doze.Errorf(doze.Timeout, "it did not start the process within %s", startTimeout))
 	defer cancel()
 	// One that gets a fresh machine just now is waited for.
-	_, release, err := s.locks.Take(ctx, of.UID)
-	if err != nil {
+	if err := s.Settled(ctx, of.UID); err != nil {
 		return 0, "", err
 	}
-	release()
 	sb, err := s.Store.Sandbox(ctx, of.UID)
 	if err != nil {
 		return 0, "", err
 	}
-	if !routeOf(sb).Enabled {
+	if !sb.Admits() {
 		return 0, "", doze.Errorf(doze.Conflict, "it is disabled")
 	}
 	body, err := json.Marshal(of.Input)
@@ -177,9 +175,9 @@ func (s *Server) submit(ctx context.Context, of store.Schedule) (status int, nam
 	return resp.StatusCode, said.Name, nil
 }
 
-// recoverSchedules records that executions were cut short when the platform
+// Load records that executions were cut short when the platform
 // stopped.
-func (s *Server) recoverSchedules(ctx context.Context) error {
+func (s *Server) Load(ctx context.Context) error {
 	all, err := s.Store.PendingExecutions(ctx)
 	for _, e := range all {
 		e.Status, e.Error = doze.ExecutionFailed, "the platform stopped while the process was being started: it may have run"

@@ -1,4 +1,4 @@
-package control
+package image
 
 import (
 	"cmp"
@@ -24,18 +24,18 @@ var errNoImage = doze.Errorf(doze.NotFound, "there is no such image")
 // builds says why an upload of what an image is to be built of is refused.
 const builds = "this platform builds no images: push yours to a registry, and name that as image, or as spec.runtime.image"
 
-// noBuild is what this platform lacks for a request that wants to upload.
-func noBuild(r *http.Request) (lacking doze.Problems) {
+// NoBuild is what this platform lacks for a request that wants to upload.
+func NoBuild(r *http.Request) (lacking doze.Problems) {
 	if api.Upload.In(r.URL.Query()) {
 		lacking = doze.Problems{builds}
 	}
 	return lacking
 }
 
-// sourceOf is what a node is asked for an image of a workspace: a registry's is
+// Source is what a node is asked for an image of a workspace: a registry's is
 // itself, with the credentials that the workspace has; one of the workspace is
 // what its tag was when it was made. All others are the node's.
-func (s *Server) sourceOf(ctx context.Context, workspace, ref string) (source string, login *fleet.Login, err error) {
+func (s *Server) Source(ctx context.Context, workspace, ref string) (source string, login *fleet.Login, err error) {
 	if registry, _ := doze.Registry(ref); registry != "" {
 		login, err = s.loginFor(ctx, workspace, ref)
 		return ref, login, err
@@ -85,8 +85,8 @@ func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*fleet.Lo
 	return nil, nil
 }
 
-// noteImage notes that the image of a sandbox was deployed.
-func (s *Server) noteImage(ctx context.Context, sb store.Sandbox) {
+// Note notes that the image of a sandbox was deployed.
+func (s *Server) Note(ctx context.Context, sb store.Sandbox) {
 	name, _, ok := doze.WorkspaceImage(sb.Spec.Runtime.Image)
 	if !ok {
 		return
@@ -156,7 +156,7 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if !slices.Contains(imageTypes, in.ResourceType) {
 		wrong.Add("resourceType", "must be %s", doze.KindSandbox)
 	}
-	lacking := noBuild(r)
+	lacking := NoBuild(r)
 	if in.Image == "" && len(lacking) == 0 {
 		lacking = doze.Problems{builds}
 	}
@@ -165,7 +165,7 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	}
 	workspace := api.Caller(ctx).Workspace
 	if err = api.Verdict(wrong, lacking); in.Image != "" {
-		err = s.checkImage(ctx, workspace, "image", in.Image, err)
+		err = s.Check(ctx, workspace, "image", in.Image, err)
 	}
 	if err != nil {
 		return out, err
@@ -177,14 +177,14 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if err != nil {
 		return out, err
 	}
-	life, release, err := s.take(ctx, "image/"+workspace+"/"+name, 0)
+	life, release, err := s.take(ctx, workspace, name)
 	if err != nil {
 		return out, err
 	}
 	defer release()
 	pinned, err := s.Node.PinImage(life, in.Image, login)
 	if err != nil {
-		return out, fromNode(err, "the pull of the image")
+		return out, fleet.Tell(err, "the pull of the image")
 	}
 	now := doze.Time{Time: time.Now()}
 	var moved []string // what the tag meant before
@@ -356,7 +356,7 @@ func (s *Server) shareImage(ctx context.Context, r *http.Request, body map[strin
 	if err != nil {
 		return i, err
 	}
-	var in shareRequest
+	var in api.ShareRequest
 	var wrong doze.Problems
 	api.Decode(&in, body, "", &wrong)
 	switch in.Target {
@@ -398,4 +398,25 @@ func (s *Server) pendingImageShares(context.Context, *http.Request) ([]doze.Imag
 
 func (s *Server) answerImageShare(context.Context, *http.Request) (doze.Image, error) {
 	return doze.Image{}, doze.Errorf(doze.NotFound, "there is no such share: those of this platform need no answer")
+}
+
+// Check adds what is wrong with the image in a field to the other mistakes
+// of a request, which are Invalid, Unsupported or nil.
+func (s *Server) Check(ctx context.Context, workspace, field, ref string, others error) error {
+	source, _, err := s.Source(ctx, workspace, ref)
+	if err == nil {
+		if err = s.Node.CheckImage(ctx, source); err == nil {
+			return others
+		}
+		err = fleet.Tell(err, "the look at the image")
+	}
+	e, rest := doze.Public(err), doze.Public(others)
+	if e.Kind != doze.Invalid {
+		return cmp.Or(others, err)
+	}
+	e.Message = field + ": " + e.Message
+	if others != nil {
+		e.Message += "; " + rest.Message
+	}
+	return e
 }

@@ -1,4 +1,4 @@
-package control
+package network
 
 import (
 	"cmp"
@@ -276,15 +276,7 @@ func (s *Server) deleteIP(ctx context.Context, r *http.Request) (doze.NetworkRes
 func (s *Server) vacate(ctx context.Context, ip doze.NetworkMetadata) error {
 	users, err := s.usersOf(ctx, ip)
 	for _, sb := range users {
-		life, sb, release, busy := s.occupy(ctx, sb)
-		switch {
-		case errors.Is(busy, errDeleted):
-		case busy != nil:
-			err = errors.Join(err, busy)
-		default:
-			err = errors.Join(err, unlessDeleted(life, s.setNetwork(life, sb)))
-			release()
-		}
+		err = errors.Join(err, s.Reroute(ctx, sb))
 	}
 	return err
 }
@@ -313,12 +305,12 @@ func (s *Server) usersOf(ctx context.Context, ip doze.NetworkMetadata) (users []
 	return users, err
 }
 
-// checkNetwork adds what is wrong with the VPC of a sandbox, which must be there,
+// Check adds what is wrong with the VPC of a sandbox, which must be there,
 // and with the gateway that it leaves by, which is in the default VPC and has an
 // address.
-func (s *Server) checkNetwork(ctx context.Context, sb *doze.Sandbox, p *doze.Problems) error {
+func Check(ctx context.Context, st *store.Store, sb *doze.Sandbox, p *doze.Problems) error {
 	if vpc := cmp.Or(sb.Spec.VPC, doze.DefaultVPC); vpc != doze.DefaultVPC {
-		_, err := s.Store.Network(ctx, sb.Metadata.Workspace, store.VPC, vpc)
+		_, err := st.Network(ctx, sb.Metadata.Workspace, store.VPC, vpc)
 		if doze.Public(err).Kind == doze.NotFound {
 			p.Add("spec.vpc", "is %q; there is no such VPC: create it first", api.Clip(vpc))
 		} else if err != nil {
@@ -331,7 +323,7 @@ func (s *Server) checkNetwork(ctx context.Context, sb *doze.Sandbox, p *doze.Pro
 	}
 	const field = "spec.network.egress.gateway"
 	name := n.Egress.Gateway
-	g, err := s.Store.Network(ctx, sb.Metadata.Workspace, store.Gateway, name)
+	g, err := st.Network(ctx, sb.Metadata.Workspace, store.Gateway, name)
 	switch {
 	case doze.Public(err).Kind == doze.NotFound || err == nil && g.Metadata.VPCName != doze.DefaultVPC:
 		p.Add(field, "is %q; there is no such egress gateway in the VPC %s", api.Clip(name), doze.DefaultVPC)
@@ -339,7 +331,7 @@ func (s *Server) checkNetwork(ctx context.Context, sb *doze.Sandbox, p *doze.Pro
 	case err != nil:
 		return err
 	}
-	address, err := s.Store.GatewayAddress(ctx, sb.Metadata.Workspace, name)
+	address, err := st.GatewayAddress(ctx, sb.Metadata.Workspace, name)
 	if err == nil && !address.IsValid() {
 		p.Add(field, "is %q, which has no address: create an egress IP in it, and wait until that is DEPLOYED", api.Clip(name))
 	}
