@@ -18,8 +18,8 @@ import (
 	"github.com/dozehq/doze/internal/plane"
 )
 
-// from sends a request from an address.
-func (p *platform) from(address, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+// sendFrom sends a request from an address.
+func sendFrom(p *platform, address, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	p.t.Helper()
 	r := httptest.NewRequestWithContext(p.t.Context(), method, "/v0"+path, strings.NewReader(body))
 	r.RemoteAddr = address + ":1234"
@@ -32,9 +32,9 @@ func (p *platform) from(address, method, path, body string, headers ...string) *
 	return w
 }
 
-// lines are the whole audit log of a workspace, the oldest first; of the platform
+// linesOf are the whole audit log of a workspace, the oldest first; of the platform
 // for the empty name.
-func (p *platform) lines(workspace string) (all []doze.AuditLine) {
+func linesOf(p *platform, workspace string) (all []doze.AuditLine) {
 	p.t.Helper()
 	if err := p.audit.Flush(p.t.Context()); err != nil {
 		p.t.Fatal(err)
@@ -101,7 +101,7 @@ func TestEachChangeHasOneLine(t *testing.T) {
 			"without":           {"dz_nonsense", 0},
 			"with few scopes":   {lacking(source), 0},
 		} {
-			w := p.from(source, rt.Method, fill(rt.Pattern), "{}", "Authorization", "Bearer "+test.credential, "X-Request-Id", "theirs")
+			w := sendFrom(p, source, rt.Method, fill(rt.Pattern), "{}", "Authorization", "Bearer "+test.credential, "X-Request-Id", "theirs")
 			id := w.Header().Get("X-Request-Id")
 			if id == "" || id == "theirs" {
 				t.Errorf("%s: it is the request %q", where, id)
@@ -112,7 +112,7 @@ func TestEachChangeHasOneLine(t *testing.T) {
 			if closed := rt.Scope != "" && name != "with a credential"; closed && rt.Scope != "*" && w.Code != 401 && w.Code != 403 {
 				t.Errorf("%s %s: %d", where, name, w.Code)
 			}
-			its := of(append(p.lines("main"), p.lines("")...), id)
+			its := of(append(linesOf(p, "main"), linesOf(p, "")...), id)
 			if len(its) != test.lines {
 				t.Errorf("%s %s: %d, and %d lines: %+v", where, name, w.Code, len(its), its)
 				continue
@@ -154,7 +154,7 @@ func TestLinesSayWhat(t *testing.T) {
 	// A name that is there twice, and one in another case, hide nothing.
 	p.do("POST", "/policies", "{\"metadata\":{\"name\":\"not\",\"Name\":\"x\",\"name\":\"b\\nc\"}}")
 	var got []string
-	for _, l := range p.lines("main") {
+	for _, l := range linesOf(p, "main") {
 		got = append(got, fmt.Sprintf("%s %s %q %s %d", l.Action, l.Object.Kind, l.Object.Name, l.Outcome, l.Status))
 		if l.Actor.Sub != "admin" || l.Actor.Type != doze.SubUser || l.Actor.Key == "" || l.Source != "192.0.2.1" {
 			t.Errorf("%+v", l)
@@ -188,11 +188,11 @@ func TestLinesSayHowMuch(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
 	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"volumes":null,"sandboxes":7}}`)
-	if l := p.lines("main"); len(l) != 1 || l[0].Detail != "sandboxes=7 volumes=default" {
+	if l := linesOf(p, "main"); len(l) != 1 || l[0].Detail != "sandboxes=7 volumes=default" {
 		t.Errorf("which quotas? %+v", l)
 	}
 	sb := want[doze.Sandbox](p, 200, "POST", "/sandboxes", `{}`)
-	if l := p.lines("main"); len(l) != 2 || l[0].Detail != "name "+sb.Metadata.Name && l[1].Detail != "name "+sb.Metadata.Name {
+	if l := linesOf(p, "main"); len(l) != 2 || l[0].Detail != "name "+sb.Metadata.Name && l[1].Detail != "name "+sb.Metadata.Name {
 		t.Errorf("which sandbox? %+v", l)
 	}
 }
@@ -210,8 +210,8 @@ func TestRightsComeFirst(t *testing.T) {
 		"PUT /workspaces/other/quotas": `{"quotas":{"nonsense":1},"stranger":1}`, "PUT /platform/users/eve": `{"stranger":1}`,
 	} {
 		method, path, _ := strings.Cut(route, " ")
-		w := p.from("10.1.0.1", method, path, body, "Authorization", "Bearer "+secret.Reveal())
-		its := of(p.lines("other"), w.Header().Get("X-Request-Id"))
+		w := sendFrom(p, "10.1.0.1", method, path, body, "Authorization", "Bearer "+secret.Reveal())
+		its := of(linesOf(p, "other"), w.Header().Get("X-Request-Id"))
 		if w.Code != http.StatusForbidden || len(its) != 1 || its[0].Outcome != doze.AuditDenied {
 			t.Errorf("%s: %d %s: %+v", route, w.Code, w.Body, its)
 		}
@@ -223,13 +223,13 @@ func TestRightsComeFirst(t *testing.T) {
 func TestTheLogIsReadByAdmins(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	u, member := p.join("ann@example.test", doze.RoleMember)
+	u, member := joinAs(p, "ann@example.test", doze.RoleMember)
 	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
 	for _, name := range []string{"a", "b", "c"} {
 		p.create(named(name))
 	}
 	want[any](p, 403, "GET", "/secrets", "", as(member)...)
-	p.from("203.0.113.5", "POST", "/oauth/authorize", `{"name":"ann@example.test","password":"wrong","client_id":"doze","redirect_uri":"http://127.0.0.1:1/callback","response_type":"code","code_challenge_method":"S256","code_challenge":"`+strings.Repeat("a", 43)+`","decision":"allow"}`,
+	sendFrom(p, "203.0.113.5", "POST", "/oauth/authorize", `{"name":"ann@example.test","password":"wrong","client_id":"doze","redirect_uri":"http://127.0.0.1:1/callback","response_type":"code","code_challenge_method":"S256","code_challenge":"`+strings.Repeat("a", 43)+`","decision":"allow"}`,
 		"Authorization", "", "Content-Type", "application/json")
 	type page struct {
 		Data []doze.AuditLine
@@ -308,15 +308,15 @@ func TestTheLogIsReadByAdmins(t *testing.T) {
 func TestStrangersFillNothing(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		for range 1000 {
-			want401 := p.from("203.0.113.1", "DELETE", "/sandboxes/a", "", "Authorization", "Bearer dz_guess")
+			want401 := sendFrom(p, "203.0.113.1", "DELETE", "/sandboxes/a", "", "Authorization", "Bearer dz_guess")
 			if want401.Code != 401 {
 				t.Fatal(want401.Code)
 			}
 		}
-		p.from("203.0.113.2", "DELETE", "/sandboxes/a", "", "Authorization", "")
+		sendFrom(p, "203.0.113.2", "DELETE", "/sandboxes/a", "", "Authorization", "")
 		after(2 * time.Minute)
 		n, counted, other := 0, 0, 0
-		for _, l := range p.lines("") {
+		for _, l := range linesOf(p, "") {
 			switch l.Source {
 			case "203.0.113.1":
 				n++
@@ -339,7 +339,7 @@ func TestACrashKeepsTheLine(t *testing.T) {
 	seen := make(chan []doze.AuditLine, 1)
 	p.node.hook = func() { // while the sandbox is being made
 		select {
-		case seen <- p.stored("main"):
+		case seen <- storedLines(p, "main"):
 		default: // it was heard already
 		}
 	}
@@ -350,8 +350,8 @@ func TestACrashKeepsTheLine(t *testing.T) {
 	}
 }
 
-// stored are the lines that are in the records now.
-func (p *platform) stored(workspace string) (all []doze.AuditLine) {
+// storedLines are the lines that are in the records now.
+func storedLines(p *platform, workspace string) (all []doze.AuditLine) {
 	page, err := p.store.ListAudit(p.t.Context(), listing.Query{Workspace: workspace, Limit: 100}, time.Now())
 	if err != nil {
 		p.t.Error(err)
@@ -371,7 +371,7 @@ func TestNoLineNoChange(t *testing.T) {
 			t.Errorf("%v", e)
 		}
 	}
-	if w := p.from("192.0.2.1", "POST", "/login/device", `{"client_id":"doze"}`, "Content-Type", "application/json"); w.Code != 503 || strings.Contains(w.Body.String(), "device_code") {
+	if w := sendFrom(p, "192.0.2.1", "POST", "/login/device", `{"client_id":"doze"}`, "Content-Type", "application/json"); w.Code != 503 || strings.Contains(w.Body.String(), "device_code") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	want[any](p, 200, "GET", "/sandboxes/a", "")
@@ -379,7 +379,7 @@ func TestNoLineNoChange(t *testing.T) {
 	p.keeper.fail.Store(false)
 	want[any](p, 200, "DELETE", "/sandboxes/a", "")
 	// What waited meanwhile is written now.
-	for _, l := range p.lines("main") {
+	for _, l := range linesOf(p, "main") {
 		if l.Outcome == doze.AuditBegun {
 			t.Errorf("%+v", l)
 		}
@@ -392,7 +392,7 @@ func TestThePlatformActs(t *testing.T) {
 		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
 		after(2 * time.Hour)
 		var found []doze.AuditLine
-		for _, l := range p.lines("main") {
+		for _, l := range linesOf(p, "main") {
 			if l.Actor.Type == doze.ActorSystem {
 				found = append(found, l)
 			}
@@ -417,7 +417,7 @@ func TestTheDoorTells(t *testing.T) {
 	p.rooms.API.Turned(r, "three", access.Caller{}, "", doze.Errorf(doze.Unauthenticated, "no key"))
 	p.rooms.API.Turned(r, "four", ann, "a", doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
 	var got []string
-	for _, l := range append(p.lines("main"), p.lines("")...) {
+	for _, l := range append(linesOf(p, "main"), linesOf(p, "")...) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s %d %s", l.RequestID, l.Action, l.Actor.Sub, l.Object.Kind, l.Object.Name, l.Status, l.Source))
 	}
 	wanted := []string{

@@ -21,7 +21,7 @@ func domainWorld(t *testing.T) (*platform, *dnstest.Zone) {
 	return p, z
 }
 
-func (p *platform) verify(headers ...string) doze.CustomDomain {
+func verifyDomain(p *platform, headers ...string) doze.CustomDomain {
 	p.t.Helper()
 	return want[doze.CustomDomain](p, 200, "POST", "/customdomains/shop.example/verify", "", headers...)
 }
@@ -40,12 +40,12 @@ func TestAddressesOnADomainAreTakenOver(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
 	prove(z, want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`))
-	p.verify()
+	verifyDomain(p)
 	p.create(named("a"))
 	body := func(name, prefix string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"port":3000,"prefixUrl":"` + prefix + `","customDomain":"shop.example"}}`
 	}
-	p.expose(body("web", "www"))
+	expose(p, body("web", "www"))
 	want[any](p, 409, "POST", "/sandboxes/a/previews", body("rival", "www"))
 	want[any](p, 200, "POST", "/sandboxes/a/previews?force=true", body("rival", "www"))
 	web := want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
@@ -95,11 +95,11 @@ func TestDomainsFollowTheConfiguration(t *testing.T) {
 	}
 	p.target = "192.0.2.7"
 	p.reopen()
-	if got := p.verify().Spec; got.Status != doze.DomainFailed || !strings.Contains(got.VerificationError, "the address of 192.0.2.7") {
+	if got := verifyDomain(p).Spec; got.Status != doze.DomainFailed || !strings.Contains(got.VerificationError, "the address of 192.0.2.7") {
 		t.Errorf("%+v", got)
 	}
 	z.A(target, [4]byte{192, 0, 2, 7}) // which its name is an alias of
-	if got := p.verify().Spec; got.Status != doze.DomainVerified || got.VerificationError != "" || got.CNAMERecords != "" {
+	if got := verifyDomain(p).Spec; got.Status != doze.DomainVerified || got.VerificationError != "" || got.CNAMERecords != "" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -115,18 +115,18 @@ func TestCustomDomains(t *testing.T) {
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"prefixUrl":"www","customDomain":"shop.example"}}`
 	want[any](p, 400, "POST", "/sandboxes/a/previews", preview) // not verified yet
 
-	if got := p.verify(); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !strings.Contains(got.Spec.VerificationError, "CNAME") || !got.Spec.LastVerifiedAt.IsZero() {
+	if got := verifyDomain(p); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !strings.Contains(got.Spec.VerificationError, "CNAME") || !got.Spec.LastVerifiedAt.IsZero() {
 		t.Errorf("nothing in the DNS: %+v", got.Spec)
 	}
 	z.TXT("_doze-challenge.shop.example", d.Spec.TXTRecords["_doze-challenge.shop.example"])
-	if got := p.verify(); got.Spec.Status != doze.DomainFailed || !strings.HasPrefix(got.Spec.VerificationError, "the CNAME") {
+	if got := verifyDomain(p); got.Spec.Status != doze.DomainFailed || !strings.HasPrefix(got.Spec.VerificationError, "the CNAME") {
 		t.Errorf("half in the DNS: %+v", got.Spec)
 	}
 	prove(z, d)
-	if got := p.verify(); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError != "" || got.Spec.LastVerifiedAt.IsZero() {
+	if got := verifyDomain(p); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError != "" || got.Spec.LastVerifiedAt.IsZero() {
 		t.Fatalf("all in the DNS: %+v", got.Spec)
 	}
-	v := p.expose(preview)
+	v := expose(p, preview)
 	if v.Spec.URL != "http://www.preview.shop.example.preview.test" { // as the test spells addresses
 		t.Errorf("address %s", v.Spec.URL)
 	}
@@ -138,12 +138,12 @@ func TestCustomDomains(t *testing.T) {
 
 	// A DNS that does not answer changes nothing; one that says no does.
 	z.Silence(true)
-	if got := p.verify(); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError == "" || !serves() {
+	if got := verifyDomain(p); got.Spec.Status != doze.DomainVerified || got.Spec.VerificationError == "" || !serves() {
 		t.Errorf("a silent DNS: %+v", got.Spec)
 	}
 	z.Silence(false)
 	z.ForgetTXT()
-	if got := p.verify(); got.Spec.Status != doze.DomainFailed || serves() {
+	if got := verifyDomain(p); got.Spec.Status != doze.DomainFailed || serves() {
 		t.Errorf("without its record it is %s, served %t", got.Spec.Status, serves())
 	}
 	want[any](p, 200, "POST", "/sandboxes/a/previews/web/tokens", `{"metadata":{"name":"t"}}`)
@@ -155,7 +155,7 @@ func TestCustomDomains(t *testing.T) {
 		t.Error("after a restart it is served again")
 	}
 	prove(z, d)
-	if p.verify(); !serves() {
+	if verifyDomain(p); !serves() {
 		t.Error("verified again, it is not served")
 	}
 	want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
@@ -184,7 +184,7 @@ func TestAddressesInsteadOfAnAlias(t *testing.T) {
 		{"another address again", func() { z.Refuse(""); z.A(probe, [4]byte{192, 0, 2, 2}) }, doze.DomainFailed},
 	} {
 		tt.change()
-		if got := p.verify(); got.Spec.Status != tt.status || (got.Spec.VerificationError == "") != (tt.says == "ours") {
+		if got := verifyDomain(p); got.Spec.Status != tt.status || (got.Spec.VerificationError == "") != (tt.says == "ours") {
 			t.Errorf("%s: %s, %q", tt.says, got.Spec.Status, got.Spec.VerificationError)
 		}
 	}
@@ -201,21 +201,21 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	mine := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body)
 	theirs := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body, rival...)
 	prove(z, mine)
-	p.verify()
-	if got := p.verify(rival...); got.Spec.Status != doze.DomainFailed {
+	verifyDomain(p)
+	if got := verifyDomain(p, rival...); got.Spec.Status != doze.DomainFailed {
 		t.Errorf("with another's proof: %+v", got.Spec)
 	}
 	p.create(named("a"))
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"prefixUrl":"www","customDomain":"shop.example"}}`
-	p.expose(preview)
+	expose(p, preview)
 	prove(z, theirs) // the domain changed hands
-	if got := p.verify(rival...); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "another workspace") {
+	if got := verifyDomain(p, rival...); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "another workspace") {
 		t.Errorf("while the first is verified: %+v", got.Spec)
 	}
-	if got := p.verify(); got.Spec.Status != doze.DomainFailed {
+	if got := verifyDomain(p); got.Spec.Status != doze.DomainFailed {
 		t.Errorf("the first, without its proof: %+v", got.Spec)
 	}
-	if got := p.verify(rival...); got.Spec.Status != doze.DomainVerified {
+	if got := verifyDomain(p, rival...); got.Spec.Status != doze.DomainVerified {
 		t.Errorf("the second, with its proof: %+v", got.Spec)
 	}
 	want[any](p, 200, "POST", "/sandboxes", named("b"), rival...)
@@ -236,7 +236,7 @@ func TestDomainsAreShared(t *testing.T) {
 	const path = "/customdomains/shop.example"
 	want[any](p, 400, "POST", path+"/share", `{"targetWorkspace":"guest"}`) // not verified
 	prove(z, d)
-	p.verify()
+	verifyDomain(p)
 	for body, status := range map[string]int{
 		`{}`: 400, `{"targetWorkspace":7}`: 400, `{"targetWorkspace":"nobody"}`: 404, `{"targetWorkspace":"` + d.Metadata.Workspace + `"}`: 400,
 	} {
@@ -304,7 +304,7 @@ func TestSharesEndWithTheirWorkspace(t *testing.T) {
 	p, z := domainWorld(t)
 	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
 	prove(z, d)
-	p.verify()
+	verifyDomain(p)
 	const guest = `{"name":"guest"}`
 	want[any](p, 200, "POST", "/workspaces", guest)
 	want[any](p, 200, "POST", "/customdomains/shop.example/share", `{"targetWorkspace":"guest"}`)

@@ -27,8 +27,8 @@ func routing(destination, secrets string) string {
 		{"destinations":["` + destination + `"],"headers":{"Authorization":"Bearer {{SECRET:key}}"}` + secrets + `}]}}}}`
 }
 
-// secret is what the node got as the secret of the second rule.
-func (p *platform) secret() (value string) {
+// routingSecret is what the node got as the secret of the second rule.
+func routingSecret(p *platform) (value string) {
 	p.t.Helper()
 	p.node.with("a", func(_ string, m *machine) {
 		rules := m.order.Network.Rules().Routing
@@ -64,7 +64,7 @@ func TestRoutingSecrets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startOn(t, tt.address(), true)
-			p.routingSecrets()
+			routingSecrets(p)
 			rows := tt.dump(t, p.file)
 			if !bytes.Contains(rows, []byte("SECRET:key")) || bytes.Contains(rows, []byte("hunter")) {
 				t.Error("the database has the secret, or not even the rule")
@@ -91,7 +91,7 @@ func dumpFiles(tb testing.TB, file string) (all []byte) {
 }
 
 // routingSecrets is the course of TestRoutingSecrets.
-func (p *platform) routingSecrets() {
+func routingSecrets(p *platform) {
 	t := p.t
 	const one, two = `,"secrets":{"key":"hunter2","spare":"hunter4"}`, `,"secrets":{"key":"hunter3"}`
 	p.create(routing("api.test", one))
@@ -115,7 +115,7 @@ func (p *platform) routingSecrets() {
 				t.Errorf("%s: %d %s", step.what, w.Code, w.Body)
 			}
 		}
-		if got := p.secret(); got != step.want {
+		if got := routingSecret(p); got != step.want {
 			t.Errorf("%s: the secret is %q", step.what, got)
 		}
 	}
@@ -125,7 +125,7 @@ func (p *platform) routingSecrets() {
 		}
 	}
 	p.reopen()
-	if got := p.secret(); got != "hunter3" {
+	if got := routingSecret(p); got != "hunter3" {
 		t.Errorf("after a restart the secret is %q", got)
 	}
 }

@@ -55,7 +55,7 @@ func TestClockSteps(t *testing.T) {
 					born := time.Now()
 					p.create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
 					after(at)
-					p.setClock(how.step)
+					setClock(p, how.step)
 					after(time.Until(born.Add(how.ends - 10*time.Millisecond)))
 					if sb := p.get(); how.ends > at && sb.Status != "DEPLOYED" {
 						t.Fatalf("before the deadline: %s", sb.Status)
@@ -73,7 +73,7 @@ func TestClockSteps(t *testing.T) {
 // setClock makes the record of the sandbox "a" one of a clock that was set by a
 // step just now. When it was last used its node knows, which counts the time
 // that passes.
-func (p *platform) setClock(step time.Duration) {
+func setClock(p *platform, step time.Duration) {
 	t := p.t
 	t.Helper()
 	sb, err := p.store.SandboxByName(t.Context(), "main", "a")
@@ -251,7 +251,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		t := p.t
 		const many = 3000 // some batches
-		p.fill(many, 0)
+		fill(p, many, 0)
 		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"24h","terminationGracePeriodSeconds":600}}}`)
 		time.Sleep(24*time.Hour - time.Millisecond)
 		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
@@ -349,7 +349,7 @@ func TestRequestWinsAgainstIdleness(t *testing.T) {
 
 // fill adds records that end in a day, each with a policy, past the API. They
 // are numbered up to n, from after another number.
-func (p *platform) fill(n, from int) {
+func fill(p *platform, n, from int) {
 	p.t.Helper()
 	db, err := sql.Open("sqlite", p.file)
 	if err != nil {
@@ -378,10 +378,10 @@ func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see ab
 		runtime.ReadMemStats(&m)
 		return runtime.NumGoroutine(), m.HeapAlloc
 	}
-	p.fill(many/100, 0)
-	few := p.looks()
+	fill(p, many/100, 0)
+	few := looks(p)
 	goroutines, bytes := measure()
-	p.fill(many, many/100)
+	fill(p, many, many/100)
 	p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`) // makes the loop look
 	grown, more := measure()
 	if grown > goroutines+8 || more > bytes+(8<<20) {
@@ -389,7 +389,7 @@ func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see ab
 	}
 	// Nor does what one look costs grow with the records that are not due, or not
 	// asked for.
-	for what, cost := range p.looks() {
+	for what, cost := range looks(p) {
 		if alone := few[what]; cost > 20*alone {
 			t.Errorf("%s takes %v at %d records, and %v at %d", what, cost, many, alone, many/100)
 		}
@@ -398,7 +398,7 @@ func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see ab
 
 // looks are what the loop, and callers, look for in the records, and the least
 // that each takes: on a busy machine, others take most of the time.
-func (p *platform) looks() map[string]time.Duration {
+func looks(p *platform) map[string]time.Duration {
 	p.t.Helper()
 	least := map[string]time.Duration{}
 	for i := range 100 {

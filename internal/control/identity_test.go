@@ -13,8 +13,8 @@ import (
 
 func as(key string) []string { return []string{"Authorization", "Bearer " + key} }
 
-// join makes somebody a member of the workspace "main", with a key of theirs.
-func (p *platform) join(email, role string) (u doze.User, key string) {
+// joinAs makes somebody a member of the workspace "main", with a key of theirs.
+func joinAs(p *platform, email, role string) (u doze.User, key string) {
 	p.t.Helper()
 	i := want[doze.Invitation](p, 200, "POST", "/users", `{"email":"`+email+`","role":"`+role+`"}`)
 	u = want[doze.User](p, 200, "POST", "/invitations/accept", `{"token":"`+i.Token+`","password":"correct horse"}`, "Authorization", "")
@@ -84,7 +84,7 @@ func TestWorkspacesAndMembers(t *testing.T) {
 func TestMembersDoLessThanAdmins(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	u, key := p.join("Ann@example.test", doze.RoleMember)
+	u, key := joinAs(p, "Ann@example.test", doze.RoleMember)
 	if u.Email != "ann@example.test" || u.Role != doze.RoleMember {
 		t.Errorf("%+v", u)
 	}
@@ -157,7 +157,7 @@ func TestMembersDoLessThanAdmins(t *testing.T) {
 func TestWorkspacesAreCreatedByRight(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	u, token := p.join("eve@example.test", doze.RoleMember)
+	u, token := joinAs(p, "eve@example.test", doze.RoleMember)
 	made := 0
 	create := func(token string) int {
 		made++
@@ -207,7 +207,7 @@ func TestWorkspacesAreCreatedByRight(t *testing.T) {
 func TestMembersLeaveKeysForOthers(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	_, token := p.join("eve@example.test", doze.RoleMember)
+	_, token := joinAs(p, "eve@example.test", doze.RoleMember)
 	for range 100 {
 		want[any](p, 200, "POST", "/api_keys", `{}`, as(token)...)
 	}
@@ -220,7 +220,7 @@ func TestMembersLeaveKeysForOthers(t *testing.T) {
 func TestKeysStayInTheirWorkspace(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	u, token := p.join("dan@example.test", doze.RoleAdmin)
+	u, token := joinAs(p, "dan@example.test", doze.RoleAdmin)
 	k := want[key](p, 200, "POST", "/api_keys", `{}`, as(token)...)
 	want[any](p, 200, "POST", "/workspaces", `{"name":"danws"}`, as(token)...)
 	theirs := append(as(k.Key), "X-Blaxel-Workspace", "danws")
@@ -294,7 +294,7 @@ func TestServiceAccounts(t *testing.T) {
 }
 
 // TestScopesOfServiceAccountsBoundTheirCredentials: what is taken away from an
-// account is gone from its keys and tokens at once, and over a restart.
+// newAccount is gone from its keys and tokens at once, and over a restart.
 func TestScopesOfServiceAccountsBoundTheirCredentials(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
@@ -371,7 +371,7 @@ func TestWorkspaceEndsWithAllThatIsInIt(t *testing.T) {
 func TestPasswordsChange(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
-	u, token := p.join("ann@example.test", doze.RoleMember)
+	u, token := joinAs(p, "ann@example.test", doze.RoleMember)
 	// Not 401: clients drop a credential for that.
 	e := want[map[string]any](p, 400, "PUT", "/password", `{"old_password":"wrong","password":"battery staple"}`, as(token)...)
 	if e["message"] != "old_password is wrong" {

@@ -14,8 +14,8 @@ import (
 // imaged is a create of a sandbox of an image.
 func imaged(image string) string { return `{"spec":{"runtime":{"image":"` + image + `"}}}` }
 
-// ordered is what the node was last asked to run.
-func (p *platform) ordered() (image string, login *fleet.Login) {
+// orderedImage is what the node was last asked to run.
+func orderedImage(p *platform) (image string, login *fleet.Login) {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	o := p.node.creates[len(p.node.creates)-1]
@@ -23,7 +23,7 @@ func (p *platform) ordered() (image string, login *fleet.Login) {
 }
 
 // putSecret gives a workspace credentials for a registry.
-func (p *platform) putSecret(name, registry, password string, headers ...string) {
+func putSecret(p *platform, name, registry, password string, headers ...string) {
 	p.t.Helper()
 	auth := strings.ReplaceAll(`{"auths":{"`+registry+`":{"username":"me","password":"`+password+`"}}}`, `"`, `\"`)
 	want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"`+name+`"},"data":{".dockerconfigjson":"`+auth+`"}}`, headers...)
@@ -57,7 +57,7 @@ func TestImagesOfAWorkspace(t *testing.T) {
 			"hub.test/x:7": "hub.test/x:7", "blaxel/base-image:latest": "blaxel/base-image:latest",
 		} {
 			sb := p.create(imaged(ref))
-			if image, login := p.ordered(); image != source || login != nil || sb.Spec.Runtime.Image != ref {
+			if image, login := orderedImage(p); image != source || login != nil || sb.Spec.Runtime.Image != ref {
 				t.Errorf("%s: the node was asked for %s, and %s is shown", ref, image, sb.Spec.Runtime.Image)
 			}
 			if ref != "own-app:2" {
@@ -106,24 +106,24 @@ func TestImageCredentials(t *testing.T) {
 	if w := p.do("POST", "/images", add); w.Code != 400 || !strings.Contains(w.Body.String(), "INVALID_IMAGE") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	p.putSecret("wrong", "hub.test/elsewhere", "x")
-	p.putSecret("right", "hub.test", "word")
+	putSecret(p, "wrong", "hub.test/elsewhere", "x")
+	putSecret(p, "right", "hub.test", "word")
 	want[any](p, 200, "POST", "/images", add)
 	main := want[doze.Workspace](p, 200, "GET", "/workspaces/main", "")
 	for _, ref := range []string{"own-app", "hub.test/private:1"} {
 		p.create(imaged(ref))
-		if _, login := p.ordered(); login == nil || *login != (fleet.Login{Workspace: main.ID, Username: "me", Password: "word"}) {
+		if _, login := orderedImage(p); login == nil || *login != (fleet.Login{Workspace: main.ID, Username: "me", Password: "word"}) {
 			t.Errorf("%s: %+v", ref, login)
 		}
 	}
 	// Who has other credentials goes by those; who has none has none.
 	want[sandbox](p, 200, "POST", "/sandboxes", imaged("hub.test/private:1"), in...)
-	if _, login := p.ordered(); login != nil {
+	if _, login := orderedImage(p); login != nil {
 		t.Errorf("another workspace has %+v", login)
 	}
-	p.putSecret("a", "hub.test", "guess", in...)
+	putSecret(p, "a", "hub.test", "guess", in...)
 	want[sandbox](p, 200, "POST", "/sandboxes", imaged("hub.test/private:1"), in...)
-	if _, login := p.ordered(); login == nil || login.Workspace != other.ID || login.Password != "guess" {
+	if _, login := orderedImage(p); login == nil || login.Workspace != other.ID || login.Password != "guess" {
 		t.Errorf("another workspace has %+v", login)
 	}
 	want[any](p, 400, "POST", "/sandboxes", imaged("own-app"), in...)
@@ -137,7 +137,7 @@ func TestImageCredentials(t *testing.T) {
 		t.Errorf("%+v", shared)
 	}
 	user := want[sandbox](p, 200, "POST", "/sandboxes", imaged("own-app"), in...)
-	if image, login := p.ordered(); image != "hub.test/private@sha256:1" || login == nil || login.Workspace != main.ID || login.Password != "word" {
+	if image, login := orderedImage(p); image != "hub.test/private@sha256:1" || login == nil || login.Workspace != main.ID || login.Password != "word" {
 		t.Errorf("%s with %+v", image, login)
 	}
 	if diff := cmp.Diff([]doze.ImageShare{{Workspace: "other", Status: "active"}}, want[[]doze.ImageShare](p, 200, "GET", share, "")); diff != "" {

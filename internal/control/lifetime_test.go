@@ -128,7 +128,7 @@ func TestLifetimes(t *testing.T) {
 			settle(to)
 			if names := slices.Sorted(maps.Keys(all)); len(names) > 0 {
 				name := names[dice.IntN(len(names))]
-				p.happens(name, all[name], dice.IntN(6), minutes(30))
+				happens(p, name, all[name], dice.IntN(6), minutes(30))
 			}
 			settle(time.Now().Add(late + time.Millisecond))
 		}
@@ -136,7 +136,7 @@ func TestLifetimes(t *testing.T) {
 }
 
 // happens lets something happen to a sandbox that has not ended.
-func (p *platform) happens(name string, l *lifetime, what int, d time.Duration) {
+func happens(p *platform, name string, l *lifetime, what int, d time.Duration) {
 	p.t.Helper()
 	now := time.Now()
 	if at := l.ends(); !at.IsZero() && !now.Before(at) {

@@ -177,7 +177,7 @@ func TestSandboxesLeaveByGateways(t *testing.T) {
 }
 
 // TestAddressIsVacated: who read an address before its egress IP is deleted leaves
-// from it no more when somebody else may get it.
+// sendFrom it no more when somebody else may get it.
 func TestAddressIsVacated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

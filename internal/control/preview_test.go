@@ -13,7 +13,7 @@ import (
 	"github.com/dozehq/doze"
 )
 
-func (p *platform) expose(body string) doze.Preview {
+func expose(p *platform, body string) doze.Preview {
 	p.t.Helper()
 	return want[doze.Preview](p, 200, "POST", "/sandboxes/a/previews", body)
 }
@@ -28,7 +28,7 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	t.Parallel()
 	p := start(t, true)
 	p.create(named("a"))
-	v := p.expose(`{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"responseHeaders":{"X-A":"b"},"url":"http://evil.test","region":"mars"}}`)
+	v := expose(p, `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"responseHeaders":{"X-A":"b"},"url":"http://evil.test","region":"mars"}}`)
 	if v.Metadata.ResourceName != "a" || v.Metadata.ResourceType != "sandbox" || v.Metadata.Workspace != "main" || v.Status != "DEPLOYED" || v.Spec.Region != "here-1" || v.Metadata.CreatedBy != "admin" {
 		t.Errorf("%+v", v)
 	}
@@ -48,7 +48,7 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	if _, ok := p.previews.Find(label(v), time.Now()); ok {
 		t.Error("the edge still knows it")
 	}
-	if again := p.expose(`{"metadata":{"name":"web"},"spec":{"port":3000,"public":true}}`); again.Spec.URL != v.Spec.URL {
+	if again := expose(p, `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true}}`); again.Spec.URL != v.Spec.URL {
 		t.Errorf("its address is %s, and was %s", again.Spec.URL, v.Spec.URL)
 	}
 	// A prefix moves it; what is not said stays.
@@ -99,7 +99,7 @@ func TestPreviewMistakes(t *testing.T) {
 	t.Parallel()
 	p := start(t, false)
 	p.create(named("a"))
-	p.expose(`{"metadata":{"name":"there"},"spec":{"port":3000}}`)
+	expose(p, `{"metadata":{"name":"there"},"spec":{"port":3000}}`)
 	for body, tt := range map[string]struct {
 		status int
 		says   string
@@ -140,7 +140,7 @@ func TestPreviewsEnd(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		t := p.t
 		p.create(named("a"))
-		v := p.expose(`{"metadata":{"name":"s"},"spec":{"port":443,"expires":"2000-01-01T02:00:00Z","ttl":"1h"}}`)
+		v := expose(p, `{"metadata":{"name":"s"},"spec":{"port":443,"expires":"2000-01-01T02:00:00Z","ttl":"1h"}}`)
 		after(time.Hour - time.Millisecond)
 		want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/s", "")
 		after(2 * time.Millisecond)
@@ -148,7 +148,7 @@ func TestPreviewsEnd(t *testing.T) {
 		if _, ok := p.previews.Find(label(v), time.Now()); ok {
 			t.Error("the edge knows it beyond its time")
 		}
-		p.expose(`{"metadata":{"name":"s"},"spec":{"port":443}}`) // name and address are free
+		expose(p, `{"metadata":{"name":"s"},"spec":{"port":443}}`) // name and address are free
 	})
 }
 
@@ -157,7 +157,7 @@ func TestPreviewTokens(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		t := p.t
 		p.create(named("a"))
-		v := p.expose(`{"metadata":{"name":"s"},"spec":{"port":443}}`)
+		v := expose(p, `{"metadata":{"name":"s"},"spec":{"port":443}}`)
 		const path = "/sandboxes/a/previews/s/tokens"
 		opens := func(token string) bool {
 			known, ok := p.previews.Find(label(v), time.Now())

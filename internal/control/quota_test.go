@@ -91,7 +91,7 @@ var operations = map[string]operation{
 	"make a key": {doze.QuotaKeys, nil, 1, post("/api_keys", `{"name":"k%d"}`, nowhere)},
 	"make a key of a service account": {
 		doze.QuotaKeys, nil, 1, func(p *platform, i int) (*httptest.ResponseRecorder, string) {
-			return p.doAs(p.t.Context(), "POST", "/service_accounts/"+p.account()+"/api_keys", `{"name":"k"}`), ""
+			return p.doAs(p.t.Context(), "POST", "/service_accounts/"+newAccount(p)+"/api_keys", `{"name":"k"}`), ""
 		},
 	},
 }
@@ -110,8 +110,8 @@ func snapshotOfA(p *platform) {
 	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"s"}`)
 }
 
-// account is the id of the one service account.
-func (p *platform) account() string {
+// newAccount is the id of the one service account.
+func newAccount(p *platform) string {
 	w := p.doAs(p.t.Context(), "GET", "/service_accounts", "")
 	var all []doze.ServiceAccount
 	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 1 {
@@ -122,7 +122,7 @@ func (p *platform) account() string {
 }
 
 // quotaOf is the state of a quota of the workspace "main".
-func (p *platform) quotaOf(name string) doze.QuotaStatus {
+func quotaOf(p *platform, name string) doze.QuotaStatus {
 	p.t.Helper()
 	all := want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "")
 	i := slices.IndexFunc(all, func(q doze.QuotaStatus) bool { return q.Name == name })
@@ -168,10 +168,10 @@ func TestQuotasUnderConcurrency(t *testing.T) {
 
 func (o operation) try(p *platform) {
 	t := p.t
-	before := p.quotaOf(o.quota)
+	before := quotaOf(p, o.quota)
 	limit := before.Used + o.more
 	want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":%d}}`, o.quota, limit))
-	snapshots := p.quotaOf(doze.QuotaSnapshots).Used
+	snapshots := quotaOf(p, doze.QuotaSnapshots).Used
 
 	answers, left := make([]*httptest.ResponseRecorder, callers), make([]string, callers)
 	var calls sync.WaitGroup
@@ -207,17 +207,17 @@ func (o operation) try(p *platform) {
 			want[any](p, 404, "GET", left[i], "")
 		}
 	}
-	after := p.quotaOf(o.quota)
+	after := quotaOf(p, o.quota)
 	if won != 1 || after.Used != limit || after.Limit != limit || after.Default != before.Default {
 		t.Errorf("%d callers got the last place, and now there is %+v", won, after)
 	}
 	if o.quota != doze.QuotaSnapshots {
-		if n := p.quotaOf(doze.QuotaSnapshots).Used; n > snapshots+1 {
+		if n := quotaOf(p, doze.QuotaSnapshots).Used; n > snapshots+1 {
 			t.Errorf("forks that were refused left %d snapshots", n-snapshots)
 		}
 	}
 	want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":null}}`, o.quota))
-	if after := p.quotaOf(o.quota); after.Limit != before.Default {
+	if after := quotaOf(p, o.quota); after.Limit != before.Default {
 		t.Errorf("with its limit taken back: %+v", after)
 	}
 	if w, _ := o.call(p, callers-1); w.Code == 429 {
@@ -266,8 +266,8 @@ func TestRequestsOfAWorkspace(t *testing.T) {
 func TestQuotasAreTheOperators(t *testing.T) {
 	t.Parallel()
 	p := start(t, true)
-	_, member := p.join("m@w.test", "member")
-	_, tenant := p.join("t@w.test", "member")
+	_, member := joinAs(p, "m@w.test", "member")
+	_, tenant := joinAs(p, "t@w.test", "member")
 	want[any](p, 200, "PUT", "/platform/users/t@w.test", `{"workspaceCreator":true}`)
 	want[any](p, 200, "POST", "/workspaces", `{"name":"theirs"}`, as(tenant)...)
 	theirs := append(as(tenant), "X-Blaxel-Workspace", "theirs")
@@ -320,7 +320,7 @@ func TestAFreshMachineTakesThePlaceOfTheOld(t *testing.T) {
 	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":1}}`)
 	want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
 	want[any](p, 200, "POST", "/sandboxes/a/snapshots/s/restore", "")
-	if q := p.quotaOf(doze.QuotaSandboxesAwake); q.Used > 2 {
+	if q := quotaOf(p, doze.QuotaSandboxesAwake); q.Used > 2 {
 		t.Errorf("%+v", q)
 	}
 	want[any](p, 429, "POST", "/sandboxes", named("b"))
@@ -372,12 +372,12 @@ func TestEgressOutlivesTheProcess(t *testing.T) {
 				bytes.Add(1 << 20)
 			}
 			p.reopen()
-			if q := p.quotaOf(doze.QuotaEgress); q.Used != 11 || q.Limit != 10 || p.quotas.Barred("main") == "" {
+			if q := quotaOf(p, doze.QuotaEgress); q.Used != 11 || q.Limit != 10 || p.quotas.Barred("main") == "" {
 				p.t.Errorf("%s: %+v", way, q)
 			}
 		}
 		time.Sleep(24 * time.Hour)
-		if q := p.quotaOf(doze.QuotaEgress); q.Used != 0 || p.quotas.Barred("main") != "" {
+		if q := quotaOf(p, doze.QuotaEgress); q.Used != 0 || p.quotas.Barred("main") != "" {
 			p.t.Errorf("the next day: %+v", q)
 		}
 	})
@@ -391,7 +391,7 @@ func TestEgressThatNobodyCounts(t *testing.T) {
 	if w := p.do("PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`); w.Code != 501 || !strings.Contains(w.Body.String(), "--egress direct") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if q := p.quotaOf(doze.QuotaEgress); !strings.Contains(q.Description, "unsupported here") {
+	if q := quotaOf(p, doze.QuotaEgress); !strings.Contains(q.Description, "unsupported here") {
 		t.Errorf("%+v", q)
 	}
 	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":null}}`)
@@ -404,7 +404,7 @@ func TestDiskOfAWorkspace(t *testing.T) {
 	inBubble(t, func(p *platform) {
 		p.create(named("a"))
 		time.Sleep(time.Minute)
-		if q := p.quotaOf(doze.QuotaDisk); q.Used != 1 { // its checkpoint has a part of a megabyte
+		if q := quotaOf(p, doze.QuotaDisk); q.Used != 1 { // its checkpoint has a part of a megabyte
 			p.t.Errorf("%+v", q)
 		}
 		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":1}}`)
@@ -421,7 +421,7 @@ func TestDiskOfAWorkspace(t *testing.T) {
 			}
 		}
 		want[any](p, 200, "POST", "/volume_templates", named("t")) // without files
-		if q := p.quotaOf(doze.QuotaSnapshots); q.Used != 0 {
+		if q := quotaOf(p, doze.QuotaSnapshots); q.Used != 0 {
 			p.t.Errorf("%+v", q)
 		}
 		want[any](p, 200, "DELETE", "/sandboxes/a", "")

@@ -457,18 +457,18 @@ func TestEmptyVariables(t *testing.T) {
 			t.Errorf("%s: %s", how, w)
 		}
 	}
-	if diff := cmp.Diff([]string{"A=", "B=", "C=", "D=a"}, p.environment()); diff != "" || p.node.ordered() != 1 {
+	if diff := cmp.Diff([]string{"A=", "B=", "C=", "D=a"}, environment(p)); diff != "" || p.node.ordered() != 1 {
 		t.Errorf("%d machines, %s", p.node.ordered(), diff)
 	}
 	given(`[{"name":"A","value":"a"},{"name":"S","value":"s","secret":true}]`)
 	if diff := cmp.Diff([]doze.Env{{Name: "A", Value: new("a")}, {Name: "S", Value: masked, Secret: true}}, given(`[{"name":"A"},{"name":"S","value":null}]`)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"A=a", "S=s"}, p.environment()); diff != "" {
+	if diff := cmp.Diff([]string{"A=a", "S=s"}, environment(p)); diff != "" {
 		t.Error(diff)
 	}
 	given(`[{"name":"A","value":""},{"name":"S","value":"","secret":true},{"name":"N"}]`)
-	if diff := cmp.Diff([]string{"A=", "S=", "N="}, p.environment()); diff != "" {
+	if diff := cmp.Diff([]string{"A=", "S=", "N="}, environment(p)); diff != "" {
 		t.Error(diff)
 	}
 	if w := p.do("GET", "/sandboxes/a?show_secrets=true", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"","secret":true}`) {

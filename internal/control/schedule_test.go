@@ -45,7 +45,7 @@ func minutes(all []started) (at []string) {
 	return at
 }
 
-func (p *platform) executions() []doze.Execution {
+func executions(p *platform) []doze.Execution {
 	p.t.Helper()
 	return want[[]doze.Execution](p, 200, "GET", "/sandboxes/a/schedule-executions", "")
 }
@@ -81,7 +81,7 @@ func TestScheduleStartsProcesses(t *testing.T) {
 		if diff := cmp.Diff(made.Input, sent); diff != "" {
 			t.Error(diff)
 		}
-		ran := p.executions()
+		ran := executions(p)
 		if len(ran) != 3 || ran[0].ID <= ran[1].ID {
 			t.Fatalf("%+v, want the newest first", ran)
 		}
@@ -99,7 +99,7 @@ func TestScheduleStartsProcesses(t *testing.T) {
 		if all := p.started(); len(all) != 0 {
 			t.Errorf("a deleted schedule started %d processes", len(all))
 		}
-		if got := p.executions(); len(got) != 3 {
+		if got := executions(p); len(got) != 3 {
 			t.Errorf("of a deleted schedule there are %d executions", len(got))
 		}
 	})
@@ -133,7 +133,7 @@ func TestSchedulesOfOneTime(t *testing.T) {
 		if left := want[[]doze.Schedule](p, 200, "GET", schedules, ""); len(left) != 0 {
 			t.Errorf("%+v are left", left)
 		}
-		if ran := p.executions(); len(ran) != 2 || ran[0].ScheduleID != "later" || ran[1].Timeout != 0 {
+		if ran := executions(p); len(ran) != 2 || ran[0].ScheduleID != "later" || ran[1].Timeout != 0 {
 			t.Errorf("%+v", ran)
 		}
 	})
@@ -161,7 +161,7 @@ func TestSchedulesThatFail(t *testing.T) {
 				p.plan(`{"type":"cron","value":"0 1 * * *","input":{"command":"a"}}`)
 				tt.harm(p)
 				after(time.Hour + 3*time.Minute)
-				ran := p.executions()
+				ran := executions(p)
 				if len(ran) != 1 || ran[0].Status != "failed" || ran[0].StatusCode != tt.status || ran[0].Error != tt.says {
 					t.Errorf("%+v", ran)
 				}
@@ -182,7 +182,7 @@ func TestSchedulesAreLimited(t *testing.T) {
 		p.plan(`{"id":"seldom","type":"cron","value":"5 * * * *","input":{"command":"a"}}`)
 		after(10 * time.Minute)
 		count := map[string]int{}
-		for _, e := range p.executions() {
+		for _, e := range executions(p) {
 			count[e.ScheduleID]++
 		}
 		if diff := cmp.Diff(map[string]int{"often": 3, "seldom": 1}, count); diff != "" {
@@ -227,7 +227,7 @@ func TestSchedulesOutliveTheDaemon(t *testing.T) {
 		p.node.block = make(chan struct{})
 		p.node.mu.Unlock()
 		after(31 * time.Second)
-		if ran := p.executions(); len(ran) != 0 {
+		if ran := executions(p); len(ran) != 0 {
 			t.Errorf("what is being started shows as %+v", ran)
 		}
 		p.stop()
@@ -245,7 +245,7 @@ func TestSchedulesOutliveTheDaemon(t *testing.T) {
 		if all := p.started(); len(all) != 2 {
 			t.Errorf("%+v, want one of each that was due", all)
 		}
-		ran := p.executions()
+		ran := executions(p)
 		if len(ran) != 3 || ran[2].ScheduleID != "cut" || ran[2].Status != "failed" || !strings.Contains(ran[2].Error, "the platform stopped") {
 			t.Errorf("%+v", ran)
 		}
@@ -277,7 +277,7 @@ func TestSchedulesOfAnUpgrade(t *testing.T) {
 		if diff := cmp.Diff([]string{"00:12:00", "00:12:00"}, minutes(all)); diff != "" {
 			t.Error(diff)
 		}
-		ran := p.executions()
+		ran := executions(p)
 		if len(ran) != 2 || ran[0].Status != "succeeded" || ran[1].Status != "succeeded" {
 			t.Errorf("%+v", ran)
 		}

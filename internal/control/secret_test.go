@@ -13,7 +13,7 @@ import (
 )
 
 // environment is what the machine of the sandbox "a" got.
-func (p *platform) environment() (env []string) {
+func environment(p *platform) (env []string) {
 	p.node.with("a", func(_ string, m *machine) { env = m.order.Env })
 	return env
 }
@@ -30,7 +30,7 @@ func TestVariablesComeFromElsewhere(t *testing.T) {
 			{"name":"ME","secret":true,"valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`
 		sb := p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"memory":2048,"envs":` + from + `}}}`)
 		env := []string{"PLAIN=a\nb", "PW=hunter2\n'\"$(x)", "MB=2048", "ME=a"}
-		if diff := cmp.Diff(env, p.environment()); diff != "" {
+		if diff := cmp.Diff(env, environment(p)); diff != "" {
 			t.Error(diff)
 		}
 		if e := sb.Spec.Runtime.Envs[1]; string(e.ValueFrom) != `{"secretKeyRef":{"key":"password","name":"db"}}` || e.Value != nil {
@@ -50,7 +50,7 @@ func TestVariablesComeFromElsewhere(t *testing.T) {
 		want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"data":{"password":"new","other":"x"}}`)
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
 		env[1], env[2] = "PW=new", "MB=1024"
-		if diff := cmp.Diff(env, p.environment()); diff != "" {
+		if diff := cmp.Diff(env, environment(p)); diff != "" {
 			t.Error(diff)
 		}
 		// One that is gone fails the change, not the sandbox.

@@ -21,12 +21,12 @@ import (
 type snapshot = doze.Snapshot
 
 // remember gives the machine of a sandbox a memory.
-func (p *platform) remember(name, memory string) {
+func remember(p *platform, name, memory string) {
 	p.node.with(name, func(_ string, m *machine) { m.memory = memory })
 }
 
 // recall returns the memory of the machine of a sandbox.
-func (p *platform) recall(name string) (memory string) {
+func recall(p *platform, name string) (memory string) {
 	p.node.with(name, func(_ string, m *machine) { memory = m.memory })
 	return memory
 }
@@ -45,7 +45,7 @@ func TestSnapshots(t *testing.T) {
 		t := p.t
 		want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"hunter3"}}`)
 		p.create(source)
-		p.remember("a", "one")
+		remember(p, "a", "one")
 		one := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"one"}`)
 		if one.ID == "" || one.CreatedAt.IsZero() {
 			t.Errorf("it has no id or time: %+v", one)
@@ -189,7 +189,7 @@ func TestForks(t *testing.T) {
 		want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"hunter3"}}`)
 		p.create(source)
 		want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"v"},"spec":{"port":3000}}`)
-		p.remember("a", "one")
+		remember(p, "a", "one")
 		n := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
 		want[any](p, 200, "DELETE", "/sandboxes/a", "")
 		after(time.Hour)
@@ -208,8 +208,8 @@ func TestForks(t *testing.T) {
 		for i := range 5 {
 			name := fmt.Sprint("f", i)
 			sb := want[sandbox](p, 200, "GET", "/sandboxes/"+name+"?show_secrets=true", "")
-			if sb.Status != "DEPLOYED" || p.recall(name) != "one" {
-				t.Errorf("%s is %s and remembers %q", name, sb.Status, p.recall(name))
+			if sb.Status != "DEPLOYED" || recall(p, name) != "one" {
+				t.Errorf("%s is %s and remembers %q", name, sb.Status, recall(p, name))
 			}
 			if m := sb.Metadata; m.ExternalID != "" || len(m.Labels) != 0 || m.DisplayName != "" {
 				t.Errorf("it inherits %+v", m)
@@ -228,7 +228,7 @@ func TestForks(t *testing.T) {
 		}
 		// A fresh machine is one out of the image.
 		want[sandbox](p, 200, "PUT", "/sandboxes/f0", `{"spec":{"runtime":{"memory":1024}}}`)
-		if got := p.recall("f0"); got != "" {
+		if got := recall(p, "f0"); got != "" {
 			t.Errorf("redeployed, it remembers %q", got)
 		}
 
@@ -253,10 +253,10 @@ func TestForks(t *testing.T) {
 		}
 
 		// Of the sandbox as it is now.
-		p.remember("f1", "two")
+		remember(p, "f1", "two")
 		got := want[doze.ForkResponse](p, 200, "POST", "/sandboxes/f1/fork", good+`}`)
-		if p.recall("g") != "two" || want[snapshot](p, 200, "GET", "/snapshots/"+got.SnapshotID, "").Source.Name != "f1" {
-			t.Errorf("%+v remembers %q", got, p.recall("g"))
+		if recall(p, "g") != "two" || want[snapshot](p, 200, "GET", "/snapshots/"+got.SnapshotID, "").Source.Name != "f1" {
+			t.Errorf("%+v remembers %q", got, recall(p, "g"))
 		}
 		want[doze.ForkResponse](p, 200, "POST", "/sandboxes/f1/fork", `{"targetName":"h","targetType":"sandbox","snapshotId":"`+got.SnapshotID+`"}`)
 		p.node.set("create", errors.New("no"))
@@ -374,17 +374,17 @@ func TestRestore(t *testing.T) {
 		t := p.t
 		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"memory":512,"envs":[{"name":"S","value":"hunter2","secret":true}]}}}`)
 		v := want[doze.Preview](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"v"},"spec":{"port":3000}}`)
-		p.remember("a", "one")
+		remember(p, "a", "one")
 		n := want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
 		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
-		p.remember("a", "two")
+		remember(p, "a", "two")
 		before, _ := p.dir.Find("main", "a", time.Now())
 
 		p.node.set("create", doze.Errorf(doze.Unavailable, "memory is short"))
 		want[any](p, 503, "POST", "/sandboxes/a/snapshots/n/restore", "")
 		p.node.set("create", nil)
-		if now, _ := p.dir.Find("main", "a", time.Now()); now != before || p.recall("a") != "two" || p.get().Spec.Runtime.Memory != 1024 {
-			t.Errorf("what did not work changed it: %+v, %q", now, p.recall("a"))
+		if now, _ := p.dir.Find("main", "a", time.Now()); now != before || recall(p, "a") != "two" || p.get().Spec.Runtime.Memory != 1024 {
+			t.Errorf("what did not work changed it: %+v, %q", now, recall(p, "a"))
 		}
 		settled(t, "after a failed restore", p)
 
@@ -394,8 +394,8 @@ func TestRestore(t *testing.T) {
 		}
 		settled(t, "after a restore", p)
 		sb := p.get()
-		if p.recall("a") != "one" || sb.Spec.Runtime.Memory != 512 || sb.Status != "DEPLOYED" || sb.State != "RUNNING" {
-			t.Errorf("it is %s with %q, %+v", sb.Status, p.recall("a"), sb.Spec.Runtime)
+		if recall(p, "a") != "one" || sb.Spec.Runtime.Memory != 512 || sb.Status != "DEPLOYED" || sb.State != "RUNNING" {
+			t.Errorf("it is %s with %q, %+v", sb.Status, recall(p, "a"), sb.Spec.Runtime)
 		}
 		if last := sb.Events[len(sb.Events)-1]; !strings.Contains(last.Message, "restored from the snapshot n") {
 			t.Errorf("the last event is %+v", last)
@@ -413,7 +413,7 @@ func TestRestore(t *testing.T) {
 		after(time.Second)
 		want[any](p, 409, "POST", "/sandboxes/a/snapshots", "")
 		want[any](p, 200, "POST", "/sandboxes/a/snapshots/"+n.ID+"/restore", "")
-		if sb := p.get(); sb.Status != "DEPLOYED" || p.recall("a") != "one" {
+		if sb := p.get(); sb.Status != "DEPLOYED" || recall(p, "a") != "one" {
 			t.Errorf("a failed one is %s", sb.Status)
 		}
 		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
