@@ -90,7 +90,7 @@ fuzz: ## every fuzz target for FUZZTIME (5s)
 gen: ## generated code, diagrams and golden files
 	$(GO) generate ./...
 	$(GO) test . ./cmd/... -update
-	$(GO) test ./internal/control -run Description -update
+	$(GO) test ./internal/plane -run Description -update
 
 # Benchmarks print a table; JSON=FILE writes the rows as JSON lines too.
 JSON ?=

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
@@ -31,52 +32,52 @@ func TestCrashAtEachStep(t *testing.T) {
 		"snapshot and delete": {"DEPLOYED"}, "fork": {"DEPLOYED"}, "restore": {"DEPLOYED"}, "archive and unarchive": {"DEPLOYED", "ARCHIVED"},
 		"schedule": {"DEPLOYED"},
 	}
-	courses := map[string]func(*platform){
-		"create":          func(p *platform) { p.create(named("a")) },
-		"create disabled": func(p *platform) { p.create(`{"metadata":{"name":"a"},"spec":{"enabled":false}}`) },
-		"create fails": func(p *platform) {
-			p.node.set("create", fmt.Errorf("no"))
-			want[any](p, 500, "POST", "/sandboxes", named("a"))
+	courses := map[string]func(*planetest.Platform){
+		"create":          func(p *planetest.Platform) { p.Create(planetest.Named("a")) },
+		"create disabled": func(p *planetest.Platform) { p.Create(`{"metadata":{"name":"a"},"spec":{"enabled":false}}`) },
+		"create fails": func(p *planetest.Platform) {
+			p.Node.Set("create", fmt.Errorf("no"))
+			planetest.Want[any](p, 500, "POST", "/sandboxes", planetest.Named("a"))
 		},
-		"redeploy": func(p *platform) {
-			p.create(named("a"))
-			want[any](p, 200, "PUT", path, `{"spec":{"runtime":{"memory":2048}}}`)
+		"redeploy": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			planetest.Want[any](p, 200, "PUT", path, `{"spec":{"runtime":{"memory":2048}}}`)
 		},
-		"disable and enable": func(p *platform) {
-			p.create(named("a"))
-			want[any](p, 200, "PUT", path, `{"spec":{"enabled":false}}`)
-			want[any](p, 200, "PUT", path, `{"spec":{"enabled":true}}`)
+		"disable and enable": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			planetest.Want[any](p, 200, "PUT", path, `{"spec":{"enabled":false}}`)
+			planetest.Want[any](p, 200, "PUT", path, `{"spec":{"enabled":true}}`)
 		},
-		"delete and create": func(p *platform) {
-			p.create(named("a"))
-			want[any](p, 200, "DELETE", path, "")
-			p.create(named("a"))
+		"delete and create": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			planetest.Want[any](p, 200, "DELETE", path, "")
+			p.Create(planetest.Named("a"))
 		},
-		"snapshot and delete": func(p *platform) {
-			p.create(named("a"))
-			n := want[snapshot](p, 200, "POST", path+"/snapshots", "")
-			p.do("DELETE", "/snapshots/"+n.ID, "")
+		"snapshot and delete": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			n := planetest.Want[snapshot](p, 200, "POST", path+"/snapshots", "")
+			p.Do("DELETE", "/snapshots/"+n.ID, "")
 		},
-		"fork": func(p *platform) {
-			p.create(named("a"))
-			want[any](p, 200, "POST", path+"/fork", `{"targetName":"b","targetType":"sandbox"}`)
+		"fork": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			planetest.Want[any](p, 200, "POST", path+"/fork", `{"targetName":"b","targetType":"sandbox"}`)
 		},
-		"restore": func(p *platform) {
-			p.create(named("a"))
-			want[any](p, 200, "POST", path+"/snapshots", `{"name":"n"}`)
-			want[any](p, 200, "POST", path+"/snapshots/n/restore", "")
+		"restore": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			planetest.Want[any](p, 200, "POST", path+"/snapshots", `{"name":"n"}`)
+			planetest.Want[any](p, 200, "POST", path+"/snapshots/n/restore", "")
 		},
-		"archive and unarchive": func(p *platform) {
-			p.create(named("a"))
+		"archive and unarchive": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
 			for _, step := range []string{"/archive", "/unarchive"} {
-				want[any](p, 200, "POST", path+step, "")
+				planetest.Want[any](p, 200, "POST", path+step, "")
 				synctest.Wait()
 			}
 		},
-		"schedule": func(p *platform) {
-			p.create(named("a"))
-			p.plan(`{"type":"sleep","value":"1s","input":{"command":"a"}}`)
-			after(2 * time.Second)
+		"schedule": func(p *planetest.Platform) {
+			p.Create(planetest.Named("a"))
+			p.Plan(`{"type":"sleep","value":"1s","input":{"command":"a"}}`)
+			planetest.After(2 * time.Second)
 		},
 	}
 	for kind, open := range map[string]func(*testing.T) records{"sqlite": inFile, "postgres": onServer} {
@@ -125,7 +126,7 @@ func inFile(t *testing.T) records {
 func onServer(t *testing.T) records {
 	t.Helper()
 	address, again := postgres.Database(t), postgres.Database(t)
-	startOn(t, again, false).stop() // so that it has the tables
+	planetest.StartOn(t, again, false).Stop() // so that it has the tables
 	return records{address, func(t *testing.T) func(*testing.T) string {
 		t.Helper()
 		rows := postgres.Read(t, address)
@@ -139,71 +140,71 @@ func onServer(t *testing.T) records {
 
 // crashAtEachStep is TestCrashAtEachStep of one course of things, after which the
 // sandbox has its name in some statuses.
-func crashAtEachStep(t *testing.T, r records, name string, act func(*platform), holders []string) {
+func crashAtEachStep(t *testing.T, r records, name string, act func(*planetest.Platform), holders []string) {
 	t.Helper()
 	type crash struct {
 		open func(*testing.T) string
-		node *node
+		node *planetest.Node
 	}
 	var crashes []crash
-	p := startOn(t, r.address, true)
-	p.node.hook = func() {
+	p := planetest.StartOn(t, r.address, true)
+	p.Node.Hook = func() {
 		// While no machine comes or goes, the records can only be what
 		// a crash at this moment would leave.
-		p.node.mu.Lock()
-		defer p.node.mu.Unlock()
-		crashes = append(crashes, crash{r.keep(t), p.node.clone()})
+		p.Node.Mu.Lock()
+		defer p.Node.Mu.Unlock()
+		crashes = append(crashes, crash{r.keep(t), p.Node.Clone()})
 	}
 	act(p)
 	synctest.Wait()
-	p.stop()
+	p.Stop()
 	if len(crashes) < 2 {
 		t.Fatalf("only %d crashes", len(crashes))
 	}
 	for i, c := range crashes {
 		after := *p
-		after.file, after.node = c.open(t), c.node
-		after.open(false)
-		for _, sb := range want[[]sandbox](&after, 200, "GET", "/sandboxes", "") {
+		after.File, after.Node = c.open(t), c.node
+		after.Open(false)
+		for _, sb := range planetest.Want[[]planetest.Sandbox](&after, 200, "GET", "/sandboxes", "") {
 			if sb.Status == "DEPLOYING" && name != "redeploy" { // which goes on
 				t.Errorf("crash %d: nobody will finish the start of %s", i, sb.Metadata.Name)
 			}
 		}
-		after.reopen()
+		after.Reopen()
 		settled(t, fmt.Sprint("crash ", i), &after)
-		if left := want[[]snapshot](&after, 200, "GET", "/snapshots", ""); name == "fork" && len(left) != 0 {
+		if left := planetest.Want[[]snapshot](&after, 200, "GET", "/snapshots", ""); name == "fork" && len(left) != 0 {
 			t.Errorf("crash %d: a fork that was cut short left %+v", i, left)
 		}
-		if again := after.started(); len(again) != 0 {
+		if again := after.Started(); len(again) != 0 {
 			t.Errorf("crash %d: what was claimed before is started after: %+v", i, again)
 		}
-		if ran := want[[]doze.Execution](&after, 200, "GET", "/schedule-executions", ""); name == "schedule" && i > 1 &&
+		if ran := planetest.Want[[]doze.Execution](&after, 200, "GET", "/schedule-executions", ""); name == "schedule" && i > 1 &&
 			(len(ran) != 1 || ran[0].Status != doze.ExecutionFailed) { // 0 and 1 are of the create
 			t.Errorf("crash %d: the execution that it cut short is %+v", i, ran)
 		}
-		if w := after.do("POST", "/sandboxes", named("a")); w.Code != 200 {
-			usable := slices.Contains(holders, after.get().Status)
+		if w := after.Do("POST", "/sandboxes", planetest.Named("a")); w.Code != 200 {
+			usable := slices.Contains(holders, after.Get().Status)
 			if w.Code != 409 || !usable {
 				t.Errorf("crash %d: the name is blocked: %d %s", i, w.Code, w.Body)
 			}
 		}
-		if sb := want[sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", named("a")); !slices.Contains([]string{"DEPLOYED", "DEACTIVATED", "ARCHIVED"}, sb.Status) {
+		if sb := planetest.Want[planetest.Sandbox](&after, 200, "POST", "/sandboxes?createIfNotExist=true", planetest.Named("a")); !slices.Contains([]string{"DEPLOYED", "DEACTIVATED", "ARCHIVED"}, sb.Status) {
 			t.Errorf("crash %d: then it is %s", i, sb.Status)
 		}
-		after.stop()
+		after.Stop()
 	}
 }
 
 // settled checks, some time after the last request, that nothing is unfinished,
 // and that records, machines, snapshots and routes agree.
-func settled(tb testing.TB, when string, p *platform) {
+func settled(tb testing.TB, when string, p *planetest.Platform) {
 	tb.Helper()
-	after(30 * time.Second)
+	planetest.After(30 * time.Second)
 	usable := 0
-	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
-		r, routed := p.dir.Find("main", sb.Metadata.Name, time.Now())
+	for _, sb := range planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes", "") {
+		r, routed := p.Dir.Find("main", sb.Metadata.Name, time.Now())
 		alive := false
-		p.node.with(sb.Metadata.Name, func(uid string, m *machine) { alive = uid == r.UID })
+		p.Node.With(sb.Metadata.Name, func(uid string, m *planetest.Machine) { alive = uid == r.UID })
 		switch sb.Status {
 		case "DEPLOYED", "DEACTIVATED", "ARCHIVED":
 			usable++
@@ -218,11 +219,11 @@ func settled(tb testing.TB, when string, p *platform) {
 			tb.Errorf("%s: %s is still %s", when, sb.Metadata.Name, sb.Status)
 		}
 	}
-	if n := p.node.count(); n != usable {
+	if n := p.Node.Count(); n != usable {
 		tb.Errorf("%s: %d machines for %d sandboxes", when, n, usable)
 	}
-	files, err := p.node.Snapshots(tb.Context())
-	for _, n := range want[[]snapshot](p, 200, "GET", "/snapshots", "") {
+	files, err := p.Node.Snapshots(tb.Context())
+	for _, n := range planetest.Want[[]snapshot](p, 200, "GET", "/snapshots", "") {
 		if _, there := files[n.ID]; n.Status == doze.SnapshotPending || there != (n.Status == doze.SnapshotReady) {
 			tb.Errorf("%s: the snapshot %s is %s, and its files are there: %t", when, n.ID, n.Status, there)
 		}
@@ -231,7 +232,7 @@ func settled(tb testing.TB, when string, p *platform) {
 	if err != nil || len(files) != 0 {
 		tb.Errorf("%s: files of no snapshot: %v, %v", when, files, err)
 	}
-	if left, err := p.store.Leftovers(tb.Context(), 10); err != nil || len(left) != 0 {
+	if left, err := p.Store.Leftovers(tb.Context(), 10); err != nil || len(left) != 0 {
 		tb.Errorf("%s: leftovers %v, %v", when, left, err)
 	}
 }
@@ -247,18 +248,18 @@ func TestEverybodyAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := database() // its server is not of the bubble
 			synctest.Test(t, func(t *testing.T) {
-				p := startOn(t, address, true)
+				p := planetest.StartOn(t, address, true)
 				everybodyAtOnce(t, p)
-				p.reopen()
+				p.Reopen()
 				settled(t, "after a restart", p)
-				p.stop()
+				p.Stop()
 			})
 		})
 	}
 }
 
 // everybodyAtOnce is the course of TestEverybodyAtOnce.
-func everybodyAtOnce(tb testing.TB, p *platform) {
+func everybodyAtOnce(tb testing.TB, p *planetest.Platform) {
 	tb.Helper()
 	seed := rand.Uint64()
 	tb.Logf("seed %d", seed)
@@ -271,39 +272,39 @@ func everybodyAtOnce(tb testing.TB, p *platform) {
 				path := "/sandboxes/" + name
 				switch r.IntN(14) {
 				case 0:
-					p.do("POST", "/sandboxes", named(name))
+					p.Do("POST", "/sandboxes", planetest.Named(name))
 				case 1, 2:
-					p.do("POST", "/sandboxes?createIfNotExist=true", named(name))
+					p.Do("POST", "/sandboxes?createIfNotExist=true", planetest.Named(name))
 				case 3:
-					p.do("DELETE", path, "")
+					p.Do("DELETE", path, "")
 				case 4:
-					p.do("PUT", path, fmt.Sprintf(`{"spec":{"runtime":{"memory":%d}}}`, 1024+r.IntN(3)))
+					p.Do("PUT", path, fmt.Sprintf(`{"spec":{"runtime":{"memory":%d}}}`, 1024+r.IntN(3)))
 				case 5:
-					p.do("PUT", path, fmt.Sprintf(`{"spec":{"enabled":%t}}`, r.IntN(2) == 0))
+					p.Do("PUT", path, fmt.Sprintf(`{"spec":{"enabled":%t}}`, r.IntN(2) == 0))
 				case 6:
-					p.do("PUT", path, `{"metadata":{"displayName":"x"},"spec":{"runtime":{"ttl":"1s"}}}`)
+					p.Do("PUT", path, `{"metadata":{"displayName":"x"},"spec":{"runtime":{"ttl":"1s"}}}`)
 				case 7:
-					p.node.with(name, func(uid string, m *machine) {
-						if m.phase == doze.Running {
-							p.node.move(uid, doze.Failed, "chance")
+					p.Node.With(name, func(uid string, m *planetest.Machine) {
+						if m.Phase == doze.Running {
+							p.Node.Move(uid, doze.Failed, "chance")
 						}
 					})
 				case 8:
 					call := []string{"create", "delete", "disable", "enable", "snapshot", "drop", "archive", "unarchive"}[r.IntN(8)]
-					p.node.set(call, fmt.Errorf("chance"))
+					p.Node.Set(call, fmt.Errorf("chance"))
 					time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
-					p.node.set(call, nil)
+					p.Node.Set(call, nil)
 				case 9:
-					p.do("POST", path+"/snapshots", `{"name":"n"}`)
+					p.Do("POST", path+"/snapshots", `{"name":"n"}`)
 				case 10:
-					p.do("POST", path+"/snapshots/n/restore", "")
-					p.do("DELETE", path+"/snapshots/n", "")
+					p.Do("POST", path+"/snapshots/n/restore", "")
+					p.Do("DELETE", path+"/snapshots/n", "")
 				case 11:
-					p.do("POST", path+[]string{"/archive", "/unarchive"}[r.IntN(2)], "")
+					p.Do("POST", path+[]string{"/archive", "/unarchive"}[r.IntN(2)], "")
 				case 12:
-					p.do("POST", path+"/fork", fmt.Sprintf(`{"targetName":"%c","targetType":"sandbox"}`, 'a'+rune(r.IntN(3))))
+					p.Do("POST", path+"/fork", fmt.Sprintf(`{"targetName":"%c","targetType":"sandbox"}`, 'a'+rune(r.IntN(3))))
 				case 13:
-					p.do("POST", path+"/schedules", `{"type":"sleep","value":"1s","input":{"command":"a"}}`)
+					p.Do("POST", path+"/schedules", `{"type":"sleep","value":"1s","input":{"command":"a"}}`)
 				}
 				time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
 			}
@@ -311,9 +312,9 @@ func everybodyAtOnce(tb testing.TB, p *platform) {
 	}
 	wg.Wait()
 	// A machine that fails stays on its node until its sandbox is deleted.
-	for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes", "") {
+	for _, sb := range planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes", "") {
 		if sb.Status == "FAILED" {
-			p.do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
+			p.Do("DELETE", "/sandboxes/"+sb.Metadata.Name, "")
 		}
 	}
 	settled(tb, "at the end", p)

@@ -8,17 +8,9 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/testkit/postgres"
 )
-
-func opener(file string) (*seal.Opener, error) {
-	key, err := seal.Key(file)
-	if err != nil {
-		return nil, err
-	}
-	return seal.NewOpener(key)
-}
 
 // routing is a body with two rules: one has a secret.
 func routing(destination, secrets string) string {
@@ -28,23 +20,23 @@ func routing(destination, secrets string) string {
 }
 
 // routingSecret is what the node got as the secret of the second rule.
-func routingSecret(p *platform) (value string) {
-	p.t.Helper()
-	p.node.with("a", func(_ string, m *machine) {
-		rules := m.order.Network.Rules().Routing
+func routingSecret(p *planetest.Platform) (value string) {
+	p.T.Helper()
+	p.Node.With("a", func(_ string, m *planetest.Machine) {
+		rules := m.Order.Network.Rules().Routing
 		if len(rules) != 2 || rules[0].Sealed != nil || len(rules[1].Secrets.Reveal()) > 0 {
-			p.t.Fatalf("the node got %+v", rules)
+			p.T.Fatalf("the node got %+v", rules)
 		}
 		sealed := rules[1].Sealed["key"]
 		if bytes.Contains(sealed, []byte("hunter")) {
-			p.t.Errorf("the secret is sealed as %q", sealed)
+			p.T.Errorf("the secret is sealed as %q", sealed)
 		}
-		if _, err := p.opener.Unseal(sealed, fleet.SecretPlace("other")); err == nil {
-			p.t.Error("it opens for another workspace")
+		if _, err := p.Opener.Unseal(sealed, fleet.SecretPlace("other")); err == nil {
+			p.T.Error("it opens for another workspace")
 		}
-		plain, err := p.opener.Unseal(sealed, fleet.SecretPlace("main"))
+		plain, err := p.Opener.Unseal(sealed, fleet.SecretPlace("main"))
 		if err != nil {
-			p.t.Fatal(err)
+			p.T.Fatal(err)
 		}
 		value = string(plain)
 	})
@@ -63,9 +55,9 @@ func TestRoutingSecrets(t *testing.T) {
 		"postgres": {func() string { return postgres.Database(t) }, postgres.Dump},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startOn(t, tt.address(), true)
+			p := planetest.StartOn(t, tt.address(), true)
 			routingSecrets(p)
-			rows := tt.dump(t, p.file)
+			rows := tt.dump(t, p.File)
 			if !bytes.Contains(rows, []byte("SECRET:key")) || bytes.Contains(rows, []byte("hunter")) {
 				t.Error("the database has the secret, or not even the rule")
 			}
@@ -91,17 +83,17 @@ func dumpFiles(tb testing.TB, file string) (all []byte) {
 }
 
 // routingSecrets is the course of TestRoutingSecrets.
-func routingSecrets(p *platform) {
-	t := p.t
+func routingSecrets(p *planetest.Platform) {
+	t := p.T
 	const one, two = `,"secrets":{"key":"hunter2","spare":"hunter4"}`, `,"secrets":{"key":"hunter3"}`
-	p.create(routing("api.test", one))
+	p.Create(routing("api.test", one))
 	for _, step := range []struct {
 		what, body string
 		status     int
 		want       string
 	}{
 		{"as it was made", "", 200, "hunter2"},
-		{"what was answered", p.do("GET", "/sandboxes/a", "").Body.String(), 200, "hunter2"},
+		{"what was answered", p.Do("GET", "/sandboxes/a", "").Body.String(), 200, "hunter2"},
 		{"the same rule, without secrets", routing("api.test", ""), 200, "hunter2"},
 		{"a rule for another destination", routing("evil.test", ""), 400, "hunter2"},
 		{"a reference to what is not there", routing("api.test", `,"secrets":{}`), 400, "hunter2"},
@@ -110,7 +102,7 @@ func routingSecrets(p *platform) {
 		{"one that no header can have", routing("api.test", `,"secrets":{"key":"hunter\n5"}`), 400, "hunter3"},
 	} {
 		if step.body != "" {
-			w := p.do("PUT", "/sandboxes/a", step.body)
+			w := p.Do("PUT", "/sandboxes/a", step.body)
 			if w.Code != step.status || strings.Contains(w.Body.String(), "hunter") {
 				t.Errorf("%s: %d %s", step.what, w.Code, w.Body)
 			}
@@ -120,11 +112,11 @@ func routingSecrets(p *platform) {
 		}
 	}
 	for _, path := range []string{"/sandboxes/a", "/sandboxes"} {
-		if body := p.do("GET", path, "").Body.String(); strings.Contains(body, "hunter") || !strings.Contains(body, "SECRET:key") {
+		if body := p.Do("GET", path, "").Body.String(); strings.Contains(body, "hunter") || !strings.Contains(body, "SECRET:key") {
 			t.Errorf("%s answers %s", path, body)
 		}
 	}
-	p.reopen()
+	p.Reopen()
 	if got := routingSecret(p); got != "hunter3" {
 		t.Errorf("after a restart the secret is %q", got)
 	}

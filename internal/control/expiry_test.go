@@ -14,6 +14,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/listing"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestClockSteps: what must end when it was unused for a time counts the time
@@ -50,18 +51,18 @@ func TestClockSteps(t *testing.T) {
 		} {
 			t.Run(name+"/"+direction, func(t *testing.T) {
 				t.Parallel()
-				inBubble(t, func(p *platform) {
-					t := p.t
+				planetest.InBubble(t, func(p *planetest.Platform) {
+					t := p.T
 					born := time.Now()
-					p.create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
-					after(at)
+					p.Create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
+					planetest.After(at)
 					setClock(p, how.step)
-					after(time.Until(born.Add(how.ends - 10*time.Millisecond)))
-					if sb := p.get(); how.ends > at && sb.Status != "DEPLOYED" {
+					planetest.After(time.Until(born.Add(how.ends - 10*time.Millisecond)))
+					if sb := p.Get(); how.ends > at && sb.Status != "DEPLOYED" {
 						t.Fatalf("before the deadline: %s", sb.Status)
 					}
-					after(100 * time.Millisecond)
-					if sb := p.get(); sb.Status != "TERMINATED" {
+					planetest.After(100 * time.Millisecond)
+					if sb := p.Get(); sb.Status != "TERMINATED" {
 						t.Fatalf("after the deadline: %s", sb.Status)
 					}
 				})
@@ -73,10 +74,10 @@ func TestClockSteps(t *testing.T) {
 // setClock makes the record of the sandbox "a" one of a clock that was set by a
 // step just now. When it was last used its node knows, which counts the time
 // that passes.
-func setClock(p *platform, step time.Duration) {
-	t := p.t
+func setClock(p *planetest.Platform, step time.Duration) {
+	t := p.T
 	t.Helper()
-	sb, err := p.store.SandboxByName(t.Context(), "main", "a")
+	sb, err := p.Store.SandboxByName(t.Context(), "main", "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,10 +93,10 @@ func setClock(p *platform, step time.Duration) {
 			shift(&l.ExpirationPolicies[i].Value)
 		}
 	}
-	if _, err := p.store.Update(t.Context(), sb); err != nil {
+	if _, err := p.Store.Update(t.Context(), sb); err != nil {
 		t.Fatal(err)
 	}
-	p.rooms.ClockStepped()
+	p.Rooms.ClockStepped()
 }
 
 // TestDeadlinesSurviveARestart: those of every kind, also such that passed while
@@ -117,32 +118,32 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
 				for name, spec := range map[string]string{"a": tt.early, "b": tt.late} {
-					p.create(`{"metadata":{"name":"` + name + `"},"spec":{` + spec + `}}`)
-					p.node.with(name, func(uid string, _ *machine) { // or it may be in use while nobody looks
-						p.node.move(uid, doze.Suspending, "")
-						p.node.move(uid, doze.Standby, "")
+					p.Create(`{"metadata":{"name":"` + name + `"},"spec":{` + spec + `}}`)
+					p.Node.With(name, func(uid string, _ *planetest.Machine) { // or it may be in use while nobody looks
+						p.Node.Move(uid, doze.Suspending, "")
+						p.Node.Move(uid, doze.Standby, "")
 					})
 				}
-				after(time.Second) // until that is recorded
-				p.stop()
+				planetest.After(time.Second) // until that is recorded
+				p.Stop()
 				time.Sleep(2*time.Hour - time.Second)
-				p.open(true)
-				if sb := p.get(); sb.Status == "DEPLOYED" {
+				p.Open(true)
+				if sb := p.Get(); sb.Status == "DEPLOYED" {
 					t.Error("the first answer shows what has ended")
 				}
-				after(100 * time.Millisecond)
-				if sb := p.get(); sb.Status != "TERMINATED" {
+				planetest.After(100 * time.Millisecond)
+				if sb := p.Get(); sb.Status != "TERMINATED" {
 					t.Errorf("its time came while we were away: %s", sb.Status)
 				}
-				after(time.Hour - 200*time.Millisecond)
-				if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "DEPLOYED" {
+				planetest.After(time.Hour - 200*time.Millisecond)
+				if sb := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "DEPLOYED" {
 					t.Errorf("before its time: %s", sb.Status)
 				}
-				after(200 * time.Millisecond)
-				if sb := want[sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "TERMINATED" {
+				planetest.After(200 * time.Millisecond)
+				if sb := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/b", ""); sb.Status != "TERMINATED" {
 					t.Errorf("after its time: %s", sb.Status)
 				}
 			})
@@ -154,36 +155,40 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 // way to it, at every moment.
 func TestEveryReadIsTrue(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a","externalId":"x"},"spec":{"runtime":{"ttl":"1h"},"lifecycle":{"terminatedRetention":"1h"}}}`)
-		list := func(query string) func() sandbox {
-			return func() sandbox {
-				all := want[struct{ Data []sandbox }](p, 200, "GET", "/sandboxes?"+query, "", "Blaxel-Version", "2026-04-28").Data
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a","externalId":"x"},"spec":{"runtime":{"ttl":"1h"},"lifecycle":{"terminatedRetention":"1h"}}}`)
+		list := func(query string) func() planetest.Sandbox {
+			return func() planetest.Sandbox {
+				all := planetest.Want[struct{ Data []planetest.Sandbox }](p, 200, "GET", "/sandboxes?"+query, "", "Blaxel-Version", "2026-04-28").Data
 				if len(all) != 1 {
 					t.Fatalf("%s lists %d", query, len(all))
 				}
 				return all[0]
 			}
 		}
-		reads := map[string]func() sandbox{
-			"get":            p.get,
-			"by external id": func() sandbox { return want[sandbox](p, 200, "GET", "/sandboxes/by-external-id/x", "") },
-			"list":           list(""),
-			"filtered":       list("status=DEPLOYED"),
-			"bare list": func() sandbox {
-				return want[[]sandbox](p, 200, "GET", "/sandboxes", "", "Blaxel-Version", "2026-04-16")[0]
+		reads := map[string]func() planetest.Sandbox{
+			"get": p.Get,
+			"by external id": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/by-external-id/x", "")
 			},
-			"update": func() sandbox { return want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`) },
-			"create again": func() sandbox {
-				return want[sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", named("a"))
+			"list":     list(""),
+			"filtered": list("status=DEPLOYED"),
+			"bare list": func() planetest.Sandbox {
+				return planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes", "", "Blaxel-Version", "2026-04-16")[0]
+			},
+			"update": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{}`)
+			},
+			"create again": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", planetest.Named("a"))
 			},
 		}
-		after(10 * time.Minute)
+		planetest.After(10 * time.Minute)
 		used := time.Now()
-		p.node.with("a", func(_ string, m *machine) { m.lastUsed = used })
-		after(10*time.Minute + 500*time.Millisecond)
-		check := func(how string, sb sandbox, left *int64) {
+		p.Node.With("a", func(_ string, m *planetest.Machine) { m.LastUsed = used })
+		planetest.After(10*time.Minute + 500*time.Millisecond)
+		check := func(how string, sb planetest.Sandbox, left *int64) {
 			t.Helper()
 			got := doze.Observed{ExpiresIn: sb.ExpiresIn, LastUsedAt: sb.LastUsedAt, NodeGeneration: sb.NodeGeneration}
 			if diff := cmp.Diff(doze.Observed{ExpiresIn: left, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation}, got); diff != "" {
@@ -193,9 +198,9 @@ func TestEveryReadIsTrue(t *testing.T) {
 		for how, read := range reads {
 			check(how, read(), new(int64(2400)))
 		}
-		check("delete", want[sandbox](p, 200, "DELETE", "/sandboxes/a", ""), nil)
-		after(time.Second)
-		check("terminated", p.get(), nil)
+		check("delete", planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", ""), nil)
+		planetest.After(time.Second)
+		check("terminated", p.Get(), nil)
 		check("terminated, in a list", list("showTerminated=true")(), nil)
 	})
 }
@@ -204,22 +209,28 @@ func TestEveryReadIsTrue(t *testing.T) {
 // anybody looked before; and it is true of an update, too.
 func TestReadsKnowKeepAlive(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		const policy = `"lifecycle":{"terminatedRetention":"1h","expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"%s"}]}`
-		p.create(`{"metadata":{"name":"a","externalId":"x"},"spec":{` + fmt.Sprintf(policy, "30m") + `}}`)
+		p.Create(`{"metadata":{"name":"a","externalId":"x"},"spec":{` + fmt.Sprintf(policy, "30m") + `}}`)
 		ends := time.Now().Add(20 * time.Minute)
-		p.node.with("a", func(_ string, m *machine) { m.alive = ends })
-		reads := map[string]func() sandbox{
-			"get":            p.get,
-			"with secrets":   func() sandbox { return want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "") },
-			"by external id": func() sandbox { return want[sandbox](p, 200, "GET", "/sandboxes/by-external-id/x", "") },
-			"list": func() sandbox {
-				return want[[]sandbox](p, 200, "GET", "/sandboxes", "", "Blaxel-Version", "2026-04-16")[0]
+		p.Node.With("a", func(_ string, m *planetest.Machine) { m.Alive = ends })
+		reads := map[string]func() planetest.Sandbox{
+			"get": p.Get,
+			"with secrets": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "")
 			},
-			"update": func() sandbox { return want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`) },
-			"create again": func() sandbox {
-				return want[sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", named("a"))
+			"by external id": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/by-external-id/x", "")
+			},
+			"list": func() planetest.Sandbox {
+				return planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes", "", "Blaxel-Version", "2026-04-16")[0]
+			},
+			"update": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{}`)
+			},
+			"create again": func() planetest.Sandbox {
+				return planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", planetest.Named("a"))
 			},
 		}
 		check := func(used time.Time, left int64) {
@@ -231,15 +242,15 @@ func TestReadsKnowKeepAlive(t *testing.T) {
 				}
 			}
 		}
-		after(7 * time.Minute)
+		planetest.After(7 * time.Minute)
 		check(time.Now(), 30*60)
-		after(7 * time.Minute)
+		planetest.After(7 * time.Minute)
 		check(time.Now(), 30*60)
-		after(16 * time.Minute)
+		planetest.After(16 * time.Minute)
 		check(ends, 20*60)
-		p.node.with("a", func(_ string, m *machine) { m.alive = time.Now().Add(10 * time.Minute) })
-		after(5 * time.Minute)
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{`+fmt.Sprintf(policy, "1m")+`}}`) // a minute is not over: it is in use
+		p.Node.With("a", func(_ string, m *planetest.Machine) { m.Alive = time.Now().Add(10 * time.Minute) })
+		planetest.After(5 * time.Minute)
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{`+fmt.Sprintf(policy, "1m")+`}}`) // a minute is not over: it is in use
 		check(time.Now(), 60)
 	})
 }
@@ -248,35 +259,35 @@ func TestReadsKnowKeepAlive(t *testing.T) {
 // who looks, long before the last of their machines is gone.
 func TestManyEndAtOnce(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		const many = 3000 // some batches
 		fill(p, many, 0)
-		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"24h","terminationGracePeriodSeconds":600}}}`)
+		p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"24h","terminationGracePeriodSeconds":600}}}`)
 		time.Sleep(24*time.Hour - time.Millisecond)
-		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
+		if _, ok := p.Dir.Find("main", "a", time.Now()); !ok {
 			t.Fatal("its route is gone before its time")
 		}
 		time.Sleep(time.Millisecond)
-		if _, ok := p.dir.Find("main", "a", time.Now()); ok {
+		if _, ok := p.Dir.Find("main", "a", time.Now()); ok {
 			t.Error("it can still be reached")
 		}
 		// Whatever is handled already, nobody sees anything else.
-		living := want[struct{ Data []sandbox }](p, 200, "GET", "/sandboxes?status=DEPLOYED", "", "Blaxel-Version", "2026-04-28")
+		living := planetest.Want[struct{ Data []planetest.Sandbox }](p, 200, "GET", "/sandboxes?status=DEPLOYED", "", "Blaxel-Version", "2026-04-28")
 		if n := len(living.Data); n != 0 {
 			t.Errorf("a page of %d lives on", n)
 		}
-		if sb := p.get(); sb.Status != "DELETING" || p.node.count() != 1 {
-			t.Errorf("it is %s, with %d machines", sb.Status, p.node.count())
+		if sb := p.Get(); sb.Status != "DELETING" || p.Node.Count() != 1 {
+			t.Errorf("it is %s, with %d machines", sb.Status, p.Node.Count())
 		}
-		after(100 * time.Millisecond)
-		gone := want[struct{ Data []sandbox }](p, 200, "GET", "/sandboxes?status=TERMINATED&limit=200", "", "Blaxel-Version", "2026-04-28")
+		planetest.After(100 * time.Millisecond)
+		gone := planetest.Want[struct{ Data []planetest.Sandbox }](p, 200, "GET", "/sandboxes?status=TERMINATED&limit=200", "", "Blaxel-Version", "2026-04-28")
 		if n := len(gone.Data); n != 200 {
 			t.Errorf("a page of %d has ended", n)
 		}
 		for _, sb := range gone.Data {
-			events := want[sandbox](p, 200, "GET", "/sandboxes/"+sb.Metadata.Name, "").Events
-			if diff := cmp.Diff([]string{"DELETING", "TERMINATED"}, statuses(sandbox{Observed: doze.Observed{Events: events}})); diff != "" {
+			events := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/"+sb.Metadata.Name, "").Events
+			if diff := cmp.Diff([]string{"DELETING", "TERMINATED"}, planetest.Statuses(planetest.Sandbox{Observed: doze.Observed{Events: events}})); diff != "" {
 				t.Fatal(diff)
 			}
 		}
@@ -300,23 +311,23 @@ func TestKeepAliveIsNotIdle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
 				born := time.Now()
-				p.create(idle)
-				p.node.with("a", func(uid string, m *machine) {
-					if m.alive = born.Add(tt.alive); tt.asleep {
-						p.node.move(uid, doze.Suspending, "")
-						p.node.move(uid, doze.Standby, "")
+				p.Create(idle)
+				p.Node.With("a", func(uid string, m *planetest.Machine) {
+					if m.Alive = born.Add(tt.alive); tt.asleep {
+						p.Node.Move(uid, doze.Suspending, "")
+						p.Node.Move(uid, doze.Standby, "")
 					}
 				})
-				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
-				if sb := p.get(); sb.Status != "DEPLOYED" {
+				planetest.After(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.Get(); sb.Status != "DEPLOYED" {
 					t.Fatalf("before the deadline: %s", sb.Status)
 				}
-				after(100 * time.Millisecond)
-				if sb := p.get(); sb.Status != "TERMINATED" || p.node.asked() != tt.asked {
-					t.Fatalf("after the deadline: %s, asked %d times", sb.Status, p.node.asked())
+				planetest.After(100 * time.Millisecond)
+				if sb := p.Get(); sb.Status != "TERMINATED" || p.Node.Asked() != tt.asked {
+					t.Fatalf("after the deadline: %s, asked %d times", sb.Status, p.Node.Asked())
 				}
 			})
 		})
@@ -326,22 +337,22 @@ func TestKeepAliveIsNotIdle(t *testing.T) {
 // TestRequestWinsAgainstIdleness: one that comes while the agent is asked.
 func TestRequestWinsAgainstIdleness(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
-		p.node.hook = sync.OnceFunc(func() {
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
+		p.Node.Hook = sync.OnceFunc(func() {
 			time.Sleep(time.Second)
-			p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() })
+			p.Node.With("a", func(_ string, m *planetest.Machine) { m.LastUsed = time.Now() })
 		})
-		after(30*time.Minute + 2*time.Second)
-		if n := p.node.asked(); n != 1 {
+		planetest.After(30*time.Minute + 2*time.Second)
+		if n := p.Node.Asked(); n != 1 {
 			t.Fatalf("asked %d times", n)
 		}
-		if sb := p.get(); sb.Status != "DEPLOYED" {
+		if sb := p.Get(); sb.Status != "DEPLOYED" {
 			t.Fatalf("it is %s", sb.Status)
 		}
-		after(30 * time.Minute)
-		if sb := p.get(); sb.Status != "TERMINATED" {
+		planetest.After(30 * time.Minute)
+		if sb := p.Get(); sb.Status != "TERMINATED" {
 			t.Errorf("it is %s", sb.Status)
 		}
 	})
@@ -349,29 +360,29 @@ func TestRequestWinsAgainstIdleness(t *testing.T) {
 
 // fill adds records that end in a day, each with a policy, past the API. They
 // are numbered up to n, from after another number.
-func fill(p *platform, n, from int) {
-	p.t.Helper()
-	db, err := sql.Open("sqlite", p.file)
+func fill(p *planetest.Platform, n, from int) {
+	p.T.Helper()
+	db, err := sql.Open("sqlite", p.File)
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
 	now := time.Now().UnixMilli()
-	_, err = db.ExecContext(p.t.Context(), `INSERT INTO sandboxes
+	_, err = db.ExecContext(p.T.Context(), `INSERT INTO sandboxes
 		(uid, workspace, name, external_id, search, machine, phase, seq, revision, created_at, last_used_at, ended_at, deadline, body)
 		WITH RECURSIVE n(i) AS (SELECT $3 + 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
 		SELECT 'u' || i, 'main', 'n' || i, 'e' || i, 'n' || i, 'u' || i, 'standby', 0, 1, $2 + i, $2, 0, $2 + 86400000,
 			'{"metadata":{"name":"n' || i || '","workspace":"main"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"1d"}]}}}'
 		FROM n`, n, now, from)
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 }
 
 // TestManyRecordsCostNoTimers is not parallel: it counts goroutines and memory.
 func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see above
 	const many = 100_000
-	p := start(t, true)
+	p := planetest.Start(t, true)
 	measure := func() (goroutines int, bytes uint64) {
 		runtime.GC()
 		var m runtime.MemStats
@@ -382,7 +393,7 @@ func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see ab
 	few := looks(p)
 	goroutines, bytes := measure()
 	fill(p, many, many/100)
-	p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`) // makes the loop look
+	p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`) // makes the loop look
 	grown, more := measure()
 	if grown > goroutines+8 || more > bytes+(8<<20) {
 		t.Errorf("with %d records more: %d goroutines instead of %d, %d bytes instead of %d", many, grown, goroutines, more, bytes)
@@ -398,33 +409,33 @@ func TestManyRecordsCostNoTimers(t *testing.T) { //nolint:paralleltest // see ab
 
 // looks are what the loop, and callers, look for in the records, and the least
 // that each takes: on a busy machine, others take most of the time.
-func looks(p *platform) map[string]time.Duration {
-	p.t.Helper()
+func looks(p *planetest.Platform) map[string]time.Duration {
+	p.T.Helper()
 	least := map[string]time.Duration{}
 	for i := range 100 {
 		now := time.Now()
 		for what, look := range map[string]func() error{
 			"what is due": func() error {
-				due, err := p.store.Due(p.t.Context(), now, 256)
+				due, err := p.Store.Due(p.T.Context(), now, 256)
 				if len(due) > 0 {
-					p.t.Errorf("%d are due", len(due))
+					p.T.Errorf("%d are due", len(due))
 				}
 				return err
 			},
-			"what is over": func() error { _, err := p.store.Purge(p.t.Context(), now, 256); return err },
-			"the deadline": func() error { _, err := p.store.NextDeadline(p.t.Context()); return err },
+			"what is over": func() error { _, err := p.Store.Purge(p.T.Context(), now, 256); return err },
+			"the deadline": func() error { _, err := p.Store.NextDeadline(p.T.Context()); return err },
 			"an external id": func() error {
-				_, err := p.store.LatestByExternalID(p.t.Context(), "main", fmt.Sprint("e", i+1))
+				_, err := p.Store.LatestByExternalID(p.T.Context(), "main", fmt.Sprint("e", i+1))
 				return err
 			},
 			"a page of a list": func() error {
-				_, err := p.store.List(p.t.Context(), listing.Query{Workspace: "main", Limit: 50}, now)
+				_, err := p.Store.List(p.T.Context(), listing.Query{Workspace: "main", Limit: 50}, now)
 				return err
 			},
 		} {
 			began := time.Now()
 			if err := look(); err != nil {
-				p.t.Fatalf("%s: %v", what, err)
+				p.T.Fatalf("%s: %v", what, err)
 			}
 			if took := time.Since(began); i == 0 || took < least[what] {
 				least[what] = took
@@ -448,25 +459,25 @@ func TestIdleTimeSurvivesARestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
 				born := time.Now()
-				p.create(`{"metadata":{"name":"a"},` + policy + `}`)
+				p.Create(`{"metadata":{"name":"a"},` + policy + `}`)
 				if tt.asleep {
-					p.node.with("a", func(uid string, _ *machine) {
-						p.node.move(uid, doze.Suspending, "")
-						p.node.move(uid, doze.Standby, "")
+					p.Node.With("a", func(uid string, _ *planetest.Machine) {
+						p.Node.Move(uid, doze.Suspending, "")
+						p.Node.Move(uid, doze.Standby, "")
 					})
 				}
-				after(20 * time.Minute)
-				p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() }) // as it adopts it
-				p.reopen()
-				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
-				if sb := p.get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1 {
+				planetest.After(20 * time.Minute)
+				p.Node.With("a", func(_ string, m *planetest.Machine) { m.LastUsed = time.Now() }) // as it adopts it
+				p.Reopen()
+				planetest.After(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.Get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1 {
 					t.Fatalf("before the deadline: %s", sb.Status)
 				}
-				after(100 * time.Millisecond)
-				if sb := p.get(); sb.Status != "TERMINATED" {
+				planetest.After(100 * time.Millisecond)
+				if sb := p.Get(); sb.Status != "TERMINATED" {
 					t.Fatalf("after the deadline: %s", sb.Status)
 				}
 			})

@@ -5,14 +5,15 @@ import (
 
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestFakeIsANode: the node that these tests use keeps the promises of a real one.
 func TestFakeIsANode(t *testing.T) {
 	t.Parallel()
 	fleettest.Run(t, fleettest.Host{Image: "base", Node: func(*testing.T) fleet.Node {
-		n := newNode()
-		n.report = func(fleet.Report) {}
+		n := planetest.NewNode()
+		n.Report = func(fleet.Report) {}
 		return n
 	}})
 }

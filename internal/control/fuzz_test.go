@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 var bodies = []string{
@@ -22,16 +24,16 @@ func FuzzBodies(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		inBubble(t, func(p *platform) {
-			t := p.t
-			p.create(named("fuzz"))
+		planetest.InBubble(t, func(p *planetest.Platform) {
+			t := p.T
+			p.Create(planetest.Named("fuzz"))
 			for _, call := range [][2]string{{"POST", "/sandboxes"}, {"PUT", "/sandboxes/fuzz"}, {"POST", "/api_keys"}} {
-				w := p.do(call[0], call[1], body)
+				w := p.Do(call[0], call[1], body)
 				if w.Code == 500 || w.Code == 0 {
 					t.Fatalf("%v: %d %s", call, w.Code, w.Body)
 				}
 				if w.Code != 200 {
-					checkError(t, w)
+					planetest.CheckError(t, w)
 				}
 			}
 			synctest.Wait()
@@ -51,12 +53,12 @@ func FuzzRequests(f *testing.F) {
 		if strings.Contains(path, "%") {
 			r.URL.RawPath = r.URL.Path
 		}
-		p := start(t, false)
-		defer p.stop()
-		r.Header.Set("Authorization", "Bearer "+p.key)
+		p := planetest.Start(t, false)
+		defer p.Stop()
+		r.Header.Set("Authorization", "Bearer "+p.Key)
 		r.Header.Set("Blaxel-Version", "2026-04-28")
 		w := httptest.NewRecorder()
-		p.http.ServeHTTP(w, r)
+		p.HTTP.ServeHTTP(w, r)
 		if w.Code >= 500 || w.Code/100 == 3 {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}

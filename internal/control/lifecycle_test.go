@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 func TestExpiry(t *testing.T) {
@@ -34,30 +35,30 @@ func TestExpiry(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
 				born := time.Now()
-				p.create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
+				p.Create(`{"metadata":{"name":"a"},"spec":{` + tt.spec + `}}`)
 				for _, at := range tt.used {
-					after(time.Until(born.Add(at)))
-					p.node.with("a", func(_ string, m *machine) { m.lastUsed = time.Now() })
+					planetest.After(time.Until(born.Add(at)))
+					p.Node.With("a", func(_ string, m *planetest.Machine) { m.LastUsed = time.Now() })
 				}
-				after(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
-				if sb := p.get(); sb.Status != "DEPLOYED" || sb.ExpiresIn == nil || *sb.ExpiresIn != 1 {
+				planetest.After(time.Until(born.Add(tt.ends - 10*time.Millisecond)))
+				if sb := p.Get(); sb.Status != "DEPLOYED" || sb.ExpiresIn == nil || *sb.ExpiresIn != 1 {
 					t.Fatalf("before the deadline: %s, expires in %v", sb.Status, sb.ExpiresIn)
 				}
-				after(100 * time.Millisecond)
-				sb := p.get()
+				planetest.After(100 * time.Millisecond)
+				sb := p.Get()
 				if sb.Status != "TERMINATED" || sb.ExpiresIn != nil {
 					t.Fatalf("after the deadline: %s, expires in %v", sb.Status, sb.ExpiresIn)
 				}
-				if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "DELETING", "TERMINATED"}, statuses(sb)); diff != "" {
+				if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "DELETING", "TERMINATED"}, planetest.Statuses(sb)); diff != "" {
 					t.Error(diff)
 				}
-				if p.node.count() != 0 {
+				if p.Node.Count() != 0 {
 					t.Error("its machine is still there")
 				}
-				if _, ok := p.dir.Find("main", "a", time.Now()); ok {
+				if _, ok := p.Dir.Find("main", "a", time.Now()); ok {
 					t.Error("its route is still there")
 				}
 			})
@@ -67,17 +68,17 @@ func TestExpiry(t *testing.T) {
 
 func TestInUseIsNotIdle(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
-		p.node.with("a", func(_ string, m *machine) { m.inUse = true })
-		after(3 * time.Hour)
-		if sb := p.get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1800 || !sb.LastUsedAt.Equal(time.Now()) {
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"expirationPolicies":[{"action":"delete","type":"ttl-idle","value":"30m"}]}}}`)
+		p.Node.With("a", func(_ string, m *planetest.Machine) { m.InUse = true })
+		planetest.After(3 * time.Hour)
+		if sb := p.Get(); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 1800 || !sb.LastUsedAt.Equal(time.Now()) {
 			t.Fatalf("in use for hours: %s, expires in %d, used %v", sb.Status, *sb.ExpiresIn, sb.LastUsedAt)
 		}
-		p.node.with("a", func(_ string, m *machine) { m.inUse, m.lastUsed = false, time.Now() })
-		after(30*time.Minute + 100*time.Millisecond)
-		if sb := p.get(); sb.Status != "TERMINATED" {
+		p.Node.With("a", func(_ string, m *planetest.Machine) { m.InUse, m.LastUsed = false, time.Now() })
+		planetest.After(30*time.Minute + 100*time.Millisecond)
+		if sb := p.Get(); sb.Status != "TERMINATED" {
 			t.Fatalf("idle for 30 minutes: %s", sb.Status)
 		}
 	})
@@ -95,20 +96,20 @@ func TestRetention(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
-				p.create(`{"metadata":{"name":"a"},"spec":` + tt.spec + `}`)
-				if sb := want[sandbox](p, 200, "DELETE", "/sandboxes/a", ""); sb.Status != "DELETING" {
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
+				p.Create(`{"metadata":{"name":"a"},"spec":` + tt.spec + `}`)
+				if sb := planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", ""); sb.Status != "DELETING" {
 					t.Errorf("delete answers %s", sb.Status)
 				}
-				after(tt.kept - 10*time.Millisecond)
-				if sb := p.get(); sb.Status != "TERMINATED" {
+				planetest.After(tt.kept - 10*time.Millisecond)
+				if sb := p.Get(); sb.Status != "TERMINATED" {
 					t.Errorf("during retention: %s", sb.Status)
 				}
-				want[any](p, 404, "DELETE", "/sandboxes/a", "")
-				want[any](p, 404, "PUT", "/sandboxes/a", "{}")
-				after(110 * time.Millisecond)
-				want[any](p, 404, "GET", "/sandboxes/a", "")
+				planetest.Want[any](p, 404, "DELETE", "/sandboxes/a", "")
+				planetest.Want[any](p, 404, "PUT", "/sandboxes/a", "{}")
+				planetest.After(110 * time.Millisecond)
+				planetest.Want[any](p, 404, "GET", "/sandboxes/a", "")
 			})
 		})
 	}
@@ -116,23 +117,23 @@ func TestRetention(t *testing.T) {
 
 func TestLongerTTLWinsOverTheTimer(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
-		after(59 * time.Minute)
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"2h"}}}`)
-		after(59 * time.Minute)
-		if sb := p.get(); sb.Status != "DEPLOYED" {
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
+		planetest.After(59 * time.Minute)
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"2h"}}}`)
+		planetest.After(59 * time.Minute)
+		if sb := p.Get(); sb.Status != "DEPLOYED" {
 			t.Fatalf("%s", sb.Status)
 		}
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":null}}}`)
-		after(5 * time.Hour)
-		if sb := p.get(); sb.Status != "DEPLOYED" || sb.ExpiresIn != nil || sb.Spec.Runtime.TTL != "" {
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":null}}}`)
+		planetest.After(5 * time.Hour)
+		if sb := p.Get(); sb.Status != "DEPLOYED" || sb.ExpiresIn != nil || sb.Spec.Runtime.TTL != "" {
 			t.Fatalf("cleared: %s %v %q", sb.Status, sb.ExpiresIn, sb.Spec.Runtime.TTL)
 		}
-		want[any](p, 400, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"1h"}}}`) // long over
-		after(100 * time.Millisecond)
-		if sb := p.get(); sb.Status != "DEPLOYED" {
+		planetest.Want[any](p, 400, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"1h"}}}`) // long over
+		planetest.After(100 * time.Millisecond)
+		if sb := p.Get(); sb.Status != "DEPLOYED" {
 			t.Fatalf("a ttl in the past: %s", sb.Status)
 		}
 	})
@@ -140,23 +141,23 @@ func TestLongerTTLWinsOverTheTimer(t *testing.T) {
 
 func TestDeleteIsTriedUntilTheNodeAgrees(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
-		p.node.set("delete", errors.New("busy"))
-		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
-		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "") // twice is fine
-		p.create(named("a"))                                // the name is free at once
-		after(time.Minute)
-		if p.node.count() != 2 {
-			t.Fatalf("%d machines", p.node.count())
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
+		p.Node.Set("delete", errors.New("busy"))
+		planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", "") // twice is fine
+		p.Create(planetest.Named("a"))                                          // the name is free at once
+		planetest.After(time.Minute)
+		if p.Node.Count() != 2 {
+			t.Fatalf("%d machines", p.Node.Count())
 		}
-		p.node.set("delete", nil)
-		after(10 * time.Second)
-		if p.node.count() != 1 {
-			t.Errorf("%d machines", p.node.count())
+		p.Node.Set("delete", nil)
+		planetest.After(10 * time.Second)
+		if p.Node.Count() != 1 {
+			t.Errorf("%d machines", p.Node.Count())
 		}
-		if sb := p.get(); sb.Status != "DEPLOYED" {
+		if sb := p.Get(); sb.Status != "DEPLOYED" {
 			t.Errorf("the new one is %s", sb.Status)
 		}
 	})
@@ -164,26 +165,26 @@ func TestDeleteIsTriedUntilTheNodeAgrees(t *testing.T) {
 
 func TestDeleteEndsACreate(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		release := p.node.hold()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		release := p.Node.Hold()
 		defer release()
 		done := make(chan int)
-		go func() { done <- p.do("POST", "/sandboxes", named("a")).Code }()
+		go func() { done <- p.Do("POST", "/sandboxes", planetest.Named("a")).Code }()
 		synctest.Wait()
-		if sb := p.get(); sb.Status != "DEPLOYING" {
+		if sb := p.Get(); sb.Status != "DEPLOYING" {
 			t.Fatalf("during the create: %s", sb.Status)
 		}
-		w := p.do("POST", "/sandboxes", named("a"))
+		w := p.Do("POST", "/sandboxes", planetest.Named("a"))
 		if w.Code != 409 || !strings.Contains(w.Body.String(), "CREATION_IN_PROGRESS") {
 			t.Errorf("a second create: %d %s", w.Code, w.Body)
 		}
-		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", "")
 		if code := <-done; code != http.StatusConflict {
 			t.Errorf("the create answers %d", code)
 		}
 		synctest.Wait()
-		if sb := p.get(); sb.Status != "TERMINATED" {
+		if sb := p.Get(); sb.Status != "TERMINATED" {
 			t.Errorf("afterwards: %s", sb.Status)
 		}
 	})
@@ -200,14 +201,14 @@ func TestDeleteEndsAChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, false)
-			p.create(named("a"))
-			p.node.hook = sync.OnceFunc(func() { want[sandbox](p, 200, "DELETE", "/sandboxes/a", "") })
-			w := p.do(tt.method, tt.path, tt.body)
+			p := planetest.Start(t, false)
+			p.Create(planetest.Named("a"))
+			p.Node.Hook = sync.OnceFunc(func() { planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", "") })
+			w := p.Do(tt.method, tt.path, tt.body)
 			if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "the sandbox was deleted meanwhile") {
 				t.Errorf("%s %s: %d %s", tt.method, tt.path, w.Code, w.Body)
 			}
-			if sb := p.get(); sb.Status != "DELETING" {
+			if sb := p.Get(); sb.Status != "DELETING" {
 				t.Errorf("it is %s", sb.Status)
 			}
 		})
@@ -216,9 +217,9 @@ func TestDeleteEndsAChange(t *testing.T) {
 
 func TestReportsMoveTheRecord(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
 		steps := []struct {
 			to     doze.Phase
 			state  string
@@ -231,30 +232,30 @@ func TestReportsMoveTheRecord(t *testing.T) {
 			{doze.Failed, "", "FAILED"},
 		}
 		for _, s := range steps {
-			p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, s.to, "because") })
+			p.Node.With("a", func(uid string, _ *planetest.Machine) { p.Node.Move(uid, s.to, "because") })
 			time.Sleep(time.Second) // until it is recorded
-			if sb := p.get(); sb.State != s.state || sb.Status != s.status {
+			if sb := p.Get(); sb.State != s.state || sb.Status != s.status {
 				t.Errorf("%v: state %q, status %q", s.to, sb.State, sb.Status)
 			}
 		}
-		sb := p.get()
-		if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "DEPLOYED", "FAILED"}, statuses(sb)); diff != "" {
+		sb := p.Get()
+		if diff := cmp.Diff([]string{"DEPLOYING", "DEPLOYED", "DEPLOYED", "FAILED"}, planetest.Statuses(sb)); diff != "" {
 			t.Error(diff)
 		}
 		// What the node says again and again is said once.
 		if said := sb.Events[2]; said.Type != "notice" || said.Message != "because (the last of 4)" || sb.Events[3].Message != "because" {
 			t.Errorf("events %+v", sb.Events)
 		}
-		if _, ok := p.dir.Find("main", "a", time.Now()); !ok {
+		if _, ok := p.Dir.Find("main", "a", time.Now()); !ok {
 			t.Error("nothing leads to the node, which says why it failed")
 		}
 		// A failed one comes back on a fresh machine.
-		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" {
+		if sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" {
 			t.Errorf("after a PUT: %s", sb.Status)
 		}
 		synctest.Wait()
-		if p.node.count() != 1 {
-			t.Errorf("%d machines", p.node.count())
+		if p.Node.Count() != 1 {
+			t.Errorf("%d machines", p.Node.Count())
 		}
 	})
 }
@@ -263,31 +264,31 @@ func TestReportsMoveTheRecord(t *testing.T) {
 // not take that of others.
 func TestGraceKeepsNobodyElse(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
+	planetest.InBubble(t, func(p *planetest.Platform) {
 		const slow = 40
 		status := func(name string) string {
-			return want[sandbox](p, 200, "GET", "/sandboxes/"+name, "").Status
+			return planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/"+name, "").Status
 		}
 		for i := range slow {
-			p.create(fmt.Sprintf(`{"metadata":{"name":"slow%d"},"spec":{"lifecycle":{"terminatedRetention":"1h"},"runtime":{"terminationGracePeriodSeconds":600}}}`, i))
+			p.Create(fmt.Sprintf(`{"metadata":{"name":"slow%d"},"spec":{"lifecycle":{"terminatedRetention":"1h"},"runtime":{"terminationGracePeriodSeconds":600}}}`, i))
 		}
-		p.create(named("quick"))
+		p.Create(planetest.Named("quick"))
 		for i := range slow {
-			want[sandbox](p, 200, "DELETE", fmt.Sprintf("/sandboxes/slow%d", i), "")
+			planetest.Want[planetest.Sandbox](p, 200, "DELETE", fmt.Sprintf("/sandboxes/slow%d", i), "")
 		}
-		want[sandbox](p, 200, "DELETE", "/sandboxes/quick", "")
-		after(time.Second)
+		planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/quick", "")
+		planetest.After(time.Second)
 		if got := status("quick"); got != "TERMINATED" {
-			p.t.Errorf("the quick one is %s", got)
+			p.T.Errorf("the quick one is %s", got)
 		}
-		after(598 * time.Second)
-		if got := status("slow0"); got != "DELETING" || p.node.count() != slow {
-			p.t.Errorf("the slow one is %s before its time, %d machines", got, p.node.count())
+		planetest.After(598 * time.Second)
+		if got := status("slow0"); got != "DELETING" || p.Node.Count() != slow {
+			p.T.Errorf("the slow one is %s before its time, %d machines", got, p.Node.Count())
 		}
-		after(2 * time.Second)
+		planetest.After(2 * time.Second)
 		for i := range slow {
 			if got := status(fmt.Sprintf("slow%d", i)); got != "TERMINATED" {
-				p.t.Errorf("slow%d is %s", i, got)
+				p.T.Errorf("slow%d is %s", i, got)
 			}
 		}
 	})
@@ -296,24 +297,24 @@ func TestGraceKeepsNobodyElse(t *testing.T) {
 // TestGraceThatIsChanged counts at once, and after a start of the platform.
 func TestGraceThatIsChanged(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`)
-		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"terminationGracePeriodSeconds":60}}}`)
-		p.node.with("a", func(_ string, m *machine) {
-			if m.order.Grace != time.Minute {
-				p.t.Errorf("its processes get %v", m.order.Grace)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`)
+		planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"terminationGracePeriodSeconds":60}}}`)
+		p.Node.With("a", func(_ string, m *planetest.Machine) {
+			if m.Order.Grace != time.Minute {
+				p.T.Errorf("its processes get %v", m.Order.Grace)
 			}
-			m.order.Grace = 0 // as after a start of the node
+			m.Order.Grace = 0 // as after a start of the node
 		})
-		p.reopen()
-		want[any](p, 200, "DELETE", "/sandboxes/a", "")
-		after(59 * time.Second)
-		if sb := p.get(); sb.Status != "DELETING" {
-			p.t.Errorf("within its time it is %s", sb.Status)
+		p.Reopen()
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.After(59 * time.Second)
+		if sb := p.Get(); sb.Status != "DELETING" {
+			p.T.Errorf("within its time it is %s", sb.Status)
 		}
-		after(2 * time.Second)
-		if sb := p.get(); sb.Status != "TERMINATED" {
-			p.t.Errorf("after its time it is %s", sb.Status)
+		planetest.After(2 * time.Second)
+		if sb := p.Get(); sb.Status != "TERMINATED" {
+			p.T.Errorf("after its time it is %s", sb.Status)
 		}
 	})
 }
@@ -322,12 +323,12 @@ func TestGraceThatIsChanged(t *testing.T) {
 // has its own.
 func TestRedeployGrantsGrace(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"terminationGracePeriodSeconds":600}}}`)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"terminationGracePeriodSeconds":600}}}`)
 		began := time.Now()
-		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-		if took := time.Since(began); sb.Status != "DEPLOYED" || took != 600*time.Second || p.node.count() != 1 {
-			p.t.Errorf("it is %s after %v, %d machines", sb.Status, took, p.node.count())
+		sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		if took := time.Since(began); sb.Status != "DEPLOYED" || took != 600*time.Second || p.Node.Count() != 1 {
+			p.T.Errorf("it is %s after %v, %d machines", sb.Status, took, p.Node.Count())
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // lifetime is what somebody who knows everything about a sandbox expects.
@@ -76,15 +77,15 @@ func TestLifetimes(t *testing.T) {
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
 	minutes := func(most int) time.Duration { return time.Duration(1+dice.IntN(most)) * time.Minute }
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		all, born := map[string]*lifetime{}, 0
 		// settle has time pass, and looks at every sandbox.
 		settle := func(until time.Time) {
-			after(time.Until(until))
+			planetest.After(time.Until(until))
 			now := time.Now()
-			shown := map[string]sandbox{}
-			for _, sb := range want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", "") {
+			shown := map[string]planetest.Sandbox{}
+			for _, sb := range planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", "") {
 				shown[sb.Metadata.Name] = sb
 			}
 			for name, l := range all {
@@ -115,7 +116,7 @@ func TestLifetimes(t *testing.T) {
 				if dice.IntN(2) > 0 {
 					l.last = now.Truncate(time.Second).Add(minutes(90))
 				}
-				p.create(`{"metadata":{"name":"` + name + `"},` + l.spec()[1:])
+				p.Create(`{"metadata":{"name":"` + name + `"},` + l.spec()[1:])
 				all[name] = l
 			}
 			now := time.Now()
@@ -136,8 +137,8 @@ func TestLifetimes(t *testing.T) {
 }
 
 // happens lets something happen to a sandbox that has not ended.
-func happens(p *platform, name string, l *lifetime, what int, d time.Duration) {
-	p.t.Helper()
+func happens(p *planetest.Platform, name string, l *lifetime, what int, d time.Duration) {
+	p.T.Helper()
 	now := time.Now()
 	if at := l.ends(); !at.IsZero() && !now.Before(at) {
 		return
@@ -161,10 +162,10 @@ func happens(p *platform, name string, l *lifetime, what int, d time.Duration) {
 			*l = was
 			return
 		}
-		want[doze.Sandbox](p, 200, "PUT", "/sandboxes/"+name, l.spec())
+		planetest.Want[doze.Sandbox](p, 200, "PUT", "/sandboxes/"+name, l.spec())
 		return
 	}
-	p.node.with(name, func(_ string, m *machine) { m.lastUsed, m.inUse, m.alive = l.used, l.held, l.alive })
+	p.Node.With(name, func(_ string, m *planetest.Machine) { m.LastUsed, m.InUse, m.Alive = l.used, l.held, l.alive })
 }
 
 // deref is a number that may be missing, as a text.

@@ -9,21 +9,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestLogs: what the platform knows of workloads, in the form of a log.
 func TestLogs(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`)
-		after(time.Minute)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"},"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`)
+		planetest.After(time.Minute)
 		disabled := time.Now()
-		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
-		after(time.Minute)
+		planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+		planetest.After(time.Minute)
 		ended := time.Now()
-		want[any](p, 200, "DELETE", "/sandboxes/a", "")
-		after(time.Minute)
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.After(time.Minute)
 		moment := func(at time.Time) string { return url.QueryEscape(at.Format(time.RFC3339)) }
 		for query, says := range map[string]map[string]string{
 			"workloadIds=a":      {"a": "has ended|deleted the sandbox|is disabled|being disabled|is ready|being started"},
@@ -34,7 +35,7 @@ func TestLogs(t *testing.T) {
 			"workloadIds=a&resourceType=images":                                                   {"a": ""},
 		} {
 			got := map[string]string{}
-			for name, log := range want[map[string]doze.Log](p, 200, "GET", "/observability/logs?"+query, "") {
+			for name, log := range planetest.Want[map[string]doze.Log](p, 200, "GET", "/observability/logs?"+query, "") {
 				var words []string
 				for _, line := range log.Lines {
 					if line.Severity != doze.LogInfo || line.Timestamp.IsZero() {
@@ -62,19 +63,19 @@ func TestLogs(t *testing.T) {
 				}
 			}
 		}
-		all := want[map[string]any](p, 400, "GET", "/observability/logs?start=soon&end=later", "")
+		all := planetest.Want[map[string]any](p, 400, "GET", "/observability/logs?start=soon&end=later", "")
 		for _, part := range []string{"start", "end", "workloadIds"} {
 			if text, _ := all["message"].(string); !strings.Contains(text, part) {
 				t.Errorf("%s is missing in %q", part, text)
 			}
 		}
-		want[any](p, 400, "GET", "/observability/logs?workloadIds="+strings.Repeat("a,", doze.LogWorkloadsMax+1), "")
-		want[any](p, 400, "GET", "/observability/logs", "")
+		planetest.Want[any](p, 400, "GET", "/observability/logs?workloadIds="+strings.Repeat("a,", doze.LogWorkloadsMax+1), "")
+		planetest.Want[any](p, 400, "GET", "/observability/logs", "")
 
-		p.create(named("b"))
-		p.node.with("b", func(uid string, _ *machine) { p.node.move(uid, doze.Failed, "it broke") })
-		after(time.Second)
-		broken := want[map[string]doze.Log](p, 200, "GET", "/observability/logs?workloadIds=b", "")["b"].Lines
+		p.Create(planetest.Named("b"))
+		p.Node.With("b", func(uid string, _ *planetest.Machine) { p.Node.Move(uid, doze.Failed, "it broke") })
+		planetest.After(time.Second)
+		broken := planetest.Want[map[string]doze.Log](p, 200, "GET", "/observability/logs?workloadIds=b", "")["b"].Lines
 		if diff := cmp.Diff([]string{"it broke", doze.LogError}, []string{broken[0].Message, broken[0].Severity}); diff != "" {
 			t.Error(diff)
 		}

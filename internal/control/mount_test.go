@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestMountsAreOfTheSandboxAPI: what we answer in the place of an agent is as the
@@ -14,9 +15,9 @@ import (
 // there is such a route.
 func TestMountsAreOfTheSandboxAPI(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.ctl.ServeMounts(w, r, fleet.Upstream{Workspace: "main", Name: "a", UID: "u"}, r.URL.Path)
+		p.Ctl.ServeMounts(w, r, fleet.Upstream{Workspace: "main", Name: "a", UID: "u"}, r.URL.Path)
 	}))
 	defer srv.Close()
 	for name, test := range map[string]struct {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestMendLooksAgain: between the moment when the loop finds something to do and
@@ -13,17 +14,17 @@ import (
 // worse.
 func TestMendLooksAgain(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
-	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
 
 	// The machine that a sandbox is about to get is a leftover until it has it.
-	release, restored := p.node.hold(), make(chan int, 1)
-	go func() { restored <- p.do("POST", "/sandboxes/a/snapshots/n/restore", "").Code }()
-	for p.node.ordered() < 2 { // until the machine is being made
+	release, restored := p.Node.Hold(), make(chan int, 1)
+	go func() { restored <- p.Do("POST", "/sandboxes/a/snapshots/n/restore", "").Code }()
+	for p.Node.Ordered() < 2 { // until the machine is being made
 		time.Sleep(time.Millisecond)
 	}
-	found, err := p.ctl.Unfinished(t.Context())
+	found, err := p.Ctl.Unfinished(t.Context())
 	if err != nil || len(found) != 1 {
 		t.Fatalf("to do: %v, %v", found, err)
 	}
@@ -36,25 +37,25 @@ func TestMendLooksAgain(t *testing.T) {
 			t.Errorf("%s: %v", turn, err)
 		}
 	}
-	if n := p.node.count(); n != 2 { // with the one before
+	if n := p.Node.Count(); n != 2 { // with the one before
 		t.Errorf("there are %d machines", n)
 	}
 
 	// A sandbox that was being disabled is enabled again.
-	p.node.set("disable", errors.New("no"))
-	want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
-	if found, err = p.ctl.Unfinished(t.Context()); err != nil || len(found) != 2 { // and that machine
+	p.Node.Set("disable", errors.New("no"))
+	planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+	if found, err = p.Ctl.Unfinished(t.Context()); err != nil || len(found) != 2 { // and that machine
 		t.Fatalf("to do: %v, %v", found, err)
 	}
-	p.node.set("disable", nil)
-	want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
+	p.Node.Set("disable", nil)
+	planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
 	for turn, do := range found {
 		if err := do(t.Context()); err != nil {
 			t.Errorf("%s: %v", turn, err)
 		}
 	}
-	p.node.with("a", func(_ string, m *machine) {
-		if m.phase == doze.Disabled {
+	p.Node.With("a", func(_ string, m *planetest.Machine) {
+		if m.Phase == doze.Disabled {
 			t.Error("it is disabled")
 		}
 	})

@@ -8,12 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestRegion compares what clients read before they choose a region.
 func TestRegion(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	type object = map[string]any
 	none := []any{}
 	for path, answer := range map[string]any{
@@ -30,7 +32,7 @@ func TestRegion(t *testing.T) {
 		"/features":              object{"features": object{}},
 		"/features/any":          object{"featureKey": "any", "enabled": false, "variant": "", "payload": nil},
 	} {
-		got := want[any](p, 200, "GET", path, "")
+		got := planetest.Want[any](p, 200, "GET", path, "")
 		if of, ok := got.(object); ok && path == "/features/any" {
 			if at, err := doze.ParseTime(of["evaluatedAt"].(string)); err != nil || time.Since(at) > time.Hour {
 				t.Errorf("evaluated at %v, %v", at, err)
@@ -46,15 +48,24 @@ func TestRegion(t *testing.T) {
 		"/volumes":   `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
 		"/drives":    `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
 	} {
-		for _, made := range []object{want[object](p, 200, "POST", at, body), want[object](p, 200, "PUT", at+"/a", body)} {
+		for _, made := range []object{planetest.Want[object](p, 200, "POST", at, body), planetest.Want[object](p, 200, "PUT", at+"/a", body)} {
 			if region := made["spec"].(object)["region"]; region != "here-1" {
 				t.Errorf("%s is in %v", at, region)
 			}
 		}
 	}
-	p.pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
-	p.reopen()
-	if r := want[doze.Configuration](p, 200, "GET", "/configuration", "").Regions[0]; !r.Egress || !r.Proxy {
+	p.Pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
+	p.Reopen()
+	if r := planetest.Want[doze.Configuration](p, 200, "GET", "/configuration", "").Regions[0]; !r.Egress || !r.Proxy {
 		t.Errorf("with a pool of addresses: %+v", r)
+	}
+}
+
+func TestHub(t *testing.T) {
+	t.Parallel()
+	p := planetest.Start(t, false)
+	hub := planetest.Want[[]control.HubImage](p, 200, "GET", "/sandbox/hub", "")
+	if len(hub) != 1 || hub[0].Image != doze.ImageDefault {
+		t.Errorf("%+v", hub)
 	}
 }

@@ -11,16 +11,17 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestRoster: the node that has the sandboxes joins, as often as it starts, and no
 // other one; what it counts goes on over its processes.
 func TestRoster(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(`{"metadata":{"name":"a"}}`)
+	p := planetest.Start(t, false)
+	p.Create(`{"metadata":{"name":"a"}}`)
 	var reached string
-	r := control.NewRoster(p.ctl, func(n fleet.NodeInfo) { reached = n.URL })
+	r := control.NewRoster(p.Ctl, func(n fleet.NodeInfo) { reached = n.URL })
 	info := fleet.NodeInfo{ID: "n1", Incarnation: "1", URL: "https://n1", Memory: 1024}
 	for what, wrong := range map[string]fleet.NodeInfo{
 		"without an id":       {Incarnation: "1", URL: "x"},
@@ -61,7 +62,7 @@ func TestRoster(t *testing.T) {
 	}
 	traffic("1", 5<<20)
 	traffic("1", 7<<20)
-	if n := p.quotas.EgressOf("main"); n != 7<<20 {
+	if n := p.Quotas.EgressOf("main"); n != 7<<20 {
 		t.Errorf("%d bytes of 7 MiB are counted", n)
 	}
 	if _, err := r.Traffic(t.Context(), "2", nil); err == nil {
@@ -70,10 +71,10 @@ func TestRoster(t *testing.T) {
 	info.Incarnation = "2"
 	join(info)
 	traffic("2", 3<<20)
-	if n := p.quotas.EgressOf("main"); n != 10<<20 {
+	if n := p.Quotas.EgressOf("main"); n != 10<<20 {
 		t.Errorf("over a restart, %d bytes of 10 MiB are counted", n)
 	}
-	p.quotas.Set("main", doze.Limits{doze.QuotaEgress: 10})
+	p.Quotas.Set("main", doze.Limits{doze.QuotaEgress: 10})
 	if why := traffic("2", 3<<20)["main"]; !strings.Contains(why, doze.QuotaEgress) {
 		t.Errorf("a workspace that has used up its quota is barred with %q", why)
 	}
@@ -85,29 +86,29 @@ func TestRoster(t *testing.T) {
 // TestRosterTellsAgain: a node that starts alone hears what its process before knew.
 func TestRosterTellsAgain(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(`{"metadata":{"name":"a"}}`)
-	r := control.NewRoster(p.ctl, func(fleet.NodeInfo) {})
+	p := planetest.Start(t, false)
+	p.Create(`{"metadata":{"name":"a"}}`)
+	r := control.NewRoster(p.Ctl, func(fleet.NodeInfo) {})
 	for _, incarnation := range []string{"1", "2"} {
-		p.node.mu.Lock()
-		p.node.limits = map[string]doze.Limits{}
-		p.node.mu.Unlock()
+		p.Node.Mu.Lock()
+		p.Node.Limits = map[string]doze.Limits{}
+		p.Node.Mu.Unlock()
 		if err := r.Join(t.Context(), fleet.NodeInfo{ID: "n", Incarnation: incarnation, URL: "x"}); err != nil {
 			t.Fatal(err)
 		}
-		p.node.mu.Lock()
-		if _, told := p.node.limits[""]; !told {
+		p.Node.Mu.Lock()
+		if _, told := p.Node.Limits[""]; !told {
 			t.Errorf("process %s of the node knows no limits", incarnation)
 		}
-		p.node.mu.Unlock()
+		p.Node.Mu.Unlock()
 	}
 }
 
 // TestOnceAdopted: what changes something waits for the node, what reads does not.
 func TestOnceAdopted(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	r := control.NewRoster(p.ctl, func(fleet.NodeInfo) {})
+	p := planetest.Start(t, false)
+	r := control.NewRoster(p.Ctl, func(fleet.NodeInfo) {})
 	h := r.OnceAdopted(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	ask := func(ctx context.Context, method string) int {
 		w := httptest.NewRecorder()

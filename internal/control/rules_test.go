@@ -8,25 +8,15 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
-
-// network is what the node was last told that the sandbox may reach.
-func (p *platform) network() *doze.Network {
-	sb, err := p.store.SandboxByName(p.t.Context(), "main", "a")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.node.mu.Lock()
-	defer p.node.mu.Unlock()
-	return p.node.machines[sb.Machine].order.Network
-}
 
 // TestMisspeltRules: what would be no rule at all is said, with its path, and the
 // rules that there are stay.
 func TestMisspeltRules(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]}}}`)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]}}}`)
 		for name, tt := range map[string]struct{ network, want string }{
 			"a list":         {`{"allowedDomain":["a.example"]}`, "spec.network.allowedDomain is not known here, only allowedDomains, egress, firewall, forbiddenDomains, proxy, subnet"},
 			"its case":       {`{"alloweddomains":["a.example"]}`, "spec.network.alloweddomains is not known"},
@@ -41,15 +31,15 @@ func TestMisspeltRules(t *testing.T) {
 				"POST /sandboxes":  `{"metadata":{"name":"b"},"spec":{"network":` + tt.network + `}}`,
 			} {
 				method, path, _ := strings.Cut(route, " ")
-				if w := p.do(method, path, body); w.Code != 400 || !strings.Contains(w.Body.String(), tt.want) {
-					p.t.Errorf("%s: %s: %d %s", name, route, w.Code, w.Body)
+				if w := p.Do(method, path, body); w.Code != 400 || !strings.Contains(w.Body.String(), tt.want) {
+					p.T.Errorf("%s: %s: %d %s", name, route, w.Code, w.Body)
 				}
 			}
 		}
-		if n := p.network(); len(n.AllowedDomains) != 1 {
-			p.t.Errorf("it has %+v", n)
+		if n := p.Network(); len(n.AllowedDomains) != 1 {
+			p.T.Errorf("it has %+v", n)
 		}
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"allowedDomains":null,"proxy":{"routing":[{"destinations":["*"],"headers":{"A":"b"},"secrets":{"any":"name"}}]}}}}`)
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"allowedDomains":null,"proxy":{"routing":[{"destinations":["*"],"headers":{"A":"b"},"secrets":{"any":"name"}}]}}}}`)
 	})
 }
 
@@ -57,40 +47,40 @@ func TestMisspeltRules(t *testing.T) {
 // made, after each change, and after a start.
 func TestNetworkIsObeyed(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"],"bypass":["b.example"]}}}}`)
-		if n := p.network(); n == nil || n.Proxy.AllowedDomains[0] != "a.example" || n.Proxy.Bypass[0] != "b.example" {
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"],"bypass":["b.example"]}}}}`)
+		if n := p.Network(); n == nil || n.Proxy.AllowedDomains[0] != "a.example" || n.Proxy.Bypass[0] != "b.example" {
 			t.Errorf("a new sandbox has %+v", n)
 		}
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["c.example"]}}}`)
-		if n := p.network(); n.Proxy != nil || n.ForbiddenDomains[0] != "c.example" {
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["c.example"]}}}`)
+		if n := p.Network(); n.Proxy != nil || n.ForbiddenDomains[0] != "c.example" {
 			t.Errorf("changed, it has %+v", n)
 		}
 
 		// What the node refused is repeated by the next change, whatever it is of.
-		p.node.set("network", errors.New("no"))
-		want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["d.example"]}}}`)
-		p.node.set("network", nil)
-		p.node.forget()
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"k":"v"}}}`)
-		if n := p.network(); n.ForbiddenDomains[0] != "d.example" {
+		p.Node.Set("network", errors.New("no"))
+		planetest.Want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["d.example"]}}}`)
+		p.Node.Set("network", nil)
+		p.Node.Forget()
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"k":"v"}}}`)
+		if n := p.Network(); n.ForbiddenDomains[0] != "d.example" {
 			t.Errorf("after a failure it has %+v", n)
 		}
 
-		p.node.forget()
-		p.node.set("network", errors.New("no")) // which keeps nothing else from starting
-		p.reopen()
-		if n := p.network(); n != nil {
+		p.Node.Forget()
+		p.Node.Set("network", errors.New("no")) // which keeps nothing else from starting
+		p.Reopen()
+		if n := p.Network(); n != nil {
 			t.Errorf("the node refused, and has %+v", n)
 		}
-		p.node.set("network", nil)
-		p.reopen()
-		if n := p.network(); n == nil || n.ForbiddenDomains[0] != "d.example" {
+		p.Node.Set("network", nil)
+		p.Reopen()
+		if n := p.Network(); n == nil || n.ForbiddenDomains[0] != "d.example" {
 			t.Errorf("after a start it has %+v", n)
 		}
-		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{}}}`); sb.Spec.Network != nil || !p.network().IsZero() {
-			t.Errorf("cleared, it has %+v, and the node %+v", sb.Spec.Network, p.network())
+		if sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{}}}`); sb.Spec.Network != nil || !p.Network().IsZero() {
+			t.Errorf("cleared, it has %+v, and the node %+v", sb.Spec.Network, p.Network())
 		}
 	})
 }
@@ -100,45 +90,47 @@ func TestNetworkIsObeyed(t *testing.T) {
 func TestRulesOfWhatDoesNotRun(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		away, back  func(*platform)
+		away, back  func(*planetest.Platform)
 		phase, then doze.Phase
 	}{
 		"asleep": {
-			func(p *platform) {
-				p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Standby, "") })
+			func(p *planetest.Platform) {
+				p.Node.With("a", func(uid string, _ *planetest.Machine) { p.Node.Move(uid, doze.Standby, "") })
 			},
-			func(*platform) {}, doze.Standby, doze.Standby,
+			func(*planetest.Platform) {}, doze.Standby, doze.Standby,
 		},
 		"disabled": {
-			func(p *platform) { want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false,"network":{}}}`) },
-			func(p *platform) {
-				want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"network":{"forbiddenDomains":["b.example"]}}}`)
+			func(p *planetest.Platform) {
+				planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false,"network":{}}}`)
+			},
+			func(p *planetest.Platform) {
+				planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"network":{"forbiddenDomains":["b.example"]}}}`)
 			},
 			doze.Disabled, doze.Standby,
 		},
 		"archived": {
-			func(p *platform) { want[any](p, 200, "POST", "/sandboxes/a/archive", "") },
-			func(p *platform) { want[any](p, 200, "POST", "/sandboxes/a/unarchive", "") }, doze.Archived, doze.Running,
+			func(p *planetest.Platform) { planetest.Want[any](p, 200, "POST", "/sandboxes/a/archive", "") },
+			func(p *planetest.Platform) { planetest.Want[any](p, 200, "POST", "/sandboxes/a/unarchive", "") }, doze.Archived, doze.Running,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
 				phase := func() (now doze.Phase) {
-					after(time.Second)
-					sb, err := p.store.SandboxByName(t.Context(), "main", "a")
+					planetest.After(time.Second)
+					sb, err := p.Store.SandboxByName(t.Context(), "main", "a")
 					if err != nil {
 						t.Fatal(err)
 					}
 					return sb.Phase
 				}
-				p.create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`)
+				p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`)
 				tt.away(p)
 				if got := phase(); got != tt.phase {
 					t.Fatalf("it is %v", got)
 				}
-				want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["b.example"]}}}`)
+				planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"network":{"forbiddenDomains":["b.example"]}}}`)
 				if got := phase(); got != tt.phase {
 					t.Errorf("changed, it is %v", got)
 				}
@@ -146,7 +138,7 @@ func TestRulesOfWhatDoesNotRun(t *testing.T) {
 				if got := phase(); got != tt.then {
 					t.Errorf("then it is %v", got)
 				}
-				if n := p.network(); n == nil || n.Proxy != nil || !slices.Equal(n.ForbiddenDomains, []string{"b.example"}) {
+				if n := p.Network(); n == nil || n.Proxy != nil || !slices.Equal(n.ForbiddenDomains, []string{"b.example"}) {
 					t.Errorf("it has %+v", n)
 				}
 			})
@@ -158,17 +150,17 @@ func TestRulesOfWhatDoesNotRun(t *testing.T) {
 // its source.
 func TestRulesOfAFork(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`)
-		want[any](p, 200, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox"}`)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"proxy":{"allowedDomains":["a.example"]}}}}`)
+		planetest.Want[any](p, 200, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox"}`)
 		allowed := func(name string) (recorded, obeyed []string) {
 			t.Helper()
-			p.node.with(name, func(_ string, m *machine) { obeyed = m.order.Network.Rules().AllowedDomains })
-			return want[sandbox](p, 200, "GET", "/sandboxes/"+name, "").Spec.Network.Rules().AllowedDomains, obeyed
+			p.Node.With(name, func(_ string, m *planetest.Machine) { obeyed = m.Order.Network.Rules().AllowedDomains })
+			return planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/"+name, "").Spec.Network.Rules().AllowedDomains, obeyed
 		}
 		for _, step := range []struct{ of, to, a, b string }{{"b", "b.example", "a.example", "b.example"}, {"a", "c.example", "c.example", "b.example"}} {
-			want[any](p, 200, "PUT", "/sandboxes/"+step.of, `{"spec":{"network":{"proxy":{"allowedDomains":["`+step.to+`"]}}}}`)
+			planetest.Want[any](p, 200, "PUT", "/sandboxes/"+step.of, `{"spec":{"network":{"proxy":{"allowedDomains":["`+step.to+`"]}}}}`)
 			for name, only := range map[string]string{"a": step.a, "b": step.b} {
 				recorded, obeyed := allowed(name)
 				if all := []string{only}; !slices.Equal(recorded, all) || !slices.Equal(obeyed, all) {

@@ -17,18 +17,19 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 func TestCreateAnswersAReadySandbox(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		sb := p.create(`{"metadata":{"name":"a","labels":{"x-blaxel-auto-generated":"true"},"workspace":7,"createdAt":{}},
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		sb := p.Create(`{"metadata":{"name":"a","labels":{"x-blaxel-auto-generated":"true"},"workspace":7,"createdAt":{}},
 			"status":"FAILED","events":"none","spec":{"runtime":{"generation":"mk3","snapshotEnabled":true,
 			"envs":[{"name":"A","value":"x\ny\"ü"},{"name":"S","value":"hunter2","secret":true}],"ports":[{"target":8080}]}}}`)
 		synctest.Wait() // the node's report changes nothing
 		now := doze.Time{Time: time.Now().UTC()}
-		wantSB := sandbox{
+		wantSB := planetest.Sandbox{
 			Metadata: doze.Metadata{
 				Name: "a", Labels: map[string]string{"x-blaxel-auto-generated": "true"}, Workspace: "main",
 				URL: "http://a.main.test", CreatedAt: now, UpdatedAt: now, CreatedBy: "admin", UpdatedBy: "admin",
@@ -49,15 +50,15 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 		if diff := cmp.Diff(wantSB, sb); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff(wantSB, p.get()); diff != "" {
+		if diff := cmp.Diff(wantSB, p.Get()); diff != "" {
 			t.Error(diff)
 		}
-		p.node.with("a", func(_ string, m *machine) {
-			if diff := cmp.Diff([]string{"A=x\ny\"ü", "S=hunter2"}, m.order.Env); diff != "" {
+		p.Node.With("a", func(_ string, m *planetest.Machine) {
+			if diff := cmp.Diff([]string{"A=x\ny\"ü", "S=hunter2"}, m.Order.Env); diff != "" {
 				t.Error(diff)
 			}
 		})
-		if r, ok := p.dir.Find("main", "a", time.Now()); !ok || !r.Enabled {
+		if r, ok := p.Dir.Find("main", "a", time.Now()); !ok || !r.Enabled {
 			t.Errorf("route %+v", r)
 		}
 	})
@@ -65,7 +66,7 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 
 func TestCreateMistakes(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	for name, tt := range map[string]struct {
 		body   string
 		status int
@@ -88,11 +89,11 @@ func TestCreateMistakes(t *testing.T) {
 		"body too large": {`{"x":"` + strings.Repeat("x", 1<<20) + `"}`, 413, []string{"larger than"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := p.do("POST", "/sandboxes", tt.body)
+			w := p.Do("POST", "/sandboxes", tt.body)
 			if w.Code != tt.status {
 				t.Errorf("%d %s, want %d", w.Code, w.Body, tt.status)
 			}
-			checkError(t, w)
+			planetest.CheckError(t, w)
 			for _, s := range tt.says {
 				if !strings.Contains(w.Body.String(), s) {
 					t.Errorf("%s does not say %q", w.Body, s)
@@ -103,11 +104,11 @@ func TestCreateMistakes(t *testing.T) {
 			}
 		})
 	}
-	if all := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
+	if all := planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
 		t.Errorf("records remain: %v", all)
 	}
 	for _, body := range []string{"", "null", "{}", `{"metadata":null,"spec":null}`, `{"spec":{"network":{},"vpc":"default","region":"","runtime":{"memory":2048.0,"extraArgs":{"tun":"disabled"}}}}`} {
-		if sb := p.create(body); !strings.HasPrefix(sb.Metadata.Name, "sandbox-") || sb.Status != "DEPLOYED" {
+		if sb := p.Create(body); !strings.HasPrefix(sb.Metadata.Name, "sandbox-") || sb.Status != "DEPLOYED" {
 			t.Errorf("%s: %q is %s", body, sb.Metadata.Name, sb.Status)
 		}
 	}
@@ -115,10 +116,10 @@ func TestCreateMistakes(t *testing.T) {
 
 func TestNameTaken(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
-	w := p.do("POST", "/sandboxes", named("a"))
-	checkError(t, w)
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
+	w := p.Do("POST", "/sandboxes", planetest.Named("a"))
+	planetest.CheckError(t, w)
 	var got map[string]any
 	_ = json.Unmarshal(w.Body.Bytes(), &got)
 	if w.Code != 409 || got["error"] != "SANDBOX_ALREADY_EXISTS" || got["code"] != 409.0 || !strings.Contains(got["message"].(string), "already exists") {
@@ -128,33 +129,33 @@ func TestNameTaken(t *testing.T) {
 
 func TestCreateIfNotExist(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		const path = "/sandboxes?createIfNotExist=true"
-		first := want[sandbox](p, 200, "POST", path, named("a"))
+		first := planetest.Want[planetest.Sandbox](p, 200, "POST", path, planetest.Named("a"))
 		// The body is ignored, whatever is wrong with it.
-		again := want[sandbox](p, 200, "POST", path, `{"metadata":{"name":"a","labels":7},"spec":{"region":"mars"}}`)
-		if !again.Metadata.CreatedAt.Equal(first.Metadata.CreatedAt.Time) || p.node.ordered() != 1 {
+		again := planetest.Want[planetest.Sandbox](p, 200, "POST", path, `{"metadata":{"name":"a","labels":7},"spec":{"region":"mars"}}`)
+		if !again.Metadata.CreatedAt.Equal(first.Metadata.CreatedAt.Time) || p.Node.Ordered() != 1 {
 			t.Error("a second sandbox was made")
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
-		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Failed, "") })
+		p.Node.With("a", func(uid string, _ *planetest.Machine) { p.Node.Move(uid, doze.Failed, "") })
 		synctest.Wait()
-		if w := p.do("POST", "/sandboxes", named("a")); w.Code != 409 || !strings.Contains(w.Body.String(), "createIfNotExist") {
+		if w := p.Do("POST", "/sandboxes", planetest.Named("a")); w.Code != 409 || !strings.Contains(w.Body.String(), "createIfNotExist") {
 			t.Errorf("create over a failed one: %d %s", w.Code, w.Body)
 		}
-		fresh := want[sandbox](p, 200, "POST", path, named("a"))
+		fresh := planetest.Want[planetest.Sandbox](p, 200, "POST", path, planetest.Named("a"))
 		if !fresh.Metadata.CreatedAt.After(first.Metadata.CreatedAt.Time) || fresh.Status != "DEPLOYED" {
 			t.Error("the failed one is still there")
 		}
 		synctest.Wait()
-		if p.node.count() != 1 {
-			t.Errorf("%d machines", p.node.count())
+		if p.Node.Count() != 1 {
+			t.Errorf("%d machines", p.Node.Count())
 		}
-		want[sandbox](p, 200, "DELETE", "/sandboxes/a", "")
-		want[sandbox](p, 200, "POST", path, named("a"))
-		want[sandbox](p, 200, "POST", path, "{}") // without a name it always creates
+		planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.Want[planetest.Sandbox](p, 200, "POST", path, planetest.Named("a"))
+		planetest.Want[planetest.Sandbox](p, 200, "POST", path, "{}") // without a name it always creates
 	})
 }
 
@@ -163,15 +164,15 @@ func TestManyCreatesOfOneName(t *testing.T) {
 	for _, path := range []string{"/sandboxes", "/sandboxes?createIfNotExist=true"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
-				release := p.node.hold()
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
+				release := p.Node.Hold()
 				var wg sync.WaitGroup
 				var mu sync.Mutex
 				codes := map[int]int{}
 				for range 50 {
 					wg.Go(func() {
-						w := p.do("POST", path, named("a"))
+						w := p.Do("POST", path, planetest.Named("a"))
 						mu.Lock()
 						defer mu.Unlock()
 						codes[w.Code]++
@@ -190,7 +191,7 @@ func TestManyCreatesOfOneName(t *testing.T) {
 				if diff := cmp.Diff(wantCodes, codes); diff != "" {
 					t.Error(diff)
 				}
-				if n := p.node.ordered(); n != 1 {
+				if n := p.Node.Ordered(); n != 1 {
 					t.Errorf("%d machines were made", n)
 				}
 			})
@@ -200,21 +201,21 @@ func TestManyCreatesOfOneName(t *testing.T) {
 
 func TestCreateOutlivesItsCaller(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		release := p.node.hold()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		release := p.Node.Hold()
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			p.doAs(ctx, "POST", "/sandboxes", named("a"))
+			p.DoAs(ctx, "POST", "/sandboxes", planetest.Named("a"))
 		}()
 		synctest.Wait()
 		leave()
 		synctest.Wait()
 		release()
 		<-done
-		if sb := p.get(); sb.Status != "DEPLOYED" {
+		if sb := p.Get(); sb.Status != "DEPLOYED" {
 			t.Errorf("%s", sb.Status)
 		}
 	})
@@ -238,28 +239,28 @@ func TestCreateThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
-				p.node.set("create", tt.err)
-				w := p.do("POST", "/sandboxes", named("a"))
-				checkError(t, w)
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
+				p.Node.Set("create", tt.err)
+				w := p.Do("POST", "/sandboxes", planetest.Named("a"))
+				planetest.CheckError(t, w)
 				if w.Code != tt.status || strings.Contains(w.Body.String(), "sda") {
 					t.Errorf("%d %s", w.Code, w.Body)
 				}
 				synctest.Wait()
 				if tt.after == "" {
-					want[any](p, 404, "GET", "/sandboxes/a", "")
-					if all := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
+					planetest.Want[any](p, 404, "GET", "/sandboxes/a", "")
+					if all := planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); len(all) != 0 {
 						t.Errorf("it left %+v", all)
 					}
-				} else if sb := p.get(); sb.Status != tt.after {
+				} else if sb := p.Get(); sb.Status != tt.after {
 					t.Errorf("record is %s", sb.Status)
 				}
-				if left, err := p.store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
+				if left, err := p.Store.Leftovers(t.Context(), 10); err != nil || len(left) != 0 {
 					t.Errorf("leftovers %v, %v", left, err)
 				}
-				p.node.set("create", nil)
-				want[sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", named("a"))
+				p.Node.Set("create", nil)
+				planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes?createIfNotExist=true", planetest.Named("a"))
 			})
 		})
 	}
@@ -274,22 +275,26 @@ func TestUpdate(t *testing.T) {
 		body   string
 		fresh  bool // a fresh machine
 		status int
-		check  func(sandbox) bool
+		check  func(planetest.Sandbox) bool
 	}{
-		"nothing":        {`{}`, false, 200, func(s sandbox) bool { return s.Metadata.ExternalID == "ext" && s.Metadata.Labels["k"] == "v" }},
-		"labels":         {`{"metadata":{"labels":{"z":"1"}}}`, false, 200, func(s sandbox) bool { return cmp.Equal(s.Metadata.Labels, map[string]string{"z": "1"}) }},
-		"display name":   {`{"metadata":{"displayName":"My Box!"}}`, false, 200, func(s sandbox) bool { return s.Metadata.DisplayName == "My Box!" }},
-		"external id":    {`{"metadata":{"externalId":"new"}}`, false, 200, func(s sandbox) bool { return s.Metadata.ExternalID == "new" }},
-		"lifecycle":      {`{"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`, false, 200, func(s sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "1h" }},
-		"too long kept":  {`{"spec":{"lifecycle":{"terminatedRetention":"90d"}}}`, false, 200, func(s sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "30d" }},
-		"ttl":            {`{"spec":{"runtime":{"ttl":"1h"}}}`, false, 200, func(s sandbox) bool { return *s.ExpiresIn == 3600 }},
-		"stray members":  {`{"runtime":{"image":"x"},"lifecycle":{},"status":"FAILED","metadata":{"url":7}}`, false, 200, nil},
-		"envs masked":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"1"},{"name":"S","value":"********"},{"name":"D"},{"name":"D"}]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[1].Secret && s.Spec.Runtime.Envs[3].Text() == "y" }},
-		"env changed":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":"2"},{"name":"S","value":"********","secret":true}]}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Envs[0].Text() == "2" }},
-		"env emptied":    {`{"spec":{"runtime":{"envs":[{"name":"A","value":""},{"name":"S"}]}}}`, true, 200, func(s sandbox) bool { return cmp.Equal(s.Spec.Runtime.Envs[0], doze.Env{Name: "A", Value: new("")}) }},
-		"envs cleared":   {`{"spec":{"runtime":{"envs":[]}}}`, true, 200, func(s sandbox) bool { return len(s.Spec.Runtime.Envs) == 0 }},
-		"image":          {`{"spec":{"runtime":{"image":"other:1"}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Image == "other:1" }},
-		"memory":         {`{"spec":{"runtime":{"memory":2048}}}`, true, 200, func(s sandbox) bool { return s.Spec.Runtime.Memory == 2048 }},
+		"nothing":       {`{}`, false, 200, func(s planetest.Sandbox) bool { return s.Metadata.ExternalID == "ext" && s.Metadata.Labels["k"] == "v" }},
+		"labels":        {`{"metadata":{"labels":{"z":"1"}}}`, false, 200, func(s planetest.Sandbox) bool { return cmp.Equal(s.Metadata.Labels, map[string]string{"z": "1"}) }},
+		"display name":  {`{"metadata":{"displayName":"My Box!"}}`, false, 200, func(s planetest.Sandbox) bool { return s.Metadata.DisplayName == "My Box!" }},
+		"external id":   {`{"metadata":{"externalId":"new"}}`, false, 200, func(s planetest.Sandbox) bool { return s.Metadata.ExternalID == "new" }},
+		"lifecycle":     {`{"spec":{"lifecycle":{"terminatedRetention":"1h"}}}`, false, 200, func(s planetest.Sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "1h" }},
+		"too long kept": {`{"spec":{"lifecycle":{"terminatedRetention":"90d"}}}`, false, 200, func(s planetest.Sandbox) bool { return s.Spec.Lifecycle.TerminatedRetention == "30d" }},
+		"ttl":           {`{"spec":{"runtime":{"ttl":"1h"}}}`, false, 200, func(s planetest.Sandbox) bool { return *s.ExpiresIn == 3600 }},
+		"stray members": {`{"runtime":{"image":"x"},"lifecycle":{},"status":"FAILED","metadata":{"url":7}}`, false, 200, nil},
+		"envs masked": {`{"spec":{"runtime":{"envs":[{"name":"A","value":"1"},{"name":"S","value":"********"},{"name":"D"},{"name":"D"}]}}}`, false, 200, func(s planetest.Sandbox) bool {
+			return s.Spec.Runtime.Envs[1].Secret && s.Spec.Runtime.Envs[3].Text() == "y"
+		}},
+		"env changed": {`{"spec":{"runtime":{"envs":[{"name":"A","value":"2"},{"name":"S","value":"********","secret":true}]}}}`, true, 200, func(s planetest.Sandbox) bool { return s.Spec.Runtime.Envs[0].Text() == "2" }},
+		"env emptied": {`{"spec":{"runtime":{"envs":[{"name":"A","value":""},{"name":"S"}]}}}`, true, 200, func(s planetest.Sandbox) bool {
+			return cmp.Equal(s.Spec.Runtime.Envs[0], doze.Env{Name: "A", Value: new("")})
+		}},
+		"envs cleared":   {`{"spec":{"runtime":{"envs":[]}}}`, true, 200, func(s planetest.Sandbox) bool { return len(s.Spec.Runtime.Envs) == 0 }},
+		"image":          {`{"spec":{"runtime":{"image":"other:1"}}}`, true, 200, func(s planetest.Sandbox) bool { return s.Spec.Runtime.Image == "other:1" }},
+		"memory":         {`{"spec":{"runtime":{"memory":2048}}}`, true, 200, func(s planetest.Sandbox) bool { return s.Spec.Runtime.Memory == 2048 }},
 		"ports":          {`{"spec":{"runtime":{"ports":[]}}}`, true, 200, nil},
 		"port spelled":   {`{"spec":{"runtime":{"ports":[{"target":3000,"protocol":"HTTP"}]}}}`, false, 200, nil},
 		"port protocol":  {`{"spec":{"runtime":{"ports":[{"target":3000,"protocol":"TCP"}]}}}`, true, 200, nil},
@@ -298,25 +303,25 @@ func TestUpdate(t *testing.T) {
 		"extra args":     {`{"spec":{"runtime":{"extraArgs":{"tun":"enabled"}}}}`, false, 400, nil},
 		"unknown masked": {`{"spec":{"runtime":{"envs":[{"name":"N","value":"********"}]}}}`, false, 400, nil},
 		"bad image":      {`{"spec":{"runtime":{"image":"nonsense"}}}`, false, 400, nil},
-		"network":        {`{"spec":{"network":{"allowedDomains":["x.test"]}}}`, false, 200, func(s sandbox) bool { return s.Spec.Network.AllowedDomains[0] == "x.test" }},
+		"network":        {`{"spec":{"network":{"allowedDomains":["x.test"]}}}`, false, 200, func(s planetest.Sandbox) bool { return s.Spec.Network.AllowedDomains[0] == "x.test" }},
 		"network wrong":  {`{"spec":{"network":{"allowedDomains":["1.2.3.4"]}}}`, false, 400, nil},
 		"network odd":    {`{"spec":{"network":{"egress":{"mode":"dedicated"}}}}`, false, 400, nil},
 		"wrong type":     {`{"spec":{"runtime":{"ttl":5}}}`, false, 400, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
-				born := p.create(body)
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
+				born := p.Create(body)
 				time.Sleep(time.Millisecond)
 				if tt.status != 200 {
-					want[any](p, tt.status, "PUT", "/sandboxes/a", tt.body)
-					if sb := p.get(); !cmp.Equal(born.Metadata, sb.Metadata) || sb.Status != "DEPLOYED" || p.node.ordered() != 1 {
+					planetest.Want[any](p, tt.status, "PUT", "/sandboxes/a", tt.body)
+					if sb := p.Get(); !cmp.Equal(born.Metadata, sb.Metadata) || sb.Status != "DEPLOYED" || p.Node.Ordered() != 1 {
 						t.Errorf("a refused change changed something: %+v", sb)
 					}
 					return
 				}
-				sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", tt.body)
+				sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", tt.body)
 				synctest.Wait()
 				if sb.Status != "DEPLOYED" || !sb.Metadata.UpdatedAt.After(born.Metadata.UpdatedAt.Time) || !sb.Metadata.CreatedAt.Equal(born.Metadata.CreatedAt.Time) {
 					t.Errorf("%s, updated %v, created %v", sb.Status, sb.Metadata.UpdatedAt, sb.Metadata.CreatedAt)
@@ -328,21 +333,21 @@ func TestUpdate(t *testing.T) {
 				if tt.fresh {
 					wantEvents, machines = append(wantEvents, wantEvents...), 2
 				}
-				if diff := cmp.Diff(wantEvents, statuses(sb)); diff != "" || p.node.ordered() != machines || p.node.count() != 1 {
-					t.Errorf("%s, %d machines made, %d there", diff, p.node.ordered(), p.node.count())
+				if diff := cmp.Diff(wantEvents, planetest.Statuses(sb)); diff != "" || p.Node.Ordered() != machines || p.Node.Count() != 1 {
+					t.Errorf("%s, %d machines made, %d there", diff, p.Node.Ordered(), p.Node.Count())
 				}
-				p.node.with("a", func(uid string, m *machine) {
-					if r, _ := p.dir.Find("main", "a", time.Now()); r.UID != uid {
+				p.Node.With("a", func(uid string, m *planetest.Machine) {
+					if r, _ := p.Dir.Find("main", "a", time.Now()); r.UID != uid {
 						t.Errorf("the route leads to %s, not %s", r.UID, uid)
 					}
-					if !strings.Contains(fmt.Sprint(m.order.Env), "S=hunter2") && tt.body != `{"spec":{"runtime":{"envs":[]}}}` {
-						t.Errorf("the secret is lost: %v", m.order.Env)
+					if !strings.Contains(fmt.Sprint(m.Order.Env), "S=hunter2") && tt.body != `{"spec":{"runtime":{"envs":[]}}}` {
+						t.Errorf("the secret is lost: %v", m.Order.Env)
 					}
 				})
 				// Sending back what was answered changes nothing.
 				whole, _ := json.Marshal(sb)
-				want[sandbox](p, 200, "PUT", "/sandboxes/a", string(whole))
-				if p.node.ordered() != machines {
+				planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", string(whole))
+				if p.Node.Ordered() != machines {
 					t.Error("sending back the answer redeployed it")
 				}
 			})
@@ -352,20 +357,20 @@ func TestUpdate(t *testing.T) {
 
 func TestSecretsAreMasked(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(`{"metadata":{"name":"a","externalId":"e"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter2","secret":true}]}}}`)
+	p := planetest.Start(t, false)
+	p.Create(`{"metadata":{"name":"a","externalId":"e"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter2","secret":true}]}}}`)
 	for _, path := range []string{"/sandboxes", "/sandboxes/a", "/sandboxes/by-external-id/e"} {
-		if w := p.do("GET", path, ""); w.Code != 200 || strings.Contains(w.Body.String(), "hunter2") {
+		if w := p.Do("GET", path, ""); w.Code != 200 || strings.Contains(w.Body.String(), "hunter2") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if sb := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", ""); sb.Spec.Runtime.Envs[0].Text() != "hunter2" {
+	if sb := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", ""); sb.Spec.Runtime.Envs[0].Text() != "hunter2" {
 		t.Errorf("an admin sees %+v", sb.Spec.Runtime.Envs)
 	}
-	reader := p.keyFor("main", time.Time{}, "sandboxes:get", "sandboxes:update")
-	want[any](p, 403, "GET", "/sandboxes/a?show_secrets=true", "", "Authorization", "Bearer "+reader)
+	reader := p.KeyFor("main", time.Time{}, "sandboxes:get", "sandboxes:update")
+	planetest.Want[any](p, 403, "GET", "/sandboxes/a?show_secrets=true", "", "Authorization", "Bearer "+reader)
 	// Nobody unmasks a secret by calling it none.
-	sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":[{"name":"S","secret":false}]}}}`, "Authorization", "Bearer "+reader)
+	sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":[{"name":"S","secret":false}]}}}`, "Authorization", "Bearer "+reader)
 	if e := sb.Spec.Runtime.Envs[0]; e.Text() != doze.MaskedValue || !e.Secret {
 		t.Errorf("%+v", e)
 	}
@@ -375,14 +380,14 @@ func TestSecretsAreMasked(t *testing.T) {
 // start it with the mask.
 func TestMaskIsNoValue(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	w := p.do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"NEW","value":"********","secret":true}]}}}`)
+	p := planetest.Start(t, false)
+	w := p.Do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"NEW","value":"********","secret":true}]}}}`)
 	if w.Code != 400 || !strings.Contains(w.Body.String(), "NEW") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	want[any](p, 404, "GET", "/sandboxes/a", "")
-	p.create(named("a"))
-	w = p.do("POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","envs":[{"name":"NEW","value":"********"}]}`)
+	planetest.Want[any](p, 404, "GET", "/sandboxes/a", "")
+	p.Create(planetest.Named("a"))
+	w = p.Do("POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","envs":[{"name":"NEW","value":"********"}]}`)
 	if w.Code != 400 || !strings.Contains(w.Body.String(), "NEW") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -393,19 +398,19 @@ func TestMaskIsNoValue(t *testing.T) {
 // shown, and a client may send that back.
 func TestRecovery(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(`{"metadata":{"name":"a"}}`)
-		if w := p.do("GET", "/sandboxes/a", ""); strings.Contains(w.Body.String(), "recovery") {
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"}}`)
+		if w := p.Do("GET", "/sandboxes/a", ""); strings.Contains(w.Body.String(), "recovery") {
 			t.Errorf("one that lost nothing says %s", w.Body)
 		}
 		made := time.Now()
 		time.Sleep(time.Hour)
-		p.node.with("a", func(_ string, m *machine) { m.setback = &fleet.Setback{Checkpoint: made, At: time.Now()} })
+		p.Node.With("a", func(_ string, m *planetest.Machine) { m.Setback = &fleet.Setback{Checkpoint: made, At: time.Now()} })
 		const says = `"recovery":{"at":"2000-01-01T01:00:00.000Z","checkpointAt":"2000-01-01T00:00:00.000Z"}`
-		shown := p.do("GET", "/sandboxes/a", "").Body.String()
+		shown := p.Do("GET", "/sandboxes/a", "").Body.String()
 		for name, body := range map[string]string{
-			"it": shown, "the list": p.do("GET", "/sandboxes", "").Body.String(), "an update": p.do("PUT", "/sandboxes/a", shown).Body.String(),
+			"it": shown, "the list": p.Do("GET", "/sandboxes", "").Body.String(), "an update": p.Do("PUT", "/sandboxes/a", shown).Body.String(),
 		} {
 			if !strings.Contains(body, says) {
 				t.Errorf("%s does not say %s: %s", name, says, body)
@@ -416,21 +421,21 @@ func TestRecovery(t *testing.T) {
 
 func TestUpdateEndsNothing(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		p.create(named("a"))
-		after(time.Minute)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Create(planetest.Named("a"))
+		planetest.After(time.Minute)
 		for body, says := range map[string]string{
 			`{"spec":{"runtime":{"expires":"2000-01-01T00:00:00Z"}}}`:                                                "it expired at",
 			`{"spec":{"runtime":{"ttl":"30s"}}}`:                                                                     "its ttl of 30s is over",
 			`{"spec":{"lifecycle":{"expirationPolicies":[{"type":"ttl-max-age","value":"30s","action":"delete"}]}}}`: "its maximum age of 30s is over",
 			`{"spec":{"lifecycle":{"expirationPolicies":[{"type":"ttl-idle","value":"30s","action":"delete"}]}}}`:    "nobody used it for 30s",
 		} {
-			if w := p.do("PUT", "/sandboxes/a", body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
-				p.t.Errorf("%s: %d %s", body, w.Code, w.Body)
+			if w := p.Do("PUT", "/sandboxes/a", body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+				p.T.Errorf("%s: %d %s", body, w.Code, w.Body)
 			}
 		}
-		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"90s"}}}`); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 30 {
-			p.t.Errorf("%+v", sb)
+		if sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ttl":"90s"}}}`); sb.Status != "DEPLOYED" || *sb.ExpiresIn != 30 {
+			p.T.Errorf("%+v", sb)
 		}
 	})
 }
@@ -439,26 +444,26 @@ func TestUpdateEndsNothing(t *testing.T) {
 // nothing to what came.
 func TestEmptyVariables(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	given := func(envs string) []doze.Env {
-		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+envs+`}}}`)
+		sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+envs+`}}}`)
 		return sb.Spec.Runtime.Envs
 	}
 	masked := new(doze.MaskedValue)
 	const bare = `[{"name":"A","value":""},{"name":"B"},{"name":"C","secret":true},{"name":"D","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`
-	p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":` + bare + `}}}`)
+	p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":` + bare + `}}}`)
 	for how, w := range map[string]string{
-		"get":          p.do("GET", "/sandboxes/a", "").Body.String(),
-		"with secrets": p.do("GET", "/sandboxes/a?show_secrets=true", "").Body.String(),
-		"sent back":    p.do("PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+bare+`}}}`).Body.String(),
-		"list":         p.do("GET", "/sandboxes", "").Body.String(),
+		"get":          p.Do("GET", "/sandboxes/a", "").Body.String(),
+		"with secrets": p.Do("GET", "/sandboxes/a?show_secrets=true", "").Body.String(),
+		"sent back":    p.Do("PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+bare+`}}}`).Body.String(),
+		"list":         p.Do("GET", "/sandboxes", "").Body.String(),
 	} {
 		if !strings.Contains(w, `"envs":`+bare) {
 			t.Errorf("%s: %s", how, w)
 		}
 	}
-	if diff := cmp.Diff([]string{"A=", "B=", "C=", "D=a"}, environment(p)); diff != "" || p.node.ordered() != 1 {
-		t.Errorf("%d machines, %s", p.node.ordered(), diff)
+	if diff := cmp.Diff([]string{"A=", "B=", "C=", "D=a"}, environment(p)); diff != "" || p.Node.Ordered() != 1 {
+		t.Errorf("%d machines, %s", p.Node.Ordered(), diff)
 	}
 	given(`[{"name":"A","value":"a"},{"name":"S","value":"s","secret":true}]`)
 	if diff := cmp.Diff([]doze.Env{{Name: "A", Value: new("a")}, {Name: "S", Value: masked, Secret: true}}, given(`[{"name":"A"},{"name":"S","value":null}]`)); diff != "" {
@@ -471,41 +476,41 @@ func TestEmptyVariables(t *testing.T) {
 	if diff := cmp.Diff([]string{"A=", "S=", "N="}, environment(p)); diff != "" {
 		t.Error(diff)
 	}
-	if w := p.do("GET", "/sandboxes/a?show_secrets=true", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"","secret":true}`) {
+	if w := p.Do("GET", "/sandboxes/a?show_secrets=true", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"","secret":true}`) {
 		t.Errorf("%s", w.Body)
 	}
-	if w := p.do("GET", "/sandboxes/a", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"********","secret":true}`) {
+	if w := p.Do("GET", "/sandboxes/a", ""); !strings.Contains(w.Body.String(), `{"name":"S","value":"********","secret":true}`) {
 		t.Errorf("%s", w.Body)
 	}
 }
 
 func TestEnabled(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
-		p.node.with("a", func(uid string, _ *machine) { p.node.move(uid, doze.Suspending, "") }) // recorded late
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
+		p.Node.With("a", func(uid string, _ *planetest.Machine) { p.Node.Move(uid, doze.Suspending, "") }) // recorded late
 		synctest.Wait()
-		sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
-		if r, ok := p.dir.Find("main", "a", time.Now()); sb.Status != "DEACTIVATED" || !ok || r.Enabled {
+		sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`)
+		if r, ok := p.Dir.Find("main", "a", time.Now()); sb.Status != "DEACTIVATED" || !ok || r.Enabled {
 			t.Errorf("disabled: %s, route %+v", sb.Status, r)
 		}
-		want[any](p, 409, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"a":"b"}}}`)
-		sb = want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
-		if r, _ := p.dir.Find("main", "a", time.Now()); sb.Status != "DEPLOYED" || !r.Enabled || p.node.ordered() != 1 {
+		planetest.Want[any](p, 409, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"metadata":{"labels":{"a":"b"}}}`)
+		sb = planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true}}`)
+		if r, _ := p.Dir.Find("main", "a", time.Now()); sb.Status != "DEPLOYED" || !r.Enabled || p.Node.Ordered() != 1 {
 			t.Errorf("enabled: %s, route %+v", sb.Status, r)
 		}
-		p.node.set("disable", errors.New("busy"))
-		if sb = want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`); sb.Status != "DEACTIVATING" {
+		p.Node.Set("disable", errors.New("busy"))
+		if sb = planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":false}}`); sb.Status != "DEACTIVATING" {
 			t.Errorf("while the node is busy: %s", sb.Status)
 		}
-		p.node.set("disable", nil)
-		after(10 * time.Second)
-		if sb = p.get(); sb.Status != "DEACTIVATED" {
+		p.Node.Set("disable", nil)
+		planetest.After(10 * time.Second)
+		if sb = p.Get(); sb.Status != "DEACTIVATED" {
 			t.Errorf("later: %s", sb.Status)
 		}
-		if sb = p.create(`{"metadata":{"name":"b"},"spec":{"enabled":false}}`); sb.Status != "DEACTIVATED" {
+		if sb = p.Create(`{"metadata":{"name":"b"},"spec":{"enabled":false}}`); sb.Status != "DEACTIVATED" {
 			t.Errorf("created disabled: %s", sb.Status)
 		}
 	})
@@ -515,19 +520,19 @@ func TestEnabled(t *testing.T) {
 // be pulled.
 func TestImageThatDoesNotCome(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
-		p.node.set("fetch", doze.Errorf(doze.Unavailable, "the registry cannot be reached"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
+		p.Node.Set("fetch", doze.Errorf(doze.Unavailable, "the registry cannot be reached"))
 		for _, enabled := range []string{"true", "false"} {
-			before := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":`+enabled+`}}`)
-			want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"runtime":{"image":"hub.test/a:1"}}}`)
-			if diff := cmp.Diff(before, p.get()); diff != "" || p.node.ordered() != 1 {
+			before := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":`+enabled+`}}`)
+			planetest.Want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"runtime":{"image":"hub.test/a:1"}}}`)
+			if diff := cmp.Diff(before, p.Get()); diff != "" || p.Node.Ordered() != 1 {
 				t.Errorf("with enabled %s: %s", enabled, diff)
 			}
 		}
-		p.node.set("fetch", nil)
-		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"runtime":{"image":"hub.test/a:1"}}}`); sb.Status != "DEPLOYED" || p.node.ordered() != 2 {
+		p.Node.Set("fetch", nil)
+		if sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"enabled":true,"runtime":{"image":"hub.test/a:1"}}}`); sb.Status != "DEPLOYED" || p.Node.Ordered() != 2 {
 			t.Errorf("%s", sb.Status)
 		}
 	})
@@ -537,14 +542,14 @@ func TestImageThatDoesNotCome(t *testing.T) {
 // the same way.
 func TestCreatesBehindOneThatFails(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		release := p.node.hold()
-		p.node.set("create", doze.Errorf(doze.Unavailable, "the registry cannot be reached"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		release := p.Node.Hold()
+		p.Node.Set("create", doze.Errorf(doze.Unavailable, "the registry cannot be reached"))
 		var wg sync.WaitGroup
 		for range 5 {
 			wg.Go(func() {
-				if w := p.do("POST", "/sandboxes?createIfNotExist=true", named("a")); w.Code != 503 {
+				if w := p.Do("POST", "/sandboxes?createIfNotExist=true", planetest.Named("a")); w.Code != 503 {
 					t.Errorf("%d %s", w.Code, w.Body)
 				}
 			})
@@ -557,23 +562,23 @@ func TestCreatesBehindOneThatFails(t *testing.T) {
 
 func TestRedeployThatFails(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
-		p.node.set("create", errors.New("no memory"))
-		want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-		after(10 * time.Second)
-		if sb := p.get(); sb.Status != "FAILED" || p.node.count() != 0 {
-			t.Errorf("%s with %d machines", sb.Status, p.node.count())
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
+		p.Node.Set("create", errors.New("no memory"))
+		planetest.Want[any](p, 500, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		planetest.After(10 * time.Second)
+		if sb := p.Get(); sb.Status != "FAILED" || p.Node.Count() != 0 {
+			t.Errorf("%s with %d machines", sb.Status, p.Node.Count())
 		}
-		if r, ok := p.dir.Find("main", "a", time.Now()); !ok || !r.Failed {
+		if r, ok := p.Dir.Find("main", "a", time.Now()); !ok || !r.Failed {
 			t.Errorf("its address leads to %+v, %t", r, ok)
 		}
-		p.node.set("create", nil)
-		if sb := want[sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 {
+		p.Node.Set("create", nil)
+		if sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{}`); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 {
 			t.Errorf("%s with %d", sb.Status, sb.Spec.Runtime.Memory)
 		}
-		if r, ok := p.dir.Find("main", "a", time.Now()); !ok || r.Failed {
+		if r, ok := p.Dir.Find("main", "a", time.Now()); !ok || r.Failed {
 			t.Errorf("then its address leads to %+v, %t", r, ok)
 		}
 	})
@@ -582,44 +587,44 @@ func TestRedeployThatFails(t *testing.T) {
 // TestRedeployGoesOnAfterAStop: what a stop of the node cut short has not failed.
 func TestRedeployGoesOnAfterAStop(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
-		p.node.set("create", fleet.ErrStopping)
-		want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-		if sb := p.get(); sb.Status != "DEPLOYING" {
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
+		p.Node.Set("create", fleet.ErrStopping)
+		planetest.Want[any](p, 503, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		if sb := p.Get(); sb.Status != "DEPLOYING" {
 			t.Errorf("after the stop: %s", sb.Status)
 		}
-		p.node.set("create", nil)
-		p.reopen()
-		after(10 * time.Second)
-		if sb := p.get(); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 || p.node.count() != 1 {
-			t.Errorf("%s with %d, %d machines", sb.Status, sb.Spec.Runtime.Memory, p.node.count())
+		p.Node.Set("create", nil)
+		p.Reopen()
+		planetest.After(10 * time.Second)
+		if sb := p.Get(); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 2048 || p.Node.Count() != 1 {
+			t.Errorf("%s with %d, %d machines", sb.Status, sb.Spec.Runtime.Memory, p.Node.Count())
 		}
 	})
 }
 
 func TestByExternalID(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		for _, name := range []string{"a", "b"} {
-			p.create(`{"metadata":{"name":"` + name + `","externalId":"ext"}}`)
+			p.Create(`{"metadata":{"name":"` + name + `","externalId":"ext"}}`)
 			time.Sleep(time.Second)
 		}
 		const path = "/sandboxes/by-external-id/ext"
 		for _, name := range []string{"b", "a"} {
-			if sb := want[sandbox](p, 200, "GET", path, ""); sb.Metadata.Name != name {
+			if sb := planetest.Want[planetest.Sandbox](p, 200, "GET", path, ""); sb.Metadata.Name != name {
 				t.Errorf("got %s, want %s", sb.Metadata.Name, name)
 			}
-			want[sandbox](p, 200, "DELETE", "/sandboxes/"+name, "")
+			planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/"+name, "")
 		}
-		want[any](p, 404, "GET", path, "")
+		planetest.Want[any](p, 404, "GET", path, "")
 	})
 }
 
 type list struct {
-	Data []sandbox
+	Data []planetest.Sandbox
 	Meta struct {
 		HasMore    bool
 		NextCursor string
@@ -629,17 +634,17 @@ type list struct {
 
 func TestList(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		paged := []string{"Blaxel-Version", "2026-04-28"}
-		if got := p.do("GET", "/sandboxes", "").Body.String(); got != "[]\n" {
+		if got := p.Do("GET", "/sandboxes", "").Body.String(); got != "[]\n" {
 			t.Errorf("empty bare list %q", got)
 		}
 		for i := range 7 {
-			p.create(fmt.Sprintf(`{"metadata":{"name":"n%d","displayName":"Box 100%%_%d","labels":{"team":"Blue%d"}}}`, 6-i, i, i%2))
+			p.Create(fmt.Sprintf(`{"metadata":{"name":"n%d","displayName":"Box 100%%_%d","labels":{"team":"Blue%d"}}}`, 6-i, i, i%2))
 			time.Sleep(time.Second)
 		}
-		want[sandbox](p, 200, "DELETE", "/sandboxes/n3", "")
+		planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/n3", "")
 		synctest.Wait()
 		for query, names := range map[string]string{
 			"":                                  "n0 n1 n2 n4 n5 n6",
@@ -661,7 +666,7 @@ func TestList(t *testing.T) {
 				pages := 0
 				for cursor := ""; ; pages++ {
 					q := fmt.Sprintf("/sandboxes?limit=%d&cursor=%s&%s", limit, url.QueryEscape(cursor), query)
-					l := want[list](p, 200, "GET", q, "", paged...)
+					l := planetest.Want[list](p, 200, "GET", q, "", paged...)
 					for _, sb := range l.Data {
 						got = append(got, sb.Metadata.Name)
 						if sb.Events != nil || sb.Metadata.URL == "" {
@@ -685,11 +690,11 @@ func TestList(t *testing.T) {
 			}
 		}
 		for _, limit := range []string{"201", "99999999999999999999"} { // as much as there may be
-			if l := want[list](p, 200, "GET", "/sandboxes?limit="+limit, "", paged...); len(l.Data) != 6 {
+			if l := planetest.Want[list](p, 200, "GET", "/sandboxes?limit="+limit, "", paged...); len(l.Data) != 6 {
 				t.Errorf("limit %s: %d sandboxes", limit, len(l.Data))
 			}
 		}
-		next := want[list](p, 200, "GET", "/sandboxes?limit=1", "", paged...).Meta.NextCursor
+		next := planetest.Want[list](p, 200, "GET", "/sandboxes?limit=1", "", paged...).Meta.NextCursor
 		for query, says := range map[string]string{
 			"limit=0": "limit", "limit=x": "limit", "limit=-99999999999999999999": "limit", "limit=1.5": "limit",
 			"sort=size:asc": "sort", "sort=evil;drop": "the query", "sort=%zz": "the query", "limit=1;": "the query",
@@ -697,11 +702,11 @@ func TestList(t *testing.T) {
 			"anchor=end&sort=name:asc": "anchor", "q=" + strings.Repeat("x", 201): "q is", "externalId=%20": "externalId",
 			"cursor=nonsense": "cursor", "limit=1&q=blue&cursor=" + next: "cursor", "sort=name:asc&cursor=" + next: "cursor",
 		} {
-			if e := want[map[string]any](p, 400, "GET", "/sandboxes?"+query, "", paged...); !strings.HasPrefix(e["message"].(string), says) {
+			if e := planetest.Want[map[string]any](p, 400, "GET", "/sandboxes?"+query, "", paged...); !strings.HasPrefix(e["message"].(string), says) {
 				t.Errorf("%s: %v", query, e)
 			}
 		}
-		if bare := want[[]sandbox](p, 200, "GET", "/sandboxes", ""); len(bare) != 6 {
+		if bare := planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes", ""); len(bare) != 6 {
 			t.Errorf("bare list of %d", len(bare))
 		}
 	})
@@ -721,12 +726,12 @@ func TestExtraArgs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inBubble(t, func(p *platform) {
-				t := p.t
-				p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"extraArgs":` + tt.args + `}}}`)
-				want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-				want[any](p, 400, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`)
-				orders := p.node.orders()
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
+				p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"extraArgs":` + tt.args + `}}}`)
+				planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+				planetest.Want[any](p, 400, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`)
+				orders := p.Node.Orders()
 				if len(orders) != 2 {
 					t.Fatalf("%d orders", len(orders))
 				}
@@ -744,11 +749,11 @@ func TestExtraArgs(t *testing.T) {
 // and who has more from before keeps it.
 func TestMemoryOfTheHostIsTheMost(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(`{"metadata":{"name":"before"},"spec":{"runtime":{"memory":10000}}}`)
+	p := planetest.Start(t, false)
+	p.Create(`{"metadata":{"name":"before"},"spec":{"runtime":{"memory":10000}}}`)
 	for host, most := range map[doze.Megabytes]int{8192: 8192, 2048: 4096} {
-		p.memory = host
-		p.reopen()
+		p.Memory = host
+		p.Reopen()
 		name := "on-" + strconv.Itoa(int(host))
 		of := func(name string, memory int) string {
 			return `{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"memory":` + strconv.Itoa(memory) + `}}}`
@@ -756,12 +761,12 @@ func TestMemoryOfTheHostIsTheMost(t *testing.T) {
 		says := "one sandbox can have " + strconv.Itoa(most) + " megabytes on this host"
 		for _, at := range []string{"POST /sandboxes", "PUT /sandboxes/before"} {
 			method, path, _ := strings.Cut(at, " ")
-			if w := p.do(method, path, of("before", most+1)); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+			if w := p.Do(method, path, of("before", most+1)); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
 				t.Errorf("%s with %d: %d %s", at, host, w.Code, w.Body)
 			}
 		}
-		p.create(of(name, most))
-		p.create(named(name + "-default"))
-		want[sandbox](p, 200, "PUT", "/sandboxes/before", `{"metadata":{"labels":{"host":"`+strconv.Itoa(int(host))+`"}},"spec":{"runtime":{"memory":10000}}}`)
+		p.Create(of(name, most))
+		p.Create(planetest.Named(name + "-default"))
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/before", `{"metadata":{"labels":{"host":"`+strconv.Itoa(int(host))+`"}},"spec":{"runtime":{"memory":10000}}}`)
 	}
 }

@@ -10,25 +10,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // environment is what the machine of the sandbox "a" got.
-func environment(p *platform) (env []string) {
-	p.node.with("a", func(_ string, m *machine) { env = m.order.Env })
+func environment(p *planetest.Platform) (env []string) {
+	p.Node.With("a", func(_ string, m *planetest.Machine) { env = m.Order.Env })
 	return env
 }
 
 func TestVariablesComeFromElsewhere(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"db"},"data":{"password":"hunter2\n'\"$(x)"}}`)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		planetest.Want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"db"},"data":{"password":"hunter2\n'\"$(x)"}}`)
 		const from = `[{"name":"PLAIN","value":"a\nb"},
 			{"name":"PW","valueFrom":{"secretKeyRef":{"name":"db","key":"password"}}},
 			{"name":"NONE","valueFrom":{"secretKeyRef":{"name":"db","key":"none","optional":true}}},
 			{"name":"MB","valueFrom":{"resourceFieldRef":{"resource":"limits.memory","divisor":"1Mi"}}},
 			{"name":"ME","secret":true,"valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`
-		sb := p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"memory":2048,"envs":` + from + `}}}`)
+		sb := p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"memory":2048,"envs":` + from + `}}}`)
 		env := []string{"PLAIN=a\nb", "PW=hunter2\n'\"$(x)", "MB=2048", "ME=a"}
 		if diff := cmp.Diff(env, environment(p)); diff != "" {
 			t.Error(diff)
@@ -40,26 +41,26 @@ func TestVariablesComeFromElsewhere(t *testing.T) {
 			t.Errorf("a value from elsewhere is masked: %+v", e)
 		}
 		// The same again, and without the sources, is no change.
-		machines := p.node.ordered()
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+from+`}}}`)
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":[{"name":"PLAIN"},{"name":"PW"},{"name":"NONE"},{"name":"MB"},{"name":"ME","value":"********"}]}}}`)
-		if p.node.ordered() != machines {
+		machines := p.Node.Ordered()
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":`+from+`}}}`)
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"envs":[{"name":"PLAIN"},{"name":"PW"},{"name":"NONE"},{"name":"MB"},{"name":"ME","value":"********"}]}}}`)
+		if p.Node.Ordered() != machines {
 			t.Error("no change made a fresh machine")
 		}
 		// A secret that changes is seen by the next machine.
-		want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"data":{"password":"new","other":"x"}}`)
-		want[sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
+		planetest.Want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"data":{"password":"new","other":"x"}}`)
+		planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
 		env[1], env[2] = "PW=new", "MB=1024"
 		if diff := cmp.Diff(env, environment(p)); diff != "" {
 			t.Error(diff)
 		}
 		// One that is gone fails the change, not the sandbox.
-		want[doze.Secret](p, 200, "DELETE", "/secrets/db", "")
-		w := p.do("PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":512}}}`)
+		planetest.Want[doze.Secret](p, 200, "DELETE", "/secrets/db", "")
+		w := p.Do("PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":512}}}`)
 		if w.Code != 400 || !strings.Contains(w.Body.String(), "PW refers to the key") {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
-		if sb := p.get(); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 1024 {
+		if sb := p.Get(); sb.Status != "DEPLOYED" || sb.Spec.Runtime.Memory != 1024 {
 			t.Errorf("afterwards %s with %d", sb.Status, sb.Spec.Runtime.Memory)
 		}
 	})
@@ -67,49 +68,49 @@ func TestVariablesComeFromElsewhere(t *testing.T) {
 
 func TestVariableMistakesLeaveNothing(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	for envs, says := range map[string]string{
 		`[{"name":"A","valueFrom":{"secretKeyRef":{"name":"none","key":"k"}}},{"name":"B","valueFrom":{"secretKeyRef":{"name":"none","key":"l"}}}]`: `the key \"l\"`,
 		`[{"name":"A","value":"x","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]`:                                                         "both a value",
 		`[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName"}}}]`:                                                                     "spec.nodeName",
 		`[{"name":"A","valueFrom":"x"}]`: "object",
 	} {
-		w := p.do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"runtime":{"envs":`+envs+`}}}`)
+		w := p.Do("POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"runtime":{"envs":`+envs+`}}}`)
 		if w.Code != 400 || !strings.Contains(w.Body.String(), says) {
 			t.Errorf("%s: %d %s", envs, w.Code, w.Body)
 		}
 	}
-	want[any](p, 404, "GET", "/sandboxes/a", "")
+	planetest.Want[any](p, 404, "GET", "/sandboxes/a", "")
 }
 
 func TestSecretsAreSealedAndMasked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, true)
-		sec := want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"db","labels":{"a":"b"}},"data":{"one":"hunter2","two":"hunter3"}}`)
+		p := planetest.Start(t, true)
+		sec := planetest.Want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"db","labels":{"a":"b"}},"data":{"one":"hunter2","two":"hunter3"}}`)
 		if diff := cmp.Diff(map[string]string{"one": doze.MaskedValue, "two": doze.MaskedValue}, sec.Data); diff != "" {
 			t.Error(diff)
 		}
-		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter4","secret":true},{"name":"T","value":"open"}]}}}`)
-		p.reopen()
-		for _, file := range []string{p.file, p.file + "-wal"} {
+		p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"envs":[{"name":"S","value":"hunter4","secret":true},{"name":"T","value":"open"}]}}}`)
+		p.Reopen()
+		for _, file := range []string{p.File, p.File + "-wal"} {
 			b, err := os.ReadFile(file)
 			if err == nil && bytes.Contains(b, []byte("hunter")) {
 				t.Errorf("a secret is in %s", file)
 			}
 		}
-		if got := want[sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "").Spec.Runtime.Envs[0].Text(); got != "hunter4" {
+		if got := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/a?show_secrets=true", "").Spec.Runtime.Envs[0].Text(); got != "hunter4" {
 			t.Errorf("revealed %q", got)
 		}
 		for _, path := range []string{"/secrets", "/secrets/db", "/sandboxes/a", "/sandboxes"} {
-			if w := p.do("GET", path, ""); w.Code != 200 || strings.Contains(w.Body.String(), "hunter") {
+			if w := p.Do("GET", path, ""); w.Code != 200 || strings.Contains(w.Body.String(), "hunter") {
 				t.Errorf("%s: %d %s", path, w.Code, w.Body)
 			}
 		}
 		// A masked value stays, an absent key goes, labels change alone.
-		want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"data":{"one":"********"}}`)
-		want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"metadata":{"labels":{}}}`)
-		kept, err := p.store.Secret(t.Context(), "main", "db")
+		planetest.Want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"data":{"one":"********"}}`)
+		planetest.Want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"metadata":{"labels":{}}}`)
+		kept, err := p.Store.Secret(t.Context(), "main", "db")
 		if diff := cmp.Diff(map[string]string{"one": "hunter2"}, kept.Data); err != nil || diff != "" {
 			t.Error(err, diff)
 		}
@@ -127,11 +128,11 @@ func TestSecretsAreSealedAndMasked(t *testing.T) {
 			{"DELETE", "/secrets/db", ``, 200},
 			{"DELETE", "/secrets/db", ``, 404},
 		} {
-			w := p.do(tt.method, tt.path, tt.body)
+			w := p.Do(tt.method, tt.path, tt.body)
 			if w.Code != tt.status {
 				t.Errorf("%s %s %.60s: %d %s", tt.method, tt.path, tt.body, w.Code, w.Body)
 			}
 		}
-		p.stop()
+		p.Stop()
 	})
 }

@@ -16,16 +16,17 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/store"
 )
 
 // disksOf are the sizes of what the node has.
-func disksOf(p *platform) []doze.Megabytes {
-	p.node.mu.Lock()
-	defer p.node.mu.Unlock()
+func disksOf(p *planetest.Platform) []doze.Megabytes {
+	p.Node.Mu.Lock()
+	defer p.Node.Mu.Unlock()
 	var sizes []doze.Megabytes
-	for _, d := range p.node.disks {
-		sizes = append(sizes, d.size)
+	for _, d := range p.Node.Disks {
+		sizes = append(sizes, d.Size)
 	}
 	return slices.Sorted(slices.Values(sizes))
 }
@@ -37,28 +38,28 @@ func with(name, volumes string) string {
 
 func TestVolumes(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		v := want[doze.Volume](p, 200, "POST", "/volumes", `{"metadata":{"name":"v","externalId":"ext"}}`)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		v := planetest.Want[doze.Volume](p, 200, "POST", "/volumes", `{"metadata":{"name":"v","externalId":"ext"}}`)
 		if v.Spec.Size != doze.VolumeDefault || v.Spec.Region != "here-1" || v.Status != "DEPLOYED" || v.State.AttachedTo != "" {
 			t.Errorf("it is %+v", v)
 		}
-		want[any](p, 409, "POST", "/volumes", named("v"))
+		planetest.Want[any](p, 409, "POST", "/volumes", planetest.Named("v"))
 		for status, n := range map[string]int{"deployed": 1, "TERMINATED": 0, "failed,deleting": 0} {
-			if got := want[[]doze.Volume](p, 200, "GET", "/volumes?status="+status, ""); len(got) != n {
+			if got := planetest.Want[[]doze.Volume](p, 200, "GET", "/volumes?status="+status, ""); len(got) != n {
 				t.Errorf("%s are %+v", status, got)
 			}
 		}
-		want[any](p, 400, "GET", "/volumes?status=asleep", "")
-		if got := want[doze.Volume](p, 200, "GET", "/volumes/by-external-id/ext", ""); got.Metadata.Name != "v" {
+		planetest.Want[any](p, 400, "GET", "/volumes?status=asleep", "")
+		if got := planetest.Want[doze.Volume](p, 200, "GET", "/volumes/by-external-id/ext", ""); got.Metadata.Name != "v" {
 			t.Errorf("by its external id: %+v", got)
 		}
-		want[any](p, 404, "GET", "/volumes/by-external-id/none", "")
-		want[any](p, 404, "PUT", "/volumes/none", `{}`)
-		want[any](p, 404, "DELETE", "/volumes/none", "")
+		planetest.Want[any](p, 404, "GET", "/volumes/by-external-id/none", "")
+		planetest.Want[any](p, 404, "PUT", "/volumes/none", `{}`)
+		planetest.Want[any](p, 404, "DELETE", "/volumes/none", "")
 
-		p.create(with("a", `{"name":"v","mountPath":"/data"},{"name":"scratch","mountPath":"/scratch","type":"ephemeral","sizeMb":64,"readOnly":false}`))
-		got := p.node.orders()[0].Volumes
+		p.Create(with("a", `{"name":"v","mountPath":"/data"},{"name":"scratch","mountPath":"/scratch","type":"ephemeral","sizeMb":64,"readOnly":false}`))
+		got := p.Node.Orders()[0].Volumes
 		for i := range got {
 			if (got[i].ID == "") != (i == 1) {
 				t.Errorf("the volume %d has the id %q", i, got[i].ID)
@@ -75,41 +76,41 @@ func TestVolumes(t *testing.T) {
 			"DELETE /workspaces/main": "",
 		} {
 			method, path, _ := strings.Cut(call, " ")
-			want[any](p, 409, method, path, body)
+			planetest.Want[any](p, 409, method, path, body)
 		}
-		want[any](p, 404, "GET", "/sandboxes/b", "") // nothing is half created
+		planetest.Want[any](p, 404, "GET", "/sandboxes/b", "") // nothing is half created
 		type lite struct{ Data []doze.Volume }
-		list := want[lite](p, 200, "GET", "/volumes?externalId=ext&status=deployed", "", "Blaxel-Version", "2026-04-28")
+		list := planetest.Want[lite](p, 200, "GET", "/volumes?externalId=ext&status=deployed", "", "Blaxel-Version", "2026-04-28")
 		if len(list.Data) != 1 || list.Data[0].State.AttachedTo != "sandbox:a" {
 			t.Errorf("the list is %+v", list)
 		}
-		want[any](p, 400, "GET", "/volumes?status=RUNNING", "")
+		planetest.Want[any](p, 400, "GET", "/volumes?status=RUNNING", "")
 
 		// What the disk has no room for leaves the size as it is, on record too: else
 		// no sandbox could get the volume any more.
-		p.node.set("resize", doze.Errorf(doze.Exhausted, "there is no room for 1 MB more of volumes"))
-		want[any](p, 429, "PUT", "/volumes/v", `{"spec":{"size":1025}}`)
-		if v := want[doze.Volume](p, 200, "GET", "/volumes/v", ""); v.Spec.Size != 1024 {
+		p.Node.Set("resize", doze.Errorf(doze.Exhausted, "there is no room for 1 MB more of volumes"))
+		planetest.Want[any](p, 429, "PUT", "/volumes/v", `{"spec":{"size":1025}}`)
+		if v := planetest.Want[doze.Volume](p, 200, "GET", "/volumes/v", ""); v.Spec.Size != 1024 {
 			t.Errorf("after a growth that failed it has %d MB", v.Spec.Size)
 		}
-		p.node.set("resize", nil)
+		p.Node.Set("resize", nil)
 
 		// A redeploy keeps it, and a growth is known to the next machine.
-		want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":2048}}`)
-		want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-		orders := p.node.orders()
+		planetest.Want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":2048}}`)
+		planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+		orders := p.Node.Orders()
 		if v := orders[len(orders)-1].Volumes[0]; v.ID == "" || v.Size != 2048 {
 			t.Errorf("after a redeploy the node gets %+v", v)
 		}
-		want[any](p, 400, "PUT", "/sandboxes/a", with("a", `{"name":"v","mountPath":"/elsewhere"}`))
+		planetest.Want[any](p, 400, "PUT", "/sandboxes/a", with("a", `{"name":"v","mountPath":"/elsewhere"}`))
 
-		want[any](p, 200, "DELETE", "/sandboxes/a", "")
-		after(time.Minute)
-		p.create(with("b", `{"name":"v","mountPath":"/other","readOnly":true}`))
-		want[any](p, 200, "DELETE", "/sandboxes/b", "")
-		after(time.Minute)
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.After(time.Minute)
+		p.Create(with("b", `{"name":"v","mountPath":"/other","readOnly":true}`))
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/b", "")
+		planetest.After(time.Minute)
 		var said []string
-		for _, e := range want[doze.Volume](p, 200, "GET", "/volumes/v", "").Events {
+		for _, e := range planetest.Want[doze.Volume](p, 200, "GET", "/volumes/v", "").Events {
 			said = append(said, e.Type+" "+e.Status+" "+e.Message)
 		}
 		if diff := cmp.Diff([]string{
@@ -121,18 +122,18 @@ func TestVolumes(t *testing.T) {
 		}, said); diff != "" {
 			t.Errorf("its events: %s", diff)
 		}
-		if all := want[lite](p, 200, "GET", "/volumes", "", "Blaxel-Version", "2026-04-28").Data; all[0].Events != nil {
+		if all := planetest.Want[lite](p, 200, "GET", "/volumes", "", "Blaxel-Version", "2026-04-28").Data; all[0].Events != nil {
 			t.Errorf("a list has events: %+v", all)
 		}
 		for i := range doze.VolumeEventsMax {
-			want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":`+strconv.Itoa(3000+i)+`}}`)
+			planetest.Want[any](p, 200, "PUT", "/volumes/v", `{"spec":{"size":`+strconv.Itoa(3000+i)+`}}`)
 		}
-		if all := want[doze.Volume](p, 200, "GET", "/volumes/v", "").Events; len(all) != doze.VolumeEventsMax || !strings.Contains(all[len(all)-1].Message, "it was 3030") {
+		if all := planetest.Want[doze.Volume](p, 200, "GET", "/volumes/v", "").Events; len(all) != doze.VolumeEventsMax || !strings.Contains(all[len(all)-1].Message, "it was 3030") {
 			t.Errorf("%d events: %+v", len(all), all)
 		}
-		want[doze.Volume](p, 200, "DELETE", "/volumes/v", "")
-		want[any](p, 404, "GET", "/volumes/v", "")
-		after(time.Minute)
+		planetest.Want[doze.Volume](p, 200, "DELETE", "/volumes/v", "")
+		planetest.Want[any](p, 404, "GET", "/volumes/v", "")
+		planetest.After(time.Minute)
 		if left := disksOf(p); len(left) != 0 {
 			t.Errorf("disks are left: %v", left)
 		}
@@ -142,8 +143,8 @@ func TestVolumes(t *testing.T) {
 // TestVolumeMistakes: every mistake is told, and all of one request at once.
 func TestVolumeMistakes(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	want[any](p, 200, "POST", "/volumes", named("v"))
+	p := planetest.Start(t, false)
+	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"v","mountPath":"/v"},`, doze.AttachmentsMax+1), ",")
 	for name, tt := range map[string]struct {
 		call, body string
@@ -167,14 +168,14 @@ func TestVolumeMistakes(t *testing.T) {
 		"twice":          {"POST /sandboxes", with("a", `{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/v/w"}`), []string{"an earlier one has", "beside each other"}},
 		"many":           {"POST /sandboxes", with("a", many), []string{"at most 8"}},
 		"types inside":   {"POST /sandboxes", with("a", `{"name":1,"mountPath":true,"readOnly":"no","sizeMb":"1"}`), []string{"volumes[0].name must be a string", "volumes[0].readOnly must be true or false", "volumes[0].sizeMb must be a whole"}},
-		"version":        {"POST /volume_templates?upload=true&version=latest", named("t"), []string{"version"}},
+		"version":        {"POST /volume_templates?upload=true&version=latest", planetest.Named("t"), []string{"version"}},
 		"template":       {"POST /volume_templates", `{"metadata":{"name":"t"},"spec":{"defaultSize":1,"description":"` + strings.Repeat("d", 1025) + `"}}`, []string{"spec.defaultSize", "spec.description"}},
 		"no name":        {"POST /volume_templates", `{}`, []string{"metadata.name is required"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			method, path, _ := strings.Cut(tt.call, " ")
-			w := p.do(method, path, tt.body)
-			checkError(t, w)
+			w := p.Do(method, path, tt.body)
+			planetest.CheckError(t, w)
 			if w.Code != 400 {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
@@ -185,10 +186,10 @@ func TestVolumeMistakes(t *testing.T) {
 			}
 		})
 	}
-	if got := want[[]any](p, 200, "GET", "/sandboxes", ""); len(got) > 0 {
+	if got := planetest.Want[[]any](p, 200, "GET", "/sandboxes", ""); len(got) > 0 {
 		t.Errorf("sandboxes were created: %v", got)
 	}
-	if n := len(p.node.disks); n != 1 {
+	if n := len(p.Node.Disks); n != 1 {
 		t.Errorf("the node has %d disks", n)
 	}
 }
@@ -197,52 +198,52 @@ func TestVolumeMistakes(t *testing.T) {
 // agree.
 func TestVolumesAfterCrash(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.node.set("volume", doze.Errorf(doze.Unsupported, "this host cannot"))
-		want[any](p, 501, "POST", "/volumes", named("v"))
-		p.node.set("volume", errors.New("disk sda is on fire"))
-		want[any](p, 500, "POST", "/volumes", named("v"))
-		p.node.set("volume", nil)
-		want[any](p, 200, "POST", "/volumes", named("v"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Node.Set("volume", doze.Errorf(doze.Unsupported, "this host cannot"))
+		planetest.Want[any](p, 501, "POST", "/volumes", planetest.Named("v"))
+		p.Node.Set("volume", errors.New("disk sda is on fire"))
+		planetest.Want[any](p, 500, "POST", "/volumes", planetest.Named("v"))
+		p.Node.Set("volume", nil)
+		planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
 
 		// A start that does not work frees it, in the end.
-		p.node.set("create", doze.Errorf(doze.Unavailable, "the node restarts"))
-		want[any](p, 503, "POST", "/sandboxes", with("a", `{"name":"v","mountPath":"/v"}`))
-		p.node.set("create", nil)
-		after(time.Minute)
-		p.create(with("a", `{"name":"v","mountPath":"/v"}`))
+		p.Node.Set("create", doze.Errorf(doze.Unavailable, "the node restarts"))
+		planetest.Want[any](p, 503, "POST", "/sandboxes", with("a", `{"name":"v","mountPath":"/v"}`))
+		p.Node.Set("create", nil)
+		planetest.After(time.Minute)
+		p.Create(with("a", `{"name":"v","mountPath":"/v"}`))
 
-		p.node.disks["abcdef"] = disk{size: 1} // of no record
+		p.Node.Disks["abcdef"] = planetest.Disk{Size: 1} // of no record
 		half := store.Volume{ID: "half"}
 		half.Metadata = doze.Metadata{Name: "half", Workspace: "main"}
-		if err := p.store.InsertVolume(t.Context(), half); err != nil { // and a record whose disk was being made
+		if err := p.Store.InsertVolume(t.Context(), half); err != nil { // and a record whose disk was being made
 			t.Fatal(err)
 		}
-		want[any](p, 404, "GET", "/volumes/half", "")
-		p.reopen()
-		after(time.Minute)
+		planetest.Want[any](p, 404, "GET", "/volumes/half", "")
+		p.Reopen()
+		planetest.After(time.Minute)
 		if got := disksOf(p); !slices.Equal(got, []doze.Megabytes{doze.VolumeDefault}) {
 			t.Errorf("the node has disks of %v", got)
 		}
-		if got := want[doze.Volume](p, 200, "GET", "/volumes/v", ""); got.State.AttachedTo != "sandbox:a" {
+		if got := planetest.Want[doze.Volume](p, 200, "GET", "/volumes/v", ""); got.State.AttachedTo != "sandbox:a" {
 			t.Errorf("it is %+v", got)
 		}
-		want[any](p, 200, "POST", "/volumes", named("half")) // its name is free
+		planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("half")) // its name is free
 	})
 }
 
 // TestVolumeForOne has many sandboxes want one volume at once.
 func TestVolumeForOne(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
-	want[any](p, 200, "POST", "/volumes", named("v"))
+	p := planetest.Start(t, true)
+	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	answers := map[int]int{}
 	for i := range 8 {
 		wg.Go(func() {
-			w := p.do("POST", "/sandboxes", with("s"+strconv.Itoa(i), `{"name":"v","mountPath":"/v"}`))
+			w := p.Do("POST", "/sandboxes", with("s"+strconv.Itoa(i), `{"name":"v","mountPath":"/v"}`))
 			mu.Lock()
 			defer mu.Unlock()
 			answers[w.Code]++
@@ -252,50 +253,50 @@ func TestVolumeForOne(t *testing.T) {
 	if diff := cmp.Diff(map[int]int{200: 1, 409: 7}, answers); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
-	if n := p.node.ordered(); n != 1 {
+	if n := p.Node.Ordered(); n != 1 {
 		t.Errorf("the node got %d orders", n)
 	}
 }
 
 func TestVolumeTemplates(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
 		// offered asks for an upload and returns the path of its address.
 		offered := func(method, path string) string {
-			w := p.do(method, path, `{"metadata":{"name":"t"},"spec":{"defaultSize":64}}`)
-			address, ok := strings.CutPrefix(w.Header().Get("X-Blaxel-Upload-Url"), base)
+			w := p.Do(method, path, `{"metadata":{"name":"t"},"spec":{"defaultSize":64}}`)
+			address, ok := strings.CutPrefix(w.Header().Get("X-Blaxel-Upload-Url"), planetest.Base)
 			if w.Code != http.StatusOK || !ok {
 				t.Fatalf("%s %s: %d %s, %q", method, path, w.Code, w.Body, address)
 			}
 			return address
 		}
 		first := offered("POST", "/volume_templates?upload=true")
-		want[any](p, 409, "POST", "/volume_templates", named("t"))
-		made := want[doze.VolumeTemplate](p, 200, "PUT", "/volume_templates/new", `{"spec":{"description":"d"}}`)
-		if again := want[doze.VolumeTemplate](p, 200, "PUT", "/volume_templates/new", `{"metadata":{"displayName":"New"}}`); made.Metadata.CreatedAt.IsZero() ||
+		planetest.Want[any](p, 409, "POST", "/volume_templates", planetest.Named("t"))
+		made := planetest.Want[doze.VolumeTemplate](p, 200, "PUT", "/volume_templates/new", `{"spec":{"description":"d"}}`)
+		if again := planetest.Want[doze.VolumeTemplate](p, 200, "PUT", "/volume_templates/new", `{"metadata":{"displayName":"New"}}`); made.Metadata.CreatedAt.IsZero() ||
 			again.Spec != made.Spec || again.Metadata.DisplayName != "New" || !again.Metadata.CreatedAt.Equal(made.Metadata.CreatedAt.Time) {
 			t.Errorf("made by a PUT: %+v, then %+v", made, again)
 		}
-		want[any](p, 400, "PUT", "/volume_templates/New", `{}`)
-		want[any](p, 400, "PUT", "/volume_templates/other", named("new"))
-		want[any](p, 404, "GET", "/volume_templates/other", "")
-		want[any](p, 200, "DELETE", "/volume_templates/new", "")
-		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"template":"t"}}`) // nothing is there yet
+		planetest.Want[any](p, 400, "PUT", "/volume_templates/New", `{}`)
+		planetest.Want[any](p, 400, "PUT", "/volume_templates/other", planetest.Named("new"))
+		planetest.Want[any](p, 404, "GET", "/volume_templates/other", "")
+		planetest.Want[any](p, 200, "DELETE", "/volume_templates/new", "")
+		planetest.Want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"template":"t"}}`) // nothing is there yet
 		for _, address := range []string{"/uploads/none?token=x", first + "x", strings.Split(first, "?")[0]} {
-			want[any](p, 404, "PUT", address, "files", "Authorization", "")
+			planetest.Want[any](p, 404, "PUT", address, "files", "Authorization", "")
 		}
-		want[any](p, 400, "PUT", first, "nonsense", "Authorization", "")
-		if got := want[doze.VolumeTemplate](p, 200, "GET", "/volume_templates/t", ""); got.Versions[0].Status != doze.VersionFailed || got.State.Status != "created" {
+		planetest.Want[any](p, 400, "PUT", first, "nonsense", "Authorization", "")
+		if got := planetest.Want[doze.VolumeTemplate](p, 200, "GET", "/volume_templates/t", ""); got.Versions[0].Status != doze.VersionFailed || got.State.Status != "created" {
 			t.Errorf("after a bad upload it is %+v", got)
 		}
-		want[any](p, 200, "PUT", first, tarOf(t, "one"), "Authorization", "")
-		want[any](p, 409, "PUT", first, tarOf(t, "two"), "Authorization", "")
-		after(time.Second)
+		planetest.Want[any](p, 200, "PUT", first, tarOf(t, "one"), "Authorization", "")
+		planetest.Want[any](p, 409, "PUT", first, tarOf(t, "two"), "Authorization", "")
+		planetest.After(time.Second)
 		// Of some at once, one hears that its files are there.
 		address, codes, two := offered("PUT", "/volume_templates/t?upload=true"), make(chan int, 4), tarOf(t, "two")
 		for range cap(codes) {
-			go func() { codes <- p.do("PUT", address, two, "Authorization", "").Code }()
+			go func() { codes <- p.Do("PUT", address, two, "Authorization", "").Code }()
 		}
 		heard := map[int]int{}
 		for range cap(codes) {
@@ -305,33 +306,33 @@ func TestVolumeTemplates(t *testing.T) {
 			t.Errorf("uploads at once: %v", heard)
 		}
 		offered("PUT", "/volume_templates/t?upload=true&version=v3") // and nothing comes
-		want[any](p, 409, "PUT", "/volume_templates/t?upload=true&version=v3", `{}`)
+		planetest.Want[any](p, 409, "PUT", "/volume_templates/t?upload=true&version=v3", `{}`)
 
-		got := want[[]doze.VolumeTemplate](p, 200, "GET", "/volume_templates", "")[0]
+		got := planetest.Want[[]doze.VolumeTemplate](p, 200, "GET", "/volume_templates", "")[0]
 		if got.State.LatestVersion != "2" || got.State.VersionCount != 3 || got.State.Status != "ready" || got.Spec.DefaultSize != 64 {
 			t.Errorf("it is %+v", got)
 		}
 		contents := map[string]string{"t": "two", "t:latest": "two", "t:1": "one", "t:2": "two"}
 		for version, text := range contents {
 			body := `{"metadata":{"name":"` + strings.ReplaceAll(version, ":", "-") + `"},"spec":{"template":"` + version + `"}}`
-			if v := want[doze.Volume](p, 200, "POST", "/volumes", body); v.Spec.Size != 64 {
+			if v := planetest.Want[doze.Volume](p, 200, "POST", "/volumes", body); v.Spec.Size != 64 {
 				t.Errorf("%s has %d MB", version, v.Spec.Size)
 			}
-			if !slices.ContainsFunc(slices.Collect(maps.Values(p.node.disks)), func(d disk) bool { return d.content == tarOf(t, text) }) {
+			if !slices.ContainsFunc(slices.Collect(maps.Values(p.Node.Disks)), func(d planetest.Disk) bool { return d.Content == tarOf(t, text) }) {
 				t.Errorf("%s has not %q", version, text)
 			}
 		}
-		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t:v3"}}`)
-		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t:9"}}`)
-		want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t","size":32}}`)
+		planetest.Want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t:v3"}}`)
+		planetest.Want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t:9"}}`)
+		planetest.Want[any](p, 400, "POST", "/volumes", `{"metadata":{"name":"w"},"spec":{"template":"t","size":32}}`)
 
-		want[any](p, 404, "DELETE", "/volume_templates/t/versions/9", "")
-		want[any](p, 200, "DELETE", "/volume_templates/t/versions/2", "")
-		want[any](p, 200, "DELETE", "/volume_templates/t/versions/v3", "")
-		want[any](p, 400, "DELETE", "/volume_templates/t/versions/1", "") // the only one
-		want[any](p, 200, "DELETE", "/volume_templates/t", "")
-		want[any](p, 404, "GET", "/volume_templates/t", "")
-		after(time.Minute)
+		planetest.Want[any](p, 404, "DELETE", "/volume_templates/t/versions/9", "")
+		planetest.Want[any](p, 200, "DELETE", "/volume_templates/t/versions/2", "")
+		planetest.Want[any](p, 200, "DELETE", "/volume_templates/t/versions/v3", "")
+		planetest.Want[any](p, 400, "DELETE", "/volume_templates/t/versions/1", "") // the only one
+		planetest.Want[any](p, 200, "DELETE", "/volume_templates/t", "")
+		planetest.Want[any](p, 404, "GET", "/volume_templates/t", "")
+		planetest.After(time.Minute)
 		if n := len(disksOf(p)); n != len(contents) { // the volumes live on
 			t.Errorf("the node has %d disks", n)
 		}

@@ -1,4 +1,4 @@
-package control_test
+package tenancy_test
 
 import (
 	"encoding/json"
@@ -16,35 +16,36 @@ import (
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // sendFrom sends a request from an address.
-func sendFrom(p *platform, address, method, path, body string, headers ...string) *httptest.ResponseRecorder {
-	p.t.Helper()
-	r := httptest.NewRequestWithContext(p.t.Context(), method, "/v0"+path, strings.NewReader(body))
+func sendFrom(p *planetest.Platform, address, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	p.T.Helper()
+	r := httptest.NewRequestWithContext(p.T.Context(), method, "/v0"+path, strings.NewReader(body))
 	r.RemoteAddr = address + ":1234"
-	r.Header.Set("Authorization", "Bearer "+p.key)
+	r.Header.Set("Authorization", "Bearer "+p.Key)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w := httptest.NewRecorder()
-	p.http.ServeHTTP(w, r)
+	p.HTTP.ServeHTTP(w, r)
 	return w
 }
 
 // linesOf are the whole audit log of a workspace, the oldest first; of the platform
 // for the empty name.
-func linesOf(p *platform, workspace string) (all []doze.AuditLine) {
-	p.t.Helper()
-	if err := p.audit.Flush(p.t.Context()); err != nil {
-		p.t.Fatal(err)
+func linesOf(p *planetest.Platform, workspace string) (all []doze.AuditLine) {
+	p.T.Helper()
+	if err := p.Audit.Flush(p.T.Context()); err != nil {
+		p.T.Fatal(err)
 	}
-	err := p.store.EachAudit(p.t.Context(), listing.Query{Workspace: workspace, Sort: listing.OldestFirst}, time.Now(), func(some []doze.AuditLine) error {
+	err := p.Store.EachAudit(p.T.Context(), listing.Query{Workspace: workspace, Sort: listing.OldestFirst}, time.Now(), func(some []doze.AuditLine) error {
 		all = append(all, some...)
 		return nil
 	})
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 	return all
 }
@@ -67,11 +68,11 @@ var revealing = []string{"GET /sandboxes/{name}/previews/{preview}/tokens"}
 // comes of it, and each denied request one, of every route.
 func TestEachChangeHasOneLine(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	lacking := func(sub string) string { // each has its own owner
 		secret, id, hash := access.NewSecret()
-		p.creds.Set(access.Principal{Sub: sub, Type: doze.SubUser, Roles: map[string]string{"main": doze.RoleAdmin}})
-		p.creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: "main", Sub: sub, Scopes: []string{"agents:list"}})
+		p.Creds.Set(access.Principal{Sub: sub, Type: doze.SubUser, Roles: map[string]string{"main": doze.RoleAdmin}})
+		p.Creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: "main", Sub: sub, Scopes: []string{"agents:list"}})
 		return secret.Reveal()
 	}
 	fill := func(pattern string) string {
@@ -97,7 +98,7 @@ func TestEachChangeHasOneLine(t *testing.T) {
 			credential string
 			lines      int // that the request writes
 		}{
-			"with a credential": {p.key, 0},
+			"with a credential": {p.Key, 0},
 			"without":           {"dz_nonsense", 0},
 			"with few scopes":   {lacking(source), 0},
 		} {
@@ -141,18 +142,18 @@ func TestEachChangeHasOneLine(t *testing.T) {
 // TestLinesSayWhat: who, what, on which object, and no secret.
 func TestLinesSayWhat(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("box"))
-	want[any](p, 200, "POST", "/sandboxes/box/previews", `{"metadata":{"name":"web"},"spec":{"port":3000}}`)
-	k := want[key](p, 200, "POST", "/api_keys", `{"name":"ci"}`)
-	want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"token"},"data":{"a":"hunter2hunter2"}}`)
-	want[any](p, 200, "GET", "/sandboxes/box", "")
-	want[any](p, 200, "GET", "/sandboxes/box?show_secrets=true", "")
-	want[any](p, 200, "GET", "/sandboxes/box/previews/web/tokens", "")
-	want[any](p, 409, "POST", "/sandboxes", named("box"))
-	want[any](p, 200, "DELETE", "/sandboxes/box", "")
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("box"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/box/previews", `{"metadata":{"name":"web"},"spec":{"port":3000}}`)
+	k := planetest.Want[key](p, 200, "POST", "/api_keys", `{"name":"ci"}`)
+	planetest.Want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"token"},"data":{"a":"hunter2hunter2"}}`)
+	planetest.Want[any](p, 200, "GET", "/sandboxes/box", "")
+	planetest.Want[any](p, 200, "GET", "/sandboxes/box?show_secrets=true", "")
+	planetest.Want[any](p, 200, "GET", "/sandboxes/box/previews/web/tokens", "")
+	planetest.Want[any](p, 409, "POST", "/sandboxes", planetest.Named("box"))
+	planetest.Want[any](p, 200, "DELETE", "/sandboxes/box", "")
 	// A name that is there twice, and one in another case, hide nothing.
-	p.do("POST", "/policies", "{\"metadata\":{\"name\":\"not\",\"Name\":\"x\",\"name\":\"b\\nc\"}}")
+	p.Do("POST", "/policies", "{\"metadata\":{\"name\":\"not\",\"Name\":\"x\",\"name\":\"b\\nc\"}}")
 	var got []string
 	for _, l := range linesOf(p, "main") {
 		got = append(got, fmt.Sprintf("%s %s %q %s %d", l.Action, l.Object.Kind, l.Object.Name, l.Outcome, l.Status))
@@ -186,12 +187,12 @@ func TestLinesSayWhat(t *testing.T) {
 // not, and which name was chosen.
 func TestLinesSayHowMuch(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"volumes":null,"sandboxes":7}}`)
+	p := planetest.Start(t, false)
+	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"volumes":null,"sandboxes":7}}`)
 	if l := linesOf(p, "main"); len(l) != 1 || l[0].Detail != "sandboxes=7 volumes=default" {
 		t.Errorf("which quotas? %+v", l)
 	}
-	sb := want[doze.Sandbox](p, 200, "POST", "/sandboxes", `{}`)
+	sb := planetest.Want[doze.Sandbox](p, 200, "POST", "/sandboxes", `{}`)
 	if l := linesOf(p, "main"); len(l) != 2 || l[0].Detail != "name "+sb.Metadata.Name && l[1].Detail != "name "+sb.Metadata.Name {
 		t.Errorf("which sandbox? %+v", l)
 	}
@@ -201,11 +202,11 @@ func TestLinesSayHowMuch(t *testing.T) {
 // said of the request.
 func TestRightsComeFirst(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	p := planetest.Start(t, false)
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
 	secret, id, hash := access.NewSecret()
-	p.creds.Set(access.Principal{Sub: "eve", Type: doze.SubUser, Roles: map[string]string{"other": doze.RoleAdmin}})
-	p.creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: "other", Sub: "eve"})
+	p.Creds.Set(access.Principal{Sub: "eve", Type: doze.SubUser, Roles: map[string]string{"other": doze.RoleAdmin}})
+	p.Creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: "other", Sub: "eve"})
 	for route, body := range map[string]string{
 		"PUT /workspaces/other/quotas": `{"quotas":{"nonsense":1},"stranger":1}`, "PUT /platform/users/eve": `{"stranger":1}`,
 	} {
@@ -222,13 +223,13 @@ func TestRightsComeFirst(t *testing.T) {
 // workspace; that of the platform by operators.
 func TestTheLogIsReadByAdmins(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	u, member := joinAs(p, "ann@example.test", doze.RoleMember)
-	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
 	for _, name := range []string{"a", "b", "c"} {
-		p.create(named(name))
+		p.Create(planetest.Named(name))
 	}
-	want[any](p, 403, "GET", "/secrets", "", as(member)...)
+	planetest.Want[any](p, 403, "GET", "/secrets", "", planetest.As(member)...)
 	sendFrom(p, "203.0.113.5", "POST", "/oauth/authorize", `{"name":"ann@example.test","password":"wrong","client_id":"doze","redirect_uri":"http://127.0.0.1:1/callback","response_type":"code","code_challenge_method":"S256","code_challenge":"`+strings.Repeat("a", 43)+`","decision":"allow"}`,
 		"Authorization", "", "Content-Type", "application/json")
 	type page struct {
@@ -238,7 +239,7 @@ func TestTheLogIsReadByAdmins(t *testing.T) {
 	paged := []string{"Blaxel-Version", "2026-04-28"}
 	var names []string
 	for cursor := ""; ; {
-		got := want[page](p, 200, "GET", "/audit?action=sandboxes.create&limit=2&cursor="+cursor, "", paged...)
+		got := planetest.Want[page](p, 200, "GET", "/audit?action=sandboxes.create&limit=2&cursor="+cursor, "", paged...)
 		for _, l := range got.Data {
 			names = append(names, l.Object.Name)
 		}
@@ -254,21 +255,21 @@ func TestTheLogIsReadByAdmins(t *testing.T) {
 		"since=2099-01-01": 0, "until=2001-01-01": 0, "q=sandboxes.cre": 3,
 		"platform=true&outcome=denied&source=203.0.113.5": 1, "platform=true&object=ann@example.test": 1,
 	} {
-		if got := want[[]doze.AuditLine](p, 200, "GET", "/audit?"+query, ""); len(got) != n {
+		if got := planetest.Want[[]doze.AuditLine](p, 200, "GET", "/audit?"+query, ""); len(got) != n {
 			t.Errorf("%s: %+v", query, got)
 		}
 	}
-	want[any](p, 400, "GET", "/audit?outcome=nice", "")
-	want[any](p, 400, "GET", "/audit?since=nice", "")
-	want[any](p, 403, "GET", "/audit", "", as(member)...)
-	others := p.keyFor("other", time.Time{}, access.Admin)
-	if got := want[[]doze.AuditLine](p, 200, "GET", "/audit", "", as(others)...); len(got) != 0 {
+	planetest.Want[any](p, 400, "GET", "/audit?outcome=nice", "")
+	planetest.Want[any](p, 400, "GET", "/audit?since=nice", "")
+	planetest.Want[any](p, 403, "GET", "/audit", "", planetest.As(member)...)
+	others := p.KeyFor("other", time.Time{}, access.Admin)
+	if got := planetest.Want[[]doze.AuditLine](p, 200, "GET", "/audit", "", planetest.As(others)...); len(got) != 0 {
 		t.Errorf("another workspace sees %+v", got)
 	}
-	want[any](p, 403, "GET", "/audit?platform=true", "", as(others)...)
-	want[any](p, 403, "GET", "/audit/export?platform=true", "", as(others)...)
+	planetest.Want[any](p, 403, "GET", "/audit?platform=true", "", planetest.As(others)...)
+	planetest.Want[any](p, 403, "GET", "/audit/export?platform=true", "", planetest.As(others)...)
 	// An export has the same, the oldest first, a line each.
-	w := p.do("GET", "/audit/export?action=sandboxes.create", "")
+	w := p.Do("GET", "/audit/export?action=sandboxes.create", "")
 	if w.Code != 200 || w.Header().Get("Content-Type") != "application/x-ndjson" {
 		t.Fatalf("%d %s", w.Code, w.Header())
 	}
@@ -286,19 +287,19 @@ func TestTheLogIsReadByAdmins(t *testing.T) {
 	// Nothing of the API changes or removes a line.
 	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH"} {
 		for _, path := range []string{"/audit", "/audit/1", "/audit/export"} {
-			if w := p.do(method, path, ""); w.Code != 405 && w.Code != 404 {
+			if w := p.Do(method, path, ""); w.Code != 405 && w.Code != 404 {
 				t.Errorf("%s %s: %d", method, path, w.Code)
 			}
 		}
 	}
 	// The next workspace of this name is another one.
-	want[any](p, 200, "POST", "/secrets", named("s"), "X-Blaxel-Workspace", "other")
-	want[any](p, 200, "DELETE", "/workspaces/other", "")
-	want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
-	if got := want[[]doze.AuditLine](p, 200, "GET", "/audit", "", "X-Blaxel-Workspace", "other"); len(got) != 0 {
+	planetest.Want[any](p, 200, "POST", "/secrets", planetest.Named("s"), "X-Blaxel-Workspace", "other")
+	planetest.Want[any](p, 200, "DELETE", "/workspaces/other", "")
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"other"}`)
+	if got := planetest.Want[[]doze.AuditLine](p, 200, "GET", "/audit", "", "X-Blaxel-Workspace", "other"); len(got) != 0 {
 		t.Errorf("it sees %+v", got)
 	}
-	if got := want[[]doze.AuditLine](p, 200, "GET", "/audit?platform=true&action=secrets.create", ""); len(got) != 1 {
+	if got := planetest.Want[[]doze.AuditLine](p, 200, "GET", "/audit?platform=true&action=secrets.create", ""); len(got) != 1 {
 		t.Errorf("the operator sees %+v", got)
 	}
 }
@@ -306,7 +307,7 @@ func TestTheLogIsReadByAdmins(t *testing.T) {
 // TestStrangersFillNothing: a thousand denied requests are a few lines and their
 // number.
 func TestStrangersFillNothing(t *testing.T) {
-	inBubble(t, func(p *platform) {
+	planetest.InBubble(t, func(p *planetest.Platform) {
 		for range 1000 {
 			want401 := sendFrom(p, "203.0.113.1", "DELETE", "/sandboxes/a", "", "Authorization", "Bearer dz_guess")
 			if want401.Code != 401 {
@@ -314,7 +315,7 @@ func TestStrangersFillNothing(t *testing.T) {
 			}
 		}
 		sendFrom(p, "203.0.113.2", "DELETE", "/sandboxes/a", "", "Authorization", "")
-		after(2 * time.Minute)
+		planetest.After(2 * time.Minute)
 		n, counted, other := 0, 0, 0
 		for _, l := range linesOf(p, "") {
 			switch l.Source {
@@ -335,15 +336,15 @@ func TestStrangersFillNothing(t *testing.T) {
 // made, and says that nobody knows its outcome.
 func TestACrashKeepsTheLine(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	seen := make(chan []doze.AuditLine, 1)
-	p.node.hook = func() { // while the sandbox is being made
+	p.Node.Hook = func() { // while the sandbox is being made
 		select {
 		case seen <- storedLines(p, "main"):
 		default: // it was heard already
 		}
 	}
-	p.create(named("a"))
+	p.Create(planetest.Named("a"))
 	all := <-seen
 	if len(all) != 1 || all[0].Action != "sandboxes.create" || all[0].Object.Name != "a" || all[0].Outcome != doze.AuditBegun {
 		t.Errorf("%+v", all)
@@ -351,10 +352,10 @@ func TestACrashKeepsTheLine(t *testing.T) {
 }
 
 // storedLines are the lines that are in the records now.
-func storedLines(p *platform, workspace string) (all []doze.AuditLine) {
-	page, err := p.store.ListAudit(p.t.Context(), listing.Query{Workspace: workspace, Limit: 100}, time.Now())
+func storedLines(p *planetest.Platform, workspace string) (all []doze.AuditLine) {
+	page, err := p.Store.ListAudit(p.T.Context(), listing.Query{Workspace: workspace, Limit: 100}, time.Now())
 	if err != nil {
-		p.t.Error(err)
+		p.T.Error(err)
 	}
 	return page.Records
 }
@@ -362,11 +363,11 @@ func storedLines(p *platform, workspace string) (all []doze.AuditLine) {
 // TestNoLineNoChange: what cannot be written down is not done.
 func TestNoLineNoChange(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
-	p.keeper.fail.Store(true)
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
+	p.Keeper.Fail.Store(true)
 	for _, route := range [][2]string{{"DELETE", "/sandboxes/a"}, {"POST", "/sandboxes"}, {"GET", "/sandboxes/a?show_secrets=true"}} {
-		e := want[map[string]any](p, 503, route[0], route[1], named("b"))
+		e := planetest.Want[map[string]any](p, 503, route[0], route[1], planetest.Named("b"))
 		if !strings.Contains(fmt.Sprint(e["message"]), "audit log") {
 			t.Errorf("%v", e)
 		}
@@ -374,10 +375,10 @@ func TestNoLineNoChange(t *testing.T) {
 	if w := sendFrom(p, "192.0.2.1", "POST", "/login/device", `{"client_id":"doze"}`, "Content-Type", "application/json"); w.Code != 503 || strings.Contains(w.Body.String(), "device_code") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	want[any](p, 200, "GET", "/sandboxes/a", "")
-	want[any](p, 404, "GET", "/sandboxes/b", "")
-	p.keeper.fail.Store(false)
-	want[any](p, 200, "DELETE", "/sandboxes/a", "")
+	planetest.Want[any](p, 200, "GET", "/sandboxes/a", "")
+	planetest.Want[any](p, 404, "GET", "/sandboxes/b", "")
+	p.Keeper.Fail.Store(false)
+	planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
 	// What waited meanwhile is written now.
 	for _, l := range linesOf(p, "main") {
 		if l.Outcome == doze.AuditBegun {
@@ -388,9 +389,9 @@ func TestNoLineNoChange(t *testing.T) {
 
 // TestThePlatformActs: what ends by itself has a line, too.
 func TestThePlatformActs(t *testing.T) {
-	inBubble(t, func(p *platform) {
-		p.create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
-		after(2 * time.Hour)
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"ttl":"1h"}}}`)
+		planetest.After(2 * time.Hour)
 		var found []doze.AuditLine
 		for _, l := range linesOf(p, "main") {
 			if l.Actor.Type == doze.ActorSystem {
@@ -408,14 +409,14 @@ func TestThePlatformActs(t *testing.T) {
 // the workspace of their credential.
 func TestTheDoorTells(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://sbx-a-main.test/process", nil)
 	r.RemoteAddr = "203.0.113.1:1"
 	ann := access.Caller{Sub: "ann", SubType: doze.SubUser, Workspace: "main", Key: "k"}
-	p.rooms.API.Turned(r, "one", ann, "", doze.Errorf(doze.NotFound, "no such sandbox"))
-	p.rooms.API.Turned(r, "two", ann, "a", doze.Errorf(doze.Forbidden, "no scope"))
-	p.rooms.API.Turned(r, "three", access.Caller{}, "", doze.Errorf(doze.Unauthenticated, "no key"))
-	p.rooms.API.Turned(r, "four", ann, "a", doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
+	p.Rooms.API.Turned(r, "one", ann, "", doze.Errorf(doze.NotFound, "no such sandbox"))
+	p.Rooms.API.Turned(r, "two", ann, "a", doze.Errorf(doze.Forbidden, "no scope"))
+	p.Rooms.API.Turned(r, "three", access.Caller{}, "", doze.Errorf(doze.Unauthenticated, "no key"))
+	p.Rooms.API.Turned(r, "four", ann, "a", doze.Errorf(doze.Unavailable, "it stops")) // nobody was denied
 	var got []string
 	for _, l := range append(linesOf(p, "main"), linesOf(p, "")...) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s %d %s", l.RequestID, l.Action, l.Actor.Sub, l.Object.Kind, l.Object.Name, l.Status, l.Source))
@@ -434,21 +435,21 @@ func TestTheDoorTells(t *testing.T) {
 // at a time and eight, where a sandbox starts in no time: the records are all
 // that they cost.
 func BenchmarkAudit(b *testing.B) {
-	p := start(b, true)
+	p := planetest.Start(b, true)
 	for _, callers := range []int{1, 8} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
 			var took [2]time.Duration
 			n := 0
 			for b.Loop() {
 				for without := range took {
-					p.keeper.idle.Store(without == 1)
+					p.Keeper.Idle.Store(without == 1)
 					began := time.Now()
 					var all sync.WaitGroup
 					for range callers {
 						n++
 						name := fmt.Sprintf("%d-%d", callers, n)
 						all.Go(func() {
-							if w := p.do("POST", "/sandboxes", named(name)); w.Code != 200 {
+							if w := p.Do("POST", "/sandboxes", planetest.Named(name)); w.Code != 200 {
 								b.Errorf("%d %s", w.Code, w.Body)
 							}
 						})
@@ -457,7 +458,7 @@ func BenchmarkAudit(b *testing.B) {
 					took[without] += time.Since(began)
 				}
 			}
-			p.keeper.idle.Store(false)
+			p.Keeper.Idle.Store(false)
 			b.ReportMetric(float64(took[0])/float64(took[1]), "with/without")
 			b.ReportMetric(float64(took[0].Microseconds())/float64(b.N*callers), "µs/create")
 		})

@@ -1,4 +1,4 @@
-package control_test
+package tenancy_test
 
 import (
 	"fmt"
@@ -8,33 +8,34 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	made := want[doze.Policy](p, 200, "POST", "/policies", `{"metadata":{"name":"near","labels":{"k":"v"},"plan":"x"},"spec":{"type":"location",
+	p := planetest.Start(t, false)
+	made := planetest.Want[doze.Policy](p, 200, "POST", "/policies", `{"metadata":{"name":"near","labels":{"k":"v"},"plan":"x"},"spec":{"type":"location",
 		"locations":[{"type":"country","name":"de"}],"resourceTypes":["sandbox"],"maxTokens":{"input":5}}}`)
 	if made.Metadata.Workspace != "main" || made.Metadata.CreatedBy != "admin" || made.Metadata.Plan != "" || made.Spec.Locations[0].Name != "de" {
 		t.Errorf("%+v", made)
 	}
-	if diff := cmp.Diff(made, want[doze.Policy](p, 200, "GET", "/policies/near", "")); diff != "" {
+	if diff := cmp.Diff(made, planetest.Want[doze.Policy](p, 200, "GET", "/policies/near", "")); diff != "" {
 		t.Error(diff)
 	}
-	changed := want[doze.Policy](p, 200, "PUT", "/policies/near", `{"metadata":{"displayName":"Near"},"spec":{"locations":[]}}`)
+	changed := planetest.Want[doze.Policy](p, 200, "PUT", "/policies/near", `{"metadata":{"displayName":"Near"},"spec":{"locations":[]}}`)
 	if changed.Metadata.DisplayName != "Near" || changed.Metadata.Labels["k"] != "v" || len(changed.Spec.Locations) != 0 || changed.Spec.MaxTokens.Input != 5 {
 		t.Errorf("%+v", changed)
 	}
-	turned := want[doze.Policy](p, 200, "PUT", "/policies/near", `{"spec":{"type":"maxToken","maxTokens":{"total":7}}}`)
+	turned := planetest.Want[doze.Policy](p, 200, "PUT", "/policies/near", `{"spec":{"type":"maxToken","maxTokens":{"total":7}}}`)
 	if turned.Spec.MaxTokens.Total != 7 || turned.Spec.MaxTokens.Input != 0 {
 		t.Errorf("another type: %+v", turned.Spec)
 	}
-	back := want[doze.Policy](p, 200, "PUT", "/policies/near", `{"spec":{"type":"location","locations":[{"type":"country","name":"fr"}]}}`)
+	back := planetest.Want[doze.Policy](p, 200, "PUT", "/policies/near", `{"spec":{"type":"location","locations":[{"type":"country","name":"fr"}]}}`)
 	if back.Spec.MaxTokens != nil || len(back.Spec.Locations) != 1 || len(back.Spec.ResourceTypes) != 1 {
 		t.Errorf("and back: %+v", back.Spec)
 	}
 	for i := range 3 {
-		want[any](p, 200, "POST", "/policies", fmt.Sprintf(`{"metadata":{"name":"p-%d"},"spec":{"type":"flavor"}}`, i))
+		planetest.Want[any](p, 200, "POST", "/policies", fmt.Sprintf(`{"metadata":{"name":"p-%d"},"spec":{"type":"flavor"}}`, i))
 	}
 	type list struct {
 		Data []doze.Policy
@@ -44,15 +45,15 @@ func TestPolicies(t *testing.T) {
 		}
 	}
 	paged := []string{"Blaxel-Version", "2026-04-28"}
-	one := want[list](p, 200, "GET", "/policies?limit=3&sort=name:asc", "", paged...)
-	two := want[list](p, 200, "GET", "/policies?limit=3&sort=name:asc&cursor="+one.Meta.NextCursor, "", paged...)
+	one := planetest.Want[list](p, 200, "GET", "/policies?limit=3&sort=name:asc", "", paged...)
+	two := planetest.Want[list](p, 200, "GET", "/policies?limit=3&sort=name:asc&cursor="+one.Meta.NextCursor, "", paged...)
 	if len(one.Data) != 3 || len(two.Data) != 1 || two.Data[0].Metadata.Name != "p-2" || one.Meta.Total != 4 {
 		t.Errorf("%+v, %+v", one, two)
 	}
-	if found := want[[]doze.Policy](p, 200, "GET", "/policies?q=NEA", ""); len(found) != 1 {
+	if found := planetest.Want[[]doze.Policy](p, 200, "GET", "/policies?q=NEA", ""); len(found) != 1 {
 		t.Errorf("%+v", found)
 	}
-	if u := want[map[string][]string](p, 200, "GET", "/policies/near/usages", ""); len(u) != 5 || len(u["sandboxes"]) != 0 {
+	if u := planetest.Want[map[string][]string](p, 200, "GET", "/policies/near/usages", ""); len(u) != 5 || len(u["sandboxes"]) != 0 {
 		t.Errorf("%v", u)
 	}
 	for _, tt := range []struct {
@@ -67,12 +68,12 @@ func TestPolicies(t *testing.T) {
 		{404, "PUT", "/policies/none", `{}`, "no such policy"},
 		{404, "GET", "/policies/none/usages", ``, "no such policy"},
 	} {
-		w := p.do(tt.method, tt.path, tt.body)
-		checkError(t, w)
+		w := p.Do(tt.method, tt.path, tt.body)
+		planetest.CheckError(t, w)
 		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
 			t.Errorf("%s %s %s: %d %s, want %d %q", tt.method, tt.path, tt.body, w.Code, w.Body, tt.status, tt.says)
 		}
 	}
-	want[doze.Policy](p, 200, "DELETE", "/policies/near", "")
-	want[any](p, 404, "DELETE", "/policies/near", "")
+	planetest.Want[doze.Policy](p, 200, "DELETE", "/policies/near", "")
+	planetest.Want[any](p, 404, "DELETE", "/policies/near", "")
 }

@@ -1,4 +1,4 @@
-package control_test
+package plane_test
 
 import (
 	"bufio"
@@ -11,14 +11,15 @@ import (
 
 	"github.com/dozehq/doze/internal/ingress"
 	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestRefusedBeforeTheBody is made from the route table: whoever may not call a
 // route is told so although the body that was promised does not come.
 func TestRefusedBeforeTheBody(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
-	lacking := p.keyFor("main", time.Time{}, "agents:list")
+	p := planetest.Start(t, true)
+	lacking := p.KeyFor("main", time.Time{}, "agents:list")
 	in, err := ingress.New(ingress.Limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +28,7 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: p.http}
+	server := &http.Server{Handler: p.HTTP}
 	in.Configure(server)
 	ended := make(chan struct{})
 	go func() {
@@ -69,7 +70,7 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 			t.Errorf("%s %s without the scope: %d", rt.Method, path, status)
 		}
 	}
-	if status := call("POST", "/nothing", "Bearer "+p.key); status != http.StatusNotFound {
+	if status := call("POST", "/nothing", "Bearer "+p.Key); status != http.StatusNotFound {
 		t.Errorf("no route: %d", status)
 	}
 }

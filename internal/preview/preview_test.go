@@ -1,4 +1,4 @@
-package control_test
+package preview_test
 
 import (
 	"bytes"
@@ -11,11 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
-func expose(p *platform, body string) doze.Preview {
-	p.t.Helper()
-	return want[doze.Preview](p, 200, "POST", "/sandboxes/a/previews", body)
+func expose(p *planetest.Platform, body string) doze.Preview {
+	p.T.Helper()
+	return planetest.Want[doze.Preview](p, 200, "POST", "/sandboxes/a/previews", body)
 }
 
 // label is the first of the host of a preview.
@@ -26,8 +27,8 @@ func label(v doze.Preview) string {
 
 func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
-	p.create(named("a"))
+	p := planetest.Start(t, true)
+	p.Create(planetest.Named("a"))
 	v := expose(p, `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"responseHeaders":{"X-A":"b"},"url":"http://evil.test","region":"mars"}}`)
 	if v.Metadata.ResourceName != "a" || v.Metadata.ResourceType != "sandbox" || v.Metadata.Workspace != "main" || v.Status != "DEPLOYED" || v.Spec.Region != "here-1" || v.Metadata.CreatedBy != "admin" {
 		t.Errorf("%+v", v)
@@ -35,70 +36,70 @@ func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	if !regexp.MustCompile(`^http://[a-z2-7]{16}\.preview\.test$`).MatchString(v.Spec.URL) {
 		t.Errorf("address %s", v.Spec.URL)
 	}
-	if diff := cmp.Diff(v, want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")); diff != "" {
+	if diff := cmp.Diff(v, planetest.Want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")); diff != "" {
 		t.Error(diff)
 	}
-	known, ok := p.previews.Find(label(v), time.Now())
+	known, ok := p.Previews.Find(label(v), time.Now())
 	if !ok || !known.Public || known.Port != 3000 || known.Sandbox != "a" || known.ResponseHeaders["X-A"] != "b" {
 		t.Errorf("the edge knows %+v", known)
 	}
 	// Deleted and made again, it has its address again.
-	want[doze.Preview](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
-	want[any](p, 404, "GET", "/sandboxes/a/previews/web", "")
-	if _, ok := p.previews.Find(label(v), time.Now()); ok {
+	planetest.Want[doze.Preview](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
+	planetest.Want[any](p, 404, "GET", "/sandboxes/a/previews/web", "")
+	if _, ok := p.Previews.Find(label(v), time.Now()); ok {
 		t.Error("the edge still knows it")
 	}
 	if again := expose(p, `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true}}`); again.Spec.URL != v.Spec.URL {
 		t.Errorf("its address is %s, and was %s", again.Spec.URL, v.Spec.URL)
 	}
 	// A prefix moves it; what is not said stays.
-	moved := want[doze.Preview](p, 200, "PUT", "/sandboxes/a/previews/web", `{"spec":{"prefixUrl":"shop","public":false}}`)
+	moved := planetest.Want[doze.Preview](p, 200, "PUT", "/sandboxes/a/previews/web", `{"spec":{"prefixUrl":"shop","public":false}}`)
 	if label(moved) != "shop-main" || moved.Spec.Port != 3000 || moved.Spec.Public {
 		t.Errorf("%+v", moved)
 	}
-	if _, ok := p.previews.Find(label(v), time.Now()); ok {
+	if _, ok := p.Previews.Find(label(v), time.Now()); ok {
 		t.Error("the edge still knows the address before")
 	}
 	// Somebody else wants the prefix.
-	p.create(named("b"))
+	p.Create(planetest.Named("b"))
 	const rival = `{"metadata":{"name":"web"},"spec":{"port":4000,"prefixUrl":"shop"}}`
-	want[any](p, 409, "POST", "/sandboxes/b/previews", rival)
-	token := want[doze.PreviewToken](p, 200, "POST", "/sandboxes/a/previews/web/tokens", "{}").Spec.Token
-	want[doze.Preview](p, 200, "POST", "/sandboxes/b/previews?force=true", rival)
-	if known, _ := p.previews.Find("shop-main", time.Now()); known.Sandbox != "b" {
+	planetest.Want[any](p, 409, "POST", "/sandboxes/b/previews", rival)
+	token := planetest.Want[doze.PreviewToken](p, 200, "POST", "/sandboxes/a/previews/web/tokens", "{}").Spec.Token
+	planetest.Want[doze.Preview](p, 200, "POST", "/sandboxes/b/previews?force=true", rival)
+	if known, _ := p.Previews.Find("shop-main", time.Now()); known.Sandbox != "b" {
 		t.Errorf("the edge knows %+v", known)
 	}
 	// The other one goes on where it was before it had the prefix.
-	yielded := want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
-	known, ok = p.previews.Find(label(v), time.Now())
+	yielded := planetest.Want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
+	known, ok = p.Previews.Find(label(v), time.Now())
 	if yielded.Spec.URL != v.Spec.URL || yielded.Spec.PrefixURL != "" || !ok || known.Sandbox != "a" || known.Port != 3000 || !known.Opens(token, time.Now()) {
 		t.Errorf("it is %+v, and the edge knows %+v", yielded, known)
 	}
 	// Two workspaces can spell one label; force does not reach over.
-	want[any](p, 200, "POST", "/workspaces", `{"name":"x-main"}`)
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"x-main"}`)
 	in := []string{"X-Blaxel-Workspace", "x-main"}
-	want[any](p, 200, "POST", "/sandboxes", named("c"), in...)
-	want[any](p, 200, "PUT", "/sandboxes/b/previews/web", `{"spec":{"prefixUrl":"shop-x"}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes", planetest.Named("c"), in...)
+	planetest.Want[any](p, 200, "PUT", "/sandboxes/b/previews/web", `{"spec":{"prefixUrl":"shop-x"}}`)
 	const foreign = "a preview that is not of this workspace has the address that web would have: choose another prefixUrl"
-	if got, _ := want[map[string]any](p, 409, "POST", "/sandboxes/c/previews?force=true", `{"metadata":{"name":"web"},"spec":{"port":1,"prefixUrl":"shop"}}`, in...)["message"].(string); got != foreign {
+	if got, _ := planetest.Want[map[string]any](p, 409, "POST", "/sandboxes/c/previews?force=true", `{"metadata":{"name":"web"},"spec":{"port":1,"prefixUrl":"shop"}}`, in...)["message"].(string); got != foreign {
 		t.Errorf("force says %q", got)
 	}
 
-	p.reopen()
-	if known, ok := p.previews.Find("shop-x-main", time.Now()); !ok || known.Port != 4000 {
+	p.Reopen()
+	if known, ok := p.Previews.Find("shop-x-main", time.Now()); !ok || known.Port != 4000 {
 		t.Errorf("after a restart the edge knows %+v", known)
 	}
-	want[sandbox](p, 200, "DELETE", "/sandboxes/b", "")
-	if _, ok := p.previews.Find("shop-x-main", time.Now()); ok {
+	planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/b", "")
+	if _, ok := p.Previews.Find("shop-x-main", time.Now()); ok {
 		t.Error("a preview outlives its sandbox")
 	}
-	want[any](p, 404, "GET", "/sandboxes/b/previews", "")
+	planetest.Want[any](p, 404, "GET", "/sandboxes/b/previews", "")
 }
 
 func TestPreviewMistakes(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
 	expose(p, `{"metadata":{"name":"there"},"spec":{"port":3000}}`)
 	for body, tt := range map[string]struct {
 		status int
@@ -115,37 +116,37 @@ func TestPreviewMistakes(t *testing.T) {
 		`{"metadata":{"name":"there"},"spec":{"port":1}}`:                                  {409, "has a preview there already"},
 		`{"metadata":{"name":"x"},"spec":{"port":1,"responseHeaders":{"X-Blaxel-A":"b"}}}`: {400, "platform"},
 	} {
-		w := p.do("POST", "/sandboxes/a/previews", body)
+		w := p.Do("POST", "/sandboxes/a/previews", body)
 		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
 			t.Errorf("%s: %d %s", body, w.Code, w.Body)
 		}
-		checkError(t, w)
+		planetest.CheckError(t, w)
 	}
-	want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"metadata":{"name":"other"}}`)
-	want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"spec":{"port":0}}`)
-	want[any](p, 404, "POST", "/sandboxes/none/previews", `{}`)
-	p.create(named("b"))
-	want[any](p, 200, "POST", "/sandboxes/b/previews", `{"metadata":{"name":"first"},"spec":{"port":3000,"prefixUrl":"web"}}`)
-	e := want[map[string]any](p, 409, "PUT", "/sandboxes/a/previews/there", `{"spec":{"prefixUrl":"web"}}`)
+	planetest.Want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"metadata":{"name":"other"}}`)
+	planetest.Want[any](p, 400, "PUT", "/sandboxes/a/previews/there", `{"spec":{"port":0}}`)
+	planetest.Want[any](p, 404, "POST", "/sandboxes/none/previews", `{}`)
+	p.Create(planetest.Named("b"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/b/previews", `{"metadata":{"name":"first"},"spec":{"port":3000,"prefixUrl":"web"}}`)
+	e := planetest.Want[map[string]any](p, 409, "PUT", "/sandboxes/a/previews/there", `{"spec":{"prefixUrl":"web"}}`)
 	if says, _ := e["message"].(string); !strings.Contains(says, "prefixUrl") || strings.Contains(says, "already") {
 		t.Errorf("%v", e)
 	}
-	if all := want[[]doze.Preview](p, 200, "GET", "/sandboxes/a/previews", ""); len(all) != 1 {
+	if all := planetest.Want[[]doze.Preview](p, 200, "GET", "/sandboxes/a/previews", ""); len(all) != 1 {
 		t.Errorf("%+v", all)
 	}
 }
 
 func TestPreviewsEnd(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
 		v := expose(p, `{"metadata":{"name":"s"},"spec":{"port":443,"expires":"2000-01-01T02:00:00Z","ttl":"1h"}}`)
-		after(time.Hour - time.Millisecond)
-		want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/s", "")
-		after(2 * time.Millisecond)
-		want[any](p, 404, "GET", "/sandboxes/a/previews/s", "")
-		if _, ok := p.previews.Find(label(v), time.Now()); ok {
+		planetest.After(time.Hour - time.Millisecond)
+		planetest.Want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/s", "")
+		planetest.After(2 * time.Millisecond)
+		planetest.Want[any](p, 404, "GET", "/sandboxes/a/previews/s", "")
+		if _, ok := p.Previews.Find(label(v), time.Now()); ok {
 			t.Error("the edge knows it beyond its time")
 		}
 		expose(p, `{"metadata":{"name":"s"},"spec":{"port":443}}`) // name and address are free
@@ -154,18 +155,18 @@ func TestPreviewsEnd(t *testing.T) {
 
 func TestPreviewTokens(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		t := p.t
-		p.create(named("a"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(planetest.Named("a"))
 		v := expose(p, `{"metadata":{"name":"s"},"spec":{"port":443}}`)
 		const path = "/sandboxes/a/previews/s/tokens"
 		opens := func(token string) bool {
-			known, ok := p.previews.Find(label(v), time.Now())
+			known, ok := p.Previews.Find(label(v), time.Now())
 			return ok && known.Opens(token, time.Now())
 		}
-		first := want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"},"spec":{"expiresAt":"2000-01-01T01:00:00Z"}}`)
-		second := want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"}}`) // names need not be unique
-		third := want[doze.PreviewToken](p, 200, "POST", path, `{}`)
+		first := planetest.Want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"},"spec":{"expiresAt":"2000-01-01T01:00:00Z"}}`)
+		second := planetest.Want[doze.PreviewToken](p, 200, "POST", path, `{"metadata":{"name":"t"}}`) // names need not be unique
+		third := planetest.Want[doze.PreviewToken](p, 200, "POST", path, `{}`)
 		if first.Metadata.PreviewName != "s" || first.Metadata.ResourceName != "a" || !regexp.MustCompile(`^[A-Za-z0-9_-]{50,}$`).MatchString(first.Spec.Token) {
 			t.Errorf("%+v", first)
 		}
@@ -174,8 +175,8 @@ func TestPreviewTokens(t *testing.T) {
 				t.Error("a new token does not open")
 			}
 		}
-		after(time.Hour)
-		all := want[[]doze.PreviewToken](p, 200, "GET", path, "")
+		planetest.After(time.Hour)
+		all := planetest.Want[[]doze.PreviewToken](p, 200, "GET", path, "")
 		if len(all) != 3 || opens(first.Spec.Token) {
 			t.Errorf("an expired token opens, of %+v", all)
 		}
@@ -184,29 +185,29 @@ func TestPreviewTokens(t *testing.T) {
 				t.Errorf("%+v", token)
 			}
 		}
-		p.reopen()
+		p.Reopen()
 		if !opens(second.Spec.Token) {
 			t.Error("it does not open after a restart")
 		}
-		for _, file := range []string{p.file, p.file + "-wal"} {
+		for _, file := range []string{p.File, p.File + "-wal"} {
 			if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(second.Spec.Token)) {
 				t.Errorf("a token is in %s", file)
 			}
 		}
-		want[any](p, 200, "DELETE", path+"/"+third.Spec.Token, "") // by value
-		want[any](p, 200, "DELETE", path+"/t", "")                 // by name
-		want[any](p, 404, "DELETE", path+"/t", "")
+		planetest.Want[any](p, 200, "DELETE", path+"/"+third.Spec.Token, "") // by value
+		planetest.Want[any](p, 200, "DELETE", path+"/t", "")                 // by name
+		planetest.Want[any](p, 404, "DELETE", path+"/t", "")
 		if opens(second.Spec.Token) || opens(third.Spec.Token) {
 			t.Error("a deleted token opens")
 		}
 		for _, at := range []string{"soon", "1999-12-31T23:59:59Z", time.Now().UTC().Format(time.RFC3339)} {
-			e := want[map[string]any](p, 400, "POST", path, `{"metadata":{"name":"T"},"spec":{"expiresAt":"`+at+`"}}`)
+			e := planetest.Want[map[string]any](p, 400, "POST", path, `{"metadata":{"name":"T"},"spec":{"expiresAt":"`+at+`"}}`)
 			if says := e["message"].(string); !strings.Contains(says, "metadata.name") || !strings.Contains(says, "spec.expiresAt") {
 				t.Errorf("%s: %s", at, says)
 			}
 		}
-		want[any](p, 404, "GET", "/sandboxes/a/previews/none/tokens", "")
-		looks := p.keyFor("main", time.Time{}, "sandboxes:get")
-		want[any](p, 403, "GET", path, "", as(looks)...)
+		planetest.Want[any](p, 404, "GET", "/sandboxes/a/previews/none/tokens", "")
+		looks := p.KeyFor("main", time.Time{}, "sandboxes:get")
+		planetest.Want[any](p, 403, "GET", path, "", planetest.As(looks)...)
 	})
 }

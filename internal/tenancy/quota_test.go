@@ -1,4 +1,4 @@
-package control_test
+package tenancy_test
 
 import (
 	"encoding/json"
@@ -17,22 +17,23 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 // An operation takes the last of a quota; of many callers at a time, one gets it.
 type operation struct {
 	quota   string
-	prepare func(*platform)
+	prepare func(*planetest.Platform)
 	more    int64 // that each takes
 	// call is the i-th caller, and left what finds nothing of it if it was refused.
-	call func(p *platform, i int) (answer *httptest.ResponseRecorder, left string)
+	call func(p *planetest.Platform, i int) (answer *httptest.ResponseRecorder, left string)
 }
 
-func post(path, body string, left func(i int) string) func(*platform, int) (*httptest.ResponseRecorder, string) {
-	return func(p *platform, i int) (*httptest.ResponseRecorder, string) {
+func post(path, body string, left func(i int) string) func(*planetest.Platform, int) (*httptest.ResponseRecorder, string) {
+	return func(p *planetest.Platform, i int) (*httptest.ResponseRecorder, string) {
 		in := strings.ReplaceAll(body, "%d", fmt.Sprint(i))
-		return p.doAs(p.t.Context(), "POST", path, in), left(i)
+		return p.DoAs(p.T.Context(), "POST", path, in), left(i)
 	}
 }
 
@@ -43,19 +44,19 @@ func nowhere(int) string { return "" }
 // operations are every way to take more of a quota that records or the node
 // count, by name.
 var operations = map[string]operation{
-	"create": {doze.QuotaSandboxes, nil, 1, post("/sandboxes", named("n%d"), at("/sandboxes/n"))},
+	"create": {doze.QuotaSandboxes, nil, 1, post("/sandboxes", planetest.Named("n%d"), at("/sandboxes/n"))},
 	"createIfNotExist": {
-		doze.QuotaSandboxes, nil, 1, post("/sandboxes?createIfNotExist=true", named("n%d"), at("/sandboxes/n")),
+		doze.QuotaSandboxes, nil, 1, post("/sandboxes?createIfNotExist=true", planetest.Named("n%d"), at("/sandboxes/n")),
 	},
 	"fork a sandbox": {
-		doze.QuotaSandboxes, func(p *platform) { p.create(named("a")) }, 1,
+		doze.QuotaSandboxes, func(p *planetest.Platform) { p.Create(planetest.Named("a")) }, 1,
 		post("/sandboxes/a/fork", `{"targetName":"f%d","targetType":"sandbox"}`, at("/sandboxes/f")),
 	},
 	"fork a snapshot": {
 		doze.QuotaSandboxes, snapshotOfA, 1,
 		post("/snapshots/s/fork", `{"targetName":"f%d","targetType":"sandbox"}`, at("/sandboxes/f")),
 	},
-	"create one awake": {doze.QuotaSandboxesAwake, nil, 1, post("/sandboxes", named("n%d"), at("/sandboxes/n"))},
+	"create one awake": {doze.QuotaSandboxesAwake, nil, 1, post("/sandboxes", planetest.Named("n%d"), at("/sandboxes/n"))},
 	"fork one awake": {
 		doze.QuotaSandboxesAwake, snapshotOfA, 1,
 		post("/snapshots/s/fork", `{"targetName":"f%d","targetType":"sandbox"}`, at("/sandboxes/f")),
@@ -64,17 +65,17 @@ var operations = map[string]operation{
 		doze.QuotaMemoryAwake, nil, 1024,
 		post("/sandboxes", `{"metadata":{"name":"n%d"},"spec":{"runtime":{"memory":1024}}}`, at("/sandboxes/n")),
 	},
-	"create a volume": {doze.QuotaVolumes, nil, 1, post("/volumes", named("v%d"), at("/volumes/v"))},
+	"create a volume": {doze.QuotaVolumes, nil, 1, post("/volumes", planetest.Named("v%d"), at("/volumes/v"))},
 	"create a large volume": {
 		doze.QuotaVolumesSize, nil, 2048, post("/volumes", `{"metadata":{"name":"v%d"},"spec":{"size":2048}}`, at("/volumes/v")),
 	},
 	"grow a volume": {
-		doze.QuotaVolumesSize, func(p *platform) {
+		doze.QuotaVolumesSize, func(p *planetest.Platform) {
 			for i := range callers {
-				want[any](p, 200, "POST", "/volumes", fmt.Sprintf(`{"metadata":{"name":"v%d"},"spec":{"size":1024}}`, i))
+				planetest.Want[any](p, 200, "POST", "/volumes", fmt.Sprintf(`{"metadata":{"name":"v%d"},"spec":{"size":1024}}`, i))
 			}
-		}, 1024, func(p *platform, i int) (*httptest.ResponseRecorder, string) {
-			return p.doAs(p.t.Context(), "PUT", fmt.Sprint("/volumes/v", i), `{"spec":{"size":2048}}`), ""
+		}, 1024, func(p *planetest.Platform, i int) (*httptest.ResponseRecorder, string) {
+			return p.DoAs(p.T.Context(), "PUT", fmt.Sprint("/volumes/v", i), `{"spec":{"size":2048}}`), ""
 		},
 	},
 	"create a volume on the disk": {
@@ -85,13 +86,13 @@ var operations = map[string]operation{
 	},
 	"pull an image": {doze.QuotaDisk, nil, 1, post("/images", `{"name":"own-%d","image":"hub.test/app%d:1"}`, at("/images/sandbox/own-"))},
 	"take a snapshot": {
-		doze.QuotaSnapshots, func(p *platform) { p.create(named("a")) }, 1,
+		doze.QuotaSnapshots, func(p *planetest.Platform) { p.Create(planetest.Named("a")) }, 1,
 		post("/snapshots", `{"name":"s%d","source":{"name":"a","kind":"sandbox"}}`, at("/snapshots/s")),
 	},
 	"make a key": {doze.QuotaKeys, nil, 1, post("/api_keys", `{"name":"k%d"}`, nowhere)},
 	"make a key of a service account": {
-		doze.QuotaKeys, nil, 1, func(p *platform, i int) (*httptest.ResponseRecorder, string) {
-			return p.doAs(p.t.Context(), "POST", "/service_accounts/"+newAccount(p)+"/api_keys", `{"name":"k"}`), ""
+		doze.QuotaKeys, nil, 1, func(p *planetest.Platform, i int) (*httptest.ResponseRecorder, string) {
+			return p.DoAs(p.T.Context(), "POST", "/service_accounts/"+newAccount(p)+"/api_keys", `{"name":"k"}`), ""
 		},
 	},
 }
@@ -105,29 +106,29 @@ var elsewhere = map[string]string{
 
 const callers = 20
 
-func snapshotOfA(p *platform) {
-	p.create(named("a"))
-	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"s"}`)
+func snapshotOfA(p *planetest.Platform) {
+	p.Create(planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"s"}`)
 }
 
 // newAccount is the id of the one service account.
-func newAccount(p *platform) string {
-	w := p.doAs(p.t.Context(), "GET", "/service_accounts", "")
+func newAccount(p *planetest.Platform) string {
+	w := p.DoAs(p.T.Context(), "GET", "/service_accounts", "")
 	var all []doze.ServiceAccount
 	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 1 {
-		p.t.Errorf("%v: %s", err, w.Body)
+		p.T.Errorf("%v: %s", err, w.Body)
 		return ""
 	}
 	return all[0].ClientID
 }
 
 // quotaOf is the state of a quota of the workspace "main".
-func quotaOf(p *platform, name string) doze.QuotaStatus {
-	p.t.Helper()
-	all := want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "")
+func quotaOf(p *planetest.Platform, name string) doze.QuotaStatus {
+	p.T.Helper()
+	all := planetest.Want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "")
 	i := slices.IndexFunc(all, func(q doze.QuotaStatus) bool { return q.Name == name })
 	if i < 0 {
-		p.t.Fatalf("there is no %s in %v", name, all)
+		p.T.Fatalf("there is no %s in %v", name, all)
 	}
 	return all[i]
 }
@@ -155,8 +156,8 @@ func TestQuotasUnderConcurrency(t *testing.T) {
 				if kind == "postgres" && testing.Short() {
 					t.Skip("SKIPPED: with -short, one database is enough")
 				}
-				p := startOn(t, database(t), true)
-				want[any](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+				p := planetest.StartOn(t, database(t), true)
+				planetest.Want[any](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 				if o.prepare != nil {
 					o.prepare(p)
 				}
@@ -166,11 +167,11 @@ func TestQuotasUnderConcurrency(t *testing.T) {
 	}
 }
 
-func (o operation) try(p *platform) {
-	t := p.t
+func (o operation) try(p *planetest.Platform) {
+	t := p.T
 	before := quotaOf(p, o.quota)
 	limit := before.Used + o.more
-	want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":%d}}`, o.quota, limit))
+	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":%d}}`, o.quota, limit))
 	snapshots := quotaOf(p, doze.QuotaSnapshots).Used
 
 	answers, left := make([]*httptest.ResponseRecorder, callers), make([]string, callers)
@@ -185,7 +186,7 @@ func (o operation) try(p *platform) {
 		if w.Code == 200 {
 			won++
 			if left[i] != "" {
-				want[any](p, 200, "GET", left[i], "")
+				planetest.Want[any](p, 200, "GET", left[i], "")
 			}
 			continue
 		}
@@ -204,7 +205,7 @@ func (o operation) try(p *platform) {
 			t.Errorf("clients are told not to repeat it: %v", final)
 		}
 		if left[i] != "" {
-			want[any](p, 404, "GET", left[i], "")
+			planetest.Want[any](p, 404, "GET", left[i], "")
 		}
 	}
 	after := quotaOf(p, o.quota)
@@ -216,7 +217,7 @@ func (o operation) try(p *platform) {
 			t.Errorf("forks that were refused left %d snapshots", n-snapshots)
 		}
 	}
-	want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":null}}`, o.quota))
+	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", fmt.Sprintf(`{"quotas":{"%s":null}}`, o.quota))
 	if after := quotaOf(p, o.quota); after.Limit != before.Default {
 		t.Errorf("with its limit taken back: %+v", after)
 	}
@@ -229,70 +230,70 @@ func (o operation) try(p *platform) {
 // to several routes; other workspaces do not notice.
 func TestRequestsOfAWorkspace(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
+	planetest.InBubble(t, func(p *planetest.Platform) {
 		const limit = 5
-		want[any](p, 200, "POST", "/workspaces", `{"name":"second"}`)
-		other := want[doze.APIKey](p, 200, "POST", "/api_keys", `{"name":"k"}`, "X-Blaxel-Workspace", "second").Key
-		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"requestsPerSecond":5}}`)
+		planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"second"}`)
+		other := planetest.Want[doze.APIKey](p, 200, "POST", "/api_keys", `{"name":"k"}`, "X-Blaxel-Workspace", "second").Key
+		planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"requestsPerSecond":5}}`)
 		for range 2*limit - 1 {
-			want[any](p, 200, "GET", "/volumes", "")
+			planetest.Want[any](p, 200, "GET", "/volumes", "")
 		}
 		codes := make([]int, callers)
 		var calls sync.WaitGroup
 		for i := range callers {
 			calls.Go(func() {
-				w := p.doAs(p.t.Context(), "GET", "/sandboxes", "")
+				w := p.DoAs(p.T.Context(), "GET", "/sandboxes", "")
 				codes[i] = w.Code
 				if w.Code == 429 && (!strings.Contains(w.Body.String(), doze.QuotaRequests) || w.Header().Get("Retry-After") != "1" || w.Header().Get("x-should-retry") != "") {
-					p.t.Errorf("%v %s", w.Header(), w.Body)
+					p.T.Errorf("%v %s", w.Header(), w.Body)
 				}
 			})
 		}
 		calls.Wait()
 		slices.Sort(codes)
 		if codes[0] != 200 || codes[1] != 429 {
-			p.t.Errorf("answers to callers for the last place: %v", codes)
+			p.T.Errorf("answers to callers for the last place: %v", codes)
 		}
-		if w := p.do("GET", "/nowhere", ""); w.Code != 429 {
-			p.t.Errorf("a path that does not exist is %d: a caller may try those without limit", w.Code)
+		if w := p.Do("GET", "/nowhere", ""); w.Code != 429 {
+			p.T.Errorf("a path that does not exist is %d: a caller may try those without limit", w.Code)
 		}
-		w := p.do("GET", "/sandboxes", "", as(other)...)
+		w := p.Do("GET", "/sandboxes", "", planetest.As(other)...)
 		if w.Code != 200 || w.Header().Get("RateLimit-Limit") != "" { // no limit of keys is set here
-			p.t.Errorf("another workspace: %d %v", w.Code, w.Header())
+			p.T.Errorf("another workspace: %d %v", w.Code, w.Header())
 		}
 	})
 }
 
 func TestQuotasAreTheOperators(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
+	p := planetest.Start(t, true)
 	_, member := joinAs(p, "m@w.test", "member")
 	_, tenant := joinAs(p, "t@w.test", "member")
-	want[any](p, 200, "PUT", "/platform/users/t@w.test", `{"workspaceCreator":true}`)
-	want[any](p, 200, "POST", "/workspaces", `{"name":"theirs"}`, as(tenant)...)
-	theirs := append(as(tenant), "X-Blaxel-Workspace", "theirs")
+	planetest.Want[any](p, 200, "PUT", "/platform/users/t@w.test", `{"workspaceCreator":true}`)
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"theirs"}`, planetest.As(tenant)...)
+	theirs := append(planetest.As(tenant), "X-Blaxel-Workspace", "theirs")
 
-	if all := want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "", as(member)...); len(all) != len(doze.Quotas) {
+	if all := planetest.Want[[]doze.QuotaStatus](p, 200, "GET", "/quotas", "", planetest.As(member)...); len(all) != len(doze.Quotas) {
 		t.Errorf("a member sees %v", all)
 	}
-	for _, who := range [][]string{as(member), theirs, as(p.keyFor("other", time.Time{}, access.Admin))} {
-		if w := p.do("PUT", "/workspaces/theirs/quotas", `{"quotas":{"sandboxes":1}}`, who...); w.Code != 403 && w.Code != 404 {
+	for _, who := range [][]string{planetest.As(member), theirs, planetest.As(p.KeyFor("other", time.Time{}, access.Admin))} {
+		if w := p.Do("PUT", "/workspaces/theirs/quotas", `{"quotas":{"sandboxes":1}}`, who...); w.Code != 403 && w.Code != 404 {
 			t.Errorf("%v: %d %s", who, w.Code, w.Body)
 		}
 	}
 	// An operator need not be a member of theirs.
-	want[any](p, 200, "PUT", "/workspaces/theirs/quotas", `{"quotas":{"sandboxes":1}}`)
-	want[any](p, 200, "POST", "/sandboxes", named("a"), theirs...)
-	want[any](p, 429, "POST", "/sandboxes", named("b"), theirs...)
-	want[any](p, 200, "POST", "/sandboxes", named("a"))
-	want[any](p, 200, "POST", "/sandboxes", named("b"))
-	p.reopen()
-	want[any](p, 429, "POST", "/sandboxes", named("b"), theirs...)
-	id := want[doze.Workspace](p, 200, "GET", "/workspaces/theirs", "", theirs...).ID
-	if all := want[[]doze.QuotaStatus](p, 200, "GET", "/workspaces/"+id+"/quotas", ""); all[0].Used != 1 || all[0].Limit != 1 {
+	planetest.Want[any](p, 200, "PUT", "/workspaces/theirs/quotas", `{"quotas":{"sandboxes":1}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes", planetest.Named("a"), theirs...)
+	planetest.Want[any](p, 429, "POST", "/sandboxes", planetest.Named("b"), theirs...)
+	planetest.Want[any](p, 200, "POST", "/sandboxes", planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes", planetest.Named("b"))
+	p.Reopen()
+	planetest.Want[any](p, 429, "POST", "/sandboxes", planetest.Named("b"), theirs...)
+	id := planetest.Want[doze.Workspace](p, 200, "GET", "/workspaces/theirs", "", theirs...).ID
+	if all := planetest.Want[[]doze.QuotaStatus](p, 200, "GET", "/workspaces/"+id+"/quotas", ""); all[0].Used != 1 || all[0].Limit != 1 {
 		t.Errorf("by its id: %+v", all[0])
 	}
-	want[any](p, 404, "GET", "/workspaces/none/quotas", "")
+	planetest.Want[any](p, 404, "GET", "/workspaces/none/quotas", "")
 
 	for body, says := range map[string]string{
 		`{}`:                                  "quotas is required",
@@ -305,7 +306,7 @@ func TestQuotasAreTheOperators(t *testing.T) {
 		`{"quotas":{"nothing":null}}`:         "quotas.nothing is no quota",
 		`{"quotas":{"keys":123456789012345}}`: "must be 0 to",
 	} {
-		if w := p.do("PUT", "/workspaces/theirs/quotas", body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
+		if w := p.Do("PUT", "/workspaces/theirs/quotas", body); w.Code != 400 || !strings.Contains(w.Body.String(), says) {
 			t.Errorf("%s: %d %s", body, w.Code, w.Body)
 		}
 	}
@@ -315,28 +316,28 @@ func TestQuotasAreTheOperators(t *testing.T) {
 // sandbox that is awake can be redeployed and restored.
 func TestAFreshMachineTakesThePlaceOfTheOld(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
+	p := planetest.Start(t, true)
 	snapshotOfA(p)
-	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":1}}`)
-	want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
-	want[any](p, 200, "POST", "/sandboxes/a/snapshots/s/restore", "")
+	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":1}}`)
+	planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":1024}}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/snapshots/s/restore", "")
 	if q := quotaOf(p, doze.QuotaSandboxesAwake); q.Used > 2 {
 		t.Errorf("%+v", q)
 	}
-	want[any](p, 429, "POST", "/sandboxes", named("b"))
+	planetest.Want[any](p, 429, "POST", "/sandboxes", planetest.Named("b"))
 
 	// One that sleeps needs room, and stays as it is without.
-	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":0}}`)
-	now, err := p.store.SandboxByName(t.Context(), "main", "a")
+	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":0}}`)
+	now, err := p.Store.SandboxByName(t.Context(), "main", "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.node.mu.Lock()
-	p.node.move(now.Machine, doze.Standby, "")
-	p.node.mu.Unlock()
-	want[any](p, 429, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
-	want[any](p, 429, "POST", "/sandboxes/a/snapshots/s/restore", "")
-	after, err := p.store.SandboxByName(t.Context(), "main", "a")
+	p.Node.Mu.Lock()
+	p.Node.Move(now.Machine, doze.Standby, "")
+	p.Node.Mu.Unlock()
+	planetest.Want[any](p, 429, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
+	planetest.Want[any](p, 429, "POST", "/sandboxes/a/snapshots/s/restore", "")
+	after, err := p.Store.SandboxByName(t.Context(), "main", "a")
 	if err != nil || after.Machine != now.Machine || after.Spec.Runtime.Memory != now.Spec.Runtime.Memory {
 		t.Errorf("%v: it was %+v and is %+v", err, now, after)
 	}
@@ -346,86 +347,86 @@ func TestAFreshMachineTakesThePlaceOfTheOld(t *testing.T) {
 // the end, and open connections are looked at when a quota is used up.
 func TestEgressOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		p.enforced = new(atomic.Int64)
-		p.reopen()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Enforced = new(atomic.Int64)
+		p.Reopen()
 		var bytes atomic.Uint64
-		p.quotas.Meter("main", bytes.Load)
-		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`)
+		p.Quotas.Meter("main", bytes.Load)
+		planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`)
 		bytes.Add(9 << 20)
 		time.Sleep(2 * time.Second)
-		if n := p.enforced.Load(); n != 0 {
-			p.t.Errorf("connections were looked at %d times below the limit", n)
+		if n := p.Enforced.Load(); n != 0 {
+			p.T.Errorf("connections were looked at %d times below the limit", n)
 		}
 		bytes.Add(1 << 20)
 		time.Sleep(2 * time.Second)
-		if n := p.enforced.Load(); n != 1 || p.quotas.Barred("main") == "" {
-			p.t.Errorf("connections were looked at %d times at the limit; barred: %q", n, p.quotas.Barred("main"))
+		if n := p.Enforced.Load(); n != 1 || p.Quotas.Barred("main") == "" {
+			p.T.Errorf("connections were looked at %d times at the limit; barred: %q", n, p.Quotas.Barred("main"))
 		}
 		for _, way := range []string{"recorded each minute", "recorded at the end"} {
 			if way == "recorded each minute" {
 				time.Sleep(time.Minute)
 				found := int64(0)
-				if err := p.store.Egress(p.t.Context(), func(_, _ string, n int64) { found += n }); err != nil || found != 10<<20 {
-					p.t.Errorf("%s: %d, %v", way, found, err)
+				if err := p.Store.Egress(p.T.Context(), func(_, _ string, n int64) { found += n }); err != nil || found != 10<<20 {
+					p.T.Errorf("%s: %d, %v", way, found, err)
 				}
 				bytes.Add(1 << 20)
 			}
-			p.reopen()
-			if q := quotaOf(p, doze.QuotaEgress); q.Used != 11 || q.Limit != 10 || p.quotas.Barred("main") == "" {
-				p.t.Errorf("%s: %+v", way, q)
+			p.Reopen()
+			if q := quotaOf(p, doze.QuotaEgress); q.Used != 11 || q.Limit != 10 || p.Quotas.Barred("main") == "" {
+				p.T.Errorf("%s: %+v", way, q)
 			}
 		}
 		time.Sleep(24 * time.Hour)
-		if q := quotaOf(p, doze.QuotaEgress); q.Used != 0 || p.quotas.Barred("main") != "" {
-			p.t.Errorf("the next day: %+v", q)
+		if q := quotaOf(p, doze.QuotaEgress); q.Used != 0 || p.Quotas.Barred("main") != "" {
+			p.T.Errorf("the next day: %+v", q)
 		}
 	})
 }
 
 func TestEgressThatNobodyCounts(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.unmetered = true
-	p.reopen()
-	if w := p.do("PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`); w.Code != 501 || !strings.Contains(w.Body.String(), "--egress direct") {
+	p := planetest.Start(t, false)
+	p.Unmetered = true
+	p.Reopen()
+	if w := p.Do("PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":10}}`); w.Code != 501 || !strings.Contains(w.Body.String(), "--egress direct") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if q := quotaOf(p, doze.QuotaEgress); !strings.Contains(q.Description, "unsupported here") {
 		t.Errorf("%+v", q)
 	}
-	want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":null}}`)
+	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":null}}`)
 }
 
 // TestDiskOfAWorkspace: what a node measures counts with what records promise,
 // and nothing that sleeps is refused.
 func TestDiskOfAWorkspace(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(p *platform) {
-		p.create(named("a"))
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		p.Create(planetest.Named("a"))
 		time.Sleep(time.Minute)
 		if q := quotaOf(p, doze.QuotaDisk); q.Used != 1 { // its checkpoint has a part of a megabyte
-			p.t.Errorf("%+v", q)
+			p.T.Errorf("%+v", q)
 		}
-		want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":1}}`)
+		planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":1}}`)
 		for path, body := range map[string]string{
-			"/sandboxes":                    named("b"),
+			"/sandboxes":                    planetest.Named("b"),
 			"/sandboxes/a/snapshots":        `{"name":"s"}`,
 			"/sandboxes/a/fork":             `{"targetName":"f","targetType":"sandbox"}`,
-			"/volumes":                      named("v"),
-			"/volume_templates?upload=true": named("t"),
+			"/volumes":                      planetest.Named("v"),
+			"/volume_templates?upload=true": planetest.Named("t"),
 			"/images":                       `{"name":"own-x","image":"hub.test/app:1"}`,
 		} {
-			if w := p.do("POST", path, body); w.Code != 429 || !strings.Contains(w.Body.String(), doze.QuotaDisk) {
-				p.t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			if w := p.Do("POST", path, body); w.Code != 429 || !strings.Contains(w.Body.String(), doze.QuotaDisk) {
+				p.T.Errorf("%s: %d %s", path, w.Code, w.Body)
 			}
 		}
-		want[any](p, 200, "POST", "/volume_templates", named("t")) // without files
+		planetest.Want[any](p, 200, "POST", "/volume_templates", planetest.Named("t")) // without files
 		if q := quotaOf(p, doze.QuotaSnapshots); q.Used != 0 {
-			p.t.Errorf("%+v", q)
+			p.T.Errorf("%+v", q)
 		}
-		want[any](p, 200, "DELETE", "/sandboxes/a", "")
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
 		time.Sleep(time.Minute)
-		p.create(named("b"))
+		p.Create(planetest.Named("b"))
 	})
 }

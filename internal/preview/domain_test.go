@@ -1,4 +1,4 @@
-package control_test
+package preview_test
 
 import (
 	"strings"
@@ -6,24 +6,25 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/testkit/dnstest"
 )
 
 // domainWorld is a platform that asks the zone.
-func domainWorld(t *testing.T) (*platform, *dnstest.Zone) {
+func domainWorld(t *testing.T) (*planetest.Platform, *dnstest.Zone) {
 	t.Helper()
 	z := dnstest.Serve(t)
-	z.A(target, [4]byte{192, 0, 2, 1})
-	p := start(t, false)
-	p.stop()
-	p.dns = z.Resolver()
-	p.open(true)
+	z.A(planetest.Target, [4]byte{192, 0, 2, 1})
+	p := planetest.Start(t, false)
+	p.Stop()
+	p.DNS = z.Resolver()
+	p.Open(true)
 	return p, z
 }
 
-func verifyDomain(p *platform, headers ...string) doze.CustomDomain {
-	p.t.Helper()
-	return want[doze.CustomDomain](p, 200, "POST", "/customdomains/shop.example/verify", "", headers...)
+func verifyDomain(p *planetest.Platform, headers ...string) doze.CustomDomain {
+	p.T.Helper()
+	return planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains/shop.example/verify", "", headers...)
 }
 
 // prove writes into the DNS what a domain asks for.
@@ -39,30 +40,30 @@ func prove(z *dnstest.Zone, d doze.CustomDomain) {
 func TestAddressesOnADomainAreTakenOver(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	prove(z, want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`))
+	prove(z, planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`))
 	verifyDomain(p)
-	p.create(named("a"))
+	p.Create(planetest.Named("a"))
 	body := func(name, prefix string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"port":3000,"prefixUrl":"` + prefix + `","customDomain":"shop.example"}}`
 	}
 	expose(p, body("web", "www"))
-	want[any](p, 409, "POST", "/sandboxes/a/previews", body("rival", "www"))
-	want[any](p, 200, "POST", "/sandboxes/a/previews?force=true", body("rival", "www"))
-	web := want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
+	planetest.Want[any](p, 409, "POST", "/sandboxes/a/previews", body("rival", "www"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews?force=true", body("rival", "www"))
+	web := planetest.Want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/web", "")
 	own := label(web)
 	if len(own) != 16 || web.Spec.URL != "http://"+own+".preview.shop.example.preview.test" {
 		t.Errorf("it is at %s", web.Spec.URL)
 	}
-	e := want[map[string]any](p, 409, "POST", "/sandboxes/a/previews?force=true", body("thief", own))
+	e := planetest.Want[map[string]any](p, 409, "POST", "/sandboxes/a/previews?force=true", body("thief", own))
 	if says := e["message"].(string); !strings.Contains(says, "another prefixUrl") {
 		t.Errorf("%s", says)
 	}
 	for name, at := range map[string]string{"web": own + ".preview.shop.example", "rival": "www.preview.shop.example"} {
-		if known, ok := p.previews.Find(at, time.Now()); !ok || known.Sandbox != "a" {
+		if known, ok := p.Previews.Find(at, time.Now()); !ok || known.Sandbox != "a" {
 			t.Errorf("%s is not at %s", name, at)
 		}
 	}
-	want[any](p, 404, "GET", "/sandboxes/a/previews/thief", "")
+	planetest.Want[any](p, 404, "GET", "/sandboxes/a/previews/thief", "")
 }
 
 // TestDomainsFollowTheConfiguration: where a domain has to lead is what the
@@ -70,35 +71,35 @@ func TestAddressesOnADomainAreTakenOver(t *testing.T) {
 func TestDomainsFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	d := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
 	prove(z, d)
 	look := func() doze.CustomDomainSpec {
 		t.Helper()
-		got := want[doze.CustomDomain](p, 200, "GET", "/customdomains/shop.example", "").Spec
-		if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 || all[0].Spec.CNAMERecords != got.CNAMERecords {
+		got := planetest.Want[doze.CustomDomain](p, 200, "GET", "/customdomains/shop.example", "").Spec
+		if all := planetest.Want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 || all[0].Spec.CNAMERecords != got.CNAMERecords {
 			t.Errorf("the list has %+v, not %+v", all, got)
 		}
 		return got
 	}
-	p.target = "there-2.preview.other.test"
-	p.reopen()
-	if got := look(); got.CNAMERecords != p.target || got.VerificationError != "" {
+	p.Target = "there-2.preview.other.test"
+	p.Reopen()
+	if got := look(); got.CNAMERecords != p.Target || got.VerificationError != "" {
 		t.Errorf("%+v", got)
 	}
 	for _, nameless := range []string{"192.0.2.7", "localhost", "2001:db8::7"} {
-		p.target = nameless
-		p.reopen()
+		p.Target = nameless
+		p.Reopen()
 		got := look()
 		if says := got.VerificationError; got.CNAMERecords != "" || !strings.Contains(says, "--domain") || !strings.Contains(says, nameless) || !strings.Contains(says, "*.preview.shop.example") {
 			t.Errorf("%s: %+v", nameless, got)
 		}
 	}
-	p.target = "192.0.2.7"
-	p.reopen()
+	p.Target = "192.0.2.7"
+	p.Reopen()
 	if got := verifyDomain(p).Spec; got.Status != doze.DomainFailed || !strings.Contains(got.VerificationError, "the address of 192.0.2.7") {
 		t.Errorf("%+v", got)
 	}
-	z.A(target, [4]byte{192, 0, 2, 7}) // which its name is an alias of
+	z.A(planetest.Target, [4]byte{192, 0, 2, 7}) // which its name is an alias of
 	if got := verifyDomain(p).Spec; got.Status != doze.DomainVerified || got.VerificationError != "" || got.CNAMERecords != "" {
 		t.Errorf("%+v", got)
 	}
@@ -107,13 +108,13 @@ func TestDomainsFollowTheConfiguration(t *testing.T) {
 func TestCustomDomains(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"Shop.Example","labels":{"a":"b"}},"spec":{"status":"verified"}}`)
-	if d.Metadata.Name != "shop.example" || d.Spec.Status != doze.DomainPending || d.Spec.CNAMERecords != target || len(d.Spec.TXTRecords) != 1 || d.Spec.AlternativeNames[0] != "*.preview.shop.example" {
+	d := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"Shop.Example","labels":{"a":"b"}},"spec":{"status":"verified"}}`)
+	if d.Metadata.Name != "shop.example" || d.Spec.Status != doze.DomainPending || d.Spec.CNAMERecords != planetest.Target || len(d.Spec.TXTRecords) != 1 || d.Spec.AlternativeNames[0] != "*.preview.shop.example" {
 		t.Errorf("%+v", d)
 	}
-	p.create(named("a"))
+	p.Create(planetest.Named("a"))
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"prefixUrl":"www","customDomain":"shop.example"}}`
-	want[any](p, 400, "POST", "/sandboxes/a/previews", preview) // not verified yet
+	planetest.Want[any](p, 400, "POST", "/sandboxes/a/previews", preview) // not verified yet
 
 	if got := verifyDomain(p); got.Spec.Status != doze.DomainFailed || !strings.Contains(got.Spec.VerificationError, "TXT") || !strings.Contains(got.Spec.VerificationError, "CNAME") || !got.Spec.LastVerifiedAt.IsZero() {
 		t.Errorf("nothing in the DNS: %+v", got.Spec)
@@ -131,10 +132,10 @@ func TestCustomDomains(t *testing.T) {
 		t.Errorf("address %s", v.Spec.URL)
 	}
 	serves := func() bool {
-		_, ok := p.previews.Find("www.preview.shop.example", time.Now())
+		_, ok := p.Previews.Find("www.preview.shop.example", time.Now())
 		return ok
 	}
-	want[any](p, 409, "DELETE", "/customdomains/shop.example", "") // a preview uses it
+	planetest.Want[any](p, 409, "DELETE", "/customdomains/shop.example", "") // a preview uses it
 
 	// A DNS that does not answer changes nothing; one that says no does.
 	z.Silence(true)
@@ -146,11 +147,11 @@ func TestCustomDomains(t *testing.T) {
 	if got := verifyDomain(p); got.Spec.Status != doze.DomainFailed || serves() {
 		t.Errorf("without its record it is %s, served %t", got.Spec.Status, serves())
 	}
-	want[any](p, 200, "POST", "/sandboxes/a/previews/web/tokens", `{"metadata":{"name":"t"}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews/web/tokens", `{"metadata":{"name":"t"}}`)
 	if serves() {
 		t.Error("with a new token it is served again")
 	}
-	p.reopen()
+	p.Reopen()
 	if serves() {
 		t.Error("after a restart it is served again")
 	}
@@ -158,16 +159,16 @@ func TestCustomDomains(t *testing.T) {
 	if verifyDomain(p); !serves() {
 		t.Error("verified again, it is not served")
 	}
-	want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
-	want[any](p, 200, "DELETE", "/customdomains/shop.example", "")
-	want[any](p, 404, "POST", "/customdomains/shop.example/verify", "")
+	planetest.Want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
+	planetest.Want[any](p, 200, "DELETE", "/customdomains/shop.example", "")
+	planetest.Want[any](p, 404, "POST", "/customdomains/shop.example/verify", "")
 }
 
 // TestAddressesInsteadOfAnAlias: providers resolve some aliases themselves.
 func TestAddressesInsteadOfAnAlias(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	d := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
 	for name, value := range d.Spec.TXTRecords {
 		z.TXT(name, value)
 	}
@@ -179,7 +180,7 @@ func TestAddressesInsteadOfAnAlias(t *testing.T) {
 	}{
 		{"another address", func() { z.A(probe, [4]byte{192, 0, 2, 2}) }, doze.DomainFailed},
 		{"ours", func() { z.A(probe, [4]byte{192, 0, 2, 1}) }, doze.DomainVerified},
-		{"nobody knows ours", func() { z.Refuse(target) }, doze.DomainVerified},
+		{"nobody knows ours", func() { z.Refuse(planetest.Target) }, doze.DomainVerified},
 		{"nobody knows theirs", func() { z.Refuse(probe) }, doze.DomainVerified},
 		{"another address again", func() { z.Refuse(""); z.A(probe, [4]byte{192, 0, 2, 2}) }, doze.DomainFailed},
 	} {
@@ -195,17 +196,17 @@ func TestAddressesInsteadOfAnAlias(t *testing.T) {
 func TestDomainsAreNotTakenOver(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	want[any](p, 200, "POST", "/workspaces", `{"name":"rival"}`)
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"rival"}`)
 	rival := []string{"X-Blaxel-Workspace", "rival"}
 	const body = `{"metadata":{"name":"shop.example"}}`
-	mine := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body)
-	theirs := want[doze.CustomDomain](p, 200, "POST", "/customdomains", body, rival...)
+	mine := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", body)
+	theirs := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", body, rival...)
 	prove(z, mine)
 	verifyDomain(p)
 	if got := verifyDomain(p, rival...); got.Spec.Status != doze.DomainFailed {
 		t.Errorf("with another's proof: %+v", got.Spec)
 	}
-	p.create(named("a"))
+	p.Create(planetest.Named("a"))
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"prefixUrl":"www","customDomain":"shop.example"}}`
 	expose(p, preview)
 	prove(z, theirs) // the domain changed hands
@@ -218,9 +219,9 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 	if got := verifyDomain(p, rival...); got.Spec.Status != doze.DomainVerified {
 		t.Errorf("the second, with its proof: %+v", got.Spec)
 	}
-	want[any](p, 200, "POST", "/sandboxes", named("b"), rival...)
-	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, rival...)
-	if known, ok := p.previews.Find("www.preview.shop.example", time.Now()); !ok || known.Workspace != "rival" {
+	planetest.Want[any](p, 200, "POST", "/sandboxes", planetest.Named("b"), rival...)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/b/previews", preview, rival...)
+	if known, ok := p.Previews.Find("www.preview.shop.example", time.Now()); !ok || known.Workspace != "rival" {
 		t.Errorf("the edge knows %+v", known)
 	}
 }
@@ -230,96 +231,96 @@ func TestDomainsAreNotTakenOver(t *testing.T) {
 func TestDomainsAreShared(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	want[any](p, 200, "POST", "/workspaces", `{"name":"guest","displayName":"The Guests"}`)
+	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"guest","displayName":"The Guests"}`)
 	guest := []string{"X-Blaxel-Workspace", "guest"}
-	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	d := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
 	const path = "/customdomains/shop.example"
-	want[any](p, 400, "POST", path+"/share", `{"targetWorkspace":"guest"}`) // not verified
+	planetest.Want[any](p, 400, "POST", path+"/share", `{"targetWorkspace":"guest"}`) // not verified
 	prove(z, d)
 	verifyDomain(p)
 	for body, status := range map[string]int{
 		`{}`: 400, `{"targetWorkspace":7}`: 400, `{"targetWorkspace":"nobody"}`: 404, `{"targetWorkspace":"` + d.Metadata.Workspace + `"}`: 400,
 	} {
-		if w := p.do("POST", path+"/share", body); w.Code != status {
+		if w := p.Do("POST", path+"/share", body); w.Code != status {
 			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, status)
 		}
 	}
-	want[any](p, 404, "GET", path, "", guest...)
-	want[any](p, 404, "GET", path+"/share", "", guest...)
-	want[any](p, 200, "POST", "/sandboxes", named("b"), guest...)
+	planetest.Want[any](p, 404, "GET", path, "", guest...)
+	planetest.Want[any](p, 404, "GET", path+"/share", "", guest...)
+	planetest.Want[any](p, 200, "POST", "/sandboxes", planetest.Named("b"), guest...)
 	const preview = `{"metadata":{"name":"web"},"spec":{"port":3000,"public":true,"prefixUrl":"www","customDomain":"shop.example"}}`
-	want[any](p, 400, "POST", "/sandboxes/b/previews", preview, guest...)
+	planetest.Want[any](p, 400, "POST", "/sandboxes/b/previews", preview, guest...)
 
-	want[doze.CustomDomain](p, 200, "POST", path+"/share", `{"targetWorkspace":"guest"}`)
-	want[any](p, 409, "POST", path+"/share", `{"targetWorkspace":"guest"}`)
-	want[any](p, 409, "DELETE", path, "") // it is shared
-	if got := want[[]doze.DomainShare](p, 200, "GET", path+"/share", ""); len(got) != 1 || got[0] != (doze.DomainShare{Workspace: "guest", DisplayName: "The Guests", Status: "active"}) {
+	planetest.Want[doze.CustomDomain](p, 200, "POST", path+"/share", `{"targetWorkspace":"guest"}`)
+	planetest.Want[any](p, 409, "POST", path+"/share", `{"targetWorkspace":"guest"}`)
+	planetest.Want[any](p, 409, "DELETE", path, "") // it is shared
+	if got := planetest.Want[[]doze.DomainShare](p, 200, "GET", path+"/share", ""); len(got) != 1 || got[0] != (doze.DomainShare{Workspace: "guest", DisplayName: "The Guests", Status: "active"}) {
 		t.Errorf("%+v", got)
 	}
-	got := want[doze.CustomDomain](p, 200, "GET", path, "", guest...)
+	got := planetest.Want[doze.CustomDomain](p, 200, "GET", path, "", guest...)
 	if got.Metadata.Workspace != "guest" || got.Metadata.SharedFrom != d.Metadata.Workspace || got.Spec.Status != doze.DomainVerified {
 		t.Errorf("%+v", got.Metadata)
 	}
 	if len(got.Spec.TXTRecords) > 0 {
 		t.Errorf("a guest sees what proves whose the domain is: %v", got.Spec.TXTRecords)
 	}
-	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", "", guest...); len(all) != 1 || all[0].Metadata.SharedFrom == "" || len(all[0].Spec.TXTRecords) > 0 {
+	if all := planetest.Want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", "", guest...); len(all) != 1 || all[0].Metadata.SharedFrom == "" || len(all[0].Spec.TXTRecords) > 0 {
 		t.Errorf("%+v", all)
 	}
 	for method, at := range map[string]string{"PUT": path, "DELETE": path, "POST": path + "/verify", "GET": path + "/share"} {
-		want[any](p, 403, method, at, `{}`, guest...)
+		planetest.Want[any](p, 403, method, at, `{}`, guest...)
 	}
-	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, guest...)
-	p.create(named("a"))
-	want[any](p, 409, "POST", "/sandboxes/a/previews?force=true", preview) // the name is theirs
+	planetest.Want[any](p, 200, "POST", "/sandboxes/b/previews", preview, guest...)
+	p.Create(planetest.Named("a"))
+	planetest.Want[any](p, 409, "POST", "/sandboxes/a/previews?force=true", preview) // the name is theirs
 	serves := func() bool {
-		_, ok := p.previews.Find("www.preview.shop.example", time.Now())
+		_, ok := p.Previews.Find("www.preview.shop.example", time.Now())
 		return ok
 	}
 	if !serves() {
 		t.Error("the guest's preview is not served")
 	}
-	p.reopen()
+	p.Reopen()
 	if !serves() {
 		t.Error("after a restart it is not served")
 	}
-	want[any](p, 200, "DELETE", path+"/share/guest", "")
-	want[any](p, 404, "DELETE", path+"/share/guest", "")
+	planetest.Want[any](p, 200, "DELETE", path+"/share/guest", "")
+	planetest.Want[any](p, 404, "DELETE", path+"/share/guest", "")
 	if serves() {
 		t.Error("it is served though it is not shared any more")
 	}
-	want[any](p, 200, "POST", "/sandboxes/a/previews", preview) // the name is free
-	want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews", preview) // the name is free
+	planetest.Want[any](p, 200, "DELETE", "/sandboxes/a/previews/web", "")
 
-	want[doze.CustomDomain](p, 200, "POST", path+"/share", `{"targetWorkspace":"account"}`)
-	want[any](p, 200, "POST", "/sandboxes/b/previews", preview, guest...)
-	want[any](p, 200, "DELETE", "/sandboxes/b", "", guest...)
-	want[any](p, 200, "DELETE", path+"/share/account", "")
-	want[any](p, 200, "DELETE", path, "")
+	planetest.Want[doze.CustomDomain](p, 200, "POST", path+"/share", `{"targetWorkspace":"account"}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/b/previews", preview, guest...)
+	planetest.Want[any](p, 200, "DELETE", "/sandboxes/b", "", guest...)
+	planetest.Want[any](p, 200, "DELETE", path+"/share/account", "")
+	planetest.Want[any](p, 200, "DELETE", path, "")
 }
 
 // TestSharesEndWithTheirWorkspace: who takes its name later gets nothing.
 func TestSharesEndWithTheirWorkspace(t *testing.T) {
 	t.Parallel()
 	p, z := domainWorld(t)
-	d := want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
+	d := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"shop.example"}}`)
 	prove(z, d)
 	verifyDomain(p)
 	const guest = `{"name":"guest"}`
-	want[any](p, 200, "POST", "/workspaces", guest)
-	want[any](p, 200, "POST", "/customdomains/shop.example/share", `{"targetWorkspace":"guest"}`)
-	want[any](p, 200, "DELETE", "/workspaces/guest", "")
-	want[any](p, 200, "POST", "/workspaces", guest)
-	want[any](p, 404, "GET", "/customdomains/shop.example", "", "X-Blaxel-Workspace", "guest")
-	if got := want[[]doze.DomainShare](p, 200, "GET", "/customdomains/shop.example/share", ""); len(got) != 0 {
+	planetest.Want[any](p, 200, "POST", "/workspaces", guest)
+	planetest.Want[any](p, 200, "POST", "/customdomains/shop.example/share", `{"targetWorkspace":"guest"}`)
+	planetest.Want[any](p, 200, "DELETE", "/workspaces/guest", "")
+	planetest.Want[any](p, 200, "POST", "/workspaces", guest)
+	planetest.Want[any](p, 404, "GET", "/customdomains/shop.example", "", "X-Blaxel-Workspace", "guest")
+	if got := planetest.Want[[]doze.DomainShare](p, 200, "GET", "/customdomains/shop.example/share", ""); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestDomainMistakes(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.example"}}`)
+	p := planetest.Start(t, false)
+	planetest.Want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.example"}}`)
 	for body, status := range map[string]int{
 		`{}`:                                  400,
 		`{"metadata":{"name":"localhost"}}`:   400,
@@ -334,22 +335,22 @@ func TestDomainMistakes(t *testing.T) {
 		`{"metadata":{"name":"b.example"},"spec":{"fallbackPreviewId":7}}`:       400,
 		`{"metadata":{"name":"A.example."}}`:                                     409,
 	} {
-		w := p.do("POST", "/customdomains", body)
+		w := p.Do("POST", "/customdomains", body)
 		if w.Code != status {
 			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, status)
 		}
-		checkError(t, w)
+		planetest.CheckError(t, w)
 	}
-	want[any](p, 400, "PUT", "/customdomains/a.example", `{"metadata":{"name":"b.example"}}`)
-	if got := want[doze.CustomDomain](p, 200, "PUT", "/customdomains/A.example", `{"metadata":{"displayName":"A"},"spec":{"cnameRecords":"evil.test"}}`); got.Metadata.DisplayName != "A" || got.Spec.CNAMERecords != target {
+	planetest.Want[any](p, 400, "PUT", "/customdomains/a.example", `{"metadata":{"name":"b.example"}}`)
+	if got := planetest.Want[doze.CustomDomain](p, 200, "PUT", "/customdomains/A.example", `{"metadata":{"displayName":"A"},"spec":{"cnameRecords":"evil.test"}}`); got.Metadata.DisplayName != "A" || got.Spec.CNAMERecords != planetest.Target {
 		t.Errorf("%+v", got)
 	}
 	for _, label := range []string{"www", ""} {
-		if got := want[doze.CustomDomain](p, 200, "PUT", "/customdomains/a.example", `{"spec":{"fallbackPreviewId":"`+label+`"}}`); got.Spec.FallbackPreviewID != label {
+		if got := planetest.Want[doze.CustomDomain](p, 200, "PUT", "/customdomains/a.example", `{"spec":{"fallbackPreviewId":"`+label+`"}}`); got.Spec.FallbackPreviewID != label {
 			t.Errorf("%+v", got)
 		}
 	}
-	if all := want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 {
+	if all := planetest.Want[[]doze.CustomDomain](p, 200, "GET", "/customdomains", ""); len(all) != 1 {
 		t.Errorf("%+v", all)
 	}
 }

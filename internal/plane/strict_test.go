@@ -1,4 +1,4 @@
-package control_test
+package plane_test
 
 import (
 	"encoding/json"
@@ -8,17 +8,18 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestNothingIsIgnored: a member that a body does not have is a mistake, under
 // its path, and nothing is made or changed.
 func TestNothingIsIgnored(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
-	before := want[sandbox](p, 200, "GET", "/sandboxes/a", "")
-	want[any](p, 200, "POST", "/volumes", named("v"))
-	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
+	before := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/a", "")
+	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
+	account := planetest.Want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 	for at, body := range map[string][2]string{
 		"PUT /workspaces/main":                  {`{"displayName":"x","quotas":{"sandboxes":5}}`, "quotas is not known here"},
 		"PUT /workspaces/main?status":           {`{"id":"other"}`, "id cannot be set"},
@@ -48,56 +49,56 @@ func TestNothingIsIgnored(t *testing.T) {
 		if !strings.Contains(path, "createIfNotExist") {
 			path, _, _ = strings.Cut(path, "?")
 		}
-		w := p.do(method, strings.ReplaceAll(path, "{id}", account.ClientID), body[0])
+		w := p.Do(method, strings.ReplaceAll(path, "{id}", account.ClientID), body[0])
 		if w.Code != 400 || !strings.Contains(w.Body.String(), body[1]) {
 			t.Errorf("%s with %s: %d %s", at, body[0], w.Code, w.Body)
 		}
-		checkError(t, w)
+		planetest.CheckError(t, w)
 	}
-	after := want[sandbox](p, 200, "GET", "/sandboxes/a", "")
+	after := planetest.Want[planetest.Sandbox](p, 200, "GET", "/sandboxes/a", "")
 	if !after.Metadata.UpdatedAt.Equal(before.Metadata.UpdatedAt.Time) {
 		t.Error("a refused update changed the sandbox")
 	}
-	want[any](p, 404, "GET", "/sandboxes/b", "")
-	want[any](p, 404, "GET", "/volumes/b", "")
+	planetest.Want[any](p, 404, "GET", "/sandboxes/b", "")
+	planetest.Want[any](p, 404, "GET", "/volumes/b", "")
 }
 
 // TestClientsSendBackWhatTheyGot: every update takes the whole of what GET
 // answers, with the members that only we set, and what clients add to it.
 func TestClientsSendBackWhatTheyGot(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
-	p.create(`{"metadata":{"name":"a","labels":{"x":"y"}},"spec":{"runtime":{"ttl":"24h","generation":"mk3","snapshotEnabled":true}},"skipBuild":true,"dockerConfig":{}}`)
-	want[any](p, 200, "POST", "/volumes", named("v"))
-	want[any](p, 200, "POST", "/drives", named("d"))
-	want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"v"}}`)
-	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"p"},"spec":{"type":"flavor"}}`)
-	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
-	want[any](p, 200, "POST", "/volume_templates", named("t"))
-	want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"p"},"spec":{"port":3000}}`)
-	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"s","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
-	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+	p := planetest.Start(t, true)
+	p.Create(`{"metadata":{"name":"a","labels":{"x":"y"}},"spec":{"runtime":{"ttl":"24h","generation":"mk3","snapshotEnabled":true}},"skipBuild":true,"dockerConfig":{}}`)
+	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
+	planetest.Want[any](p, 200, "POST", "/drives", planetest.Named("d"))
+	planetest.Want[any](p, 200, "POST", "/secrets", `{"metadata":{"name":"s"},"data":{"k":"v"}}`)
+	planetest.Want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"p"},"spec":{"type":"flavor"}}`)
+	planetest.Want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
+	planetest.Want[any](p, 200, "POST", "/volume_templates", planetest.Named("t"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"p"},"spec":{"port":3000}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"s","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
+	account := planetest.Want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
 	for _, path := range []string{
 		"/sandboxes/a", "/volumes/v", "/drives/d", "/secrets/s", "/policies/p", "/customdomains/a.test", "/volume_templates/t",
 		"/sandboxes/a/previews/p", "/sandboxes/a/schedules/s", "/workspaces/main", "/workspaces/main?countResources=true",
 	} {
-		got := want[json.RawMessage](p, 200, "GET", path, "")
+		got := planetest.Want[json.RawMessage](p, 200, "GET", path, "")
 		path, _, _ = strings.Cut(path, "?")
-		want[any](p, 200, "PUT", path, string(got))
+		planetest.Want[any](p, 200, "PUT", path, string(got))
 	}
-	all := want[[]json.RawMessage](p, 200, "GET", "/service_accounts", "")
-	want[any](p, 200, "PUT", "/service_accounts/"+account.ClientID, string(all[0]))
+	all := planetest.Want[[]json.RawMessage](p, 200, "GET", "/service_accounts", "")
+	planetest.Want[any](p, 200, "PUT", "/service_accounts/"+account.ClientID, string(all[0]))
 
-	members := want[[]json.RawMessage](p, 200, "GET", "/users", "")
-	want[any](p, 200, "PUT", "/users/admin", string(members[0]))
+	members := planetest.Want[[]json.RawMessage](p, 200, "GET", "/users", "")
+	planetest.Want[any](p, 200, "PUT", "/users/admin", string(members[0]))
 
 	// As updateMetadata and others of the clients do it.
-	whole := want[map[string]any](p, 200, "GET", "/sandboxes/a", "")
+	whole := planetest.Want[map[string]any](p, 200, "GET", "/sandboxes/a", "")
 	spec, _ := whole["spec"].(map[string]any)
 	maps.Copy(whole, spec)
 	raw, err := json.Marshal(whole)
 	if err != nil || !slices.Contains(slices.Collect(maps.Keys(whole)), "runtime") {
 		t.Fatal(err, whole)
 	}
-	want[any](p, 200, "PUT", "/sandboxes/a", string(raw))
+	planetest.Want[any](p, 200, "PUT", "/sandboxes/a", string(raw))
 }

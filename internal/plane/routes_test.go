@@ -1,10 +1,8 @@
-package control_test
+package plane_test
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,16 +13,8 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
-
-// keyFor lets a key with scopes in, past the API.
-func (p *platform) keyFor(workspace string, expires time.Time, scopes ...string) string {
-	secret, id, hash := access.NewSecret()
-	sub := "test-" + workspace
-	p.creds.Set(access.Principal{Sub: sub, Type: doze.SubUser, Roles: map[string]string{workspace: doze.RoleAdmin}})
-	p.creds.Keys.Add(access.Key{ID: id, Hash: hash, Workspace: workspace, Sub: sub, Scopes: scopes, Expires: expires})
-	return secret.Reveal()
-}
 
 // open are the routes that need no credential: they are where one comes from,
 // or bring one of their own.
@@ -46,30 +36,30 @@ var everywhere = []string{"GET /features/{feature}", "PUT /volume_templates/{tem
 // cannot be forgotten.
 func TestEveryRouteIsGuarded(t *testing.T) {
 	t.Parallel()
-	p := start(t, true)
-	p.create(`{"metadata":{"name":"a","externalId":"ext"}}`)
-	want[any](p, 200, "POST", "/secrets", named("a"))
-	want[any](p, 200, "POST", "/vpcs", named("a"))
-	want[any](p, 200, "POST", "/vpcs/a/egressgateways", `{"metadata":{"name":"a"},"spec":{"region":"here-1"}}`)
-	want[any](p, 200, "POST", "/vpcs/a/egressgateways/a/ips", named("a"))
-	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
-	want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"a"},"spec":{"port":3000}}`)
-	want[any](p, 200, "POST", "/sandboxes/a/previews/a/tokens", named("a"))
-	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"a"}`)
-	want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"a","externalId":"ext"}}`)
-	want[any](p, 200, "POST", "/drives", `{"metadata":{"name":"a","externalId":"ext"}}`)
-	want[any](p, 200, "POST", "/volume_templates?upload=true", named("a"))
-	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"a","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
-	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"a"},"spec":{"type":"flavor"}}`)
-	want[any](p, 200, "POST", "/images", `{"name":"own-a","image":"hub.test/a:1"}`)
+	p := planetest.Start(t, true)
+	p.Create(`{"metadata":{"name":"a","externalId":"ext"}}`)
+	planetest.Want[any](p, 200, "POST", "/secrets", planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/vpcs", planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/vpcs/a/egressgateways", `{"metadata":{"name":"a"},"spec":{"region":"here-1"}}`)
+	planetest.Want[any](p, 200, "POST", "/vpcs/a/egressgateways/a/ips", planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"a"},"spec":{"port":3000}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews/a/tokens", planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"a"}`)
+	planetest.Want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"a","externalId":"ext"}}`)
+	planetest.Want[any](p, 200, "POST", "/drives", `{"metadata":{"name":"a","externalId":"ext"}}`)
+	planetest.Want[any](p, 200, "POST", "/volume_templates?upload=true", planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"a","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
+	planetest.Want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"a"},"spec":{"type":"flavor"}}`)
+	planetest.Want[any](p, 200, "POST", "/images", `{"name":"own-a","image":"hub.test/a:1"}`)
 	// Others of the same workspace, in which there is nothing of what is in these.
-	p.create(named("beside"))
-	want[any](p, 200, "POST", "/vpcs", named("beside"))
-	want[any](p, 200, "POST", "/volume_templates", named("beside"))
-	other := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"beside"}`)
-	account := want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
-	client := want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
-	mine := want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
+	p.Create(planetest.Named("beside"))
+	planetest.Want[any](p, 200, "POST", "/vpcs", planetest.Named("beside"))
+	planetest.Want[any](p, 200, "POST", "/volume_templates", planetest.Named("beside"))
+	other := planetest.Want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"beside"}`)
+	account := planetest.Want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"a"}`)
+	client := planetest.Want[doze.OAuthClient](p, 200, "POST", "/oauth/clients", `{"client_name":"a","redirect_uris":["https://a.test/"]}`)
+	mine := planetest.Want[[]struct{ ID string }](p, 200, "GET", "/api_keys", "")[0].ID
 	there, none := fillers([][3]string{
 		{"{name}", "a", "b"},
 		{"{externalId}", "ext", "ex2"},
@@ -101,18 +91,18 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		{"{ip}", "a", "none"},
 	})
 	beside := strings.NewReplacer("{name}", "beside", "{vpc}", "beside", "{template}", "beside", "{account}", other.ClientID)
-	lacking := p.keyFor("main", time.Time{}, "agents:list")
-	expired := p.keyFor("main", time.Now(), access.Admin)
-	stranger := p.keyFor("other", time.Time{}, access.Admin)
+	lacking := p.KeyFor("main", time.Time{}, "agents:list")
+	expired := p.KeyFor("main", time.Now(), access.Admin)
+	stranger := p.KeyFor("other", time.Time{}, access.Admin)
 	token := func(signed time.Time) string {
-		text, err := p.creds.Tokens.Sign(access.Claims{Sub: "admin", SubType: doze.SubUser, Workspace: "main", Scope: access.Admin}, signed)
+		text, err := p.Creds.Tokens.Sign(access.Claims{Sub: "admin", SubType: doze.SubUser, Workspace: "main", Scope: access.Admin}, signed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return text
 	}
 	over := token(time.Now().Add(-access.TokenLife))
-	want[any](p, 200, "GET", "/sandboxes", "", as(token(time.Now()))...)
+	planetest.Want[any](p, 200, "GET", "/sandboxes", "", planetest.As(token(time.Now()))...)
 
 	for _, rt := range plane.Describe().Routes() {
 		t.Run(rt.Method+" "+rt.Pattern, func(t *testing.T) {
@@ -132,7 +122,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 			}{
 				"no credential":     {[]string{"Authorization", ""}, 401},
 				"not a key":         {[]string{"Authorization", "Bearer dz_nonsense"}, 401},
-				"basic":             {[]string{"Authorization", "Basic " + p.key}, 401},
+				"basic":             {[]string{"Authorization", "Basic " + p.Key}, 401},
 				"expired":           {[]string{"Authorization", "Bearer " + expired}, 401},
 				"expired token":     {[]string{"Authorization", "Bearer " + over}, 401},
 				"bad beats good":    {[]string{"X-Blaxel-Authorization", "Bearer dz_nonsense"}, 401},
@@ -143,26 +133,26 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				if name == "no scope" && rt.Pattern == "/password" {
 					continue // it is about the caller alone
 				}
-				w := p.do(rt.Method, path, "{}", tt.header...)
+				w := p.Do(rt.Method, path, "{}", tt.header...)
 				if w.Code != tt.status {
 					t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tt.status)
 				}
-				checkError(t, w)
+				planetest.CheckError(t, w)
 			}
 			if strings.Contains(rt.Pattern, "{") && !slices.Contains(everywhere, rt.Method+" "+rt.Pattern) {
-				theirs := p.do(rt.Method, path, "{}", "Authorization", "Bearer "+stranger)
+				theirs := p.Do(rt.Method, path, "{}", "Authorization", "Bearer "+stranger)
 				if theirs.Code != 404 {
 					t.Errorf("another workspace's object: %d %s", theirs.Code, theirs.Body)
 				}
-				checkError(t, theirs)
-				missing := p.do(rt.Method, nowhere, "{}", "Authorization", "Bearer "+stranger)
+				planetest.CheckError(t, theirs)
+				missing := p.Do(rt.Method, nowhere, "{}", "Authorization", "Bearer "+stranger)
 				same := strings.NewReplacer(`"b\"`, `"a\"`, "ex2", "ext").Replace(missing.Body.String())
 				if missing.Code != 404 || same != theirs.Body.String() {
 					t.Errorf("it differs from no object: %s, %s", missing.Body, theirs.Body)
 				}
 			}
 			if rt.Method == http.MethodGet && !strings.Contains(rt.Pattern, "{") {
-				w := p.do(rt.Method, path, "", as(stranger)...)
+				w := p.Do(rt.Method, path, "", planetest.As(stranger)...)
 				ours := strings.Contains(w.Body.String(), `"name":"a"`) || strings.Contains(w.Body.String(), `"main"`)
 				if strings.HasPrefix(rt.Pattern, "/audit") { // it has the names that the stranger tried
 					ours = strings.Contains(w.Body.String(), `"workspace":"main"`)
@@ -174,7 +164,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 			// The parts of a path belong together.
 			parent := beside.Replace(rt.Pattern)
 			if apart := there(parent); parent != rt.Pattern && strings.Contains(parent, "{") && (rt.Method == http.MethodGet || rt.Method == http.MethodDelete) {
-				if w := p.do(rt.Method, apart, ""); w.Code != 404 {
+				if w := p.Do(rt.Method, apart, ""); w.Code != 404 {
 					t.Errorf("%s of another in the same workspace: %d %s", apart, w.Code, w.Body)
 				}
 			}
@@ -182,10 +172,10 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 				return // its handler decides
 			}
 			others := slices.DeleteFunc(access.Scopes(), func(scope string) bool { return scope == rt.Scope })
-			if w := p.do(rt.Method, path, "{}", as(p.keyFor("main", time.Time{}, others...))...); w.Code != 403 {
+			if w := p.Do(rt.Method, path, "{}", planetest.As(p.KeyFor("main", time.Time{}, others...))...); w.Code != 403 {
 				t.Errorf("with every scope but its own: %d %s", w.Code, w.Body)
 			}
-			if w := p.do(rt.Method, nowhere, "{}", as(p.keyFor("main", time.Time{}, rt.Scope))...); w.Code == 401 || w.Code == 403 {
+			if w := p.Do(rt.Method, nowhere, "{}", planetest.As(p.KeyFor("main", time.Time{}, rt.Scope))...); w.Code == 401 || w.Code == 403 {
 				t.Errorf("with its scope and no other: %d %s", w.Code, w.Body)
 			}
 		})
@@ -200,24 +190,6 @@ func fillers(parts [][3]string) (there, none func(pattern string) string) {
 		pairs[0], pairs[1] = append(pairs[0], row[0], row[1]), append(pairs[1], row[0], row[2])
 	}
 	return strings.NewReplacer(pairs[0]...).Replace, strings.NewReplacer(pairs[1]...).Replace
-}
-
-// checkError checks that an error has the three members that clients need.
-func checkError(tb testing.TB, w *httptest.ResponseRecorder) {
-	tb.Helper()
-	var e struct {
-		Error   *string
-		Code    *int
-		Message *string
-	}
-	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Error == nil || e.Code == nil || e.Message == nil {
-		tb.Errorf("error body %s: %v", w.Body, err)
-	} else if *e.Code != w.Code || *e.Error == "" || *e.Message == "" {
-		tb.Errorf("error body %s with status %d", w.Body, w.Code)
-	}
-	if retry := w.Header().Get("x-should-retry"); (w.Code == http.StatusConflict) != (retry == "false") {
-		tb.Errorf("x-should-retry %q with status %d", retry, w.Code)
-	}
 }
 
 // TestRoutesAreDocumented compares the route table with the tables of routes in
@@ -274,7 +246,7 @@ func documentedRoutes(t *testing.T) map[string]string {
 
 func TestPathsAreTakenAsTheyCome(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	for path, status := range map[string]int{
 		"/sandboxes/":             404,
 		"//sandboxes":             404,
@@ -286,18 +258,18 @@ func TestPathsAreTakenAsTheyCome(t *testing.T) {
 		"/nothing":                404,
 		"":                        404,
 	} {
-		w := p.do("GET", path, "")
+		w := p.Do("GET", path, "")
 		if w.Code != status || w.Header().Get("Location") != "" {
 			t.Errorf("GET %q: %d, location %q", path, w.Code, w.Header().Get("Location"))
 		}
-		checkError(t, w)
+		planetest.CheckError(t, w)
 	}
-	w := p.do("PATCH", "/sandboxes/a", "{}")
+	w := p.Do("PATCH", "/sandboxes/a", "{}")
 	if w.Code != 405 || w.Header().Get("Allow") != "GET, PUT, DELETE" {
 		t.Errorf("PATCH: %d, allow %q", w.Code, w.Header().Get("Allow"))
 	}
-	checkError(t, w)
-	if w := p.do("HEAD", "/sandboxes", ""); w.Code != 200 {
+	planetest.CheckError(t, w)
+	if w := p.Do("HEAD", "/sandboxes", ""); w.Code != 200 {
 		t.Errorf("HEAD: %d", w.Code)
 	}
 }
@@ -306,45 +278,45 @@ func TestPathsAreTakenAsTheyCome(t *testing.T) {
 // is not look alike.
 func TestStrangersGetNoMap(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	for _, path := range []string{"/sandboxes", "/nothing", "", "/sandboxes/a/b", "//sandboxes", "/health/x"} {
 		for _, method := range []string{"GET", "HEAD", "POST", "PATCH", "OPTIONS"} {
 			for _, credential := range []string{"", "Bearer dz_nonsense"} {
-				w := p.do(method, path, "", "Authorization", credential)
+				w := p.Do(method, path, "", "Authorization", credential)
 				if w.Code != 401 || w.Header().Get("Allow") != "" || w.Header().Get("WWW-Authenticate") != "Bearer" {
 					t.Errorf("%s %q with %q: %d, allow %q", method, path, credential, w.Code, w.Header().Get("Allow"))
 				}
-				checkError(t, w)
+				planetest.CheckError(t, w)
 			}
 		}
 	}
-	if w := p.do("POST", "/health", "", "Authorization", ""); w.Code != 401 || w.Header().Get("Allow") != "" {
+	if w := p.Do("POST", "/health", "", "Authorization", ""); w.Code != 401 || w.Header().Get("Allow") != "" {
 		t.Errorf("POST /health: %d, allow %q", w.Code, w.Header().Get("Allow"))
 	}
-	none := p.keyFor("main", time.Time{})
-	if w := p.do("GET", "/nothing", "", "Authorization", "Bearer "+none); w.Code != 404 {
+	none := p.KeyFor("main", time.Time{})
+	if w := p.Do("GET", "/nothing", "", "Authorization", "Bearer "+none); w.Code != 404 {
 		t.Errorf("with a key of no scope: %d", w.Code)
 	}
 }
 
 func TestCredentialsInEitherHeader(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
+	p := planetest.Start(t, false)
 	for name, headers := range map[string][]string{
 		"authorization":        {},
-		"x-blaxel":             {"Authorization", "", "X-Blaxel-Authorization", "Bearer " + p.key},
-		"x-blaxel first":       {"Authorization", "Bearer x", "X-Blaxel-Authorization", "bearer " + p.key},
+		"x-blaxel":             {"Authorization", "", "X-Blaxel-Authorization", "Bearer " + p.Key},
+		"x-blaxel first":       {"Authorization", "Bearer x", "X-Blaxel-Authorization", "bearer " + p.Key},
 		"own workspace":        {"X-Blaxel-Workspace", "main"},
 		"preview of a version": {"Blaxel-Version", "2026-04-28.preview"},
 	} {
-		if w := p.do("GET", "/sandboxes?workspace=main", "", headers...); w.Code != 200 {
+		if w := p.Do("GET", "/sandboxes?workspace=main", "", headers...); w.Code != 200 {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
-	if w := p.do("GET", "/sandboxes?workspace=other", ""); w.Code != 403 {
+	if w := p.Do("GET", "/sandboxes?workspace=other", ""); w.Code != 403 {
 		t.Errorf("another workspace in the query: %d", w.Code)
 	}
-	if got := want[map[string]any](p, 400, "GET", "/sandboxes", "", "Blaxel-Version", "latest"); got["error"] != "invalid_api_version" {
+	if got := planetest.Want[map[string]any](p, 400, "GET", "/sandboxes", "", "Blaxel-Version", "latest"); got["error"] != "invalid_api_version" {
 		t.Errorf("%v", got)
 	}
 }

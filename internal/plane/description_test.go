@@ -1,4 +1,4 @@
-package control_test
+package plane_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 var update = flag.Bool("update", false, "write docs/openapi.json")
@@ -23,8 +24,8 @@ var update = flag.Bool("update", false, "write docs/openapi.json")
 // documented.
 func TestDescription(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	w := p.do("GET", "/openapi.json", "", "Authorization", "")
+	p := planetest.Start(t, false)
+	w := p.Do("GET", "/openapi.json", "", "Authorization", "")
 	if w.Code != 200 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}

@@ -1,4 +1,4 @@
-package control_test
+package plane_test
 
 import (
 	"slices"
@@ -6,24 +6,25 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
 // TestMistakesAreReportedTogether: a caller reads all that is wrong with a
 // request at once, under the names that its members have, and nothing is made.
 func TestMistakesAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
-	want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
-	want[any](p, 200, "POST", "/volume_templates", named("t"))
-	want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"size":1024}}`)
-	want[any](p, 200, "POST", "/secrets", named("s"))
-	want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"p"},"spec":{"type":"flavor"}}`)
-	want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
-	want[any](p, 200, "POST", "/vpcs", named("v"))
-	want[any](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"here-1"}}`)
-	want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"p"},"spec":{"port":3000}}`)
-	want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"s","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
+	planetest.Want[any](p, 200, "POST", "/volume_templates", planetest.Named("t"))
+	planetest.Want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"size":1024}}`)
+	planetest.Want[any](p, 200, "POST", "/secrets", planetest.Named("s"))
+	planetest.Want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"p"},"spec":{"type":"flavor"}}`)
+	planetest.Want[any](p, 200, "POST", "/customdomains", `{"metadata":{"name":"a.test"}}`)
+	planetest.Want[any](p, 200, "POST", "/vpcs", planetest.Named("v"))
+	planetest.Want[any](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"here-1"}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/previews", `{"metadata":{"name":"p"},"spec":{"port":3000}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"s","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
 	const unknown = `"envs":[{"name":"1","value":"x"},{"name":"S","valueFrom":{"secretKeyRef":{"name":"none","key":"k"}}}]`
 	for at, tt := range map[string]struct {
 		body string
@@ -130,11 +131,11 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 	} {
 		t.Run(at, func(t *testing.T) {
 			method, path, _ := strings.Cut(at, " ")
-			w := p.do(method, path, tt.body)
+			w := p.Do(method, path, tt.body)
 			if w.Code != 400 {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
-			checkError(t, w)
+			planetest.CheckError(t, w)
 			for _, s := range tt.says {
 				if !strings.Contains(w.Body.String(), s) {
 					t.Errorf("%s does not say %q", w.Body, s)
@@ -143,7 +144,7 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		})
 	}
 	// A snapshot that is missing is the only mistake; and what is unreadable is one.
-	want[any](p, 404, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"none","memory":8192}`)
+	planetest.Want[any](p, 404, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"none","memory":8192}`)
 	const (
 		unreadable = `{"spec":{"runtime":{"envs":[{"name":"D","value":"x"},7,{"name":5}],"ports":["x"]},"lifecycle":{"expirationPolicies":[[]]}}}`
 		those      = "spec.runtime.envs[1] must be an object; spec.runtime.envs[2].name must be a string; spec.runtime.ports[0] must be an object; spec.lifecycle.expirationPolicies[0] must be an object"
@@ -164,7 +165,7 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		"POST /vpcs/v/egressgateways": {`{"metadata":{"name":5},"spec":{"region":"auto"}}`, name},
 	} {
 		method, path, _ := strings.Cut(at, " ")
-		got, _ := want[map[string]any](p, 400, method, path, tt.body)["message"].(string)
+		got, _ := planetest.Want[map[string]any](p, 400, method, path, tt.body)["message"].(string)
 		mistakes, expected := strings.Split(got, "; "), strings.Split(tt.says, "; ")
 		slices.Sort(mistakes)
 		slices.Sort(expected)
@@ -177,7 +178,7 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		"/vpcs": 2, "/egressgateways": 1, "/egressips": 0, "/images": 0, "/workspaces": 1, "/service_accounts": 0, "/oauth/clients": 0, "/api_keys": 1,
 		"/sandboxes/a/previews": 1, "/sandboxes/a/previews/p/tokens": 0, "/sandboxes/a/schedules": 1, "/invitations": 0,
 	} {
-		if all := want[[]any](p, 200, "GET", path, ""); len(all) != n {
+		if all := planetest.Want[[]any](p, 200, "GET", path, ""); len(all) != n {
 			t.Errorf("%s has %d, not %d", path, len(all), n)
 		}
 	}
@@ -187,8 +188,8 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 // ours in the place of a resource's name, no resource can have that.
 func TestNoNameHidesAnother(t *testing.T) {
 	t.Parallel()
-	p := start(t, false)
-	p.create(named("a"))
+	p := planetest.Start(t, false)
+	p.Create(planetest.Named("a"))
 	makers := map[string]string{ // a request, with NAME in its body
 		"/sandboxes/{}":  `POST /sandboxes {"metadata":{"name":"NAME"}}`,
 		"/volumes/{}":    `POST /volumes {"metadata":{"name":"NAME"}}`,
@@ -219,7 +220,7 @@ func TestNoNameHidesAnother(t *testing.T) {
 			t.Errorf("%s hides a resource of that name: refuse it with checkFree, and add a request to this test", path)
 			continue
 		}
-		w := p.do(method, to, strings.ReplaceAll(body, "NAME", name))
+		w := p.Do(method, to, strings.ReplaceAll(body, "NAME", name))
 		if w.Code != 400 || !strings.Contains(w.Body.String(), "name") || !strings.Contains(w.Body.String(), name) {
 			t.Errorf("%s %s as %s: %d %s", method, to, name, w.Code, w.Body)
 		}
@@ -227,14 +228,14 @@ func TestNoNameHidesAnother(t *testing.T) {
 	if found < 3 {
 		t.Errorf("only %d names are found in the table", found)
 	}
-	if w := p.do("POST", "/sandboxes/a/fork", `{"targetName":"by-external-id","targetType":"sandbox"}`); w.Code != 400 || !strings.Contains(w.Body.String(), "targetName is") {
+	if w := p.Do("POST", "/sandboxes/a/fork", `{"targetName":"by-external-id","targetType":"sandbox"}`); w.Code != 400 || !strings.Contains(w.Body.String(), "targetName is") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	free := want[map[string]any](p, 200, "POST", "/workspaces/availability?withReason=true", `{"name":"availability"}`)
+	free := planetest.Want[map[string]any](p, 200, "POST", "/workspaces/availability?withReason=true", `{"name":"availability"}`)
 	if free["reason"] != "forbidden_reserved" {
 		t.Errorf("%v", free)
 	}
-	if names := want[[]sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); slices.ContainsFunc(names, func(sb sandbox) bool { return sb.Metadata.Name != "a" }) {
+	if names := planetest.Want[[]planetest.Sandbox](p, 200, "GET", "/sandboxes?showTerminated=true", ""); slices.ContainsFunc(names, func(sb planetest.Sandbox) bool { return sb.Metadata.Name != "a" }) {
 		t.Errorf("%+v", names)
 	}
 }
