@@ -34,7 +34,7 @@ type Listing struct {
 	Phases      map[string][]string // behind each value of the status filter; nil: there is none
 	Limit, Most int                 // of a page
 	ByTime      bool                // its only order
-	// more, if set, reads what else there is.
+	// More, if set, reads what else there is.
 	More func(url.Values, *listing.Query, *doze.Problems)
 }
 
@@ -99,7 +99,7 @@ func AnswerPage[Record, View any](
 	return AnswerListing(ctx, r, Listing{Phases: phases, Limit: LimitDefault, Most: LimitMax}, list, view)
 }
 
-// AnswerListing is answerPage for a list that is not like most.
+// AnswerListing is AnswerPage for a list that is not like most.
 func AnswerListing[Record, View any](
 	ctx context.Context, r *http.Request, of Listing,
 	list func(context.Context, listing.Query, time.Time) (listing.Page[Record], error), view func(Record) View,

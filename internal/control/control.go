@@ -1,9 +1,9 @@
-// Package control is the control API and its loops: it authorises a call,
-// changes the record, and tells the node. It holds no machine and proxies no
-// byte.
+// Package control keeps sandboxes, snapshots, volumes and drives: its handlers change the
+// record and tell the node, and its loops keep both the same. It holds no machine and
+// proxies no byte.
 //
 // The record comes first. What a process began and did not finish is in the
-// records, so that the next one can finish it: see [Server.Recover].
+// records, so that the next one can finish it: see [Server.Load] and [Server.Adopt].
 package control
 
 import (
@@ -54,7 +54,7 @@ type Config struct {
 	Info        fleet.NodeInfo   // of the node; the zero one while no node has joined
 }
 
-// Server serves the control API.
+// Server serves what is about sandboxes and what they are made of.
 type Server struct {
 	Config
 	locks       *keylock.Locks
@@ -70,8 +70,8 @@ type Server struct {
 	siblings    api.Siblings
 }
 
-// New returns a server that serves and reports at once; [Server.Recover] and
-// [Server.Run] belong to it.
+// New returns a server that serves and reports at once; [Server.Load], [Server.Adopt]
+// and [Server.Run] belong to it.
 func New(c Config) *Server {
 	s := &Server{
 		Config: c, locks: keylock.New(), began: time.Now(),
@@ -102,14 +102,9 @@ type cutShort struct {
 	failed   []store.Sandbox // that may have a machine all the same
 }
 
-// Recover is Load, and then Adopt.
-func (s *Server) Recover(ctx context.Context) error {
-	return errors.Join(s.Load(ctx), s.Adopt(ctx))
-}
-
 // Load takes over the records from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory, and ends executions that were
-// under way. What a node has to do with, [Server.Adopt] completes.
+// before requests come in: it fills the directory. What a node has to do with,
+// [Server.Adopt] completes.
 func (s *Server) Load(ctx context.Context) error {
 	used := map[string]time.Time{}
 	err := s.Store.EachLiving(ctx, func(sb store.Sandbox) error {

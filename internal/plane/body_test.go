@@ -217,7 +217,7 @@ func TestNoNameHidesAnother(t *testing.T) {
 		method, rest, _ := strings.Cut(makers[at], " ")
 		to, body, ok := strings.Cut(rest, " ")
 		if !ok {
-			t.Errorf("%s hides a resource of that name: refuse it with checkFree, and add a request to this test", path)
+			t.Errorf("%s hides a resource of that name: refuse it with api.Siblings, and add a request to this test", path)
 			continue
 		}
 		w := p.Do(method, to, strings.ReplaceAll(body, "NAME", name))
