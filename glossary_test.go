@@ -58,7 +58,7 @@ var glossary = []retired{
 }
 
 // notYet are directories that are being split. Their names follow.
-var notYet = []string{"internal/control", "internal/node"}
+var notYet = []string{}
 
 // wireNames are fields whose JSON names are older than the glossary.
 var wireNames = []string{"KeptAgo"}

@@ -20,9 +20,9 @@ func Stamp(m *doze.Metadata, c access.Caller) {
 	m.UpdatedAt, m.UpdatedBy = now, c.Sub
 }
 
-// KeepName adds a mistake if a caller gives a resource, a noun, another name. No
+// SameName adds a mistake if a caller gives a resource, a noun, another name. No
 // name is the one that it has.
-func KeepName(m *doze.Metadata, was, noun string, p *doze.Problems) {
+func SameName(m *doze.Metadata, was, noun string, p *doze.Problems) {
 	if m.Name = cmp.Or(m.Name, was); m.Name != was {
 		p.Add("metadata.name", "cannot be changed: create another %s", noun)
 	}

@@ -97,8 +97,8 @@ func TestCrashAtEachStep(t *testing.T) {
 // records are a database of which a test keeps what was there at some moments.
 type records struct {
 	address string
-	// keep keeps what is there now; what it returns makes a database of that.
-	keep func(*testing.T) func(*testing.T) (address string)
+	// copy copies what is there now; what it returns makes a database of that.
+	copy func(*testing.T) func(*testing.T) (address string)
 }
 
 // inFile are records in SQLite.
@@ -108,17 +108,17 @@ func inFile(t *testing.T) records {
 	return records{file, func(t *testing.T) func(*testing.T) string {
 		t.Helper()
 		n++
-		kept := filepath.Join(dir, fmt.Sprint(n))
+		copied := filepath.Join(dir, fmt.Sprint(n))
 		for _, ext := range []string{"", "-wal"} {
 			b, err := os.ReadFile(file + ext)
 			if err == nil {
-				err = os.WriteFile(kept+ext, b, 0o600)
+				err = os.WriteFile(copied+ext, b, 0o600)
 			}
 			if err != nil {
 				t.Error(err)
 			}
 		}
-		return func(*testing.T) string { return kept }
+		return func(*testing.T) string { return copied }
 	}}
 }
 
@@ -153,7 +153,7 @@ func crashAtEachStep(t *testing.T, r records, name string, act func(*planetest.P
 		// a crash at this moment would leave.
 		p.Node.Mu.Lock()
 		defer p.Node.Mu.Unlock()
-		crashes = append(crashes, crash{r.keep(t), p.Node.Clone()})
+		crashes = append(crashes, crash{r.copy(t), p.Node.Clone()})
 	}
 	act(p)
 	synctest.Wait()

@@ -18,10 +18,10 @@ type deadlines struct {
 
 	mu   sync.Mutex
 	next time.Time     // guarded by mu; the earliest deadline, zero for none
-	kept chan struct{} // guarded by mu; closed and replaced when what was due is recorded
+	met  chan struct{} // guarded by mu; closed and replaced when what was due is recorded
 }
 
-func newDeadlines() *deadlines { return &deadlines{rang: bell.New(), kept: make(chan struct{})} }
+func newDeadlines() *deadlines { return &deadlines{rang: bell.New(), met: make(chan struct{})} }
 
 // by has the loop look at the records no later than at a deadline, if it is one.
 func (a *deadlines) by(at time.Time) {
@@ -38,8 +38,8 @@ func (a *deadlines) set(next time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.next = next
-	close(a.kept)
-	a.kept = make(chan struct{})
+	close(a.met)
+	a.met = make(chan struct{})
 }
 
 // overdue returns what is closed at the next news, if a deadline up to now is not
@@ -50,22 +50,22 @@ func (a *deadlines) overdue(now time.Time) <-chan struct{} {
 	if a.next.IsZero() || a.next.After(now) {
 		return nil
 	}
-	return a.kept
+	return a.met
 }
 
 // settle waits until the records say what has been due until now: however many
 // end at one moment, nobody reads after it that they live.
 func (a *deadlines) settle(ctx context.Context) {
 	now := time.Now()
-	kept := a.overdue(now)
-	if kept == nil {
+	met := a.overdue(now)
+	if met == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, overdueMax)
 	defer cancel()
-	for ; kept != nil; kept = a.overdue(now) {
+	for ; met != nil; met = a.overdue(now) {
 		select {
-		case <-kept:
+		case <-met:
 		case <-ctx.Done():
 			return
 		}

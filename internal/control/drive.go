@@ -84,7 +84,7 @@ func (s *Server) updateDrive(ctx context.Context, r *http.Request, body map[stri
 		was := d.Drive
 		var p doze.Problems
 		decodeDrive(&d.Drive, body, &p)
-		api.KeepName(&d.Metadata, was.Metadata.Name, "drive", &p)
+		api.SameName(&d.Metadata, was.Metadata.Name, "drive", &p)
 		d.Metadata.ExternalID = cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
 		d.Spec.Region = api.RegionOf(d.Spec.Region, was.Spec.Region)
 		d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub

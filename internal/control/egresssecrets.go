@@ -49,10 +49,10 @@ func (s *Server) sealer() (*seal.Sealer, error) {
 	return seal.NewSealer(key)
 }
 
-// keepSecrets gives each routing rule that came back without secrets those that
+// carrySecrets gives each routing rule that came back without secrets those that
 // are stored: no answer shows them. Of rules with the same destinations, the nth
 // stands for the nth.
-func keepSecrets(was, now *doze.Network) {
+func carrySecrets(was, now *doze.Network) {
 	if was == nil || was.Proxy == nil || now == nil || now.Proxy == nil {
 		return
 	}

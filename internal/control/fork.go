@@ -165,10 +165,10 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 // inherit are the variables of a fork: those of its source but for the ones
 // that its caller sets.
 func inherit(source, set []doze.Env) []doze.Env {
-	kept := slices.DeleteFunc(slices.Clone(source), func(e doze.Env) bool {
+	own := slices.DeleteFunc(slices.Clone(source), func(e doze.Env) bool {
 		return slices.ContainsFunc(set, func(o doze.Env) bool { return o.Name == e.Name })
 	})
-	return append(kept, set...)
+	return append(own, set...)
 }
 
 // restoreSnapshot puts a sandbox back to one of its snapshots. The machine of

@@ -87,8 +87,8 @@ func TestInUseIsNotIdle(t *testing.T) {
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		spec string
-		kept time.Duration
+		spec  string
+		after time.Duration
 	}{
 		"default": {`{}`, doze.RetentionDefault},
 		"own":     {`{"lifecycle":{"terminatedRetention":"2h"}}`, 2 * time.Hour},
@@ -102,7 +102,7 @@ func TestRetention(t *testing.T) {
 				if sb := planetest.Want[planetest.Sandbox](p, 200, "DELETE", "/sandboxes/a", ""); sb.Status != "DELETING" {
 					t.Errorf("delete answers %s", sb.Status)
 				}
-				planetest.After(tt.kept - 10*time.Millisecond)
+				planetest.After(tt.after - 10*time.Millisecond)
 				if sb := p.Get(); sb.Status != "TERMINATED" {
 					t.Errorf("during retention: %s", sb.Status)
 				}
@@ -260,9 +260,9 @@ func TestReportsMoveTheRecord(t *testing.T) {
 	})
 }
 
-// TestGraceKeepsNobodyElse: sandboxes that end slowly have their time, and do
+// TestGraceDelaysNobodyElse: sandboxes that end slowly have their time, and do
 // not take that of others.
-func TestGraceKeepsNobodyElse(t *testing.T) {
+func TestGraceDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	planetest.InBubble(t, func(p *planetest.Platform) {
 		const slow = 40

@@ -14,11 +14,11 @@ import (
 const (
 	// reconcileEvery is how soon something that did not work is tried again.
 	reconcileEvery = 5 * time.Second
-	// mendIdle is how often we look without being told that there is something:
+	// reconcileIdle is how often we look without being told that there is something:
 	// only what a write to a broken database left behind is found so.
-	mendIdle = 10 * time.Minute
-	// mendBatch bounds one look at what is left to do.
-	mendBatch = 1024
+	reconcileIdle = 10 * time.Minute
+	// reconcileBatch bounds one look at what is left to do.
+	reconcileBatch = 1024
 	// mendersMax bounds the calls to the node at a time.
 	mendersMax = 8
 	// partingsMax bounds those in which the node may only be waiting for the
@@ -28,9 +28,9 @@ const (
 	// packersMax bounds archives and ways back at a time: each writes what may
 	// be a whole memory, and one of many would not end sooner.
 	packersMax = 4
-	// mendTimeout bounds one call, without a grace period, so that a stuck one
+	// reconcileTimeout bounds one call, without a grace period, so that a stuck one
 	// does not keep a place.
-	mendTimeout = 2 * time.Minute
+	reconcileTimeout = 2 * time.Minute
 )
 
 // machineLock is the beginning of the keys of machines that are nobody's.
@@ -56,7 +56,7 @@ func (s *Server) reconcile(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			slog.ErrorContext(ctx, "clean-up is late", "err", err)
 		}
-		wait = mendIdle
+		wait = reconcileIdle
 		if err != nil || len(work) > 0 {
 			wait = reconcileEvery
 		}
@@ -89,7 +89,7 @@ func (s *Server) reconcile(ctx context.Context) {
 				if c.ends {
 					life = ctx
 				}
-				bounded, cancel := context.WithTimeout(life, mendTimeout+c.grace)
+				bounded, cancel := context.WithTimeout(life, reconcileTimeout+c.grace)
 				defer cancel()
 				if err := c.do(bounded); err != nil && ctx.Err() == nil {
 					slog.WarnContext(ctx, "clean-up is tried again", "sandbox", id, "err", err)
@@ -102,7 +102,7 @@ func (s *Server) reconcile(ctx context.Context) {
 // unfinished is what is left to do, by the turn that it needs.
 func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	work := map[string]chore{}
-	all, err := s.Store.Unfinished(ctx, mendBatch)
+	all, err := s.Store.Unfinished(ctx, reconcileBatch)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 			work[sb.UID] = chore{do: func(ctx context.Context) error { return s.finishUnarchive(ctx, sb.UID) }, grace: archiveTimeout, packs: true}
 		}
 	}
-	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
+	leftovers, err := s.Store.Leftovers(ctx, reconcileBatch)
 	for _, machine := range leftovers {
 		// It has a turn of its own: nobody who changes a sandbox waits for it.
 		work[machineLock+machine] = chore{do: func(ctx context.Context) error { return s.clear(ctx, machine) }, grace: doze.GraceMax * time.Second}
@@ -132,21 +132,21 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	if err != nil {
 		return work, err
 	}
-	dropped, err := s.Store.DroppedSnapshots(ctx, mendBatch)
+	dropped, err := s.Store.DroppedSnapshots(ctx, reconcileBatch)
 	for _, id := range dropped {
 		work["snapshot/"+id] = chore{do: func(ctx context.Context) error { return s.clearSnapshot(ctx, id) }}
 	}
 	if err != nil {
 		return work, err
 	}
-	disks, err := s.Store.DroppedDisks(ctx, mendBatch)
+	disks, err := s.Store.DroppedDisks(ctx, reconcileBatch)
 	for _, id := range disks {
 		work[diskLock+id] = chore{do: func(ctx context.Context) error { return s.clearDisk(ctx, id) }}
 	}
 	if err != nil || s.Bucket == nil { // what is left of drives waits for a bucket
 		return work, err
 	}
-	drives, err := s.Store.DroppedDrives(ctx, mendBatch)
+	drives, err := s.Store.DroppedDrives(ctx, reconcileBatch)
 	for _, id := range drives {
 		work[driveLock+id] = chore{do: func(ctx context.Context) error { return s.clearDrive(ctx, id) }}
 	}
@@ -183,7 +183,7 @@ func (s *Server) finishDisable(ctx context.Context, uid string) error {
 
 // clearLeftovers removes all machines that nobody needs.
 func (s *Server) clearLeftovers(ctx context.Context) error {
-	leftovers, err := s.Store.Leftovers(ctx, mendBatch)
+	leftovers, err := s.Store.Leftovers(ctx, reconcileBatch)
 	for _, machine := range leftovers {
 		_, release, busy := s.locks.Take(ctx, machineLock+machine)
 		if busy != nil {

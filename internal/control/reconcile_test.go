@@ -9,10 +9,10 @@ import (
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
-// TestMendLooksAgain: between the moment when the loop finds something to do and
+// TestReconcileLooksAgain: between the moment when the loop finds something to do and
 // the one when it has the turn for it, somebody may have made it needless, and
 // worse.
-func TestMendLooksAgain(t *testing.T) {
+func TestReconcileLooksAgain(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
 	p.Create(planetest.Named("a"))

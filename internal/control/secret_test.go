@@ -110,8 +110,8 @@ func TestSecretsAreSealedAndMasked(t *testing.T) {
 		// A masked value stays, an absent key goes, labels change alone.
 		planetest.Want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"data":{"one":"********"}}`)
 		planetest.Want[doze.Secret](p, 200, "PUT", "/secrets/db", `{"metadata":{"labels":{}}}`)
-		kept, err := p.Store.Secret(t.Context(), "main", "db")
-		if diff := cmp.Diff(map[string]string{"one": "hunter2"}, kept.Data); err != nil || diff != "" {
+		stored, err := p.Store.Secret(t.Context(), "main", "db")
+		if diff := cmp.Diff(map[string]string{"one": "hunter2"}, stored.Data); err != nil || diff != "" {
 			t.Error(err, diff)
 		}
 		for _, tt := range []struct {

@@ -53,7 +53,7 @@ func TestSnapshots(t *testing.T) {
 		}
 		expected := snapshot{
 			ID: one.ID, Name: "one", Status: doze.SnapshotReady, Workspace: "main", CreatedAt: one.CreatedAt, CreatedBy: "admin",
-			SandboxName: "a", Source: doze.SnapshotSource{Name: "a", Kind: "sandbox"}, Bytes: planetest.SizeKept,
+			SandboxName: "a", Source: doze.SnapshotSource{Name: "a", Kind: "sandbox"}, Bytes: planetest.CheckpointSize,
 			Spec: doze.SnapshotSpec{Generation: doze.Generation, Image: doze.ImageDefault, Memory: 512, Region: "here-1", Ports: []doze.Port{{Target: 3000}}},
 		}
 		if diff := cmp.Diff(expected, one); diff != "" {
@@ -129,8 +129,8 @@ func TestSnapshots(t *testing.T) {
 		if w := p.Do("DELETE", "/sandboxes/a/snapshots/one", ""); w.Code != 204 {
 			t.Errorf("delete below the sandbox: %d %s", w.Code, w.Body)
 		}
-		if kept := slices.Collect(maps.Keys(p.Node.Kept)); !slices.Equal(kept, []string{one.ID}) {
-			t.Errorf("the node has %q", kept)
+		if ids := slices.Collect(maps.Keys(p.Node.Saved)); !slices.Equal(ids, []string{one.ID}) {
+			t.Errorf("the node has %q", ids)
 		}
 	})
 }
@@ -270,7 +270,7 @@ func TestForks(t *testing.T) {
 
 		// The files vanish under a fork.
 		p.Node.Mu.Lock()
-		delete(p.Node.Kept, n.ID)
+		delete(p.Node.Saved, n.ID)
 		p.Node.Mu.Unlock()
 		planetest.Want[any](p, 404, "POST", "/snapshots/"+n.ID+"/fork", `{"targetName":"k","targetType":"sandbox"}`)
 		planetest.Want[any](p, 404, "GET", "/sandboxes/k", "")
@@ -440,8 +440,8 @@ func TestSnapshotsAfterAStop(t *testing.T) {
 	p := planetest.Start(t, false)
 	p.Create(planetest.Named("a"))
 	n := planetest.Want[snapshot](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
-	p.Node.Kept["stray"] = ""
-	delete(p.Node.Kept, n.ID)
+	p.Node.Saved["stray"] = ""
+	delete(p.Node.Saved, n.ID)
 	p.Reopen()
 	if got := planetest.Want[snapshot](p, 200, "GET", "/snapshots/"+n.ID, ""); got.Status != doze.SnapshotFailed || got.Message == "" {
 		t.Errorf("without its files it is %+v", got)
@@ -451,7 +451,7 @@ func TestSnapshotsAfterAStop(t *testing.T) {
 	if got := planetest.Want[snapshot](p, 200, "GET", "/snapshots/n", ""); got.ID != again.ID {
 		t.Errorf("the name leads to %+v", got)
 	}
-	if _, there := p.Node.Kept["stray"]; there {
+	if _, there := p.Node.Saved["stray"]; there {
 		t.Error("files of no record are left")
 	}
 }
@@ -469,7 +469,7 @@ func TestArchive(t *testing.T) {
 		}
 		planetest.After(time.Second)
 		sb := p.Get()
-		if a := sb.Archive; sb.Status != "ARCHIVED" || sb.State != "" || a.Size != planetest.SizeKept || a.CreatedAt.IsZero() || a.Key == "" || a.Generation == "" {
+		if a := sb.Archive; sb.Status != "ARCHIVED" || sb.State != "" || a.Size != planetest.CheckpointSize || a.CreatedAt.IsZero() || a.Key == "" || a.Generation == "" {
 			t.Errorf("%s, %+v", sb.Status, a)
 		}
 		if _, ok := p.Dir.Find("main", "a", time.Now()); !ok {
@@ -498,7 +498,7 @@ func TestArchive(t *testing.T) {
 		}
 		planetest.After(time.Second)
 		sb = p.Get()
-		if r := sb.Archive.Restore; sb.Status != "DEPLOYED" || r.State != doze.RestoreSucceeded || r.RestoredBytes != planetest.SizeKept || r.TotalBytes != planetest.SizeKept {
+		if r := sb.Archive.Restore; sb.Status != "DEPLOYED" || r.State != doze.RestoreSucceeded || r.RestoredBytes != planetest.CheckpointSize || r.TotalBytes != planetest.CheckpointSize {
 			t.Errorf("%s, %+v", sb.Status, r)
 		}
 		if got := planetest.Statuses(sb); !slices.Equal(got, []string{"DEPLOYING", "DEPLOYED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "ARCHIVED", "UNARCHIVING", "DEPLOYED"}) {

@@ -101,7 +101,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	if spec, ok := body["spec"].(map[string]any); ok && spec["network"] == nil {
 		want.Spec.Network = nil
 	}
-	api.KeepName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
+	api.SameName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
 	want.Spec.Region = api.RegionOf(want.Spec.Region, sb.Spec.Region)
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
 	now.Image = cmp.Or(now.Image, was.Image)
@@ -127,7 +127,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		p.Add("spec.volumes", "cannot be changed: create another sandbox")
 	}
 	want.Spec.Volumes = sb.Spec.Volumes
-	keepSecrets(sb.Spec.Network, want.Spec.Network)
+	carrySecrets(sb.Spec.Network, want.Spec.Network)
 	checkLasts(&want.Spec, sb.Metadata.CreatedAt.Time, s.lastUsed(sb, s.glance(ctx, sb), time.Now()), &p)
 	s.check(&want, &p)
 	err := network.Check(ctx, s.Store, &want, &p)

@@ -128,7 +128,7 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 		before = was.Spec.Size
 		var p doze.Problems
 		decodeVolume(&v.Volume, body, &p)
-		api.KeepName(&v.Metadata, was.Metadata.Name, "volume", &p)
+		api.SameName(&v.Metadata, was.Metadata.Name, "volume", &p)
 		v.Metadata.ExternalID = cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
 		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), api.RegionOf(v.Spec.Region, was.Spec.Region)
 		v.Spec.Template = cmp.Or(v.Spec.Template, was.Spec.Template)

@@ -182,8 +182,8 @@ func TestSandboxesLeaveByGateways(t *testing.T) {
 func TestAddressIsVacated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		before                 string // the sandbox that there is, if any
-		method, path, underWay string
+		before                string // the sandbox that there is, if any
+		method, path, pending string
 	}{
 		"a create": {"", "POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"network":{"egress":{"gateway":"g"}}}}`},
 		"an update": {
@@ -205,7 +205,7 @@ func TestAddressIsVacated(t *testing.T) {
 			}
 			creates, release := p.Node.Ordered(), p.Node.Hold()
 			made, gone := make(chan int), make(chan int)
-			go func() { made <- p.Do(tt.method, tt.path, tt.underWay).Code }()
+			go func() { made <- p.Do(tt.method, tt.path, tt.pending).Code }()
 			for p.Node.Ordered() == creates && t.Context().Err() == nil {
 				time.Sleep(time.Millisecond)
 			}

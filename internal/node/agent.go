@@ -17,15 +17,15 @@ const (
 	// askTimeout bounds what we ask an agent by ourselves. One that does not
 	// answer has lost its say.
 	askTimeout = 2 * time.Second
-	// keepTimeout is how long an agent may take to say whether its sandbox must
+	// idleAskTimeout is how long an agent may take to say whether its sandbox must
 	// stay awake. It shares a small part of a processor with whatever may be
 	// the reason.
-	keepTimeout = 30 * time.Second
+	idleAskTimeout = 30 * time.Second
 )
 
 // intend asks an agent what it intends, without waking its sandbox.
 func intend(ctx context.Context, agent agentapi.Client) (in agentapi.State, err error) {
-	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, idleAskTimeout)
 	defer cancel()
 	return agent.State(ctx)
 }

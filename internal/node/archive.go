@@ -143,7 +143,7 @@ func (n *Node) noteProcesses(ctx context.Context, b *Box) error {
 	b.mu.Lock()
 	wait := max(partTime, b.use.Grace())
 	b.mu.Unlock()
-	bounded, cancel := context.WithTimeout(ctx, wait+keepTimeout)
+	bounded, cancel := context.WithTimeout(ctx, wait+idleAskTimeout)
 	defer cancel()
 	ran, err := b.agent().Quiesce(bounded, wait)
 	if err != nil {

@@ -16,7 +16,7 @@ type births struct {
 	mu      sync.Mutex
 	room    int                        // guarded by mu; that are free
 	waiting map[string][]chan struct{} // guarded by mu; by workspace, none is empty
-	turns   []string                   // guarded by mu; workspaces of waiting, the next one first
+	order   []string                   // guarded by mu; workspaces of waiting, the next one first
 }
 
 func newBirths(room int) *births {
@@ -33,7 +33,7 @@ func (b *births) enter(ctx context.Context, workspace string) (leave func(), err
 	}
 	called := make(chan struct{})
 	if len(b.waiting[workspace]) == 0 {
-		b.turns = append(b.turns, workspace)
+		b.order = append(b.order, workspace)
 	}
 	b.waiting[workspace] = append(b.waiting[workspace], called)
 	b.mu.Unlock()
@@ -57,12 +57,12 @@ func (b *births) leave() {
 // next gives the room to the next one that waits, if one does. Preconditions: mu is
 // held.
 func (b *births) next() {
-	if len(b.turns) == 0 {
+	if len(b.order) == 0 {
 		b.room++
 		return
 	}
-	workspace := b.turns[0]
-	b.turns = b.turns[1:]
+	workspace := b.order[0]
+	b.order = b.order[1:]
 	line := b.waiting[workspace]
 	close(line[0])
 	if line = line[1:]; len(line) == 0 {
@@ -70,7 +70,7 @@ func (b *births) next() {
 		return
 	}
 	b.waiting[workspace] = line
-	b.turns = append(b.turns, workspace)
+	b.order = append(b.order, workspace)
 }
 
 // abandon is for one that waits no longer, or was called meanwhile.
@@ -88,5 +88,5 @@ func (b *births) abandon(workspace string, called chan struct{}) {
 		return
 	}
 	delete(b.waiting, workspace)
-	b.turns = slices.DeleteFunc(b.turns, func(w string) bool { return w == workspace })
+	b.order = slices.DeleteFunc(b.order, func(w string) bool { return w == workspace })
 }

@@ -50,7 +50,7 @@ func TestBirths(t *testing.T) {
 		if slices.Index(order, "b1") > 4 || slices.Index(order, "c1") > 5 {
 			t.Errorf("others wait for all of a: %v", order)
 		}
-		if b.room != room || len(b.waiting) != 0 || len(b.turns) != 0 {
+		if b.room != room || len(b.waiting) != 0 || len(b.order) != 0 {
 			t.Errorf("something is left: %+v", b)
 		}
 	})
@@ -81,7 +81,7 @@ func TestBirthsAbandoned(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if b.room != 1 || len(b.waiting) != 0 || len(b.turns) != 0 {
+	if b.room != 1 || len(b.waiting) != 0 || len(b.order) != 0 {
 		t.Errorf("something is left: %+v", b)
 	}
 }

@@ -541,13 +541,13 @@ func TestKeepAlive(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.has("a")
-		h.set(func() { h.keep["a"] = 1 })
+		h.set(func() { h.holds["a"] = 1 })
 		time.Sleep(3 * time.Hour)
 		st, _ := p.Status("a")
 		if st.Phase != doze.Running || !st.InUse || time.Since(st.LastUsed) > pauseAfter {
 			t.Errorf("kept awake, it is %+v", st)
 		}
-		h.set(func() { h.keep["a"] = 0 })
+		h.set(func() { h.holds["a"] = 0 })
 		p.sleep("paused")
 		p.hello("a")
 		h.set(func() { h.deaf = true })
@@ -905,7 +905,7 @@ func TestBudget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(h *host) {
 				h.Ready = true
-				h.set(func() { h.keep["c"] = 1 })
+				h.set(func() { h.holds["c"] = 1 })
 				o := h.options()
 				if tc.swap {
 					o = h.swapping()

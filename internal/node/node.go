@@ -41,7 +41,7 @@ type Node struct {
 	reservations reservations                // of memory
 	births       *births
 	snapshots    snapshots
-	way          descent.Way // down, of its sandboxes
+	schedule     descent.Schedule
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -66,7 +66,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	n.births = newBirths(runtime.NumCPU() + 1) // one may wait for a disk
 	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)
-	n.way = o.way()
+	n.schedule = o.schedule()
 	n.snapshots = snapshots{root: o.Snapshots, driver: o.Driver}
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {

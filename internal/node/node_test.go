@@ -56,7 +56,7 @@ type host struct {
 	issuers  map[string]string        // guarded by mu; who signs, by the id of the lease
 	reports  []fleet.Report
 	failing  map[string]error     // by name of the step
-	keep     map[string]int       // keepAlive by sandbox
+	holds    map[string]int       // keepAlive by sandbox
 	ended    map[string]time.Time // when the last of them ended, by sandbox
 	env      map[string][]string  // what agents were told, by sandbox
 	changed  map[string]string    // what a checkpoint would leave out, by sandbox
@@ -73,7 +73,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, failing: map[string]error{}, keep: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, failing: map[string]error{}, holds: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	if err := os.WriteFile(filepath.Join(h.dir, imageFile), nil, 0o600); err != nil {
@@ -119,7 +119,7 @@ func (h *host) agent(id string) http.Handler {
 			if end, ended := h.ended[id]; ended {
 				ago = fmt.Sprint(time.Since(end).Milliseconds())
 			}
-			_, _ = fmt.Fprintf(w, `{"keepAlive": %d, "keptAgo": %s, "fleeting": {%s}}`, h.keep[id], ago, h.changed[id])
+			_, _ = fmt.Fprintf(w, `{"keepAlive": %d, "keptAgo": %s, "fleeting": {%s}}`, h.holds[id], ago, h.changed[id])
 		case "/doze/identity":
 			var in struct {
 				Hostname, Trust string

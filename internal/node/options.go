@@ -118,9 +118,9 @@ func (o *Options) fill() {
 	}
 }
 
-// way is the way down of sandboxes.
-func (o *Options) way() descent.Way {
-	return descent.Way{
+// schedule says when sandboxes move down.
+func (o *Options) schedule() descent.Schedule {
+	return descent.Schedule{
 		Pause: o.PauseAfter, Save: o.SaveAfter, Swap: o.SwapAfter, Disk: o.DiskAfter, Swaps: o.Driver.Traits().Swap,
 	}
 }

@@ -13,7 +13,7 @@ import (
 const pressureEvery = 2 * time.Second
 
 // fit reports whether moving a sandbox helps.
-type fit func(*descent.Way, *descent.Sandbox) bool
+type fit func(*descent.Schedule, *descent.Sandbox) bool
 
 // relieve moves sleeping sandboxes to lower tiers while memory is short, the
 // longest unused first, one at a time.
@@ -32,10 +32,10 @@ func (n *Node) relieve(ctx context.Context) {
 		}
 		// A host that is short is helped by what gives memory back soonest; the
 		// budget by what costs the next wake least.
-		n.lower(ctx, n.short, machine.OnDisk, (*descent.Way).InMemory)
-		n.lower(ctx, over, machine.Swapped, (*descent.Way).Swappable)
-		n.lower(ctx, over, machine.OnDisk, (*descent.Way).BeyondSwap)
-		n.lower(ctx, func() bool { return n.short() || over() }, machine.OnDisk, (*descent.Way).Prepared)
+		n.lower(ctx, n.short, machine.OnDisk, (*descent.Schedule).InMemory)
+		n.lower(ctx, over, machine.Swapped, (*descent.Schedule).Swappable)
+		n.lower(ctx, over, machine.OnDisk, (*descent.Schedule).BeyondSwap)
+		n.lower(ctx, func() bool { return n.short() || over() }, machine.OnDisk, (*descent.Schedule).Prepared)
 	}
 }
 
@@ -100,9 +100,9 @@ func (n *Node) sinkOldest(to machine.Tier, fits fit) <-chan struct{} {
 func (s *sinking) movable(helps fit) bool {
 	b := s.b
 	now := b.sleeper()
-	if b.n.way.Movable(&now) != descent.None {
+	if b.n.schedule.Movable(&now) != descent.None {
 		return false
 	}
 	now.Prepared = b.machine.Ready()
-	return helps(&b.n.way, &now)
+	return helps(&b.n.schedule, &now)
 }

@@ -55,7 +55,7 @@ func create(p *process, uid string) {
 func TestNoMoreAreAwake(t *testing.T) {
 	const limit, callers = 3, 20
 	for _, quota := range []string{doze.QuotaSandboxesAwake, doze.QuotaMemoryAwake} {
-		for name, way := range awakenings {
+		for name, wakeup := range awakenings {
 			t.Run(quota+"/"+name, func(t *testing.T) {
 				virtual(t, func(h *host) {
 					t := h.t
@@ -67,7 +67,7 @@ func TestNoMoreAreAwake(t *testing.T) {
 					var uids []string
 					for i := range callers {
 						uids = append(uids, fmt.Sprint("s", i))
-						way.prepare(p, uids[i])
+						wakeup.prepare(p, uids[i])
 					}
 					time.Sleep(pauseAfter + time.Second)
 					if n, memory := p.Awake("main"); n != 0 || memory != 0 {
@@ -88,7 +88,7 @@ func TestNoMoreAreAwake(t *testing.T) {
 					errs := make([]error, callers)
 					var calls sync.WaitGroup
 					for i, uid := range uids {
-						calls.Go(func() { errs[i] = way.wake(p, uid) })
+						calls.Go(func() { errs[i] = wakeup.wake(p, uid) })
 					}
 					calls.Wait()
 					synctest.Wait()

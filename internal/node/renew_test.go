@@ -68,7 +68,7 @@ func TestCheckpointEvery(t *testing.T) {
 
 		// A process that keeps it awake does so.
 		p.hello("a")
-		h.set(func() { h.keep["a"] = 1 })
+		h.set(func() { h.holds["a"] = 1 })
 		before = h.Count("a", machinetest.OpPause)
 		time.Sleep(10 * every)
 		if st, _ := p.Status("a"); st.Phase != doze.Running {
@@ -115,9 +115,9 @@ func TestCheckpointEveryYields(t *testing.T) {
 	})
 }
 
-// TestCheckpointEveryKeepsMemory: a sandbox whose checkpoint would leave something
+// TestCheckpointEveryLosesNoMemory: a sandbox whose checkpoint would leave something
 // out is not put to sleep for one.
-func TestCheckpointEveryKeepsMemory(t *testing.T) {
+func TestCheckpointEveryLosesNoMemory(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
 		o := h.options()

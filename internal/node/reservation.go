@@ -132,7 +132,7 @@ func (n *Node) reserveMemory(ctx context.Context, c machine.Config) error {
 		if n.ahead.giveUp(ctx) {
 			continue
 		}
-		done := n.sinkOldest(machine.OnDisk, (*descent.Way).InRAM)
+		done := n.sinkOldest(machine.OnDisk, (*descent.Schedule).InRAM)
 		if done == nil {
 			n.recount()
 			if n.reservations.reserve(c.ID, need) {

@@ -146,7 +146,7 @@ var steps = []struct {
 	{2, "oom", func(s *simulation) { s.OutOfMemory(s.pick(), false) }},
 	{15, "fault", (*simulation).fault},
 	{10, "delay", (*simulation).slow},
-	{4, "keepalive", func(s *simulation) { id, n := s.pick(), s.dice.IntN(2); s.set(func() { s.keep[id] = n }) }},
+	{4, "keepalive", func(s *simulation) { id, n := s.pick(), s.dice.IntN(2); s.set(func() { s.holds[id] = n }) }},
 	{3, "deaf", func(s *simulation) { deaf := s.dice.IntN(3) == 0; s.set(func() { s.deaf = deaf }) }},
 	{4, "memory", func(s *simulation) { free := s.dice.Int64N(3 << 20); s.set(func() { s.free = free }) }},
 	{3, "restart", func(s *simulation) { s.stop(); s.begin() }},

@@ -72,7 +72,7 @@ func (s *sinking) rest() (d time.Duration, why fmt.Stringer) {
 		return 0, busy
 	}
 	now := b.sleeper()
-	d, stays := b.n.way.Rest(&now)
+	d, stays := b.n.schedule.Rest(&now)
 	if stays != descent.None {
 		return 0, stays
 	}
@@ -99,7 +99,7 @@ func (s *sinking) step() {
 		b.life.spawn(s.suspend)
 	default:
 		now := b.sleeper()
-		s.sink(b.n.way.Next(&now))
+		s.sink(b.n.schedule.Next(&now))
 	}
 }
 

@@ -35,8 +35,8 @@ func (p *process) snap(uid, id string) {
 	}
 }
 
-// kept returns the ids of the complete snapshots.
-func (p *process) kept() (ids []string) {
+// complete returns the ids of the complete snapshots.
+func (p *process) complete() (ids []string) {
 	all, err := p.Snapshots(p.h.t.Context())
 	if err != nil {
 		p.h.t.Fatal(err)
@@ -73,7 +73,7 @@ func TestSnapshots(t *testing.T) {
 		if err := p.Delete(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.kept(); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
+		if got := p.complete(); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
 			t.Errorf("snapshots %q", got)
 		}
 		h.set(func() { h.failing["image"] = errBroken }) // no fork asks for it
@@ -158,7 +158,7 @@ func TestRequestsWaitForSnapshots(t *testing.T) {
 		if err := p.Delete(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-taken; err == nil && !slices.Contains(p.kept(), "late") {
+		if err := <-taken; err == nil && !slices.Contains(p.complete(), "late") {
 			t.Error("a snapshot that is complete is not there")
 		}
 	})
@@ -426,7 +426,7 @@ func afterCopies(t *testing.T, h *host, p *process, steps, done int) {
 	if known != (done > 0) && done > 0 {
 		t.Errorf("step %d: the sandbox is gone after %d acts", steps, done)
 	}
-	if ids := p.kept(); done >= 2 && done < 5 && len(ids) != 1 || done > 5 && len(ids) != 0 {
+	if ids := p.complete(); done >= 2 && done < 5 && len(ids) != 1 || done > 5 && len(ids) != 0 {
 		t.Errorf("step %d: snapshots %q after %d acts", steps, ids, done)
 	}
 	if known {
@@ -442,7 +442,7 @@ func afterCopies(t *testing.T, h *host, p *process, steps, done int) {
 		}
 		p.hello("a")
 	}
-	for _, id := range p.kept() {
+	for _, id := range p.complete() {
 		if err := p.fork("f", id); err != nil {
 			t.Errorf("step %d: fork: %v", steps, err)
 		}

@@ -160,7 +160,7 @@ func TestNoRoom(t *testing.T) {
 		full.Store(true)
 		_, err := p.Snapshot(t.Context(), "a", "s")
 		h.kind(err, doze.Exhausted, "no room")
-		if ids := p.kept(); len(ids) != 0 {
+		if ids := p.complete(); len(ids) != 0 {
 			t.Errorf("snapshots are left: %v", ids)
 		}
 		_, err = p.Archive(t.Context(), "a")

@@ -16,7 +16,7 @@ func TestConsult(t *testing.T) {
 		t := h.t
 		p := h.has("a")
 		born := time.Now()
-		h.set(func() { h.keep["a"] = 1 })
+		h.set(func() { h.holds["a"] = 1 })
 		time.Sleep(pauseAfter / 2)
 		if st, _ := p.Status("a"); st.InUse {
 			t.Fatalf("nobody asked: %+v", st)
@@ -27,7 +27,7 @@ func TestConsult(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		ended := time.Now()
-		h.set(func() { h.keep["a"], h.ended["a"] = 0, ended })
+		h.set(func() { h.holds["a"], h.ended["a"] = 0, ended })
 		time.Sleep(2 * time.Second)
 		p.Consult("a")
 		if st, _ := p.Status("a"); st.InUse || !st.LastUsed.Equal(ended) {
@@ -40,7 +40,7 @@ func TestConsult(t *testing.T) {
 		}
 		h.set(func() { h.deaf = false })
 		p.sleep("disk")
-		h.set(func() { h.keep["a"] = 1 })
+		h.set(func() { h.holds["a"] = 1 })
 		p.Consult("a")
 		p.in("a", doze.Standby, "disk")
 		p.Consult("nobody")
@@ -57,7 +57,7 @@ func TestRetire(t *testing.T) {
 		"unused": {func(*host, *process) {}, true},
 		"asleep": {func(_ *host, p *process) { p.sleep("disk") }, true},
 		"held":   {func(h *host, p *process) { _, _ = p.Hold(h.t.Context(), "a") }, false},
-		"kept":   {func(h *host, p *process) { h.set(func() { h.keep["a"] = 1 }); p.Consult("a") }, false},
+		"kept":   {func(h *host, p *process) { h.set(func() { h.holds["a"] = 1 }); p.Consult("a") }, false},
 		"waking": {func(h *host, p *process) {
 			p.sleep("disk")
 			h.Delay(machinetest.OpRestore, time.Second)

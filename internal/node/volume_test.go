@@ -126,11 +126,11 @@ func (s *shelf) Detach(owner string) error {
 	return s.Sweep(func(o string) bool { return o != owner })
 }
 
-func (s *shelf) Sweep(keep func(string) bool) error {
+func (s *shelf) Sweep(owned func(string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, owner := range s.owners {
-		if !keep(owner) {
+		if !owned(owner) {
 			delete(s.owners, id)
 			delete(s.mounted, id)
 		}

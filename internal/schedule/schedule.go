@@ -179,7 +179,7 @@ func (s *Server) updateSchedule(ctx context.Context, r *http.Request, body map[s
 		}
 		e.ID, e.Sandbox, e.CreatedAt = was.ID, was.Sandbox, was.CreatedAt
 		for k, v := range e.Input.Env {
-			if old, kept := was.Input.Env[k]; kept && v == doze.MaskedValue {
+			if old, there := was.Input.Env[k]; there && v == doze.MaskedValue {
 				e.Input.Env[k] = old
 			}
 		}

@@ -30,9 +30,9 @@ const (
 	startAnswerMax = 1 << 20
 )
 
-// keep starts what is due until ctx ends. One timer serves all
+// run starts what is due until ctx ends. One timer serves all
 // schedules: the next that is due is an index lookup away.
-func (s *Server) keep(ctx context.Context) {
+func (s *Server) run(ctx context.Context) {
 	var starts sync.WaitGroup
 	defer starts.Wait()
 	room := make(chan struct{}, startsMax)

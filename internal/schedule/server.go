@@ -43,7 +43,7 @@ func New(c Config) *Server { return &Server{Config: c, due: bell.New()} }
 
 // Run starts what is due until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	s.keep(ctx)
+	s.run(ctx)
 	return context.Cause(ctx)
 }
 

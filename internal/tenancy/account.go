@@ -128,9 +128,9 @@ func keyOf(k store.APIKey) access.Key {
 }
 
 // Bootstrap makes a fresh database usable: it creates the workspace, its admin
-// and a key of theirs, gives the key to keep before it is recorded, and returns
+// and a key of theirs, gives the key to save before it is recorded, and returns
 // it. If there is a key, it does nothing and returns false.
-func (s *Server) Bootstrap(ctx context.Context, workspace string, keep func(access.Secret) error) (key access.Secret, created bool, err error) {
+func (s *Server) Bootstrap(ctx context.Context, workspace string, save func(access.Secret) error) (key access.Secret, created bool, err error) {
 	var p doze.Problems
 	doze.CheckName(&p, "the workspace", workspace)
 	if err := p.Err(); err != nil {
@@ -167,7 +167,7 @@ func (s *Server) Bootstrap(ctx context.Context, workspace string, keep func(acce
 	}
 	s.Credentials.Join(m.Sub, m.Workspace, m.Role)
 	owner := access.Caller{Sub: firstSub, SubType: doze.SubUser, Workspace: all[0].Name}
-	key, _, err = s.addKey(ctx, owner, store.APIKey{APIKey: doze.APIKey{Name: "first"}, Scopes: []string{access.Admin}}, now, keep)
+	key, _, err = s.addKey(ctx, owner, store.APIKey{APIKey: doze.APIKey{Name: "first"}, Scopes: []string{access.Admin}}, now, save)
 	return key, err == nil, err
 }
 
@@ -186,10 +186,10 @@ func (s *Server) firstUser(ctx context.Context, now time.Time) error {
 }
 
 // addKey makes, records and lets in a key of owner.
-func (s *Server) addKey(ctx context.Context, owner access.Caller, k store.APIKey, now time.Time, keep func(access.Secret) error) (access.Secret, store.APIKey, error) {
+func (s *Server) addKey(ctx context.Context, owner access.Caller, k store.APIKey, now time.Time, save func(access.Secret) error) (access.Secret, store.APIKey, error) {
 	secret, id, hash := access.NewSecret()
-	if err := keep(secret); err != nil {
-		return secret, k, fmt.Errorf("keep the key: %w", err)
+	if err := save(secret); err != nil {
+		return secret, k, fmt.Errorf("save the key: %w", err)
 	}
 	k.ID, k.Hash, k.Workspace = id, hash, owner.Workspace
 	k.Sub, k.SubType = owner.Sub, owner.SubType

@@ -114,16 +114,16 @@ func TestBootstrapHappensOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := planetest.Start(t, false)
-		if _, created, err := p.Rooms.Tenancy.Bootstrap(t.Context(), "second", planetest.Kept); created || err != nil {
+		if _, created, err := p.Rooms.Tenancy.Bootstrap(t.Context(), "second", planetest.Discard); created || err != nil {
 			t.Errorf("again: %v, %v", created, err)
 		}
-		if _, _, err := p.Rooms.Tenancy.Bootstrap(t.Context(), "No Name", planetest.Kept); err == nil {
+		if _, _, err := p.Rooms.Tenancy.Bootstrap(t.Context(), "No Name", planetest.Discard); err == nil {
 			t.Error("a bad name is taken")
 		}
 		// Whoever deleted the last key gets in again after a restart.
 		all := planetest.Want[[]key](p, 200, "GET", "/api_keys", "")
 		planetest.Want[any](p, 200, "DELETE", "/api_keys/"+all[0].ID, "")
-		secret, created, err := p.Rooms.Tenancy.Bootstrap(t.Context(), "second", planetest.Kept)
+		secret, created, err := p.Rooms.Tenancy.Bootstrap(t.Context(), "second", planetest.Discard)
 		if !created || err != nil {
 			t.Fatalf("%v, %v", created, err)
 		}

@@ -332,9 +332,9 @@ func TestStrangersFillNothing(t *testing.T) {
 	})
 }
 
-// TestACrashKeepsTheLine: the line of a change is on disk before the change is
+// TestACrashLosesNoLine: the line of a change is on disk before the change is
 // made, and says that nobody knows its outcome.
-func TestACrashKeepsTheLine(t *testing.T) {
+func TestACrashLosesNoLine(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
 	seen := make(chan []doze.AuditLine, 1)
@@ -365,7 +365,7 @@ func TestNoLineNoChange(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
 	p.Create(planetest.Named("a"))
-	p.Keeper.Fail.Store(true)
+	p.AuditStore.Fail.Store(true)
 	for _, route := range [][2]string{{"DELETE", "/sandboxes/a"}, {"POST", "/sandboxes"}, {"GET", "/sandboxes/a?show_secrets=true"}} {
 		e := planetest.Want[map[string]any](p, 503, route[0], route[1], planetest.Named("b"))
 		if !strings.Contains(fmt.Sprint(e["message"]), "audit log") {
@@ -377,7 +377,7 @@ func TestNoLineNoChange(t *testing.T) {
 	}
 	planetest.Want[any](p, 200, "GET", "/sandboxes/a", "")
 	planetest.Want[any](p, 404, "GET", "/sandboxes/b", "")
-	p.Keeper.Fail.Store(false)
+	p.AuditStore.Fail.Store(false)
 	planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
 	// What waited meanwhile is written now.
 	for _, l := range linesOf(p, "main") {
@@ -405,9 +405,9 @@ func TestThePlatformActs(t *testing.T) {
 	})
 }
 
-// TestTheDoorTells: requests for a sandbox that were turned away have a line, of
+// TestTurnedAwayHasALine: requests for a sandbox that were turned away have a line, of
 // the workspace of their credential.
-func TestTheDoorTells(t *testing.T) {
+func TestTurnedAwayHasALine(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://sbx-a-main.test/process", nil)
@@ -442,7 +442,7 @@ func BenchmarkAudit(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				for without := range took {
-					p.Keeper.Idle.Store(without == 1)
+					p.AuditStore.Idle.Store(without == 1)
 					began := time.Now()
 					var all sync.WaitGroup
 					for range callers {
@@ -458,7 +458,7 @@ func BenchmarkAudit(b *testing.B) {
 					took[without] += time.Since(began)
 				}
 			}
-			p.Keeper.Idle.Store(false)
+			p.AuditStore.Idle.Store(false)
 			b.ReportMetric(float64(took[0])/float64(took[1]), "with/without")
 			b.ReportMetric(float64(took[0].Microseconds())/float64(b.N*callers), "µs/create")
 		})

@@ -58,7 +58,7 @@ func decodePolicy(p *doze.Policy, body map[string]any) error {
 	}
 	api.Decode(&p.Spec, spec, "spec", &wrong)
 	if name != "" {
-		api.KeepName(&p.Metadata, name, "policy", &wrong)
+		api.SameName(&p.Metadata, name, "policy", &wrong)
 	}
 	p.Check(&wrong)
 	return wrong.Err()

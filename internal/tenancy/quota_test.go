@@ -363,18 +363,18 @@ func TestEgressOutlivesTheProcess(t *testing.T) {
 		if n := p.Enforced.Load(); n != 1 || p.Quotas.Barred("main") == "" {
 			p.T.Errorf("connections were looked at %d times at the limit; barred: %q", n, p.Quotas.Barred("main"))
 		}
-		for _, way := range []string{"recorded each minute", "recorded at the end"} {
-			if way == "recorded each minute" {
+		for _, recorded := range []string{"recorded each minute", "recorded at the end"} {
+			if recorded == "recorded each minute" {
 				time.Sleep(time.Minute)
 				found := int64(0)
 				if err := p.Store.Egress(p.T.Context(), func(_, _ string, n int64) { found += n }); err != nil || found != 10<<20 {
-					p.T.Errorf("%s: %d, %v", way, found, err)
+					p.T.Errorf("%s: %d, %v", recorded, found, err)
 				}
 				bytes.Add(1 << 20)
 			}
 			p.Reopen()
 			if q := quotaOf(p, doze.QuotaEgress); q.Used != 11 || q.Limit != 10 || p.Quotas.Barred("main") == "" {
-				p.T.Errorf("%s: %+v", way, q)
+				p.T.Errorf("%s: %+v", recorded, q)
 			}
 		}
 		time.Sleep(24 * time.Hour)

@@ -52,12 +52,12 @@ func (s *Server) updateSecret(ctx context.Context, r *http.Request, body map[str
 		var p doze.Problems
 		name, was := sec.Metadata.Name, maps.Clone(sec.Data)
 		decodeSecret(sec, body, &p)
-		api.KeepName(&sec.Metadata, name, "secret", &p)
+		api.SameName(&sec.Metadata, name, "secret", &p)
 		for k, v := range sec.Data {
-			old, kept := was[k]
+			old, there := was[k]
 			switch {
 			case v != doze.MaskedValue:
-			case kept:
+			case there:
 				sec.Data[k] = old
 			default:
 				p.Add("data", "has the masked value of %q, of which no value is stored", api.Clip(k))

@@ -313,11 +313,11 @@ var damages = map[string]func(b *bench, name string){
 	"cut":     func(b *bench, name string) { b.do(os.Truncate(name, sizeOf(b, name)/2)) },
 	"longer":  func(b *bench, name string) { b.do(os.Truncate(name, sizeOf(b, name)+1)) },
 
-	"flipped at the start":    func(b *bench, name string) { flip(b, name, 0) },
-	"flipped after the start": func(b *bench, name string) { flip(b, name, 1) },
-	"flipped after a third":   func(b *bench, name string) { flip(b, name, sizeOf(b, name)/3) },
-	"flipped in the middle":   func(b *bench, name string) { flip(b, name, sizeOf(b, name)/2) },
-	"flipped at the end":      func(b *bench, name string) { flip(b, name, sizeOf(b, name)-1) },
+	"changed at the start":    func(b *bench, name string) { corrupt(b, name, 0) },
+	"changed after the start": func(b *bench, name string) { corrupt(b, name, 1) },
+	"changed after a third":   func(b *bench, name string) { corrupt(b, name, sizeOf(b, name)/3) },
+	"changed in the middle":   func(b *bench, name string) { corrupt(b, name, sizeOf(b, name)/2) },
+	"changed at the end":      func(b *bench, name string) { corrupt(b, name, sizeOf(b, name)-1) },
 }
 
 // refused fails unless the machine's checkpoint is not run, for a reason, and left
@@ -904,8 +904,8 @@ func sizeOf(b *bench, name string) int64 {
 	return info.Size()
 }
 
-// flip changes one bit of a file.
-func flip(b *bench, name string, at int64) {
+// corrupt changes one bit of a file.
+func corrupt(b *bench, name string, at int64) {
 	b.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	b.do(err)

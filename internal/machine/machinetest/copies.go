@@ -136,7 +136,7 @@ func copyDamaged(b *bench) {
 	for i, name := range entries(b, dir) {
 		damaged := filepath.Join(b.TempDir(), "copy")
 		copyTree(b, dir, damaged)
-		flip(b, filepath.Join(damaged, name), sizeOf(b, filepath.Join(damaged, name))-1)
+		corrupt(b, filepath.Join(damaged, name), sizeOf(b, filepath.Join(damaged, name))-1)
 		c := b.host.Config(b.T, strconv.Itoa(i))
 		c.From = damaged
 		if m, err := b.Boot(b.Context(), c); !errors.Is(err, machine.ErrDamaged) {

@@ -52,30 +52,30 @@ var reasons = [reasonCount]string{
 // String is the text of the log.
 func (r Reason) String() string { return reasons[r] }
 
-// Way is the way down of the sandboxes of a node: when each tier is due. The pause
+// Schedule says when the sandboxes of a node move down: when each tier is due. The pause
 // counts from the last use, the others from the pause.
-type Way struct {
+type Schedule struct {
 	Pause, Save, Swap, Disk time.Duration
 
 	Swaps bool // the driver can move memory to swap
 }
 
-// steps are the tiers of the way. Which of them a sandbox skips, see [Way.Next].
+// steps are the tiers on the way down. Which of them a sandbox skips, see [Schedule.Next].
 var steps = [...]struct {
 	to    machine.Tier
-	after func(*Way) time.Duration
+	after func(*Schedule) time.Duration
 }{
-	{machine.Paused, func(w *Way) time.Duration { return w.Pause }},
-	{machine.Saved, func(w *Way) time.Duration { return w.Save }},
-	{machine.Swapped, func(w *Way) time.Duration { return w.Swap }},
-	{machine.OnDisk, func(w *Way) time.Duration { return w.Disk }},
+	{machine.Paused, func(w *Schedule) time.Duration { return w.Pause }},
+	{machine.Saved, func(w *Schedule) time.Duration { return w.Save }},
+	{machine.Swapped, func(w *Schedule) time.Duration { return w.Swap }},
+	{machine.OnDisk, func(w *Schedule) time.Duration { return w.Disk }},
 }
 
 // swaps reports whether sandboxes are moved to swap at all.
-func (w *Way) swaps() bool { return w.Swaps && w.Swap > 0 && w.Swap < w.Disk }
+func (w *Schedule) swaps() bool { return w.Swaps && w.Swap > 0 && w.Swap < w.Disk }
 
 // due returns after how long in a pause a tier is reached.
-func (w *Way) due(t machine.Tier) time.Duration {
+func (w *Schedule) due(t machine.Tier) time.Duration {
 	for _, s := range steps[1:] {
 		if s.to == t {
 			return s.after(w)
@@ -104,7 +104,7 @@ type Sandbox struct {
 func Asleep(p doze.Phase) bool { return p == doze.Standby || p == doze.Disabled }
 
 // Next returns the tier after that of a sandbox that is not on disk.
-func (w *Way) Next(s *Sandbox) machine.Tier {
+func (w *Schedule) Next(s *Sandbox) machine.Tier {
 	if s.Phase == doze.Disabled {
 		return machine.OnDisk // it will not be woken soon
 	}
@@ -117,11 +117,11 @@ func (w *Way) Next(s *Sandbox) machine.Tier {
 }
 
 // swapsOf reports whether the memory of a sandbox is moved to swap.
-func (w *Way) swapsOf(s *Sandbox) bool { return w.swaps() && !s.Tried.unswappable }
+func (w *Schedule) swapsOf(s *Sandbox) bool { return w.swaps() && !s.Tried.unswappable }
 
 // Rest returns for how long a sandbox stays as it is if nobody uses it, or why that
 // is for ever, or until something changes.
-func (w *Way) Rest(s *Sandbox) (time.Duration, Reason) {
+func (w *Schedule) Rest(s *Sandbox) (time.Duration, Reason) {
 	switch {
 	case s.Absent:
 		return 0, Absent
@@ -147,7 +147,7 @@ func (w *Way) Rest(s *Sandbox) (time.Duration, Reason) {
 }
 
 // asleep is Rest for a sandbox that sleeps and can move.
-func (w *Way) asleep(s *Sandbox) time.Duration {
+func (w *Schedule) asleep(s *Sandbox) time.Duration {
 	since := s.Tier
 	if s.Tier == machine.Saved && s.Tried.unswappable {
 		since = machine.Swapped // it was tried then
@@ -164,7 +164,7 @@ func (w *Way) asleep(s *Sandbox) time.Duration {
 
 // Movable returns why a sandbox cannot be moved before it is due, to make room. One
 // that could not be moved waits for its own next try, so that others have theirs.
-func (*Way) Movable(s *Sandbox) Reason {
+func (*Schedule) Movable(s *Sandbox) Reason {
 	switch {
 	case !Asleep(s.Phase):
 		return Busy
@@ -182,22 +182,22 @@ func (*Way) Movable(s *Sandbox) Reason {
 }
 
 // InMemory reports whether a sandbox has its memory.
-func (*Way) InMemory(s *Sandbox) bool { return s.Tier < machine.OnDisk }
+func (*Schedule) InMemory(s *Sandbox) bool { return s.Tier < machine.OnDisk }
 
 // InRAM reports whether a sandbox has its memory in RAM.
-func (*Way) InRAM(s *Sandbox) bool { return s.Tier < machine.Swapped }
+func (*Schedule) InRAM(s *Sandbox) bool { return s.Tier < machine.Swapped }
 
 // Swappable reports whether a sandbox has its memory in RAM, and would not have it
 // in swap.
-func (w *Way) Swappable(s *Sandbox) bool { return w.InRAM(s) && w.swapsOf(s) }
+func (w *Schedule) Swappable(s *Sandbox) bool { return w.InRAM(s) && w.swapsOf(s) }
 
 // BeyondSwap reports whether a sandbox has its memory, and swap cannot take it from
 // RAM. A sandbox that falls asleep between two looks at the budget goes to swap at
 // the next look.
-func (w *Way) BeyondSwap(s *Sandbox) bool { return w.InMemory(s) && !w.Swappable(s) }
+func (w *Schedule) BeyondSwap(s *Sandbox) bool { return w.InMemory(s) && !w.Swappable(s) }
 
 // Prepared reports whether a process waits for the wake of a sandbox on disk.
-func (*Way) Prepared(s *Sandbox) bool { return s.Prepared }
+func (*Schedule) Prepared(s *Sandbox) bool { return s.Prepared }
 
 // Tried is what did not work the last time that one sandbox was moved down.
 type Tried struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/dozehq/doze/internal/node/renewal"
 )
 
-var way = descent.Way{Pause: 15 * time.Second, Save: 5 * time.Second, Swap: time.Minute, Disk: time.Hour, Swaps: true}
+var schedule = descent.Schedule{Pause: 15 * time.Second, Save: 5 * time.Second, Swap: time.Minute, Disk: time.Hour, Swaps: true}
 
 // tried returns what is known after some steps.
 func tried(steps ...func(*descent.Tried)) (t descent.Tried) {
@@ -45,14 +45,14 @@ func TestReasons(t *testing.T) {
 // TestRest: when a sandbox moves down next, to which tier, and why it does not.
 func TestRest(t *testing.T) {
 	age := renewal.Since(time.Unix(0, 0))
-	overdue := age.Due(time.Minute, way.Pause, time.Unix(3600, 0))
+	overdue := age.Due(time.Minute, schedule.Pause, time.Unix(3600, 0))
 	for name, tt := range map[string]struct {
 		s    descent.Sandbox
 		rest time.Duration
 		why  descent.Reason
 		next machine.Tier // of those that move
 	}{
-		"awake":                        {s: descent.Sandbox{Phase: doze.Running}, rest: way.Pause, next: machine.Paused},
+		"awake":                        {s: descent.Sandbox{Phase: doze.Running}, rest: schedule.Pause, next: machine.Paused},
 		"awake, not paused last time":  {s: descent.Sandbox{Phase: doze.Running, Tried: tried(restless)}, rest: descent.Retry, next: machine.Paused},
 		"awake, its checkpoint is due": {s: descent.Sandbox{Phase: doze.Running, Renewal: overdue}, rest: renewal.Idle, next: machine.Paused},
 		"without a machine":            {s: descent.Sandbox{Phase: doze.Running, Absent: true}, why: descent.Absent},
@@ -62,7 +62,7 @@ func TestRest(t *testing.T) {
 		"blocked":                      {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Paused, Blocked: true}, why: descent.Blocked},
 		"stuck":                        {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Paused, Tried: tried(stuck)}, rest: descent.Retry, next: machine.Saved},
 		"disabled":                     {s: descent.Sandbox{Phase: doze.Disabled, Tier: machine.Paused}, next: machine.OnDisk},
-		"paused":                       {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Paused}, rest: way.Save, next: machine.Saved},
+		"paused":                       {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Paused}, rest: schedule.Save, next: machine.Saved},
 		"paused, its checkpoint is due": {
 			s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Paused, Renewal: overdue}, next: machine.Saved,
 		},
@@ -70,19 +70,19 @@ func TestRest(t *testing.T) {
 			s:    descent.Sandbox{Phase: doze.Standby, Tier: machine.Paused, Renewal: overdue, Awaited: true},
 			rest: 100 * time.Millisecond, next: machine.Saved,
 		},
-		"saved":   {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Saved}, rest: way.Swap - way.Save, next: machine.Swapped},
-		"swapped": {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Swapped}, rest: way.Disk - way.Swap, next: machine.OnDisk},
+		"saved":   {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Saved}, rest: schedule.Swap - schedule.Save, next: machine.Swapped},
+		"swapped": {s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Swapped}, rest: schedule.Disk - schedule.Swap, next: machine.OnDisk},
 		"saved, swap does not take it": {
-			s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Saved, Tried: tried(unswappable)}, rest: way.Disk - way.Swap, next: machine.OnDisk,
+			s: descent.Sandbox{Phase: doze.Standby, Tier: machine.Saved, Tried: tried(unswappable)}, rest: schedule.Disk - schedule.Swap, next: machine.OnDisk,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rest, why := way.Rest(&tt.s)
+			rest, why := schedule.Rest(&tt.s)
 			if rest != tt.rest || why != tt.why {
 				t.Errorf("it rests for %v: %v; want %v: %v", rest, why, tt.rest, tt.why)
 			}
 			if why == descent.None {
-				if next := way.Next(&tt.s); next != tt.next {
+				if next := schedule.Next(&tt.s); next != tt.next {
 					t.Errorf("its next tier is %v, want %v", next, tt.next)
 				}
 			}
@@ -93,13 +93,13 @@ func TestRest(t *testing.T) {
 // TestNoSwap: without swap, or with one that comes too late, nobody goes there.
 func TestNoSwap(t *testing.T) {
 	s := &descent.Sandbox{Phase: doze.Standby, Tier: machine.Saved}
-	for name, change := range map[string]func(*descent.Way){
-		"the driver has none":  func(w *descent.Way) { w.Swaps = false },
-		"it is off":            func(w *descent.Way) { w.Swap = 0 },
-		"it comes after disk":  func(w *descent.Way) { w.Swap = w.Disk + 1 },
-		"it comes with a disk": func(w *descent.Way) { w.Swap = w.Disk },
+	for name, change := range map[string]func(*descent.Schedule){
+		"the driver has none":  func(w *descent.Schedule) { w.Swaps = false },
+		"it is off":            func(w *descent.Schedule) { w.Swap = 0 },
+		"it comes after disk":  func(w *descent.Schedule) { w.Swap = w.Disk + 1 },
+		"it comes with a disk": func(w *descent.Schedule) { w.Swap = w.Disk },
 	} {
-		w := way
+		w := schedule
 		change(&w)
 		if got := w.Next(s); got != machine.OnDisk {
 			t.Errorf("%s: the next tier is %v", name, got)
@@ -124,7 +124,7 @@ func TestMovable(t *testing.T) {
 		"did not move": {descent.Sandbox{Phase: doze.Standby, Tried: tried(stuck)}, descent.Stuck},
 		"is blocked":   {descent.Sandbox{Phase: doze.Standby, Blocked: true}, descent.Blocked},
 	} {
-		if got := way.Movable(&tt.s); got != tt.want {
+		if got := schedule.Movable(&tt.s); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}
@@ -133,11 +133,11 @@ func TestMovable(t *testing.T) {
 		machine.Swapped: {true, false, false, true}, machine.OnDisk: {},
 	} {
 		s := &descent.Sandbox{Phase: doze.Standby, Tier: tier}
-		if got := [4]bool{way.InMemory(s), way.InRAM(s), way.Swappable(s), way.BeyondSwap(s)}; got != want {
+		if got := [4]bool{schedule.InMemory(s), schedule.InRAM(s), schedule.Swappable(s), schedule.BeyondSwap(s)}; got != want {
 			t.Errorf("%v: %v, want %v", tier, got, want)
 		}
 	}
-	if !way.Prepared(&descent.Sandbox{Prepared: true}) || way.Prepared(&descent.Sandbox{}) {
+	if !schedule.Prepared(&descent.Sandbox{Prepared: true}) || schedule.Prepared(&descent.Sandbox{}) {
 		t.Error("a process that waits for a wake is not seen")
 	}
 }

@@ -49,7 +49,7 @@ func (r Reason) String() string { return reasons[r] }
 type Use struct {
 	last    time.Time
 	holds   int
-	kept    bool // a process inside asked to stay awake
+	asked   bool // a process inside asked to stay awake
 	silent  int  // how often in a row the agent did not answer
 	grace   time.Duration
 	parting bool
@@ -77,7 +77,7 @@ func (u *Use) Release(now time.Time) { u.holds--; u.last = now }
 func (u *Use) Holds() int { return u.holds }
 
 // InUse reports whether somebody uses the sandbox in its phase.
-func (u *Use) InUse(p doze.Phase) bool { return u.holds > 0 || u.kept || Arriving(p) }
+func (u *Use) InUse(p doze.Phase) bool { return u.holds > 0 || u.asked || Arriving(p) }
 
 // At is when the sandbox was last used: now, if it is in use.
 func (u *Use) At(p doze.Phase, now time.Time) time.Time {
@@ -100,7 +100,7 @@ func (u *Use) Move(from, to doze.Phase, now time.Time) {
 	if Arriving(from) {
 		u.last = now
 	}
-	u.kept = u.kept && to == doze.Running
+	u.asked = u.asked && to == doze.Running
 }
 
 // Busy is why no timer needs to run for a sandbox. The agent is not asked then.
@@ -151,7 +151,7 @@ func (u *Use) Heed(p doze.Phase, a Answer, now time.Time) Reason {
 			u.last = ended
 		}
 	}
-	if u.kept = wish != None; u.kept {
+	if u.asked = wish != None; u.asked {
 		u.last = now
 	}
 	return wish

@@ -63,7 +63,7 @@ func TestHeed(t *testing.T) {
 			if !u.Last().Equal(tt.last) {
 				t.Errorf("it was last used %v after the start, want %v", u.Last().Sub(start), tt.last.Sub(start))
 			}
-			if kept := tt.want == idle.Process || tt.want == idle.Silent; kept && !u.InUse(tt.phase) {
+			if asked := tt.want == idle.Process || tt.want == idle.Silent; asked && !u.InUse(tt.phase) {
 				t.Error("it is kept awake, and not in use")
 			}
 		})

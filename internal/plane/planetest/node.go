@@ -27,7 +27,7 @@ type Node struct {
 	Mu       sync.Mutex
 	Machines map[string]*Machine           // guarded by mu
 	Disks    map[string]Disk               // guarded by mu; by id
-	Kept     map[string]string             // guarded by mu; by id of a snapshot: the memory in it
+	Saved    map[string]string             // guarded by mu; by id of a snapshot: the memory in it
 	Creates  []fleet.Order                 // guarded by mu
 	mounted  map[string][]fleet.DriveMount // guarded by mu; by machine
 	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network
@@ -102,7 +102,7 @@ type Machine struct {
 	seq      uint64
 	LastUsed time.Time
 	InUse    bool
-	kept     bool      // as far as it is known
+	asked    bool      // as far as it is known
 	Alive    time.Time // until when a keepAlive process runs
 	retired  bool
 	Setback  *fleet.Setback
@@ -111,7 +111,7 @@ type Machine struct {
 
 // NewNode returns a node without machines.
 func NewNode() *Node {
-	return &Node{Limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, Disks: map[string]Disk{}, Machines: map[string]*Machine{}, Kept: map[string]string{}, fail: map[string]error{}}
+	return &Node{Limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, Disks: map[string]Disk{}, Machines: map[string]*Machine{}, Saved: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *Node) CheckImage(_ context.Context, ref string) error {
@@ -190,7 +190,7 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) error {
 	if err := n.admit(o, ""); err != nil {
 		return err
 	}
-	memory, there := n.Kept[o.From]
+	memory, there := n.Saved[o.From]
 	if o.From != "" && !there {
 		return doze.Errorf(doze.NotFound, "no such snapshot")
 	}
@@ -257,8 +257,8 @@ func (n *Node) turn(call, uid string, to doze.Phase) error {
 	return nil
 }
 
-// SizeKept is the size of each snapshot and archive.
-const SizeKept = 1000
+// CheckpointSize is the size of each snapshot and archive.
+const CheckpointSize = 1000
 
 func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	defer n.around()()
@@ -281,8 +281,8 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	case m == nil:
 		return 0, doze.Errorf(doze.NotFound, "no such machine")
 	}
-	n.Kept[id] = m.Memory
-	return SizeKept, nil
+	n.Saved[id] = m.Memory
+	return CheckpointSize, nil
 }
 
 func (n *Node) DropSnapshot(_ context.Context, id string) error {
@@ -292,7 +292,7 @@ func (n *Node) DropSnapshot(_ context.Context, id string) error {
 	if err := n.fail["drop"]; err != nil {
 		return err
 	}
-	delete(n.Kept, id)
+	delete(n.Saved, id)
 	return nil
 }
 
@@ -300,8 +300,8 @@ func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	all := map[string]int64{}
-	for id := range n.Kept {
-		all[id] = SizeKept
+	for id := range n.Saved {
+		all[id] = CheckpointSize
 	}
 	return all, nil
 }
@@ -369,7 +369,7 @@ func (n *Node) Volumes(context.Context) ([]string, error) {
 }
 
 func (n *Node) Archive(_ context.Context, uid string) (int64, error) {
-	return SizeKept, n.pack("archive", uid, doze.Archived, func(m *Machine) { m.Memory = "" })
+	return CheckpointSize, n.pack("archive", uid, doze.Archived, func(m *Machine) { m.Memory = "" })
 }
 
 func (n *Node) Unarchive(_ context.Context, o fleet.Order) error {
@@ -514,7 +514,7 @@ func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Stat
 		if m == nil {
 			continue
 		}
-		st := fleet.Status{Phase: m.Phase, LastUsed: m.LastUsed, InUse: m.InUse || m.kept, Setback: m.Setback}
+		st := fleet.Status{Phase: m.Phase, LastUsed: m.LastUsed, InUse: m.InUse || m.asked, Setback: m.Setback}
 		if st.InUse {
 			st.LastUsed = time.Now()
 		}
@@ -530,7 +530,7 @@ func (n *Node) Consult(_ context.Context, uid string) error {
 	defer n.Mu.Unlock()
 	if m := n.Machines[uid]; m != nil && m.Phase == doze.Running {
 		n.consults++
-		if m.kept = m.Alive.After(time.Now()); !m.kept && m.Alive.After(m.LastUsed) {
+		if m.asked = m.Alive.After(time.Now()); !m.asked && m.Alive.After(m.LastUsed) {
 			m.LastUsed = m.Alive
 		}
 	}
@@ -542,7 +542,7 @@ func (n *Node) Retire(_ context.Context, uid string, since time.Time) (bool, err
 	defer n.Mu.Unlock()
 	m := n.Machines[uid]
 	if m != nil {
-		m.retired = !m.InUse && !m.kept && !m.LastUsed.After(since)
+		m.retired = !m.InUse && !m.asked && !m.LastUsed.After(since)
 	}
 	return m == nil || m.retired, n.fail["retire"]
 }
@@ -611,7 +611,7 @@ func (n *Node) Clone() *Node {
 		copied := *m
 		c.Machines[uid] = &copied
 	}
-	maps.Copy(c.Kept, n.Kept)
+	maps.Copy(c.Saved, n.Saved)
 	return c
 }
 
@@ -639,13 +639,13 @@ func (n *Node) Usage(context.Context) (fleet.Usage, error) {
 	defer n.Mu.Unlock()
 	u := fleet.Usage{At: time.Now()}
 	for uid, m := range n.Machines {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskCheckpoint, ID: uid, Workspace: m.Order.Workspace, Bytes: SizeKept})
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskCheckpoint, ID: uid, Workspace: m.Order.Workspace, Bytes: CheckpointSize})
 	}
-	for id := range n.Kept {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id, Bytes: SizeKept})
+	for id := range n.Saved {
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id, Bytes: CheckpointSize})
 	}
 	for id, d := range n.Disks {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: SizeKept, Reserved: d.Size.Bytes()})
+		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: CheckpointSize, Reserved: d.Size.Bytes()})
 	}
 	return u, n.fail["usage"]
 }

@@ -34,23 +34,23 @@ import (
 
 // Platform is a control plane on a real database, with a node in memory.
 type Platform struct {
-	Opener *seal.Opener
-	T      testing.TB
-	File   string
-	sealed string
-	Store  *store.Store
-	Node   *Node
-	Dir    *fleet.Directory
-	Creds  *access.Credentials
-	Keeper *keeper
-	Audit  *audit.Journal
-	DNS    preview.Resolver
-	Target string  // where custom domains lead to, if it is not the constant
-	Bucket *bucket // nil: there is none
-	Pool   doze.AddressPool
-	Memory doze.Megabytes // of the host; 0: sandboxes may have any
-	limits doze.Limits    // defaults of the platform
-	Quotas *quota.Book
+	Opener     *seal.Opener
+	T          testing.TB
+	File       string
+	sealed     string
+	Store      *store.Store
+	Node       *Node
+	Dir        *fleet.Directory
+	Creds      *access.Credentials
+	AuditStore *auditStore
+	Audit      *audit.Journal
+	DNS        preview.Resolver
+	Target     string  // where custom domains lead to, if it is not the constant
+	Bucket     *bucket // nil: there is none
+	Pool       doze.AddressPool
+	Memory     doze.Megabytes // of the host; 0: sandboxes may have any
+	limits     doze.Limits    // defaults of the platform
+	Quotas     *quota.Book
 	// Enforced counts how often open connections were looked at, if it is there.
 	Enforced  *atomic.Int64
 	Unmetered bool
@@ -79,7 +79,7 @@ func StartOn(tb testing.TB, database string, run bool) *Platform {
 	tb.Helper()
 	p := &Platform{T: tb, File: database, sealed: filepath.Join(tb.TempDir(), "seal.key"), Node: NewNode(), Bucket: &bucket{}}
 	p.Open(run)
-	secret, created, err := p.Rooms.Tenancy.Bootstrap(tb.Context(), "main", Kept)
+	secret, created, err := p.Rooms.Tenancy.Bootstrap(tb.Context(), "main", Discard)
 	if err != nil || !created {
 		tb.Fatalf("bootstrap: %v, %v", created, err)
 	}
@@ -91,11 +91,11 @@ func StartOn(tb testing.TB, database string, run bool) *Platform {
 func (p *Platform) Open(run bool) {
 	t := p.T
 	t.Helper()
-	box, err := seal.Open(p.sealed)
+	cipher, err := seal.Open(p.sealed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := store.Open(t.Context(), p.File, box)
+	st, err := store.Open(t.Context(), p.File, cipher)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func (p *Platform) Open(run bool) {
 		t.Fatal(err)
 	}
 	p.Opener = opener
-	p.Keeper = &keeper{Store: st}
-	p.Audit = audit.New(p.Keeper, auditKeep)
+	p.AuditStore = &auditStore{Store: st}
+	p.Audit = audit.New(p.AuditStore, auditRetention)
 	parts := plane.Parts{
 		Audit: p.Audit,
 		Info:  fleet.NodeInfo{Memory: p.Memory, Proxy: p.Pool != nil, Unmetered: p.Unmetered, SealKey: opener.Sealer().Key()},
@@ -242,14 +242,14 @@ func Statuses(sb Sandbox) (all []string) {
 	return all
 }
 
-// keeper keeps the audit log in a store, if that works.
-type keeper struct {
+// auditStore writes the audit log in a store, if that works.
+type auditStore struct {
 	*store.Store
 	Fail atomic.Bool
 	Idle atomic.Bool // it keeps nothing
 }
 
-func (k *keeper) WriteAudit(ctx context.Context, add []audit.Record, settle []doze.AuditLine) error {
+func (k *auditStore) WriteAudit(ctx context.Context, add []audit.Record, settle []doze.AuditLine) error {
 	if k.Fail.Load() {
 		return errors.New("disk sda is on fire")
 	}
@@ -259,11 +259,11 @@ func (k *keeper) WriteAudit(ctx context.Context, add []audit.Record, settle []do
 	return k.Store.WriteAudit(ctx, add, settle)
 }
 
-// auditKeep is how long lines of the audit log are kept.
-const auditKeep = 90 * 24 * time.Hour
+// auditRetention is how long lines of the audit log stay.
+const auditRetention = 90 * 24 * time.Hour
 
-// Kept is what a test does with the first key.
-func Kept(access.Secret) error { return nil }
+// Discard is what a test does with the first key.
+func Discard(access.Secret) error { return nil }
 
 // Network is what the node was last told that the sandbox may reach.
 func (p *Platform) Network() *doze.Network {

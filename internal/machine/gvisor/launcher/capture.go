@@ -532,8 +532,8 @@ type writer struct {
 	memory  bool // its sources are the guest's memory
 	put     func(source, memmap.FileRange) error
 	release func() error // precondition: the capture's mu is held
-	known   int    // sources that were registered
-	size    uint64 // of all of them
+	known   int          // sources that were registered
+	size    uint64       // of all of them
 	done    []stateio.Completion
 }
 
