@@ -410,7 +410,7 @@ func TestNoRoom(t *testing.T) {
 		h := newHub(t)
 		h.pushRaw(t, nil, bomb(t, tt.size))
 		_, err := l.Ensure(t.Context(), h.host+"/a", nil)
-		if public := doze.Public(err); tt.fits != (err == nil) || !tt.fits && (public.Kind != doze.Exhausted || !strings.Contains(public.Message, "40 MB are kept")) {
+		if public := doze.Public(err); tt.fits != (err == nil) || !tt.fits && (public.Kind != doze.Exhausted || !strings.Contains(public.Message, "40 MB stay free")) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if left := leftovers(t, l); len(left) != 0 {

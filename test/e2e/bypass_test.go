@@ -52,12 +52,12 @@ var bypasses = map[string]bypass{
 	"a placeholder that leaves unchanged":  {"internal/intercept/TestReferencesInBodies", "internal/intercept/TestInjection"},
 	"a secret that is echoed":              {"internal/intercept/TestEncodedAnswers", "internal/intercept/TestRedaction"},
 	"a path that becomes a host":           {"internal/intercept/TestPaths", "internal/egress/TestPaths"},
-	"rules that come after the first byte": {"internal/hostnet/TestWaysBeginClosed", "internal/hostnet/TestLane"},
+	"rules that come after the first byte": {"internal/hostnet/TestModesBeginClosed", "internal/hostnet/TestProxied"},
 	"rules that are not there":             {"internal/hostnet/TestFailClosed", "internal/hostnet/TestLease"},
 	"a proxy that its guests configure":    {"test/e2e/TestIsolation", "test/e2e/TestEgress"},
 	"a connection from before":             {"internal/egress/TestTightened", "test/e2e/TestEgress"},
 	"a name that moves":                    {"internal/egress/TestNamesAreBounded", "test/e2e/TestEgress"},
-	"a proxy that moves":                   {"internal/hostnet/TestLane", "curl as it comes"},
+	"a proxy that moves":                   {"internal/hostnet/TestProxied", "curl as it comes"},
 }
 
 // TestBypasses: there is a test for each way past the rules, and one for its twin.
