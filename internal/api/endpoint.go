@@ -51,7 +51,7 @@ type Row[T any] struct {
 	Endpoint[T]
 }
 
-// GET, POST, PUT and DELETE make rows.
+// GET makes a row.
 func GET[T any](pattern, scope string, e Endpoint[T]) Row[T] {
 	return Row[T]{http.MethodGet, pattern, scope, e}
 }

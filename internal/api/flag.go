@@ -11,8 +11,8 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
-// A flag is a parameter of a query that is true or false. All routes read it by
-// [flag.in]; a value that is neither reaches none of them.
+// A Flag is a parameter of a query that is true or false. All routes read it by
+// [Flag.In]; a value that is neither reaches none of them.
 type Flag uint8
 
 const (

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +19,8 @@ import (
 	"github.com/dozehq/doze/internal/fleet/fleettest"
 )
 
-// Node is a host with machines in memory. It keeps the promises of
-// [fleet.Node], reports like a real one, and fails when told to.
+// Node is a host with machines in memory. It implements
+// [fleet.Node], reports as a real one does, and fails when told to.
 type Node struct {
 	Report func(fleet.Report)
 	Hook   func() // if set, called at the begin and the end of each order
@@ -38,6 +39,7 @@ type Node struct {
 	Block    chan struct{}                 // guarded by mu; if set, creates wait until it is closed
 	Limits   map[string]doze.Limits        // guarded by mu; by workspace
 	claims   map[string]fleet.Order        // guarded by mu; by machine: it counts as awake
+	usage    fleet.Usage                   // guarded by mu; as it was reported last
 }
 
 // Started is a process that somebody submitted to a machine.
@@ -46,7 +48,7 @@ type Started struct {
 	At        time.Time
 }
 
-// Transport keeps the promises of [fleet.Gate] for the start of processes.
+// Transport implements [fleet.Gate] for the start of processes.
 func (n *Node) Transport(uid string, port uint16) http.RoundTripper {
 	return trip(func(r *http.Request) (*http.Response, error) {
 		defer n.around()()
@@ -633,21 +635,25 @@ func (n *Node) Asked() int {
 }
 
 // Usage implements [fleet.Node]: the checkpoint of each machine, each snapshot and
-// each disk takes [sizeKept].
+// each disk takes [CheckpointSize]. It is as old as the last change.
 func (n *Node) Usage(context.Context) (fleet.Usage, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
-	u := fleet.Usage{At: time.Now()}
+	var uses []fleet.DiskUse
 	for uid, m := range n.Machines {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskCheckpoint, ID: uid, Workspace: m.Order.Workspace, Bytes: CheckpointSize})
+		uses = append(uses, fleet.DiskUse{Kind: fleet.DiskCheckpoint, ID: uid, Workspace: m.Order.Workspace, Bytes: CheckpointSize})
 	}
 	for id := range n.Saved {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id, Bytes: CheckpointSize})
+		uses = append(uses, fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: id, Bytes: CheckpointSize})
 	}
 	for id, d := range n.Disks {
-		u.Uses = append(u.Uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: CheckpointSize, Reserved: d.Size.Bytes()})
+		uses = append(uses, fleet.DiskUse{Kind: fleet.DiskVolume, ID: id, Bytes: CheckpointSize, Reserved: d.Size.Bytes()})
 	}
-	return u, n.fail["usage"]
+	slices.SortFunc(uses, func(a, b fleet.DiskUse) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
+	if n.usage.At.IsZero() || !reflect.DeepEqual(uses, n.usage.Uses) {
+		n.usage = fleet.Usage{At: time.Now(), Uses: uses}
+	}
+	return n.usage, n.fail["usage"]
 }
 
 // MountDrive implements [fleet.Node].
