@@ -139,7 +139,7 @@ func (s *Schedule) Check(p *Problems, now time.Time) {
 		p.Add("type", "must be %s, %s or %s", ScheduleCron, ScheduleAt, ScheduleSleep)
 	}
 	if s.MaxExecutions < 0 || s.MaxExecutions > ExecutionsMax {
-		p.Add("maxExecutions", "must be 1 to %d", ExecutionsMax)
+		p.Add("maxExecutions", "is %d; it must be 0 to %d", s.MaxExecutions, ExecutionsMax)
 	}
 	s.Input.check(p)
 }
@@ -161,7 +161,7 @@ func (in *ScheduleInput) check(p *Problems) {
 		p.Add("input", "must have no NUL byte in command, name and workingDir")
 	}
 	if t := in.Timeout; t != nil && (*t < 0 || *t > RunTimeoutMax) {
-		p.Add("input.timeout", "must be 0 to %d seconds", RunTimeoutMax)
+		p.Add("input.timeout", "is %d; it must be 0 to %d seconds", *t, RunTimeoutMax)
 	}
 	if len(in.Env) > EnvsMax {
 		p.Add("input.env", "has %d entries; at most %d are allowed", len(in.Env), EnvsMax)

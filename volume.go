@@ -193,21 +193,20 @@ func (v *VolumeAttachment) check(p *Problems, field string) {
 		p.Add(field+".mountPath", "must be a clean absolute path other than /")
 	case len(v.MountPath) > mountPathMax || strings.ContainsRune(v.MountPath, 0):
 		p.Add(field+".mountPath", "must have at most %d bytes, and no NUL", mountPathMax)
-	}
-	for _, taken := range takenPaths {
-		if within(v.MountPath, taken) || within(taken, v.MountPath) {
-			p.Add(field+".mountPath", "is %q; %s belongs to the platform", clip(v.MountPath), taken)
-		}
-	}
-	switch v.Type {
-	case VolumePersistent:
-	case VolumeEphemeral:
-		if v.SizeMB == 0 {
-			p.Add(field+".sizeMb", "is required for an ephemeral volume")
-		} else {
-			checkVolumeSize(p, field+".sizeMb", v.SizeMB)
-		}
 	default:
+		for _, taken := range takenPaths {
+			if within(v.MountPath, taken) || within(taken, v.MountPath) {
+				p.Add(field+".mountPath", "is %q; %s belongs to the platform", clip(v.MountPath), taken)
+			}
+		}
+	}
+	if v.Type != VolumePersistent && v.Type != VolumeEphemeral {
 		p.Add(field+".type", "must be %s or %s", VolumePersistent, VolumeEphemeral)
+	}
+	switch {
+	case v.SizeMB != 0:
+		checkVolumeSize(p, field+".sizeMb", v.SizeMB)
+	case v.Type == VolumeEphemeral:
+		p.Add(field+".sizeMb", "is required for an ephemeral volume")
 	}
 }

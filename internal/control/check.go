@@ -69,15 +69,20 @@ func (s *Server) order(ctx context.Context, sb store.Sandbox) (fleet.Order, erro
 	if err != nil {
 		return fleet.Order{}, err
 	}
+	o := orderOf(sb)
+	o.Env, o.Volumes, o.Network = env, volumes, network
+	o.Image, o.Login, err = s.Images.Source(ctx, sb.Metadata.Workspace, sb.Spec.Runtime.Image)
+	return o, err
+}
+
+// orderOf is what the record of a sandbox alone says of its order.
+func orderOf(sb store.Sandbox) fleet.Order {
 	r := sb.Spec.Runtime
-	image, login, err := s.Images.Source(ctx, sb.Metadata.Workspace, r.Image)
 	return fleet.Order{
-		Network:   network,
 		Authority: sb.Authority,
 		UID:       sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
-		Image: image, Login: login, Memory: r.Memory, Env: env, Volumes: volumes,
-		Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
-	}, err
+		Memory: r.Memory, Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
+	}
 }
 
 // networkOf is the network of a sandbox as a node gets it: one without rules, if

@@ -270,5 +270,7 @@ func newName() string { return "sandbox-" + strings.ToLower(rand.Text())[:10] }
 // claim has a fresh machine of a sandbox count as awake, which takes the place of
 // the one before, and fails if the workspace may not have it awake.
 func (s *Server) claim(ctx context.Context, sb store.Sandbox, fresh, before string) error {
-	return s.Node.Claim(ctx, fleet.Order{UID: fresh, Workspace: sb.Metadata.Workspace, Memory: sb.Spec.Runtime.Memory}, before)
+	o := orderOf(sb)
+	o.UID = fresh
+	return s.Node.Claim(ctx, o, before)
 }

@@ -1,6 +1,19 @@
 package control
 
-import "context"
+import (
+	"context"
+
+	"github.com/dozehq/doze"
+)
+
+// NeedsMachine reports whether a change needs a fresh machine.
+func NeedsMachine(was, now doze.Runtime) bool { return needsMachine(was, now) }
+
+// Restored is what a snapshot of a runtime makes of an empty one.
+func Restored(was doze.Runtime) (now doze.Runtime) {
+	setMachine(&now, machineOf(doze.SandboxSpec{Runtime: was}))
+	return now
+}
 
 // Unfinished is what the reconcile loop has found to do, by the turn that it
 // needs.

@@ -133,7 +133,7 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 		sb.Events = []doze.Event{{Message: fmt.Sprintf("routing rules with secrets are not inherited: the source has %d, set those that the fork needs", n.Withheld)}}
 	}
 	sb.Spec.Region = n.Spec.Region
-	sb.Spec.Runtime.Image, sb.Spec.Runtime.Memory, sb.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
+	setMachine(&sb.Spec.Runtime, n.Spec)
 	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, unmask(nil, in.Envs, "envs", &p))
 	sb.Default(s.Region)
 	doze.CheckEnvs(&p, "envs", sb.Spec.Runtime.Envs)
@@ -199,7 +199,7 @@ func (s *Server) restoreSnapshot(ctx context.Context, r *http.Request) (out doze
 		return out, doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true first")
 	}
 	want := sb
-	want.Spec.Runtime.Image, want.Spec.Runtime.Memory, want.Spec.Runtime.Ports = n.Spec.Image, n.Spec.Memory, n.Spec.Ports
+	setMachine(&want.Spec.Runtime, n.Spec)
 	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, api.Caller(ctx).Sub
 	if err := s.replace(life, sb, want, n); err != nil {
 		return out, unlessDeleted(life, err)

@@ -136,6 +136,11 @@ func machineOf(spec doze.SandboxSpec) doze.SnapshotSpec {
 	}
 }
 
+// setMachine gives a runtime the machine of a snapshot: the reverse of machineOf.
+func setMachine(r *doze.Runtime, s doze.SnapshotSpec) {
+	r.Image, r.Memory, r.Ports = s.Image, s.Memory, s.Ports
+}
+
 // bequeath records in n what a fork gets of a spec: everything but the values of
 // secrets, and the moments that would come for both at once.
 func bequeath(n *store.Snapshot, spec doze.SandboxSpec) {

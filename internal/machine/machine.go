@@ -102,7 +102,7 @@ type Config struct {
 	// Otherwise it is gone with them.
 	GoBack bool
 
-	// From is a directory made by Keep, which a boot goes on from on another
+	// From is a directory made by Snapshot, which a boot goes on from on another
 	// machine; nobody else asks. Without one the guest runs its first process.
 	From string
 }
@@ -136,7 +136,7 @@ type Stats struct {
 type Event struct {
 	ID string
 	// Exited says that the machine ended. Otherwise it goes on. A machine that
-	// ends in a tier that is Kept is OnDisk then, which is no event: nothing
+	// ends in a tier that is Checkpointed is OnDisk then, which is no event: nothing
 	// is lost.
 	Exited bool
 	// OutOfMemory says that the memory limit made the kernel kill processes in
@@ -182,7 +182,7 @@ type Machine interface {
 	// root file system to a file that does not exist yet, and that is complete
 	// when Archive returns: a tar of the layer above, with whiteouts. What is
 	// in other file systems, such as /tmp, is not in it. The machine stands
-	// still meanwhile, as for Keep.
+	// still meanwhile, as for Snapshot.
 	Archive(ctx context.Context, file string) error
 	// WentBack returns when the checkpoint was made that the machine went back to,
 	// since its processes had ended: see [Config]. What it did after that is lost.
@@ -212,7 +212,7 @@ type Traits struct {
 	Network bool
 	// Swap says that a machine can be Swapped.
 	Swap bool
-	// Copies says that Keep makes copies that boots go on from.
+	// Copies says that Snapshot makes copies that boots go on from.
 	Copies bool
 	// Directories says that volumes are directories of the host.
 	Directories bool
@@ -237,7 +237,7 @@ type Driver interface {
 	Adopt(ctx context.Context, c Config) (Machine, error)
 	// Sweep destroys every machine that keep does not name.
 	Sweep(ctx context.Context, live func(id string) bool) error
-	// Discard removes a copy that Keep made, or began to make. It is no error
+	// Discard removes a copy that Snapshot made, or began to make. It is no error
 	// if there is none. Machines that started from it are not touched.
 	Discard(dir string) error
 	// Events returns what happens to machines from now on, until ctx ends.

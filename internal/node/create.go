@@ -86,11 +86,8 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 
 // plan returns what the machine of an order is made of.
 func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
+	m.config = n.configOf(o)
 	c := &m.config
-	*c = machine.Config{
-		Driver: n.Driver.Traits().Name, ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
-		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
-	}
 	defer trace.Next(ctx, trace.Image).End()
 	if o.From == "" {
 		if m.image, err = n.Image(ctx, o.Image, o.Login); err != nil {
@@ -103,10 +100,19 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 		}
 		m.image = s.Image
 		n.HoldImage(m.image.Path)
-		c.Agent, c.Memory, c.CPUs, c.From = s.Agent, s.Memory, s.CPUs, n.snapshots.copyDir(o.From)
+		s.fix(c)
+		c.From = n.snapshots.copyDir(o.From)
 	}
 	c.Root, c.Env = m.image.Path, bootEnvironment(m.image, n.Nameservers, o.Tun)
 	return m, nil
+}
+
+// configOf is what an order alone says of a machine.
+func (n *Node) configOf(o fleet.Order) machine.Config {
+	return machine.Config{
+		Driver: n.Driver.Traits().Name, ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
+		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
+	}
 }
 
 // obtain starts the machine of a new box: a spare one, if there is one for it,

@@ -19,12 +19,26 @@ import (
 // savedSnapshot is the record of a snapshot: what a machine that goes on from it needs.
 // It is written last, so that a snapshot without one is not complete.
 type savedSnapshot struct {
-	ID     string  `json:"id"`
-	Image  Image   `json:"image"`
+	ID    string `json:"id"`
+	Image Image  `json:"image"`
+	fixed
+	Bytes int64 `json:"bytes"` // on disk
+}
+
+// fixed is what a snapshot fixes of a machine: each that goes on from it has the same.
+type fixed struct {
 	Agent  string  `json:"agent"` // file with the agent that is in the snapshot
 	Memory int64   `json:"memory"`
 	CPUs   float64 `json:"cpus"`
-	Bytes  int64   `json:"bytes"` // on disk
+}
+
+func fixedOf(c *machine.Config) fixed {
+	return fixed{Agent: c.Agent, Memory: c.Memory, CPUs: c.CPUs}
+}
+
+// fix makes a configuration that of a machine which goes on from the snapshot.
+func (f *fixed) fix(c *machine.Config) {
+	c.Agent, c.Memory, c.CPUs = f.Agent, f.Memory, f.CPUs
 }
 
 // copyName is the copy of the machine, below the directory of a snapshot.
@@ -83,7 +97,7 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, fmt.Errorf("make room for the snapshot: %w", err)
 	}
 	defer release()
-	s := savedSnapshot{ID: id, Image: b.made.image, Agent: b.made.config.Agent, Memory: b.made.config.Memory, CPUs: b.made.config.CPUs}
+	s := savedSnapshot{ID: id, Image: b.made.image, fixed: fixedOf(&b.made.config)}
 	err = n.snapshots.take(ctx, m, &s)
 	return s.Bytes, missing("the sandbox cannot be copied", err)
 }

@@ -361,7 +361,7 @@ func TestScheduleMistakes(t *testing.T) {
 		`{` + good + `,"input":{"command":7,"timeout":"x","keepAlive":"yes","env":[]}}`:                      {400, []string{"command must be a string", "timeout must be", "keepAlive must be", "env must be"}},
 		`{` + good + `,"input":{"command":"a\u0000"}}`:                                                       {400, []string{"NUL"}},
 		`{` + good + `,"input":{"command":"a","env":{"A":"********"}}}`:                                      {400, []string{"masked"}},
-		`{` + good + `,"maxExecutions":1001,"input":{"command":"a"}}`:                                        {400, []string{"1 to 1000"}},
+		`{` + good + `,"maxExecutions":1001,"input":{"command":"a"}}`:                                        {400, []string{"0 to 1000"}},
 		string(many): {400, []string{"input.command is", "input.name is", "input.workingDir is"}},
 		`{"id":"there",` + good + `,"input":{"command":"a"}}`: {409, []string{"already"}},
 		`[]`: {400, []string{"object"}},
