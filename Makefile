@@ -54,9 +54,13 @@ deps-test: deps
 # more, whole. A test that fails twice has failed; one that passes is named as flaky.
 GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 12 --rerun-fails-run-root-test
 # Compiling comes first: what measures time has the processors for itself.
+# LONG are the packages whose tests take minutes. They begin first, so that none of
+# them runs alone at the end.
+LONG := ./test/e2e ./test/fault ./internal/machine/gvisor
+
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v /test/attack)" -- -p 2 -timeout 40m
+	$(GOTESTSUM) --packages "$(LONG) $$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$))" -- -p 2 -timeout 40m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
 
