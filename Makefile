@@ -23,7 +23,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test test-roles check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent bench-roles performance faults attack soak clean help
+.PHONY: run build test test-long test-short test-roles check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent bench-roles performance faults attack soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -53,16 +53,21 @@ deps-test: deps
 # A test of a real machine can meet a bad moment of its host. One that fails runs once
 # more, whole. A test that fails twice has failed; one that passes is named as flaky.
 GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 12 --rerun-fails-run-root-test
-# Compiling comes first: what measures time has the processors for itself.
-# LONG are the packages whose tests take minutes. They begin first, so that none of
-# them runs alone at the end.
-LONG := ./test/e2e ./test/fault ./internal/machine/gvisor
+# Two rows of packages run side by side, and take about the same time. With more than two
+# packages at once, tests of real sandboxes would fail each other.
+LONG := ./test/e2e ./test/fault
+LAST := ./internal/machine/gvisor
 
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
-	$(GOTESTSUM) --packages "$(LONG) $$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$))" -- -p 2 -timeout 40m
-	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
+	$(MAKE) --no-print-directory -j 2 test-long test-short
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
+test-long:
+	$(GOTESTSUM) --packages "$(LONG)" -- -p 1 -timeout 40m
+	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
+test-short:
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- -p 1 -timeout 20m
+	$(GOTESTSUM) --packages $(LAST) -- -timeout 20m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m

@@ -25,6 +25,8 @@ type canary struct {
 	// answers is when the steps were answered since the last checkpoint that was
 	// seen.
 	answers map[uint64]time.Time
+	// lost says that its sandbox is gone, and that there is no whole new one yet.
+	lost bool
 }
 
 // canaryName is of those that are there from the beginning.
@@ -50,8 +52,10 @@ func (k *canary) begin(ctx context.Context) error {
 	return err
 }
 
-// replace creates a new sandbox for one that was lost.
+// replace creates a new sandbox for one that was lost. Harm may end it half-way: then
+// k stays lost.
 func (k *canary) replace(ctx context.Context) error {
+	k.lost = true
 	c, err := k.r.p.Client()
 	if err == nil {
 		err = remove(ctx, c, k.Name)
@@ -59,6 +63,7 @@ func (k *canary) replace(ctx context.Context) error {
 	if err == nil && k.index >= 0 {
 		err = k.begin(ctx)
 	}
+	k.lost = err != nil
 	return err
 }
 
@@ -83,11 +88,22 @@ func (k *canary) crashed() bool {
 func (k *canary) live(ctx context.Context) {
 	defer func() { k.Close() }()
 	for k.rest(ctx) {
-		if k.dice.IntN(copyOneIn) == 0 {
+		switch {
+		case k.lost:
+			k.again(ctx)
+		case k.dice.IntN(copyOneIn) == 0:
 			k.copies(ctx, k.dice)
-		} else {
+		default:
 			k.step(ctx)
 		}
+	}
+}
+
+// again replaces k, which harm did not let be replaced before.
+func (k *canary) again(ctx context.Context) {
+	before := k.r.epoch.Load()
+	if err := k.replace(ctx); err != nil && !k.r.down(before) && ctx.Err() == nil {
+		k.r.fault("%s: replace it: %v", k.Name, err)
 	}
 }
 

@@ -127,14 +127,16 @@ func TestHogDiesAlone(t *testing.T) {
 	if e.ID != "hog" || !strings.Contains(e.Message, "above its share") && !e.OutOfMemory {
 		t.Errorf("event %+v, want the end of the hog", e)
 	}
-	// The rest of the host never lost any of its memory.
+	// The rest of the host never lost any of its memory. The kernel charges what it may
+	// not refuse above the limit: single pages of its own.
+	const forced = 1 << 20
 	limit, _ := h.parents()
 	most := filepath.Join(filepath.Dir(limit), "memory.max_usage_in_bytes")
 	if strings.HasSuffix(limit, "memory.max") {
 		most = filepath.Join(filepath.Dir(limit), "memory.peak")
 	}
 	if _, err := os.Stat(most); err == nil { // cgroup v2 has it since Linux 5.19
-		if n := numberIn(t, most); n > h.memory || n < h.memory/2 {
+		if n := numberIn(t, most); n > h.memory+forced || n < h.memory/2 {
 			t.Errorf("machines took %d bytes together, and may take %d", n, h.memory)
 		}
 	}
