@@ -151,7 +151,7 @@ func (t *traffic) of(g egress.Guest) *egress.Traffic {
 
 // resolvers are the servers of the DNS that sandboxes ask. What a sandbox was told
 // when it was made holds with every setting of ours: wherever it asks for names,
-// in the lane it is led to us, and what it asks of the proxy has an answer in all
+// in the mode Proxied it is led to us, and what it asks of the proxy has an answer in all
 // cases, if only that nobody is there.
 func (h *Host) resolvers() ([]netip.Addr, error) {
 	if h.o.Egress == EgressDirect {

@@ -29,8 +29,8 @@ const (
 	Proxied
 	// Direct lets it reach public addresses, if [Options.OpenEgress] does, and the
 	// proxy. TCP to others is refused, and all else is dropped. Questions of the DNS
-	// to ProxyIP go to the first of [Net.Resolvers]: a sandbox that was in the lane
-	// when it was made asks there.
+	// to ProxyIP go to the first of [Net.Resolvers]: a sandbox that was made in the
+	// mode [Proxied] asks there.
 	Direct
 )
 
