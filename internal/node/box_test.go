@@ -781,7 +781,7 @@ func TestDisableWhileConnecting(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		h.kind(<-ended, doze.Unavailable, "stood still")
+		h.kind(<-ended, doze.Conflict, "the sandbox is disabling")
 		if took := time.Since(began); took > slow {
 			t.Errorf("it was told after %v", took)
 		}

@@ -21,7 +21,7 @@ func (b *Box) unreachable() error {
 	case b.machine != nil && b.state.Is(reachable...):
 		return nil
 	default: // it fell asleep, or ended, under a request
-		return doze.Errorf(doze.Unavailable, "the sandbox is %s", b.state.Phase())
+		return conn.ErrHungUp
 	}
 }
 

@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/dozehq/doze/internal/fleet"
@@ -27,6 +29,28 @@ func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gat
 // RoundTrip wakes the sandbox, sends the request, and lets go of the sandbox
 // when the response has been read.
 func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		kept := &keptBody{ReadCloser: r.Body, kept: true}
+		defer kept.letGo()
+		r = r.WithContext(r.Context()) // a copy
+		r.Body = kept
+	}
+	return unlessHungUp(r.Context(), func() (*http.Response, error) { return g.send(r) })
+}
+
+// unlessHungUp makes a call into a sandbox. If its machine ended, or stood still for
+// a snapshot, before anything was sent, the call is made a second time: the sandbox
+// wakes from its checkpoint, or says what it is now.
+func unlessHungUp[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	v, err := call()
+	if errors.Is(err, conn.ErrHungUp) && ctx.Err() == nil {
+		return call()
+	}
+	return v, err
+}
+
+// send is one attempt of RoundTrip.
+func (g gate) send(r *http.Request) (*http.Response, error) {
 	ctx, caller := trace.Expect(r.Context())
 	defer caller.Leave()
 	b, release, err := g.hold(ctx)
@@ -48,6 +72,36 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp.Body = held(resp.Body, release)
 	return resp, nil
+}
+
+// keptBody is the body of a request that may be sent a second time: it is not closed
+// before it is let go.
+type keptBody struct {
+	io.ReadCloser
+
+	mu     sync.Mutex
+	kept   bool // guarded by mu
+	closed bool // guarded by mu; somebody wanted to close it
+}
+
+// Close implements [io.Closer].
+func (k *keptBody) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	if k.kept {
+		return nil
+	}
+	return k.ReadCloser.Close()
+}
+
+func (k *keptBody) letGo() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept = false
+	if k.closed {
+		_ = k.ReadCloser.Close()
+	}
 }
 
 // follow returns a context in which a request to a sandbox that has just woken is
@@ -75,8 +129,13 @@ func (g gate) hold(ctx context.Context) (*Box, func(), error) {
 
 // Dial implements [fleet.Dialer].
 func (n *Node) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
+	return unlessHungUp(ctx, func() (net.Conn, error) { return gate{n, uid, port}.dial(ctx) })
+}
+
+// dial is one attempt of Dial.
+func (g gate) dial(ctx context.Context) (net.Conn, error) {
 	ctx, caller := trace.Expect(ctx)
-	b, release, err := gate{n, uid, port}.hold(ctx)
+	b, release, err := g.hold(ctx)
 	if err != nil {
 		caller.Leave()
 		return nil, err
@@ -85,11 +144,11 @@ func (n *Node) Dial(ctx context.Context, uid string, port uint16) (net.Conn, err
 	connect := t.Next(trace.Connect)
 	bounded, cancel := context.WithTimeout(ctx, conn.Timeout)
 	defer cancel()
-	c, err := b.conns.Dial(bounded, port)
+	c, err := b.conns.Dial(bounded, g.port)
 	if err != nil {
 		release()
 		caller.Leave()
-		return nil, fleet.PortFailure(ctx, port, err)
+		return nil, fleet.PortFailure(ctx, g.port, err)
 	}
 	connect.End()
 	return &heldPort{Conn: c, release: release, answer: t.Next(trace.Answer), caller: caller}, nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -312,6 +313,85 @@ func TestMachineEnds(t *testing.T) {
 			t.Errorf("%d connections to nobody", n)
 		}
 	})
+}
+
+// TestEndsUnsent: what was about to reach a machine when that ended reaches the
+// sandbox all the same, whole. One without a checkpoint says what it is.
+func TestEndsUnsent(t *testing.T) {
+	const sent = "all of it"
+	calls := map[string]func(*process) (string, error){
+		"request": func(p *process) (string, error) {
+			b := &body{Reader: strings.NewReader(sent)}
+			r, err := http.NewRequestWithContext(p.h.t.Context(), http.MethodPost, "http://x/", b)
+			if err != nil {
+				return "", err
+			}
+			resp, err := p.Transport("a", appPort).RoundTrip(r)
+			synctest.Wait()
+			if !b.closed.Load() {
+				p.h.t.Error("the body of the request is left open")
+			}
+			if err != nil {
+				return "", err
+			}
+			defer resp.Body.Close()
+			raw, err := io.ReadAll(resp.Body)
+			return string(raw), err
+		},
+		"connection": func(p *process) (string, error) {
+			c, err := p.Dial(p.h.t.Context(), "a", appPort)
+			if err != nil {
+				return "", err
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, "POST / HTTP/1.0\r\nContent-Length: 9\r\n\r\n"+sent); err != nil {
+				return "", err
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				return "", err
+			}
+			raw, err := io.ReadAll(resp.Body)
+			return string(raw), err
+		},
+	}
+	for name, call := range calls {
+		for _, saved := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, saved %t", name, saved), func(t *testing.T) {
+				virtual(t, func(h *host) {
+					h.app = func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+					o := h.options()
+					o.GoBack = true
+					p := h.startWith(o)
+					if err := p.Create(h.t.Context(), order("a")); err != nil {
+						h.t.Fatal(err)
+					}
+					if saved {
+						p.sleep("disk")
+						release, err := p.Hold(h.t.Context(), "a")
+						if err != nil {
+							h.t.Fatal(err)
+						}
+						release()
+						time.Sleep(pauseAfter / 2) // no connection waits any more
+					}
+					h.Delay(machinetest.OpDial, time.Second)
+					time.AfterFunc(time.Second/2, func() { h.Kill("a") })
+					got, err := call(p)
+					switch {
+					case !saved:
+						h.kind(err, doze.Conflict, "the sandbox is failed")
+					case got != sent || err != nil:
+						h.t.Errorf("it answered %q, %v", got, err)
+					}
+					if st, _ := p.Status("a"); (st.Setback != nil) != saved {
+						h.t.Errorf("it went back to %+v", st.Setback)
+					}
+					p.idle()
+				})
+			})
+		}
+	}
 }
 
 // TestRefused: right after a wake from disk listeners may not be back yet.

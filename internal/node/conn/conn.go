@@ -43,8 +43,9 @@ const (
 	headerMax = 1 << 20
 )
 
-// errHungUp is for callers that were about to connect.
-var errHungUp = doze.Errorf(doze.Unavailable, "the sandbox stood still, or ended, before the connection to it was made: try again")
+// ErrHungUp is for callers that were about to connect: nothing was sent, so they may
+// wake the sandbox and try again.
+var ErrHungUp = doze.Errorf(doze.Unavailable, "the sandbox stood still, or ended, before the connection to it was made: try again")
 
 // A Dialer connects to a port of a machine, as [net.Dialer] does.
 type Dialer interface {
@@ -53,7 +54,8 @@ type Dialer interface {
 
 // An Owner is the sandbox that the connections lead into.
 type Owner interface {
-	// Reach returns the machine, or why nobody can be reached in it now.
+	// Reach returns the machine, or why nobody can be reached in it now:
+	// [ErrHungUp] if that may change.
 	Reach() (Dialer, error)
 	// Admit runs add unless nobody can be reached any more: then its error says
 	// why. Nothing hangs up meanwhile.
@@ -181,7 +183,7 @@ func (s *Set) CloseIdle() { s.http.CloseIdleConnections() }
 func (s *Set) Cut() (hangUp func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.line.cut(errHungUp)
+	s.line.cut(ErrHungUp)
 	s.line = newLine(s.life)
 	conns := slices.Collect(maps.Keys(s.open))
 	early := s.early
