@@ -93,43 +93,46 @@ func run(ctx context.Context) (err error) {
 	return errors.New("which benchmark, or page, or quiet? " + fmt.Sprint(known))
 }
 
-// measureOne runs a benchmark and reports what came of it, also if it failed. With
-// a file it waits for a quiet machine first.
-func measureOne(ctx context.Context, b bench, cases *regexp.Regexp, file string) (err error) {
-	var machine io.Writer
-	if file != "" {
-		f, err := os.Create(file)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		others, err := awaitQuiet(ctx)
-		if err != nil {
-			return err
-		}
-		where, err := thisHost(ctx, b.name)
-		if err != nil {
-			return err
-		}
-		where.Busy = others
-		if err := json.NewEncoder(f).Encode(where); err != nil {
-			return err
-		}
-		machine = f
-		before, err := readTicks()
-		if err != nil {
-			return err
-		}
-		began := time.Now()
-		defer func() { // after the rows, and after what was made is gone
-			after, bad := readTicks()
-			end := ending{Seconds: time.Since(began).Seconds(), Stolen: (after.stolen - before.stolen) / max(1, after.all-before.all)}
-			if err = errors.Join(err, bad); err != nil {
-				end.Error = err.Error()
-			}
-			err = errors.Join(err, json.NewEncoder(f).Encode(map[string]ending{"end": end}))
-		}()
+// measureOne runs a benchmark. With a file it waits for a quiet machine first, and
+// the file tells what came of it, also if it failed.
+func measureOne(ctx context.Context, b bench, cases *regexp.Regexp, file string) error {
+	if file == "" {
+		return runOne(ctx, b, cases, nil)
 	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	others, err := awaitQuiet(ctx)
+	if err != nil {
+		return err
+	}
+	where, err := thisHost(ctx, b.name)
+	if err != nil {
+		return err
+	}
+	where.Busy = others
+	if err := json.NewEncoder(f).Encode(where); err != nil {
+		return err
+	}
+	before, err := readTicks()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	err = runOne(ctx, b, cases, f)
+	after, bad := readTicks()
+	end := ending{Seconds: time.Since(began).Seconds(), Stolen: (after.stolen - before.stolen) / max(1, after.all-before.all)}
+	if err = errors.Join(err, bad); err != nil {
+		end.Error = err.Error()
+	}
+	return errors.Join(err, json.NewEncoder(f).Encode(map[string]ending{"end": end}))
+}
+
+// runOne runs a benchmark in a directory that is gone when it returns. It prints
+// the rows, and writes them to machine if that is not nil.
+func runOne(ctx context.Context, b bench, cases *regexp.Regexp, machine io.Writer) (err error) {
 	dir, err := os.MkdirTemp(dataDir, "doze-bench-")
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"time"
@@ -50,7 +51,11 @@ type side struct {
 func roles(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	var all latencies
 	open := func(name string, apart bool) (side, error) {
-		p, err := testkit.Start(ctx, testkit.Options{Dir: filepath.Join(dir, name), Roles: apart, Args: []string{"--pause-after", "1h", "--log", "warn", "--key-requests", "0"}})
+		home := filepath.Join(dir, name)
+		if err := os.Mkdir(home, 0o700); err != nil {
+			return side{}, err
+		}
+		p, err := testkit.Start(ctx, testkit.Options{Dir: home, Roles: apart, Args: []string{"--pause-after", "1h", "--log", "warn", "--key-requests", "0"}})
 		if err != nil {
 			return side{}, err
 		}
