@@ -30,10 +30,10 @@ func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gat
 // when the response has been read.
 func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil && r.Body != http.NoBody {
-		kept := &keptBody{ReadCloser: r.Body, kept: true}
-		defer kept.letGo()
+		body := &lentBody{ReadCloser: r.Body, lent: true}
+		defer body.letGo()
 		r = r.WithContext(r.Context()) // a copy
-		r.Body = kept
+		r.Body = body
 	}
 	return unlessHungUp(r.Context(), func() (*http.Response, error) { return g.send(r) })
 }
@@ -74,33 +74,33 @@ func (g gate) send(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// keptBody is the body of a request that may be sent a second time: it is not closed
+// lentBody is the body of a request that may be sent a second time: it is not closed
 // before it is let go.
-type keptBody struct {
+type lentBody struct {
 	io.ReadCloser
 
 	mu     sync.Mutex
-	kept   bool // guarded by mu
+	lent   bool // guarded by mu
 	closed bool // guarded by mu; somebody wanted to close it
 }
 
 // Close implements [io.Closer].
-func (k *keptBody) Close() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.closed = true
-	if k.kept {
+func (b *lentBody) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.lent {
 		return nil
 	}
-	return k.ReadCloser.Close()
+	return b.ReadCloser.Close()
 }
 
-func (k *keptBody) letGo() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.kept = false
-	if k.closed {
-		_ = k.ReadCloser.Close()
+func (b *lentBody) letGo() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lent = false
+	if b.closed {
+		_ = b.ReadCloser.Close()
 	}
 }
 
