@@ -33,9 +33,9 @@ import (
 // interface that gVisor has for images in a distant store. Left to itself it
 // would load all memory at once with 128 readers, which take the processors
 // from what the wake waits for: the decoding of its state and the first steps
-// of the guest. Here pages come slowly until the guest runs and quickly then,
-// those that somebody waits for first; and not a byte is handed over before its
-// checksum was compared.
+// of the guest. Here one reader loads, beside the decoding, which needs one
+// processor. Pages that the guest waits for come first. No byte is handed over
+// before its checksum was compared.
 
 const (
 	// pageRead is one read of memory pages. Smaller ones cost more hand-overs,
@@ -43,9 +43,6 @@ const (
 	pageRead = 128 << 10
 	// reading is how many reads are under way: one is served, one is next.
 	reading = 2
-	// gentle is the pause between reads until the guest runs. It is never for
-	// ever: the engine may need a page in order to get there.
-	gentle = 2 * time.Millisecond
 	// destinations bounds the memory files that an engine may name for one
 	// file of its checkpoint. It has one for memory and one for each disk.
 	destinations = 16
@@ -60,7 +57,6 @@ type loader struct {
 	pid   int // of the engine
 	all   []checkpoint.File
 	files map[string]checkpoint.File // those of all, by name
-	runs  chan struct{}              // closed when the guest runs
 	spoil func(err error)            // told what is wrong with the checkpoint
 
 	mu   sync.Mutex
@@ -72,12 +68,11 @@ type loader struct {
 func (s *sandbox) fill(r gvisor.Restore) error {
 	ld := &loader{
 		id: s.id, dir: r.Dir, pid: int(s.pid.Load()), all: r.Files, files: map[string]checkpoint.File{}, open: map[string]bool{},
-		runs: make(chan struct{}), spoil: s.spoil,
+		spoil: s.spoil,
 	}
 	for _, f := range r.Files {
 		ld.files[f.Name] = f
 	}
-	defer close(ld.runs)
 	files, err := stateipc.NewAsyncFileServer(ld)
 	if err != nil {
 		return fmt.Errorf("serve the checkpoint: %w", err)
@@ -333,10 +328,6 @@ func mapped(maps io.Reader, inode, size uint64) (uintptr, error) {
 // read hands over pages. They are written into the engine's own mapping, and
 // not into one of ours, so that they count as its memory.
 func (p *pages) read(t read) (int, error) {
-	select {
-	case <-p.runs:
-	case <-time.After(gentle):
-	}
 	total := 0
 	for _, r := range t.ranges {
 		total += int(r.Length()) //nolint:gosec // G115: below pageRead
