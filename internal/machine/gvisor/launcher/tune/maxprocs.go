@@ -24,9 +24,9 @@ const (
 	extra = 2
 )
 
-// pinProcessors stops gVisor from raising GOMAXPROCS by 128 for every file of
-// memory pages it reads or writes, which stops the world and starts as many
-// garbage collectors, and sets it once to what the guest has.
+// pinProcessors sets GOMAXPROCS once to the processors of the guest. Otherwise gVisor
+// raises it by 128 for every file of memory pages it reads or writes. That stops the
+// world and starts as many garbage collectors.
 func pinProcessors() {
 	temporaryProcessors = never
 	n := runtime.NumCPU()

@@ -18,7 +18,6 @@ const gcPercent = 400
 // Sandbox applies all measures. It is called in the sandbox process only.
 func Sandbox() {
 	debug.SetGCPercent(gcPercent)
-	leaveTiles()
 	pinProcessors()
 	leaveMonitoring()
 	go announceSignals()
