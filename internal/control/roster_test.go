@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,24 +84,31 @@ func TestRoster(t *testing.T) {
 	}
 }
 
-// TestRosterTellsAgain: a node that starts alone hears what its process before knew.
+// TestRosterTellsAgain: control tells each process of a node the limits, the networks
+// and the grace periods.
 func TestRosterTellsAgain(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
-	p.Create(`{"metadata":{"name":"a"}}`)
+	p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]},"runtime":{"terminationGracePeriodSeconds":5}}}`)
 	r := control.NewRoster(p.Ctl, func(fleet.NodeInfo) {})
 	for _, incarnation := range []string{"1", "2"} {
-		p.Node.Mu.Lock()
-		p.Node.Limits = map[string]doze.Limits{}
-		p.Node.Mu.Unlock()
+		p.Node.Forget()
 		if err := r.Join(t.Context(), fleet.NodeInfo{ID: "n", Incarnation: incarnation, URL: "x"}); err != nil {
 			t.Fatal(err)
 		}
-		p.Node.Mu.Lock()
-		if _, told := p.Node.Limits[""]; !told {
-			t.Errorf("process %s of the node knows no limits", incarnation)
+		var m planetest.Machine
+		p.Node.With("a", func(_ string, is *planetest.Machine) {
+			m = *is
+			if _, told := p.Node.Limits[""]; !told {
+				t.Errorf("process %s of the node knows no limits", incarnation)
+			}
+		})
+		if n := m.Order.Network; n == nil || !slices.Equal(n.AllowedDomains, []string{"a.example"}) {
+			t.Errorf("process %s of the node has the network %+v", incarnation, n)
 		}
-		p.Node.Mu.Unlock()
+		if m.Order.Grace != 5*time.Second {
+			t.Errorf("process %s of the node has the grace period %s, want 5s", incarnation, m.Order.Grace)
+		}
 	}
 }
 

@@ -396,12 +396,14 @@ func (n *Node) pack(call, uid string, to doze.Phase, do func(*Machine)) error {
 	return nil
 }
 
-// Forget makes the node one that was told of no network.
+// Forget makes the node one that has just started: it was told no limits, no
+// networks and no grace periods.
 func (n *Node) Forget() {
+	n.Limits = map[string]doze.Limits{}
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	for _, m := range n.Machines {
-		m.Order.Network = nil
+		m.Order.Network, m.Order.Grace = nil, 0
 	}
 }
 
