@@ -11,7 +11,7 @@ import (
 // TestFakeIsANode: the node that these tests use keeps the promises of a real one.
 func TestFakeIsANode(t *testing.T) {
 	t.Parallel()
-	fleettest.Run(t, fleettest.Host{Image: "base", Node: func(*testing.T) fleet.Node {
+	fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Node: func(*testing.T) fleet.Node {
 		n := planetest.NewNode()
 		n.Report = func(fleet.Report) {}
 		return n

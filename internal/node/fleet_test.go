@@ -1,6 +1,8 @@
 package node_test
 
 import (
+	"cmp"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/node"
 )
 
 // TestFleet: a node keeps the promises of the contract, to who is in the same
@@ -25,15 +28,25 @@ func TestFleet(t *testing.T) {
 			}
 			return nil
 		}
+		image := o.Image
+		o.Image = func(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
+			if err := cmp.Or(o.CheckImage(ref), fleettest.CheckLogin(ref, login)); err != nil {
+				return node.Image{}, err
+			}
+			return image(ctx, ref, login)
+		}
+		o.PinImage = func(_ context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
+			return fleet.Pinned{Ref: ref + "@sha256:0", Bytes: 1}, cmp.Or(o.CheckImage(ref), fleettest.CheckLogin(ref, login))
+		}
 		return h.startWith(o).Node
 	}
 	t.Run("in process", func(t *testing.T) {
 		t.Parallel()
-		fleettest.Run(t, fleettest.Host{Node: open, Image: "base"})
+		fleettest.Run(t, fleettest.Host{Node: open, Image: "base", Private: "example.com/private:1"})
 	})
 	t.Run("over loopback", func(t *testing.T) {
 		t.Parallel()
-		fleettest.Run(t, fleettest.Host{Image: "base", Node: func(t *testing.T) fleet.Node {
+		fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Node: func(t *testing.T) fleet.Node {
 			t.Helper()
 			mux := http.NewServeMux()
 			fleet.NewServer(open(t), nil).Register(mux)

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +22,20 @@ type Host struct {
 	Node func(t *testing.T) fleet.Node
 	// Image is the reference of an image that the node can run.
 	Image string
+	// Private is the reference of an image that the node pulls with [Login] alone.
+	Private string
+}
+
+// Login are the credentials for the image [Host.Private].
+var Login = fleet.Login{Workspace: "main", Username: "user", Password: "word"}
+
+// CheckLogin is what a fake does with a login: an image whose reference has the word
+// "private" needs the password of [Login]. The error is Invalid.
+func CheckLogin(ref string, login *fleet.Login) error {
+	if strings.Contains(ref, "private") && (login == nil || login.Password != Login.Password) {
+		return &doze.Error{Kind: doze.Invalid, Name: doze.NameInvalidImage, Message: "credentials are missing"}
+	}
+	return nil
 }
 
 // Run checks that a node keeps the promises of [fleet.Node]. Those of the network
@@ -28,7 +44,7 @@ func Run(t *testing.T, h Host) {
 	t.Helper()
 	for name, check := range cases {
 		t.Run(name, func(t *testing.T) {
-			check(&bench{t, h.Node(t), h.Image})
+			check(&bench{t, h.Node(t), h.Image, h.Private})
 		})
 	}
 }
@@ -48,6 +64,10 @@ var cases = map[string]func(*bench){
 	"who is retired is so until it is reinstated":  retires,
 	"errors keep their kinds":                      kinds,
 	"images are checked":                           images,
+	"images are fetched":                           fetches,
+	"images are pinned":                            pins,
+	"a network is set, asleep or awake":            networks,
+	"a path has one drive":                         drives,
 	"settings of what is not there change nothing": settings,
 	"a call ends with its caller":                  canceled,
 }
@@ -57,7 +77,7 @@ type bench struct {
 	*testing.T
 
 	fleet.Node
-	image string
+	image, private string
 }
 
 func (b *bench) order(uid string) fleet.Order {
@@ -308,12 +328,98 @@ func kinds(b *bench) {
 
 func images(b *bench) {
 	b.done(b.CheckImage(b.Context(), b.image))
-	err := b.CheckImage(b.Context(), "no image: at all")
-	b.kind(err, doze.Invalid)
-	if doze.Public(err).Name != doze.NameInvalidImage {
-		b.Errorf("it is called %q", doze.Public(err).Name)
-	}
+	b.invalidImage(b.CheckImage(b.Context(), "no image: at all"))
 	b.done(b.ReleaseImage(b.Context(), "example.com/none@sha256:0"))
+}
+
+// invalidImage fails unless an error says that an image cannot be run.
+func (b *bench) invalidImage(err error) {
+	b.Helper()
+	b.kind(err, doze.Invalid)
+	if name := doze.Public(err).Name; name != doze.NameInvalidImage {
+		b.Errorf("it is called %q", name)
+	}
+}
+
+func fetches(b *bench) {
+	ctx := b.Context()
+	for range 2 {
+		b.done(b.FetchImage(ctx, b.image, nil))
+	}
+	b.invalidImage(b.FetchImage(ctx, "no image: at all", nil))
+	b.invalidImage(b.FetchImage(ctx, b.private, nil))
+	b.done(b.FetchImage(ctx, b.private, &Login))
+}
+
+func pins(b *bench) {
+	ctx := b.Context()
+	pinned, err := b.PinImage(ctx, b.private, &Login)
+	b.done(err)
+	if pinned.Ref == "" || pinned.Bytes == 0 {
+		b.Errorf("it is pinned as %+v", pinned)
+	}
+	if again, err := b.PinImage(ctx, b.private, &Login); err != nil || again != pinned {
+		b.Errorf("again it is pinned as %+v, %v, and not as %+v", again, err, pinned)
+	}
+	_, err = b.PinImage(ctx, b.private, nil)
+	b.invalidImage(err)
+	_, err = b.PinImage(ctx, "no image: at all", nil)
+	b.invalidImage(err)
+}
+
+// networks checks who may have a network. What a sandbox reaches then is tested with
+// a real one.
+func networks(b *bench) {
+	ctx := b.Context()
+	rules := &doze.Network{AllowedDomains: []string{"a.example"}}
+	b.kind(b.SetNetwork(ctx, "nobody", rules), doze.NotFound)
+	b.create("a")
+	for range 2 {
+		b.done(b.SetNetwork(ctx, "a", rules))
+	}
+	b.done(b.SetNetwork(ctx, "a", nil))
+	b.done(b.Disable(ctx, "a"))
+	b.done(b.SetNetwork(ctx, "a", rules))
+	if st, _ := b.status("a"); st.Phase != doze.Disabled {
+		b.Errorf("a new network made it %s", st.Phase)
+	}
+}
+
+func drives(b *bench) {
+	ctx := b.Context()
+	m := fleet.DriveMount{DriveMount: doze.DriveMount{Drive: "shared", MountPath: "/mnt/x", DrivePath: "/"}, ID: "one", DriveID: "drive", UID: new(uint32(7))}
+	_, err := b.MountDrive(ctx, "nobody", m)
+	b.kind(err, doze.NotFound)
+	b.create("a")
+	for _, id := range []string{"one", "two"} {
+		again := m
+		again.ID = id
+		got, err := b.MountDrive(ctx, "a", again)
+		b.done(err)
+		if !reflect.DeepEqual(got, m) {
+			b.Errorf("asked for the mount %s, it has %+v, want %+v", id, got, m)
+		}
+	}
+	other := m
+	other.ID, other.DrivePath = "two", "/part"
+	_, err = b.MountDrive(ctx, "a", other)
+	b.kind(err, doze.Conflict)
+	if all, err := b.DriveMounts(ctx, "a"); err != nil || !reflect.DeepEqual(all, []fleet.DriveMount{m}) {
+		b.Errorf("mounted are %+v, %v", all, err)
+	}
+	if all, err := b.DriveUsers(ctx, "drive"); err != nil || !slices.Equal(all, []string{"a"}) {
+		b.Errorf("the drive is used by %v, %v", all, err)
+	}
+	b.done(b.UnmountDrive(ctx, "a", "/mnt/x"))
+	if all, err := b.DriveMounts(ctx, "a"); err != nil || len(all) != 0 {
+		b.Errorf("unmounted, there are %+v, %v", all, err)
+	}
+	_, err = b.MountDrive(ctx, "a", m)
+	b.done(err)
+	b.done(b.Delete(ctx, "a"))
+	if all, err := b.DriveUsers(ctx, "drive"); err != nil || len(all) != 0 {
+		b.Errorf("the drive of a deleted sandbox is used by %v, %v", all, err)
+	}
 }
 
 func settings(b *bench) {

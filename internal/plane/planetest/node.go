@@ -124,21 +124,18 @@ func (n *Node) CheckImage(_ context.Context, ref string) error {
 }
 
 // FetchImage fails as it is told to.
-func (n *Node) FetchImage(ctx context.Context, ref string, _ *fleet.Login) error {
+func (n *Node) FetchImage(ctx context.Context, ref string, login *fleet.Login) error {
 	defer n.around()()
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
-	return cmp.Or(n.fail["fetch"], n.CheckImage(ctx, ref))
+	return cmp.Or(n.fail["fetch"], n.CheckImage(ctx, ref), fleettest.CheckLogin(ref, login))
 }
 
-// PinImage knows every registry; its images are for who says "word".
+// PinImage knows every registry.
 func (n *Node) PinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
 	defer n.around()()
-	if err := n.CheckImage(ctx, ref); err != nil {
+	if err := cmp.Or(n.CheckImage(ctx, ref), fleettest.CheckLogin(ref, login)); err != nil {
 		return fleet.Pinned{}, err
-	}
-	if strings.Contains(ref, "private") && (login == nil || login.Password != "word") {
-		return fleet.Pinned{}, &doze.Error{Kind: doze.Invalid, Name: "INVALID_IMAGE", Message: "credentials are missing"}
 	}
 	repository, tag, _ := strings.Cut(ref, ":")
 	return fleet.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000}, nil
@@ -212,6 +209,7 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 		return err
 	}
 	delete(n.claims, uid)
+	delete(n.mounted, uid)
 	if n.Machines[uid] != nil {
 		n.Move(uid, doze.Terminated, "")
 		delete(n.Machines, uid)
@@ -399,9 +397,9 @@ func (n *Node) pack(call, uid string, to doze.Phase, do func(*Machine)) error {
 // Forget makes the node one that has just started: it was told no limits, no
 // networks and no grace periods.
 func (n *Node) Forget() {
-	n.Limits = map[string]doze.Limits{}
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
+	n.Limits = map[string]doze.Limits{}
 	for _, m := range n.Machines {
 		m.Order.Network, m.Order.Grace = nil, 0
 	}
@@ -662,6 +660,17 @@ func (n *Node) Usage(context.Context) (fleet.Usage, error) {
 func (n *Node) MountDrive(_ context.Context, uid string, m fleet.DriveMount) (fleet.DriveMount, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
+	if n.Machines[uid] == nil {
+		return m, doze.Errorf(doze.NotFound, "no such machine")
+	}
+	for _, other := range n.mounted[uid] {
+		switch {
+		case other.DriveMount == m.DriveMount && other.DriveID == m.DriveID:
+			return other, nil
+		case m.Overlaps(other.MountPath):
+			return m, doze.Errorf(doze.Conflict, "%s has a drive", other.MountPath)
+		}
+	}
 	n.mounted[uid] = append(n.mounted[uid], m)
 	return m, nil
 }
