@@ -15,9 +15,15 @@ import (
 // for a field of a kind that it does not know.
 func Full[T any](tb testing.TB) (v T) {
 	tb.Helper()
-	n := 0
-	fill(tb, reflect.ValueOf(&v).Elem(), &n)
+	FillFull(tb, reflect.ValueOf(&v).Elem())
 	return v
+}
+
+// FillFull is [Full] for a value of a type that the caller does not know.
+func FillFull(tb testing.TB, v reflect.Value) {
+	tb.Helper()
+	n := 0
+	fill(tb, v, &n)
 }
 
 // leaves are types that are one value, whatever they are made of.
