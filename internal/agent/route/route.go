@@ -20,8 +20,8 @@ const treePrefix = "/filesystem/tree"
 // thaws are the calls that change something and are answered in a frozen
 // sandbox all the same.
 var thaws = map[string]bool{
-	"/": true, "/upgrade": true, "/archive/export": true, "/archive/resume": true,
-	"/doze/wake": true, "/doze/identity": true, "/doze/quiesce": true, "/doze/stop": true,
+	"/": true, "/upgrade": true, "/archive/export": true, agentapi.ResumeArchive.Path: true,
+	agentapi.TellWoken.Path: true, agentapi.Identify.Path: true, agentapi.Quiesce.Path: true, agentapi.Stop.Path: true,
 }
 
 // ErrNoRoute is the answer to what is not in the table.
