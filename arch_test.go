@@ -49,7 +49,6 @@ var imports = map[string][]string{
 	"internal/agent/netstate":                      {".", "internal/agentapi"},
 	"internal/agent/output":                        {"internal/agent/pump"},
 	"internal/agent/owner":                         {".", "internal/agent/account", "internal/agent/body", "internal/agent/mistake", "internal/agent/place", "internal/agent/scratch", "internal/agent/upload", "internal/agent/watch"},
-	"internal/agent/page":                          {},
 	"internal/agent/place":                         {".", "internal/agent/environ"},
 	"internal/agent/port":                          {".", "internal/agent/body", "internal/agent/mistake", "internal/agent/proc", "internal/agent/process", "internal/agent/route", "internal/httpx"},
 	"internal/agent/proc":                          {},
@@ -62,7 +61,7 @@ var imports = map[string][]string{
 	"internal/agent/spawn":                         {},
 	"internal/agent/subtree":                       {"internal/agent/proc"},
 	"internal/agent/system":                        {".", "internal/agent/body", "internal/agent/mistake", "internal/httpx"},
-	"internal/agent/terminal":                      {".", "internal/agent/child", "internal/agent/journal", "internal/agent/mistake", "internal/agent/page", "internal/agent/proc", "internal/agent/pump", "internal/agent/route", "internal/agent/spawn", "internal/agent/text"},
+	"internal/agent/terminal":                      {".", "internal/agent/child", "internal/agent/journal", "internal/agent/mistake", "internal/agent/proc", "internal/agent/pump", "internal/agent/route", "internal/agent/spawn", "internal/agent/text", "internal/page"},
 	"internal/agent/text":                          {".", "internal/agent/body", "internal/agent/mistake"},
 	"internal/agent/tool":                          {".", "internal/agent/body", "internal/agent/command", "internal/agent/environ", "internal/agent/file", "internal/agent/mistake", "internal/agent/output", "internal/agent/owner", "internal/agent/place", "internal/agent/process", "internal/agent/route", "internal/agent/search", "internal/httpx"},
 	"internal/agent/tree":                          {".", "internal/agent/body", "internal/agent/file", "internal/agent/mistake", "internal/agent/owner", "internal/agent/place", "internal/agent/route", "internal/agent/scratch", "internal/agent/subtree", "internal/agent/text", "internal/agent/upload", "internal/httpx"},
@@ -83,7 +82,7 @@ var imports = map[string][]string{
 	"internal/drive":                               {"internal/drive/op"},
 	"internal/drive/op":                            {},
 	"internal/durable":                             {},
-	"internal/edge":                                {".", "internal/access", "internal/agent/page", "internal/fleet", "internal/httpx", "internal/trace"},
+	"internal/edge":                                {".", "internal/access", "internal/fleet", "internal/httpx", "internal/page", "internal/trace"},
 	"internal/egress":                              {".", "internal/httpx"},
 	"internal/failpoint":                           {},
 	"internal/fleet":                               {".", "internal/trace"},
@@ -125,6 +124,7 @@ var imports = map[string][]string{
 	"internal/node/renewal":                        {},
 	"internal/oauth":                               {".", "internal/access", "internal/audit", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                             {},
+	"internal/page":                                {},
 	"internal/plane":                               {".", "internal/access", "internal/api", "internal/audit", "internal/control", "internal/disk", "internal/drive", "internal/edge", "internal/fleet", "internal/fleet/desk", "internal/fleet/mtls", "internal/image", "internal/instance", "internal/network", "internal/oauth", "internal/preview", "internal/quota", "internal/schedule", "internal/seal", "internal/settings", "internal/store", "internal/tenancy"},
 	"internal/plane/planetest":                     {".", "internal/access", "internal/audit", "internal/control", "internal/fleet", "internal/fleet/fleettest", "internal/plane", "internal/preview", "internal/quota", "internal/seal", "internal/store", "internal/tenancy"},
 	"internal/preview":                             {".", "internal/access", "internal/api", "internal/bell", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
@@ -208,6 +208,48 @@ func TestTenantsKnowNoNode(t *testing.T) {
 	}
 	if used := imports["internal/api"]; slices.Contains(used, "internal/store") || slices.Contains(used, "internal/tenancy") {
 		t.Error("internal/api imports records: let the room of the records do that, and hand over a function")
+	}
+}
+
+// roles are the programs that [fleet] connects, and the agent, which a node asks by
+// package agentapi.
+var roles = []string{"internal/agent", "internal/control", "internal/edge", "internal/egress", "internal/node"}
+
+// TestFleetIsTheOnlyBridge: no role reaches another one by any path of imports. So each
+// can run in a process of its own.
+func TestFleetIsTheOnlyBridge(t *testing.T) {
+	for dir := range imports {
+		for _, role := range roles {
+			if !within(dir, role) {
+				continue
+			}
+			for below := range reach(dir, map[string]bool{}) {
+				if !within(below, role) && under(below, roles) {
+					t.Errorf("%s reaches %s: have it ask by a type of internal/fleet", dir, below)
+				}
+			}
+		}
+	}
+	for _, role := range roles {
+		if _, exists := imports[role]; !exists {
+			t.Errorf("there is no package %s", role)
+		}
+	}
+}
+
+// TestPrivatePathsHaveOneOwner: package agentapi alone writes the paths that a node asks
+// of an agent.
+func TestPrivatePathsHaveOneOwner(t *testing.T) {
+	for name, f := range sources(t) {
+		if strings.HasSuffix(name, "_test.go") || path.Dir(filepath.ToSlash(name)) == "internal/agentapi" {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, `"/doze/`) {
+				t.Errorf("%s writes the path %s: use the call of internal/agentapi", name, text.Value)
+			}
+			return true
+		})
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/agent/page"
 	"github.com/dozehq/doze/internal/httpx"
+	"github.com/dozehq/doze/internal/page"
 )
 
 // pagePaths are addresses that a browser shows and remembers. In their query, a

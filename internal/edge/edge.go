@@ -29,8 +29,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/agent/page"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/page"
 	"github.com/dozehq/doze/internal/trace"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/access"
-	"github.com/dozehq/doze/internal/agent/page"
+	"github.com/dozehq/doze/internal/page"
 )
 
 // ticket makes one with a key for a sandbox in the workspace of the same name.

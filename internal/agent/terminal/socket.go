@@ -12,8 +12,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agent/journal"
-	"github.com/dozehq/doze/internal/agent/page"
 	"github.com/dozehq/doze/internal/agent/route"
+	"github.com/dozehq/doze/internal/page"
 )
 
 const (

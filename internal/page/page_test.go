@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dozehq/doze/internal/agent/page"
+	"github.com/dozehq/doze/internal/page"
 )
 
 func TestTerminal(t *testing.T) {
