@@ -98,6 +98,9 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 		if err != nil {
 			return m, n.snapshots.unusable(o.From, err)
 		}
+		if err := n.sameDriver("the snapshot", s.Driver); err != nil {
+			return m, err
+		}
 		m.image = s.Image
 		n.HoldImage(m.image.Path)
 		s.fix(c)

@@ -164,6 +164,17 @@ func (n *Node) adopt(ctx context.Context) error {
 	return n.snapshots.sweep()
 }
 
+// sameDriver is Unavailable if the record of a thing names another driver than that of
+// this node: only the one that made a machine or its copy can read it. Records without a
+// name are from before there were two drivers.
+func (n *Node) sameDriver(thing, made string) error {
+	name := n.Driver.Traits().Name
+	if made == "" || made == name {
+		return nil
+	}
+	return doze.Errorf(doze.Unavailable, "%s was made by the driver %s, and this node has %s: start the node with --driver %s", thing, made, name, made)
+}
+
 func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	r, err := readRecord(n.dir(uid), uid)
 	switch {
@@ -174,14 +185,11 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	case !r.Booted:
 		return n.discard(ctx, uid, r)
 	}
-	name := n.Driver.Traits().Name
-	if r.Config.Driver == "" {
-		r.Config.Driver = name // there was one
+	if err := n.sameDriver("the sandbox "+uid, r.Config.Driver); err != nil {
+		return err
 	}
-	if r.Config.Driver != name {
-		return fmt.Errorf("the sandbox %s was made by the driver %s, and this node has %s: start it with --driver %s", uid, r.Config.Driver, name, r.Config.Driver)
-	}
-	r.Config.GoBack = n.GoBack // whatever it was before the restart
+	r.Config.Driver = n.Driver.Traits().Name // old records have none
+	r.Config.GoBack = n.GoBack               // whatever it was before the restart
 	b := n.newBox(r.Order.order(), r.Config, doze.Standby)
 	b.made.image = r.Image
 	b.checkpoint.adopt(r)

@@ -19,8 +19,9 @@ import (
 // savedSnapshot is the record of a snapshot: what a machine that goes on from it needs.
 // It is written last, so that a snapshot without one is not complete.
 type savedSnapshot struct {
-	ID    string `json:"id"`
-	Image Image  `json:"image"`
+	ID     string `json:"id"`
+	Driver string `json:"driver"` // that can read it; records from before there were two have none
+	Image  Image  `json:"image"`
 	fixed
 	Bytes int64 `json:"bytes"` // on disk
 }
@@ -97,7 +98,7 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, fmt.Errorf("make room for the snapshot: %w", err)
 	}
 	defer release()
-	s := savedSnapshot{ID: id, Image: b.made.image, fixed: fixedOf(&b.made.config)}
+	s := savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config)}
 	err = n.snapshots.take(ctx, m, &s)
 	return s.Bytes, missing("the sandbox cannot be copied", err)
 }

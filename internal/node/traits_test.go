@@ -1,6 +1,8 @@
 package node_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -64,20 +66,65 @@ func TestTraits(t *testing.T) {
 	}
 }
 
-// TestOtherDriver: a sandbox stays with the driver that made it, and a node with
-// another one says so instead of losing it.
+// TestOtherDriver: a sandbox or a snapshot stays with the driver that made it. A node
+// with another driver says so instead of losing it.
 func TestOtherDriver(t *testing.T) {
+	const advice = "start the node with --driver fake"
 	virtual(t, func(h *host) {
 		t := h.t
 		p := h.has("a")
+		p.snap("a", "n")
 		p.sleep("disk")
 		p.stop()
 		h.Can.Name = "other"
 		_, err := node.Open(t.Context(), h.options())
-		if err == nil || !strings.Contains(err.Error(), "start it with --driver fake") {
+		if err == nil || !strings.Contains(err.Error(), advice) {
 			t.Errorf("a node with another driver: %v", err)
 		}
 		h.Can.Name = "fake"
-		h.start().hello("a")
+		p = h.start()
+		p.hello("a")
+		if err := p.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		p.stop()
+
+		h.Can.Name = "other"
+		p = h.start()
+		boots := h.Count("f", machinetest.OpBoot)
+		h.kind(p.fork("f", "n"), doze.Unavailable, "the snapshot was made by the driver fake, and this node has other: "+advice)
+		if n := h.Count("f", machinetest.OpBoot) - boots; n != 0 {
+			t.Errorf("another driver booted the snapshot %d times", n)
+		}
+		p.empty("f")
+		p.stop()
+		h.Can.Name = "fake"
+		p = h.start()
+		if err := p.fork("f", "n"); err != nil {
+			t.Fatal("fork:", err)
+		}
+		p.hello("f")
+
+		h.unnamed("n")
+		if err := p.fork("g", "n"); err != nil {
+			t.Error("a snapshot from before there were two drivers:", err)
+		}
 	})
+}
+
+// unnamed makes the record of a snapshot one that names no driver.
+func (h *host) unnamed(id string) {
+	h.t.Helper()
+	file := filepath.Join(h.dir, "snapshots", id, "record.json")
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	old := strings.Replace(string(raw), `"driver":"fake",`, "", 1)
+	if old == string(raw) {
+		h.t.Fatalf("the record has no driver: %s", raw)
+	}
+	if err := os.WriteFile(file, []byte(old), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
 }
