@@ -3,6 +3,7 @@ package control_test
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/dozehq/doze"
@@ -14,17 +15,52 @@ import (
 
 // runtimeMembers says of each member of a runtime what becomes of it.
 var runtimeMembers = map[string]struct {
-	replaces bool // a change of it needs a fresh machine
-	snapshot bool // a snapshot has it, and a fork and a restore get it from there
+	body     string   // a value in the body of a create that is not the default
+	orders   []string // the fields of an order that it becomes, in their order
+	without  string   // why it becomes none
+	replaces bool     // a change of it needs a fresh machine
+	snapshot bool     // a snapshot has it, and a fork and a restore get it from there
 }{
-	"Envs":      {replaces: true}, // a fork inherits them from the record
-	"Expires":   {},
-	"ExtraArgs": {}, // fixed at the start
-	"Image":     {replaces: true, snapshot: true},
-	"Memory":    {replaces: true, snapshot: true},
-	"Ports":     {replaces: true, snapshot: true},
-	"Grace":     {},
-	"TTL":       {},
+	"Envs":      {body: `"envs":[{"name":"A","value":"b"}]`, orders: []string{"Env"}, replaces: true}, // a fork inherits them from the record
+	"Expires":   {body: `"expires":"2199-01-01T00:00:00Z"`, without: "control ends the sandbox"},
+	"ExtraArgs": {body: `"extraArgs":{"iptables":"enabled","tun":"enabled"}`, orders: []string{"IPTables", "Tun"}}, // fixed at the start
+	"Image":     {body: `"image":"hub.test/app:1"`, orders: []string{"Image"}, replaces: true, snapshot: true},
+	"Memory":    {body: `"memory":2048`, orders: []string{"Memory"}, replaces: true, snapshot: true},
+	"Ports":     {body: `"ports":[{"target":8080}]`, without: "a caller reaches every port", replaces: true, snapshot: true},
+	"Grace":     {body: `"terminationGracePeriodSeconds":5`, orders: []string{"Grace"}},
+	"TTL":       {body: `"ttl":"24h"`, without: "control ends the sandbox"},
+}
+
+// TestRuntimeReachesOrder: nobody adds a member to a runtime that no order has, or says
+// why none needs it.
+func TestRuntimeReachesOrder(t *testing.T) {
+	t.Parallel()
+	own := []string{"UID", "Name", "Authority"} // each sandbox has others
+	p := planetest.Start(t, false)
+	create := func(name, runtime string) reflect.Value {
+		p.Create(`{"metadata":{"name":"` + name + `"},"spec":{"runtime":{` + runtime + `}}}`)
+		all := p.Node.Orders()
+		return reflect.ValueOf(all[len(all)-1])
+	}
+	plain := create("plain", "")
+	for m := range reflect.TypeFor[doze.Runtime]().Fields() {
+		is, known := runtimeMembers[m.Name]
+		if !known || is.body == "" || (len(is.orders) > 0) == (is.without != "") {
+			t.Errorf("runtimeMembers does not say which fields of an order %s becomes, or why none", m.Name)
+			continue
+		}
+		var changed []string
+		order := create(strings.ToLower(m.Name), is.body)
+		for f := range reflect.TypeFor[fleet.Order]().Fields() {
+			same := reflect.DeepEqual(order.FieldByIndex(f.Index).Interface(), plain.FieldByIndex(f.Index).Interface())
+			if !same && !slices.Contains(own, f.Name) {
+				changed = append(changed, f.Name)
+			}
+		}
+		if !slices.Equal(changed, is.orders) {
+			t.Errorf("with %s an order has other %q, want %q: have control/check.go set them", m.Name, changed, is.orders)
+		}
+	}
 }
 
 // TestRuntimeMembers: nobody adds a member to a runtime without saying whether a

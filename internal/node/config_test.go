@@ -2,6 +2,7 @@ package node
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/dozehq/doze/internal/fleet"
@@ -31,6 +32,61 @@ var configFields = map[string]struct {
 	"Tun":      {},            // likewise
 	"GoBack":   {},
 	"From":     {later: true},
+}
+
+// orderFields says of each field of an order what it becomes in a configuration.
+var orderFields = map[string]struct {
+	config  []string // fields that the order alone sets, in their order
+	later   []string // fields that follow from it, see configFields
+	without string   // why it becomes none
+}{
+	"UID":       {config: []string{"ID", "Dir"}},
+	"Name":      {config: []string{"Hostname"}},
+	"Workspace": {without: "the node counts by it"},
+	"Region":    {without: "a process inside reads it in a variable"},
+	"Image":     {later: []string{"Root", "Env"}},
+	"Login":     {without: "the node pulls the image with it"},
+	"Memory":    {config: []string{"Memory", "CPUs"}},
+	"Env":       {without: "the agent gets it when it is identified"},
+	"Grace":     {without: "the node waits for it when a sandbox ends"},
+	"IPTables":  {config: []string{"IPTables"}},
+	"Tun":       {config: []string{"Tun"}, later: []string{"Env"}},
+	"Volumes":   {later: []string{"Volumes"}},
+	"Network":   {without: "the host obeys it outside of the machine"},
+	"Authority": {without: "the agent gets its certificate when it is identified"},
+	"From":      {later: []string{"From"}},
+}
+
+// TestOrderReachesConfig: nobody adds a field to an order that no configuration has, or
+// says why none needs it.
+func TestOrderReachesConfig(t *testing.T) {
+	t.Parallel()
+	n := &Node{Options: Options{Driver: machinetest.NewFake(), Agent: "agent", Dir: "dir", GoBack: true}}
+	full, plain := reflect.ValueOf(fleettest.Full[fleet.Order](t)), reflect.ValueOf(n.configOf(fleet.Order{}))
+	for f := range full.Type().Fields() {
+		is, known := orderFields[f.Name]
+		if !known || (len(is.config)+len(is.later) > 0) == (is.without != "") {
+			t.Errorf("orderFields does not say which fields of a configuration %s becomes, or why none", f.Name)
+			continue
+		}
+		var o fleet.Order
+		reflect.ValueOf(&o).Elem().FieldByIndex(f.Index).Set(full.FieldByIndex(f.Index))
+		var changed []string
+		config := reflect.ValueOf(n.configOf(o))
+		for c := range config.Type().Fields() {
+			if !reflect.DeepEqual(config.FieldByIndex(c.Index).Interface(), plain.FieldByIndex(c.Index).Interface()) {
+				changed = append(changed, c.Name)
+			}
+		}
+		if !slices.Equal(changed, is.config) {
+			t.Errorf("with %s a configuration has other %q, want %q: have configOf set them", f.Name, changed, is.config)
+		}
+		for _, name := range is.later {
+			if !configFields[name].later {
+				t.Errorf("%s is said to become %s later, and configFields does not say so", f.Name, name)
+			}
+		}
+	}
 }
 
 // TestConfigIsComplete: nobody adds a field to a configuration that no order sets, or
