@@ -45,7 +45,7 @@ const EgressFile = "egress.key"
 // Options say what a host is made of.
 type Options struct {
 	Data, Run, ImagesDir, Cgroup string
-	Sentry, Agent                string // paths of the binaries
+	Launcher, Agent              string // paths of the binaries
 	Driver                       string // one of Drivers
 
 	Images            []string // made before the first request, and kept
@@ -62,6 +62,8 @@ type Options struct {
 	GoBack                                      bool // to the last checkpoint, after a crash
 	CheckpointEvery                             time.Duration
 	PauseAfter, SaveAfter, SwapAfter, DiskAfter time.Duration
+	IdleCPU                                     float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
+	BusyMax                                     time.Duration // for how long after the last request it is not
 
 	Egress     string        // EgressClosed, EgressOpen or EgressDirect
 	EgressLink string        // network interface of dedicated addresses; empty: there are none
@@ -146,7 +148,7 @@ func (h *Host) Node() *node.Node { return h.node }
 // Info is what the node says of itself, without its identity and address.
 func (h *Host) Info() fleet.NodeInfo {
 	return fleet.NodeInfo{
-		Memory: Largest(h.memory), Proxy: h.o.Egress != EgressClosed, Unmetered: h.o.Egress == EgressDirect,
+		Memory: largest(h.memory, Traits(h.o.Driver)), Proxy: h.o.Egress != EgressClosed, Unmetered: h.o.Egress == EgressDirect,
 		SealKey: h.secrets.opener.Sealer().Key(),
 	}
 }
@@ -239,6 +241,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 		Available: available(hostAvailable, driver.Free), Reserve: o.Memory.reserve(h.memory), Limit: h.memory,
 		Overcommit: o.Memory.Overcommit, Budget: o.Memory.BudgetMB << 20, Spares: o.WarmPool, SparesMax: o.WarmPoolMax,
 		GoBack: o.GoBack, CheckpointEvery: o.CheckpointEvery,
+		IdleCPU: o.IdleCPU, BusyMax: o.BusyMax,
 		PauseAfter: o.PauseAfter, DiskAfter: o.DiskAfter, SaveAfter: min(o.SaveAfter, o.DiskAfter), SwapAfter: h.swapAfter(),
 	})
 	if err != nil {

@@ -59,8 +59,8 @@ var ErrNoEngine = errors.New("its engine is missing")
 // machines is of an older build, and would leave them out.
 var ErrNoVolumes = errors.New("what starts machines knows no volumes")
 
-// Link is the network interface of a machine: the guest's end of a pair whose
-// host end belongs to whoever leased it.
+// Link is the network interface of a machine: the guest's end of a pair. The host end
+// belongs to the network that leased it.
 type Link struct {
 	NetNS      string // path of the network namespace that holds the guest's end
 	Name       string // of the guest's end
@@ -87,9 +87,9 @@ type Config struct {
 	CPUs     float64  // share of the host's processors
 	Link     Link
 
-	// Volumes are directories of the host that the guest has too. They are not in
-	// a checkpoint, but by name: what is open in them is opened again, so that
-	// nobody may remove or rename anything in them while the machine is OnDisk.
+	// Volumes are directories of the host that the guest has too. A checkpoint has only
+	// the names of files that are open in them, and a wake opens these again. So nobody
+	// may remove or rename anything in them while the machine is OnDisk.
 	Volumes []Volume
 
 	// What root may do inside besides. A checkpoint leaves out what comes of it
@@ -111,12 +111,8 @@ type Config struct {
 type Volume struct {
 	Source   string // on the host; it may differ from one wake to the next
 	Path     string // in the guest
-	ReadOnly bool   // the guest may not change it, whoever it is there
+	ReadOnly bool   // the guest may not change it, not even as root
 }
-
-// EngineMemory is what the engine of a machine may take besides the memory that
-// its guest has.
-const EngineMemory = 96 << 20
 
 // AgentDir is where the agent is mounted in every machine.
 const AgentDir = "/.doze"
@@ -130,6 +126,9 @@ type Stats struct {
 	MemoryBytes int64 // in RAM, without what the kernel can drop
 	SwapBytes   int64 // in the host's swap
 	DiskBytes   int64 // of the checkpoint
+	// CPUTime is the time of processors that its processes used since they began: the
+	// engine's own is in it. It starts again from zero with each wake from OnDisk.
+	CPUTime time.Duration
 }
 
 // Event is something that happened to a machine by itself.
@@ -150,16 +149,15 @@ type Event struct {
 type Machine interface {
 	// Tier returns where the machine's memory is.
 	Tier() Tier
-	// Suspend moves the machine down to a tier. If it cannot, the error says
-	// why and the machine is in a tier between the old and the wanted one,
-	// with nothing lost; ctx ends the attempt early in the same way. Open
-	// connections sleep with the machine, but for those over its link when it
-	// wakes from OnDisk: they are closed in it. Bytes that are on their way to
-	// it while it is saved may be acknowledged and forgotten, so that nobody
-	// may wait for an answer meanwhile. A machine that is OnDisk already gives up
-	// the process that waits for its next wake. What processes changed of the
-	// network inside is not in a checkpoint: whoever needs it goes no further
-	// than Paused, nor keeps the machine.
+	// Suspend moves the machine down to a tier. If it cannot, the error says why,
+	// nothing is lost, and the machine is in a tier between the old and the wanted one.
+	// The end of ctx has the same effect. Open connections sleep with the machine, but
+	// for those over its link when it wakes from OnDisk: they are closed in it. Bytes
+	// that arrive while it is saved may be acknowledged and forgotten: callers must not
+	// wait for an answer meanwhile. A machine that is OnDisk already gives up the
+	// process that waits for its next wake. A checkpoint does not have the changes that
+	// processes made to the network inside. A caller that needs these suspends no
+	// further than Paused, and makes no copy.
 	Suspend(ctx context.Context, to Tier) error
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.
@@ -178,11 +176,10 @@ type Machine interface {
 	// there. It returns when that process has ended; what it printed is the
 	// engine's log.
 	Administer(ctx context.Context, args ...string) error
-	// Archive writes what the files of an awake machine differ in from its
-	// root file system to a file that does not exist yet, and that is complete
-	// when Archive returns: a tar of the layer above, with whiteouts. What is
-	// in other file systems, such as /tmp, is not in it. The machine stands
-	// still meanwhile, as for Snapshot.
+	// Archive writes the difference between the files of an awake machine and its root
+	// file system to a file that does not exist yet. The file is a tar of the layer
+	// above, with whiteouts, and is complete when Archive returns. Other file systems,
+	// such as /tmp, are not in it. The machine stands still meanwhile, as for Snapshot.
 	Archive(ctx context.Context, file string) error
 	// WentBack returns when the checkpoint was made that the machine went back to,
 	// since its processes had ended: see [Config]. What it did after that is lost.
@@ -200,8 +197,7 @@ type Machine interface {
 	Close(ctx context.Context) error
 }
 
-// Traits are what a driver can do. Whoever needs to know asks them, and not which
-// driver it is.
+// Traits are what a driver can do. Callers ask the traits, and not which driver it is.
 type Traits struct {
 	// Name is in the configuration of each machine and in its record: [a-z0-9]. A
 	// machine is found by the driver that made it, and by no other.
@@ -216,6 +212,9 @@ type Traits struct {
 	Copies bool
 	// Directories says that volumes are directories of the host.
 	Directories bool
+	// Overhead is how many bytes the engine of a machine may take besides the memory
+	// of its guest.
+	Overhead int64
 }
 
 // A Driver makes machines.
@@ -230,12 +229,12 @@ type Driver interface {
 	// environment is not.
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
-	// Adopt finds a machine that an earlier process booted, in the tier it is
-	// in, and repairs what a crash left half done. One whose processes have ended
-	// goes back to its last checkpoint, if it may, and is OnDisk. It returns
-	// [ErrGone] if there is nothing to adopt.
+	// Adopt finds a machine that an earlier process booted, in the tier it is in, and
+	// repairs what a crash left half done. If its processes have ended and its
+	// configuration allows that, it goes back to its last checkpoint and is OnDisk. It
+	// returns [ErrGone] if there is nothing to adopt.
 	Adopt(ctx context.Context, c Config) (Machine, error)
-	// Sweep destroys every machine that keep does not name.
+	// Sweep destroys every machine for whose id live is false.
 	Sweep(ctx context.Context, live func(id string) bool) error
 	// Discard removes a copy that Snapshot made, or began to make. It is no error
 	// if there is none. Machines that started from it are not touched.

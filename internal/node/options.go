@@ -7,6 +7,7 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/node/descent"
+	"github.com/dozehq/doze/internal/node/idle"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -79,7 +80,9 @@ type Options struct {
 	Available func() (int64, error)
 
 	PauseAfter time.Duration // unused for this long, a sandbox is paused
-	GoBack     bool          // one whose processes end by themselves goes on from its last checkpoint
+	IdleCPU    float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
+	BusyMax    time.Duration // for how long after the last request it is not
+	GoBack     bool          // if the processes of a sandbox end by themselves, it goes on from its last checkpoint
 	SaveAfter  time.Duration // paused for this long, its checkpoint is written
 	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
 	DiskAfter  time.Duration // paused for this long, its memory is given back
@@ -95,7 +98,7 @@ type Options struct {
 	Overcommit      float64 // how many times the limit may be reserved for machines in memory
 }
 
-// fill gives those who need not be told of anything somebody who does nothing.
+// fill replaces each optional function that is nil by one that does nothing.
 func (o *Options) fill() {
 	if o.Woke == nil {
 		o.Woke = func(machine.Tier, time.Duration, error) {}
@@ -117,6 +120,9 @@ func (o *Options) fill() {
 		o.Refused = func(string) {}
 	}
 }
+
+// load says when processes compute too much for a sandbox that sleeps.
+func (o *Options) load() idle.Load { return idle.Load{Share: o.IdleCPU, Max: o.BusyMax} }
 
 // schedule says when sandboxes move down.
 func (o *Options) schedule() descent.Schedule {

@@ -22,7 +22,13 @@ type sinking struct {
 	timer  *time.Timer        // the next step down
 	cancel context.CancelFunc // ends the move to a lower tier under way; nil without one
 	tried  descent.Tried
+	sample idle.Sample // what its processes had computed when the last use was over
 }
+
+// lookAfter is the part of the time until a pause after which the first look at what
+// the processes compute is taken. What they do for a request and right after it is over
+// by then, and a request that comes meanwhile costs no look.
+const lookAfter = 8
 
 func newSinking(b *Box) *sinking {
 	s := &sinking{b: b}
@@ -82,9 +88,51 @@ func (s *sinking) rest() (d time.Duration, why fmt.Stringer) {
 // arm sets the timer for the next step down. Preconditions: mu is held.
 func (s *sinking) arm() {
 	s.timer.Stop()
-	if d, why := s.rest(); why == nil {
+	d, why := s.rest()
+	switch {
+	case why != nil:
+	case s.unseen():
+		s.timer.Reset(d / lookAfter)
+	default:
 		s.timer.Reset(d)
 	}
+}
+
+// unseen reports whether nobody looked yet at what the processes of a running box
+// compute since its last use. Preconditions: mu is held.
+func (s *sinking) unseen() bool {
+	return s.b.n.IdleCPU > 0 && s.b.state.Is(doze.Running) && !s.sample.After(s.b.use.Last())
+}
+
+// look notes what the processes of a running box have computed so far, and waits for
+// the rest of the time until its pause.
+func (s *sinking) look() {
+	b := s.b
+	now := b.computed()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d, why := s.rest(); why == nil && b.state.Is(doze.Running) && now.After(b.use.Last()) { // otherwise a request came, and its end sets the timer
+		s.sample = now
+		s.timer.Reset(d - d/lookAfter)
+	}
+}
+
+// computed is what the processes of a box have computed so far. A driver that does not
+// say it says nothing: the box falls asleep as if they computed nothing.
+func (b *Box) computed() idle.Sample {
+	now := idle.Sample{At: time.Now()}
+	b.mu.Lock()
+	m := b.machine
+	b.mu.Unlock()
+	if m == nil {
+		return now
+	}
+	stats, err := m.Stats(b.life)
+	if err != nil && b.life.Err() == nil {
+		slog.Warn("look at what a sandbox computes", "sandbox", b.order.UID, "err", err)
+	}
+	now.CPU = stats.CPUTime
+	return now
 }
 
 // step is what the timer runs: the next move down.
@@ -95,6 +143,8 @@ func (s *sinking) step() {
 	switch _, why := s.rest(); {
 	case why != nil:
 		slog.Debug("a sandbox stays as it is", "sandbox", b.order.UID, "phase", b.state.Phase(), "why", why)
+	case s.unseen():
+		b.life.spawn(s.look)
 	case b.state.Is(doze.Running):
 		b.life.spawn(s.suspend)
 	default:
@@ -104,16 +154,23 @@ func (s *sinking) step() {
 }
 
 // suspend pauses a box that nobody uses, unless a process in it asked to stay
-// awake.
+// awake, or its processes compute.
 func (s *sinking) suspend() {
 	b := s.b
 	asked := time.Now()
 	in, err := intend(b.life, b.agent())
+	var now idle.Sample
+	if b.n.IdleCPU > 0 {
+		now = b.computed()
+	}
 	b.mu.Lock()
 	if err != nil {
 		b.use.Unheard()
 	}
-	if why := b.heed(asked, in, err); why != idle.None {
+	a := answer(asked, in, err, b.life.Err() != nil)
+	a.Computing = b.n.load().Computes(s.sample, now, b.use.Last())
+	s.sample = now
+	if why := b.heed(a, err); why != idle.None {
 		b.mu.Unlock()
 		slog.Debug("a sandbox stays awake", "sandbox", b.order.UID, "why", why)
 		return // a request won the race against the timer, and its end sets it again
@@ -144,22 +201,29 @@ func (s *sinking) suspend() {
 	})
 }
 
-// heed takes note of what the agent of a running box said when it was asked, or
-// of why it said nothing, and returns why the box must stay awake: for a
-// process, or for a request that came meanwhile. Preconditions: mu is held.
-func (b *Box) heed(asked time.Time, in agentapi.State, err error) idle.Reason {
-	now, phase := time.Now(), b.state.Phase()
-	a := idle.Answer{Asked: asked, Silent: err != nil, Cut: err != nil && b.life.Err() != nil, KeepAlive: in.KeepAlive > 0}
+// answer is what the agent of a box said when it was asked, or that it said nothing.
+func answer(asked time.Time, in agentapi.State, err error, ended bool) idle.Answer {
+	a := idle.Answer{Asked: asked, Silent: err != nil, Cut: err != nil && ended, KeepAlive: in.KeepAlive > 0}
 	if in.KeptAgo != nil {
 		a.KeptAgo = new(time.Duration(*in.KeptAgo) * time.Millisecond)
 	}
+	return a
+}
+
+// heed takes note of what the agent of a running box said when it was asked, or
+// of why it said nothing, and returns why the box must stay awake: for a
+// process, or for a request that came meanwhile. Preconditions: mu is held.
+func (b *Box) heed(a idle.Answer, err error) idle.Reason {
+	now, phase := time.Now(), b.state.Phase()
 	if phase == doze.Running && a.Silent && !a.Cut {
 		slog.Warn("an agent does not say whether its sandbox must stay awake", "sandbox", b.order.UID, "times", b.use.Unanswered(), "err", err)
 	}
 	why := b.use.Heed(phase, a, now)
-	if why == idle.Process || why == idle.Silent {
+	switch why {
+	case idle.Process, idle.Silent, idle.Computing:
 		b.checkpoint.age.PutOff(now)
 		b.sinking.arm()
+	case idle.None, idle.Moved, idle.Request, idle.Parting, idle.Recent:
 	}
 	return why
 }
@@ -213,7 +277,7 @@ func (s *sinking) sink(to machine.Tier) <-chan struct{} {
 		return done
 	}
 	s.cancel = cancel
-	b.wakes.calm() // whoever waited for an earlier wake has left
+	b.wakes.calm() // the callers that waited for an earlier wake have left
 	s.timer.Stop()
 	return done
 }

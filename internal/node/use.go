@@ -29,7 +29,7 @@ func (n *Node) Consult(ctx context.Context, uid string) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heed(asked, in, err) // an agent that does not answer has lost its say
+	b.heed(answer(asked, in, err, b.life.Err() != nil), err) // an agent that does not answer has lost its say
 	return nil
 }
 

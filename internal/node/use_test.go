@@ -104,3 +104,37 @@ func TestRetire(t *testing.T) {
 		p.Reinstate("nobody")
 	})
 }
+
+// TestComputing: a sandbox whose processes compute stays awake without a request, for as
+// long as they are allowed to.
+func TestComputing(t *testing.T) {
+	const busyMax = 10 * time.Minute
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.IdleCPU, o.BusyMax = 0.2, busyMax
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		p.hello("a")
+		h.Compute("a", 1)
+		time.Sleep(3 * pauseAfter)
+		p.in("a", doze.Running, "awake")
+		h.Compute("a", 0.1) // which is less than what counts
+		time.Sleep(2*pauseAfter + time.Second)
+		p.in("a", doze.Standby, "paused")
+
+		p.hello("a")
+		h.Compute("a", 1)
+		time.Sleep(busyMax - pauseAfter)
+		p.in("a", doze.Running, "awake")
+		time.Sleep(2 * pauseAfter)
+		p.in("a", doze.Standby, "paused")
+
+		h.Compute("a", 0) // nobody is late who does nothing
+		p.hello("a")
+		time.Sleep(pauseAfter + time.Second)
+		p.in("a", doze.Standby, "paused")
+	})
+}

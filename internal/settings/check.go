@@ -26,11 +26,11 @@ const (
 	// memoryOvercommitMax is beyond every use: the smallest process of a sandbox takes
 	// more than a hundredth of the default size.
 	memoryOvercommitMax = 100
-	// sandboxMBMin is what one sandbox of the smallest size takes with its engine.
-	sandboxMBMin = int64(doze.MemoryMin) + machine.EngineMemory>>20
 	// checkpointsApart is how often checkpoints may be renewed. Most take far less
 	// time to be written.
 	checkpointsApart = 5 * time.Second
+	// idleCPUMax is as many processors as a sandbox can have at most.
+	idleCPUMax = 512
 	// volumeOvercommitMax is far above what any disk survives whose volumes are used.
 	volumeOvercommitMax = 100
 )
@@ -88,7 +88,10 @@ func (s Settings) checkAddresses(p *doze.Problems) {
 }
 
 func (s Settings) checkTimes(p *doze.Problems) {
-	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "imageRetention": s.ImageRetention} {
+	if !(s.IdleCPU >= 0 && s.IdleCPU <= idleCPUMax) { // also false for what is no number
+		p.Add("idleCpu", "must be 0 to %d", idleCPUMax)
+	}
+	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "busyMax": s.BusyMax, "imageRetention": s.ImageRetention} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")
 		}
@@ -161,8 +164,8 @@ func (s Settings) checkMemory(p *doze.Problems) {
 	if !(s.Overcommit >= 1 && s.Overcommit <= memoryOvercommitMax) { // also false for what is no number
 		p.Add("memoryOvercommit", "must be 1 to %d", memoryOvercommitMax)
 	}
-	if s.SandboxMB != 0 && s.SandboxMB < sandboxMBMin {
-		p.Add("sandboxMemoryMb", "must be at least %d, which is what one small sandbox takes, or 0", sandboxMBMin)
+	if least := sandboxMBMin(host.Traits(s.Driver)); s.SandboxMB != 0 && s.SandboxMB < least {
+		p.Add("sandboxMemoryMb", "must be at least %d, which is what one small sandbox takes, or 0", least)
 	}
 	for name, mb := range map[string]int64{"reserveMb": s.ReserveMB, "memoryBudgetMb": s.BudgetMB} {
 		if mb < 0 {
@@ -173,6 +176,9 @@ func (s Settings) checkMemory(p *doze.Problems) {
 		p.Add("swap", "%v", err)
 	}
 }
+
+// sandboxMBMin is what one sandbox of the smallest size takes with its engine.
+func sandboxMBMin(t machine.Traits) int64 { return int64(doze.MemoryMin) + t.Overhead>>20 }
 
 func (s Settings) checkDisk(p *doze.Problems) {
 	if s.ImageMaxMB <= 0 {

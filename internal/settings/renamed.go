@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// A rename is a setting whose name was another one in the version before. The
-// old name of the flag, of the environment variable and of the key in a file work
-// in this version, with a notice, and are removed from the table in the next.
+// A rename is a setting whose name was another one in the version before. In this
+// version the old names of the flag, of the environment variable and of the key in a
+// file work, with a notice. The next version removes them from the table.
 type rename struct {
 	oldFlag, flag string
 	oldKey, key   string

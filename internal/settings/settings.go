@@ -61,9 +61,11 @@ type Settings struct {
 	Resolver       string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
 	Domain         string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
 	PauseAfter     daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
+	IdleCPU        float64         `json:"idleCpu"`           // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
+	BusyMax        daemon.Duration `json:"busyMax"`           // for how long after the last request it stays awake so
 	SaveAfter      daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
 	Checkpoint     daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed in a gap; 0: never
-	OnCrash        string          `json:"onCrash"`           // resume or fail: what becomes of one whose processes end by themselves
+	OnCrash        string          `json:"onCrash"`           // resume or fail: what a sandbox does when its processes end by themselves
 	SwapAfter      daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
 	DiskAfter      daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
 	Swap           string          `json:"swap"`              // auto, off, host, zram, encrypted or plain: see swap.Parse
@@ -113,6 +115,8 @@ func Defaults() Settings {
 	return Settings{
 		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Region: "local",
 		PauseAfter:     daemon.Duration{Duration: 15 * time.Second},
+		IdleCPU:        0.2,
+		BusyMax:        daemon.Duration{Duration: time.Hour},
 		SaveAfter:      daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:      daemon.Duration{Duration: time.Minute},
 		DiskAfter:      daemon.Duration{Duration: 5 * time.Minute},

@@ -46,6 +46,8 @@ func (s *Settings) rows() []row {
 		{&s.Resolver, "resolver", "`host:port` of the DNS server for custom domains and for names that sandboxes reach through the proxy (default: those of this host)"},
 		{&s.Domain, "domain", "platform `domain`: the host of a sandbox is sbx-<sandbox>-<workspace>.<region>.<domain>"},
 		{&s.PauseAfter, "pause-after", "idle `time` after which a sandbox is paused, such as 15s"},
+		{&s.IdleCPU, "idle-cpu", "do not pause a sandbox whose processes use at least this `share` of a processor while it is idle, such as 0.2; 0: pause it all the same"},
+		{&s.BusyMax, "busy-max", "pause it in any case this `time` after the last request"},
 		{&s.SaveAfter, "save-after", "write a sandbox's checkpoint after it has been paused this `time`; 0: at once"},
 		{&s.Checkpoint, "checkpoint-every", "renew the checkpoint of a sandbox in use after this `time`, such as 5m, so that a crash loses less; 0: never. The sandbox falls asleep in the first second without requests. A sandbox that is never idle is not paused: see the metric doze_checkpoint_age_seconds"},
 		{&s.OnCrash, "on-crash", "`resume|fail`: what happens to a sandbox when the host or its own processes crash. It resumes from its last checkpoint, whatever its age (this takes disk while it is awake), or it fails"},

@@ -156,7 +156,7 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 		}
 		p.Address, p.transport = "https://"+net.JoinHostPort(o.Host, port), p.secure()
 	}
-	if o.Roles || os.Getenv(RolesEnv) != "" { //nolint:forbidigo // whoever runs the tests says how
+	if o.Roles || os.Getenv(RolesEnv) != "" { //nolint:forbidigo // the environment of the tests says how
 		p.roles = []string{Control, Node, Edge}
 		for _, to := range []*string{&p.control, &p.node} {
 			var err error
@@ -272,6 +272,7 @@ func (p *Platform) arguments(role string) []string {
 	args := []string{
 		role, "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
 		"--swap", "host", // by itself, each platform would take memory of the host
+		"--idle-cpu", "0", // with pauses this short, the end of a wake would count
 	}
 	if p.control != "" {
 		args = append(args, "--control-listen", p.control, "--node-listen", p.node)
@@ -470,7 +471,7 @@ func (p *Platform) Used() (time.Duration, error) { return p.account.Used() }
 func (p *Platform) Rest(ctx context.Context) (time.Duration, error) { return p.account.Rest(ctx) }
 
 func (p *Platform) teardown() teardown.Platform {
-	return teardown.Platform{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data}
+	return teardown.Platform{Run: p.RunDir, Cgroup: p.cgroup(), Data: p.Data, Programs: gvisor.Processes()}
 }
 
 // Leaks names what there is of this platform besides dozed and its launcher.

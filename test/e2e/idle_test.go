@@ -48,3 +48,34 @@ func TestKeepAliveIsUse(t *testing.T) {
 		t.Errorf("%v after the start: %s", e.Time.Sub(began), e.Message)
 	}
 }
+
+// TestComputing: a process that computes keeps its sandbox awake without a request. One that
+// waits does not, and nothing does for longer than --busy-max.
+func TestComputing(t *testing.T) {
+	t.Parallel()
+	const pause = 2 * time.Second
+	p, c := start(t, "--pause-after", pause.String(), "--save-after", "1h", "--disk-after", "2h", "--idle-cpu", "0.2", "--busy-max", (6 * pause).String())
+	forever := 0
+	_, agent := create(t, c, named("busy", 2048))
+	spawn(t, agent, client.Command{Name: "busy", Command: "while :; do :; done", Timeout: &forever})
+	began := time.Now()
+	until(t, "it sleeps although it computes", func() bool {
+		tier, err := p.Tier(t.Context())
+		return err == nil && tier == "paused"
+	})
+	if awake := time.Since(began); awake < 6*pause {
+		t.Errorf("it fell asleep %v after the last request, and may compute for %v", awake, 6*pause)
+	}
+	if _, err := agent.Kill(t.Context(), "busy"); err != nil {
+		t.Fatal(err)
+	}
+	spawn(t, agent, client.Command{Name: "waits", Command: "while :; do sleep 0.5; done", Timeout: &forever})
+	began = time.Now()
+	until(t, "it sleeps", func() bool {
+		tier, err := p.Tier(t.Context())
+		return err == nil && tier == "paused"
+	})
+	if awake := time.Since(began); awake > 3*pause {
+		t.Errorf("it fell asleep %v after the last request, and does nothing", awake)
+	}
+}

@@ -99,10 +99,10 @@ func (s *sandbox) goBack() error {
 	return nil
 }
 
-// lieBack takes note of a machine without processes that ran since the checkpoint that
-// it sleeps in: it went back to that. One whose process was created only never ran.
-// A checkpoint that is a copy of another machine does not know whose it is, and may not
-// be on disk: it is no checkpoint of a machine that ran.
+// lieBack records that a machine without processes went back to its checkpoint, because
+// it ran after that. A process that was only created never ran. A checkpoint that is a
+// copy of another machine is discarded: it is none of a machine that ran, and may not
+// be complete on disk.
 func (s *sandbox) lieBack(state string) error {
 	if !checkpoint.Ran(s.config) {
 		return nil
@@ -348,10 +348,10 @@ func (s *sandbox) trust(ctx context.Context, dir string) {
 // Snapshot implements [machine.Machine].
 func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("keep: %w", cmp.Or(err, fs.ErrExist))
+		return fmt.Errorf("snapshot: %w", cmp.Or(err, fs.ErrExist))
 	}
 	if err := os.RemoveAll(dir + unmade); err != nil { // of an attempt that was cut short
-		return fmt.Errorf("keep: %w", err)
+		return fmt.Errorf("snapshot: %w", err)
 	}
 	switch s.Tier() {
 	case machine.Awake, machine.Paused:
@@ -360,7 +360,7 @@ func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 		err = s.copyCheckpoint(ctx, dir)
 	}
 	if err != nil {
-		return fmt.Errorf("keep: %w", err)
+		return fmt.Errorf("snapshot: %w", err)
 	}
 	return nil
 }
@@ -481,8 +481,8 @@ func (s *sandbox) Resume(ctx context.Context) error {
 const discardAfter = 250 * time.Millisecond
 
 // resumeSaved lets the machine go on and makes its checkpoint count no more, at the
-// same time: neither waits for the other, and both are done when it returns.
-// If the machine is gone, the checkpoint is what is left of it; if it is sure to
+// same time: neither waits for the other, and both are done when it returns. If the
+// machine is gone, its checkpoint is what is left of it. If the machine is sure to
 // stand still, the checkpoint is the same, and the machine is given up for it.
 func (s *sandbox) resumeSaved(ctx context.Context) error {
 	s.d.begin(s)
@@ -662,7 +662,7 @@ func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 	if err != nil {
 		return stats, fmt.Errorf("stats: %w", err)
 	}
-	stats.MemoryBytes, stats.SwapBytes = live.MemoryBytes, live.SwapBytes
+	stats.MemoryBytes, stats.SwapBytes, stats.CPUTime = live.MemoryBytes, live.SwapBytes, live.CPUTime
 	return stats, nil
 }
 

@@ -709,6 +709,9 @@ func statsPlausible(b *bench) {
 	}
 	const filled = 32 << 20
 	small := stats()
+	if small.CPUTime <= 0 {
+		b.Errorf("it booted without a processor: %+v", small)
+	}
 	g.do("/alloc", "mb", "32")
 	if large := stats(); large.MemoryBytes < small.MemoryBytes+filled/2 || large.MemoryBytes > 4*g.config.Memory || large.DiskBytes != 0 {
 		b.Errorf("awake with 32 MB more than %+v: %+v", small, large)

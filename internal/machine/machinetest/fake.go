@@ -22,9 +22,8 @@ import (
 // Op is something that a driver or a machine is asked to do.
 type Op string
 
-// All operations. A step down to a tier is one of pause, save, swap and drop,
-// and release gives up the process of the next wake; a resume of a machine on
-// disk is a restore.
+// All operations. A step down to a tier is one of pause, save, swap and drop. Release
+// gives up the process of the next wake. A resume of a machine on disk is a restore.
 const (
 	OpBoot       Op = "boot"
 	OpAdopt      Op = "adopt"
@@ -36,7 +35,7 @@ const (
 	OpRelease    Op = "release"
 	OpResume     Op = "resume"
 	OpRestore    Op = "restore"
-	OpSnapshot   Op = "keep"
+	OpSnapshot   Op = "snapshot"
 	OpDiscard    Op = "discard"
 	OpArchive    Op = "archive"
 	OpRename     Op = "rename"
@@ -71,17 +70,21 @@ type Fake struct {
 	listeners    map[chan machine.Event]bool // guarded by mu
 	failures     map[Op][]error              // guarded by mu
 	delays       map[Op]time.Duration        // guarded by mu
+	computing    map[string]computing        // guarded by mu; by machine
 	counts       map[string]map[Op]int       // guarded by mu
 	machines     map[string]*fakeMachine     // guarded by mu; the last handle of each
 }
 
 var _ machine.Driver = (*Fake)(nil)
 
+// Overhead is that of a Fake, unlike that of each real driver.
+const Overhead = 64 << 20
+
 // NewFake returns a host without machines.
 func NewFake() *Fake {
 	return &Fake{
 		Engine:       "fake-1",
-		Can:          machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true},
+		Can:          machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true, Overhead: Overhead},
 		environments: map[string]*environment{},
 		listeners:    map[chan machine.Event]bool{},
 		failures:     map[Op][]error{},
@@ -481,19 +484,19 @@ func (m *fakeMachine) restore() error {
 func (m *fakeMachine) Snapshot(ctx context.Context, dir string) error {
 	return m.alone(func() error {
 		if err := m.f.enter(m.config.ID, OpSnapshot); err != nil {
-			return fmt.Errorf("keep: %w", err)
+			return fmt.Errorf("snapshot: %w", err)
 		}
 		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("keep: %w", cmp.Or(err, fs.ErrExist))
+			return fmt.Errorf("snapshot: %w", cmp.Or(err, fs.ErrExist))
 		}
 		if err := os.RemoveAll(dir + ".making"); err != nil {
-			return fmt.Errorf("keep: %w", err)
+			return fmt.Errorf("snapshot: %w", err)
 		}
 		b := m.f.environment(m.config.ID)
 		if b == nil || !b.alive() { // it is on disk
 			memory, err := load(checkpointDir(m.config), m.config, m.f.Engine)
 			if err != nil {
-				return fmt.Errorf("keep: %w", err)
+				return fmt.Errorf("snapshot: %w", err)
 			}
 			return publish(ctx, dir, m.config, m.f.Engine, memory)
 		}
@@ -567,6 +570,39 @@ func (m *fakeMachine) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return conn, nil
 }
 
+// fakeBoot is the time of a processor that each boot of a fake took.
+const fakeBoot = 10 * time.Millisecond
+
+// computing is what a machine computes: so much of a processor from some moment on.
+type computing struct {
+	since  time.Time
+	share  float64
+	before time.Duration
+}
+
+// Compute makes the processes of a machine use a share of a processor from now on,
+// also while it sleeps: callers that care stop it.
+func (f *Fake) Compute(id string, share float64) {
+	before := f.computed(id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.computing == nil {
+		f.computing = map[string]computing{}
+	}
+	f.computing[id] = computing{time.Now(), share, before}
+}
+
+// computed is the time of processors that the processes of a machine used.
+func (f *Fake) computed(id string) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.computing[id]
+	if c.since.IsZero() {
+		return 0
+	}
+	return c.before + time.Duration(c.share*float64(time.Since(c.since)))
+}
+
 func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
 	if err := m.f.enter(m.config.ID, OpStats); err != nil {
 		return machine.Stats{}, err
@@ -577,6 +613,7 @@ func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
 	}
 	if b := m.f.environment(m.config.ID); b != nil && b.alive() {
 		stats.MemoryBytes = b.memory().size()
+		stats.CPUTime = fakeBoot + m.f.computed(m.config.ID)
 		if b.swapped() {
 			stats.MemoryBytes, stats.SwapBytes = fakeEngine, stats.MemoryBytes
 		}

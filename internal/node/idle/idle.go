@@ -20,13 +20,14 @@ type Reason uint8
 
 // The reasons.
 const (
-	None    Reason = iota // it may fall asleep
-	Moved                 // it does not run any more: what its agent said is of before
-	Request               // a request is in flight
-	Parting               // its processes have time to end
-	Recent                // it was used after its agent was asked
-	Process               // a process inside asked to stay awake
-	Silent                // its agent does not say whether a process asked
+	None      Reason = iota // it may fall asleep
+	Moved                   // it does not run any more: what its agent said is of before
+	Request                 // a request is in flight
+	Parting                 // its processes have time to end
+	Recent                  // it was used after its agent was asked
+	Process                 // a process inside asked to stay awake
+	Silent                  // its agent does not say whether a process asked
+	Computing               // its processes compute
 
 	reasonCount
 )
@@ -39,6 +40,8 @@ var reasons = [reasonCount]string{
 	Recent:  "it was used a moment ago",
 	Process: "a process inside asked to stay awake",
 	Silent:  "its agent does not say whether a process asked to stay awake",
+
+	Computing: "its processes compute",
 }
 
 // String is the text of the log.
@@ -123,6 +126,7 @@ type Answer struct {
 	Cut       bool           // nobody waited for what it would say
 	KeepAlive bool           // a process asked to stay awake
 	KeptAgo   *time.Duration // how long before the question the last such process ended
+	Computing bool           // its processes compute too much for a sandbox that sleeps, see [Load]
 }
 
 // Unheard takes note of a question of the timer that the agent did not answer. Of
@@ -153,8 +157,12 @@ func (u *Use) Heed(p doze.Phase, a Answer, now time.Time) Reason {
 	}
 	if u.asked = wish != None; u.asked {
 		u.last = now
+		return wish
 	}
-	return wish
+	if a.Computing { // which is no use: nobody asked for it
+		return Computing
+	}
+	return None
 }
 
 // hear counts silence, and returns what the answer is a reason for by itself.

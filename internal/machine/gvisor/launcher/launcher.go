@@ -157,7 +157,7 @@ func (s sieve) Write(line []byte) (int, error) {
 // configFor is what the configurations of all sandboxes have in common; see
 // settingsFor. The names are gVisor's.
 func configFor(root string) (*config.Config, error) {
-	set := flag.NewFlagSet("doze-sentry", flag.ContinueOnError)
+	set := flag.NewFlagSet(gvisor.Program, flag.ContinueOnError)
 	config.RegisterFlags(set)
 	for name, value := range map[string]string{
 		"root":     root,
@@ -454,6 +454,7 @@ func (l *Launcher) Stats(_ context.Context, id string) (stats gvisor.Stats, err 
 		stats.MemoryBytes, err = g.Resident()
 		stats.MemoryBytes += g.Elsewhere(int(s.pid.Load()))
 		stats.SwapBytes = g.Swapped()
+		stats.CPUTime = g.CPUTime()
 		return err
 	})
 	return stats, err
