@@ -110,16 +110,25 @@ func TestControlRestartsAlone(t *testing.T) {
 	call{url: p.Address + "/v0/sandboxes/b"}.want(t, p, http.StatusOK)
 }
 
-// TestNodeRestartsAlone: a node that starts again has the sandboxes and the limits that
-// it had, and requests meanwhile wait.
+// TestNodeRestartsAlone: a node that starts again has the sandboxes, the limits and the
+// network rules that it had, and requests meanwhile wait.
 func TestNodeRestartsAlone(t *testing.T) {
 	t.Parallel()
-	p, c := roles(t, "--pause-after", "10m")
+	p, c := roles(t, "--pause-after", "10m", "--egress", "open")
 	client, err := p.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, client, named("b", 256))
+	ruled := named("b", 256)
+	ruled.Spec.Network = &doze.Network{ForbiddenDomains: []string{"forbidden.test"}}
+	_, agent := create(t, client, ruled)
+	// Without its rules, a sandbox is denied everything and no answer names a rule.
+	denied := func() bool {
+		return strings.Contains(sh(t, agent, "curl -s -m 5 http://forbidden.test/ || true"), "forbiddenDomains[0]")
+	}
+	if !denied() {
+		t.Fatal("before a restart, the sandbox b is not denied what its network forbids")
+	}
 	if _, err := client.SetQuotas(t.Context(), "main", map[string]*int64{doze.QuotaSandboxesAwake: new(int64(2))}); err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +144,7 @@ func TestNodeRestartsAlone(t *testing.T) {
 			t.Errorf("%d of %d requests failed: %v", len(failures), asked, failures)
 		}
 	}
+	until(t, "the node knows the network rules of a sandbox again", denied)
 	until(t, "the node knows its limits again", func() bool {
 		a := call{method: http.MethodPost, url: p.Address + "/v0/sandboxes", body: `{"metadata":{"name":"c"},"spec":{"runtime":{"memory":256}}}`}.do(t, p)
 		return a.status == http.StatusTooManyRequests && strings.Contains(a.body, doze.QuotaSandboxesAwake)
