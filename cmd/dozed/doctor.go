@@ -8,6 +8,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/settings"
 )
 
@@ -24,7 +25,7 @@ func beside(name string) string {
 func examined(ctx context.Context, s settings.Settings) doctor.Host {
 	pool, _ := doze.ParseAddressPool(s.EgressPool) // what is wrong with it, config check says
 	return doctor.Host{
-		Data: s.Data, Binaries: []string{beside("doze-sentry"), beside("doze-agent")},
+		Data: s.Data, Binaries: []string{beside(host.Launcher(s.Driver)), beside("doze-agent")},
 		Pool: pool, Link: s.EgressLink, Swap: s.Memory().ExpectedSwap(ctx, s.Data, s.Disk()),
 	}
 }

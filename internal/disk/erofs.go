@@ -17,7 +17,7 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// sealOptions make a file that gVisor can map: not compressed, no extended
+// sealOptions make a file that an engine can map: not compressed, no extended
 // attributes (so file capabilities are lost), and no data beside inodes. The
 // rest makes equal trees equal files but for the date in the superblock, and
 // gives each file its own time: Python believes its caches by it. Hard links

@@ -342,12 +342,17 @@ func programs(Host) (Verdict, string, string) {
 }
 
 func binaries(h Host) (Verdict, string, string) {
+	var names []string
+	for _, b := range h.Binaries {
+		names = append(names, filepath.Base(b))
+	}
+	all := strings.Join(names, " and ")
 	for _, b := range h.Binaries {
 		if info, err := os.Stat(b); err != nil || info.Mode()&0o111 == 0 {
-			return Missing, b + " not found", "put doze-sentry and doze-agent beside dozed (make build does)"
+			return Missing, b + " not found", "put " + all + " beside dozed (make build does)"
 		}
 	}
-	return Fine, "doze-sentry and doze-agent are beside dozed", ""
+	return Fine, all + " are beside dozed", ""
 }
 
 func memory(Host) (Verdict, string, string) {
@@ -424,9 +429,9 @@ func swapLimits(Host) (Verdict, string, string) {
 	return Fine, "memory and swap are limited together", ""
 }
 
-// hugePages looks at what would make wakes from disk faster and costs more than
-// that: with huge pages the engine itself takes a guest's memory from the
-// kernel, and when the limit is reached the kernel kills the engine.
+// hugePages looks at huge pages for shared memory. They make wakes from disk faster,
+// but the engine itself then takes a guest's memory from the kernel. At the memory
+// limit the kernel kills the engine.
 func hugePages(Host) (Verdict, string, string) {
 	raw, err := os.ReadFile(hugeFile)
 	if err != nil || strings.Contains(string(raw), "[never]") || strings.Contains(string(raw), "[deny]") {

@@ -16,7 +16,7 @@ import (
 func TestEveryFindingIsExplained(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	found := doctor.Examine(doctor.Host{Data: filepath.Join(dir, "not", "there", "yet"), Binaries: []string{filepath.Join(dir, "doze-sentry")}})
+	found := doctor.Examine(doctor.Host{Data: filepath.Join(dir, "not", "there", "yet"), Binaries: []string{filepath.Join(dir, "doze-launcher")}})
 	if len(found) < 10 {
 		t.Fatalf("only %d checks ran", len(found))
 	}
@@ -30,7 +30,7 @@ func TestEveryFindingIsExplained(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if doctor.Print(&out, found) {
-		t.Error("a host without doze-sentry is said to be usable")
+		t.Error("a host without its binaries is said to be usable")
 	}
 	if !strings.Contains(out.String(), "MISSING  our binaries") || !strings.Contains(out.String(), "make build") {
 		t.Errorf("printed:\n%s", out.String())

@@ -29,9 +29,17 @@ type driver interface {
 // opener opens a driver on a host.
 type opener func(context.Context, *Host) (driver, error)
 
+// kind is what a host knows of a driver before it opens one.
+type kind struct {
+	open      opener
+	traits    machine.Traits
+	launcher  string   // file name of the program that starts machines
+	processes []string // patterns for its programs: see teardown.Platform
+}
+
 // drivers is the table of those that a host can have.
-var drivers = map[string]opener{
-	gvisor.DriverName: openGVisor,
+var drivers = map[string]kind{
+	gvisor.DriverName: {openGVisor, gvisor.Traits(), gvisor.Program, gvisor.Processes()},
 }
 
 // DriverDefault is the one that every host can have.
@@ -40,18 +48,34 @@ const DriverDefault = gvisor.DriverName
 // Drivers are the names of all.
 func Drivers() []string { return slices.Sorted(maps.Keys(drivers)) }
 
+// Traits are those of a driver. An unknown driver has none.
+func Traits(driver string) machine.Traits { return drivers[driver].traits }
+
+// Launcher is the file name of the program that starts the machines of a driver. An
+// installation has it beside dozed. It is empty for an unknown driver.
+func Launcher(driver string) string { return drivers[driver].launcher }
+
+// Processes are patterns for the programs of all drivers: an earlier dozed may have
+// had another driver.
+func Processes() (patterns []string) {
+	for _, name := range Drivers() {
+		patterns = append(patterns, drivers[name].processes...)
+	}
+	return patterns
+}
+
 // driverNamed returns how the driver of a name is opened.
 func driverNamed(name string) (opener, error) {
-	open, known := drivers[name]
+	d, known := drivers[name]
 	if !known {
 		return nil, fmt.Errorf("there is no driver %q: --driver must be %s", name, strings.Join(Drivers(), " or "))
 	}
-	return open, nil
+	return d.open, nil
 }
 
 func openGVisor(ctx context.Context, h *Host) (driver, error) {
 	return gvisor.Open(ctx, gvisor.Options{
-		Sentry: h.o.Sentry, Engines: filepath.Join(h.o.Data, "engines"), Run: h.o.Run, Cgroup: h.o.Cgroup,
+		Sentry: h.o.Launcher, Engines: filepath.Join(h.o.Data, "engines"), Run: h.o.Run, Cgroup: h.o.Cgroup,
 		Ready: h.o.Memory.readyProcesses(h.memory), Memory: h.memory,
 		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
 			ip, err := netip.ParseAddr(l.IP)

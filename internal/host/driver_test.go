@@ -1,6 +1,7 @@
 package host
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,14 @@ func TestDriverNamed(t *testing.T) {
 	for _, name := range Drivers() {
 		if open, err := driverNamed(name); open == nil || err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+		if d := drivers[name]; d.traits.Name != name || d.traits.Overhead <= 0 || d.launcher == "" || !slices.Contains(d.processes, d.launcher) {
+			t.Errorf("the row of %s is incomplete: %+v, %q, %q", name, d.traits, d.launcher, d.processes)
+		}
+		for _, pattern := range drivers[name].processes {
+			if _, err := path.Match(pattern, ""); err != nil {
+				t.Errorf("%s: the pattern %q: %v", name, pattern, err)
+			}
 		}
 	}
 	for _, name := range []string{"", "gVisor", "firecracker"} {

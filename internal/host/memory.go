@@ -135,9 +135,9 @@ func TotalMemory() (doze.Megabytes, error) {
 	return doze.Megabytes(info.Totalram * uint64(info.Unit) >> 20), nil
 }
 
-// sandboxMemory is what all sandboxes can take together, in bytes, on a host
-// with so much memory: all but the reserve, and at least half on a host that is
-// hardly larger than that. What compressed swap holds is not theirs.
+// sandboxMemory is what all sandboxes can take together, in bytes, on a host with so
+// much memory. It is all but the reserve, and at least half. The part that compressed
+// swap holds is taken off.
 func (m Memory) sandboxMemory(host doze.Megabytes, held int64) int64 {
 	if m.SandboxMB > 0 {
 		return m.SandboxMB << 20 // spareMemory left room
@@ -165,8 +165,9 @@ func (m Memory) readyProcesses(memory int64) int {
 	return int(max(1, memory/readyShare/readyBytes))
 }
 
-// zramMax is the most that compressed swap may take of the memory, in bytes: a
-// part of what sandboxes get, or of what is left of the host if that is a number.
+// zramMax is the most that compressed swap may take of the memory, in bytes. It is a
+// share of the host's memory. If SandboxMB is set, it is also bounded by the memory
+// that SandboxMB and the reserve leave.
 func (m Memory) zramMax(host doze.Megabytes) int64 {
 	const share = 4 // more would take from those that are awake what those that sleep rarely need
 	most := host.Bytes() / share
@@ -176,9 +177,11 @@ func (m Memory) zramMax(host doze.Megabytes) int64 {
 	return most
 }
 
-// Largest is the largest sandbox that has all of its memory on a platform whose
+// largest is the largest sandbox that has all of its memory on a platform whose
 // sandboxes can take so many bytes together.
-func Largest(all int64) doze.Megabytes { return doze.Megabytes((all - machine.EngineMemory) >> 20) }
+func largest(all int64, t machine.Traits) doze.Megabytes {
+	return doze.Megabytes((all - t.Overhead) >> 20)
+}
 
 // available returns how much memory sandboxes can still take: what the host can
 // give, or less where they are near their own limit.

@@ -80,7 +80,7 @@ func Remains(data string, i Instance) (teardown.Platform, error) {
 	if !filepath.IsAbs(i.Run) || !teardown.ValidGroup(i.Cgroup) {
 		return teardown.Platform{}, doze.Errorf(doze.Invalid, "%s is damaged: remove it, and give --run and --cgroup as dozed all had them", filepath.Join(data, file))
 	}
-	return teardown.Platform{Run: filepath.Clean(i.Run), Cgroup: i.Cgroup, Data: data}, nil
+	return teardown.Platform{Run: filepath.Clean(i.Run), Cgroup: i.Cgroup, Data: data, Programs: host.Processes()}, nil
 }
 
 // Lock makes directories and makes sure that one process at a time serves them. It

@@ -83,7 +83,7 @@ func TestLockIsAllOrNothing(t *testing.T) {
 func TestRemains(t *testing.T) {
 	t.Parallel()
 	data, other := t.TempDir(), Instance{Run: "/run/x", Cgroup: "x"}
-	if w, err := Remains(data, other); err != nil || w.Run != "/run/x" || w.Data != data {
+	if w, err := Remains(data, other); err != nil || w.Run != "/run/x" || w.Data != data || len(w.Programs) == 0 {
 		t.Errorf("without the file: %+v, %v", w, err)
 	}
 	if err := Announce(data, Instance{Address: "http://127.0.0.1:1", Run: "/run/elsewhere", Cgroup: "elsewhere"}); err != nil {

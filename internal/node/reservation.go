@@ -92,7 +92,7 @@ func (n *Node) Committed() Committed {
 
 // need is what a machine may take. No machine can take more than all together.
 func (n *Node) need(c machine.Config) int64 {
-	need := c.Memory + machine.EngineMemory
+	need := c.Memory + n.Driver.Traits().Overhead
 	if n.Limit > 0 {
 		need = min(need, n.Limit)
 	}
@@ -106,7 +106,7 @@ func (n *Node) never(c machine.Config) error {
 	if c.Memory > int64(doze.MemoryDefault)<<20 && n.Limit > 0 {
 		most = min(cmp.Or(most, n.Limit), n.Limit)
 	}
-	asked := c.Memory + machine.EngineMemory
+	asked := c.Memory + n.Driver.Traits().Overhead
 	if c.Memory <= int64(doze.MemoryDefault)<<20 {
 		asked = n.need(c)
 	}

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/machinetest"
 	"github.com/dozehq/doze/internal/node"
 )
 
 // needs is what an order of these tests reserves.
-const needs = 512<<20 + machine.EngineMemory
+const needs = 512<<20 + machinetest.Overhead
 
 // crowded returns options of a node with room for so many sandboxes in memory.
 func (h *host) crowded(sandboxes int64) node.Options {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -42,6 +43,10 @@ type Platform struct {
 	Run    string // directory of run state
 	Cgroup string // name of the parent of its cgroups
 	Data   string // directory of what must survive; mounts below it are the platform's too
+
+	// Programs are patterns of [path.Match] for the programs of its machines and of
+	// what starts them. One without a slash is for the last part of a path.
+	Programs []string
 }
 
 // Clear ends all sandboxes and launchers and removes mounts, cgroups and run
@@ -88,10 +93,11 @@ func (w Platform) owns(cmdline []byte) bool {
 	if name == "dozed" {
 		return handover.Serves(arguments, w.Run)
 	}
-	if name != "doze-sentry" && !strings.HasPrefix(name, "runsc") && string(program) != "/proc/self/exe" {
-		return false
-	}
-	return bytes.Contains(arguments, []byte(w.Run+"/"))
+	return bytes.Contains(arguments, []byte(w.Run+"/")) && slices.ContainsFunc(w.Programs, func(pattern string) bool {
+		base, _ := path.Match(pattern, name) // the patterns are well formed
+		whole, _ := path.Match(pattern, string(program))
+		return base || whole
+	})
 }
 
 // Mounts returns the mount points below the directories, innermost first.

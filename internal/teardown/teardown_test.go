@@ -11,22 +11,22 @@ import (
 
 func TestOwns(t *testing.T) {
 	t.Parallel()
-	w := Platform{Run: "/run/doze/1a2b3c4d"}
+	w := Platform{Run: "/run/doze/1a2b3c4d", Programs: []string{"doze-launcher", "engine*", "/proc/self/exe"}}
 	for name, tt := range map[string]struct {
 		args []string
 		want bool
 	}{
-		"the launcher":     {[]string{"/opt/doze/doze-sentry", "-run", "/run/doze/1a2b3c4d/00000001"}, true},
-		"the engine":       {[]string{"runsc-sandbox", "--root=/run/doze/1a2b3c4d/00000001/state", "boot"}, true},
-		"its files":        {[]string{"runsc-gofer", "--root=/run/doze/1a2b3c4d/00000001/state"}, true},
+		"the launcher":     {[]string{"/opt/doze/doze-launcher", "-run", "/run/doze/1a2b3c4d/00000001"}, true},
+		"the engine":       {[]string{"engine-sandbox", "--root=/run/doze/1a2b3c4d/00000001/state", "boot"}, true},
+		"its files":        {[]string{"engine-gofer", "--root=/run/doze/1a2b3c4d/00000001/state"}, true},
 		"started again":    {[]string{"/proc/self/exe", "--root=/run/doze/1a2b3c4d/00000001/state"}, true},
-		"another platform": {[]string{"runsc-sandbox", "--root=/run/doze/1a2b3c4d5/00000001/state"}, false},
+		"another platform": {[]string{"engine-sandbox", "--root=/run/doze/1a2b3c4d5/00000001/state"}, false},
 		"dozed":            {[]string{"dozed", "all", "--run", "/run/doze/1a2b3c4d/"}, false},
 		"its holder":       {[]string{"/opt/doze/dozed", "handover", "--socket", "/run/doze/1a2b3c4d/door.sock"}, true},
 		"an older holder":  {[]string{"/opt/doze/dozed", "keep", "--socket", "/run/doze/1a2b3c4d/door.sock"}, true},
 		"another's holder": {[]string{"/opt/doze/dozed", "handover", "--socket", "/run/doze/1a2b3c4d5/door.sock"}, false},
-		"who reads a log":  {[]string{"tail", "-f", "/run/doze/1a2b3c4d/00000001/launcher.log"}, false},
-		"only its name":    {[]string{"/run/doze/1a2b3c4d/runsc"}, false},
+		"a log's reader":   {[]string{"tail", "-f", "/run/doze/1a2b3c4d/00000001/launcher.log"}, false},
+		"only its name":    {[]string{"/run/doze/1a2b3c4d/engine"}, false},
 		"a kernel thread":  {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {

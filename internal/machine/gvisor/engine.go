@@ -42,7 +42,6 @@ const (
 	fileSocket  = "launcher.sock"
 	fileVersion = "version" // what the engine calls itself
 	dirBundles  = "bundles" // of the machines that have run state, by id
-	fileSentry  = "doze-sentry"
 	unmade      = ".making" // behind the name of an engine that is being copied
 )
 
@@ -83,7 +82,7 @@ func (o Options) engineAt(version string) *engine {
 	socket := filepath.Join(run, fileSocket)
 	return &engine{
 		// Engines of earlier releases know the limit of a pause by its old name.
-		version: version, run: run, memory: o.Memory, sentry: filepath.Join(o.Engines, version, fileSentry), client: newClient(socket),
+		version: version, run: run, memory: o.Memory, sentry: filepath.Join(o.Engines, version, Program), client: newClient(socket),
 		args: []string{"-run", run, "-cgroup", o.Cgroup, "-socket", socket, "-flip-limit", cmp.Or(o.PauseLimit, LimitPause).String()},
 		used: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -142,8 +141,8 @@ func (o Options) versions() (list []string, err error) {
 	return list, nil
 }
 
-// install copies a binary, in one step, unless it is there. It is a copy and no
-// link: whoever replaces the original must not change what machines run in.
+// install copies a binary, in one step, unless it is there. It is a copy and no link: a
+// replaced original must not change the program that machines run in.
 func install(from, to string) (err error) {
 	source, err := os.Open(from)
 	if err != nil {

@@ -291,7 +291,7 @@ func TestMissingEngine(t *testing.T) {
 
 	// One that is no program is in nobody's way either.
 	place := filepath.Join(h.engines, old)
-	if err := errors.Join(os.Mkdir(place, 0o700), os.WriteFile(filepath.Join(place, fileSentry), []byte("?"), 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir(place, 0o700), os.WriteFile(filepath.Join(place, Program), []byte("?"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	d = h.open(t)
@@ -306,7 +306,7 @@ func TestMissingEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	half := filepath.Join(h.engines, "v0") // of a crash while it was copied
-	if err := errors.Join(os.Mkdir(half, 0o700), os.WriteFile(filepath.Join(half, fileSentry+unmade), nil, 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir(half, 0o700), os.WriteFile(filepath.Join(half, Program+unmade), nil, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	d = h.open(t)
@@ -376,8 +376,8 @@ func TestEnginePutBack(t *testing.T) {
 	m = adopt(t, d, c)
 	copied := filepath.Join(h.Dir, "copy")
 	for name, call := range map[string]func() error{
-		"resume": func() error { return m.Resume(t.Context()) },
-		"keep":   func() error { return m.Snapshot(t.Context(), copied) },
+		"resume":   func() error { return m.Resume(t.Context()) },
+		"snapshot": func() error { return m.Snapshot(t.Context(), copied) },
 	} {
 		if err := call(); !errors.Is(err, machine.ErrNoEngine) || !strings.Contains(err.Error(), filepath.Base(place)) {
 			t.Errorf("%s: %v, want ErrNoEngine of %s", name, err, filepath.Base(place))

@@ -141,13 +141,27 @@ func (d *Driver) home(id string) *engine {
 	return d.current
 }
 
-// DriverName is that of the driver.
-const DriverName = "gvisor"
+const (
+	// DriverName is that of the driver.
+	DriverName = "gvisor"
+	// Program is the file name of the launcher. An installation has it beside dozed.
+	Program = "doze-sentry"
+	// Overhead is how many bytes the engine of a machine may take besides the memory
+	// of its guest.
+	Overhead = 96 << 20
+)
+
+// Traits are those of the driver.
+func Traits() machine.Traits {
+	return machine.Traits{Name: DriverName, Swap: true, Copies: true, Directories: true, Overhead: Overhead}
+}
+
+// Processes are patterns for the programs of the launcher and of the engine, as
+// teardown has them. The engine starts some of its processes by way of /proc.
+func Processes() []string { return []string{Program, "runsc*", "/proc/self/exe"} }
 
 // Traits implements [machine.Driver].
-func (*Driver) Traits() machine.Traits {
-	return machine.Traits{Name: DriverName, Swap: true, Copies: true, Directories: true}
-}
+func (*Driver) Traits() machine.Traits { return Traits() }
 
 // Free returns how many bytes all machines may still take.
 func (d *Driver) Free() (int64, error) { return hostproc.Free(d.options.Cgroup, d.options.Memory) }
@@ -295,7 +309,7 @@ func (d *Driver) Sweep(ctx context.Context, live func(id string) bool) error {
 	return errors.Join(err, d.vouchers.Sweep())
 }
 
-// sweep ends the machines of one engine that keep does not name.
+// sweep ends the machines of one engine for whose ids live is false.
 func (d *Driver) sweep(ctx context.Context, e *engine, live func(id string) bool) error {
 	states, err := e.list(ctx)
 	for id := range states {
@@ -495,9 +509,9 @@ func (d *Driver) pass(ctx context.Context, out chan<- machine.Event, e machine.E
 	}
 }
 
-// stale reports whether an event tells the end of processes in whose place the
-// machine has others by now: it may be slower than the answer to the call that
-// met that end. Where one can have others, they are there before we know it.
+// stale reports whether an event tells the end of processes that others have replaced.
+// Such an event may be slower than the answer to the call that met that end. New
+// processes exist before we learn of them.
 func (d *Driver) stale(ctx context.Context, e machine.Event) bool {
 	d.mu.Lock()
 	s := d.machines[e.ID]

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // sentryIn is the engine of all tests, and enginesIn where it is installed, in what
 // they share.
-func sentryIn(dir string) string  { return filepath.Join(dir, fileSentry) }
+func sentryIn(dir string) string  { return filepath.Join(dir, Program) }
 func enginesIn(dir string) string { return filepath.Join(dir, "engines") }
 
 func makeEngine(ctx context.Context, dir string) error {
@@ -46,7 +46,7 @@ func makeEngine(ctx context.Context, dir string) error {
 	if err := buildSentry(ctx, version, sentryIn(dir)); err != nil {
 		return err
 	}
-	return install(sentryIn(dir), filepath.Join(enginesIn(dir), version, fileSentry)) // before many would at once
+	return install(sentryIn(dir), filepath.Join(enginesIn(dir), version, Program)) // before many would at once
 }
 
 // buildSentry builds a version of the engine.
@@ -141,7 +141,7 @@ func (h *host) launcher() int {
 }
 
 func (h *host) launchers() []int {
-	return rig.PIDs(func(cmdline string) bool { return strings.Contains(cmdline, "/"+fileSentry+" -run "+h.Run) })
+	return rig.PIDs(func(cmdline string) bool { return strings.Contains(cmdline, "/"+Program+" -run "+h.Run) })
 }
 
 // Empty fails t if something is left of a machine. The launcher is no leak.

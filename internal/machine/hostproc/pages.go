@@ -148,8 +148,8 @@ func done(ranges []unix.RemoteIovec, n int) int {
 }
 
 // InUse returns which memory of a machine is in RAM, as addresses of pages in its
-// engine: what the processes have mapped that the guest's run in, all of which
-// the engine can reach, and the engine's own.
+// engine. It has the memory that the guest's processes have mapped, all of which the
+// engine can reach, and the engine's own.
 func InUse(engine int) ([]uint64, error) {
 	maps, err := mappings(engine)
 	if err != nil {
@@ -251,7 +251,7 @@ func mappings(pid int) ([]mapping, error) {
 func readMaps(r io.Reader) (all []mapping, err error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		fields := strings.Fields(lines.Text()) // 7f00-7f80 rw-s 00001000 00:01 7 /memfd:runsc-memory (deleted)
+		fields := strings.Fields(lines.Text()) // 7f00-7f80 rw-s 00001000 00:01 7 /memfd:memory (deleted)
 		if len(fields) < 5 {
 			return nil, fmt.Errorf("a line of the maps is %q", lines.Text())
 		}

@@ -15,9 +15,9 @@ import (
 
 func TestReadMaps(t *testing.T) {
 	t.Parallel()
-	got, err := readMaps(strings.NewReader(`00400000-01431000 r-xp 00000000 fe:00 9 /bin/doze-sentry
+	got, err := readMaps(strings.NewReader(`00400000-01431000 r-xp 00000000 fe:00 9 /bin/launcher
 2bebdb000000-2bebdc400000 rw-p 00000000 00:00 0
-7fc9b8400000-7fc9b8a0e000 rw-s 00003000 00:01 7 /memfd:runsc-memory (deleted)
+7fc9b8400000-7fc9b8a0e000 rw-s 00003000 00:01 7 /memfd:memory (deleted)
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
 `))
 	want := []mapping{

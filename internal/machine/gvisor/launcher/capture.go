@@ -68,7 +68,7 @@ const (
 	// copiers is how many threads copy at most. Memory is no faster with more,
 	// and the machines that are awake need the others.
 	copiers = 4
-	// stateMax bounds the engine's own state: its heap is below machine.EngineMemory.
+	// stateMax bounds the engine's own state: its heap is below gvisor.Overhead.
 	stateMax = 1 << 30
 	// A copy has the priority of a job in the background, for processor and
 	// disk: 7 is the lowest of the default class of the disk.

@@ -22,7 +22,6 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/dozehq/doze/internal/failpoint"
-	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 	"github.com/dozehq/doze/internal/machine/hostproc"
@@ -110,7 +109,7 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	if err := failpoint.Reach(failpoint.Group, s.id); err != nil {
 		return err
 	}
-	g, err := s.l.groups.Make(c.ID, c.Memory+machine.EngineMemory)
+	g, err := s.l.groups.Make(c.ID, c.Memory+gvisor.Overhead)
 	if err != nil {
 		return err
 	}
@@ -154,10 +153,10 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 }
 
 // join moves the processes of a new machine into its group, before its first
-// instruction, and sets who dies first when memory runs out: those that the guest
-// will run in, and then the engine. Every process that comes later descends from
-// one that is there now, and inherits both. Without the second, all would have the
-// score of the dozed that started us.
+// instruction. It also sets which die first when memory runs out: those that the guest
+// will run in, and then the engine. Every process that comes later descends from one
+// that is there now, and inherits both. Without the second, all would have the score of
+// the dozed that started us.
 func join(g *hostproc.Group, c *container.Container) error {
 	engine := c.SandboxPid()
 	err := hostproc.Visit(engine, func(pid int) error {
@@ -476,9 +475,9 @@ func (s *sandbox) shoot() {
 	}
 }
 
-// clear removes the run state and the cgroup of a machine whose processes are
-// gone. Whoever comes second waits and finds it done: by then there may be
-// another machine of that name, whose run state it is.
+// clear removes the run state and the cgroup of a machine whose processes are gone. A
+// second call waits and finds it done. By then the run state may belong to another
+// machine of that name.
 func (s *sandbox) clear() { s.clearing.Do(s.removeRunState) }
 
 func (s *sandbox) removeRunState() {

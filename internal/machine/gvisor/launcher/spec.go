@@ -26,9 +26,9 @@ const (
 	annotationOptions = "dev.gvisor.spec.rootfs.options"
 )
 
-// What a guest may write lives in its memory. Each of its file systems has a
-// share of that, and something is left for its processes: a file that grows
-// without end meets the end of its file system, and not that of the sandbox.
+// What a guest may write lives in its memory. Each of its file systems has a share of
+// that, and the rest is for its processes. A file that grows without end fills its file
+// system and does not end the sandbox.
 const (
 	shareRoot  = 0.5
 	shareTmp   = 0.2
@@ -158,7 +158,7 @@ func volumesFor(c gvisor.Config) (mounts []specs.Mount) {
 
 // memoryLimit is what a machine of this spec may be charged for.
 func memoryLimit(spec *specs.Spec) int64 {
-	return *spec.Linux.Resources.Memory.Limit + machine.EngineMemory // specFor writes it
+	return *spec.Linux.Resources.Memory.Limit + gvisor.Overhead // specFor writes it
 }
 
 // cpuLimit is its share of the host's processors.
@@ -166,10 +166,10 @@ func cpuLimit(spec *specs.Spec) float64 {
 	return float64(*spec.Linux.Resources.CPU.Quota) / hostproc.CPUPeriod // specFor writes it
 }
 
-// Size tells the engine's process how large its guest is. gVisor learns that
-// from cgroups which it makes itself; we make them (see configFor), so our
-// main puts the numbers of the spec, which the process inherits as an open
-// file, into its arguments. It is called before gVisor's own main.
+// Size tells the engine's process how large its guest is. gVisor reads that from
+// cgroups which it makes itself, but here we make them (see configFor). So our main
+// puts the numbers of the spec, which the process inherits as an open file, into its
+// arguments. It is called before gVisor's own main.
 func Size(args []string) []string {
 	args = rooted(args)
 	spec, ok := inheritedSpec(args)
