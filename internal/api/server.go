@@ -1,8 +1,8 @@
-// Package api is the control API as a framework: tables of routes, and what holds for each
-// of them. It finds the route of a request, proves who calls and what they may, writes the
-// audit log, decodes bodies and queries, reports mistakes together, pages lists, and
-// describes it all in the form of OpenAPI. It knows no record and no node: rooms such as
-// tenancy bring their own rows.
+// Package api is the control API as a framework: tables of routes, and what holds for
+// each of them. It finds the route of a request, authenticates and authorizes the
+// caller, and writes the audit log. It decodes bodies and queries, reports mistakes
+// together, pages lists, and describes it all as OpenAPI. It knows no record and no
+// node: rooms such as tenancy bring their own rows.
 package api
 
 import (
@@ -131,9 +131,9 @@ func (s *Server) RouteOf(method, path string) (Route, bool) {
 // be in any workspace: its handler decides.
 const AnyScope = "*"
 
-// Handler returns the control API below /v0. It matches the escaped path as it
-// came: nothing is cleaned, and nothing redirects. Who has no credential does
-// not learn which paths there are.
+// Handler returns the control API below /v0. It matches the escaped path as it came:
+// nothing is cleaned, and nothing redirects. A caller without a credential does not
+// learn which paths there are.
 func (s *Server) Handler() http.Handler {
 	handlers := make([]http.Handler, len(s.routes))
 	for i := range s.routes {
@@ -167,7 +167,7 @@ func (s *Server) Handler() http.Handler {
 func unserved(allowed []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(allowed) == 0 {
-			httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "there is no such path; paths begin with %s", Prefix))
+			httpx.WriteError(w, r, noSuchPath(r.URL.EscapedPath()))
 			return
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
@@ -176,6 +176,15 @@ func unserved(allowed []string) http.Handler {
 			"message": "this path answers " + strings.Join(allowed, ", ") + " only",
 		})
 	})
+}
+
+// noSuchPath names a path that the table has not, or its beginning. [Prefix] is a
+// hint for callers who left it out.
+func noSuchPath(path string) error {
+	if strings.HasPrefix(path, Prefix+"/") {
+		return doze.Errorf(doze.NotFound, "no such path: %.200s", path)
+	}
+	return doze.Errorf(doze.NotFound, "no such path: %.200s: paths begin with %s", path, Prefix)
 }
 
 // namedMax bounds the workspaces that an error names.

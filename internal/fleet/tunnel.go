@@ -75,7 +75,7 @@ func PortFailure(ctx context.Context, port uint16, err error) error {
 	case ctx.Err() != nil:
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d of the sandbox", port)
+		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d: start a server on it", port)
 	case errors.Is(err, context.DeadlineExceeded):
 		return doze.Wrap(err, doze.Unavailable, "port %d of the sandbox does not answer", port)
 	}
