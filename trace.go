@@ -23,7 +23,7 @@ type Trace struct {
 	Kind      string `json:"kind"` // wake or create
 	StartedAt Time   `json:"startedAt"`
 	// From is the tier that a wake began in, or what the machine of a create is
-	// made of: spare, template, image or snapshot. It is empty before that is known.
+	// made of: spare, image or snapshot. It is empty before that is known.
 	From   string `json:"from"`
 	Status string `json:"status"`          // running, done or failed
 	Error  string `json:"error,omitempty"` // of a failed one

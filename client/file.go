@@ -101,7 +101,7 @@ func form(name string, content io.Reader, permissions string) (kind string, body
 }
 
 // MakeDir creates a directory and those above it. One that is there stays as it
-// is. Permissions are those of [Box.WriteFile].
+// is. Permissions are those of [Agent.WriteFile].
 func (b *Agent) MakeDir(ctx context.Context, name, permissions string) (Done, error) {
 	in := map[string]any{"isDirectory": true}
 	if permissions != "" {

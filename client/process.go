@@ -31,7 +31,7 @@ type Command struct {
 	Wait       bool              `json:"waitForCompletion,omitempty"`
 	Stdin      bool              `json:"stdin,omitempty"` // WriteInput can write to it
 
-	// Input is what [Box.Run] writes to its standard input, up to its end. Nil is
+	// Input is what [Agent.Run] writes to its standard input, up to its end. Nil is
 	// no input. A read from it that is under way when Run returns goes on, since
 	// nothing calls off a read: what it gets is lost.
 	Input io.Reader `json:"-"`

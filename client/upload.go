@@ -37,7 +37,7 @@ type part struct {
 	ETag   string `json:"etag"`
 }
 
-// Upload is [Box.WriteFile] for content of any size: what is large goes in
+// Upload is [Agent.WriteFile] for content of any size: what is large goes in
 // parts, and the file is there when all of them are.
 func (b *Agent) Upload(ctx context.Context, name string, content io.Reader, permissions string) (Done, error) {
 	var first bytes.Buffer // most files are small

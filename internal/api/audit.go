@@ -197,8 +197,8 @@ func made(ctx context.Context, out any) {
 	}
 }
 
-// attended serves a row of the table that needs no credential. Who sends it, and
-// whether they may, only its handler learns: the answer waits for the line.
+// attended serves a row of the table that needs no credential. Only the handler learns
+// the caller, and whether the call is allowed: the answer waits for the line.
 func (s *Server) attended(rt *Route, h http.Handler) http.Handler {
 	if rt.Scope != "" || rt.Method == http.MethodGet {
 		return h
@@ -250,9 +250,8 @@ func (s *Server) close(e *audit.Entry, r *http.Request, open bool, rec *recorder
 	}
 }
 
-// Turned writes the line of a request that was turned away at the door of a
-// sandbox. Those who are told that there is none were denied, too. The name of the
-// sandbox is empty if nobody knows it.
+// Turned records that the edge denied a request. A 404 for a foreign sandbox counts
+// as denied. The name of the sandbox is empty if it is unknown.
 func (s *Server) Turned(r *http.Request, id string, c access.Caller, sandbox string, err error) {
 	public := doze.Public(err)
 	switch public.Kind {

@@ -115,16 +115,16 @@ func (s *Server) Load(ctx context.Context) error {
 		case doze.Running, doze.Suspending, doze.Waking:
 			// Until when it was used is not recorded: perhaps until now.
 			used[sb.Machine] = s.began
-			s.Directory.Put(routeOf(sb))
+			s.Directory.Put(upstreamOf(sb))
 		case doze.Pending, doze.Starting:
 			if sb.Machine == sb.UID { // its first
 				s.cut.starts = append(s.cut.starts, sb.UID)
 			}
 		case doze.Failed:
 			s.cut.failed = append(s.cut.failed, sb)
-			s.Directory.Put(routeOf(sb))
+			s.Directory.Put(upstreamOf(sb))
 		default:
-			s.Directory.Put(routeOf(sb))
+			s.Directory.Put(upstreamOf(sb))
 		}
 		return nil
 	})
@@ -144,9 +144,9 @@ func (s *Server) Adopt(ctx context.Context) error {
 	err := errors.Join(s.tellNode(ctx), s.recoverSnapshots(ctx), s.recoverVolumes(ctx))
 	for _, sb := range s.cut.failed {
 		if _, ok := s.glance(ctx, sb)[sb.Machine]; ok {
-			r := routeOf(sb)
-			r.Failed = false
-			s.Directory.Put(r)
+			up := upstreamOf(sb)
+			up.Failed = false
+			s.Directory.Put(up)
 		}
 	}
 	for _, uid := range s.cut.starts {
@@ -187,10 +187,10 @@ func (s *Server) tellNode(ctx context.Context) error {
 	})
 }
 
-// resume takes up a start that was cut short. A sandbox that never ran ends, so
-// that its name is free for the next try; one that was being replaced gets its
-// fresh machine, or fails and keeps its name. Preconditions: the lock of the
-// sandbox is held, or no request comes in yet.
+// resume takes up a start that was cut short. A sandbox that never ran ends, so that
+// its name is free for a retry. A sandbox that was being replaced gets its fresh
+// machine, or fails and keeps its name. Preconditions: the lock of the sandbox is held,
+// or no request comes in yet.
 func (s *Server) resume(ctx context.Context, uid string) error {
 	sb, err := s.Store.Sandbox(ctx, uid)
 	if doze.Public(err).Kind == doze.NotFound { // it left nothing
@@ -221,8 +221,8 @@ func (s *Server) resume(ctx context.Context, uid string) error {
 	return context.Cause(ctx)
 }
 
-// routeOf is where the edge finds a sandbox.
-func routeOf(sb store.Sandbox) fleet.Upstream {
+// upstreamOf is where the edge finds a sandbox.
+func upstreamOf(sb store.Sandbox) fleet.Upstream {
 	return fleet.Upstream{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
 		Enabled: sb.Admits(),

@@ -110,7 +110,8 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snap
 	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
 	sb.Deadline = deadline(sb, now)
 
-	// The turn comes before the record, so that whoever finds it can wait.
+	// The turn comes before the record, so that a caller that finds the record can
+	// wait.
 	life, release, err := s.take(ctx, sb.UID, 0)
 	if err != nil {
 		return doze.Sandbox{}, err
@@ -166,9 +167,9 @@ func (s *Server) boot(ctx context.Context, sb store.Sandbox, from string) (store
 	err = s.Node.Create(ctx, o)
 	if err == nil {
 		defer s.published.begin(ctx, sb.Machine)()
-		// Whoever deletes the sandbox does so before the route is there, then
-		// the step fails; or after the step, and removes the route.
-		s.Directory.Put(routeOf(sb))
+		// A delete before the upstream is there makes the step fail. A delete after
+		// the step removes the upstream.
+		s.Directory.Put(upstreamOf(sb))
 		booted, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Booted, At: time.Now()})
 		if err == nil {
 			s.Images.Note(ctx, sb)
@@ -204,7 +205,7 @@ func (s *Server) unboot(ctx context.Context, sb store.Sandbox, from string, err 
 			On: doze.Broke, Message: public.Message, At: time.Now(), Machine: store.NewID(),
 		})
 		if err2 == nil {
-			s.route(ctx, sb)
+			s.putUpstream(ctx, sb)
 		}
 	}
 	if err2 != nil {

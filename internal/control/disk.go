@@ -15,9 +15,9 @@ import (
 // measures by itself about once a minute.
 const diskLook = 10 * time.Second
 
-// disk is what workspaces take of the disk besides what records promise them:
-// checkpoints, archives, files that are being written to drives, scratch
-// volumes, and images that sandboxes use by the name of a registry.
+// disk is what workspaces take of the disk besides what records reserve for them. It
+// counts checkpoints, archives, files on their way to drives, scratch volumes, and
+// images that sandboxes use by the name of a registry.
 type disk struct {
 	at    time.Time // of the measurement; only the loop reads it
 	bytes atomic.Pointer[map[string]int64]

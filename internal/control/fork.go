@@ -238,6 +238,6 @@ func (s *Server) replace(ctx context.Context, sb, want store.Sandbox, n store.Sn
 	if err != nil {
 		return err
 	}
-	s.route(ctx, now)
+	s.putUpstream(ctx, now)
 	return nil
 }

@@ -41,7 +41,7 @@ type mountList struct {
 
 // ServeMounts answers a request to a sandbox about its drives, whose path, as it
 // was sent, begins with /drives/mount. Its caller may use the sandbox.
-func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route fleet.Upstream, path string) {
+func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, upstream fleet.Upstream, path string) {
 	httpx.SandboxHeaders(w.Header()) // as the agent's answers have them
 	if r.Method == http.MethodOptions {
 		w.WriteHeader(http.StatusNoContent)
@@ -49,7 +49,7 @@ func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route fleet
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), mountTimeout)
 	defer cancel()
-	out, err := s.serveMounts(ctx, r, route, strings.TrimPrefix(path, mountsPath))
+	out, err := s.serveMounts(ctx, r, upstream, strings.TrimPrefix(path, mountsPath))
 	if err != nil {
 		httpx.WriteErrorAs(w, r, err, httpx.SandboxBody)
 		return
@@ -58,26 +58,26 @@ func (s *Server) ServeMounts(w http.ResponseWriter, r *http.Request, route fleet
 }
 
 // serveMounts is ServeMounts with what is behind the path of all mounts.
-func (s *Server) serveMounts(ctx context.Context, r *http.Request, route fleet.Upstream, rest string) (any, error) {
+func (s *Server) serveMounts(ctx context.Context, r *http.Request, upstream fleet.Upstream, rest string) (any, error) {
 	switch {
 	case r.Method == http.MethodDelete:
-		return s.unmountDrive(ctx, route, rest)
+		return s.unmountDrive(ctx, upstream, rest)
 	case rest != "" && rest != "/":
 	case r.Method == http.MethodPost:
 		body, err := api.ReadBody(r)
 		if err != nil {
 			return nil, err
 		}
-		return s.mountDrive(ctx, route, body)
+		return s.mountDrive(ctx, upstream, body)
 	case r.Method == http.MethodGet, r.Method == http.MethodHead: // which gets no body
-		return s.listMounts(ctx, route)
+		return s.listMounts(ctx, upstream)
 	}
 	return nil, doze.Errorf(doze.NotFound, "there is no %s of this path", r.Method)
 }
 
-func (s *Server) listMounts(ctx context.Context, route fleet.Upstream) (mountList, error) {
+func (s *Server) listMounts(ctx context.Context, upstream fleet.Upstream) (mountList, error) {
 	list := mountList{[]doze.DriveMount{}}
-	all, err := s.Node.DriveMounts(ctx, route.UID)
+	all, err := s.Node.DriveMounts(ctx, upstream.UID)
 	for _, m := range all {
 		list.Mounts = append(list.Mounts, m.DriveMount)
 	}
@@ -85,7 +85,7 @@ func (s *Server) listMounts(ctx context.Context, route fleet.Upstream) (mountLis
 }
 
 // mountDrive puts a drive into a sandbox, if the drive allows that.
-func (s *Server) mountDrive(ctx context.Context, route fleet.Upstream, body map[string]any) (mounted, error) {
+func (s *Server) mountDrive(ctx context.Context, upstream fleet.Upstream, body map[string]any) (mounted, error) {
 	var m fleet.DriveMount
 	var p doze.Problems
 	api.Decode(&m.DriveMount, body, "", &p)
@@ -97,7 +97,7 @@ func (s *Server) mountDrive(ctx context.Context, route fleet.Upstream, body map[
 	if err := m.CheckPath(); err != nil {
 		return mounted{}, err
 	}
-	d, err := s.Store.Drive(ctx, route.Workspace, m.Drive)
+	d, err := s.Store.Drive(ctx, upstream.Workspace, m.Drive)
 	if err != nil {
 		return mounted{}, driveError(err)
 	}
@@ -106,14 +106,14 @@ func (s *Server) mountDrive(ctx context.Context, route fleet.Upstream, body map[
 		return mounted{}, err
 	}
 	defer release()
-	if d, err = s.Store.Drive(life, route.Workspace, m.Drive); err != nil { // as it is in our turn
+	if d, err = s.Store.Drive(life, upstream.Workspace, m.Drive); err != nil { // as it is in our turn
 		return mounted{}, driveError(err)
 	}
-	if err := s.permit(life, route, d, &m); err != nil {
+	if err := s.permit(life, upstream, d, &m); err != nil {
 		return mounted{}, err
 	}
 	m.ID, m.DriveID, m.UID, m.GID = store.NewID(), d.ID, idOf(m.UIDMap), idOf(m.GIDMap)
-	if m, err = s.Node.MountDrive(life, route.UID, m); err != nil {
+	if m, err = s.Node.MountDrive(life, upstream.UID, m); err != nil {
 		return mounted{}, err
 	}
 	return mounted{true, "Drive mounted successfully", m.DriveMount}, nil
@@ -129,8 +129,8 @@ func driveError(err error) error {
 }
 
 // permit is Forbidden if a drive does not allow a mount.
-func (s *Server) permit(ctx context.Context, route fleet.Upstream, d store.Drive, m *fleet.DriveMount) error {
-	sb, err := s.Store.SandboxByName(ctx, route.Workspace, route.Name)
+func (s *Server) permit(ctx context.Context, upstream fleet.Upstream, d store.Drive, m *fleet.DriveMount) error {
+	sb, err := s.Store.SandboxByName(ctx, upstream.Workspace, upstream.Name)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func idOf(text string) *uint32 {
 }
 
 // unmountDrive takes a drive away from the path behind that of all mounts.
-func (s *Server) unmountDrive(ctx context.Context, route fleet.Upstream, rest string) (unmounted, error) {
+func (s *Server) unmountDrive(ctx context.Context, upstream fleet.Upstream, rest string) (unmounted, error) {
 	path, err := url.PathUnescape(rest)
 	path = strings.TrimLeft(path, "/")
 	var p doze.Problems
@@ -172,7 +172,7 @@ func (s *Server) unmountDrive(ctx context.Context, route fleet.Upstream, rest st
 		return unmounted{}, doze.Wrap(err, doze.Internal, "%s", doze.Public(err).Message)
 	}
 	path = doze.CleanMountPath(path)
-	if err := s.Node.UnmountDrive(ctx, route.UID, path); err != nil {
+	if err := s.Node.UnmountDrive(ctx, upstream.UID, path); err != nil {
 		return unmounted{}, err
 	}
 	return unmounted{true, "Drive unmounted successfully", path}, nil

@@ -152,10 +152,10 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	return sb, nil
 }
 
-// unmask returns the variables that a caller wants in a field of a body, with the
-// stored value for each that came back masked or without one: callers send back
-// what they were shown. A value that was kept secret stays secret. Of variables with the same
-// name, the nth stands for the nth.
+// unmask returns the variables that a caller wants in a field of a body. A variable
+// that came back masked or without a value gets the stored one, since callers send back
+// what they were shown. A value that was kept secret stays secret. Of variables with
+// the same name, the nth stands for the nth.
 func unmask(was, now []doze.Env, field string, p *doze.Problems) []doze.Env {
 	stored := map[string][]doze.Env{}
 	for _, e := range was {
@@ -235,7 +235,7 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	}
 	updated, err := s.Store.Update(ctx, want)
 	if _, found := s.Directory.Find(sb.Metadata.Workspace, sb.Metadata.Name, time.Time{}); err == nil && found {
-		s.route(ctx, updated) // until another moment, perhaps
+		s.putUpstream(ctx, updated) // until another moment, perhaps
 	}
 	return err
 }
@@ -255,13 +255,13 @@ func (s *Server) enable(ctx context.Context, sb, want store.Sandbox) (store.Sand
 		On: doze.Enable, Message: "the sandbox is enabled", At: time.Now(), Revision: sb.Revision, Write: &want,
 	})
 	if err == nil {
-		s.route(ctx, sb)
+		s.putUpstream(ctx, sb)
 	}
 	return sb, err
 }
 
-// disable lets no request in any more. The record comes first, and the loop
-// that mends completes what we leave.
+// disable lets no request in any more. The record comes first, and the reconcile
+// loop completes what we leave.
 func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sandbox) error {
 	sb, err := s.Store.Apply(ctx, sb.UID, store.Step{
 		On: doze.Disable, At: time.Now(), Revision: sb.Revision, Write: want,
@@ -269,7 +269,7 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 	if err != nil {
 		return err
 	}
-	s.route(ctx, sb)
+	s.putUpstream(ctx, sb)
 	if err := s.finishDisable(ctx, sb.UID); err != nil {
 		slog.WarnContext(ctx, "disabling is tried again", "sandbox", sb.UID, "err", err)
 		s.reconciling.Ring()
@@ -277,11 +277,11 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 	return nil
 }
 
-// route lets the edge find sb, unless it was deleted meanwhile.
-func (s *Server) route(ctx context.Context, sb store.Sandbox) {
-	s.Directory.Put(routeOf(sb))
-	// Deleted before Put, its route would stay. What ends after this look,
-	// removes the route itself.
+// putUpstream lets the edge find sb, unless it was deleted meanwhile.
+func (s *Server) putUpstream(ctx context.Context, sb store.Sandbox) {
+	s.Directory.Put(upstreamOf(sb))
+	// A delete before Put would leave the upstream. A delete after this look removes
+	// the upstream itself.
 	if now, err := s.Store.Sandbox(ctx, sb.UID); err != nil || now.Phase.Ended() {
 		s.drop(sb)
 	}

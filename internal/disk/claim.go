@@ -162,9 +162,8 @@ func (l *Library) claim(file string) (bool, error) {
 	return true, l.writeClaim(c)
 }
 
-// Release says that no record names a reference any more: its image is removed by
-// the next Collect, unless something needs it, and not only when it was unused for
-// long.
+// Release says that no record names a reference any more. The next Collect removes its
+// image, unless something needs it, however short it was unused.
 func (l *Library) Release(ref string) {
 	r, err := parse(ref)
 	if err != nil {
@@ -179,10 +178,10 @@ func (l *Library) Release(ref string) {
 	}
 }
 
-// Collect removes images of registries that nobody needs: no file of used, nor
-// reference of named, nor claim of another owner is about them, and they were unused
-// for keep or are released. 0 keeps those that are not released for ever. Images
-// that were made on this host stay. It returns what it removed.
+// Collect removes images of registries that nobody needs, and returns them. No file
+// of used, no reference of named and no claim of another owner may be about such an
+// image. It must be released, or unused for the retention. A retention of 0 has no
+// end. Images that were made on this host stay.
 func (l *Library) Collect(used, named []string, retention time.Duration) (gone []Image, err error) {
 	if l.o.Owner == "" {
 		return nil, doze.Errorf(doze.Internal, "a library without an owner collects nothing")
@@ -200,7 +199,7 @@ func (l *Library) Collect(used, named []string, retention time.Duration) (gone [
 	if err != nil {
 		return nil, err
 	}
-	records, _, err := read(l.imageDir()) // what is damaged is left for whoever looks into it
+	records, _, err := read(l.imageDir()) // damaged images stay, for the operator to look into
 	if err != nil {
 		return nil, err
 	}

@@ -14,12 +14,12 @@ type Upstream struct {
 	Name      string
 	Enabled   bool
 	Failed    bool      // it has no machine that could say why
-	Until     time.Time // from then on it leads nowhere, whether it is still here or not; zero is never
+	Until     time.Time // from then on it leads nowhere, even if it is still here; zero is never
 }
 
-// Directory maps the address of a sandbox to its route, in memory. Control
-// writes it, the edge reads it; nothing on the way of a request waits for a
-// database. It is safe for concurrent use.
+// Directory maps the address of a sandbox to its upstream, in memory. Control
+// writes it, and the edge reads it: no request waits for a database. It is safe for
+// concurrent use.
 type Directory struct {
 	mu     sync.RWMutex
 	byName map[[2]string]Upstream      // guarded by mu; key: workspace, name
@@ -31,8 +31,8 @@ func NewDirectory() *Directory {
 	return &Directory{byName: map[[2]string]Upstream{}, tell: func(string, any) {}}
 }
 
-// Tell has fn told of every route, and then of each change. Without a value, a
-// route is gone. fn must not block.
+// Tell calls fn for every upstream, and then for each change. Without a value, an
+// upstream is gone. fn must not block.
 func (d *Directory) Tell(fn func(key string, value any)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,7 +59,7 @@ func (d *Directory) Apply(key string, value json.RawMessage) error {
 	return nil
 }
 
-// key names a route where it is told. A workspace has no slash in its name.
+// key names an upstream where it is told. A workspace has no slash in its name.
 func (r Upstream) key() string { return r.Workspace + "/" + r.Name }
 
 func splitKey(key string) (workspace, name string) {
@@ -67,7 +67,7 @@ func splitKey(key string) (workspace, name string) {
 	return workspace, name
 }
 
-// Put adds r, or replaces the route of the same workspace and name.
+// Put adds r, or replaces the upstream of the same workspace and name.
 func (d *Directory) Put(r Upstream) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,8 +75,8 @@ func (d *Directory) Put(r Upstream) {
 	d.tell(r.key(), r)
 }
 
-// Drop removes the route of a name if it still leads to uid: a name that was
-// reused meanwhile keeps its new route.
+// Drop removes the upstream of a name if it still leads to uid: a name that was
+// reused meanwhile keeps its new upstream.
 func (d *Directory) Drop(workspace, name, uid string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +87,7 @@ func (d *Directory) Drop(workspace, name, uid string) {
 	}
 }
 
-// Find returns the route of a name.
+// Find returns the upstream of a name.
 func (d *Directory) Find(workspace, name string, now time.Time) (Upstream, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

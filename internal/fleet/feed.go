@@ -34,7 +34,7 @@ const (
 
 // The topics of control's feed, and what their keys are.
 const (
-	TopicUpstreams  = "routes"     // of sandboxes; see Directory
+	TopicUpstreams  = "routes"     // of sandboxes; see Directory. The value is older than the word: edges of earlier builds follow it
 	TopicPreviews   = "previews"   // by label
 	TopicDomains    = "domains"    // by name
 	TopicPrincipals = "principals" // by sub
@@ -206,7 +206,7 @@ func (f *Feed) after(revision, unknown uint64) (facts []Fact, last uint64, more 
 	return facts, f.revision, false, f.changed
 }
 
-// stands reports whether who knows all up to a mark can go on from there.
+// stands reports whether a follower that knows all up to a mark can go on from there.
 func (f *Feed) stands(m Mark) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -40,9 +40,8 @@ type DiskUse struct {
 	// snapshot and the sandboxes that began as it have the same files until each
 	// writes a checkpoint of its own.
 	Shared map[uint64]int64
-	// Reserved is the size of a volume that its guest may fill. Its name on the wire
-	// is the one that it had first.
-	Reserved int64 `json:"Promised"`
+	// Reserved is the size of a volume that its guest may fill.
+	Reserved int64
 
 	// Of an image: the references that lead to it, as [Pinned] has them; the
 	// sandboxes and snapshots that need it, by ID; and whether this platform made
@@ -52,7 +51,7 @@ type DiskUse struct {
 	Platform bool
 }
 
-// Total returns all bytes of the thing, whoever else has some of them.
+// Total returns all bytes of the thing, with those that other things share.
 func (d *DiskUse) Total() int64 {
 	total := d.Bytes
 	for _, n := range d.Shared {

@@ -1,8 +1,7 @@
-// Package handover keeps the address of a server open while the server is away. A
-// small process of its own, the holder, has a copy of the listening socket: when
-// the server dies or is replaced, connections wait in the kernel until the next
-// one accepts them, and nobody is refused. It knows nothing of what is said over
-// them.
+// Package handover keeps the address of a server open while the server is away. A small
+// process, the holder, has a copy of the listening socket. When the server dies or is
+// replaced, connections wait in the kernel until the next server accepts them. The
+// holder reads nothing of them.
 package handover
 
 import (
@@ -92,8 +91,8 @@ type Options struct {
 	Address string // host:port
 	Path    string // unix socket of the holder; only root may enter its directory
 	Program string // becomes a holder when it is started with [Command]
-	// Inherited is a listening socket that whoever started us made and keeps
-	// itself. It may be nil.
+	// Inherited is a listening socket that the parent process made, and holds too. It
+	// may be nil.
 	Inherited *os.File
 }
 
@@ -308,8 +307,8 @@ func (d *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Pause lets callers wait, in the kernel, until Resume or for whoever opens the
-// door next. Who was accepted before it returns is not touched.
+// Pause stops accepting. New connections wait in the kernel until Resume, or until
+// the next process accepts. Connections that were accepted before it returns go on.
 func (d *Listener) Pause() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -319,8 +318,8 @@ func (d *Listener) Pause() error {
 	if err := d.until(time.Unix(1, 0)); err != nil {
 		return err
 	}
-	// The time is looked at before the kernel is asked: who was in between may
-	// still accept somebody.
+	// Accept looks at the deadline before it asks the kernel. A call that was in
+	// between may still accept a connection.
 	d.accepting.Lock()
 	defer d.accepting.Unlock()
 	return nil

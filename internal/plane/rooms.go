@@ -139,8 +139,7 @@ func (r *Rooms) ClockStepped() {
 	r.Schedule.ClockStepped()
 }
 
-// Turned writes to the audit log that a request was turned away at the door of a sandbox, as
-// an edge finds it.
+// Turned records that the edge denied a request to a sandbox.
 func (r *Rooms) Turned(q *http.Request, id string, c access.Caller, upstream fleet.Upstream, err error) {
 	r.API.Turned(q, id, c, upstream.Name, err)
 }

@@ -169,10 +169,10 @@ func (s *Store) Egress(ctx context.Context, fn func(workspace, day string, bytes
 // megabytes is the least number of them that has room for some bytes.
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// onDisk is how much disk the records promise to a workspace, in bytes: to
-// volumes and versions of templates their sizes, to a snapshot that is being
-// taken the memory of its sandbox, and to one that is there what it takes. An
-// image counts once for all tags that mean it.
+// onDisk is how much disk the records reserve for a workspace, in bytes. Volumes and
+// versions of templates count with their sizes. A pending snapshot counts with the
+// memory of its sandbox, and a ready one with its files. An image counts once for
+// all of its tags.
 func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err error) {
 	volumes, err := collect(ctx, q, scanSize, `SELECT body FROM volumes WHERE workspace = $1`, workspace)
 	if err != nil {
@@ -222,8 +222,8 @@ func imageSizes(images []doze.Image) map[string]int64 {
 	return sizes
 }
 
-// DiskOwners returns whose the machines of living sandboxes are, and who has a
-// tag of an image, by what that means.
+// DiskOwners returns the workspace of each machine of a living sandbox. It also
+// returns the workspaces that have a tag of an image, by the reference of the image.
 func (s *Store) DiskOwners(ctx context.Context) (machines map[string]string, tagged map[string][]string, err error) {
 	machines, tagged = map[string]string{}, map[string][]string{}
 	_, err = collect(ctx, s.read, func(r row) (none struct{}, err error) {
