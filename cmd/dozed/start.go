@@ -53,8 +53,8 @@ func claim(ctx context.Context, s settings.Settings, lock func() (unlock func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	// Whoever serves one of them with another one of the other would take what
-	// it does not know for left over.
+	// A process with one right and one wrong directory would delete unknown sandboxes
+	// as leftovers.
 	unlock, err := lock()
 	if err != nil {
 		return nil, nil, errors.Join(err, in.Close())

@@ -215,10 +215,10 @@ func (c *Credentials) Authenticate(r *http.Request) (Caller, error) {
 	return caller, nil
 }
 
-// Identify returns whose credential text is. The caller is in the workspace that
-// the credential is bound to: an API key in that in which it was made, a token of
-// a user in that which was theirs when they agreed. It is nowhere, and may do
-// nothing, when its owner has left that.
+// Identify returns whose credential text is. The caller is in the workspace that the
+// credential is bound to. An API key is bound to the workspace that it was made in, and
+// a token to the one that its user agreed in. If the owner left that workspace, the
+// caller is nowhere and may do nothing.
 func (c *Credentials) Identify(text string, now time.Time) (Caller, error) {
 	if looksSigned(text) {
 		return c.identifyToken(text, now)
@@ -270,9 +270,9 @@ func (c *Credentials) isRevoked(grant string) bool {
 	return is && grant != ""
 }
 
-// home is the workspace of a request that names none: that to which its
-// credential is bound, and none if its owner has left that, or it is bound to
-// none: it never becomes another one of theirs.
+// home is the workspace of a request that names none: the one that its credential is
+// bound to. It is empty if the credential is bound to none, or if the owner left that
+// workspace. No other workspace of the owner takes its place.
 func home(bound string, roles map[string]string) string {
 	if _, member := roles[bound]; !member {
 		return ""
@@ -280,9 +280,8 @@ func home(bound string, roles map[string]string) string {
 	return bound
 }
 
-// Home is the workspace to which a credential of a user is bound that names none:
-// the only one that they are in now, or the first by name; empty if they are in
-// none.
+// Home is the workspace that a credential is bound to if it names none: the first by
+// name of those that the user is in now. It is empty if the user is in none.
 func (c *Credentials) Home(sub string) string {
 	p, _ := c.principal(sub)
 	if len(p.Roles) == 0 {

@@ -113,8 +113,8 @@ func (e Endpoint[T]) Takes(media string) Endpoint[T] {
 	return e
 }
 
-// Echoing has clients send back what they read, a resource, in an update whose body is of a
-// type of its own. The endpoint compares that with what is: see [Echoes].
+// Echoing accepts the read-only fields of resource in an update, if they are unchanged:
+// see [Echoes].
 func (e Endpoint[T]) Echoing(resource any) Endpoint[T] {
 	e.echoes = reflect.TypeOf(resource)
 	return e

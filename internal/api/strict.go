@@ -113,9 +113,9 @@ func (s *strictness) value(v any, types []reflect.Type, path string, p *doze.Pro
 	}
 }
 
-// Echoes adds each member of the body of an update that a caller may not set, a
-// field of current and not of in, if it is not as it is: clients send back what
-// they got, and nothing else is ignored.
+// Echoes reports each read-only member whose value differs from current. A member is
+// read-only if it is a field of current and not of in. Clients may send read-only
+// members back unchanged.
 func Echoes(body map[string]any, in, current any, p *doze.Problems) {
 	settable, is := map[string]bool{}, map[string]any{}
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(in)) {

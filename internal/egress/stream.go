@@ -19,9 +19,8 @@ const (
 	// peekTime is how long a client may take to say whom it wants to talk to, in
 	// a sandbox that has a small part of a processor.
 	peekTime = 30 * time.Second
-	// lateTime is what it gets where its address stands for no name that we know,
-	// and its port is none of the web: most who connect there say nothing first, and
-	// are refused.
+	// lateTime replaces it where the address stands for no known name and the port is
+	// none of the web. Most clients of such ports say nothing first, and are refused.
 	lateTime = 3 * time.Second
 	// headMax bounds what it says until then: a ClientHello, or the header of a
 	// request.
@@ -29,7 +28,7 @@ const (
 )
 
 // patience keeps the connection of a sandbox that sleeps in memory, where nothing
-// answers; one whose sandbox will never answer ends after half an hour.
+// answers. If the sandbox never answers again, the connection ends after half an hour.
 var patience = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Minute, Interval: 3 * time.Minute, Count: 5}
 
 // A stream is a connection of a sandbox that is passed on as it is.
@@ -38,9 +37,9 @@ type stream struct {
 	g    *guest
 	c    *net.TCPConn
 	head []byte // what was read of it
-	// to is what we know without looking at what the client says: the name that
-	// its address stands for, or that it asked the proxy for; or an address; or
-	// only a port, if the address stands for a name that we do not know.
+	// to is the destination as known before the client sends a byte. It has the name
+	// that the address stands for, or that the client asked the proxy for. Else it has
+	// an address, or only a port if the address stands for an unknown name.
 	to Destination
 	at *found // where a proxy was asked for it, and only once
 }

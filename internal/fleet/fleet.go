@@ -99,7 +99,7 @@ type Report struct {
 	Phase   doze.Phase
 	Message string // public: why, in one clause; may be empty
 	At      time.Time
-	// LastUsed is as in Status: nobody can ask any more about one that is gone.
+	// LastUsed is as in Status, which a node does not have for a sandbox that is gone.
 	LastUsed time.Time
 	// Note says that the phase did not change: something happened in it, such
 	// as a process that ran out of memory.

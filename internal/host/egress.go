@@ -18,8 +18,8 @@ import (
 // proxyAddress is where every sandbox finds the proxy.
 var proxyAddress = netip.AddrPortFrom(hostnet.ProxyIP, hostnet.ProxyPort).String()
 
-// openEgress listens to what sandboxes send out. Nobody is served yet: whoever
-// connects waits.
+// openEgress listens to what sandboxes send out. It serves nobody yet: new connections
+// wait.
 func (h *Host) openEgress(ctx context.Context) error {
 	opened, err := openSecrets(filepath.Join(h.o.Data, EgressFile))
 	if err != nil {
@@ -57,9 +57,9 @@ func (h *Host) watchRefusals(ctx context.Context) error {
 	return nil
 }
 
-// denied reports whether no sandbox may reach an address, from an address of this
-// machine that may be invalid: it is not public, or this machine itself, or all in
-// a network of it. If the kernel does not say, all are denied.
+// denied reports whether no sandbox may reach an address. It denies addresses that are
+// not public, those of this machine, and broadcast addresses of its networks. The
+// source from may be invalid. If the kernel gives no answer, every address is denied.
 func denied(from, to netip.Addr) bool {
 	if hostnet.NotPublic(to) {
 		return true
@@ -149,10 +149,9 @@ func (t *traffic) of(g egress.Guest) *egress.Traffic {
 	return m
 }
 
-// resolvers are the servers of the DNS that sandboxes ask. What a sandbox was told
-// when it was made holds with every setting of ours: wherever it asks for names,
-// in the mode Proxied it is led to us, and what it asks of the proxy has an answer in all
-// cases, if only that nobody is there.
+// resolvers are the servers of the DNS that sandboxes ask. They stay right for a
+// sandbox under every later setting. In the mode Proxied, every question is redirected
+// to the proxy. The proxy always answers, if only that the name does not exist.
 func (h *Host) resolvers() ([]netip.Addr, error) {
 	if h.o.Egress == EgressDirect {
 		public, err := h.net.Resolvers()

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Local reports whether what this process sends to an address stays on this
-// machine, or goes to all in a network. The kernel's routes say so, and not the
-// addresses of interfaces: a route of the type local makes a whole network the
-// machine's own. What a route closes counts as the machine's, too. From is the address that it is sent from, which rules of the
-// operator may be about; it may be invalid.
+// Local reports whether what this process sends to an address stays on this machine, or
+// goes to all in a network. It asks the kernel's routes and not the addresses of
+// interfaces: a route of the type local makes a whole network the machine's own. A
+// destination that a route closes counts as the machine's, too. Rules of the operator
+// may be about the source from, which may be invalid.
 func Local(from, to netip.Addr) (bool, error) {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
@@ -49,9 +49,9 @@ var toMachine = []expr.Any{
 	&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},
 }
 
-// refuseMachine refuses what comes out of the uplink for the machine itself, before
-// rules of the operator can send it elsewhere: a port that is forwarded to a
-// container is the machine's as well.
+// refuseMachine refuses packets out of the uplink for the machine itself, before rules
+// of the operator can send them elsewhere. A port that is forwarded to a container is
+// the machine's as well.
 func (t *table) refuseMachine(uplink string, note *nftables.Chain) {
 	policy := nftables.ChainPolicyAccept
 	c := t.conn.AddChain(&nftables.Chain{

@@ -12,9 +12,9 @@ const forwardedFor = "X-Forwarded-For"
 // their own; what is left of them is the client's word.
 const hopsMax = 32
 
-// origin is where a request is from that a trusted proxy sent: the rightmost
-// address in the fields that is no trusted proxy. Whoever is left of that one is
-// the word of a stranger. It is the zero address if there is none.
+// origin is where a request is from that a trusted proxy sent: the rightmost address in
+// the fields that is no trusted proxy. Addresses to the left of that one are claims of
+// a stranger. It is the zero address if there is none.
 func (in *Ingress) origin(fields []string) (from netip.Addr) {
 	hops := 0
 	for _, field := range slices.Backward(fields) {

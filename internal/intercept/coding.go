@@ -26,13 +26,13 @@ const (
 )
 
 var (
-	errBomb   = errors.New("what is encoded is too long when it is decoded")
-	errBehind = errors.New("there is more behind the end of what is encoded")
+	errBomb   = errors.New("the body exceeds the limit after decoding")
+	errBehind = errors.New("the body goes on after the end of its encoding")
 )
 
-// codings are the content codings that we undo, by name. Each needs 32 KiB to
-// look back at, whoever encoded it. Of zstd and Brotli the sender chooses how many
-// MiB: those are for clients that ask for them.
+// codings are the content codings that we undo, by name. Each needs a window of 32 KiB,
+// whatever the sender chose. zstd and Brotli are not here, since the sender chooses a
+// window of many MiB.
 var codings = map[string]func(*bufio.Reader) (io.Reader, error){
 	"gzip": gunzip, "x-gzip": gunzip, "deflate": inflate,
 }

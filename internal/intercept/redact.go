@@ -61,9 +61,9 @@ func redactHeader(h http.Header, traces []*trace) {
 // span is where something is in a text.
 type span struct{ start, end int }
 
-// errLong is that an answer pads a secret, or the beginning of one, with more
-// than anybody does who does not want to hide it.
-var errLong = errors.New("what may be a secret is padded with too much")
+// errLong reports padding too long to be accidental, around a secret or the beginning
+// of a secret.
+var errLong = errors.New("the padding around a possible secret exceeds the limit")
 
 // find returns where secrets are in b, also those that overlap, and the length of
 // the longest end of b that one may begin with, or errLong if that is too long.

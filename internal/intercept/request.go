@@ -206,17 +206,17 @@ func (x *exchange) clean(resp *http.Response) error {
 	return nil
 }
 
-// expose has an answer come so that it can be searched, or is an error if that is
-// not possible: it is in an encoding that we do not know although it was to be in
-// none, or a part that was not asked for.
+// expose makes the body of an answer searchable for secrets. The error is Unavailable
+// if that is impossible: an unknown encoding, partial content, or a protocol that the
+// request did not ask for.
 func expose(resp *http.Response) error {
 	switch {
 	case resp.StatusCode == http.StatusSwitchingProtocols && (resp.Request.Header.Get("Upgrade") == "" || resp.Header.Get(extensionsHeader) != ""):
-		return doze.Errorf(doze.Unavailable, "the destination changed to a protocol that was not asked for: it cannot be searched for the secrets of the routing rule, and is held back")
+		return doze.Errorf(doze.Unavailable, "the destination switched protocols without being asked: doze withholds the answer, because it cannot mask secrets in it")
 	case resp.Request.Method == http.MethodHead, resp.StatusCode == http.StatusNotModified, resp.StatusCode == http.StatusSwitchingProtocols:
 		return nil // there is nothing to search, or it is searched frame by frame
 	case resp.StatusCode == http.StatusPartialContent:
-		return doze.Errorf(doze.Unavailable, "the answer is a part of one that was asked for as a whole: it cannot be searched for the secrets of the routing rule, and is held back")
+		return doze.Errorf(doze.Unavailable, "the destination sent partial content without being asked: doze withholds the answer, because it cannot mask secrets in it")
 	}
 	names := codingsOf(resp.Header.Values("Content-Encoding"))
 	if len(names) == 0 {
@@ -224,7 +224,7 @@ func expose(resp *http.Response) error {
 	}
 	plain, ok := undo(resp.Body, names)
 	if !ok {
-		return doze.Errorf(doze.Unavailable, "the answer is encoded, although it was asked for without, and in a way that is not known here: it cannot be searched for the secrets of the routing rule, and is held back")
+		return doze.Errorf(doze.Unavailable, "the answer has an unsupported Content-Encoding: doze withholds the answer, because it cannot mask secrets in it")
 	}
 	resp.Body, resp.ContentLength = &decoded{counted{Reader: plain}, resp.Body}, -1
 	for _, name := range encoded {

@@ -192,7 +192,7 @@ func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ mach
 	if err != nil {
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
 		if errors.Is(err, machine.ErrNoVolumes) {
-			err = doze.Wrap(err, doze.Unavailable, "this node has a launcher from before there were volumes: its operator has to end that, and the node's log says which")
+			err = doze.Wrap(err, doze.Unavailable, "the node's launcher is older than volumes: the operator must end the launcher that the node's log names")
 		}
 		if o.From != "" {
 			err = n.snapshots.unusable(o.From, err)

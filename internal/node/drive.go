@@ -118,7 +118,7 @@ func mountIn(ctx context.Context, b *Box, mach machine.Machine, m fleet.DriveMou
 	out, err := b.agent().PrepareDrive(ctx, agentapi.Mount{ID: m.ID, Path: m.MountPath, UID: m.UID, GID: m.GID})
 	if err != nil {
 		if agentapi.Refused(err) {
-			return doze.Wrap(err, doze.Conflict, "%s cannot be a mount point: it is one of something else, no directory, or the sandbox is older than drives", m.MountPath)
+			return doze.Wrap(err, doze.Conflict, "%s cannot be a mount point: it must be a directory where nothing else is mounted, in a sandbox with an agent that knows drives", m.MountPath)
 		}
 		return err
 	}

@@ -1,6 +1,6 @@
-// Package preview keeps the previews of sandboxes: addresses that lead to a port, for the
-// world or for who has a token. It keeps the custom domains too that they may be on, and
-// verifies in the DNS whose those are. The edge learns of both as soon as they change.
+// Package preview stores previews: public or token-protected URLs of a port. It also
+// stores custom domains, and verifies by the DNS which workspace a domain belongs to.
+// The edge learns of both as soon as they change.
 package preview
 
 import (

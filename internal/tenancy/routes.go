@@ -75,5 +75,5 @@ func (s *Server) Section() api.Section {
 
 // tolerated are members that clients send to no effect.
 var tolerated = []api.Tolerated{
-	{Of: reflect.TypeFor[doze.Policy](), Paths: []string{"usage"}, Why: "the type of the clients has it, for who refers to a policy"},
+	{Of: reflect.TypeFor[doze.Policy](), Paths: []string{"usage"}, Why: "clients send usage back with every policy"},
 }

@@ -326,8 +326,8 @@ type passwordRequest struct {
 	Password string `json:"password"`
 }
 
-// setPassword changes the caller's own password, and makes all their tokens
-// void. Who holds less than everything has to know the one before.
+// setPassword changes the caller's own password, and revokes all of their tokens. A
+// user who has a password must send it. The first password requires admin scope.
 func (s *Server) setPassword(ctx context.Context, r *http.Request, body map[string]any) (httpx.None, error) {
 	c := api.Caller(ctx)
 	var in passwordRequest

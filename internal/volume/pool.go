@@ -1,11 +1,9 @@
-// Package volume keeps the volumes of one host: each is a file with a file
-// system of its own, so that its size is what a guest sees and cannot exceed.
-// Who uses a volume is an owner, and there is at most one at a time. It knows
-// nothing of sandboxes.
+// Package volume stores the volumes of one host. Each is a file with a file system of
+// its own, so that a guest sees its size and cannot exceed it. At most one owner uses a
+// volume at a time. It knows nothing of sandboxes.
 //
-// Everything is in one directory, from which the next process goes on: a file
-// that is complete has its final name, and who has what is told by the mount
-// points.
+// Everything is in one directory, from which the next process goes on. A complete file
+// has its final name. The mount points tell which owner has which volume.
 package volume
 
 import (
@@ -157,8 +155,8 @@ func (p *Pool) make(id string, write func(name string) error) (err error) {
 	return durable.Sync(filepath.Dir(name))
 }
 
-// Resize makes a volume larger. Who has it sees that when it is attached the
-// next time. A smaller size leaves it as it is.
+// Resize makes a volume larger. The owner sees that when it is attached the next time.
+// A smaller size leaves it as it is.
 func (p *Pool) Resize(id string, size doze.Megabytes) error {
 	if err := check(id); err != nil {
 		return err

@@ -31,10 +31,9 @@ func New(root string, first bool, names *etc.Names, vars *environ.Variables, who
 	return &Identity{root: root, power: power{held: first}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
 }
 
-// Become makes this the agent of another sandbox. The host says so to every
-// agent before anybody else can ask it something, and again in a copy of a
-// sandbox: what runs there goes on with what it knows, and what is started from
-// now on inherits nothing of the one that was copied.
+// Become makes this the agent of another sandbox. The host calls it on every agent
+// before any other request, and again in a copy of a sandbox. Running processes of the
+// copy keep their environment. New processes inherit nothing of the copied sandbox.
 func (d *Identity) Become(w http.ResponseWriter, r *http.Request, _ string) error {
 	b, err := body.Read(w, r, body.Bound{Bytes: environ.Max, Advice: "leave out what is not needed"})
 	if err != nil {

@@ -114,9 +114,9 @@ func (r *ready) begin() {
 }
 
 // choose returns the sandbox that gets a process next, and the one that gives up its
-// process for that, or nil if there is room. The one that has slept longest gives
-// up, and only if it has slept for longer than the next one did the last time: until
-// then it is more likely to wake first. Preconditions: mu is held.
+// process for that, or nil if there is room. The one that has slept longest gives up,
+// if it has slept for longer than the next one did the last time. Until then it is more
+// likely to wake first. Preconditions: mu is held.
 func (r *ready) choose(now time.Time) (next, leaves *sandbox, ok bool) {
 	if len(r.queue) == 0 {
 		return nil, nil, false
@@ -129,8 +129,8 @@ func (r *ready) choose(now time.Time) (next, leaves *sandbox, ok bool) {
 	return next, leaves, now.Sub(leaves.lain) > cmp.Or(next.sleep, readySleep)
 }
 
-// take makes the next one of the queue one of the list. Who has to leave for it has
-// left the list.
+// take moves the next sandbox of the queue to the list. The sandbox that leaves for it
+// is off the list already.
 func (r *ready) take() (next, leaves *sandbox, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

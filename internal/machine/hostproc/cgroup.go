@@ -1,7 +1,7 @@
-// Package hostproc is what a driver of machines needs of processes on the host:
-// cgroups that limit a machine and count what it costs, a ceiling for all of them
-// together, their memory in RAM and in swap, and how they end. It knows no engine:
-// to it, a machine is a process with descendants.
+// Package hostproc has what a driver of machines needs of processes on the host.
+// Cgroups limit a machine and count what it costs, and a ceiling bounds all of them
+// together. It moves their memory between RAM and swap, and ends them. It knows no
+// engine: to it, a machine is a process with descendants.
 package hostproc
 
 import (
@@ -35,11 +35,11 @@ const (
 	// is at most one of them.
 	pidsMax = 16 << 10
 
-	// relief is what a machine gets on top for a moment when its memory runs
-	// out. The memory of a process that the kernel kills is given back by the
-	// engine, some milliseconds later or, where it has just looked, 5 seconds:
-	// an engine that needs a page meanwhile would make the kernel kill the next
-	// process, and the guest's first one may be all that is left.
+	// relief is what a machine gets on top for a moment when its memory runs out. When
+	// the kernel kills a process, the engine gives its memory back some milliseconds
+	// later, or up to 5 seconds later if it looked just before. If the engine needs a
+	// page meanwhile, the kernel would kill the next process. That may be the guest's
+	// first one.
 	relief, reliefTime = 32 << 20, 10 * time.Second
 
 	// reclaimIdle is how many rounds in a row, reclaimPause apart, must have
@@ -359,9 +359,9 @@ func (g *Group) push(ctx context.Context, used int64) error {
 	if g.unified {
 		name, value, early = "memory.reclaim", strconv.FormatInt(used, 10)+" swappiness=max", unix.EAGAIN
 	}
-	// The kernel goes by how much of the memory is in use, which it knows as of
-	// the last two seconds, unless somebody asks: it would find none that it may
-	// move right after a checkpoint has read it all.
+	// The kernel decides by the memory in use, which it counts every two seconds unless
+	// somebody asks. Right after a checkpoint has read all memory, it would find none
+	// that it may move.
 	if _, err := os.ReadFile(filepath.Join(g.memory, "memory.stat")); err != nil {
 		return err
 	}

@@ -13,11 +13,10 @@ import (
 var fdFlag = regexp.MustCompile(`^--[a-z-]+-fds?=([0-9,]+)$`)
 
 // CloseFDs closes the descriptors of the launcher that a process of the engine
-// inherited although nobody meant it to have them. gVisor opens some without the
-// flag that keeps them out of children (runsc/sandbox: sandboxConnect), and
-// many starts at once are enough for one to slip through: it would be another
-// sandbox's, and may have a number that the engine wants for itself. It is
-// called before gVisor's own main. What this process opened itself has the flag.
+// inherited by accident. gVisor opens some without the flag close-on-exec
+// (runsc/sandbox: sandboxConnect). When many sandboxes start at once, a child can
+// inherit a descriptor of another sandbox, or one with a number that the engine needs.
+// It is called before gVisor's own main. What this process opened itself has the flag.
 func CloseFDs(args []string) {
 	meant := donated(args)
 	entries, err := os.ReadDir("/proc/self/fd")
