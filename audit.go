@@ -38,9 +38,9 @@ type AuditObject struct {
 // ActorSystem is the type of the platform itself.
 const ActorSystem = "system"
 
-// Outcomes of a line. A line is written before the change that it is about; one
-// that is still begun is of a request that is under way, or that the platform did
-// not survive: the change may have been made.
+// Outcomes of a line. The platform writes a line before the change that it is about. A
+// line that is still begun belongs to a request that is under way, or that a crash cut
+// off. The change may have been made.
 const (
 	AuditBegun  = "begun"
 	AuditDone   = "done"

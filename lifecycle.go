@@ -164,10 +164,9 @@ func (l *Lifecycle) capped() *Lifecycle {
 	return &c
 }
 
-// Deadline returns when the sandbox of s must end, and why: the earliest of
-// ttl, expires and the policies. lastUsed moves the idle ones; idle is false
-// while the sandbox is in use, which keeps them from counting. The zero time
-// means never.
+// Deadline returns when the sandbox of s must end, and why: the earliest of ttl,
+// expires and the policies. lastUsed moves the idle policies. These do not count while
+// the sandbox is in use, when idle is false. The zero time means never.
 func (s *SandboxSpec) Deadline(created, lastUsed time.Time, idle bool) (at time.Time, why string) {
 	s.EachDeadline(created, lastUsed, idle, func(t time.Time, reason string) {
 		if at.IsZero() || t.Before(at) {

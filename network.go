@@ -33,9 +33,9 @@ const (
 	EgressShared    = "shared"
 )
 
-// TrustFile is where a sandbox whose requests go through the proxy has the
-// certificates of all authorities that it should trust: those of its image, and
-// the one that signs where a routing rule has a connection intercepted.
+// TrustFile has the certificates of all authorities that a sandbox behind the proxy
+// should trust. These are the authorities of its image, and the one that signs for
+// intercepted connections.
 const TrustFile = "/etc/doze/ca-bundle.pem"
 
 // Network is what a sandbox may reach and how (spec 2.6).

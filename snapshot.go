@@ -108,8 +108,8 @@ type RestoreResponse struct {
 	SnapshotID string `json:"snapshotId"`
 }
 
-// Archive describes the files of an archived sandbox, or of one that was. It
-// is the Sandbox.archive of the public API.
+// Archive describes the files of a sandbox that is archived, or was. It is the
+// Sandbox.archive of the public API.
 type Archive struct {
 	Key              string     `json:"key,omitempty"`
 	Generation       string     `json:"generation,omitempty"`

@@ -139,8 +139,8 @@ func (c *copier) one(ctx context.Context, from string) ([]entry, error) {
 	return []entry{{name: ".", mode: fileMode}}, nil
 }
 
-// there lists what is in a directory of the sandbox, directories before what is
-// in them. Who made the names may wish us harm.
+// there lists what is in a directory of the sandbox, directories before what is in
+// them. The names may be hostile.
 func (c *copier) there(ctx context.Context, root, below string, all []entry) ([]entry, error) {
 	d, err := c.agent.ReadDir(ctx, path.Join(root, below))
 	if err != nil {

@@ -45,9 +45,9 @@ const (
 	cleanAfter = 14 * 24 * time.Hour
 )
 
-// pauses are how long we ask for no certificate of a name after one refusal of
-// the authority, after two, and after more: authorities count them, and 5 in an
-// hour are what they bear.
+// pauses are how long we ask for no certificate of a name after one refusal of the
+// authority, after two, and after more. Authorities count refusals, and allow 5 in an
+// hour.
 var pauses = [...]time.Duration{10 * time.Second, time.Minute, 20 * time.Minute}
 
 // refusals are those of one name.
@@ -102,8 +102,8 @@ func New(c Config) (*Issuer, error) {
 	})
 	template := certmagic.ACMEIssuer{
 		CA: c.Directory, Email: c.Email, Agreed: true, TrustedRoots: c.Roots, Logger: quiet,
-		// Whoever answers a challenge is this process. The library makes
-		// listeners of its own only where nobody listens.
+		// This process answers all challenges. The library makes listeners of its own
+		// only where nobody listens.
 		DisableDistributedSolvers: true, ListenHost: host, AltTLSALPNPort: port, DisableHTTPChallenge: true,
 	}
 	if c.ListenHTTP != "" {

@@ -188,10 +188,9 @@ func lastDay(sb store.Sandbox) time.Time {
 	return at
 }
 
-// deadlineAt is when a sandbox must end, and why, on the clock of the wall as
-// it is now. The node counts idle time by what has passed, and so do we: a
-// step of the clock neither ends a sandbox that is used nor keeps one that is
-// not.
+// deadlineAt is when a sandbox must end, and why, on the clock of the wall as it is
+// now. The node counts idle time by what has passed, and so do we. A step of the clock
+// neither ends a sandbox in use nor keeps an idle one alive.
 func (s *Server) deadlineAt(sb store.Sandbox, by seen, now time.Time) (at time.Time, why string) {
 	at, why = sb.Spec.Deadline(sb.Metadata.CreatedAt.Time, s.lastUsed(sb, by, now), true)
 	if at.IsZero() {

@@ -108,7 +108,7 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	}
 	for _, sb := range all {
 		switch sb.Phase { //nolint:exhaustive // the store returns no others
-		case doze.Pending, doze.Starting: // whoever began it holds its turn, or gave up
+		case doze.Pending, doze.Starting: // the request that began it holds its turn, or gave up
 			c := chore{do: func(ctx context.Context) error { return s.resume(ctx, sb.UID) }}
 			if sb.Machine != sb.UID { // the machine before has its time
 				c.grace = createTimeout + doze.GraceMax*time.Second

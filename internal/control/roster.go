@@ -158,9 +158,9 @@ func (r *Roster) Present() string {
 	return cmp.Or(r.s.node.Load().Version, "unknown")
 }
 
-// OnceAdopted lets calls wait until the node has joined for the first time: until then
-// the records may say of something that it is under way which nobody does any more.
-// What only reads waits soon after the start alone, and is served without a node.
+// OnceAdopted lets calls wait until the node has joined for the first time. Until then
+// the records may show operations as under way that a crash cut off. Reads wait only
+// soon after the start, and are served without a node.
 func (r *Roster) OnceAdopted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		reads, most := q.Method == http.MethodGet || q.Method == http.MethodHead, joinWait

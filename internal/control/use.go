@@ -11,9 +11,9 @@ import (
 	"github.com/dozehq/doze/internal/store"
 )
 
-// How long a read waits for agents to say whether their sandboxes are in use,
-// which takes them some milliseconds. Of one that is too busy to answer, it shows
-// what is known: in a list for the sake of all the others, and soon.
+// How long a read waits for agents to say whether their sandboxes are in use, which
+// takes them some milliseconds. If an agent is too busy to answer, the read shows the
+// last known state. A list waits less, since it asks many agents.
 const (
 	learnTimeout    = 2 * time.Second
 	learnAllTimeout = 250 * time.Millisecond

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// uploadHeader has the address that the files of a new version are put to.
-	// Whoever has the address may upload, once.
+	// uploadHeader has the address that the files of a new version are put to. The
+	// address alone gives the right to upload, once.
 	uploadHeader = "X-Blaxel-Upload-Url"
 	// generatedLabel is on templates of clients that upload without saying so.
 	generatedLabel = "x-blaxel-auto-generated"

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// OpenLog has everybody log to w, from a level on. Packages that know only the
-// logger of package log are silent: the HTTP client writes there what a destination
-// sent that it did not expect, which may be a secret of a routing rule.
+// OpenLog has everybody log to w, from a level on. Packages that know only the logger
+// of package log are silent. The HTTP client writes unexpected bytes of a destination
+// there, which may be a secret of a routing rule.
 func OpenLog(w io.Writer, level slog.Level) {
 	slog.SetDefault(slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: plain})))
 	slog.SetLogLoggerLevel(math.MinInt)

@@ -70,10 +70,10 @@ const (
 	internal = ".wh..wh." // names of an old driver; they mean nothing
 )
 
-// A rootTree is a directory that layers are applied to, lowest first. Names
-// and links in a layer are those of a hostile stranger: they are resolved as
-// if the tree were the root directory, by this type, and then opened through
-// [os.Root], so a mistake here still cannot leave the tree.
+// A rootTree is a directory that layers are applied to, lowest first. Names and links
+// in a layer may be hostile. This type resolves them as if the tree were the root
+// directory, and opens the result through [os.Root]. So a mistake here still cannot
+// leave the tree.
 type rootTree struct {
 	root  *os.Root
 	left  limits

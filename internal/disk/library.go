@@ -136,10 +136,10 @@ func (l *Library) Check(ref string) error {
 	return nil
 }
 
-// Ensure returns the image of a reference and makes or pulls it if it is
-// missing. Concurrent calls for one image share the work; it goes on when a
-// caller's ctx ends, and leaves nothing if it fails. progress may be nil; it
-// is called in the caller's goroutine.
+// Ensure returns the image of a reference and makes or pulls it if it is missing.
+// Concurrent calls for one image share the work. It goes on when a caller's ctx ends,
+// and leaves nothing if it fails. progress may be nil. It is called in the caller's
+// goroutine.
 func (l *Library) Ensure(ctx context.Context, ref string, progress func(Progress)) (Image, error) {
 	return l.EnsureFor(ctx, ref, nil, progress)
 }
@@ -229,7 +229,7 @@ func (l *Library) Retain(files []string) (gone []string, err error) {
 		return nil, err
 	}
 	defer unlock()
-	records, _, err := read(l.imageDir()) // what is damaged is left for whoever looks into it
+	records, _, err := read(l.imageDir()) // damaged images stay, for the operator to look into
 	if err != nil {
 		return nil, err
 	}

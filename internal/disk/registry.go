@@ -170,8 +170,8 @@ func (p *pull) fits(file *v1.ConfigFile, layers []v1.Layer) error {
 	return nil
 }
 
-// refuse names an image that cannot be used because of one of its layers: it is
-// the fault of the image, and not of the caller's request or of this host.
+// refuse names an image that cannot be used because of one of its layers. The fault is
+// in the image, and not in the caller's request or in this host.
 func (p *pull) refuse(err error, layer int) error {
 	public := doze.Public(err)
 	if public.Name != "" || public.Kind != doze.Invalid && public.Kind != doze.TooLarge {

@@ -1,3 +1,3 @@
-// Package drive keeps drives in a bucket of an S3 service: each is a prefix of
-// its own, and what is behind it in a key is the path of a file.
+// Package drive keeps drives in a bucket of an S3 service: each has a prefix of its
+// own. The rest of a key is the path of a file.
 package drive

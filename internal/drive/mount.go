@@ -32,9 +32,9 @@ type Mount struct {
 	users  map[uint64]*draft // guarded by mu; by handle
 }
 
-// Mount returns a part of a drive, a clean path that begins with a slash. dir is
-// a directory for what is being written; it is made, and has what an earlier
-// mount left there.
+// Mount returns a part of a drive, a clean path that begins with a slash. Mount makes
+// the directory dir for files that are being written. It may have files that an earlier
+// mount left.
 func (b *Bucket) Mount(id, part string, readOnly bool, dir string) (*Mount, error) {
 	root := prefix(id) + strings.TrimPrefix(path.Clean(part)+"/", "/")
 	if part == "/" {
@@ -449,7 +449,7 @@ func (m *Mount) rmdir(ctx context.Context, name string) error {
 	return m.files.rmdir(ctx, name)
 }
 
-// unlink removes a file. Who has it open goes on with it.
+// unlink removes a file. Processes that have it open go on with it.
 func (m *Mount) unlink(ctx context.Context, c op.Call) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

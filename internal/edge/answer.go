@@ -25,9 +25,9 @@ type rule struct {
 	why  string
 }
 
-// rules has a row for each field that a browser keeps beyond the answer, or
-// obeys for other addresses than that of the answer. Fields without a row pass:
-// whoever adds a field to the web platform that outlives an answer adds it here.
+// rules has a row for each field that a browser stores beyond the answer, or obeys for
+// other addresses than that of the answer. Fields without a row pass. A new field of
+// the web platform that outlives an answer needs a row here.
 var rules = map[string]rule{
 	"Alt-Svc":                     {dropped, "sends later requests of the origin to another server"},
 	"Clear-Site-Data":             {dropped, "clears the cookies of the registrable domain, with those of its other hosts"},

@@ -164,10 +164,9 @@ func previewToken(r *http.Request, query string) string {
 	return ""
 }
 
-// cookiePrefixes are in front of the names of our cookies. A browser takes a
-// cookie with one of the first two from its own host only, and by TLS: pages of
-// other hosts of the domain cannot put another one over it. Those that
-// nobody can put there win.
+// cookiePrefixes are in front of the names of our cookies. A browser takes a cookie
+// with one of the first two from its own host only, and by TLS. So pages of other hosts
+// of the domain cannot overwrite it. Such cookies win over the others.
 var cookiePrefixes = []string{"__Host-", "__Secure-", ""}
 
 // cookieName is the name of our cookie at a place.

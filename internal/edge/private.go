@@ -14,9 +14,9 @@ const private = "doze"
 // agent does it once.
 const decodesMax = 4
 
-// isPrivate reports whether any reader could take the escaped path of a
-// request to the agent for a private one: with more slashes, dots, escapes or
-// another case than we would write.
+// isPrivate reports whether any reader could take the escaped path of a request to the
+// agent for a private one. It ignores additional slashes, dots, escapes and letter
+// case.
 func isPrivate(escaped string) bool {
 	for range decodesMax {
 		if beginsPrivate(escaped) {

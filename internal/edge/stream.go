@@ -13,9 +13,8 @@ const (
 	// recheck is how often the credentials of open requests are looked at
 	// again. A revoked key must not reach a sandbox for longer than a second.
 	recheck = 500 * time.Millisecond
-	// ageMax is how long one request by a preview may last, with what it
-	// streams, or its WebSocket, busy or idle: a link that was given to the
-	// world must not keep a sandbox awake for ever.
+	// ageMax is how long one request by a preview may last, with its stream or
+	// WebSocket, busy or idle. A public link must not keep a sandbox awake for ever.
 	ageMax = 15 * time.Minute
 	// drain is what short requests have to end by themselves at a shutdown.
 	drain = time.Second

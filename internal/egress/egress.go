@@ -121,8 +121,8 @@ func New(o Options) *Egress {
 	return e
 }
 
-// Admit obeys a network for a sandbox from now on, and ends what it does not
-// allow any more. Whoever had the address before is forgotten.
+// Admit obeys a network for a sandbox from now on, and ends what it does not allow any
+// more. The sandbox that had the address before is forgotten.
 func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	p, err := Compile(n, e.Closed)
 	if err != nil {

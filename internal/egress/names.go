@@ -89,9 +89,9 @@ func (e *Egress) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(g.answer(q)) // who asked asks again
 }
 
-// answer is what a sandbox hears. Nothing is asked of anybody else: there is an
-// address for every name that can be one, and nothing besides addresses of
-// version 4, such as keys that hide a name or hints at other protocols.
+// answer is what a sandbox gets, without a question to any other server. Every valid
+// name has an address. There are IPv4 addresses only: no keys that hide a name, and no
+// hints at other protocols.
 func (n *names) answer(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	switch {

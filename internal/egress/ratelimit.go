@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// byteRate and byteBurst bound the bytes of a sandbox in a second, in both
-	// directions and all connections together: two gigabits, so that nobody has
-	// the line of a host for himself. What a new sandbox fetches at first comes
-	// as fast as it can.
+	// byteRate and byteBurst bound the bytes of a sandbox in a second, over both
+	// directions and all connections. The rate is two gigabits, so that no sandbox
+	// takes the whole line of a host. The first fetches of a new sandbox are not slowed
+	// down.
 	byteRate, byteBurst = 256 << 20, 1 << 30
 	// stride is how much of a stream passes at a time. Larger ones are not faster.
 	stride = 256 << 10

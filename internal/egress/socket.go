@@ -13,9 +13,9 @@ import (
 const (
 	// streamsMax is how many connections a sandbox may have to us at a time.
 	streamsMax = 1024
-	// socketsMax is how many descriptors the connections of a sandbox may take: two
-	// for a stream, and in place of the second one any number for the connections
-	// that carry requests.
+	// socketsMax is how many descriptors the connections of a sandbox may take. A
+	// stream takes two. A connection that carries requests takes one, and one for each
+	// of its connections to destinations.
 	socketsMax = 2 * streamsMax
 	// socketsShare is the part of the descriptors of this process that all
 	// sandboxes may take together, as a divisor. The rest is for everything else

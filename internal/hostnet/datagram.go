@@ -43,11 +43,11 @@ type standIn struct {
 	users int
 }
 
-// Datagrams lets the slot of id send UDP to public addresses, but for questions of
-// the DNS, from a dedicated address that the machine has, instead of the one before;
-// an invalid one is none. It changes for what is open, too. A new slot sends none,
-// and nor do any after [Open]. It needs [Options.OpenDatagrams], and is NotFound if
-// there is no such lease.
+// Datagrams lets the slot of id send UDP to public addresses, but for questions of the
+// DNS. The source is a dedicated address of the machine, which replaces the one before.
+// An invalid address ends that. The change is for open sockets, too. A new slot sends
+// no UDP, and no slot does after [Open]. It needs [Options.OpenDatagrams]. The error is
+// NotFound if there is no such lease.
 func (n *Net) Datagrams(id string, from netip.Addr) error {
 	l, back, err := n.take(id)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 // each ends when one of its sides sends something.
 const flowsMax = 4096
 
-// endFlows ends the TCP connections between a sandbox and others that it does not
-// reach any more. The filter resets who sends by one of them; so each side is asked
-// with a packet that does not fit, which it has to answer, however little it has to
-// say.
+// endFlows ends the TCP connections between a sandbox and others that it does not reach
+// any more. The filter resets the sender of a packet on such a connection. So each side
+// gets a packet that does not fit, which it must answer, even if it has nothing to
+// send.
 func (r *router) endFlows(s Slot) error {
 	return r.ns.do(func() error {
 		flows, err := whole(func() ([]*netlink.ConntrackFlow, error) {

@@ -1,9 +1,9 @@
 // Package hostnet leases an address and the network behind it.
 //
-// The host ends of all links live in one network namespace of their own, the
-// router, and never in that of the machine: no address of ours can collide
-// with the operator's network, and a sandbox has no route anywhere. What
-// reaches a sandbox is a connection that [Net.Dial] opens inside the router.
+// The host ends of all links live in one network namespace of their own, the router,
+// and never in that of the machine. So no address of ours can collide with the
+// operator's network, and a sandbox has no route anywhere. Only connections that
+// [Net.Dial] opens inside the router reach a sandbox.
 package hostnet
 
 import (
@@ -102,7 +102,7 @@ type Net struct {
 	oldStandIns bool                    // guarded by sources; all have been in use since Open
 }
 
-// A lease is one slot in use. Whoever has the turn may change it.
+// A lease is one slot in use. Only the holder of the turn may change it.
 type lease struct {
 	slot  Slot
 	turn  chan struct{} // holds one token

@@ -36,9 +36,9 @@ const other = "other"
 var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
 
 const (
-	// noteRate and noteBurst bound in the kernel how many refused packets of one
-	// link, and as many flows, are told in a second, so that a flood costs us nothing
-	// and hides nobody else's. All are counted.
+	// noteRate and noteBurst bound how many refused packets of one link the kernel
+	// tells in a second, and as many flows. So a flood costs us nothing and hides no
+	// refusal of other links. All are counted.
 	noteRate, noteBurst = 10, 100
 	// noteTimeout is how long the kernel remembers how many there were, in seconds.
 	noteTimeout = 60

@@ -9,9 +9,9 @@ import (
 // single IPv6 addresses counts nothing.
 const ipv6Source = 64
 
-// Source returns the address that r came from. It is the zero address if
-// r.RemoteAddr is none, as in tests. Proxies in front of the platform are the
-// business of whoever sets RemoteAddr.
+// Source returns the address that r came from. It is the zero address if r.RemoteAddr
+// is none, as in tests. The caller that sets RemoteAddr accounts for proxies in front
+// of the platform.
 func Source(r *http.Request) netip.Addr {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -32,9 +32,9 @@ func NoBuild(r *http.Request) (lacking doze.Problems) {
 	return lacking
 }
 
-// Source is what a node is asked for an image of a workspace: a registry's is
-// itself, with the credentials that the workspace has; one of the workspace is
-// what its tag was when it was made. All others are the node's.
+// Source is the reference that control asks a node for. An image of a registry is
+// itself, with the credentials of the workspace. An image of the workspace is what its
+// tag was when it was made. All others are the node's.
 func (s *Server) Source(ctx context.Context, workspace, ref string) (source string, login *fleet.Login, err error) {
 	if registry, _ := doze.Registry(ref); registry != "" {
 		login, err = s.loginFor(ctx, workspace, ref)

@@ -70,8 +70,8 @@ func (in *Ingress) newConn(raw net.Conn, within time.Duration) *conn {
 func (c *conn) waits() bool { return c.waiting.Load() >= c.active.Load() }
 
 // refused counts a request that was refused on arrival. A client that goes on
-// regardless loses its connection, and gets no other one for a moment: a request
-// costs more than its refusal, above all one that is taken back at once.
+// regardless loses its connection, and gets no other one for a moment. A request costs
+// more than its refusal, above all if the client cancels it at once.
 func (c *conn) refused(from netip.Addr) {
 	if c == nil || c.refuses.Add(1) != refusesMax {
 		return

@@ -307,7 +307,7 @@ func (b *body) Close() error {
 	return nil
 }
 
-// forget leaves the connection to whoever hijacked it.
+// forget leaves the connection to the handler that hijacked it.
 func (b *body) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

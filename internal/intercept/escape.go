@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// layers is how often a character may be escaped over its first escape: "%2553"
-// is "%53" with one layer more. Whoever does it more often hides something.
+// layers is how often a character may be escaped over its first escape: "%2553" is
+// "%53" with one layer more. More layers than that hide something.
 const layers = 2
 
 // An escape is a way to write a character that formats and languages have.

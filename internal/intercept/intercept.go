@@ -1,15 +1,14 @@
-// Package intercept does what the routing rules of a sandbox say to requests
-// that it sends: it ends the sandbox's TLS with a certificate of an authority
-// that the sandbox trusts, puts headers, members of JSON and secrets into each
-// request, and sends it on over a TLS connection of its own.
+// Package intercept applies the routing rules of a sandbox to requests that it sends.
+// It ends the sandbox's TLS with a certificate of an authority that the sandbox trusts.
+// It puts headers, members of JSON and secrets into each request, and sends it on over
+// a TLS connection of its own.
 //
-// It decides nothing about where a sandbox may go, and dials nothing: who hands a
-// connection over has decided for one host, dials it, and is asked again for each
-// request. Three things always hold. A request goes to the host that was decided,
-// whatever it says itself, and the certificate there is good for that host. What
-// a sandbox sends is never searched for references to resolve. And the values of
-// secrets are in requests to their destinations only: in no log line, error or
-// answer.
+// It neither dials nor decides where a sandbox may go. The caller that hands a
+// connection over decided for one host, dials it, and is asked again for each request.
+// Three things always hold. A request goes to the host that was decided, whatever it
+// says itself, and the certificate there is good for that host. What a sandbox sends is
+// never searched for references to resolve. And the values of secrets are in requests
+// to their destinations only: in no log line, error or answer.
 package intercept
 
 import (

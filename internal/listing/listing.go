@@ -85,8 +85,8 @@ func CheckCursor(text string, now time.Time) error {
 	return err
 }
 
-// parseCursor reads a cursor. It needs no signature: whoever forges one sees
-// another part of the same list.
+// parseCursor reads a cursor. It needs no signature: a forged cursor shows another part
+// of the same list.
 func parseCursor(text string, now time.Time) (c Cursor, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || json.Unmarshal(b, &c) != nil || c.UID == "" {

@@ -305,9 +305,8 @@ func (s *Server) usersOf(ctx context.Context, ip doze.NetworkMetadata) (users []
 	return users, err
 }
 
-// Check adds what is wrong with the VPC of a sandbox, which must be there,
-// and with the gateway that it leaves by, which is in the default VPC and has an
-// address.
+// Check adds the mistakes in the VPC and the gateway of a sandbox. The VPC must exist.
+// The gateway must be in the default VPC and have an address.
 func Check(ctx context.Context, st *store.Store, sb *doze.Sandbox, p *doze.Problems) error {
 	if vpc := cmp.Or(sb.Spec.VPC, doze.DefaultVPC); vpc != doze.DefaultVPC {
 		_, err := st.Network(ctx, sb.Metadata.Workspace, store.VPC, vpc)

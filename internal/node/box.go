@@ -19,8 +19,8 @@ import (
 	"github.com/dozehq/doze/internal/trace"
 )
 
-// A Box is one sandbox on this node. It owns the machine: whoever changes it
-// holds the turn until machine, phase and record agree again.
+// A Box is one sandbox on this node. It owns the machine: a change holds the turn until
+// machine, phase and record agree again.
 //
 // Its parts decide; the methods of the box act on what they say. Each part says
 // which lock guards it. The order of locks is turn, mu, that of conns.

@@ -18,11 +18,11 @@ import (
 // checkpoint is what is known of the checkpoint of a box: how old it is, whether the
 // box went back to it, and what it leaves out. The lock of the box guards it.
 //
-// Checkpoint blockers are what processes inside changed of the network, and a
-// checkpoint of a driver without [machine.Traits.Network] leaves out: changes to the
-// network of the sandbox, where they may make some, see [machine.Config], and network
-// namespaces, which every process may make. A sandbox with a blocker sleeps in memory
-// only, and is not copied. Its agent names them while it is awake.
+// Checkpoint blockers are changes that processes made to the network inside, and that a
+// checkpoint of a driver without [machine.Traits.Network] leaves out. They are changes
+// to the network of the sandbox, where processes may make some (see [machine.Config]),
+// and network namespaces, which every process may make. A sandbox with a blocker sleeps
+// in memory only, and is not copied. Its agent names them while it is awake.
 type checkpoint struct {
 	network  bool // constant: the driver leaves nothing of the network out
 	age      renewal.Age
@@ -200,10 +200,10 @@ func (b *Box) survey(m machine.Machine) (blocked string) {
 	return b.checkpoint.blockedAt(m.Tier())
 }
 
-// CheckpointAge is how old the last checkpoints are of the sandboxes that run: the
-// age of the oldest, and how many are older than they should be. The checkpoint of
-// one that an earlier process left awake is at least as old as this process. One
-// that has none yet has lost nothing before its boot.
+// CheckpointAge is how old the last checkpoints are of the sandboxes that run: the age
+// of the oldest, and how many are older than they should be. If an earlier process left
+// a sandbox awake, its checkpoint is at least as old as this process. Without a
+// checkpoint, the age begins at the boot.
 type CheckpointAge struct {
 	Oldest  time.Duration
 	Overdue int

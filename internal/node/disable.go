@@ -26,7 +26,7 @@ func (n *Node) Disable(ctx context.Context, uid string) error {
 		return err
 	}
 	defer b.unlock()
-	defer b.hangUp() // whoever came in while its agent was asked
+	defer b.hangUp() // requests that came in while its agent was asked
 	return b.halt(ctx)
 }
 

@@ -32,9 +32,9 @@ func (n *Node) environment(image Image, o fleet.Order) []string {
 	return out
 }
 
-// bootEnvironment is what the first process is started with. The rest the agent
-// is told when it answers, so that no memory that is copied, and nothing that
-// shows how a process was started, has the variables of a sandbox.
+// bootEnvironment is what the first process is started with. The agent gets the rest
+// when it answers. So neither copied memory nor the start of a process shows the
+// variables of a sandbox.
 func bootEnvironment(image Image, nameservers []string, tun bool) []string {
 	env := hostEnvironment(image, nameservers)
 	if !tun { // the engine has it everywhere, and programs look whether it is there
@@ -52,7 +52,7 @@ func hostEnvironment(image Image, nameservers []string) []string {
 }
 
 // nameservers are the addresses that a sandbox asks for names. With rules, every
-// question is led to our resolver, whomever it asks.
+// question goes to our resolver, whatever its address.
 func (n *Node) nameservers(network *doze.Network) []string {
 	host, _, err := net.SplitHostPort(n.Proxy)
 	if err != nil || !network.Led() {

@@ -38,9 +38,9 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	return unlessHungUp(r.Context(), func() (*http.Response, error) { return g.send(r) })
 }
 
-// unlessHungUp makes a call into a sandbox. If its machine ended, or stood still for
-// a snapshot, before anything was sent, the call is made a second time: the sandbox
-// wakes from its checkpoint, or says what it is now.
+// unlessHungUp makes a call into a sandbox. If its machine ended, or stood still for a
+// snapshot, before anything was sent, it makes the call a second time. The sandbox then
+// wakes from its checkpoint, or the error says its phase.
 func unlessHungUp[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	v, err := call()
 	if errors.Is(err, conn.ErrHungUp) && ctx.Err() == nil {

@@ -37,7 +37,7 @@ func (l *life) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return conn.Within(ctx, l.Context)
 }
 
-// A turn is held by whoever changes a machine.
+// A turn is held by the goroutine that changes a machine.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }

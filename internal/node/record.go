@@ -38,8 +38,8 @@ type saved struct {
 
 const (
 	recordName = "record.json"
-	// damagedName is a record that could not be read, set aside for whoever
-	// repairs it.
+	// damagedName is a record that could not be read, set aside for the operator to
+	// repair.
 	damagedName = "record.json.damaged"
 
 	// newSuffix is of a file that is being written.
@@ -220,10 +220,10 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	return n.install(b)
 }
 
-// lost says what happened to a sandbox of which an earlier process left nothing.
-// From here nobody can tell a restart of the host from a kill, nor whether it was
-// awake: its record does not change when it falls asleep, but for what kept it in
-// memory then.
+// lost says what happened to a sandbox of which an earlier process left nothing. The
+// node cannot tell a restart of the host from a kill, nor whether the sandbox was
+// awake. Its record does not change when it falls asleep, except for the reason that
+// kept it in memory.
 func lost(blockers string) string {
 	why := "there was no complete checkpoint: it was awake, had slept for less than --save-after, or its checkpoint could not be written"
 	if blockers != "" {

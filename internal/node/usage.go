@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// usageEvery is how often the disk is measured: ten thousand sandboxes take a
-	// second of a processor, and a tenant fills no disk in a minute unnoticed,
-	// since each call that writes much looks at the free space itself.
+	// usageEvery is how often the disk is measured. Ten thousand sandboxes take a
+	// second of a processor. A tenant cannot fill a disk unnoticed in between: each
+	// call that writes much looks at the free space itself.
 	usageEvery = time.Minute
 	// blockUnit is what stat counts blocks in.
 	blockUnit = 512
@@ -54,8 +54,8 @@ func (n *Node) watchUsage(ctx context.Context) {
 	}
 }
 
-// measure looks at everything on the disk. It goes by the records there and not by
-// the boxes: whoever changes one of these does not wait for a disk.
+// measure looks at everything on the disk. It goes by the records there and not by the
+// boxes, so that a change of a box does not wait for a disk.
 func (n *Node) measure(ctx context.Context) (fleet.Usage, error) {
 	m := measuring{u: fleet.Usage{At: time.Now()}, users: map[string][]string{}}
 	err := errors.Join(n.measureSandboxes(ctx, &m), n.measureSnapshots(&m), n.measureVolumes(&m), n.measureAhead(&m))
@@ -216,7 +216,7 @@ func roomFor(ctx context.Context, m machine.Machine, room func(int64) (func(), e
 		return func() {}, nil
 	}
 	s, err := m.Stats(ctx)
-	if err != nil { // whoever writes the checkpoint says what is wrong
+	if err != nil { // the next checkpoint reports the error
 		slog.WarnContext(ctx, "the room for a checkpoint is unknown", "err", err)
 	}
 	return room(s.MemoryBytes + s.SwapBytes)

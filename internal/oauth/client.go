@@ -55,9 +55,9 @@ func isLoopback(u *url.URL) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// redirects reports whether a client may be called back at uri: exactly as it
-// is registered, but for the port on the loopback interface, which programs
-// cannot choose in advance (RFC 8252, section 7.3).
+// redirects reports whether a client may be called back at uri, which must be exactly
+// as registered. Only the port on the loopback interface may differ, since programs
+// cannot choose it in advance (RFC 8252, section 7.3).
 func redirects(c doze.OAuthClient, uri string) bool {
 	for _, registered := range c.RedirectURIs {
 		if uri == registered {

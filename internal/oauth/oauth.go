@@ -156,8 +156,8 @@ func readParams(r *http.Request) (params, error) {
 	return once(q)
 }
 
-// once are the parameters of a query or form. One that is there twice is an
-// error: whoever looks at the other would decide differently.
+// once are the parameters of a query or form. A parameter that is there twice is an
+// error: a reader of the other value would decide differently.
 func once(q url.Values) (params, error) {
 	p := params{}
 	for k, v := range q {

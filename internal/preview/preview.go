@@ -52,7 +52,7 @@ func previewLabel(key []byte, p doze.Preview) string {
 	}
 	switch {
 	case p.Spec.CustomDomain != "":
-		// Who may use the domain share its names: the prefix is enough.
+		// The workspaces that may use the domain share its names: the prefix is enough.
 		return label + ".preview." + p.Spec.CustomDomain
 	case p.Spec.PrefixURL != "":
 		return label + "-" + p.Metadata.Workspace

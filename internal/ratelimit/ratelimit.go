@@ -94,10 +94,10 @@ func (l Limit) refill(tokens float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Header tells a client where it stands, in the fields of
-// draft-ietf-httpapi-ratelimit-headers-10 and in the three that preceded them,
-// which most clients read; and a refused one when to come back (RFC 9110,
-// section 10.2.3). A verdict of no limit sets nothing.
+// Header tells a client how many requests are left, in the fields of
+// draft-ietf-httpapi-ratelimit-headers-10 and in the three older fields that most
+// clients read. It tells a refused client when to retry (RFC 9110, section 10.2.3). A
+// verdict without a limit sets nothing.
 func (v Verdict) Header(h http.Header, policy string) {
 	if v.Limit == (Limit{}) {
 		return

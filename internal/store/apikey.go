@@ -11,8 +11,8 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// APIKey is the record of an API key. The key itself is not in it: Hash is its
-// SHA-256, and whoever reads it cannot call.
+// APIKey is the record of an API key. The key itself is not in it: Hash is its SHA-256,
+// with which nobody can call.
 type APIKey struct {
 	doze.APIKey
 	Workspace string

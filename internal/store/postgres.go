@@ -85,10 +85,10 @@ func parse(address string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// openPostgres opens a database of a server. There is one connection that
-// writes, as in SQLite, so that what holds there holds here: writers come one
-// after the other, and what one has read is still so when it writes. It has the
-// database to itself as long as it lasts, see [tenure].
+// openPostgres opens a database of a server. One connection writes, as in SQLite, so
+// that the same guarantees hold. Writers come one after the other, and what a writer
+// has read is still true when it writes. It has the database to itself as long as it
+// lasts, see [tenure].
 func openPostgres(address string) (*engine, error) {
 	config, err := parse(address)
 	if err != nil {

@@ -69,7 +69,7 @@ func (s *Store) PutPreview(ctx context.Context, p Preview, yield func(Preview) P
 			return err
 		}
 		if p.Spec.CustomDomain != "" {
-			// Whoever could use the domain before, and cannot now, has left it.
+			// A workspace that may not use the domain any more has left it.
 			if _, err := tx.ExecContext(ctx, `DELETE FROM previews WHERE label = $1 AND NOT EXISTS (SELECT 1 FROM custom_domains d
 				WHERE d.verified = $2 AND (d.workspace = previews.workspace OR EXISTS (SELECT 1 FROM domain_shares s
 				WHERE s.workspace = d.workspace AND s.name = d.name AND s.target IN (previews.workspace, $3))))`,

@@ -244,8 +244,8 @@ func insertExecution(ctx context.Context, tx *sql.Tx, of Schedule, now time.Time
 	return e, err
 }
 
-// SettleExecution records how a pending execution went, and drops the oldest
-// ones that are too many. One whose sandbox has ended is forgotten already.
+// SettleExecution records how a pending execution went, and drops the oldest ones that
+// are too many. A schedule whose sandbox has ended is forgotten already.
 func (s *Store) SettleExecution(ctx context.Context, e Execution) error {
 	body, err := json.Marshal(executionContent{e.Execution, e.Retained})
 	if err != nil {

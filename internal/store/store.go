@@ -56,10 +56,10 @@ type engine struct {
 	begin       func(context.Context, *Store) error // nil is nothing; when the schema is up to date
 }
 
-// Open opens the database at an address and brings its schema up to date: that
-// of a PostgreSQL server for postgres://…, else the SQLite database in the file
-// of this name, which is made if it is not there. What is secret is sealed with
-// cipher, which must be the same every time.
+// Open opens the database at an address and brings its schema up to date. An address
+// postgres://… is a PostgreSQL server. Any other address is the file of a SQLite
+// database, which Open makes if it is missing. Secrets are sealed with cipher, which
+// must be the same every time.
 func Open(ctx context.Context, address string, cipher *seal.Cipher) (_ *Store, err error) {
 	e, err := connect(address)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package tenancy says who may use the platform, and how much of it: workspaces and their
-// members, invitations, service accounts, API keys, programs that register, passwords,
-// policies, secrets, quotas, and the audit log of it all. It serves its part of the control
-// API. It knows no sandbox: where they have to obey, it asks a [Runtime].
+// Package tenancy says who may use the platform, and how much of it. It has workspaces
+// and their members, invitations, service accounts, API keys, registered programs,
+// passwords, policies, secrets, quotas, and the audit log of it all. It serves its part
+// of the control API. It knows no sandbox: where they have to obey, it asks a
+// [Runtime].
 package tenancy
 
 import (

@@ -150,9 +150,9 @@ func (k *Canary) Unsure() { k.saved, k.answered = false, time.Now() }
 // Saved reports whether k has a checkpoint that was seen: it may not fail.
 func (k *Canary) Saved() bool { return k.saved }
 
-// Copy returns a canary that has what k has now: one that was made of a snapshot
-// since the last step, at the URL of a sandbox, or k itself after it went back
-// to that, with no URL.
+// Copy returns a canary with the state that k has now. With the URL of a sandbox, it is
+// that sandbox, which was made of a snapshot since the last step. Without a URL, it is
+// k itself after it went back to the snapshot.
 func (k *Canary) Copy(name, url string) *Canary {
 	c := &Canary{
 		Name: name, url: k.url, key: k.key, http: &http.Client{Timeout: stepTime},

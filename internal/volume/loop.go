@@ -16,9 +16,10 @@ import (
 // tries is how often somebody else may take the device that was free.
 const tries = 16
 
-// device returns the block device of a volume: the one that there is, for two
-// of one file would destroy it, or a new one, after the file system has grown to
-// the size of its file. It is gone by itself when nobody has it open or mounted.
+// device returns the block device of a volume. It returns the existing one, since two
+// devices of one file would destroy it. Otherwise it makes one, after the file system
+// has grown to the size of its file. The device is gone by itself when nobody has it
+// open or mounted.
 func (p *Pool) device(ctx context.Context, id string) (*os.File, error) {
 	file, err := os.OpenFile(p.disk(id), os.O_RDWR, 0)
 	if err != nil {

@@ -69,9 +69,9 @@ func (l load) rounds() int {
 	return times(bulkRounds)
 }
 
-// bulk is what is measured of an agent in a sandbox through the edge, in turns
-// with the plain server in that sandbox, through the same edge, and with the agent
-// in this process behind a plain reverse proxy.
+// bulk measures an agent in a sandbox through the edge. It takes turns with the plain
+// server in that sandbox, through the same edge, and with the agent in this process
+// behind a plain reverse proxy.
 var bulk = []load{
 	{"upload 100 MB", bulkUsual, upload(bulkUsual), discard(bulkUsual)},
 	{"upload 500 MB", bulkLarge, upload(bulkLarge), discard(bulkLarge)},
@@ -372,7 +372,7 @@ func followLog(ctx context.Context, at place) error {
 		n += int64(len(data))
 		return nil
 	})
-	// Whoever comes late misses what is older than the log keeps.
+	// A late follower misses what is older than the log.
 	if err == nil && n == 0 {
 		err = errors.New("the log is empty")
 	}

@@ -32,9 +32,8 @@ const (
 	pauseAfter = 150 * time.Millisecond
 	settle     = 60 * time.Second // for one move to a lower tier
 	lying      = 30 * time.Millisecond
-	// inUse is how many requests a sandbox that is awake has answered before
-	// the one that counts: the first ones after a wake from disk meet pages
-	// that nobody touched yet.
+	// inUse is how many requests an awake sandbox has answered before the one that
+	// counts. The first ones after a wake from disk meet untouched pages.
 	inUse = 20
 )
 

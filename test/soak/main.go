@@ -1,9 +1,9 @@
-// Command soak runs sandboxes that keep memory and files and check them at each
-// request, lets them fall asleep and wake at random instants, copies them and
-// puts them back to what they were, and archives others. At random it kills dozed,
-// the launcher and the processes of sandboxes, and cuts the power. It counts, and
-// fails on any error, on any wrong byte, on a sandbox that fails although it had a
-// checkpoint, and on one that goes back to its checkpoint and does not say so.
+// Command soak runs sandboxes that check their memory and files at each request. It
+// lets them fall asleep and wake at random instants, forks them, rolls them back, and
+// archives others. At random it kills dozed, the launcher and the processes of
+// sandboxes, and cuts the power. It counts, and fails on any error and on any wrong
+// byte. It also fails on a sandbox that fails although it had a checkpoint, or goes
+// back to its checkpoint without telling.
 package main
 
 import (

@@ -47,10 +47,10 @@ type Account struct {
 // Self reports whether the workload runs as the agent does.
 func (w User) Self() bool { return w.user == "" || w.user == "root" || w.user == "0" }
 
-// Lookup looks the user up, with the rules of container engines: what is a
-// number is an id, whether anybody has it or not; the groups in which a user is
-// named count unless the image names one. It looks every time: the files may
-// change. The error is Unprocessable and says which name nobody has.
+// Lookup looks the user up, with the rules of container engines. A number is an id,
+// even if no user has it. The groups that list the user count, unless the image names a
+// group. It reads the files every time, since they may change. The error is
+// Unprocessable and names the unknown user or group.
 func (w User) Lookup() (Account, error) {
 	user, group, _ := strings.Cut(w.user, ":")
 	id, numeric := parseID(cmp.Or(user, "0"))

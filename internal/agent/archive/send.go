@@ -34,8 +34,8 @@ type Parts struct {
 	AbortURL    string   `json:"abortUrl"`
 }
 
-// Check adds why no pack can be sent there. It never repeats an address: whoever
-// has it may write there.
+// Check adds why no pack can be sent there. It never repeats an address, since the
+// address alone gives the right to write there.
 func (t Target) Check(p *doze.Problems) {
 	if t.Parts == nil {
 		doze.CheckAddress(p, "url", t.URL)

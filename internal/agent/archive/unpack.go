@@ -27,12 +27,11 @@ const (
 	opaqueAttr  = xattrRecord + overlayAttr + "opaque"
 )
 
-// Unpack makes root what it was when its upper layer was packed: r is a tar of
-// that layer as overlay file systems keep it, where a character device of the
-// number 0 stands for something deleted. What is in [Excluded], or in another
-// file system that is mounted there, is left out. Directories come before what
-// is in them. An error says which path it is
-// about, and leaves root between what it was and what it shall be.
+// Unpack makes root what it was when its upper layer was packed. r is a tar of that
+// layer as overlay file systems store it: a character device of the number 0 stands for
+// a deleted file. What is in [Excluded], or in another file system that is mounted
+// there, is left out. Directories come before what is in them. An error says which path
+// it is about, and leaves root between what it was and what it shall be.
 func Unpack(ctx context.Context, root string, r io.Reader) error {
 	info, err := os.Stat(root)
 	if err != nil {

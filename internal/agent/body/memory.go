@@ -27,9 +27,9 @@ const (
 	// back to the sandbox, whether or not there are other requests.
 	giveBack = 8 << 20
 
-	// drainMax and drainTime bound what is read of a body that nobody wants, so
-	// that its sender, which reads after it has sent, gets the answer rather
-	// than a broken connection. More than drainMax the edge lets nobody send.
+	// drainMax and drainTime bound what is read of an unwanted body. Its sender reads
+	// after it has sent, and must get the answer rather than a broken connection. The
+	// edge admits no body larger than drainMax.
 	drainMax  = 512 << 20
 	drainTime = time.Minute
 )

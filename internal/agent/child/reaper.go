@@ -54,7 +54,7 @@ func (r *Reaper) Run(ctx context.Context) {
 	}
 }
 
-// collect reaps whoever is dead. Several deaths may share one SIGCHLD.
+// collect reaps all dead children. Several deaths may share one SIGCHLD.
 func (r *Reaper) collect() {
 	r.reaping.Lock()
 	defer r.reaping.Unlock()

@@ -20,9 +20,8 @@ const (
 	// linkWait is how long a call waits for the host: longer than the host takes
 	// to start again. Then it fails, and no process waits for ever.
 	linkWait = 60 * time.Second
-	// linkProbe is how long a call waits that comes when others have waited so long:
-	// the kernel makes some one after another, and none of them may take a minute
-	// more.
+	// linkProbe is how long a call waits after others have waited so long. The kernel
+	// makes some calls one after another, and none of them may take a minute more.
 	linkProbe = 2 * time.Second
 	// callLimit bounds one call with the upload of a whole file in it.
 	callLimit = 30 * time.Minute
@@ -87,8 +86,8 @@ func (l *link) drop(host *http.ClientConn) {
 	_ = host.Close() // it may be closed already
 }
 
-// reach returns the way to the host that is not the one that failed, and waits for
-// it if there is none: for as long as is left of the time that all who wait have.
+// reach returns a way to the host other than the one that failed. If there is none, it
+// waits for the rest of the time that all waiting calls share.
 func (l *link) reach(ctx context.Context, failed *http.ClientConn) (*http.ClientConn, error) {
 	var late <-chan time.Time
 	for {

@@ -406,9 +406,9 @@ func (s *server) opendir(_ context.Context, r request) ([]byte, error) {
 	return openReply(handle), nil
 }
 
-// readdir lists a directory when its reader begins, also once more: who opens one
-// for what is in it alone asks for no list, and who removes what he has read sees
-// the rest.
+// readdir lists a directory when its reader begins, or begins again. A process that
+// only opens files in it asks for no list. A process that removes the files it has read
+// sees the rest.
 func (s *server) readdir(ctx context.Context, r request) ([]byte, error) {
 	b, err := r.fields(20)
 	if err != nil {

@@ -104,7 +104,7 @@ func (s *Set) live(ctx context.Context, id string, m *mount, ln *net.UnixListene
 	gone := ctx.Err() != nil
 	s.mu.Unlock()
 	if gone {
-		_ = device.Close() // whoever ended it did not see it
+		_ = device.Close() // its end did not see it
 		return
 	}
 	newServer(device, m.owner, m.link, &s.busy).run(ctx)

@@ -159,8 +159,8 @@ func (in *exportRequest) Check(p *doze.Problems) {
 	}
 }
 
-// Export archives what is different from the image. A real one freezes the
-// sandbox first, and leaves it frozen: whoever archives it wants to end it.
+// Export archives what is different from the image. A real one freezes the sandbox
+// first, and leaves it frozen: an archived sandbox ends next.
 func (x *Exporter) Export(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := body.Decode[exportRequest](w, r)
 	if err != nil {

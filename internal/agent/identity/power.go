@@ -16,9 +16,9 @@ import (
 	"github.com/dozehq/doze/internal/agent/mistake"
 )
 
-// power is the one capability that the first process is started with and that
-// nothing else in the sandbox ever has: with it the host gets its name, and its
-// boot an id. It is given up before the first command can run.
+// power is a capability that only the first process of a sandbox ever has. It is for
+// setting the host name and the id of the boot. It is given up before the first command
+// can run.
 type power struct {
 	mu   sync.Mutex
 	held bool // guarded by mu
@@ -47,8 +47,8 @@ func (p *power) spend(name string) error {
 	return nil
 }
 
-// bootID is the file that tells one boot of a machine from another, and bootCover
-// is where its new content is for a moment: in memory that goes with the machine.
+// bootID is the file that tells one boot of a machine from another. bootCover has its
+// new content for a moment, in memory that goes with the machine.
 const (
 	bootID    = "/proc/sys/kernel/random/boot_id"
 	bootCover = "/dev/shm/.boot_id"

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// trimAfter is how long nobody may have asked for anything before memory is
-	// given back: below the time after which a sandbox falls asleep, so that a
-	// checkpoint is without it.
+	// trimAfter is the time without a request after which the agent gives memory back.
+	// It is shorter than the idle timeout of a sandbox, so that the checkpoint is
+	// smaller.
 	trimAfter = 2 * time.Second
 	// trimMin is how much must have been allocated since the last time. To look
 	// for garbage takes some milliseconds; a few small requests leave none.

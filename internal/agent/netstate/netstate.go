@@ -107,7 +107,8 @@ var ruleTables = []string{"filter", "nat", "mangle", "raw"}
 // families are those that have such tables, with the level of their options.
 var families = []struct{ domain, level int }{{unix.AF_INET, unix.SOL_IP}, {unix.AF_INET6, unix.SOL_IPV6}}
 
-// ruleState is a line for each table. Who may not open a raw socket has no rules.
+// ruleState is a line for each table. A process that may not open a raw socket has no
+// rules.
 func ruleState() string {
 	var s strings.Builder
 	for _, f := range families {

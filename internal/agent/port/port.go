@@ -95,8 +95,8 @@ type callback struct {
 
 func (in *callback) Check(p *doze.Problems) { doze.CheckAddress(p, "callback", in.Callback) }
 
-// Start reports new ports of a process to an address. Whoever may call
-// us may run commands here, so the address may be any.
+// Start reports new ports of a process to an address. Each caller may run commands
+// here, so the address may be any.
 func (m *Monitors) Start(w http.ResponseWriter, r *http.Request, id string) error {
 	pid, err := parsePID(id)
 	if err != nil {

@@ -14,10 +14,9 @@ import (
 // is no event for a socket that begins to listen.
 const portsPoll = 100 * time.Millisecond
 
-// AwaitPorts returns when every port that p was to serve is served by p, one
-// of its descendants or a member of its process group, on an address that can
-// be reached from outside. It is Unprocessable when p ends without, or when
-// ctx does.
+// AwaitPorts returns when every port that p was to serve is served on an address that
+// can be reached from outside. The server may be p, a descendant or a member of its
+// process group. The error is Unprocessable if p or ctx ends first.
 func (p *Process) AwaitPorts(ctx context.Context) error {
 	if len(p.WaitForPorts) == 0 {
 		return nil
@@ -51,9 +50,8 @@ func (p *Process) family() (family map[int]proc.Task, over bool) {
 	return proc.Family(p.leader(), !over, proc.Root.Tasks()), over
 }
 
-// Family returns the processes that belong to a pid: the one that a caller
-// knows, if we started it, which after a restart is another. over means that
-// there will be no others.
+// Family returns the processes that belong to a pid. If we started that process and
+// restarted it, they belong to the new one. over means that there will be no others.
 func (t *Table) Family(pid int) (family map[int]proc.Task, over bool) {
 	if p, err := t.Find(strconv.Itoa(pid)); err == nil {
 		return p.family()

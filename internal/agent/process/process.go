@@ -169,7 +169,7 @@ func (p *Process) live(over func()) {
 	p.Env = nil // it may be large, and nobody starts the process again
 	p.mu.Unlock()
 	p.out.End()
-	over() // whoever waited for the end may use the name again
+	over() // a caller that waited for the end may use the name again
 	close(p.done)
 	p.pumps.Wait() // children that it left behind
 	p.out.Close()

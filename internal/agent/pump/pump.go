@@ -76,8 +76,8 @@ func (p *Pump) Run() {
 	for {
 		more, err := p.carry(true)
 		for errors.Is(err, os.ErrDeadlineExceeded) {
-			// The process is over: what it wrote is in the pipe already.
-			// Whoever else has the pipe may go on, but is not waited for.
+			// The process is over: what it wrote is in the pipe already. Other
+			// processes with the pipe may go on, but nobody waits for them.
 			_ = p.pipe.SetReadDeadline(time.Time{})
 			for more, err = p.carry(false); more && err == nil; {
 				more, err = p.carry(false)

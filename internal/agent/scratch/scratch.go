@@ -14,7 +14,7 @@ const (
 	// Size is how much memory is lent. A file is written twice as fast by 1 MiB as
 	// by 256 KiB, and no faster by 4 MiB.
 	Size = 1 << 20
-	// lentMax bounds what is lent at the same time: 16 MiB. Whoever gets none
+	// lentMax bounds what is lent at the same time: 16 MiB. A caller that gets none
 	// copies in small pieces.
 	lentMax = 16
 	// smallSize is what Copy begins with. Most contents need no more.

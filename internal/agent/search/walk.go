@@ -78,8 +78,8 @@ func parseScope(q url.Values, results int, p *doze.Problems) (s scope) {
 }
 
 // take counts one more result, after n others: add says whether it is part of the
-// answer, and more whether to look on. Who wants all of them is told when there is
-// one that is not.
+// answer, and more whether to look on. A caller that wants all results learns if one is
+// left out.
 func (s scope) take(n int) (add, more bool) { return n < s.max, n < s.max && (s.all || n+1 < s.max) }
 
 // checkGlobs adds the first pattern of a parameter that is no glob.

@@ -1,9 +1,8 @@
-// Package spawn starts programs. It does what [syscall.ForkExec] does, with ten
-// system calls instead of seventy: these are much of what a short command costs
-// in a sandbox, where each takes 10 µs. The library makes one for every signal, so
-// that the child forgets what is done about it, and has a pipe for the error of
-// the child; here the kernel forgets all handlers at once, and the error is in
-// memory that both have.
+// Package spawn starts programs. It does what [syscall.ForkExec] does, with ten system
+// calls instead of seventy. Each takes 10 µs in a sandbox, which is much of the time of
+// a short command. The library makes one call for every signal, to reset its handler,
+// and a pipe for the error of the child. Here the kernel resets all handlers at once,
+// and the error is in memory that both have.
 //
 // It is for a process that has its descriptors 0 to 2 open, and all others
 // closed on exec. Limits of resources are inherited as they are now.

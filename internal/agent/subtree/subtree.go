@@ -1,7 +1,7 @@
-// Package subtree removes directories with all that is in them, and nothing
-// else. The kernel of a sandbox follows the links of /proc even where it is told
-// not to, and one of them leads to the root: what is opened is therefore compared
-// with what was seen before.
+// Package subtree removes directories with all that is in them, and nothing else. The
+// kernel of a sandbox follows the links of /proc even where it is told not to, and one
+// of them leads to the root. So each opened directory is compared with the entry that
+// was seen before.
 package subtree
 
 import (

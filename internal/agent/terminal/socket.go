@@ -145,7 +145,7 @@ func (t *Terminals) Show(w http.ResponseWriter, _ *http.Request, _ string) error
 	if t.off() {
 		return route.ErrNoRoute
 	}
-	return page.Terminal(w, page.Pass{}) // whoever is in front of us lets the browser in
+	return page.Terminal(w, page.Pass{}) // the edge in front of us lets the browser in
 }
 
 // off reports whether terminals are switched off.

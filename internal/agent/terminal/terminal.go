@@ -310,7 +310,7 @@ func (t *terminal) resize(size window) {
 	}
 }
 
-// killSession kills whoever is left of a session after its leader.
+// killSession kills the processes of a session that its leader left.
 func killSession(session int) {
 	for _, t := range proc.Root.Tasks() {
 		if t.Session != session {

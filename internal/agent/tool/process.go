@@ -104,7 +104,7 @@ func toolPatience(c command.Spec) (wait time.Duration, capped bool) {
 	return toolWaitMax, true
 }
 
-// toolExecute runs a command. Whoever wants to wait for longer than a call may
+// toolExecute runs a command. A caller that wants to wait for longer than a call may
 // take is told to ask again.
 func (b *Set) toolExecute(ctx context.Context, in toolExecuteIn) (out toolExecuteOut, err error) {
 	c := in.command()

@@ -46,9 +46,9 @@ const (
 	chunkBytes = 3*4 + len(Mark{}) + len(Name{})
 )
 
-// Mark tells the content of a chunk from all others of the same index, also from
-// those that a guest makes up: it is an authentication code, and its key is in
-// the index. It costs a third of a [Name].
+// Mark tells the content of a chunk from all others of the same index, even from
+// content that a guest makes up. It is an authentication code, whose key is in the
+// index. It costs a third of a [Name].
 type Mark [16]byte
 
 // Name is the SHA-256 of a chunk. It is the same in all checkpoints on all hosts.

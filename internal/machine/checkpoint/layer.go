@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A layer is the file that one checkpoint wrote. A page is where it is in the
-// engine's memory file, in all layers, so that it stays in its place when memory
-// before it comes or goes, and also when the machine wakes in another engine.
-// What the engine did not name, and what another layer has, is a hole.
+// A layer is the file that one checkpoint wrote. In all layers, a page has its place in
+// the engine's memory file. So it stays in its place when memory before it comes or
+// goes, and when the machine wakes in another engine. Memory that the engine did not
+// name, or that another layer has, is a hole.
 //
 // Whether a chunk is the same as in the last checkpoint is decided by its content
 // alone: what a guest wrote to, or says that it did, plays no part.

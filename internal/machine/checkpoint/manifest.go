@@ -1,7 +1,7 @@
-// Package checkpoint keeps the checkpoints of machines on disk: which files one has
-// and what is in them, when it is complete, when it counts no more, and who vouches
-// for it. It is the same for each driver and knows none; how an engine writes and
-// reads its own state is the driver's.
+// Package checkpoint stores the checkpoints of machines on disk. It defines the files
+// of a checkpoint, when it is complete, when it no longer counts, and how it is vouched
+// for. It is the same for each driver and knows none. Each driver writes and reads the
+// state of its own engine.
 //
 // A checkpoint of a machine c is a directory with a [Manifest]. It is made beside
 // its place, gets there in one rename, and leaves in another.
@@ -28,8 +28,8 @@ const (
 	// Formats of a checkpoint. In the first, all memory is in one file, as older
 	// launchers write it. In the second it is in layers. Others are refused.
 	FormatWhole, FormatLayers = 2, 3
-	// SumChunk is how much of a file one checksum covers. Whoever waits for
-	// one page of a machine's memory waits for its chunk.
+	// SumChunk is how much of a file one checksum covers. A wait for one page of a
+	// machine's memory is a wait for its chunk.
 	SumChunk = 1 << 20
 	// manifestMax bounds what we read of a manifest: 4 TiB of memory need less.
 	manifestMax = 64 << 20

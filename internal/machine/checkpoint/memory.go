@@ -132,9 +132,9 @@ func (m *Memory) verify(ctx context.Context) error {
 	return workers.Wait()
 }
 
-// empty fails if the first layer has something that is in no chunk. Nobody would
-// read it, but whoever wrote it may have written elsewhere. In the other layers
-// that is what later ones replaced.
+// empty fails if the first layer has something that is in no chunk. Nobody would read
+// it, but its writer may have written elsewhere. In the other layers that is what later
+// ones replaced.
 func (m *Memory) empty(ctx context.Context) error {
 	buffer, zero := make([]byte, m.Size), make([]byte, m.Size)
 	for at := int64(0); at < m.Bytes; {

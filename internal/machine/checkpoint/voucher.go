@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A checkpoint is vouched for from the moment when it was written or checked until
-// the machine restarts or somebody touches one of its files. As long as it is,
-// a wake need not read all of it before the first instruction: what it loads is
-// compared piece by piece, and between then and now only the hardware could
-// have altered it. A checkpoint that turns out to be bad all the same ends the
-// machine, is vouched for no longer, and the next wake reads it whole.
+// A checkpoint is vouched for from the moment when it was written or checked until the
+// machine restarts or somebody touches one of its files. As long as it is, a wake need
+// not read all of it before the first instruction. The wake compares each piece that it
+// loads, and only the hardware could have altered it since. If a piece is bad all the
+// same, the machine ends. The checkpoint is vouched for no longer, and the next wake
+// reads it whole.
 //
 // Vouchers are files in the run directory. They name the boot, since not every
 // run directory goes away with it.
@@ -125,9 +125,9 @@ func (all Vouchers) Sweep() error {
 	return err
 }
 
-// fingerprint tells the boot and the files of a checkpoint from all others. Who
-// writes to a file by accident changes its time of modification; a second name
-// for it, such as a copy of the machine has, changes nothing.
+// fingerprint tells the boot and the files of a checkpoint from all others. An
+// accidental write changes the time of modification. A second name for a file, such as
+// a copy of the machine has, changes nothing.
 func fingerprint(dir string) (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -351,9 +351,9 @@ func (g Groups) droppable() int64 {
 	return all.counter("memory.stat", total+"inactive_file") + all.counter("memory.stat", total+"active_file")
 }
 
-// Free returns how many bytes all machines with a group below a parent may still
-// take below their limit, counting as free what the kernel can drop. 0 is no limit.
-// Whoever asks need not be who made the groups.
+// Free returns how many bytes all machines with a group below a parent may still take
+// below their limit, counting as free what the kernel can drop. 0 is no limit. The
+// caller need not be the process that made the groups.
 func Free(parent string, limit int64) (int64, error) {
 	if limit == 0 {
 		return math.MaxInt64, nil

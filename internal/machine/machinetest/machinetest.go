@@ -1,7 +1,7 @@
-// Package machinetest is what every driver of machines must do: a suite that
-// runs against a host with the driver on it, the program that runs in the
-// suite's machines, and [Fake], a driver without an engine for the tests of
-// those who use one.
+// Package machinetest is what every driver of machines must do. It has a suite that
+// runs against a host with the driver on it, and the program that runs in the suite's
+// machines. [Fake] is a driver without an engine, for tests of packages that use a
+// driver.
 package machinetest
 
 import (

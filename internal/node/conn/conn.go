@@ -1,5 +1,5 @@
-// Package conn knows all connections into the machine of one sandbox: a machine that
-// ends says no goodbye, and whoever reads from it would wait for ever.
+// Package conn knows all connections into the machine of one sandbox: a machine ends
+// without closing them, and their readers would wait for ever.
 //
 // It does not know who may connect, nor wakes anything: the owner of a [Set] does.
 package conn
@@ -38,8 +38,8 @@ const (
 	// they are closed when it goes to sleep.
 	idleMax = 32
 
-	// headerMax bounds the header of an answer. Who runs the sandbox decides
-	// what comes, and a node reads many of them at a time.
+	// headerMax bounds the header of an answer. The sandbox decides its size, and a
+	// node reads many at a time.
 	headerMax = 1 << 20
 )
 

@@ -97,7 +97,7 @@ type trip func(*http.Request) (*http.Response, error)
 
 func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// Machine is what a node knows of one that it runs.
+// Machine is what a node knows of a machine that it runs.
 type Machine struct {
 	Order    fleet.Order
 	Phase    doze.Phase

@@ -1,6 +1,6 @@
-// Package postgres runs a PostgreSQL server for the tests of a package, from
-// what the host has installed: one for the test binary, from the first test
-// that asks for it, with a database for each.
+// Package postgres runs a PostgreSQL server for the tests of a package, from the host's
+// installation. A test binary has one server, which the first test starts. Each test
+// has a database.
 package postgres
 
 import (

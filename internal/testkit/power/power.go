@@ -1,12 +1,12 @@
 // Package power is a disk for tests that cut its power. After a cut the disk has
 // what was synced, and no more than chance of the rest.
 //
-// The disk is three things on top of each other: a file system in memory, which
-// plays the platters; a file system on it, whose page cache plays the disk's own
-// cache, which forgets; and in a file of that, the file system that the test uses.
-// A sync in the last one reaches the middle one as a flush of its block device,
-// and then the platters. A cut shuts the middle one down with all that it holds in
-// its page cache and in its journal. Neither device-mapper nor FUSE is needed.
+// The disk is three file systems on top of each other. The lowest, in memory, stands
+// for the platters. The page cache of the middle one stands for the disk's own cache,
+// which forgets. The highest, in a file of the middle one, is for the test. A sync in
+// the highest reaches the middle one as a flush of its block device, and then the
+// platters. A cut shuts the middle one down with all that it holds in its page cache
+// and in its journal. Neither device-mapper nor FUSE is needed.
 package power
 
 import (
@@ -94,8 +94,8 @@ func (d *Disk) mount(ctx context.Context, file, on string) error {
 	return run(ctx, "mount", "-t", "ext4", "-o", "loop", file, on)
 }
 
-// Cut cuts the power: nothing reaches the disk any more, and what was not synced
-// is lost. Whoever uses the disk sees errors. The processes that do must be ended
+// Cut cuts the power: nothing reaches the disk any more, and what was not synced is
+// lost. Processes that use the disk get errors. The processes that do must be ended
 // before On.
 func (d *Disk) Cut() error {
 	f, err := os.Open(d.cache)

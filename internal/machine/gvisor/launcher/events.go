@@ -11,7 +11,7 @@ import (
 // to find out for itself.
 const eventsMax = 1024
 
-// events passes events to whoever listens now.
+// events passes events to the current listeners.
 type events struct {
 	mu   sync.Mutex
 	outs map[chan gvisor.Event]bool // guarded by mu

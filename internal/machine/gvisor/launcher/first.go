@@ -6,11 +6,11 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
-// Linux lets no process of a PID namespace harm the first one: from within it,
-// the first process gets no signal that it has no handler for, and so neither
-// SIGKILL nor SIGSTOP (signal(7), sig_task_ignored in kernel/signal.c). gVisor
-// has no such rule, and a machine ends with its first process. So the engine's
-// process has the rule.
+// Linux lets no process of a PID namespace harm the first one. From within the
+// namespace, the first process gets no signal without a handler, and so neither SIGKILL
+// nor SIGSTOP (signal(7), sig_task_ignored in kernel/signal.c). gVisor has no such
+// rule, and a machine ends with its first process. So the engine's process has the
+// rule.
 //
 // A filter of system calls in the guest could have it too, but gVisor runs a
 // filter for each of 500 system calls at each start of a process or thread.

@@ -11,9 +11,8 @@ import (
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
-// calmAfter is when a guest is taken to be past its start or its wake: the
-// collection of the engine's heap must not be in the way of what it was woken
-// for.
+// calmAfter is when a guest counts as past its start or its wake. The collection of the
+// engine's heap must not delay the request that woke it.
 const calmAfter = time.Second
 
 const (

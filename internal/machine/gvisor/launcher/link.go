@@ -98,9 +98,9 @@ func dress(l machine.Link) error {
 	})
 }
 
-// linkArgs describes a link to a machine that is restored: an open packet
-// socket on the guest's end, which has no address of its own, because the host
-// would answer for it (with a reset) next to the guest.
+// linkArgs describes a link to a machine that is restored: an open packet socket on the
+// guest's end. That end has no address of its own, because the host would answer for it
+// (with a reset) next to the guest.
 func linkArgs(l machine.Link) (*boot.CreateLinksAndRoutesArgs, error) {
 	mac, err := net.ParseMAC(l.MAC)
 	if err != nil {

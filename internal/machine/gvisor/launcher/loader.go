@@ -30,12 +30,11 @@ import (
 )
 
 // An engine that wakes from disk reads its checkpoint through its launcher, over the
-// interface that gVisor has for images in a distant store. Left to itself it
-// would load all memory at once with 128 readers, which take the processors
-// from what the wake waits for: the decoding of its state and the first steps
-// of the guest. Here one reader loads, beside the decoding, which needs one
-// processor. Pages that the guest waits for come first. No byte is handed over
-// before its checksum was compared.
+// interface that gVisor has for images in a distant store. Left to itself it would load
+// all memory at once with 128 readers. These take the processors from the decoding of
+// the state and from the first steps of the guest, which the wake waits for. Here one
+// reader loads, beside the decoding, which needs one processor. Pages that the guest
+// waits for come first. No byte is handed over before its checksum was compared.
 
 const (
 	// pageRead is one read of memory pages. Smaller ones cost more hand-overs,

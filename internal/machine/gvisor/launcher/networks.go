@@ -15,12 +15,12 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// A checkpoint does not carry the network namespaces that processes of a machine
-// have made: links, addresses and rules in them are gone after a restore, and if
-// there is a TCP socket in one of them, the restore never ends. So the engine's
-// process knows which there are: it tells the agent, which is asked before each
-// sleep, and as long as there is one it refuses to be saved, for one may be made
-// after the agent has answered.
+// A checkpoint does not carry the network namespaces that processes of a machine have
+// made. Links, addresses and rules in them are gone after a restore. If there is a TCP
+// socket in one of them, the restore never ends. So the engine's process knows which
+// there are, and tells the agent, which is asked before each sleep. As long as there is
+// one, the engine refuses to be saved, since one may be made after the agent has
+// answered.
 
 // networks are the network namespaces that processes of a machine have made.
 type networks struct {

@@ -44,10 +44,10 @@ func (l *Launcher) endOrphans(ctx context.Context) error {
 	return nil
 }
 
-// enginesIn returns the processes of the engine that keep their state in root,
-// without the guests' processes: those have the command line of the engine that
-// is their parent, and end with it. It reports whether a process of our program
-// has no command line: it may be one of them.
+// enginesIn returns the processes of the engine that have their state in root. The
+// guests' processes are left out: they have the command line of their parent, an
+// engine, and end with it. It reports whether a process of our program has no command
+// line: it may be one of them.
 func enginesIn(root string) (pids []int, turning bool) {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
 	all := map[int]bool{}

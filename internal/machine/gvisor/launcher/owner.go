@@ -53,8 +53,8 @@ func (l *Launcher) releaseOwner(id string) error {
 	return err
 }
 
-// leaseOwner returns a user for the machine of a bundle, which exists. The lease
-// ends with the bundle, whoever removes it.
+// leaseOwner returns a user for the machine of a bundle, which exists. The lease ends
+// with the bundle.
 func (l *Launcher) leaseOwner(id string) (uid int, err error) {
 	dir := l.owners()
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/dozehq/doze/internal/trace"
 )
 
-// A pause, or a resume, is one message to the engine over a connection that is
-// kept. gVisor's own calls take a lock and rewrite a file of state each
-// time, which is half of the wake of a paused machine.
+// A pause, or a resume, is one message to the engine over an open connection. gVisor's
+// own calls take a lock and rewrite a file of state each time, which is half of the
+// wake of a paused machine.
 //
 // Pauses nest in the engine and it does not tell their number, so we must know
 // what it did even if we die in between. Two empty files in the bundle say so:
@@ -57,9 +57,9 @@ func (s *sandbox) resume(ctx context.Context, checkpointed bool) error {
 // broke: the kernel frees its memory first.
 const endTime = 2 * time.Second
 
-// spent is errStill or errGone for a machine that could not be resumed and is
-// sure not to run: it stands still, or its process ended. Of one that may run,
-// what it does would be lost with it.
+// spent is errStill or errGone for a machine that could not be resumed and is sure not
+// to run: it stands still, or its process ended. A machine that may run must go on: its
+// work would be lost with it.
 func (s *sandbox) spent(ctx context.Context) error {
 	s.mu.Lock()
 	still := s.paused && !s.doubtful
@@ -126,11 +126,10 @@ func (s *sandbox) setPaused(ctx context.Context, pause bool, turn func(context.C
 // errSlow is what a pause returns that took too long and was taken back.
 var errSlow = errors.New("its tasks do not come to a stand")
 
-// unlimited gives the machine all of the processor until the returned function
-// is called, if that takes long: the engine and its thousands of tasks, perhaps,
-// share the little that they are limited to, and somebody waits for the engine.
-// It costs the kernel a millisecond where nothing else is limited. Preconditions:
-// mu is held.
+// unlimited gives the machine all of the processor until the returned function is
+// called, if that takes long. The engine may share its limit with thousands of tasks,
+// and a caller waits for the engine. It costs the kernel a millisecond where nothing
+// else is limited. Preconditions: mu is held.
 func (s *sandbox) unlimited(ctx context.Context) (limit func()) {
 	g, quota := s.group.Load(), cpuLimit(s.container.Spec)
 	var mu sync.Mutex

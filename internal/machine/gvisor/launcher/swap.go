@@ -14,11 +14,11 @@ import (
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
-// What a machine in swap needs first when it wakes are some hundred pages, of
-// its agent and of its engine, all over the place: read one by one, they take
-// ten times as long as the wake itself. So we look at which ones a wake used,
-// and bring them back right after the next move to swap. The first wake has
-// nothing to learn from: all of the engine is read while it wakes.
+// A machine in swap first needs some hundred scattered pages of its agent and its
+// engine when it wakes. Read one by one, they take ten times as long as the wake
+// itself. So we record the pages that a wake used, and bring them back right after the
+// next move to swap. The first wake has nothing to learn from: all of the engine is
+// read while it wakes.
 
 const (
 	// hotMost bounds what stays in RAM of the memory of a machine in swap, in

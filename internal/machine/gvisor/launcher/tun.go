@@ -13,10 +13,10 @@ import (
 	"github.com/dozehq/doze/internal/machine/gvisor"
 )
 
-// The engine has a tun device in every machine, whatever the spec says: who is
-// root in a user namespace of its own makes a node of it, or finds one in its
-// image, and attaches a link. A machine that is not for it must not be able to:
-// one with such a link cannot be saved.
+// The engine has a tun device in every machine, whatever the spec says. A process that
+// is root in a user namespace of its own makes a node of it, or finds one in its image,
+// and attaches a link. A machine without the right to tun devices must not be able to:
+// a machine with such a link cannot be saved.
 
 // tunMajor and tunMinor are the number of the device.
 var tunMajor, tunMinor int64 = 10, 200

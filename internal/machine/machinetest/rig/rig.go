@@ -1,7 +1,7 @@
-// Package rig is a real host for the tests of a driver: a root file system with the
-// guest of the suite, swap, run directories, cgroups, network namespaces and links,
-// and what is left of machines in all of them. It knows no driver: one brings a
-// [Rig] with what it builds, embeds a [Host], and adds how it is opened and killed.
+// Package rig is a real host for the tests of a driver. It has a root file system with
+// the guest of the suite, swap, run directories, cgroups, network namespaces and links.
+// It finds what machines left in them. It knows no driver: each brings a [Rig] with
+// what it builds, embeds a [Host], and adds how it is opened and killed.
 package rig
 
 import (

@@ -1,6 +1,6 @@
-// Package filters holds the seccomp programs of gVisor's processes, compiled
-// when Doze is built and not each time a sandbox starts. gVisor has a place for
-// such programs, but its Go module ships it empty.
+// Package filters holds the seccomp programs of gVisor's processes. They are compiled
+// when Doze is built and not each time a sandbox starts. gVisor has a place for such
+// programs, but its Go module ships it empty.
 //
 // The register functions must be called in the process that will install the
 // filters, before gVisor's main.
