@@ -2,10 +2,9 @@
 // a request is for, proves its caller, and passes the request on, byte for byte.
 // It holds no record, runs no sandbox and speaks no word of the sandbox API.
 //
-// What must always hold: a request without a valid credential, or a preview that
-// lets it in, wakes nothing;
-// a credential of the platform never reaches a sandbox; a sandbox of another
-// workspace looks like one that does not exist.
+// Three things always hold. A request wakes nothing, unless it has a valid credential
+// or a preview lets it in. A credential of the platform never reaches a sandbox. A
+// sandbox of another workspace looks like a missing one.
 package edge
 
 import (

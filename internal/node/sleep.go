@@ -210,9 +210,9 @@ func answer(asked time.Time, in agentapi.State, err error, ended bool) idle.Answ
 	return a
 }
 
-// heed takes note of what the agent of a running box said when it was asked, or
-// of why it said nothing, and returns why the box must stay awake: for a
-// process, or for a request that came meanwhile. Preconditions: mu is held.
+// heed records the answer of the agent of a running box, or why there was none. It
+// returns why the box must stay awake: for a process, or for a request that came
+// meanwhile. Preconditions: mu is held.
 func (b *Box) heed(a idle.Answer, err error) idle.Reason {
 	now, phase := time.Now(), b.state.Phase()
 	if phase == doze.Running && a.Silent && !a.Cut {
