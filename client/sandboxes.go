@@ -48,8 +48,8 @@ func (c *Client) ByExternalID(ctx context.Context, id string) (doze.Sandbox, err
 	return exchange[doze.Sandbox](ctx, c, http.MethodGet, c.base+"/sandboxes/by-external-id/"+url.PathEscape(id), nil)
 }
 
-// Update changes a sandbox: what is zero in s stays as it is, but for its network,
-// which is that of s, or none.
+// Update changes a sandbox. What is zero in s stays as it is. To remove the network
+// rules, set s.Spec.Network to an empty [doze.Network].
 func (c *Client) Update(ctx context.Context, s doze.Sandbox) (doze.Sandbox, error) {
 	return exchange[doze.Sandbox](ctx, c, http.MethodPut, c.sandbox(s.Metadata.Name), revealed(s))
 }

@@ -111,6 +111,9 @@ func (a *app) changeRules(ctx context.Context, name string, change func(*doze.Sa
 		if err := change(&spec); err != nil {
 			return err
 		}
+		if spec.Network == nil {
+			spec.Network = &doze.Network{} // an absent one would keep the rules
+		}
 		if s, err = c.Update(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}, Spec: spec}); err != nil {
 			return err
 		}
@@ -200,7 +203,7 @@ func (a *app) clearRules() *cobra.Command {
 		Use: "clear SANDBOX…", Short: "Remove all rules and injected secrets of sandboxes; they stay in their VPC", Args: takes(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
-				_, err := c.Update(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}})
+				_, err := c.Update(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Network: &doze.Network{}}})
 				return err
 			})
 		},

@@ -87,7 +87,7 @@ func TestNetworkCommands(t *testing.T) {
 		"set nothing": {"network|set|ruled", 2, "", "doze: nothing to change: use a flag such as --allow, or doze network clear to remove all rules; see --help\n", nil},
 		"both ways":   {"network|set|web|--gateway|g|--dedicated|a.test|--shared|b.test", 2, "", "doze: choose one of --dedicated and --shared: what it does not name takes the other way; see --help\n", nil},
 		"no gateway":  {"network|set|web|--gateway||--dedicated|a.test", 2, "", "doze: --dedicated and --shared need a gateway; see --help\n", nil},
-		"clear":       {"network|clear|ruled", 0, "ruled\n", "", []string{`PUT /v0/sandboxes/ruled {"metadata":{"name":"ruled"},"spec":{"runtime":{}}}`}},
+		"clear":       {"network|clear|ruled", 0, "ruled\n", "", []string{`PUT /v0/sandboxes/ruled {"metadata":{"name":"ruled"},"spec":{"runtime":{},"network":{}}}`}},
 		"route, the first": {
 			"network|route|web|api.test|-H|Authorization: Bearer {{SECRET:HERE}}|--body|user=a=b|--secret|HERE|--secret|k=v", 0, none,
 			"note: if it was made without rules, its programs refuse the certificates that this needs: make it with --proxy\n",

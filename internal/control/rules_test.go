@@ -85,6 +85,42 @@ func TestNetworkIsObeyed(t *testing.T) {
 	})
 }
 
+// TestRulesStay: only a body that names the network changes its rules.
+func TestRulesStay(t *testing.T) {
+	t.Parallel()
+	const rules = `{"proxy":{"routing":[{"destinations":["a.example"],"headers":{"A":"{{SECRET:k}}"},"secrets":{"k":"v"}}]}}`
+	for name, tt := range map[string]struct {
+		body string
+		stay bool
+	}{
+		"no spec":           {`{"metadata":{"labels":{"k":"v"}}}`, true},
+		"an empty spec":     {`{"spec":{}}`, true},
+		"another member":    {`{"spec":{"lifecycle":null}}`, true},
+		"what redeploys it": {`{"spec":{"runtime":{"memory":2048}}}`, true},
+		"what disables it":  {`{"spec":{"enabled":false}}`, true},
+		"null":              {`{"spec":{"network":null}}`, false},
+		"an empty object":   {`{"spec":{"network":{}}}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				p.Create(`{"metadata":{"name":"a"},"spec":{"network":` + rules + `}}`)
+				sb := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", tt.body)
+				if shown := sb.Spec.Network != nil; shown != tt.stay {
+					p.T.Errorf("the answer shows rules: %v", shown)
+				}
+				n := p.Network()
+				if obeyed := !n.IsZero(); obeyed != tt.stay {
+					p.T.Errorf("the node has rules: %v", obeyed)
+				}
+				if tt.stay && !n.Proxy.Routing[0].Has("k") {
+					p.T.Error("the rule lost its secret")
+				}
+			})
+		})
+	}
+}
+
 // TestRulesOfWhatDoesNotRun: a change counts for a sandbox that sleeps, is
 // disabled or archived, and wakes nobody.
 func TestRulesOfWhatDoesNotRun(t *testing.T) {

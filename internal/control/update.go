@@ -95,12 +95,7 @@ func (s *Server) occupy(ctx context.Context, found store.Sandbox) (_ context.Con
 func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]any, lacking doze.Problems) (store.Sandbox, error) {
 	var p doze.Problems
 	want := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
-	decodeSandbox(&want.Metadata, &want.Spec, body, &p)
-
-	// Every member that is absent stays as it is, but for the network.
-	if spec, ok := body["spec"].(map[string]any); ok && spec["network"] == nil {
-		want.Spec.Network = nil
-	}
+	decodeSandbox(&want.Metadata, &want.Spec, body, &p) // what is absent stays as it is
 	api.SameName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
 	want.Spec.Region = api.RegionOf(want.Spec.Region, sb.Spec.Region)
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
