@@ -58,6 +58,44 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 	return network, nil
 }
 
+// PrivateNetworksMax bounds the list of networks that an operator opens: each is an
+// element of a set of the packet filter.
+const PrivateNetworksMax = 256
+
+// unopenable are networks that no operator can open for sandboxes. They have the
+// machine's own and link-local addresses, with the metadata services of clouds. They also
+// have the addresses that stand for names, and those of groups.
+var unopenable = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+}
+
+// ParsePrivateNetworks reads the networks that an operator opens for all sandboxes,
+// although they are not public: addresses and networks in CIDR form. What is wrong is
+// Invalid.
+func ParsePrivateNetworks(all []string) (networks []netip.Prefix, err error) {
+	if len(all) > PrivateNetworksMax {
+		return nil, Errorf(Invalid, "at most %d networks are allowed", PrivateNetworksMax)
+	}
+	for _, s := range all {
+		network, err := ParseNetwork(s)
+		if err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(unopenable, network.Overlaps); i >= 0 {
+			return nil, Errorf(Invalid, "%s overlaps %s, which stays closed to sandboxes", s, unopenable[i])
+		}
+		if i := slices.IndexFunc(networks, network.Overlaps); i >= 0 {
+			return nil, Errorf(Invalid, "%s overlaps %s: name one of them", s, networks[i])
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
+
 // All yields every address, in the order of the pool.
 func (p AddressPool) All() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {

@@ -59,3 +59,28 @@ func TestAddressPool(t *testing.T) {
 		})
 	}
 }
+
+func TestParsePrivateNetworks(t *testing.T) {
+	good, err := doze.ParsePrivateNetworks([]string{"10.1.0.0/16", "192.168.7.9"})
+	if err != nil || len(good) != 2 || good[1].String() != "192.168.7.9/32" {
+		t.Errorf("%v, %v", good, err)
+	}
+	if none, err := doze.ParsePrivateNetworks(nil); err != nil || len(none) != 0 {
+		t.Errorf("none: %v, %v", none, err)
+	}
+	for text, says := range map[string]string{
+		"mirror":                         "must be an address or a network",
+		"fd00::/8":                       "IPv4",
+		"10.0.0.1/8":                     "bits behind its network",
+		"169.254.169.254":                "stays closed",
+		"0.0.0.0/0":                      "stays closed",
+		"127.0.0.1":                      "stays closed",
+		"10.0.0.0/8,10.1.0.0/16":         "overlaps",
+		"198.18.0.0/16":                  "stays closed",
+		strings.Repeat("10.0.0.1,", 300): "at most",
+	} {
+		if _, err := doze.ParsePrivateNetworks(strings.Split(text, ",")); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.40s: %v, want %q", text, err, says)
+		}
+	}
+}

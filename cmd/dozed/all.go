@@ -150,7 +150,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 }
 
 func greet(s settings.Settings, key string) {
-	g := instance.Greeting{Data: s.Data, URL: s.PublicURL, API: front.APIPath, Key: key, Terminal: term.IsTerminal(int(os.Stdout.Fd()))}
+	g := instance.Greeting{Data: s.Data, URL: s.PublicURL, API: front.APIPath, Key: key, Terminal: term.IsTerminal(int(os.Stdout.Fd())), Egress: s.Egress}
 	if s.ByPath() {
 		g.Previews = s.PreviewURL
 	}

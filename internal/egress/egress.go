@@ -41,6 +41,9 @@ type Options struct {
 	Denied func(from, to netip.Addr) bool
 	// Closed lets nothing out, whatever sandboxes ask for.
 	Closed bool
+	// Private says that some networks that are not public are not Denied. Then names
+	// of private networks, such as mirror.internal, are resolved.
+	Private bool
 	// Decided is told of every decision. It must not wait.
 	Decided func(allow bool)
 	// Interceptor carries what matches routing rules; without one it is refused.
@@ -128,6 +131,7 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	if err != nil {
 		return err
 	}
+	p.private = e.Private
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if old := e.guests[who.IP]; old != nil && old.Guest == who {

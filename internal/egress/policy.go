@@ -115,6 +115,7 @@ type entry struct {
 // Policy decides where a sandbox may connect to. It never changes.
 type Policy struct {
 	closed                     bool
+	private                    bool // names of private networks are resolved, too
 	bypass, allowed, forbidden []entry
 	rules                      [][]entry
 	secrets                    [][]string // that the routes use, by name
@@ -217,7 +218,7 @@ func (p *Policy) Decide(d Destination) Verdict {
 		return Verdict{Rule: ruleMail}
 	case d.Name == "":
 		return p.decideUnnamed(d)
-	case slices.ContainsFunc(privateDomains, func(s string) bool { return strings.HasSuffix(d.Name, s) }):
+	case !p.private && slices.ContainsFunc(privateDomains, func(s string) bool { return strings.HasSuffix(d.Name, s) }):
 		return Verdict{Rule: rulePrivate}
 	}
 	if e := find(p.bypass, d, webPorts); e != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/dozehq/doze"
@@ -28,7 +29,7 @@ func (h *Host) openEgress(ctx context.Context) error {
 	h.secrets = opened
 	o := egress.Options{
 		Interceptor: opened,
-		Pool:        hostnet.Names, Resolver: h.o.Resolver, Denied: denied,
+		Pool:        hostnet.Names, Resolver: h.o.Resolver, Denied: h.denied, Private: len(h.o.Opened) > 0,
 		Closed: h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
 		Meter:  h.traffic.of,
 		Barred: func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },
@@ -58,10 +59,12 @@ func (h *Host) watchRefusals(ctx context.Context) error {
 }
 
 // denied reports whether no sandbox may reach an address. It denies addresses that are
-// not public, those of this machine, and broadcast addresses of its networks. The
+// not public, unless the operator opened their network, those of this machine, and
+// broadcast addresses of its networks. The
 // source from may be invalid. If the kernel gives no answer, every address is denied.
-func denied(from, to netip.Addr) bool {
-	if hostnet.NotPublic(to) {
+func (h *Host) denied(from, to netip.Addr) bool {
+	opened := slices.ContainsFunc(h.o.Opened, func(p netip.Prefix) bool { return p.Contains(to) })
+	if !opened && hostnet.NotPublic(to) {
 		return true
 	}
 	local, err := hostnet.Local(from, to)

@@ -65,9 +65,10 @@ type Options struct {
 	IdleCPU                                     float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
 	BusyMax                                     time.Duration // for how long after the last request it is not
 
-	Egress     string        // EgressClosed, EgressOpen or EgressDirect
-	EgressLink string        // network interface of dedicated addresses; empty: there are none
-	Resolver   *net.Resolver // that answers what sandboxes ask through the proxy
+	Opened     []netip.Prefix // networks that sandboxes may reach by the proxy, although they are not public
+	Egress     string         // EgressClosed, EgressOpen or EgressDirect
+	EgressLink string         // network interface of dedicated addresses; empty: there are none
+	Resolver   *net.Resolver  // that answers what sandboxes ask through the proxy
 
 	Drives drive.Options // an empty URL: there are no drives
 
@@ -201,7 +202,7 @@ func (h *Host) Close() error {
 // openNode starts the engine and adopts the sandboxes.
 func (h *Host) openNode(ctx context.Context) (err error) {
 	o := h.o
-	if h.net, err = hostnet.Open(filepath.Join(o.Data, "net"), hostnet.Options{OpenEgress: o.Egress == EgressDirect, OpenDatagrams: h.datagrams(), EgressLink: o.EgressLink}); err != nil {
+	if h.net, err = hostnet.Open(filepath.Join(o.Data, "net"), hostnet.Options{OpenEgress: o.Egress == EgressDirect, OpenDatagrams: h.datagrams(), EgressLink: o.EgressLink, Opened: o.Opened}); err != nil {
 		return fmt.Errorf("open the network: %w", err)
 	}
 	if err := h.openEgress(ctx); err != nil {

@@ -196,9 +196,17 @@ func NotPublic(a netip.Addr) bool {
 
 // egressRules adds the sets of links, and the rules of each mode, to the filter
 // of the router.
-func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr) error {
+func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set, resolvers []netip.Addr, opened []netip.Prefix) error {
 	names := &nftables.Set{Table: t.Table, Name: "names", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
 	if err := t.conn.AddSet(names, interval(Names)); err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	networks := &nftables.Set{Table: t.Table, Name: "opened", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
+	var elements []nftables.SetElement
+	for _, p := range opened {
+		elements = append(elements, interval(p)...)
+	}
+	if err := t.conn.AddSet(networks, elements); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	if err := t.sets(proxiedSet, directSet, subnetMap, memberSet, datagramMap); err != nil {
@@ -224,6 +232,7 @@ func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set
 		}
 	}
 	t.rule(nat, fromAny(Proxied), toAny(names), protocol(unix.IPPROTO_TCP), redirect(RedirectPort))
+	t.rule(nat, fromAny(Proxied), toAny(networks), protocol(unix.IPPROTO_TCP), redirect(RedirectPort))
 	t.rule(nat, fromAny(Proxied), toAny(denied), accept) // unchanged, to be refused
 	t.rule(nat, fromAny(Proxied), isIPv4, protocol(unix.IPPROTO_TCP), redirect(RedirectPort))
 	// Before the kernel looks for a route, of which there may be none.

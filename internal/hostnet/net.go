@@ -54,6 +54,10 @@ type Options struct {
 	// OpenDatagrams lets [Net.Datagrams] open a way for UDP, in the same manner.
 	OpenDatagrams bool
 
+	// Opened are networks that sandboxes in mode [Proxied] may reach, although they
+	// are not public: their connections are led to the proxy, as all others. It decides.
+	Opened []netip.Prefix
+
 	// EgressLink is the machine's network interface that [Net.Dedicate] adds
 	// addresses to.
 	EgressLink string

@@ -109,7 +109,7 @@ func (r *router) filter(o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := t.egressRules(input, forward, denied, resolvers); err != nil {
+	if err := t.egressRules(input, forward, denied, resolvers, o.Opened); err != nil {
 		return err
 	}
 	if o.uplinked() {

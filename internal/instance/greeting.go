@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+
+	"github.com/dozehq/doze/internal/host"
 )
 
 // A Greeting tells a newcomer what to do next.
@@ -14,6 +16,14 @@ type Greeting struct {
 	Previews string // URL of previews by path; empty where they have hosts of their own
 	Key      string // the first key, if this start made it
 	Terminal bool   // it goes to a terminal
+	Egress   string // what sandboxes reach: the setting of that name
+}
+
+// reaches says what sandboxes without network rules reach, by the setting.
+var reaches = map[string]string{
+	host.EgressClosed: "Sandboxes reach nothing. Start with --egress open for public addresses.",
+	host.EgressOpen:   "Sandboxes reach public addresses only, through the proxy. Start with --egress closed for none.",
+	host.EgressDirect: "Sandboxes reach public addresses directly, with UDP. Start with --egress closed for none.",
 }
 
 // Print writes it. The text of a key goes to a terminal alone: any other output is
@@ -25,6 +35,7 @@ func (g Greeting) Print(w io.Writer) {
 	if g.Previews != "" {
 		fmt.Fprintf(w, "Previews are at %s\n", g.Previews)
 	}
+	fmt.Fprintln(w, reaches[g.Egress])
 	switch {
 	case g.Key == "":
 	case g.Terminal:

@@ -3,6 +3,8 @@ package instance
 import (
 	"strings"
 	"testing"
+
+	"github.com/dozehq/doze/internal/host"
 )
 
 // TestGreetHidesTheKeyFromJournals: a journal keeps what a service prints, for
@@ -33,5 +35,20 @@ func TestGreetHidesTheKeyFromJournals(t *testing.T) {
 				t.Errorf("the key is shown: %q", b.String())
 			}
 		})
+	}
+}
+
+// TestGreetSaysWhatSandboxesReach: each setting has its line.
+func TestGreetSaysWhatSandboxesReach(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, egress := range []string{host.EgressClosed, host.EgressOpen, host.EgressDirect} {
+		var b strings.Builder
+		Greeting{Egress: egress}.Print(&b)
+		line := reaches[egress]
+		if line == "" || seen[line] || !strings.Contains(b.String(), line) {
+			t.Errorf("with egress %s it says %q", egress, b.String())
+		}
+		seen[line] = true
 	}
 }

@@ -127,6 +127,12 @@ func (s Settings) checkEgress(p *doze.Problems) {
 	if s.Egress != host.EgressClosed && s.Egress != host.EgressOpen && s.Egress != host.EgressDirect {
 		p.Add("egress", "must be %s, %s or %s", host.EgressClosed, host.EgressOpen, host.EgressDirect)
 	}
+	if _, err := doze.ParsePrivateNetworks(s.EgressAllow); err != nil {
+		p.Add("egressAllow", "is wrong: %v", err)
+	}
+	if len(s.EgressAllow) > 0 && s.Egress == host.EgressClosed {
+		p.Add("egressAllow", "opens nothing with egress %s: choose %s", host.EgressClosed, host.EgressOpen)
+	}
 	if _, err := doze.ParseAddressPool(s.EgressPool); err != nil {
 		p.Add("egressPool", "is wrong: %v", err)
 	}

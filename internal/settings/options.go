@@ -18,6 +18,7 @@ import (
 // Host is what the settings say of a node's host. Where the binaries are, and
 // what other roles get to know, is for the caller to add.
 func (s Settings) Host() host.Options {
+	opened, _ := doze.ParsePrivateNetworks(s.EgressAllow) // Check has reported what is wrong
 	return host.Options{
 		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver,
 		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
@@ -25,7 +26,7 @@ func (s Settings) Host() host.Options {
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration,
 		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
-		Egress: s.Egress, EgressLink: s.EgressLink, Resolver: s.DNS(),
+		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(),
 		Drives: s.Bucket(),
 	}
 }

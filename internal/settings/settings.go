@@ -77,6 +77,7 @@ type Settings struct {
 	WarmPool       int             `json:"warmPool"`          // how many machines (about 20 MB) are started ahead of their sandboxes
 	WarmPoolMax    int             `json:"warmPoolMax"`       // the same, when as many sandboxes were created within a minute
 	Egress         string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
+	EgressAllow    []string        `json:"egressAllow"`       // networks that are not public, and that all sandboxes may reach by the proxy
 	EgressPool     []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
 	EgressLink     string          `json:"egressInterface"`   // network interface that they belong to
 	Images         []string        `json:"images"`            // made before the first request
@@ -128,7 +129,7 @@ func Defaults() Settings {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressClosed, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }

@@ -62,6 +62,7 @@ func (s *Settings) rows() []row {
 		{&s.WarmPool, "warm-pool", "start this `number` of machines ahead (about 20 MB each), with the image and size used last, for faster creates"},
 		{&s.WarmPoolMax, "warm-pool-max", "grow the warm pool up to this `number` if that many sandboxes were created within a minute. Each machine reserves the memory of a sandbox, until that is needed"},
 		{&s.Egress, "egress", "`closed|open|direct`: what sandboxes reach. closed: nothing. open: public addresses by TCP, through the proxy, within their network rules. direct: as open, but sandboxes without rules bypass the proxy, with UDP and public DNS, and without log lines"},
+		{&s.EgressAllow, "egress-allow", "comma-separated private `networks` that all sandboxes may reach through the proxy, such as 10.1.2.0/24 for a package mirror. Addresses of this host stay closed (default: none)"},
 		{&s.EgressPool, "egress-pool", "comma-separated `addresses` of this host for egress IPs, or networks such as 203.0.113.0/28 (default: none)"},
 		{&s.EgressLink, "egress-interface", "network interface `name` of --egress-pool. dozed adds the addresses in use to it. For UDP it enables IP forwarding on the host (net.ipv4.ip_forward)"},
 		{&s.MaxConnections, "max-connections", "limit open connections to this `number`; 0: as many as file descriptors allow (ulimit -n), at most 8192"},

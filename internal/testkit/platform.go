@@ -272,6 +272,7 @@ func (p *Platform) arguments(role string) []string {
 	args := []string{
 		role, "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
 		"--swap", "host", // by itself, each platform would take memory of the host
+		"--egress", "closed",
 		"--idle-cpu", "0", // with pauses this short, the end of a wake would count
 	}
 	if p.control != "" {

@@ -341,6 +341,38 @@ func ownNetwork(t *testing.T) bool {
 
 // TestEgress has a sandbox with rules try every way past them that is known, and
 // next to each of them one that is allowed.
+// TestPrivateNetworks: --egress-allow opens a network that is not public for all sandboxes,
+// within their rules, and nothing besides.
+func TestPrivateNetworks(t *testing.T) {
+	if !ownNetwork(t) {
+		return
+	}
+	n := newInternet(t)
+	_, c := start(t, "--egress", "open", "--egress-allow", privateIP+","+ownIP, "--resolver", n.zone.Address, "--pause-after", "1h")
+	_, free := create(t, c, named("free", 1024))
+	sb := named("ruled", 1024)
+	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{AllowedDomains: []string{"allowed.test"}}}
+	_, ruled := create(t, c, sb)
+	putRaw(t, free, ruled)
+	try(t, free, map[string]row{
+		"a name":              {"web", args("inner.test"), "200 host=inner.test"},
+		"an address":          {"web", args(privateIP), "200 host=" + privateIP},
+		"the metadata":        {"raw", args(metadataIP, 80), "refused"},
+		"its name":            {"web", args("rebind.test"), blocked},
+		"this machine":        {"web", args(ownIP), "refused"},
+		"a name of it":        {"web", args("own.test"), blocked},
+		"the public internet": {"web", args("allowed.test"), reached},
+		"a neighbour":         {"raw", args(addressOf(t, ruled), doze.AgentPort), "refused"},
+	})
+	try(t, ruled, map[string]row{
+		"a name":     {"web", args("inner.test"), blocked},
+		"an address": {"web", args(privateIP), blocked},
+	})
+	if n.leaked.Load() != 0 {
+		t.Errorf("%d connections went where nothing may go", n.leaked.Load())
+	}
+}
+
 func TestEgress(t *testing.T) {
 	if !ownNetwork(t) {
 		return

@@ -14,9 +14,9 @@ import (
 const clockTick = 10 * time.Millisecond
 
 // CPUTime returns the time of processors that the processes of the group used. The
-// kernel counts it in a cgroup of v2. In one of v1, which may have its counter in another
-// hierarchy, it is the sum over the processes and their ended children. It is 0 for a
-// group that is gone.
+// kernel counts it in a cgroup of v2. A cgroup of v1 may have its counter in another
+// hierarchy, so the processes and their ended children are added up. It is 0 for a group
+// that is gone.
 func (g *Group) CPUTime() (total time.Duration) {
 	if g.unified {
 		raw, err := os.ReadFile(filepath.Join(g.cpu, "cpu.stat"))
@@ -46,8 +46,8 @@ func cpuStat(stat string) time.Duration {
 }
 
 // processTime reads a file /proc/PID/stat: the times of the process and of its ended
-// children, in user mode and in the kernel. They are the fields 14 to 17, and the second
-// field is the name of the program in parentheses, in which there may be anything.
+// children, in user mode and in the kernel. They are the fields 14 to 17. The second
+// field is the name of the program in parentheses, which may have any bytes.
 func processTime(stat []byte) time.Duration {
 	const afterName, first, count = 3, 14, 4 // numbers of fields as in proc(5)
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
