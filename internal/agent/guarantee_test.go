@@ -88,7 +88,7 @@ var guarantees = map[string][]string{
 	"no character is cut in two":                                      {"terminal TestTerminal", "process TestStreamingExec", "text FuzzCarry"},
 
 	// The rest.
-	"an upgrade runs nothing that a caller names": {"system TestUpgradeIsSkipped"},
+	"an upgrade runs nothing that a caller names": {"system TestUpgradeRunsNothing"},
 	"a stream has no end of its own":              {". TestSlowUpload"},
 	"variables change for what is started then":   {"environ TestReload"},
 	"one bad variable does not cost the others":   {"environ TestOverflow", "environ TestReload"},

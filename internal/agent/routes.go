@@ -19,7 +19,7 @@ func (a *Agent) routes() route.Table {
 		row("DELETE", "/", route.Answer(a.system.Welcome)),
 		row("PATCH", "/", route.Answer(a.system.Welcome)),
 		row("GET", "/health", route.Answer(a.system.Health)),
-		row("POST", "/upgrade", a.system.SkipUpgrade),
+		row("POST", "/upgrade", a.system.Upgrade),
 		row("POST", "/environment/reload", route.Answer(a.vars.Reload)),
 
 		row("GET", "/filesystem/tree/{path...}", route.Answer(a.trees.Read)),

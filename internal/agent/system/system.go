@@ -20,20 +20,19 @@ import (
 type System struct {
 	version string
 
-	mu      sync.Mutex
-	started time.Time // guarded by mu
-	wakes   int       // guarded by mu
-	woken   time.Time // guarded by mu
-	upgrade upgrade   // guarded by mu: the last one that was asked for
+	mu       sync.Mutex
+	started  time.Time // guarded by mu
+	wakes    int       // guarded by mu
+	woken    time.Time // guarded by mu
+	upgrades int       // guarded by mu: how many were asked for
+	upgrade  upgrade   // guarded by mu: the last of them
 }
 
 // New returns what an agent of a version says that starts now.
 func New(version string) *System {
-	return &System{
-		version: version,
-		started: time.Now(),
-		upgrade: upgrade{Status: "idle", Step: "none", Version: version},
-	}
+	s := &System{version: version}
+	s.Renew()
+	return s
 }
 
 // Renew forgets the past: the agent is that of another sandbox now.
@@ -41,6 +40,7 @@ func (s *System) Renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started, s.wakes, s.woken = time.Now(), 0, time.Time{}
+	s.upgrades, s.upgrade = 0, upgrade{Status: "idle", Step: "none", Version: s.version}
 }
 
 // Greeting is the answer at the root.
@@ -66,7 +66,6 @@ type upgrade struct {
 	Step        string `json:"step"`
 	Version     string `json:"version"`
 	LastAttempt string `json:"lastAttempt,omitempty"`
-	Error       string `json:"error,omitempty"`
 }
 
 type upgradeRequest struct {
@@ -80,25 +79,21 @@ type upgradeAnswer struct {
 	BaseURL string `json:"baseUrl"`
 }
 
-// SkipUpgrade takes note that somebody wanted another agent. What a caller names
-// is never fetched and never run.
-func (s *System) SkipUpgrade(w http.ResponseWriter, r *http.Request, _ string) error {
+// Upgrade has nothing to do, since the platform replaces its agents itself. It counts
+// as completed: clients wait for that. The agent never fetches or runs what a caller names.
+func (s *System) Upgrade(w http.ResponseWriter, r *http.Request, _ string) error {
 	b, err := body.Read(w, r, body.Small)
 	if err != nil {
 		return err
 	}
 	in, _ := body.Parse[upgradeRequest](b) // clients may send anything
-	version := mistake.Clip(cmp.Or(in.Version, "latest"))
 	s.mu.Lock()
-	s.upgrade = upgrade{
-		Status:      "failed",
-		Step:        "skipped",
-		Version:     version,
-		LastAttempt: time.Now().UTC().Format(time.RFC3339),
-		Error:       "the platform replaces its agents itself",
-	}
+	s.upgrades++
+	s.upgrade = upgrade{Status: "completed", Step: "completed", Version: s.version, LastAttempt: time.Now().UTC().Format(time.RFC3339)}
 	s.mu.Unlock()
-	httpx.WriteJSON(w, http.StatusOK, upgradeAnswer{"Upgrade skipped: the platform replaces its agents itself", version, in.BaseURL})
+	httpx.WriteJSON(w, http.StatusOK, upgradeAnswer{
+		"Nothing to upgrade: the platform replaces its agents itself", mistake.Clip(cmp.Or(in.Version, "latest")), in.BaseURL,
+	})
 	return nil
 }
 
@@ -137,6 +132,7 @@ func (s *System) Health(*http.Request, string) (Health, error) {
 		Arch:          runtime.GOARCH,
 		Uptime:        up.Round(time.Second).String(),
 		UptimeSeconds: up.Seconds(),
+		UpgradeCount:  s.upgrades,
 		StartedAt:     s.started.UTC().Format(time.RFC3339),
 		LastUpgrade:   s.upgrade,
 		WakeCount:     s.wakes,

@@ -9,7 +9,8 @@ import (
 	"github.com/dozehq/doze/internal/agent/agenttest"
 )
 
-func TestUpgradeIsSkipped(t *testing.T) {
+// TestUpgradeRunsNothing: an upgrade is completed at once, and the agent stays the same.
+func TestUpgradeRunsNothing(t *testing.T) {
 	t.Parallel()
 	s := agenttest.Start(t)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("it asked for %s", r.URL) }))
@@ -28,7 +29,11 @@ func TestUpgradeIsSkipped(t *testing.T) {
 		LastUpgrade  map[string]string
 	}](t, s, "GET", "/health", "")
 	at, err := time.Parse(time.RFC3339, got.LastUpgrade["lastAttempt"])
-	if last := got.LastUpgrade; got.UpgradeCount != 0 || got.Version != "1.2.3" || last["status"] != "failed" || last["step"] != "skipped" || last["version"] != "v9" || last["error"] == "" || err != nil || time.Since(at).Abs() > time.Minute {
-		t.Errorf("health %+v, %v", got, err)
+	last := got.LastUpgrade
+	if got.UpgradeCount != 3 || got.Version != "1.2.3" || last["status"] != "completed" || last["step"] != "completed" || last["version"] != "1.2.3" {
+		t.Errorf("health %+v", got)
+	}
+	if err != nil || time.Since(at).Abs() > time.Minute {
+		t.Errorf("the last upgrade was at %v, %v", at, err)
 	}
 }
