@@ -137,9 +137,9 @@ func (s *Server) permit(ctx context.Context, upstream fleet.Upstream, d store.Dr
 	reads, writes := d.Allows(sb.Metadata.Labels, m.DrivePath)
 	switch {
 	case !reads:
-		return doze.Errorf(doze.Forbidden, "the drive %s has no permission for the labels of this sandbox and the path %s", m.Drive, m.DrivePath)
+		return doze.Errorf(doze.Forbidden, "permission denied: the drive %s has no permission for the labels of this sandbox and the path %s", m.Drive, m.DrivePath)
 	case !writes && !m.ReadOnly:
-		return doze.Errorf(doze.Forbidden, "the drive %s lets this sandbox read %s only: mount it with readOnly", m.Drive, m.DrivePath)
+		return doze.Errorf(doze.Forbidden, "permission denied: the drive %s lets this sandbox read %s only: mount it with readOnly", m.Drive, m.DrivePath)
 	}
 	return nil
 }
