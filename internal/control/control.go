@@ -61,6 +61,7 @@ type Server struct {
 	began       time.Time // before it, nodes do not know what was used
 	reports     *fleet.Reports
 	expiry      *deadlines
+	ends        ends
 	stepped     atomic.Bool
 	reconciling bell.Bell // something is left to finish
 	disk        disk

@@ -5,7 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/bell"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // overdueMax is how long a caller waits for what is due to be recorded. Behind a
@@ -68,6 +70,60 @@ func (a *deadlines) settle(ctx context.Context) {
 		case <-met:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// ends tells readers when sandboxes have ended. Its zero value is ready.
+type ends struct {
+	mu  sync.Mutex
+	all map[string]chan struct{} // guarded by mu; by UID, closed and removed at the end
+}
+
+// of returns what is closed when a sandbox has ended, or when somebody should look again.
+func (e *ends) of(uid string) <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.all == nil {
+		e.all = map[string]chan struct{}{}
+	}
+	if e.all[uid] == nil {
+		e.all[uid] = make(chan struct{})
+	}
+	return e.all[uid]
+}
+
+// tell has the readers of a sandbox look again.
+func (e *ends) tell(uid string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.all[uid]; c != nil {
+		close(c)
+		delete(e.all, uid)
+	}
+}
+
+// afterEnd returns sb as it is after its end, if its deadline has come and it has no
+// grace period. The end takes a moment on a busy host, and readers who know the
+// deadline expect to find it ended. If the end takes longer than [overdueMax], sb is
+// what the record says.
+func (s *Server) afterEnd(ctx context.Context, sb store.Sandbox) (store.Sandbox, error) {
+	if sb.Phase != doze.Deleting || grace(sb) > 0 || !passed(deadline(sb, sb.LastUsed), time.Now()) {
+		return sb, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, overdueMax)
+	defer cancel()
+	for {
+		told := s.ends.of(sb.UID)
+		now, err := s.Store.Sandbox(context.WithoutCancel(ctx), sb.UID)
+		if err != nil || now.Phase != doze.Deleting {
+			s.ends.tell(sb.UID)
+			return now, err
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return now, nil
 		}
 	}
 }

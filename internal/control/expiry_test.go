@@ -294,6 +294,41 @@ func TestManyEndAtOnce(t *testing.T) {
 	})
 }
 
+// TestEndIsShown: a read after the deadline shows the end, also when the machine takes
+// half a second to end. A read waits for no end that takes longer, and for none that a
+// caller asked for.
+func TestEndIsShown(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		runtime string
+		takes   time.Duration // the machine to end
+		deleted bool
+		want    string
+		within  time.Duration
+	}{
+		"a slow end":     {`{"ttl":"1s"}`, 500 * time.Millisecond, false, "TERMINATED", 500 * time.Millisecond},
+		"an endless end": {`{"ttl":"1s"}`, time.Hour, false, "DELETING", 2 * time.Second},
+		"a grace period": {`{"ttl":"1s","terminationGracePeriodSeconds":1}`, time.Second, false, "DELETING", 0},
+		"a delete":       {`{"ttl":"1h"}`, 500 * time.Millisecond, true, "DELETING", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":` + tt.runtime + `}}`)
+				p.Node.With("a", func(_ string, m *planetest.Machine) { m.Order.Grace = tt.takes })
+				time.Sleep(1100 * time.Millisecond)
+				if tt.deleted {
+					planetest.Want[any](p, 200, "DELETE", "/sandboxes/a", "")
+				}
+				asked := time.Now()
+				if sb := p.Get(); sb.Status != tt.want || time.Since(asked) > tt.within {
+					p.T.Errorf("it is %s after %v", sb.Status, time.Since(asked))
+				}
+			})
+		})
+	}
+}
+
 // TestKeepAliveIsNotIdle: what only the agent knows keeps a sandbox, for as long
 // as it lasts and no longer. Nobody wakes one that sleeps to ask.
 func TestKeepAliveIsNotIdle(t *testing.T) {

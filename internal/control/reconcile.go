@@ -163,6 +163,7 @@ func (s *Server) finishDelete(ctx context.Context, sb store.Sandbox) error {
 		return err
 	}
 	_, err = s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Gone, At: time.Now()})
+	s.ends.tell(sb.UID)
 	s.expiry.rang.Ring() // its retention began
 	return err
 }

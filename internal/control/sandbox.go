@@ -22,6 +22,9 @@ func (s *Server) sandbox(ctx context.Context, r *http.Request) (doze.Sandbox, er
 		return doze.Sandbox{}, err
 	}
 	sb, err := s.Store.SandboxByName(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
+	if err == nil {
+		sb, err = s.afterEnd(ctx, sb)
+	}
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
