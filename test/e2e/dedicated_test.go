@@ -154,7 +154,7 @@ func TestDedicatedAddress(t *testing.T) {
 		}
 	})
 	t.Run("shared", func(t *testing.T) {
-		obey(t, c, &sb, nil)
+		obey(t, c, &sb, &doze.Network{})
 		try(t, one, map[string]row{"shared": {"web", args(publicIP), "200 host=1.2.3.4 sni=- at=1.2.3.4:80 from=" + ownIP}})
 		if has := run(t, "ip", "-4", "addr", "show", "wan"); strings.Contains(has, nextIP) || !strings.Contains(has, ownIP) {
 			t.Errorf("when nobody leaves from it, the host has\n%s", has)
