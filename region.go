@@ -3,8 +3,8 @@ package doze
 // AnyRegion is the region of a caller that leaves the choice to the platform.
 const AnyRegion = "auto"
 
-// Region is where sandboxes run (section 12 of the public API). A platform has
-// one.
+// Region is where sandboxes run (section 12 of the public API). A platform is one
+// place, which may have several names. Each of them is a region.
 type Region struct {
 	Name       string `json:"name"`
 	Location   string `json:"location"`

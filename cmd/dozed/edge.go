@@ -19,7 +19,7 @@ import (
 
 // addressesOf says how sandboxes and previews are called.
 func addressesOf(s settings.Settings) (edge.Addresses, error) {
-	a, err := edge.NewAddresses(s.Region, s.Domain, s.PublicURL)
+	a, err := edge.NewAddresses(s.Regions, s.Domain, s.PublicURL)
 	if err == nil && s.ByPath() {
 		a, err = a.WithPreviews(s.PreviewURL)
 	}

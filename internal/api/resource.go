@@ -37,10 +37,22 @@ func RegionOf(region, other string) string {
 	return region
 }
 
-// CheckRegion adds a mistake if a region is not ours.
-func CheckRegion(p *doze.Problems, field, region, ours string) {
-	if region != ours {
-		p.Add(field, "is %q; this platform has the region %s", Clip(region), ours)
+// CheckRegion adds a mistake if a region is none of ours.
+func CheckRegion(p *doze.Problems, field, region string, ours []string) {
+	switch {
+	case slices.Contains(ours, region):
+	case len(ours) == 1:
+		p.Add(field, "is %q; this platform has the region %s", Clip(region), ours[0])
+	default:
+		p.Add(field, "is %q; this platform has the regions %s", Clip(region), strings.Join(ours, ", "))
+	}
+}
+
+// SameRegion adds a mistake if a caller gives a resource, a noun, another region. No
+// wish is the one that it has.
+func SameRegion(p *doze.Problems, field, region, was, noun string) {
+	if RegionOf(region, was) != was {
+		p.Add(field, "cannot be changed: create another %s", noun)
 	}
 }
 

@@ -16,16 +16,9 @@ import (
 // ownLabels is the prefix of labels that the platform may give a meaning.
 const ownLabels = "doze."
 
-// checkPlaced adds what a resource says is wrong with it, and with its region.
-func (s *Server) checkPlaced(resource interface{ Check(p *doze.Problems) }, region string, p *doze.Problems) {
-	resource.Check(p)
-	api.CheckRegion(p, "spec.region", region, s.Region)
-}
-
 // check adds every mistake in what a caller wants that the records do not tell.
 func (s *Server) check(sb *doze.Sandbox, p *doze.Problems) {
 	sb.Check(p)
-	api.CheckRegion(p, "spec.region", sb.Spec.Region, s.Region)
 	for k := range sb.Metadata.Labels {
 		if strings.HasPrefix(k, ownLabels) {
 			p.Add("metadata.labels", "has the key %q; the prefix %s is reserved", api.Clip(k), ownLabels)

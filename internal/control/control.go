@@ -42,7 +42,7 @@ type Config struct {
 	Directory   *fleet.Directory
 	Credentials *access.Credentials
 	Audit       *audit.Journal
-	Region      string                              // the one region we serve
+	Regions     []string                            // the names of this place; the first is the default
 	URL         func(workspace, name string) string // the address of a sandbox, for metadata.url
 	Images      *image.Server
 	Unpublish   func(ctx context.Context, uids ...string) // ends the previews of sandboxes that end

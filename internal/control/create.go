@@ -56,13 +56,14 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if generated {
 		sb.Metadata.Name = newName()
 	}
-	sb.Spec.Region = api.RegionOf(sb.Spec.Region, s.Region)
+	sb.Spec.Region = api.RegionOf(sb.Spec.Region, s.Regions[0])
 	sb.Spec.Runtime.Envs = unmask(nil, sb.Spec.Runtime.Envs, "spec.runtime.envs", &p)
-	sb.Default(s.Region)
+	sb.Default(s.Regions[0])
 	now := time.Now()
 	checkLasts(&sb.Spec, now, now, &p)
 	s.checkMemory(sb.Spec.Runtime.Memory, &p)
 	s.check(&sb, &p)
+	api.CheckRegion(&p, "spec.region", sb.Spec.Region, s.Regions)
 	s.siblings.Check(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
 	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), network.Check(ctx, s.Store, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {

@@ -59,9 +59,10 @@ func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[stri
 	var p doze.Problems
 	decodeDrive(&d.Drive, body, &p)
 	api.Stamp(&d.Metadata, c)
-	d.Spec.Region = api.RegionOf(d.Spec.Region, s.Region)
+	d.Spec.Region = api.RegionOf(d.Spec.Region, s.Regions[0])
 	s.siblings.Check(&p, "metadata.name", "/drives/{}", d.Metadata.Name)
-	s.checkPlaced(&d, d.Spec.Region, &p)
+	d.Check(&p)
+	api.CheckRegion(&p, "spec.region", d.Spec.Region, s.Regions)
 	var lacking doze.Problems
 	if s.Bucket == nil {
 		lacking.Add("this platform", "has no bucket for drives: its operator names one with --drives and --drives-credentials")
@@ -86,9 +87,10 @@ func (s *Server) updateDrive(ctx context.Context, r *http.Request, body map[stri
 		decodeDrive(&d.Drive, body, &p)
 		api.SameName(&d.Metadata, was.Metadata.Name, "drive", &p)
 		d.Metadata.ExternalID = cmp.Or(d.Metadata.ExternalID, was.Metadata.ExternalID)
-		d.Spec.Region = api.RegionOf(d.Spec.Region, was.Spec.Region)
+		api.SameRegion(&p, "spec.region", d.Spec.Region, was.Spec.Region, "drive")
+		d.Spec.Region = was.Spec.Region
 		d.Metadata.UpdatedAt, d.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
-		s.checkPlaced(d, d.Spec.Region, &p)
+		d.Check(&p)
 		return p.Err()
 	})
 	return s.driveView(d), err

@@ -135,7 +135,7 @@ func (s *Server) forked(ctx context.Context, n store.Snapshot, in doze.ForkReque
 	sb.Spec.Region = n.Spec.Region
 	setMachine(&sb.Spec.Runtime, n.Spec)
 	sb.Spec.Runtime.Envs = inherit(n.Heir.Runtime.Envs, unmask(nil, in.Envs, "envs", &p))
-	sb.Default(s.Region)
+	sb.Default(s.Regions[0])
 	doze.CheckEnvs(&p, "envs", sb.Spec.Runtime.Envs)
 	s.siblings.Check(&p, "targetName", "/sandboxes/{}", in.TargetName)
 	if err := s.checkReferences(ctx, c.Workspace, "envs", sb.Spec.Runtime.Envs, &p); err != nil {

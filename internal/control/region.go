@@ -14,25 +14,34 @@ const healthy = "healthy"
 
 func (s *Server) configuration(context.Context, *http.Request) (doze.Configuration, error) {
 	node := s.node.Load()
-	return doze.Configuration{
-		Continents: []doze.Named{}, Countries: []doze.Named{}, PrivateLocations: []doze.Named{},
-		Regions: []doze.Region{{
-			Name: s.Region, Location: s.Region, Generation: doze.Generation, MK31: true,
+	out := doze.Configuration{
+		Continents: []doze.Named{}, Countries: []doze.Named{}, PrivateLocations: []doze.Named{}, DetectedRegion: s.Regions[0],
+	}
+	for _, name := range s.Regions {
+		out.Regions = append(out.Regions, doze.Region{
+			Name: name, Location: name, Generation: doze.Generation, MK31: true,
 			Drives: s.Bucket != nil, Proxy: node.Proxy, Egress: node.Proxy && len(s.Pool) > 0,
-		}},
-		DetectedRegion: s.Region,
-	}, nil
+		})
+	}
+	return out, nil
 }
 
 func (s *Server) locations(context.Context, *http.Request) ([]doze.Location, error) {
-	return []doze.Location{{Location: s.Region, Region: s.Region, Status: healthy, Flavors: []doze.Flavor{}}}, nil
+	var all []doze.Location
+	for _, name := range s.Regions {
+		all = append(all, doze.Location{Location: name, Region: name, Status: healthy, Flavors: []doze.Flavor{}})
+	}
+	return all, nil
 }
 
 // publicIPs are none that we know: the operator's router decides.
 func (s *Server) publicIPs(_ context.Context, r *http.Request) (map[string]doze.Addresses, error) {
 	all := map[string]doze.Addresses{}
-	if asked := r.URL.Query().Get("region"); asked == "" || asked == s.Region {
-		all[s.Region] = doze.Addresses{Description: "the addresses of this host, which its operator knows", IPv4: []string{}, IPv6: []string{}}
+	asked := r.URL.Query().Get("region")
+	for _, name := range s.Regions {
+		if asked == "" || asked == name {
+			all[name] = doze.Addresses{Description: "the addresses of this host, which its operator knows", IPv4: []string{}, IPv6: []string{}}
+		}
 	}
 	return all, nil
 }

@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,19 +19,27 @@ func TestRegion(t *testing.T) {
 	p := planetest.Start(t, false)
 	type object = map[string]any
 	none := []any{}
+	region := func(name string) object {
+		return object{
+			"name": name, "location": name, "infoGeneration": "mk3.1", "mk31Available": true,
+			"drivesAvailable": true, "egressAvailable": false, "proxyAvailable": false,
+		}
+	}
+	location := func(name string) object {
+		return object{"location": name, "region": name, "status": "healthy", "flavors": none}
+	}
+	addresses := object{"description": "the addresses of this host, which its operator knows", "ipv4Cidrs": none, "ipv6Cidrs": none}
 	for path, answer := range map[string]any{
 		"/configuration": object{
 			"continents": none, "countries": none, "privateLocations": none, "detectedRegion": "here-1",
-			"regions": []any{object{
-				"name": "here-1", "location": "here-1", "infoGeneration": "mk3.1", "mk31Available": true,
-				"drivesAvailable": true, "egressAvailable": false, "proxyAvailable": false,
-			}},
+			"regions": []any{region("here-1"), region("there-1")},
 		},
-		"/locations":             []any{object{"location": "here-1", "region": "here-1", "status": "healthy", "flavors": none}},
-		"/publicIps":             object{"here-1": object{"description": "the addresses of this host, which its operator knows", "ipv4Cidrs": none, "ipv6Cidrs": none}},
-		"/publicIps?region=moon": object{},
-		"/features":              object{"features": object{}},
-		"/features/any":          object{"featureKey": "any", "enabled": false, "variant": "", "payload": nil},
+		"/locations":                []any{location("here-1"), location("there-1")},
+		"/publicIps":                object{"here-1": addresses, "there-1": addresses},
+		"/publicIps?region=there-1": object{"there-1": addresses},
+		"/publicIps?region=moon":    object{},
+		"/features":                 object{"features": object{}},
+		"/features/any":             object{"featureKey": "any", "enabled": false, "variant": "", "payload": nil},
 	} {
 		got := planetest.Want[any](p, 200, "GET", path, "")
 		if of, ok := got.(object); ok && path == "/features/any" {
@@ -43,22 +52,51 @@ func TestRegion(t *testing.T) {
 			t.Errorf("%s: %s", path, diff)
 		}
 	}
-	for at, body := range map[string]string{ // who asks for any region has ours, and keeps it
-		"/sandboxes": `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
-		"/volumes":   `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
-		"/drives":    `{"metadata":{"name":"a"},"spec":{"region":"auto"}}`,
-	} {
-		for _, made := range []object{planetest.Want[object](p, 200, "POST", at, body), planetest.Want[object](p, 200, "PUT", at+"/a", body)} {
-			if region := made["spec"].(object)["region"]; region != "here-1" {
-				t.Errorf("%s is in %v", at, region)
-			}
-		}
-	}
 	p.Pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
 	p.Reopen()
 	if r := planetest.Want[doze.Configuration](p, 200, "GET", "/configuration", "").Regions[0]; !r.Egress || !r.Proxy {
 		t.Errorf("with a pool of addresses: %+v", r)
 	}
+}
+
+// TestRegionsOfResources: a resource has the region that its caller named, or the first
+// one. It keeps this region.
+func TestRegionsOfResources(t *testing.T) {
+	t.Parallel()
+	p := planetest.Start(t, false)
+	type object = map[string]any
+	in := func(region string) string { return `{"metadata":{"name":"a"},"spec":{"region":"` + region + `"}}` }
+	for _, path := range []string{"/sandboxes", "/volumes", "/drives"} {
+		for asked, has := range map[string]string{"": "here-1", "auto": "here-1", "here-1": "here-1", "there-1": "there-1"} {
+			for _, made := range []object{
+				planetest.Want[object](p, 200, "POST", path, in(asked)),
+				planetest.Want[object](p, 200, "PUT", path+"/a", in(asked)),
+				planetest.Want[object](p, 200, "PUT", path+"/a", in("auto")),
+			} {
+				if region := made["spec"].(object)["region"]; region != has {
+					t.Errorf("%s: %q is %v", path, asked, region)
+				}
+			}
+			other := map[string]string{"here-1": "there-1", "there-1": "here-1"}[has]
+			for _, elsewhere := range []string{other, "mars"} {
+				if w := p.Do("PUT", path+"/a", in(elsewhere)); w.Code != 400 || !strings.Contains(w.Body.String(), "spec.region cannot be changed") {
+					t.Errorf("%s: from %s to %s: %d %s", path, has, elsewhere, w.Code, w.Body)
+				}
+			}
+			planetest.Want[any](p, 200, "DELETE", path+"/a", "")
+		}
+		if w := p.Do("POST", path, in("mars")); !strings.Contains(w.Body.String(), "this platform has the regions here-1, there-1") {
+			t.Errorf("%s: %s", path, w.Body)
+		}
+	}
+}
+
+// TestVolumeOfAnotherRegion: all regions are one place.
+func TestVolumeOfAnotherRegion(t *testing.T) {
+	t.Parallel()
+	p := planetest.Start(t, false)
+	planetest.Want[any](p, 200, "POST", "/volumes", `{"metadata":{"name":"v"},"spec":{"region":"there-1"}}`)
+	planetest.Want[any](p, 200, "POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"region":"here-1","volumes":[{"name":"v","mountPath":"/v"}]}}`)
 }
 
 func TestHub(t *testing.T) {

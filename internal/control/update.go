@@ -97,7 +97,8 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	want := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
 	decodeSandbox(&want.Metadata, &want.Spec, body, &p) // what is absent stays as it is
 	api.SameName(&want.Metadata, sb.Metadata.Name, "sandbox", &p)
-	want.Spec.Region = api.RegionOf(want.Spec.Region, sb.Spec.Region)
+	api.SameRegion(&p, "spec.region", want.Spec.Region, sb.Spec.Region, "sandbox")
+	want.Spec.Region = sb.Spec.Region
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
 	now.Image = cmp.Or(now.Image, was.Image)
 	now.Memory = cmp.Or(now.Memory, was.Memory)
@@ -116,7 +117,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	}
 	now.ExtraArgs = was.ExtraArgs
 	now.Envs = unmask(was.Envs, now.Envs, "spec.runtime.envs", &p)
-	want.Default(s.Region)
+	want.Default(s.Regions[0])
 	// Null is left out; an empty list takes some away.
 	if want.Spec.Volumes != nil && !slices.Equal(want.Spec.Volumes, sb.Spec.Volumes) {
 		p.Add("spec.volumes", "cannot be changed: create another sandbox")

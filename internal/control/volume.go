@@ -53,14 +53,15 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 	var p doze.Problems
 	decodeVolume(&v.Volume, body, &p)
 	api.Stamp(&v.Metadata, c)
-	v.Spec.Region = api.RegionOf(v.Spec.Region, s.Region)
+	v.Spec.Region = api.RegionOf(v.Spec.Region, s.Regions[0])
 	s.siblings.Check(&p, "metadata.name", "/volumes/{}", v.Metadata.Name)
 	from, err := s.origin(ctx, &v.Volume, &p)
 	if err != nil {
 		return doze.Volume{}, err
 	}
 	v.Spec.Size = cmp.Or(v.Spec.Size, doze.VolumeDefault)
-	s.checkPlaced(&v, v.Spec.Region, &p)
+	v.Check(&p)
+	api.CheckRegion(&p, "spec.region", v.Spec.Region, s.Regions)
 	if err := p.Err(); err != nil {
 		return doze.Volume{}, err
 	}
@@ -130,7 +131,8 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 		decodeVolume(&v.Volume, body, &p)
 		api.SameName(&v.Metadata, was.Metadata.Name, "volume", &p)
 		v.Metadata.ExternalID = cmp.Or(v.Metadata.ExternalID, was.Metadata.ExternalID)
-		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), api.RegionOf(v.Spec.Region, was.Spec.Region)
+		api.SameRegion(&p, "spec.region", v.Spec.Region, was.Spec.Region, "volume")
+		v.Spec.Size, v.Spec.Region = cmp.Or(v.Spec.Size, was.Spec.Size), was.Spec.Region
 		v.Spec.Template = cmp.Or(v.Spec.Template, was.Spec.Template)
 		if v.Spec.Template != was.Spec.Template {
 			p.Add("spec.template", "cannot be changed: create another volume")
@@ -139,7 +141,7 @@ func (s *Server) updateVolume(ctx context.Context, r *http.Request, body map[str
 			p.Add("spec.size", "is %d; a volume cannot become smaller than it is, which is %d megabytes", v.Spec.Size, was.Spec.Size)
 		}
 		v.Metadata.UpdatedAt, v.Metadata.UpdatedBy = doze.Time{Time: time.Now()}, c.Sub
-		s.checkPlaced(v, v.Spec.Region, &p)
+		v.Check(&p)
 		return p.Err()
 	})
 	if err != nil {

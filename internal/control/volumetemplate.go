@@ -82,7 +82,7 @@ func (s *Server) writeTemplate(ctx context.Context, r *http.Request, body map[st
 	labels, _ := api.Member(body, "metadata", &doze.Problems{})["labels"].(map[string]any) // a mistake in it is found below
 	if api.Upload.In(r.URL.Query()) || labels[generatedLabel] == "true" {
 		add = &store.Version{ID: store.NewID(), Token: hash[:]}
-		add.Name, add.Region, add.Bucket = r.URL.Query().Get("version"), s.Region, "local"
+		add.Name, add.Region, add.Bucket = r.URL.Query().Get("version"), s.Regions[0], "local"
 	}
 	t, err = s.Store.PutVolumeTemplate(ctx, c.Workspace, name, func(t *doze.VolumeTemplate, exists bool) error {
 		if fresh && exists {

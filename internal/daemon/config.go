@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,7 +20,8 @@ const configMax = 1 << 20
 // ReadConfig fills config from a JSON file. What the file does not mention
 // stays as it is. A key that config does not have is an error, because it is a
 // setting that somebody believes to have made. Renamed has the present name of
-// each key that was renamed; ReadConfig calls told for each that the file has.
+// each key that was renamed; ReadConfig calls told for each that the file has. Where a
+// list took the place of a string, the string is the only entry.
 func ReadConfig(name string, config any, renamed map[string]string, told func(old, now string)) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -32,7 +35,7 @@ func ReadConfig(name string, config any, renamed map[string]string, told func(ol
 	if len(raw) > configMax {
 		return fmt.Errorf("%s is larger than %d bytes", name, configMax)
 	}
-	if raw, err = renameKeys(raw, renamed, told); err != nil {
+	if raw, err = renameKeys(raw, config, renamed, told); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -48,7 +51,7 @@ func ReadConfig(name string, config any, renamed map[string]string, told func(ol
 
 // renameKeys gives keys of a JSON object their present names. A file without an
 // old key stays as it is, whatever is wrong with it.
-func renameKeys(raw []byte, renamed map[string]string, told func(old, now string)) ([]byte, error) {
+func renameKeys(raw []byte, config any, renamed map[string]string, told func(old, now string)) ([]byte, error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) != nil {
 		return raw, nil //nolint:nilerr // the strict decoder says why
@@ -63,6 +66,9 @@ func renameKeys(raw []byte, renamed map[string]string, told func(old, now string
 			return nil, fmt.Errorf("%s and %s are the same setting: remove %s", old, now, old)
 		}
 		told(old, now)
+		if isList(config, now) && bytes.HasPrefix(value, []byte{'"'}) {
+			value = slices.Concat([]byte{'['}, value, []byte{']'})
+		}
 		members[now], changed = value, true
 		delete(members, old)
 	}
@@ -70,6 +76,16 @@ func renameKeys(raw []byte, renamed map[string]string, told func(old, now string
 		return raw, nil
 	}
 	return json.Marshal(members)
+}
+
+// isList reports whether a key of config, a pointer to a struct, has a list.
+func isList(config any, key string) bool {
+	for f := range reflect.TypeOf(config).Elem().Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name == key {
+			return f.Type.Kind() == reflect.Slice
+		}
+	}
+	return false
 }
 
 // ReadEnvironment sets every flag that was not given from its environment

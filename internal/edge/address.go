@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,36 +29,42 @@ type Addresses struct {
 	port   string   // ":8443", or empty if the scheme implies it
 	base   string   // the public base URL without a slash at its end
 	own    string   // the host of that: the listener's own name, whatever it looks like
-	region string   // lower case
+	region string   // of the addresses that we give, lower case
 	domain string   // lower case; empty without a platform domain
 	hosts  []string // suffixes of host addresses, each with its dot in front
+
+	previewHosts []string // suffixes of hosts of previews, likewise
 
 	previews string // the base URL of previews by path; empty: there are none
 }
 
 // NewAddresses returns the addresses of a listener that the world reaches at
-// the URL public. Without a domain, host addresses work under localhost only.
-func NewAddresses(region, domain, public string) (Addresses, error) {
+// the URL public. Without a domain, host addresses work under localhost only. The
+// addresses have the first region. Those with another one lead to the same place.
+func NewAddresses(regions []string, domain, public string) (Addresses, error) {
 	u, err := url.Parse(public)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return Addresses{}, doze.Errorf(doze.Invalid, "the public URL %q must look like https://host[:port]", public)
 	}
-	if region == "" {
+	if len(regions) == 0 || slices.Contains(regions, "") {
 		return Addresses{}, doze.Errorf(doze.Invalid, "a region is required")
 	}
 	a := Addresses{
 		scheme: u.Scheme,
 		base:   u.Scheme + "://" + u.Host + strings.TrimRight(u.EscapedPath(), "/"),
 		own:    hostOf(u.Host),
-		region: strings.ToLower(region),
+		region: strings.ToLower(regions[0]),
 		domain: strings.ToLower(strings.Trim(domain, ".")),
 	}
 	if p := u.Port(); p != "" {
 		a.port = ":" + p
 	}
-	for _, d := range []string{a.domain, localTLD} {
-		if d != "" {
-			a.hosts = append(a.hosts, "."+a.region+"."+d)
+	for _, region := range regions {
+		for _, d := range []string{a.domain, localTLD} {
+			if region := strings.ToLower(region); d != "" {
+				a.hosts = append(a.hosts, "."+region+"."+d)
+				a.previewHosts = append(a.previewHosts, "."+region+previewHost+d)
+			}
 		}
 	}
 	return a, nil
@@ -203,9 +210,9 @@ func (a Addresses) previewOf(name string) (label string, ok bool) {
 	if name == a.own {
 		return "", false
 	}
-	for _, d := range []string{a.domain, localTLD} {
-		label, ok := strings.CutSuffix(name, "."+a.region+previewHost+d)
-		if ok && d != "" && label != "" && !strings.Contains(label, ".") {
+	for _, suffix := range a.previewHosts {
+		label, ok := strings.CutSuffix(name, suffix)
+		if ok && label != "" && !strings.Contains(label, ".") {
 			return label, true
 		}
 	}

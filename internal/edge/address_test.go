@@ -12,7 +12,7 @@ import (
 
 func addresses(tb testing.TB, domain string) Addresses {
 	tb.Helper()
-	a, err := NewAddresses("eu-1", domain, "https://doze.example.com:8443/")
+	a, err := NewAddresses([]string{"eu-1"}, domain, "https://doze.example.com:8443/")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func addresses(tb testing.TB, domain string) Addresses {
 
 func TestNewAddressesWantsAURLAndARegion(t *testing.T) {
 	for _, in := range [][2]string{{"", "http://a"}, {"eu", "a:80"}, {"eu", "ftp://a"}, {"eu", "http://"}, {"eu", "http://%zz"}} {
-		if _, err := NewAddresses(in[0], "", in[1]); err == nil {
+		if _, err := NewAddresses(in[:1], "", in[1]); err == nil {
 			t.Errorf("%q is taken", in)
 		}
 	}
@@ -41,6 +41,30 @@ func TestURL(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestRegionsAreOnePlace: hosts of each region are served, and addresses have the first.
+func TestRegionsAreOnePlace(t *testing.T) {
+	a, err := NewAddresses([]string{"us-1", "EU-1"}, "doze.test", "https://doze.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := a.URL("b", "a"), "https://sbx-a-b.us-1.doze.test"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := a.PreviewURL("p"), "https://p.us-1.preview.doze.test"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for region, served := range map[string]bool{"us-1": true, "eu-1": true, "asia-1": false} {
+		for _, domain := range []string{"doze.test", "localhost"} {
+			if _, ok := a.label("sbx-a-b." + region + "." + domain); ok != served {
+				t.Errorf("a sandbox in %s of %s: %v", region, domain, ok)
+			}
+			if _, ok := a.previewOf("p." + region + ".preview." + domain); ok != served {
+				t.Errorf("a preview in %s of %s: %v", region, domain, ok)
+			}
+		}
 	}
 }
 
@@ -82,7 +106,7 @@ func TestMatches(t *testing.T) {
 }
 
 func TestTheListenersOwnNameMayLookLikeASandboxs(t *testing.T) {
-	a, err := NewAddresses("eu-1", "doze.test", "https://SBX-prod.example.com:8443")
+	a, err := NewAddresses([]string{"eu-1"}, "doze.test", "https://SBX-prod.example.com:8443")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -382,7 +382,7 @@ func TestPreviewsByPathHaveTheirOwnListener(t *testing.T) {
 func TestTheListenersOwnNameIsNoPreviews(t *testing.T) {
 	t.Parallel()
 	for _, own := range []string{"www.preview.shop.example", "open" + previewDomain} {
-		a, err := NewAddresses("eu-1", "", "https://"+own)
+		a, err := NewAddresses([]string{"eu-1"}, "", "https://"+own)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,7 +401,7 @@ func TestPreviewsHaveAnotherOrigin(t *testing.T) {
 		"https://doze.test":    {"https://doze.test": false, "https://DOZE.test:443/": false, "https://doze.test:8443": true, "http://doze.test:443": true, "https://previews.test": true, "doze.test": false, "https://doze.test:1/x": false},
 		"http://127.0.0.1:80/": {"http://127.0.0.1": false, "http://127.0.0.1:81": true},
 	} {
-		a, err := NewAddresses("eu-1", "", public)
+		a, err := NewAddresses([]string{"eu-1"}, "", public)
 		if err != nil {
 			t.Fatal(err)
 		}

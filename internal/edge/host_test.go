@@ -9,7 +9,7 @@ import (
 // TestHost is whose names may have a certificate.
 func TestHost(t *testing.T) {
 	t.Parallel()
-	a, err := NewAddresses("eu-1", "doze.example", "https://api.doze.example:8443")
+	a, err := NewAddresses([]string{"eu-1"}, "doze.example", "https://api.doze.example:8443")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -473,7 +473,7 @@ func FuzzPreviewAddress(f *testing.F) {
 	f.Add("x", "/preview/open//a/%2f")
 	f.Add("a.b.eu-1.preview.localhost", "/preview/")
 	f.Add("sbx-a-b.eu-1.localhost", "/preview/x")
-	a, err := NewAddresses("eu-1", "", "http://127.0.0.1")
+	a, err := NewAddresses([]string{"eu-1"}, "", "http://127.0.0.1")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -152,9 +152,9 @@ func (s *Server) createGateway(ctx context.Context, r *http.Request, body map[st
 	return s.makeNetwork(ctx, store.Gateway, vpc.Metadata.Name, where, body, func(spec *doze.NetworkSpec, p *doze.Problems) {
 		*spec = doze.NetworkSpec{Region: spec.Region}
 		if spec.Region == doze.AnyRegion {
-			spec.Region = s.Region
+			spec.Region = s.Regions[0]
 		}
-		api.CheckRegion(p, "spec.region", spec.Region, s.Region)
+		api.CheckRegion(p, "spec.region", spec.Region, s.Regions)
 	})
 }
 

@@ -13,9 +13,9 @@ import (
 
 // Config is what a Server works with. Every field but Pool is required.
 type Config struct {
-	Store  *store.Store
-	Region string           // the one region of the platform
-	Pool   doze.AddressPool // of egress IPs; none: they wait for one
+	Store   *store.Store
+	Regions []string         // the names of this place; the first is the default
+	Pool    doze.AddressPool // of egress IPs; none: they wait for one
 	// Reroute has the node obey the network of a sandbox as the records have it now, in the
 	// turn of the sandbox.
 	Reroute func(context.Context, store.Sandbox) error

@@ -119,7 +119,7 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		"POST /oauth/clients":                             {`{"redirect_uris":["ftp://x"]}`, []string{"client_name", "redirect_uris"}},
 		"POST /workspaces":                                {`{"name":"A","displayName":7,"labels":7,"region":"mars"}`, []string{"; name must", `"displayName must`, "; labels must", "region is"}},
 		"POST /workspaces?":                               {`{"name":"-","displayName":"` + strings.Repeat("x", 64) + `"}`, []string{`"name must`, "; displayName is 64"}},
-		"PUT /workspaces/main":                            {`{"name":"q","region":"mars"}`, []string{`"name cannot`, "region is"}},
+		"PUT /workspaces/main":                            {`{"name":"q","region":"mars"}`, []string{`"name cannot`, "region cannot"}},
 		"POST /users":                                     {`{"email":"x","role":"x"}`, []string{"email must", "role must"}},
 		"POST /invitations/accept":                        {`{"password":"x","given_name":7}`, []string{"token is required", "password must", "given_name must"}},
 		"POST /invitations/decline":                       {`{}`, []string{"token is required"}},

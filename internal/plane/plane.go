@@ -79,7 +79,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
 		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
-		Region: s.Region, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
+		Regions: s.Regions, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool,
 	}
 	if n.Bucket != nil { // a nil of its type would be a bucket

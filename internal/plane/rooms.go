@@ -33,7 +33,7 @@ type Parts struct {
 	Credentials  *access.Credentials
 	Audit        *audit.Journal
 	Quotas       *quota.Book
-	Region       string                              // the one region of the platform
+	Regions      []string                            // the names of this place; the first is the default
 	Operator     string                              // the first workspace, whose admins operate the platform
 	Base         string                              // the address of the control API
 	URL          func(workspace, name string) string // the address of a sandbox
@@ -67,21 +67,21 @@ func NewRooms(p Parts) *Rooms {
 		Logins: oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: p.Base}),
 		Images: image.New(image.Config{Store: p.Store, Node: p.Node}),
 		Preview: preview.New(preview.Config{
-			Store: p.Store, Previews: p.Previews, Region: p.Region, URL: p.PreviewURL, Resolver: p.Resolver,
+			Store: p.Store, Previews: p.Previews, Regions: p.Regions, URL: p.PreviewURL, Resolver: p.Resolver,
 			DomainTarget: p.DomainTarget, Recheck: p.Recheck,
 		}),
 		audit: p.Audit,
 	}
 	r.Control = control.New(control.Config{
 		Store: p.Store, Node: p.Node, Directory: p.Directory, Credentials: p.Credentials, Audit: p.Audit, Quotas: p.Quotas,
-		Region: p.Region, URL: p.URL, Base: p.Base, Images: r.Images, Unpublish: r.Preview.Unpublish,
+		Regions: p.Regions, URL: p.URL, Base: p.Base, Images: r.Images, Unpublish: r.Preview.Unpublish,
 		Hub: p.Hub, Bucket: p.Bucket, Pool: p.Pool, Info: p.Info,
 	})
 	r.Schedule = schedule.New(schedule.Config{Store: p.Store, Gate: p.Gate, Audit: p.Audit, Settled: r.Control.Settled})
-	r.Network = network.New(network.Config{Store: p.Store, Region: p.Region, Pool: p.Pool, Reroute: r.Control.Reroute})
+	r.Network = network.New(network.Config{Store: p.Store, Regions: p.Regions, Pool: p.Pool, Reroute: r.Control.Reroute})
 	r.Tenancy = tenancy.New(tenancy.Config{
 		Store: p.Store, Credentials: p.Credentials, OAuth: r.Logins, Audit: p.Audit, Quotas: p.Quotas, Runtime: r.Control,
-		Region: p.Region, Operator: p.Operator, Enforce: p.Enforce,
+		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce,
 	})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,

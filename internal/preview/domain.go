@@ -143,7 +143,7 @@ func (s *Server) notOurs(ctx context.Context, workspace, name string, err error)
 func (s *Server) createDomain(ctx context.Context, _ *http.Request, body map[string]any) (doze.CustomDomain, error) {
 	c, now := api.Caller(ctx), doze.Time{Time: time.Now()}
 	var p doze.Problems
-	d := doze.CustomDomain{Spec: doze.CustomDomainSpec{DomainType: doze.DomainPreviews, Region: s.Region}}
+	d := doze.CustomDomain{Spec: doze.CustomDomainSpec{DomainType: doze.DomainPreviews, Region: s.Regions[0]}}
 	s.decodeDomain(&d, body, &p)
 	if err := p.Err(); err != nil {
 		return d, err
@@ -185,6 +185,8 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 		p.Add("metadata.name", "cannot be changed: create another custom domain")
 	} else if was == "" {
 		d.Metadata.Name = name
+		d.Spec.Region = api.RegionOf(spec.Region, d.Spec.Region)
+		api.CheckRegion(p, "spec.region", d.Spec.Region, s.Regions)
 		doze.CheckDomain(p, "metadata.name", name)
 		if t := s.DomainTarget; name == t || strings.HasSuffix(t, "."+name) || strings.HasSuffix(name, "."+t) {
 			p.Add("metadata.name", "is a domain of the platform")
@@ -195,7 +197,7 @@ func (s *Server) decodeDomain(d *doze.CustomDomain, body map[string]any, p *doze
 	if spec.DomainType != "" && spec.DomainType != doze.DomainPreviews {
 		p.Add("spec.domainType", "must be %s", doze.DomainPreviews)
 	}
-	api.CheckRegion(p, "spec.region", api.RegionOf(spec.Region, s.Region), s.Region)
+	api.SameRegion(p, "spec.region", spec.Region, d.Spec.Region, "custom domain")
 	doze.CheckFallback(p, "spec.fallbackPreviewId", spec.Fallback)
 	d.Metadata.DisplayName, d.Metadata.Labels, d.Spec.FallbackPreviewID = meta.DisplayName, meta.Labels, spec.Fallback
 }

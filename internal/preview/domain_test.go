@@ -342,6 +342,11 @@ func TestDomainMistakes(t *testing.T) {
 		planetest.CheckError(t, w)
 	}
 	planetest.Want[any](p, 400, "PUT", "/customdomains/a.example", `{"metadata":{"name":"b.example"}}`)
+	planetest.Want[any](p, 400, "PUT", "/customdomains/a.example", `{"spec":{"region":"there-1"}}`)
+	if got := planetest.Want[doze.CustomDomain](p, 200, "POST", "/customdomains", `{"metadata":{"name":"far.example"},"spec":{"region":"there-1"}}`); got.Spec.Region != "there-1" {
+		t.Errorf("%+v", got)
+	}
+	planetest.Want[any](p, 200, "DELETE", "/customdomains/far.example", "")
 	if got := planetest.Want[doze.CustomDomain](p, 200, "PUT", "/customdomains/A.example", `{"metadata":{"displayName":"A"},"spec":{"cnameRecords":"evil.test"}}`); got.Metadata.DisplayName != "A" || got.Spec.CNAMERecords != planetest.Target {
 		t.Errorf("%+v", got)
 	}

@@ -124,7 +124,7 @@ func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Preview
 
 // shown is a preview as callers see it.
 func (s *Server) shown(p store.Preview) doze.Preview {
-	p.Spec.URL, p.Spec.Region, p.Status = s.URL(p.Label), s.Region, doze.Running.Status()
+	p.Spec.URL, p.Spec.Region, p.Status = s.URL(p.Label), s.Regions[0], doze.Running.Status()
 	return p.Preview
 }
 

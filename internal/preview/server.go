@@ -20,7 +20,7 @@ const endTimeout = 30 * time.Second
 type Config struct {
 	Store        *store.Store
 	Previews     *fleet.Previews
-	Region       string                    // the one region of the platform
+	Regions      []string                  // the names of this place; the first is the default
 	URL          func(label string) string // the address of a preview
 	Resolver     Resolver                  // asks the DNS about custom domains
 	DomainTarget string                    // the host that custom domains lead to

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"net/mail"
@@ -51,7 +52,7 @@ func (s Settings) Validate() error {
 
 func (s Settings) checkNames(p *doze.Problems) {
 	doze.CheckName(p, "workspace", s.Workspace)
-	doze.CheckName(p, "region", s.Region)
+	s.checkRegions(p)
 	if s.Domain != "" && !domainForm.MatchString(s.Domain) {
 		p.Add("domain", "must be a domain name such as sandboxes.example.com")
 	}
@@ -60,6 +61,18 @@ func (s Settings) checkNames(p *doze.Problems) {
 	}
 	if !slices.Contains(host.Drivers(), s.Driver) {
 		p.Add("driver", "must be %s", strings.Join(host.Drivers(), " or "))
+	}
+}
+
+func (s Settings) checkRegions(p *doze.Problems) {
+	if len(s.Regions) == 0 {
+		p.Add("regions", "must name at least one region")
+	}
+	for i, name := range s.Regions {
+		doze.CheckName(p, fmt.Sprintf("regions[%d]", i), name)
+		if name == doze.AnyRegion || slices.Contains(s.Regions[:i], name) {
+			p.Add("regions", "must not have %q here: choose another name", name)
+		}
 	}
 }
 

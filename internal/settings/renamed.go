@@ -20,6 +20,7 @@ var renames = []rename{
 	{"spares-max", "warm-pool-max", "sparesMax", "warmPoolMax"},
 	{"image-keep", "image-retention", "imageKeep", "imageRetention"},
 	{"audit-keep", "audit-retention", "auditKeep", "auditRetention"},
+	{"region", "regions", "region", "regions"},
 }
 
 // currentFlags replaces old names of flags in the arguments of a command, and

@@ -18,8 +18,11 @@ func TestRenames(t *testing.T) {
 	for _, r := range renames {
 		t.Run(r.oldFlag, func(t *testing.T) {
 			value, raw := "77", "77"
-			if _, is := field(t, r).(*daemon.Duration); is {
+			switch field(t, r).(type) {
+			case *daemon.Duration:
 				value, raw = "77h0m0s", `"77h0m0s"`
+			case *[]string: // the old name had one
+				raw = `"77"`
 			}
 			variable := func(name string) string { return "DOZED_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 			t.Run("argument", func(t *testing.T) {
@@ -35,7 +38,7 @@ func TestRenames(t *testing.T) {
 			})
 			t.Run("file", func(t *testing.T) {
 				file := filepath.Join(t.TempDir(), "config.json")
-				write(t, file, `{"region":"eu","`+r.oldKey+`":`+raw+`}`)
+				write(t, file, `{"workspace":"eu","`+r.oldKey+`":`+raw+`}`)
 				obeyed(t, r, value, r.oldKey, "--config", file)
 				write(t, file, `{"`+r.key+`":`+raw+`,"`+r.oldKey+`":`+raw+`}`)
 				if _, err := loadWith(flag.NewFlagSet("test", flag.ContinueOnError), []string{"--config", file}, new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "the same setting") {

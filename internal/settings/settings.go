@@ -57,7 +57,7 @@ type Settings struct {
 	FleetKeys     string `json:"fleetKeys"`     // directory of the certificates of the roles; by default fleet in Data
 
 	Workspace      string          `json:"workspace"`         // name of the first workspace
-	Region         string          `json:"region"`            // name of the one region
+	Regions        []string        `json:"regions"`           // names of this place; the first is the default
 	Resolver       string          `json:"resolver"`          // server of the DNS that knows about custom domains, and what sandboxes with rules may reach; empty is that of the host
 	Domain         string          `json:"domain"`            // platform domain of sandboxes' host names; may be empty
 	PauseAfter     daemon.Duration `json:"pauseAfter"`        // unused for this long, a sandbox is paused
@@ -114,7 +114,7 @@ type Settings struct {
 // Defaults works on any host.
 func Defaults() Settings {
 	return Settings{
-		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Region: "local",
+		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Regions: []string{"local"},
 		PauseAfter:     daemon.Duration{Duration: 15 * time.Second},
 		IdleCPU:        0.2,
 		BusyMax:        daemon.Duration{Duration: time.Hour},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func load(args []string) (Settings, []string, error) {
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.json")
-	if err := os.WriteFile(file, []byte(`{"region":"eu-1","pauseAfter":"1m","diskAfter":"1h"}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"regions":["eu-1","us-1"],"pauseAfter":"1m","diskAfter":"1h"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, rest, err := load([]string{
@@ -36,7 +37,7 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Region != "eu-1" || c.PauseAfter.Duration != 2*time.Minute || c.DiskAfter.Duration != time.Hour || c.SaveAfter.Duration != 5*time.Second {
+	if !slices.Equal(c.Regions, []string{"eu-1", "us-1"}) || c.PauseAfter.Duration != 2*time.Minute || c.DiskAfter.Duration != time.Hour || c.SaveAfter.Duration != 5*time.Second {
 		t.Errorf("got %+v", c)
 	}
 	if c.PublicURL != "http://127.0.0.1:80" || len(rest) != 1 {
@@ -57,16 +58,36 @@ func TestValidateReportsEverything(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Errorf("save at once: %v", err)
 	}
-	c.Workspace, c.Region, c.Listen, c.PauseAfter.Duration, c.SaveAfter.Duration, c.Egress, c.Log = "Main!", "", "nowhere", -1, -1, "ajar", "loud"
+	c.Workspace, c.Regions, c.Listen, c.PauseAfter.Duration, c.SaveAfter.Duration, c.Egress, c.Log = "Main!", nil, "nowhere", -1, -1, "ajar", "loud"
 	c.SwapAfter.Duration, c.Swap, c.BudgetMB, c.Checkpoint.Duration = -1, "plain:1", -1, 1
 	c.EgressPool = []string{"203.0.113.7/24"}
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("all wrong, and no error")
 	}
-	for _, field := range []string{"workspace", "region", "listen", "pauseAfter", "saveAfter", "swapAfter", "swap the size", "checkpointEvery must be at least 5s", "memoryBudgetMb", "egress", "egressPool is wrong", "egressInterface", "log"} {
+	for _, field := range []string{"workspace", "regions must name at least one region", "listen", "pauseAfter", "saveAfter", "swapAfter", "swap the size", "checkpointEvery must be at least 5s", "memoryBudgetMb", "egress", "egressPool is wrong", "egressInterface", "log"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%q does not mention %s", err, field)
+		}
+	}
+}
+
+// TestRegionSettings that are wrong.
+func TestRegionSettings(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"--regions us-pdx-1,eu-lon-1": "", "--regions local": "",
+		"--regions ,":            "regions must name at least one region",
+		"--regions us-1,Mars!":   "regions[1]",
+		"--regions us-1,eu,us-1": `regions must not have "us-1" here`,
+		"--regions us-1,auto":    `regions must not have "auto" here`,
+	} {
+		c, _, err := load(strings.Fields(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", args, err, says)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (s *Settings) rows() []row {
 		{&s.Node, "node", "`URL` of dozed node, which dozed node announces to the others (default: https://<node-listen>)"},
 		{&s.FleetKeys, "fleet-keys", "`directory` with the certificates of the roles. Each role needs its own and ca.crt (default: fleet, in the data directory)"},
 		{&s.Workspace, "workspace", "`name` of the initial workspace"},
-		{&s.Region, "region", "`name` of the region"},
+		{&s.Regions, "regions", "comma-separated region `names` of this platform. All of them are this place; the first is the default (default: " + strings.Join(s.Regions, ",") + ")"},
 		{&s.Resolver, "resolver", "`host:port` of the DNS server for custom domains and for names that sandboxes reach through the proxy (default: those of this host)"},
 		{&s.Domain, "domain", "platform `domain`: the host of a sandbox is sbx-<sandbox>-<workspace>.<region>.<domain>"},
 		{&s.PauseAfter, "pause-after", "idle `time` after which a sandbox is paused, such as 15s"},

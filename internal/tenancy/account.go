@@ -146,7 +146,7 @@ func (s *Server) Bootstrap(ctx context.Context, workspace string, save func(acce
 	}
 	if len(all) == 0 {
 		all = []doze.Workspace{{
-			ID: store.NewID(), Name: workspace, Region: s.Region, Status: "ready",
+			ID: store.NewID(), Name: workspace, Region: s.Regions[0], Status: "ready",
 			CreatedAt: doze.Time{Time: now}, CreatedBy: firstSub,
 		}}
 		m := store.Member{Workspace: workspace, Sub: firstSub, Role: doze.RoleAdmin}

@@ -31,6 +31,10 @@ func TestWorkspacesAndMembers(t *testing.T) {
 	if w.CreatedBy != "admin" || w.Status != "ready" || w.Region != "here-1" {
 		t.Errorf("%+v", w)
 	}
+	if far := planetest.Want[doze.Workspace](p, 200, "POST", "/workspaces", `{"name":"far","region":"there-1"}`); far.Region != "there-1" {
+		t.Errorf("%+v", far)
+	}
+	planetest.Want[any](p, 200, "DELETE", "/workspaces/far", "")
 	in := []string{"X-Blaxel-Workspace", "team"}
 	planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes", planetest.Named("a"), in...)
 	planetest.Want[any](p, 404, "GET", "/sandboxes/a", "")
@@ -53,6 +57,8 @@ func TestWorkspacesAndMembers(t *testing.T) {
 		{"POST", "/workspaces", `{"name":"v1"}`, 400},
 		{"POST", "/workspaces", `{"name":"A","region":"mars"}`, 400},
 		{"PUT", "/workspaces/team", `{"name":"other"}`, 400},
+		{"PUT", "/workspaces/team", `{"region":"there-1"}`, 400},
+		{"PUT", "/workspaces/team", `{"region":"auto"}`, 200},
 		{"DELETE", "/workspaces/team", ``, 409}, // it has a sandbox
 		{"DELETE", "/workspaces/none", ``, 404},
 		{"DELETE", "/workspaces/main/leave", ``, 409}, // its last admin

@@ -37,9 +37,9 @@ type Config struct {
 	Audit       *audit.Journal
 	Quotas      *quota.Book // what workspaces may have, and how much they ask
 	Runtime     Runtime
-	Region      string // the one region of the platform
-	Operator    string // the first workspace, whose admins operate the platform
-	Enforce     func() // has egress ask again which workspaces may send; nil: none sends
+	Regions     []string // the names of this place; the first is the default
+	Operator    string   // the first workspace, whose admins operate the platform
+	Enforce     func()   // has egress ask again which workspaces may send; nil: none sends
 }
 
 // Server serves the part of the control API that is about tenants.

@@ -86,7 +86,6 @@ type workspaceRequest struct {
 func (s *Server) checkWorkspace(in *workspaceRequest, p *doze.Problems) {
 	m := doze.Metadata{Name: in.Name, DisplayName: in.DisplayName, Labels: in.Labels}
 	m.CheckIn(p, "")
-	api.CheckRegion(p, "region", api.RegionOf(in.Region, s.Region), s.Region)
 }
 
 // founder lets callers pass who may create workspaces.
@@ -106,7 +105,9 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 	var p doze.Problems
 	var in workspaceRequest
 	api.Decode(&in, body, "", &p)
+	in.Region = api.RegionOf(in.Region, s.Regions[0])
 	s.checkWorkspace(&in, &p)
+	api.CheckRegion(&p, "region", in.Region, s.Regions)
 	if reason := s.refused(in.Name); reason != "" {
 		p.Add("name", "%q is reserved", in.Name)
 	}
@@ -133,7 +134,7 @@ func (s *Server) createWorkspace(ctx context.Context, _ *http.Request, body map[
 		return doze.Workspace{}, doze.Errorf(doze.Exhausted, "you have created %d workspaces, which is the limit: delete one first", own)
 	}
 	w := doze.Workspace{
-		ID: store.NewID(), Name: in.Name, DisplayName: in.DisplayName, Region: s.Region, Labels: in.Labels, Status: "ready",
+		ID: store.NewID(), Name: in.Name, DisplayName: in.DisplayName, Region: in.Region, Labels: in.Labels, Status: "ready",
 		CreatedAt: now, CreatedBy: c.Sub, UpdatedAt: now, UpdatedBy: c.Sub,
 	}
 	if err := s.Store.InsertWorkspace(ctx, w, store.Member{Workspace: w.Name, Sub: c.Sub, Role: doze.RoleAdmin}); err != nil {
@@ -159,6 +160,7 @@ func (s *Server) updateWorkspace(ctx context.Context, r *http.Request, body map[
 		p.Add("name", "cannot be changed: create another workspace")
 	}
 	s.checkWorkspace(&in, &p)
+	api.SameRegion(&p, "region", in.Region, w.Region, "workspace")
 	if err := p.Err(); err != nil {
 		return w, err
 	}

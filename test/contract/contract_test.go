@@ -38,7 +38,7 @@ const images = "images"
 func TestTranscripts(t *testing.T) {
 	z, drives := dnstest.Serve(t), bucket.Serve(t)
 	// Sandboxes stay awake: what they are does not depend on the moment.
-	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example",
+	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example", "--regions", "local,us-pdx-1",
 		"--drives", drives.URL, "--drives-credentials", drives.Credentials)
 	for _, tr := range load(t) {
 		if tr.name != images && !tr.inside() {

@@ -116,7 +116,7 @@ func (p *Platform) Open(run bool) {
 	parts := plane.Parts{
 		Audit: p.Audit,
 		Info:  fleet.NodeInfo{Memory: p.Memory, Proxy: p.Pool != nil, Unmetered: p.Unmetered, SealKey: opener.Sealer().Key()},
-		Store: st, Node: p.Node, Gate: p.Node, Directory: p.Dir, Credentials: creds, Region: "here-1",
+		Store: st, Node: p.Node, Gate: p.Node, Directory: p.Dir, Credentials: creds, Regions: []string{"here-1", "there-1"},
 		Resolver: p.DNS, DomainTarget: cmp.Or(p.Target, Target),
 		Previews: p.Previews, PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
