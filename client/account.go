@@ -112,8 +112,8 @@ func (c *Client) VerifyDomain(ctx context.Context, name string) (doze.CustomDoma
 	return resource[doze.CustomDomain](ctx, c, http.MethodPost, nil, "customdomains", name, "verify")
 }
 
-// SetFallback chooses the preview that serves the names on a custom domain that
-// no preview has, by the first label of its host; an empty one is none.
+// SetFallback chooses the preview that serves the other names on a custom domain, by
+// the first label of its host. An empty label is none.
 func (c *Client) SetFallback(ctx context.Context, name, label string) (doze.CustomDomain, error) {
 	in := map[string]any{"spec": map[string]string{"fallbackPreviewId": label}}
 	return resource[doze.CustomDomain](ctx, c, http.MethodPut, in, "customdomains", name)
