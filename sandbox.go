@@ -1,7 +1,6 @@
 package doze
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -110,13 +109,6 @@ type Port struct {
 	Target   int    `json:"target"`
 	Name     string `json:"name,omitempty"`
 	Protocol string `json:"protocol,omitempty"` // empty means HTTP
-}
-
-// Same reports whether p and other say the same.
-func (p Port) Same(other Port) bool {
-	p.Protocol = cmp.Or(p.Protocol, portProtocols[0])
-	other.Protocol = cmp.Or(other.Protocol, portProtocols[0])
-	return p == other
 }
 
 var (

@@ -26,7 +26,7 @@ var runtimeMembers = map[string]struct {
 	"ExtraArgs": {body: `"extraArgs":{"iptables":"enabled","tun":"enabled"}`, orders: []string{"IPTables", "Tun"}}, // fixed at the start
 	"Image":     {body: `"image":"hub.test/app:1"`, orders: []string{"Image"}, replaces: true, snapshot: true},
 	"Memory":    {body: `"memory":2048`, orders: []string{"Memory"}, replaces: true, snapshot: true},
-	"Ports":     {body: `"ports":[{"target":8080}]`, without: "a caller reaches every port", replaces: true, snapshot: true},
+	"Ports":     {body: `"ports":[{"target":8080}]`, without: "a caller reaches every port", snapshot: true},
 	"Grace":     {body: `"terminationGracePeriodSeconds":5`, orders: []string{"Grace"}},
 	"TTL":       {body: `"ttl":"24h"`, without: "control ends the sandbox"},
 }

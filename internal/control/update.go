@@ -185,7 +185,7 @@ func replaces(sb store.Sandbox, want doze.SandboxSpec) bool {
 
 // needsMachine reports whether a change needs a fresh machine.
 func needsMachine(was, now doze.Runtime) bool {
-	return was.Image != now.Image || was.Memory != now.Memory || !slices.EqualFunc(was.Ports, now.Ports, doze.Port.Same) ||
+	return was.Image != now.Image || was.Memory != now.Memory ||
 		!slices.EqualFunc(was.Envs, now.Envs, func(a, b doze.Env) bool {
 			return a.Name == b.Name && a.Text() == b.Text() && bytes.Equal(a.ValueFrom, b.ValueFrom)
 		})
@@ -199,10 +199,10 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	fresh := replaces(sb, want.Spec)
 
 	if packed && (fresh || disable) {
-		return doze.Errorf(doze.Conflict, "the sandbox is %s: unarchive it to change its image, memory, ports, envs or enabled", sb.Phase)
+		return doze.Errorf(doze.Conflict, "the sandbox is %s: unarchive it to change its image, memory, envs or enabled", sb.Phase)
 	}
 	if fresh && (off && !enable || disable) {
-		return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory, ports or envs")
+		return doze.Errorf(doze.Conflict, "the sandbox is not enabled: set spec.enabled to true to change its image, memory or envs")
 	}
 	if fresh {
 		// Until its image is here, the machine that there is stays.
