@@ -84,6 +84,7 @@ func TestCommentsNameTheActor(t *testing.T) {
 // comments returns the comments of each Go file that is neither a test nor generated, as
 // Markdown: without code, and each comment in paragraphs of its own.
 func comments(t *testing.T) map[string]string {
+	t.Helper()
 	all := map[string]string{}
 	for name, f := range sources(t) {
 		if strings.HasSuffix(name, "_test.go") || ast.IsGenerated(f) {
