@@ -3,6 +3,7 @@ package doze
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -53,8 +54,19 @@ type Event struct {
 	Status         string `json:"status"`
 	Message        string `json:"message"`
 	Time           Time   `json:"time"`
-	Revision       string `json:"revision,omitempty"`
-	CanaryRevision string `json:"canaryRevision,omitempty"`
+	Revision       string `json:"revision,omitempty"`       // empty in events of earlier versions
+	CanaryRevision string `json:"canaryRevision,omitempty"` // the same: there are no canaries
+}
+
+// FirstRevision is the revision of a resource that was deployed once.
+const FirstRevision = 1
+
+// Revised returns e as an event of a revision of its resource. The first one is
+// [FirstRevision], and each redeployment makes the next one.
+func (e Event) Revised(revision int) Event {
+	e.Revision = strconv.Itoa(revision)
+	e.CanaryRevision = e.Revision
+	return e
 }
 
 var (

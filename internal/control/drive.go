@@ -70,7 +70,7 @@ func (s *Server) createDrive(ctx context.Context, _ *http.Request, body map[stri
 	if err := api.Verdict(p, lacking); err != nil {
 		return doze.Drive{}, err
 	}
-	d.Events = []doze.Event{{Type: doze.EventDeployment, Status: doze.DriveDeployed, Message: "the drive was created", Time: d.Metadata.CreatedAt}}
+	d.Events = []doze.Event{doze.Event{Type: doze.EventDeployment, Status: doze.DriveDeployed, Message: "the drive was created", Time: d.Metadata.CreatedAt}.Revised(doze.FirstRevision)}
 	if err := s.Store.InsertDrive(ctx, d); err != nil {
 		return doze.Drive{}, err
 	}

@@ -159,7 +159,7 @@ func (s *Server) conclude(ctx context.Context, due []store.Sandbox, now time.Tim
 			continue
 		}
 		over[sb.UID] = sb
-		endings = append(endings, store.Ending{UID: sb.UID, Revision: sb.Revision, Message: "the sandbox is deleted: " + why})
+		endings = append(endings, store.Ending{UID: sb.UID, Revision: sb.Revision, Redeploys: sb.Redeploys, Message: "the sandbox is deleted: " + why})
 	}
 	uids, err := s.Store.End(ctx, endings, now)
 	var ended []store.Sandbox

@@ -41,8 +41,8 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 			}},
 			Observed: doze.Observed{
 				Events: []doze.Event{
-					{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: now},
-					{Type: "deployment", Status: "DEPLOYED", Message: "the sandbox is ready", Time: now},
+					{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: now, Revision: "1", CanaryRevision: "1"},
+					{Type: "deployment", Status: "DEPLOYED", Message: "the sandbox is ready", Time: now, Revision: "1", CanaryRevision: "1"},
 				},
 				LastUsedAt: now, NodeGeneration: doze.Generation, State: "RUNNING", Status: "DEPLOYED",
 			},
@@ -331,6 +331,9 @@ func TestUpdate(t *testing.T) {
 				wantEvents, machines := []string{"DEPLOYING", "DEPLOYED"}, 1
 				if tt.fresh {
 					wantEvents, machines = append(wantEvents, wantEvents...), 2
+				}
+				if last := sb.Events[len(sb.Events)-1]; last.Revision != strconv.Itoa(machines) || last.CanaryRevision != last.Revision {
+					t.Errorf("after %d machines the last event is %+v", machines, last)
 				}
 				if diff := cmp.Diff(wantEvents, planetest.Statuses(sb)); diff != "" || p.Node.Ordered() != machines || p.Node.Count() != 1 {
 					t.Errorf("%s, %d machines made, %d there", diff, p.Node.Ordered(), p.Node.Count())

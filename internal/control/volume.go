@@ -70,7 +70,7 @@ func (s *Server) createVolume(ctx context.Context, _ *http.Request, body map[str
 		return doze.Volume{}, err
 	}
 	defer release()
-	v.Events = []doze.Event{{Type: doze.EventDeployment, Status: doze.VolumeDeployed, Message: "the volume is ready", Time: v.Metadata.CreatedAt}}
+	v.Events = []doze.Event{doze.Event{Type: doze.EventDeployment, Status: doze.VolumeDeployed, Message: "the volume is ready", Time: v.Metadata.CreatedAt}.Revised(doze.FirstRevision)}
 	if err := s.Store.InsertVolume(life, v); err != nil {
 		return doze.Volume{}, err
 	}

@@ -92,7 +92,7 @@ func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent
 	if kind == store.IP {
 		n.Status, message = doze.Starting.Status(), "it waits for an address: "+s.whyNoAddress(where.VPCName)
 	}
-	n.Events = []doze.Event{{Type: doze.EventDeployment, Status: n.Status, Message: message, Time: now}}
+	n.Events = []doze.Event{doze.Event{Type: doze.EventDeployment, Status: n.Status, Message: message, Time: now}.Revised(doze.FirstRevision)}
 	return n, s.Store.InsertNetwork(ctx, kind, parent, n)
 }
 

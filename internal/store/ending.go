@@ -11,9 +11,10 @@ import (
 
 // An Ending is a sandbox whose deadline has come.
 type Ending struct {
-	UID      string
-	Revision int64 // a record that changed since is left alone
-	Message  string
+	UID       string
+	Revision  int64 // a record that changed since is left alone
+	Redeploys int
+	Message   string
 }
 
 // End begins to delete many sandboxes in one transaction, and returns the ids of
@@ -51,7 +52,7 @@ func endSome(ctx context.Context, tx *sql.Tx, all []Ending, at time.Time) ([]str
 	for _, e := range all {
 		if now, alive := revisions[e.UID]; alive && now == e.Revision {
 			uids = append(uids, e.UID)
-			events = append(events, newEntry(doze.EventDeployment, doze.Deleting, e.Message, at))
+			events = append(events, newEntry(doze.EventDeployment, doze.Deleting, e.Message, at, doze.FirstRevision+e.Redeploys))
 		}
 	}
 	if len(uids) == 0 {

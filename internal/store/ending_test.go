@@ -36,9 +36,9 @@ func TestEnd(t *testing.T) {
 			t.Fatalf("%d of %d ended, %v", len(uids), many, err)
 		}
 		first := []doze.Event{
-			{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: doze.Time{Time: epoch}},
+			{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: doze.Time{Time: epoch}, Revision: "1", CanaryRevision: "1"},
 		}
-		last := doze.Event{Type: "deployment", Status: "DELETING", Message: "its time is over: 1", Time: doze.Time{Time: at}}
+		last := doze.Event{Type: "deployment", Status: "DELETING", Message: "its time is over: 1", Time: doze.Time{Time: at}, Revision: "1", CanaryRevision: "1"}
 		for name, tt := range map[string]struct {
 			uid    string
 			phase  doze.Phase

@@ -47,11 +47,11 @@ var number = regexp.MustCompile(`[0-9]+`)
 // appendEvent adds an event to the history of a sandbox. A notice that says
 // what the last event said, but for numbers, takes its place and counts: a
 // sandbox that runs out of memory again and again must not push out the rest.
-func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase, message string, at time.Time) error {
+func appendEvent(ctx context.Context, tx *sql.Tx, sb *Sandbox, kind string, p doze.Phase, message string, at time.Time) error {
 	if message == "" {
 		message = usual[p.Status()]
 	}
-	e := newEntry(kind, p, message, at)
+	uid, e := sb.UID, newEntry(kind, p, message, at, sb.revision())
 	if kind == doze.EventNotice {
 		e.Shape = number.ReplaceAllString(e.Message, "#")
 		last, err := collect(ctx, tx, scanEntry, `SELECT body FROM sandbox_events WHERE uid = $1 ORDER BY n DESC LIMIT 1`, uid)
@@ -72,11 +72,14 @@ func appendEvent(ctx context.Context, tx *sql.Tx, uid, kind string, p doze.Phase
 	return insertEvents(ctx, tx, []string{uid}, []entry{e})
 }
 
-func newEntry(kind string, p doze.Phase, message string, at time.Time) entry {
+func newEntry(kind string, p doze.Phase, message string, at time.Time, revision int) entry {
 	return entry{Event: doze.Event{
 		Type: kind, Status: p.Status(), Message: clip(message, messageMax), Time: doze.Time{Time: at},
-	}}
+	}.Revised(revision)}
 }
+
+// revision is that of the events of a sandbox: each machine is another one.
+func (sb *Sandbox) revision() int { return doze.FirstRevision + sb.Redeploys }
 
 // insertEvents adds one event each to the histories of up to [listMax] sandboxes,
 // and forgets the oldest of those that are too long.

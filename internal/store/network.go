@@ -144,7 +144,7 @@ func giveAddress(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, addre
 	ip.Spec.PublicIP, ip.Status = address.String(), doze.Running.Status()
 	ip.Events = append(ip.Events, doze.Event{
 		Type: doze.EventDeployment, Status: ip.Status, Message: "it has the address " + ip.Spec.PublicIP, Time: doze.Time{Time: now},
-	})
+	}.Revised(doze.FirstRevision))
 	body, err := json.Marshal(ip)
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ type Sandbox struct {
 	Phase     doze.Phase
 	Seq       uint64 // of the last report about the machine
 	Revision  int64  // grows when metadata, spec or machine change
+	Redeploys int    // how many machines it had before this one
 	Metadata  doze.Metadata
 	Spec      doze.SandboxSpec
 	Archive   *doze.Archive // nil if it never was archived; not to be changed
@@ -42,6 +43,7 @@ type content struct {
 	Metadata  doze.Metadata    `json:"metadata"`
 	Spec      doze.SandboxSpec `json:"spec"`
 	Archive   *doze.Archive    `json:"archive,omitempty"`
+	Redeploys int              `json:"redeploys,omitempty"`
 	Sealed    []byte           `json:"sealed,omitempty"` // values of secret variables, by position
 	Authority string           `json:"authority,omitempty"`
 	// Routing are the secrets of routing rules, by position and name, as they are
@@ -52,7 +54,7 @@ type content struct {
 // encode is the body of a record, with the values of secret variables sealed.
 // Secrets of routing rules come sealed; in plain they are in no record.
 func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
-	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive, Authority: sb.Authority}
+	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive, Redeploys: sb.Redeploys, Authority: sb.Authority}
 	values := map[int]string{}
 	for i, e := range sb.Spec.Runtime.Envs {
 		if e.Secret && e.Text() != "" {
@@ -83,7 +85,7 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 	if err := json.Unmarshal(body, &c); err != nil {
 		return err
 	}
-	sb.Metadata, sb.Spec, sb.Archive, sb.Authority = c.Metadata, c.Spec, c.Archive, c.Authority
+	sb.Metadata, sb.Spec, sb.Archive, sb.Redeploys, sb.Authority = c.Metadata, c.Spec, c.Archive, c.Redeploys, c.Authority
 	values, err := s.unsealValues(c.Sealed, sandboxPlace+sb.UID)
 	if err != nil {
 		return err
@@ -174,11 +176,11 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 		if err := cmp.Or(count(ctx, tx, sb.Metadata.Workspace, 1), index(ctx, tx, sb.searched()), attach(ctx, tx, &sb)); err != nil {
 			return err
 		}
-		if err := appendEvent(ctx, tx, sb.UID, doze.EventDeployment, sb.Phase, "", sb.Metadata.CreatedAt.Time); err != nil {
+		if err := appendEvent(ctx, tx, &sb, doze.EventDeployment, sb.Phase, "", sb.Metadata.CreatedAt.Time); err != nil {
 			return err
 		}
 		for _, e := range sb.Events {
-			if err := appendEvent(ctx, tx, sb.UID, doze.EventNotice, sb.Phase, e.Message, sb.Metadata.CreatedAt.Time); err != nil {
+			if err := appendEvent(ctx, tx, &sb, doze.EventNotice, sb.Phase, e.Message, sb.Metadata.CreatedAt.Time); err != nil {
 				return err
 			}
 		}
@@ -318,6 +320,7 @@ func (s *Store) step(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 			return err
 		}
 		sb.Machine, sb.Seq = st.Machine, 0
+		sb.Redeploys++
 		sb.Revision++
 	}
 	if st.Archive != nil {
@@ -395,7 +398,7 @@ func (s *Store) accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (
 	}
 	switch {
 	case r.Note:
-		if err := appendEvent(ctx, tx, sb.UID, doze.EventNotice, sb.Phase, r.Message, r.At); err != nil {
+		if err := appendEvent(ctx, tx, sb, doze.EventNotice, sb.Phase, r.Message, r.At); err != nil {
 			return false, err
 		}
 	case r.Phase != sb.Phase && slices.Contains(ahead[sb.Phase], r.Phase):
@@ -450,9 +453,9 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, sb *Sandbox, to doze.Phase
 	}
 	switch {
 	case from.Status() != to.Status():
-		return appendEvent(ctx, tx, sb.UID, doze.EventDeployment, to, message, at)
+		return appendEvent(ctx, tx, sb, doze.EventDeployment, to, message, at)
 	case message != "": // such as a wake that did not work
-		return appendEvent(ctx, tx, sb.UID, doze.EventNotice, to, message, at)
+		return appendEvent(ctx, tx, sb, doze.EventNotice, to, message, at)
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func TestRecordsSurviveAReopen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want.Events = []doze.Event{{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: doze.Time{Time: epoch}}}
+		want.Events = []doze.Event{{Type: "deployment", Status: "DEPLOYING", Message: "the sandbox is being started", Time: doze.Time{Time: epoch}, Revision: "1", CanaryRevision: "1"}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}

@@ -62,7 +62,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
 func (v *Volume) note(kind, message string, at time.Time) {
 	v.Events = append(v.Events, doze.Event{
 		Type: kind, Status: doze.VolumeDeployed, Message: message, Time: doze.Time{Time: at},
-	})
+	}.Revised(doze.FirstRevision))
 	v.Events = v.Events[max(len(v.Events)-doze.VolumeEventsMax, 0):]
 }
 
