@@ -89,13 +89,13 @@ func TestListsAreReadToTheirEnd(t *testing.T) {
 	next := map[string]string{"": "c1", "c1": "c2", "c2": ""}
 	c, _ := served(t, func(w http.ResponseWriter, r *http.Request) {
 		at := r.FormValue("cursor")
-		if r.FormValue("limit") != "200" || r.FormValue("q") != "we" || r.FormValue("showTerminated") != "true" || r.Header.Get("Blaxel-Version") == "" {
+		if r.FormValue("limit") != "200" || r.FormValue("q") != "we" || r.FormValue("showTerminated") != "true" || r.FormValue("labels") != "k=a=b" || r.Header.Get("Blaxel-Version") == "" {
 			t.Errorf("asked %s", r.URL)
 		}
 		fmt.Fprintf(w, `{"data":[{"metadata":{"name":"at-%s"}}],"meta":{"nextCursor":%q}}`, at, next[at])
 	})
 	list := func() (names []string) {
-		for s, err := range c.Sandboxes(t.Context(), client.Filter{Query: "we", Terminated: true}) {
+		for s, err := range c.Sandboxes(t.Context(), client.Filter{Query: "we", Labels: map[string]string{"k": "a=b"}, Terminated: true}) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,7 +18,8 @@ type Filter struct {
 	Query      string // part of a name, display name or label
 	Status     string // comma-separated
 	ExternalID string
-	Terminated bool // those too that have ended and are still on record
+	Labels     map[string]string // all of these
+	Terminated bool              // those too that have ended and are still on record
 }
 
 // Create makes a sandbox and returns it when it is ready. A name that is taken
@@ -77,6 +78,9 @@ func (c *Client) Sandboxes(ctx context.Context, f Filter) iter.Seq2[doze.Sandbox
 		if v != "" {
 			q.Set(name, v)
 		}
+	}
+	for key, value := range f.Labels {
+		q.Add("labels", key+"="+value)
 	}
 	if f.Terminated {
 		q.Set("showTerminated", "true")

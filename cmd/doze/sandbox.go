@@ -118,9 +118,13 @@ func (a *app) envs(in []string) (out []doze.Env, err error) {
 
 func (a *app) list() *cobra.Command {
 	var f client.Filter
+	var labels []string
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List sandboxes, newest first", Args: takes(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if f.Labels, err = pairs("--label", labels); err != nil {
+				return err
+			}
 			c, err := a.connect()
 			if err != nil {
 				return err
@@ -139,6 +143,7 @@ func (a *app) list() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&f.Query, "query", "q", "", "only sandboxes with this `text` in a name or label")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "only sandboxes with this label, `key=value`; repeatable")
 	cmd.Flags().StringVar(&f.ExternalID, "external-id", "", "only sandboxes with this external `id`")
 	cmd.Flags().StringVar(&f.Status, "status", "", "only sandboxes with one of these comma-separated `statuses`")
 	cmd.Flags().BoolVarP(&f.Terminated, "all", "a", false, "include terminated sandboxes")

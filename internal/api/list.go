@@ -34,6 +34,7 @@ type Listing struct {
 	Phases      map[string][]string // behind each value of the status filter; nil: there is none
 	Limit, Most int                 // of a page
 	ByTime      bool                // its only order
+	Labels      bool                // the records have labels
 	// More, if set, reads what else there is.
 	More func(url.Values, *listing.Query, *doze.Problems)
 }
@@ -90,13 +91,13 @@ type listMeta struct {
 	Total      int    `json:"total"`
 }
 
-// AnswerPage answers a list as the query of r wants it. The names of phases map
+// AnswerPage answers a list of resources with labels as the query of r wants it. The names of phases map
 // a status to those that have it.
 func AnswerPage[Record, View any](
 	ctx context.Context, r *http.Request, phases map[string][]string,
 	list func(context.Context, listing.Query, time.Time) (listing.Page[Record], error), view func(Record) View,
 ) (List[View], error) {
-	return AnswerListing(ctx, r, Listing{Phases: phases, Limit: LimitDefault, Most: LimitMax}, list, view)
+	return AnswerListing(ctx, r, Listing{Phases: phases, Limit: LimitDefault, Most: LimitMax, Labels: true}, list, view)
 }
 
 // AnswerListing is AnswerPage for a list that is not like most.
@@ -168,10 +169,42 @@ func (l Listing) parse(v url.Values, bare bool, p doze.Problems) (listing.Query,
 	if text := v.Get("status"); text != "" && l.Phases != nil {
 		q.Phases = phasesOf(text, l.Phases, &p)
 	}
+	if l.Labels {
+		q.Labels = labelsOf(v, &p)
+	}
 	if l.More != nil {
 		l.More(v, &q, &p)
 	}
 	return q, p.Err()
+}
+
+// labelsOf reads the labels that a caller filters by. Each is key=value, where the value
+// may have an equals sign.
+func labelsOf(v url.Values, p *doze.Problems) (all []listing.Label) {
+	if n := len(v["labels"]); n > doze.LabelsMax {
+		p.Add("labels", "is there %d times; at most %d are allowed", n, doze.LabelsMax)
+		return nil
+	}
+	for _, text := range v["labels"] {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			p.Add("labels", "has %q; it must be key=value", Clip(text))
+		}
+		all = append(all, listing.Label{Key: key, Value: value})
+	}
+	return all
+}
+
+// Labelled keeps those of a list that have the labels that the query of r asks for.
+func Labelled[T any](r *http.Request, all []T, labels func(T) map[string]string) ([]T, error) {
+	var p doze.Problems
+	want := labelsOf(r.URL.Query(), &p)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(one T) bool {
+		return slices.ContainsFunc(want, func(l listing.Label) bool { return !l.In(labels(one)) })
+	}), nil
 }
 
 // phasesOf reads a comma list of statuses. The result is never nil: a status

@@ -12,12 +12,14 @@ import (
 // parameters are all that callers may ask in a query, and the headers that they
 // choose a workspace and a version with.
 var parameters = map[string]openapi.Parameter{
-	"q":                     query("q", "a part of the name", openapi.Schema{Type: "string", MaxLength: searchMax}),
-	"limit":                 query("limit", "how many; more than the most counts as that", openapi.Schema{Type: "integer", Minimum: new(1)}),
-	"cursor":                query("cursor", "the nextCursor of the page before", openapi.Schema{Type: "string"}),
-	"anchor":                query("anchor", "end is the last page; it needs a sort by createdAt", Words("start", "end")),
-	"sort":                  query("sort", "the order", Words(string(listing.NewestFirst), "createdAt:asc", "name:asc", "name:desc")),
-	"status":                query("status", "a status, or several with commas", openapi.Schema{Type: "string"}),
+	"q":      query("q", "a part of the name", openapi.Schema{Type: "string", MaxLength: searchMax}),
+	"limit":  query("limit", "how many; more than the most counts as that", openapi.Schema{Type: "integer", Minimum: new(1)}),
+	"cursor": query("cursor", "the nextCursor of the page before", openapi.Schema{Type: "string"}),
+	"anchor": query("anchor", "end is the last page; it needs a sort by createdAt", Words("start", "end")),
+	"sort":   query("sort", "the order", Words(string(listing.NewestFirst), "createdAt:asc", "name:asc", "name:desc")),
+	"status": query("status", "a status, or several with commas", openapi.Schema{Type: "string"}),
+	"labels": query("labels", "those with this label, written key=value; repeat it for several, all of which must be there",
+		openapi.Schema{Type: "array", Items: &openapi.Schema{Type: "string", Pattern: "^[^=]+="}, MaxItems: doze.LabelsMax}),
 	"externalId":            query("externalId", "those with this id", openapi.Schema{Type: "string", MaxLength: doze.ExternalIDMax, Pattern: doze.ExternalIDPattern}),
 	flags[ShowTerminated]:   query(flags[ShowTerminated], "those that ended too, while their records are kept", boolean),
 	flags[ShowSecrets]:      query(flags[ShowSecrets], "values as they are; it needs the scope admin", boolean),

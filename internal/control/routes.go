@@ -10,7 +10,7 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/sandboxes", "sandboxes:list", api.Read((*Server).listSandboxes).Asks("status", "externalId", "showTerminated")),
+	api.GET("/sandboxes", "sandboxes:list", api.Read((*Server).listSandboxes).Asks("labels", "status", "externalId", "showTerminated")),
 	api.POST("/sandboxes", "sandboxes:create", api.Write[doze.Sandbox]((*Server).createSandbox).Asks("createIfNotExist").Together()),
 	api.GET("/sandboxes/{name}", "sandboxes:get", api.Read((*Server).sandbox).Asks("show_secrets")),
 	api.PUT("/sandboxes/{name}", "sandboxes:update", api.Write[doze.Sandbox]((*Server).updateSandbox)),
@@ -40,14 +40,14 @@ var rows = []api.Row[*Server]{
 	api.POST("/sandboxes/{name}/archive", "sandboxes:update", api.Read((*Server).archiveSandbox)),
 	api.POST("/sandboxes/{name}/unarchive", "sandboxes:update", api.Read((*Server).unarchiveSandbox)),
 
-	api.GET("/volumes", "volumes:list", api.Read((*Server).listVolumes).Asks("status", "externalId")),
+	api.GET("/volumes", "volumes:list", api.Read((*Server).listVolumes).Asks("labels", "status", "externalId")),
 	api.POST("/volumes", "volumes:create", api.Write[doze.Volume]((*Server).createVolume)),
 	api.GET("/volumes/{volume}", "volumes:get", api.Read((*Server).volume)),
 	api.GET("/volumes/by-external-id/{externalId}", "volumes:get", api.Read((*Server).volumeByExternalID)),
 	api.PUT("/volumes/{volume}", "volumes:create", api.Write[doze.Volume]((*Server).updateVolume)),
 	api.DELETE("/volumes/{volume}", "volumes:delete", api.Read((*Server).deleteVolume)),
 
-	api.GET("/drives", "volumes:list", api.Read((*Server).listDrives).Asks("status", "externalId")),
+	api.GET("/drives", "volumes:list", api.Read((*Server).listDrives).Asks("labels", "status", "externalId")),
 	api.POST("/drives", "volumes:create", api.Write[doze.Drive]((*Server).createDrive)),
 	api.GET("/drives/jwks.json", "", api.Read((*Server).driveKeys)),
 	api.GET("/drives/{drive}", "volumes:get", api.Read((*Server).drive)),
@@ -56,7 +56,7 @@ var rows = []api.Row[*Server]{
 	api.DELETE("/drives/{drive}", "volumes:delete", api.Read((*Server).deleteDrive)),
 	api.POST("/drives/{drive}/access-token", "volumes:get", api.Read((*Server).driveToken)),
 
-	api.GET("/volume_templates", "volumeTemplates:list", api.Read((*Server).listVolumeTemplates)),
+	api.GET("/volume_templates", "volumeTemplates:list", api.Read((*Server).listVolumeTemplates).Asks("labels")),
 	api.POST("/volume_templates", "volumeTemplates:create", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).createVolumeTemplate).Asks("upload", "version").Together()),
 	api.GET("/volume_templates/{template}", "volumeTemplates:get", api.Read((*Server).volumeTemplate)),
 	api.PUT("/volume_templates/{template}", "volumeTemplates:upsert", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).putVolumeTemplate).Asks("upload", "version").Together()),

@@ -660,6 +660,10 @@ func TestList(t *testing.T) {
 			"q=100%25_2":                        "n4",
 			"q=%25%25":                          "",
 			"q=x":                               "n0 n1 n2 n4 n5 n6", // too short
+			"labels=team%3DBlue1":               "n1 n5",
+			"labels=team=Blue1&q=n5":            "n5",
+			"labels=team=Blue1&labels=a=b":      "",
+			"labels=team=blue1":                 "",
 			"externalId=none":                   "",
 			"anchor=end":                        "n0 n1 n2 n4 n5 n6",
 		} {
@@ -702,7 +706,7 @@ func TestList(t *testing.T) {
 			"sort=size:asc": "sort", "sort=evil;drop": "the query", "sort=%zz": "the query", "limit=1;": "the query",
 			"status=ASLEEP": "status", "anchor=middle": "anchor",
 			"anchor=end&sort=name:asc": "anchor", "q=" + strings.Repeat("x", 201): "q is", "externalId=%20": "externalId",
-			"cursor=nonsense": "cursor", "limit=1&q=blue&cursor=" + next: "cursor", "sort=name:asc&cursor=" + next: "cursor",
+			"cursor=nonsense": "cursor", "limit=1&q=blue&cursor=" + next: "cursor", "limit=1&labels=a=b&cursor=" + next: "cursor", "sort=name:asc&cursor=" + next: "cursor",
 		} {
 			if e := planetest.Want[map[string]any](p, 400, "GET", "/sandboxes?"+query, "", paged...); !strings.HasPrefix(e["message"].(string), says) {
 				t.Errorf("%s: %v", query, e)

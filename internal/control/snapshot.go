@@ -22,9 +22,12 @@ var snapshotPhases = map[string][]string{
 	"PENDING": {string(doze.SnapshotPending)}, "READY": {string(doze.SnapshotReady)}, "FAILED": {string(doze.SnapshotFailed)},
 }
 
+// snapshotLists are what callers may ask of the list of snapshots.
+var snapshotLists = api.Listing{Phases: snapshotPhases, Limit: api.LimitDefault, Most: api.LimitMax}
+
 // listSnapshots answers those of the workspace, in the form of listSandboxes.
 func (s *Server) listSnapshots(ctx context.Context, r *http.Request) (api.List[doze.Snapshot], error) {
-	return api.AnswerPage(ctx, r, snapshotPhases, s.Store.ListSnapshots, func(n store.Snapshot) doze.Snapshot { return n.Snapshot })
+	return api.AnswerListing(ctx, r, snapshotLists, s.Store.ListSnapshots, func(n store.Snapshot) doze.Snapshot { return n.Snapshot })
 }
 
 // snapshotsOf answers those of a living sandbox.

@@ -26,12 +26,15 @@ const (
 	generatedLabel = "x-blaxel-auto-generated"
 )
 
-func (s *Server) listVolumeTemplates(ctx context.Context, _ *http.Request) ([]doze.VolumeTemplate, error) {
+func (s *Server) listVolumeTemplates(ctx context.Context, r *http.Request) ([]doze.VolumeTemplate, error) {
 	all, err := s.Store.VolumeTemplates(ctx, api.Caller(ctx).Workspace)
 	if all == nil {
 		all = []doze.VolumeTemplate{} // [] in JSON
 	}
-	return all, err
+	if err != nil {
+		return nil, err
+	}
+	return api.Labelled(r, all, func(t doze.VolumeTemplate) map[string]string { return t.Metadata.Labels })
 }
 
 func (s *Server) volumeTemplate(ctx context.Context, r *http.Request) (doze.VolumeTemplate, error) {

@@ -38,6 +38,7 @@ type Query struct {
 	Workspace  string
 	Text       string   // substring of what is searched, in any case
 	ExternalID string   // exactly; of sandboxes only
+	Labels     []Label  // all of these
 	Phases     []string // only these; nil is all but those that have ended
 	Terminated bool     // with nil phases: those of sandboxes too that have ended
 	// Only are the values of columns that the table has besides.
@@ -47,6 +48,15 @@ type Query struct {
 	Limit        int
 	Cursor       string // from the page before; empty is the first page
 	Tail         bool   // the last page instead of the first
+}
+
+// Label is a label that records must have.
+type Label struct{ Key, Value string }
+
+// In reports whether a resource with these labels has l.
+func (l Label) In(labels map[string]string) bool {
+	value, ok := labels[l.Key]
+	return ok && value == l.Value
 }
 
 // Page is a part of a list. Records have no events.

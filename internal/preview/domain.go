@@ -85,13 +85,16 @@ func (s *Server) remedy(d doze.CustomDomain) string {
 
 // listDomains returns the domains of the workspace, and then those that others
 // share with it.
-func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.CustomDomain, error) {
+func (s *Server) listDomains(ctx context.Context, r *http.Request) ([]doze.CustomDomain, error) {
 	workspace := api.Caller(ctx).Workspace
 	own, err := s.Store.Domains(ctx, workspace)
 	if err != nil {
 		return nil, err
 	}
 	shared, err := s.Store.SharedDomains(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
 	all := make([]doze.CustomDomain, 0, len(own)+len(shared))
 	for _, d := range own {
 		all = append(all, s.domainView(d))
@@ -99,7 +102,7 @@ func (s *Server) listDomains(ctx context.Context, _ *http.Request) ([]doze.Custo
 	for _, d := range shared {
 		all = append(all, sharedWith(workspace, s.domainView(d)))
 	}
-	return all, err
+	return api.Labelled(r, all, func(d doze.CustomDomain) map[string]string { return d.Metadata.Labels })
 }
 
 func domainOf(r *http.Request) string { return strings.ToLower(r.PathValue("domain")) }

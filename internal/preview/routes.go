@@ -19,7 +19,7 @@ var rows = []api.Row[*Server]{
 	api.POST("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Write[doze.PreviewToken]((*Server).createPreviewToken)),
 	api.DELETE("/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", api.Read((*Server).deletePreviewToken)),
 
-	api.GET("/customdomains", "customdomains:list", api.Read((*Server).listDomains)),
+	api.GET("/customdomains", "customdomains:list", api.Read((*Server).listDomains).Asks("labels")),
 	api.POST("/customdomains", "customdomains:create", api.Write[doze.CustomDomain]((*Server).createDomain)),
 	api.GET("/customdomains/{domain}", "customdomains:get", api.Read((*Server).domain)),
 	api.PUT("/customdomains/{domain}", "customdomains:update", api.Write[doze.CustomDomain]((*Server).updateDomain)),

@@ -73,7 +73,7 @@ func (s *Store) ListDrives(ctx context.Context, q listing.Query, now time.Time) 
 		return p, wrap(err, "count drives")
 	}
 	p, err = pageOf(ctx, s.read, listed[Drive]{
-		table: "drives", columns: driveColumns, key: "id", scan: scanDrive,
+		table: "drives", columns: driveColumns, key: "id", scan: scanDrive, label: s.hasLabel,
 		where: func(d Drive) listing.Cursor {
 			return listing.Cursor{UID: d.ID, Name: d.Metadata.Name, Time: millis(d.Metadata.CreatedAt.Time)}
 		},

@@ -37,7 +37,18 @@ type listed[T any] struct {
 	// pieces, if set, is the query for the keys of those records that may have a
 	// text; workspace is an argument, and arg adds one.
 	pieces func(workspace, text string, arg func(any) string) string
-	where  func(T) listing.Cursor // where a page is that ends with a record
+	// label, if the records have labels, is the condition that one of them is there.
+	label func(key, value string) string
+	where func(T) listing.Cursor // where a page is that ends with a record
+}
+
+// hasLabel is the condition that a record has a label. Key and value are arguments. The
+// body of the record has the labels in its metadata.
+func (s *Store) hasLabel(key, value string) string {
+	if s.postgres {
+		return "body::jsonb -> 'metadata' -> 'labels' ->> " + key + "::text = " + value
+	}
+	return "EXISTS (SELECT 1 FROM json_each(body, '$.metadata.labels') AS label WHERE label.key = " + key + " AND label.value = " + value + ")"
 }
 
 // List returns a page of the sandboxes of a workspace. A cursor that is
@@ -48,7 +59,7 @@ func (s *Store) List(ctx context.Context, q listing.Query, now time.Time) (p lis
 		return p, err
 	}
 	p, err = pageOf(ctx, s.read, listed[Sandbox]{
-		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, scan: s.scanSandbox, pieces: withPiece,
+		table: "sandboxes", columns: sandboxColumns, key: "uid", ended: doze.Terminated.String(), phases: present, scan: s.scanSandbox, pieces: withPiece, label: s.hasLabel,
 		where: func(sb Sandbox) listing.Cursor {
 			return listing.Cursor{UID: sb.UID, Name: sb.Metadata.Name, Time: millis(sb.Metadata.CreatedAt.Time)}
 		},
@@ -179,6 +190,10 @@ func statement[T any](l listed[T], q listing.Query, among domain, now time.Time)
 		where[0] = fmt.Sprintf("%s IN (%s)", l.key, l.pieces(workspace, q.Text, arg))
 	}
 	where = append(where, filtersOf(&q, arg)...)
+	for _, label := range q.Labels {
+		// The text that a list is searched for is cheaper to read than the body.
+		where = append(where, contains(between+label.Key+between+label.Value, arg), l.label(arg(label.Key), arg(label.Value)))
+	}
 	phases := q.Phases
 	if phases == nil && !q.Terminated {
 		phases = l.phases
@@ -212,12 +227,17 @@ func statement[T any](l listed[T], q listing.Query, among domain, now time.Time)
 		l.columns, l.table, l.key, l.key, strings.Join(each, " UNION ALL "), page, page), args, nil
 }
 
-// filtersOf are the conditions of q but for workspace and phases; arg adds an
+// contains is the condition that what is searched has a text, in any case.
+func contains(text string, arg func(any) string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+	return "search LIKE " + arg("%"+escape.Replace(strings.ToLower(text))+"%") + ` ESCAPE '\'`
+}
+
+// filtersOf are the conditions of q but for workspace, labels and phases; arg adds an
 // argument.
 func filtersOf(q *listing.Query, arg func(any) string) (where []string) {
 	if q.Text != "" {
-		escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-		where = append(where, "search LIKE "+arg("%"+escape.Replace(strings.ToLower(q.Text))+"%")+` ESCAPE '\'`)
+		where = append(where, contains(q.Text, arg))
 	}
 	if q.ExternalID != "" {
 		// The index leaves out records that have none, and serves those that have one too.
@@ -238,7 +258,7 @@ func filtersOf(q *listing.Query, arg func(any) string) (where []string) {
 // bound identifies the list that a cursor belongs to.
 func bound[T any](l listed[T], q listing.Query) uint64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s %q %q %q %q %t %t %q %d %d %q",
-		l.table, q.Workspace, q.Text, q.ExternalID, q.Phases, q.Phases == nil, q.Terminated, q.Only, millis(q.Since), millis(q.Until), q.Sort)
+	_, _ = fmt.Fprintf(h, "%s %q %q %q %q %q %t %t %q %d %d %q",
+		l.table, q.Workspace, q.Text, q.ExternalID, q.Labels, q.Phases, q.Phases == nil, q.Terminated, q.Only, millis(q.Since), millis(q.Until), q.Sort)
 	return h.Sum64()
 }

@@ -27,7 +27,7 @@ func (s *Store) ListPolicies(ctx context.Context, q listing.Query, now time.Time
 		return p, wrap(err, "count policies")
 	}
 	found, err := pageOf(ctx, s.read, listed[policy]{
-		table: "policies", columns: "id, body", key: "id",
+		table: "policies", columns: "id, body", key: "id", label: s.hasLabel,
 		scan: func(r row) (one policy, err error) {
 			var body string
 			if err := r.Scan(&one.id, &body); err != nil {

@@ -41,6 +41,8 @@ type Store struct {
 	write  pool // of one connection
 	read   pool
 	cipher *seal.Cipher
+	// postgres is false for SQLite, which has other functions for JSON.
+	postgres bool
 	// defaults are the limits of workspaces without any of their own.
 	defaults doze.Limits
 	// measured is what workspaces take of the disk besides, in bytes.
@@ -66,7 +68,7 @@ func Open(ctx context.Context, address string, cipher *seal.Cipher) (_ *Store, e
 		return nil, err
 	}
 	// To read again does no harm, and all readers may be lost at once.
-	s := &Store{measured: func(string) int64 { return 0 }, write: pool{e.write, 0}, read: pool{e.read, readers}, cipher: cipher}
+	s := &Store{measured: func(string) int64 { return 0 }, write: pool{e.write, 0}, read: pool{e.read, readers}, cipher: cipher, postgres: e.dialect == goose.DialectPostgres}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("database %s: %w", e.name, classify(ctx, err)), s.Close())

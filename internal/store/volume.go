@@ -116,7 +116,7 @@ func (s *Store) ListVolumes(ctx context.Context, q listing.Query, now time.Time)
 		return p, wrap(err, "count volumes")
 	}
 	p, err = pageOf(ctx, s.read, listed[Volume]{
-		table: "volumes", columns: volumeColumns, key: "id", ended: volumeMaking, scan: scanVolume,
+		table: "volumes", columns: volumeColumns, key: "id", ended: volumeMaking, scan: scanVolume, label: s.hasLabel,
 		where: func(v Volume) listing.Cursor {
 			return listing.Cursor{UID: v.ID, Name: v.Metadata.Name, Time: millis(v.Metadata.CreatedAt.Time)}
 		},

@@ -10,7 +10,7 @@ import (
 )
 
 // policyLists are what callers may ask of the list of policies.
-var policyLists = api.Listing{Limit: api.LimitDefault, Most: api.LimitMax}
+var policyLists = api.Listing{Limit: api.LimitDefault, Most: api.LimitMax, Labels: true}
 
 func (s *Server) listPolicies(ctx context.Context, r *http.Request) (api.List[doze.Policy], error) {
 	return api.AnswerListing(ctx, r, policyLists, s.Store.ListPolicies, func(p doze.Policy) doze.Policy { return p })

@@ -10,7 +10,7 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/policies", "policies:list", api.Read((*Server).listPolicies)),
+	api.GET("/policies", "policies:list", api.Read((*Server).listPolicies).Asks("labels")),
 	api.POST("/policies", "policies:create", api.Write[doze.Policy]((*Server).createPolicy)),
 	api.GET("/policies/{policy}", "policies:get", api.Read((*Server).policy)),
 	api.PUT("/policies/{policy}", "policies:update", api.Write[doze.Policy]((*Server).updatePolicy)),
@@ -27,7 +27,7 @@ var rows = []api.Row[*Server]{
 	api.POST("/api_keys", "apiKey:write", api.Write[keyRequest]((*Server).createAPIKey)),
 	api.DELETE("/api_keys/{id}", "apiKey:write", api.Read((*Server).deleteAPIKey)),
 
-	api.GET("/workspaces", "workspaces:list", api.Read((*Server).listWorkspaces)),
+	api.GET("/workspaces", "workspaces:list", api.Read((*Server).listWorkspaces).Asks("labels")),
 	api.POST("/workspaces", "workspaces:create", api.Write[workspaceRequest]((*Server).createWorkspace)),
 	api.POST("/workspaces/availability", "workspaces:create", api.Write[nameRequest]((*Server).workspaceAvailability).Asks("withReason").Together()),
 	api.GET("/workspaces/{workspace}", "workspaces:get", api.Read((*Server).workspace).Asks("countResources")),

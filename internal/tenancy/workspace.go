@@ -32,16 +32,17 @@ var (
 	versionForm   = regexp.MustCompile(`^v[0-9]`)
 )
 
-func (s *Server) listWorkspaces(ctx context.Context, _ *http.Request) ([]doze.Workspace, error) {
+func (s *Server) listWorkspaces(ctx context.Context, r *http.Request) ([]doze.Workspace, error) {
 	c := api.Caller(ctx)
 	all, err := s.Store.Workspaces(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(w doze.Workspace) bool {
+	all = slices.DeleteFunc(all, func(w doze.Workspace) bool {
 		in, ok := c.In(w.Name)
 		return !ok || !in.May("workspaces:list")
-	}), nil
+	})
+	return api.Labelled(r, all, func(w doze.Workspace) map[string]string { return w.Labels })
 }
 
 // inWorkspace is the workspace that a path names, by name or id, and the
