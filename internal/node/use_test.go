@@ -132,7 +132,7 @@ func TestComputing(t *testing.T) {
 		time.Sleep(2 * pauseAfter)
 		p.in("a", doze.Standby, "paused")
 
-		h.Compute("a", 0) // nobody is late who does nothing
+		h.Compute("a", 0) // a sandbox that computes nothing is paused on time
 		p.hello("a")
 		time.Sleep(pauseAfter + time.Second)
 		p.in("a", doze.Standby, "paused")

@@ -3,9 +3,7 @@ package hostproc
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -19,11 +17,7 @@ const clockTick = 10 * time.Millisecond
 // that is gone.
 func (g *Group) CPUTime() (total time.Duration) {
 	if g.unified {
-		raw, err := os.ReadFile(filepath.Join(g.cpu, "cpu.stat"))
-		if err != nil {
-			return 0
-		}
-		return cpuStat(string(raw))
+		return time.Duration(g.counter("cpu.stat", "usage_usec")) * time.Microsecond
 	}
 	for _, pid := range g.pids() {
 		raw, err := os.ReadFile(Path(pid, "stat"))
@@ -32,17 +26,6 @@ func (g *Group) CPUTime() (total time.Duration) {
 		}
 	}
 	return total
-}
-
-// cpuStat reads a file cpu.stat.
-func cpuStat(stat string) time.Duration {
-	for line := range strings.Lines(stat) {
-		if n, ok := strings.CutPrefix(line, "usage_usec "); ok {
-			us, _ := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
-			return time.Duration(us) * time.Microsecond
-		}
-	}
-	return 0
 }
 
 // processTime reads a file /proc/PID/stat: the times of the process and of its ended

@@ -1,6 +1,8 @@
 package hostproc
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -19,16 +21,20 @@ func TestProcessTime(t *testing.T) {
 			t.Errorf("%q: %v, want %v", stat, got, want)
 		}
 	}
-	if got := cpuStat("nr_periods 1\nusage_usec 2500\nuser_usec 1\n"); got != 2500*time.Microsecond {
-		t.Errorf("cpu.stat: %v", got)
-	}
 }
 
 // The processes of no group take no time, and one that works takes some.
 func TestCPUTime(t *testing.T) {
 	t.Parallel()
-	if got := (&Group{unified: true, cpu: t.TempDir()}).CPUTime(); got != 0 {
+	v2 := t.TempDir()
+	if got := (&Group{unified: true, cpu: v2, memory: v2}).CPUTime(); got != 0 {
 		t.Errorf("a group without processes: %v", got)
+	}
+	if err := os.WriteFile(filepath.Join(v2, "cpu.stat"), []byte("nr_periods 1\nusage_usec 2500\nuser_usec 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := (&Group{unified: true, cpu: v2, memory: v2}).CPUTime(); got != 2500*time.Microsecond {
+		t.Errorf("cpu.stat: %v", got)
 	}
 	if got := (&Group{dirs: []string{t.TempDir()}, cpu: t.TempDir(), memory: t.TempDir()}).CPUTime(); got != 0 {
 		t.Errorf("a group of v1 without processes: %v", got)
