@@ -59,9 +59,9 @@ func (h *Host) watchRefusals(ctx context.Context) error {
 }
 
 // denied reports whether no sandbox may reach an address. It denies addresses that are
-// not public, unless the operator opened their network, those of this machine, and
-// broadcast addresses of its networks. The
-// source from may be invalid. If the kernel gives no answer, every address is denied.
+// not public, unless the operator opened their network. It denies those of this machine
+// and broadcast addresses of its networks in any case. The source from may be invalid. If
+// the kernel gives no answer, every address is denied.
 func (h *Host) denied(from, to netip.Addr) bool {
 	opened := slices.ContainsFunc(h.o.Opened, func(p netip.Prefix) bool { return p.Contains(to) })
 	if !opened && hostnet.NotPublic(to) {

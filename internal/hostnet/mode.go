@@ -201,13 +201,9 @@ func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set
 	if err := t.conn.AddSet(names, interval(Names)); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	networks := &nftables.Set{Table: t.Table, Name: "opened", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
-	var elements []nftables.SetElement
-	for _, p := range opened {
-		elements = append(elements, interval(p)...)
-	}
-	if err := t.conn.AddSet(networks, elements); err != nil {
-		return fmt.Errorf("nftables: %w", err)
+	networks, err := t.networks("opened", opened)
+	if err != nil {
+		return err
 	}
 	if err := t.sets(proxiedSet, directSet, subnetMap, memberSet, datagramMap); err != nil {
 		return err

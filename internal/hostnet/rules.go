@@ -93,10 +93,13 @@ func (t *table) rule(c *nftables.Chain, parts ...[]expr.Any) {
 }
 
 // denied adds the set of networks that nobody may reach.
-func (t *table) denied() (*nftables.Set, error) {
-	s := &nftables.Set{Table: t.Table, Name: "not_public", KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
+func (t *table) denied() (*nftables.Set, error) { return t.networks("not_public", notPublic) }
+
+// networks adds a set of networks, which may be empty.
+func (t *table) networks(name string, all []netip.Prefix) (*nftables.Set, error) {
+	s := &nftables.Set{Table: t.Table, Name: name, KeyType: nftables.TypeIPAddr, Interval: true, Constant: true}
 	var elements []nftables.SetElement
-	for _, p := range notPublic {
+	for _, p := range all {
 		elements = append(elements, interval(p)...)
 	}
 	if err := t.conn.AddSet(s, elements); err != nil {
