@@ -22,6 +22,23 @@ type Filter struct {
 	Terminated bool              // those too that have ended and are still on record
 }
 
+// values are the query of a list.
+func (f Filter) values() url.Values {
+	q := url.Values{}
+	for name, v := range map[string]string{"q": f.Query, "status": f.Status, "externalId": f.ExternalID} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	for key, value := range f.Labels {
+		q.Add("labels", key+"="+value)
+	}
+	if f.Terminated {
+		q.Set("showTerminated", "true")
+	}
+	return q
+}
+
 // Create makes a sandbox and returns it when it is ready. A name that is taken
 // is a Conflict, or with ifNotExists, the answer is the sandbox that has it.
 func (c *Client) Create(ctx context.Context, s doze.Sandbox, ifNotExists bool) (doze.Sandbox, error) {
@@ -41,6 +58,17 @@ func (c *Client) Sandbox(ctx context.Context, name string) (doze.Sandbox, error)
 // went, the newest first.
 func (c *Client) Traces(ctx context.Context, name string) ([]doze.Trace, error) {
 	return exchange[[]doze.Trace](ctx, c, http.MethodGet, c.sandbox(name)+"/traces", nil)
+}
+
+// Usage returns what a sandbox takes, and what it has done. It does not wake it.
+func (c *Client) Usage(ctx context.Context, name string) (doze.SandboxUsage, error) {
+	return exchange[doze.SandboxUsage](ctx, c, http.MethodGet, c.sandbox(name)+"/usage", nil)
+}
+
+// Usages returns what each sandbox that matches f takes, newest first, page by page. It
+// ends after the first error.
+func (c *Client) Usages(ctx context.Context, f Filter) iter.Seq2[doze.SandboxUsage, error] {
+	return all[doze.SandboxUsage](ctx, c, "/usage/sandboxes", f.values())
 }
 
 // ByExternalID returns the newest sandbox with an external id that has not
@@ -73,19 +101,7 @@ type page[T any] struct {
 // Sandboxes returns all that match f, newest first, page by page. It ends
 // after the first error.
 func (c *Client) Sandboxes(ctx context.Context, f Filter) iter.Seq2[doze.Sandbox, error] {
-	q := url.Values{}
-	for name, v := range map[string]string{"q": f.Query, "status": f.Status, "externalId": f.ExternalID} {
-		if v != "" {
-			q.Set(name, v)
-		}
-	}
-	for key, value := range f.Labels {
-		q.Add("labels", key+"="+value)
-	}
-	if f.Terminated {
-		q.Set("showTerminated", "true")
-	}
-	return all[doze.Sandbox](ctx, c, "/sandboxes", q)
+	return all[doze.Sandbox](ctx, c, "/sandboxes", f.values())
 }
 
 // all returns what a list has, page by page. It ends after the first error.

@@ -25,6 +25,8 @@ var rows = []api.Row[*Server]{
 	api.GET("/sandbox/hub", "sandboxhub:list", api.Read((*Server).hub)),
 
 	api.GET("/sandboxes/{name}/traces", "sandboxes:get", api.Read((*Server).traces)),
+	api.GET("/sandboxes/{name}/usage", "sandboxes:get", api.Read((*Server).usage)),
+	api.GET("/usage/sandboxes", "sandboxes:list", api.Read((*Server).listUsage).Asks("labels", "status", "externalId", "showTerminated")),
 	api.POST("/sandboxes/{name}/tickets", "sandboxes:control", api.Read((*Server).createTicket)),
 
 	api.GET("/snapshots", "sandboxes:list", api.Read((*Server).listSnapshots).Asks("status")),

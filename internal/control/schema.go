@@ -48,6 +48,12 @@ func members() map[string]openapi.Schema {
 		"Observed.state":     api.Words(doze.Running.State(), doze.Standby.State()),
 		"Observed.expiresIn": api.Text("in seconds"),
 
+		"SandboxUsage.status": statuses(),
+		"SandboxUsage.state":  api.Words(doze.Running.State(), doze.Standby.State()),
+		"Usage.countedSince":  api.Text("when the counters of wakes, sleeps and processor time began"),
+		"Usage.tier":          api.Text("awake, paused, saved, swapped or disk; empty without a machine"),
+		"Usage.sleeps":        api.Text("pauses"),
+
 		"SandboxSpec.enabled":                   api.Text("false: it accepts no connections"),
 		"SandboxSpec.volumes":                   {MaxItems: doze.AttachmentsMax},
 		"Runtime.envs":                          {MaxItems: doze.EnvsMax},

@@ -101,6 +101,9 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"Awake":    func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Awake(ctx, in.Workspace) },
 	"Statuses": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Statuses(ctx, in.UIDs) },
 	"Traces":   func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Traces(ctx, in.UID) },
+	"Consumption": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return n.Consumption(ctx, in.UIDs)
+	},
 	"Consult": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.Consult(ctx, in.UID)
 	},

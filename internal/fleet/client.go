@@ -307,6 +307,11 @@ func (c *Client) Traces(ctx context.Context, uid string) ([]doze.Trace, error) {
 	return ask[[]doze.Trace](ctx, c, "Traces", arguments{UID: uid})
 }
 
+// Consumption implements [Node].
+func (c *Client) Consumption(ctx context.Context, uids []string) (map[string]doze.Usage, error) {
+	return ask[map[string]doze.Usage](ctx, c, "Consumption", arguments{UIDs: uids})
+}
+
 // Consult implements [Node].
 func (c *Client) Consult(ctx context.Context, uid string) error {
 	return c.do(ctx, "Consult", arguments{UID: uid}, nil)

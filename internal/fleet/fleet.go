@@ -213,6 +213,10 @@ type Node interface {
 	// Traces returns where the time of the last wakes of a sandbox and of its create
 	// went, the newest first. They are in memory: a start of the node forgets them.
 	Traces(ctx context.Context, uid string) ([]doze.Trace, error)
+	// Consumption returns what some sandboxes take now and have done, by UID. One that
+	// is not in the answer is not on the node. None is woken, and what an agent knows
+	// is not in it.
+	Consumption(ctx context.Context, uids []string) (map[string]doze.Usage, error)
 	// Consult brings what Statuses says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
 	Consult(ctx context.Context, uid string) error

@@ -41,6 +41,7 @@ type Box struct {
 	sinking    *sinking        // guarded by mu; the way to lower tiers, and why it goes no further
 	checkpoint checkpoint      // guarded by mu; how old it is, and what it leaves out
 	wakes      wakes           // guarded by mu
+	spent      consumption     // guarded by mu; what it did and took so far
 	mounts     mount.Table     // guarded by mu; of drives
 }
 
@@ -58,6 +59,7 @@ func (n *Node) newBox(o fleet.Order, c machine.Config, phase doze.Phase) *Box {
 		rules: newRules(o, n.Lease, n.Admit),
 		state: lifecycle.New(phase, "", uint64(n.era)), //nolint:gosec // G115: a time in our days, or later
 		use:   idle.New(now, o.Grace), checkpoint: newCheckpoint(now, n.Driver.Traits()), mounts: mount.New(),
+		spent: consumption{since: now},
 	}
 	b.conns = conn.New(b.life.Context, reach{b})
 	b.sinking = newSinking(b)
@@ -134,6 +136,7 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	next := b.state.Phase()
 	slog.Debug("transition", "sandbox", b.order.UID, "from", from, "on", on, "phase", next)
 	b.use.Move(from, next, time.Now())
+	b.spent.moved(from, next)
 	b.n.ledger.settle(&b.order, next)
 	b.serveDrives()
 	b.sinking.arm()

@@ -37,7 +37,7 @@ func costOf(ctx context.Context, b *Box) (Cost, error) {
 	if m == nil {
 		return Cost{}, errNoMachine
 	}
-	s, err := m.Stats(ctx)
+	s, err := b.stats(ctx, m)
 	return Cost{Phase: phase, Tier: m.Tier(), Ready: m.Ready(), Stats: s}, err
 }
 

@@ -54,10 +54,7 @@ func (n *Node) SetNetwork(_ context.Context, uid string, network *doze.Network) 
 		return errUnknown
 	}
 	b.rules.set(network)
-	n.mu.Lock()
-	machineID := b.made.config.ID
-	n.mu.Unlock()
-	err := b.rules.admit(machineID)
+	err := b.rules.admit(n.machineOf(b))
 	if doze.Public(err).Kind == doze.NotFound {
 		return nil
 	}

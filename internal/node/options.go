@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/node/descent"
@@ -47,6 +48,9 @@ type Options struct {
 	// Admit has the network of an order obeyed for what was leased under an id,
 	// and is NotFound if nothing is. What nobody admitted reaches nothing.
 	Admit func(id string, o fleet.Order) error
+	// Traffic returns what went over what was leased under an id: nothing, if nothing
+	// is. It may be nil.
+	Traffic func(id string) (doze.NetworkUsage, error)
 	// Proxy is host:port of the proxy in every sandbox.
 	Proxy string
 	// Trust returns the certificate, in PEM, of an authority that signs where a
@@ -115,6 +119,9 @@ func (o *Options) fill() {
 	}
 	if o.Traced == nil {
 		o.Traced = func(trace.Record) {}
+	}
+	if o.Traffic == nil {
+		o.Traffic = func(string) (doze.NetworkUsage, error) { return doze.NetworkUsage{}, nil }
 	}
 	if o.Refused == nil {
 		o.Refused = func(string) {}

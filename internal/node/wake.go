@@ -178,6 +178,7 @@ func (b *Box) wake(try *attempt, port uint16) {
 	}, func(err error) {
 		took := b.wakes.end(time.Now())
 		b.n.Woke(from, took, err)
+		b.spent.woke(from, took, err)
 		try.err = b.woken(err, from, took)
 		if err != nil {
 			try.trace.Fail(told(try.err))

@@ -103,6 +103,8 @@ func (s *Schemas) Of(t reflect.Type, form Form) *Schema {
 		return &Schema{Type: "boolean"}
 	case reflect.Int, reflect.Int64:
 		return &Schema{Type: "integer", Format: "int64"}
+	case reflect.Float64:
+		return &Schema{Type: "number", Format: "double"}
 	case reflect.Slice:
 		return &Schema{Type: "array", Items: s.Of(t.Elem(), form)}
 	case reflect.Map:

@@ -171,6 +171,14 @@ func statuses(b *bench) {
 	if traces, err := b.Traces(b.Context(), "nobody"); err != nil || len(traces) != 0 {
 		b.Errorf("of nobody there are the traces %v, %v", traces, err)
 	}
+	used, err := b.Consumption(b.Context(), []string{"a", "nobody"})
+	b.done(err)
+	if a, ok := used["a"]; len(used) != 1 || !ok || a.Tier != "awake" || a.MeasuredAt.IsZero() || a.CountedSince.After(a.MeasuredAt.Time) {
+		b.Errorf("the sandboxes took %+v", used)
+	}
+	if used, err = b.Consumption(b.Context(), nil); err != nil || len(used) != 0 {
+		b.Errorf("none of them took %v, %v", used, err)
+	}
 }
 
 func disabled(b *bench) {

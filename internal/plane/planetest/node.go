@@ -31,7 +31,7 @@ type Node struct {
 	Saved    map[string]string             // guarded by mu; by id of a snapshot: the memory in it
 	Creates  []fleet.Order                 // guarded by mu
 	mounted  map[string][]fleet.DriveMount // guarded by mu; by machine
-	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network
+	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network, consumption
 	starts   []Started                     // guarded by mu
 	freed    []string                      // guarded by mu; images of which no record is left
 	consults int                           // guarded by mu; of machines that run
@@ -442,6 +442,36 @@ func (n *Node) Traces(_ context.Context, uid string) ([]doze.Trace, error) {
 	}}, nil
 }
 
+// Consumption says that the machines that run take all of their memory.
+func (n *Node) Consumption(_ context.Context, uids []string) (map[string]doze.Usage, error) {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	if err := n.fail["consumption"]; err != nil {
+		return nil, err
+	}
+	all, now := map[string]doze.Usage{}, doze.Time{Time: time.Now()}
+	for _, uid := range uids {
+		m := n.Machines[uid]
+		if m == nil {
+			continue
+		}
+		u := doze.Usage{MeasuredAt: now, CountedSince: now, Tier: tierOf(m)}
+		if m.Phase == doze.Running {
+			u.Memory.ResidentBytes = m.Order.Memory.Bytes()
+		}
+		all[uid] = u
+	}
+	return all, nil
+}
+
+// tierOf is where the memory of a machine is: there are two places.
+func tierOf(m *Machine) string {
+	if m.Phase == doze.Running {
+		return "awake"
+	}
+	return "disk"
+}
+
 // SetLimits notes limits; Claim and Create refuse more awake machines than
 // those allow.
 func (n *Node) SetLimits(_ context.Context, workspace string, l doze.Limits) error {
@@ -516,7 +546,7 @@ func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Stat
 		if m == nil {
 			continue
 		}
-		st := fleet.Status{Phase: m.Phase, LastUsed: m.LastUsed, InUse: m.InUse || m.asked, Setback: m.Setback}
+		st := fleet.Status{Phase: m.Phase, Tier: tierOf(m), LastUsed: m.LastUsed, InUse: m.InUse || m.asked, Setback: m.Setback}
 		if st.InUse {
 			st.LastUsed = time.Now()
 		}
