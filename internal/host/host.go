@@ -76,7 +76,9 @@ type Options struct {
 
 	Traced  func(trace.Record)
 	Metrics *metric.Metrics
-	Output  io.Writer // shows how images get on
+	// MetricsPerSandbox is how many sandboxes have metrics of their own; 0: none.
+	MetricsPerSandbox int
+	Output            io.Writer // shows how images get on
 }
 
 // Upstream is what a host tells and asks control.

@@ -5,15 +5,13 @@ import (
 	"log/slog"
 
 	"github.com/dozehq/doze/internal/metric"
+	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/swap"
 )
 
 // Now is what the host does and takes. What cannot be measured is left out.
 func (h *Host) Now(ctx context.Context) metric.Now {
-	var costs []metric.Cost
-	for _, c := range h.node.Costs(ctx) {
-		costs = append(costs, metric.Cost{Tier: c.Tier, Ready: c.Ready, Stats: c.Stats})
-	}
+	costs, sandboxes := h.costs(ctx)
 	counts, err := h.net.Counts()
 	if err != nil { // the other metrics say something all the same
 		slog.ErrorContext(ctx, "metrics of the packet filter are left out", "err", err)
@@ -26,8 +24,30 @@ func (h *Host) Now(ctx context.Context) metric.Now {
 	age := h.node.CheckpointAge()
 	return metric.Now{
 		Checkpoints: metric.Checkpoints{Oldest: age.Oldest, Overdue: age.Overdue},
-		Costs:       costs, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: h.diskMetrics(ctx),
+		Costs:       costs, Sandboxes: sandboxes, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: h.diskMetrics(ctx),
 	}
+}
+
+// costs are those of all sandboxes and, if the operator wants metrics of each, what each
+// one takes.
+func (h *Host) costs(ctx context.Context) (costs []metric.Cost, of metric.Sandboxes) {
+	add := func(c node.Cost) {
+		costs = append(costs, metric.Cost{Tier: c.Tier, Ready: c.Ready, Stats: c.Stats})
+	}
+	if h.o.MetricsPerSandbox == 0 {
+		for _, c := range h.node.Costs(ctx) {
+			add(c)
+		}
+		return costs, of
+	}
+	of.Most = h.o.MetricsPerSandbox
+	for _, c := range h.node.Consumers(ctx) {
+		if c.Cost != nil {
+			add(*c.Cost)
+		}
+		of.All = append(of.All, metric.Sandbox{UID: c.UID, Workspace: c.Workspace, Name: c.Name, Usage: c.Usage})
+	}
+	return costs, of
 }
 
 // diskMetrics is what the disk has. What cannot be measured is left out.

@@ -1,6 +1,6 @@
 // Package metric counts how the sandboxes of a node sleep and wake and what they
-// take of the host, and shows it as Prometheus reads it. It names no sandbox and
-// no workspace.
+// take of the host, and shows it as Prometheus reads it. It names a sandbox and its
+// workspace only if the operator wants that.
 package metric
 
 import (
@@ -47,6 +47,7 @@ func (c Cost) tier() string {
 
 // Metrics are the counts of one process since it started.
 type Metrics struct {
+	named        named // sandboxes with metrics of their own
 	registry     *prometheus.Registry
 	wakes        *prometheus.HistogramVec
 	wakeFailures *prometheus.CounterVec
@@ -219,12 +220,13 @@ type Checkpoints struct {
 
 // Now is what others know at the moment of an answer.
 type Now struct {
-	Costs   []Cost // of sandboxes
-	Memory  Memory
-	Packets Packets
-	Disk    Disk
-	Front   Front
-	Drops   map[string]uint64 // traces that were not exported, by reason
+	Costs     []Cost // of sandboxes
+	Sandboxes Sandboxes
+	Memory    Memory
+	Packets   Packets
+	Disk      Disk
+	Front     Front
+	Drops     map[string]uint64 // traces that were not exported, by reason
 
 	Checkpoints Checkpoints
 }
@@ -233,6 +235,7 @@ type Now struct {
 func (m *Metrics) gatherer(is Now) prometheus.Gatherer {
 	now := prometheus.NewRegistry()
 	now.MustRegister(gauges(is.Costs)...)
+	now.MustRegister(m.sandboxes(is.Sandboxes)...)
 	now.MustRegister(is.Disk.gauges()...)
 	now.MustRegister(reservations(is.Memory)...)
 	now.MustRegister(

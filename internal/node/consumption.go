@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -98,18 +99,15 @@ func (b *Box) stats(ctx context.Context, m machine.Machine) (machine.Stats, erro
 }
 
 // consumption is what a box takes and has done, but for what its volumes and drives take
-// of the disk. The limits are on record at control.
-func (b *Box) consumption(ctx context.Context) *doze.Usage {
+// of the disk. The cost is that of now, if err is nil. The limits are on record at control.
+func (b *Box) consumption(ctx context.Context, cost Cost, err error) *doze.Usage {
 	u := &doze.Usage{MeasuredAt: doze.Time{Time: time.Now()}}
-	b.mu.Lock()
-	m := b.machine
-	b.mu.Unlock()
-	if m != nil {
-		s, err := b.stats(ctx, m)
-		if err != nil { // it ends, or its launcher is away; the rest is known
-			slog.DebugContext(ctx, "what a sandbox takes is not known", "sandbox", b.order.UID, "err", err)
-		}
-		u.Tier, u.Memory, u.Disk.CheckpointBytes = m.Tier().String(), doze.MemoryUsage{ResidentBytes: s.MemoryBytes, SwapBytes: s.SwapBytes}, s.DiskBytes
+	if err != nil && !errors.Is(err, errNoMachine) { // it ends, or its launcher is away; the rest is known
+		slog.DebugContext(ctx, "what a sandbox takes is not known", "sandbox", b.order.UID, "err", err)
+	}
+	if !errors.Is(err, errNoMachine) {
+		u.Tier, u.Disk.CheckpointBytes = cost.Tier.String(), cost.DiskBytes
+		u.Memory = doze.MemoryUsage{ResidentBytes: cost.MemoryBytes, SwapBytes: cost.SwapBytes}
 		if u.Network, err = b.n.Traffic(b.n.machineOf(b)); err != nil {
 			slog.DebugContext(ctx, "the traffic of a sandbox is not known", "sandbox", b.order.UID, "err", err)
 		}
@@ -143,7 +141,8 @@ func (n *Node) Consumption(ctx context.Context, uids []string) (map[string]doze.
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		used[uid] = b.consumption(ctx)
+		cost, err := costOf(ctx, b)
+		used[uid] = b.consumption(ctx, cost, err)
 		for _, v := range b.order.Volumes {
 			if v.ID != "" {
 				volumes[v.ID] = append(volumes[v.ID], used[uid])

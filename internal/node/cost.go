@@ -27,6 +27,28 @@ func (n *Node) Costs(ctx context.Context) (all []Cost) {
 	return all
 }
 
+// A Consumer is one sandbox and what it takes and has done.
+type Consumer struct {
+	UID, Workspace, Name string
+	Cost                 *Cost // nil without a machine
+	Usage                doze.Usage
+}
+
+// Consumers returns what Costs does, with what each sandbox has done. A look at the link
+// of each makes it slower.
+func (n *Node) Consumers(ctx context.Context) (all []Consumer) {
+	for _, b := range n.all() {
+		c := Consumer{UID: b.order.UID, Workspace: b.order.Workspace, Name: b.order.Name}
+		cost, err := costOf(ctx, b)
+		if err == nil {
+			c.Cost = &cost
+		}
+		c.Usage = *b.consumption(ctx, cost, err)
+		all = append(all, c)
+	}
+	return all
+}
+
 // errNoMachine is what costOf returns for a sandbox that takes nothing.
 var errNoMachine = errors.New("it has no machine")
 

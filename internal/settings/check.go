@@ -32,6 +32,9 @@ const (
 	checkpointsApart = 5 * time.Second
 	// idleCPUMax is as many processors as a sandbox can have at most.
 	idleCPUMax = 512
+	// perSandboxMax bounds what one page of metrics has of single sandboxes: 10 series of
+	// each, which is a lot for any Prometheus.
+	perSandboxMax = 10_000
 	// volumeOvercommitMax is far above what any disk survives whose volumes are used.
 	volumeOvercommitMax = 100
 )
@@ -176,6 +179,9 @@ func (s Settings) checkNumbers(p *doze.Problems) {
 	}
 	if s.WarmPoolMax < 0 {
 		p.Add("warmPoolMax", "must not be negative; 0 has the number stay as it is")
+	}
+	if s.PerSandbox < 0 || s.PerSandbox > perSandboxMax {
+		p.Add("metricsPerSandbox", "must be 0 to %d", perSandboxMax)
 	}
 }
 

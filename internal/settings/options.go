@@ -24,7 +24,7 @@ func (s Settings) Host() host.Options {
 		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
 		Disk: s.Disk(), Memory: s.Memory(), WarmPool: s.WarmPool, WarmPoolMax: s.WarmPoolMax,
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration,
-		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration,
+		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration, MetricsPerSandbox: s.PerSandbox,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(),
 		Drives: s.Bucket(),

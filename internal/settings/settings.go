@@ -88,6 +88,7 @@ type Settings struct {
 	Quotas         string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
 	KeyRequests    int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
 	AuditRetention daemon.Duration `json:"auditRetention"`    // lines of the audit log are kept for this long
+	PerSandbox     int             `json:"metricsPerSandbox"` // sandboxes that have metrics of their own; 0: none
 	OTLPEndpoint   string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
 
 	// What strangers may take.

@@ -130,6 +130,7 @@ func TestTraceSettings(t *testing.T) {
 		"--otlp-endpoint https://otel.example.com/v1/traces": "",
 		"--otlp-endpoint 127.0.0.1:4318":                     "otlpEndpoint must be a URL",
 		"--otlp-endpoint grpc://127.0.0.1:4317":              "otlpEndpoint must be a URL that begins with http:// or https://",
+		"--metrics-per-sandbox 10001":                        "metricsPerSandbox must be 0 to 10000",
 		"--otlp-endpoint http://token@otel.example.com":      "otlpEndpoint must have neither credentials nor a query: set headers with OTEL_EXPORTER_OTLP_HEADERS",
 	} {
 		c, _, err := load(strings.Fields(args))

@@ -84,6 +84,7 @@ func (s *Settings) rows() []row {
 		{&s.Quotas, "quotas", "comma-separated default `limits` of a workspace, such as sandboxes=100,diskMb=100000 (default: see doze quota ls)"},
 		{&s.KeyRequests, "key-requests", "rate limit of one credential: this `number` of requests per second, with a burst of twice that; 0: none"},
 		{&s.AuditRetention, "audit-retention", "delete lines of the audit log after this `time`, such as 2160h"},
+		{&s.PerSandbox, "metrics-per-sandbox", "show metrics of each sandbox in /metrics, with its name, for at most this `number` of sandboxes. The others are added up as other. 0: none"},
 		{&s.OTLPEndpoint, "otlp-endpoint", "`URL` of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318. It gets a trace of each wake and create. OTEL_EXPORTER_OTLP_HEADERS has its credentials (default: none)"},
 		{&s.Log, "log", "log `level`: debug, info, warn or error"},
 		{&s.Images, "images", "comma-separated `names` of images to prepare before the first request (default: " + strings.Join(s.Images, ",") + ")"},
