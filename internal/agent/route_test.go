@@ -13,6 +13,7 @@ import (
 // api is what the agent promises to serve, apart from the table.
 const api = `
 GET|POST|PUT|DELETE|PATCH /
+GET /openapi.json
 GET /health
 POST /upgrade
 POST /environment/reload

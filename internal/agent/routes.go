@@ -2,12 +2,22 @@ package agent
 
 import (
 	"net/url"
+	"reflect"
 	"strings"
 
+	"github.com/dozehq/doze/internal/agent/command"
+	"github.com/dozehq/doze/internal/agent/export"
+	"github.com/dozehq/doze/internal/agent/file"
+	"github.com/dozehq/doze/internal/agent/port"
+	"github.com/dozehq/doze/internal/agent/process"
 	"github.com/dozehq/doze/internal/agent/route"
+	"github.com/dozehq/doze/internal/agent/system"
 	"github.com/dozehq/doze/internal/agent/tool"
+	"github.com/dozehq/doze/internal/agent/tree"
 	"github.com/dozehq/doze/internal/agent/tunnel"
+	"github.com/dozehq/doze/internal/agent/watch"
 	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/manual"
 )
 
 // routes returns the API of an agent.
@@ -18,19 +28,20 @@ func (a *Agent) routes() route.Table {
 		row("PUT", "/", route.Answer(a.system.Welcome)),
 		row("DELETE", "/", route.Answer(a.system.Welcome)),
 		row("PATCH", "/", route.Answer(a.system.Welcome)),
+		row("GET", "/openapi.json", route.Raw[route.Bytes, route.Bytes](manual.Serve)),
 		row("GET", "/health", route.Answer(a.system.Health)),
-		row("POST", "/upgrade", a.system.Upgrade),
+		row("POST", "/upgrade", route.Raw[system.UpgradeRequest, system.UpgradeAnswer](a.system.Upgrade)),
 		row("POST", "/environment/reload", route.Answer(a.vars.Reload)),
 
 		row("GET", "/filesystem/tree/{path...}", route.Answer(a.trees.Read)),
-		row("PUT", "/filesystem/tree/{path...}", a.trees.Write),
+		row("PUT", "/filesystem/tree/{path...}", route.Raw[tree.Files, file.Directory](a.trees.Write)),
 		row("DELETE", "/filesystem/tree/{path...}", route.Answer(a.trees.Delete)),
-		row("GET", "/filesystem/{path...}", a.files.Read),
-		row("PUT", "/filesystem/{path...}", a.files.Write),
+		row("GET", "/filesystem/{path...}", route.Raw[route.Bytes, file.Directory](a.files.Read)),
+		row("PUT", "/filesystem/{path...}", route.Raw[file.Write, route.Success](a.files.Write)),
 		row("DELETE", "/filesystem/{path...}", route.Answer(a.files.Delete)),
 
 		row("GET", "/filesystem-multipart", route.Answer(a.files.Uploads)),
-		row("POST", "/filesystem-multipart/initiate/{path...}", a.files.BeginUpload),
+		row("POST", "/filesystem-multipart/initiate/{path...}", route.Raw[file.UploadRequest, file.UploadBegun](a.files.BeginUpload)),
 		row("PUT", "/filesystem-multipart/{id}/part", route.Answer(a.files.PutPart)),
 		row("GET", "/filesystem-multipart/{id}/parts", route.Answer(a.files.Parts)),
 		row("POST", "/filesystem-multipart/{id}/complete", route.Accept(a.files.CompleteUpload)),
@@ -40,65 +51,70 @@ func (a *Agent) routes() route.Table {
 		row("GET", "/filesystem-search/{path...}", route.Answer(a.files.FuzzyFind)),
 		row("GET", "/filesystem-content-search/{path...}", route.Answer(a.files.Grep)),
 
-		row("GET", "/watch/filesystem/{path...}", a.files.Watch),
+		row("GET", "/watch/filesystem/{path...}", route.Raw[route.Bytes, watch.Event](a.files.Watch)),
 
 		row("GET", "/process", route.Answer(a.calls.List)),
-		row("POST", "/process", a.calls.Run),
+		row("POST", "/process", route.Raw[command.Spec, process.Info](a.calls.Run)),
 		row("GET", "/process/{id}", route.Answer(a.calls.Read)),
 		row("DELETE", "/process/{id}", route.Answer(a.calls.Stop)),
 		row("DELETE", "/process/{id}/kill", route.Answer(a.calls.Kill)),
 		row("GET", "/process/{id}/logs", route.Answer(a.calls.Logs)),
-		row("GET", "/process/{id}/logs/stream", a.calls.FollowLogs),
-		row("POST", "/process/{id}/stdin", a.calls.WriteStdin),
+		row("GET", "/process/{id}/logs/stream", route.Raw[route.Bytes, route.Bytes](a.calls.FollowLogs)),
+		row("POST", "/process/{id}/stdin", route.Raw[route.Bytes, route.Success](a.calls.WriteStdin)),
 		row("DELETE", "/process/{id}/stdin", route.Answer(a.calls.CloseStdin)),
 
 		row("GET", "/network/process/{id}/ports", route.Answer(a.monitors.List)),
-		row("POST", "/network/process/{id}/monitor", a.monitors.Start),
+		row("POST", "/network/process/{id}/monitor", route.Raw[port.Callback, route.Success](a.monitors.Start)),
 		row("DELETE", "/network/process/{id}/monitor", route.Answer(a.monitors.Stop)),
 		row("PUT", "/network/tunnel/config", route.Accept(tunnel.Set)),
 		row("DELETE", "/network/tunnel", route.Answer(tunnel.Delete)),
 
-		row("GET", "/terminal", a.terminals.Show),
-		row("GET", "/terminal/ws", a.terminals.Open),
+		row("GET", "/terminal", route.Raw[route.Bytes, route.Bytes](a.terminals.Show)),
+		row("GET", "/terminal/ws", route.Raw[route.Bytes, route.Bytes](a.terminals.Open)),
 
-		row("POST", "/archive/export", a.archives.Export),
+		row("POST", "/archive/export", route.Raw[export.Request, export.Result](a.archives.Export)),
 		row("GET", "/archive/status", route.Answer(a.archives.Status)),
 		row("POST", "/archive/resume", route.Answer(a.archives.Resume)),
 
 		row("PUT", "/codegen/fastapply/{path...}", route.Answer(tool.RefuseCodegen)),
 		row("GET", "/codegen/reranking/{path...}", route.Answer(tool.RefuseCodegen)),
 
-		row("POST", "/mcp", a.tools.Serve),
-		row("GET", "/mcp", a.tools.Refuse),
+		row("POST", "/mcp", route.Raw[route.Bytes, route.Bytes](a.tools.Serve)),
+		row("GET", "/mcp", route.Raw[route.Bytes, route.Bytes](a.tools.Refuse)),
 
-		route.Private(agentapi.AskState, route.Answer(a.state)),
-		route.Private(agentapi.TellWoken, route.Answer(a.system.Wake)),
+		route.Private(agentapi.AskState, route.Answer(a.state).Serve),
+		route.Private(agentapi.TellWoken, route.Answer(a.system.Wake).Serve),
 		route.Private(agentapi.Identify, a.identity.Become),
 		route.Private(agentapi.Quiesce, a.archives.Quiesce),
 		route.Private(agentapi.Unpack, a.archives.Unpack),
-		route.Private(agentapi.Stop, route.Answer(a.stop)),
+		route.Private(agentapi.Stop, route.Answer(a.stop).Serve),
 		route.Private(agentapi.PrepareDrive, a.mounts.Prepare),
 		route.Private(agentapi.ServeDrive, a.mounts.Serve),
-		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop)),
+		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop).Serve),
 	}
 }
 
 // row returns a row of the table.
-func row(method, pattern string, serve route.Handler) route.Route {
-	return route.Route{Method: method, Pattern: pattern, Serve: serve}
+func row(method, pattern string, call route.Call) route.Route {
+	return route.Route{Method: method, Pattern: pattern, Call: call}
 }
 
 // anybody is an agent of which only the routes are asked for.
 var anybody = &Agent{}
 
-// Route is one row of the API, for those who prove something of each.
-type Route struct{ Method, Pattern string }
+// Route is one row of the API, for those who prove or say something of each.
+type Route struct {
+	Method, Pattern string
+	In, Out         reflect.Type // of the JSON; nil without
+}
+
+func routeOf(rt *route.Route) Route { return Route{rt.Method, rt.Pattern, rt.In, rt.Out} }
 
 // Routes returns the rows that callers can reach.
 func Routes() (all []Route) {
 	for _, rt := range anybody.routes() {
 		if !strings.HasPrefix(rt.Pattern, agentapi.Prefix) {
-			all = append(all, Route{rt.Method, rt.Pattern})
+			all = append(all, routeOf(&rt))
 		}
 	}
 	return all
@@ -114,5 +130,5 @@ func RouteOf(method, escaped string) (Route, bool) {
 	if rt == nil {
 		return Route{}, false
 	}
-	return Route{rt.Method, rt.Pattern}, true
+	return routeOf(rt), true
 }

@@ -25,12 +25,20 @@ type Info struct {
 
 // Server is where paths begin.
 type Server struct {
-	URL string `json:"url"`
+	URL       string              `json:"url"`
+	Variables map[string]Variable `json:"variables,omitempty"`
+}
+
+// Variable is a part of the address of a server.
+type Variable struct {
+	Default     string `json:"default"`
+	Description string `json:"description,omitempty"`
 }
 
 // Tag is a group of operations.
 type Tag struct {
-	Name string `json:"name"`
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
 }
 
 // Path has the operations of one path by their methods, in lower case.
@@ -40,6 +48,7 @@ type Path map[string]*Operation
 type Operation struct {
 	ID          string                `json:"operationId"`
 	Tags        []string              `json:"tags"`
+	Summary     string                `json:"summary,omitempty"`
 	Description string                `json:"description,omitempty"`
 	Security    []map[string][]string `json:"security"` // empty: everybody
 	Parameters  []Parameter           `json:"parameters,omitempty"`
@@ -55,6 +64,7 @@ type Parameter struct {
 	Description string  `json:"description,omitempty"`
 	Required    bool    `json:"required,omitempty"`
 	Schema      *Schema `json:"schema,omitempty"`
+	Example     any     `json:"example,omitempty"`
 }
 
 // Body is that of a request.
@@ -65,7 +75,8 @@ type Body struct {
 
 // Media is a body in one of its forms.
 type Media struct {
-	Schema *Schema `json:"schema"`
+	Schema  *Schema `json:"schema"`
+	Example any     `json:"example,omitempty"`
 }
 
 // Response is what comes of a request; or refers to one.

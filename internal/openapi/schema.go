@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -103,6 +104,8 @@ func (s *Schemas) Of(t reflect.Type, form Form) *Schema {
 		return &Schema{Type: "boolean"}
 	case reflect.Int, reflect.Int64:
 		return &Schema{Type: "integer", Format: "int64"}
+	case reflect.Uint16:
+		return &Schema{Type: "integer", Minimum: new(0), Maximum: new(math.MaxUint16)}
 	case reflect.Float64:
 		return &Schema{Type: "number", Format: "double"}
 	case reflect.Slice:
@@ -186,6 +189,9 @@ func (s *Schemas) member(typ, name string, is *Schema) *Schema {
 	more, ok := s.Members[typ+"."+name]
 	if !ok {
 		return is
+	}
+	if len(more.OneOf) > 0 {
+		return &more // it says all
 	}
 	more.Type, more.Format = cmp.Or(more.Type, is.Type), cmp.Or(more.Format, is.Format)
 	more.Ref, more.Items, more.Values = cmp.Or(more.Ref, is.Ref), cmp.Or(more.Items, is.Items), cmp.Or(more.Values, is.Values)

@@ -9,6 +9,7 @@ import (
 
 // fruitlessInside are routes of a sandbox that never succeed.
 var fruitlessInside = map[string]string{
+	"GET /openapi.json":                "docs/openapi-sandbox.json is its answer",
 	"GET /mcp":                         "there is no stream of messages",
 	"PUT /network/tunnel/config":       "sandboxes have no tunnels",
 	"DELETE /network/tunnel":           "sandboxes have no tunnels",
@@ -23,6 +24,7 @@ var faultlessInside = map[string]string{
 	"PUT /":                     "it has no input",
 	"DELETE /":                  "it has no input",
 	"PATCH /":                   "it has no input",
+	"GET /openapi.json":         "it has no input",
 	"GET /health":               "it has no input",
 	"POST /upgrade":             "whatever it is asked for, it does nothing",
 	"GET /filesystem-multipart": "it has no input",

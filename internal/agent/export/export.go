@@ -32,8 +32,8 @@ const (
 	excludesMax    = 1000
 )
 
-// exportRequest is the body of POST /archive/export.
-type exportRequest struct {
+// Request is the body of POST /archive/export.
+type Request struct {
 	archive.Target
 
 	Async         bool     `json:"async"`
@@ -44,8 +44,8 @@ type exportRequest struct {
 	Image         string   `json:"imageMountPoint"`
 }
 
-// exportResult is what has been archived, or would be.
-type exportResult struct {
+// Result is what has been archived, or would be.
+type Result struct {
 	Manifest         archive.Manifest `json:"manifest"`
 	Size             int64            `json:"size"`
 	Duration         string           `json:"duration,omitempty"`
@@ -54,8 +54,8 @@ type exportResult struct {
 	Changes          []archive.Change `json:"changes,omitempty"` // of a dry run
 }
 
-// exportProgress is how far the last export is.
-type exportProgress struct {
+// Progress is how far the last export is.
+type Progress struct {
 	State      string `json:"state"` // running, succeeded or failed
 	StartedAt  string `json:"startedAt"`
 	FinishedAt string `json:"finishedAt,omitempty"`
@@ -66,11 +66,11 @@ type exportProgress struct {
 
 // Status is whether the sandbox is frozen, and why.
 type Status struct {
-	State            string          `json:"state"` // active, quiescing or quiesced
-	Since            string          `json:"since,omitempty"`
-	Reason           string          `json:"reason,omitempty"`
-	StoppedProcesses []string        `json:"stoppedProcesses,omitempty"`
-	Export           *exportProgress `json:"export,omitempty"`
+	State            string    `json:"state"` // active, quiescing or quiesced
+	Since            string    `json:"since,omitempty"`
+	Reason           string    `json:"reason,omitempty"`
+	StoppedProcesses []string  `json:"stoppedProcesses,omitempty"`
+	Export           *Progress `json:"export,omitempty"`
 }
 
 // Exporter makes archives, one at a time.
@@ -141,7 +141,7 @@ func (x *Exporter) Close() {
 }
 
 // Check adds the mistakes of a request.
-func (in *exportRequest) Check(p *doze.Problems) {
+func (in *Request) Check(p *doze.Problems) {
 	if !in.DryRun {
 		in.Target.Check(p)
 	}
@@ -162,7 +162,7 @@ func (in *exportRequest) Check(p *doze.Problems) {
 // Export archives what is different from the image. A real one freezes the sandbox
 // first, and leaves it frozen: an archived sandbox ends next.
 func (x *Exporter) Export(w http.ResponseWriter, r *http.Request, _ string) error {
-	in, err := body.Decode[exportRequest](w, r)
+	in, err := body.Decode[Request](w, r)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (x *Exporter) Export(w http.ResponseWriter, r *http.Request, _ string) erro
 
 // begin takes the right to export; done gives it back. An asynchronous one
 // outlives the call.
-func (x *Exporter) begin(ctx context.Context, async bool) (context.Context, func(exportResult, error), error) {
+func (x *Exporter) begin(ctx context.Context, async bool) (context.Context, func(Result, error), error) {
 	if async {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -198,8 +198,8 @@ func (x *Exporter) begin(ctx context.Context, async bool) (context.Context, func
 		return nil, nil, doze.Errorf(doze.Conflict, "an export is already running")
 	}
 	x.cancel = cancel
-	x.status.Export = &exportProgress{State: "running", StartedAt: time.Now().UTC().Format(time.RFC3339)}
-	return ctx, func(out exportResult, err error) {
+	x.status.Export = &Progress{State: "running", StartedAt: time.Now().UTC().Format(time.RFC3339)}
+	return ctx, func(out Result, err error) {
 		cancel()
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -221,7 +221,7 @@ func (x *Exporter) now() Status {
 }
 
 // runExport does what was asked for.
-func (x *Exporter) runExport(ctx context.Context, in exportRequest) (out exportResult, err error) {
+func (x *Exporter) runExport(ctx context.Context, in Request) (out Result, err error) {
 	began := time.Now()
 	var processes []byte
 	if !in.DryRun {

@@ -55,10 +55,11 @@ type Directory struct {
 	Path           string         `json:"path"`
 	Name           string         `json:"name"`
 	Files          []File         `json:"files"`
-	Subdirectories []subdirectory `json:"subdirectories"`
+	Subdirectories []Subdirectory `json:"subdirectories"`
 }
 
-type subdirectory struct {
+// Subdirectory is a directory in a listing.
+type Subdirectory struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
 }
@@ -145,12 +146,12 @@ func List(at place.Place) (Directory, error) {
 	if len(entries) > listMax {
 		return Directory{}, doze.Errorf(doze.Unprocessable, "%s has %d entries; at most %d can be listed, so use a process", at.Shown, len(entries), listMax)
 	}
-	d := Directory{Path: at.Shown, Name: path.Base(at.Abs), Files: []File{}, Subdirectories: []subdirectory{}}
+	d := Directory{Path: at.Shown, Name: path.Base(at.Abs), Files: []File{}, Subdirectories: []Subdirectory{}}
 	names := NewNames()
 	for _, e := range entries {
 		shown := path.Join(at.Shown, e.Name())
 		if e.IsDir() {
-			d.Subdirectories = append(d.Subdirectories, subdirectory{Path: shown, Name: e.Name()})
+			d.Subdirectories = append(d.Subdirectories, Subdirectory{Path: shown, Name: e.Name()})
 		} else if info, err := e.Info(); err == nil { // else it is gone by now
 			d.Files = append(d.Files, names.Describe(shown, e.Name(), info))
 		}

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/dozehq/doze"
@@ -145,11 +147,21 @@ var contentTypes = map[string]string{
 	".svg": "image/svg+xml",
 }
 
+// otherType is that of every other file.
+const otherType = "application/octet-stream"
+
+// ContentTypes returns the types that files are sent with, in their order.
+func ContentTypes() []string {
+	all := append(slices.Collect(maps.Values(contentTypes)), otherType)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 func contentType(name string) string {
 	if t, ok := contentTypes[strings.ToLower(path.Ext(name))]; ok {
 		return t
 	}
-	return "application/octet-stream"
+	return otherType
 }
 
 // attachment returns the Content-Disposition of a download.

@@ -18,7 +18,13 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
-type uploadBegun struct {
+// UploadRequest is the body that opens an upload.
+type UploadRequest struct {
+	Permissions string `json:"permissions"`
+}
+
+// UploadBegun is the answer to it.
+type UploadBegun struct {
 	ID   string `json:"uploadId"`
 	Path string `json:"path"` // absolute
 }
@@ -36,14 +42,14 @@ func (c *Calls) BeginUpload(w http.ResponseWriter, r *http.Request, arg string) 
 	if err != nil {
 		return err
 	}
-	in, _ := body.Parse[struct{ Permissions string }](b) // what cannot be read is ignored
+	in, _ := body.Parse[UploadRequest](b) // what cannot be read is ignored
 	perm, err := owner.ParseMode(in.Permissions, owner.FileMode)
 	if err != nil {
 		return err
 	}
 	up, err := c.uploads.Begin(at.Abs, perm)
 	if err == nil {
-		httpx.WriteJSON(w, http.StatusOK, uploadBegun{up.ID, up.Path})
+		httpx.WriteJSON(w, http.StatusOK, UploadBegun{up.ID, up.Path})
 	}
 	return err
 }
@@ -94,13 +100,13 @@ func (c *Calls) Parts(_ *http.Request, id string) (UploadParts, error) {
 	return UploadParts{id, parts}, err
 }
 
-// wantedParts is the body that completes an upload.
-type wantedParts struct {
+// WantedParts is the body that completes an upload.
+type WantedParts struct {
 	Parts []upload.Part `json:"parts"`
 }
 
 // CompleteUpload puts the file where it belongs, whole or not at all.
-func (c *Calls) CompleteUpload(id string, in wantedParts) (route.Success, error) {
+func (c *Calls) CompleteUpload(id string, in WantedParts) (route.Success, error) {
 	up, err := c.uploads.Complete(id, in.Parts, func(up upload.Upload, src io.Reader) error {
 		return c.Owner().Write(place.Place{Abs: up.Path, Shown: up.Path}, owner.Always(up.Permissions), src)
 	})

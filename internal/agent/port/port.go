@@ -15,8 +15,8 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
-// socket is a port in answers.
-type socket struct {
+// Socket is a port in answers.
+type Socket struct {
 	PID           int    `json:"pid"` // of its owner
 	Protocol      string `json:"protocol"`
 	LocalAddr     string `json:"localAddr"`
@@ -31,7 +31,7 @@ type socket struct {
 // Sockets are the ports of a process.
 type Sockets struct {
 	PID   int      `json:"pid"`
-	Ports []socket `json:"ports"` // one for each local port
+	Ports []Socket `json:"ports"` // one for each local port
 }
 
 // parsePID reads the {id} of a network route. Names are not taken.
@@ -59,11 +59,11 @@ func (m *Monitors) List(_ *http.Request, id string) (Sockets, error) {
 
 // portsOf returns one socket for each local port of a family, by port: the one
 // that serves, if one does.
-func portsOf(family map[int]proc.Task, all []proc.Socket) []socket {
-	ports := []socket{}
+func portsOf(family map[int]proc.Task, all []proc.Socket) []Socket {
+	ports := []Socket{}
 	for pid, own := range proc.Root.Owned(family, all) {
 		for _, s := range own {
-			p := socket{
+			p := Socket{
 				PID:         pid,
 				Protocol:    s.Protocol,
 				LocalAddr:   s.Local.Addr().String(),
@@ -82,18 +82,18 @@ func portsOf(family map[int]proc.Task, all []proc.Socket) []socket {
 			ports = append(ports, p)
 		}
 	}
-	slices.SortFunc(ports, func(a, b socket) int {
+	slices.SortFunc(ports, func(a, b Socket) int {
 		return cmp.Or(cmp.Compare(a.LocalPort, b.LocalPort), cmp.Compare(b.servesOutside, a.servesOutside), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Protocol, b.Protocol))
 	})
-	return slices.CompactFunc(ports, func(a, b socket) bool { return a.LocalPort == b.LocalPort })
+	return slices.CompactFunc(ports, func(a, b Socket) bool { return a.LocalPort == b.LocalPort })
 }
 
-// callback is the body that starts a monitor.
-type callback struct {
+// Callback is the body that starts a monitor.
+type Callback struct {
 	Callback string `json:"callback"`
 }
 
-func (in *callback) Check(p *doze.Problems) { doze.CheckAddress(p, "callback", in.Callback) }
+func (in *Callback) Check(p *doze.Problems) { doze.CheckAddress(p, "callback", in.Callback) }
 
 // Start reports new ports of a process to an address. Each caller may run commands
 // here, so the address may be any.
@@ -102,7 +102,7 @@ func (m *Monitors) Start(w http.ResponseWriter, r *http.Request, id string) erro
 	if err != nil {
 		return err
 	}
-	in, err := body.Decode[callback](w, r)
+	in, err := body.Decode[Callback](w, r)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,8 @@ type events struct {
 	enc *json.Encoder
 }
 
-type event struct {
+// Event is a line of the stream of a process that has just been started.
+type Event struct {
 	Type string `json:"type"`
 	Data string `json:"data,omitempty"`
 }
@@ -104,7 +105,7 @@ func newEvents(w http.ResponseWriter) events {
 }
 
 // tell adds an event. It reports false when the caller is gone.
-func (e events) tell(kind, data string) bool { return e.enc.Encode(event{kind, data}) == nil }
+func (e events) tell(kind, data string) bool { return e.enc.Encode(Event{kind, data}) == nil }
 
 // streamProcess sends what p writes until it is over. A caller that leaves
 // does not end the process.

@@ -39,9 +39,9 @@ func TestSilentStreams(t *testing.T) {
 		callers.Wait()
 		p.out.Close()
 
-		got := map[event]int{}
+		got := map[Event]int{}
 		for line := range strings.Lines(run.Body.String()) {
-			var e event
+			var e Event
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				t.Errorf("%v in %q", err, line)
 			}
@@ -50,7 +50,7 @@ func TestSilentStreams(t *testing.T) {
 			}
 			got[e]++
 		}
-		want := map[event]int{{Type: "keepalive"}: int(time.Minute / execKeepAlive), {"stdout", "late\n"}: 1, {Type: "result"}: 1}
+		want := map[Event]int{{Type: "keepalive"}: int(time.Minute / execKeepAlive), {"stdout", "late\n"}: 1, {Type: "result"}: 1}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the stream of the command (-want +got):\n%s", diff)
 		}

@@ -5,6 +5,7 @@ package route
 import (
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -36,8 +37,18 @@ type Handler func(w http.ResponseWriter, r *http.Request, arg string) error
 type Route struct {
 	Method  string
 	Pattern string
-	Serve   Handler
+	Call
 }
+
+// Call is a handler, and the types of what goes in and comes out of it. They are
+// for the description of the API. A nil type is no JSON: nothing, or bytes.
+type Call struct {
+	Serve   Handler
+	In, Out reflect.Type
+}
+
+// Bytes stands for a body that is not JSON, or for none.
+type Bytes struct{}
 
 // Table is all rows.
 type Table []Route
@@ -45,26 +56,38 @@ type Table []Route
 // Private is a row for the node alone. Its answers say which version this agent
 // speaks.
 func Private(c agentapi.Call, serve Handler) Route {
-	return Route{c.Method, c.Path, func(w http.ResponseWriter, r *http.Request, arg string) error {
+	return Route{c.Method, c.Path, Call{Serve: func(w http.ResponseWriter, r *http.Request, arg string) error {
 		w.Header().Set(agentapi.VersionHeader, strconv.Itoa(agentapi.Version))
 		return serve(w, r, arg)
-	}}
+	}}}
+}
+
+// Raw is a call whose handler reads its body and writes its answer by itself. In is
+// the JSON that it takes. Out is the JSON that it answers, or that of each line.
+func Raw[In, Out any](serve Handler) Call { return Call{serve, typeOf[In](), typeOf[Out]()} }
+
+// typeOf is the type of a body, or nil for [Bytes].
+func typeOf[Body any]() reflect.Type {
+	if t := reflect.TypeFor[Body](); t != reflect.TypeFor[Bytes]() {
+		return t
+	}
+	return nil
 }
 
 // Answer adapts a call that has no body.
-func Answer[Out any](fn func(r *http.Request, arg string) (Out, error)) Handler {
-	return func(w http.ResponseWriter, r *http.Request, arg string) error {
+func Answer[Out any](fn func(r *http.Request, arg string) (Out, error)) Call {
+	return Raw[Bytes, Out](func(w http.ResponseWriter, r *http.Request, arg string) error {
 		out, err := fn(r, arg)
 		if err == nil {
 			httpx.WriteJSON(w, http.StatusOK, out)
 		}
 		return err
-	}
+	})
 }
 
 // Accept adapts a call with a JSON body.
-func Accept[In, Out any](fn func(arg string, in In) (Out, error)) Handler {
-	return func(w http.ResponseWriter, r *http.Request, arg string) error {
+func Accept[In, Out any](fn func(arg string, in In) (Out, error)) Call {
+	return Raw[In, Out](func(w http.ResponseWriter, r *http.Request, arg string) error {
 		in, err := body.Decode[In](w, r)
 		if err != nil {
 			return err
@@ -74,7 +97,7 @@ func Accept[In, Out any](fn func(arg string, in In) (Out, error)) Handler {
 			httpx.WriteJSON(w, http.StatusOK, out)
 		}
 		return err
-	}
+	})
 }
 
 // Match finds the row of a request. It works on the path as it was sent: a

@@ -39,7 +39,7 @@ func TestBodiesGiveBack(t *testing.T) { //nolint:paralleltest // the heap belong
 		_, err := body.Read(w, r, body.Max)
 		return err
 	}
-	s := New(route.Table{{Method: http.MethodPost, Pattern: "/", Serve: read}}, environ.New(nil), func() bool { return false }, 1<<30)
+	s := New(route.Table{{Method: http.MethodPost, Pattern: "/", Call: route.Call{Serve: read}}}, environ.New(nil), func() bool { return false }, 1<<30)
 	for i := range 4 {
 		was := collections()
 		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", half))))

@@ -21,11 +21,11 @@ type System struct {
 	version string
 
 	mu       sync.Mutex
-	started  time.Time // guarded by mu
-	wakes    int       // guarded by mu
-	woken    time.Time // guarded by mu
-	upgrades int       // guarded by mu: how many were asked for
-	upgrade  upgrade   // guarded by mu: the last of them
+	started  time.Time   // guarded by mu
+	wakes    int         // guarded by mu
+	woken    time.Time   // guarded by mu
+	upgrades int         // guarded by mu: how many were asked for
+	upgrade  LastUpgrade // guarded by mu: the last of them
 }
 
 // New returns what an agent of a version says that starts now.
@@ -40,7 +40,7 @@ func (s *System) Renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started, s.wakes, s.woken = time.Now(), 0, time.Time{}
-	s.upgrades, s.upgrade = 0, upgrade{Status: "idle", Step: "none", Version: s.version}
+	s.upgrades, s.upgrade = 0, LastUpgrade{Status: "idle", Step: "none", Version: s.version}
 }
 
 // Greeting is the answer at the root.
@@ -59,21 +59,23 @@ func (*System) Welcome(*http.Request, string) (Greeting, error) {
 	}, nil
 }
 
-// upgrade is the state of an upgrade in place. The agent belongs to the
+// LastUpgrade is the state of an upgrade in place. The agent belongs to the
 // platform, which replaces it from outside; so there never is one.
-type upgrade struct {
+type LastUpgrade struct {
 	Status      string `json:"status"`
 	Step        string `json:"step"`
 	Version     string `json:"version"`
 	LastAttempt string `json:"lastAttempt,omitempty"`
 }
 
-type upgradeRequest struct {
+// UpgradeRequest is what clients ask for, in vain.
+type UpgradeRequest struct {
 	Version string `json:"version"`
 	BaseURL string `json:"baseUrl"`
 }
 
-type upgradeAnswer struct {
+// UpgradeAnswer says that nothing is to be done.
+type UpgradeAnswer struct {
 	Message string `json:"message"`
 	Version string `json:"version"`
 	BaseURL string `json:"baseUrl"`
@@ -86,12 +88,12 @@ func (s *System) Upgrade(w http.ResponseWriter, r *http.Request, _ string) error
 	if err != nil {
 		return err
 	}
-	in, _ := body.Parse[upgradeRequest](b) // clients may send anything
+	in, _ := body.Parse[UpgradeRequest](b) // clients may send anything
 	s.mu.Lock()
 	s.upgrades++
-	s.upgrade = upgrade{Status: "completed", Step: "completed", Version: s.version, LastAttempt: time.Now().UTC().Format(time.RFC3339)}
+	s.upgrade = LastUpgrade{Status: "completed", Step: "completed", Version: s.version, LastAttempt: time.Now().UTC().Format(time.RFC3339)}
 	s.mu.Unlock()
-	httpx.WriteJSON(w, http.StatusOK, upgradeAnswer{
+	httpx.WriteJSON(w, http.StatusOK, UpgradeAnswer{
 		"Nothing to upgrade: the platform replaces its agents itself", mistake.Clip(cmp.Or(in.Version, "latest")), in.BaseURL,
 	})
 	return nil
@@ -99,18 +101,18 @@ func (s *System) Upgrade(w http.ResponseWriter, r *http.Request, _ string) error
 
 // Health is how an agent is, and since when.
 type Health struct {
-	Status        string  `json:"status"`
-	Version       string  `json:"version"`
-	GitCommit     string  `json:"gitCommit"`
-	BuildTime     string  `json:"buildTime"`
-	GoVersion     string  `json:"goVersion"`
-	OS            string  `json:"os"`
-	Arch          string  `json:"arch"`
-	Uptime        string  `json:"uptime"`
-	UptimeSeconds float64 `json:"uptimeSeconds"`
-	UpgradeCount  int     `json:"upgradeCount"`
-	StartedAt     string  `json:"startedAt"`
-	LastUpgrade   upgrade `json:"lastUpgrade"`
+	Status        string      `json:"status"`
+	Version       string      `json:"version"`
+	GitCommit     string      `json:"gitCommit"`
+	BuildTime     string      `json:"buildTime"`
+	GoVersion     string      `json:"goVersion"`
+	OS            string      `json:"os"`
+	Arch          string      `json:"arch"`
+	Uptime        string      `json:"uptime"`
+	UptimeSeconds float64     `json:"uptimeSeconds"`
+	UpgradeCount  int         `json:"upgradeCount"`
+	StartedAt     string      `json:"startedAt"`
+	LastUpgrade   LastUpgrade `json:"lastUpgrade"`
 
 	WakeCount int       `json:"wakeCount"` // wakes from disk
 	LastWake  doze.Time `json:"lastWake,omitzero"`

@@ -23,8 +23,8 @@ const (
 	sessionMax = 256
 )
 
-// frame is a message of a terminal's socket, in both directions.
-type frame struct {
+// Frame is a message of a terminal's socket, in both directions.
+type Frame struct {
 	Type string `json:"type"` // input and resize come in, output and error go out
 	Data string `json:"data,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
@@ -33,7 +33,7 @@ type frame struct {
 
 // parseFrame reads what a viewer sends. Nonsense is not an error: it is
 // ignored.
-func parseFrame(b []byte) (f frame, ok bool) {
+func parseFrame(b []byte) (f Frame, ok bool) {
 	if json.Unmarshal(b, &f) != nil {
 		return f, false
 	}
@@ -83,7 +83,7 @@ func (t *Terminals) Open(w http.ResponseWriter, r *http.Request, _ string) error
 	conn.SetReadLimit(frameMax)
 	v, err := t.view(o)
 	if err != nil {
-		_ = send(r.Context(), conn, frame{Type: "error", Data: doze.Public(err).Message}) // it goes away anyhow
+		_ = send(r.Context(), conn, Frame{Type: "error", Data: doze.Public(err).Message}) // it goes away anyhow
 		return nil
 	}
 	defer v.leave()
@@ -113,7 +113,7 @@ func (t *Terminals) Open(w http.ResponseWriter, r *http.Request, _ string) error
 
 // show sends what the terminal shows until it is over, and then says goodbye.
 func show(ctx context.Context, conn *websocket.Conn, v *viewer) {
-	if v.past != "" && send(ctx, conn, frame{Type: "output", Data: "\x1b[0m" + v.past}) != nil {
+	if v.past != "" && send(ctx, conn, Frame{Type: "output", Data: "\x1b[0m" + v.past}) != nil {
 		return
 	}
 	for {
@@ -123,7 +123,7 @@ func show(ctx context.Context, conn *websocket.Conn, v *viewer) {
 				_ = conn.Close(websocket.StatusNormalClosure, "the shell ended") // the viewer may be gone
 				return
 			}
-			if send(ctx, conn, frame{Type: "output", Data: text}) != nil {
+			if send(ctx, conn, Frame{Type: "output", Data: text}) != nil {
 				return
 			}
 		case <-ctx.Done():
@@ -132,7 +132,7 @@ func show(ctx context.Context, conn *websocket.Conn, v *viewer) {
 	}
 }
 
-func send(ctx context.Context, conn *websocket.Conn, f frame) error {
+func send(ctx context.Context, conn *websocket.Conn, f Frame) error {
 	b, err := json.Marshal(f)
 	if err != nil {
 		return err

@@ -46,8 +46,8 @@ func New(places place.Finder, files *file.Calls, temp func() (*os.File, error)) 
 	return &Calls{places: places, files: files, temp: temp}
 }
 
-// files maps paths below the tree's root to contents; nil is an empty one.
-type files struct {
+// Files maps paths below the tree's root to contents; nil is an empty one.
+type Files struct {
 	Files map[string]*string `json:"files"`
 
 	names map[string]string // clean → as sent
@@ -55,7 +55,7 @@ type files struct {
 
 // Check finds out what the names mean, and adds those that mean nothing, or the
 // same as another.
-func (in *files) Check(p *doze.Problems) {
+func (in *Files) Check(p *doze.Problems) {
 	in.names = map[string]string{}
 	var parts []string // clean, with a NUL for each slash: a directory is right before what is in it
 	for _, sent := range slices.Sorted(maps.Keys(in.Files)) {
@@ -84,7 +84,7 @@ func (in *files) Check(p *doze.Problems) {
 // in memory while they are few, then on the disk.
 type input struct {
 	text.Body
-	asked files // without contents
+	asked Files // without contents
 	spool spool
 	last  string // the name whose content comes
 	parts map[string]stretch
@@ -114,7 +114,7 @@ func (t *input) end(at int64) {
 // understand reads what is beside the contents.
 func (t *input) understand(beside []byte) (err error) {
 	t.end(t.Size())
-	t.asked, err = body.Parse[files](beside)
+	t.asked, err = body.Parse[Files](beside)
 	return err
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/dozehq/doze/internal/agent/route"
 )
 
-// request is the body that configures a tunnel.
-type request struct {
+// Request is the body that configures a tunnel.
+type Request struct {
 	Config string `json:"config"` // base64 of the JSON of a tunnel
 }
 
@@ -102,7 +102,7 @@ func (t *tunnel) Check(p *doze.Problems) {
 }
 
 // Check adds the mistakes of a request.
-func (in *request) Check(p *doze.Problems) {
+func (in *Request) Check(p *doze.Problems) {
 	if in.Config == "" {
 		p.Missing("config")
 	}
@@ -110,7 +110,7 @@ func (in *request) Check(p *doze.Problems) {
 
 // Set checks a configuration. Sandboxes have no tunnels of their own: what
 // they reach is decided outside, where nothing inside can change it.
-func Set(_ string, in request) (route.Success, error) {
+func Set(_ string, in Request) (route.Success, error) {
 	if _, err := parse(in.Config); err != nil {
 		return route.Success{}, err
 	}
