@@ -87,10 +87,15 @@ type Proxy struct {
 
 // ProxyTarget is one rule of a sandbox's egress proxy.
 type ProxyTarget struct {
-	Destinations []string                     `json:"destinations"`
+	Destinations []string                     `json:"destinations"` // each a [Destination]
 	Headers      map[string]string            `json:"headers,omitempty"`
 	Body         map[string]string            `json:"body,omitempty"`
 	Secrets      WriteOnly[map[string]string] `json:"secrets,omitzero"`
+	// GuestReferences resolves references to Secrets in requests to Destinations that
+	// the sandbox wrote itself. Without it they are sent as they are.
+	GuestReferences *bool `json:"guestReferences,omitempty"` // nil is the platform's default
+	// MaskResponses masks Secrets in what Destinations answer.
+	MaskResponses *bool `json:"maskResponses,omitempty"` // likewise
 	// Sealed are the secrets of a rule that is recorded: only who carries the
 	// requests of sandboxes can open them. There are no Secrets then.
 	Sealed map[string][]byte `json:"-"`
@@ -307,8 +312,23 @@ func (t *ProxyTarget) checkTemplate(p *Problems, at, name, value string) []strin
 func checkDestinations(p *Problems, at string, all []string) {
 	if len(all) == 0 {
 		p.Add(at+"destinations", `is required; ["*"] is everything`)
+		return
 	}
-	checkDomains(p, at+"destinations", all)
+	if len(all) > DomainsMax {
+		p.Add(at+"destinations", "has %d entries; at most %d are allowed", len(all), DomainsMax)
+		return
+	}
+	excepts := true
+	for _, s := range all {
+		d, err := ParseDestination(s)
+		if err != nil {
+			p.Add(at+"destinations", "has %q: %v", clip(s), err)
+		}
+		excepts = excepts && err == nil && d.except
+	}
+	if excepts {
+		p.Add(at+"destinations", `has exceptions only: name what the rule is for; "*" is everything`)
+	}
 }
 
 // checkEgressDestinations adds what is wrong with the destinations of a policy.

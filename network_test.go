@@ -141,6 +141,16 @@ func TestNetworkValidate(t *testing.T) {
 			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}, Headers: map[string]string{"A": "{{SECRET:other}}"}, Secrets: hidden}}}},
 			[]string{"routing[0].headers", `"other"`},
 		},
+		"destinations": {
+			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{
+				{Destinations: []string{"!POST:*.a.test/v1", "GET:a.test/x", "https://a.test"}},
+				{Destinations: []string{"a.test", "[METHOD:GET]a.test"}},
+				{Destinations: []string{"!a.test"}},
+				{},
+				{Destinations: make([]string, doze.DomainsMax+1)},
+			}}},
+			[]string{`routing[1].destinations has "[METHOD:GET]a.test": must be a domain`, "routing[2].destinations has exceptions only", "routing[3].destinations is required", "routing[4].destinations has 257 entries; at most 256 are allowed"},
+		},
 		"a template": {
 			doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"*"}, Body: map[string]string{"a": "{{FUNC:exec}}", "b": "{{SECRET:key}"}, Secrets: hidden}}}},
 			[]string{`routing[0].body has "a", which refers to a function`, `has "b", which has {{`},

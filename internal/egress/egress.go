@@ -71,12 +71,14 @@ type Traffic struct {
 	Sent, Received atomic.Uint64
 }
 
-// Interceptor carries TLS connections to which routing rules apply.
+// Interceptor carries TLS connections and requests to which routing rules apply.
 type Interceptor interface {
 	// Intercept serves c, whose ClientHello was not read yet, until ctx or the
 	// connection ends, and closes it. Routes are positions in the routing rules
 	// of the sandbox. Dial connects to the destination, with all checks.
 	Intercept(ctx context.Context, g Guest, c net.Conn, to Destination, rules []int, dial func(context.Context) (net.Conn, error))
+	// Request serves a request in clear. By sends it on, with all checks.
+	Request(w http.ResponseWriter, r *http.Request, g Guest, to Destination, by http.RoundTripper)
 }
 
 // Egress serves what the sandboxes of a host send out. It is safe for

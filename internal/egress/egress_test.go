@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -227,10 +228,13 @@ func TestResolvedOnce(t *testing.T) {
 		if status != http.StatusOK {
 			t.Fatal(status)
 		}
-		_, _ = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
 		if name == "routed.test" {
+			_, _ = io.WriteString(conn, "hello\n")
 			<-c.got
-		} else if _, err := io.ReadAll(conn); err != nil {
+			continue
+		}
+		_, _ = io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n")
+		if _, err := io.ReadAll(conn); err != nil {
 			t.Fatal(err)
 		}
 		if n := int(asked.Load()); n != i+1 {
@@ -239,32 +243,63 @@ func TestResolvedOnce(t *testing.T) {
 	}
 }
 
-// TestReferencesInClear: what only an intercepted request gets does not go out as it
-// is in another one.
-func TestReferencesInClear(t *testing.T) {
+// TestInterceptedInClear: a request in clear that a routing rule is about is given
+// away, and refused if nobody takes it. It comes through a tunnel or not.
+func TestInterceptedInClear(t *testing.T) {
 	t.Parallel()
 	var got atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got.Add(1) }))
 	defer s.Close()
-	_, proxy := serve(t, &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{at(s, "a.test")}}}}}, nil)
-	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}}
-	defer client.CloseIdleConnections()
-	for to, want := range map[string]int{"a.test": http.StatusBadRequest, "b.test": http.StatusOK} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(s, to), http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("X-Key", "{{SECRET:key}}")
-		resp, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("%s: %s", to, resp.Status)
+	n := &doze.Network{Proxy: &doze.Proxy{Routing: []doze.ProxyTarget{
+		{Destinations: []string{"http://" + at(s, "a.test"), "http://" + at(s, "private.test")}},
+		{Destinations: []string{"https://" + at(s, "b.test")}},
+	}}}
+	c := catcher{make(chan string, 8)}
+	_, proxy := serve(t, n, c)
+	_, without := serve(t, n, nil)
+	for name, tt := range map[string]struct {
+		by   *url.URL
+		to   string
+		want int
+		got  string // by who intercepts
+	}{
+		"a rule":           {proxy, "a.test", http.StatusOK, "a a.test GET /x true"},
+		"of https":         {proxy, "b.test", http.StatusOK, ""},
+		"nobody takes it":  {without, "a.test", http.StatusForbidden, ""},
+		"may not be there": {proxy, "private.test", http.StatusForbidden, "a private.test GET /x true"},
+	} {
+		for _, tunnelled := range []bool{false, true} {
+			client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(tt.by)}}
+			if tunnelled {
+				if tt.want == http.StatusForbidden && tt.to == "private.test" {
+					continue // the tunnel is refused
+				}
+				client.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+					conn, _ := tunnel(t, tt.by, at(s, tt.to))
+					return conn, nil
+				}}
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(s, tt.to)+"/x", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.Do(r)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			resp.Body.Close()
+			client.CloseIdleConnections()
+			said := ""
+			select {
+			case said = <-c.got:
+			default:
+			}
+			if resp.StatusCode != tt.want || said != tt.got {
+				t.Errorf("%s, by a tunnel %v: %s, and who intercepts got %q", name, tunnelled, resp.Status, said)
+			}
 		}
 	}
-	if got.Load() != 1 {
+	if got.Load() != 4 {
 		t.Errorf("the server has %d requests", got.Load())
 	}
 }
@@ -443,6 +478,19 @@ func (c catcher) Intercept(ctx context.Context, g Guest, conn net.Conn, to Desti
 	if len(rules) != 1 || err != nil {
 		c.got <- "it cannot be dialled"
 	}
+}
+
+func (c catcher) Request(w http.ResponseWriter, r *http.Request, g Guest, to Destination, by http.RoundTripper) {
+	c.got <- fmt.Sprint(g.UID, " ", to.Name, " ", r.Method, " ", r.URL.Path, " ", to.Plain)
+	out := r.Clone(r.Context())
+	out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", r.Host
+	resp, err := by.RoundTrip(out)
+	if err != nil {
+		w.WriteHeader(doze.Public(err).Kind.Status())
+		return
+	}
+	resp.Body.Close()
+	w.WriteHeader(resp.StatusCode)
 }
 
 // TestIntercepted: what a routing rule matches is given away with all that was

@@ -146,6 +146,7 @@ func (l *link) target(r *http.Request) (to Destination, rule string) {
 		port = 80
 	}
 	to, ok := authority(r.Host, port)
+	to.Plain = r.Method != http.MethodConnect
 	switch {
 	case !ok:
 		return to, ruleNoName
@@ -184,7 +185,31 @@ func authority(s string, usual uint16) (to Destination, ok bool) {
 func (e *Egress) block(w http.ResponseWriter, r *http.Request, g *guest, to Destination, v Verdict) {
 	e.decided(g, to, v)
 	w.Header().Set(BlockedHeader, BlockedValue)
-	httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "%.*q is denied (%s): %s", hostMax, r.Host, v.Rule, v.reason()))
+	httpx.WriteError(w, r, denied(r.Host, v))
+}
+
+// denied is the error of a request that is not allowed.
+func denied(host string, v Verdict) error {
+	return doze.Errorf(doze.Forbidden, "%.*q is denied (%s): %s", hostMax, host, v.Rule, v.reason())
+}
+
+// checked sends the requests of a sandbox to one destination. Its errors may be
+// shown to the sandbox.
+type checked struct {
+	e  *Egress
+	g  *guest
+	to Destination
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (c *checked) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.g.transport.RoundTrip(r)
+	if rule, is := errors.AsType[broken](err); is {
+		v := Verdict{Rule: string(rule)}
+		c.e.decided(c.g, c.to, v)
+		return nil, denied(c.to.host(), v)
+	}
+	return resp, err
 }
 
 // connect makes a tunnel of the connection of a request.
@@ -237,8 +262,12 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 	}
 	defer g.done(f)
 	e.decided(g, to, v)
-	if len(v.Rules) > 0 && httpx.Refers(r) {
-		httpx.WriteError(w, r, doze.Errorf(doze.Invalid, "secret references work in routing rules for HTTPS only: move this header or JSON member into the rule for %s, and use https", to.host()))
+	if len(v.Rules) > 0 && e.Interceptor == nil {
+		e.block(w, r, g, to, Verdict{Rule: ruleProtocol})
+		return
+	}
+	if len(v.Rules) > 0 {
+		e.Interceptor.Request(w, r.WithContext(ctx), g.Guest, to, &checked{e, g, to})
 		return
 	}
 	proxy := httputil.ReverseProxy{

@@ -18,6 +18,14 @@ type Destination struct {
 	Name string
 	IP   netip.Addr
 	Port uint16
+	// Plain says that the destination gets a request in clear. Routing rules differ
+	// between HTTP and HTTPS.
+	Plain bool
+}
+
+// address is d as routing rules know it.
+func (d Destination) address() doze.Address {
+	return doze.Address{Host: d.Name, Port: d.Port, Plain: d.Plain}
 }
 
 // host is what an audit calls d.
@@ -117,8 +125,8 @@ type Policy struct {
 	closed                     bool
 	private                    bool // names of private networks are resolved, too
 	bypass, allowed, forbidden []entry
-	rules                      [][]entry
-	secrets                    [][]string // that the routes use, by name
+	rules                      []doze.Destinations
+	secrets                    [][]string // that the rules use, by name
 
 	egress    *doze.Egress // as it was compiled
 	exits     []exit       // the first that matches counts
@@ -146,7 +154,11 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 		p.bypass = list("bypass", rules.Bypass)
 	}
 	for i, r := range rules.Routing {
-		p.rules = append(p.rules, list(fmt.Sprintf("routing[%d]", i), r.Destinations))
+		destinations, bad := r.ParseDestinations()
+		if bad != nil {
+			err = fmt.Errorf("routing[%d]: %w", i, bad)
+		}
+		p.rules = append(p.rules, destinations)
 		p.secrets = append(p.secrets, slices.Sorted(maps.Keys(r.Sealed)))
 	}
 	p.exclusive = n.Has(doze.RulesetDedicated)
@@ -208,6 +220,19 @@ func (p *Policy) Named() bool {
 	return len(p.allowed)+len(p.forbidden)+len(p.rules) > 0 || slices.ContainsFunc(p.exits, func(w exit) bool { return len(w.names) > 0 })
 }
 
+// Routed reports whether a routing rule is about d, by HTTP or by HTTPS.
+func (p *Policy) Routed(d Destination) bool {
+	at := d.address()
+	return slices.ContainsFunc(p.rules, func(rule doze.Destinations) bool {
+		at.Plain = false
+		if rule.Reach(at) {
+			return true
+		}
+		at.Plain = true
+		return rule.Reach(at)
+	})
+}
+
 // Decide says whether a sandbox may connect to d. Of the lists, bypass goes
 // first; if there are allowed domains, the forbidden ones do not count.
 func (p *Policy) Decide(d Destination) Verdict {
@@ -236,8 +261,8 @@ func (p *Policy) Decide(d Destination) Verdict {
 	} else if d.Port == dnsTLSPort {
 		return Verdict{Rule: ruleResolver}
 	}
-	for i, rule := range p.rules {
-		if find(rule, d, webPorts) != nil {
+	for i := range p.rules {
+		if p.rules[i].Reach(d.address()) {
 			v.Rules, v.Secrets = append(v.Rules, i), append(v.Secrets, p.secrets[i]...)
 		}
 	}

@@ -93,6 +93,10 @@ func (s *stream) serve(ctx context.Context) {
 		s.e.handover.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
 		return
 	}
+	if kind == kindOther && s.to.Name != "" && !slices.Contains(webPorts, s.to.Port) {
+		s.carry(ctx) // the name is that of its address
+		return
+	}
 	if kind == kindTLS && s.to.Name != "" && name != "" && s.to.Name != name {
 		s.refuse(Verdict{Rule: ruleMismatch})
 		return
@@ -101,13 +105,15 @@ func (s *stream) serve(ctx context.Context) {
 	s.carry(ctx)
 }
 
-// mustLook reports whether what the client says decides where it may go. On
-// other ports than those of the web a server may speak first.
+// mustLook reports whether what the client says decides where it may go. On other
+// ports than those of the web a server may speak first. A port that a routing rule
+// names is for HTTP.
 func (s *stream) mustLook() bool {
 	if s.to.Name == "" && !s.to.IP.IsValid() {
 		return true
 	}
-	return s.g.rules().Named() && slices.Contains(webPorts, s.to.Port)
+	rules := s.g.rules()
+	return rules.Named() && slices.Contains(webPorts, s.to.Port) || rules.Routed(s.to)
 }
 
 // Kinds of what a client says first.

@@ -14,6 +14,7 @@ import (
 	"github.com/dozehq/doze/internal/egress"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 // proxyAddress is where every sandbox finds the proxy.
@@ -22,7 +23,7 @@ var proxyAddress = netip.AddrPortFrom(hostnet.ProxyIP, hostnet.ProxyPort).String
 // openEgress listens to what sandboxes send out. It serves nobody yet: new connections
 // wait.
 func (h *Host) openEgress(ctx context.Context) error {
-	opened, err := openSecrets(filepath.Join(h.o.Data, EgressFile))
+	opened, err := openSecrets(filepath.Join(h.o.Data, EgressFile), intercept.Defaults{GuestReferences: h.o.GuestReferences, Unmasked: h.o.Unmasked})
 	if err != nil {
 		return err
 	}

@@ -65,10 +65,13 @@ type Options struct {
 	IdleCPU                                     float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
 	BusyMax                                     time.Duration // for how long after the last request it is not
 
-	Opened     []netip.Prefix // networks that sandboxes may reach by the proxy, although they are not public
-	Egress     string         // EgressClosed, EgressOpen or EgressDirect
-	EgressLink string         // network interface of dedicated addresses; empty: there are none
-	Resolver   *net.Resolver  // that answers what sandboxes ask through the proxy
+	Opened []netip.Prefix // networks that sandboxes may reach by the proxy, although they are not public
+	// GuestReferences and Unmasked are what routing rules do that do not say it: see
+	// [intercept.Defaults].
+	GuestReferences, Unmasked bool
+	Egress                    string        // EgressClosed, EgressOpen or EgressDirect
+	EgressLink                string        // network interface of dedicated addresses; empty: there are none
+	Resolver                  *net.Resolver // that answers what sandboxes ask through the proxy
 
 	Drives drive.Options // an empty URL: there are no drives
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ type secrets struct {
 	opener      *seal.Opener
 	authorities *intercept.Authorities
 	interceptor *intercept.Interceptor
+	defaults    intercept.Defaults
 
 	mu    sync.RWMutex
 	rules map[netip.Addr]ruled // guarded by mu; by the address of the sandbox
@@ -36,7 +38,7 @@ type ruled struct {
 
 // openSecrets returns those of the key in a file, which it makes if it is
 // not there.
-func openSecrets(file string) (*secrets, error) {
+func openSecrets(file string, defaults intercept.Defaults) (*secrets, error) {
 	key, err := seal.Key(file)
 	if err != nil {
 		return nil, err
@@ -51,7 +53,7 @@ func openSecrets(file string) (*secrets, error) {
 	}
 	return &secrets{
 		opener: opener, authorities: authorities, interceptor: intercept.New(authorities, nil),
-		rules: map[netip.Addr]ruled{},
+		defaults: defaults, rules: map[netip.Addr]ruled{},
 	}, nil
 }
 
@@ -62,7 +64,7 @@ func (s *secrets) admit(who egress.Guest, authority string, n *doze.Network) err
 	if err != nil {
 		return err
 	}
-	rules, err := intercept.Compile(opened)
+	rules, err := intercept.Compile(opened, s.defaults)
 	if err != nil {
 		return err
 	}
@@ -109,12 +111,23 @@ func (s *secrets) of(g egress.Guest) ruled {
 
 // Intercept implements [egress.Interceptor].
 func (s *secrets) Intercept(ctx context.Context, g egress.Guest, c net.Conn, to egress.Destination, _ []int, dial func(context.Context) (net.Conn, error)) {
-	err := s.interceptor.Serve(ctx, c, intercept.Session{
-		Authority: s.of(g).authority, Host: to.Name, Port: to.Port, Dial: dial,
-		Decide: func() (*intercept.Injection, bool) {
-			of := s.of(g)
-			return of.rules.For(to.Name, to.Port), of.who == g
-		},
-	})
+	session := s.session(g, to)
+	session.Authority, session.Dial = s.of(g).authority, dial
+	err := s.interceptor.Serve(ctx, c, session)
 	slog.Debug("an intercepted connection ended", "sandbox", g.UID, "host", to.Name, "err", err)
+}
+
+// Request implements [egress.Interceptor].
+func (s *secrets) Request(w http.ResponseWriter, r *http.Request, g egress.Guest, to egress.Destination, by http.RoundTripper) {
+	intercept.Serve(w, r, s.session(g, to), by)
+}
+
+// session is that of a sandbox and a destination, for requests of which each has the
+// rules of its time.
+func (s *secrets) session(g egress.Guest, to egress.Destination) intercept.Session {
+	at := doze.Address{Host: to.Name, Port: to.Port, Plain: to.Plain}
+	return intercept.Session{To: at, Decide: func() (*intercept.Injection, bool) {
+		of := s.of(g)
+		return of.rules.For(at), of.who == g
+	}}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/egress"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/intercept"
 )
 
 // TestSecretsOpen: secrets open in their workspace, with the key that they were
@@ -16,15 +17,15 @@ import (
 func TestSecretsOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	r, err := openSecrets(filepath.Join(dir, "egress.key"))
+	r, err := openSecrets(filepath.Join(dir, "egress.key"), intercept.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := openSecrets(filepath.Join(dir, "egress.key"))
+	again, err := openSecrets(filepath.Join(dir, "egress.key"), intercept.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := openSecrets(filepath.Join(dir, "other.key"))
+	other, err := openSecrets(filepath.Join(dir, "other.key"), intercept.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestSecretsOpen(t *testing.T) {
 		if of := tt.secrets.of(who); (of.who == who && of.authority == "of "+name) != (tt.want == "") {
 			t.Errorf("%s: the rules of %+v are in force", name, of)
 		}
-		if of := tt.secrets.of(egress.Guest{UID: "next", IP: who.IP}); of.authority != "" || of.rules.For("api.test", 443) != nil {
+		if of := tt.secrets.of(egress.Guest{UID: "next", IP: who.IP}); of.authority != "" || of.rules.For(doze.Address{Host: "api.test", Port: 443}) != nil {
 			t.Errorf("%s: who has the address next gets %+v", name, of)
 		}
 		tt.secrets.forget(who.IP)

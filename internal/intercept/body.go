@@ -16,61 +16,35 @@ import (
 // bodyMax bounds a JSON body that gets members, which is held in memory.
 const bodyMax = 1 << 20
 
-// prepareBody adds members to a body, and sees to it that it goes out without
-// references. It returns the members that it added. Whether a body is JSON is
-// decided by its bytes: the sandbox chooses the Content-Type, and could keep the
-// members out with it. A request without a body has nothing to add to.
-func prepareBody(r *http.Request, members map[string]string) (added []string, err error) {
-	if r.Body == nil || r.Body == http.NoBody {
+// prepareBody adds members to a body, and resolves references in it. It returns the
+// members that it added. Whether a body is JSON is decided by its bytes: the sandbox
+// chooses the Content-Type, and could keep the members out with it. A request without
+// a body has nothing to add to.
+func prepareBody(r *http.Request, members map[string]string, refs references) (added []string, err error) {
+	switch {
+	case r.Body == nil || r.Body == http.NoBody:
+		return nil, nil
+	case len(members) > 0, len(refs) > 0 && r.ContentLength > 0 && r.ContentLength <= bodyMax:
+		return changeBody(r, members, refs)
+	default: // it may be a stream that waits for answers
 		return nil, nil
 	}
-	if len(members) > 0 {
-		return injectBody(r, members)
-	}
-	r.Body = &unresolved{ReadCloser: r.Body}
-	return nil, nil
 }
 
-// inForms is a reference as most clients write it into a form.
-const inForms = "%7B%7BSECRET%3A"
-
-// inBodies are references; inForms is the longest.
-var inBodies = []string{doze.SecretReference, inForms, "%7b%7bSECRET%3a"}
-
-var errReference = doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule, and leave it out here")
-
-// unresolved is a body that is not held in memory. A reference in it, as it is or as
-// a form has it, is an error: the request is given up before its end.
-type unresolved struct {
-	io.ReadCloser
-	tail []byte // of what was read: a reference may begin in it
-}
-
-func (u *unresolved) Read(p []byte) (int, error) {
-	n, err := u.ReadCloser.Read(p)
-	seen := append(u.tail, p[:n]...)
-	for _, r := range inBodies {
-		if bytes.Contains(seen, []byte(r)) {
-			return 0, errReference
-		}
-	}
-	u.tail = bytes.Clone(seen[max(0, len(seen)-len(inForms)+1):])
-	return n, err
-}
-
-// injectBody adds members to the JSON object that r carries; those that it has
-// stay. Any other body is an error: it would go out without the members.
-func injectBody(r *http.Request, members map[string]string) (added []string, err error) {
-	raw, err := readBody(r.Body)
+// changeBody adds members to the JSON object that r carries; those that it has
+// stay. Any other body is an error if there are members: it would go out without them.
+func changeBody(r *http.Request, members map[string]string, refs references) (added []string, err error) {
+	came, err := readBody(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	if len(raw) > 0 {
-		if raw, added, err = inject(raw, r.Header, members); err != nil {
+	raw := came
+	if len(came) > 0 {
+		if raw, added, err = change(came, r.Header, members, refs); err != nil {
 			return nil, err
 		}
 	}
-	if len(added) > 0 {
+	if !bytes.Equal(raw, came) {
 		r.Header.Del("Content-Encoding")
 	}
 	r.Header.Del("Expect") // all of it is here
@@ -80,19 +54,28 @@ func injectBody(r *http.Request, members map[string]string) (added []string, err
 	return added, nil
 }
 
-// inject returns a body with members, without its encodings; or as it came, if it
-// has them all.
-func inject(raw []byte, h http.Header, members map[string]string) (_ []byte, added []string, err error) {
-	plain, err := decodeBody(raw, h.Values("Content-Encoding"))
-	if err != nil {
-		return nil, nil, err
+// change returns a body as it is sent, without its encodings; or as it came, if
+// nothing is to change.
+func change(came []byte, h http.Header, members map[string]string, refs references) (_ []byte, added []string, err error) {
+	plain, unreadable := decodeBody(came, h.Values("Content-Encoding"))
+	switch {
+	case unreadable != nil && len(members) > 0:
+		return nil, nil, unreadable
+	case unreadable != nil:
+		return came, nil, nil //nolint:nilerr // it has no references for us
 	}
-	if bytes.Contains(plain, []byte(doze.SecretReference)) {
-		return nil, nil, errReference
+	whole := refs.body(plain, h.Get("Content-Type"))
+	if len(members) > 0 {
+		var with []byte
+		if with, added, err = addMembers(whole, members); err != nil {
+			return nil, nil, err
+		}
+		if len(added) > 0 {
+			whole = with
+		}
 	}
-	whole, added, err := addMembers(plain, members)
-	if err != nil || len(added) == 0 {
-		return raw, nil, err
+	if bytes.Equal(whole, plain) {
+		return came, nil, nil
 	}
 	return whole, added, nil
 }

@@ -46,10 +46,16 @@ func Undo(body io.Reader, header string) (io.Reader, bool) {
 	return undo(body, codingsOf([]string{header}))
 }
 
-// FillHeaders is what the headers of an injection become.
-func FillHeaders(in *Injection, now time.Time) (map[string]string, error) {
-	f, err := in.fill(now)
+// FillHeaders is what the headers of an injection become in a request.
+func FillHeaders(in *Injection, method, path string, now time.Time) (map[string]string, error) {
+	c := in.at(method, path)
+	f, err := c.fill(now)
 	return f.headers, err
+}
+
+// ResolveBody is a body with its references resolved.
+func ResolveBody(b []byte, contentType string, secrets map[string]string) []byte {
+	return references(secrets).body(b, contentType)
 }
 
 // Functions are the names of all functions.

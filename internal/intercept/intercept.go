@@ -1,7 +1,7 @@
 // Package intercept applies the routing rules of a sandbox to requests that it sends.
 // It ends the sandbox's TLS with a certificate of an authority that the sandbox trusts.
 // It puts headers, members of JSON and secrets into each request, and sends it on over
-// a TLS connection of its own.
+// a TLS connection of its own. Requests in clear are sent on in clear.
 //
 // It neither dials nor decides where a sandbox may go. The caller that hands a
 // connection over decided for one host, dials it, and is asked again for each request.
@@ -47,8 +47,7 @@ const (
 type Session struct {
 	// Authority names who signs the certificate that the sandbox sees.
 	Authority string
-	Host      string // as doze.ParseHost has it
-	Port      uint16
+	To        doze.Address
 	// Dial connects to the host and port. It has the last word on addresses.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Decide is asked for every request: what is injected into it, which may be
@@ -76,7 +75,7 @@ func (i *Interceptor) Run(ctx context.Context) error {
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	server := &http.Server{
-		Handler: http.HandlerFunc(serve), Protocols: &protocols,
+		Handler: http.HandlerFunc(i.serve), Protocols: &protocols,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificate, SessionTicketsDisabled: true},
 		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: streamsMax},
@@ -127,7 +126,7 @@ func (i *Interceptor) upstream(life context.Context, s *Session) *http.Transport
 			}
 			return &upstream{conn, context.AfterFunc(life, func() { _ = conn.Close() })}, nil
 		},
-		TLSClientConfig:     &tls.Config{RootCAs: i.roots, ServerName: s.Host, MinVersion: tls.VersionTLS12},
+		TLSClientConfig:     &tls.Config{RootCAs: i.roots, ServerName: s.To.Host, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: connectTime, ExpectContinueTimeout: continueTime, IdleConnTimeout: idleTime,
 		MaxConnsPerHost: streamsMax, MaxIdleConnsPerHost: streamsMax, MaxResponseHeaderBytes: headerBytes,
 		ForceAttemptHTTP2: true, DisableCompression: true,
@@ -142,10 +141,10 @@ func (i *Interceptor) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate,
 	if !ok {
 		return nil, errName
 	}
-	if host, ok := doze.ParseHost(hello.ServerName); !ok || host != g.session.Host {
+	if host, ok := doze.ParseHost(hello.ServerName); !ok || host != g.session.To.Host {
 		return nil, errName
 	}
-	return i.authorities.leaf(g.session.Authority, g.session.Host, time.Now())
+	return i.authorities.leaf(g.session.Authority, g.session.To.Host, time.Now())
 }
 
 // guest is a connection of a sandbox.

@@ -60,7 +60,7 @@ func begin(t *testing.T, destination http.HandlerFunc, change func(*world)) *wor
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	w.server.TLS = &tls.Config{Certificates: []tls.Certificate{*w.leaf(host)}}
 	w.session = intercept.Session{
-		Authority: "sandbox", Host: host, Port: 443,
+		Authority: "sandbox", To: doze.Address{Host: host, Port: 443},
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", w.server.Listener.Addr().String())
 		},
@@ -136,11 +136,11 @@ func (w *world) pool(a *intercept.Authorities) *x509.CertPool {
 // inject makes the rules of the session inject this.
 func (w *world) inject(targets ...doze.ProxyTarget) {
 	w.t.Helper()
-	rules, err := intercept.Compile(targets)
+	rules, err := intercept.Compile(targets, intercept.Defaults{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.session.Decide = func() (*intercept.Injection, bool) { return rules.For(host, w.session.Port), true }
+	w.session.Decide = func() (*intercept.Injection, bool) { return rules.For(w.session.To), true }
 }
 
 // bearer is a rule with a secret in a header and in the body.
@@ -406,9 +406,9 @@ func TestRefusals(t *testing.T) {
 		"an address":                {func(r *http.Request) { r.Host = "169.254.169.254" }, http.StatusForbidden},
 		"another port":              {func(r *http.Request) { r.Host = host + ":22" }, http.StatusForbidden},
 		"TRACE":                     {func(r *http.Request) { r.Method = http.MethodTrace }, http.StatusNotImplemented},
-		"a reference in a header":   {func(r *http.Request) { r.Header.Set("X-Key", "{{SECRET:key}}") }, http.StatusBadRequest},
-		"a reference in the query":  {func(r *http.Request) { r.URL.RawQuery = url.Values{"key": {"{{SECRET:key}}"}}.Encode() }, http.StatusBadRequest},
-		"a reference in the path":   {func(r *http.Request) { r.URL.Path = "/{{SECRET:key}}" }, http.StatusBadRequest},
+		"a reference in a header":   {func(r *http.Request) { r.Header.Set("X-Key", "{{SECRET:key}}") }, 0},
+		"a reference in the query":  {func(r *http.Request) { r.URL.RawQuery = url.Values{"key": {"{{SECRET:key}}"}}.Encode() }, 0},
+		"a reference in the path":   {func(r *http.Request) { r.URL.Path = "/{{SECRET:key}}" }, 0},
 		"a host that is forbidden":  {func(r *http.Request) { r.Header.Set("X-Test", "forbidden") }, http.StatusForbidden},
 		"what is no reference ever": {func(r *http.Request) { r.Header.Set("X-Template", "{{name}}") }, 0},
 	} {
@@ -532,56 +532,292 @@ func TestAnswersThatHide(t *testing.T) {
 	}
 }
 
-// TestReferencesInBodies: a body with a reference does not go out as if it was
-// resolved, whether the rule adds to it or not.
-func TestReferencesInBodies(t *testing.T) {
+// TestReferences: what a sandbox refers to itself is resolved if the rule says so, and
+// else is sent as it is.
+func TestReferences(t *testing.T) {
 	t.Parallel()
-	long := `{"a":"` + strings.Repeat("a", 2<<20) + `","k":"{{SECRET:key}}"}`
+	const odd = "a\"/&+ ü" // that everything escapes
+	yes := true
+	all := map[string]string{"key": secret, "odd": odd, "pem": "a\nb"}
+	resolving := doze.ProxyTarget{Destinations: []string{"*.example.com/v1", "api.example.com/bot"}, Secrets: doze.Hide(all), GuestReferences: &yes}
+	withMembers := resolving
+	withMembers.Body = map[string]string{"n": "{{SECRET:odd}}"}
+	silent := headersOnly()
+	silent.Secrets = doze.Hide(all)
+	long := `{"a":"` + strings.Repeat("a", 1<<20) + `","k":"{{SECRET:key}}"}`
+	type sent struct{ target, header, body string }
 	for name, tt := range map[string]struct {
-		rule                        doze.ProxyTarget
-		body, encoding, contentType string
-		refused                     bool
+		rule                  doze.ProxyTarget
+		encoding, contentType string
+		chunked               bool
+		is, becomes           sent
+		status                int
 	}{
-		"with members":    {bearer(), `{"k":"{{SECRET:key}}"}`, "", "", true},
-		"compressed":      {bearer(), gzipped(`{"k":"{{SECRET:key}}"}`), "gzip", "", true},
-		"without members": {headersOnly(), `{"k":"{{SECRET:key}}"}`, "", "", true},
-		"long":            {headersOnly(), long, "", "", true},
-		"a template":      {headersOnly(), `{"k":"{{key}} {{SECRET"}`, "", "", false},
-		"no JSON":         {headersOnly(), `{{SECRET:key}}`, "", "text/plain", true},
-		"not added to":    {bearer(), `{{SECRET:key}}`, "", "text/plain", true},
-		"a form":          {bearer(), `a=b&k=%7B%7BSECRET%3Akey%7D%7D`, "", "application/x-www-form-urlencoded", true},
-		"another form":    {headersOnly(), `a=b&k=%7B%7Bkey%7D%7D`, "", "application/x-www-form-urlencoded", false},
+		"verbatim": {
+			rule: silent, is: sent{"/v1/{{SECRET:key}}?k={{SECRET:key}}&l=%7B%7BSECRET%3Akey%7D%7D", "{{SECRET:key}}", `{"k":"{{SECRET:key}}"}`},
+			becomes: sent{"/v1/%7B%7BSECRET:key%7D%7D?k={{SECRET:key}}&l=%7B%7BSECRET%3Akey%7D%7D", "{{SECRET:key}}", `{"k":"{{SECRET:key}}"}`},
+		},
+		"resolved": {
+			rule: resolving, is: sent{"/bot/%7B%7BSECRET:odd%7D%7D/send?k={{SECRET:odd}}&l=%7b%7BSECRET%3akey%7d%7D", "Bearer {{SECRET:key}}, {{SECRET:odd}}", `{"k":"{{SECRET:odd}}","l":"?{{SECRET:key}}"}`},
+			becomes: sent{"/bot/a%22%2F&+%20%C3%BC/send?k=a%22%2F%26%2B+%C3%BC&l=" + secret, "Bearer " + secret + ", " + odd, `{"k":"a\"/\u0026+ ü","l":"?` + secret + `"}`},
+		},
+		"another path":      {rule: resolving, is: sent{"/v2?{{SECRET:key}}", "{{SECRET:key}}", `{{SECRET:key}}`}, becomes: sent{"/v2?{{SECRET:key}}", "{{SECRET:key}}", `{{SECRET:key}}`}},
+		"an unknown secret": {rule: resolving, is: sent{"/v1", "{{SECRET:other}}", `{{SECRET:other}}`}, becomes: sent{"/v1", "{{SECRET:other}}", `{{SECRET:other}}`}},
+		"a form": {
+			rule: resolving, contentType: "application/x-www-form-urlencoded; charset=utf-8",
+			is: sent{"/v1", "", "a={{SECRET:odd}}&b=%7B%7BSECRET%3Aodd%7D%7D"}, becomes: sent{"/v1", "", "a=a%22%2F%26%2B+%C3%BC&b=a%22%2F%26%2B+%C3%BC"},
+		},
+		"text":              {rule: resolving, contentType: "text/xml", is: sent{"/v1", "", "<a>{{SECRET:odd}}</a>"}, becomes: sent{"/v1", "", "<a>" + odd + "</a>"}},
+		"compressed":        {rule: resolving, encoding: "gzip", is: sent{"/v1", "", gzipped(`{"k":"{{SECRET:key}}"}`)}, becomes: sent{"/v1", "", `{"k":"` + secret + `"}`}},
+		"compressed, none":  {rule: resolving, encoding: "gzip", is: sent{"/v1", "", gzipped(`{}`)}, becomes: sent{"/v1", "", gzipped(`{}`)}},
+		"no such encoding":  {rule: resolving, encoding: "br", is: sent{"/v1", "", `{{SECRET:key}}`}, becomes: sent{"/v1", "", `{{SECRET:key}}`}},
+		"members":           {rule: withMembers, is: sent{"/v1", "", `{"k":"{{SECRET:key}}"}`}, becomes: sent{"/v1", "", `{"n":"a\"/\u0026+ ü","k":"` + secret + `"}`}},
+		"long":              {rule: resolving, is: sent{"/v1", "", long}, becomes: sent{"/v1", "", long}},
+		"of unknown length": {rule: resolving, chunked: true, is: sent{"/v1", "", `{{SECRET:key}}`}, becomes: sent{"/v1", "", `{{SECRET:key}}`}},
+		"two lines":         {rule: resolving, is: sent{"/v1", "{{SECRET:pem}}", ""}, status: http.StatusBadRequest},
 	} {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, HTTP/2 %v", name, http2), func(t *testing.T) {
 				t.Parallel()
 				var saw atomic.Pointer[got]
-				w := begin(t, func(w http.ResponseWriter, r *http.Request) {
-					if body, err := io.ReadAll(r.Body); err == nil {
-						saw.Store(&got{r, string(body)})
-					}
-				}, func(w *world) {
+				w := begin(t, record(&saw), func(w *world) {
 					w.server.EnableHTTP2 = http2
 					w.inject(tt.rule)
 				})
-				r := w.request(http.MethodPost, "/", tt.body)
+				r := w.request(http.MethodPost, tt.is.target, tt.is.body)
+				r.Header.Set("X-Key", tt.is.header)
 				if tt.encoding != "" {
 					r.Header.Set("Content-Encoding", tt.encoding)
 				}
 				if tt.contentType != "" {
 					r.Header.Set("Content-Type", tt.contentType)
 				}
-				resp, answer := w.do(w.client(http2), r)
-				if tt.refused && (resp.StatusCode != http.StatusBadRequest || saw.Load() != nil) {
-					t.Errorf("%s: %s, and all of it was sent: %v", resp.Status, answer, saw.Load() != nil)
+				if tt.chunked {
+					r.Body, r.ContentLength = io.NopCloser(strings.NewReader(tt.is.body)), -1
 				}
-				if !tt.refused && (resp.StatusCode != http.StatusOK || saw.Load().body != tt.body) {
-					t.Errorf("%s: %s", resp.Status, answer)
+				resp, answer := w.do(w.client(http2), r)
+				if tt.status != 0 {
+					if resp.StatusCode != tt.status || saw.Load() != nil || !strings.Contains(answer, "line breaks") {
+						t.Errorf("%s: %s", resp.Status, answer)
+					}
+					return
+				}
+				if resp.StatusCode != http.StatusOK {
+					t.Fatalf("%s: %s", resp.Status, answer)
+				}
+				it := saw.Load()
+				if d := cmp.Diff(tt.becomes, sent{it.RequestURI, it.Header.Get("X-Key"), it.body}, cmp.AllowUnexported(sent{})); d != "" {
+					t.Error(d)
+				}
+				if seen := fmt.Sprint(answer, resp.Header, resp.Trailer); strings.Contains(seen, secret) {
+					t.Errorf("the sandbox sees %s", seen)
 				}
 			})
 		}
 	}
 }
+
+// TestUnmasked: answers have the secret, and are asked for as the sandbox does, if the
+// rule or the platform says so. No error or log line has it in any case.
+func TestUnmasked(t *testing.T) {
+	t.Parallel()
+	yes, no := true, false
+	for name, tt := range map[string]struct {
+		option   *bool
+		defaults intercept.Defaults
+		masked   bool
+	}{
+		"the default":        {nil, intercept.Defaults{}, true},
+		"of the platform":    {nil, intercept.Defaults{Unmasked: true}, false},
+		"the rule masks":     {&yes, intercept.Defaults{Unmasked: true}, true},
+		"the rule does not":  {&no, intercept.Defaults{}, false},
+		"both say the same":  {&no, intercept.Defaults{Unmasked: true}, false},
+		"both say the other": {&yes, intercept.Defaults{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Asked", r.Header.Get("Accept-Encoding")+" "+r.Header.Get("Range"))
+				if r.URL.Path == "/part" {
+					w.WriteHeader(http.StatusPartialContent)
+				}
+				_, _ = io.WriteString(w, r.Header.Get("Authorization"))
+			}, func(w *world) {
+				rule := headersOnly()
+				rule.MaskResponses = tt.option
+				rules, err := intercept.Compile([]doze.ProxyTarget{rule}, tt.defaults)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.session.Decide = func() (*intercept.Injection, bool) { return rules.For(w.session.To), true }
+			})
+			r := w.request(http.MethodGet, "/part", "")
+			r.Header.Set("Accept-Encoding", "br")
+			r.Header.Set("Range", "bytes=0-9")
+			resp, body := w.do(w.client(true), r)
+			want, asked := "Bearer "+secret, "br bytes=0-9"
+			if tt.masked {
+				asked = ""
+				if resp.StatusCode != http.StatusServiceUnavailable {
+					t.Errorf("a part is %s", resp.Status)
+				}
+				want = "Bearer " + strings.Repeat("*", len(secret))
+				resp, body = w.do(w.client(true), w.request(http.MethodGet, "/", ""))
+			}
+			if body != want || asked != "" && resp.Header.Get("X-Asked") != asked {
+				t.Errorf("%q, asked for %q", body, resp.Header.Get("X-Asked"))
+			}
+		})
+	}
+}
+
+// TestMaskedEverywhere: a secret is masked in the answer to a request that did not
+// get it: the destination may have it from another one.
+func TestMaskedEverywhere(t *testing.T) {
+	t.Parallel()
+	var learned atomic.Pointer[string]
+	w := begin(t, func(w http.ResponseWriter, r *http.Request) {
+		if key := r.Header.Get("Authorization"); key != "" {
+			learned.Store(&key)
+			return
+		}
+		_, _ = io.WriteString(w, *learned.Load())
+	}, func(w *world) {
+		rule := headersOnly()
+		rule.Destinations = []string{"POST:api.example.com/login"}
+		w.inject(rule)
+	})
+	w.do(w.client(true), w.request(http.MethodPost, "/login", ""))
+	if _, body := w.do(w.client(true), w.request(http.MethodGet, "/", "")); body != "Bearer "+strings.Repeat("*", len(secret)) {
+		t.Errorf("the sandbox sees %q", body)
+	}
+}
+
+// TestScope: only requests that a destination covers are changed. No odd spelling of a
+// path makes it more.
+func TestScope(t *testing.T) {
+	t.Parallel()
+	for request, injected := range map[string]bool{
+		"GET /v1": true, "GET /v1/a%2Fb?c": true, "POST /v1": false, "GET /": false, "GET /v10": false, "GET /v1/admin": false,
+		"GET /v1/Admin/": false, "GET /v1/%61dmin": false, "GET /v1//admin": false, "GET /v1/a/../b": false, "GET /v1/%2e%2e/v1": false,
+		"GET /v1;a": false, "GET //v1": false, "GET /%76%31": true, "GET /v1\\..\\admin": false,
+	} {
+		for _, http2 := range []bool{false, true} {
+			if http2 && strings.Contains(request, " //") {
+				continue // the client sends none
+			}
+			t.Run(fmt.Sprintf("%s, HTTP/2 %v", request, http2), func(t *testing.T) {
+				t.Parallel()
+				var saw atomic.Pointer[got]
+				w := begin(t, record(&saw), func(w *world) {
+					rule := headersOnly()
+					rule.Destinations = []string{"GET,HEAD:https://*.example.com/v1", "!*.example.com/v1/admin", "!other.example.com"}
+					w.inject(rule)
+				})
+				method, target, _ := strings.Cut(request, " ")
+				r := w.request(method, "/", "")
+				path, query, _ := strings.Cut(target, "?")
+				r.URL.Opaque, r.URL.RawQuery = "//"+host+path, query // as it is
+				if http2 {
+					r.URL.Opaque = path // which is what :path becomes
+				}
+				resp, body := w.do(w.client(http2), r)
+				if resp.StatusCode != http.StatusOK {
+					t.Fatalf("%s: %s", resp.Status, body)
+				}
+				if got := saw.Load().Header.Get("Authorization"); (got != "") != injected {
+					t.Errorf("%s got %q", saw.Load().RequestURI, got)
+				}
+			})
+		}
+	}
+}
+
+// TestInClear: a request in clear gets what one over TLS gets, from a rule without
+// secrets or one that names http.
+func TestInClear(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*doze.ProxyTarget)
+		want   string // the header; empty is none
+		masked bool
+	}{
+		"a secret":         {func(*doze.ProxyTarget) {}, "", false},
+		"a secret by http": {func(r *doze.ProxyTarget) { r.Destinations = []string{"http://*.example.com"} }, "Bearer " + secret, true},
+		"http and a path":  {func(r *doze.ProxyTarget) { r.Destinations = []string{"http://api.example.com/v1"} }, "Bearer " + secret, true},
+		"https":            {func(r *doze.ProxyTarget) { r.Destinations = []string{"https://api.example.com"} }, "", false},
+		"no secret": {func(r *doze.ProxyTarget) {
+			r.Headers = map[string]string{"Authorization": "public"}
+			r.Body, r.Secrets = map[string]string{"n": "1"}, doze.WriteOnly[map[string]string]{}
+		}, "public", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rule := bearer()
+			tt.change(&rule)
+			rules, err := intercept.Compile([]doze.ProxyTarget{rule}, intercept.Defaults{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var saw atomic.Pointer[got]
+			destination := httptest.NewServer(record(&saw))
+			defer destination.Close()
+			by := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if address != host+":80" {
+					t.Errorf("it dials %s", address)
+				}
+				return new(net.Dialer).DialContext(ctx, network, destination.Listener.Addr().String())
+			}}
+			defer by.CloseIdleConnections()
+			to := doze.Address{Host: host, Port: 80, Plain: true}
+			session := intercept.Session{To: to, Decide: func() (*intercept.Injection, bool) { return rules.For(to), true }}
+			w := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+host+"/v1/x", strings.NewReader(`{"a":1}`))
+			intercept.Serve(w, r, session, by)
+			if w.Code != http.StatusOK || saw.Load().Header.Get("Authorization") != tt.want || saw.Load().Host != host {
+				t.Errorf("%d, and the header is %q", w.Code, saw.Load().Header.Get("Authorization"))
+			}
+			members := `{"api_key":"` + secret + `","a":1}`
+			switch tt.want {
+			case "":
+				members = `{"a":1}`
+			case "public":
+				members = `{"n":"1","a":1}`
+			}
+			if saw.Load().body != members {
+				t.Errorf("the body is %s", saw.Load().body)
+			}
+			if strings.Contains(fmt.Sprint(w.Body, w.Header()), secret) {
+				t.Errorf("the sandbox sees %s", w.Body)
+			}
+		})
+	}
+}
+
+// TestNotSentInClear: why a request in clear is not sent is the error of who sends it.
+func TestNotSentInClear(t *testing.T) {
+	t.Parallel()
+	to := doze.Address{Host: host, Port: 80, Plain: true}
+	for name, tt := range map[string]struct {
+		err    error
+		status int
+	}{
+		"not allowed": {doze.Errorf(doze.Forbidden, "that is a private address"), http.StatusForbidden},
+		"not reached": {io.ErrUnexpectedEOF, http.StatusServiceUnavailable},
+	} {
+		session := intercept.Session{To: to, Decide: func() (*intercept.Injection, bool) { return nil, true }}
+		w := httptest.NewRecorder()
+		intercept.Serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+"/", http.NoBody), session, failing{tt.err})
+		if w.Code != tt.status {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+}
+
+// failing sends nothing.
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
 // handshake connects from the sandbox.
 func (w *world) handshake(protocols ...string) *tls.Conn {
@@ -866,7 +1102,7 @@ func TestRulesChange(t *testing.T) {
 	var saw atomic.Pointer[got]
 	var rules atomic.Pointer[intercept.Rules]
 	w := begin(t, record(&saw), func(w *world) {
-		w.session.Decide = func() (*intercept.Injection, bool) { return rules.Load().For(host, 443), true }
+		w.session.Decide = func() (*intercept.Injection, bool) { return rules.Load().For(w.session.To), true }
 	})
 	c := w.client(true)
 	for _, key := range []string{"first-secret", "second-secret", ""} {
@@ -877,7 +1113,7 @@ func TestRulesChange(t *testing.T) {
 			rule.Secrets = doze.Hide(map[string]string{"key": key})
 			targets, want = append(targets, rule), "Bearer "+key
 		}
-		compiled, err := intercept.Compile(targets)
+		compiled, err := intercept.Compile(targets, intercept.Defaults{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -35,28 +36,31 @@ var partial = []string{"Range", "If-Range"}
 // encoded are headers about the bytes of an answer as it came.
 var encoded = []string{"Content-Encoding", "Content-Length", "Content-Digest", "Repr-Digest", "Digest", "Content-Md5"}
 
-// serve answers one request of a session.
-func serve(w http.ResponseWriter, r *http.Request) {
+// serve answers one request of a connection.
+func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request) {
 	g, ok := r.Context().Value(guestKey{}).(*guest)
 	if !ok {
 		refuse(w, doze.Errorf(doze.Internal, "the connection has no session"))
 		return
 	}
-	in, err := g.session.admit(r)
+	Serve(w, r, g.session, g.upstream)
+}
+
+// Serve answers one request of a session, which by sends on. A *[doze.Error] of by
+// is what the sandbox is told.
+func Serve(w http.ResponseWriter, r *http.Request, s Session, by http.RoundTripper) {
+	in, err := s.admit(r)
 	if err != nil {
 		refuse(w, err)
 		return
 	}
-	x := exchange{guest: g, injection: in}
+	x := exchange{session: &s, by: by, injection: in, path: httpx.Escape(r.URL), query: r.URL.RawQuery}
 	if in != nil {
-		if x.filling, err = in.fill(time.Now()); err == nil {
-			x.added, err = prepareBody(r, x.filling.body)
-		}
-		if err != nil {
+		if err := x.prepare(r); err != nil {
 			refuse(w, err)
 			return
 		}
-		w = &informed{w, in.traces}
+		w = &informed{w, in.masked}
 	}
 	_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/2 always is
 	x.forward(w, r)
@@ -65,16 +69,14 @@ func serve(w http.ResponseWriter, r *http.Request) {
 // admit decides about one request.
 func (s *Session) admit(r *http.Request) (*Injection, error) {
 	if !s.isFor(r.Host) {
-		return nil, doze.Errorf(doze.Forbidden, "this connection is for %s: make another one for another host", s.Host)
+		return nil, doze.Errorf(doze.Forbidden, "this connection is for %s: make another one for another host", s.To.Host)
 	}
 	in, ok := s.Decide()
 	switch {
 	case !ok:
-		return nil, doze.Errorf(doze.Forbidden, "the network rules of this sandbox do not allow %s", s.Host)
+		return nil, doze.Errorf(doze.Forbidden, "the network rules of this sandbox do not allow %s", s.To.Host)
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		return nil, doze.Errorf(doze.Unsupported, "the method %s cannot be sent through the proxy", r.Method)
-	case in != nil && httpx.Refers(r):
-		return nil, doze.Errorf(doze.Invalid, "references to secrets are resolved in routing rules only: put the header or the member into the rule for %s, and leave it out here", s.Host)
 	}
 	return in, nil
 }
@@ -82,24 +84,40 @@ func (s *Session) admit(r *http.Request) (*Injection, error) {
 // isFor reports whether the host of a request is the one of s.
 func (s *Session) isFor(authority string) bool {
 	name, port, has := strings.Cut(authority, ":")
-	if has && port != strconv.Itoa(int(s.Port)) {
+	if has && port != strconv.Itoa(int(s.To.Port)) {
 		return false
 	}
 	host, ok := doze.ParseHost(name)
-	return ok && host == s.Host
+	return ok && host == s.To.Host
 }
 
 // exchange is one request on its way, and its answer.
 type exchange struct {
-	guest     *guest
-	injection *Injection // nil is nothing
-	filling   filling
-	added     []string // members of the body
+	session     *Session
+	by          http.RoundTripper
+	injection   *Injection // nil is nothing
+	filling     filling
+	path, query string   // escaped, as they are sent
+	added       []string // members of the body
+}
+
+// prepare makes of a request what is sent, but for the headers that are set.
+func (x *exchange) prepare(r *http.Request) (err error) {
+	c := x.injection.at(r.Method, x.path)
+	if x.filling, err = c.fill(time.Now()); err != nil {
+		return err
+	}
+	if err := c.references.header(r.Header); err != nil {
+		return err
+	}
+	x.path, x.query = c.references.path(x.path), c.references.query(x.query)
+	x.added, err = prepareBody(r, x.filling.body, c.references)
+	return err
 }
 
 func (x *exchange) forward(w http.ResponseWriter, r *http.Request) {
 	proxy := httputil.ReverseProxy{
-		Transport: x.guest.upstream, FlushInterval: -1, BufferPool: &buffers, // streams are as fast as they come
+		Transport: x.by, FlushInterval: -1, BufferPool: &buffers, // streams are as fast as they come
 		Rewrite: x.rewrite, ModifyResponse: x.clean,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { x.fail(w, r, err) },
 		ErrorLog:     slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // it quotes what a destination sent
@@ -111,8 +129,11 @@ func (x *exchange) forward(w http.ResponseWriter, r *http.Request) {
 // was decided, and never resolved.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out := p.Out
-	out.URL.Scheme, out.URL.Host, out.URL.User, out.URL.RawQuery = "https", x.guest.session.authority(), nil, p.In.URL.RawQuery
-	out.URL.RawPath = httpx.Escape(p.In.URL)
+	out.URL.Scheme, out.URL.Host, out.URL.User, out.URL.RawQuery = x.session.scheme(), x.session.authority(), nil, x.query
+	out.URL.RawPath = x.path
+	if plain, err := url.PathUnescape(x.path); err == nil {
+		out.URL.Path = plain // or RawPath does not count
+	}
 	out.Host = out.URL.Host
 	out.Trailer = p.In.Trailer // which is filled while the body is read
 	for _, name := range forwarded {
@@ -129,7 +150,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		out.Header.Set(name, v) // in place of all that the sandbox sent
 	}
 	x.cleanTrailer(out)
-	if len(x.injection.traces) > 0 {
+	if len(x.injection.masked) > 0 {
 		out.Header.Set("Accept-Encoding", "identity") // so that a secret is seen if it comes back
 		for _, name := range partial {
 			out.Header.Del(name) // of which no part shows all of it
@@ -174,12 +195,23 @@ func (f *filling) sets(sent string) bool {
 	return false
 }
 
+// scheme is that of what is sent.
+func (s *Session) scheme() string {
+	if s.To.Plain {
+		return "http"
+	}
+	return "https"
+}
+
+// usualPorts are those that an address may leave out.
+var usualPorts = map[string]uint16{"http": 80, "https": 443}
+
 // authority is the host, with the port unless that is the usual one.
 func (s *Session) authority() string {
-	if s.Port == httpsPort {
-		return s.Host
+	if s.To.Port == usualPorts[s.scheme()] {
+		return s.To.Host
 	}
-	return s.Host + ":" + strconv.Itoa(int(s.Port))
+	return s.To.Host + ":" + strconv.Itoa(int(s.To.Port))
 }
 
 // clean takes secrets out of an answer, and says what functions returned.
@@ -187,7 +219,7 @@ func (x *exchange) clean(resp *http.Response) error {
 	if x.injection == nil {
 		return nil
 	}
-	traces := x.injection.traces
+	traces := x.injection.masked
 	if len(traces) > 0 {
 		if err := expose(resp); err != nil {
 			return err
@@ -235,7 +267,7 @@ func expose(resp *http.Response) error {
 
 // fail answers for a destination that cannot.
 func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
-	host := x.guest.session.Host
+	host := x.session.To.Host
 	slog.Debug("a request of a sandbox could not be sent on", "host", host, "err", x.mask(err))
 	switch e, known := errors.AsType[*doze.Error](err); {
 	case r.Context().Err() != nil:

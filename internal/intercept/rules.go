@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// httpsPort is the one that a destination without a port means: what is
-	// injected goes out encrypted.
-	httpsPort = 443
 	// redactMin is the length from which on a secret is looked for in answers.
 	// Shorter ones are there by chance.
 	redactMin = 8
@@ -28,9 +25,17 @@ const (
 type Rules struct{ all []rule }
 
 type rule struct {
-	destinations  []doze.DomainPattern
+	destinations  doze.Destinations
 	headers, body []value
-	traces        doze.WriteOnly[[]*trace] // of the secrets it uses
+	references    references               // of the sandbox's own, which are resolved
+	traces        doze.WriteOnly[[]*trace] // of the secrets that requests get
+	masks         bool                     // their values in answers
+}
+
+// Defaults are the options of rules that do not say them: see [doze.ProxyTarget].
+type Defaults struct {
+	GuestReferences bool
+	Unmasked        bool // the opposite of MaskResponses
 }
 
 // value is what a header, or a member of a body, becomes.
@@ -42,10 +47,10 @@ type value struct {
 
 // Compile reads routing rules. A rule that refers to a secret which it has not,
 // or would make a header of what cannot be in one, is Invalid.
-func Compile(routing []doze.ProxyTarget) (Rules, error) {
+func Compile(routing []doze.ProxyTarget, defaults Defaults) (Rules, error) {
 	var rules Rules
 	for i := range routing {
-		r, err := compile(&routing[i])
+		r, err := compile(&routing[i], defaults)
 		if err != nil {
 			return Rules{}, doze.Wrap(err, doze.Invalid, "routing[%d] %v", i, err)
 		}
@@ -54,13 +59,9 @@ func Compile(routing []doze.ProxyTarget) (Rules, error) {
 	return rules, nil
 }
 
-func compile(t *doze.ProxyTarget) (r rule, err error) {
-	for _, s := range t.Destinations {
-		p, err := doze.ParseDomainPattern(s)
-		if err != nil {
-			return r, err
-		}
-		r.destinations = append(r.destinations, p)
+func compile(t *doze.ProxyTarget, defaults Defaults) (r rule, err error) {
+	if r.destinations, err = t.ParseDestinations(); err != nil {
+		return r, err
 	}
 	if r.headers, err = values(t, t.Headers); err != nil {
 		return r, err
@@ -76,8 +77,31 @@ func compile(t *doze.ProxyTarget) (r rule, err error) {
 			}
 		}
 	}
-	r.traces = doze.Hide(traces(slices.Concat(r.headers, r.body), t.Secrets.Reveal()))
+	r.masks = chosen(t.MaskResponses, !defaults.Unmasked)
+	used := secretsOf(slices.Concat(r.headers, r.body))
+	if chosen(t.GuestReferences, defaults.GuestReferences) {
+		r.references = t.Secrets.Reveal()
+		used = slices.Sorted(maps.Keys(r.references))
+	}
+	r.traces = doze.Hide(traces(used, t.Secrets.Reveal()))
 	return r, nil
+}
+
+// chosen is an option, or else its default.
+func chosen(option *bool, or bool) bool {
+	if option == nil {
+		return or
+	}
+	return *option
+}
+
+// secretsOf are the names of the secrets that values use.
+func secretsOf(all []value) (names []string) {
+	for _, v := range all {
+		names = append(names, v.template.Secrets()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // values reads one of the two tables of a rule, in the order of its names.
@@ -100,48 +124,35 @@ func values(t *doze.ProxyTarget, table map[string]string) (all []value, err erro
 // sendable reports whether s can be in a header.
 func sendable(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
 
-// traces find the secrets that are used, should they come back.
-func traces(users []value, secrets map[string]string) (all []*trace) {
-	for _, v := range users {
-		for _, name := range v.template.Secrets() {
-			secret := secrets[name]
-			if len(secret) >= redactMin && !slices.ContainsFunc(all, func(t *trace) bool { return t.secret == secret }) {
-				all = append(all, newTraces(secret)...)
-			}
+// traces find the secrets of these names, should they come back.
+func traces(names []string, secrets map[string]string) (all []*trace) {
+	for _, name := range names {
+		secret := secrets[name]
+		if len(secret) >= redactMin && !slices.ContainsFunc(all, func(t *trace) bool { return t.secret == secret }) {
+			all = append(all, newTraces(secret)...)
 		}
 	}
 	return all
 }
 
-// For returns what rules inject into requests to a host, as [doze.ParseHost]
-// has it, and a port; nil is nothing. Of several rules with the same header or
-// member, the last one counts.
-func (r Rules) For(host string, port uint16) *Injection {
-	var in Injection
-	found := false
-	for _, rule := range r.all {
-		if !rule.covers(host, port) {
+// For returns what rules inject into requests to an address; nil is nothing.
+func (r Rules) For(to doze.Address) *Injection {
+	in := Injection{to: to}
+	for i := range r.all {
+		rule := &r.all[i]
+		if !rule.destinations.Reach(to) {
 			continue
 		}
-		found = true
-		in.headers = override(in.headers, rule.headers)
-		in.body = override(in.body, rule.body)
+		in.rules = append(in.rules, rule)
 		in.traces = append(in.traces, rule.traces.Reveal()...)
+		if rule.masks {
+			in.masked = append(in.masked, rule.traces.Reveal()...)
+		}
 	}
-	if !found {
+	if len(in.rules) == 0 {
 		return nil
 	}
 	return &in
-}
-
-func (r *rule) covers(host string, port uint16) bool {
-	return slices.ContainsFunc(r.destinations, func(p doze.DomainPattern) bool {
-		at := p.Port()
-		if at == 0 {
-			at = httpsPort
-		}
-		return at == port && p.Covers(host)
-	})
 }
 
 // override adds values to those of earlier rules, in place of those with the same
@@ -153,10 +164,13 @@ func override(earlier, later []value) []value {
 	return append(rest, later...)
 }
 
-// Injection is what becomes of requests to one destination.
+// Injection is what rules make of requests to one address. A secret of theirs is
+// looked for in every answer of that address, also to requests that got nothing. The
+// destination may know it from another one.
 type Injection struct {
-	headers, body []value
-	traces        []*trace
+	to             doze.Address
+	rules          []*rule  // that are about some request to it
+	traces, masked []*trace // of all secrets, and of those that are masked
 }
 
 // String names the secrets, and has none of their values.
@@ -166,11 +180,38 @@ func (in *Injection) String() string {
 
 // Secrets are the names of the secrets that requests get.
 func (in *Injection) Secrets() (names []string) {
-	for _, v := range slices.Concat(in.headers, in.body) {
-		names = append(names, v.template.Secrets()...)
+	for _, r := range in.rules {
+		names = append(names, secretsOf(slices.Concat(r.headers, r.body))...)
+		names = append(names, slices.Collect(maps.Keys(r.references))...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// changes are those of one request.
+type changes struct {
+	headers, body []value
+	references    references
+}
+
+// at returns what is injected into a request. Of several rules with the same header,
+// member or secret, the last one counts.
+func (in *Injection) at(method, path string) (c changes) {
+	for _, r := range in.rules {
+		if !r.destinations.Cover(in.to, method, path) {
+			continue
+		}
+		c.headers = override(c.headers, r.headers)
+		c.body = override(c.body, r.body)
+		if len(r.references) > 0 {
+			c.references = maps.Clone(c.references)
+			if c.references == nil {
+				c.references = references{}
+			}
+			maps.Copy(c.references, r.references)
+		}
+	}
+	return c
 }
 
 // filling is an injection for one request: its values, and what functions
@@ -195,7 +236,7 @@ func (f *filling) echo(members []string) map[string]string {
 }
 
 // fill resolves every reference.
-func (in *Injection) fill(now time.Time) (f filling, err error) {
+func (in *changes) fill(now time.Time) (f filling, err error) {
 	calls := 0
 	for _, v := range slices.Concat(in.headers, in.body) {
 		calls += v.template.Calls()

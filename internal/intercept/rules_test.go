@@ -2,6 +2,7 @@ package intercept_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -17,8 +18,9 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
+	diff "github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/intercept"
@@ -34,37 +36,43 @@ func TestRules(t *testing.T) {
 		target(map[string]string{"X-All": "yes", "X-Key": "{{SECRET:one}}"}, "*"),
 		target(map[string]string{"x-key": "{{SECRET:two}}-{{SECRET:one}}"}, "api.example.com", "*.svc.example.com"),
 		target(map[string]string{"X-Port": "yes"}, "db.example.com:8443"),
-	})
+		target(map[string]string{"X-Path": "yes"}, "POST:api.example.com/v1/*/items", "!*/v1/secret"),
+	}, intercept.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		host string
-		port uint16
-		want map[string]string // nil is nothing
+		host    string
+		port    uint16
+		request string            // empty is GET /
+		want    map[string]string // nil is nothing
 	}{
-		"everything":        {"other.org", 443, map[string]string{"X-All": "yes", "X-Key": "value-one"}},
-		"the last one":      {"api.example.com", 443, map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
-		"a wildcard":        {"a.svc.example.com", 443, map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
-		"its apex":          {"svc.example.com", 443, map[string]string{"X-All": "yes", "X-Key": "value-one"}},
-		"another port":      {"api.example.com", 8443, nil},
-		"plain":             {"api.example.com", 80, nil},
-		"a port of its own": {"db.example.com", 8443, map[string]string{"X-Port": "yes"}},
+		"everything":        {"other.org", 443, "", map[string]string{"X-All": "yes", "X-Key": "value-one"}},
+		"the last one":      {"api.example.com", 443, "", map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
+		"a wildcard":        {"a.svc.example.com", 443, "", map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
+		"its apex":          {"svc.example.com", 443, "", map[string]string{"X-All": "yes", "X-Key": "value-one"}},
+		"another port":      {"api.example.com", 8443, "", nil},
+		"plain":             {"api.example.com", 80, "", nil},
+		"a path":            {"api.example.com", 443, "POST /v1/a/items/3", map[string]string{"X-All": "yes", "X-Key": "value-two-value-one", "X-Path": "yes"}},
+		"an exception":      {"api.example.com", 443, "POST /v1/secret/items/3", map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
+		"another method":    {"api.example.com", 443, "PUT /v1/a/items", map[string]string{"X-All": "yes", "X-Key": "value-two-value-one"}},
+		"a port of its own": {"db.example.com", 8443, "", map[string]string{"X-Port": "yes"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := rules.For(tt.host, tt.port)
+			in := rules.For(doze.Address{Host: tt.host, Port: tt.port, Plain: tt.port == 80})
 			if (in == nil) != (tt.want == nil) {
 				t.Fatalf("it is %v", in)
 			}
 			if in == nil {
 				return
 			}
-			got, err := intercept.FillHeaders(in, time.Now())
+			method, path, _ := strings.Cut(cmp.Or(tt.request, "GET /"), " ")
+			got, err := intercept.FillHeaders(in, method, path, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(tt.want, got); d != "" {
+			if d := diff.Diff(tt.want, got); d != "" {
 				t.Error(d)
 			}
 			for _, form := range []string{"%v", "%+v", "%s"} {
@@ -74,7 +82,7 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
-	if d := cmp.Diff([]string{"one", "two"}, rules.For("api.example.com", 443).Secrets()); d != "" {
+	if d := diff.Diff([]string{"one", "two"}, rules.For(doze.Address{Host: "api.example.com", Port: 443}).Secrets()); d != "" {
 		t.Error(d)
 	}
 }
@@ -88,7 +96,7 @@ func TestRulesMistakes(t *testing.T) {
 		"of another rule":       {Destinations: []string{"*"}, Body: map[string]string{"x": "{{SECRET:one}}"}},
 		"a secret of two lines": {Destinations: []string{"*"}, Headers: map[string]string{"X": "{{SECRET:pem}}"}, Secrets: doze.Hide(map[string]string{"pem": "a\r\nb"})},
 	} {
-		if _, err := intercept.Compile([]doze.ProxyTarget{target(nil, "*"), tt}); err == nil || !strings.Contains(err.Error(), "routing[1]") {
+		if _, err := intercept.Compile([]doze.ProxyTarget{target(nil, "*"), tt}, intercept.Defaults{}); err == nil || !strings.Contains(err.Error(), "routing[1]") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -98,11 +106,11 @@ func TestTooManyFunctions(t *testing.T) {
 	t.Parallel()
 	six := map[string]string{"A": strings.Repeat("{{FUNC:uuid}}", 6)}
 	other := target(map[string]string{"B": six["A"]}, "*")
-	rules, err := intercept.Compile([]doze.ProxyTarget{target(six, "*"), other})
+	rules, err := intercept.Compile([]doze.ProxyTarget{target(six, "*"), other}, intercept.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := intercept.FillHeaders(rules.For("a.example.com", 443), time.Now()); doze.Public(err).Kind != doze.Invalid {
+	if _, err := intercept.FillHeaders(rules.For(doze.Address{Host: "a.example.com", Port: 443}), http.MethodGet, "/", time.Now()); doze.Public(err).Kind != doze.Invalid {
 		t.Error(err)
 	}
 }
@@ -119,7 +127,7 @@ func TestFunctions(t *testing.T) {
 	}
 	names := intercept.Functions()
 	slices.Sort(names)
-	if d := cmp.Diff(doze.Functions, names); d != "" {
+	if d := diff.Diff(doze.Functions, names); d != "" {
 		t.Error(d)
 	}
 	for _, name := range names {
@@ -280,8 +288,35 @@ func FuzzAddMembers(f *testing.F) {
 				was["key"] = now["key"]
 			}
 		}
-		if d := cmp.Diff(was, now); d != "" {
+		if d := diff.Diff(was, now); d != "" {
 			t.Errorf("%q became %q: %s", body, got, d)
+		}
+	})
+}
+
+// FuzzReferences: a reference becomes its value, in JSON so that the text of a string
+// has it, and everything else stays.
+func FuzzReferences(f *testing.F) {
+	f.Add("a {{SECRET:key}} b", "va\"lue", "application/json")
+	f.Add("%7b%7BSECRET%3Akey%7d}", "%7B%7BSECRET%3Akey%7D%7D", "application/x-www-form-urlencoded")
+	f.Fuzz(func(t *testing.T, text, value, contentType string) {
+		secrets := map[string]string{"key": value}
+		other := intercept.ResolveBody([]byte(text), contentType, map[string]string{"another": value})
+		if !strings.Contains(text, "another") && string(other) != text {
+			t.Errorf("%q became %q without a reference", text, other)
+		}
+		if !utf8.ValidString(text) || !utf8.ValidString(value) || strings.Contains(strings.ToUpper(text), "%7B") || strings.Contains(strings.ToUpper(text), "%3A") || strings.Contains(strings.ToUpper(text), "%7D") {
+			intercept.ResolveBody([]byte(text), contentType, secrets)
+			return
+		}
+		want := strings.ReplaceAll(text, "{{SECRET:key}}", value)
+		body, err := json.Marshal(map[string]string{"text": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Text string }
+		if err := json.Unmarshal(intercept.ResolveBody(body, contentType, secrets), &got); err != nil || got.Text != want {
+			t.Errorf("%s became %q, %v, want %q", body, got.Text, err, want)
 		}
 	})
 }

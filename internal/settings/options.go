@@ -26,6 +26,7 @@ func (s Settings) Host() host.Options {
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration,
 		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration, MetricsPerSandbox: s.PerSandbox,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
+		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
 		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(),
 		Drives: s.Bucket(),
 	}

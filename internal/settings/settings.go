@@ -91,6 +91,10 @@ type Settings struct {
 	PerSandbox     int             `json:"metricsPerSandbox"` // sandboxes that have metrics of their own; 0: none
 	OTLPEndpoint   string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
 
+	// What routing rules do that do not say it.
+	GuestReferences bool `json:"guestReferences"` // references that sandboxes write are resolved
+	MaskResponses   bool `json:"maskResponses"`   // secrets are masked in answers
+
 	// What strangers may take.
 	MaxConnections  int             `json:"maxConnections"`          // open at a time; 0: as many as descriptors allow, at most 8192
 	MaxPerSource    int             `json:"maxConnectionsPerSource"` // of these, from one source; 0: 512, or half of all from a loopback address
@@ -130,7 +134,7 @@ func Defaults() Settings {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, Images: []string{doze.ImageDefault}, Log: "info",
+		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, MaskResponses: true, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }

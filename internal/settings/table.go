@@ -65,6 +65,8 @@ func (s *Settings) rows() []row {
 		{&s.EgressAllow, "egress-allow", "comma-separated private `networks` that all sandboxes may reach through the proxy, such as 10.1.2.0/24 for a package mirror. Addresses of this host stay closed (default: none)"},
 		{&s.EgressPool, "egress-pool", "comma-separated `addresses` of this host for egress IPs, or networks such as 203.0.113.0/28 (default: none)"},
 		{&s.EgressLink, "egress-interface", "network interface `name` of --egress-pool. dozed adds the addresses in use to it. For UDP it enables IP forwarding on the host (net.ipv4.ip_forward)"},
+		{&s.GuestReferences, "guest-references", "resolve {{SECRET:name}} in what sandboxes send to destinations of routing rules, unless a rule sets guestReferences. A sandbox then chooses where in a request a secret goes"},
+		{&s.MaskResponses, "mask-responses", "mask secrets of routing rules in answers of their destinations, unless a rule sets maskResponses. Answers are then asked for whole and uncompressed"},
 		{&s.MaxConnections, "max-connections", "limit open connections to this `number`; 0: as many as file descriptors allow (ulimit -n), at most 8192"},
 		{&s.MaxPerSource, "max-connections-per-source", "limit the connections of one source (an IPv4 address or IPv6 /64) to this `number`; 0: 512, or half of --max-connections from loopback"},
 		{&s.SourceRate, "source-rate", "rate limit of one source: a `rate` such as 100 per second, 100:500 with a burst of 500, or off (default: 1000:5000, and 20 times that from loopback)"},

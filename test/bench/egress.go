@@ -232,7 +232,7 @@ func (s *servers) egress(rules doze.Proxy, i *intercept.Interceptor) (proxy stri
 		return "", err
 	}
 	if i != nil {
-		compiled, err := intercept.Compile(rules.Routing)
+		compiled, err := intercept.Compile(rules.Routing, intercept.Defaults{})
 		if err != nil {
 			return "", err
 		}
@@ -263,10 +263,19 @@ type interceptor struct {
 
 // Intercept implements [egress.Interceptor].
 func (i interceptor) Intercept(ctx context.Context, _ egress.Guest, c net.Conn, to egress.Destination, _ []int, dial func(context.Context) (net.Conn, error)) {
-	_ = i.Serve(ctx, c, intercept.Session{
-		Authority: "bench", Host: to.Name, Port: to.Port, Dial: dial,
-		Decide: func() (*intercept.Injection, bool) { return i.rules.For(to.Name, to.Port), true },
-	})
+	session := i.session(to)
+	session.Authority, session.Dial = "bench", dial
+	_ = i.Serve(ctx, c, session)
+}
+
+// Request implements [egress.Interceptor].
+func (i interceptor) Request(w http.ResponseWriter, r *http.Request, _ egress.Guest, to egress.Destination, by http.RoundTripper) {
+	intercept.Serve(w, r, i.session(to), by)
+}
+
+func (i interceptor) session(to egress.Destination) intercept.Session {
+	at := doze.Address{Host: to.Name, Port: to.Port, Plain: to.Plain}
+	return intercept.Session{To: at, Decide: func() (*intercept.Injection, bool) { return i.rules.For(at), true }}
 }
 
 // goproxy is the yardstick: a library that is often taken for this.

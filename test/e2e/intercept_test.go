@@ -108,7 +108,8 @@ func TestRouting(t *testing.T) {
 	})
 	rule := func(secret string) string {
 		return `{"spec":{"network":{"proxy":{"routing":[{"destinations":["` + routed + `"],
-			"headers":{"Authorization":"Bearer {{SECRET:key}}","X-Id":"{{FUNC:uuid}}"},"body":{"api_key":"{{SECRET:key}}"}` + secret + `}]}}}}`
+			"headers":{"Authorization":"Bearer {{SECRET:key}}","X-Id":"{{FUNC:uuid}}"},"body":{"api_key":"{{SECRET:key}}"}` + secret + `},
+			{"destinations":["GET:` + routed + `/clear"],"headers":{"X-Clear":"injected"}}]}}}}`
 	}
 	one := `,"secrets":{"key":"` + secretOne + `"}`
 	answer := ask(t, p, "POST", "/sandboxes", strings.Replace(rule(one), "{", `{"metadata":{"name":"one"},`, 1))
@@ -136,16 +137,17 @@ func TestRouting(t *testing.T) {
 	})
 	t.Run("in clear", func(t *testing.T) {
 		for _, to := range []string{routed, publicIP} {
-			out := sh(t, agent, `curl -s --noproxy '*' http://`+to+`/ -H 'Host: `+routed+`' -H 'Authorization: mine'`)
-			if strings.Contains(out, "Bearer") || !strings.Contains(out, "[mine]") {
-				t.Errorf("a request in clear to %s: %s", to, out)
+			for path, injected := range map[string]bool{"/": false, "/clear/": true, "/clearer": false} {
+				out := sh(t, agent, `curl -s --noproxy '*' http://`+to+path+` -H 'Host: `+routed+`' -H 'Authorization: mine'`)
+				if strings.Contains(out, "Bearer") || !strings.Contains(out, "[mine]") || strings.Contains(out, "injected") != injected {
+					t.Errorf("a request in clear to %s%s: %s", to, path, out)
+				}
 			}
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
 		for name, command := range map[string]string{
 			"another host":   `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'Host: ` + spliced + `'`,
-			"a reference":    `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'X-Key: {{SECRET:key}}'`,
 			"broken JSON":    `curl -s -o /dev/null -w '%{http_code}' https://` + routed + `/ -H 'Content-Type: application/json' -d '{'`,
 			"an odd path":    `curl -s --path-as-is -o /dev/null -w '%{http_code}' https://` + routed + `//evil.test/../x`,
 			"without a name": `curl -sk --noproxy '*' -o /dev/null -w '%{http_code}' https://` + publicIP + `/ || true`,
@@ -158,6 +160,18 @@ func TestRouting(t *testing.T) {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
 		}
+	})
+	t.Run("a reference", func(t *testing.T) {
+		if out := sh(t, agent, `curl -s https://`+routed+`/ -H 'X-Key: {{SECRET:key}}'`); !strings.Contains(out, "X-Key:[{{SECRET:key}}]") {
+			t.Errorf("it is not sent as it is: %s", out)
+		}
+		resolving := strings.Replace(rule(one), `"headers"`, `"guestReferences":true,"headers"`, 1)
+		ask(t, p, "PUT", "/sandboxes/one", resolving)
+		out := sh(t, agent, `curl -s https://`+routed+`/ -H 'X-Key: {{SECRET:key}}'`)
+		if got := d.last.Load().Header.Get("X-Key"); got != secretOne || strings.Contains(out, secretOne) {
+			t.Errorf("%q is sent, and the sandbox sees %s", got, out)
+		}
+		ask(t, p, "PUT", "/sandboxes/one", rule(one))
 	})
 	t.Run("changes", func(t *testing.T) {
 		answer += ask(t, p, "PUT", "/sandboxes/one", ask(t, p, "GET", "/sandboxes/one", ""))
