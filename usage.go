@@ -54,8 +54,8 @@ type DiskUsage struct {
 	ArchiveBytes    int64 `json:"archiveBytes"`
 }
 
-// NetworkUsage counts the bytes on the link of a sandbox, requests to it included,
-// since the link was made: with the sandbox, or after a start of the host.
+// NetworkUsage counts the bytes on the link of a sandbox, requests to it included. The
+// count begins with the sandbox, and again after a start of the host.
 type NetworkUsage struct {
 	ReceivedBytes int64 `json:"receivedBytes"`
 	SentBytes     int64 `json:"sentBytes"`

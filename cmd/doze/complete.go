@@ -41,6 +41,10 @@ func (a *app) complete(word string, all lister, commands ...*cobra.Command) {
 		if !strings.HasPrefix(arguments, word) {
 			continue
 		}
+		if a.listers == nil {
+			a.listers = map[*cobra.Command]lister{}
+		}
+		a.listers[cmd] = all
 		many := strings.HasPrefix(arguments, word+"…")
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 && !many {

@@ -107,8 +107,8 @@ func (e *entry) permissions() string { return fmt.Sprintf("%04o", e.mode) }
 
 // conclude says what was copied, if it is to, and what was not.
 func (c *copier) conclude(say bool) (err error) {
-	if say && c.app.asJSON() {
-		err = c.app.printJSON(c.sum)
+	if say && c.app.whole() {
+		err = c.app.printWhole(c.sum)
 	}
 	if len(c.passed) > 0 {
 		err = errors.Join(err, fmt.Errorf("skipped links and special files: %s", strings.Join(c.passed, ", ")))

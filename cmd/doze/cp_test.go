@@ -154,7 +154,7 @@ func TestCopy(t *testing.T) {
 			wantHere: map[string]string{"d/": "", "d/f": "x", "d/l": "x"}, says: "skipped links",
 		},
 		"nothing here":    {from: "HERE/none", to: "web:f", code: 1, says: "no such file"},
-		"nothing there":   {from: "web:none", to: "HERE/f", code: 1, says: "no such file"},
+		"nothing there":   {from: "web:none", to: "HERE/f", code: 3, says: "no such file"},
 		"no directory":    {there: map[string]string{"f": "x"}, from: "web:f", to: "HERE/none/", code: 1, says: "no such directory"},
 		"both here":       {from: "HERE/a", to: "./web:b", code: 2, says: "one of the two"},
 		"both there":      {from: "web:a", to: "web:b", code: 2, says: "one of the two"},
@@ -234,7 +234,7 @@ func TestCopyOfALargeFile(t *testing.T) {
 	plant(t, dir, map[string]string{"large": "before"})
 
 	lose.Store(2)
-	if code, _, errs := s.command(t.Context(), t, "", "sandbox", "cp", filepath.Join(home, "large"), "web:"); code != 1 {
+	if code, _, errs := s.command(t.Context(), t, "", "sandbox", "cp", filepath.Join(home, "large"), "web:"); code != 5 {
 		t.Errorf("with a part that is lost: exit code %d, %q", code, errs)
 	}
 	if got := harvest(t, dir); got["large"] != "before" || len(got) != 1 {

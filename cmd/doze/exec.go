@@ -102,14 +102,25 @@ func (a *app) detached(ctx context.Context, agent *client.Agent, run client.Comm
 	switch {
 	case err != nil:
 		return err
-	case a.asJSON():
-		return a.printJSON(p)
+	case a.whole():
+		return a.printWhole(p)
 	default:
 		return copyOut(a.out, printable(p.Name)+"\n")
 	}
 }
 
+// errTooLong is the cause of the end of a command that reached its timeout, and of the
+// error that says so.
 var errTooLong = errors.New("the command reached its timeout")
+
+// timeoutError is errTooLong in the words of a user.
+type timeoutError time.Duration
+
+func (d timeoutError) Error() string {
+	return fmt.Sprintf("the command ran for longer than %v and was stopped", time.Duration(d))
+}
+
+func (d timeoutError) Unwrap() error { return errTooLong }
 
 // attached runs a command to its end, or to ours.
 func (a *app) attached(ctx context.Context, agent *client.Agent, run client.Command, timeout time.Duration) error {
@@ -130,8 +141,8 @@ func (a *app) attached(ctx context.Context, agent *client.Agent, run client.Comm
 	if err != nil {
 		return err
 	}
-	if a.asJSON() {
-		if err := a.printJSON(p); err != nil {
+	if a.whole() {
+		if err := a.printWhole(p); err != nil {
 			return err
 		}
 	}
@@ -177,7 +188,7 @@ func signalName(n int) string {
 // print passes output on, unless the answer is printed whole at the end.
 func (a *app) print(from client.Channel, data string) error {
 	switch {
-	case a.asJSON():
+	case a.whole():
 		return nil
 	case from == client.Stdout:
 		return copyOut(a.out, data)
@@ -195,7 +206,7 @@ func (a *app) stop(ctx context.Context, agent *client.Agent, name string, why er
 		err = nil // it ended just now
 	}
 	if errors.Is(why, errTooLong) {
-		why = fmt.Errorf("the command ran for longer than %v and was stopped", timeout)
+		why = timeoutError(timeout)
 	}
 	if err != nil {
 		return fmt.Errorf("the command may still run: %w", err)

@@ -10,14 +10,6 @@ import (
 	"github.com/dozehq/doze/client"
 )
 
-// show prints v as the API gives it, or as rows.
-func (a *app) show(v any, rows [][]string) error {
-	if a.asJSON() {
-		return a.printJSON(v)
-	}
-	return a.table(rows)
-}
-
 // each calls fn for every name, and says which are done.
 func (a *app) each(ctx context.Context, names []string, fn func(context.Context, *client.Client, string) error) error {
 	c, err := a.connect()
@@ -30,7 +22,7 @@ func (a *app) each(ctx context.Context, names []string, fn func(context.Context,
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
-		if !a.asJSON() {
+		if !a.whole() {
 			errs = append(errs, copyOut(a.out, name+"\n"))
 		}
 	}
@@ -56,8 +48,8 @@ func (a *app) key() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON() {
-				return a.printJSON(k)
+			if a.whole() {
+				return a.printWhole(k)
 			}
 			return copyOut(a.out, k.Key+"\n")
 		},

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,18 +22,10 @@ import (
 	"github.com/dozehq/doze/client"
 )
 
-// Exit codes. A command that runs in a sandbox brings its own.
-const (
-	exitFailed      = 1
-	exitUsage       = 2
-	exitSignal      = 128 // and the number of a signal, as shells report one
-	exitInterrupted = exitSignal + 2
-)
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second interrupt ends us at once
-	a := app{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
+	a := app{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now}
 	if dir, err := os.UserConfigDir(); err == nil {
 		a.config = filepath.Join(dir, "doze", "config.json")
 	}
@@ -46,6 +39,8 @@ type app struct {
 	getenv   func(string) string
 	config   string // path of the configuration; empty if this host has no place for it
 	format   string // how answers are printed
+	now      func() time.Time
+	listers  map[*cobra.Command]lister // what the arguments of a command name
 }
 
 // exitError is the error of a command that ran to its end in a sandbox.
@@ -62,7 +57,7 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
@@ -72,24 +67,20 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitInterrupted
 	}
-	text := strings.Join(strings.Fields(printable(err.Error())), " ")
+	text := strings.Join(strings.Fields(printable(err.Error()+a.suggestName(ctx, cmd, err))), " ")
 	_, usage := errors.AsType[usageError](err)
-	if a.asJSON() {
-		a.sayJSON(err, text, usage)
-		if usage {
-			return exitUsage
-		}
-		return exitFailed
+	if a.whole() {
+		a.sayWhole(err, text, usage)
+		return exitCode(err)
 	}
 	if usage {
-		a.say("doze: " + text + "; see --help\n")
-		return exitUsage
+		text += "; see --help"
 	}
 	if e, ok := errors.AsType[*doze.Error](err); ok && e.Kind == doze.Unauthenticated {
 		text += " (doze login stores a key)"
 	}
 	a.say("doze: " + text + "\n")
-	return exitFailed
+	return exitCode(err)
 }
 
 func (a *app) root() *cobra.Command {
@@ -102,10 +93,10 @@ func (a *app) root() *cobra.Command {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{inWords(err)} })
-	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "output format: `table|json`")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggestFlag(cmd, inWords(err))} })
+	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "output format: `"+strings.Join(formats, "|")+"`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
-	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version())
+	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version(), exitHelp())
 	return root
 }
 
@@ -126,7 +117,7 @@ func (a *app) say(text string) { _, _ = io.WriteString(a.err, text) }
 // group is what a command does that only has others below it.
 func group(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s has no command %q", cmd.CommandPath(), args[0])
+		return usagef("%s has no command %q%s", cmd.CommandPath(), args[0], suggestCommand(cmd, args[0]))
 	}
 	return cmd.Help()
 }

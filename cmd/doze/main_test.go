@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/creack/pty"
@@ -43,6 +44,9 @@ func (s *server) calls() []string {
 	defer s.mu.Unlock()
 	return s.got
 }
+
+// testNow is the time at which commands of tests run.
+func testNow() time.Time { return time.Date(2026, 1, 2, 3, 9, 6, 0, time.UTC) }
 
 // generated is the name that exec gives a process.
 var generated = regexp.MustCompile(`exec-[a-z2-7]{20,}`)
@@ -147,7 +151,7 @@ func (s *server) command(ctx context.Context, t *testing.T, in string, args ...s
 	t.Helper()
 	var o, e bytes.Buffer
 	env := map[string]string{"DOZE_ADDRESS": s.URL, "DOZE_KEY": "good", "DOZE_WORKSPACE": "w", "HERE": "local"}
-	a := app{out: &o, err: &e, getenv: func(k string) string { return env[k] }, config: filepath.Join(t.TempDir(), "c.json")}
+	a := app{out: &o, err: &e, getenv: func(k string) string { return env[k] }, now: testNow, config: filepath.Join(t.TempDir(), "c.json")}
 	if in != "" {
 		a.in = strings.NewReader(in)
 	}
@@ -156,8 +160,8 @@ func (s *server) command(ctx context.Context, t *testing.T, in string, args ...s
 }
 
 func TestCommands(t *testing.T) {
-	const header = "NAME  STATUS    STATE    IMAGE  MEMORY  LAST USED             URL\n"
-	const row = "web   DEPLOYED  STANDBY  base   4096    2026-01-02 03:04:05Z  BASE/run/w/sandboxes/web\n"
+	const header = "NAME  STATUS    STATE    IMAGE  MEMORY  LAST USED  URL\n"
+	const row = "web   DEPLOYED  STANDBY  base   4096    5m ago     BASE/run/w/sandboxes/web\n"
 	runCommands(t, map[string]commandCase{
 		"create": {
 			"sandbox|create|web|--image|img|--memory|512|--env|A=b=c|-e|HERE|--label|k=v|--port|80|--port|81|--ttl|1h|--external-id|x|--if-not-exists",
@@ -174,10 +178,12 @@ func TestCommands(t *testing.T) {
 		"template of none":  {"volume|template|upload|t|/nonexist", 1, "", "doze: stat /nonexist: no such file or directory\n", nil},
 		"template of links": {"volume|template|upload|t|/proc/self/ns", 1, "", "doze: /proc/self/ns/cgroup is neither a file nor a directory: a template cannot have links or special files\n", nil},
 		"get":               {"sandbox|get|web", 0, header + row, "", nil},
-		"get, unknown":      {"sandbox|get|nope", 1, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope"}},
-		"get, as JSON":      {"-o|json|sandbox|get|nope", 1, "", `{"error":"not_found","code":404,"message":"there is no such sandbox"}` + "\n", []string{"GET /v0/sandboxes/nope"}},
+		"get, unknown":      {"sandbox|get|nope", 3, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"get, misspelt":     {"sandbox|get|wep", 3, "", "doze: there is no such sandbox; did you mean web?\n", []string{"GET /v0/sandboxes/wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"get, as a name":    {"sandbox|get|web|-o|name", 0, "web\n", "", nil},
+		"get, as JSON":      {"-o|json|sandbox|get|nope", 3, "", `{"error":"not_found","code":404,"message":"there is no such sandbox"}` + "\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
 		"usage, as JSON":    {"sandbox|create|-o|json|--label|k", 2, "", `{"error":"usage","message":"--label must be key=value, not \"k\""}` + "\n", nil},
-		"rm, one is gone":   {"sandbox|rm|web|nope", 1, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope"}},
+		"rm, one is gone":   {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
 		"exec, shell text":  {"sandbox|exec|web|--|ls; wc -l", 0, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"ls; wc -l","name":"NAME","waitForCompletion":true}`}},
 		"exec, quoted": {
 			"sandbox|exec|web|-w|/app|-e|A=b|--|echo|-n|it's|$HOME||*", 0, "out\n", "err\n",
@@ -190,7 +196,7 @@ func TestCommands(t *testing.T) {
 		"exec, odd code":   {"sandbox|exec|web|--|wrap", 1, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"wrap","name":"NAME","waitForCompletion":true}`}},
 		"exec, detached":   {"sandbox|exec|web|-d|--keep-alive|--|serve", 0, "p\n", "", []string{`POST /run/w/sandboxes/web/process {"command":"serve","keepAlive":true,"timeout":0}`}},
 		"exec, timeout": {
-			"sandbox|exec|web|--timeout|1s|--|forever", 1, "out\n", "err\ndoze: the command ran for longer than 1s and was stopped\n",
+			"sandbox|exec|web|--timeout|1s|--|forever", 124, "out\n", "err\ndoze: the command ran for longer than 1s and was stopped\n",
 			[]string{`POST /run/w/sandboxes/web/process {"command":"forever","name":"NAME","waitForCompletion":true}`, "DELETE /run/w/sandboxes/web/process/NAME"},
 		},
 		"exec, no command":   {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
@@ -210,10 +216,11 @@ func TestCommands(t *testing.T) {
 			"schedule|runs|web", 0, "SANDBOX SCHEDULE STARTED STATUS CODE PROCESS ERROR\nweb s - failed 0 - sandbox web: no room\n", "",
 			[]string{"GET /v0/schedule-executions?limit=200&sandbox=web"},
 		},
-		"unknown command":      {"sandboxen", 2, "", "doze: doze has no command \"sandboxen\"; see --help\n", nil},
+		"unknown command":      {"sandboxen", 2, "", "doze: doze has no command \"sandboxen\"; did you mean sandbox or sandboxes?; see --help\n", nil},
 		"unknown subcommand":   {"sandbox|fly", 2, "", "doze: doze sandbox has no command \"fly\"; see --help\n", nil},
+		"misspelt flag":        {"sandbox|ls|--lable|k=v", 2, "", "doze: unknown flag: --lable; did you mean --label?; see --help\n", nil},
 		"unknown flag":         {"version|--loud", 2, "", "doze: unknown flag: --loud; see --help\n", nil},
-		"unknown format":       {"version|-o|xml", 2, "", "doze: --output must be table or json, not \"xml\"; see --help\n", nil},
+		"unknown format":       {"version|-o|xml", 2, "", "doze: --output must be table, wide, json, yaml or name, not \"xml\"; see --help\n", nil},
 		"too many arguments":   {"sandbox|get|a|b", 2, "", "doze: doze sandbox get has too many arguments; see --help\n", nil},
 		"JSON of one":          {"sandbox|get|web|-o|json", 0, "", "", nil},
 		"JSON of an execution": {"sandbox|exec|web|-o|json|--|false", 1, "", "", []string{`POST /run/w/sandboxes/web/process {"command":"false","name":"NAME","waitForCompletion":true}`}},
@@ -371,14 +378,14 @@ func TestLogin(t *testing.T) {
 		"data":            {"", []string{"--data", data}, 0, "logged in to BASE, workspace w\n"},
 		"workspace":       {"good", []string{"--workspace", "w"}, 0, "logged in to BASE, workspace w\n"},
 		"other workspace": {"good", []string{"--workspace", "v"}, 1, "doze: the key has no access to the workspace \"v\"; it has: w\n"},
-		"bad key":         {"", []string{"--key", "bad"}, 1, "doze: the API key is not valid (doze login stores a key)\n"},
+		"bad key":         {"", []string{"--key", "bad"}, 4, "doze: the API key is not valid (doze login stores a key)\n"},
 		"nothing":         {"", nil, 2, "doze: give a key on standard input, or with --key or --data; see --help\n"},
 		"both":            {"", []string{"--data", data, "--key", "k"}, 2, "doze: give --key or --data, not both; see --help\n"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			var errs bytes.Buffer
-			a := app{in: strings.NewReader(c.in), out: io.Discard, err: &errs, getenv: func(string) string { return "" }, config: filepath.Join(t.TempDir(), "doze", "config.json")}
+			a := app{in: strings.NewReader(c.in), out: io.Discard, err: &errs, getenv: func(string) string { return "" }, now: testNow, config: filepath.Join(t.TempDir(), "doze", "config.json")}
 			code := a.run(t.Context(), append([]string{"login", "--address", s.URL}, c.args...))
 			if want := strings.ReplaceAll(c.errs, "BASE", s.URL); code != c.code || errs.String() != want {
 				t.Errorf("code %d\n%s%s", code, errs.String(), want)
@@ -410,7 +417,7 @@ func TestLoginFindsTheServerOfADataDirectory(t *testing.T) {
 		}
 	}
 	var errs bytes.Buffer
-	a := app{out: io.Discard, err: &errs, getenv: func(string) string { return "" }, config: filepath.Join(t.TempDir(), "doze", "config.json")}
+	a := app{out: io.Discard, err: &errs, getenv: func(string) string { return "" }, now: testNow, config: filepath.Join(t.TempDir(), "doze", "config.json")}
 	// Another server that was used before is not meant.
 	if err := a.save(settings{Address: "http://127.0.0.1:1", Key: "k"}); err != nil {
 		t.Fatal(err)
@@ -430,7 +437,7 @@ func TestLoginFindsTheServerOfADataDirectory(t *testing.T) {
 
 func TestNobodyIsLoggedIn(t *testing.T) {
 	var errs bytes.Buffer
-	a := app{out: io.Discard, err: &errs, getenv: func(string) string { return "" }, config: filepath.Join(t.TempDir(), "none")}
+	a := app{out: io.Discard, err: &errs, getenv: func(string) string { return "" }, now: testNow, config: filepath.Join(t.TempDir(), "none")}
 	if code := a.run(t.Context(), []string{"sandbox", "ls"}); code != 1 || !strings.Contains(errs.String(), "run doze login") {
 		t.Errorf("code %d, %s", code, errs.String())
 	}

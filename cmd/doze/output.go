@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/dozehq/doze"
 )
@@ -16,29 +21,64 @@ import (
 // The ways to print an answer.
 const (
 	formatTable = "table"
+	formatWide  = "wide" // a table with all columns, and with times as RFC 3339 writes them
 	formatJSON  = "json"
+	formatYAML  = "yaml"
+	formatName  = "name" // the first column, one line for each record
 )
 
+var formats = []string{formatTable, formatWide, formatJSON, formatYAML, formatName}
+
 func checkFormat(f string) error {
-	if f != formatTable && f != formatJSON {
-		return usagef("--output must be %s or %s, not %q", formatTable, formatJSON, f)
+	if !slices.Contains(formats, f) {
+		return usagef("--output must be %s or %s, not %q", strings.Join(formats[:len(formats)-1], ", "), formats[len(formats)-1], f)
 	}
 	return nil
 }
 
-// asJSON reports whether answers are printed as the API gives them.
-func (a *app) asJSON() bool { return a.format == formatJSON }
+// whole reports whether answers are printed as the API gives them.
+func (a *app) whole() bool { return a.format == formatJSON || a.format == formatYAML }
 
-func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.out)
+// printWhole writes v as the API gives it.
+func (a *app) printWhole(v any) error {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	if a.format == formatYAML {
+		return writeYAML(a.out, out.Bytes())
+	}
+	_, err := out.WriteTo(a.out)
+	return err
 }
 
-// sayJSON tells the user of an error in the form of the API. Errors that are
-// none of the API's have no code.
-func (a *app) sayJSON(err error, text string, usage bool) {
+// writeYAML writes JSON, which is YAML too, in the style of YAML. Members stay in their
+// order.
+func writeYAML(w io.Writer, raw []byte) error {
+	var n yaml.Node
+	if err := yaml.Unmarshal(raw, &n); err != nil {
+		return err
+	}
+	plainStyle(&n)
+	e := yaml.NewEncoder(w)
+	e.SetIndent(2)
+	return errors.Join(e.Encode(&n), e.Close())
+}
+
+// plainStyle takes the style of JSON off a node. The encoder quotes what needs it.
+func plainStyle(n *yaml.Node) {
+	n.Style = 0
+	for _, in := range n.Content {
+		plainStyle(in)
+	}
+}
+
+// sayWhole tells the user of an error in the form of the API. Errors that are none
+// of the API's have no code.
+func (a *app) sayWhole(err error, text string, usage bool) {
 	said := struct {
 		Error   string `json:"error"`
 		Code    int    `json:"code,omitempty"`
@@ -54,14 +94,45 @@ func (a *app) sayJSON(err error, text string, usage bool) {
 	_ = e.Encode(said) // nothing can be done if that fails
 }
 
-// table prints rows under a header.
+// show prints v as the API gives it, or as rows.
+func (a *app) show(v any, rows [][]string) error {
+	if a.whole() {
+		return a.printWhole(v)
+	}
+	return a.table(rows)
+}
+
+// extra begins the header of a column that only a wide table has.
+const extra = "+"
+
+// table prints rows under a header, or only the names of what they are about.
 func (a *app) table(rows [][]string) error {
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = cmp.Or(printable(cell), "-")
+	if len(rows) == 0 {
+		return nil
+	}
+	if a.format == formatName {
+		for _, row := range rows[1:] {
+			if err := copyOut(a.out, printable(row[0])+"\n"); err != nil {
+				return err
+			}
 		}
-		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
+		return nil
+	}
+	wide := a.format == formatWide
+	now := a.now()
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for n, row := range rows {
+		var cells []string
+		for i, cell := range row {
+			if strings.HasPrefix(rows[0][i], extra) && !wide {
+				continue
+			}
+			if n == 0 {
+				cell = strings.TrimPrefix(cell, extra)
+			}
+			cells = append(cells, cmp.Or(printable(dated(cell, wide, now)), "-"))
+		}
+		if _, err := fmt.Fprintln(w, strings.Join(cells, "\t")); err != nil {
 			return err
 		}
 	}
@@ -79,11 +150,51 @@ func printable(s string) string {
 	}, s)
 }
 
+// stamp begins a cell that is a moment. The rest is as RFC 3339 writes it.
+const stamp = "\x00"
+
+// moment is the cell of a moment: empty for the zero one.
 func moment(t doze.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return t.UTC().Format("2006-01-02 15:04:05Z")
+	return stamp + t.UTC().Format(time.RFC3339)
+}
+
+// dated is the text of a cell. A moment is told by its distance from now, but in a wide
+// table.
+func dated(cell string, wide bool, now time.Time) string {
+	text, is := strings.CutPrefix(cell, stamp)
+	t, err := time.Parse(time.RFC3339, text)
+	switch {
+	case !is:
+		return cell
+	case wide || err != nil:
+		return text
+	}
+	return ago(now.Sub(t))
+}
+
+// ago tells a distance in its largest unit: "5m ago", or "in 5m".
+func ago(d time.Duration) string {
+	if d < 0 {
+		return "in " + span(-d)
+	}
+	return span(d) + " ago"
+}
+
+// span is a time in its largest unit, rounded down.
+func span(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, u := range []struct {
+		of   time.Duration
+		name string
+	}{{365 * day, "y"}, {day, "d"}, {time.Hour, "h"}, {time.Minute, "m"}} {
+		if d >= u.of {
+			return fmt.Sprintf("%d%s", d/u.of, u.name)
+		}
+	}
+	return fmt.Sprintf("%ds", d/time.Second)
 }
 
 // copyOut writes text as it is.

@@ -69,8 +69,8 @@ localhost, so that no web page can reach the port by DNS rebinding.`,
 }
 
 func (a *app) printPort(url string) error {
-	if a.asJSON() {
-		return a.printJSON(map[string]string{"url": url})
+	if a.whole() {
+		return a.printWhole(map[string]string{"url": url})
 	}
 	return copyOut(a.out, url+"\n")
 }

@@ -36,8 +36,8 @@ func (a *app) createPreview() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON() {
-				return a.printJSON(made)
+			if a.whole() {
+				return a.printWhole(made)
 			}
 			return copyOut(a.out, printable(made.Spec.URL)+"\n")
 		},
@@ -93,8 +93,8 @@ func (a *app) previewToken() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON() {
-				return a.printJSON(made)
+			if a.whole() {
+				return a.printWhole(made)
 			}
 			return copyOut(a.out, printable(made.Spec.Token)+"\n")
 		},

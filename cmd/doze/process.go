@@ -18,8 +18,8 @@ func (a *app) processes() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON() {
-				return a.printJSON(all)
+			if a.whole() {
+				return a.printWhole(all)
 			}
 			rows := [][]string{{"PID", "NAME", "STATUS", "EXIT", "STARTED", "COMMAND"}}
 			for _, p := range all {
@@ -39,7 +39,7 @@ func (a *app) logs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs NAME PROCESS", Short: "Print the output of a process", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if follow && a.asJSON() {
+			if follow && a.whole() {
 				return usagef("--follow prints no JSON")
 			}
 			agent, err := a.enter(cmd.Context(), args[0])
@@ -53,8 +53,8 @@ func (a *app) logs() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.asJSON() {
-				return a.printJSON(l)
+			if a.whole() {
+				return a.printWhole(l)
 			}
 			if err := copyOut(a.out, l.Stdout); err != nil {
 				return err

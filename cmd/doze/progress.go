@@ -49,7 +49,7 @@ func (a *app) watch(what string, total int64) *progress {
 // watched reports whether somebody looks on.
 func (a *app) watched() bool {
 	f, ok := a.err.(*os.File)
-	return ok && !a.asJSON() && term.IsTerminal(int(f.Fd()))
+	return ok && !a.whole() && term.IsTerminal(int(f.Fd()))
 }
 
 // draw draws one line again and again, and wipes it off at the end.

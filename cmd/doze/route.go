@@ -40,7 +40,7 @@ sandbox was created with a rule or with --proxy.`,
 				}
 				return nil
 			})
-			if err == nil && late && !a.asJSON() {
+			if err == nil && late && !a.whole() {
 				a.say("note: if it was made without rules, its programs refuse the certificates that this needs: make it with --proxy\n")
 			}
 			return err

@@ -136,8 +136,8 @@ func (a *app) list() *cobra.Command {
 				}
 				all = append(all, s)
 			}
-			if a.asJSON() {
-				return a.printJSON(all)
+			if a.whole() {
+				return a.printWhole(all)
 			}
 			return a.table(sandboxRows(all...))
 		},
@@ -182,12 +182,12 @@ func (a *app) remove() *cobra.Command {
 					errs = append(errs, fmt.Errorf("%s: %w", name, err))
 					continue
 				}
-				if gone = append(gone, s); !a.asJSON() {
+				if gone = append(gone, s); !a.whole() {
 					errs = append(errs, copyOut(a.out, name+"\n"))
 				}
 			}
-			if a.asJSON() {
-				errs = append(errs, a.printJSON(gone))
+			if a.whole() {
+				errs = append(errs, a.printWhole(gone))
 			}
 			return errors.Join(errs...)
 		},
@@ -195,8 +195,8 @@ func (a *app) remove() *cobra.Command {
 }
 
 func (a *app) printSandbox(s doze.Sandbox) error {
-	if a.asJSON() {
-		return a.printJSON(s)
+	if a.whole() {
+		return a.printWhole(s)
 	}
 	return a.table(sandboxRows(s))
 }

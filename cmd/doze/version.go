@@ -24,8 +24,8 @@ func (a *app) version() *cobra.Command {
 		Use: "version", Short: "Print the version of this program", Args: takes(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
-			if a.asJSON() {
-				return a.printJSON(b)
+			if a.whole() {
+				return a.printWhole(b)
 			}
 			return copyOut(a.out, fmt.Sprintf("doze %s (%s, %s)\n", b.Version, b.Go, b.Platform))
 		},

@@ -76,7 +76,7 @@ func TestCLINouns(t *testing.T) {
 		t.Error(out)
 	}
 	s.ok(t, "doze", "sandbox", "unarchive", "web")
-	if r := s.run(t, "", "doze", "sandbox", "unarchive", "web"); r.code != 1 || !strings.Contains(r.err, "only one that is ARCHIVED") {
+	if r := s.run(t, "", "doze", "sandbox", "unarchive", "web"); r.code != 4 || !strings.Contains(r.err, "only one that is ARCHIVED") {
 		t.Errorf("it is not archived: %+v", r)
 	}
 	s.ok(t, "doze", "sandbox", "rm", "copy")
@@ -90,7 +90,7 @@ func TestCLINouns(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.ok(t, "doze", "key", "ls", "-o", "json")), &keys); err != nil || len(keys) != 2 || keys[1].Name != "ci" {
 		t.Fatalf("%+v, %v", keys, err)
 	}
-	if r := s.run(t, key+"\n", "doze", "login", "--address", p.Address); r.code != 1 || !strings.Contains(r.err, "workspaces:list") {
+	if r := s.run(t, key+"\n", "doze", "login", "--address", p.Address); r.code != 4 || !strings.Contains(r.err, "workspaces:list") {
 		t.Errorf("a key that may little: %+v", r)
 	}
 	s.ok(t, "doze", "key", "rm", keys[1].ID)
@@ -102,7 +102,7 @@ func TestCLINouns(t *testing.T) {
 	if out := s.ok(t, "doze", "domain", "shares", "shop.example", "-o", "json"); strings.TrimSpace(out) != "[]" {
 		t.Error(out)
 	}
-	if r := s.run(t, "", "doze", "domain", "share", "shop.example", "account"); r.code != 1 || !strings.Contains(r.err, "not verified") {
+	if r := s.run(t, "", "doze", "domain", "share", "shop.example", "account"); r.code != 4 || !strings.Contains(r.err, "not verified") {
 		t.Errorf("it is not verified: %+v", r)
 	}
 	s.ok(t, "doze", "domain", "rm", "shop.example")

@@ -75,7 +75,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	fails(1, "doze login", "doze", "sandbox", "ls")
 	fails(2, "--help", "doze", "sandbox", "fly")
-	if r := s.run(t, "wrong\n", "doze", "login", "--address", p.Address); r.code != 1 || !strings.Contains(r.err, "key") {
+	if r := s.run(t, "wrong\n", "doze", "login", "--address", p.Address); r.code != 4 || !strings.Contains(r.err, "key") {
 		t.Errorf("login with a wrong key: %+v", r)
 	}
 	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
@@ -97,8 +97,8 @@ func TestCommandLine(t *testing.T) {
 	if sb.Metadata.Name != "cli" || sb.Status != "DEPLOYED" || sb.Metadata.Labels["x"] != "y" {
 		t.Errorf("%+v", sb)
 	}
-	fails(1, "already exists", "doze", "sandbox", "create", "cli")
-	fails(1, "metadata.name", "doze", "sandbox", "create", "NOT_A_NAME")
+	fails(4, "already exists", "doze", "sandbox", "create", "cli")
+	fails(2, "metadata.name", "doze", "sandbox", "create", "NOT_A_NAME")
 	s.ok(t, "doze", "sandbox", "create", "cli", "--if-not-exists")
 	if out := s.ok(t, "doze", "sandbox", "ls"); !strings.HasPrefix(out, "NAME") || !strings.Contains(out, "cli") || !strings.Contains(out, "RUNNING") {
 		t.Error(out)
@@ -110,7 +110,7 @@ func TestCommandLine(t *testing.T) {
 	if decode(s.ok(t, "doze", "sandbox", "get", "cli", "-o", "json"), &sb); sb.State != "RUNNING" {
 		t.Errorf("it is %s", sb.State)
 	}
-	fails(1, "none", "doze", "sandbox", "get", "none")
+	fails(3, "none", "doze", "sandbox", "get", "none")
 
 	r := s.run(t, "", "doze", "sandbox", "exec", "cli", "--", `echo "out $A"; echo err >&2; exit 7`)
 	if r.code != 7 || r.out != "out b c\n" || r.err != "err\n" {
@@ -129,7 +129,7 @@ func TestCommandLine(t *testing.T) {
 		t.Errorf("exec with more input than it wants: %+v", r)
 	}
 	fails(139, "signal 11, SIGSEGV", "doze", "sandbox", "exec", "cli", "--", "kill -SEGV $$")
-	fails(1, "longer than 1s", "doze", "sandbox", "exec", "cli", "--timeout", "1s", "--", "sleep 60")
+	fails(124, "longer than 1s", "doze", "sandbox", "exec", "cli", "--timeout", "1s", "--", "sleep 60")
 	var proc client.Process
 	if decode(s.ok(t, "doze", "sandbox", "exec", "cli", "-o", "json", "--", "echo hi"), &proc); proc.Stdout != "hi\n" {
 		t.Errorf("%+v", proc)
@@ -147,11 +147,11 @@ func TestCommandLine(t *testing.T) {
 		r := s.run(t, "", "doze", "sandbox", "logs", "cli", name)
 		return r.out == "started\n" && r.err == "oops\n"
 	})
-	fails(1, "not found", "doze", "sandbox", "logs", "cli", "none")
+	fails(3, "not found", "doze", "sandbox", "logs", "cli", "none")
 	if out := s.ok(t, "doze", "sandbox", "rm", "cli"); out != "cli\n" {
 		t.Error(out)
 	}
-	fails(1, "no such sandbox", "doze", "sandbox", "exec", "cli", "--", "true")
+	fails(3, "no such sandbox", "doze", "sandbox", "exec", "cli", "--", "true")
 }
 
 // networkByHand gives the sandbox "cli" rules, and takes them away again.
@@ -163,14 +163,14 @@ func networkByHand(t *testing.T, s shell) {
 		t.Errorf("without a pool: %s", out)
 	}
 	for _, mistake := range [][]string{{"--gateway", "office"}, {"--vpc", "none"}, {"--allow", "http://a.test"}, {"--network", "/dev/null"}} {
-		if r := s.run(t, "", append([]string{"doze", "network", "set", "cli"}, mistake...)...); r.code != 1 {
+		if r := s.run(t, "", append([]string{"doze", "network", "set", "cli"}, mistake...)...); r.code == 0 || r.code > 2 {
 			t.Errorf("%q: %+v", mistake, r)
 		}
 	}
 	s.ok(t, "doze", "network", "set", "cli", "--vpc", "lab", "--subnet", "backend", "--allow", "a.test", "--allow", "*.b.test")
 	s.ok(t, "doze", "network", "route", "cli", "a.test", "-H", "Authorization: Bearer {{SECRET:key}}", "--secret", "key=a-secret-value")
 	s.ok(t, "doze", "network", "route", "cli", "a.test", "-H", "X-Key: {{SECRET:key}}") // which keeps the secret
-	if r := s.run(t, `{"proxy":{"allowedDomains":[]}}`, "doze", "network", "set", "cli", "--network", "-"); r.code != 1 || !strings.Contains(r.err, "is empty") {
+	if r := s.run(t, `{"proxy":{"allowedDomains":[]}}`, "doze", "network", "set", "cli", "--network", "-"); r.code != 2 || !strings.Contains(r.err, "is empty") {
 		t.Errorf("an empty list: %+v", r)
 	}
 	const want = `RULE VALUE
@@ -183,7 +183,7 @@ route a.test: header X-Key
 	if out := regexp.MustCompile(" +").ReplaceAllString(s.ok(t, "doze", "network", "get", "cli"), " "); out != want {
 		t.Errorf("it has %s", out)
 	}
-	if r := s.run(t, "", "doze", "vpc", "rm", "lab"); r.code != 1 || !strings.Contains(r.err, "cli") {
+	if r := s.run(t, "", "doze", "vpc", "rm", "lab"); r.code != 4 || !strings.Contains(r.err, "cli") {
 		t.Errorf("a VPC that is in use: %+v", r)
 	}
 	s.ok(t, "doze", "network", "clear", "cli")
