@@ -79,7 +79,7 @@ type ServiceAccount struct {
 	ClientID    string   `json:"client_id"`
 	Secret      string   `json:"client_secret,omitempty"`
 	Name        string   `json:"name"`
-	Description string   `json:"description,omitempty"`
+	Description string   `json:"description"`
 	Scopes      []string `json:"scopes,omitempty"`
 	CreatedAt   Time     `json:"created_at,omitzero"`
 	UpdatedAt   Time     `json:"updated_at,omitzero"`

@@ -25,6 +25,9 @@ const (
 	ExternalIDPattern = "^[A-Za-z0-9-]+$"
 )
 
+// Plan is the plan of every resource. One installation has one, and bills nobody.
+const Plan = "self-hosted"
+
 // Metadata is what most resources share (spec 2.1). The fields below Labels
 // are set by the system; what a caller sends in them is ignored.
 type Metadata struct {
@@ -33,7 +36,7 @@ type Metadata struct {
 	ExternalID  string            `json:"externalId,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 
-	Plan      string `json:"plan,omitempty"`
+	Plan      string `json:"plan,omitempty"` // [Plan]
 	URL       string `json:"url,omitempty"`
 	Workspace string `json:"workspace,omitempty"`
 	CreatedAt Time   `json:"createdAt,omitzero"`

@@ -96,7 +96,7 @@ type VolumeTemplate struct {
 // VolumeTemplateSpec is what a caller wants.
 type VolumeTemplateSpec struct {
 	DefaultSize Megabytes `json:"defaultSize,omitempty"` // of volumes that are made from it
-	Description string    `json:"description,omitempty"`
+	Description string    `json:"description"`
 }
 
 // VolumeTemplateState is what the platform knows of a template.

@@ -17,7 +17,7 @@ import (
 func Stamp(m *doze.Metadata, c access.Caller) {
 	now := doze.Time{Time: time.Now()}
 	m.Workspace, m.CreatedAt, m.CreatedBy = c.Workspace, now, c.Sub
-	m.UpdatedAt, m.UpdatedBy = now, c.Sub
+	m.UpdatedAt, m.UpdatedBy, m.Plan = now, c.Sub, doze.Plan
 }
 
 // SameName adds a mistake if a caller gives a resource, a noun, another name. No

@@ -93,7 +93,7 @@ func (s *Server) view(sb store.Sandbox, by seen) doze.Sandbox {
 func (s *Server) bare(sb store.Sandbox, by seen) doze.Sandbox {
 	now := time.Now()
 	out := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
-	out.Metadata.URL = s.URL(sb.Metadata.Workspace, sb.Metadata.Name)
+	out.Metadata.URL, out.Metadata.Plan = s.URL(sb.Metadata.Workspace, sb.Metadata.Name), doze.Plan
 	used := s.lastUsed(sb, by, now)
 	out.Observed = doze.Observed{
 		Archive: sb.Archive, Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation,

@@ -31,7 +31,7 @@ func TestCreateAnswersAReadySandbox(t *testing.T) {
 		now := doze.Time{Time: time.Now().UTC()}
 		wantSB := planetest.Sandbox{
 			Metadata: doze.Metadata{
-				Name: "a", Labels: map[string]string{"x-blaxel-auto-generated": "true"}, Workspace: "main",
+				Name: "a", Labels: map[string]string{"x-blaxel-auto-generated": "true"}, Plan: doze.Plan, Workspace: "main",
 				URL: "http://a.main.test", CreatedAt: now, UpdatedAt: now, CreatedBy: "admin", UpdatedBy: "admin",
 			},
 			Spec: doze.SandboxSpec{Region: "here-1", Runtime: doze.Runtime{

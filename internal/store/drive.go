@@ -133,6 +133,7 @@ func scanDrive(r row) (d Drive, err error) {
 	if err := r.Scan(&d.ID, &body); err != nil {
 		return d, err
 	}
+	d.Metadata.Plan = doze.Plan // records of earlier versions have none
 	if err := json.Unmarshal([]byte(body), &d.Drive); err != nil {
 		return d, fmt.Errorf("the body of drive %s is damaged: %w", d.ID, err)
 	}

@@ -33,6 +33,7 @@ func (s *Store) ListPolicies(ctx context.Context, q listing.Query, now time.Time
 			if err := r.Scan(&one.id, &body); err != nil {
 				return one, err
 			}
+			one.Metadata.Plan = doze.Plan // records of earlier versions have none
 			return one, json.Unmarshal([]byte(body), &one.Policy)
 		},
 		where: func(one policy) listing.Cursor {
@@ -107,5 +108,6 @@ func scanPolicy(r row) (p doze.Policy, err error) {
 	if err := r.Scan(&body); err != nil {
 		return p, err
 	}
+	p.Metadata.Plan = doze.Plan // likewise
 	return p, json.Unmarshal([]byte(body), &p)
 }

@@ -84,6 +84,7 @@ func (s *Store) scanSecret(r row) (sec doze.Secret, err error) {
 	if err := r.Scan(&workspace, &name, &body, &text); err != nil {
 		return sec, err
 	}
+	sec.Metadata.Plan = doze.Plan // records of earlier versions have none
 	if err := json.Unmarshal([]byte(body), &sec); err != nil {
 		return sec, err
 	}

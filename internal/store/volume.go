@@ -292,6 +292,7 @@ func scanVolume(r row) (v Volume, err error) {
 	if err := r.Scan(&v.ID, &body, &sandbox); err != nil {
 		return v, err
 	}
+	v.Metadata.Plan = doze.Plan // records of earlier versions have none
 	if err := json.Unmarshal([]byte(body), &v.Volume); err != nil {
 		return v, fmt.Errorf("the body of volume %s is damaged: %w", v.ID, err)
 	}

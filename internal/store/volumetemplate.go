@@ -231,6 +231,7 @@ func scanTemplate(r row) (t doze.VolumeTemplate, err error) {
 	if err := r.Scan(&body); err != nil {
 		return t, err
 	}
+	t.Metadata.Plan = doze.Plan // records of earlier versions have none
 	return t, json.Unmarshal([]byte(body), &t)
 }
 

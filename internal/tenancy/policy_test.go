@@ -16,7 +16,7 @@ func TestPolicies(t *testing.T) {
 	p := planetest.Start(t, false)
 	made := planetest.Want[doze.Policy](p, 200, "POST", "/policies", `{"metadata":{"name":"near","labels":{"k":"v"},"plan":"x"},"spec":{"type":"location",
 		"locations":[{"type":"country","name":"de"}],"resourceTypes":["sandbox"],"maxTokens":{"input":5}}}`)
-	if made.Metadata.Workspace != "main" || made.Metadata.CreatedBy != "admin" || made.Metadata.Plan != "" || made.Spec.Locations[0].Name != "de" {
+	if made.Metadata.Workspace != "main" || made.Metadata.CreatedBy != "admin" || made.Metadata.Plan != doze.Plan || made.Spec.Locations[0].Name != "de" {
 		t.Errorf("%+v", made)
 	}
 	if diff := cmp.Diff(made, planetest.Want[doze.Policy](p, 200, "GET", "/policies/near", "")); diff != "" {
