@@ -12,6 +12,7 @@ import (
 func TestPlan(t *testing.T) {
 	onBoth(t, func(d database) {
 		s, ctx := d.open(d.t), d.t.Context()
+		workspaces(d.t, s, "main")
 		meta := doze.Metadata{Name: "a", Workspace: "main"}
 		_, err := s.PutVolumeTemplate(ctx, "main", "a", func(t *doze.VolumeTemplate, _ bool) error {
 			t.Metadata = meta
