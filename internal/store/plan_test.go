@@ -19,7 +19,7 @@ func TestPlan(t *testing.T) {
 			return nil
 		}, nil)
 		for _, err := range []error{
-			err, s.InsertVolume(ctx, store.Volume{ID: "v", Volume: doze.Volume{Metadata: meta}}), s.InsertDrive(ctx, store.Drive{ID: "d", Drive: doze.Drive{Metadata: meta}}),
+			err, s.InsertVolume(ctx, store.Volume{ID: "v", Volume: doze.Volume{Metadata: meta}}), s.FinishVolume(ctx, "v"), s.InsertDrive(ctx, store.Drive{ID: "d", Drive: doze.Drive{Metadata: meta}}),
 			s.InsertPolicy(ctx, doze.Policy{Metadata: meta}), s.InsertSecret(ctx, doze.Secret{Metadata: meta}),
 		} {
 			if err != nil {
