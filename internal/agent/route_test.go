@@ -50,6 +50,7 @@ GET|POST /mcp
 GET /doze/keepalive
 POST /doze/files
 POST /doze/identity
+POST /doze/variables
 POST /doze/quiesce
 POST /doze/wake
 POST /doze/stop

@@ -85,6 +85,7 @@ func (a *Agent) routes() route.Table {
 		route.Private(agentapi.AskState, route.Answer(a.state).Serve),
 		route.Private(agentapi.TellWoken, route.Answer(a.system.Wake).Serve),
 		route.Private(agentapi.Identify, a.identity.Become),
+		route.Private(agentapi.SetVariables, a.identity.SetVariables),
 		route.Private(agentapi.Quiesce, a.archives.Quiesce),
 		route.Private(agentapi.Unpack, a.archives.Unpack),
 		route.Private(agentapi.Stop, route.Answer(a.stop).Serve),

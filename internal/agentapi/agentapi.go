@@ -23,7 +23,7 @@ import (
 
 const (
 	// Version is what this build speaks.
-	Version = 1
+	Version = 2
 	// VersionHeader has it, in decimal.
 	VersionHeader = "Doze-Agent-Version"
 	// Prefix is before the paths that are for the node alone.
@@ -48,6 +48,7 @@ var (
 	AskState     = Call{Method: http.MethodGet, Path: Prefix + "keepalive"}            // answers State
 	TellWoken    = Call{Method: http.MethodPost, Path: Prefix + "wake"}                //
 	Identify     = Call{Method: http.MethodPost, Path: Prefix + "identity"}            // takes Identity, answers Identified
+	SetVariables = Call{Method: http.MethodPost, Path: Prefix + "variables", Since: 2} // takes Variables
 	Quiesce      = Call{Method: http.MethodPost, Path: Prefix + "quiesce"}             // takes Quiet, answers Quiesced
 	Unpack       = Call{Method: http.MethodPost, Path: Prefix + "files"}               // takes a tar stream
 	Stop         = Call{Method: http.MethodPost, Path: Prefix + "stop"}                //
@@ -64,7 +65,7 @@ var (
 
 // Calls is the table.
 var Calls = []Call{
-	AskState, TellWoken, Identify, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive,
+	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive,
 	AskHealth, StartProcess, ResumeArchive,
 }
 
@@ -91,6 +92,16 @@ type Identity struct {
 	Env      []string `json:"env"`      // NAME=value, for what is started from now on
 	// Trust has certificates of authorities besides the image's own, in PEM.
 	Trust string `json:"trust,omitempty"`
+	// Platform are the names of those variables in Env that [SetVariables] replaces.
+	// Agents before version 2 ignore them.
+	Platform []string `json:"platform,omitempty"`
+}
+
+// Variables are those of the platform, for what is started from now on. The agent
+// forgets those that it was told before. A variable of the image or of the caller
+// stays as it is.
+type Variables struct {
+	Env []string `json:"env"` // NAME=value
 }
 
 // Identified is the name that the sandbox has now. In a copy of a sandbox that

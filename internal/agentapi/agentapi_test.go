@@ -77,6 +77,7 @@ func use(ctx context.Context, c agentapi.Client) map[agentapi.Call]any {
 		agentapi.AskState:      either(c.State(ctx)),
 		agentapi.TellWoken:     c.Woken(ctx),
 		agentapi.Identify:      either(c.IdentifyFirst(ctx, agentapi.Identity{Hostname: "box", Env: []string{"A=b"}})),
+		agentapi.SetVariables:  c.SetVariables(ctx, agentapi.Variables{Env: []string{"NO_PROXY=a"}}),
 		agentapi.Quiesce:       either(c.Quiesce(ctx, 10*time.Second)),
 		agentapi.Unpack:        c.Unpack(ctx, strings.NewReader("tar")),
 		agentapi.Stop:          c.Stop(ctx),
@@ -99,6 +100,12 @@ func TestVersions(t *testing.T) {
 			agentapi.Identify: agentapi.Identified{Hostname: "box"},
 		},
 		1: {
+			agentapi.AskState:     agentapi.State{KeepAlive: 2, KeptAgo: &ago, Blockers: agentapi.Blockers{Links: true, Namespaces: true}},
+			agentapi.Identify:     agentapi.Identified{Hostname: "box"},
+			agentapi.Quiesce:      agentapi.Quiesced{Processes: json.RawMessage(`[{"name": "app", "command": "run"}]`)},
+			agentapi.PrepareDrive: agentapi.Prepared{Stale: true},
+		},
+		2: {
 			agentapi.AskState:     agentapi.State{KeepAlive: 2, KeptAgo: &ago, Blockers: agentapi.Blockers{Links: true, Namespaces: true}},
 			agentapi.Identify:     agentapi.Identified{Hostname: "box"},
 			agentapi.Quiesce:      agentapi.Quiesced{Processes: json.RawMessage(`[{"name": "app", "command": "run"}]`)},
@@ -162,6 +169,7 @@ func TestRequests(t *testing.T) {
 		`POST /doze/identity {"hostname":"box","env":["A=b"]}`,
 		`POST /doze/quiesce {"stopTimeoutSeconds":10}`,
 		"POST /doze/stop ",
+		`POST /doze/variables {"env":["NO_PROXY=a"]}`,
 		"POST /doze/wake ",
 		`POST /process {"name":"app"}`,
 	}

@@ -86,6 +86,11 @@ func (c Client) IdentifyFirst(ctx context.Context, in Identity) (out Identified,
 	return out, err
 }
 
+// SetVariables replaces the variables of the platform.
+func (c Client) SetVariables(ctx context.Context, in Variables) error {
+	return c.call(ctx, SetVariables, in, nil)
+}
+
 // Healthy waits until an agent that starts answers.
 func (c Client) Healthy(ctx context.Context) error {
 	return insist(ctx, func() error { return c.call(ctx, AskHealth, nil, nil) })

@@ -3,11 +3,14 @@ package node
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/http"
 	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/conn"
 )
 
 const (
@@ -22,6 +25,15 @@ const (
 	// the reason.
 	idleAskTimeout = 30 * time.Second
 )
+
+// agentOf asks the agent of a machine that nobody else can reach yet.
+func agentOf(ctx context.Context, m machine.Machine) agentapi.Client {
+	return agentapi.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, conn.Timeout)
+		defer cancel()
+		return m.Dial(ctx, doze.AgentPort)
+	}}}
+}
 
 // intend asks an agent what it intends, without waking its sandbox.
 func intend(ctx context.Context, agent agentapi.Client) (in agentapi.State, err error) {

@@ -215,11 +215,13 @@ func (n *Node) inhabit(ctx context.Context, b *Box, o fleet.Order, m machine.Mac
 	if err != nil {
 		return err
 	}
-	in := agentapi.Identity{Hostname: b.order.Name, Env: n.environment(b.made.image, o), Trust: trust}
+	env := n.environment(b.made.image, o)
+	in := agentapi.Identity{Hostname: b.order.Name, Env: env, Trust: trust, Platform: n.platformNames(env, o.Network)}
 	if err := introduce(ctx, b.agent(), m, in); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
-	return nil
+	b.rules.told(n.networkEnvironment(o.Network))
+	return b.inform(ctx, b.agent()) // the rules may have changed meanwhile
 }
 
 // cause returns why ctx ended, if it did, or else err.

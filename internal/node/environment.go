@@ -14,7 +14,7 @@ import (
 // who the sandbox is, the caller's, and what is for the agent alone. Of two with
 // one name the later wins.
 func (n *Node) environment(image Image, o fleet.Order) []string {
-	env := slices.Concat(image.Env, []string{
+	env := slices.Concat(trustEnvironment(), image.Env, []string{
 		"HOST=0.0.0.0", // where servers that ask are to listen, so that previews reach them
 		"HOSTNAME=" + o.Name, "BL_NAME=" + o.Name, "BL_WORKSPACE=" + o.Workspace, "BL_REGION=" + o.Region,
 	}, n.proxyEnvironment(o.Network), o.Env, hostEnvironment(image, n.nameservers(o.Network)))
@@ -67,8 +67,9 @@ var alwaysDirect = []string{
 	"localhost", "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.169.254", ".local", ".internal",
 }
 
-// proxyEnvironment tells clients that ask for it where the proxy is. Those that
-// do not ask are led to it all the same.
+// proxyEnvironment tells clients that ask for it where the proxy is, and whom to trust
+// behind it. Without a proxy there are none, as the specification wants. Clients that
+// do not ask are led to the proxy all the same.
 func (n *Node) proxyEnvironment(network *doze.Network) (env []string) {
 	if !network.Proxied() {
 		return nil
@@ -78,31 +79,61 @@ func (n *Node) proxyEnvironment(network *doze.Network) (env []string) {
 		if below, ok := strings.CutPrefix(pattern, "*."); ok {
 			pattern = "." + below
 		}
-		direct = append(direct, pattern)
+		if !slices.Contains(direct, pattern) {
+			direct = append(direct, pattern)
+		}
 	}
 	for _, v := range []struct{ name, value string }{
 		{"HTTP_PROXY", "http://" + n.Proxy}, {"HTTPS_PROXY", "http://" + n.Proxy}, {"NO_PROXY", strings.Join(direct, ",")},
 	} {
 		env = append(env, v.name+"="+v.value, strings.ToLower(v.name)+"="+v.value)
 	}
+	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"} {
+		env = append(env, name+"="+doze.TrustFile)
+	}
+	return append(env, trustEnvironment()...)
+}
+
+// trustVariables are those by which clients with authorities of their own find more:
+// Python's requests, curl, git, the AWS tools, Deno, Cargo.
+var trustVariables = []string{
+	"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "CARGO_HTTP_CAINFO",
+}
+
+// trustEnvironment has clients trust the authority of the sandbox. Every sandbox has it
+// from its first instruction: a routing rule may come while its processes run. Node
+// reads the authorities of the system, which the agent adds to.
+func trustEnvironment() (env []string) {
 	for _, name := range trustVariables {
 		env = append(env, name+"="+doze.TrustFile)
 	}
-	return env
+	return append(env, "NODE_USE_SYSTEM_CA=1")
 }
 
-// trustVariables are those by which clients find the authorities that they trust:
-// OpenSSL and Go, Node, Python's requests, curl, git, the AWS tools, Deno, Cargo.
-var trustVariables = []string{
-	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "CARGO_HTTP_CAINFO",
-}
-
-// trust is the authority that a sandbox with a proxy must trust, in PEM. Rules
-// that need it may come at any time: it is there from the beginning.
-func (n *Node) trust(o fleet.Order) (string, error) {
-	if !o.Network.Proxied() {
-		return "", nil
+// networkEnvironment are the variables that follow from a network: those that a change
+// of it replaces.
+func (n *Node) networkEnvironment(network *doze.Network) []string {
+	if network.Proxied() {
+		return n.proxyEnvironment(network)
 	}
+	return trustEnvironment()
+}
+
+// platformNames are the names of variables in env that have the value of
+// networkEnvironment: neither the image nor the caller has set another one.
+func (n *Node) platformNames(env []string, network *doze.Network) (names []string) {
+	ours := n.networkEnvironment(network)
+	for _, kv := range env {
+		if name, _, _ := strings.Cut(kv, "="); slices.Contains(ours, kv) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// trust is the authority that a sandbox trusts, in PEM. Rules that need it may come at
+// any time: it is there from the beginning.
+func (n *Node) trust(o fleet.Order) (string, error) {
 	pem, err := n.Trust(o.Issuer())
 	if err != nil {
 		return "", fmt.Errorf("the authority of the sandbox: %w", err)

@@ -16,6 +16,88 @@ import (
 
 func listed(domain string) *doze.Network { return &doze.Network{AllowedDomains: []string{domain}} }
 
+// proxyVariables are the five that the specification names.
+var proxyVariables = []string{"HTTP_PROXY=", "HTTPS_PROXY=", "NO_PROXY=", "SSL_CERT_FILE=", "NODE_EXTRA_CA_CERTS="}
+
+// TestVariablesFollowRules: a sandbox without a proxy trusts its authority and has no
+// variables of a proxy. A change reaches the agent once: at once if it is awake, and
+// otherwise with the wake.
+func TestVariablesFollowRules(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.startWith(h.options())
+		o := order("a")
+		o.Network, o.Env = &doze.Network{}, []string{"DENO_CERT=/mine"}
+		if err := p.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		first := h.identity("a")
+		for _, want := range []string{"REQUESTS_CA_BUNDLE=" + doze.TrustFile, "NODE_USE_SYSTEM_CA=1", "DENO_CERT=/mine"} {
+			if !slices.Contains(first, want) {
+				t.Errorf("%s is not in %q", want, first)
+			}
+		}
+		for _, never := range proxyVariables {
+			if slices.ContainsFunc(first, func(kv string) bool { return strings.HasPrefix(strings.ToUpper(kv), never) }) {
+				t.Errorf("%s is in %q", never, first)
+			}
+		}
+		h.set(func() {
+			if platform := h.platform["a"]; !slices.Contains(platform, "REQUESTS_CA_BUNDLE") || slices.Contains(platform, "DENO_CERT") {
+				t.Errorf("the agent may change %q", platform)
+			}
+			if h.trusted["a"] == "" {
+				t.Error("it trusts nobody")
+			}
+		})
+		told := func() (n int, last string) {
+			h.set(func() {
+				for _, call := range h.asked["a"] {
+					if strings.HasPrefix(call, "/doze/variables") {
+						n, last = n+1, call
+					}
+				}
+			})
+			return n, last
+		}
+		change := func(n *doze.Network) {
+			t.Helper()
+			if err := p.SetNetwork(t.Context(), "a", n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		bypassing := func(domain string) *doze.Network { return &doze.Network{Proxy: &doze.Proxy{Bypass: []string{domain}}} }
+		if n, _ := told(); n != 0 {
+			t.Errorf("a create tells it %d times more", n)
+		}
+		change(bypassing("a.example"))
+		if n, last := told(); n != 1 || !strings.Contains(last, ",a.example\"") || !strings.Contains(last, "HTTPS_PROXY=") {
+			t.Errorf("awake it is told %d times: %s", n, last)
+		}
+		change(bypassing("a.example"))
+		time.Sleep(pauseAfter + time.Second)
+		p.in("a", doze.Standby, "paused")
+		change(bypassing("*.b.example"))
+		if n, _ := told(); n != 1 {
+			t.Errorf("asleep, or of the same, it is told %d times", n)
+		}
+		p.hello("a")
+		if n, last := told(); n != 2 || !strings.Contains(last, ",.b.example\"") {
+			t.Errorf("woken it is told %d times: %s", n, last)
+		}
+		change(&doze.Network{})
+		if n, last := told(); n != 3 || strings.Contains(last, "PROXY") || !strings.Contains(last, "REQUESTS_CA_BUNDLE=") {
+			t.Errorf("without a proxy it is told %d times: %s", n, last)
+		}
+		time.Sleep(pauseAfter + time.Second)
+		p.in("a", doze.Standby, "paused")
+		p.hello("a")
+		if n, _ := told(); n != 3 {
+			t.Errorf("a wake after no change tells it: %d times", n)
+		}
+	})
+}
+
 // obeyed is the network that was last admitted for a lease.
 func (h *host) obeyed(id string) (n *doze.Network) {
 	h.set(func() { n = h.networks[id] })

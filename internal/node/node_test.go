@@ -52,6 +52,7 @@ type host struct {
 	mu       sync.Mutex
 	leases   map[string]bool
 	trusted  map[string]string        // guarded by mu; by sandbox
+	platform map[string][]string      // guarded by mu; names of the platform's variables
 	networks map[string]*doze.Network // guarded by mu; by lease, as admitted last
 	issuers  map[string]string        // guarded by mu; who signs, by the id of the lease
 	reports  []fleet.Report
@@ -73,7 +74,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
-		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, failing: map[string]error{}, holds: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
+		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, platform: map[string][]string{}, failing: map[string]error{}, holds: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
 		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	if err := os.WriteFile(filepath.Join(h.dir, imageFile), nil, 0o600); err != nil {
@@ -123,12 +124,12 @@ func (h *host) agent(id string) http.Handler {
 		case "/doze/identity":
 			var in struct {
 				Hostname, Trust string
-				Env             []string
+				Env, Platform   []string
 			}
 			if err := json.Unmarshal(body, &in); err != nil {
 				w.WriteHeader(http.StatusBadRequest)
 			}
-			h.env[id], h.trusted[id] = in.Env, in.Trust
+			h.env[id], h.trusted[id], h.platform[id] = in.Env, in.Trust, in.Platform
 			_, _ = fmt.Fprintf(w, `{"hostname": %q}`, in.Hostname)
 		case "/doze/quiesce":
 			_, _ = io.WriteString(w, `{"processes":[{"name":"app","command":"run","waitForCompletion":true,"waitForPorts":[1]}]}`)
@@ -147,7 +148,7 @@ func (h *host) agent(id string) http.Handler {
 			} else if slices.Contains(h.asked[id], r.URL.Path) {
 				w.WriteHeader(http.StatusNotFound)
 			}
-		case "/archive/resume", "/process":
+		case "/archive/resume", "/process", "/doze/variables":
 			h.asked[id] = append(h.asked[id], r.URL.Path+string(body))
 		}
 	})
@@ -586,7 +587,11 @@ func TestEnvironment(t *testing.T) {
 		if boot := append(host, "DOZE_HIDDEN=/dev/net/tun"); !slices.Equal(first, boot) {
 			t.Errorf("the agent is started with %q, want %q", first, boot)
 		}
-		want := []string{"A=image", "HOST=0.0.0.0", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv"}
+		const bundle = "=" + doze.TrustFile
+		want := []string{
+			"REQUESTS_CA_BUNDLE" + bundle, "CURL_CA_BUNDLE" + bundle, "GIT_SSL_CAINFO" + bundle, "AWS_CA_BUNDLE" + bundle, "DENO_CERT" + bundle, "CARGO_HTTP_CAINFO" + bundle, "NODE_USE_SYSTEM_CA=1",
+			"A=image", "HOST=0.0.0.0", "BL_NAME=name-a", "BL_WORKSPACE=main", "BL_REGION=local", "B=caller", "HOSTNAME=mine", "DOZE_NAMESERVERS=192.0.2.1,192.0.2.2", "DOZE_USER=app", "DOZE_WORKDIR=/srv",
+		}
 		if got := h.identity("a"); !slices.Equal(got, want) {
 			t.Errorf("environment %q, want %q", got, want)
 		}

@@ -6,17 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/machine"
-	"github.com/dozehq/doze/internal/node/conn"
 )
 
 const (
@@ -81,12 +76,7 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 		return nil, fmt.Errorf("boot: %w", err)
 	}
 	u.push(func() error { return m.Close(context.WithoutCancel(ctx)) })
-	agent := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, conn.Timeout)
-		defer cancel()
-		return m.Dial(ctx, doze.AgentPort)
-	}}
-	if err := (agentapi.Client{Transport: agent}).Healthy(ctx); err != nil {
+	if err := agentOf(ctx, m).Healthy(ctx); err != nil {
 		return nil, fmt.Errorf("wait for the agent: %w", err)
 	}
 	return &spare{Machine: m, n: a.n, config: c, key: key(c), since: time.Now()}, nil

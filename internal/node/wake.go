@@ -174,6 +174,9 @@ func (b *Box) wake(try *attempt, port uint16) {
 		}
 		err := m.Resume(ctx)
 		failpoint.Pass(failpoint.Woke, b.order.UID)
+		if err == nil { // nothing is asked, unless the rules changed meanwhile or the node has started since
+			b.informLater(ctx, agentOf(ctx, m))
+		}
 		return err
 	}, func(err error) {
 		took := b.wakes.end(time.Now())

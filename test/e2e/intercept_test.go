@@ -348,3 +348,72 @@ func inTree(t *testing.T, dir, text string) (found bool) {
 	}
 	return found
 }
+
+// TestRoutingLater has a rule come while a process runs that began without one. It
+// reaches the destination of the rule without a restart. New processes have the
+// variables of the new rules.
+func TestRoutingLater(t *testing.T) {
+	if !ownNetwork(t) {
+		return
+	}
+	d, z := newDestination(t)
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: d.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, c := launch(t, nil, testkit.Options{
+		Args: []string{"--egress", "open", "--resolver", z.Address, "--pause-after", "1h", "--warm-pool", "1"},
+		Env:  []string{"SSL_CERT_FILE=" + roots},
+	})
+	for _, name := range []string{"new", "warm"} { // the second one may be a machine of the warm pool
+		ask(t, p, "POST", "/sandboxes", `{"metadata":{"name":"`+name+`"}}`)
+		sb, err := c.Sandbox(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent, err := c.Agent(sb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := sh(t, agent, "env | grep -ciE '^(https?_proxy|no_proxy|ssl_cert_file|node_extra_ca_certs)=' || true"); out != "0" {
+			t.Errorf("%s: without a proxy it has %s of its variables", name, out)
+		}
+		spawn(t, agent, client.Command{Command: `exec python3 -c '
+import http.server, urllib.request
+class Handler(http.server.BaseHTTPRequestHandler):
+	def do_GET(self):
+		self.send_response(200); self.end_headers()
+		self.wfile.write(urllib.request.urlopen("https://` + routed + `/").read())
+http.server.HTTPServer(("", 7000), Handler).serve_forever()'`})
+		const throughIt = `curl -s --retry 30 --retry-delay 1 --retry-connrefused --noproxy '*' http://localhost:7000/`
+		if out := sh(t, agent, throughIt+" || true"); strings.Contains(out, "Bearer") {
+			t.Fatalf("%s: without a rule it gets %s", name, out)
+		}
+		ask(t, p, "PUT", "/sandboxes/"+name, `{"spec":{"network":{"proxy":{"bypass":["bypassed.example"],"routing":[{"destinations":["`+routed+`"],
+			"headers":{"Authorization":"Bearer {{SECRET:key}}"},"secrets":{"key":"`+secretOne+`"}}]}}}}`)
+		for client, command := range map[string]string{
+			"a process that runs":    throughIt,
+			"a process without any":  `env -i PATH=$PATH curl -s https://` + routed + `/`,
+			"a process of Python":    `env -i PATH=$PATH python3 -c 'import urllib.request as u; print(u.urlopen("https://` + routed + `/").read().decode())'`,
+			"one with the variables": `curl -s https://` + routed + `/`,
+		} {
+			if out := sh(t, agent, command); !strings.Contains(out, "Bearer *") {
+				t.Errorf("%s: %s gets %s", name, client, out)
+			}
+		}
+		if out := sh(t, agent, "echo $HTTPS_PROXY $NO_PROXY"); !strings.HasPrefix(out, "http://169.254.88.1:3128 ") || !strings.HasSuffix(out, ",bypassed.example") {
+			t.Errorf("%s: new processes have %s", name, out)
+		}
+		ask(t, p, "PUT", "/sandboxes/"+name, `{"spec":{"network":{}}}`)
+		if out := sh(t, agent, "echo $HTTPS_PROXY $NO_PROXY"); out != "" {
+			t.Errorf("%s: without rules new processes have %s", name, out)
+		}
+	}
+	if _, err := p.Quit(); err != nil {
+		t.Fatal(err)
+	}
+	p.Arguments("--egress", "open", "--resolver", z.Address, "--pause-after", "1h", "--warm-pool", "0")
+	if err := p.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -34,8 +34,9 @@ type Variables struct {
 	base atomic.Pointer[List] // without what a document set
 	now  atomic.Pointer[List]
 
-	mu   sync.Mutex
-	over map[string]string // guarded by mu: of the last document
+	mu       sync.Mutex
+	over     map[string]string // guarded by mu: of the last document
+	platform []string          // guarded by mu: names in base that [Variables.SetPlatform] may change
 }
 
 // New returns the variables that begin as base.
@@ -45,13 +46,33 @@ func New(base List) *Variables {
 	return v
 }
 
-// Replace makes base the variables, and forgets what a document set.
-func (v *Variables) Replace(base List) {
+// Replace makes base the variables, and forgets what a document set. Platform are the
+// names of those that SetPlatform may change.
+func (v *Variables) Replace(base List, platform ...string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.over = nil
+	v.over, v.platform = nil, platform
 	v.base.Store(&base)
 	v.now.Store(&base)
+}
+
+// SetPlatform puts variables of the platform in place of those of the last call. What
+// the image or the caller set under the same name stays.
+func (v *Variables) SetPlatform(all List) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	base := v.Given().without(v.platform...)
+	v.platform = nil
+	for _, kv := range all {
+		name, value, _ := strings.Cut(kv, "=")
+		if usable(name, value) && !base.Has(name) {
+			base = append(base, kv)
+			v.platform = append(v.platform, name)
+		}
+	}
+	now := base.With(v.over)
+	v.base.Store(&base)
+	v.now.Store(&now)
 }
 
 // Given returns the variables that the host gave.

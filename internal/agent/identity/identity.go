@@ -31,6 +31,22 @@ func New(root string, first bool, names *etc.Names, vars *environ.Variables, who
 	return &Identity{root: root, power: power{held: first}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
 }
 
+// SetVariables replaces the variables of the platform for processes that start from
+// now on. The host calls it after the network rules have changed.
+func (d *Identity) SetVariables(w http.ResponseWriter, r *http.Request, _ string) error {
+	b, err := body.Read(w, r, body.Bound{Bytes: environ.Max, Advice: "leave out what is not needed"})
+	if err != nil {
+		return err
+	}
+	in, err := body.Parse[agentapi.Variables](b)
+	if err != nil {
+		return err
+	}
+	d.vars.SetPlatform(in.Env)
+	httpx.WriteJSON(w, http.StatusOK, struct{}{})
+	return nil
+}
+
 // Become makes this the agent of another sandbox. The host calls it on every agent
 // before any other request, and again in a copy of a sandbox. Running processes of the
 // copy keep their environment. New processes inherit nothing of the copied sandbox.
@@ -54,7 +70,7 @@ func (d *Identity) Become(w http.ResponseWriter, r *http.Request, _ string) erro
 	d.drives.Abandon() // they are those of the sandbox that was copied
 	host := environ.List(in.Env)
 	d.names.Change(etc.Hostname(), host)
-	d.vars.Replace(host.Inherited(d.who.Home()))
+	d.vars.Replace(host.Inherited(d.who.Home()), in.Platform...)
 	d.renewed()
 	httpx.WriteJSON(w, http.StatusOK, agentapi.Identified{Hostname: etc.Hostname()})
 	return nil

@@ -51,3 +51,38 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 }
+
+// TestVariables: the platform replaces its own variables for new processes, and
+// neither those of the image nor those of the caller.
+func TestVariables(t *testing.T) {
+	t.Parallel()
+	s := agenttest.Start(t)
+	tell := func(path, body string) {
+		t.Helper()
+		if status, answer := s.Call(t, "POST", path, body); status != http.StatusOK {
+			t.Fatalf("status %d: %s", status, answer)
+		}
+	}
+	show := func() string {
+		return strings.TrimSpace(s.Exec(t, `echo "${NO_PROXY-none} ${HTTPS_PROXY-none} ${BUNDLE-none}"`).Stdout)
+	}
+	tell("/doze/identity", `{"env":["PATH=/usr/bin:/bin","NO_PROXY=a","BUNDLE=mine"],"platform":["NO_PROXY"]}`)
+	for _, step := range []struct{ body, want string }{
+		{`{"env":["NO_PROXY=b","HTTPS_PROXY=p","BUNDLE=ours"]}`, "b p mine"},
+		{`{"env":["NO_PROXY=c"]}`, "c none mine"},
+		{`{"env":["BAD","=x"]}`, "none none mine"},
+	} {
+		tell("/doze/variables", step.body)
+		if got := show(); got != step.want {
+			t.Errorf("after %s: %s, want %s", step.body, got, step.want)
+		}
+	}
+	tell("/doze/identity", `{"env":["PATH=/usr/bin:/bin"]}`)
+	tell("/doze/variables", `{"env":[]}`)
+	if got := show(); got != "none none none" {
+		t.Errorf("of another sandbox: %s", got)
+	}
+	if status, answer := s.Call(t, "POST", "/doze/variables", `{"env":"A=1"}`); status != http.StatusBadRequest {
+		t.Errorf("no list: status %d: %s", status, answer)
+	}
+}
