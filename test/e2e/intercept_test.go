@@ -300,7 +300,7 @@ http.server.HTTPServer(("", 7000), Handler).serve_forever()'`})
 		}
 		if !same {
 			sh(t, agent, "echo '"+first+"' > /tmp/first.pem")
-			if out := sh(t, agent, "curl -s --cacert /tmp/first.pem https://"+routed+"/ || echo $?"); out != "60" {
+			if out := sh(t, agent, "curl -s --capath /tmp --cacert /tmp/first.pem https://"+routed+"/ || echo $?"); out != "60" {
 				t.Errorf("it is shown what the first one believes: %s", out)
 			}
 			continue
