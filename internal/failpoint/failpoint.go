@@ -58,6 +58,8 @@ const (
 	Unlimit  // launcher: the memory is there, the processor is not limited
 	Retire   // driver: the checkpoint that the machine woke from counts
 	Discard  // driver: it does not, and takes its space
+	Precopy  // launcher: the machine is awake, none of its memory was copied
+	Renew    // driver: the machine is awake, its new checkpoint is complete, the last one counts
 	Adopt    // driver: the launcher was not asked what lives there
 	Takeover // launcher: a machine of an earlier launcher was not looked at
 	Forget   // driver: machines that nobody knows were not looked for
@@ -74,7 +76,7 @@ var names = [count]string{
 	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",
 	Called: "called", Verify: "verify", Take: "take", Restore: "restore", Fill: "fill", Serve: "serve", Filled: "filled",
 	Woke: "woke", Loaded: "loaded", Unlimit: "unlimit", Retire: "retire", Discard: "discard",
-	Adopt: "adopt", Takeover: "takeover", Forget: "forget",
+	Precopy: "precopy", Renew: "renew", Adopt: "adopt", Takeover: "takeover", Forget: "forget",
 }
 
 func (s Point) String() string { return names[s] }

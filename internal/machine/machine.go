@@ -59,6 +59,10 @@ var ErrNoEngine = errors.New("its engine is missing")
 // machines is of an older build, and would leave them out.
 var ErrNoVolumes = errors.New("what starts machines knows no volumes")
 
+// ErrTooLong is what Renew returns for a machine that would stand still for longer than
+// it may. Its last checkpoint is the one of before.
+var ErrTooLong = errors.New("the machine would stand still for too long")
+
 // Link is the network interface of a machine: the guest's end of a pair. The host end
 // belongs to the network that leased it.
 type Link struct {
@@ -162,12 +166,23 @@ type Machine interface {
 	// Resume makes the machine run exactly where it stopped, from any tier.
 	// If it cannot, the tier and the checkpoint are as before.
 	Resume(ctx context.Context) error
+	// Precopy copies the memory of an awake machine while it runs. The next Snapshot or
+	// Renew then has to copy only what was written to since, and the machine stands still
+	// for less time. What Precopy copied is removed by the next of these calls, or when
+	// the machine sleeps. It does nothing for a machine that is not awake. An error
+	// changes nothing but that.
+	Precopy(ctx context.Context) error
 	// Snapshot makes a copy of the machine as it is now, for others to start from:
 	// a directory that does not exist yet and is complete when Snapshot returns. An
-	// awake machine stands still meanwhile, and Snapshot leaves it Paused if it
+	// awake machine stands still for a part of that time, and Snapshot leaves it Paused if it
 	// cannot go on. Without an error the tier is as before. The copy lasts
 	// after Close, until Discard.
 	Snapshot(ctx context.Context, dir string) error
+	// Renew makes a new last checkpoint of an awake machine that may go back to it, as
+	// [Config] says, and the machine goes on. It stands still for about most at most:
+	// if that is too short, the error is [ErrTooLong], and the last checkpoint is the one
+	// of before. Renew leaves a machine Paused that cannot go on.
+	Renew(ctx context.Context, most time.Duration) error
 	// Rename gives the guest of an awake machine another host name. It keeps
 	// that in every sleep, and in copies, whatever their configuration says.
 	Rename(ctx context.Context, hostname string) error

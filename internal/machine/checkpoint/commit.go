@@ -129,6 +129,16 @@ func Stop(c machine.Config) (bytes int64, left bool, err error) {
 	return allocated(info), true, err
 }
 
+// Precopied gives memory that was copied into [Making] of [Precopy] its name. It
+// replaces an older copy, whose layers it may share.
+func Precopied(c machine.Config) error {
+	dir := Precopy(c)
+	if err := cmp.Or(durable.Sync(filepath.Join(Making(dir), FilePages)), os.RemoveAll(dir)); err != nil {
+		return err
+	}
+	return os.Rename(Making(dir), dir)
+}
+
 // Cancel removes what was made of the checkpoint of dir.
 func Cancel(dir string) error { return os.RemoveAll(Making(dir)) }
 

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
@@ -21,10 +23,12 @@ import (
 const (
 	dirCheckpoint = "image"
 	dirStale      = "image.stale"
-	dirLast       = "image.last"  // the checkpoint that a machine woke from, if it may go back to it
-	fileBegun     = "image.begun" // the file of pages of a checkpoint that was stopped
-	fileRan       = "image.ran"   // the machine ran since its checkpoint, which it may go back to
-	unmade        = ".making"     // behind the name of what is being made
+	dirLast       = "image.last"    // the checkpoint that a machine woke from, if it may go back to it
+	fileBegun     = "image.begun"   // the file of pages of a checkpoint that was stopped
+	dirNext       = "image.next"    // a checkpoint of a machine that runs on, until it is the last one
+	dirPrecopy    = "image.precopy" // memory that was copied while the machine ran
+	fileRan       = "image.ran"     // the machine ran since its checkpoint, which it may go back to
+	unmade        = ".making"       // behind the name of what is being made
 )
 
 // Dir is where the checkpoint of a sleeping machine is.
@@ -35,6 +39,13 @@ func Making(dir string) string { return dir + unmade }
 
 // Last is where the checkpoint is that a machine woke from, if it may go back to it.
 func Last(c machine.Config) string { return filepath.Join(c.Dir, dirLast) }
+
+// Next is where a new checkpoint of a machine that runs on is made, for [Renew].
+func Next(c machine.Config) string { return filepath.Join(c.Dir, dirNext) }
+
+// Precopy is where memory is that was copied while the machine ran: layers and an
+// index, and nothing else. The next checkpoint shares what is still the same.
+func Precopy(c machine.Config) string { return filepath.Join(c.Dir, dirPrecopy) }
 
 func stale(c machine.Config) string { return filepath.Join(c.Dir, dirStale) }
 
@@ -218,7 +229,32 @@ func Sweep(c machine.Config) error {
 			return err
 		}
 	}
-	return cmp.Or(RemoveStale(c), Cancel(Dir(c)))
+	return cmp.Or(RemoveStale(c), Cancel(Dir(c)), DropPrecopy(c), DropNext(c))
+}
+
+// DropPrecopy removes what was copied while the machine ran.
+func DropPrecopy(c machine.Config) error { return Discard(Precopy(c)) }
+
+// DropNext removes what [Next] says of a machine.
+func DropNext(c machine.Config) error { return Discard(Next(c)) }
+
+// Renew makes the complete checkpoint in [Next] the last one, in one step, and removes
+// the one of before.
+func Renew(c machine.Config) error {
+	if err := failpoint.Reach(failpoint.Renew, c.ID); err != nil {
+		return err
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, Next(c), unix.AT_FDCWD, Last(c), unix.RENAME_EXCHANGE)
+	if errors.Is(err, fs.ErrNotExist) { // there was none
+		err = os.Rename(Next(c), Last(c))
+	}
+	if err != nil {
+		return fmt.Errorf("renew the last checkpoint: %w", err)
+	}
+	if err := durable.Sync(c.Dir); err != nil {
+		return fmt.Errorf("renew the last checkpoint: %w", err)
+	}
+	return DropNext(c)
 }
 
 // RemoveStale gives back the blocks of a checkpoint that counts no more.

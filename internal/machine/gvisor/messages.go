@@ -21,6 +21,7 @@ const (
 	PathPause      = "/pause"      // POST Target
 	PathResume     = "/resume"     // POST Target: Timed
 	PathCheckpoint = "/checkpoint" // POST Checkpoint: Made; until the caller closes its half of the connection
+	PathPrecopy    = "/precopy"    // POST Precopy: Made; until the caller closes its half of the connection
 	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
 	PathRestore    = "/restore"    // POST Restore: Timed
 	PathArchive    = "/archive"    // POST Archive
@@ -107,6 +108,19 @@ type Checkpoint struct {
 	// Yields says that nobody waits for the checkpoint: until the call ends early, all
 	// others come first. An older launcher treats it as any other.
 	Yields bool `json:"yields,omitempty"`
+	// Counted says that the engine counted its memory a moment ago, for [Precopy]. An
+	// older launcher lets it count again.
+	Counted bool `json:"counted,omitempty"`
+}
+
+// Precopy asks for a copy of the memory of a machine while it runs: an index and
+// layers in an empty directory. They are the base of the checkpoint that follows. A
+// chunk that the guest writes to meanwhile is copied anyhow, and the checkpoint does
+// not share it.
+type Precopy struct {
+	ID   string `json:"id"`
+	Dir  string `json:"dir"`
+	Base *Base  `json:"base,omitempty"` // as for a Checkpoint
 }
 
 // Base is a checkpoint that another one may share files with.
@@ -115,7 +129,7 @@ type Base struct {
 	Index checkpoint.File `json:"index"`
 }
 
-// Made says what a checkpoint wrote. An older launcher says nothing.
+// Made says what a checkpoint or a copy wrote. An older launcher says nothing.
 type Made struct {
 	Files []checkpoint.File `json:"files"` // those whose checksums are known
 }

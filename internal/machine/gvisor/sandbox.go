@@ -33,6 +33,7 @@ type sandbox struct {
 	tasks  sync.WaitGroup            // what a wake leaves to be done after it
 	bytes  atomic.Int64              // size of the checkpoints
 	back   atomic.Pointer[time.Time] // what WentBack returns; nil is zero
+	ahead  *Base                     // what Precopy copied, for the next checkpoint; nil without
 
 	process  sync.Mutex  // held while a process is created for a wake, or given back
 	prepared atomic.Bool // it exists ahead of the wake; written while process is held
@@ -191,17 +192,18 @@ func (s *sandbox) save(ctx context.Context) error {
 	if err := s.present(ctx); err != nil {
 		return err // and the old checkpoint is all that is left
 	}
+	s.ahead = nil // it goes with the rest
 	// That checkpoint is older than what ran since, whether or not it was retired.
 	if err := errors.Join(checkpoint.Retire(s.config), checkpoint.Sweep(s.config)); err != nil {
 		return fmt.Errorf("remove old checkpoints: %w", err)
 	}
-	err := s.write(ctx, checkpoint.Dir(s.config))
+	err := s.write(ctx, checkpoint.Dir(s.config), stands)
 	if err != nil && full(err) && ctx.Err() == nil && s.makesRoom(ctx) {
 		slog.WarnContext(ctx, "the last checkpoint makes room for the next", "sandbox", s.config.ID)
 		if err := errors.Join(checkpoint.Outdate(s.config), checkpoint.Sweep(s.config)); err != nil {
 			return fmt.Errorf("remove the last checkpoint: %w", err)
 		}
-		err = s.write(ctx, checkpoint.Dir(s.config))
+		err = s.write(ctx, checkpoint.Dir(s.config), stands)
 	}
 	if err != nil {
 		return err
@@ -258,10 +260,14 @@ func (s *sandbox) present(ctx context.Context) error {
 	return err
 }
 
-// write makes a checkpoint of the paused machine in dir. If it cannot, nothing is
+// stands is how a checkpoint of a machine is taken that stands still already.
+func stands(ctx context.Context, take func(context.Context) error) error { return take(ctx) }
+
+// write makes a checkpoint of the machine in dir. Its still takes the checkpoint while
+// the machine stands still. If write cannot, nothing is
 // there. When ctx ends it returns at once, and what is left to be removed is
 // removed in tasks: somebody waits for the machine.
-func (s *sandbox) write(ctx context.Context, dir string) (err error) {
+func (s *sandbox) write(ctx context.Context, dir string, still func(ctx context.Context, take func(context.Context) error) error) (err error) {
 	if err := failpoint.Reach(failpoint.Make, s.config.ID); err != nil {
 		return err
 	}
@@ -286,10 +292,13 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	}
 	// The engine's own part cannot be stopped. What the launcher copies can.
 	var made Made
-	if err := s.engine.Load().halting(ctx, PathCheckpoint, Checkpoint{
-		ID: s.config.ID, Dir: checkpoint.Making(dir), Layers: true, Base: s.base(),
+	what := Checkpoint{
+		ID: s.config.ID, Dir: checkpoint.Making(dir), Layers: true, Base: s.base(), Counted: s.ahead != nil,
 		Yields: dir == checkpoint.Dir(s.config), // a machine that is kept goes on when it is done
-	}, &made); err != nil {
+	}
+	if err := still(ctx, func(ctx context.Context) error {
+		return s.engine.Load().halting(ctx, PathCheckpoint, what, &made)
+	}); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	err = layout.Commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
@@ -303,9 +312,13 @@ func (s *sandbox) write(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// base returns the checkpoint that the machine woke from, if it is there and somebody
-// vouches for it: what is shared with it is not written again.
+// base returns what the next checkpoint shares where it is the same. That is what was
+// copied while the machine ran, or the checkpoint that the machine woke from, if
+// somebody vouches for it.
 func (s *sandbox) base() *Base {
+	if s.ahead != nil {
+		return s.ahead
+	}
 	last := checkpoint.Last(s.config)
 	if !s.d.vouchers.Vouched(last) {
 		return nil
@@ -355,7 +368,9 @@ func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 	}
 	switch s.Tier() {
 	case machine.Awake, machine.Paused:
-		err = s.still(ctx, func() error { return s.write(ctx, dir) })
+		s.tasks.Wait()
+		err = s.write(ctx, dir, s.still)
+		s.dropAhead()
 	default:
 		err = s.copyCheckpoint(ctx, dir)
 	}
@@ -366,15 +381,14 @@ func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 }
 
 // still calls do while the machine, which is awake or paused, stands still.
-func (s *sandbox) still(ctx context.Context, do func() error) (err error) {
-	s.tasks.Wait()
+func (s *sandbox) still(ctx context.Context, do func(context.Context) error) (err error) {
 	if s.Tier() == machine.Awake {
 		if err := s.down(ctx, machine.Paused); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Resume(context.WithoutCancel(ctx))) }()
 	}
-	return do()
+	return do(ctx)
 }
 
 // copyCheckpoint gives the checkpoint of the sleeping machine a second name.
@@ -422,7 +436,8 @@ func (s *sandbox) Archive(ctx context.Context, file string) error {
 		return fmt.Errorf("archive: the machine is %s and must be awake", t)
 	}
 	// The engine reads files in pieces, and fails for one that grows meanwhile.
-	err := s.still(ctx, func() error {
+	s.tasks.Wait()
+	err := s.still(ctx, func(ctx context.Context) error {
 		return s.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil)
 	})
 	if err != nil {

@@ -38,6 +38,9 @@ var cases = map[string]func(*bench){
 	"adopt removes unfinished checkpoints": adoptSweeps,
 	"a crash leads back to a checkpoint":   crashGoesBack,
 	"a crash may not lead back":            crashMayNot,
+	"a machine that runs on is saved":      renewGoesBack,
+	"no renewal takes too long":            renewTooLong,
+	"memory is copied while it changes":    precopyChanges,
 	"sweep ends what nobody knows":         sweepEnds,
 	"close in every tier, twice":           closeTwice,
 	"the end of a machine is an event":     exitEvent,
@@ -925,5 +928,94 @@ func (b *bench) do(err error) {
 	b.Helper()
 	if err != nil {
 		b.Fatal(err)
+	}
+}
+
+func renewGoesBack(b *bench) {
+	events, err := b.Events(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := b.host.Config(b.T, "a")
+	c.GoBack = true
+	g := b.bootConfig(c)
+	g.do("/alloc", "mb", "16")
+	for _, text := range []string{"first", "second", "third"} {
+		g.do("/write", "name", "/kept", "text", text)
+		sum := must[uint32](g, "/sum")
+		if text != "first" {
+			if err := g.Precopy(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			g.do("/change", "from", "2", "mb", "2")
+			sum = must[uint32](g, "/sum")
+		}
+		before := time.Now()
+		for range 2 { // the second has the first to share with
+			if err := g.Renew(b.Context(), time.Minute); err != nil {
+				b.Fatal("renew:", err)
+			}
+		}
+		after := time.Now()
+		g.in(machine.Awake)
+		g.do("/write", "name", "/kept", "text", "lost")
+		g.do("/change", "from", "1", "mb", "1")
+		b.host.Kill(b.T, c.ID)
+		if e := b.event(events); !e.Exited || e.ID != c.ID {
+			b.Errorf("%s: event %+v, want that it exited", text, e)
+		}
+		g = b.adopt(c)
+		g.in(machine.OnDisk)
+		if made := g.WentBack(); made.Before(before.Add(-clockError)) || made.After(after.Add(clockError)) {
+			b.Errorf("%s: it went back to %v, and was saved from %v to %v", text, made, before, after)
+		}
+		if diff := cmp.Diff([]string{filepath.Base(checkpointOf(b, c))}, entries(b, c.Dir)); diff != "" {
+			b.Errorf("%s: what is left (-want +got):\n%s", text, diff)
+		}
+		g.resume()
+		if got := must[string](g, "/read", "name", "/kept"); got != text {
+			b.Errorf("after a crash the file says %q, want %q", got, text)
+		}
+		if got := must[uint32](g, "/sum"); got != sum {
+			b.Errorf("%s: the memory's checksum is %d, want %d", text, got, sum)
+		}
+		g.settle()
+	}
+	g.suspend(machine.Paused)
+	if err := g.Renew(b.Context(), time.Minute); err == nil {
+		b.Error("the checkpoint of a machine that stands still was renewed")
+	}
+	g.resume()
+	never := b.boot("b")
+	if err := never.Renew(b.Context(), time.Minute); err == nil {
+		b.Error("a machine that may not go back has a last checkpoint")
+	}
+	must[int64](never, "/count")
+}
+
+func renewTooLong(b *bench) {
+	c := b.host.Config(b.T, "a")
+	c.GoBack = true
+	g := b.bootConfig(c)
+	g.do("/alloc", "mb", "16")
+	g.do("/write", "name", "/kept", "text", "renewed")
+	if err := g.Renew(b.Context(), time.Minute); err != nil {
+		b.Fatal("renew:", err)
+	}
+	left := entries(b, c.Dir)
+	g.do("/write", "name", "/kept", "text", "lost")
+	if err := g.Renew(b.Context(), -1); !errors.Is(err, machine.ErrTooLong) {
+		b.Errorf("a renewal without time: %v, want ErrTooLong", err)
+	}
+	g.in(machine.Awake)
+	must[int64](g, "/count")
+	if diff := cmp.Diff(left, entries(b, c.Dir)); diff != "" {
+		b.Errorf("a renewal that took too long leaves (-want +got):\n%s", diff)
+	}
+	b.host.Kill(b.T, c.ID)
+	g = b.adopt(c)
+	g.resume()
+	if got := must[string](g, "/read", "name", "/kept"); got != "renewed" {
+		b.Errorf("after a crash the file says %q, want that of the last renewal", got)
 	}
 }

@@ -76,6 +76,46 @@ func copiesGoOn(b *bench) {
 	}
 }
 
+func precopyChanges(b *bench) {
+	g := b.boot("a")
+	g.do("/alloc", "mb", "24")
+	g.do("/write", "name", "/kept", "text", "while it is copied")
+	if err := g.Precopy(b.Context()); err != nil {
+		b.Fatal("copy memory:", err)
+	}
+	g.in(machine.Awake)
+	g.do("/change", "from", "3", "mb", "5")
+	g.do("/write", "name", "/kept", "text", "before")
+	sum := must[uint32](g, "/sum")
+	dir := b.snapshot(g)
+	g.do("/change", "from", "6", "mb", "9")
+	g.do("/write", "name", "/kept", "text", "after")
+	b.same(b.fork("b", dir), sum)
+	if names := entries(b, g.config.Dir); len(names) != 0 {
+		b.Errorf("after a copy %q is left", names)
+	}
+
+	sum = must[uint32](g, "/sum")
+	for _, tier := range []machine.Tier{machine.Paused, machine.OnDisk} {
+		if err := g.Precopy(b.Context()); err != nil {
+			b.Fatal("copy memory again:", err)
+		}
+		g.suspend(tier)
+		if err := g.Precopy(b.Context()); err != nil {
+			b.Errorf("copy the memory of a machine that is %s: %v", tier, err)
+		}
+		g.suspend(machine.OnDisk)
+		g.settle()
+		if names := entries(b, g.config.Dir); len(names) != 1 {
+			b.Errorf("beside a checkpoint %q is left", names)
+		}
+		g.resume()
+		if got := must[uint32](g, "/sum"); got != sum {
+			b.Errorf("after a sleep the memory's checksum is %d, want %d", got, sum)
+		}
+	}
+}
+
 // fork starts a machine that goes on from a copy.
 func (b *bench) fork(id, dir string) *guest {
 	b.Helper()

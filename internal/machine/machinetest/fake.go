@@ -35,7 +35,9 @@ const (
 	OpRelease    Op = "release"
 	OpResume     Op = "resume"
 	OpRestore    Op = "restore"
+	OpPrecopy    Op = "precopy"
 	OpSnapshot   Op = "snapshot"
+	OpRenew      Op = "renew"
 	OpDiscard    Op = "discard"
 	OpArchive    Op = "archive"
 	OpRename     Op = "rename"
@@ -478,6 +480,35 @@ func (m *fakeMachine) restore() error {
 	m.ready.Store(false)
 	b.start(memory)
 	return nil
+}
+
+// Precopy implements [machine.Machine].
+func (m *fakeMachine) Precopy(ctx context.Context) error {
+	return m.alone(func() error { return errors.Join(m.f.enter(m.config.ID, OpPrecopy), ctx.Err()) })
+}
+
+// Renew implements [machine.Machine]. It takes as long as [Fake.Delay] says, and too
+// long if that is more than most.
+func (m *fakeMachine) Renew(ctx context.Context, most time.Duration) error {
+	return m.alone(func() error {
+		b := m.f.environment(m.config.ID)
+		if b == nil || !b.awake() || !m.config.GoBack {
+			return errors.New("renew: the machine must be awake and may go back")
+		}
+		b.pause()
+		defer b.resume()
+		start := time.Now()
+		if err := m.f.enter(m.config.ID, OpRenew); err != nil {
+			return fmt.Errorf("renew: %w", err)
+		}
+		if time.Since(start) > most {
+			return fmt.Errorf("renew: %w", machine.ErrTooLong)
+		}
+		if err := commit(ctx, m.config, m.f.Engine, b.memory()); err != nil {
+			return fmt.Errorf("renew: %w", err)
+		}
+		return retire(m.config)
+	})
 }
 
 // Snapshot implements [machine.Machine].

@@ -105,29 +105,18 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	if err := failpoint.Reach(failpoint.Write, s.id); err != nil {
 		return made, err
 	}
-	c, err := newCapture(what.Dir, share, namedMost*uint64(memoryLimit(s.container.Spec))) //nolint:gosec // G115: it is positive
+	c, err := newCapture(what.Dir, share, s.mostNamed())
 	if err != nil {
 		return made, err
 	}
 	s.still()
-	if err := s.name(ctx, c, what.Yields); err != nil {
+	if err := s.name(ctx, c, what); err != nil {
 		return made, errors.Join(err, c.close())
 	}
 	if err := failpoint.Reach(failpoint.Copy, s.id); err != nil {
 		return made, errors.Join(err, c.close())
 	}
-	ended, stop := make(chan error, 1), make(chan struct{})
-	s.copying.Go(func() { ended <- errors.Join(c.copy(stop), c.close()) })
-	select {
-	case err = <-ended:
-	case <-ctx.Done():
-		if s.over() { // what is copied is all that is left
-			err = <-ended
-			break
-		}
-		close(stop) // a write to a busy disk may take longer, but reads no more memory
-		err = context.Cause(ctx)
-	}
+	err = s.copyOut(ctx, c, what.Yields)
 	if err == nil {
 		err = failpoint.Reach(failpoint.Index, s.id)
 	}
@@ -141,6 +130,30 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	failpoint.Pass(failpoint.Written, s.id)
 	s.saved()
 	return made, nil
+}
+
+// mostNamed is how many bytes of memory may be named. Preconditions: mu is held, and
+// the machine has processes.
+func (s *sandbox) mostNamed() uint64 {
+	return namedMost * uint64(memoryLimit(s.container.Spec)) //nolint:gosec // G115: it is positive
+}
+
+// copyOut copies what a capture named, and closes it. Where nobody waits for the copy,
+// it yields to all others. When ctx ends, copyOut returns at once, and a write to a
+// busy disk may take longer. It reads no more memory then.
+func (s *sandbox) copyOut(ctx context.Context, c *capture, yields bool) error {
+	ended, stop := make(chan error, 1), make(chan struct{})
+	s.copying.Go(func() { ended <- errors.Join(c.copy(stop, yields), c.close()) })
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		if s.over() { // what is copied is all that is left
+			return <-ended
+		}
+		close(stop)
+		return context.Cause(ctx)
+	}
 }
 
 // copied waits until an earlier copy has ended: it writes to the same file.
@@ -170,13 +183,15 @@ func background(do func() error) error {
 
 // name lets the engine write its state and name its memory. Preconditions: mu is
 // held.
-func (s *sandbox) name(ctx context.Context, c *capture, yields bool) error {
+func (s *sandbox) name(ctx context.Context, c *capture, what gvisor.Checkpoint) error {
 	defer s.unlimited(ctx)() // a request cannot stop this, and may come at any moment
-	if yields {
+	if what.Yields {
 		defer s.group.Load().Behind(ctx)()
 	}
-	if err := s.count(ctx); err != nil {
-		return err
+	if !what.Counted {
+		if err := s.count(ctx); err != nil {
+			return err
+		}
 	}
 	files, err := stateipc.NewAsyncFileServer(c)
 	if err != nil {
@@ -301,16 +316,24 @@ func newCapture(dir string, base *checkpoint.Base, most uint64) (_ *capture, err
 			return file.Close()
 		}}
 	}
-	// It may hold what an earlier copy of this machine wrote.
-	file, err := os.OpenFile(filepath.Join(dir, checkpoint.FilePages), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	if err := c.openPages(dir, base); err != nil {
 		return nil, err
-	}
-	if c.pages, err = checkpoint.NewLayer(file, base); err != nil {
-		return nil, errors.Join(err, file.Close())
 	}
 	c.files[checkpoint.FilePages] = &writer{c: c, memory: true, put: c.put, release: func() error { return nil }} // copy goes on with it
 	return c, nil
+}
+
+// openPages opens the file of pages, which may hold what an earlier copy of the same
+// machine wrote.
+func (c *capture) openPages(dir string, base *checkpoint.Base) error {
+	file, err := os.OpenFile(filepath.Join(dir, checkpoint.FilePages), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if c.pages, err = checkpoint.NewLayer(file, base); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	return nil
 }
 
 // Destroy implements [stateipc.AsyncFileServerImpl].
@@ -409,15 +432,19 @@ func cut(r, by memmap.FileRange) (parts []memmap.FileRange) {
 }
 
 // copy writes all memory that the engine named, until stop is closed.
-func (c *capture) copy(stop <-chan struct{}) error {
+func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 	if c.total == 0 {
 		return errors.New("the engine named no memory")
+	}
+	work := hostproc.Guard
+	if yields {
+		work = background
 	}
 	var next atomic.Int64
 	var workers errgroup.Group
 	for range min(copiers, runtime.GOMAXPROCS(0)) {
 		workers.Go(func() error {
-			return background(func() error {
+			return work(func() error {
 				room := checkpoint.NewScratch()
 				defer room.Release()
 				for {

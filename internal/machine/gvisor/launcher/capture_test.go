@@ -165,7 +165,7 @@ func TestCapture(t *testing.T) {
 	if _, err := unix.Pwrite(fd, []byte("later"), int64(clock)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.copy(nil); err != nil {
+	if err := c.copy(nil, false); err != nil {
 		t.Fatal(err)
 	}
 	name := filepath.Join(dir, checkpoint.FilePages)
@@ -194,10 +194,10 @@ func TestCapture(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	close(stop)
-	if err := c.copy(stop); !errors.Is(err, errStopped) {
+	if err := c.copy(stop, true); !errors.Is(err, errStopped) {
 		t.Error("a copy that was stopped returned", err)
 	}
-	if err := c.copy(nil); err != nil {
+	if err := c.copy(nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if got, err = os.ReadFile(name); err != nil || !bytes.Equal(got, memory[:5<<20]) {
@@ -238,7 +238,7 @@ func TestCaptureInPlace(t *testing.T) {
 			copy(want[r.Start:r.End], memory[r.Start:r.End])
 			pages = append(pages, memory[r.Start:r.End]...)
 		}
-		if err := shot.copy(nil); err != nil {
+		if err := shot.copy(nil, true); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(filepath.Join(dir, checkpoint.FilePages))
@@ -290,7 +290,7 @@ func TestCaptureWithoutClock(t *testing.T) {
 	if _, err := unix.Pwrite(fd, []byte("else"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.copy(nil); err != nil {
+	if err := c.copy(nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, checkpoint.FilePages)); err != nil || !bytes.Equal(got, memory) {

@@ -415,6 +415,15 @@ func (l *Launcher) Checkpoint(ctx context.Context, c gvisor.Checkpoint) (made gv
 	return made, err
 }
 
+// Precopy copies the memory of a machine while it runs, until ctx ends.
+func (l *Launcher) Precopy(ctx context.Context, p gvisor.Precopy) (made gvisor.Made, err error) {
+	err = l.with(p.ID, func(s *sandbox) error {
+		made, err = s.precopy(ctx, p)
+		return err
+	})
+	return made, err
+}
+
 // Rename gives a running machine another host name.
 func (l *Launcher) Rename(ctx context.Context, r gvisor.Rename) error {
 	return l.with(r.ID, func(s *sandbox) error { return s.administer(ctx, []string{naming}, "-hostname", r.Hostname) })

@@ -63,7 +63,7 @@ func TestLayers(t *testing.T) {
 			if err := begun.put(from, memmap.FileRange{Start: 1 << 20, End: 9 << 20}); err != nil {
 				t.Fatal(err)
 			}
-			if err := begun.copy(nil); err != nil {
+			if err := begun.copy(nil, true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -80,7 +80,7 @@ func TestLayers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := shot.copy(nil); err != nil {
+		if err := shot.copy(nil, true); err != nil {
 			t.Fatal(err)
 		}
 		if err := shot.close(); err != nil {
@@ -150,7 +150,7 @@ func TestBaseMissing(t *testing.T) {
 		if err := shot.put(from, memmap.FileRange{Start: 0, End: uint64(len(memory))}); err != nil {
 			t.Fatal(err)
 		}
-		if err := shot.copy(nil); err != nil {
+		if err := shot.copy(nil, true); err != nil {
 			t.Fatal(err)
 		}
 		sealed(t, shot, dir, memory)

@@ -71,6 +71,7 @@ func (l *Launcher) handler() http.Handler {
 		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
 	}
 	ask(mux, gvisor.PathCheckpoint, l.Checkpoint)
+	ask(mux, gvisor.PathPrecopy, l.Precopy)
 	ask(mux, gvisor.PathStats, func(ctx context.Context, t gvisor.Target) (gvisor.Stats, error) { return l.Stats(ctx, t.ID) })
 	ask(mux, gvisor.PathReclaim, func(ctx context.Context, t gvisor.Target) (gvisor.Reclaimed, error) { return l.Reclaim(ctx, t.ID) })
 	return mux

@@ -1,0 +1,117 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+
+	"github.com/dozehq/doze/internal/failpoint"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
+	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/hostproc"
+)
+
+// A machine that runs on stands still while its memory is copied. So the launcher
+// copies it first while the guest runs, and then, while it stands still, only what is
+// not the same any more. Live migration calls this pre-copy. Nobody knows what the
+// guest wrote to: the checkpoint reads all memory once more and compares marks. So
+// nothing of this copy has to be right, and it takes no part of the engine's state.
+
+// memoryFileName is what gVisor calls the file with the memory of its guest, as
+// /proc/PID/fd shows it.
+const memoryFileName = "/memfd:runsc-memory (deleted)"
+
+// precopy copies the memory of the machine, whose guest runs meanwhile. When ctx ends,
+// it stops at once.
+func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor.Made, err error) {
+	if err := s.copied(ctx); err != nil {
+		return made, err
+	}
+	most, err := s.ahead(ctx)
+	if err != nil {
+		return made, err
+	}
+	var share *checkpoint.Base
+	if what.Base != nil {
+		if share, err = checkpoint.OpenBase(what.Base.Dir, what.Base.Index, what.Dir); err != nil {
+			slog.WarnContext(ctx, "a copy of memory shares nothing with the last", "sandbox", s.id, "err", err)
+		}
+	}
+	if err := failpoint.Reach(failpoint.Precopy, s.id); err != nil {
+		return made, err
+	}
+	c := &capture{most: most, clock: true}
+	if err = c.openPages(what.Dir, share); err == nil {
+		err = c.nameAll(int(s.pid.Load()))
+	}
+	if err != nil {
+		return made, errors.Join(err, c.close())
+	}
+	if err := s.copyOut(ctx, c, true); err != nil {
+		return made, err
+	}
+	made.Files, err = c.pages.Seal(what.Dir)
+	return made, err
+}
+
+// ahead does what the engine can do for the next checkpoint while its guest runs, and
+// returns how much memory it may name.
+func (s *sandbox) ahead(ctx context.Context) (most uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return 0, fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	return s.mostNamed(), s.count(ctx)
+}
+
+// nameAll names all memory of the engine in a process that is not a hole.
+func (c *capture) nameAll(pid int) error {
+	fd, err := memoryFile(pid)
+	if err != nil {
+		return err
+	}
+	c.fds = append(c.fds, fd)
+	from := source{fd: fd}
+	for at := int64(0); ; {
+		start, err := unix.Seek(fd, at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) { // there is no more
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look for memory: %w", err)
+		}
+		if at, err = unix.Seek(fd, start, unix.SEEK_HOLE); err != nil {
+			return fmt.Errorf("look for memory: %w", err)
+		}
+		if err := c.put(from, memmap.FileRange{Start: uint64(start), End: uint64(at)}); err != nil { //nolint:gosec // G115: offsets of a file
+			return err
+		}
+	}
+}
+
+// memoryFile opens the file with the memory of the guest of an engine.
+func memoryFile(pid int) (fd int, err error) {
+	dir := hostproc.Path(pid, "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return -1, fmt.Errorf("look for the memory: %w", err)
+	}
+	for _, e := range entries {
+		name := dir + "/" + e.Name()
+		if to, err := os.Readlink(name); err != nil || to != memoryFileName {
+			continue
+		}
+		if fd, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return -1, fmt.Errorf("open the memory: %w", err)
+		}
+		return fd, nil
+	}
+	return -1, errors.New("process " + strconv.Itoa(pid) + " has no file with memory")
+}

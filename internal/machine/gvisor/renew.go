@@ -1,0 +1,137 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
+)
+
+const (
+	// precopies is how often memory is copied at most while the machine runs. Each time,
+	// what was written meanwhile is copied.
+	precopies = 3
+	// precopied is when another time is not worth it: so much is written in about 20 ms.
+	precopied = 16 << 20
+	// blockBytes is the unit of the blocks of a file.
+	blockBytes = 512
+)
+
+// Precopy implements [machine.Machine].
+func (s *sandbox) Precopy(ctx context.Context) error {
+	if s.Tier() != machine.Awake {
+		return nil
+	}
+	if err := s.settled(ctx); err != nil {
+		return fmt.Errorf("copy memory: %w", err)
+	}
+	s.dropAhead()
+	for range precopies {
+		wrote, err := s.precopy(ctx)
+		if errors.Is(err, errOld) {
+			return nil // the launcher is older than that
+		}
+		if err != nil {
+			s.dropAhead()
+			return fmt.Errorf("copy memory: %w", err)
+		}
+		if wrote <= precopied {
+			break
+		}
+	}
+	return nil
+}
+
+// precopy copies the memory once, but for what the last copy has, and returns how many
+// bytes it wrote.
+func (s *sandbox) precopy(ctx context.Context) (wrote int64, err error) {
+	dir := checkpoint.Precopy(s.config)
+	if err := checkpoint.Begin(dir); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, checkpoint.Cancel(dir))
+		}
+	}()
+	var made Made
+	what := Precopy{ID: s.config.ID, Dir: checkpoint.Making(dir), Base: s.base()}
+	if err := s.engine.Load().halting(ctx, PathPrecopy, what, &made); err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(made.Files, func(f checkpoint.File) bool { return f.Name == checkpoint.FileIndex })
+	if i < 0 {
+		return 0, errors.New("the launcher made no index")
+	}
+	if err := checkpoint.Precopied(s.config); err != nil {
+		return 0, err
+	}
+	s.ahead = &Base{Dir: dir, Index: made.Files[i]}
+	info, err := os.Stat(filepath.Join(dir, checkpoint.FilePages))
+	if err != nil {
+		return 0, err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		wrote = st.Blocks * blockBytes
+	}
+	return wrote, nil
+}
+
+// dropAhead removes what Precopy copied.
+func (s *sandbox) dropAhead() {
+	s.ahead = nil
+	if err := checkpoint.DropPrecopy(s.config); err != nil {
+		slog.Warn("remove a copy of memory", "sandbox", s.config.ID, "err", err)
+	}
+}
+
+// Renew implements [machine.Machine].
+func (s *sandbox) Renew(ctx context.Context, most time.Duration) error {
+	if err := s.renew(ctx, most); err != nil {
+		return fmt.Errorf("renew the checkpoint: %w", err)
+	}
+	return nil
+}
+
+func (s *sandbox) renew(ctx context.Context, most time.Duration) error {
+	if t := s.Tier(); t != machine.Awake || !s.config.GoBack {
+		return fmt.Errorf("the machine is %s, and must be awake and may go back", t)
+	}
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
+	defer s.dropAhead()
+	next, last := checkpoint.Next(s.config), checkpoint.Last(s.config)
+	if err := checkpoint.DropNext(s.config); err != nil { // of an attempt that was cut short
+		return err
+	}
+	err := s.write(ctx, next, func(ctx context.Context, take func(context.Context) error) error {
+		bounded, cancel := context.WithTimeout(ctx, most)
+		defer cancel()
+		err := s.still(bounded, take)
+		if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", machine.ErrTooLong, err)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := checkpoint.Renew(s.config); err != nil {
+		return errors.Join(err, checkpoint.DropNext(s.config))
+	}
+	bytes, _ := checkpoint.Size(last)
+	s.bytes.Store(bytes)
+	if err := errors.Join(s.d.vouchers.Moved(next, last), s.d.vouchers.Doubt(next)); err != nil {
+		slog.WarnContext(ctx, "the next checkpoint shares nothing with the last", "sandbox", s.config.ID, "err", err)
+	}
+	return nil
+}
