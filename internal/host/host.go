@@ -60,7 +60,7 @@ type Options struct {
 	WarmPoolMax int
 
 	GoBack                                      bool // to the last checkpoint, after a crash
-	CheckpointEvery                             time.Duration
+	CheckpointEvery, CheckpointPause            time.Duration
 	PauseAfter, SaveAfter, SwapAfter, DiskAfter time.Duration
 	IdleCPU                                     float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
 	BusyMax                                     time.Duration // for how long after the last request it is not
@@ -246,7 +246,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 		Room: h.disk.Claim, SleepRoom: h.disk.ClaimSleep,
 		Available: available(hostAvailable, driver.Free), Reserve: o.Memory.reserve(h.memory), Limit: h.memory,
 		Overcommit: o.Memory.Overcommit, Budget: o.Memory.BudgetMB << 20, Spares: o.WarmPool, SparesMax: o.WarmPoolMax,
-		GoBack: o.GoBack, CheckpointEvery: o.CheckpointEvery,
+		GoBack: o.GoBack, CheckpointEvery: o.CheckpointEvery, CheckpointPause: o.CheckpointPause,
 		IdleCPU: o.IdleCPU, BusyMax: o.BusyMax,
 		PauseAfter: o.PauseAfter, DiskAfter: o.DiskAfter, SaveAfter: min(o.SaveAfter, o.DiskAfter), SwapAfter: h.swapAfter(),
 	})

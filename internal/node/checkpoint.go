@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -225,24 +224,4 @@ func (n *Node) CheckpointAge() (a CheckpointAge) {
 		}
 	}
 	return a
-}
-
-// watchCheckpoints tells the operator, as often as checkpoints are due, which could
-// not be renewed: a sandbox that is in use all the time has no moment for it.
-func (n *Node) watchCheckpoints(ctx context.Context) {
-	if n.CheckpointEvery <= 0 {
-		return
-	}
-	every := time.NewTicker(n.CheckpointEvery)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-		}
-		if a := n.CheckpointAge(); a.Overdue > 0 {
-			slog.Warn("checkpoints are postponed: their sandboxes are in use all the time", "sandboxes", a.Overdue, "oldest", a.Oldest, "every", n.CheckpointEvery)
-		}
-	}
 }

@@ -98,7 +98,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 func (n *Node) Run(ctx context.Context) error {
 	var loops, reporter sync.WaitGroup
 	loops.Go(func() { n.relieve(ctx) })
-	loops.Go(func() { n.watchCheckpoints(ctx) })
+	loops.Go(func() { n.renewCheckpoints(ctx) })
 	loops.Go(func() { n.ahead.run(ctx) })
 	loops.Go(func() { n.watchUsage(ctx) })
 	loops.Go(func() {

@@ -91,9 +91,12 @@ type Options struct {
 	SwapAfter  time.Duration // paused for this long, its memory is moved to the host's swap; 0, or not before DiskAfter: never
 	DiskAfter  time.Duration // paused for this long, its memory is given back
 	// CheckpointEvery is how old the last checkpoint of a sandbox in use may get: it
-	// is renewed in the next moment in which nobody uses the sandbox. 0: only a
-	// sleep writes one.
+	// is renewed in the next moment in which nobody uses the sandbox, or beside the
+	// requests if there is none. 0: only a sleep writes one.
 	CheckpointEvery time.Duration
+	// CheckpointPause is for about how long at most a sandbox stands still if its
+	// checkpoint is renewed beside requests.
+	CheckpointPause time.Duration
 	Spares          int     // how many machines are started ahead of their sandboxes
 	SparesMax       int     // the same, when as many were created within a minute
 	Reserve         int64   // with less memory than this available, sandboxes move to disk early

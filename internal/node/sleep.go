@@ -223,7 +223,7 @@ func (b *Box) heed(a idle.Answer, err error) idle.Reason {
 	case idle.Process, idle.Silent, idle.Computing:
 		b.checkpoint.age.PutOff(now)
 		b.sinking.arm()
-	case idle.None, idle.Moved, idle.Request, idle.Parting, idle.Recent:
+	case idle.None, idle.Moved, idle.Request, idle.Copying, idle.Parting, idle.Recent:
 	}
 	return why
 }

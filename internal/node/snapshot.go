@@ -78,11 +78,12 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, err
 	}
 	defer b.unlock()
-	thaw, err := b.freeze()
+	b.mu.Lock()
+	err := b.hasMemory()
+	b.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
-	defer thaw()
 	if len(b.order.Volumes) > 0 {
 		return 0, doze.Errorf(doze.Conflict, "a snapshot would leave out the volumes of the sandbox: take one of a sandbox without")
 	}
@@ -98,6 +99,14 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 		return 0, fmt.Errorf("make room for the snapshot: %w", err)
 	}
 	defer release()
+	if err := b.precopy(ctx, m); err != nil && ctx.Err() == nil {
+		slog.WarnContext(ctx, "a sandbox stands still while all its memory is copied", "sandbox", uid, "err", err)
+	}
+	thaw, err := b.freeze("it could not go on after a snapshot, and sleeps until the next request")
+	if err != nil {
+		return 0, err
+	}
+	defer thaw()
 	s := savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config)}
 	err = n.snapshots.take(ctx, m, &s)
 	return s.Bytes, missing("the sandbox cannot be copied", err)
@@ -116,19 +125,28 @@ func (b *Box) copyable(m machine.Machine) error {
 // sandbox has no memory, or is about to lose it.
 var copied = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled}
 
+// hasMemory is a Conflict for a box without. Preconditions: mu is held.
+func (b *Box) hasMemory() error {
+	if !b.state.Is(copied...) {
+		return doze.Errorf(doze.Conflict, "the sandbox is %s", b.state.Phase())
+	}
+	return nil
+}
+
 // freeze lets requests wait until thaw is called. It fails for a box that has
-// no memory. Preconditions: the turn is held.
-func (b *Box) freeze() (thaw func(), err error) {
+// no memory. If the box does not run any more then, the message says why.
+// Preconditions: the turn is held.
+func (b *Box) freeze(message string) (thaw func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.state.Is(copied...) {
-		return nil, doze.Errorf(doze.Conflict, "the sandbox is %s", b.state.Phase())
+	if err := b.hasMemory(); err != nil {
+		return nil, err
 	}
 	b.gate.Freeze()
 	return func() {
 		b.mu.Lock()
 		b.gate.Thaw()
-		stuck := b.lieDown("it could not go on after a snapshot, and sleeps until the next request")
+		stuck := b.lieDown(message)
 		b.state.Signal()
 		b.sinking.arm()
 		b.mu.Unlock()

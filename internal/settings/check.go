@@ -134,6 +134,9 @@ func (s Settings) checkCrash(p *doze.Problems) {
 	} else if every != 0 && s.OnCrash != crashResume {
 		p.Add("checkpointEvery", "needs onCrash %s: without it nobody goes back to a checkpoint", crashResume)
 	}
+	if s.CheckPause.Duration <= 0 {
+		p.Add("checkpointPause", "must be more than 0, such as 150ms")
+	}
 	if s.OnCrash != crashResume && s.OnCrash != crashFail {
 		p.Add("onCrash", "must be %s or %s", crashResume, crashFail)
 	}

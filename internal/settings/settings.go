@@ -64,7 +64,8 @@ type Settings struct {
 	IdleCPU        float64         `json:"idleCpu"`           // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
 	BusyMax        daemon.Duration `json:"busyMax"`           // for how long after the last request it stays awake so
 	SaveAfter      daemon.Duration `json:"saveAfter"`         // paused for this long, it is safe on disk as well; 0: at once
-	Checkpoint     daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed in a gap; 0: never
+	Checkpoint     daemon.Duration `json:"checkpointEvery"`   // older than this, the checkpoint of a sandbox in use is renewed; 0: never
+	CheckPause     daemon.Duration `json:"checkpointPause"`   // for how long it stands still for that where there is no gap
 	OnCrash        string          `json:"onCrash"`           // resume or fail: what a sandbox does when its processes end by themselves
 	SwapAfter      daemon.Duration `json:"swapAfter"`         // paused for this long, its memory is moved to swap, if there is some
 	DiskAfter      daemon.Duration `json:"diskAfter"`         // paused for this long, its memory is given back
@@ -123,6 +124,7 @@ func Defaults() Settings {
 		PauseAfter:     daemon.Duration{Duration: 15 * time.Second},
 		IdleCPU:        0.2,
 		BusyMax:        daemon.Duration{Duration: time.Hour},
+		CheckPause:     daemon.Duration{Duration: 150 * time.Millisecond},
 		SaveAfter:      daemon.Duration{Duration: 5 * time.Second},
 		SwapAfter:      daemon.Duration{Duration: time.Minute},
 		DiskAfter:      daemon.Duration{Duration: 5 * time.Minute},

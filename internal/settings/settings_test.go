@@ -59,13 +59,13 @@ func TestValidateReportsEverything(t *testing.T) {
 		t.Errorf("save at once: %v", err)
 	}
 	c.Workspace, c.Regions, c.Listen, c.PauseAfter.Duration, c.SaveAfter.Duration, c.Egress, c.Log = "Main!", nil, "nowhere", -1, -1, "ajar", "loud"
-	c.SwapAfter.Duration, c.Swap, c.BudgetMB, c.Checkpoint.Duration = -1, "plain:1", -1, 1
+	c.SwapAfter.Duration, c.Swap, c.BudgetMB, c.Checkpoint.Duration, c.CheckPause.Duration = -1, "plain:1", -1, 1, -1
 	c.EgressPool = []string{"203.0.113.7/24"}
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("all wrong, and no error")
 	}
-	for _, field := range []string{"workspace", "regions must name at least one region", "listen", "pauseAfter", "saveAfter", "swapAfter", "swap the size", "checkpointEvery must be at least 5s", "memoryBudgetMb", "egress", "egressPool is wrong", "egressInterface", "log"} {
+	for _, field := range []string{"workspace", "regions must name at least one region", "listen", "pauseAfter", "saveAfter", "swapAfter", "swap the size", "checkpointEvery must be at least 5s", "checkpointPause", "memoryBudgetMb", "egress", "egressPool is wrong", "egressInterface", "log"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%q does not mention %s", err, field)
 		}

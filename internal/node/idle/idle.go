@@ -23,6 +23,7 @@ const (
 	None      Reason = iota // it may fall asleep
 	Moved                   // it does not run any more: what its agent said is of before
 	Request                 // a request is in flight
+	Copying                 // its memory is being copied while it runs
 	Parting                 // its processes have time to end
 	Recent                  // it was used after its agent was asked
 	Process                 // a process inside asked to stay awake
@@ -36,6 +37,7 @@ var reasons = [reasonCount]string{
 	None:    "nobody uses it",
 	Moved:   "it does not run any more",
 	Request: "a request is in flight",
+	Copying: "its memory is being copied",
 	Parting: "its processes have time to end",
 	Recent:  "it was used a moment ago",
 	Process: "a process inside asked to stay awake",
@@ -56,6 +58,7 @@ type Use struct {
 	silent  int  // how often in a row the agent did not answer
 	grace   time.Duration
 	parting bool
+	copying bool
 }
 
 // New is the use of a sandbox that was used just now. Its processes get so much
@@ -111,6 +114,8 @@ func (u *Use) Busy(p doze.Phase) Reason {
 	switch {
 	case u.parting:
 		return Parting
+	case u.copying:
+		return Copying
 	case p == doze.Running && u.holds > 0:
 		return Request
 	default:
@@ -147,6 +152,8 @@ func (u *Use) Heed(p doze.Phase, a Answer, now time.Time) Reason {
 		return Request
 	case u.parting:
 		return Parting
+	case u.copying:
+		return Copying
 	case !u.last.Before(a.Asked):
 		return Recent
 	}
@@ -198,6 +205,10 @@ func (u *Use) Part(p doze.Phase) bool {
 	u.parting = true
 	return true
 }
+
+// Copy says whether the memory of the sandbox is being copied while it runs. That is no
+// use, and a sandbox does not fall asleep meanwhile.
+func (u *Use) Copy(now bool) { u.copying = now }
 
 // Parted ends that time.
 func (u *Use) Parted() { u.parting = false }

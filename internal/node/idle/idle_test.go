@@ -42,6 +42,12 @@ func TestHeed(t *testing.T) {
 		"its processes end": {
 			before: func(u *idle.Use) { u.SetGrace(time.Minute); u.Part(doze.Running) }, phase: doze.Running, want: idle.Parting, last: start,
 		},
+		"its memory is copied": {
+			before: func(u *idle.Use) { u.Copy(true) }, phase: doze.Running, want: idle.Copying, last: start,
+		},
+		"its memory was copied": {
+			before: func(u *idle.Use) { u.Copy(true); u.Copy(false) }, phase: doze.Running, want: idle.None, last: start,
+		},
 		"a request came and went": {
 			before: func(u *idle.Use) { u.Hold(asked); u.Release(asked) }, phase: doze.Running, want: idle.Recent, last: asked,
 		},

@@ -12,7 +12,7 @@ import "time"
 // an attempt.
 const Idle = time.Second
 
-// overdueAfter is how late a checkpoint is when it counts as postponed: those that
+// overdueAfter is how late a checkpoint is at most when it counts as postponed: those that
 // are due are written within seconds.
 const overdueAfter = 10 * time.Second
 
@@ -20,6 +20,7 @@ const overdueAfter = 10 * time.Second
 type Age struct {
 	saved  time.Time // of the last checkpoint, or the boot; zero if an earlier process left it awake
 	putOff time.Time // when it was last not renewed although it was due
+	tried  time.Time // when a renewal in use was begun last
 }
 
 // Since is the age of a checkpoint that was made at a time, or of a sandbox that
@@ -32,6 +33,16 @@ func (a *Age) Save(at time.Time) { a.saved = at }
 // PutOff takes note of a checkpoint that could not be renewed: somebody used the
 // sandbox.
 func (a *Age) PutOff(now time.Time) { a.putOff = now }
+
+// Try takes note of a renewal in use that begins, however it ends.
+func (a *Age) Try(now time.Time) { a.tried = now }
+
+// Overdue reports whether the checkpoint is to be renewed while the sandbox is in use,
+// because there was no moment without a request: it should be written every so often.
+// An attempt that fails is repeated as often, and no more. The times are those of At.
+func (a *Age) Overdue(every time.Duration, now, began time.Time) bool {
+	return Overdue(a.At(now, began), every) && now.Sub(a.tried) >= every
+}
 
 // At is the age at a time. A checkpoint of an earlier process is at least as old as
 // this one, which began at a time.
@@ -73,4 +84,6 @@ func (d Due) Sooner(rest, least time.Duration) time.Duration {
 
 // Overdue reports whether an age is more than it may be, where a checkpoint is
 // written every so often.
-func Overdue(age, every time.Duration) bool { return every > 0 && age > every+overdueAfter }
+func Overdue(age, every time.Duration) bool {
+	return every > 0 && age > every+min(overdueAfter, every)
+}

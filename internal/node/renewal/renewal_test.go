@@ -64,7 +64,40 @@ func TestAge(t *testing.T) {
 			t.Errorf("overdue after %v: %v", age, !want)
 		}
 	}
+	if !renewal.Overdue(3*time.Second, time.Second) {
+		t.Error("one that is renewed each second is not overdue after three")
+	}
 	if renewal.Overdue(time.Hour, 0) {
+		t.Error("one that is never renewed is overdue")
+	}
+}
+
+// TestOverdue: a renewal in use that fails is not begun again at once.
+func TestOverdue(t *testing.T) {
+	const every = time.Minute
+	a := renewal.Since(start)
+	for _, step := range []struct {
+		after time.Duration
+		try   bool
+		want  bool
+	}{
+		{every, false, false},
+		{every + 11*time.Second, true, true},
+		{2 * every, false, false},
+		{2*every + 11*time.Second, false, true},
+	} {
+		now := start.Add(step.after)
+		if got := a.Overdue(every, now, start); got != step.want {
+			t.Errorf("after %v it is overdue: %v", step.after, got)
+		}
+		if step.try {
+			a.Try(now)
+		}
+	}
+	if a.Save(start.Add(time.Hour)); a.Overdue(every, start.Add(time.Hour+time.Second), start) {
+		t.Error("a new one is overdue")
+	}
+	if a := renewal.Since(start); a.Overdue(0, start.Add(time.Hour), start) {
 		t.Error("one that is never renewed is overdue")
 	}
 }
