@@ -124,6 +124,7 @@ var targets = []target{
 	{regexp.MustCompile(`^wake disk .*50 at once$`), ofP50, 1200},
 	{regexp.MustCompile(`^sleep .*idle 0s to 1m0s`), ofMax, 150},
 	{regexp.MustCompile(`^sleep .*idle 0s to 1m0s`), ofP99, 50},
+	{regexp.MustCompile(`^sleep .*while a snapshot is taken`), ofMax, 150},
 	{regexp.MustCompile(`^create create \+ exec, (by a boot|with a spare machine)`), ofCost, 60},
 	{regexp.MustCompile(`^create create .*20 at once, defaults`), ofP50, 500},
 	{regexp.MustCompile(`^create create .*100 at once, defaults`), ofP50, 2500},

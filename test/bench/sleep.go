@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/testkit"
 )
 
@@ -23,12 +24,18 @@ const (
 	idleWindow = 10 * time.Second // of one row
 	// sleepChanged is what a sandbox changes after each request, in MB, at most.
 	sleepChanged = 16
+	// snapshots is how many of them are taken of a sandbox in use.
+	snapshots = 5
 )
 
 // sleepSizes are what the processes hold, in MB, touched and random.
 var sleepSizes = []int{64, 512, 2048}
 
 func inUseCase(mb int) string { return fmt.Sprintf("%d MB, in use", mb) }
+
+func copiedCase(mb int) string {
+	return fmt.Sprintf("%d MB, in use, the longest answer while a snapshot is taken", mb)
+}
 
 func idleCase(mb int, from, to time.Duration) string {
 	return fmt.Sprintf("%d MB, idle %v to %v", mb, from, to)
@@ -37,7 +44,7 @@ func idleCase(mb int, from, to time.Duration) string {
 // sleepCases names all rows of the benchmark.
 func sleepCases() (names []string) {
 	for _, mb := range sleepSizes {
-		names = append(names, inUseCase(mb), idleCase(mb, 0, idleMost))
+		names = append(names, inUseCase(mb), copiedCase(mb), idleCase(mb, 0, idleMost))
 		for from := time.Duration(0); from < idleMost; from += idleWindow {
 			names = append(names, idleCase(mb, from, from+idleWindow))
 		}
@@ -81,8 +88,44 @@ func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 	return all, err
 }
 
-// sleepSize measures one size: the row of requests to the sandbox while it is in
-// use, which is the yardstick, one of all idle times, and one of each window.
+// copied takes snapshots of a sandbox that is asked all the time. A sample is the
+// longest answer during one of them.
+func copied(ctx context.Context, c *client.Client, sandbox string, request func() (time.Duration, error), into *series) error {
+	for range snapshots {
+		taken := make(chan error, 1)
+		var made doze.Snapshot
+		go func() { // ends with the snapshot
+			var err error
+			made, err = c.CreateSnapshot(ctx, sandbox, "")
+			taken <- err
+		}()
+		var longest time.Duration
+		for done := false; !done; {
+			took, err := request()
+			if err != nil {
+				return errors.Join(err, <-taken)
+			}
+			longest = max(longest, took)
+			select {
+			case err := <-taken:
+				if err != nil {
+					return err
+				}
+				done = true
+			default:
+			}
+		}
+		into.add(longest)
+		if err := c.DeleteSnapshot(ctx, made.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sleepSize measures one size. The first row is of requests to the sandbox while it is
+// in use, which is the yardstick. The others are one while it is copied, one of all idle
+// times, and one of each window.
 func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies, err error) {
 	c, err := p.Client()
 	if err != nil {
@@ -122,8 +165,12 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 		awake.add(took)
 		time.Sleep(lying)
 	}
+	during := &series{name: copiedCase(mb), against: awake}
+	if err := copied(ctx, c, name, request, during); err != nil {
+		return nil, err
+	}
 	whole := &series{name: idleCase(mb, 0, idleMost), against: awake}
-	all = latencies{awake, whole}
+	all = latencies{awake, during, whole}
 	var windows latencies
 	for from := time.Duration(0); from < idleMost; from += idleWindow {
 		windows = append(windows, &series{name: idleCase(mb, from, from+idleWindow), against: awake})

@@ -305,15 +305,12 @@ func (w *world) run(t *testing.T, r row, f fault) {
 		}
 	}()
 	rewind := w.canary.Rewind()
-	if w.on == back && r.harm == down { // a full disk takes the last checkpoint for the next
+	if w.on == used || w.on == back && r.harm == down { // a full disk takes the last checkpoint for the next
 		release()
 		w.sleep(t)
 		release = w.settle(t)
 	}
-	begin := map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
-		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
-	}[r.harm]
-	reached, finish := begin(t, release, r)
+	reached, finish := w.starts()[r.harm](t, release, r)
 	var at *held
 	select {
 	case at = <-reached:
@@ -447,7 +444,7 @@ func (w *world) settle(t *testing.T) (release func()) {
 		if w.uid, err = w.UID(name); err != nil {
 			t.Fatal(err)
 		}
-		if w.on == back { // there is none before it slept
+		if w.goesBack() { // there is none before it slept
 			w.sleep(t)
 		}
 	}
@@ -473,11 +470,14 @@ const begun = "image.begun"
 // last is the checkpoint that it woke from, and may go back to.
 const last = "image.last"
 
+// goesBack reports whether a crash leads back to a checkpoint.
+func (w *world) goesBack() bool { return w.on == back || w.on == used }
+
 // checkpoints returns what is on disk of checkpoints, but for what was begun.
 func (w *world) checkpoints() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
-		if e.Name() != begun && (e.Name() != last || w.on != back && w.power == nil) {
+		if e.Name() != begun && (e.Name() != last || !w.goesBack() && w.power == nil) {
 			names = append(names, e.Name())
 		}
 	}
@@ -557,7 +557,7 @@ func (w *world) sleep(t *testing.T) {
 		tier = "disk"
 	case swapped:
 		tier = "swapped"
-	case paused, saved, back:
+	case paused, saved, back, used:
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -601,11 +601,24 @@ func (w *world) wait(r row) <-chan *held {
 	return w.ear.wait(r.at, id, r.passes)
 }
 
+// starts is a table: how a sandbox comes to its step. It is awake until release is called.
+// What is returned last waits until it is over.
+func (w *world) starts() map[harm]func(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	return map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
+		down: w.down, inUse: w.inUse, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
+	}
+}
+
 // down lets the sandbox fall asleep.
 func (w *world) down(_ *testing.T, release func(), r row) (<-chan *held, func()) {
 	reached := w.wait(r)
 	release()
 	return reached, func() {}
+}
+
+// inUse holds the sandbox awake until its checkpoint was renewed, or not.
+func (w *world) inUse(_ *testing.T, release func(), r row) (<-chan *held, func()) {
+	return w.wait(r), release
 }
 
 // up sends a request to the sandbox, which sleeps.

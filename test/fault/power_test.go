@@ -27,7 +27,7 @@ const (
 
 // lasting are the journeys of a sandbox that has a checkpoint to go back to, as is
 // the default, by the journeys whose steps they meet.
-var lasting = map[journey]journey{paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold}
+var lasting = map[journey]journey{paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold, used: used}
 
 // TestPower cuts the power at every step: everything ends, and what was not synced
 // is lost. A sandbox that had a checkpoint goes on from the last one that was
@@ -162,10 +162,7 @@ func (w *world) reach(t *testing.T, r row) (at *held, finish func()) {
 	w.settle(t)()
 	w.sleep(t)
 	release := w.settle(t)
-	begin := map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
-		down: w.down, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
-	}[r.harm]
-	reached, finish := begin(t, release, r)
+	reached, finish := w.starts()[r.harm](t, release, r)
 	select {
 	case at = <-reached:
 	case <-time.After(patience):

@@ -25,6 +25,7 @@ const (
 	disk    journey = "disk" // with a process that waits for the wake
 	back    journey = "back" // as saved, and a crash leads back to the checkpoint that it woke from
 	cold    journey = "cold" // with none, and with an image for which nobody vouches
+	used    journey = "used" // as back, and its checkpoint is renewed while a request is under way
 )
 
 // flags of dozed for each journey. A row says what is lost without a checkpoint
@@ -33,6 +34,7 @@ var flags = map[journey][]string{
 	paused:  {"--on-crash", "fail", "--swap", "off", "--save-after", "1h", "--disk-after", "2h"},
 	saved:   {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
 	back:    {"--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
+	used:    {"--swap", "off", "--save-after", "0s", "--disk-after", "1h", "--checkpoint-every", "5s", "--checkpoint-pause", "10s"},
 	swapped: {"--on-crash", "fail", "--swap", "host", "--save-after", "0s", "--swap-after", "50ms", "--disk-after", "1h"},
 	disk:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
 	cold:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
@@ -43,6 +45,7 @@ type harm string
 
 const (
 	down     harm = "down"     // it falls asleep
+	inUse    harm = "in use"   // its checkpoint is renewed
 	up       harm = "up"       // a request wakes it
 	again    harm = "again"    // dozed was killed while it slept, and starts
 	awake    harm = "awake"    // dozed was killed while it was awake, and starts
@@ -184,6 +187,13 @@ var rows = []row{
 	{at: failpoint.Turned, on: paused, harm: up, faults: noFail, loses: true},
 	{at: failpoint.Unmark, on: paused, harm: up, faults: any4, loses: true},
 	{at: failpoint.Woke, on: paused, harm: up, faults: noFail, loses: true},
+
+	// It is in use all the time, and its checkpoint is renewed.
+	{at: failpoint.Precopy, on: used, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Make, on: used, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Copy, on: used, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Publish, on: used, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Renew, on: used, harm: inUse, faults: any5, rewinds: true},
 
 	// The next dozed takes it over.
 	{at: failpoint.Adopt, on: paused, harm: again, faults: any4, loses: true},
