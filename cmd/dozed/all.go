@@ -112,7 +112,7 @@ func frontOptions(p *platform, in *front.Listeners) front.Options {
 	o := p.settings.Front()
 	o.Listeners, o.Previews = in, p.edge.Previews()
 	o.Handler = front.Mux{
-		Edge: p.edge, API: p.plane.API.Handler(), Version: version,
+		Edge: p.edge, API: p.plane.Handler(), Version: version,
 		Metrics: metric.Page{
 			Metrics: p.meters.metrics, Authenticate: p.plane.Credentials.Authenticate, Operator: p.settings.Workspace,
 			Now: func(ctx context.Context) metric.Now { return now(ctx, p) },

@@ -8,8 +8,12 @@ import (
 	"github.com/dozehq/doze/internal/httpx"
 )
 
-// APIPath is the path that the control API is below.
-const APIPath = "/v0"
+const (
+	// APIPath is the path that the control API is below.
+	APIPath = "/v0"
+	// docsPath is the page that describes it.
+	docsPath = "/docs"
+)
 
 // Mux shares one address between the roles.
 type Mux struct {
@@ -18,7 +22,7 @@ type Mux struct {
 		// Matches reports whether a request is for a sandbox.
 		Matches(r *http.Request) bool
 	}
-	API     http.Handler // below APIPath
+	API     http.Handler // at and below APIPath and docsPath
 	Metrics http.Handler
 	Version string
 }
@@ -27,7 +31,7 @@ func (m Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case m.Edge.Matches(r):
 		m.Edge.ServeHTTP(w, r)
-	case r.URL.Path == APIPath || strings.HasPrefix(r.URL.Path, APIPath+"/"):
+	case within(r.URL.Path, APIPath), within(r.URL.Path, docsPath):
 		m.API.ServeHTTP(w, r)
 	case r.URL.Path == "/openapi.json": // where tools look for it
 		r = r.Clone(r.Context())
@@ -38,6 +42,9 @@ func (m Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/health":
 		httpx.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": m.Version})
 	default:
-		httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "nothing is here: the API is below %s, sandboxes below /run/", APIPath))
+		httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "nothing is here: the API is below %s, sandboxes below /run/, and %s describes both", APIPath, docsPath))
 	}
 }
+
+// within reports whether a path is base, or below it.
+func within(path, base string) bool { return path == base || strings.HasPrefix(path, base+"/") }

@@ -9,8 +9,6 @@ import (
 	_ "embed"
 	"io"
 	"net/http"
-	"strconv"
-	"strings"
 
 	"github.com/dozehq/doze/internal/httpx"
 )
@@ -31,21 +29,8 @@ func Sandbox() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Serve answers with the description, packed for a client that can unpack it.
+// Serve answers with the description.
 func Serve(w http.ResponseWriter, r *http.Request, _ string) error {
-	h := w.Header()
-	h.Set("Content-Type", httpx.JSONType)
-	h.Add("Vary", "Accept-Encoding")
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		h.Set("Content-Encoding", "gzip")
-		h.Set("Content-Length", strconv.Itoa(len(sandbox)))
-		_, _ = w.Write(sandbox) // the caller went away: nobody is left to tell
-		return nil
-	}
-	plain, err := gzip.NewReader(bytes.NewReader(sandbox))
-	if err != nil {
-		return err
-	}
-	_, _ = io.Copy(w, plain) //nolint:gosec // these bytes are ours; and the caller may go away, as above
-	return nil
+	w.Header().Set("Content-Type", httpx.JSONType)
+	return httpx.WritePacked(w, r, sandbox)
 }

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"flag"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -84,28 +83,18 @@ func write(t *testing.T, lines, text []byte) {
 	}
 }
 
-// A client gets the description in the form that it can read.
+// An agent answers with the description.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	want, err := manual.Sandbox()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for accepts, coding := range map[string]string{"gzip, br": "gzip", "": "", "br": ""} {
-		r, w := httptest.NewRequest(http.MethodGet, "/openapi.json", nil), httptest.NewRecorder()
-		r.Header.Set("Accept-Encoding", accepts)
-		if err := manual.Serve(w, r, ""); err != nil {
-			t.Fatal(err)
-		}
-		got := io.Reader(w.Body)
-		if w.Header().Get("Content-Encoding") == "gzip" {
-			if got, err = gzip.NewReader(w.Body); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b, err := io.ReadAll(got)
-		if err != nil || !bytes.Equal(b, want) || w.Header().Get("Content-Encoding") != coding || w.Header().Get("Vary") != "Accept-Encoding" {
-			t.Errorf("accepting %q: %d bytes with %v, %v", accepts, len(b), w.Header(), err)
-		}
+	w := httptest.NewRecorder()
+	if err := manual.Serve(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil), ""); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(w.Body.Bytes(), want) || !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json") {
+		t.Errorf("%d bytes with %v", w.Body.Len(), w.Header())
 	}
 }

@@ -68,7 +68,7 @@ func (r *Remote) Handler(metrics http.Handler) http.Handler {
 	return mtls.ByRole(map[mtls.Role]http.Handler{
 		mtls.Node: calls,
 		mtls.Edge: desk.Control{
-			API: r.roster.OnceAdopted(r.plane.API.Handler()), Metrics: metrics, Mounts: c.ServeMounts, Denied: r.plane.Turned,
+			API: r.roster.OnceAdopted(r.plane.Handler()), Metrics: metrics, Mounts: c.ServeMounts, Denied: r.plane.Turned,
 			Seen: r.seen, Tickets: r.plane.Credentials.Tickets, Files: r.plane.Store, Feed: r.feed,
 		}.Handler(),
 	})

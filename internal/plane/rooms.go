@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/dozehq/doze"
@@ -17,6 +18,7 @@ import (
 	"github.com/dozehq/doze/internal/oauth"
 	"github.com/dozehq/doze/internal/preview"
 	"github.com/dozehq/doze/internal/quota"
+	"github.com/dozehq/doze/internal/reference"
 	"github.com/dozehq/doze/internal/schedule"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/tenancy"
@@ -87,6 +89,18 @@ func NewRooms(p Parts) *Rooms {
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,
 	})
 	return r
+}
+
+// Handler serves the control API, and the page that describes it.
+func (r *Rooms) Handler() http.Handler {
+	served, page := r.API.Handler(), reference.New(r.API.Description, api.Prefix)
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path == reference.Path || strings.HasPrefix(q.URL.Path, reference.Path+"/") {
+			page.ServeHTTP(w, q)
+			return
+		}
+		served.ServeHTTP(w, q)
+	})
 }
 
 // Describe returns the control API for those who look at its routes, and send nothing.
