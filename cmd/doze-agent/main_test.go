@@ -265,6 +265,14 @@ func newStorage(t *testing.T) *storage {
 	return s
 }
 
+// has reports whether a request came.
+func (s *storage) has(request string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.bodies[request]
+	return ok
+}
+
 // TestExport archives what is different from an image, and nothing changes
 // meanwhile.
 func TestExport(t *testing.T) {
@@ -311,6 +319,10 @@ mkdir -p "$3/proc" "$3/dev" "$3/tmp" "$3/image/etc"; mount -t proc none "$3/proc
 	if status, v := export(map[string]any{"url": store.URL + "/secret"}); status != http.StatusInternalServerError || strings.Contains(fmt.Sprint(v), "secret") || !strings.Contains(fmt.Sprint(v["error"]), "403") {
 		t.Errorf("refused: status %d, %v", status, v)
 	}
+	parted := map[string]any{"multipart": map[string]any{"partSize": 100, "partUrls": slices.Repeat([]string{store.URL + "/p"}, 100), "completeUrl": store.URL + "/complete", "abortUrl": store.URL + "/abort"}}
+	if status, v := export(parted); status != http.StatusInternalServerError || !store.has("DELETE /abort") || store.has("POST /complete") {
+		t.Errorf("refused in parts: status %d, %v", status, v)
+	}
 	store.failing = false
 	if status, v := call(t, "POST", url+"/archive/resume", ""); status != 200 || v["state"] != "active" {
 		t.Errorf("resume: status %d, %v", status, v)
@@ -330,6 +342,12 @@ mkdir -p "$3/proc" "$3/dev" "$3/tmp" "$3/image/etc"; mount -t proc none "$3/proc
 	}
 	if _, v := call(t, "GET", url+"/filesystem//new/file", ""); v["content"] != "content" || state() != "quiesced" {
 		t.Errorf("%s, %v", state(), v)
+	}
+
+	// Without the commands of its processes.
+	status, got = export(map[string]any{"url": store.URL + "/bare", "saveProcesses": false})
+	if bare := store.bodies["PUT /bare"]; status != 200 || !strings.Contains(bare, "new/file") || strings.Contains(bare, "processes.json") {
+		t.Errorf("without processes: status %d, %v", status, got)
 	}
 
 	// In parts, and while nobody waits.

@@ -2,8 +2,12 @@ package api_test
 
 import (
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/plane"
@@ -50,3 +54,37 @@ func checkTolerated(t *testing.T, whole, none *api.Server, row api.Tolerated) {
 		}
 	}
 }
+
+// TestToleratedMembersAreDocumented: the page of what has no effect has each row of the
+// tables as not read, and no other.
+func TestToleratedMembersAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/api/ignored.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, row := range plane.Describe().Tolerated() {
+		for _, path := range row.Paths {
+			want = append(want, row.Of.Name()+"."+path)
+		}
+	}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, " | ")
+		if len(cells) == 3 && cells[1] == "not read" {
+			for i, span := range strings.Split(cells[0], "`") {
+				if name, _, _ := strings.Cut(span, "."); i%2 == 1 && !inside[name] {
+					got = append(got, span)
+				}
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("members that are not read (-tables +docs):\n%s", diff)
+	}
+}
+
+// inside are the requests of the API inside a sandbox, which has no such table.
+var inside = map[string]bool{"UpgradeRequest": true, "UploadPartRequest": true}

@@ -136,6 +136,10 @@ func TestCustomDomains(t *testing.T) {
 		return ok
 	}
 	planetest.Want[any](p, 409, "DELETE", "/customdomains/shop.example", "") // a preview uses it
+	planetest.Want[any](p, 200, "PUT", "/customdomains/shop.example", `{"spec":{"fallbackPreviewId":"www"}}`)
+	if edge, ok := p.Previews.Domain("shop.example"); !ok || edge.Fallback != "www" {
+		t.Errorf("the edge knows %+v", edge)
+	}
 
 	// A DNS that does not answer changes nothing; one that says no does.
 	z.Silence(true)

@@ -70,6 +70,13 @@ func TestDrives(t *testing.T) {
 	if diff := cmp.Diff([]doze.DriveMount{{Drive: "shared", MountPath: "/mnt/shared", DrivePath: "/"}}, list); diff != "" || err != nil {
 		t.Errorf("mounted are (-want +got), %v:\n%s", err, diff)
 	}
+	mount(t, one, doze.DriveMount{Drive: "shared", MountPath: "/mnt/owned", UIDMap: "1234", GIDMap: "2345"})
+	if got := sh(t, one, "stat -c %u:%g /mnt/owned /mnt/owned/edit"); got != "1234:2345\n1234:2345" {
+		t.Errorf("with ids of its own, the files belong to %q", got)
+	}
+	if err := one.UnmountDrive(t.Context(), "/mnt/owned"); err != nil {
+		t.Error(err)
+	}
 	for what, tt := range map[string]struct {
 		m    doze.DriveMount
 		want doze.Kind
