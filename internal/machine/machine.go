@@ -63,6 +63,19 @@ var ErrNoVolumes = errors.New("what starts machines knows no volumes")
 // it may. Its last checkpoint is the one of before.
 var ErrTooLong = errors.New("the machine would stand still for too long")
 
+// Freeze is called right before an awake machine stands still: an error keeps it from
+// that. It returns what is called when the machine goes on, or cannot. A nil Freeze does
+// nothing.
+type Freeze func() (thaw func(), err error)
+
+// Begin calls f.
+func (f Freeze) Begin() (thaw func(), err error) {
+	if f == nil {
+		return func() {}, nil
+	}
+	return f()
+}
+
 // Link is the network interface of a machine: the guest's end of a pair. The host end
 // belongs to the network that leased it.
 type Link struct {
@@ -177,12 +190,12 @@ type Machine interface {
 	// awake machine stands still for a part of that time, and Snapshot leaves it Paused if it
 	// cannot go on. Without an error the tier is as before. The copy lasts
 	// after Close, until Discard.
-	Snapshot(ctx context.Context, dir string) error
+	Snapshot(ctx context.Context, dir string, freeze Freeze) error
 	// Renew makes a new last checkpoint of an awake machine that may go back to it, as
 	// [Config] says, and the machine goes on. It stands still for about most at most:
 	// if that is too short, the error is [ErrTooLong], and the last checkpoint is the one
 	// of before. Renew leaves a machine Paused that cannot go on.
-	Renew(ctx context.Context, most time.Duration) error
+	Renew(ctx context.Context, most time.Duration, freeze Freeze) error
 	// Rename gives the guest of an awake machine another host name. It keeps
 	// that in every sleep, and in copies, whatever their configuration says.
 	Rename(ctx context.Context, hostname string) error

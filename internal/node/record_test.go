@@ -477,10 +477,10 @@ func (x *mortalMachine) Resume(ctx context.Context) error {
 	return x.Machine.Resume(ctx)
 }
 
-func (x *mortalMachine) Snapshot(ctx context.Context, dir string) error {
+func (x *mortalMachine) Snapshot(ctx context.Context, dir string, freeze machine.Freeze) error {
 	x.m.step()
 	defer x.m.step()
-	return x.Machine.Snapshot(ctx, dir)
+	return x.Machine.Snapshot(ctx, dir, freeze)
 }
 
 func (x *mortalMachine) Archive(ctx context.Context, file string) error {

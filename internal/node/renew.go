@@ -96,19 +96,18 @@ func (b *Box) renewNow(ctx context.Context, m machine.Machine) (still time.Durat
 	if err := b.precopy(ctx, m); err != nil { // it would stand still for too long
 		return 0, err
 	}
-	thaw, err := b.freeze("it could not go on after its checkpoint, and sleeps until the next request")
-	if err != nil {
-		return 0, err
-	}
-	defer thaw()
-	start := time.Now()
-	err = m.Renew(ctx, b.n.CheckpointPause)
+	var start time.Time
+	err = m.Renew(ctx, b.n.CheckpointPause, func() (func(), error) {
+		start = time.Now()
+		thaw, err := b.freeze("it could not go on after its checkpoint, and sleeps until the next request")
+		return func() { thaw(); still = time.Since(start) }, err
+	})
 	if err == nil {
 		b.mu.Lock()
 		b.checkpoint.age.Save(start)
 		b.mu.Unlock()
 	}
-	return time.Since(start), err
+	return still, err
 }
 
 // precopy copies the memory of a running box while requests enter it, so that it stands

@@ -102,13 +102,10 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if err := b.precopy(ctx, m); err != nil && ctx.Err() == nil {
 		slog.WarnContext(ctx, "a sandbox stands still while all its memory is copied", "sandbox", uid, "err", err)
 	}
-	thaw, err := b.freeze("it could not go on after a snapshot, and sleeps until the next request")
-	if err != nil {
-		return 0, err
-	}
-	defer thaw()
 	s := savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config)}
-	err = n.snapshots.take(ctx, m, &s)
+	err = n.snapshots.take(ctx, m, &s, func() (func(), error) {
+		return b.freeze("it could not go on after a snapshot, and sleeps until the next request")
+	})
 	return s.Bytes, missing("the sandbox cannot be copied", err)
 }
 
@@ -157,7 +154,7 @@ func (b *Box) freeze(message string) (thaw func(), err error) {
 }
 
 // take makes the copy and then its record.
-func (k *snapshots) take(ctx context.Context, m machine.Machine, s *savedSnapshot) (err error) {
+func (k *snapshots) take(ctx context.Context, m machine.Machine, s *savedSnapshot, freeze machine.Freeze) (err error) {
 	// What an attempt that was cut off left is in the way.
 	if err := k.drop(s.ID); err != nil {
 		return err
@@ -170,7 +167,7 @@ func (k *snapshots) take(ctx context.Context, m machine.Machine, s *savedSnapsho
 	if err := os.MkdirAll(k.dir(s.ID), 0o700); err != nil {
 		return fmt.Errorf("make the snapshot's directory: %w", err)
 	}
-	if err := m.Snapshot(ctx, k.copyDir(s.ID)); err != nil {
+	if err := m.Snapshot(ctx, k.copyDir(s.ID), freeze); err != nil {
 		return fmt.Errorf("copy the machine: %w", cause(ctx, err))
 	}
 	if s.Bytes, err = sizeOf(k.copyDir(s.ID)); err != nil {

@@ -106,7 +106,7 @@ func TestUpgrade(t *testing.T) {
 			move(t, m, tier)
 		}
 		if tier == machine.Saved {
-			if err := m.Snapshot(t.Context(), copies); err != nil {
+			if err := m.Snapshot(t.Context(), copies, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -377,7 +377,7 @@ func TestEnginePutBack(t *testing.T) {
 	copied := filepath.Join(h.Dir, "copy")
 	for name, call := range map[string]func() error{
 		"resume":   func() error { return m.Resume(t.Context()) },
-		"snapshot": func() error { return m.Snapshot(t.Context(), copied) },
+		"snapshot": func() error { return m.Snapshot(t.Context(), copied, nil) },
 	} {
 		if err := call(); !errors.Is(err, machine.ErrNoEngine) || !strings.Contains(err.Error(), filepath.Base(place)) {
 			t.Errorf("%s: %v, want ErrNoEngine of %s", name, err, filepath.Base(place))

@@ -353,7 +353,7 @@ func TestNamespace(t *testing.T) {
 		if err := m.Suspend(t.Context(), machine.OnDisk); err == nil || m.Tier() != machine.Paused {
 			t.Fatalf("it is %s: %v", m.Tier(), err)
 		}
-		if err := m.Snapshot(t.Context(), filepath.Join(t.TempDir(), "copy")); err == nil {
+		if err := m.Snapshot(t.Context(), filepath.Join(t.TempDir(), "copy"), nil); err == nil {
 			t.Fatal("there is a copy of it")
 		}
 		if err := m.Resume(t.Context()); err != nil {

@@ -139,7 +139,7 @@ func TestManySleeps(t *testing.T) {
 		case 7: // a snapshot is taken
 			left = append(left, filepath.Join(filepath.Dir(c.Dir), fmt.Sprintf("kept-%d", sleep)))
 			sums = append(sums, want)
-			if err = m.Snapshot(t.Context(), left[len(left)-1]); err == nil {
+			if err = m.Snapshot(t.Context(), left[len(left)-1], nil); err == nil {
 				err = suspend(t.Context(), machine.OnDisk)
 			}
 		case 9: // the next dozed takes it over

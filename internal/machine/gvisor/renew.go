@@ -94,14 +94,14 @@ func (s *sandbox) dropAhead() {
 }
 
 // Renew implements [machine.Machine].
-func (s *sandbox) Renew(ctx context.Context, most time.Duration) error {
-	if err := s.renew(ctx, most); err != nil {
+func (s *sandbox) Renew(ctx context.Context, most time.Duration, freeze machine.Freeze) error {
+	if err := s.renew(ctx, most, freeze); err != nil {
 		return fmt.Errorf("renew the checkpoint: %w", err)
 	}
 	return nil
 }
 
-func (s *sandbox) renew(ctx context.Context, most time.Duration) error {
+func (s *sandbox) renew(ctx context.Context, most time.Duration, freeze machine.Freeze) error {
 	if t := s.Tier(); t != machine.Awake || !s.config.GoBack {
 		return fmt.Errorf("the machine is %s, and must be awake and may go back", t)
 	}
@@ -116,7 +116,7 @@ func (s *sandbox) renew(ctx context.Context, most time.Duration) error {
 	err := s.write(ctx, next, func(ctx context.Context, take func(context.Context) error) error {
 		bounded, cancel := context.WithTimeout(ctx, most)
 		defer cancel()
-		err := s.still(bounded, take)
+		err := s.still(bounded, freeze, take)
 		if err != nil && bounded.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", machine.ErrTooLong, err)
 		}

@@ -72,10 +72,10 @@ func TestStandsStill(t *testing.T) {
 	copies := 0
 	snapshot := func() error {
 		copies++
-		return m.Snapshot(t.Context(), filepath.Join(t.TempDir(), strconv.Itoa(copies)))
+		return m.Snapshot(t.Context(), filepath.Join(t.TempDir(), strconv.Itoa(copies)), nil)
 	}
 	precopy := func() error { return m.Precopy(t.Context()) }
-	renew := func() error { return m.Renew(t.Context(), time.Minute) }
+	renew := func() error { return m.Renew(t.Context(), time.Minute, nil) }
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
 	whole := longest(snapshot)

@@ -359,7 +359,7 @@ func (s *sandbox) trust(ctx context.Context, dir string) {
 }
 
 // Snapshot implements [machine.Machine].
-func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
+func (s *sandbox) Snapshot(ctx context.Context, dir string, freeze machine.Freeze) (err error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("snapshot: %w", cmp.Or(err, fs.ErrExist))
 	}
@@ -369,7 +369,7 @@ func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 	switch s.Tier() {
 	case machine.Awake, machine.Paused:
 		s.tasks.Wait()
-		err = s.write(ctx, dir, s.still)
+		err = s.write(ctx, dir, func(ctx context.Context, take func(context.Context) error) error { return s.still(ctx, freeze, take) })
 		s.dropAhead()
 	default:
 		err = s.copyCheckpoint(ctx, dir)
@@ -381,8 +381,13 @@ func (s *sandbox) Snapshot(ctx context.Context, dir string) (err error) {
 }
 
 // still calls do while the machine, which is awake or paused, stands still.
-func (s *sandbox) still(ctx context.Context, do func(context.Context) error) (err error) {
+func (s *sandbox) still(ctx context.Context, freeze machine.Freeze, do func(context.Context) error) (err error) {
 	if s.Tier() == machine.Awake {
+		thaw, err := freeze.Begin()
+		if err != nil {
+			return err
+		}
+		defer thaw()
 		if err := s.down(ctx, machine.Paused); err != nil {
 			return err
 		}
@@ -437,7 +442,7 @@ func (s *sandbox) Archive(ctx context.Context, file string) error {
 	}
 	// The engine reads files in pieces, and fails for one that grows meanwhile.
 	s.tasks.Wait()
-	err := s.still(ctx, func(ctx context.Context) error {
+	err := s.still(ctx, nil, func(ctx context.Context) error {
 		return s.call(context.WithoutCancel(ctx), PathArchive, Archive{s.config.ID, file}, nil)
 	})
 	if err != nil {

@@ -478,7 +478,7 @@ func crashMayNot(b *bench) {
 
 	from := b.boot("from")
 	dir := filepath.Join(b.TempDir(), "copy")
-	if err := from.Snapshot(b.Context(), dir); err != nil {
+	if err := from.Snapshot(b.Context(), dir, nil); err != nil {
 		b.Fatal(err)
 	}
 	other := b.host.Config(b.T, "other") // it began as somebody else
@@ -952,7 +952,7 @@ func renewGoesBack(b *bench) {
 		}
 		before := time.Now()
 		for range 2 { // the second has the first to share with
-			if err := g.Renew(b.Context(), time.Minute); err != nil {
+			if err := g.Renew(b.Context(), time.Minute, nil); err != nil {
 				b.Fatal("renew:", err)
 			}
 		}
@@ -982,12 +982,12 @@ func renewGoesBack(b *bench) {
 		g.settle()
 	}
 	g.suspend(machine.Paused)
-	if err := g.Renew(b.Context(), time.Minute); err == nil {
+	if err := g.Renew(b.Context(), time.Minute, nil); err == nil {
 		b.Error("the checkpoint of a machine that stands still was renewed")
 	}
 	g.resume()
 	never := b.boot("b")
-	if err := never.Renew(b.Context(), time.Minute); err == nil {
+	if err := never.Renew(b.Context(), time.Minute, nil); err == nil {
 		b.Error("a machine that may not go back has a last checkpoint")
 	}
 	must[int64](never, "/count")
@@ -999,12 +999,12 @@ func renewTooLong(b *bench) {
 	g := b.bootConfig(c)
 	g.do("/alloc", "mb", "16")
 	g.do("/write", "name", "/kept", "text", "renewed")
-	if err := g.Renew(b.Context(), time.Minute); err != nil {
+	if err := g.Renew(b.Context(), time.Minute, nil); err != nil {
 		b.Fatal("renew:", err)
 	}
 	left := entries(b, c.Dir)
 	g.do("/write", "name", "/kept", "text", "lost")
-	if err := g.Renew(b.Context(), -1); !errors.Is(err, machine.ErrTooLong) {
+	if err := g.Renew(b.Context(), -1, nil); !errors.Is(err, machine.ErrTooLong) {
 		b.Errorf("a renewal without time: %v, want ErrTooLong", err)
 	}
 	g.in(machine.Awake)

@@ -28,7 +28,7 @@ func copiesGoOn(b *bench) {
 		g.suspend(tier)
 		dir := b.snapshot(g)
 		g.in(tier)
-		if err := g.Snapshot(b.Context(), dir); !errors.Is(err, fs.ErrExist) {
+		if err := g.Snapshot(b.Context(), dir, nil); !errors.Is(err, fs.ErrExist) {
 			b.Errorf("keep in a place that is taken: %v", err)
 		}
 		copied = append(copied, dir)
@@ -152,7 +152,7 @@ func copyFails(b *bench) {
 	g := b.bootConfig(c)
 	g.do("/alloc", "mb", "16")
 	dir := filepath.Join(c.Dir, "copy")
-	if err := g.Snapshot(b.Context(), dir); err == nil {
+	if err := g.Snapshot(b.Context(), dir, nil); err == nil {
 		b.Fatal("a copy fits on a full disk")
 	}
 	g.in(machine.Awake)
@@ -161,7 +161,7 @@ func copyFails(b *bench) {
 		b.Errorf("after a copy that could not be made %q is left", names)
 	}
 	relieve()
-	if err := g.Snapshot(b.Context(), dir); err != nil {
+	if err := g.Snapshot(b.Context(), dir, nil); err != nil {
 		b.Error("with room on the disk:", err)
 	}
 	must[int64](g, "/count")
@@ -211,7 +211,7 @@ func copyDamaged(b *bench) {
 func (b *bench) snapshot(g *guest) (dir string) {
 	b.Helper()
 	dir = filepath.Join(b.TempDir(), "copy")
-	if err := g.Snapshot(b.Context(), dir); err != nil {
+	if err := g.Snapshot(b.Context(), dir, nil); err != nil {
 		b.Fatalf("keep in %s: %v", g.Tier(), err)
 	}
 	b.Cleanup(func() {

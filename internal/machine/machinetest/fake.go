@@ -489,12 +489,17 @@ func (m *fakeMachine) Precopy(ctx context.Context) error {
 
 // Renew implements [machine.Machine]. It takes as long as [Fake.Delay] says, and too
 // long if that is more than most.
-func (m *fakeMachine) Renew(ctx context.Context, most time.Duration) error {
+func (m *fakeMachine) Renew(ctx context.Context, most time.Duration, freeze machine.Freeze) error {
 	return m.alone(func() error {
 		b := m.f.environment(m.config.ID)
 		if b == nil || !b.awake() || !m.config.GoBack {
 			return errors.New("renew: the machine must be awake and may go back")
 		}
+		thaw, err := freeze.Begin()
+		if err != nil {
+			return fmt.Errorf("renew: %w", err)
+		}
+		defer thaw()
 		b.pause()
 		defer b.resume()
 		start := time.Now()
@@ -512,8 +517,15 @@ func (m *fakeMachine) Renew(ctx context.Context, most time.Duration) error {
 }
 
 // Snapshot implements [machine.Machine].
-func (m *fakeMachine) Snapshot(ctx context.Context, dir string) error {
+func (m *fakeMachine) Snapshot(ctx context.Context, dir string, freeze machine.Freeze) error {
 	return m.alone(func() error {
+		if m.Tier() == machine.Awake {
+			thaw, err := freeze.Begin()
+			if err != nil {
+				return fmt.Errorf("snapshot: %w", err)
+			}
+			defer thaw()
+		}
 		if err := m.f.enter(m.config.ID, OpSnapshot); err != nil {
 			return fmt.Errorf("snapshot: %w", err)
 		}
