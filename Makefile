@@ -109,6 +109,7 @@ SOAK ?= 10m
 SLEEPS ?=
 SEED ?=
 STEP ?= 250ms
+MANY ?= 4
 ROUNDS ?=
 faults: deps-test ## every fault at every step of sleep and wake: errors, a full disk, kills, cuts of the power
 	$(SUDO) $(GO) test ./test/fault -all -timeout 60m
@@ -119,8 +120,8 @@ soak: deps-test build ## SOAK (10m) or SLEEPS of sleeping, waking, copying, kill
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes
 	$(BENCH) wake
-bench-sleep: deps build ## a request after every idle time up to a minute, by STEP (250ms); takes 2 hours, with STEP=2s 15 minutes
-	$(BENCH) -step $(STEP) sleep
+bench-sleep: deps build ## a request after every idle time up to a minute, by STEP (250ms), to MANY (4) sandboxes of each size; takes half an hour
+	$(BENCH) -step $(STEP) -many $(MANY) sleep
 bench-create: deps build ## from create to the first finished exec
 	$(BENCH) create
 bench-agent: deps build ## calls of the API inside a sandbox, and large transfers

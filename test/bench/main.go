@@ -45,6 +45,9 @@ var benches = []bench{
 // idleStep is that of the benchmark sleep.
 var idleStep = flag.Duration("step", 250*time.Millisecond, "`time` from one idle time to the next")
 
+// sleepMany is how many sandboxes of each size the benchmark sleep asks.
+var sleepMany = flag.Int("many", 1, "ask this `number` of sandboxes of each size at the same time, in the benchmark sleep")
+
 // most bounds how often a case is measured.
 var most = flag.Int("rounds", 0, "measure each case at most this `number` of times, for a quick look; 0 as often as its figures need")
 

@@ -10,7 +10,11 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
@@ -57,7 +61,8 @@ var sleepScript []byte
 
 // sleeps asks sandboxes of several sizes after every idle time, in a random order,
 // with the settings that a user has. The sandboxes of all sizes are asked at the
-// same time, each by its own client: while one falls asleep, another one wakes.
+// same time, each by its own client: while one falls asleep, another one wakes. With
+// -many, several sandboxes of each size share the idle times.
 func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn"}})
 	if err != nil {
@@ -123,7 +128,50 @@ func copied(ctx context.Context, c *client.Client, sandbox string, request func(
 	return nil
 }
 
-// sleepSize measures one size. The first row is of requests to the sandbox while it is
+// asked is a sandbox that falls asleep and is asked.
+type asked struct {
+	name    string
+	request func() (time.Duration, error)
+	remove  func() error
+}
+
+// newAsked makes a sandbox whose processes hold so many MB, and change a part of them
+// after each request.
+func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name string, mb int) (s asked, err error) {
+	sb, err := c.Create(ctx, doze.Sandbox{
+		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: roomFor(mb)}},
+	}, false)
+	if err != nil {
+		return s, err
+	}
+	s.name = name
+	s.remove = func() error {
+		_, err := c.Delete(context.WithoutCancel(ctx), name)
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.remove())
+		}
+	}()
+	agent, err := c.Agent(sb)
+	if err != nil {
+		return s, err
+	}
+	if _, err := agent.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
+		return s, err
+	}
+	if err := begin(ctx, agent, fmt.Sprintf("exec python3 /worker.py %d %d", mb, min(sleepChanged, mb/4))); err != nil {
+		return s, err
+	}
+	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
+	s.request = func() (time.Duration, error) {
+		return answer(ctx, ask, http.MethodGet, sb.Metadata.URL+"/port/9000", p.Key, "")
+	}
+	return s, nil
+}
+
+// sleepSize measures one size. The first row is of requests to a sandbox while it is
 // in use, which is the yardstick. The others are one while it is copied, one of all idle
 // times, and one of each window.
 func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies, err error) {
@@ -131,34 +179,22 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 	if err != nil {
 		return nil, err
 	}
-	name := fmt.Sprintf("sleep-%d", mb)
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: roomFor(mb)}},
-	}, false)
-	if err != nil {
-		return nil, err
-	}
+	var those []asked
 	defer func() {
-		_, failed := c.Delete(context.WithoutCancel(ctx), name)
-		err = errors.Join(err, failed)
+		for _, s := range those {
+			err = errors.Join(err, s.remove())
+		}
 	}()
-	agent, err := c.Agent(sb)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := agent.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
-		return nil, err
-	}
-	if err := begin(ctx, agent, fmt.Sprintf("exec python3 /worker.py %d %d", mb, min(sleepChanged, mb/4))); err != nil {
-		return nil, err
-	}
-	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
-	request := func() (time.Duration, error) {
-		return answer(ctx, ask, http.MethodGet, sb.Metadata.URL+"/port/9000", p.Key, "")
+	for i := range *sleepMany {
+		s, err := newAsked(ctx, p, c, fmt.Sprintf("sleep-%d-%d", mb, i), mb)
+		if err != nil {
+			return nil, err
+		}
+		those = append(those, s)
 	}
 	awake := &series{name: inUseCase(mb)}
 	for range times(wakeRounds) {
-		took, err := request()
+		took, err := those[0].request()
 		if err != nil {
 			return nil, err
 		}
@@ -166,38 +202,46 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 		time.Sleep(lying)
 	}
 	during := &series{name: copiedCase(mb), against: awake}
-	if err := copied(ctx, c, name, request, during); err != nil {
+	if err := copied(ctx, c, those[0].name, those[0].request, during); err != nil {
 		return nil, err
 	}
 	whole := &series{name: idleCase(mb, 0, idleMost), against: awake}
-	all = latencies{awake, during, whole}
 	var windows latencies
 	for from := time.Duration(0); from < idleMost; from += idleWindow {
 		windows = append(windows, &series{name: idleCase(mb, from, from+idleWindow), against: awake})
 	}
-	all = append(all, windows...)
 	var idle []time.Duration
 	for at := time.Duration(0); at < idleMost; at += *idleStep {
 		idle = append(idle, at)
 	}
 	rand.Shuffle(len(idle), func(i, j int) { idle[i], idle[j] = idle[j], idle[i] }) //nolint:gosec // G404: any order will do
-	for _, at := range idle {
-		select {
-		case <-ctx.Done():
-			return all, context.Cause(ctx)
-		case <-time.After(at):
-		}
-		took, err := request()
-		if err != nil {
-			return all, fmt.Errorf("after %v: %w: %s", at, err, p.Tail())
-		}
-		whole.add(took)
-		windows[at/idleWindow].add(took)
-		if took > slowest {
-			fmt.Fprintf(os.Stderr, "%d MB, idle for %v: %v\n", mb, at, took)
-		}
+	var mu sync.Mutex
+	asking, asked := errgroup.WithContext(ctx)
+	for number, s := range those {
+		asking.Go(func() error {
+			for i := number; i < len(idle); i += len(those) {
+				at := idle[i]
+				select {
+				case <-asked.Done():
+					return context.Cause(asked)
+				case <-time.After(at):
+				}
+				took, err := s.request()
+				if err != nil {
+					return fmt.Errorf("after %v: %w: %s", at, err, p.Tail())
+				}
+				mu.Lock()
+				whole.add(took)
+				windows[at/idleWindow].add(took)
+				mu.Unlock()
+				if took > slowest {
+					fmt.Fprintf(os.Stderr, "%d MB, idle for %v: %v\n", mb, at, took)
+				}
+			}
+			return nil
+		})
 	}
-	return all, nil
+	return slices.Concat(latencies{awake, during, whole}, windows), asking.Wait()
 }
 
 // slowest is what a request may take at most: longer ones are told as they come.
