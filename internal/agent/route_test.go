@@ -48,6 +48,7 @@ PUT /codegen/fastapply/{path...}
 GET /codegen/reranking/{path...}
 GET|POST /mcp
 GET /doze/keepalive
+GET /doze/logs
 POST /doze/files
 POST /doze/identity
 POST /doze/variables

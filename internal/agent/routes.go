@@ -92,6 +92,7 @@ func (a *Agent) routes() route.Table {
 		route.Private(agentapi.PrepareDrive, a.mounts.Prepare),
 		route.Private(agentapi.ServeDrive, a.mounts.Serve),
 		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop).Serve),
+		route.Private(agentapi.CollectLogs, route.Answer(a.calls.Collect).Serve),
 	}
 }
 

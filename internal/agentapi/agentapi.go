@@ -23,7 +23,7 @@ import (
 
 const (
 	// Version is what this build speaks.
-	Version = 2
+	Version = 3
 	// VersionHeader has it, in decimal.
 	VersionHeader = "Doze-Agent-Version"
 	// Prefix is before the paths that are for the node alone.
@@ -55,6 +55,8 @@ var (
 	PrepareDrive = Call{Method: http.MethodPost, Path: Prefix + "drives"}              // takes Mount, answers Prepared
 	ServeDrive   = Call{Method: http.MethodGet, Path: Prefix + "drives/" + idParam}    // becomes DriveProtocol
 	DropDrive    = Call{Method: http.MethodDelete, Path: Prefix + "drives/" + idParam} //
+	// CollectLogs has the parameters "after", a stamp, and "wait", milliseconds.
+	CollectLogs = Call{Method: http.MethodGet, Path: Prefix + "logs", Since: 3} // answers Collected
 
 	// AskHealth and those after it are what users may ask as well. The public API
 	// has their shapes.
@@ -65,7 +67,7 @@ var (
 
 // Calls is the table.
 var Calls = []Call{
-	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive,
+	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive, CollectLogs,
 	AskHealth, StartProcess, ResumeArchive,
 }
 
@@ -135,4 +137,20 @@ type Mount struct {
 // Prepared says whether a mount that nobody serves is in the way.
 type Prepared struct {
 	Stale bool `json:"stale"`
+}
+
+// Collected is what processes wrote after a stamp. There may be more.
+type Collected struct {
+	Chunks []Chunk `json:"chunks"` // in the order of their stamps
+	// Lost are the bytes that were not collected in time, since the answer before.
+	Lost int64 `json:"lost,omitempty"`
+}
+
+// Chunk is output of one process. Its lines are whole, but for one that is too
+// long or that its process left open.
+type Chunk struct {
+	At      int64  `json:"at"` // the stamp: unix nanoseconds, and more than all before
+	Process string `json:"process"`
+	Stream  string `json:"stream"` // stdout or stderr
+	Text    string `json:"text"`
 }

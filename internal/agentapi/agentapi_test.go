@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -51,7 +52,11 @@ func (a *recorded) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	call := r.Method + " " + strings.Replace(r.URL.Path, "/drives/one", "/drives/{id}", 1)
-	a.asked = append(a.asked, call+" "+string(body))
+	asked := call
+	if r.URL.RawQuery != "" {
+		asked += "?" + r.URL.RawQuery
+	}
+	a.asked = append(a.asked, asked+" "+string(body))
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Request: r}
 	if a.version > 0 {
 		resp.Header.Set(agentapi.VersionHeader, strconv.Itoa(a.version))
@@ -83,6 +88,7 @@ func use(ctx context.Context, c agentapi.Client) map[agentapi.Call]any {
 		agentapi.Stop:          c.Stop(ctx),
 		agentapi.PrepareDrive:  either(c.PrepareDrive(ctx, agentapi.Mount{ID: "one", Path: "/mnt"})),
 		agentapi.DropDrive:     c.DropDrive(ctx, "one"),
+		agentapi.CollectLogs:   either(c.Collect(ctx, 16, time.Second)),
 		agentapi.AskHealth:     c.Healthy(ctx),
 		agentapi.StartProcess:  c.StartProcess(ctx, map[string]string{"name": "app"}),
 		agentapi.ResumeArchive: c.ResumeArchive(ctx),
@@ -112,6 +118,9 @@ func TestVersions(t *testing.T) {
 			agentapi.PrepareDrive: agentapi.Prepared{Stale: true},
 		},
 	}
+	latest := maps.Clone(want[2])
+	latest[agentapi.CollectLogs] = agentapi.Collected{Lost: 3, Chunks: []agentapi.Chunk{{At: 17, Process: "app", Stream: "stdout", Text: "hello\n"}}}
+	want = append(want, latest)
 	if len(want) != agentapi.Version+1 {
 		t.Fatalf("what agents of %d versions answer is known, want %d", len(want), agentapi.Version+1)
 	}
@@ -162,6 +171,7 @@ func TestRequests(t *testing.T) {
 	want := []string{
 		"DELETE /doze/drives/{id} ",
 		"GET /doze/keepalive ",
+		"GET /doze/logs?after=16&wait=1000 ",
 		"GET /health ",
 		"POST /archive/resume ",
 		`POST /doze/drives {"id":"one","path":"/mnt","uid":null,"gid":null}`,

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ const (
 	// processesMax is the same for what ran in a sandbox: each process has a
 	// command and variables.
 	processesMax = 16 << 20
+	// collectedMax is the same for output: an agent sends 128 KiB of text at most,
+	// of which each byte may be six in JSON.
+	collectedMax = 1 << 20
 	// bootPoll is the pause between attempts to reach an agent that starts.
 	bootPoll = 2 * time.Millisecond
 	// excerpt is how much of a refusal is repeated, in bytes.
@@ -123,6 +127,16 @@ func (c Client) StartProcess(ctx context.Context, body any) error {
 // ResumeArchive lets a sandbox that was quiesced start processes again.
 func (c Client) ResumeArchive(ctx context.Context) error {
 	return c.call(ctx, ResumeArchive, nil, nil)
+}
+
+// Collect returns what processes wrote after a stamp. If there is nothing, the agent
+// waits that long.
+func (c Client) Collect(ctx context.Context, after int64, wait time.Duration) (out Collected, err error) {
+	q := url.Values{"after": {strconv.FormatInt(after, 10)}, "wait": {strconv.FormatInt(wait.Milliseconds(), 10)}}
+	call := CollectLogs
+	call.Path += "?" + q.Encode()
+	err = c.send(ctx, call, nil, collectedMax, &out)
+	return out, err
 }
 
 // PrepareDrive makes a mount point.

@@ -16,7 +16,7 @@ func TestStalledReaderLosesBytes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		o := New(filepath.Join(dir, "1"), testBudget(0))
+		o := New("", filepath.Join(dir, "1"), testBudget(0), nil)
 		f := o.Follow()
 		began := time.Now()
 		fillOutput(o, 0, 1000)
@@ -53,7 +53,7 @@ func TestStalledReadersCountOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		o := New(filepath.Join(dir, "1"), testBudget(0))
+		o := New("", filepath.Join(dir, "1"), testBudget(0), nil)
 		for range 20 {
 			o.Follow()
 		}
@@ -83,7 +83,7 @@ func TestStalledReadersCountOnce(t *testing.T) {
 
 func TestReadersSeeOneOrder(t *testing.T) {
 	t.Parallel()
-	o := New(filepath.Join(t.TempDir(), "1"), testBudget(1<<30))
+	o := New("", filepath.Join(t.TempDir(), "1"), testBudget(1<<30), nil)
 	defer o.Close()
 	var want [2]strings.Builder
 	for i := range 3 * runsMax {

@@ -3,6 +3,7 @@
 package output
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 	"time"
@@ -44,21 +45,26 @@ type run struct {
 // Output is what a process wrote: each stream in a ring, and the order in
 // which they took turns. Readers follow it at their own pace.
 type Output struct {
+	name    string // of the process
+	feed    *Feed
 	rings   [2]ring
 	writing [2]sync.Mutex // held by the writer of a ring, across its I/O
 
 	mu      sync.Mutex
 	runs    []run              // guarded by mu, oldest first
 	notices []string           // guarded by mu: for attached readers only
+	fed     [2]int64           // guarded by mu: how much of each stream the feed has
+	begun   [2]int             // guarded by mu: bytes of a line without an end yet
 	readers map[*Follower]bool // guarded by mu; nil before the first
 	ended   bool               // guarded by mu: nothing will follow
 	changed chan struct{}      // guarded by mu: closed for those who wait; nil if nobody does
 	moved   chan struct{}      // guarded by mu: the same for the writer
 }
 
-// New returns an output whose files begin with path. They count in b.
-func New(path string, b *Budget) *Output {
-	o := &Output{}
+// New returns the output of a named process, whose files begin with path. They
+// count in b. The feed gets what is written; it may be nil.
+func New(name, path string, b *Budget, feed *Feed) *Output {
+	o := &Output{name: name, feed: feed}
 	for _, s := range Streams {
 		o.rings[s].path = path + "." + s.String()
 		o.rings[s].budget = b
@@ -87,6 +93,12 @@ func (o *Output) Write(s Stream, b []byte) {
 	if len(o.runs) > runsMax {
 		o.runs = coarsen(o.runs)
 	}
+	if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
+		o.begun[s] = len(b) - i - 1
+	} else {
+		o.begun[s] += len(b)
+	}
+	o.offer(s, o.begun[s])
 	o.wake()
 }
 
@@ -148,6 +160,24 @@ func coarsen(runs []run) []run {
 	return slices.Concat(sum[:], runs[half:])
 }
 
+// offer gives the feed what it does not have of a stream and ends before the last
+// bytes, which are the beginning of a line. A line that is too long is not waited
+// for. Preconditions: mu is held.
+func (o *Output) offer(s Stream, begun int) {
+	if o.feed == nil {
+		return
+	}
+	_, end := o.rings[s].bounds()
+	to := end - int64(begun)
+	if end-max(to, o.fed[s]) > openMax {
+		to = end
+	}
+	if to > o.fed[s] {
+		o.feed.add(o, s, o.fed[s], to)
+		o.fed[s], o.begun[s] = to, int(end-to)
+	}
+}
+
 // wake tells the readers that there is something new. Preconditions: mu is held.
 func (o *Output) wake() {
 	if o.changed != nil {
@@ -172,11 +202,19 @@ func (o *Output) End() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
+	for _, s := range Streams {
+		o.offer(s, 0)
+	}
 	o.wake()
 }
 
 // Close ends writing for good.
 func (o *Output) Close() {
+	o.mu.Lock()
+	for _, s := range Streams {
+		o.offer(s, 0)
+	}
+	o.mu.Unlock()
 	for s := range o.rings {
 		o.writing[s].Lock()
 		o.rings[s].close()

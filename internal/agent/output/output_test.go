@@ -21,7 +21,7 @@ func fillOutput(o *Output, from, n int) {
 
 func TestRingHasTheEnd(t *testing.T) {
 	t.Parallel()
-	o := New(filepath.Join(t.TempDir(), "logs/1"), testBudget(0)) // the floor alone
+	o := New("", filepath.Join(t.TempDir(), "logs/1"), testBudget(0), nil) // the floor alone
 	defer o.Close()
 	fillOutput(o, 0, 1000)
 	b, cut := o.rings[Stdout].tail(ringMax)

@@ -18,6 +18,7 @@ import (
 	"github.com/dozehq/doze/internal/agent/pump"
 	"github.com/dozehq/doze/internal/agent/route"
 	"github.com/dozehq/doze/internal/agent/text"
+	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/httpx"
 )
 
@@ -39,6 +40,21 @@ type Calls struct{ table *Table }
 
 // NewCalls returns the calls about the processes of a table.
 func NewCalls(t *Table) *Calls { return &Calls{t} }
+
+// collectWaitMax bounds how long the host may wait for output.
+const collectWaitMax = 10 * time.Minute
+
+// Collect returns what all processes wrote after a stamp. The host asks for it, and
+// stores it.
+func (c *Calls) Collect(r *http.Request, _ string) (agentapi.Collected, error) {
+	q := r.URL.Query()
+	after, bad := strconv.ParseInt(q.Get("after"), 10, 64)
+	wait, worse := strconv.ParseUint(q.Get("wait"), 10, 31)
+	if bad != nil || worse != nil {
+		return agentapi.Collected{}, doze.Errorf(doze.Invalid, "after must be a stamp, and wait a number of milliseconds")
+	}
+	return c.table.feed.Collect(r.Context(), after, min(time.Duration(wait)*time.Millisecond, collectWaitMax)), nil
+}
 
 // Run starts a process and answers at once, when it serves its ports,
 // when it ends, or with a stream of what it writes.

@@ -24,7 +24,7 @@ func TestSilentStreams(t *testing.T) {
 	dir := t.TempDir()
 	calls := NewCalls(New(child.Launcher{}, dir))
 	synctest.Test(t, func(t *testing.T) {
-		p := &Process{Spec: command.Spec{Name: "silent"}, out: output.New(dir+"/1", output.NewBudget(0, func() bool { return false })), done: make(chan struct{})}
+		p := &Process{Spec: command.Spec{Name: "silent"}, out: output.New("silent", dir+"/1", output.NewBudget(0, func() bool { return false }), nil), done: make(chan struct{})}
 		calls.table.all = append(calls.table.all, p)
 		run, log := httptest.NewRecorder(), httptest.NewRecorder()
 		var callers sync.WaitGroup

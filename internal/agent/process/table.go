@@ -36,6 +36,7 @@ type Table struct {
 	start  child.Launcher
 	dir    string
 	budget *output.Budget
+	feed   output.Feed // what the host collects
 	tasks  sync.WaitGroup
 
 	mu     sync.Mutex
@@ -77,7 +78,7 @@ func (t *Table) Start(c command.Spec) (*Process, error) {
 	}
 	t.names[c.Name] = true
 	t.serial++
-	out := output.New(filepath.Join(t.dir, strconv.FormatUint(t.serial, 10)), t.budget)
+	out := output.New(c.Name, filepath.Join(t.dir, strconv.FormatUint(t.serial, 10)), t.budget, &t.feed)
 	t.tasks.Add(1) // under mu, so that close waits for it
 	t.mu.Unlock()
 

@@ -21,7 +21,7 @@ func TestBudgetEvictsTheOldest(t *testing.T) {
 	tab.budget = output.NewBudget(4*step, tab.forgetOutput)
 	var all []*Process
 	for i := range 3 {
-		p := &Process{out: output.New(filepath.Join(tab.dir, fmt.Sprint(i)), tab.budget)}
+		p := &Process{out: output.New("", filepath.Join(tab.dir, fmt.Sprint(i)), tab.budget, nil)}
 		defer p.out.Close()
 		all = append(all, p)
 		tab.all = append(tab.all, p)
@@ -49,7 +49,7 @@ func TestPruneByAge(t *testing.T) {
 	tab := New(child.Launcher{}, t.TempDir())
 	now := time.Now()
 	for _, ended := range []time.Time{now.Add(-25 * time.Hour), now.Add(-23 * time.Hour), {}} {
-		p := &Process{out: output.New("", tab.budget)}
+		p := &Process{out: output.New("", "", tab.budget, nil)}
 		if !ended.IsZero() {
 			p.ended.Store(ended.UnixNano())
 		}
@@ -66,7 +66,7 @@ func TestPruneByText(t *testing.T) {
 	tab := New(child.Launcher{}, t.TempDir())
 	large := strings.Repeat("x", finishedText/4)
 	for i := range 10 {
-		p := &Process{out: output.New("", tab.budget), pid: i}
+		p := &Process{out: output.New("", "", tab.budget, nil), pid: i}
 		p.Command = large
 		if i != 0 { // which runs
 			p.ended.Store(time.Now().UnixNano())
