@@ -101,7 +101,7 @@ func New(cfg Config) *Agent {
 	at := place.New(a.vars, dir)
 	a.processes = process.New(start, logs)
 	a.terminals = terminal.New(start)
-	a.identity = identity.New(cfg.Root, cfg.Init, etc.New(cfg.Root, host), a.vars, who, &a.drives, a.system.Renew)
+	a.identity = identity.New(cfg.Root, cfg.Init, etc.New(cfg.Root, host), a.vars, who, &a.drives, func() { a.system.Renew(); a.processes.ForgetOutput() })
 	a.files = file.New(at, who, a.uploads)
 	a.trees = tree.New(at, a.files, a.uploads.Temp)
 	a.calls = process.NewCalls(a.processes)

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -55,6 +56,23 @@ func TestNodeClient(t *testing.T) {
 	}
 	if err := c.Woken(ctx); err != nil {
 		t.Error(err)
+	}
+	if err := c.StartProcess(ctx, map[string]any{"name": "say", "command": "echo hello; echo oops >&2", "waitForCompletion": true}); err != nil {
+		t.Error(err)
+	}
+	if err := c.AwaitLogs(ctx, 0); err != nil {
+		t.Error(err)
+	}
+	said := map[string]string{}
+	out, err := c.Collect(ctx, 0)
+	for _, chunk := range out.Chunks {
+		said[chunk.Process+" "+chunk.Stream] += chunk.Text
+	}
+	if want := map[string]string{"say stdout": "hello\n", "say stderr": "oops\n"}; err != nil || !maps.Equal(said, want) || out.Lost != 0 {
+		t.Errorf("it wrote %v, %v", out, err)
+	}
+	if out, err = c.Collect(ctx, out.Chunks[len(out.Chunks)-1].At); err != nil || len(out.Chunks) != 0 {
+		t.Errorf("and then %v, %v", out, err)
 	}
 	ran, err := c.Quiesce(ctx, 5*time.Second)
 	if err != nil || !strings.Contains(string(ran.Processes), `"command":"sleep 1000"`) {

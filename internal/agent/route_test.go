@@ -49,6 +49,7 @@ GET /codegen/reranking/{path...}
 GET|POST /mcp
 GET /doze/keepalive
 GET /doze/logs
+GET /doze/logs/new
 POST /doze/files
 POST /doze/identity
 POST /doze/variables

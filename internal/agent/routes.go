@@ -93,6 +93,7 @@ func (a *Agent) routes() route.Table {
 		route.Private(agentapi.ServeDrive, a.mounts.Serve),
 		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop).Serve),
 		route.Private(agentapi.CollectLogs, route.Answer(a.calls.Collect).Serve),
+		route.Private(agentapi.AwaitLogs, route.Answer(a.calls.Await).Serve),
 	}
 }
 

@@ -55,8 +55,10 @@ var (
 	PrepareDrive = Call{Method: http.MethodPost, Path: Prefix + "drives"}              // takes Mount, answers Prepared
 	ServeDrive   = Call{Method: http.MethodGet, Path: Prefix + "drives/" + idParam}    // becomes DriveProtocol
 	DropDrive    = Call{Method: http.MethodDelete, Path: Prefix + "drives/" + idParam} //
-	// CollectLogs has the parameters "after", a stamp, and "wait", milliseconds.
+	// CollectLogs and AwaitLogs have the parameter "after", a stamp. AwaitLogs answers
+	// once CollectLogs would have something.
 	CollectLogs = Call{Method: http.MethodGet, Path: Prefix + "logs", Since: 3} // answers Collected
+	AwaitLogs   = Call{Method: http.MethodGet, Path: Prefix + "logs/new", Since: 3}
 
 	// AskHealth and those after it are what users may ask as well. The public API
 	// has their shapes.
@@ -67,7 +69,7 @@ var (
 
 // Calls is the table.
 var Calls = []Call{
-	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive, CollectLogs,
+	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive, CollectLogs, AwaitLogs,
 	AskHealth, StartProcess, ResumeArchive,
 }
 

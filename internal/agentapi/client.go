@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -129,14 +128,21 @@ func (c Client) ResumeArchive(ctx context.Context) error {
 	return c.call(ctx, ResumeArchive, nil, nil)
 }
 
-// Collect returns what processes wrote after a stamp. If there is nothing, the agent
-// waits that long.
-func (c Client) Collect(ctx context.Context, after int64, wait time.Duration) (out Collected, err error) {
-	q := url.Values{"after": {strconv.FormatInt(after, 10)}, "wait": {strconv.FormatInt(wait.Milliseconds(), 10)}}
-	call := CollectLogs
-	call.Path += "?" + q.Encode()
-	err = c.send(ctx, call, nil, collectedMax, &out)
+// Collect returns what processes wrote after a stamp.
+func (c Client) Collect(ctx context.Context, after int64) (out Collected, err error) {
+	err = c.send(ctx, CollectLogs.after(after), nil, collectedMax, &out)
 	return out, err
+}
+
+// AwaitLogs waits until a process has written something after a stamp.
+func (c Client) AwaitLogs(ctx context.Context, after int64) error {
+	return c.send(ctx, AwaitLogs.after(after), nil, answerMax, nil)
+}
+
+// after returns the call with a stamp.
+func (c Call) after(stamp int64) Call {
+	c.Path += "?after=" + strconv.FormatInt(stamp, 10)
+	return c
 }
 
 // PrepareDrive makes a mount point.

@@ -85,7 +85,7 @@ func diskOwners(use fleet.DiskUse, machines map[string]string, tagged map[string
 			}
 		}
 		return owners
-	case fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskAhead:
+	case fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskLog, fleet.DiskAhead:
 	}
 	return nil
 }

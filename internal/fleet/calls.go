@@ -26,6 +26,8 @@ type arguments struct {
 	Size      doze.Megabytes `json:",omitempty"`
 	Grace     time.Duration  `json:",omitempty"`
 	Since     time.Time      `json:",omitzero"`
+	Query     LogQuery       `json:",omitzero"`
+	Ended     []EndedLog     `json:",omitempty"`
 
 	Node    NodeInfo          `json:",omitzero"`
 	Reports []Report          `json:",omitempty"`
@@ -103,6 +105,13 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"Traces":   func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Traces(ctx, in.UID) },
 	"Consumption": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return n.Consumption(ctx, in.UIDs)
+	},
+	"Logs": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Logs(ctx, in.Query) },
+	"EndLogs": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.EndLogs(ctx, in.Ended)
+	},
+	"DropLogs": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.DropLogs(ctx, in.Workspace)
 	},
 	"Consult": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.Consult(ctx, in.UID)

@@ -312,6 +312,21 @@ func (c *Client) Consumption(ctx context.Context, uids []string) (map[string]doz
 	return ask[map[string]doze.Usage](ctx, c, "Consumption", arguments{UIDs: uids})
 }
 
+// Logs implements [Node].
+func (c *Client) Logs(ctx context.Context, q LogQuery) (LogPage, error) {
+	return ask[LogPage](ctx, c, "Logs", arguments{Query: q})
+}
+
+// EndLogs implements [Node].
+func (c *Client) EndLogs(ctx context.Context, all []EndedLog) error {
+	return c.do(ctx, "EndLogs", arguments{Ended: all}, nil)
+}
+
+// DropLogs implements [Node].
+func (c *Client) DropLogs(ctx context.Context, workspace string) error {
+	return c.do(ctx, "DropLogs", arguments{Workspace: workspace}, nil)
+}
+
 // Consult implements [Node].
 func (c *Client) Consult(ctx context.Context, uid string) error {
 	return c.do(ctx, "Consult", arguments{UID: uid}, nil)

@@ -217,6 +217,14 @@ type Node interface {
 	// is not in the answer is not on the node. None is woken, and what an agent knows
 	// is not in it.
 	Consumption(ctx context.Context, uids []string) (map[string]doze.Usage, error)
+	// Logs returns lines of the logs of sandboxes, which outlive these. What a running
+	// one has just written is there; none is woken.
+	Logs(ctx context.Context, q LogQuery) (LogPage, error)
+	// EndLogs adds the events of sandboxes to their logs: their records are about to be
+	// deleted.
+	EndLogs(ctx context.Context, all []EndedLog) error
+	// DropLogs removes the logs of a workspace.
+	DropLogs(ctx context.Context, workspace string) error
 	// Consult brings what Statuses says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
 	Consult(ctx context.Context, uid string) error

@@ -18,12 +18,13 @@ const (
 	DiskScratch    DiskKind = "scratch"    // a volume that ends with its machine; ID is the UID of that machine
 	DiskSnapshot   DiskKind = "snapshot"   // ID is that of the snapshot
 	DiskVolume     DiskKind = "volume"     // a volume, or a version of a volume template; ID is that of the disk
+	DiskLog        DiskKind = "log"        // what a sandbox wrote; ID is the UID of its machine, which may be gone
 	DiskAhead      DiskKind = "ahead"      // machines that were started ahead; no workspace has them
 )
 
 // DiskKinds are all kinds, in the order of their constants.
 var DiskKinds = []DiskKind{
-	DiskImage, DiskCheckpoint, DiskArchive, DiskDrive, DiskScratch, DiskSnapshot, DiskVolume, DiskAhead,
+	DiskImage, DiskCheckpoint, DiskArchive, DiskDrive, DiskScratch, DiskSnapshot, DiskVolume, DiskLog, DiskAhead,
 }
 
 // DiskUse is what one thing takes of the disk of a node. Bytes are those of

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -22,6 +23,7 @@ import (
 	"github.com/dozehq/doze/internal/egress"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/logbook"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
@@ -42,6 +44,9 @@ const (
 // to the records.
 const EgressFile = "egress.key"
 
+// LogsDir, in the data directory, has what sandboxes wrote.
+const LogsDir = "logs"
+
 // Options say what a host is made of.
 type Options struct {
 	Data, Run, ImagesDir, Cgroup string
@@ -53,6 +58,8 @@ type Options struct {
 	ImageMax          int64    // bytes that the files of an image may take
 	ImageRetention    time.Duration
 	Disk              space.Options
+	LogsRetention     time.Duration // 0: no output of sandboxes is stored
+	LogsQuota         int64         // bytes of the disk for each workspace
 
 	Memory   Memory
 	WarmPool int // machines that are started ahead of their sandboxes
@@ -117,6 +124,7 @@ type Host struct {
 	swap      swap.Plan // that sandboxes get
 	memory    int64     // what all sandboxes can take together, in bytes
 	traffic   *traffic
+	logs      *logbook.Book // nil if no output is stored
 	node      *node.Node
 	unnamed   chan struct{} // rings when the record of an image is gone
 }
@@ -175,13 +183,17 @@ func (h *Host) SweepAddresses() {
 
 // Services are what runs until the end, in the order in which it starts.
 func (h *Host) Services() []daemon.Service {
-	return []daemon.Service{
+	services := []daemon.Service{
 		{Name: "node", Run: h.node.Run},
 		{Name: "images", Run: h.collectImages},
 		{Name: "interceptor", Run: h.secrets.interceptor.Run},
 		{Name: "egress", Run: h.egress.Run},
 		{Name: "refusals", Run: h.watchRefusals},
 	}
+	if h.logs != nil {
+		services = slices.Insert(services, 0, daemon.Service{Name: "logs", Run: h.logs.Run})
+	}
+	return services
 }
 
 // Close closes what is open, in reverse. Sandboxes stay.
@@ -232,9 +244,13 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the driver %s: %w", o.Driver, err)
 	}
+	logs, err := h.openLogs()
+	if err != nil {
+		return fmt.Errorf("open the logs: %w", err)
+	}
 	h.node, err = node.Open(ctx, node.Options{
-		Drive: h.mountDrive,
-		Dir:   filepath.Join(o.Data, "sandboxes"), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
+		Drive: h.mountDrive, Logbook: logs,
+		Dir: filepath.Join(o.Data, "sandboxes"), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
 		Volumes: h.volumes, Agent: agent, Driver: driver,
 		CheckImage: h.images.Check, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
@@ -271,6 +287,21 @@ func (h *Host) mountDrive(m fleet.DriveMount, dir string) (node.Drive, error) {
 		return nil, doze.Errorf(doze.Unsupported, "this platform has no bucket for drives: its operator names one with --drives and --drives-credentials")
 	}
 	return h.bucket.Mount(m.DriveID, m.DrivePath, m.ReadOnly, dir)
+}
+
+// openLogs opens the logs of sandboxes, or removes those of before if none are stored
+// any more.
+func (h *Host) openLogs() (node.Logbook, error) {
+	dir := filepath.Join(h.o.Data, LogsDir)
+	if h.o.LogsRetention <= 0 {
+		return nil, os.RemoveAll(dir)
+	}
+	b, err := logbook.Open(logbook.Options{Dir: dir, Retention: h.o.LogsRetention, Quota: h.o.LogsQuota, Room: h.disk.Claim})
+	if err != nil {
+		return nil, err
+	}
+	h.logs = b
+	return b, nil
 }
 
 // openDisks looks at the disks that have data and images. Both have a reserve.

@@ -31,6 +31,7 @@ type Box struct {
 	turn  turn
 	made  made      // guarded by the turn
 	rules *rules    // has a lock of its own, which is never held with mu
+	logs  collector // its output, on the way to the logbook
 	conns *conn.Set // has a lock of its own
 
 	mu         sync.Mutex
@@ -63,6 +64,7 @@ func (n *Node) newBox(o fleet.Order, c machine.Config, phase doze.Phase) *Box {
 	}
 	b.conns = conn.New(b.life.Context, reach{b})
 	b.sinking = newSinking(b)
+	b.logs.b = b
 	return b
 }
 
@@ -139,6 +141,7 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	b.spent.moved(from, next)
 	b.n.ledger.settle(&b.order, next)
 	b.serveDrives()
+	b.logs.serve()
 	b.sinking.arm()
 	b.report(message, false)
 	return nil

@@ -19,6 +19,7 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 		return nil
 	}
 	b.part(ctx)
+	b.logs.fresh(ctx) // its last lines
 	b.mu.Lock()
 	if !b.state.Phase().Ended() {
 		if err := b.move(doze.Delete, ""); err != nil {

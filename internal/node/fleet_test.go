@@ -38,6 +38,7 @@ func TestFleet(t *testing.T) {
 		o.PinImage = func(_ context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
 			return fleet.Pinned{Ref: ref + "@sha256:0", Bytes: 1}, cmp.Or(o.CheckImage(ref), fleettest.CheckLogin(ref, login))
 		}
+		h.withLogs(&o)
 		return h.startWith(o).Node
 	}
 	t.Run("in process", func(t *testing.T) {

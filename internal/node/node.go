@@ -40,6 +40,7 @@ type Node struct {
 	usage        atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
 	reservations reservations                // of memory
 	births       *births
+	collectors   chan struct{} // holds a token for each answer about output
 	snapshots    snapshots
 	schedule     descent.Schedule
 
@@ -63,6 +64,7 @@ var (
 func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	o.fill()
 	n := &Node{Options: o, began: time.Now(), ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
+	n.collectors = make(chan struct{}, collectorsMax)
 	n.births = newBirths(runtime.NumCPU() + 1) // one may wait for a disk
 	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)

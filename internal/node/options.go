@@ -61,6 +61,8 @@ type Options struct {
 	// Drive opens a part of a drive for a sandbox, with a directory for what is
 	// being written. Without a bucket it is Unsupported.
 	Drive func(m fleet.DriveMount, dir string) (Drive, error)
+	// Logbook stores what sandboxes write. Without one, nothing is stored.
+	Logbook Logbook
 	// Nameservers are the addresses that sandboxes ask for names, if there are
 	// any that they can reach.
 	Nameservers []string

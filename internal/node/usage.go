@@ -59,6 +59,9 @@ func (n *Node) watchUsage(ctx context.Context) {
 func (n *Node) measure(ctx context.Context) (fleet.Usage, error) {
 	m := measuring{u: fleet.Usage{At: time.Now()}, users: map[string][]string{}}
 	err := errors.Join(n.measureSandboxes(ctx, &m), n.measureSnapshots(&m), n.measureVolumes(&m), n.measureAhead(&m))
+	if n.Logbook != nil {
+		m.u.Uses = append(m.u.Uses, n.Logbook.Uses()...)
+	}
 	images, bad := n.Images()
 	for _, i := range images {
 		i.Users = m.users[i.ID]

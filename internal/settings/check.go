@@ -107,7 +107,7 @@ func (s Settings) checkTimes(p *doze.Problems) {
 	if !(s.IdleCPU >= 0 && s.IdleCPU <= idleCPUMax) { // also false for what is no number
 		p.Add("idleCpu", "must be 0 to %d", idleCPUMax)
 	}
-	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "busyMax": s.BusyMax, "imageRetention": s.ImageRetention} {
+	for name, d := range map[string]daemon.Duration{"saveAfter": s.SaveAfter, "swapAfter": s.SwapAfter, "busyMax": s.BusyMax, "imageRetention": s.ImageRetention, "logsRetention": s.LogsRetention} {
 		if d.Duration < 0 {
 			p.Add(name, "must not be negative")
 		}
@@ -116,6 +116,15 @@ func (s Settings) checkTimes(p *doze.Problems) {
 		if d.Duration <= 0 {
 			p.Add(name, "must be positive")
 		}
+	}
+}
+
+// logsLeastMB holds the log of one sandbox in whole segments.
+const logsLeastMB = 1
+
+func (s Settings) checkLogs(p *doze.Problems) {
+	if s.LogsWorkspaceMB < logsLeastMB {
+		p.Add("logsWorkspaceMb", "must be at least %d; logsRetention 0 turns stored logs off", logsLeastMB)
 	}
 }
 

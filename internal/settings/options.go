@@ -22,6 +22,7 @@ func (s Settings) Host() host.Options {
 	return host.Options{
 		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver,
 		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
+		LogsRetention: s.LogsRetention.Duration, LogsQuota: s.LogsWorkspaceMB << 20,
 		Disk: s.Disk(), Memory: s.Memory(), WarmPool: s.WarmPool, WarmPoolMax: s.WarmPoolMax,
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration, CheckpointPause: s.CheckPause.Duration,
 		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration, MetricsPerSandbox: s.PerSandbox,

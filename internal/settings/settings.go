@@ -111,6 +111,11 @@ type Settings struct {
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
 	// ImageRetention is for how long an image stays that nothing needs; 0: for ever.
 	ImageRetention daemon.Duration `json:"imageRetention"`
+	// LogsRetention is for how long output and events of sandboxes stay, also after these
+	// ended; 0: no output is stored.
+	LogsRetention daemon.Duration `json:"logsRetention"`
+	// LogsWorkspaceMB is what they may take of the disk for each workspace.
+	LogsWorkspaceMB int64 `json:"logsWorkspaceMb"`
 	// DiskReserveMB stays free of the disk; -1: a part of it, see space.Auto.
 	DiskReserveMB int64 `json:"diskReserveMb"`
 	// VolumeOvercommit is how many bytes volumes may reserve for each that is free.
@@ -137,7 +142,7 @@ func Defaults() Settings {
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, MaskResponses: true, Images: []string{doze.ImageDefault}, Log: "info",
-		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
+		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsWorkspaceMB: 512, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 	}
 }
 

@@ -86,6 +86,8 @@ func (s *Settings) rows() []row {
 		{&s.DrivesRegion, "drives-region", "region `name` of the bucket"},
 		{&s.Quotas, "quotas", "comma-separated default `limits` of a workspace, such as sandboxes=100,diskMb=100000 (default: see doze quota ls)"},
 		{&s.KeyRequests, "key-requests", "rate limit of one credential: this `number` of requests per second, with a burst of twice that; 0: none"},
+		{&s.LogsRetention, "logs-retention", "store what processes of sandboxes write for this `time`, also after a sandbox ended; 0: store none"},
+		{&s.LogsWorkspaceMB, "logs-workspace-mb", "let the stored logs of a workspace take this many `MB` of the disk. The oldest lines go first"},
 		{&s.AuditRetention, "audit-retention", "delete lines of the audit log after this `time`, such as 2160h"},
 		{&s.PerSandbox, "metrics-per-sandbox", "show metrics of each sandbox in /metrics, with its name, for at most this `number` of sandboxes. The others are added up as other. 0: none"},
 		{&s.OTLPEndpoint, "otlp-endpoint", "`URL` of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318. It gets a trace of each wake and create. OTEL_EXPORTER_OTLP_HEADERS has its credentials (default: none)"},

@@ -76,28 +76,36 @@ func (f *Feed) add(out *Output, of Stream, from, to int64) {
 }
 
 // Collect returns what was written after a stamp, at most [CollectMax] bytes of
-// text. If there is nothing, it waits that long. What is not after the stamp is
-// forgotten: the caller has it.
-func (f *Feed) Collect(ctx context.Context, after int64, wait time.Duration) agentapi.Collected {
-	over := time.NewTimer(wait)
-	defer over.Stop()
+// text. What is not after the stamp is forgotten: the caller has it.
+func (f *Feed) Collect(after int64) agentapi.Collected {
+	marks, _ := f.after(after)
+	return f.batch(marks)
+}
+
+// Await waits until something was written after a stamp, or ctx ends.
+func (f *Feed) Await(ctx context.Context, after int64) {
 	for {
 		marks, changed := f.after(after)
-		if len(marks) > 0 || wait <= 0 {
-			return f.batch(marks)
+		if len(marks) > 0 {
+			return
 		}
 		select {
 		case <-changed:
-		case <-over.C:
-			wait = 0
 		case <-ctx.Done():
-			wait = 0
+			return
 		}
 	}
 }
 
-// after forgets what a collector has, and returns the rest, or what is closed once
-// there is more.
+// Reset forgets everything: what comes is of another sandbox.
+func (f *Feed) Reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.marks, f.lost = nil, 0
+}
+
+// after forgets what a collector has, and returns what fits into its next batch, or
+// what is closed once there is something.
 func (f *Feed) after(stamp int64) (marks []mark, changed chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -37,27 +38,37 @@ func TestFeed(t *testing.T) {
 		write(a, Stdout, "one\ntwo\nthr")
 		write(b, Stderr, "bad\n")
 		write(a, Stdout, "ee")
-		got := f.Collect(t.Context(), 0, 0)
+		got := f.Collect(0)
 		if text := collected(got); text != "a/stdout:one\ntwo\n|b/stderr:bad\n" || got.Lost != 0 {
 			t.Errorf("%q, lost %d", text, got.Lost)
 		}
-		if again := collected(f.Collect(t.Context(), got.Chunks[0].At, 0)); again != "b/stderr:bad\n" {
+		if again := collected(f.Collect(got.Chunks[0].At)); again != "b/stderr:bad\n" {
 			t.Errorf("after the first chunk comes %q", again)
 		}
 		last := got.Chunks[1].At
 		began := time.Now()
-		if none := f.Collect(t.Context(), last, time.Minute); len(none.Chunks) != 0 || time.Since(began) != time.Minute {
-			t.Errorf("%+v after %v", none, time.Since(began))
+		wait := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			f.Await(ctx, last)
+		}
+		if wait(); len(f.Collect(last).Chunks) != 0 || time.Since(began) != time.Minute {
+			t.Errorf("there is something after %v", time.Since(began))
 		}
 		go write(a, Stdout, "\nopen")
-		if text := collected(f.Collect(t.Context(), last, time.Minute)); text != "a/stdout:three\n" {
+		wait()
+		if text := collected(f.Collect(last)); text != "a/stdout:three\n" {
 			t.Errorf("%q", text)
 		}
 		a.End()
-		if text := collected(f.Collect(t.Context(), f.served, 0)); text != "a/stdout:open" {
+		if text := collected(f.Collect(f.served)); text != "a/stdout:open" {
 			t.Errorf("at the end comes %q", text)
 		}
 		time.Sleep(2 * time.Second) // the writer rests
+		write(b, Stderr, "more\n")
+		if f.Reset(); len(f.Collect(0).Chunks) != 0 {
+			t.Error("a copy has the output of another sandbox")
+		}
 	})
 }
 
@@ -72,8 +83,8 @@ func TestFeedInParts(t *testing.T) {
 	var text strings.Builder
 	after := int64(0)
 	for rounds := 0; ; rounds++ {
-		f.Collect(t.Context(), after, 0) // nobody gets this answer
-		got := f.Collect(t.Context(), after, 0)
+		f.Collect(after) // nobody gets this answer
+		got := f.Collect(after)
 		if len(got.Chunks) == 0 {
 			break
 		}
@@ -109,7 +120,7 @@ func TestFeedLoses(t *testing.T) {
 	total := 0
 	lost, after := int64(0), int64(0)
 	for {
-		got := f.Collect(t.Context(), after, 0)
+		got := f.Collect(after)
 		lost += got.Lost
 		if len(got.Chunks) == 0 {
 			break
@@ -127,7 +138,7 @@ func TestFeedLoses(t *testing.T) {
 	if len(f.marks) > marksMax {
 		t.Errorf("%d marks", len(f.marks))
 	}
-	if got := f.Collect(t.Context(), after, 0); got.Lost == 0 {
+	if got := f.Collect(after); got.Lost == 0 {
 		t.Error("nothing is lost")
 	}
 }

@@ -41,19 +41,34 @@ type Calls struct{ table *Table }
 // NewCalls returns the calls about the processes of a table.
 func NewCalls(t *Table) *Calls { return &Calls{t} }
 
-// collectWaitMax bounds how long the host may wait for output.
-const collectWaitMax = 10 * time.Minute
-
 // Collect returns what all processes wrote after a stamp. The host asks for it, and
 // stores it.
-func (c *Calls) Collect(r *http.Request, _ string) (agentapi.Collected, error) {
-	q := r.URL.Query()
-	after, bad := strconv.ParseInt(q.Get("after"), 10, 64)
-	wait, worse := strconv.ParseUint(q.Get("wait"), 10, 31)
-	if bad != nil || worse != nil {
-		return agentapi.Collected{}, doze.Errorf(doze.Invalid, "after must be a stamp, and wait a number of milliseconds")
+func (c *Calls) Collect(r *http.Request, _ string) (out agentapi.Collected, err error) {
+	after, err := stampOf(r)
+	if err == nil {
+		out = c.table.feed.Collect(after)
 	}
-	return c.table.feed.Collect(r.Context(), after, min(time.Duration(wait)*time.Millisecond, collectWaitMax)), nil
+	return out, err
+}
+
+// Await answers once a process has written something after a stamp.
+func (c *Calls) Await(r *http.Request, _ string) (struct{}, error) {
+	after, err := stampOf(r)
+	if err == nil {
+		c.table.feed.Await(r.Context(), after)
+	}
+	return struct{}{}, err
+}
+
+// ForgetOutput has the host collect nothing of what was written until now.
+func (t *Table) ForgetOutput() { t.feed.Reset() }
+
+func stampOf(r *http.Request) (int64, error) {
+	after, err := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64)
+	if err != nil {
+		return 0, doze.Errorf(doze.Invalid, "after must be a stamp")
+	}
+	return after, nil
 }
 
 // Run starts a process and answers at once, when it serves its ports,

@@ -62,6 +62,7 @@ var cases = map[string]func(*bench){
 	"a tar becomes a volume, or nothing":           imports,
 	"limits hold, and claims count":                limits,
 	"who is retired is so until it is reinstated":  retires,
+	"logs outlive their sandboxes":                 logs,
 	"errors keep their kinds":                      kinds,
 	"images are checked":                           images,
 	"images are fetched":                           fetches,
@@ -320,6 +321,37 @@ func retires(b *bench) {
 		b.Errorf("it was not used since, and is not retired: %t, %v", ok, err)
 	}
 	b.done(b.Reinstate(ctx, "a"))
+}
+
+func logs(b *bench) {
+	ctx := b.Context()
+	b.create("a")
+	at := time.Now().Add(-time.Minute).UnixNano()
+	event := func(text string, i int64) fleet.LogLine {
+		return fleet.LogLine{LogPosition: fleet.LogPosition{At: at + i}, Severity: doze.LogInfo, Text: text}
+	}
+	b.done(b.Delete(ctx, "a"))
+	ended := fleet.EndedLog{Machine: "a", Workspace: "main", Name: "a", Events: []fleet.LogLine{event("began", 0), event("ended", 1)}}
+	other := fleet.EndedLog{Machine: "b", Workspace: "other", Name: "a", Events: []fleet.LogLine{event("elsewhere", 0)}}
+	b.done(b.EndLogs(ctx, []fleet.EndedLog{ended, other}))
+	q := fleet.LogQuery{Workspace: "main", Name: "a", Limit: 1, Bytes: 1 << 20}
+	for _, want := range []string{"ended", "began"} {
+		p, err := b.Logs(ctx, q)
+		b.done(err)
+		if len(p.Lines) != 1 || p.Lines[0].Text != want || p.More != (want == "ended") {
+			b.Fatalf("the log is %+v, want %s", p, want)
+		}
+		q.Past = &p.Next
+	}
+	b.done(b.DropLogs(ctx, "main"))
+	q.Past = nil
+	if p, err := b.Logs(ctx, q); err != nil || len(p.Lines) != 0 {
+		b.Errorf("when its workspace is gone the log is %+v, %v", p, err)
+	}
+	q.Workspace = "other"
+	if p, err := b.Logs(ctx, q); err != nil || len(p.Lines) != 1 {
+		b.Errorf("the log of another workspace is %+v, %v", p, err)
+	}
 }
 
 func kinds(b *bench) {

@@ -31,7 +31,7 @@ type Node struct {
 	Saved    map[string]string             // guarded by mu; by id of a snapshot: the memory in it
 	Creates  []fleet.Order                 // guarded by mu
 	mounted  map[string][]fleet.DriveMount // guarded by mu; by machine
-	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network, consumption
+	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network, consumption, logs
 	starts   []Started                     // guarded by mu
 	freed    []string                      // guarded by mu; images of which no record is left
 	consults int                           // guarded by mu; of machines that run
@@ -40,6 +40,7 @@ type Node struct {
 	Limits   map[string]doze.Limits        // guarded by mu; by workspace
 	claims   map[string]fleet.Order        // guarded by mu; by machine: it counts as awake
 	usage    fleet.Usage                   // guarded by mu; as it was reported last
+	logs     map[logName][]fleet.LogLine   // guarded by mu
 }
 
 // Started is a process that somebody submitted to a machine.
