@@ -103,6 +103,9 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 	if err := s.conclude(ctx, sure, now); err != nil {
 		return next, unsure, err
 	}
+	if err := endLogs(ctx, s, now); err != nil {
+		return next, unsure, err
+	}
 	if _, err := s.Store.Purge(ctx, now, purgeBatch); err != nil {
 		return next, unsure, err
 	}

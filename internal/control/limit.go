@@ -11,6 +11,11 @@ func (s *Server) SetLimits(ctx context.Context, workspace string, own doze.Limit
 	return s.Node.SetLimits(ctx, workspace, own)
 }
 
+// DropLogs removes what the sandboxes of a workspace wrote.
+func (s *Server) DropLogs(ctx context.Context, workspace string) error {
+	return s.Node.DropLogs(ctx, workspace)
+}
+
 // Awake returns how many sandboxes of a workspace are awake, and their memory.
 func (s *Server) Awake(ctx context.Context, workspace string) (int, doze.Megabytes, error) {
 	awake, err := s.Node.Awake(ctx, workspace)

@@ -21,7 +21,7 @@ var rows = []api.Row[*Server]{
 	api.GET("/publicIps", "locations:list", api.Read((*Server).publicIPs).Asks("region")),
 	api.GET("/features", "configurations:list", api.Read((*Server).features)),
 	api.GET("/features/{feature}", "configurations:list", api.Read((*Server).feature)),
-	api.GET("/observability/logs", "sandboxes:get", api.Read((*Server).logs).Asks("start", "end", "resourceType", "workloadIds")),
+	api.GET("/observability/logs", "sandboxes:get", api.Read((*Server).logs).Asks("start", "end", "resourceType", "workloadIds", "type", "severity", "search", "process", "order", "limit", "cursor")),
 	api.GET("/sandbox/hub", "sandboxhub:list", api.Read((*Server).hub)),
 
 	api.GET("/sandboxes/{name}/traces", "sandboxes:get", api.Read((*Server).traces)),

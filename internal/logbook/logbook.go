@@ -2,8 +2,8 @@
 // the host. It outlives the sandboxes. It trusts no sandbox: what comes from one is
 // bounded in size and in time, and shows only in its own log.
 //
-// It does its best and no more: lines may be lost with the power of the host, when its
-// disk is full, or when a process writes faster than they are taken.
+// It does its best and no more. Lines may be lost with the power of the host, when its
+// disk is full, or when a process writes too fast.
 package logbook
 
 import (
@@ -47,7 +47,7 @@ const (
 	expandMax = 8 << 20
 	// block is what the smallest file takes.
 	block = 4 << 10
-	// slack is what is freed beyond a full quota, as one part of so many: to look
+	// slack is what is freed beyond a full quota, as one part of so many. To look
 	// for the oldest segments of a workspace takes time.
 	slack = 16
 	// sweepEvery is how often lines are removed that are too old.
@@ -74,13 +74,13 @@ type Options struct {
 
 // Book has the logs of a host.
 type Book struct {
-	o      Options
-	turns  *keylock.Locks // by machine: who changes its log
-	loaded chan struct{}  // closed when what is on the disk is known
-	pack   *zstd.Encoder
-	unpack *zstd.Decoder
-	asking *keylock.Locks // by workspace
-	scans  chan struct{}  // holds a token for each search
+	o       Options
+	writers *keylock.Locks // by machine: who changes its log
+	loaded  chan struct{}  // closed when what is on the disk is known
+	pack    *zstd.Encoder
+	unpack  *zstd.Decoder
+	asking  *keylock.Locks // by workspace
+	scans   chan struct{}  // holds a token for each search
 
 	mu     sync.Mutex
 	logs   map[string]*log   // guarded by mu; by machine
@@ -127,7 +127,7 @@ type meta struct {
 // Open returns the book of a directory. It answers once it runs.
 func Open(o Options) (*Book, error) {
 	b := &Book{
-		o: o, turns: keylock.New(), asking: keylock.New(), loaded: make(chan struct{}), scans: make(chan struct{}, scansMax),
+		o: o, writers: keylock.New(), asking: keylock.New(), loaded: make(chan struct{}), scans: make(chan struct{}, scansMax),
 		logs: map[string]*log{}, named: map[name][]*log{}, shares: map[string]*share{},
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -185,7 +185,7 @@ func (b *Book) Append(ctx context.Context, machine, workspace, of string, c agen
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	_, release, err := b.turns.Take(ctx, machine)
+	_, release, err := b.writers.Take(ctx, machine)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (b *Book) Notice(ctx context.Context, machine, workspace, of, message strin
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	_, release, err := b.turns.Take(ctx, machine)
+	_, release, err := b.writers.Take(ctx, machine)
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (b *Book) end(ctx context.Context, ended fleet.EndedLog) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	_, release, err := b.turns.Take(ctx, ended.Machine)
+	_, release, err := b.writers.Take(ctx, ended.Machine)
 	if err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (b *Book) Drop(ctx context.Context, workspace string) error {
 	}
 	var errs []error
 	for _, l := range b.list(func(l *log) bool { return l.of.workspace == workspace }) {
-		_, release, err := b.turns.Take(ctx, l.machine)
+		_, release, err := b.writers.Take(ctx, l.machine)
 		if err != nil {
 			return err
 		}
@@ -578,7 +578,7 @@ func (b *Book) free(ctx context.Context, mine *log) {
 			return
 		}
 		if p.l != mine {
-			_, release, busy := b.turns.Try(ctx, p.l.machine)
+			_, release, busy := b.writers.Try(ctx, p.l.machine)
 			if busy != nil {
 				continue // it is being written: not the oldest
 			}
@@ -621,7 +621,7 @@ func (b *Book) sweep(ctx context.Context, now time.Time) {
 	}
 	b.mu.Unlock()
 	for _, l := range due {
-		_, release, err := b.turns.Take(ctx, l.machine)
+		_, release, err := b.writers.Take(ctx, l.machine)
 		if err != nil {
 			return
 		}
@@ -733,8 +733,8 @@ func (l *log) settle(dir string) error {
 	return os.Remove(filepath.Join(dir, tailName))
 }
 
-// measure reads a file of a log that is not compressed, and cuts off what is no whole
-// entry: a process may have ended as it wrote.
+// measure reads a file of a log that is not compressed. It cuts off what is no whole
+// entry, since a process may have ended as it wrote.
 func measure(file string, l *log) (s segment, err error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {

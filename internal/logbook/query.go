@@ -123,8 +123,8 @@ func (b *Book) content(p part) ([]byte, error) {
 	return b.unpack.DecodeAll(raw, nil)
 }
 
-// scan adds the lines of a part that are asked for, and returns the first of all: one
-// more than the limit, so that the page knows that there is more.
+// scan adds the lines of a part that are asked for, and returns the first of all. It
+// returns one more than the limit, so that the page knows that there is more.
 func scan(q *fleet.LogQuery, p part, raw []byte, found []fleet.LogLine) []fleet.LogLine {
 	origin := p.machine
 	if p.file == eventsName {

@@ -559,6 +559,18 @@ func (s *Store) Touch(ctx context.Context, used map[string]time.Time) error {
 	return wrap(err, "record the use of sandboxes")
 }
 
+// Purgeable returns the records that [Store.Purge] would remove, with their events.
+func (s *Store) Purgeable(ctx context.Context, now time.Time, limit int) ([]Sandbox, error) {
+	all, err := collect(ctx, s.read, s.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+		WHERE deadline <= $1 AND phase = 'terminated' ORDER BY deadline LIMIT $2`, millis(now), limit)
+	for i := range all {
+		if err == nil {
+			all[i].Events, err = events(ctx, s.read, all[i].UID)
+		}
+	}
+	return all, wrap(err, "read what is over")
+}
+
 // Purge removes up to limit terminated records whose retention is over, and
 // says how many it removed.
 func (s *Store) Purge(ctx context.Context, now time.Time, limit int) (int, error) {

@@ -382,6 +382,9 @@ func TestDeadlines(t *testing.T) {
 		apply(t, s, late.UID, doze.Gone)
 		next(epoch.Add(doze.RetentionDefault))
 		for n, now := range []time.Duration{doze.RetentionDefault - time.Millisecond, doze.RetentionDefault} {
+			if all, err := s.Purgeable(t.Context(), epoch.Add(now), 9); len(all) != n || err != nil || n > 0 && len(all[0].Events) == 0 {
+				t.Errorf("after %v: %+v are over, %v", now, all, err)
+			}
 			if purged, err := s.Purge(t.Context(), epoch.Add(now), 9); purged != n || err != nil {
 				t.Errorf("after %v: purged %d, %v", now, purged, err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
@@ -362,7 +363,19 @@ func TestWorkspaceEndsWithAllThatIsInIt(t *testing.T) {
 	a := planetest.Want[doze.ServiceAccount](p, 200, "POST", "/service_accounts", `{"name":"ci"}`, in...)
 	k := planetest.Want[key](p, 200, "POST", "/service_accounts/"+a.ClientID+"/api_keys", ``, in...)
 	planetest.Want[any](p, 200, "POST", "/secrets", planetest.Named("s"), in...)
+	line := fleet.LogLine{LogPosition: fleet.LogPosition{At: time.Now().UnixNano(), Origin: "m"}, Severity: doze.LogInfo, Text: "secret"}
+	p.Node.Write("team", "x", line)
+	p.Node.Write("team", "y", line)
+	logs := func() int {
+		all := planetest.Want[map[string]doze.Log](p, 200, "GET", "/observability/logs?workloadIds=x,y", "", in...)
+		return len(all["x"].Lines) + len(all["y"].Lines)
+	}
+	if n := logs(); n != 2 {
+		t.Errorf("its logs have %d lines", n)
+	}
+	p.Node.Set("logs", doze.Errorf(doze.Unavailable, "no node")) // which leaves them where they are
 	planetest.Want[doze.Workspace](p, 200, "DELETE", "/workspaces/team", "")
+	p.Node.Set("logs", nil)
 	planetest.Want[any](p, 401, "GET", "/sandboxes", "", planetest.As(k.Key)...)
 	planetest.Want[any](p, 403, "GET", "/sandboxes", "", in...)
 	p.Reopen()
@@ -370,6 +383,14 @@ func TestWorkspaceEndsWithAllThatIsInIt(t *testing.T) {
 	planetest.Want[any](p, 200, "POST", "/workspaces", `{"name":"team"}`)
 	if all := planetest.Want[[]doze.Secret](p, 200, "GET", "/secrets", "", in...); len(all) != 0 {
 		t.Errorf("%+v", all)
+	}
+	if n := logs(); n != 0 {
+		t.Errorf("the next workspace of the name has %d lines of the one before", n)
+	}
+	planetest.Want[doze.Workspace](p, 200, "DELETE", "/workspaces/team", "")
+	page, err := p.Node.Logs(t.Context(), fleet.LogQuery{Workspace: "team", Name: "x", Limit: 1})
+	if err != nil || len(page.Lines) != 0 {
+		t.Errorf("its logs are there: %+v, %v", page, err)
 	}
 }
 

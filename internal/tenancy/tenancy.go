@@ -23,6 +23,8 @@ import (
 type Runtime interface {
 	// SetLimits has the limits of a workspace in force where its sandboxes run.
 	SetLimits(ctx context.Context, workspace string, own doze.Limits) error
+	// DropLogs removes what the sandboxes of a workspace wrote.
+	DropLogs(ctx context.Context, workspace string) error
 	// Awake returns how many sandboxes of a workspace are awake, and their memory.
 	Awake(ctx context.Context, workspace string) (sandboxes int, memory doze.Megabytes, err error)
 	// Unmetered reports whether sandboxes send past what counts it.

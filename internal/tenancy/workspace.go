@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"reflect"
@@ -192,6 +193,9 @@ func (s *Server) deleteWorkspace(ctx context.Context, r *http.Request) (doze.Wor
 		s.Credentials.Forget(a.ClientID)
 	}
 	s.Credentials.Close(w.Name)
+	if err := s.Runtime.DropLogs(ctx, w.Name); err != nil { // nobody can read them any more, and they end with their time
+		slog.WarnContext(ctx, "the logs of a workspace that was deleted are left", "workspace", w.Name, "err", err)
+	}
 	return w, s.limit(ctx, w.Name, nil)
 }
 

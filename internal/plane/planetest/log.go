@@ -52,6 +52,9 @@ func (n *Node) EndLogs(_ context.Context, all []fleet.EndedLog) error {
 func (n *Node) DropLogs(_ context.Context, workspace string) error {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
+	if err := n.fail["logs"]; err != nil {
+		return err
+	}
 	maps.DeleteFunc(n.logs, func(of logName, _ []fleet.LogLine) bool { return of.workspace == workspace })
-	return n.fail["logs"]
+	return nil
 }
