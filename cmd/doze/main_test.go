@@ -92,6 +92,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, strings.Replace(page, "EVIL", `\u001b[31m`, 1))
 	case name == "web/schedules":
 		io.WriteString(w, `{"id":"s","sandbox":"web","type":"cron","value":"0 3 * * *","input":{"command":"./run"}}`)
+	case r.URL.Path == "/v0/observability/logs":
+		fmt.Fprintf(w, `{%q: {"totalCount": 2, "logs": [
+			{"timestamp":"2026-01-31T12:00:01.000Z","severity":"ERROR","process":"app","stream":"stderr","message":"\u001b[31moops"},
+			{"timestamp":"2026-01-31T12:00:00.000Z","severity":"INFO","message":"the sandbox is ready"}]}}`, r.FormValue("workloadIds"))
 	case r.URL.Path == "/v0/schedule-executions":
 		io.WriteString(w, `{"data":[{"scheduleId":"s","sandbox":"web","status":"failed","error":"sandbox web: no room"}],"meta":{}}`)
 	case strings.HasPrefix(r.URL.Path, "/v0/vpcs"), strings.HasPrefix(r.URL.Path, "/v0/egress"):
@@ -201,6 +205,18 @@ func TestCommands(t *testing.T) {
 		},
 		"exec, no command":   {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
 		"exec, lost timeout": {"sandbox|exec|web|-d|--timeout|1s|--|x", 2, "", "doze: --timeout of a detached command needs --keep-alive; see --help\n", nil},
+		"logs, stored": {
+			"sandbox|logs|web", 0,
+			"2026-01-31T12:00:00Z INFO    platform: the sandbox is ready\n2026-01-31T12:00:01Z ERROR   app: [31moops\n", "",
+			[]string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&workloadIds=web"},
+		},
+		"logs, selected": {
+			"sandbox|logs|gone|-n|5|--since|2026-01-31T12:00:00Z|--until|2026-02-01T00:00:00Z|--severity|ERROR,WARNING|--search|oo ps|--process|app|--type|process", 0,
+			"2026-01-31T12:00:00Z INFO    platform: the sandbox is ready\n2026-01-31T12:00:01Z ERROR   app: [31moops\n", "",
+			[]string{"GET /v0/observability/logs?end=2026-02-01T00%3A00%3A00Z&limit=5&process=app&resourceType=sandbox&search=oo+ps&severity=ERROR%2CWARNING&start=2026-01-31T12%3A00%3A00Z&type=process&workloadIds=gone"},
+		},
+		"logs, mixed up":     {"sandbox|logs|web|p|--since|1h", 2, "", "doze: --since is for the stored log: leave out PROCESS, and use --process to select one; see --help\n", nil},
+		"logs, too many":     {"sandbox|logs|web|-n|9999", 2, "", "doze: --lines must be 1 to 1000; see --help\n", nil},
 		"logs":               {"sandbox|logs|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs"}},
 		"logs, followed":     {"sandbox|logs|-f|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs/stream"}},
 		"ps":                 {"sandbox|ps|web", 0, "PID  NAME  STATUS   EXIT  STARTED  COMMAND\n7    p     running  -     -        make\n8    q     failed   2     -        -\n", "", []string{"GET /run/w/sandboxes/web/process"}},

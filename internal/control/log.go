@@ -88,13 +88,7 @@ func logQueryOf(v url.Values) (names []string, q fleet.LogQuery, err error) {
 		p.Add("search", "has %d bytes; at most %d are allowed", len(q.Text), doze.LogSearchMax)
 	}
 	q.Process = v.Get("process")
-	switch v.Get("order") {
-	case "", "desc":
-	case "asc":
-		q.OldestFirst = true
-	default:
-		p.Add("order", "must be asc or desc")
-	}
+	q.OldestFirst = v.Get("order") == "asc"
 	q.Limit = doze.LogLinesMax
 	if text := v.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)

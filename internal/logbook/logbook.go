@@ -488,7 +488,7 @@ func (b *Book) compress(l *log, tail segment, stamp int64) error {
 	defer done()
 	// A crash in between leaves both, and load removes the tail.
 	whole := filepath.Join(dir, s.file)
-	if err := os.WriteFile(whole+".new", small, 0o600); err != nil {
+	if err := os.WriteFile(whole+".new", small, 0o600); err != nil { //nolint:gosec // G703: the machine is an id that control made
 		return errors.Join(fmt.Errorf("write a log: %w", err), os.Remove(whole+".new"))
 	}
 	if err := os.Rename(whole+".new", whole); err != nil {

@@ -88,11 +88,11 @@ func (e *entry) append(to []byte) []byte {
 // parse reads the first entry of what a file has, and returns the rest. It reports
 // false for what is no whole entry: the end of a file that was cut, or damage.
 func parse(raw []byte) (e entry, rest []byte, ok bool) {
-	head, body, found := bytes.Cut(raw[:min(len(raw), headMax)], []byte("\n"))
+	head, _, found := bytes.Cut(raw[:min(len(raw), headMax)], []byte("\n"))
 	if !found || len(head) == 0 || head[0] != '#' {
 		return e, nil, false
 	}
-	body = raw[len(head)+1:]
+	body := raw[len(head)+1:]
 	f := strings.SplitN(string(head[1:]), " ", 5)
 	if len(f) != 5 {
 		return e, nil, false

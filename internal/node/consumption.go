@@ -171,7 +171,7 @@ func (n *Node) Consumption(ctx context.Context, uids []string) (map[string]doze.
 }
 
 // own adds what a thing of a sandbox takes of the disk. The machine knows the size of
-// its checkpoint now, and other kinds are not of one sandbox.
+// its checkpoint now. Logs outlive the sandbox, and other kinds are not of one.
 func own(d *doze.DiskUsage, use *fleet.DiskUse) {
 	switch use.Kind {
 	case fleet.DiskArchive:
@@ -180,6 +180,6 @@ func own(d *doze.DiskUsage, use *fleet.DiskUse) {
 		d.DriveBytes += use.Total()
 	case fleet.DiskScratch:
 		d.ScratchBytes += use.Total()
-	case fleet.DiskCheckpoint, fleet.DiskImage, fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskAhead:
+	case fleet.DiskCheckpoint, fleet.DiskImage, fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskLog, fleet.DiskAhead:
 	}
 }

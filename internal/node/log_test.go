@@ -103,10 +103,10 @@ func (h *host) talks() *feed {
 	return f
 }
 
-// logOf is the log of a sandbox, the oldest line first.
-func (p *process) logOf(name string) string {
+// logOf is the log of the sandbox a, the oldest line first.
+func (p *process) logOf() string {
 	p.h.t.Helper()
-	page, err := p.Node.Logs(p.h.t.Context(), fleet.LogQuery{Workspace: order(name).Workspace, Name: order(name).Name, OldestFirst: true, Limit: 100, Bytes: 1 << 20})
+	page, err := p.Logs(p.h.t.Context(), fleet.LogQuery{Workspace: order("a").Workspace, Name: order("a").Name, OldestFirst: true, Limit: 100, Bytes: 1 << 20})
 	if err != nil {
 		p.h.t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 		said.write("one\n")
-		if got := p.logOf("a"); got != "one" {
+		if got := p.logOf(); got != "one" {
 			t.Errorf("at once the log is %q", got)
 		}
 		said.write("two\n")
@@ -141,12 +141,12 @@ func TestLogs(t *testing.T) {
 		calls := said.calls
 		said.write("three\n") // which a process of a sleeping sandbox cannot: the node must not see it
 		time.Sleep(time.Hour / 4)
-		if got := p.logOf("a"); got != "one two" || said.calls != calls {
+		if got := p.logOf(); got != "one two" || said.calls != calls {
 			t.Errorf("asleep the log is %q, after %d calls", got, said.calls-calls)
 		}
 		p.hello("a")
 		time.Sleep(2 * time.Second)
-		if got := p.logOf("a"); got != "one two three" {
+		if got := p.logOf(); got != "one two three" {
 			t.Errorf("awake the log is %q", got)
 		}
 		p.stop()
@@ -154,14 +154,14 @@ func TestLogs(t *testing.T) {
 		p.hello("a")
 		time.Sleep(2 * time.Second)
 		said.write("four\n")
-		if got := p.logOf("a"); got != "one two three four" {
+		if got := p.logOf(); got != "one two three four" {
 			t.Errorf("with a new node the log is %q", got)
 		}
 		said.write("last\n")
 		if err := p.Delete(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.logOf("a"); got != "one two three four last" {
+		if got := p.logOf(); got != "one two three four last" {
 			t.Errorf("of a deleted sandbox the log is %q", got)
 		}
 		p.empty("a")
@@ -225,7 +225,7 @@ func TestLogsOfOldAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		page, err := p.Node.Logs(t.Context(), fleet.LogQuery{Workspace: in.Workspace, Name: in.Name, Limit: 10, Bytes: 1 << 20})
+		page, err := p.Logs(t.Context(), fleet.LogQuery{Workspace: in.Workspace, Name: in.Name, Limit: 10, Bytes: 1 << 20})
 		if err != nil || len(page.Lines) != 1 || !strings.Contains(page.Lines[0].Text, "agent is older") {
 			t.Errorf("the log is %+v, %v", page, err)
 		}
@@ -269,7 +269,7 @@ func TestLogsOfHostileAgent(t *testing.T) {
 			t.Errorf("it was asked %d times", asked)
 		}
 		mu.Unlock()
-		if got := p.logOf("a"); got != "far" {
+		if got := p.logOf(); got != "far" {
 			t.Errorf("its log is %q", got)
 		}
 		if err := p.Delete(t.Context(), "a"); err != nil && !errors.Is(err, context.Canceled) {

@@ -104,7 +104,7 @@ func TestOperationsPage(t *testing.T) {
 	}
 	for _, flag := range []string{
 		"acme", "acme-email", "checkpoint-every", "data", "database", "database-file", "domain", "drives", "drives-credentials", "egress",
-		"egress-interface", "egress-pool", "http-listen", "listen", "on-crash", "otlp-endpoint", "public-url", "tls-cert", "tls-key",
+		"egress-interface", "egress-pool", "http-listen", "listen", "logs-retention", "logs-workspace-mb", "on-crash", "otlp-endpoint", "public-url", "tls-cert", "tls-key",
 	} {
 		if !regexp.MustCompile(`--` + flag + `([^a-z-]|$)`).Match(page) {
 			t.Errorf("docs/operations.md does not name --%s", flag)

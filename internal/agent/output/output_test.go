@@ -13,8 +13,8 @@ func testBudget(total int64) *Budget {
 }
 
 // fillOutput writes n numbered blocks of 1 KiB to stdout.
-func fillOutput(o *Output, from, n int) {
-	for i := from; i < from+n; i++ {
+func fillOutput(o *Output, n int) {
+	for i := range n {
 		o.Write(Stdout, fmt.Appendf(nil, "%01023d\n", i))
 	}
 }
@@ -23,7 +23,7 @@ func TestRingHasTheEnd(t *testing.T) {
 	t.Parallel()
 	o := New("", filepath.Join(t.TempDir(), "logs/1"), testBudget(0), nil) // the floor alone
 	defer o.Close()
-	fillOutput(o, 0, 1000)
+	fillOutput(o, 1000)
 	b, cut := o.rings[Stdout].tail(ringMax)
 	if !cut || len(b) != ringStep {
 		t.Fatalf("%d bytes are kept, cut %v", len(b), cut)
