@@ -62,7 +62,7 @@ var imports = map[string][]string{
 	"internal/agent/spawn":                         {},
 	"internal/agent/subtree":                       {"internal/agent/proc"},
 	"internal/agent/system":                        {".", "internal/agent/body", "internal/agent/mistake", "internal/httpx"},
-	"internal/agent/terminal":                      {".", "internal/agent/child", "internal/agent/journal", "internal/agent/mistake", "internal/agent/proc", "internal/agent/pump", "internal/agent/route", "internal/agent/spawn", "internal/agent/text", "internal/page"},
+	"internal/agent/terminal":                      {".", "internal/agent/child", "internal/agent/command", "internal/agent/environ", "internal/agent/journal", "internal/agent/mistake", "internal/agent/proc", "internal/agent/pump", "internal/agent/route", "internal/agent/spawn", "internal/agent/text", "internal/page"},
 	"internal/agent/text":                          {".", "internal/agent/body", "internal/agent/mistake"},
 	"internal/agent/tool":                          {".", "internal/agent/body", "internal/agent/command", "internal/agent/environ", "internal/agent/file", "internal/agent/mistake", "internal/agent/output", "internal/agent/owner", "internal/agent/place", "internal/agent/process", "internal/agent/route", "internal/agent/search", "internal/httpx"},
 	"internal/agent/tree":                          {".", "internal/agent/body", "internal/agent/file", "internal/agent/mistake", "internal/agent/owner", "internal/agent/place", "internal/agent/route", "internal/agent/scratch", "internal/agent/subtree", "internal/agent/text", "internal/agent/upload", "internal/httpx"},

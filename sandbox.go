@@ -23,6 +23,11 @@ const (
 	AgentPort               = 8080    // where the agent listens inside every sandbox
 )
 
+// TerminalProtocol is the WebSocket protocol of a terminal whose client says what to
+// run, misses no output, and hears how it ended. An agent that does not know it runs a
+// shell for people.
+const TerminalProtocol = "doze.terminal.1"
+
 // CountNetworks is an option of prctl(2) that the engine of a sandbox has: it
 // returns how many network namespaces are in use that processes inside have made.
 const CountNetworks = 0x444f5a45

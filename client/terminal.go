@@ -26,15 +26,28 @@ type Screen struct {
 	Session    string // sockets with the same one share a shell; empty means the common one
 	Shell      string // empty means the default of the sandbox
 	WorkingDir string
+
+	// Command runs instead of the shell, as text for a shell, with Env besides the
+	// variables of the sandbox. See [Agent.RunTerminal].
+	Command string
+	Env     map[string]string
 }
 
 // Terminal is a shell in a sandbox. One goroutine may read while others
 // write.
 type Terminal struct {
 	conn *websocket.Conn
+	runs bool // its end has an exit
 
 	mu      sync.Mutex
 	pending []byte // guarded by mu; the beginning of a character
+	exit    *Exit  // guarded by mu; how it ended
+}
+
+// Exit is how a command ended: with a code, or by a signal of Linux, where the code is
+// -1.
+type Exit struct {
+	Code, Signal int
 }
 
 // message is a frame in either direction.
@@ -43,10 +56,38 @@ type message struct {
 	Data string `json:"data,omitempty"`
 	Cols int    `json:"cols,omitempty"`
 	Rows int    `json:"rows,omitempty"`
+
+	Command string            `json:"command,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	Code    int               `json:"code,omitempty"`
+	Signal  int               `json:"signal,omitempty"`
 }
 
-// Terminal opens a terminal. The caller closes it.
-func (b *Agent) Terminal(ctx context.Context, s Screen) (*Terminal, error) {
+// RunTerminal opens a terminal that runs a command or, without one, a shell, and knows
+// how that ends. No output is lost if the caller is slow: the command waits. An agent of an
+// older platform cannot do that: the error is Unsupported. The caller closes the terminal.
+func (b *Agent) RunTerminal(ctx context.Context, s Screen) (*Terminal, error) {
+	t, err := b.open(ctx, s, doze.TerminalProtocol)
+	if err != nil {
+		return nil, err
+	}
+	if t.conn.Subprotocol() != doze.TerminalProtocol {
+		_ = t.Write(ctx, []byte("exit\n")) // it began a shell that nobody wants
+		t.Close()
+		return nil, doze.Errorf(doze.Unsupported, "the sandbox was made by an older platform, which runs no commands in terminals: redeploy it, or run the command without a terminal")
+	}
+	t.runs = true
+	if err := t.send(ctx, message{Type: "start", Command: s.Command, Env: s.Env}); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// Terminal opens a terminal with a shell, which others may share. The caller closes it.
+func (b *Agent) Terminal(ctx context.Context, s Screen) (*Terminal, error) { return b.open(ctx, s) }
+
+func (b *Agent) open(ctx context.Context, s Screen, protocols ...string) (*Terminal, error) {
 	q := url.Values{}
 	for name, n := range map[string]int{"cols": s.Cols, "rows": s.Rows} {
 		if n > 0 {
@@ -59,7 +100,7 @@ func (b *Agent) Terminal(ctx context.Context, s Screen) (*Terminal, error) {
 		}
 	}
 	conn, resp, err := websocket.Dial(ctx, b.base+"/terminal/ws?"+q.Encode(), &websocket.DialOptions{
-		HTTPClient: b.c.http, HTTPHeader: b.c.identity(),
+		HTTPClient: b.c.http, HTTPHeader: b.c.identity(), Subprotocols: protocols,
 	})
 	if resp != nil && resp.Body != nil {
 		defer func() { _ = resp.Body.Close() }()
@@ -83,7 +124,10 @@ func (t *Terminal) Read(ctx context.Context) (string, error) {
 	for {
 		_, b, err := t.conn.Read(ctx)
 		if err != nil {
-			return "", ended(ctx, err)
+			if err = ended(ctx, err); errors.Is(err, io.EOF) && t.runs && t.Exit() == nil {
+				err = doze.Errorf(doze.Unavailable, "the connection to the terminal broke; the command may still run")
+			}
+			return "", err
 		}
 		var m message
 		if err := json.Unmarshal(b, &m); err != nil {
@@ -92,6 +136,10 @@ func (t *Terminal) Read(ctx context.Context) (string, error) {
 		switch m.Type {
 		case "output":
 			return m.Data, nil
+		case "exit":
+			t.mu.Lock()
+			t.exit = &Exit{m.Code, m.Signal}
+			t.mu.Unlock()
 		case "error":
 			return "", doze.Errorf(doze.Unprocessable, "%s", m.Data)
 		}
@@ -135,6 +183,19 @@ func complete(b []byte) int {
 		}
 	}
 	return len(b)
+}
+
+// Exit returns how the command ended, or nil if nobody said so.
+func (t *Terminal) Exit() *Exit {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.exit
+}
+
+// Signal sends a signal to the command, by its name without SIG: HUP, INT, QUIT, TERM,
+// KILL, USR1 or USR2.
+func (t *Terminal) Signal(ctx context.Context, name string) error {
+	return t.send(ctx, message{Type: "signal", Data: name})
 }
 
 // Resize tells the shell the size of the screen.

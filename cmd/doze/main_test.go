@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,13 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/client"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -193,17 +190,29 @@ func TestCommands(t *testing.T) {
 			"sandbox|exec|web|-w|/app|-e|A=b|--|echo|-n|it's|$HOME||*", 0, "out\n", "err\n",
 			[]string{`POST /run/w/sandboxes/web/process {"command":"echo -n 'it'\\''s' '$HOME' '' '*'","name":"NAME","workingDir":"/app","env":{"A":"b"},"waitForCompletion":true}`},
 		},
-		"exec, exit code":  {"sandbox|exec|web|--|exit 42", 42, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"exit 42","name":"NAME","waitForCompletion":true}`}},
-		"exec, signal":     {"sandbox|exec|web|--|killed", 137, "out\n", "err\ndoze: the command was ended by signal 9, SIGKILL\n", []string{`POST /run/w/sandboxes/web/process {"command":"killed","name":"NAME","waitForCompletion":true}`}},
-		"exec, odd signal": {"sandbox|exec|web|--|odd signal", 192, "out\n", "err\ndoze: the command was ended by signal 64\n", []string{`POST /run/w/sandboxes/web/process {"command":"odd signal","name":"NAME","waitForCompletion":true}`}},
-		"exec, old agent":  {"sandbox|exec|web|--|old agent", 255, "out\n", "err\ndoze: the command was ended by a signal\n", []string{`POST /run/w/sandboxes/web/process {"command":"old agent","name":"NAME","waitForCompletion":true}`}},
-		"exec, odd code":   {"sandbox|exec|web|--|wrap", 1, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"wrap","name":"NAME","waitForCompletion":true}`}},
-		"exec, detached":   {"sandbox|exec|web|-d|--keep-alive|--|serve", 0, "p\n", "", []string{`POST /run/w/sandboxes/web/process {"command":"serve","keepAlive":true,"timeout":0}`}},
+		"exec, no dashes": {
+			"sandbox|exec|-w|/app|web|git|checkout|-b|--|x y", 0, "out\n", "err\n",
+			[]string{`POST /run/w/sandboxes/web/process {"command":"git checkout -b -- 'x y'","name":"NAME","workingDir":"/app","waitForCompletion":true}`},
+		},
+		"exec, flags after the name": {
+			"sandbox|exec|web|-w|/app|npm|test|-w", 0, "out\n", "err\n",
+			[]string{`POST /run/w/sandboxes/web/process {"command":"npm test -w","name":"NAME","workingDir":"/app","waitForCompletion":true}`},
+		},
+		"exec, bad format late": {"sandbox|exec|web|-o|xml|true", 2, "", "doze: --output must be table, wide, json, yaml or name, not \"xml\"; see --help\n", nil},
+		"exec, bad flag late":   {"sandbox|exec|web|--lout|true", 2, "", "doze: unknown flag: --lout; see --help\n", nil},
+		"exec, tty of a pipe":   {"sandbox|exec|-it|web|sh", 2, "", "doze: standard input is not a terminal: leave out -t; see --help\n", nil},
+		"exec, tty detached":    {"sandbox|exec|-dt|web|sh", 2, "", "doze: a detached command has neither input nor a terminal: leave out -i and -t; see --help\n", nil},
+		"exec, exit code":       {"sandbox|exec|web|--|exit 42", 42, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"exit 42","name":"NAME","waitForCompletion":true}`}},
+		"exec, signal":          {"sandbox|exec|web|--|killed", 137, "out\n", "err\ndoze: the command was ended by signal 9, SIGKILL\n", []string{`POST /run/w/sandboxes/web/process {"command":"killed","name":"NAME","waitForCompletion":true}`}},
+		"exec, odd signal":      {"sandbox|exec|web|--|odd signal", 192, "out\n", "err\ndoze: the command was ended by signal 64\n", []string{`POST /run/w/sandboxes/web/process {"command":"odd signal","name":"NAME","waitForCompletion":true}`}},
+		"exec, old agent":       {"sandbox|exec|web|--|old agent", 255, "out\n", "err\ndoze: the command was ended by a signal\n", []string{`POST /run/w/sandboxes/web/process {"command":"old agent","name":"NAME","waitForCompletion":true}`}},
+		"exec, odd code":        {"sandbox|exec|web|--|wrap", 1, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"wrap","name":"NAME","waitForCompletion":true}`}},
+		"exec, detached":        {"sandbox|exec|web|-d|--keep-alive|--|serve", 0, "p\n", "", []string{`POST /run/w/sandboxes/web/process {"command":"serve","keepAlive":true,"timeout":0}`}},
 		"exec, timeout": {
 			"sandbox|exec|web|--timeout|1s|--|forever", 124, "out\n", "err\ndoze: the command ran for longer than 1s and was stopped\n",
 			[]string{`POST /run/w/sandboxes/web/process {"command":"forever","name":"NAME","waitForCompletion":true}`, "DELETE /run/w/sandboxes/web/process/NAME"},
 		},
-		"exec, no command":   {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs more arguments; see --help\n", nil},
+		"exec, no command":   {"sandbox|exec|web", 2, "", "doze: doze sandbox exec needs a command; see --help\n", nil},
 		"exec, lost timeout": {"sandbox|exec|web|-d|--timeout|1s|--|x", 2, "", "doze: --timeout of a detached command needs --keep-alive; see --help\n", nil},
 		"logs, stored": {
 			"sandbox|logs|web", 0,
@@ -220,7 +229,7 @@ func TestCommands(t *testing.T) {
 		"logs":               {"sandbox|logs|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs"}},
 		"logs, followed":     {"sandbox|logs|-f|web|p", 0, "out\n", "err\n", []string{"GET /run/w/sandboxes/web/process/p/logs/stream"}},
 		"ps":                 {"sandbox|ps|web", 0, "PID  NAME  STATUS   EXIT  STARTED  COMMAND\n7    p     running  -     -        make\n8    q     failed   2     -        -\n", "", []string{"GET /run/w/sandboxes/web/process"}},
-		"shell, no terminal": {"sandbox|shell|web", 1, "", "doze: standard input is not a terminal: use doze sandbox exec\n", nil},
+		"shell, no terminal": {"sandbox|shell|web", 1, "", "doze: standard input is not a terminal: use doze exec\n", nil},
 		"schedule": {
 			"schedule|create|web|--cron|0 3 * * *|--id|s|-e|HERE|--timeout|1m|--|./run|a b", 0,
 			"SANDBOX ID TYPE WHEN COMMAND CREATED\nweb s cron 0 3 * * * ./run -\n", "",
@@ -327,10 +336,10 @@ func TestWhatIsInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if a := (&app{in: null}); a.input() != io.Reader(null) {
+	if a := (&app{in: null}); a.input(false) != io.Reader(null) {
 		t.Error("a device that is no terminal is no input")
 	}
-	if a := (&app{}); a.input() != nil {
+	if a := (&app{}); a.input(true) != nil {
 		t.Error("nothing is an input")
 	}
 	keyboard, terminal, err := pty.Open()
@@ -339,8 +348,8 @@ func TestWhatIsInput(t *testing.T) {
 	}
 	defer keyboard.Close()
 	defer terminal.Close()
-	if a := (&app{in: terminal}); a.input() != nil {
-		t.Error("a terminal is an input")
+	if a := (&app{in: terminal}); a.input(false) != nil || a.input(true) != io.Reader(terminal) {
+		t.Error("a terminal is an input only if that is asked for")
 	}
 }
 
@@ -476,57 +485,6 @@ func TestQuoting(t *testing.T) {
 		if diff := cmp.Diff(args, strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")); diff != "" {
 			t.Error(diff)
 		}
-	}
-}
-
-func TestAttach(t *testing.T) {
-	resized := make(chan struct{})
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := websocket.Accept(w, r, nil)
-		if err != nil {
-			return
-		}
-		defer c.CloseNow()
-		for {
-			_, b, err := c.Read(r.Context())
-			if err != nil {
-				return
-			}
-			if strings.Contains(string(b), "resize") {
-				close(resized)
-				c.Write(r.Context(), websocket.MessageText, []byte(`{"type":"output","data":"bye"}`))
-				c.Close(websocket.StatusNormalClosure, "")
-				return
-			}
-			c.Write(r.Context(), websocket.MessageText, []byte(`{"type":"output","data":"$ "}`))
-		}
-	}))
-	defer srv.Close()
-	c, err := client.New(client.Config{Address: srv.URL, Key: "k"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent, err := c.Agent(doze.Sandbox{Metadata: doze.Metadata{URL: srv.URL}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	term, err := agent.Terminal(t.Context(), client.Screen{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer term.Close()
-	looks := 0
-	screen := func() (int, int) { looks++; return 80 + looks, 24 }
-	var out strings.Builder
-	if err := attach(t.Context(), term, strings.NewReader("ls\n"), &out, screen); err != nil {
-		t.Fatal(err)
-	}
-	<-resized
-	if out.String() != "$ bye" {
-		t.Errorf("saw %q", out.String())
-	}
-	if err := attach(t.Context(), term, strings.NewReader(""), &out, screen); err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("a closed terminal: %v", err)
 	}
 }
 

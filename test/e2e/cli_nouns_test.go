@@ -102,7 +102,7 @@ func TestCLINouns(t *testing.T) {
 	if out := s.ok(t, "doze", "domain", "shares", "shop.example", "-o", "json"); strings.TrimSpace(out) != "[]" {
 		t.Error(out)
 	}
-	if r := s.run(t, "", "doze", "domain", "share", "shop.example", "account"); r.code != 4 || !strings.Contains(r.err, "not verified") {
+	if r := s.run(t, "", "doze", "domain", "share", "shop.example", "account"); r.code != 2 || !strings.Contains(r.err, "not verified") {
 		t.Errorf("it is not verified: %+v", r)
 	}
 	s.ok(t, "doze", "domain", "rm", "shop.example")

@@ -3,6 +3,7 @@ package description
 import (
 	"maps"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agent/file"
 	"github.com/dozehq/doze/internal/openapi"
 )
@@ -314,7 +315,7 @@ var operations = map[string]operation{
 	},
 	"GET /terminal/ws": {
 		id: "openTerminal", tag: terminalsTag, summary: "Connect to a terminal by WebSocket",
-		about: "Both sides send TerminalFrame as text messages: input and resize go in, output and error come out.",
+		about: "Both sides send TerminalFrame as text messages: input, resize and signal go in, output and error come out. A client that offers the WebSocket protocol " + doze.TerminalProtocol + " sends start first, misses no output, and gets exit at the end.",
 		values: []openapi.Parameter{
 			query("sessionId", "connections with one name share a shell", text), query("shell", "the program to run", text), query("workingDir", "where it starts", text),
 			query("cols", "columns", &openapi.Schema{Type: "integer", Default: 80}), query("rows", "rows", &openapi.Schema{Type: "integer", Default: 24}),

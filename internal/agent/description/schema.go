@@ -196,7 +196,12 @@ func schemas() *openapi.Schemas {
 		"ProcessPort.state":                says("as ss writes it, such as LISTEN"),
 		"MonitorRequest.callback":          says("an address that gets POST with {pid, port} for each new port"),
 		"TunnelRequest.config":             says("base64 of the JSON of a tunnel"),
-		"TerminalFrame.type":               words("input", "resize", "output", "error"),
+		"TerminalFrame.type":               words("start", "input", "resize", "signal", "output", "error", "exit"),
+		"TerminalFrame.data":               says("what was typed, what is shown, the error, or the name of a signal such as TERM"),
+		"TerminalFrame.command":            says("of start: text for a shell; without it the shell itself runs"),
+		"TerminalFrame.env":                says("of start: further variables of the command"),
+		"TerminalFrame.code":               says("of exit: the exit code, -1 after a signal"),
+		"TerminalFrame.signal":             says("of exit: the number of the signal that ended it, or 0"),
 
 		"ReloadedVariables.skipped": says("entries that are no variables"),
 

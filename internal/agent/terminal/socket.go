@@ -7,10 +7,14 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agent/command"
+	"github.com/dozehq/doze/internal/agent/environ"
 	"github.com/dozehq/doze/internal/agent/journal"
 	"github.com/dozehq/doze/internal/agent/route"
 	"github.com/dozehq/doze/internal/page"
@@ -19,16 +23,33 @@ import (
 const (
 	// frameMax bounds a frame from a viewer: a large paste.
 	frameMax = 1 << 20
+	// startMax is how long a client may take to say what to start.
+	startMax = 10 * time.Second
 	// sessionMax bounds the name of a session, in bytes.
 	sessionMax = 256
 )
 
 // Frame is a message of a terminal's socket, in both directions.
 type Frame struct {
-	Type string `json:"type"` // input and resize come in, output and error go out
+	Type string `json:"type"` // start, input, resize and signal come in; output, error and exit go out
 	Data string `json:"data,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
 	Rows uint16 `json:"rows,omitempty"`
+
+	// Of start, the first frame of a client that speaks [doze.TerminalProtocol]: what runs
+	// instead of the shell, with which variables besides. Without a command it is the shell.
+	Command string            `json:"command,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	// Of exit, the last frame to such a client: how it ended, as in the answer of
+	// POST /process.
+	Code   *int `json:"code,omitempty"`
+	Signal int  `json:"signal,omitempty"`
+}
+
+// signals are those that a viewer may send, by what is in data.
+var signals = map[string]syscall.Signal{
+	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL,
+	"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
 }
 
 // parseFrame reads what a viewer sends. Nonsense is not an error: it is
@@ -37,7 +58,31 @@ func parseFrame(b []byte) (f Frame, ok bool) {
 	if json.Unmarshal(b, &f) != nil {
 		return f, false
 	}
-	return f, f.Type == "input" && f.Data != "" || f.Type == "resize" && f.Cols > 0 && f.Rows > 0
+	switch f.Type {
+	case "input":
+		return f, f.Data != ""
+	case "resize":
+		return f, f.Cols > 0 && f.Rows > 0
+	case "signal":
+		return f, signals[f.Data] != 0
+	}
+	return f, false
+}
+
+// parseStart reads the first frame of a client that runs a command, which is nil for
+// the shell. Every error is Invalid.
+func parseStart(b []byte, dir string, env environ.List) (*command.Spec, error) {
+	var f Frame
+	if err := json.Unmarshal(b, &f); err != nil || f.Type != "start" {
+		return nil, doze.Errorf(doze.Invalid, `the first frame must be of the type start`)
+	}
+	if f.Command == "" && len(f.Env) == 0 {
+		return nil, nil //nolint:nilnil // nil is the shell
+	}
+	c := &command.Spec{Command: f.Command, Env: f.Env, WorkingDir: dir}
+	var p doze.Problems
+	c.Complete(env, &p)
+	return c, p.Err()
 }
 
 // parseOpening reads the query of a connection.
@@ -75,13 +120,13 @@ func (t *Terminals) Open(w http.ResponseWriter, r *http.Request, _ string) error
 	}
 	// Any origin may connect: the edge asks for a token, which no page of
 	// another origin can send by accident.
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{doze.TerminalProtocol}})
 	if err != nil {
 		return nil // it has written the answer
 	}
 	defer func() { _ = conn.CloseNow() }()
 	conn.SetReadLimit(frameMax)
-	v, err := t.view(o)
+	v, err := t.enter(r.Context(), conn, o)
 	if err != nil {
 		_ = send(r.Context(), conn, Frame{Type: "error", Data: doze.Public(err).Message}) // it goes away anyhow
 		return nil
@@ -103,12 +148,35 @@ func (t *Terminals) Open(w http.ResponseWriter, r *http.Request, _ string) error
 			return nil // the viewer left
 		}
 		switch f, ok := parseFrame(b); {
-		case ok && f.Type == "input":
+		case !ok:
+		case f.Type == "input":
 			v.enter(f.Data)
-		case ok:
+		case f.Type == "signal":
+			v.signal(signals[f.Data])
+		default:
 			v.resize(window{f.Cols, f.Rows})
 		}
 	}
+}
+
+// enter connects a viewer. One that speaks [doze.TerminalProtocol] first says what it
+// wants to run.
+func (t *Terminals) enter(ctx context.Context, conn *websocket.Conn, o opening) (*viewer, error) {
+	if conn.Subprotocol() == doze.TerminalProtocol {
+		bounded, cancel := context.WithTimeout(ctx, startMax)
+		defer cancel()
+		_, b, err := conn.Read(bounded)
+		if err != nil {
+			return nil, doze.Wrap(err, doze.Invalid, "nothing said what to start")
+		}
+		if o.command, err = parseStart(b, o.dir, t.Vars.List()); err != nil {
+			return nil, err
+		}
+		if o.all = true; o.command != nil {
+			o.dir = o.command.WorkingDir
+		}
+	}
+	return t.view(o)
 }
 
 // show sends what the terminal shows until it is over, and then says goodbye.
@@ -116,20 +184,46 @@ func show(ctx context.Context, conn *websocket.Conn, v *viewer) {
 	if v.past != "" && send(ctx, conn, Frame{Type: "output", Data: "\x1b[0m" + v.past}) != nil {
 		return
 	}
-	for {
-		select {
-		case text, ok := <-v.output:
-			if !ok {
-				_ = conn.Close(websocket.StatusNormalClosure, "the shell ended") // the viewer may be gone
-				return
+	for over := false; ; {
+		text, ok := v.next(ctx, over)
+		switch {
+		case ok && send(ctx, conn, Frame{Type: "output", Data: text}) != nil, ctx.Err() != nil:
+			return
+		case ok:
+		case !over: // what was written until then is in the queue
+			over = true
+		default:
+			if v.all {
+				code, signal := v.child.Status.ExitStatus(), 0
+				if v.child.Status.Signaled() {
+					signal = int(v.child.Status.Signal())
+				}
+				_ = send(ctx, conn, Frame{Type: "exit", Code: &code, Signal: signal})
 			}
-			if send(ctx, conn, Frame{Type: "output", Data: text}) != nil {
-				return
-			}
-		case <-ctx.Done():
+			_ = conn.Close(websocket.StatusNormalClosure, "the shell ended") // the viewer may be gone
 			return
 		}
 	}
+}
+
+// next waits for the next output. It is not ok at the end of the terminal, of ctx or,
+// once the terminal is over, of the queue.
+func (v *viewer) next(ctx context.Context, over bool) (text string, ok bool) {
+	if over {
+		select {
+		case text = <-v.output:
+			return text, true
+		default:
+			return "", false
+		}
+	}
+	select {
+	case text = <-v.output:
+		return text, true
+	case <-v.done:
+	case <-ctx.Done():
+	}
+	return "", false
 }
 
 func send(ctx context.Context, conn *websocket.Conn, f Frame) error {

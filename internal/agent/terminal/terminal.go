@@ -14,6 +14,8 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agent/child"
+	"github.com/dozehq/doze/internal/agent/command"
+	"github.com/dozehq/doze/internal/agent/environ"
 	"github.com/dozehq/doze/internal/agent/mistake"
 	"github.com/dozehq/doze/internal/agent/proc"
 	"github.com/dozehq/doze/internal/agent/pump"
@@ -31,6 +33,9 @@ const (
 	// terminalFlush is how long the kernel may take to hand over what a shell
 	// wrote before it ended.
 	terminalFlush = 200 * time.Millisecond
+	// lagMax is how long a viewer that must miss nothing may leave output unread. Its
+	// command stands still meanwhile. After that, output is lost to it.
+	lagMax = time.Minute
 	// typingStall is how long a shell may leave what was typed unread.
 	typingStall = 10 * time.Second
 )
@@ -44,6 +49,23 @@ type opening struct {
 	shell   string // empty means the one of the image
 	dir     string
 	window  window
+	command *command.Spec // runs instead of the shell; nil without one
+	all     bool          // the viewer misses no output, and hears how the shell or the command ended
+}
+
+// invocations are what runs what an opening asks for, the quickest first.
+func (o *opening) invocations(dir string, env environ.List) ([]command.Invocation, error) {
+	if o.command != nil {
+		return o.command.Invocations(dir, env)
+	}
+	shell := env.Look(o.shell)
+	if o.shell == "" {
+		shell = env.Shell("zsh", "bash", "sh", "ash")
+	}
+	if shell == "" {
+		return nil, doze.Errorf(doze.Unprocessable, "the image has no shell %s", mistake.Clip(o.shell))
+	}
+	return []command.Invocation{{File: shell, Argv: []string{shell}, Env: env}}, nil
 }
 
 // Terminals keeps the shells that people look at, by session.
@@ -68,7 +90,7 @@ func (t *Terminals) view(o opening) (*viewer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if term := t.open[o.session]; term != nil {
-		v, err := term.join(o.window)
+		v, err := term.join(o.window, o.all)
 		if v != nil || err != nil {
 			return v, err
 		}
@@ -93,21 +115,19 @@ func (t *Terminals) view(o opening) (*viewer, error) {
 			delete(t.open, o.session)
 		}
 	})
-	return term.join(o.window)
+	return term.join(o.window, o.all)
 }
 
-// begin runs a shell in a session of its own.
+// begin runs a shell or a command in a session of its own.
 func (t *Terminals) begin(o opening) (*terminal, error) {
 	env := t.Vars.List()
-	shell := env.Look(o.shell)
-	if o.shell == "" {
-		shell = env.Shell("zsh", "bash", "sh", "ash")
-	}
-	if shell == "" {
-		return nil, doze.Errorf(doze.Unprocessable, "the image has no shell %s", mistake.Clip(o.shell))
-	}
 	if env.Get("TERM") == "" {
 		env = env.With(map[string]string{"TERM": "xterm-256color"})
+	}
+	dir := t.In(o.dir)
+	invocations, err := o.invocations(dir, env)
+	if err != nil {
+		return nil, err
 	}
 	as, err := t.User.Credential()
 	if err != nil {
@@ -129,11 +149,17 @@ func (t *Terminals) begin(o opening) (*terminal, error) {
 	if as != nil {
 		_ = tty.Chown(int(as.Uid), int(as.Gid)) // best effort: some programs open it by its name
 	}
-	dir := t.In(o.dir)
-	c, err := t.Children.Start(shell, []string{shell}, spawn.Attr{Dir: dir, Env: env, Files: [3]int{fd, fd, fd}, As: as, Terminal: true})
+	var c *child.Child
+	for _, how := range invocations {
+		c, err = t.Children.Start(how.File, how.Argv, spawn.Attr{Dir: dir, Env: how.Env, Files: [3]int{fd, fd, fd}, As: as, Terminal: true})
+		if err == nil {
+			break
+		}
+		err = doze.Wrap(err, doze.Unprocessable, "start %s in %q: %v", mistake.Clip(how.File), mistake.Clip(dir), err)
+	}
 	if err != nil {
 		_ = master.Close()
-		return nil, doze.Wrap(err, doze.Unprocessable, "start %s in %q: %v", shell, mistake.Clip(dir), err)
+		return nil, err
 	}
 	term := &terminal{
 		child:    c,
@@ -184,8 +210,11 @@ type terminal struct {
 // viewer is one connection to a terminal.
 type viewer struct {
 	*terminal
-	past   string      // what was there before it came
-	output chan string // closed when the terminal is over
+	past   string        // what was there before it came
+	output chan string   // ends with done of the terminal
+	all    bool          // it must not miss output, and hears how the terminal ended
+	left   chan struct{} // closed when it has left
+	slow   bool          // guarded by mu of the terminal; it misses output after all
 }
 
 // unblocked returns f for reads that can be interrupted, and closes f. The
@@ -227,10 +256,8 @@ func (t *terminal) live() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for v := range t.viewers {
-		close(v.output)
-	}
 	t.viewers = nil
+	close(t.done)
 	_ = t.pty.Close() // the pump has closed it, or ends now
 	if t.idle != nil {
 		t.idle.Stop()
@@ -240,9 +267,13 @@ func (t *terminal) live() {
 // end kills the shell; live does the rest.
 func (t *terminal) end() { t.children.Signal(t.child, syscall.SIGKILL) }
 
-// join adds a viewer, whose window counts from now on. Both results are nil
-// when the terminal is over.
-func (t *terminal) join(size window) (*viewer, error) {
+// signal sends a signal to the processes of the command, but for those that it put into
+// groups of their own.
+func (t *terminal) signal(s syscall.Signal) { t.children.Signal(t.child, s) }
+
+// join adds a viewer, whose window counts from now on. One that sees all never loses
+// output to its slowness. Both results are nil when the terminal is over.
+func (t *terminal) join(size window, all bool) (*viewer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -254,7 +285,7 @@ func (t *terminal) join(size window) (*viewer, error) {
 	if t.idle != nil {
 		t.idle.Stop()
 	}
-	v := &viewer{terminal: t, past: string(t.replay), output: make(chan string, queueMax)}
+	v := &viewer{terminal: t, past: string(t.replay), output: make(chan string, queueMax), all: all, left: make(chan struct{})}
 	t.viewers[v] = true
 	t.resize(size)
 	return v, nil
@@ -262,6 +293,7 @@ func (t *terminal) join(size window) (*viewer, error) {
 
 // leave ends a view. The last one out starts the clock.
 func (v *viewer) leave() {
+	close(v.left)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.viewers == nil {
@@ -273,13 +305,21 @@ func (v *viewer) leave() {
 	}
 }
 
-// show passes output on. A viewer that is too slow loses it; the shell never
-// waits.
+// show passes output on. A viewer that is too slow loses it, and the shell does not
+// wait, but for a viewer that must see all.
 func (t *terminal) show(b []byte) {
 	text := t.split.Add(b)
 	if text == "" {
 		return
 	}
+	for _, v := range t.note(text) {
+		v.await(text)
+	}
+}
+
+// note remembers output and passes it on to those who may miss it. It returns the
+// others.
+func (t *terminal) note(text string) (others []*viewer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.replay = append(t.replay, text...)
@@ -290,10 +330,30 @@ func (t *terminal) show(b []byte) {
 		t.replay = append(t.replay[:0], t.replay[over:]...)
 	}
 	for v := range t.viewers {
+		if v.all && !v.slow {
+			others = append(others, v)
+			continue
+		}
 		select {
 		case v.output <- text:
 		default:
 		}
+	}
+	return others
+}
+
+// await passes output on to a viewer as soon as that has room for it.
+func (v *viewer) await(text string) {
+	lag := time.NewTimer(lagMax)
+	defer lag.Stop()
+	select {
+	case v.output <- text:
+	case <-v.left:
+	case <-v.done:
+	case <-lag.C:
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.slow = true
 	}
 }
 
