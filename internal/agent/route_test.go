@@ -112,7 +112,9 @@ func TestTransport(t *testing.T) {
 		a.server.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 		return w
 	}
-	const missing = `{"error":"there is no such path, or it does not take this method"}` + "\n"
+	missing := func(method, path string) string {
+		return `{"error":"no such path, or it does not take ` + method + `: ` + path + `"}` + "\n"
+	}
 	tests := map[string]struct {
 		method, target string
 		status         int
@@ -120,18 +122,18 @@ func TestTransport(t *testing.T) {
 	}{
 		"options":          {"OPTIONS", "/any/thing", 204, ""},
 		"options, known":   {"OPTIONS", "/process", 204, ""},
-		"unknown":          {"GET", "/nope", 404, missing},
-		"wrong method":     {"DELETE", "/health", 404, missing},
-		"port":             {"GET", "/port/3000/x", 404, missing},
-		"no slash":         {"GET", "/filesystem", 404, missing},
+		"unknown":          {"GET", "/nope", 404, missing("GET", "/nope")},
+		"wrong method":     {"DELETE", "/health", 404, missing("DELETE", "/health")},
+		"port":             {"GET", "/port/3000/x", 404, missing("GET", "/port/3000/x")},
+		"no slash":         {"GET", "/filesystem", 404, missing("GET", "/filesystem")},
 		"head":             {"HEAD", "/process/none", 200, ""},
 		"head of a file":   {"HEAD", "/filesystem/none", 200, ""},
-		"head of the root": {"HEAD", "/", 404, missing},
-		"head of mcp":      {"HEAD", "/mcp", 404, missing},
+		"head of the root": {"HEAD", "/", 404, missing("HEAD", "/")},
+		"head of mcp":      {"HEAD", "/mcp", 404, missing("HEAD", "/mcp")},
 		"mcp stream":       {"GET", "/mcp", 405, `{"error":"send messages with POST"}` + "\n"},
-		"mcp session":      {"DELETE", "/mcp", 404, missing},
+		"mcp session":      {"DELETE", "/mcp", 404, missing("DELETE", "/mcp")},
 		"codegen":          {"GET", "/codegen/reranking/x", 400, `{"error":"codegen tools are not configured: they need a service outside of the sandbox"}` + "\n"},
-		"head, no get":     {"HEAD", "/doze/wake", 404, missing},
+		"head, no get":     {"HEAD", "/doze/wake", 404, missing("HEAD", "/doze/wake")},
 		"no socket":        {"GET", "/terminal/ws", 400, `{"error":"this is a WebSocket; connect with a client for those"}` + "\n"},
 	}
 	for name, test := range tests {
@@ -154,7 +156,7 @@ func TestTransport(t *testing.T) {
 					t.Errorf("%s: %q", key, got)
 				}
 			}
-			if test.body == missing && w.Header().Get("Content-Type") != "application/json; charset=utf-8" {
+			if test.status == 404 && w.Header().Get("Content-Type") != "application/json; charset=utf-8" {
 				t.Errorf("Content-Type %q", w.Header().Get("Content-Type"))
 			}
 		})

@@ -362,7 +362,7 @@ func (v *visit) aim(r *http.Request, path string) error {
 	}
 	if v.port == doze.AgentPort {
 		if isPrivate(v.path) {
-			return errPrivate
+			return noPath(v.path)
 		}
 		if strings.HasPrefix(v.path, terminalPrefix) {
 			v.query = withoutToken(v.query)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"syscall"
@@ -115,7 +116,6 @@ var (
 	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Fields: forToken, Message: "the token of this preview is wrong, expired or deleted"}
 	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
 	errFailed    = &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: its events say why"}
-	errPrivate   = &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: "there is no such path"}
 	errKeyInPage = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "API keys and access tokens are not allowed in the URL of a page, because browsers store it: POST /v0/sandboxes/<name>/tickets makes an address that opens once"}
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
@@ -202,4 +202,9 @@ func broken(r *http.Request, message string, err error) error {
 		Kind: doze.Unavailable, Err: err, Message: message,
 		Fields: map[string]any{"retryable": slices.Contains(idempotent, r.Method)},
 	}
+}
+
+// noPath names a path that callers cannot ask for, or its beginning.
+func noPath(path string) error {
+	return &doze.Error{Kind: doze.NotFound, Name: routeNotFound, Message: fmt.Sprintf("no such path: %.200s", path)}
 }

@@ -172,7 +172,7 @@ func TestFiles(t *testing.T) {
 			"GET /nothing", "PATCH /process", "POST /filesystem/%2Ftmp%2Fx", "PUT /codegen/nothing",
 		} {
 			method, path, _ := strings.Cut(row, " ")
-			if a := (call{method: method, url: url + path}).want(t, p, 404); !strings.Contains(a.body, `"error":"there is no such path`) || !strings.HasPrefix(a.header.Get("Content-Type"), "application/json") {
+			if a := (call{method: method, url: url + path}).want(t, p, 404); !strings.Contains(a.body, `"error":"no such path, or it does not take `+method) || !strings.HasPrefix(a.header.Get("Content-Type"), "application/json") {
 				t.Errorf("%s: %q, %v", row, a.body, a.header)
 			}
 		}

@@ -25,8 +25,11 @@ var thaws = map[string]bool{
 	agentapi.TellWoken.Path: true, agentapi.Identify.Path: true, agentapi.Quiesce.Path: true, agentapi.Stop.Path: true,
 }
 
-// ErrNoRoute is the answer to what is not in the table.
-var ErrNoRoute = doze.Errorf(doze.NotFound, "there is no such path, or it does not take this method")
+// NoRoute is the answer to a request that is not in the table. It names the path, or
+// its beginning.
+func NoRoute(r *http.Request) error {
+	return doze.Errorf(doze.NotFound, "no such path, or it does not take %.20s: %.200s", r.Method, r.URL.EscapedPath())
+}
 
 // Handler answers one route. An error that it returns is reported to the
 // caller, so it must not have written anything then.

@@ -77,7 +77,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// RawPath is what was sent, unless it is the usual way to escape Path.
 	rt, arg := s.table.Match(method, r.URL.Path, cmp.Or(r.URL.RawPath, r.URL.EscapedPath()))
 	if rt == nil || r.Method == http.MethodHead && (rt.Pattern == "/" || rt.Pattern == "/mcp") {
-		body.Refuse(w, r, route.ErrNoRoute)
+		body.Refuse(w, r, route.NoRoute(r))
 		return
 	}
 	if r.Method == http.MethodHead {

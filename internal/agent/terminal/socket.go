@@ -109,7 +109,7 @@ func parseOpening(q url.Values) opening {
 // Open connects a WebSocket to the terminal of a session.
 func (t *Terminals) Open(w http.ResponseWriter, r *http.Request, _ string) error {
 	if t.off() {
-		return route.ErrNoRoute
+		return route.NoRoute(r)
 	}
 	o := parseOpening(r.URL.Query())
 	switch {
@@ -235,9 +235,9 @@ func send(ctx context.Context, conn *websocket.Conn, f Frame) error {
 }
 
 // Show sends the page of a terminal.
-func (t *Terminals) Show(w http.ResponseWriter, _ *http.Request, _ string) error {
+func (t *Terminals) Show(w http.ResponseWriter, r *http.Request, _ string) error {
 	if t.off() {
-		return route.ErrNoRoute
+		return route.NoRoute(r)
 	}
 	return page.Terminal(w, page.Pass{}) // the edge in front of us lets the browser in
 }

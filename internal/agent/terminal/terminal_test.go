@@ -104,7 +104,7 @@ func TestTerminalRefuses(t *testing.T) {
 	s.Fails(t, 400, "sessionId", "GET", "/terminal/ws?sessionId="+strings.Repeat("x", 300), "", "Upgrade: websocket", "Connection: Upgrade")
 	off := agenttest.Start(t, "DISABLE_TERMINAL=1")
 	for _, path := range []string{"/terminal", "/terminal/ws"} {
-		if status, body := off.Call(t, "GET", path, ""); status != 404 || !strings.Contains(body, `"error":"there is no such path`) {
+		if status, body := off.Call(t, "GET", path, ""); status != 404 || !strings.Contains(body, `"error":"no such path, or it does not take GET: `+path) {
 			t.Errorf("disabled: status %d: %s", status, body)
 		}
 	}
