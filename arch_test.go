@@ -131,6 +131,7 @@ var imports = map[string][]string{
 	"internal/plane":                               {".", "internal/access", "internal/api", "internal/audit", "internal/control", "internal/disk", "internal/drive", "internal/edge", "internal/fleet", "internal/fleet/desk", "internal/fleet/mtls", "internal/image", "internal/instance", "internal/network", "internal/oauth", "internal/preview", "internal/quota", "internal/reference", "internal/schedule", "internal/seal", "internal/settings", "internal/store", "internal/tenancy"},
 	"internal/plane/planetest":                     {".", "internal/access", "internal/audit", "internal/control", "internal/fleet", "internal/fleet/fleettest", "internal/plane", "internal/preview", "internal/quota", "internal/seal", "internal/store", "internal/tenancy"},
 	"internal/preview":                             {".", "internal/access", "internal/api", "internal/bell", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
+	"internal/python":                              {"internal/openapi"},
 	"internal/quota":                               {".", "internal/ratelimit"},
 	"internal/ratelimit":                           {"."},
 	"internal/reference":                           {".", "internal/httpx", "internal/manual", "internal/openapi"},

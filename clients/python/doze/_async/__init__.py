@@ -1,0 +1,1 @@
+"""The half for asyncio, of which the other half is written."""

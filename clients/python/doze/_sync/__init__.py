@@ -1,0 +1,1 @@
+# Written by internal/python. Do not change it: run make gen.

@@ -1,0 +1,898 @@
+# Written by internal/python. Do not change it: run make gen.
+"""Every call of the APIs."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Literal, Mapping
+
+from .. import _codec, models
+from .._codec import Page
+from .transport import Transport
+
+
+class ControlOperations:
+    "The calls of the control API."
+
+    def __init__(self, transport: Transport, base: str) -> None:
+        self._transport = transport
+        self._base = base
+
+    def delete_api_keys_by_id(self, id: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """DELETE /api_keys/{id}. Needs the scope apiKey:write."""
+        return self._transport.call("DELETE", f"{self._base}/api_keys/{_codec.segment(id)}", decode=_codec.anything, timeout=timeout)
+
+    def delete_customdomains_by_domain(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
+        """DELETE /customdomains/{domain}. Needs the scope customdomains:delete."""
+        return self._transport.call("DELETE", f"{self._base}/customdomains/{_codec.segment(domain)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def delete_customdomains_by_domain_share_by_target(self, domain: str, target: str, *, timeout: float | None = None) -> models.CustomDomain:
+        """DELETE /customdomains/{domain}/share/{target}. Needs the scope customdomains:update."""
+        return self._transport.call("DELETE", f"{self._base}/customdomains/{_codec.segment(domain)}/share/{_codec.segment(target)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def delete_drives_by_drive(self, drive: str, *, timeout: float | None = None) -> models.Deleted:
+        """DELETE /drives/{drive}. Needs the scope volumes:delete."""
+        return self._transport.call("DELETE", f"{self._base}/drives/{_codec.segment(drive)}", decode=_codec.model(models.Deleted), timeout=timeout)
+
+    def delete_images(self, *, timeout: float | None = None) -> models.Cleaned:
+        """DELETE /images. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/images", decode=_codec.model(models.Cleaned), timeout=timeout)
+
+    def delete_images_by_type_by_image(self, type: str, image: str, *, timeout: float | None = None) -> models.Image:
+        """DELETE /images/{type}/{image}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}", decode=_codec.model(models.Image), timeout=timeout)
+
+    def delete_images_by_type_by_image_share_by_target(self, type: str, image: str, target: str, *, timeout: float | None = None) -> models.Image:
+        """DELETE /images/{type}/{image}/share/{target}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share/{_codec.segment(target)}", decode=_codec.model(models.Image), timeout=timeout)
+
+    def delete_images_by_type_by_image_tags_by_tag(self, type: str, image: str, tag: str, *, timeout: float | None = None) -> models.Image:
+        """DELETE /images/{type}/{image}/tags/{tag}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/tags/{_codec.segment(tag)}", decode=_codec.model(models.Image), timeout=timeout)
+
+    def delete_oauth_clients_by_client(self, client: str, *, timeout: float | None = None) -> models.OAuthClient:
+        """DELETE /oauth/clients/{client}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/oauth/clients/{_codec.segment(client)}", decode=_codec.model(models.OAuthClient), timeout=timeout)
+
+    def delete_policies_by_policy(self, policy: str, *, timeout: float | None = None) -> models.Policy:
+        """DELETE /policies/{policy}. Needs the scope policies:delete."""
+        return self._transport.call("DELETE", f"{self._base}/policies/{_codec.segment(policy)}", decode=_codec.model(models.Policy), timeout=timeout)
+
+    def delete_sandboxes_by_name(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
+        """DELETE /sandboxes/{name}. Needs the scope sandboxes:delete."""
+        return self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}", decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def delete_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, *, timeout: float | None = None) -> models.Preview:
+        """DELETE /sandboxes/{name}/previews/{preview}. Needs the scope sandboxes:update."""
+        return self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}", decode=_codec.model(models.Preview), timeout=timeout)
+
+    def delete_sandboxes_by_name_previews_by_preview_tokens_by_token(self, name: str, preview: str, token: str, *, timeout: float | None = None) -> dict[str, str]:
+        """DELETE /sandboxes/{name}/previews/{preview}/tokens/{token}. Needs the scope sandboxes:control."""
+        return self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}/tokens/{_codec.segment(token)}", decode=_codec.mapping(_codec.anything), timeout=timeout)
+
+    def delete_sandboxes_by_name_schedules_by_schedule(self, name: str, schedule: str, *, timeout: float | None = None) -> models.Schedule:
+        """DELETE /sandboxes/{name}/schedules/{schedule}. Needs the scope sandboxes:update."""
+        return self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules/{_codec.segment(schedule)}", decode=_codec.model(models.Schedule), timeout=timeout)
+
+    def delete_sandboxes_by_name_snapshots_by_snapshot(self, name: str, snapshot: str, *, timeout: float | None = None) -> None:
+        """DELETE /sandboxes/{name}/snapshots/{snapshot}. Needs the scope sandboxes:delete."""
+        return self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots/{_codec.segment(snapshot)}", decode=_codec.nothing, timeout=timeout)
+
+    def delete_secrets_by_secret(self, secret: str, *, timeout: float | None = None) -> models.Secret:
+        """DELETE /secrets/{secret}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/secrets/{_codec.segment(secret)}", decode=_codec.model(models.Secret), timeout=timeout)
+
+    def delete_service_accounts_by_account(self, account: str, *, timeout: float | None = None) -> models.ServiceAccount:
+        """DELETE /service_accounts/{account}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/service_accounts/{_codec.segment(account)}", decode=_codec.model(models.ServiceAccount), timeout=timeout)
+
+    def delete_service_accounts_by_account_api_keys_by_key(self, account: str, key: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """DELETE /service_accounts/{account}/api_keys/{key}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/service_accounts/{_codec.segment(account)}/api_keys/{_codec.segment(key)}", decode=_codec.anything, timeout=timeout)
+
+    def delete_snapshots_by_snapshot(self, snapshot: str, *, timeout: float | None = None) -> None:
+        """DELETE /snapshots/{snapshot}. Needs the scope sandboxes:delete."""
+        return self._transport.call("DELETE", f"{self._base}/snapshots/{_codec.segment(snapshot)}", decode=_codec.nothing, timeout=timeout)
+
+    def delete_users_by_user(self, user: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """DELETE /users/{user}. Needs the scope workspaces:remove."""
+        return self._transport.call("DELETE", f"{self._base}/users/{_codec.segment(user)}", decode=_codec.anything, timeout=timeout)
+
+    def delete_volume_templates_by_template(self, template: str, *, timeout: float | None = None) -> models.VolumeTemplate:
+        """DELETE /volume_templates/{template}. Needs the scope volumeTemplates:delete."""
+        return self._transport.call("DELETE", f"{self._base}/volume_templates/{_codec.segment(template)}", decode=_codec.model(models.VolumeTemplate), timeout=timeout)
+
+    def delete_volume_templates_by_template_versions_by_version(self, template: str, version: str, *, timeout: float | None = None) -> models.VersionDeleted:
+        """DELETE /volume_templates/{template}/versions/{version}. Needs the scope volumeTemplates:delete."""
+        return self._transport.call("DELETE", f"{self._base}/volume_templates/{_codec.segment(template)}/versions/{_codec.segment(version)}", decode=_codec.model(models.VersionDeleted), timeout=timeout)
+
+    def delete_volumes_by_volume(self, volume: str, *, timeout: float | None = None) -> models.Volume:
+        """DELETE /volumes/{volume}. Needs the scope volumes:delete."""
+        return self._transport.call("DELETE", f"{self._base}/volumes/{_codec.segment(volume)}", decode=_codec.model(models.Volume), timeout=timeout)
+
+    def delete_vpcs_by_vpc(self, vpc: str, *, timeout: float | None = None) -> models.NetworkResource:
+        """DELETE /vpcs/{vpc}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/vpcs/{_codec.segment(vpc)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def delete_vpcs_by_vpc_egressgateways_by_gateway(self, vpc: str, gateway: str, *, timeout: float | None = None) -> models.NetworkResource:
+        """DELETE /vpcs/{vpc}/egressgateways/{gateway}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def delete_vpcs_by_vpc_egressgateways_by_gateway_ips_by_ip(self, vpc: str, gateway: str, ip: str, *, timeout: float | None = None) -> models.NetworkResource:
+        """DELETE /vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}. Needs the scope admin."""
+        return self._transport.call("DELETE", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips/{_codec.segment(ip)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def delete_workspaces_by_workspace(self, workspace: str, *, timeout: float | None = None) -> models.Workspace:
+        """DELETE /workspaces/{workspace}. Needs the scope workspaces:delete."""
+        return self._transport.call("DELETE", f"{self._base}/workspaces/{_codec.segment(workspace)}", decode=_codec.model(models.Workspace), timeout=timeout)
+
+    def delete_workspaces_by_workspace_leave(self, workspace: str, *, timeout: float | None = None) -> models.Workspace:
+        """DELETE /workspaces/{workspace}/leave. Needs the scope workspaces:leave."""
+        return self._transport.call("DELETE", f"{self._base}/workspaces/{_codec.segment(workspace)}/leave", decode=_codec.model(models.Workspace), timeout=timeout)
+
+    def get_api_keys(self, *, timeout: float | None = None) -> list[models.APIKey]:
+        """GET /api_keys. Needs the scope apiKey:list."""
+        return self._transport.call("GET", f"{self._base}/api_keys", decode=_codec.items(_codec.model(models.APIKey)), timeout=timeout)
+
+    def get_audit(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, since: str | None = None, until: str | None = None, actor: str | None = None, action: str | None = None, object: str | None = None, source: str | None = None, outcome: Literal["begun", "done", "failed", "denied"] | None = None, platform: bool | None = None, timeout: float | None = None) -> Page[models.AuditLine]:
+        """GET /audit. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/audit", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "since": since, "until": until, "actor": actor, "action": action, "object": object, "source": source, "outcome": outcome, "platform": platform}), decode=_codec.page(_codec.model(models.AuditLine)), timeout=timeout)
+
+    def get_audit_export(self, *, since: str | None = None, until: str | None = None, actor: str | None = None, action: str | None = None, object: str | None = None, source: str | None = None, outcome: Literal["begun", "done", "failed", "denied"] | None = None, platform: bool | None = None) -> Iterator[str]:
+        """GET /audit/export. Needs the scope admin."""
+        return self._transport.lines("GET", f"{self._base}/audit/export", params=_codec.query(**{"since": since, "until": until, "actor": actor, "action": action, "object": object, "source": source, "outcome": outcome, "platform": platform}))
+
+    def get_configuration(self, *, timeout: float | None = None) -> models.Configuration:
+        """GET /configuration. Needs the scope configurations:list."""
+        return self._transport.call("GET", f"{self._base}/configuration", decode=_codec.model(models.Configuration), timeout=timeout)
+
+    def get_customdomains(self, *, labels: list[str] | None = None, timeout: float | None = None) -> list[models.CustomDomain]:
+        """GET /customdomains. Needs the scope customdomains:list."""
+        return self._transport.call("GET", f"{self._base}/customdomains", params=_codec.query(**{"labels": labels}), decode=_codec.items(_codec.model(models.CustomDomain)), timeout=timeout)
+
+    def get_customdomains_by_domain(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
+        """GET /customdomains/{domain}. Needs the scope customdomains:get."""
+        return self._transport.call("GET", f"{self._base}/customdomains/{_codec.segment(domain)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def get_customdomains_by_domain_share(self, domain: str, *, timeout: float | None = None) -> list[models.DomainShare]:
+        """GET /customdomains/{domain}/share. Needs the scope customdomains:get."""
+        return self._transport.call("GET", f"{self._base}/customdomains/{_codec.segment(domain)}/share", decode=_codec.items(_codec.model(models.DomainShare)), timeout=timeout)
+
+    def get_drives(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, timeout: float | None = None) -> Page[models.Drive]:
+        """GET /drives. Needs the scope volumes:list."""
+        return self._transport.call("GET", f"{self._base}/drives", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id}), decode=_codec.page(_codec.model(models.Drive)), timeout=timeout)
+
+    def get_drives_by_drive(self, drive: str, *, timeout: float | None = None) -> models.Drive:
+        """GET /drives/{drive}. Needs the scope volumes:get."""
+        return self._transport.call("GET", f"{self._base}/drives/{_codec.segment(drive)}", decode=_codec.model(models.Drive), timeout=timeout)
+
+    def get_drives_by_external_id_by_external_id(self, external_id: str, *, timeout: float | None = None) -> models.Drive:
+        """GET /drives/by-external-id/{externalId}. Needs the scope volumes:get."""
+        return self._transport.call("GET", f"{self._base}/drives/by-external-id/{_codec.segment(external_id)}", decode=_codec.model(models.Drive), timeout=timeout)
+
+    def get_drives_jwks_json(self, *, timeout: float | None = None) -> Any:
+        """GET /drives/jwks.json. Needs no credential."""
+        return self._transport.call("GET", f"{self._base}/drives/jwks.json", decode=_codec.anything, timeout=timeout)
+
+    def get_egressgateways(self, *, timeout: float | None = None) -> list[models.NetworkResource]:
+        """GET /egressgateways. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/egressgateways", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
+
+    def get_egressgateways_usage(self, *, timeout: float | None = None) -> dict[str, list[str]]:
+        """GET /egressgateways/usage. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/egressgateways/usage", decode=_codec.mapping(_codec.items(_codec.anything)), timeout=timeout)
+
+    def get_egressips(self, *, timeout: float | None = None) -> list[models.NetworkResource]:
+        """GET /egressips. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/egressips", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
+
+    def get_features(self, *, timeout: float | None = None) -> dict[str, dict[str, bool]]:
+        """GET /features. Needs the scope configurations:list."""
+        return self._transport.call("GET", f"{self._base}/features", decode=_codec.mapping(_codec.mapping(_codec.anything)), timeout=timeout)
+
+    def get_features_by_feature(self, feature: str, *, timeout: float | None = None) -> models.Feature:
+        """GET /features/{feature}. Needs the scope configurations:list."""
+        return self._transport.call("GET", f"{self._base}/features/{_codec.segment(feature)}", decode=_codec.model(models.Feature), timeout=timeout)
+
+    def get_health(self, *, timeout: float | None = None) -> dict[str, str]:
+        """GET /health. Needs no credential."""
+        return self._transport.call("GET", f"{self._base}/health", decode=_codec.mapping(_codec.anything), timeout=timeout)
+
+    def get_images(self, *, timeout: float | None = None) -> list[models.Image]:
+        """GET /images. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/images", decode=_codec.items(_codec.model(models.Image)), timeout=timeout)
+
+    def get_images_by_type_by_image(self, type: str, image: str, *, timeout: float | None = None) -> models.Image:
+        """GET /images/{type}/{image}. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}", decode=_codec.model(models.Image), timeout=timeout)
+
+    def get_images_by_type_by_image_share(self, type: str, image: str, *, timeout: float | None = None) -> list[models.ImageShare]:
+        """GET /images/{type}/{image}/share. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share", decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
+
+    def get_invitations(self, *, timeout: float | None = None) -> list[models.Invitation]:
+        """GET /invitations. Needs the scope invitations:list."""
+        return self._transport.call("GET", f"{self._base}/invitations", decode=_codec.items(_codec.model(models.Invitation)), timeout=timeout)
+
+    def get_locations(self, *, timeout: float | None = None) -> list[models.Location]:
+        """GET /locations. Needs the scope locations:list."""
+        return self._transport.call("GET", f"{self._base}/locations", decode=_codec.items(_codec.model(models.Location)), timeout=timeout)
+
+    def get_login_verify(self, *, user_code: str | None = None, timeout: float | None = None) -> bytes:
+        """GET /login/verify. Needs no credential."""
+        return (self._transport.send("GET", f"{self._base}/login/verify", params=_codec.query(**{"user_code": user_code}), timeout=timeout)).content
+
+    def get_oauth_authorize(self, *, response_type: str | None = None, client_id: str | None = None, redirect_uri: str | None = None, scope: str | None = None, state: str | None = None, code_challenge: str | None = None, code_challenge_method: str | None = None, timeout: float | None = None) -> bytes:
+        """GET /oauth/authorize. Needs no credential."""
+        return (self._transport.send("GET", f"{self._base}/oauth/authorize", params=_codec.query(**{"response_type": response_type, "client_id": client_id, "redirect_uri": redirect_uri, "scope": scope, "state": state, "code_challenge": code_challenge, "code_challenge_method": code_challenge_method}), timeout=timeout)).content
+
+    def get_oauth_clients(self, *, timeout: float | None = None) -> list[models.OAuthClient]:
+        """GET /oauth/clients. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/oauth/clients", decode=_codec.items(_codec.model(models.OAuthClient)), timeout=timeout)
+
+    def get_oauth_jwks(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """GET /oauth/jwks. Needs no credential."""
+        return self._transport.call("GET", f"{self._base}/oauth/jwks", decode=_codec.mapping(_codec.anything), timeout=timeout)
+
+    def get_observability_logs(self, *, start: str | None = None, end: str | None = None, resource_type: str | None = None, workload_ids: str | None = None, type: str | None = None, severity: str | None = None, search: str | None = None, process: str | None = None, order: Literal["desc", "asc"] | None = None, limit: int | None = None, cursor: str | None = None, timeout: float | None = None) -> dict[str, models.Log]:
+        """GET /observability/logs. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/observability/logs", params=_codec.query(**{"start": start, "end": end, "resourceType": resource_type, "workloadIds": workload_ids, "type": type, "severity": severity, "search": search, "process": process, "order": order, "limit": limit, "cursor": cursor}), decode=_codec.mapping(_codec.model(models.Log)), timeout=timeout)
+
+    def get_openapi_json(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """GET /openapi.json. Needs no credential."""
+        return self._transport.call("GET", f"{self._base}/openapi.json", decode=_codec.anything, timeout=timeout)
+
+    def get_pending_image_shares(self, *, direction: Literal["incoming", "outgoing"] | None = None, timeout: float | None = None) -> list[models.ImageShare]:
+        """GET /pending-image-shares. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/pending-image-shares", params=_codec.query(**{"direction": direction}), decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
+
+    def get_platform_users(self, *, timeout: float | None = None) -> list[models.User]:
+        """GET /platform/users. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/platform/users", decode=_codec.items(_codec.model(models.User)), timeout=timeout)
+
+    def get_policies(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, timeout: float | None = None) -> Page[models.Policy]:
+        """GET /policies. Needs the scope policies:list."""
+        return self._transport.call("GET", f"{self._base}/policies", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels}), decode=_codec.page(_codec.model(models.Policy)), timeout=timeout)
+
+    def get_policies_by_policy(self, policy: str, *, timeout: float | None = None) -> models.Policy:
+        """GET /policies/{policy}. Needs the scope policies:get."""
+        return self._transport.call("GET", f"{self._base}/policies/{_codec.segment(policy)}", decode=_codec.model(models.Policy), timeout=timeout)
+
+    def get_policies_by_policy_usages(self, policy: str, *, timeout: float | None = None) -> models.PolicyUsages:
+        """GET /policies/{policy}/usages. Needs the scope policies:get."""
+        return self._transport.call("GET", f"{self._base}/policies/{_codec.segment(policy)}/usages", decode=_codec.model(models.PolicyUsages), timeout=timeout)
+
+    def get_public_ips(self, *, region: str | None = None, timeout: float | None = None) -> dict[str, models.Addresses]:
+        """GET /publicIps. Needs the scope locations:list."""
+        return self._transport.call("GET", f"{self._base}/publicIps", params=_codec.query(**{"region": region}), decode=_codec.mapping(_codec.model(models.Addresses)), timeout=timeout)
+
+    def get_quotas(self, *, timeout: float | None = None) -> list[models.QuotaStatus]:
+        """GET /quotas. Needs the scope workspaces:get."""
+        return self._transport.call("GET", f"{self._base}/quotas", decode=_codec.items(_codec.model(models.QuotaStatus)), timeout=timeout)
+
+    def get_sandbox_hub(self, *, timeout: float | None = None) -> list[models.HubImage]:
+        """GET /sandbox/hub. Needs the scope sandboxhub:list."""
+        return self._transport.call("GET", f"{self._base}/sandbox/hub", decode=_codec.items(_codec.model(models.HubImage)), timeout=timeout)
+
+    def get_sandboxes(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, show_terminated: bool | None = None, timeout: float | None = None) -> Page[models.Sandbox]:
+        """GET /sandboxes. Needs the scope sandboxes:list."""
+        return self._transport.call("GET", f"{self._base}/sandboxes", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id, "showTerminated": show_terminated}), decode=_codec.page(_codec.model(models.Sandbox)), timeout=timeout)
+
+    def get_sandboxes_by_external_id_by_external_id(self, external_id: str, *, timeout: float | None = None) -> models.Sandbox:
+        """GET /sandboxes/by-external-id/{externalId}. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/by-external-id/{_codec.segment(external_id)}", decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def get_sandboxes_by_name(self, name: str, *, show_secrets: bool | None = None, timeout: float | None = None) -> models.Sandbox:
+        """GET /sandboxes/{name}. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}", params=_codec.query(**{"show_secrets": show_secrets}), decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def get_sandboxes_by_name_previews(self, name: str, *, timeout: float | None = None) -> list[models.Preview]:
+        """GET /sandboxes/{name}/previews. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews", decode=_codec.items(_codec.model(models.Preview)), timeout=timeout)
+
+    def get_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, *, timeout: float | None = None) -> models.Preview:
+        """GET /sandboxes/{name}/previews/{preview}. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}", decode=_codec.model(models.Preview), timeout=timeout)
+
+    def get_sandboxes_by_name_previews_by_preview_tokens(self, name: str, preview: str, *, timeout: float | None = None) -> list[models.PreviewToken]:
+        """GET /sandboxes/{name}/previews/{preview}/tokens. Needs the scope sandboxes:control."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}/tokens", decode=_codec.items(_codec.model(models.PreviewToken)), timeout=timeout)
+
+    def get_sandboxes_by_name_schedule_executions(self, name: str, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, status: str | None = None, schedule: str | None = None, since: str | None = None, until: str | None = None, timeout: float | None = None) -> Page[models.Execution]:
+        """GET /sandboxes/{name}/schedule-executions. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/schedule-executions", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "status": status, "schedule": schedule, "since": since, "until": until}), decode=_codec.page(_codec.model(models.Execution)), timeout=timeout)
+
+    def get_sandboxes_by_name_schedules(self, name: str, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, show_secrets: bool | None = None, type: str | None = None, timeout: float | None = None) -> Page[models.Schedule]:
+        """GET /sandboxes/{name}/schedules. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "show_secrets": show_secrets, "type": type}), decode=_codec.page(_codec.model(models.Schedule)), timeout=timeout)
+
+    def get_sandboxes_by_name_schedules_by_schedule(self, name: str, schedule: str, *, show_secrets: bool | None = None, timeout: float | None = None) -> models.Schedule:
+        """GET /sandboxes/{name}/schedules/{schedule}. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules/{_codec.segment(schedule)}", params=_codec.query(**{"show_secrets": show_secrets}), decode=_codec.model(models.Schedule), timeout=timeout)
+
+    def get_sandboxes_by_name_snapshots(self, name: str, *, timeout: float | None = None) -> list[models.Snapshot]:
+        """GET /sandboxes/{name}/snapshots. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots", decode=_codec.items(_codec.model(models.Snapshot)), timeout=timeout)
+
+    def get_sandboxes_by_name_traces(self, name: str, *, timeout: float | None = None) -> list[models.Trace]:
+        """GET /sandboxes/{name}/traces. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/traces", decode=_codec.items(_codec.model(models.Trace)), timeout=timeout)
+
+    def get_sandboxes_by_name_usage(self, name: str, *, timeout: float | None = None) -> models.SandboxUsage:
+        """GET /sandboxes/{name}/usage. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/usage", decode=_codec.model(models.SandboxUsage), timeout=timeout)
+
+    def get_schedule_executions(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, status: str | None = None, sandbox: str | None = None, schedule: str | None = None, since: str | None = None, until: str | None = None, timeout: float | None = None) -> Page[models.Execution]:
+        """GET /schedule-executions. Needs the scope sandboxes:list."""
+        return self._transport.call("GET", f"{self._base}/schedule-executions", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "status": status, "sandbox": sandbox, "schedule": schedule, "since": since, "until": until}), decode=_codec.page(_codec.model(models.Execution)), timeout=timeout)
+
+    def get_schedules(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, show_secrets: bool | None = None, type: str | None = None, sandbox: str | None = None, timeout: float | None = None) -> Page[models.Schedule]:
+        """GET /schedules. Needs the scope sandboxes:list."""
+        return self._transport.call("GET", f"{self._base}/schedules", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "show_secrets": show_secrets, "type": type, "sandbox": sandbox}), decode=_codec.page(_codec.model(models.Schedule)), timeout=timeout)
+
+    def get_schedules_metrics(self, *, since: str | None = None, until: str | None = None, timeout: float | None = None) -> models.ScheduleMetrics:
+        """GET /schedules/metrics. Needs the scope sandboxes:list."""
+        return self._transport.call("GET", f"{self._base}/schedules/metrics", params=_codec.query(**{"since": since, "until": until}), decode=_codec.model(models.ScheduleMetrics), timeout=timeout)
+
+    def get_secrets(self, *, timeout: float | None = None) -> list[models.Secret]:
+        """GET /secrets. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/secrets", decode=_codec.items(_codec.model(models.Secret)), timeout=timeout)
+
+    def get_secrets_by_secret(self, secret: str, *, timeout: float | None = None) -> models.Secret:
+        """GET /secrets/{secret}. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/secrets/{_codec.segment(secret)}", decode=_codec.model(models.Secret), timeout=timeout)
+
+    def get_service_accounts(self, *, timeout: float | None = None) -> list[models.ServiceAccount]:
+        """GET /service_accounts. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/service_accounts", decode=_codec.items(_codec.model(models.ServiceAccount)), timeout=timeout)
+
+    def get_service_accounts_by_account_api_keys(self, account: str, *, timeout: float | None = None) -> list[models.APIKey]:
+        """GET /service_accounts/{account}/api_keys. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/service_accounts/{_codec.segment(account)}/api_keys", decode=_codec.items(_codec.model(models.APIKey)), timeout=timeout)
+
+    def get_snapshots(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, status: str | None = None, timeout: float | None = None) -> Page[models.Snapshot]:
+        """GET /snapshots. Needs the scope sandboxes:list."""
+        return self._transport.call("GET", f"{self._base}/snapshots", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "status": status}), decode=_codec.page(_codec.model(models.Snapshot)), timeout=timeout)
+
+    def get_snapshots_by_snapshot(self, snapshot: str, *, timeout: float | None = None) -> models.Snapshot:
+        """GET /snapshots/{snapshot}. Needs the scope sandboxes:get."""
+        return self._transport.call("GET", f"{self._base}/snapshots/{_codec.segment(snapshot)}", decode=_codec.model(models.Snapshot), timeout=timeout)
+
+    def get_usage_sandboxes(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, show_terminated: bool | None = None, timeout: float | None = None) -> Page[models.SandboxUsage]:
+        """GET /usage/sandboxes. Needs the scope sandboxes:list."""
+        return self._transport.call("GET", f"{self._base}/usage/sandboxes", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id, "showTerminated": show_terminated}), decode=_codec.page(_codec.model(models.SandboxUsage)), timeout=timeout)
+
+    def get_users(self, *, timeout: float | None = None) -> list[models.User]:
+        """GET /users. Needs the scope workspaces:get."""
+        return self._transport.call("GET", f"{self._base}/users", decode=_codec.items(_codec.model(models.User)), timeout=timeout)
+
+    def get_volume_templates(self, *, labels: list[str] | None = None, timeout: float | None = None) -> list[models.VolumeTemplate]:
+        """GET /volume_templates. Needs the scope volumeTemplates:list."""
+        return self._transport.call("GET", f"{self._base}/volume_templates", params=_codec.query(**{"labels": labels}), decode=_codec.items(_codec.model(models.VolumeTemplate)), timeout=timeout)
+
+    def get_volume_templates_by_template(self, template: str, *, timeout: float | None = None) -> models.VolumeTemplate:
+        """GET /volume_templates/{template}. Needs the scope volumeTemplates:get."""
+        return self._transport.call("GET", f"{self._base}/volume_templates/{_codec.segment(template)}", decode=_codec.model(models.VolumeTemplate), timeout=timeout)
+
+    def get_volumes(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, timeout: float | None = None) -> Page[models.Volume]:
+        """GET /volumes. Needs the scope volumes:list."""
+        return self._transport.call("GET", f"{self._base}/volumes", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id}), decode=_codec.page(_codec.model(models.Volume)), timeout=timeout)
+
+    def get_volumes_by_external_id_by_external_id(self, external_id: str, *, timeout: float | None = None) -> models.Volume:
+        """GET /volumes/by-external-id/{externalId}. Needs the scope volumes:get."""
+        return self._transport.call("GET", f"{self._base}/volumes/by-external-id/{_codec.segment(external_id)}", decode=_codec.model(models.Volume), timeout=timeout)
+
+    def get_volumes_by_volume(self, volume: str, *, timeout: float | None = None) -> models.Volume:
+        """GET /volumes/{volume}. Needs the scope volumes:get."""
+        return self._transport.call("GET", f"{self._base}/volumes/{_codec.segment(volume)}", decode=_codec.model(models.Volume), timeout=timeout)
+
+    def get_vpcs(self, *, timeout: float | None = None) -> list[models.NetworkResource]:
+        """GET /vpcs. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/vpcs", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
+
+    def get_vpcs_by_vpc(self, vpc: str, *, timeout: float | None = None) -> models.NetworkResource:
+        """GET /vpcs/{vpc}. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def get_vpcs_by_vpc_egressgateways(self, vpc: str, *, timeout: float | None = None) -> list[models.NetworkResource]:
+        """GET /vpcs/{vpc}/egressgateways. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
+
+    def get_vpcs_by_vpc_egressgateways_by_gateway(self, vpc: str, gateway: str, *, timeout: float | None = None) -> models.NetworkResource:
+        """GET /vpcs/{vpc}/egressgateways/{gateway}. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def get_vpcs_by_vpc_egressgateways_by_gateway_ips(self, vpc: str, gateway: str, *, timeout: float | None = None) -> list[models.NetworkResource]:
+        """GET /vpcs/{vpc}/egressgateways/{gateway}/ips. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
+
+    def get_vpcs_by_vpc_egressgateways_by_gateway_ips_by_ip(self, vpc: str, gateway: str, ip: str, *, timeout: float | None = None) -> models.NetworkResource:
+        """GET /vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips/{_codec.segment(ip)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def get_well_known_oauth_authorization_server(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """GET /.well-known/oauth-authorization-server. Needs no credential."""
+        return self._transport.call("GET", f"{self._base}/.well-known/oauth-authorization-server", decode=_codec.mapping(_codec.anything), timeout=timeout)
+
+    def get_well_known_openid_configuration(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """GET /.well-known/openid-configuration. Needs no credential."""
+        return self._transport.call("GET", f"{self._base}/.well-known/openid-configuration", decode=_codec.mapping(_codec.anything), timeout=timeout)
+
+    def get_workspaces(self, *, labels: list[str] | None = None, timeout: float | None = None) -> list[models.Workspace]:
+        """GET /workspaces. Needs the scope workspaces:list."""
+        return self._transport.call("GET", f"{self._base}/workspaces", params=_codec.query(**{"labels": labels}), decode=_codec.items(_codec.model(models.Workspace)), timeout=timeout)
+
+    def get_workspaces_by_workspace(self, workspace: str, *, count_resources: bool | None = None, timeout: float | None = None) -> models.Workspace:
+        """GET /workspaces/{workspace}. Needs the scope workspaces:get."""
+        return self._transport.call("GET", f"{self._base}/workspaces/{_codec.segment(workspace)}", params=_codec.query(**{"countResources": count_resources}), decode=_codec.model(models.Workspace), timeout=timeout)
+
+    def get_workspaces_by_workspace_quotas(self, workspace: str, *, timeout: float | None = None) -> list[models.QuotaStatus]:
+        """GET /workspaces/{workspace}/quotas. Needs the scope workspaces:get."""
+        return self._transport.call("GET", f"{self._base}/workspaces/{_codec.segment(workspace)}/quotas", decode=_codec.items(_codec.model(models.QuotaStatus)), timeout=timeout)
+
+    def post_api_keys(self, body: models.KeyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.APIKey:
+        """POST /api_keys. Needs the scope apiKey:write."""
+        return self._transport.call("POST", f"{self._base}/api_keys", body=body, decode=_codec.model(models.APIKey), timeout=timeout)
+
+    def post_customdomains(self, body: models.CustomDomainRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
+        """POST /customdomains. Needs the scope customdomains:create."""
+        return self._transport.call("POST", f"{self._base}/customdomains", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def post_customdomains_by_domain_share(self, domain: str, body: models.ShareRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
+        """POST /customdomains/{domain}/share. Needs the scope customdomains:update."""
+        return self._transport.call("POST", f"{self._base}/customdomains/{_codec.segment(domain)}/share", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def post_customdomains_by_domain_verify(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
+        """POST /customdomains/{domain}/verify. Needs the scope customdomains:update."""
+        return self._transport.call("POST", f"{self._base}/customdomains/{_codec.segment(domain)}/verify", decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def post_drives(self, body: models.DriveRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Drive:
+        """POST /drives. Needs the scope volumes:create."""
+        return self._transport.call("POST", f"{self._base}/drives", body=body, decode=_codec.model(models.Drive), timeout=timeout)
+
+    def post_drives_by_drive_access_token(self, drive: str, *, timeout: float | None = None) -> models.DriveToken:
+        """POST /drives/{drive}/access-token. Needs the scope volumes:get."""
+        return self._transport.call("POST", f"{self._base}/drives/{_codec.segment(drive)}/access-token", decode=_codec.model(models.DriveToken), timeout=timeout)
+
+    def post_images(self, body: models.ImageRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ImageResponse:
+        """POST /images. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/images", body=body, decode=_codec.model(models.ImageResponse), timeout=timeout)
+
+    def post_images_by_type_by_image_share(self, type: str, image: str, body: models.ShareRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Image:
+        """POST /images/{type}/{image}/share. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share", body=body, decode=_codec.model(models.Image), timeout=timeout)
+
+    def post_invitations_accept(self, body: models.AcceptRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
+        """POST /invitations/accept. Needs no credential."""
+        return self._transport.call("POST", f"{self._base}/invitations/accept", body=body, decode=_codec.model(models.User), timeout=timeout)
+
+    def post_invitations_decline(self, body: models.DeclineRequest | Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """POST /invitations/decline. Needs no credential."""
+        return self._transport.call("POST", f"{self._base}/invitations/decline", body=body, decode=_codec.anything, timeout=timeout)
+
+    def post_login_device(self, body: Mapping[str, Any], *, timeout: float | None = None) -> models.DeviceAnswer:
+        """POST /login/device. Needs no credential."""
+        return self._transport.call("POST", f"{self._base}/login/device", body=body, decode=_codec.model(models.DeviceAnswer), timeout=timeout)
+
+    def post_login_verify(self, body: Mapping[str, Any], *, timeout: float | None = None) -> bytes:
+        """POST /login/verify. Needs no credential."""
+        return (self._transport.send("POST", f"{self._base}/login/verify", body=body, timeout=timeout)).content
+
+    def post_oauth_authorize(self, body: Mapping[str, Any], *, timeout: float | None = None) -> bytes:
+        """POST /oauth/authorize. Needs no credential."""
+        return (self._transport.send("POST", f"{self._base}/oauth/authorize", body=body, timeout=timeout)).content
+
+    def post_oauth_clients(self, body: models.ClientRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.OAuthClient:
+        """POST /oauth/clients. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/oauth/clients", body=body, decode=_codec.model(models.OAuthClient), timeout=timeout)
+
+    def post_oauth_revoke(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """POST /oauth/revoke. Needs no credential."""
+        return self._transport.call("POST", f"{self._base}/oauth/revoke", body=body, decode=_codec.mapping(_codec.anything), timeout=timeout)
+
+    def post_oauth_token(self, body: Mapping[str, Any], *, timeout: float | None = None) -> models.TokenAnswer:
+        """POST /oauth/token. Needs no credential."""
+        return self._transport.call("POST", f"{self._base}/oauth/token", body=body, decode=_codec.model(models.TokenAnswer), timeout=timeout)
+
+    def post_pending_image_shares_by_share_accept(self, share: str, *, timeout: float | None = None) -> models.Image:
+        """POST /pending-image-shares/{share}/accept. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/pending-image-shares/{_codec.segment(share)}/accept", decode=_codec.model(models.Image), timeout=timeout)
+
+    def post_pending_image_shares_by_share_decline(self, share: str, *, timeout: float | None = None) -> models.Image:
+        """POST /pending-image-shares/{share}/decline. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/pending-image-shares/{_codec.segment(share)}/decline", decode=_codec.model(models.Image), timeout=timeout)
+
+    def post_policies(self, body: models.PolicyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Policy:
+        """POST /policies. Needs the scope policies:create."""
+        return self._transport.call("POST", f"{self._base}/policies", body=body, decode=_codec.model(models.Policy), timeout=timeout)
+
+    def post_sandboxes(self, body: models.SandboxRequest | Mapping[str, Any], *, create_if_not_exist: bool | None = None, timeout: float | None = None) -> models.Sandbox:
+        """POST /sandboxes. Needs the scope sandboxes:create."""
+        return self._transport.call("POST", f"{self._base}/sandboxes", body=body, params=_codec.query(**{"createIfNotExist": create_if_not_exist}), decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def post_sandboxes_by_name_archive(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
+        """POST /sandboxes/{name}/archive. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/archive", decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def post_sandboxes_by_name_fork(self, name: str, body: models.ForkRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ForkResponse:
+        """POST /sandboxes/{name}/fork. Needs the scope sandboxes:create."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/fork", body=body, decode=_codec.model(models.ForkResponse), timeout=timeout)
+
+    def post_sandboxes_by_name_previews(self, name: str, body: models.PreviewRequest | Mapping[str, Any], *, force: bool | None = None, timeout: float | None = None) -> models.Preview:
+        """POST /sandboxes/{name}/previews. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/previews", body=body, params=_codec.query(**{"force": force}), decode=_codec.model(models.Preview), timeout=timeout)
+
+    def post_sandboxes_by_name_previews_by_preview_tokens(self, name: str, preview: str, body: models.PreviewTokenRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.PreviewToken:
+        """POST /sandboxes/{name}/previews/{preview}/tokens. Needs the scope sandboxes:control."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}/tokens", body=body, decode=_codec.model(models.PreviewToken), timeout=timeout)
+
+    def post_sandboxes_by_name_schedules(self, name: str, body: models.ScheduleRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Schedule:
+        """POST /sandboxes/{name}/schedules. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules", body=body, decode=_codec.model(models.Schedule), timeout=timeout)
+
+    def post_sandboxes_by_name_snapshots(self, name: str, body: models.SnapshotRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Snapshot:
+        """POST /sandboxes/{name}/snapshots. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots", body=body, decode=_codec.model(models.Snapshot), timeout=timeout)
+
+    def post_sandboxes_by_name_snapshots_by_snapshot_restore(self, name: str, snapshot: str, *, timeout: float | None = None) -> models.RestoreResponse:
+        """POST /sandboxes/{name}/snapshots/{snapshot}/restore. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots/{_codec.segment(snapshot)}/restore", decode=_codec.model(models.RestoreResponse), timeout=timeout)
+
+    def post_sandboxes_by_name_tickets(self, name: str, *, timeout: float | None = None) -> models.Ticket:
+        """POST /sandboxes/{name}/tickets. Needs the scope sandboxes:control."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/tickets", decode=_codec.model(models.Ticket), timeout=timeout)
+
+    def post_sandboxes_by_name_unarchive(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
+        """POST /sandboxes/{name}/unarchive. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/unarchive", decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def post_secrets(self, body: models.SecretRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Secret:
+        """POST /secrets. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/secrets", body=body, decode=_codec.model(models.Secret), timeout=timeout)
+
+    def post_service_accounts(self, body: models.AccountRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ServiceAccount:
+        """POST /service_accounts. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/service_accounts", body=body, decode=_codec.model(models.ServiceAccount), timeout=timeout)
+
+    def post_service_accounts_by_account_api_keys(self, account: str, body: models.KeyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.APIKey:
+        """POST /service_accounts/{account}/api_keys. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/service_accounts/{_codec.segment(account)}/api_keys", body=body, decode=_codec.model(models.APIKey), timeout=timeout)
+
+    def post_snapshots(self, body: models.SnapshotRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Snapshot:
+        """POST /snapshots. Needs the scope sandboxes:update."""
+        return self._transport.call("POST", f"{self._base}/snapshots", body=body, decode=_codec.model(models.Snapshot), timeout=timeout)
+
+    def post_snapshots_by_snapshot_fork(self, snapshot: str, body: models.ForkRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ForkResponse:
+        """POST /snapshots/{snapshot}/fork. Needs the scope sandboxes:create."""
+        return self._transport.call("POST", f"{self._base}/snapshots/{_codec.segment(snapshot)}/fork", body=body, decode=_codec.model(models.ForkResponse), timeout=timeout)
+
+    def post_users(self, body: models.InviteRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Invitation:
+        """POST /users. Needs the scope workspaces:invite."""
+        return self._transport.call("POST", f"{self._base}/users", body=body, decode=_codec.model(models.Invitation), timeout=timeout)
+
+    def post_volume_templates(self, body: models.VolumeTemplateRequest | Mapping[str, Any], *, upload: bool | None = None, version: str | None = None, timeout: float | None = None) -> models.VolumeTemplate:
+        """POST /volume_templates. Needs the scope volumeTemplates:create."""
+        return self._transport.call("POST", f"{self._base}/volume_templates", body=body, params=_codec.query(**{"upload": upload, "version": version}), decode=_codec.model(models.VolumeTemplate), timeout=timeout)
+
+    def post_volumes(self, body: models.VolumeRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Volume:
+        """POST /volumes. Needs the scope volumes:create."""
+        return self._transport.call("POST", f"{self._base}/volumes", body=body, decode=_codec.model(models.Volume), timeout=timeout)
+
+    def post_vpcs(self, body: models.NetworkResourceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NetworkResource:
+        """POST /vpcs. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/vpcs", body=body, decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def post_vpcs_by_vpc_egressgateways(self, vpc: str, body: models.NetworkResourceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NetworkResource:
+        """POST /vpcs/{vpc}/egressgateways. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways", body=body, decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def post_vpcs_by_vpc_egressgateways_by_gateway_ips(self, vpc: str, gateway: str, body: models.NetworkResourceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NetworkResource:
+        """POST /vpcs/{vpc}/egressgateways/{gateway}/ips. Needs the scope admin."""
+        return self._transport.call("POST", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips", body=body, decode=_codec.model(models.NetworkResource), timeout=timeout)
+
+    def post_workspaces(self, body: models.WorkspaceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Workspace:
+        """POST /workspaces. Needs the scope workspaces:create."""
+        return self._transport.call("POST", f"{self._base}/workspaces", body=body, decode=_codec.model(models.Workspace), timeout=timeout)
+
+    def post_workspaces_availability(self, body: models.NameRequest | Mapping[str, Any], *, with_reason: bool | None = None, timeout: float | None = None) -> bool | models.ReasonedAvailability:
+        """POST /workspaces/availability. Needs the scope workspaces:create."""
+        return self._transport.call("POST", f"{self._base}/workspaces/availability", body=body, params=_codec.query(**{"withReason": with_reason}), decode=_codec.either(bool, models.ReasonedAvailability), timeout=timeout)
+
+    def post_workspaces_by_workspace_accept(self, workspace: str, *, timeout: float | None = None) -> models.Workspace:
+        """POST /workspaces/{workspace}/accept. Needs a credential; it is about its owner alone."""
+        return self._transport.call("POST", f"{self._base}/workspaces/{_codec.segment(workspace)}/accept", decode=_codec.model(models.Workspace), timeout=timeout)
+
+    def post_workspaces_by_workspace_decline(self, workspace: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """POST /workspaces/{workspace}/decline. Needs a credential; it is about its owner alone."""
+        return self._transport.call("POST", f"{self._base}/workspaces/{_codec.segment(workspace)}/decline", decode=_codec.anything, timeout=timeout)
+
+    def put_customdomains_by_domain(self, domain: str, body: models.CustomDomainRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
+        """PUT /customdomains/{domain}. Needs the scope customdomains:update."""
+        return self._transport.call("PUT", f"{self._base}/customdomains/{_codec.segment(domain)}", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
+
+    def put_drives_by_drive(self, drive: str, body: models.DriveRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Drive:
+        """PUT /drives/{drive}. Needs the scope volumes:create."""
+        return self._transport.call("PUT", f"{self._base}/drives/{_codec.segment(drive)}", body=body, decode=_codec.model(models.Drive), timeout=timeout)
+
+    def put_password(self, body: models.PasswordRequest | Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """PUT /password. Needs a credential; it is about its owner alone."""
+        return self._transport.call("PUT", f"{self._base}/password", body=body, decode=_codec.anything, timeout=timeout)
+
+    def put_platform_users_by_user(self, user: str, body: models.RightsRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
+        """PUT /platform/users/{user}. Needs the scope admin."""
+        return self._transport.call("PUT", f"{self._base}/platform/users/{_codec.segment(user)}", body=body, decode=_codec.model(models.User), timeout=timeout)
+
+    def put_policies_by_policy(self, policy: str, body: models.PolicyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Policy:
+        """PUT /policies/{policy}. Needs the scope policies:update."""
+        return self._transport.call("PUT", f"{self._base}/policies/{_codec.segment(policy)}", body=body, decode=_codec.model(models.Policy), timeout=timeout)
+
+    def put_sandboxes_by_name(self, name: str, body: models.SandboxRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Sandbox:
+        """PUT /sandboxes/{name}. Needs the scope sandboxes:update."""
+        return self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}", body=body, decode=_codec.model(models.Sandbox), timeout=timeout)
+
+    def put_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, body: models.PreviewRequest | Mapping[str, Any], *, force: bool | None = None, timeout: float | None = None) -> models.Preview:
+        """PUT /sandboxes/{name}/previews/{preview}. Needs the scope sandboxes:update."""
+        return self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}", body=body, params=_codec.query(**{"force": force}), decode=_codec.model(models.Preview), timeout=timeout)
+
+    def put_sandboxes_by_name_schedules_by_schedule(self, name: str, schedule: str, body: models.ScheduleRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Schedule:
+        """PUT /sandboxes/{name}/schedules/{schedule}. Needs the scope sandboxes:update."""
+        return self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules/{_codec.segment(schedule)}", body=body, decode=_codec.model(models.Schedule), timeout=timeout)
+
+    def put_secrets_by_secret(self, secret: str, body: models.SecretRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Secret:
+        """PUT /secrets/{secret}. Needs the scope admin."""
+        return self._transport.call("PUT", f"{self._base}/secrets/{_codec.segment(secret)}", body=body, decode=_codec.model(models.Secret), timeout=timeout)
+
+    def put_service_accounts_by_account(self, account: str, body: models.AccountRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ServiceAccount:
+        """PUT /service_accounts/{account}. Needs the scope admin."""
+        return self._transport.call("PUT", f"{self._base}/service_accounts/{_codec.segment(account)}", body=body, decode=_codec.model(models.ServiceAccount), timeout=timeout)
+
+    def put_uploads_by_upload(self, upload: str, content: bytes, *, token: str | None = None, timeout: float | None = None) -> models.Uploaded:
+        """PUT /uploads/{upload}. Needs no credential."""
+        return self._transport.call("PUT", f"{self._base}/uploads/{_codec.segment(upload)}", content=content, params=_codec.query(**{"token": token}), decode=_codec.model(models.Uploaded), timeout=timeout)
+
+    def put_users_by_user(self, user: str, body: models.RoleRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
+        """PUT /users/{user}. Needs the scope workspaces:update."""
+        return self._transport.call("PUT", f"{self._base}/users/{_codec.segment(user)}", body=body, decode=_codec.model(models.User), timeout=timeout)
+
+    def put_volume_templates_by_template(self, template: str, body: models.VolumeTemplateRequest | Mapping[str, Any], *, upload: bool | None = None, version: str | None = None, timeout: float | None = None) -> models.VolumeTemplate:
+        """PUT /volume_templates/{template}. Needs the scope volumeTemplates:upsert."""
+        return self._transport.call("PUT", f"{self._base}/volume_templates/{_codec.segment(template)}", body=body, params=_codec.query(**{"upload": upload, "version": version}), decode=_codec.model(models.VolumeTemplate), timeout=timeout)
+
+    def put_volumes_by_volume(self, volume: str, body: models.VolumeRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Volume:
+        """PUT /volumes/{volume}. Needs the scope volumes:create."""
+        return self._transport.call("PUT", f"{self._base}/volumes/{_codec.segment(volume)}", body=body, decode=_codec.model(models.Volume), timeout=timeout)
+
+    def put_workspaces_by_workspace(self, workspace: str, body: models.WorkspaceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Workspace:
+        """PUT /workspaces/{workspace}. Needs the scope workspaces:update."""
+        return self._transport.call("PUT", f"{self._base}/workspaces/{_codec.segment(workspace)}", body=body, decode=_codec.model(models.Workspace), timeout=timeout)
+
+    def put_workspaces_by_workspace_quotas(self, workspace: str, body: models.QuotaRequest | Mapping[str, Any], *, timeout: float | None = None) -> list[models.QuotaStatus]:
+        """PUT /workspaces/{workspace}/quotas. Needs the scope admin."""
+        return self._transport.call("PUT", f"{self._base}/workspaces/{_codec.segment(workspace)}/quotas", body=body, decode=_codec.items(_codec.model(models.QuotaStatus)), timeout=timeout)
+
+
+class SandboxOperations:
+    "The calls of the API inside a sandbox."
+
+    def __init__(self, transport: Transport, base: str) -> None:
+        self._transport = transport
+        self._base = base
+
+    def abort_upload(self, id: str, *, timeout: float | None = None) -> models.Success:
+        """Drop an upload."""
+        return self._transport.call("DELETE", f"{self._base}/filesystem-multipart/{_codec.segment(id)}/abort", decode=_codec.model(models.Success), timeout=timeout)
+
+    def apply_edit(self, path: str, *, timeout: float | None = None) -> None:
+        """Refuse an edit by a language model. The answer is always 400: it needs a service outside of the sandbox."""
+        return self._transport.call("PUT", f"{self._base}/codegen/fastapply/{_codec.file_path(path)}", decode=_codec.nothing, timeout=timeout)
+
+    def archive_status(self, *, timeout: float | None = None) -> models.ArchiveStatus:
+        """Say how the export goes."""
+        return self._transport.call("GET", f"{self._base}/archive/status", decode=_codec.model(models.ArchiveStatus), timeout=timeout)
+
+    def call_tool(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """Speak the Model Context Protocol. One message of JSON-RPC, such as tools/list or tools/call. There are no sessions. A notification is answered by 202."""
+        return self._transport.call("POST", f"{self._base}/mcp", body=body, decode=_codec.anything, timeout=timeout)
+
+    def close_process_input(self, id: str, *, timeout: float | None = None) -> models.Success:
+        """Close the standard input of a process."""
+        return self._transport.call("DELETE", f"{self._base}/process/{_codec.segment(id)}/stdin", decode=_codec.model(models.Success), timeout=timeout)
+
+    def complete_upload(self, id: str, body: models.UploadCompleteRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Success:
+        """Make the file of its parts."""
+        return self._transport.call("POST", f"{self._base}/filesystem-multipart/{_codec.segment(id)}/complete", body=body, decode=_codec.model(models.Success), timeout=timeout)
+
+    def delete_file(self, path: str, *, recursive: bool | None = None, timeout: float | None = None) -> models.Success:
+        """Delete a file or a directory."""
+        return self._transport.call("DELETE", f"{self._base}/filesystem/{_codec.file_path(path)}", params=_codec.query(**{"recursive": recursive}), decode=_codec.model(models.Success), timeout=timeout)
+
+    def delete_tree(self, path: str, *, recursive: bool | None = None, timeout: float | None = None) -> models.Success:
+        """Delete a directory."""
+        return self._transport.call("DELETE", f"{self._base}/filesystem/tree/{_codec.file_path(path)}", params=_codec.query(**{"recursive": recursive}), decode=_codec.model(models.Success), timeout=timeout)
+
+    def delete_tunnel(self, *, timeout: float | None = None) -> None:
+        """Remove the tunnel, of which there is none. The answer is always 400."""
+        return self._transport.call("DELETE", f"{self._base}/network/tunnel", decode=_codec.nothing, timeout=timeout)
+
+    def describe_sandbox_api(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Describe this API. The answer is this document."""
+        return self._transport.call("GET", f"{self._base}/openapi.json", decode=_codec.anything, timeout=timeout)
+
+    def export_archive(self, body: models.ArchiveExportRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ArchiveResult:
+        """Send the files that differ from an image to an address. It stops all processes, and the sandbox refuses changes until resumeArchive. A dry run does neither."""
+        return self._transport.call("POST", f"{self._base}/archive/export", body=body, decode=_codec.model(models.ArchiveResult), timeout=timeout)
+
+    def find_files(self, path: str, *, type: Literal["file", "directory"] | None = None, patterns: str | None = None, max_results: int | None = None, exclude_dirs: str | None = None, exclude_hidden: bool | None = None, timeout: float | None = None) -> models.FoundFiles:
+        """Find files by name."""
+        return self._transport.call("GET", f"{self._base}/filesystem-find/{_codec.file_path(path)}", params=_codec.query(**{"type": type, "patterns": patterns, "maxResults": max_results, "excludeDirs": exclude_dirs, "excludeHidden": exclude_hidden}), decode=_codec.model(models.FoundFiles), timeout=timeout)
+
+    def get_process(self, id: str, *, timeout: float | None = None) -> models.Process:
+        """Read a process. It has the end of its output."""
+        return self._transport.call("GET", f"{self._base}/process/{_codec.segment(id)}", decode=_codec.model(models.Process), timeout=timeout)
+
+    def get_process_logs(self, id: str, *, timeout: float | None = None) -> models.ProcessOutput:
+        """Read what a process wrote."""
+        return self._transport.call("GET", f"{self._base}/process/{_codec.segment(id)}/logs", decode=_codec.model(models.ProcessOutput), timeout=timeout)
+
+    def kill_process(self, id: str, *, timeout: float | None = None) -> models.Success:
+        """End a process and its group at once (SIGKILL)."""
+        return self._transport.call("DELETE", f"{self._base}/process/{_codec.segment(id)}/kill", decode=_codec.model(models.Success), timeout=timeout)
+
+    def list_mounts(self, *, timeout: float | None = None) -> models.DriveMounts:
+        """List the drives that are mounted."""
+        return self._transport.call("GET", f"{self._base}/drives/mount", decode=_codec.model(models.DriveMounts), timeout=timeout)
+
+    def list_process_ports(self, id: str, *, timeout: float | None = None) -> models.ProcessPorts:
+        """List the ports of a process."""
+        return self._transport.call("GET", f"{self._base}/network/process/{_codec.segment(id)}/ports", decode=_codec.model(models.ProcessPorts), timeout=timeout)
+
+    def list_processes(self, *, timeout: float | None = None) -> list[models.Process]:
+        """List processes. The newest is first, and each has the end of its output."""
+        return self._transport.call("GET", f"{self._base}/process", decode=_codec.items(_codec.model(models.Process)), timeout=timeout)
+
+    def list_upload_parts(self, id: str, *, timeout: float | None = None) -> models.UploadParts:
+        """List the parts of an upload."""
+        return self._transport.call("GET", f"{self._base}/filesystem-multipart/{_codec.segment(id)}/parts", decode=_codec.model(models.UploadParts), timeout=timeout)
+
+    def list_uploads(self, *, timeout: float | None = None) -> models.UploadList:
+        """List the uploads that have not ended."""
+        return self._transport.call("GET", f"{self._base}/filesystem-multipart", decode=_codec.model(models.UploadList), timeout=timeout)
+
+    def listen_to_tools(self, *, timeout: float | None = None) -> None:
+        """Refuse a stream of messages. The answer is always 405: the agent sends no messages by itself."""
+        return self._transport.call("GET", f"{self._base}/mcp", decode=_codec.nothing, timeout=timeout)
+
+    def mount_drive(self, body: models.DriveMountRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.MountedDrive:
+        """Mount a drive."""
+        return self._transport.call("POST", f"{self._base}/drives/mount", body=body, decode=_codec.model(models.MountedDrive), timeout=timeout)
+
+    def port_delete(self, port: int, path: str, *, timeout: float | None = None) -> bytes:
+        """DELETE from a server in the sandbox. The request goes to the port with the rest of the path. The answer is that of the server. WebSockets work too."""
+        return (self._transport.send("DELETE", f"{self._base}/port/{_codec.segment(port)}/{_codec.file_path(path)}", timeout=timeout)).content
+
+    def port_get(self, port: int, path: str, *, timeout: float | None = None) -> bytes:
+        """GET from a server in the sandbox. The request goes to the port with the rest of the path. The answer is that of the server. WebSockets work too."""
+        return (self._transport.send("GET", f"{self._base}/port/{_codec.segment(port)}/{_codec.file_path(path)}", timeout=timeout)).content
+
+    def port_patch(self, port: int, path: str, content: bytes, *, timeout: float | None = None) -> bytes:
+        """PATCH from a server in the sandbox. The request goes to the port with the rest of the path. The answer is that of the server. WebSockets work too."""
+        return (self._transport.send("PATCH", f"{self._base}/port/{_codec.segment(port)}/{_codec.file_path(path)}", content=content, timeout=timeout)).content
+
+    def port_post(self, port: int, path: str, content: bytes, *, timeout: float | None = None) -> bytes:
+        """POST from a server in the sandbox. The request goes to the port with the rest of the path. The answer is that of the server. WebSockets work too."""
+        return (self._transport.send("POST", f"{self._base}/port/{_codec.segment(port)}/{_codec.file_path(path)}", content=content, timeout=timeout)).content
+
+    def port_put(self, port: int, path: str, content: bytes, *, timeout: float | None = None) -> bytes:
+        """PUT from a server in the sandbox. The request goes to the port with the rest of the path. The answer is that of the server. WebSockets work too."""
+        return (self._transport.send("PUT", f"{self._base}/port/{_codec.segment(port)}/{_codec.file_path(path)}", content=content, timeout=timeout)).content
+
+    def rank_files(self, path: str, *, timeout: float | None = None) -> None:
+        """Refuse a ranking by a language model. The answer is always 400: it needs a service outside of the sandbox."""
+        return self._transport.call("GET", f"{self._base}/codegen/reranking/{_codec.file_path(path)}", decode=_codec.nothing, timeout=timeout)
+
+    def read_file(self, path: str, *, download: bool | None = None, timeout: float | None = None) -> models.Directory | models.FileContent:
+        """Read a file or list a directory. A file is JSON with its content, unless the caller asks for its bytes: by download=true, or by a header Accept without JSON and */*. Bytes may be asked for in part, and on conditions."""
+        return self._transport.call("GET", f"{self._base}/filesystem/{_codec.file_path(path)}", params=_codec.query(**{"download": download}), decode=_codec.either(models.Directory, models.FileContent), timeout=timeout)
+
+    def read_tree(self, path: str, *, timeout: float | None = None) -> models.Directory:
+        """List a directory."""
+        return self._transport.call("GET", f"{self._base}/filesystem/tree/{_codec.file_path(path)}", decode=_codec.model(models.Directory), timeout=timeout)
+
+    def reload_environment(self, *, timeout: float | None = None) -> models.ReloadedVariables:
+        """Take variables from the document of the sandbox. New processes get the variables of the document. Variables of an earlier document that are not in this one get back what they were."""
+        return self._transport.call("POST", f"{self._base}/environment/reload", decode=_codec.model(models.ReloadedVariables), timeout=timeout)
+
+    def resume_archive(self, *, timeout: float | None = None) -> models.ArchiveStatus:
+        """Let the sandbox change again."""
+        return self._transport.call("POST", f"{self._base}/archive/resume", decode=_codec.model(models.ArchiveStatus), timeout=timeout)
+
+    def sandbox_health(self, *, timeout: float | None = None) -> models.SandboxHealth:
+        """Say how the agent is."""
+        return self._transport.call("GET", f"{self._base}/health", decode=_codec.model(models.SandboxHealth), timeout=timeout)
+
+    def search_files(self, path: str, *, query: str | None = None, patterns: str | None = None, max_results: int | None = None, exclude_dirs: str | None = None, exclude_hidden: bool | None = None, timeout: float | None = None) -> models.RankedFiles:
+        """Find files by a part of the path. The letters of the query are in the path, in their order. Without a query, it is the last element of the path."""
+        return self._transport.call("GET", f"{self._base}/filesystem-search/{_codec.file_path(path)}", params=_codec.query(**{"query": query, "patterns": patterns, "maxResults": max_results, "excludeDirs": exclude_dirs, "excludeHidden": exclude_hidden}), decode=_codec.model(models.RankedFiles), timeout=timeout)
+
+    def search_text(self, path: str, *, query: str, case_sensitive: bool | None = None, context_lines: int | None = None, file_pattern: str | None = None, max_results: int | None = None, exclude_dirs: str | None = None, timeout: float | None = None) -> models.TextMatches:
+        """Find text in files."""
+        return self._transport.call("GET", f"{self._base}/filesystem-content-search/{_codec.file_path(path)}", params=_codec.query(**{"query": query, "caseSensitive": case_sensitive, "contextLines": context_lines, "filePattern": file_pattern, "maxResults": max_results, "excludeDirs": exclude_dirs}), decode=_codec.model(models.TextMatches), timeout=timeout)
+
+    def set_tunnel(self, body: models.TunnelRequest | Mapping[str, Any], *, timeout: float | None = None) -> None:
+        """Check a tunnel, which sandboxes do not get. The answer is always an error: sandboxes have no tunnels of their own."""
+        return self._transport.call("PUT", f"{self._base}/network/tunnel/config", body=body, decode=_codec.nothing, timeout=timeout)
+
+    def start_port_monitor(self, id: str, body: models.MonitorRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Success:
+        """Call back when a process serves a new port."""
+        return self._transport.call("POST", f"{self._base}/network/process/{_codec.segment(id)}/monitor", body=body, decode=_codec.model(models.Success), timeout=timeout)
+
+    def start_process(self, body: models.ProcessRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Process:
+        """Run a command. The answer comes at once, when the process serves its ports, or with its output when it has ended. With the header Accept: text/event-stream it is a stream of lines, which ends with the result."""
+        return self._transport.call("POST", f"{self._base}/process", body=body, decode=_codec.model(models.Process), timeout=timeout)
+
+    def start_upload(self, path: str, body: models.UploadRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.UploadStarted:
+        """Begin an upload."""
+        return self._transport.call("POST", f"{self._base}/filesystem-multipart/initiate/{_codec.file_path(path)}", body=body, decode=_codec.model(models.UploadStarted), timeout=timeout)
+
+    def stop_port_monitor(self, id: str, *, timeout: float | None = None) -> models.Success:
+        """Stop calling back."""
+        return self._transport.call("DELETE", f"{self._base}/network/process/{_codec.segment(id)}/monitor", decode=_codec.model(models.Success), timeout=timeout)
+
+    def stop_process(self, id: str, *, timeout: float | None = None) -> models.Success:
+        """Ask a process and its group to end (SIGTERM)."""
+        return self._transport.call("DELETE", f"{self._base}/process/{_codec.segment(id)}", decode=_codec.model(models.Success), timeout=timeout)
+
+    def stream_process_logs(self, id: str) -> Iterator[str]:
+        """Stream what a process writes. Each line is stdout: or stderr: and a line of the output, from its beginning on, or [keepalive]. The stream ends with the process."""
+        return self._transport.lines("GET", f"{self._base}/process/{_codec.segment(id)}/logs/stream")
+
+    def terminal_page(self, *, token: str | None = None, timeout: float | None = None) -> bytes:
+        """A page with a terminal. A browser opens it with a ticket, see POST /sandboxes/{name}/tickets of the control API."""
+        return (self._transport.send("GET", f"{self._base}/terminal", params=_codec.query(**{"token": token}), timeout=timeout)).content
+
+    def unmount_drive(self, mount_path: str, *, timeout: float | None = None) -> models.UnmountedDrive:
+        """Unmount a drive."""
+        return self._transport.call("DELETE", f"{self._base}/drives/mount/{_codec.segment(mount_path)}", decode=_codec.model(models.UnmountedDrive), timeout=timeout)
+
+    def upgrade_sandbox_api(self, body: models.UpgradeRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.UpgradeResponse:
+        """Count an upgrade as done. The platform replaces its agents itself, so that there is nothing to do. Clients wait for the count in /health."""
+        return self._transport.call("POST", f"{self._base}/upgrade", body=body, decode=_codec.model(models.UpgradeResponse), timeout=timeout)
+
+    def upload_part(self, id: str, content: bytes, *, part_number: int, timeout: float | None = None) -> models.UploadPart:
+        """Upload a part. A part that comes again replaces the one before."""
+        return self._transport.call("PUT", f"{self._base}/filesystem-multipart/{_codec.segment(id)}/part", content=content, params=_codec.query(**{"partNumber": part_number}), decode=_codec.model(models.UploadPart), timeout=timeout)
+
+    def watch_files(self, path: str, *, ignore: str | None = None) -> Iterator[str]:
+        """Stream the changes in a directory. Each line is the JSON of an event, or [keepalive]. A path that ends in /** means all directories below it. The stream ends when the caller leaves or the directory does."""
+        return self._transport.lines("GET", f"{self._base}/watch/filesystem/{_codec.file_path(path)}", params=_codec.query(**{"ignore": ignore}))
+
+    def welcome(self, *, timeout: float | None = None) -> models.Welcome:
+        """Say where to begin."""
+        return self._transport.call("GET", f"{self._base}/", decode=_codec.model(models.Welcome), timeout=timeout)
+
+    def welcome_delete(self, *, timeout: float | None = None) -> models.Welcome:
+        """Say where to begin."""
+        return self._transport.call("DELETE", f"{self._base}/", decode=_codec.model(models.Welcome), timeout=timeout)
+
+    def welcome_patch(self, *, timeout: float | None = None) -> models.Welcome:
+        """Say where to begin."""
+        return self._transport.call("PATCH", f"{self._base}/", decode=_codec.model(models.Welcome), timeout=timeout)
+
+    def welcome_post(self, *, timeout: float | None = None) -> models.Welcome:
+        """Say where to begin."""
+        return self._transport.call("POST", f"{self._base}/", decode=_codec.model(models.Welcome), timeout=timeout)
+
+    def welcome_put(self, *, timeout: float | None = None) -> models.Welcome:
+        """Say where to begin."""
+        return self._transport.call("PUT", f"{self._base}/", decode=_codec.model(models.Welcome), timeout=timeout)
+
+    def write_file(self, path: str, body: models.FileRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Success:
+        """Write a file or make a directory. A file is written whole or not at all, and its missing parents are made. Large files and those that are not text go as multipart/form-data."""
+        return self._transport.call("PUT", f"{self._base}/filesystem/{_codec.file_path(path)}", body=body, decode=_codec.model(models.Success), timeout=timeout)
+
+    def write_process_input(self, id: str, content: bytes, *, timeout: float | None = None) -> models.Success:
+        """Write to the standard input of a process. The type of the body does not matter. If this fails, the header Doze-Unwritten has the number of bytes, from the end, that the process did not take."""
+        return self._transport.call("POST", f"{self._base}/process/{_codec.segment(id)}/stdin", content=content, decode=_codec.model(models.Success), timeout=timeout)
+
+    def write_tree(self, path: str, body: models.TreeRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Directory:
+        """Write many files at once. The directory is made if it is missing. Names lead nowhere but below it."""
+        return self._transport.call("PUT", f"{self._base}/filesystem/tree/{_codec.file_path(path)}", body=body, decode=_codec.model(models.Directory), timeout=timeout)

@@ -1,0 +1,32 @@
+"""The examples of README.md, against a real platform."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import unittest
+from pathlib import Path
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@unittest.skipUnless(os.environ.get("DOZE_ADDRESS"), "SKIPPED: DOZE_ADDRESS names no platform")
+class Readme(unittest.TestCase):
+    def test_examples(self) -> None:
+        printed = []
+        for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block, str(README), "exec"), {"__name__": "__main__"})
+            printed.append(out.getvalue())
+        first, processes, previews, asynchronous, errors = printed
+        self.assertEqual(first, "hello\n 0\n")
+        self.assertEqual(processes, "1\n2\n3\n\nstdout done\n")
+        self.assertRegex(previews, r"^http://\S+\npython3 -m http.server 3000\n$")
+        self.assertEqual(asynchronous, "['0\\n', '1\\n', '2\\n']\n")
+        self.assertRegex(errors, r"^404 \w+\n$")
+
+
+if __name__ == "__main__":
+    unittest.main()
