@@ -77,7 +77,7 @@ type Firewall struct {
 }
 
 // Proxy are the settings of the platform's egress proxy. The lists hold
-// [DomainPattern]s.
+// [DomainPattern]s. Bypass holds what [ParseBypass] reads.
 type Proxy struct {
 	AllowedDomains   []string      `json:"allowedDomains,omitempty"`
 	ForbiddenDomains []string      `json:"forbiddenDomains,omitempty"`
@@ -244,7 +244,7 @@ func (x *Proxy) check(p *Problems, at string) {
 	}
 	checkAllowed(p, at+"allowedDomains", x.AllowedDomains)
 	checkDomains(p, at+"forbiddenDomains", x.ForbiddenDomains)
-	checkDomains(p, at+"bypass", x.Bypass)
+	checkBypass(p, at+"bypass", x.Bypass)
 	if len(x.Routing) > RulesMax {
 		p.Add(at+"routing", "has %d entries; at most %d are allowed", len(x.Routing), RulesMax)
 	}
@@ -367,6 +367,33 @@ func checkDomains(p *Problems, field string, all []string) {
 	for _, s := range all {
 		if _, err := ParseDomainPattern(s); err != nil {
 			p.Add(field, "has %q: %v", clip(s), err)
+		}
+	}
+}
+
+// ParseBypass reads an entry of a list of what goes past the proxy. It is a domain, as
+// [ParseDomainPattern] reads it, with a dot in front for all below it too. Or else it is an
+// address or a network of either version of IP. The other result is its zero value.
+func ParseBypass(s string) (DomainPattern, netip.Prefix, error) {
+	if network, err := parseNetwork(s); err == nil {
+		return DomainPattern{}, network, nil
+	}
+	if below, ok := strings.CutPrefix(s, "."); ok {
+		s = "*." + below
+	}
+	pattern, err := ParseDomainPattern(s)
+	return pattern, netip.Prefix{}, err
+}
+
+// checkBypass adds what is wrong with a list of what goes past the proxy.
+func checkBypass(p *Problems, field string, all []string) {
+	if len(all) > DomainsMax {
+		p.Add(field, "has %d entries; at most %d are allowed", len(all), DomainsMax)
+		return
+	}
+	for _, s := range all {
+		if _, _, err := ParseBypass(s); err != nil {
+			p.Add(field, "has %q: must be a domain such as example.com, *.example.com or .example.com, an address such as 203.0.113.7, or a network such as 203.0.113.0/24", clip(s))
 		}
 	}
 }

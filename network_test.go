@@ -254,3 +254,44 @@ func TestDatagramSource(t *testing.T) {
 		})
 	}
 }
+
+// TestBypass: an entry is a domain, an address or a network, and the ones that the
+// specification lists are entries.
+func TestBypass(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"example.com": "example.com", "*.example.com": "*.example.com", ".example.com": "*.example.com", "example.com:22": "example.com:22",
+		"localhost": "localhost", ".local": "*.local", ".internal": "*.internal",
+		"169.254.169.254": "169.254.169.254/32", "10.0.0.0/8": "10.0.0.0/8", "172.16.0.0/12": "172.16.0.0/12", "192.168.0.0/16": "192.168.0.0/16",
+		"2600::7": "2600::7/128", "2600::/16": "2600::/16",
+		"": "", ".": "", "10.0.0.1/8": "", "10.0.0.0/33": "", "fe80::1%eth0": "", "http://example.com": "", "1.2.3": "", "1.2.3.4:80": "",
+	} {
+		pattern, network, err := doze.ParseBypass(in)
+		got := ""
+		if network.IsValid() {
+			got = network.String()
+		} else if err == nil {
+			got = pattern.String()
+		}
+		if got != want {
+			t.Errorf("%q is %q, want %q: %v", in, got, want, err)
+		}
+	}
+}
+
+func FuzzBypass(f *testing.F) {
+	f.Add("10.0.0.0/8")
+	f.Add(".example.com")
+	f.Fuzz(func(t *testing.T, s string) {
+		pattern, network, err := doze.ParseBypass(s)
+		if err != nil {
+			return
+		}
+		if again, _, err := doze.ParseBypass(pattern.String()); !network.IsValid() && (err != nil || again != pattern) {
+			t.Errorf("%q is %v, and that is %v, %v", s, pattern, again, err)
+		}
+		if network.IsValid() && network != network.Masked() {
+			t.Errorf("%q is %v", s, network)
+		}
+	})
+}

@@ -40,18 +40,25 @@ func ParseAddressPool(all []string) (AddressPool, error) {
 // ParseNetwork reads an address of version 4, or a network in CIDR form. What is
 // wrong is Invalid.
 func ParseNetwork(s string) (netip.Prefix, error) {
+	network, err := parseNetwork(s)
+	if err == nil && !network.Addr().Is4() {
+		err = Errorf(Invalid, "%s must be of IPv4", clip(s))
+	}
+	return network, err
+}
+
+// parseNetwork is ParseNetwork for both versions of IP.
+func parseNetwork(s string) (netip.Prefix, error) {
 	network, err := netip.ParsePrefix(s)
 	if err != nil {
 		var one netip.Addr
-		if one, err = netip.ParseAddr(s); err == nil {
+		if one, err = netip.ParseAddr(s); err == nil && one.Zone() == "" {
 			network, err = one.Prefix(one.BitLen())
 		}
 	}
 	switch {
-	case err != nil:
+	case err != nil || !network.IsValid():
 		return netip.Prefix{}, Errorf(Invalid, "%q must be an address or a network, such as 203.0.113.7 or 203.0.113.0/28", clip(s))
-	case !network.Addr().Is4():
-		return netip.Prefix{}, Errorf(Invalid, "%s must be of IPv4: sandboxes have no other", clip(s))
 	case network != network.Masked():
 		return netip.Prefix{}, Errorf(Invalid, "%s has bits behind its network: write %s, or the address alone", s, network.Masked())
 	}

@@ -48,7 +48,7 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	if before == nil || before.to != d {
-		if before, err = e.find(ctx, d); err != nil {
+		if before, err = e.find(ctx, g, d); err != nil {
 			return nil, err
 		}
 	}
@@ -59,10 +59,14 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 		}
 		var c net.Conn
 		dialer := net.Dialer{ControlContext: e.guard(source)}
+		if source.IsValid() && source.Is4() != a.Unmap().Is4() {
+			err = broken(ruleNoSource) // a dedicated address reaches those of its own version
+			continue
+		}
 		if source.IsValid() {
 			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
 		}
-		if c, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(a.Unmap(), d.Port).String()); err == nil {
+		if c, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(a.Unmap(), d.Port).String()); err == nil {
 			tcp, ok := c.(*net.TCPConn)
 			if !ok {
 				return nil, fmt.Errorf("a connection of the kind %T", c)
@@ -84,19 +88,38 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 }
 
 // find returns the addresses of d that are tried, at least one.
-func (e *Egress) find(ctx context.Context, d Destination) (*found, error) {
+func (e *Egress) find(ctx context.Context, g *guest, d Destination) (*found, error) {
 	if d.Name == "" {
 		return &found{d, []netip.Addr{d.IP}}, nil
 	}
 	// The dot keeps the domains of the host from being tried below.
-	addresses, err := e.Resolver.LookupNetIP(ctx, "ip4", d.Name+".")
+	addresses, err := e.lookUp(ctx, g, d.Name)
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Unavailable, "the name %s cannot be resolved", d.Name)
 	}
 	if len(addresses) == 0 {
-		return nil, doze.Errorf(doze.Unavailable, "the name %s has no IPv4 address", d.Name)
+		return nil, doze.Errorf(doze.Unavailable, "the name %s has no address", d.Name)
 	}
-	return &found{d, addresses[:min(len(addresses), addressesTried)]}, nil
+	return &found{d, tried(addresses)}, nil
+}
+
+// tried are the addresses of a name that are tried, in this order. Those of version 4 go
+// first: a host that has no way for version 6 loses no time. There is room for one of
+// version 6.
+func tried(all []netip.Addr) []netip.Addr {
+	var four, six []netip.Addr
+	for _, a := range all {
+		if a = a.Unmap(); a.Is4() {
+			four = append(four, a)
+		} else {
+			six = append(six, a)
+		}
+	}
+	if len(six) > 0 {
+		four = four[:min(len(four), addressesTried-1)]
+	}
+	four = append(four, six...)
+	return four[:min(len(four), addressesTried)]
 }
 
 // reachable returns the addresses of d for dial, or the rule that dial would find
@@ -105,7 +128,7 @@ func (e *Egress) find(ctx context.Context, d Destination) (*found, error) {
 func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) (*found, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	at, err := e.find(ctx, d)
+	at, err := e.find(ctx, g, d)
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +159,9 @@ func (e *Egress) guard(source netip.Addr) func(_ context.Context, _, address str
 			return broken(rulePrivate)
 		}
 		var option error
+		if !to.Addr().Unmap().Is4() {
+			return nil
+		}
 		err = c.Control(func(fd uintptr) {
 			option = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 		})

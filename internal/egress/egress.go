@@ -36,6 +36,9 @@ type Options struct {
 	// version 4.
 	Pool     netip.Prefix
 	Resolver Resolver
+	// Upstream answers questions about names that sandboxes may connect to. Without one,
+	// sandboxes get addresses alone.
+	Upstream Upstream
 	// Denied reports whether no sandbox may reach an address, from an address of this
 	// machine, which is invalid where nobody knows it yet.
 	Denied func(from, to netip.Addr) bool
@@ -188,8 +191,9 @@ func (e *Egress) guest(from net.Addr) *guest {
 func (e *Egress) Run(ctx context.Context) error {
 	var servers sync.WaitGroup
 	e.web.BaseContext = func(net.Listener) context.Context { return ctx }
-	packets := &dns.Server{PacketConn: e.Questions, Handler: e}
-	questions := &dns.Server{Listener: e.questions, Handler: e}
+	answer := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { e.serveDNS(ctx, w, q) })
+	packets := &dns.Server{PacketConn: e.Questions, Handler: answer}
+	questions := &dns.Server{Listener: e.questions, Handler: answer}
 	for _, s := range []*dns.Server{packets, questions} {
 		servers.Go(func() { report(ctx, s.ActivateAndServe()) })
 	}

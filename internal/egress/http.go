@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,7 +158,8 @@ func (l *link) target(r *http.Request) (to Destination, rule string) {
 }
 
 // authority reads a host with an optional port, if usual is not 0. The host is a
-// name, or an address of version 4 in its one usual spelling.
+// name, or an address in its one usual spelling. One of version 6 that has one of version
+// 4 in it is none.
 func authority(s string, usual uint16) (to Destination, ok bool) {
 	host, port := s, ""
 	if h, p, err := net.SplitHostPort(s); err == nil {
@@ -173,7 +175,7 @@ func authority(s string, usual uint16) (to Destination, ok bool) {
 	}
 	if name, is := doze.ParseHost(host); is {
 		to.Name = name
-	} else if ip, err := netip.ParseAddr(host); err == nil && ip.Is4() {
+	} else if ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")); err == nil && !ip.Is4In6() && ip.Zone() == "" {
 		to.IP = ip
 	} else {
 		return to, false

@@ -76,7 +76,9 @@ const (
 	ruleNoSource  = "no-address"     // it would leave from a dedicated address, and there is none
 	ruleShared    = "dedicated-ip"   // it would leave from the address of the platform, which is closed
 	ruleUnlisted  = "allowedDomains" // there is a list, and the name is not in it
-	ruleOpen      = "default"
+	// ruleUnresolved is a question of the DNS about a name that the sandbox may not connect to.
+	ruleUnresolved = "unreachable-name"
+	ruleOpen       = "default"
 )
 
 // reasons tell a sandbox why a rule refuses its request, and what to do about it.
@@ -108,7 +110,8 @@ const dnsTLSPort = 853
 // httpPort is where requests in clear go.
 const httpPort = 80
 
-// webPorts are the ports of an entry that names none.
+// webPorts are those at which a client says which name it wants, and those of a routing
+// rule that names none.
 var webPorts = []uint16{httpPort, 443}
 
 // privateDomains are names of private networks.
@@ -120,11 +123,18 @@ type entry struct {
 	rule string
 }
 
+// A network is an entry of a list that is no domain.
+type network struct {
+	netip.Prefix
+	rule string
+}
+
 // Policy decides where a sandbox may connect to. It never changes.
 type Policy struct {
 	closed                     bool
 	private                    bool // names of private networks are resolved, too
 	bypass, allowed, forbidden []entry
+	past                       []network // of bypass
 	rules                      []doze.Destinations
 	secrets                    [][]string // that the rules use, by name
 
@@ -151,7 +161,18 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 	}
 	p.allowed, p.forbidden = list("allowedDomains", rules.AllowedDomains), list("forbiddenDomains", rules.ForbiddenDomains)
 	if !n.Has(doze.RulesetProxy) { // with it, nothing goes past the rules of the proxy
-		p.bypass = list("bypass", rules.Bypass)
+		for i, s := range rules.Bypass {
+			rule := fmt.Sprintf("bypass[%d]", i)
+			pattern, addresses, bad := doze.ParseBypass(s)
+			switch {
+			case bad != nil:
+				err = fmt.Errorf("%s: %q %w", rule, s, bad)
+			case addresses.IsValid():
+				p.past = append(p.past, network{addresses, rule})
+			default:
+				p.bypass = append(p.bypass, entry{pattern, rule})
+			}
+		}
 	}
 	for i, r := range rules.Routing {
 		destinations, bad := r.ParseDestinations()
@@ -234,7 +255,8 @@ func (p *Policy) Routed(d Destination) bool {
 }
 
 // Decide says whether a sandbox may connect to d. Of the lists, bypass goes
-// first; if there are allowed domains, the forbidden ones do not count.
+// first; if there are allowed domains, the forbidden ones do not count. An entry without
+// a port is for all ports, and in a routing rule for those of the web.
 func (p *Policy) Decide(d Destination) Verdict {
 	switch {
 	case p.closed:
@@ -243,23 +265,27 @@ func (p *Policy) Decide(d Destination) Verdict {
 		return Verdict{Rule: ruleMail}
 	case d.Name == "":
 		return p.decideUnnamed(d)
-	case !p.private && slices.ContainsFunc(privateDomains, func(s string) bool { return strings.HasSuffix(d.Name, s) }):
+	case !p.private && isPrivate(d.Name):
 		return Verdict{Rule: rulePrivate}
 	}
-	if e := find(p.bypass, d, webPorts); e != nil {
-		return Verdict{Allow: true, Rule: e.rule}
+	if e := find(p.bypass, d, nil); e != nil {
+		return Verdict{Allow: true, Rule: e.rule}.unlessDNS(d, e)
 	}
 	v := Verdict{Allow: true, Rule: ruleOpen}
 	if len(p.allowed) > 0 {
-		e := find(p.allowed, d, webPorts)
+		e := find(p.allowed, d, nil)
 		if e == nil {
 			return Verdict{Rule: ruleUnlisted}
 		}
 		v.Rule = e.rule
+		v = v.unlessDNS(d, e)
 	} else if e := find(p.forbidden, d, nil); e != nil {
 		return Verdict{Rule: e.rule}
-	} else if d.Port == dnsTLSPort {
-		return Verdict{Rule: ruleResolver}
+	} else {
+		v = v.unlessDNS(d, nil)
+	}
+	if !v.Allow {
+		return v
 	}
 	for i := range p.rules {
 		if p.rules[i].Reach(d.address()) {
@@ -269,9 +295,53 @@ func (p *Policy) Decide(d Destination) Verdict {
 	return v
 }
 
+// unlessDNS is v, or a refusal at the port of DNS by TLS: questions are for us. An entry
+// that decided and names that port is for it. There may be none.
+func (v Verdict) unlessDNS(d Destination, e *entry) Verdict {
+	if d.Port == dnsTLSPort && (e == nil || e.Port() != dnsTLSPort) {
+		return Verdict{Rule: ruleResolver}
+	}
+	return v
+}
+
+// passes returns the entry of bypass that an address is in, or nil.
+func (p *Policy) passes(ip netip.Addr) *network {
+	for i := range p.past {
+		if p.past[i].Contains(ip) {
+			return &p.past[i]
+		}
+	}
+	return nil
+}
+
+// Resolves reports whether the DNS may be asked about a name: if the sandbox may
+// connect to it at any port. So a question tells nobody what a connection could not.
+func (p *Policy) Resolves(name string) bool {
+	covers := func(e entry) bool { return e.Covers(name) }
+	switch {
+	case p.closed, !p.private && isPrivate(name):
+		return false
+	case slices.ContainsFunc(p.bypass, covers):
+		return true
+	case len(p.allowed) > 0:
+		return slices.ContainsFunc(p.allowed, covers)
+	default:
+		return !slices.ContainsFunc(p.forbidden, func(e entry) bool { return covers(e) && e.Port() == 0 })
+	}
+}
+
+// isPrivate reports whether a name is of a private network.
+func isPrivate(name string) bool {
+	return slices.ContainsFunc(privateDomains, func(s string) bool { return strings.HasSuffix(name, s) })
+}
+
 // decideUnnamed is Decide for a destination without a name. Behind an address
-// there may be any name: only a sandbox without lists may connect to one.
+// there may be any name: only a sandbox without lists may connect to one, or one that
+// lists the address in bypass.
 func (p *Policy) decideUnnamed(d Destination) Verdict {
+	if n := p.passes(d.IP); n != nil {
+		return Verdict{Allow: true, Rule: n.rule}.unlessDNS(d, nil)
+	}
 	if !d.IP.IsValid() || len(p.allowed)+len(p.forbidden) > 0 {
 		return Verdict{Rule: ruleNoName}
 	}

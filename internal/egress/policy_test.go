@@ -20,6 +20,9 @@ func TestDecide(t *testing.T) {
 	forbidden := lists(doze.Proxy{ForbiddenDomains: []string{"a.test", "b.test:8443"}})
 	sealed := lists(*allowed.Proxy)
 	sealed.Firewall = &doze.Firewall{Rulesets: []string{doze.RulesetProxy}}
+	addressed := lists(doze.Proxy{AllowedDomains: []string{"a.test"}, Bypass: []string{"1.2.3.4", "5.6.0.0/16", "2600::/16", ".dotted.test"}})
+	sealedAddressed := lists(*addressed.Proxy)
+	sealedAddressed.Firewall = sealed.Firewall
 	routed := lists(doze.Proxy{Routing: []doze.ProxyTarget{{Destinations: []string{"a.test"}}, {Destinations: []string{"*"}}}})
 
 	for name, tt := range map[string]struct {
@@ -32,7 +35,20 @@ func TestDecide(t *testing.T) {
 		"a wildcard":                       {allowed, named("x.b.test", 443), allow("allowedDomains[1]")},
 		"a wildcard is not itself":         {allowed, named("b.test", 443), Verdict{Rule: "allowedDomains"}},
 		"not in the list":                  {allowed, named("z.test", 443), Verdict{Rule: "allowedDomains"}},
-		"another port":                     {allowed, named("a.test", 22), Verdict{Rule: "allowedDomains"}},
+		"any port":                         {allowed, named("a.test", 22), allow("allowedDomains[0]")},
+		"any port of a wildcard":           {allowed, named("x.b.test", 5432), allow("allowedDomains[1]")},
+		"any port of all":                  {lists(doze.Proxy{AllowedDomains: []string{"*"}}), named("z.test", 22), allow("allowedDomains[0]")},
+		"mail of all":                      {lists(doze.Proxy{AllowedDomains: []string{"*"}}), named("z.test", 25), Verdict{Rule: "mail"}},
+		"DNS by TLS of all":                {lists(doze.Proxy{AllowedDomains: []string{"*"}}), named("z.test", 853), Verdict{Rule: "resolver"}},
+		"DNS by TLS past the lists":        {allowed, named("past.test", 853), Verdict{Rule: "resolver"}},
+		"past the lists at any port":       {allowed, named("past.test", 22), allow("bypass[0]")},
+		"an address past the lists":        {addressed, public, allow("bypass[0]")},
+		"a network past the lists":         {addressed, Destination{IP: netip.MustParseAddr("5.6.1.1"), Port: 22}, allow("bypass[1]")},
+		"one of IPv6 past the lists":       {addressed, Destination{IP: netip.MustParseAddr("2600::1"), Port: 22}, allow("bypass[2]")},
+		"mail past the lists":              {addressed, Destination{IP: public.IP, Port: 25}, Verdict{Rule: "mail"}},
+		"an address beside it":             {addressed, Destination{IP: netip.MustParseAddr("1.2.3.5"), Port: 443}, Verdict{Rule: "no-name"}},
+		"a name with a dot in front":       {addressed, named("x.dotted.test", 443), allow("bypass[3]")},
+		"no address past a sealed proxy":   {sealedAddressed, public, Verdict{Rule: "no-name"}},
 		"a port of an entry":               {allowed, named("c.test", 8443), allow("allowedDomains[2]")},
 		"no other port than that":          {allowed, named("c.test", 443), Verdict{Rule: "allowedDomains"}},
 		"mail, whatever the list says":     {allowed, named("d.test", 25), Verdict{Rule: "mail"}},
@@ -79,6 +95,44 @@ func TestDecide(t *testing.T) {
 				t.Errorf("with everything closed: %+v", v)
 			}
 		})
+	}
+}
+
+// TestResolves: the DNS is asked about a name if the sandbox may connect to it, and
+// about no other.
+func TestResolves(t *testing.T) {
+	t.Parallel()
+	allowed := &doze.Proxy{AllowedDomains: []string{"a.test", "*.b.test", "c.test:22"}, Bypass: []string{"past.test"}}
+	forbidden := &doze.Proxy{ForbiddenDomains: []string{"a.test", "b.test:22"}}
+	for name, tt := range map[string]struct {
+		proxy   *doze.Proxy
+		private bool
+		want    bool
+	}{
+		"a.test": {allowed, false, true}, "x.b.test": {allowed, false, true}, "c.test": {allowed, false, true}, "past.test": {allowed, false, true},
+		"b.test": {allowed, false, false}, "secret.z.test": {allowed, false, false}, "x.a.test": {allowed, false, false},
+		"any.test": {nil, false, true}, "x.internal": {nil, false, false}, "y.internal": {nil, true, true},
+	} {
+		p, err := Compile(&doze.Network{Proxy: tt.proxy}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.private = tt.private
+		if got := p.Resolves(name); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if shut, err := Compile(&doze.Network{Proxy: tt.proxy}, true); err != nil || shut.Resolves(name) {
+			t.Errorf("%s, with everything closed: %v", name, err)
+		}
+	}
+	p, err := Compile(&doze.Network{Proxy: forbidden}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"a.test": false, "b.test": true, "z.test": true} {
+		if got := p.Resolves(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

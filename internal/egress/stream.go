@@ -113,6 +113,9 @@ func (s *stream) mustLook() bool {
 		return true
 	}
 	rules := s.g.rules()
+	if rules.passes(s.to.IP) != nil {
+		return false // the proxy looks into nothing that goes past it
+	}
 	return rules.Named() && slices.Contains(webPorts, s.to.Port) || rules.Routed(s.to)
 }
 

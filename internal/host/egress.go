@@ -31,7 +31,8 @@ func (h *Host) openEgress(ctx context.Context) error {
 	o := egress.Options{
 		Interceptor: opened,
 		Pool:        hostnet.Names, Resolver: h.o.Resolver, Denied: h.denied, Private: len(h.o.Opened) > 0,
-		Closed: h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
+		Upstream: upstream(h.o.DNS),
+		Closed:   h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
 		Meter:  h.traffic.of,
 		Barred: func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },
 	}
@@ -48,6 +49,14 @@ func (h *Host) openEgress(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// upstream answers questions about records that are no addresses.
+func upstream(server string) egress.Servers {
+	if server == "" {
+		return nil
+	}
+	return egress.Servers{server}
 }
 
 // watchRefusals writes down what the filter refuses, and what it lets past the

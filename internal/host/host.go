@@ -79,6 +79,7 @@ type Options struct {
 	Egress                    string        // EgressClosed, EgressOpen or EgressDirect
 	EgressLink                string        // network interface of dedicated addresses; empty: there are none
 	Resolver                  *net.Resolver // that answers what sandboxes ask through the proxy
+	DNS                       string        // host:port of the server behind Resolver; empty: those of this host
 
 	Drives drive.Options // an empty URL: there are no drives
 

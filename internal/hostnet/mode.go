@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/google/nftables"
@@ -181,17 +182,13 @@ func (n *Net) ListenPacket(ctx context.Context, port uint16) (c net.PacketConn, 
 func anywhere(port uint16) string { return ":" + strconv.Itoa(int(port)) }
 
 // NotPublic reports whether nobody may reach an address, whatever the operator
-// opens: all but those of the public internet of version 4.
+// opens: all but those of the public internet.
 func NotPublic(a netip.Addr) bool {
-	if !a.Is4() {
-		return true
+	within := func(p netip.Prefix) bool { return p.Contains(a) }
+	if a.Is4() {
+		return slices.ContainsFunc(notPublic, within)
 	}
-	for _, p := range notPublic {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return !public6.Contains(a) || slices.ContainsFunc(notPublic6, within)
 }
 
 // egressRules adds the sets of links, and the rules of each mode, to the filter

@@ -304,3 +304,20 @@ func TestMissingRule(t *testing.T) {
 		t.Errorf("after a start: %v", err)
 	}
 }
+
+// TestNotPublic: of each version, what is not of the public internet is closed, and
+// whatever has an address of the other version in it.
+func TestNotPublic(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]bool{
+		"8.8.8.8": false, "10.1.2.3": true, "169.254.169.254": true, "198.18.0.1": true, "255.255.255.255": true,
+		"2606:4700::1111": false, "2a00:1450::1": false,
+		"::": true, "::1": true, "::7f00:1": true, "::ffff:8.8.8.8": true, "64:ff9b::808:808": true, "64:ff9b:1::1": true, "100::1": true,
+		"2001::1": true, "2001:db8::1": true, "2002:808:808::1": true, "3fff::1": true,
+		"fc00::1": true, "fd00:ec2::254": true, "fe80::1": true, "fec0::1": true, "ff02::1": true, "4000::1": true,
+	} {
+		if got := NotPublic(netip.MustParseAddr(address)); got != want {
+			t.Errorf("%s: %v", address, got)
+		}
+	}
+}

@@ -33,6 +33,20 @@ var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("240.0.0.0/4"), // and the broadcast address
 }
 
+// public6 is what is given out of IPv6. Everything else is closed: addresses of the host
+// and of links, unique local ones and groups. So are 64:ff9b::/96 and ::ffff:0:0/96, whose
+// addresses have one of IPv4 in them.
+var public6 = netip.MustParsePrefix("2000::/3")
+
+// notPublic6 are the networks in public6 that are not public. Those of Teredo and 6to4
+// lead to an address of IPv4, which may be any.
+var notPublic6 = []netip.Prefix{
+	netip.MustParsePrefix("2001::/23"), // of protocols, with Teredo
+	netip.MustParsePrefix("2001:db8::/32"),
+	netip.MustParsePrefix("2002::/16"), // 6to4
+	netip.MustParsePrefix("3fff::/20"), // for documents
+}
+
 // making is held while a table is made that has sets: the library numbers those of
 // all tables, and does not lock that number.
 var making sync.Mutex

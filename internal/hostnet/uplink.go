@@ -298,7 +298,7 @@ func resolvers(conf io.Reader) (all []netip.Addr, err error) {
 			continue
 		}
 		a, err := netip.ParseAddr(fields[1])
-		if err == nil && !NotPublic(a) {
+		if err == nil && a.Is4() && !NotPublic(a) {
 			all = append(all, a)
 		}
 	}

@@ -28,7 +28,7 @@ func (s Settings) Host() host.Options {
 		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration, MetricsPerSandbox: s.PerSandbox,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
-		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(),
+		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
 		Drives: s.Bucket(),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,8 +30,11 @@ import (
 // otherIP is another address of the internet of these tests, and ownIP the one
 // of the machine.
 const (
-	otherIP = "5.6.7.8"
-	ownIP   = "1.2.3.1"
+	otherIP  = "5.6.7.8"
+	listedIP = "5.6.7.9" // in bypass
+	ownIP    = "1.2.3.1"
+	publicV6 = "2600:5::4"
+	ownV6    = "2600:5::1"
 )
 
 // netnsTest is set in the copy of this process that has a network namespace of its
@@ -52,20 +56,35 @@ func newInternet(t *testing.T) *internet {
 	run(t, "ip", "link", "add", "wan", "type", "veth", "peer", "name", "wan", "netns", pid)
 	run(t, "ip", "addr", "add", ownIP+"/24", "dev", "wan")
 	run(t, "ip", "link", "set", "wan", "up")
+	run(t, "ip", "addr", "add", ownV6+"/64", "dev", "wan", "nodad")
 	out := func(args ...string) { run(t, "nsenter", append([]string{"--net=" + outside, "ip"}, args...)...) }
 	out("link", "set", "lo", "up")
-	for _, ip := range []string{publicIP + "/24", otherIP + "/32", metadataIP + "/32", privateIP + "/32"} {
+	for _, ip := range []string{publicIP + "/24", otherIP + "/32", listedIP + "/32", metadataIP + "/32", privateIP + "/32"} {
 		out("addr", "add", ip, "dev", "wan")
+	}
+	for _, ip := range []string{publicV6 + "/64", "fd00::4/128", "64:ff9b::a9fe:a9fe/128"} {
+		out("addr", "add", ip, "dev", "wan", "nodad")
 	}
 	out("link", "set", "wan", "up")
 	run(t, "ip", "route", "add", "default", "via", publicIP)
+	run(t, "ip", "-6", "route", "add", "default", "via", publicV6)
 	n := &internet{zone: dnstest.Serve(t)}
 	for name, ip := range map[string][4]byte{
 		"allowed.test": {1, 2, 3, 4}, "a.wild.test": {1, 2, 3, 4}, "wild.test": {1, 2, 3, 4}, "ported.test": {1, 2, 3, 4}, "fronted.test": {1, 2, 3, 4},
 		"free.test": {1, 2, 3, 4}, "evil.test": {5, 6, 7, 8}, "direct.test": {5, 6, 7, 8}, "rebind.test": {169, 254, 169, 254}, "own.test": {1, 2, 3, 1}, "inner.test": {192, 168, 77, 1},
+		"mail.test": {1, 2, 3, 4},
 	} {
 		n.zone.A(name, ip)
 	}
+	for name, ip := range map[string]string{
+		"a.six.test": publicV6, "own.six.test": ownV6, "unique.six.test": "fd00::4", "link.six.test": "fe80::1", "loop.six.test": "::1",
+		"mapped.six.test": "::ffff:169.254.169.254", "translated.six.test": "64:ff9b::a9fe:a9fe",
+	} {
+		n.zone.AAAA(name, netip.MustParseAddr(ip).As16())
+	}
+	n.zone.TXT("allowed.test", "a text")
+	n.zone.TXT("free.test", "a text")
+	n.zone.TXT("evil.test", "a text")
 	within(t, outside, func() error { return n.serve(t) })
 	for _, port := range []string{"80", "8080"} { // of the machine itself
 		l, err := net.Listen("tcp4", net.JoinHostPort(ownIP, port))
@@ -96,7 +115,7 @@ func (n *internet) serve(t *testing.T) error {
 		}
 	})
 	for port, secure := range map[string]bool{"80": false, "443": true} {
-		l, err := net.Listen("tcp4", ":"+port)
+		l, err := net.Listen("tcp", ":"+port)
 		if err != nil {
 			return err
 		}
@@ -108,7 +127,7 @@ func (n *internet) serve(t *testing.T) error {
 		}
 		t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	}
-	for _, port := range []string{"25", "53", "853", "8080", "8443", "9999"} {
+	for _, port := range []string{"25", "53", "853", "5432", "8080", "8443", "9999"} {
 		l, err := net.Listen("tcp4", ":"+port)
 		if err != nil {
 			return err
@@ -139,7 +158,7 @@ func (n *internet) serve(t *testing.T) error {
 	return nil
 }
 
-// count greets whoever connects; at other ports than that of an entry, nobody
+// count greets whoever connects; at other ports than those of tests that may, nobody
 // may.
 func (n *internet) count(l net.Listener) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -148,7 +167,7 @@ func (n *internet) count(l net.Listener) {
 		if err != nil {
 			return // the listener is closed
 		}
-		if port != "8443" {
+		if port != "8443" && port != "5432" {
 			n.leaked.Add(1)
 		}
 		_, _ = io.WriteString(c, greeting)
@@ -380,12 +399,13 @@ func TestEgress(t *testing.T) {
 	n := newInternet(t)
 	p, c := start(t, "--egress", "open", "--resolver", n.zone.Address, "--pause-after", "1h", "--warm-pool", "1")
 	sb := named("one", 2048)
+	bypass := []string{"direct.test", metadataIP, "192.168.0.0/16", listedIP}
 	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{
-		AllowedDomains: []string{"allowed.test", "*.wild.test", "ported.test:8443", "mail.test:25", "rebind.test", "own.test", "inner.test"},
-		Bypass:         []string{"direct.test"},
+		AllowedDomains: []string{"allowed.test", "*.wild.test", "ported.test:8443", "mail.test:25", "rebind.test", "own.test", "inner.test", "*.six.test"},
+		Bypass:         bypass,
 	}}
 	sb, one := create(t, c, sb)
-	if diff := cmp.Diff([]string{"direct.test"}, sb.Spec.Network.Proxy.Bypass); diff != "" {
+	if diff := cmp.Diff(bypass, sb.Spec.Network.Proxy.Bypass); diff != "" {
 		t.Error(diff)
 	}
 	_, two := create(t, c, extra("two", "iptables")) // which has raw sockets
@@ -399,7 +419,7 @@ func TestEgress(t *testing.T) {
 	if n.leaked.Load() != 0 || n.datagrams.Load() != 0 {
 		t.Errorf("%d connections and %d packets went where nothing may go", n.leaked.Load(), n.datagrams.Load())
 	}
-	for name, want := range map[string]bool{"allowed.test": true, "evil.test": false, "stolen.evil.test": false} {
+	for name, want := range map[string]bool{"allowed.test": true, "evil.test": false, "stolen.evil.test": false, "a.six.test": true} {
 		if got := n.zone.Asked(name); got != want {
 			t.Errorf("%s was asked of the DNS: %v", name, got)
 		}
@@ -480,7 +500,10 @@ func (n *internet) rows(gateway, neighbour string) map[string]row {
 		"a resolver in a private network": {"dns", args(privateIP, "allowed.test"), "1 answers, code 0"},
 		"DNS over TLS":                    {"tls", args(publicIP, "allowed.test", 853), "refused"},
 		"DNS over HTTPS":                  {"tls", args("dns.evil.test", "dns.evil.test"), "refused"},
-		"a text":                          {"dns", args(publicIP, "allowed.test", 16), "0 answers, code 0"},
+		"a text":                          {"dns", args(publicIP, "allowed.test", 16), "1 answers, code 0"},
+		"a text, elsewhere":               {"dns", args(publicIP, "evil.test", 16), "0 answers, code 5"},
+		"a name that does not exist":      {"dns", args(publicIP, "none.six.test"), "0 answers, code 3"},
+		"a name of version 6":             {"dns", args(publicIP, "a.six.test", 28), "1 answers, code 0"},
 		"an address of version 6":         {"dns", args(publicIP, "allowed.test", 28), "0 answers, code 0"},
 		"a key for a hidden name":         {"dns", args(publicIP, "allowed.test", 65), "0 answers, code 0"},
 		"more in a question":              {"dns_more", args(publicIP, "allowed.test", "stolen"), "1 answers, code 0"},
@@ -527,19 +550,35 @@ func (n *internet) rows(gateway, neighbour string) map[string]row {
 		"version 6":                        {"six", args("2001:db8::1"), "error"},
 		"version 4 in version 6, metadata": {"six", args("::ffff:169.254.169.254"), "refused"},
 
-		"another port":             {"raw", args("allowed.test", 9999), "refused"},
-		"a port of an entry":       {"raw", args("ported.test", 8443), greeting},
-		"another one than that":    {"web", args("ported.test"), blocked},
-		"mail":                     {"raw", args("mail.test", 25), "refused"},
-		"mail to an address":       {"raw", args(publicIP, 25), "refused"},
-		"past the proxy":           {"tls", args("direct.test", "direct.test"), "200 host=direct.test sni=direct.test at=5.6.7.8:443"},
-		"curl as it comes":         {"curl", args("https://allowed.test/"), "200 200"},
-		"curl, elsewhere":          {"curl", args("https://evil.test/"), "curl 56 000 403"},
-		"curl, plain":              {"curl", args("http://evil.test/"), "403 000"},
-		"curl without a proxy":     {"curl", args("--noproxy", "*", "https://allowed.test/"), "200 000"},
-		"curl, elsewhere, without": {"curl", args("--noproxy", "*", "https://evil.test/"), "curl 35"},
-		"curl past the proxy":      {"curl", args("https://direct.test/"), "200 000"},
-		"curl, metadata":           {"curl", args("http://169.254.169.254/"), "curl 7"},
+		"version 6 by name":         {"web", args("a.six.test"), "200 host=a.six.test sni=- at=[" + publicV6 + "]:80"},
+		"version 6 by name and TLS": {"tls", args("a.six.test", "a.six.test"), "200 host=a.six.test sni=a.six.test at=[" + publicV6 + "]:443"},
+		"a tunnel to version 6":     {"tunnel", args("["+publicV6+"]:80", nil, "a.six.test"), blocked},
+		"this machine by version 6": {"web", args("own.six.test"), blocked},
+		"a unique local address":    {"web", args("unique.six.test"), blocked},
+		"an address of a link":      {"web", args("link.six.test"), blocked},
+		"the loopback of version 6": {"web", args("loop.six.test"), blocked},
+		"version 4 in version 6":    {"web", args("mapped.six.test"), blocked},
+		"version 4 in NAT64":        {"web", args("translated.six.test"), blocked},
+		"an address in bypass":      {"web", args(listedIP), "200 host=" + listedIP + " sni=- at=" + listedIP + ":80"},
+		"an address in bypass, TLS": {"tls", args(listedIP, "evil.test"), "200 host=evil.test sni=evil.test at=" + listedIP + ":443"},
+		"any port of an entry":      {"raw", args("allowed.test", 5432), greeting},
+		"any port of a wildcard":    {"raw", args("a.wild.test", 5432), greeting},
+		"any port of another":       {"raw", args("evil.test", 5432), "refused"},
+		"any port of the metadata":  {"raw", args("rebind.test", 5432), "refused"},
+		"any port of this machine":  {"raw", args("own.test", 8080), "refused"},
+		"DNS over TLS, by an entry": {"tls", args("allowed.test", "allowed.test", 853), "refused"},
+		"a port of an entry":        {"raw", args("ported.test", 8443), greeting},
+		"another one than that":     {"web", args("ported.test"), blocked},
+		"mail":                      {"raw", args("mail.test", 25), "refused"},
+		"mail to an address":        {"raw", args(publicIP, 25), "refused"},
+		"past the proxy":            {"tls", args("direct.test", "direct.test"), "200 host=direct.test sni=direct.test at=5.6.7.8:443"},
+		"curl as it comes":          {"curl", args("https://allowed.test/"), "200 200"},
+		"curl, elsewhere":           {"curl", args("https://evil.test/"), "curl 56 000 403"},
+		"curl, plain":               {"curl", args("http://evil.test/"), "403 000"},
+		"curl without a proxy":      {"curl", args("--noproxy", "*", "https://allowed.test/"), "200 000"},
+		"curl, elsewhere, without":  {"curl", args("--noproxy", "*", "https://evil.test/"), "curl 35"},
+		"curl past the proxy":       {"curl", args("https://direct.test/"), "200 000"},
+		"curl, metadata":            {"curl", args("http://169.254.169.254/"), "curl 7"},
 
 		"a static program":                    {"static", args("web", "allowed.test"), reached},
 		"a static program, elsewhere":         {"static", args("web", "evil.test"), blocked},
@@ -558,7 +597,13 @@ func (n *internet) withoutRules(gateway, neighbour string) map[string]row {
 		"a name, by TLS":               {"tls", args("free.test", "free.test"), "200 host=free.test sni=free.test"},
 		"an address":                   {"web", args(publicIP), "200 host=1.2.3.4"},
 		"no name, by TLS":              {"tls", args(publicIP, nil), "200"},
-		"a text":                       {"dns", args(publicIP, "free.test", 16), "0 answers, code 0"},
+		"a text":                       {"dns", args(publicIP, "free.test", 16), "1 answers, code 0"},
+		"a name of version 6":          {"dns", args(publicIP, "a.six.test", 28), "1 answers, code 0"},
+		"version 6":                    {"web", args("a.six.test"), "200 host=a.six.test sni=- at=[" + publicV6 + "]:80"},
+		"a tunnel to version 6":        {"tunnel", args("["+publicV6+"]:80", nil, "a.six.test"), "200 host=a.six.test sni=- at=[" + publicV6 + "]:80"},
+		"a tunnel to this machine":     {"tunnel", args("["+ownV6+"]:80", nil, "a.six.test"), blocked},
+		"a tunnel to NAT64":            {"tunnel", args("[64:ff9b::a9fe:a9fe]:80", nil, "a.six.test"), blocked},
+		"a name that does not exist":   {"dns", args(publicIP, "none.test"), "0 answers, code 3"},
 		"a resolver elsewhere":         {"dns", args(publicIP, "free.test"), "1 answers, code 0"},
 		"a resolver elsewhere, by TCP": {"dns_tcp", args(publicIP, "free.test"), "1 answers, code 0"},
 		"UDP":                          {"datagram", args(publicIP, 443), "nothing"},

@@ -24,18 +24,21 @@ type Zone struct {
 	Address string // host:port, of both protocols
 
 	mu     sync.Mutex
-	txt    map[string]string  // guarded by mu; by name with a dot at its end
-	cname  map[string]string  // guarded by mu
-	a      map[string][4]byte // guarded by mu
-	silent bool               // guarded by mu; it refuses every question
-	lame   string             // guarded by mu; a name that it refuses questions about
-	asked  map[string]bool    // guarded by mu; names that somebody asked for
+	txt    map[string]string   // guarded by mu; by name with a dot at its end
+	cname  map[string]string   // guarded by mu
+	a      map[string][4]byte  // guarded by mu
+	aaaa   map[string][16]byte // guarded by mu
+	mx     map[string]string   // guarded by mu; the host that takes mail
+	srv    map[string]string   // guarded by mu; the host of the service
+	silent bool                // guarded by mu; it refuses every question
+	lame   string              // guarded by mu; a name that it refuses questions about
+	asked  map[string]bool     // guarded by mu; names that somebody asked for
 }
 
 // Serve starts a server that knows nothing yet, for as long as tb lasts.
 func Serve(tb testing.TB) *Zone {
 	tb.Helper()
-	z := &Zone{txt: map[string]string{}, cname: map[string]string{}, a: map[string][4]byte{}, asked: map[string]bool{}}
+	z := &Zone{txt: map[string]string{}, cname: map[string]string{}, a: map[string][4]byte{}, aaaa: map[string][16]byte{}, mx: map[string]string{}, srv: map[string]string{}, asked: map[string]bool{}}
 	packets, streams := listen(tb)
 	z.Address = packets.LocalAddr().String()
 	var servers sync.WaitGroup
@@ -83,6 +86,15 @@ func (z *Zone) CNAME(name, to string) { z.set(func() { z.cname[dotted(name)] = d
 
 // A gives a name an address.
 func (z *Zone) A(name string, ip [4]byte) { z.set(func() { z.a[dotted(name)] = ip }) }
+
+// AAAA gives a name an address of version 6.
+func (z *Zone) AAAA(name string, ip [16]byte) { z.set(func() { z.aaaa[dotted(name)] = ip }) }
+
+// MX makes a host the one that takes mail for a name.
+func (z *Zone) MX(name, host string) { z.set(func() { z.mx[dotted(name)] = dotted(host) }) }
+
+// SRV makes a host the one of a service, at the port 5060.
+func (z *Zone) SRV(name, host string) { z.set(func() { z.srv[dotted(name)] = dotted(host) }) }
 
 // ForgetTXT removes all texts.
 func (z *Zone) ForgetTXT() { z.set(func() { clear(z.txt) }) }
@@ -189,12 +201,21 @@ func (z *Zone) answer(in []byte) ([]byte, error) {
 	}
 	text, hasText := z.txt[name]
 	ip, hasIP := z.a[name]
+	six, hasSix := z.aaaa[name]
+	mail, hasMail := z.mx[name]
+	service, hasService := z.srv[name]
 	switch {
 	case hasText && q.Type == dnsmessage.TypeTXT:
 		add(q.Type, &dnsmessage.TXTResource{TXT: []string{text}})
 	case hasIP && q.Type == dnsmessage.TypeA:
 		add(q.Type, &dnsmessage.AResource{A: ip})
-	case !hasText && !hasIP && len(m.Answers) == 0:
+	case hasSix && q.Type == dnsmessage.TypeAAAA:
+		add(q.Type, &dnsmessage.AAAAResource{AAAA: six})
+	case hasMail && q.Type == dnsmessage.TypeMX:
+		add(q.Type, &dnsmessage.MXResource{Pref: 10, MX: dnsmessage.MustNewName(mail)})
+	case hasService && q.Type == dnsmessage.TypeSRV:
+		add(q.Type, &dnsmessage.SRVResource{Port: 5060, Target: dnsmessage.MustNewName(service)})
+	case !hasText && !hasIP && !hasSix && !hasMail && !hasService && len(m.Answers) == 0:
 		m.RCode = dnsmessage.RCodeNameError
 	}
 	return m.Pack()
