@@ -168,9 +168,10 @@ func (e *Egress) answer(ctx context.Context, g *guest, q *dns.Msg) *dns.Msg {
 		if known {
 			six, m.Rcode = e.existing(ctx, g, name)
 		}
-		if m.Rcode == dns.RcodeSuccess {
+		switch m.Rcode {
+		case dns.RcodeSuccess:
 			m.Answer = g.addressRecords(question, name, six)
-		} else if m.Rcode == noAddress {
+		case noAddress:
 			m.Rcode = dns.RcodeSuccess
 		}
 	case dns.TypeCNAME, dns.TypeMX, dns.TypeNS, dns.TypeSOA, dns.TypeSRV, dns.TypeTXT, dns.TypeCAA:

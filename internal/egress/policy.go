@@ -209,7 +209,7 @@ func Compile(n *doze.Network, closed bool) (*Policy, error) {
 func (p *Policy) Source(d Destination, ip netip.Addr) (netip.Addr, error) {
 	dedicated := p.dedicated
 	for _, w := range p.exits {
-		if find(w.names, d, nil) != nil || slices.ContainsFunc(w.networks, func(n netip.Prefix) bool { return n.Contains(ip) }) {
+		if find(w.names, d) != nil || slices.ContainsFunc(w.networks, func(n netip.Prefix) bool { return n.Contains(ip) }) {
 			dedicated = w.dedicated
 			break
 		}
@@ -268,18 +268,18 @@ func (p *Policy) Decide(d Destination) Verdict {
 	case !p.private && isPrivate(d.Name):
 		return Verdict{Rule: rulePrivate}
 	}
-	if e := find(p.bypass, d, nil); e != nil {
+	if e := find(p.bypass, d); e != nil {
 		return Verdict{Allow: true, Rule: e.rule}.unlessDNS(d, e)
 	}
 	v := Verdict{Allow: true, Rule: ruleOpen}
 	if len(p.allowed) > 0 {
-		e := find(p.allowed, d, nil)
+		e := find(p.allowed, d)
 		if e == nil {
 			return Verdict{Rule: ruleUnlisted}
 		}
 		v.Rule = e.rule
 		v = v.unlessDNS(d, e)
-	} else if e := find(p.forbidden, d, nil); e != nil {
+	} else if e := find(p.forbidden, d); e != nil {
 		return Verdict{Rule: e.rule}
 	} else {
 		v = v.unlessDNS(d, nil)
@@ -351,12 +351,12 @@ func (p *Policy) decideUnnamed(d Destination) Verdict {
 	return Verdict{Allow: true, Rule: ruleOpen}
 }
 
-// find returns the first entry that covers d, or nil. An entry without a port
-// is for those of usual; for all, if that is nil.
-func find(all []entry, d Destination, usual []uint16) *entry {
+// find returns the first entry that covers d, or nil. An entry without a port is for
+// all.
+func find(all []entry, d Destination) *entry {
 	for i := range all {
 		e := &all[i]
-		if e.Covers(d.Name) && (e.Port() == d.Port || e.Port() == 0 && (usual == nil || slices.Contains(usual, d.Port))) {
+		if e.Covers(d.Name) && (e.Port() == d.Port || e.Port() == 0) {
 			return e
 		}
 	}

@@ -200,14 +200,14 @@ func FuzzAuthority(f *testing.F) {
 var pool = netip.MustParsePrefix("198.18.0.0/15")
 
 // asking returns an Egress that serves nobody, and one of its sandboxes. It asks a DNS.
-func asking(t testing.TB, z *dnstest.Zone, n *doze.Network) (*Egress, *guest) {
-	t.Helper()
+func asking(tb testing.TB, z *dnstest.Zone, n *doze.Network) (*Egress, *guest) {
+	tb.Helper()
 	e := New(Options{
 		Pool: pool, Resolver: z.Resolver(), Upstream: Servers{z.Address},
 		Denied: func(_, a netip.Addr) bool { return a.IsPrivate() }, Decided: func(bool) {},
 	})
 	if err := e.Admit(Guest{UID: "a", IP: home}, n); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return e, e.guests[home]
 }

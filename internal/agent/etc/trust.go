@@ -84,18 +84,18 @@ func Trust(root, more string) error {
 func imageBundle(root string) (file string, all []byte) {
 	for _, name := range bundles {
 		file := filepath.Join(root, name)
-		real, err := filepath.EvalSymlinks(file)
+		target, err := filepath.EvalSymlinks(file)
 		if err != nil {
 			continue
 		}
-		b, err := environ.ReadFile(real)
+		b, err := environ.ReadFile(target)
 		if err != nil || len(b) == 0 {
 			continue
 		}
-		if all = withoutOurs(b); real == filepath.Join(root, doze.TrustFile) {
+		if all = withoutOurs(b); target == filepath.Join(root, doze.TrustFile) {
 			return "", all // it is linked to ours already
 		}
-		return real, append(all, '\n')
+		return target, append(all, '\n')
 	}
 	return "", nil
 }

@@ -136,7 +136,7 @@ func signed(t *testing.T, name string) (leaf string, by issuer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	make := func(c, parent *x509.Certificate) string {
+	sign := func(c, parent *x509.Certificate) string {
 		raw, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), key)
 		if err != nil {
 			t.Fatal(err)
@@ -151,5 +151,5 @@ func signed(t *testing.T, name string) (leaf string, by issuer) {
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "host"}, DNSNames: []string{"host"},
 		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
 	}
-	return make(host, authority), issuer{strings.TrimSpace(make(authority, authority)) + "\n"}
+	return sign(host, authority), issuer{strings.TrimSpace(sign(authority, authority)) + "\n"}
 }

@@ -64,13 +64,13 @@ func TestVariables(t *testing.T) {
 		}
 	}
 	show := func() string {
-		return strings.TrimSpace(s.Exec(t, `echo "${NO_PROXY-none} ${HTTPS_PROXY-none} ${BUNDLE-none}"`).Stdout)
+		return strings.TrimSpace(s.Exec(t, `echo "${NO_PROXY-no} ${HTTPS_PROXY-none} ${BUNDLE-empty}"`).Stdout)
 	}
 	tell("/doze/identity", `{"env":["PATH=/usr/bin:/bin","NO_PROXY=a","BUNDLE=mine"],"platform":["NO_PROXY"]}`)
 	for _, step := range []struct{ body, want string }{
 		{`{"env":["NO_PROXY=b","HTTPS_PROXY=p","BUNDLE=ours"]}`, "b p mine"},
 		{`{"env":["NO_PROXY=c"]}`, "c none mine"},
-		{`{"env":["BAD","=x"]}`, "none none mine"},
+		{`{"env":["BAD","=x"]}`, "no none mine"},
 	} {
 		tell("/doze/variables", step.body)
 		if got := show(); got != step.want {
@@ -79,7 +79,7 @@ func TestVariables(t *testing.T) {
 	}
 	tell("/doze/identity", `{"env":["PATH=/usr/bin:/bin"]}`)
 	tell("/doze/variables", `{"env":[]}`)
-	if got := show(); got != "none none none" {
+	if got := show(); got != "no none empty" {
 		t.Errorf("of another sandbox: %s", got)
 	}
 	if status, answer := s.Call(t, "POST", "/doze/variables", `{"env":"A=1"}`); status != http.StatusBadRequest {
