@@ -35,6 +35,7 @@ var effects = map[string]string{
 	"internal/control/TestRegionsOfResources":         "SandboxSpecRequest.region VolumeSpec.region DriveSpec.region",
 	"internal/control/TestRegion":                     "?region",
 	"internal/control/TestLogs":                       "?start ?end ?resourceType ?workloadIds",
+	"internal/control/TestLogsOfProcesses":            "?order ?process ?search ?severity",
 
 	// Networks.
 	"internal/egress/TestDecide":                    "NetworkRequest.allowedDomains NetworkRequest.forbiddenDomains ProxyRequest.allowedDomains ProxyRequest.forbiddenDomains ProxyRequest.bypass",
