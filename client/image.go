@@ -45,3 +45,19 @@ func (c *Client) UnshareImage(ctx context.Context, name, workspace string) error
 	_, err := resource[doze.Image](ctx, c, http.MethodDelete, nil, "images", doze.KindSandbox, name, "share", workspace)
 	return err
 }
+
+// A CatalogImage is an image that the platform offers.
+type CatalogImage struct {
+	Name        string         `json:"name"`
+	DisplayName string         `json:"displayName"`
+	Image       string         `json:"image"`
+	Memory      doze.Megabytes `json:"memory"`
+	Ports       []doze.Port    `json:"ports"`
+	Categories  []string       `json:"categories"`
+	Description string         `json:"description"`
+}
+
+// Catalog returns the images that the platform offers.
+func (c *Client) Catalog(ctx context.Context) ([]CatalogImage, error) {
+	return resource[[]CatalogImage](ctx, c, http.MethodGet, nil, "sandbox", "hub")
+}

@@ -129,6 +129,17 @@ func all[T any](ctx context.Context, c *Client, path string, q url.Values) iter.
 	}
 }
 
+// CreateWorkspace makes a workspace.
+func (c *Client) CreateWorkspace(ctx context.Context, name string) (doze.Workspace, error) {
+	return resource[doze.Workspace](ctx, c, http.MethodPost, map[string]string{"name": name}, "workspaces")
+}
+
+// DeleteWorkspace removes a workspace that has nothing in it.
+func (c *Client) DeleteWorkspace(ctx context.Context, name string) error {
+	_, err := resource[doze.Workspace](ctx, c, http.MethodDelete, nil, "workspaces", name)
+	return err
+}
+
 // Workspaces returns those that the key may enter.
 func (c *Client) Workspaces(ctx context.Context) ([]doze.Workspace, error) {
 	return exchange[[]doze.Workspace](ctx, c, http.MethodGet, c.base+"/workspaces", nil)

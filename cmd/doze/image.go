@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,8 +50,30 @@ func (a *app) image() *cobra.Command {
 			return a.show(map[string]int{"deleted": n}, [][]string{{"DELETED"}, {strconv.Itoa(n)}})
 		},
 	}
+	catalog := &cobra.Command{
+		Use: "catalog", Short: "List the images that the platform offers", Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.Catalog(cmd.Context())
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"IMAGE", "MEMORY", "DESCRIPTION", extra + "NAME", extra + "PORTS", extra + "CATEGORIES"}}
+			for _, i := range all {
+				var ports []string
+				for _, p := range i.Ports {
+					ports = append(ports, strconv.Itoa(p.Target))
+				}
+				rows = append(rows, []string{i.Image, strconv.Itoa(int(i.Memory)), i.Description, i.Name, strings.Join(ports, ","), strings.Join(i.Categories, ",")})
+			}
+			return a.show(all, rows)
+		},
+	}
 	cmd.AddCommand(
-		a.addImage(), list, remove, prune,
+		a.addImage(), list, catalog, remove, prune,
 		a.imageShare("share NAME WORKSPACE…", "Let other workspaces use an image", (*client.Client).ShareImage),
 		a.imageShare("unshare NAME WORKSPACE…", "Stop sharing an image; existing sandboxes keep running", (*client.Client).UnshareImage),
 	)

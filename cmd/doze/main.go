@@ -83,6 +83,12 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return exitCode(err)
 }
 
+// The groups of commands in the help.
+const (
+	sandboxGroup = "sandboxes"
+	otherGroup   = "others"
+)
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "doze",
@@ -96,7 +102,25 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggestFlag(cmd, inWords(err))} })
 	root.PersistentFlags().StringVarP(&a.format, "output", "o", formatTable, "output format: `"+strings.Join(formats, "|")+"`")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return checkFormat(a.format) }
-	root.AddCommand(a.login(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(), a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version(), exitHelp())
+	root.AddGroup(&cobra.Group{ID: sandboxGroup, Title: "Sandboxes:"}, &cobra.Group{ID: otherGroup, Title: "Everything else:"})
+	short := a.forSandboxes()
+	a.complete("NAME", sandboxNames, short...)
+	for _, cmd := range short {
+		cmd.GroupID = sandboxGroup
+	}
+	others := []*cobra.Command{
+		a.login(), a.logout(), a.whoami(), a.workspace(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(),
+		a.preview(), a.domain(), a.image(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version(),
+	}
+	for _, cmd := range others {
+		cmd.GroupID = otherGroup
+	}
+	root.AddCommand(short...)
+	root.AddCommand(others...)
+	root.AddCommand(exitHelp())
+	root.SetHelpCommandGroupID(otherGroup)
+	root.SetCompletionCommandGroupID(otherGroup)
+	a.watchable(root)
 	return root
 }
 

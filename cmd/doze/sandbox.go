@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,9 +19,18 @@ func (a *app) sandbox() *cobra.Command {
 		Use: "sandbox", Aliases: []string{"sandboxes", "sb"}, Short: "Manage and use sandboxes",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
-	cmd.AddCommand(a.create(), a.list(), a.get(), a.remove(), a.exec(), a.shell(), a.logs(), a.processes(), a.cp(), a.port(), a.trace(), a.archive(), a.unarchive())
+	cmd.AddCommand(a.forSandboxes()...)
+	cmd.AddCommand(a.archive(), a.unarchive(), a.trace())
 	a.complete("NAME", sandboxNames, cmd.Commands()...)
 	return cmd
+}
+
+// forSandboxes are the commands that are there below doze sandbox, and without that word.
+func (a *app) forSandboxes() []*cobra.Command {
+	return []*cobra.Command{
+		a.create(), a.list(), a.get(), a.update(), a.remove(), a.exec(), a.shell(), a.cp(), a.port(), a.processes(), a.kill(), a.logs(), a.events(),
+		a.stats(), a.top(),
+	}
 }
 
 func (a *app) create() *cobra.Command {
@@ -202,11 +213,12 @@ func (a *app) printSandbox(s doze.Sandbox) error {
 }
 
 func sandboxRows(all ...doze.Sandbox) [][]string {
-	rows := [][]string{{"NAME", "STATUS", "STATE", "IMAGE", "MEMORY", "LAST USED", "URL"}}
+	rows := [][]string{{"NAME", "STATUS", "STATE", "IMAGE", "MEMORY", "LAST USED", "URL", extra + "CREATED", extra + "REGION", extra + "LABELS", extra + "EXTERNAL ID"}}
 	for _, s := range all {
 		r := s.Spec.Runtime
 		rows = append(rows, []string{
 			s.Metadata.Name, s.Status, s.State, r.Image, strconv.Itoa(int(r.Memory)), moment(s.LastUsedAt), s.Metadata.URL,
+			moment(s.Metadata.CreatedAt), s.Spec.Region, joined(s.Metadata.Labels), s.Metadata.ExternalID,
 		})
 	}
 	return rows
@@ -220,4 +232,13 @@ func (a *app) envMap(in []string) (map[string]string, error) {
 		out[e.Name] = e.Text()
 	}
 	return out, err
+}
+
+// joined are labels in the order of their keys.
+func joined(labels map[string]string) string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, k+"="+labels[k])
+	}
+	return strings.Join(all, ",")
 }

@@ -16,7 +16,7 @@ const (
 	// suggestDistance is how many letters of a word may be wrong at most, and
 	// suggestLetters of how many one may.
 	suggestDistance = 2
-	suggestLetters  = 3
+	suggestLetters  = 2
 	// suggestMax is how many words a mistake is answered with.
 	suggestMax = 3
 )
@@ -24,7 +24,7 @@ const (
 // suggest returns a question for somebody who wrote a word that is none of those known,
 // or nothing. cobra knows how to compare words of commands.
 func suggest(word string, known []string) string {
-	words := &cobra.Command{SuggestionsMinimumDistance: min(suggestDistance, (len(word)+1)/suggestLetters)}
+	words := &cobra.Command{SuggestionsMinimumDistance: min(suggestDistance, len(word)/suggestLetters)}
 	for _, k := range known {
 		if k == word {
 			return "" // that is not the mistake
