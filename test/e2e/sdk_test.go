@@ -60,6 +60,14 @@ func TestPublicClientDrives(t *testing.T) {
 	script(t, p, "drives.mjs", "BL_API_KEY="+p.Key)
 }
 
+// TestPublicClientProduct drives the gaps that a product meets: see product.mjs.
+func TestPublicClientProduct(t *testing.T) {
+	t.Parallel()
+	srv := bucket.Serve(t)
+	p, _ := start(t, "--regions", "local,us-pdx-1", "--egress", "open", "--drives", srv.URL, "--drives-credentials", srv.Credentials)
+	script(t, p, "product.mjs", "BL_API_KEY="+p.Key)
+}
+
 // script runs a program that uses the npm package, with these variables and
 // those that say where the platform is.
 func script(t *testing.T, p *testkit.Platform, name string, env ...string) {
